@@ -3,7 +3,7 @@
  * Keys and values are bf16, in blocks scattered over a pool, cold: one layer after another of as many as
  * the pool holds. A figure is the median of RUNS runs of a recorded graph of layers, by the host's clock;
  * in brackets the least and the most. Beside it the rate at which keys and values are read, or where rows
- * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=any, element
+ * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=generic, element
  * by element; a difference ends the program.
  *
  *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS [--beside]]
@@ -117,7 +117,7 @@ below(uint32_t n)
 struct work {
     const struct shape *s;
     struct attend a;
-    struct rows r;
+    struct step_tokens r;
     struct tensor other;
     uint32_t layers;
 };
@@ -140,7 +140,7 @@ make_work(struct work *w, const struct shape *s)
     uint32_t slice = 2 * s->kv_heads * s->tokens * s->dim, heads = s->kv_heads * s->group;
     uint64_t layer = 2ull * slice * n;
     slice_id *table = malloc(n * sizeof *table);
-    struct run *run = malloc(s->seqs * sizeof *run);
+    struct segment *run = malloc(s->seqs * sizeof *run);
     int32_t *pos = malloc(rows * sizeof *pos);
     uint32_t *seat = malloc(rows * sizeof *seat), reach = 128;
     char *at = b.acts.base;
@@ -157,19 +157,19 @@ make_work(struct work *w, const struct shape *s)
         table[j] = t;
     }
     for (uint32_t i = 0; i < s->seqs; i++) {
-        run[i] = (struct run){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows), s->len };
+        run[i] = (struct segment){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows), s->len };
         for (uint32_t j = 0; j < s->rows; j++) {
             pos[i * s->rows + j] = run[i].first_pos + (int32_t)j;
             seat[i * s->rows + j] = i;
         }
     }
-    w->r = (struct rows){ .n_rows = rows,
-                          .n_runs = s->seqs,
-                          .n_single = s->rows == 1 ? s->seqs : 0,
-                          .longest = s->rows,
-                          .pos = to_device(&at, pos, rows * sizeof *pos),
-                          .seat = to_device(&at, seat, rows * sizeof *seat),
-                          .run = to_device(&at, run, s->seqs * sizeof *run) };
+    w->r = (struct step_tokens){ .n_rows = rows,
+                                 .n_runs = s->seqs,
+                                 .n_single = s->rows == 1 ? s->seqs : 0,
+                                 .longest = s->rows,
+                                 .pos = to_device(&at, pos, rows * sizeof *pos),
+                                 .seat = to_device(&at, seat, rows * sizeof *seat),
+                                 .run = to_device(&at, run, s->seqs * sizeof *run) };
     w->a = (struct attend){ .kv = { .base = b.kv.base,
                                     .table = to_device(&at, table, n * sizeof *table),
                                     .table_stride = entries,
@@ -238,7 +238,7 @@ compare(const struct work *w)
         double want = value(b.host, i), off = fabs(value(got, i) - want);
 
         if (off <= (2 * fabs(want) + 2) / 256) continue; /* false for a NaN */
-        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=any makes it %g\n", w->s->name,
+        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=generic makes it %g\n", w->s->name,
                 i / w->a.out.dim[1], i % w->a.out.dim[1], (double)value(got, i), want);
         exit(1);
     }
@@ -374,7 +374,7 @@ main(int argc, char **argv)
         i++;
     }
     any = o;
-    any.kernels = "attend=any";
+    any.kernels = "attend=generic";
     open_side(&b.any, any);
     open_side(&b.fast, o);
     if (part) must(&b.fast, b.fast.op->lane.part(b.fast.lane, gpu_units(b.fast.gpu) - part, part));

@@ -45,7 +45,7 @@ touch(float *p)
 }
 
 struct place {
-    k_lane l;
+    k_launch l;
     char *device, *host;
     cudaGraphExec_t graph;
     CUresult (*write)(CUstream, CUdeviceptr, cuuint64_t, unsigned);

@@ -5,7 +5,7 @@
  * spread. The candidates take turns, and beyond 64 rows the GPU rests before each run: its power limit would
  * otherwise favour who comes first. Up to 64 rows it is the rate at which weights are read (TB/s), beyond TFLOP/s.
  *
- * Before a candidate is timed its product is compared, element by element, with that of matmul=any,
+ * Before a candidate is timed its product is compared, element by element, with that of matmul=generic,
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
  * are promised, in batches of as many rows as its kernel takes. A difference ends the program.
  *
@@ -116,7 +116,7 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
 
     b.at = s;
     b.o.kernels = kernels;
-    b.o.tuned = tuned ? b.tuned : NULL;
+    b.o.tuning_file = tuned ? b.tuned : NULL;
     b.o.invariant = invariant;
     must(gpu_open(&s->gpu, &b.o, &b.e));
     s->op = gpu_ops(s->gpu);
@@ -354,7 +354,7 @@ checked_rows(uint32_t rows)
     return MIN(rows, 300u);
 }
 
-/* What matmul=any makes of it, into b.host. */
+/* What matmul=generic makes of it, into b.host. */
 static void
 make_reference(const struct matrix *m, uint32_t rows)
 {
@@ -596,7 +596,7 @@ main(int argc, char **argv)
     b.host_other = malloc(4ull * 300 * MAX_N);
     if (!b.host || !b.host_other) return 1;
     memset(b.host_other, 0xff, 4ull * 300 * MAX_N);
-    open_side(&b.any, "matmul=any,gate_matmul=any", false, false);
+    open_side(&b.any, "matmul=generic,gate_matmul=generic", false, false);
     open_memory();
     if (b.tuned && b.tune) tune();
     for (uint32_t w = 0; w < WAYS; w++) {

@@ -239,7 +239,8 @@ rope_store(uint32_t n)
                             .head_dim = HEAD,
                             .kv = b.kv };
 
-    must(b.op->rope_store(b.lane, &s, (struct rows){ .n_rows = n, .pos = b.pos, .seat = b.seat }));
+    must(b.op->rope_store(b.lane, &s,
+                          (struct step_tokens){ .n_rows = n, .pos = b.pos, .seat = b.seat }));
 }
 
 static const struct row_op {

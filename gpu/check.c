@@ -56,7 +56,7 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
 }
 
 static int
-want_rows(struct lane *l, const char *op, const struct rows *r, bool runs)
+want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool runs)
 {
     if (!r->pos || !r->seat) REFUSE("%s: rows have no positions or seats", op);
     if (runs && r->n_runs && !r->run) REFUSE("%s: %u runs, but no array of them", op, r->n_runs);
@@ -306,7 +306,7 @@ checked_update_tables(struct lane *l, struct tables t, const struct table_edit *
 }
 
 static int
-checked_resolve_tokens(struct lane *l, struct rows r, const int32_t *last)
+checked_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
     if (r.n_rows == 0) return 0;
     if (!r.token || !r.seat || !last)
@@ -315,8 +315,8 @@ checked_resolve_tokens(struct lane *l, struct rows r, const int32_t *last)
 }
 
 static int
-checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
-                    const struct run *run, uint32_t n_runs)
+checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+                    const struct segment *run, uint32_t n_runs)
 {
     if (n_runs == 0) return 0;
     if (!seen || !seen_words || !run || !r.token)
@@ -612,7 +612,7 @@ checked_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint
 }
 
 static int
-checked_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+checked_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)
 {
     uint32_t d = s->head_dim;
 
@@ -637,7 +637,7 @@ checked_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
 }
 
 static int
-checked_attend(struct lane *l, const struct attend *a, struct rows r)
+checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     uint32_t d = a->head_dim, n = a->q.dim[0];
 
@@ -672,7 +672,7 @@ want_state(struct lane *l, const char *op, const struct kv_view *v, uint64_t at,
 }
 
 static int
-checked_conv(struct lane *l, const struct conv *c, struct rows r)
+checked_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 {
     uint32_t n = c->x.dim[0], channels = c->x.dim[1];
 
@@ -690,7 +690,7 @@ checked_conv(struct lane *l, const struct conv *c, struct rows r)
 }
 
 static int
-checked_scan(struct lane *l, const struct scan *s, struct rows r)
+checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
 {
     uint32_t n = s->x.dim[0], inner = s->n_heads * s->head_dim;
     unsigned as_x = 1u << s->x.dtype;

@@ -3,7 +3,7 @@
  * A struct gpu is one open device. A struct lane is one queue of work on a share of it (SMs, or
  * threads); every op takes a lane, appends to its queue and returns at once. Ops of a lane run in
  * the order they were queued; lanes wait for each other with lane.after() only. What an op is given
- * by pointer (tensors' data, struct rows' arrays) must stay as it is until a later lane.mark() of
+ * by pointer (tensors' data, struct step_tokens' arrays) must stay as it is until a later lane.mark() of
  * that lane is done; structs passed by value or by const pointer are copied.
  *
  * Memory comes from arenas only: one fd, one mapping, made at start and never grown. Two
@@ -89,7 +89,7 @@ struct kv_view {
 };
 
 /* One seat's rows in a step, in position order. */
-struct run {
+struct segment {
     uint32_t seat, first_row, n_rows;
     int32_t first_pos; /* of its first row */
     uint32_t kv_len;   /* keys there are once the step's are written; cross: tokens of the source */
@@ -97,15 +97,15 @@ struct run {
 
 /* A step's rows, on the device. A row whose seat is SEAT_NONE is padding: it writes nothing. */
 #define SEAT_NONE UINT32_MAX
-struct rows {
+struct step_tokens {
     uint32_t n_rows, n_runs;
     /* so many of the first runs, or more, have at most one row: 0 is always true */
     uint32_t n_single;
-    uint32_t longest;      /* no run has more rows; 0: nobody says */
-    int32_t *token;        /* [n_rows]; op tokens() replaces -1 by the seat's last token */
-    const int32_t *pos;    /* [n_rows] */
-    const uint32_t *seat;  /* [n_rows] */
-    const struct run *run; /* [n_runs] */
+    uint32_t longest;          /* no run has more rows; 0: nobody says */
+    int32_t *token;            /* [n_rows]; resolve_tokens() replaces -1 by the seat's last token */
+    const int32_t *pos;        /* [n_rows] */
+    const uint32_t *seat;      /* [n_rows] */
+    const struct segment *run; /* [n_runs] */
 };
 
 /* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder states.
@@ -129,7 +129,7 @@ struct attend {
     /* [n, n_kv_heads * head_dim]. Paged: the rows' own, stored first, as rope_store() does without norms and
      * rotation; k NO_TENSOR: they have been */
     struct tensor k, v;
-    /* Runs, table and what of the cache is not of k and v above were complete before this step's tokens(): a kernel
+    /* Runs, table and what of the cache is not of k and v above were complete before this step's resolve_tokens(): a kernel
      * may read them while the op before it still runs */
     bool settled;
     uint32_t n_heads, n_kv_heads, head_dim;
@@ -255,7 +255,7 @@ struct block_size {
 
 /* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
  * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
- * never chosen; a row of nothing but NaN and bans makes lane_error() -EIO, unless it has neither seat nor
+ * never chosen; a row of nothing but NaN and bans makes lane.error() -EIO, unless it has neither seat nor
  * target: padding. top_k keeps exactly k. */
 struct sample_row {
     uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
@@ -331,7 +331,7 @@ struct gpu;
 struct lane;
 struct graph; /* a captured piece of a step */
 
-enum { GPU_MAX_RANKS = 8, GPU_DIVISIONS = 4 };
+enum { GPU_MAX_RANKS = 8, GPU_PARTITIONS = 4 };
 #define GPU_GROUP_BYTES (UINT64_C(20) << 20)
 
 struct gpu_options {
@@ -341,8 +341,8 @@ struct gpu_options {
     /* CUDA; each may be NULL */
     /* folder of cuBLASLt and NCCL; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
     const char *libs;
-    const char *tuned;   /* file of measured matmul algorithms: see tune; absent: heuristics */
-    const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
+    const char *tuning_file; /* measured matmul algorithms: see lane.tune; absent: heuristics */
+    const char *kernels; /* "attend=generic,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
     /* That are to work beside each other; 0: as may be. A driver needs less for one, and is up sooner. */
@@ -473,7 +473,7 @@ bool gpu_graphs(const struct gpu *g);
  * and all there is. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
-/* Until lane_done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
+/* Until lane.done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
  * failed, before or by then. */
 int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
 

@@ -46,9 +46,10 @@
 #define GPU_STEP_OPS(X, p) \
     X(p, update_tables, (struct tables t, const struct table_edit *edit, uint32_t n), \
       (t, edit, n)) \
-    X(p, resolve_tokens, (struct rows r, const int32_t *last), (r, last)) \
-    X(p, mark_tokens, (uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run, \
-                       uint32_t n_runs), (seen, seen_words, r, run, n_runs))
+    X(p, resolve_tokens, (struct step_tokens r, const int32_t *last), (r, last)) \
+    X(p, mark_tokens, (uint32_t *seen, uint32_t seen_words, struct step_tokens r, \
+                       const struct segment *run, uint32_t n_runs), \
+      (seen, seen_words, r, run, n_runs))
 
 /* The computation.
  *
@@ -96,17 +97,17 @@
     X(p, expert_matmul, (const struct expert_matmul *m, const struct pairs *pairs), (m, pairs)) \
     X(p, combine, (struct tensor y, struct tensor x, const struct pairs *pairs), (y, x, pairs)) \
     X(p, gather_rows, (struct tensor y, struct tensor x, const uint32_t *which), (y, x, which)) \
-    X(p, rope_store, (const struct rope_store *s, struct rows r), (s, r)) \
-    X(p, attend, (const struct attend *a, struct rows r), (a, r)) \
-    X(p, conv, (const struct conv *c, struct rows r), (c, r)) \
-    X(p, scan, (const struct scan *s, struct rows r), (s, r)) \
+    X(p, rope_store, (const struct rope_store *s, struct step_tokens r), (s, r)) \
+    X(p, attend, (const struct attend *a, struct step_tokens r), (a, r)) \
+    X(p, conv, (const struct conv *c, struct step_tokens r), (c, r)) \
+    X(p, scan, (const struct scan *s, struct step_tokens r), (s, r)) \
     X(p, sample, (const struct sample *s), (s))
 
 /* Members of ops->collective: gpu_options.n_ranks; with one rank they queue nothing. All ranks
  * queue the same collectives of a lane in the same order.
  *
- * all_reduce  x = the sum of all ranks' x, added in the order of ranks: the same bits on every rank.
- *             A GPU without invariant numerics adds more than two in another order, which is the
+ * all_reduce  x = the sum of all ranks' x, added in the order of ranks: the same bits on every
+ *             rank. A GPU without invariant numerics adds more than two in another order, which is the
  *             same on every rank too.
  * all_gather  out [n, d] = every rank's x beside each other, in the order of ranks: rank r has the
  *             columns [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */

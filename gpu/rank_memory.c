@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 int
-group_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e)
+rank_memory_map(void **ret, size_t bytes, uint32_t ranks, int fd, struct err *e)
 {
     struct stat st;
     void *p;

@@ -64,10 +64,10 @@ $tests"
 # seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone: what cuBLASLt's store
 # with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/perf.md).
 # What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
-own=matmul=small,matmul=any,act_matmul=small,act_matmul=any,gate_matmul=small,gate_matmul=any
-line=matmul=line,matmul=any,act_matmul=any,gate_matmul=any
-hopper=matmul=sm90,matmul=any,act_matmul=any,gate_matmul=sm90,gate_matmul=any
-ring=matmul=ring,matmul=any,act_matmul=any,gate_matmul=ring,gate_matmul=any
+own=matmul=small,matmul=generic,act_matmul=small,act_matmul=generic,gate_matmul=small,gate_matmul=generic
+line=matmul=line,matmul=generic,act_matmul=generic,gate_matmul=generic
+hopper=matmul=sm90,matmul=generic,act_matmul=generic,gate_matmul=sm90,gate_matmul=generic
+ring=matmul=ring,matmul=generic,act_matmul=generic,gate_matmul=ring,gate_matmul=generic
 sanitized="
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 15 --part 52 --only *matmul*

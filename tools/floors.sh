@@ -2,8 +2,9 @@
 # floors.sh - no file includes a file from its own height or above, except beside itself.
 #
 # The table is the architecture: one line a folder, lowest first, then what it may include besides
-# itself. Change it on purpose or not at all. K is gpu/cuda/kernels; its comm and sampling share one height:
-# sampling on ranks exchanges statistics, and the exchange skips the rows that need no whole logits.
+# itself. Change it on purpose or not at all. K is gpu/cuda/kernels. Its comm and sampling share one
+# height: sampling on ranks exchanges statistics, and the exchange skips rows that need no whole
+# logits.
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 table=$(mktemp) || exit 99
 trap 'rm -f "$table"' EXIT

@@ -315,7 +315,7 @@ device_options(const struct worker *w)
         .device = keys_device(k),
         .isa = k->isa,
         .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
-        .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
+        .tuning_file = k->cuda_tuning_file[0] ? k->cuda_tuning_file : NULL,
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
@@ -669,9 +669,9 @@ start_no_tuning(const struct worker *w)
         return "a model on several ranks is not tuned: what each of them computes for itself, such "
                "as which experts a token goes to, must have the same bits in all";
     if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
-    if (!w->keys.cuda_tuned[0])
+    if (!w->keys.cuda_tuning_file[0])
         return "there is no file to keep the results in: name one with this model's key "
-               "cuda.tuned, "
+               "cuda.tuning_file, "
                "then `laganctl daemon reexec`";
     if (w->keys.numerics == NUMERICS_INVARIANT)
         return "numerics is invariant here: bits may not change while it serves";

@@ -289,7 +289,7 @@ cpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 cpu_close(struct gpu *g)
 {
-    cpu_group_close(((struct cpu *)g)->group);
+    cpu_collective_close(((struct cpu *)g)->group);
     free(g);
 }
 
@@ -307,7 +307,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
         return err_set(e, -ENOTSUP, "this processor has not all of AVX2, FMA and F16C");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
-    r = cpu_group_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
+    r = cpu_collective_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
     if (r < 0) {
         free(c);
         return r;

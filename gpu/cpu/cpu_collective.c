@@ -28,7 +28,7 @@ struct shared {
 };
 _Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "what starts a group makes that much");
 
-struct cpu_group {
+struct cpu_collective {
     uint32_t rank, ranks;
     struct shared *shared;
     uint32_t turn[CHANNELS]; /* ours, by the channel's lane alone */
@@ -36,42 +36,43 @@ struct cpu_group {
 };
 
 struct reduce {
-    struct cpu_group *g;
+    struct cpu_collective *g;
     int channel;
     struct tensor x;
 };
 struct gather {
-    struct cpu_group *g;
+    struct cpu_collective *g;
     int channel;
     struct tensor out, x;
 };
 struct drawn {
-    struct cpu_group *g;
+    struct cpu_collective *g;
     int channel;
     struct sample s;
 };
 
 int
-cpu_group_open(struct cpu_group **ret, uint32_t rank, uint32_t ranks, int fd, struct err *e)
+cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
+                    struct err *e)
 {
-    struct cpu_group *g;
+    struct cpu_collective *g;
     void *p;
 
     *ret = NULL;
     if (ranks == 1) return 0;
-    TRY(group_map(&p, sizeof(struct shared), ranks, fd, e));
+    TRY(rank_memory_map(&p, sizeof(struct shared), ranks, fd, e));
     g = calloc(1, sizeof *g);
     if (!g) {
         munmap(p, sizeof(struct shared));
         return err_set(e, -ENOMEM, "a group of %u ranks: no memory", ranks);
     }
-    *g = (struct cpu_group){ .rank = rank, .ranks = ranks, .shared = p };
+    *g = (struct cpu_collective){ .rank = rank, .ranks = ranks, .shared = p };
     *ret = g;
     return 0;
 }
 
-struct cpu_group *
-cpu_group_close(struct cpu_group *g)
+struct cpu_collective *
+cpu_collective_close(struct cpu_collective *g)
 {
     if (!g) return NULL;
     munmap(g->shared, sizeof *g->shared);
@@ -80,7 +81,7 @@ cpu_group_close(struct cpu_group *g)
 }
 
 int
-cpu_group_join(struct cpu_group *g)
+cpu_collective_join(struct cpu_collective *g)
 {
     for (int i = 0; g && i < CHANNELS; i++) {
         if (g->taken[i]) continue;
@@ -91,7 +92,7 @@ cpu_group_join(struct cpu_group *g)
 }
 
 void
-cpu_group_leave(struct cpu_group *g, int channel)
+cpu_collective_leave(struct cpu_collective *g, int channel)
 {
     if (g) g->taken[channel] = false;
 }
@@ -121,14 +122,14 @@ wait_for(_Atomic uint32_t *turn, uint32_t ours)
 }
 
 static float *
-slot_of(const struct cpu_group *g, int channel, uint32_t rank)
+slot_of(const struct cpu_collective *g, int channel, uint32_t rank)
 {
     return g->shared->place[channel][rank].slot[g->turn[channel] % 2];
 }
 
 /* What lies in our slot is there for all, and theirs for us. */
 static void
-meet(const struct cpu_group *g, int channel)
+meet(const struct cpu_collective *g, int channel)
 {
     struct place *place = g->shared->place[channel];
     uint32_t turn = g->turn[channel] + 1;
@@ -141,7 +142,7 @@ meet(const struct cpu_group *g, int channel)
 
 /* A rank's share of n columns. */
 static void
-share(const struct cpu_group *g, uint32_t rank, uint32_t n, uint32_t *first, uint32_t *end)
+share(const struct cpu_collective *g, uint32_t rank, uint32_t n, uint32_t *first, uint32_t *end)
 {
     cpu_share(n, rank, g->ranks, first, end);
 }
@@ -155,7 +156,7 @@ copy_rows(float *to, size_t to_stride, const float *from, size_t from_stride, ui
 }
 
 static void
-reduce_piece(struct cpu_group *g, int channel, float *x, size_t stride, uint32_t rows,
+reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uint32_t rows,
              uint32_t cols)
 {
     copy_rows(slot_of(g, channel, g->rank), cols, x, stride, rows, cols);
@@ -188,7 +189,7 @@ run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
 static void
 gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {
-    struct cpu_group *g = a->g;
+    struct cpu_collective *g = a->g;
     const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
     float *out = (float *)a->out.data + (size_t)row * a->out.stride;
 

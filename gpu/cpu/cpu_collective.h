@@ -14,15 +14,15 @@
 
 #include "gpu/cpu/cpu.h"
 
-struct cpu_group;
+struct cpu_collective;
 
 /* NULL where there is one rank. fd is the caller's. */
-int cpu_group_open(struct cpu_group **ret, uint32_t rank, uint32_t ranks, int fd,
-                   struct err *e) MUST_USE;
-struct cpu_group *cpu_group_close(struct cpu_group *g); /* NULL in, NULL out */
+int cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
+                        struct err *e) MUST_USE;
+struct cpu_collective *cpu_collective_close(struct cpu_collective *g); /* NULL in, NULL out */
 /* A channel for a lane that opens, and back when it closes. -EAGAIN: all are taken. g may be NULL. */
-int cpu_group_join(struct cpu_group *g);
-void cpu_group_leave(struct cpu_group *g, int channel);
+int cpu_collective_join(struct cpu_collective *g);
+void cpu_collective_leave(struct cpu_collective *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);

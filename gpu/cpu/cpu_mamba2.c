@@ -12,11 +12,11 @@ CPU_LOOP(scan);
 
 struct conv_args {
     struct conv conv;
-    struct rows rows;
+    struct step_tokens rows;
 };
 struct scan_args {
     struct scan scan;
-    struct rows rows;
+    struct step_tokens rows;
 };
 _Static_assert(sizeof(struct scan_args) <= CPU_ARGS, "scan's arguments fit a job");
 
@@ -31,7 +31,7 @@ state_of(const struct kv_view *v, uint32_t seat)
 
 /* Input i before the run's first row, oldest first, of `taps - 1` that are kept. */
 static const float *
-input_at(const struct conv *c, const struct run *r, const float *kept, int32_t row)
+input_at(const struct conv *c, const struct segment *r, const float *kept, int32_t row)
 {
     if (row >= 0) return row_of(&c->x, r->first_row + (uint32_t)row);
     return kept + (size_t)(row + (int32_t)c->n_taps - 1) * c->x.dim[1];
@@ -39,7 +39,8 @@ input_at(const struct conv *c, const struct run *r, const float *kept, int32_t r
 
 /* Channels first .. end of one run. w: their taps, one tap's channels after the other. */
 static void
-conv_run(const struct conv *c, const struct run *r, const float *w, uint32_t first, uint32_t end)
+conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t first,
+         uint32_t end)
 {
     float *kept = (float *)state_of(&c->state, r->seat);
     uint32_t n = c->x.dim[1], taps = c->n_taps, width;
@@ -73,7 +74,7 @@ void
 ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
     const struct conv *c = &((const struct conv_args *)args)->conv;
-    const struct rows *rows = &((const struct conv_args *)args)->rows;
+    const struct step_tokens *rows = &((const struct conv_args *)args)->rows;
     uint32_t first, end, n = c->x.dim[1], some;
     const float *from = c->w.data;
     float *w = room;
@@ -121,7 +122,7 @@ scan_row(float *state, float decay, float dx, const float *b, const float *c, ui
 }
 
 static void
-scan_head(const struct scan *s, const struct run *r, uint32_t head)
+scan_head(const struct scan *s, const struct segment *r, uint32_t head)
 {
     uint32_t group = head / (s->n_heads / s->n_groups), dim = s->head_dim, n = s->state_dim;
     float *state = (float *)(state_of(&s->state, r->seat) + s->state_at) + (size_t)head * dim * n;
@@ -152,13 +153,13 @@ void
 ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
     const struct scan *s = &((const struct scan_args *)args)->scan;
-    const struct rows *rows = &((const struct scan_args *)args)->rows;
+    const struct step_tokens *rows = &((const struct scan_args *)args)->rows;
     uint32_t first, end;
 
     (void)room;
     cpu_share(rows->n_runs * s->n_heads, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        const struct run *r = &rows->run[i / s->n_heads];
+        const struct segment *r = &rows->run[i / s->n_heads];
 
         if (r->seat != SEAT_NONE && r->n_rows) scan_head(s, r, i % s->n_heads);
     }
@@ -169,7 +170,7 @@ ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
 enum { STATE_PART = 8 << 10 }; /* elements that are worth another thread */
 
 int
-cpu_conv(struct lane *l, const struct conv *c, struct rows r)
+cpu_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 {
     struct conv_args a = { .conv = *c, .rows = r };
     uint64_t worth = 1 + (uint64_t)c->x.dim[0] * c->x.dim[1] * c->n_taps / STATE_PART;
@@ -178,7 +179,7 @@ cpu_conv(struct lane *l, const struct conv *c, struct rows r)
 }
 
 int
-cpu_scan(struct lane *l, const struct scan *s, struct rows r)
+cpu_scan(struct lane *l, const struct scan *s, struct step_tokens r)
 {
     struct scan_args a = { .scan = *s, .rows = r };
     uint64_t worth = 1 + (uint64_t)s->x.dim[0] * s->x.dim[1] * s->state_dim / STATE_PART;

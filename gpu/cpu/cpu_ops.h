@@ -10,7 +10,7 @@
 struct cpu {
     struct gpu gpu;
     enum cpu_isa isa;
-    struct cpu_group *group; /* NULL: one rank */
+    struct cpu_collective *group; /* NULL: one rank */
 };
 
 /* cpu_lane.c */
@@ -23,7 +23,7 @@ int cpu_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cpu_lane_fd(const struct lane *l);
 int cpu_lane_error(const struct lane *l);
 int cpu_lane_channel(const struct lane *l); /* of its group */
-/* An op found, while it ran, that its input cannot be: lane_error() is -EIO from now on. */
+/* An op found, while it ran, that its input cannot be: lane.error() is -EIO from now on. */
 void cpu_lane_fail(struct lane *l);
 
 /* cpu_copy.c */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const struct candidate *
-candidate(const struct choice *c, uint32_t i)
+candidate(const struct candidates *c, uint32_t i)
 {
     return (const void *)((const char *)c->first + i * c->stride);
 }
@@ -32,19 +32,19 @@ add(char *list, size_t size, const char *name)
 }
 
 static int
-unknown_op(const char *word, size_t n, const struct choice *choice, uint32_t n_choices,
+unknown_op(const char *word, size_t n, const struct candidates *table, uint32_t n_ops,
            struct err *e)
 {
     char list[200] = "";
 
-    for (uint32_t i = 0; i < n_choices; i++)
-        if (candidate(&choice[i], 0)->name) add(list, sizeof list, choice[i].op);
+    for (uint32_t i = 0; i < n_ops; i++)
+        if (candidate(&table[i], 0)->name) add(list, sizeof list, table[i].op);
     return err_set(e, -EINVAL, "kernels: there is no op \"%.*s\", only %s", (int)MIN(n, 20u), word,
                    list);
 }
 
 static int
-unknown_candidate(const char *word, size_t n, const struct choice *c, struct err *e)
+unknown_candidate(const char *word, size_t n, const struct candidates *c, struct err *e)
 {
     char list[160] = "";
 
@@ -55,7 +55,7 @@ unknown_candidate(const char *word, size_t n, const struct choice *c, struct err
 
 /* One op=name. named: the ops that have been restricted already. */
 static int
-take(const char *word, size_t n, const struct choice *choice, uint32_t n_choices, uint32_t sm,
+take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops, uint32_t sm,
      uint32_t *allowed, uint64_t *named, struct err *e)
 {
     const char *eq = memchr(word, '=', n), *name;
@@ -67,14 +67,13 @@ take(const char *word, size_t n, const struct choice *choice, uint32_t n_choices
     op_len = (size_t)(eq - word);
     name = eq + 1;
     name_len = n - op_len - 1;
-    while (i < n_choices && !is(word, op_len, choice[i].op)) i++;
-    if (i == n_choices) return unknown_op(word, op_len, choice, n_choices, e);
-    while (candidate(&choice[i], j)->name && !is(name, name_len, candidate(&choice[i], j)->name))
-        j++;
-    if (!candidate(&choice[i], j)->name) return unknown_candidate(name, name_len, &choice[i], e);
-    if (!suits(candidate(&choice[i], j), sm))
-        return err_set(e, -ENOTSUP, "kernels: %s=%s does not run on sm_%u", choice[i].op,
-                       candidate(&choice[i], j)->name, sm);
+    while (i < n_ops && !is(word, op_len, table[i].op)) i++;
+    if (i == n_ops) return unknown_op(word, op_len, table, n_ops, e);
+    while (candidate(&table[i], j)->name && !is(name, name_len, candidate(&table[i], j)->name)) j++;
+    if (!candidate(&table[i], j)->name) return unknown_candidate(name, name_len, &table[i], e);
+    if (!suits(candidate(&table[i], j), sm))
+        return err_set(e, -ENOTSUP, "kernels: %s=%s does not run on sm_%u", table[i].op,
+                       candidate(&table[i], j)->name, sm);
     if (!(*named >> i & 1)) allowed[i] = 0;
     *named |= (uint64_t)1 << i;
     allowed[i] |= 1u << j;
@@ -82,23 +81,23 @@ take(const char *word, size_t n, const struct choice *choice, uint32_t n_choices
 }
 
 int
-cuda_choose(const char *text, const struct choice *choice, uint32_t n, uint32_t sm,
-            uint32_t *allowed, struct err *e)
+cuda_candidates_parse(const char *text, const struct candidates *table, uint32_t n, uint32_t sm,
+                      uint32_t *allowed, struct err *e)
 {
     uint64_t named = 0;
 
     check(n <= 64);
     for (uint32_t i = 0; i < n; i++) {
         allowed[i] = 0;
-        for (uint32_t j = 0; candidate(&choice[i], j)->name; j++) {
+        for (uint32_t j = 0; candidate(&table[i], j)->name; j++) {
             check(j < 32);
-            if (suits(candidate(&choice[i], j), sm)) allowed[i] |= 1u << j;
+            if (suits(candidate(&table[i], j), sm)) allowed[i] |= 1u << j;
         }
     }
     while (text && *text) {
         size_t len = strcspn(text, ",");
 
-        TRY(take(text, len, choice, n, sm, allowed, &named, e));
+        TRY(take(text, len, table, n, sm, allowed, &named, e));
         text += len;
         if (*text == ',') text++;
     }

@@ -12,17 +12,17 @@ struct candidate {
 };
 
 /* An op and its candidates, which lie stride bytes from each other. */
-struct choice {
+struct candidates {
     const char *op;
     const void *first;
     size_t stride;
 };
 
-/* allowed[i]: a bit for each candidate of choice[i] that text allows on a card of that sm. NULL or "": all.
- * "attend=any,matmul=blas,matmul=small": of the ops named only the candidates named, of others all. An op
+/* allowed[i]: a bit for each candidate of table[i] that text allows on a card of that sm. NULL or "": all.
+ * "attend=generic,matmul=blas,matmul=small": of the ops named only the candidates named, of others all. An op
  * or a candidate that is not there is -EINVAL and a sentence with those that are; one that is not for
  * this card -ENOTSUP. */
-int cuda_choose(const char *text, const struct choice *choice, uint32_t n, uint32_t sm,
-                uint32_t *allowed, struct err *e) MUST_USE;
+int cuda_candidates_parse(const char *text, const struct candidates *table, uint32_t n, uint32_t sm,
+                          uint32_t *allowed, struct err *e) MUST_USE;
 
 #endif

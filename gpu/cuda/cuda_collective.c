@@ -9,7 +9,7 @@
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static struct channel *
-channel_of(const struct k_lane *l)
+channel_of(const struct k_launch *l)
 {
     return cuda_lane_of(l)->channel;
 }
@@ -35,15 +35,15 @@ nccl_result(struct channel *ch, int result, const char *what)
 }
 
 static cudaError_t
-copy_rows(const struct k_lane *l, void *to, size_t to_stride, const void *from, size_t from_stride,
-          uint32_t rows, size_t bytes)
+copy_rows(const struct k_launch *l, void *to, size_t to_stride, const void *from,
+          size_t from_stride, uint32_t rows, size_t bytes)
 {
     return cudaMemcpy2DAsync(to, to_stride, from, from_stride, bytes, rows,
                              cudaMemcpyDeviceToDevice, l->st);
 }
 
 cudaError_t
-cuda_reduce_peer(const struct k_lane *l, struct tensor x)
+cuda_reduce_peer(const struct k_launch *l, struct tensor x)
 {
     const struct channel *ch = channel_of(l);
 
@@ -51,26 +51,24 @@ cuda_reduce_peer(const struct k_lane *l, struct tensor x)
 }
 
 cudaError_t
-cuda_residual_small(const struct k_lane *l, const struct residual *r)
+cuda_residual_small(const struct k_launch *l, const struct residual *r)
 {
     const struct channel *ch = channel_of(l);
 
-    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_all_reduce, "small"))
-        return cudaErrorInvalidValue;
-    return k_residual_of_ranks(l, &ch->exchange, r);
+    return ch->mapped ? k_residual_of_ranks(l, &ch->exchange, r) : cudaErrorInvalidValue;
 }
 
 cudaError_t
-cuda_reduce_small(const struct k_lane *l, struct tensor x)
+cuda_reduce_small(const struct k_launch *l, struct tensor x)
 {
-    size_t others = channel_of(l)->group->meet.ranks - 1;
+    size_t others = channel_of(l)->group->rendezvous.ranks - 1;
 
     return bytes_of(&x) * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
 }
 
 /* Rows with something between them go by the work area, as many at once as it holds. */
 cudaError_t
-cuda_reduce_nccl(const struct k_lane *l, struct tensor x)
+cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
     struct channel *ch = channel_of(l);
     struct ncclComm *comm = ch->comm;
@@ -102,7 +100,7 @@ cuda_reduce_nccl(const struct k_lane *l, struct tensor x)
 }
 
 cudaError_t
-cuda_gather_peer(const struct k_lane *l, struct tensor out, struct tensor x)
+cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
 {
     const struct channel *ch = channel_of(l);
 
@@ -111,7 +109,7 @@ cuda_gather_peer(const struct k_lane *l, struct tensor out, struct tensor x)
 
 /* By the widest part: what a rank has itself may be a column less, and all are to take the same way. */
 cudaError_t
-cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x)
+cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {
     size_t widest = CEIL_DIV(out.dim[1], channel_of(l)->exchange.ranks);
 
@@ -120,18 +118,16 @@ cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x)
 }
 
 cudaError_t
-cuda_sample_parts(const struct k_lane *l, const struct sample *s)
+cuda_sample_parts(const struct k_launch *l, const struct sample *s)
 {
     const struct channel *ch = channel_of(l);
 
-    if (!ch->mapped || !cuda_pick_may(ch->group->cuda, OP_all_gather, "small"))
-        return cudaErrorInvalidValue;
-    return k_sample_of_ranks(l, &ch->exchange, s);
+    return ch->mapped ? k_sample_of_ranks(l, &ch->exchange, s) : cudaErrorInvalidValue;
 }
 
 /* A rank's part of the work area has room for the widest. */
 static cudaError_t
-gather_rows(const struct k_lane *l, struct channel *ch, struct tensor out, struct tensor x)
+gather_rows(const struct k_launch *l, struct channel *ch, struct tensor out, struct tensor x)
 {
     uint32_t ranks = ch->exchange.ranks, rank = ch->exchange.rank, d = out.dim[1];
     size_t widest = CEIL_DIV(d, ranks), part = widest * x.dim[0];
@@ -155,7 +151,7 @@ gather_rows(const struct k_lane *l, struct channel *ch, struct tensor out, struc
 }
 
 cudaError_t
-cuda_gather_nccl(const struct k_lane *l, struct tensor out, struct tensor x)
+cuda_gather_nccl(const struct k_launch *l, struct tensor out, struct tensor x)
 {
     struct channel *ch = channel_of(l);
     uint32_t ranks = ch->exchange.ranks;

@@ -112,7 +112,7 @@ queue_batch(struct batch *b, cudaStream_t st)
 }
 
 cudaError_t
-cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
+cuda_blocks_by_engine(const struct k_launch *k, const struct block_copy *copy,
                       const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda_lane *l = cuda_lane_of(k);
@@ -143,7 +143,7 @@ cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
 }
 
 cudaError_t
-cuda_blocks_by_kernel(const struct k_lane *k, const struct block_copy *copy,
+cuda_blocks_by_kernel(const struct k_launch *k, const struct block_copy *copy,
                       const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda *c = cuda_of(&cuda_lane_of(k)->lane);

@@ -8,61 +8,10 @@
 #include "gpu/cuda/cuda_blas.h"
 #include "gpu/cuda/cuda_ranks.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-void
-cuda_enter(const struct cuda *c)
-{
-    static _Thread_local int current = -1;
-
-    if (current == c->ordinal) return;
-    if (cudaSetDevice(c->ordinal) == cudaSuccess) current = c->ordinal;
-}
-
-const char *
-cuda_driver_says(const struct cuda *c, CUresult r)
-{
-    const char *text = NULL;
-
-    if (c->driver.cuGetErrorString(r, &text) != CUDA_SUCCESS || !text) return "an unknown error";
-    return text;
-}
-
-int
-cuda_failed(struct lane *lane, cudaError_t r, const char *what)
-{
-    struct cuda_lane *l = (struct cuda_lane *)lane;
-
-    if (r == cudaSuccess) return 0;
-    cudaGetLastError();
-    /* What cannot be recorded is no failure of the device: it may still be run. */
-    if (!l->recording) l->error = -EIO;
-    return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
-                   cudaGetErrorString(r));
-}
-
-void
-cuda_close_on_exec(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    const struct dirent *d;
-
-    while (dir && (d = readdir(dir))) {
-        char target[64];
-        ssize_t n = readlinkat(dirfd(dir), d->d_name, target, sizeof target - 1);
-
-        if (n < 0) continue;
-        target[n] = '\0';
-        if (strncmp(target, "/dev/nvidia", 11) == 0) fcntl(atoi(d->d_name), F_SETFD, FD_CLOEXEC);
-    }
-    if (dir) closedir(dir);
-}
 
 static int
 find_driver(struct cuda *c, struct err *e)
@@ -185,7 +134,7 @@ look_at(struct cuda *c, struct err *e)
     return 0;
 }
 
-/* The context. A waiting thread sleeps: only lane_close() waits. */
+/* The context. A waiting thread sleeps: only lane.close() waits. */
 static int
 start(struct cuda *c, struct err *e)
 {
@@ -232,9 +181,9 @@ memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 close_device(struct gpu *g)
 {
-    cuda_group_close((struct cuda *)g);
+    cuda_ranks_close((struct cuda *)g);
     cuda_blas_close((struct cuda *)g);
-    cuda_rung_close((struct cuda *)g);
+    cuda_partition_close((struct cuda *)g);
     free(g);
 }
 CLEAN_FUNC(struct gpu, close_device)
@@ -280,17 +229,17 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
            cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));
-    TRY(cuda_group_begin(c, o, e));
+    TRY(cuda_ranks_begin(c, o, e));
     TRY(start(c, e));
-    TRY(cuda_group_open(c, e));
+    TRY(cuda_ranks_open(c, e));
     TRY(find_driver(c, e));
-    cuda_rung_look(c);
+    cuda_partition_inspect(c);
     TRY(cuda_arena_open(c, e));
     if (blas) TRY(cuda_blas_open(c, o, e));
     g->device = &cuda_ops;
     g->close = close_device;
     g->memory = memory;
-    if (c->group) g->group = cuda_group_describe;
+    if (c->group) g->group = cuda_ranks_describe;
     g->acts = g->weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
     g->kvs = g->acts | 1 << DT_E4M3;
     g->graphs = true;

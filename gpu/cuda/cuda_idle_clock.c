@@ -9,22 +9,22 @@
 #include <errno.h>
 
 int
-cuda_clock_open(struct cuda_lane *l)
+cuda_idle_clock_open(struct cuda_lane *l)
 {
-    for (size_t i = 0; i < ARRAY_LEN(l->clock.at); i++)
-        if (cudaEventCreate(&l->clock.at[i].begin) != cudaSuccess ||
-            cudaEventCreate(&l->clock.at[i].end) != cudaSuccess)
+    for (size_t i = 0; i < ARRAY_LEN(l->idle_clock.at); i++)
+        if (cudaEventCreate(&l->idle_clock.at[i].begin) != cudaSuccess ||
+            cudaEventCreate(&l->idle_clock.at[i].end) != cudaSuccess)
             return -ENOMEM;
-    l->clock.on = true;
+    l->idle_clock.on = true;
     return 0;
 }
 
 void
-cuda_clock_close(struct cuda_lane *l)
+cuda_idle_clock_close(struct cuda_lane *l)
 {
-    for (size_t i = 0; i < ARRAY_LEN(l->clock.at); i++) {
-        if (l->clock.at[i].begin) cudaEventDestroy(l->clock.at[i].begin);
-        if (l->clock.at[i].end) cudaEventDestroy(l->clock.at[i].end);
+    for (size_t i = 0; i < ARRAY_LEN(l->idle_clock.at); i++) {
+        if (l->idle_clock.at[i].begin) cudaEventDestroy(l->idle_clock.at[i].begin);
+        if (l->idle_clock.at[i].end) cudaEventDestroy(l->idle_clock.at[i].end);
     }
 }
 
@@ -33,8 +33,8 @@ cuda_work_begin(struct lane *lane)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
-    if (!l->clock.on || l->recording) return;
-    cudaEventRecord(l->clock.at[l->clock.n % CUDA_STRETCHES].begin, l->k.st);
+    if (!l->idle_clock.on || l->recording) return;
+    cudaEventRecord(l->idle_clock.at[l->idle_clock.n % CUDA_STRETCHES].begin, l->k.st);
 }
 
 void
@@ -42,8 +42,8 @@ cuda_work_end(struct lane *lane)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
-    if (!l->clock.on || l->recording) return;
-    cudaEventRecord(l->clock.at[l->clock.n++ % CUDA_STRETCHES].end, l->k.st);
+    if (!l->idle_clock.on || l->recording) return;
+    cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
 }
 
 /* The stretch that is read next is not overwritten: at most two steps of a lane are out. */
@@ -52,18 +52,18 @@ cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
-    while (l->clock.read + 1 < l->clock.n) {
-        cudaEvent_t end = l->clock.at[l->clock.read % CUDA_STRETCHES].end;
-        cudaEvent_t begin = l->clock.at[(l->clock.read + 1) % CUDA_STRETCHES].begin;
+    while (l->idle_clock.read + 1 < l->idle_clock.n) {
+        cudaEvent_t end = l->idle_clock.at[l->idle_clock.read % CUDA_STRETCHES].end;
+        cudaEvent_t begin = l->idle_clock.at[(l->idle_clock.read + 1) % CUDA_STRETCHES].begin;
         float ms;
 
         if (cudaEventQuery(begin) != cudaSuccess) break;
         if (cudaEventElapsedTime(&ms, end, begin) != cudaSuccess) break;
-        l->clock.gaps++;
-        l->clock.ns += (uint64_t)(ms * 1e6f);
-        l->clock.read++;
+        l->idle_clock.gaps++;
+        l->idle_clock.ns += (uint64_t)(ms * 1e6f);
+        l->idle_clock.read++;
     }
     cudaGetLastError(); /* not ready is none */
-    *n = l->clock.gaps;
-    *ns = l->clock.ns;
+    *n = l->idle_clock.gaps;
+    *ns = l->idle_clock.ns;
 }

@@ -42,7 +42,7 @@
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
-        cudaError_t (*run)(const struct k_lane *l, GPU_UNPAREN params); \
+        cudaError_t (*run)(const struct k_launch *l, GPU_UNPAREN params); \
     };
 GPU_EVERY_OP(CANDIDATE, )
 
@@ -66,24 +66,24 @@ LIST(embed) = { GENERIC(k_embed) };
 LIST(rms_norm) = { GENERIC(k_rms_norm) };
 LIST(residual) = { GENERIC(k_residual) };
 LIST(matmul) = {
-    { { "ring", 90, 90 }, k_matmul_ring_sm90 },
-    { { "small", 80, 0 }, k_matmul_small },
+    { { "ring", 90, 90 }, k_matmul_streamk_sm90 },
+    { { "small", 80, 0 }, k_matmul_skinny },
     { { "line", 90, 90 }, cuda_blas_matmul_line },
-    { { "sm90", 90, 90 }, k_matmul_sm90 },
+    { { "sm90", 90, 90 }, k_matmul_skinny_sm90 },
     { { "blas", 0, 0 }, cuda_blas_matmul },
-    GENERIC(k_matmul_any),
+    GENERIC(k_matmul_generic),
 };
 LIST(act_matmul) = {
-    { { "small", 80, 0 }, k_act_matmul_small },
+    { { "small", 80, 0 }, k_act_matmul_skinny },
     { { "blas", 0, 0 }, cuda_blas_act_matmul },
-    GENERIC(k_act_matmul_any),
+    GENERIC(k_act_matmul_generic),
 };
 LIST(gate_matmul) = {
-    { { "ring", 90, 90 }, k_gate_matmul_ring_sm90 },
-    { { "small", 80, 0 }, k_gate_matmul_small },
-    { { "sm90", 90, 90 }, k_gate_matmul_sm90 },
+    { { "ring", 90, 90 }, k_gate_matmul_streamk_sm90 },
+    { { "small", 80, 0 }, k_gate_matmul_skinny },
+    { { "sm90", 90, 90 }, k_gate_matmul_skinny_sm90 },
     { { "blas", 0, 0 }, cuda_blas_gate_matmul },
-    GENERIC(k_gate_matmul_any),
+    GENERIC(k_gate_matmul_generic),
 };
 LIST(add) = { GENERIC(k_add) };
 LIST(act) = { GENERIC(k_act) };
@@ -95,18 +95,18 @@ LIST(match_rms) = { GENERIC(k_match_rms) };
 LIST(altup) = { GENERIC(k_altup) };
 LIST(route) = { GENERIC(k_route) };
 LIST(expert_matmul) = {
-    { { "mma", 80, 0 }, k_experts_mma },
-    GENERIC(k_experts_any),
+    { { "mma", 80, 0 }, k_experts_sm80 },
+    GENERIC(k_experts_generic),
 };
 LIST(combine) = { GENERIC(k_combine) };
 LIST(gather_rows) = { GENERIC(k_gather_rows) };
 LIST(rope_store) = { GENERIC(k_rope_store) };
 LIST(attend) = {
-    { { "ring", 90, 90 }, k_attend_ring_sm90 },
-    { { "one", 90, 90 }, k_attend_one_sm90 },
-    { { "sm90", 90, 90 }, k_attend_sm90 },
-    { { "mma", 80, 0 }, k_attend_mma },
-    GENERIC(k_attend_any),
+    { { "ring", 90, 90 }, k_attend_decode_ring_sm90 },
+    { { "one", 90, 90 }, k_attend_decode_sm90 },
+    { { "sm90", 90, 90 }, k_attend_prefill_sm90 },
+    { { "mma", 80, 0 }, k_attend_sm80 },
+    GENERIC(k_attend_generic),
 };
 LIST(conv) = { GENERIC(k_conv) };
 LIST(scan) = { GENERIC(k_scan) };
@@ -124,20 +124,20 @@ LIST(all_gather) = {
 /* clang-format on */
 
 #define CHOICE(p, name, params, args) [OP_##name] = { #name, name##_by, sizeof name##_by[0] },
-static const struct choice choice[OP_COUNT] = { GPU_EVERY_OP(CHOICE, ) };
+static const struct candidates table[OP_COUNT] = { GPU_EVERY_OP(CHOICE, ) };
 
 int
 cuda_pick_open(struct cuda *c, const char *kernels, struct err *e)
 {
-    return cuda_choose(kernels, choice, OP_COUNT, c->sm, c->allowed, e);
+    return cuda_candidates_parse(kernels, table, OP_COUNT, c->sm, c->allowed, e);
 }
 
 bool
 cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
 {
-    const char *at = choice[op].first;
+    const char *at = table[op].first;
 
-    for (uint32_t i = 0; ((const struct candidate *)at)->name; i++, at += choice[op].stride)
+    for (uint32_t i = 0; ((const struct candidate *)at)->name; i++, at += table[op].stride)
         if (strcmp(((const struct candidate *)at)->name, name) == 0) return c->allowed[op] >> i & 1;
     return false;
 }
@@ -146,9 +146,9 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
 static int
 refused(struct lane *l, enum cuda_op op)
 {
-    bool any = ((const struct candidate *)choice[op].first)->name;
+    bool any = ((const struct candidate *)table[op].first)->name;
 
-    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", choice[op].op,
+    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", table[op].op,
                    any ? "no kernel takes these shapes and dtypes"
                        : "this device has no kernel for it");
 }
@@ -180,26 +180,30 @@ GPU_EVERY_OP(PASS_ON, cuda)
 static int
 join_and_reduce(struct lane *l, struct tensor x)
 {
-    TRY(cuda_group_join((struct cuda_lane *)l));
-    return cuda_group_why((struct cuda_lane *)l, cuda_all_reduce(l, x));
+    TRY(cuda_ranks_join((struct cuda_lane *)l));
+    return cuda_ranks_why((struct cuda_lane *)l, cuda_all_reduce(l, x));
 }
 
 static int
 join_and_gather(struct lane *l, struct tensor out, struct tensor x)
 {
-    TRY(cuda_group_join((struct cuda_lane *)l));
-    return cuda_group_why((struct cuda_lane *)l, cuda_all_gather(l, out, x));
+    TRY(cuda_ranks_join((struct cuda_lane *)l));
+    return cuda_ranks_why((struct cuda_lane *)l, cuda_all_gather(l, out, x));
 }
 
+/* In one pass if the small candidate of all_reduce may run, else as two ops. */
 static int
 residual_of_ranks(struct lane *l, const struct residual *r)
 {
-    if (r->parts && l->gpu->ranks > 1) {
-        cudaError_t sum;
+    struct cuda_lane *cl = (struct cuda_lane *)l;
 
-        TRY(cuda_group_join((struct cuda_lane *)l));
-        sum = cuda_residual_small(&((struct cuda_lane *)l)->k, r);
-        if (sum != cudaErrorInvalidValue) return cuda_failed(l, sum, "residual");
+    if (r->parts && l->gpu->ranks > 1) {
+        TRY(cuda_ranks_join(cl));
+        if (cuda_pick_may(cuda_of(l), OP_all_reduce, "small")) {
+            cudaError_t sum = cuda_residual_small(&cl->k, r);
+
+            if (sum != cudaErrorInvalidValue) return cuda_failed(l, sum, "residual");
+        }
         TRY(join_and_reduce(l, r->in));
     }
     return cuda_residual(l, r);
@@ -208,12 +212,15 @@ residual_of_ranks(struct lane *l, const struct residual *r)
 static int
 sample_of_ranks(struct lane *l, const struct sample *s)
 {
-    if (s->parts && l->gpu->ranks > 1) {
-        cudaError_t r;
+    struct cuda_lane *cl = (struct cuda_lane *)l;
 
-        TRY(cuda_group_join((struct cuda_lane *)l));
-        r = cuda_sample_parts(&((struct cuda_lane *)l)->k, s);
-        if (r != cudaErrorInvalidValue) return cuda_failed(l, r, "sample");
+    if (s->parts && l->gpu->ranks > 1) {
+        TRY(cuda_ranks_join(cl));
+        if (cuda_pick_may(cuda_of(l), OP_all_gather, "small")) {
+            cudaError_t r = cuda_sample_parts(&cl->k, s);
+
+            if (r != cudaErrorInvalidValue) return cuda_failed(l, r, "sample");
+        }
         TRY(join_and_gather(l, s->logits, gpu_own_columns(l->gpu, s->logits)));
     }
     return cuda_sample(l, s);
@@ -221,9 +228,9 @@ sample_of_ranks(struct lane *l, const struct sample *s)
 
 /* Decode and prefill segments in one step are two calls, because the best candidates differ. */
 static int
-attend_segments(struct lane *l, const struct attend *a, struct rows r)
+attend_segments(struct lane *l, const struct attend *a, struct step_tokens r)
 {
-    struct rows single = r, rest = r;
+    struct step_tokens single = r, rest = r;
 
     if (r.n_single == 0 || r.n_single >= r.n_runs) return cuda_attend(l, a, r);
     single.n_runs = r.n_single;
@@ -235,7 +242,7 @@ attend_segments(struct lane *l, const struct attend *a, struct rows r)
 }
 
 static int
-store_and_attend(struct lane *l, const struct attend *a, struct rows r)
+store_and_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     struct rope_store store = attend_store(a);
     struct attend stored = *a;
@@ -245,16 +252,16 @@ store_and_attend(struct lane *l, const struct attend *a, struct rows r)
     return attend_segments(l, &stored, r);
 }
 
-/* With the keys and values of the step's tokens: candidates that cannot store those of more than one
- * token refuse, and two ops do it. */
+/* With the keys and values of the step's tokens: candidates that cannot store those of more than
+ * one token refuse, and two ops do it. */
 static int
-attend_own(struct lane *l, const struct attend *a, struct rows r)
+attend_own(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     PICK_OR(store_and_attend(l, a, r), l, attend, a, r);
 }
 
 static int
-attend(struct lane *l, const struct attend *a, struct rows r)
+attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     return a->kv.table && a->k.data ? attend_own(l, a, r) : attend_segments(l, a, r);
 }

@@ -22,13 +22,14 @@ struct memory_note {
     cudaIpcMemHandle_t handle;
     uint32_t there;
 };
-_Static_assert(sizeof(struct memory_note) <= MEET_BYTES && sizeof(struct nccl_id) <= MEET_BYTES,
+_Static_assert(sizeof(struct memory_note) <= RENDEZVOUS_BYTES &&
+                   sizeof(struct nccl_id) <= RENDEZVOUS_BYTES,
                "a note holds them");
 
 static void *
 opener(void *arg)
 {
-    struct cuda_group *g = arg;
+    struct cuda_ranks *g = arg;
 
     g->opened = nccl_open(&g->nccl, g->libs, &g->why);
     return NULL;
@@ -37,9 +38,9 @@ opener(void *arg)
 /* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and nobody else is to reach
  * them. It would map what a recorded sum is of into the other ranks' processes; arenas are nobody's but ours. */
 int
-cuda_group_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
+cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
-    struct cuda_group *g;
+    struct cuda_ranks *g;
 
     if (o->n_ranks <= 1) return 0;
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
@@ -48,10 +49,10 @@ cuda_group_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
     if (!g) return err_set(e, -ENOMEM, "a group of ranks: no memory");
     c->group = g;
     g->cuda = c;
-    TRY(meet_open(&g->meet, o->rank, o->n_ranks, o->group_fd, e));
+    TRY(rendezvous_open(&g->rendezvous, o->rank, o->n_ranks, o->group_fd, e));
     if (o->libs && !(g->libs = strdup(o->libs)))
         return err_set(e, -ENOMEM, "a group of ranks: no memory");
-    for (uint32_t i = 0; i < MEET_CHANNELS; i++) {
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) {
         g->channel[i].group = g;
         g->channel[i].number = i;
     }
@@ -76,9 +77,9 @@ said(cudaError_t r, const char *what, struct err *e)
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
-    struct cuda_group *g = ch->group;
+    struct cuda_ranks *g = ch->group;
     struct exchange *x = &ch->exchange;
-    size_t bytes = K_EXCHANGE_BYTES(g->meet.ranks);
+    size_t bytes = K_EXCHANGE_BYTES(g->rendezvous.ranks);
     struct memory_note note = { .there = 0 };
     uint32_t ok = 1;
 
@@ -86,13 +87,14 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
     TRY(said(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn, st),
              "memory", e));
     TRY(said(cudaStreamSynchronize(st), "memory", e));
-    x->rank = g->meet.rank;
-    x->ranks = g->meet.ranks;
+    x->rank = g->rendezvous.rank;
+    x->ranks = g->rendezvous.ranks;
     x->turn = (uint32_t *)((char *)ch->memory + bytes);
     note.there = cudaIpcGetMemHandle(&note.handle, ch->memory) == cudaSuccess;
-    meet_say(&g->meet, ch->number, MEET_MEMORY, &note, sizeof note);
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
     for (uint32_t r = 0; r < x->ranks; r++) {
-        TRY(meet_hear(&g->meet, ch->number, MEET_MEMORY, r, &note, sizeof note, until, e));
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, r, &note, sizeof note,
+                            until, e));
         if (r == x->rank)
             x->at[r] = ch->memory;
         else if (!note.there || cudaIpcOpenMemHandle(&x->at[r], note.handle,
@@ -100,10 +102,11 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
             ok = 0;
     }
     cudaGetLastError();
-    meet_say(&g->meet, ch->number, MEET_MAPPED, &ok, sizeof ok);
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, &ok, sizeof ok);
     ch->mapped = true;
     for (uint32_t r = 0; r < x->ranks; r++) {
-        TRY(meet_hear(&g->meet, ch->number, MEET_MAPPED, r, &ok, sizeof ok, until, e));
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, r, &ok, sizeof ok, until,
+                            e));
         ch->mapped &= ok;
     }
     return 0;
@@ -112,17 +115,18 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 static int
 connect(struct channel *ch, nsec until, struct err *e)
 {
-    struct cuda_group *g = ch->group;
+    struct cuda_ranks *g = ch->group;
     struct nccl_id id;
 
-    if (g->meet.rank == 0) {
+    if (g->rendezvous.rank == 0) {
         TRY(nccl_said(&g->nccl, g->nccl.GetUniqueId(&id), "a communicator's name", e));
-        meet_say(&g->meet, ch->number, MEET_ID, &id, sizeof id);
+        rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_ID, &id, sizeof id);
     }
-    TRY(meet_hear(&g->meet, ch->number, MEET_ID, 0, &id, sizeof id, until, e));
-    return nccl_said(&g->nccl,
-                     g->nccl.CommInitRank(&ch->comm, (int)g->meet.ranks, id, (int)g->meet.rank),
-                     "a communicator", e);
+    TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
+    return nccl_said(
+        &g->nccl,
+        g->nccl.CommInitRank(&ch->comm, (int)g->rendezvous.ranks, id, (int)g->rendezvous.rank),
+        "a communicator", e);
 }
 
 /* It connects ranks, and loads kernels, at the first use of each of its ways: not in a step. Sums of zeros are zeros. */
@@ -130,8 +134,8 @@ static int
 try_out(struct channel *ch, cudaStream_t st, struct err *e)
 {
     static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* of floats */
-    struct cuda_group *g = ch->group;
-    uint32_t ranks = g->meet.ranks;
+    struct cuda_ranks *g = ch->group;
+    uint32_t ranks = g->rendezvous.ranks;
 
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         size_t n = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)), part = n / ranks;
@@ -139,9 +143,10 @@ try_out(struct channel *ch, cudaStream_t st, struct err *e)
 
         TRY(nccl_said(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
                       "a first sum", e));
-        TRY(nccl_said(&g->nccl,
-                      g->nccl.AllGather(x + part * g->meet.rank, x, part, NCCL_F32, ch->comm, st),
-                      "a first gathering", e));
+        TRY(nccl_said(
+            &g->nccl,
+            g->nccl.AllGather(x + part * g->rendezvous.rank, x, part, NCCL_F32, ch->comm, st),
+            "a first gathering", e));
     }
     return said(cudaStreamSynchronize(st), "first sums", e);
 }
@@ -149,15 +154,15 @@ try_out(struct channel *ch, cudaStream_t st, struct err *e)
 static int
 make_by(struct channel *ch, cudaStream_t st, struct err *e)
 {
-    struct cuda_group *g = ch->group;
+    struct cuda_ranks *g = ch->group;
     nsec until = ch->since + GROUP_TIME;
 
     TRY(map_all(ch, st, until, e));
     TRY(connect(ch, until, e));
     TRY(try_out(ch, st, e));
-    meet_say(&g->meet, ch->number, MEET_READY, NULL, 0);
-    for (uint32_t r = 0; r < g->meet.ranks; r++)
-        TRY(meet_hear(&g->meet, ch->number, MEET_READY, r, NULL, 0, until, e));
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_READY, NULL, 0);
+    for (uint32_t r = 0; r < g->rendezvous.ranks; r++)
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_READY, r, NULL, 0, until, e));
     return 0;
 }
 
@@ -222,9 +227,9 @@ await(struct channel *ch, struct err *e)
 /* ---- what the device sees */
 
 int
-cuda_group_open(struct cuda *c, struct err *e)
+cuda_ranks_open(struct cuda *c, struct err *e)
 {
-    struct cuda_group *g = c->group;
+    struct cuda_ranks *g = c->group;
 
     if (!g) return 0;
     if (g->opening) pthread_join(g->opener, NULL);
@@ -249,27 +254,28 @@ close_channel(struct channel *ch)
 }
 
 void
-cuda_group_close(struct cuda *c)
+cuda_ranks_close(struct cuda *c)
 {
-    struct cuda_group *g = c->group;
+    struct cuda_ranks *g = c->group;
     bool all = true;
 
     if (!g) return;
     c->group = NULL;
     cuda_enter(c);
     if (g->opening) pthread_join(g->opener, NULL);
-    for (uint32_t i = 0; i < MEET_CHANNELS; i++) all &= close_channel(&g->channel[i]);
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) all &= close_channel(&g->channel[i]);
     cudaGetLastError();
     if (!all) return;
-    meet_close(&g->meet); /* NCCL stays loaded: it may have threads that are about to end */
+    rendezvous_close(
+        &g->rendezvous); /* NCCL stays loaded: it may have threads that are about to end */
     free(g->libs);
     free(g);
 }
 
 static struct channel *
-free_channel(struct cuda_group *g)
+free_channel(struct cuda_ranks *g)
 {
-    for (uint32_t i = 0; i < MEET_CHANNELS; i++)
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++)
         if (!g->channel[i].taken) return &g->channel[i];
     return NULL;
 }
@@ -280,7 +286,8 @@ join(struct cuda_lane *l, struct err *e)
     struct channel *ch = free_channel(cuda_of(&l->lane)->group);
 
     if (l->recording) return err_set(e, -EINVAL, "a lane's first sum of ranks cannot be recorded");
-    if (!ch) return err_set(e, -EAGAIN, "%d lanes of a group have sums already", MEET_CHANNELS);
+    if (!ch)
+        return err_set(e, -EAGAIN, "%d lanes of a group have sums already", RENDEZVOUS_CHANNELS);
     if (!ch->begun) TRY(begin(ch, e));
     TRY(await(ch, e));
     if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
@@ -294,7 +301,7 @@ join(struct cuda_lane *l, struct err *e)
 }
 
 int
-cuda_group_join(struct cuda_lane *l)
+cuda_ranks_join(struct cuda_lane *l)
 {
     int r;
 
@@ -306,14 +313,14 @@ cuda_group_join(struct cuda_lane *l)
 }
 
 void
-cuda_group_leave(struct cuda_lane *l)
+cuda_ranks_leave(struct cuda_lane *l)
 {
     if (l->channel) ((struct channel *)l->channel)->taken = false;
     l->channel = NULL;
 }
 
 int
-cuda_group_error(struct cuda_lane *l)
+cuda_ranks_error(struct cuda_lane *l)
 {
     struct channel *ch = l->channel;
     int error = NCCL_OK, r;
@@ -324,9 +331,9 @@ cuda_group_error(struct cuda_lane *l)
 }
 
 int
-cuda_group_why(struct cuda_lane *l, int r)
+cuda_ranks_why(struct cuda_lane *l, int r)
 {
-    struct cuda_group *g = cuda_of(&l->lane)->group;
+    struct cuda_ranks *g = cuda_of(&l->lane)->group;
 
     if (r < 0 && g->said.code) err_set(&l->lane.gpu->why, r, "%s", g->said.text);
     g->said.code = 0;
@@ -334,9 +341,9 @@ cuda_group_why(struct cuda_lane *l, int r)
 }
 
 const char *
-cuda_group_describe(const struct gpu *gpu)
+cuda_ranks_describe(const struct gpu *gpu)
 {
-    struct cuda_group *g = ((const struct cuda *)gpu)->group;
+    struct cuda_ranks *g = ((const struct cuda *)gpu)->group;
     int v = g->nccl.version;
 
     snprintf(g->describe, sizeof g->describe,

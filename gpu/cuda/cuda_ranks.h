@@ -18,7 +18,7 @@
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 
 struct channel {
-    struct cuda_group *group;
+    struct cuda_ranks *group;
     uint32_t number;
     bool taken, begun, done;
     bool lost; /* its maker never came back, so nothing of it may be freed */
@@ -32,10 +32,10 @@ struct channel {
     struct exchange exchange;
 };
 
-struct cuda_group {
+struct cuda_ranks {
     struct cuda *cuda;
     struct nccl nccl;
-    struct meet meet;
+    struct rendezvous rendezvous;
     char *libs;
     pthread_t opener;
     bool opening;
@@ -44,32 +44,32 @@ struct cuda_group {
     struct err said; /* NCCL's words about the call that failed last */
     nsec took, waited;
     char describe[96];
-    struct channel channel[MEET_CHANNELS];
+    struct channel channel[RENDEZVOUS_CHANNELS];
 };
 
 /* Begin to look for the library. With one rank nothing, here and below. */
-int cuda_group_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
+int cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
 /* With the context there: the library has been found, and ranks begin to meet. */
-int cuda_group_open(struct cuda *c, struct err *e) MUST_USE;
-void cuda_group_close(struct cuda *c);
+int cuda_ranks_open(struct cuda *c, struct err *e) MUST_USE;
+void cuda_ranks_close(struct cuda *c);
 /* Before a lane's first sum: it has a channel, or the sentence is kept and the lane is finished. */
-int cuda_group_join(struct cuda_lane *l);
-void cuda_group_leave(struct cuda_lane *l);
+int cuda_ranks_join(struct cuda_lane *l);
+void cuda_ranks_leave(struct cuda_lane *l);
 /* What NCCL says of the channel meanwhile: 0 or -EIO, the sentence kept. */
-int cuda_group_error(struct cuda_lane *l);
+int cuda_ranks_error(struct cuda_lane *l);
 /* After an op of a channel failed with r: NCCL's own words, if it was NCCL. */
-int cuda_group_why(struct cuda_lane *l, int r);
-const char *cuda_group_describe(const struct gpu *g);
+int cuda_ranks_why(struct cuda_lane *l, int r);
+const char *cuda_ranks_describe(const struct gpu *g);
 
 /* cuda_collective.c: candidates of cuda_pick.c. small: as long as the way by memory is the quicker one. nccl: not where bits must
  * not depend on company and there are more than two to add. peer: any size. */
-cudaError_t cuda_residual_small(const struct k_lane *l, const struct residual *r); /* of parts */
-cudaError_t cuda_reduce_small(const struct k_lane *l, struct tensor x);
-cudaError_t cuda_reduce_nccl(const struct k_lane *l, struct tensor x);
-cudaError_t cuda_reduce_peer(const struct k_lane *l, struct tensor x);
-cudaError_t cuda_sample_parts(const struct k_lane *l, const struct sample *s);
-cudaError_t cuda_gather_small(const struct k_lane *l, struct tensor out, struct tensor x);
-cudaError_t cuda_gather_nccl(const struct k_lane *l, struct tensor out, struct tensor x);
-cudaError_t cuda_gather_peer(const struct k_lane *l, struct tensor out, struct tensor x);
+cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r); /* of parts */
+cudaError_t cuda_reduce_small(const struct k_launch *l, struct tensor x);
+cudaError_t cuda_reduce_nccl(const struct k_launch *l, struct tensor x);
+cudaError_t cuda_reduce_peer(const struct k_launch *l, struct tensor x);
+cudaError_t cuda_sample_parts(const struct k_launch *l, const struct sample *s);
+cudaError_t cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x);
+cudaError_t cuda_gather_nccl(const struct k_launch *l, struct tensor out, struct tensor x);
+cudaError_t cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x);
 
 #endif

@@ -15,33 +15,34 @@ enum { LOOK_US = 200 };
 
 struct note {
     _Alignas(CACHE_LINE) _Atomic uint32_t said;
-    char bytes[MEET_BYTES];
+    char bytes[RENDEZVOUS_BYTES];
 };
-struct meet_memory {
-    struct note note[MEET_CHANNELS][MEET_NOTES][GPU_MAX_RANKS];
+struct rendezvous_memory {
+    struct note note[RENDEZVOUS_CHANNELS][RENDEZVOUS_NOTES][GPU_MAX_RANKS];
 };
-_Static_assert(sizeof(struct meet_memory) <= GPU_GROUP_BYTES,
+_Static_assert(sizeof(struct rendezvous_memory) <= GPU_GROUP_BYTES,
                "what starts a group makes that much");
 
 int
-meet_open(struct meet *m, uint32_t rank, uint32_t ranks, int fd, struct err *e)
+rendezvous_open(struct rendezvous *m, uint32_t rank, uint32_t ranks, int fd, struct err *e)
 {
     void *p;
 
-    TRY(group_map(&p, sizeof(struct meet_memory), ranks, fd, e));
-    *m = (struct meet){ .rank = rank, .ranks = ranks, .memory = p };
+    TRY(rank_memory_map(&p, sizeof(struct rendezvous_memory), ranks, fd, e));
+    *m = (struct rendezvous){ .rank = rank, .ranks = ranks, .memory = p };
     return 0;
 }
 
 void
-meet_close(struct meet *m)
+rendezvous_close(struct rendezvous *m)
 {
     if (m->memory) munmap(m->memory, sizeof *m->memory);
     m->memory = NULL;
 }
 
 void
-meet_say(struct meet *m, uint32_t channel, enum meet_note note, const void *bytes, size_t n)
+rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
+                const void *bytes, size_t n)
 {
     struct note *to = &m->memory->note[channel][note][m->rank];
 
@@ -51,8 +52,8 @@ meet_say(struct meet *m, uint32_t channel, enum meet_note note, const void *byte
 }
 
 int
-meet_hear(struct meet *m, uint32_t channel, enum meet_note note, uint32_t rank, void *bytes,
-          size_t n, nsec until, struct err *e)
+rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note, uint32_t rank,
+                void *bytes, size_t n, nsec until, struct err *e)
 {
     static const char *const what[] = { "the communicator's name", "its memory",
                                         "whether it maps ours", "that it is ready" };

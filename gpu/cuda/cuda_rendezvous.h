@@ -10,26 +10,28 @@
 #include "base/base.h"
 #include "base/err.h"
 
-enum { MEET_CHANNELS = 8, MEET_BYTES = 128 };
-enum meet_note {
-    MEET_ID,     /* rank 0's: NCCL's name of the communicator */
-    MEET_MEMORY, /* how others map this rank's memory */
-    MEET_MAPPED, /* whether it has mapped theirs */
-    MEET_READY,  /* nothing is missing here */
-    MEET_NOTES
+enum { RENDEZVOUS_CHANNELS = 8, RENDEZVOUS_BYTES = 128 };
+enum rendezvous_note {
+    RENDEZVOUS_ID,     /* rank 0's: NCCL's name of the communicator */
+    RENDEZVOUS_MEMORY, /* how others map this rank's memory */
+    RENDEZVOUS_MAPPED, /* whether it has mapped theirs */
+    RENDEZVOUS_READY,  /* nothing is missing here */
+    RENDEZVOUS_NOTES
 };
 
-struct meet {
+struct rendezvous {
     uint32_t rank, ranks;
-    struct meet_memory *memory;
+    struct rendezvous_memory *memory;
 };
 
-int meet_open(struct meet *m, uint32_t rank, uint32_t ranks, int fd, struct err *e) MUST_USE;
-void meet_close(struct meet *m); /* also of one that was never opened */
-/* At most MEET_BYTES. */
-void meet_say(struct meet *m, uint32_t channel, enum meet_note note, const void *bytes, size_t n);
+int rendezvous_open(struct rendezvous *m, uint32_t rank, uint32_t ranks, int fd,
+                    struct err *e) MUST_USE;
+void rendezvous_close(struct rendezvous *m); /* also of one that was never opened */
+/* At most RENDEZVOUS_BYTES. */
+void rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
+                     const void *bytes, size_t n);
 /* Waits until then. -ETIMEDOUT: who is missed. */
-int meet_hear(struct meet *m, uint32_t channel, enum meet_note note, uint32_t rank, void *bytes,
-              size_t n, nsec until, struct err *e) MUST_USE;
+int rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
+                    uint32_t rank, void *bytes, size_t n, nsec until, struct err *e) MUST_USE;
 
 #endif

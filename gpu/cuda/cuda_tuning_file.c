@@ -9,10 +9,10 @@
 
 enum { MAX_LINE = 320 };
 
-struct tuned_table {
-    struct tuned_machine machine;
+struct tuning_table {
+    struct tuning_machine machine;
     uint32_t n;
-    struct tuned row[TUNED_MAX];
+    struct tuning_row row[TUNING_MAX];
 };
 
 static void
@@ -22,7 +22,7 @@ close_file(FILE **f)
 }
 
 static bool
-same_machine(const struct tuned_machine *a, const struct tuned_machine *b)
+same_machine(const struct tuning_machine *a, const struct tuning_machine *b)
 {
     return a->library == b->library && a->driver == b->driver && a->sms == b->sms &&
            strcmp(a->gpu, b->gpu) == 0;
@@ -30,7 +30,7 @@ same_machine(const struct tuned_machine *a, const struct tuned_machine *b)
 
 /* Whether the line begins a section, and then whose. */
 static bool
-is_machine(const char *line, struct tuned_machine *m)
+is_machine(const char *line, struct tuning_machine *m)
 {
     unsigned long long library;
     char gpu[sizeof m->gpu];
@@ -51,9 +51,9 @@ dtype_of(const char *name)
 }
 
 static bool
-is_row(const char *line, struct tuned *r)
+is_row(const char *line, struct tuning_row *r)
 {
-    char in[16], out[16], hex[2 * TUNED_BYTES + 1];
+    char in[16], out[16], hex[2 * TUNING_BYTES + 1];
     unsigned align, epilogue, fixed;
     int in_type, out_type;
 
@@ -72,7 +72,7 @@ is_row(const char *line, struct tuned *r)
     r->key.align = (uint8_t)align;
     r->key.epilogue = (uint8_t)epilogue;
     r->key.fixed = (uint8_t)fixed;
-    for (int i = 0; i < TUNED_BYTES; i++) {
+    for (int i = 0; i < TUNING_BYTES; i++) {
         unsigned byte;
 
         if (sscanf(hex + 2 * i, "%2x", &byte) != 1) return false;
@@ -83,17 +83,17 @@ is_row(const char *line, struct tuned *r)
 
 /* The file's rows of our machine that the table has not. */
 static int
-read_rows(struct tuned_table *t, const char *path, struct err *e)
+read_rows(struct tuning_table *t, const char *path, struct err *e)
 {
     CLEAN(close_file) FILE *f = fopen(path, "r");
-    struct tuned_machine m;
+    struct tuning_machine m;
     char line[MAX_LINE];
     bool ours = false;
 
     if (!f && errno == ENOENT) return 0;
     if (!f) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     for (unsigned i = 1; fgets(line, sizeof line, f); i++) {
-        struct tuned row;
+        struct tuning_row row;
 
         if (line[0] == '\n' || line[0] == '#') continue;
         if (is_machine(line, &m)) {
@@ -102,23 +102,24 @@ read_rows(struct tuned_table *t, const char *path, struct err *e)
         }
         if (!is_row(line, &row))
             return err_set(e, -EBADMSG, "%s: line %u is no measured matmul", path, i);
-        if (ours && !tuned_find(t, &row.key) && tuned_put(t, &row) < 0)
-            return err_set(e, -EBADMSG, "%s: more than %d rows for this GPU", path, TUNED_MAX);
+        if (ours && !tuning_find(t, &row.key) && tuning_put(t, &row) < 0)
+            return err_set(e, -EBADMSG, "%s: more than %d rows for this GPU", path, TUNING_MAX);
     }
     return 0;
 }
 
 int
-tuned_open(struct tuned_table **ret, const char *path, const struct tuned_machine *m, struct err *e)
+tuning_open(struct tuning_table **ret, const char *path, const struct tuning_machine *m,
+            struct err *e)
 {
-    struct tuned_table *t = calloc(1, sizeof *t);
+    struct tuning_table *t = calloc(1, sizeof *t);
     int r = 0;
 
     if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms");
     t->machine = *m;
     if (path) r = read_rows(t, path, e);
     if (r < 0) {
-        tuned_close(t);
+        tuning_close(t);
         return r;
     }
     *ret = t;
@@ -126,13 +127,13 @@ tuned_open(struct tuned_table **ret, const char *path, const struct tuned_machin
 }
 
 void
-tuned_close(struct tuned_table *t)
+tuning_close(struct tuning_table *t)
 {
     free(t);
 }
 
-const struct tuned *
-tuned_find(const struct tuned_table *t, const struct tuned_key *k)
+const struct tuning_row *
+tuning_find(const struct tuning_table *t, const struct tuning_key *k)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (memcmp(&t->row[i].key, k, sizeof *k) == 0) return &t->row[i];
@@ -140,27 +141,27 @@ tuned_find(const struct tuned_table *t, const struct tuned_key *k)
 }
 
 uint32_t
-tuned_count(const struct tuned_table *t)
+tuning_count(const struct tuning_table *t)
 {
     return t->n;
 }
 
 int
-tuned_put(struct tuned_table *t, const struct tuned *row)
+tuning_put(struct tuning_table *t, const struct tuning_row *row)
 {
-    const struct tuned *old = tuned_find(t, &row->key);
+    const struct tuning_row *old = tuning_find(t, &row->key);
 
-    if (!old && t->n == TUNED_MAX) return -ENOSPC;
+    if (!old && t->n == TUNING_MAX) return -ENOSPC;
     t->row[old ? (uint32_t)(old - t->row) : t->n++] = *row;
     return 0;
 }
 
 /* The sections that are not ours, as they are. */
 static void
-copy_others(const struct tuned_table *t, const char *path, FILE *to)
+copy_others(const struct tuning_table *t, const char *path, FILE *to)
 {
     CLEAN(close_file) FILE *f = fopen(path, "r");
-    struct tuned_machine m;
+    struct tuning_machine m;
     char line[MAX_LINE];
     bool ours = false;
 
@@ -172,25 +173,25 @@ copy_others(const struct tuned_table *t, const char *path, FILE *to)
 }
 
 static void
-write_ours(const struct tuned_table *t, FILE *to)
+write_ours(const struct tuning_table *t, FILE *to)
 {
-    const struct tuned_machine *m = &t->machine;
+    const struct tuning_machine *m = &t->machine;
 
     fprintf(to, "machine %llu %d %u %s\n", (unsigned long long)m->library, m->driver, m->sms,
             m->gpu);
     for (uint32_t i = 0; i < t->n; i++) {
-        const struct tuned *r = &t->row[i];
+        const struct tuning_row *r = &t->row[i];
 
         fprintf(to, "%s %s %u %u %u %u %u %u %.2f %.2f ", dtype_name((enum dtype)r->key.in),
                 dtype_name((enum dtype)r->key.out), r->key.n, r->key.k, r->key.rows, r->key.align,
                 r->key.epilogue, r->key.fixed, (double)r->us, (double)r->heuristic_us);
-        for (int j = 0; j < TUNED_BYTES; j++) fprintf(to, "%02x", r->algorithm[j]);
+        for (int j = 0; j < TUNING_BYTES; j++) fprintf(to, "%02x", r->algorithm[j]);
         fputc('\n', to);
     }
 }
 
 int
-tuned_save(struct tuned_table *t, const char *path, struct err *e)
+tuning_save(struct tuning_table *t, const char *path, struct err *e)
 {
     CLEAN(close_file) FILE *f = NULL;
     char new_path[4096];

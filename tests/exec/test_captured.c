@@ -167,13 +167,13 @@ static const struct arch *family;
 static unsigned n_joined, n_steps;
 static struct {
     uint32_t n, longest;
-    struct run run[64];
+    struct segment run[64];
 } joined[400];
 
 static int
 forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct rows *c = &s->cross;
+    const struct step_tokens *c = &s->cross;
 
     n_joined += c->n_runs < s->rows.n_runs;
     assert_true(n_steps < ARRAY_LEN(joined) && c->n_runs <= ARRAY_LEN(joined->run));

@@ -668,7 +668,7 @@ a_result_stays_through_one_more_start(void **state)
 static const struct arch *real;
 static struct look {
     uint32_t n_single, n_runs;
-    struct run run[HAND_SEATS];
+    struct segment run[HAND_SEATS];
 } look[64];
 static unsigned n_looks;
 

@@ -6,8 +6,8 @@
 #include <math.h>
 
 double
-naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
-         uint32_t d)
+ref_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
+       uint32_t d)
 {
     uint32_t tpb = v->tokens_per_block;
     slice_id block = HOST(v->table)[seat * v->table_stride + pos / tpb];
@@ -18,16 +18,16 @@ naive_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, ui
 }
 
 static double
-key_or_value(const struct attend *a, const struct run *run, uint32_t part, uint32_t j,
+key_or_value(const struct attend *a, const struct segment *run, uint32_t part, uint32_t j,
              uint32_t head, uint32_t d)
 {
-    if (a->kv.table) return naive_kv(&a->kv, part, run->seat, j, head, d);
+    if (a->kv.table) return ref_kv(&a->kv, part, run->seat, j, head, d);
     return at(part ? a->v : a->k, run->first_row + j - (uint32_t)run->first_pos,
               head * a->head_dim + d);
 }
 
 static bool
-in_mask(const struct attend *a, const struct run *run, uint32_t row, int64_t j)
+in_mask(const struct attend *a, const struct segment *run, uint32_t row, int64_t j)
 {
     uint32_t n = (uint32_t)(j - run->first_pos);
 
@@ -35,8 +35,8 @@ in_mask(const struct attend *a, const struct run *run, uint32_t row, int64_t j)
 }
 
 double
-naive_attend(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t d,
-             double *size)
+ref_attend(const struct attend *a, const struct segment *run, uint32_t row, uint32_t head,
+           uint32_t d, double *size)
 {
     int64_t i = run->first_pos + (int64_t)(row - run->first_row);
     int64_t keys = a->kv.table ? run->kv_len : run->first_pos + (int64_t)run->n_rows;

@@ -402,7 +402,7 @@ struct sequences {
 
 /* One step: rows of several seats, with the ones before already in the cache. */
 static void
-step(struct rig *r, const struct sequences *s, struct paged *p, const struct run *run,
+step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *run,
      uint32_t n_runs, struct tensor *out)
 {
     uint32_t n = run[n_runs - 1].first_row + run[n_runs - 1].n_rows, qc = HEADS * dim,
@@ -412,11 +412,11 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
                   v = rig_output(r, n, kc, kc), o = rig_output(r, n, qc, qc);
     int32_t *pos = rig_bytes(r, n * sizeof *pos);
     uint32_t *seat = rig_bytes(r, n * sizeof *seat);
-    struct rows rows = { .n_rows = n,
-                         .n_runs = n_runs,
-                         .pos = pos,
-                         .seat = seat,
-                         .run = rig_copy(r, run, n_runs * sizeof *run) };
+    struct step_tokens rows = { .n_rows = n,
+                                .n_runs = n_runs,
+                                .pos = pos,
+                                .seat = seat,
+                                .run = rig_copy(r, run, n_runs * sizeof *run) };
     struct rope_store rope = { .q = q,
                                .k = k,
                                .v = v,
@@ -482,7 +482,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
     rig_open(&r, isa, threads);
     rig_paged(&r, &p, s->kv, SEATS, length, tpb, KV_HEADS, dim);
     for (;;) {
-        struct run run[SEATS];
+        struct segment run[SEATS];
         uint32_t n = 0, rows = 0;
 
         for (uint32_t i = 0; i < SEATS; i++) {
@@ -490,7 +490,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
 
             take = MIN(take, length - done[i]);
             if (!take) continue;
-            run[n++] = (struct run){ i, rows, take, (int32_t)done[i], done[i] + take };
+            run[n++] = (struct segment){ i, rows, take, (int32_t)done[i], done[i] + take };
             rows += take;
             done[i] += take;
         }
@@ -581,7 +581,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
     v = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
     for (uint32_t m = 0; m < 3; m++) {
         bool alone = m == 1;
-        struct run run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
+        struct segment run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
         uint32_t zero[A + B] = { 0 }, *zeros;
         struct rig r;
 
@@ -590,7 +590,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
         out = rig_output(&keep, A + B, q_cols, q_cols);
         for (uint32_t i = 0; i < (alone ? 2u : 1u); i++) {
             uint32_t first = i * A, n = alone ? run[i].n_rows : A + B;
-            struct run here = { i, 0, n, 0, n };
+            struct segment here = { i, 0, n, 0, n };
             struct attend a = { .out = tensor_rows(out, first, n),
                                 .q = tensor_rows(q, first, n),
                                 .k = tensor_rows(k, first, n),
@@ -599,12 +599,12 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
                                 .n_kv_heads = KV_HEADS,
                                 .head_dim = dim,
                                 .scale = 0.2f };
-            struct rows rows = { .n_rows = n,
-                                 .n_runs = alone ? 1 : 2,
-                                 .pos = (const int32_t *)zeros,
-                                 .seat = zeros,
-                                 .run = alone ? rig_copy(&r, &here, sizeof here)
-                                              : rig_copy(&r, run, sizeof run) };
+            struct step_tokens rows = { .n_rows = n,
+                                        .n_runs = alone ? 1 : 2,
+                                        .pos = (const int32_t *)zeros,
+                                        .seat = zeros,
+                                        .run = alone ? rig_copy(&r, &here, sizeof here)
+                                                     : rig_copy(&r, run, sizeof run) };
 
             rig_send(&r);
             assert_int_equal(r.op->attend(r.lane, &a, rows), 0);

@@ -17,7 +17,7 @@ struct job {
     uint32_t length[SEATS], n_steps, n_rows, first[MAX_STEPS], n_runs[MAX_STEPS];
     int32_t *pos;
     uint32_t *seat;
-    struct run *run; /* [MAX_STEPS][SEATS] first_row counts from the step's */
+    struct segment *run; /* [MAX_STEPS][SEATS] first_row counts from the step's */
     uint32_t row[SEATS][LENGTH];
     struct kv_view state;
 };
@@ -45,11 +45,11 @@ plan(struct rig *r, struct job *j, const uint32_t length[SEATS], uint32_t most)
             n = most ? MIN(n, most) : between(1, n);
             HOST(j->run)
             [j->n_steps * SEATS + n_runs++] =
-                (struct run){ .seat = s,
-                              .first_row = rows - j->first[j->n_steps],
-                              .n_rows = n,
-                              .first_pos = (int32_t)done[s],
-                              .kv_len = done[s] + n };
+                (struct segment){ .seat = s,
+                                  .first_row = rows - j->first[j->n_steps],
+                                  .n_rows = n,
+                                  .first_pos = (int32_t)done[s],
+                                  .kv_len = done[s] + n };
             for (uint32_t i = 0; i < n; i++, rows++, done[s]++, left--) {
                 HOST(j->pos)[rows] = (int32_t)done[s];
                 HOST(j->seat)[rows] = s;
@@ -77,21 +77,21 @@ new_states(struct rig *r, struct job *j, uint32_t bytes)
     for (uint32_t s = 0; s < SEATS; s++) HOST(table)[s * ENTRIES + 1] = 2 * (SEATS - 1 - s) + 1;
 }
 
-static struct rows
+static struct step_tokens
 rows_of(const struct job *j, uint32_t step)
 {
-    return (struct rows){ .n_rows = j->first[step + 1] - j->first[step],
-                          .n_runs = j->n_runs[step],
-                          .pos = j->pos + j->first[step],
-                          .seat = j->seat + j->first[step],
-                          .run = j->run + step * SEATS };
+    return (struct step_tokens){ .n_rows = j->first[step + 1] - j->first[step],
+                                 .n_runs = j->n_runs[step],
+                                 .pos = j->pos + j->first[step],
+                                 .seat = j->seat + j->first[step],
+                                 .run = j->run + step * SEATS };
 }
 
 static void
 do_conv(struct rig *r, const struct job *j, const struct conv *all)
 {
     for (uint32_t i = 0; i < j->n_steps; i++) {
-        struct rows rows = rows_of(j, i);
+        struct step_tokens rows = rows_of(j, i);
         struct conv c = *all;
 
         c.x = tensor_rows(all->x, j->first[i], rows.n_rows);
@@ -105,7 +105,7 @@ static void
 do_scan(struct rig *r, const struct job *j, const struct scan *all)
 {
     for (uint32_t i = 0; i < j->n_steps; i++) {
-        struct rows rows = rows_of(j, i);
+        struct step_tokens rows = rows_of(j, i);
         struct scan s = *all;
 
         s.x = tensor_rows(all->x, j->first[i], rows.n_rows);

@@ -450,7 +450,7 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     struct rig r;
     uint32_t *a, *b;
     slice_id *t0, *t1;
-    struct rows rows;
+    struct step_tokens rows;
 
     (void)state;
     open_any(&r);
@@ -458,10 +458,10 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     b = rig_bytes(&r, sizeof host);
     t0 = rig_copy(&r, table, sizeof table);
     t1 = rig_copy(&r, table, sizeof table);
-    rows = (struct rows){ .n_rows = 4,
-                          .token = rig_copy(&r, token, sizeof token),
-                          .pos = rig_copy(&r, pos, sizeof pos),
-                          .seat = rig_copy(&r, seat, sizeof seat) };
+    rows = (struct step_tokens){ .n_rows = 4,
+                                 .token = rig_copy(&r, token, sizeof token),
+                                 .pos = rig_copy(&r, pos, sizeof pos),
+                                 .seat = rig_copy(&r, seat, sizeof seat) };
     const struct table_edit *edits = rig_copy(&r, edit, sizeof edit);
     const int32_t *lasts = rig_copy(&r, last, sizeof last);
 

@@ -192,8 +192,8 @@ what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
 static void
 a_graph_stays_on_its_part_and_keeps_its_division(void **state)
 {
-    struct graph *g[GPU_DIVISIONS];
-    uint32_t at[GPU_DIVISIONS + 1];
+    struct graph *g[GPU_PARTITIONS];
+    uint32_t at[GPU_PARTITIONS + 1];
     struct two t;
     struct sum s;
     uint64_t bytes;
@@ -205,8 +205,8 @@ a_graph_stays_on_its_part_and_keeps_its_division(void **state)
         skip();
     }
     s = make_sum(&t);
-    for (uint32_t i = 0; i <= GPU_DIVISIONS; i++) at[i] = t.least + (i + 1) * t.grain;
-    for (int i = 0; i < GPU_DIVISIONS; i++) {
+    for (uint32_t i = 0; i <= GPU_PARTITIONS; i++) at[i] = t.least + (i + 1) * t.grain;
+    for (int i = 0; i < GPU_PARTITIONS; i++) {
         to_part(&t, 0, i % 2 ? at[i] : 0, i % 2 ? t.units - at[i] : at[i]);
         assert_int_equal(t.r.op->graph.begin(t.lane[0]), 0);
         assert_int_equal(t.r.op->lane.part(t.lane[0], 0, t.units), -EINVAL);
@@ -214,23 +214,23 @@ a_graph_stays_on_its_part_and_keeps_its_division(void **state)
         assert_int_equal(t.r.op->graph.end(t.lane[0], &g[i], &bytes), 0);
     }
     for (int round = 0; round < 20; round++) {
-        int i = (int)test_below(GPU_DIVISIONS);
+        int i = (int)test_below(GPU_PARTITIONS);
 
         to_part(&t, 0, i % 2 ? at[i] : 0, i % 2 ? t.units - at[i] : at[i]);
         assert_int_equal(t.r.op->graph.run(t.lane[0], g[i]), 0);
-        assert_int_equal(t.r.op->graph.run(t.lane[0], g[(i + 1) % GPU_DIVISIONS]), -EINVAL);
+        assert_int_equal(t.r.op->graph.run(t.lane[0], g[(i + 1) % GPU_PARTITIONS]), -EINVAL);
         assert_non_null(strstr(gpu_why(t.r.gpu), "another part"));
         s.want += 1;
     }
     to_part(&t, 0, 0, t.units);
-    assert_int_equal(t.r.op->lane.part(t.lane[0], 0, at[GPU_DIVISIONS]), -EBUSY);
+    assert_int_equal(t.r.op->lane.part(t.lane[0], 0, at[GPU_PARTITIONS]), -EBUSY);
     change(&t, 0, &s);
     check_sum(&t, &s);
     t.r.op->graph.drop(t.lane[0], g[0]);
-    to_part(&t, 0, 0, at[GPU_DIVISIONS]); /* where the one was whose graph is gone */
+    to_part(&t, 0, 0, at[GPU_PARTITIONS]); /* where the one was whose graph is gone */
     change(&t, 0, &s);
     check_sum(&t, &s);
-    for (int i = 1; i < GPU_DIVISIONS; i++) t.r.op->graph.drop(t.lane[0], g[i]);
+    for (int i = 1; i < GPU_PARTITIONS; i++) t.r.op->graph.drop(t.lane[0], g[i]);
     close_two(&t);
 }
 

@@ -40,7 +40,7 @@ constexpr int POISON = 0xff; /* a NaN of every type */
 typedef std::vector<float> values;
 
 struct side {
-    struct k_lane lane;
+    struct k_launch lane;
     struct exchange exchange;
     char *base; /* ROOM, for tensors */
 };

@@ -131,10 +131,10 @@ copies_refuse_nowhere_and_overlap(void **state)
 {
     struct tables t = { .n = 9 };
     struct table_edit edit = { 0 };
-    struct rows rows = { .n_rows = 1 };
+    struct step_tokens rows = { .n_rows = 1 };
     int32_t last = 0;
     uint32_t seen = 0;
-    struct run run = { 0 };
+    struct segment run = { 0 };
 
     (void)state;
     refused(r.op->mem.put(r.lane, NULL, memory, 4), "put: 4 bytes");
@@ -155,13 +155,13 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     const int32_t pos[4] = { 0, 1, 2, 3 };
     const uint32_t seat[4] = { 0 };
     const slice_id table[4] = { 0, 2, 4, 6 };
-    const struct run run = { 0, 0, 4, 0, 4 };
+    const struct segment run = { 0, 0, 4, 0, 4 };
     uint32_t *const seats = rig_copy(&r, seat, sizeof seat);
-    struct rows rows = { .n_rows = 4,
-                         .n_runs = 1,
-                         .pos = rig_copy(&r, pos, sizeof pos),
-                         .seat = seats,
-                         .run = rig_copy(&r, &run, sizeof run) };
+    struct step_tokens rows = { .n_rows = 4,
+                                .n_runs = 1,
+                                .pos = rig_copy(&r, pos, sizeof pos),
+                                .seat = seats,
+                                .run = rig_copy(&r, &run, sizeof run) };
     struct kv_view kv = { .base = memory + 1024,
                           .table = rig_copy(&r, table, sizeof table),
                           .table_stride = 4,

@@ -121,8 +121,8 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
         uint32_t words = between(1, round < 5 ? 9 : 3000), n_runs = between(1, 12), rows = 0;
         size_t bits = (size_t)13 * words;
         uint32_t *seen, *want;
-        struct run *run;
-        struct rows all = { 0 };
+        struct segment *run;
+        struct step_tokens all = { 0 };
         struct rig r;
 
         rig_open(&r, "auto", 1);
@@ -130,10 +130,10 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
         run = rig_bytes(&r, n_runs * sizeof *run);
         for (uint32_t i = 0; i < n_runs; i++) {
             HOST(run)
-            [i] = (struct run){ .seat = i % 5 == 3 ? SEAT_NONE : 12 - i,
-                                .first_row = rows,
-                                .n_rows = between(1, 400),
-                                .first_pos = test_below(2) ? 0 : 5 };
+            [i] = (struct segment){ .seat = i % 5 == 3 ? SEAT_NONE : 12 - i,
+                                    .first_row = rows,
+                                    .n_rows = between(1, 400),
+                                    .first_pos = test_below(2) ? 0 : 5 };
             rows += HOST(run)[i].n_rows;
         }
         all.n_rows = rows;
@@ -144,7 +144,7 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
         want = test_malloc(bits * sizeof *want);
         for (size_t i = 0; i < bits; i++) want[i] = HOST(seen)[i] = 1u << test_below(32);
         for (uint32_t i = 0; i < n_runs; i++) {
-            struct run u = HOST(run)[i];
+            struct segment u = HOST(run)[i];
             uint32_t *to = want + (size_t)u.seat * words;
 
             if (u.seat == SEAT_NONE) continue;
@@ -236,7 +236,8 @@ rope_store_takes_every_kind_of_layer(void **state)
         }
         rig_send(&r);
         assert_int_equal(
-            r.op->rope_store(r.lane, &s, (struct rows){ .n_rows = rows, .pos = pos, .seat = seat }),
+            r.op->rope_store(r.lane, &s,
+                             (struct step_tokens){ .n_rows = rows, .pos = pos, .seat = seat }),
             0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
@@ -257,9 +258,9 @@ rope_store_takes_every_kind_of_layer(void **state)
                         continue;
                     }
                     assert_true(k == at(k_old, i, h * d + e));
-                    near(naive_kv(&s.kv, 0, whose, here, h, e), y[e], 9, kv);
+                    near(ref_kv(&s.kv, 0, whose, here, h, e), y[e], 9, kv);
                     if (!one_part)
-                        near(naive_kv(&s.kv, 1, whose, here, h, e), at(v_old, i, h * d + e), 3, kv);
+                        near(ref_kv(&s.kv, 1, whose, here, h, e), at(v_old, i, h * d + e), 3, kv);
                 }
             }
         }
@@ -270,7 +271,7 @@ rope_store_takes_every_kind_of_layer(void **state)
 
             for (uint32_t j = 0; j < rows; j++)
                 written |= HOST(seat)[j] == whose && HOST(pos)[j] == (int32_t)here;
-            if (!written) assert_true(isnan(naive_kv(&s.kv, 0, whose, here, n_kv - 1, d - 1)));
+            if (!written) assert_true(isnan(ref_kv(&s.kv, 0, whose, here, n_kv - 1, d - 1)));
         }
         rig_close(&r);
     }

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const struct tuned_machine here = { 130101, 13000, 132, "NVIDIA H200" };
+static const struct tuning_machine here = { 130101, 13000, 132, "NVIDIA H200" };
 static char path[64];
 
 static int
@@ -35,54 +35,54 @@ drop_file(void **state)
     return 0;
 }
 
-static struct tuned
+static struct tuning_row
 row(uint32_t n, uint32_t rows, float us)
 {
-    struct tuned r = { .key = { .n = n,
-                                .k = 4096,
-                                .rows = rows,
-                                .in = DT_BF16,
-                                .out = DT_F32,
-                                .align = 16,
-                                .epilogue = 1 },
-                       .us = us,
-                       .heuristic_us = 2 * us };
+    struct tuning_row r = { .key = { .n = n,
+                                     .k = 4096,
+                                     .rows = rows,
+                                     .in = DT_BF16,
+                                     .out = DT_F32,
+                                     .align = 16,
+                                     .epilogue = 1 },
+                            .us = us,
+                            .heuristic_us = 2 * us };
 
-    for (int i = 0; i < TUNED_BYTES; i++) r.algorithm[i] = (uint8_t)(n + rows + 7 * (uint32_t)i);
+    for (int i = 0; i < TUNING_BYTES; i++) r.algorithm[i] = (uint8_t)(n + rows + 7 * (uint32_t)i);
     return r;
 }
 
-static struct tuned_table *
-open_for(const struct tuned_machine *m)
+static struct tuning_table *
+open_for(const struct tuning_machine *m)
 {
-    struct tuned_table *t = NULL;
+    struct tuning_table *t = NULL;
     struct err e = { 0 };
 
-    if (tuned_open(&t, path, m, &e) < 0) fail_msg("%s", e.text);
+    if (tuning_open(&t, path, m, &e) < 0) fail_msg("%s", e.text);
     return t;
 }
 
 static void
-add(const struct tuned_machine *m, struct tuned r)
+add(const struct tuning_machine *m, struct tuning_row r)
 {
-    struct tuned_table *t = open_for(m);
+    struct tuning_table *t = open_for(m);
     struct err e = { 0 };
 
-    assert_int_equal(tuned_put(t, &r), 0);
-    if (tuned_save(t, path, &e) < 0) fail_msg("%s", e.text);
-    tuned_close(t);
+    assert_int_equal(tuning_put(t, &r), 0);
+    if (tuning_save(t, path, &e) < 0) fail_msg("%s", e.text);
+    tuning_close(t);
 }
 
 static void
-expect(const struct tuned_machine *m, struct tuned r)
+expect(const struct tuning_machine *m, struct tuning_row r)
 {
-    struct tuned_table *t = open_for(m);
-    const struct tuned *found = tuned_find(t, &r.key);
+    struct tuning_table *t = open_for(m);
+    const struct tuning_row *found = tuning_find(t, &r.key);
 
     assert_non_null(found);
-    assert_memory_equal(found->algorithm, r.algorithm, TUNED_BYTES);
+    assert_memory_equal(found->algorithm, r.algorithm, TUNING_BYTES);
     assert_true(found->us == r.us && found->heuristic_us == r.heuristic_us);
-    tuned_close(t);
+    tuning_close(t);
 }
 
 static void
@@ -98,23 +98,23 @@ what_was_saved_is_found_again(void **state)
 static void
 a_shape_measured_again_has_one_row(void **state)
 {
-    struct tuned_table *t;
+    struct tuning_table *t;
 
     (void)state;
     add(&here, row(6144, 64, 13.5f));
     add(&here, row(6144, 64, 12));
     expect(&here, row(6144, 64, 12));
     t = open_for(&here);
-    assert_int_equal(tuned_count(t), 1);
-    tuned_close(t);
+    assert_int_equal(tuning_count(t), 1);
+    tuning_close(t);
 }
 
 static void
 what_another_machine_measured_stays_and_is_not_used(void **state)
 {
-    struct tuned_machine other = here, newer = here, share = here;
-    struct tuned r = row(6144, 64, 13.5f);
-    struct tuned_table *t;
+    struct tuning_machine other = here, newer = here, share = here;
+    struct tuning_row r = row(6144, 64, 13.5f);
+    struct tuning_table *t;
 
     (void)state;
     strcpy(other.gpu, "NVIDIA H200 NVL");
@@ -124,8 +124,8 @@ what_another_machine_measured_stays_and_is_not_used(void **state)
     add(&newer, row(6144, 64, 2));
     add(&share, row(6144, 64, 3));
     t = open_for(&here);
-    assert_null(tuned_find(t, &r.key));
-    tuned_close(t);
+    assert_null(tuning_find(t, &r.key));
+    tuning_close(t);
     add(&here, r);
     expect(&other, row(6144, 64, 1));
     expect(&newer, row(6144, 64, 2));
@@ -136,16 +136,16 @@ what_another_machine_measured_stays_and_is_not_used(void **state)
 static void
 no_file_is_an_empty_table(void **state)
 {
-    struct tuned_table *t = NULL;
+    struct tuning_table *t = NULL;
     struct err e = { 0 };
 
     (void)state;
     unlink(path);
     t = open_for(&here);
-    assert_int_equal(tuned_count(t), 0);
-    tuned_close(t);
-    assert_int_equal(tuned_open(&t, NULL, &here, &e), 0);
-    tuned_close(t);
+    assert_int_equal(tuning_count(t), 0);
+    tuning_close(t);
+    assert_int_equal(tuning_open(&t, NULL, &here, &e), 0);
+    tuning_close(t);
 }
 
 static void
@@ -156,14 +156,14 @@ a_line_that_is_no_row_is_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        struct tuned_table *t = NULL;
+        struct tuning_table *t = NULL;
         FILE *f = fopen(path, "w");
         struct err e = { 0 };
 
         assert_non_null(f);
         fprintf(f, "# a comment\n\n%s\n", bad[i]);
         fclose(f);
-        assert_int_equal(tuned_open(&t, path, &here, &e), -EBADMSG);
+        assert_int_equal(tuning_open(&t, path, &here, &e), -EBADMSG);
         assert_non_null(strstr(e.text, "line 3"));
     }
 }
@@ -181,16 +181,16 @@ who_saves_beside_others_leaves_a_whole_file(void **state)
         pid[i] = fork();
         assert_true(pid[i] >= 0);
         if (pid[i]) continue;
-        struct tuned_table *t = NULL;
+        struct tuning_table *t = NULL;
         struct err e = { 0 };
-        int r = tuned_open(&t, NULL, &here, &e);
+        int r = tuning_open(&t, NULL, &here, &e);
 
         for (uint32_t j = 0; j < ROWS * (i + 1) && r == 0; j++) {
-            struct tuned one = row(64 * (j + 1), 64, 10);
+            struct tuning_row one = row(64 * (j + 1), 64, 10);
 
-            r = tuned_put(t, &one);
+            r = tuning_put(t, &one);
         }
-        for (uint32_t j = 0; j < SAVES && r == 0; j++) r = tuned_save(t, path, &e);
+        for (uint32_t j = 0; j < SAVES && r == 0; j++) r = tuning_save(t, path, &e);
         if (r < 0) fprintf(stderr, "%s\n", e.text);
         _exit(r < 0);
     }
@@ -199,7 +199,7 @@ who_saves_beside_others_leaves_a_whole_file(void **state)
         failed += status != 0;
     }
     assert_int_equal(failed, 0);
-    tuned_close(open_for(&here));
+    tuning_close(open_for(&here));
     expect(&here, row(64 * ROWS, 64, 10));
 }
 
@@ -207,22 +207,22 @@ who_saves_beside_others_leaves_a_whole_file(void **state)
 static void
 who_saves_later_keeps_what_others_saved_before(void **state)
 {
-    struct tuned_table *first = open_for(&here), *later = open_for(&here);
-    struct tuned a = row(64, 64, 10), b = row(128, 64, 11), again = row(64, 64, 12);
+    struct tuning_table *first = open_for(&here), *later = open_for(&here);
+    struct tuning_row a = row(64, 64, 10), b = row(128, 64, 11), again = row(64, 64, 12);
     struct err e = { 0 };
 
     (void)state;
-    assert_int_equal(tuned_put(first, &a), 0);
-    assert_int_equal(tuned_save(first, path, &e), 0);
-    assert_int_equal(tuned_put(later, &b), 0);
-    assert_int_equal(tuned_save(later, path, &e), 0);
+    assert_int_equal(tuning_put(first, &a), 0);
+    assert_int_equal(tuning_save(first, path, &e), 0);
+    assert_int_equal(tuning_put(later, &b), 0);
+    assert_int_equal(tuning_save(later, path, &e), 0);
     expect(&here, a);
     expect(&here, b);
-    assert_int_equal(tuned_put(later, &again), 0); /* its own stands */
-    assert_int_equal(tuned_save(later, path, &e), 0);
+    assert_int_equal(tuning_put(later, &again), 0); /* its own stands */
+    assert_int_equal(tuning_save(later, path, &e), 0);
     expect(&here, again);
-    tuned_close(first);
-    tuned_close(later);
+    tuning_close(first);
+    tuning_close(later);
 }
 
 static void
@@ -236,7 +236,7 @@ make_room(int signal)
 
 /* A disk that is full for one write and has room for the next: its file had a hole and was taken for whole. */
 static int
-save_where_one_write_fails(struct tuned_table *t, struct err *e)
+save_where_one_write_fails(struct tuning_table *t, struct err *e)
 {
     struct rlimit little = { 6000, RLIM_INFINITY };
     struct sigaction more = { .sa_handler = make_room }, old;
@@ -244,7 +244,7 @@ save_where_one_write_fails(struct tuned_table *t, struct err *e)
 
     sigaction(SIGXFSZ, &more, &old);
     setrlimit(RLIMIT_FSIZE, &little);
-    r = tuned_save(t, path, e);
+    r = tuning_save(t, path, e);
     make_room(0);
     sigaction(SIGXFSZ, &old, NULL);
     return r;
@@ -253,8 +253,8 @@ save_where_one_write_fails(struct tuned_table *t, struct err *e)
 static void
 a_file_that_cannot_be_written_whole_leaves_the_old_one(void **state)
 {
-    struct tuned_table *t;
-    struct tuned one = row(64, 64, 10);
+    struct tuning_table *t;
+    struct tuning_row one = row(64, 64, 10);
     struct err e = { 0 };
     char left[96];
 
@@ -262,16 +262,16 @@ a_file_that_cannot_be_written_whole_leaves_the_old_one(void **state)
     add(&here, one);
     t = open_for(&here);
     for (uint32_t i = 2; i < 200; i++) {
-        struct tuned more = row(64 * i, 64, 10);
+        struct tuning_row more = row(64 * i, 64, 10);
 
-        assert_int_equal(tuned_put(t, &more), 0);
+        assert_int_equal(tuning_put(t, &more), 0);
     }
     assert_int_equal(save_where_one_write_fails(t, &e), -EFBIG);
     assert_non_null(strstr(e.text, path));
-    tuned_close(t);
+    tuning_close(t);
     t = open_for(&here);
-    assert_int_equal(tuned_count(t), 1);
-    tuned_close(t);
+    assert_int_equal(tuning_count(t), 1);
+    tuning_close(t);
     snprintf(left, sizeof left, "%s.%d", path, (int)getpid());
     assert_int_equal(access(left, F_OK), -1);
 }

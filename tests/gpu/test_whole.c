@@ -307,7 +307,7 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
     /* q is the first columns of q, k and v, as a model has it. */
     struct tensor qkv = rig_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
     struct tensor q = tensor_cols(qkv, 0, cols), out = rig_device(r, r->act, rows, cols);
-    struct run run[64] = { { 0 } }, *runs;
+    struct segment run[64] = { { 0 } }, *runs;
     int32_t *pos = rig_bytes(r, rows * sizeof *pos);
     uint32_t *seat = rig_bytes(r, rows * sizeof *seat), at_row = before ? others : 0;
     struct attend a = { .out = out,
@@ -321,11 +321,11 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
                         .scale = now.bias ? 1 : 0.09f,
                         .bias = now.bias ? in[2].data : NULL,
                         .bias_reach = 127 };
-    struct rows step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
+    struct step_tokens step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
 
     for (uint32_t i = 0; i <= others; i++) {
         bool mine = before ? i == others : i == 0;
-        struct run *it = &run[i];
+        struct segment *it = &run[i];
 
         it->seat = mine ? 0 : before ? i + 1 : i;
         it->first_row = mine ? at_row : before ? i : n + i - 1;

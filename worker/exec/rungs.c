@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-_Static_assert((int)MAX_RUNGS == GRAPHS_RUNGS_MOST && MAX_RUNGS - 1 <= (int)GPU_DIVISIONS,
+_Static_assert((int)MAX_RUNGS == GRAPHS_RUNGS_MOST && MAX_RUNGS - 1 <= (int)GPU_PARTITIONS,
                "a rung is a division of the device");
 
 /* READ: much more than a device's caches hold, so that it outlasts what it takes to see its end. TRIALS: the best of

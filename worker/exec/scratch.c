@@ -57,7 +57,7 @@ step_bytes(const struct exec *x)
     size_t rows = x->c.max_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
+           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct segment) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
            x->c.max_copies * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
@@ -65,7 +65,7 @@ step_bytes(const struct exec *x)
 static size_t
 source_bytes(const struct exec *x, size_t n_runs)
 {
-    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct run) +
+    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct segment) +
            (size_t)8 * CACHE_LINE;
 }
 

@@ -19,21 +19,21 @@ stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
     struct step *s = &l->step;
     int32_t *token, *pos;
     uint32_t *seat, *which;
-    struct run *run;
+    struct segment *run;
     struct sample_row *row;
 
     im->used = 0;
     token = TAKE_ARRAY(im, int32_t, n, &s->rows.token);
     pos = TAKE_ARRAY(im, int32_t, n, &s->rows.pos);
     seat = TAKE_ARRAY(im, uint32_t, n, &s->rows.seat);
-    run = TAKE_ARRAY(im, struct run, 1, &s->rows.run);
+    run = TAKE_ARRAY(im, struct segment, 1, &s->rows.run);
     which = TAKE_ARRAY(im, uint32_t, 1, &t->which);
     row = TAKE_ARRAY(im, struct sample_row, 1, &t->row);
     for (uint32_t i = 0; i < n; i++) {
         token[i] = pos[i] = 0;
         seat[i] = SEAT_NONE;
     }
-    *run = (struct run){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
+    *run = (struct segment){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
     *which = n - 1;
     *row = draw_padding;
     s->rows.n_rows = n;

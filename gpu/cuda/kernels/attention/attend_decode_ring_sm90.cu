@@ -18,21 +18,21 @@
 #include "gpu/cuda/kernels/base/sm90.cuh"
 
 using namespace attend_one;
-using hopper::async_fence;
-using hopper::barrier_arrive;
-using hopper::barrier_arrive_warp;
-using hopper::barrier_expect;
-using hopper::barrier_init;
-using hopper::barrier_wait;
-using hopper::named_sync;
-using hopper::pin;
-using hopper::same;
-using hopper::smem;
-using hopper::tile_desc;
-using hopper::tma_load;
-using hopper::wgmma_begin;
-using hopper::wgmma_commit;
-using hopper::wgmma_wait;
+using sm90::async_fence;
+using sm90::barrier_arrive;
+using sm90::barrier_arrive_warp;
+using sm90::barrier_expect;
+using sm90::barrier_init;
+using sm90::barrier_wait;
+using sm90::named_sync;
+using sm90::pin;
+using sm90::same;
+using sm90::smem;
+using sm90::tile_desc;
+using sm90::tma_load;
+using sm90::wgmma_begin;
+using sm90::wgmma_commit;
+using sm90::wgmma_wait;
 
 namespace {
 
@@ -460,8 +460,8 @@ __launch_bounds__(S::THREADS, 1)
             barrier_init(smem(&s.q_empty[i]), 4 * S::GROUPS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        hopper::tma_prefetch(&k);
-        hopper::tma_prefetch(&v);
+        sm90::tma_prefetch(&k);
+        sm90::tma_prefetch(&v);
     }
     __syncthreads();
     after_previous();
@@ -477,7 +477,7 @@ __launch_bounds__(S::THREADS, 1)
 
 /* ---- the host's side ---- */
 
-/* From so many SMs on attend_mma reads as fast, or faster. */
+/* From so many SMs on attend_sm80 reads as fast, or faster. */
 constexpr uint32_t FEW = 96;
 
 /* What is on its way: more than 5 MB or so only wait for each other, and who computes beside waits with them. */
@@ -489,7 +489,7 @@ ring_bytes(uint32_t sms)
 
 template <class S>
 cudaError_t
-start(const struct k_lane *l, struct job j)
+start(const struct k_launch *l, struct job j)
 {
     constexpr size_t room_bytes = sizeof(struct room<S>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
@@ -508,7 +508,7 @@ start(const struct k_lane *l, struct job j)
 
 template <typename T>
 cudaError_t
-start_as(const struct k_lane *l, const struct job &j)
+start_as(const struct k_launch *l, const struct job &j)
 {
     switch (j.a.head_dim) {
     case 64:
@@ -525,7 +525,7 @@ start_as(const struct k_lane *l, const struct job &j)
 } /* namespace */
 
 cudaError_t
-k_attend_ring_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
+k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     struct job j = {};
 

@@ -474,7 +474,7 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
 
 template <class S, int BLOCKS, bool ONE>
 cudaError_t
-start(const struct k_lane *l, struct job j)
+start(const struct k_launch *l, struct job j)
 {
     if (!share_among(j, BLOCKS * l->sms, l)) return cudaErrorInvalidValue;
     j.pieces = j.most / j.units;
@@ -483,10 +483,10 @@ start(const struct k_lane *l, struct job j)
 }
 
 /* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
- * attend_mma has more in flight. */
+ * attend_sm80 has more in flight. */
 template <typename T>
 cudaError_t
-start_as(const struct k_lane *l, const struct job &j)
+start_as(const struct k_launch *l, const struct job &j)
 {
     bool one = j.r.n_runs == 1;
 
@@ -499,7 +499,7 @@ start_as(const struct k_lane *l, const struct job &j)
 } /* namespace */
 
 cudaError_t
-k_attend_one_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
+k_attend_decode_sm90(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     struct job j = {};
     enum dtype t = a->q.dtype;

@@ -22,7 +22,7 @@ constexpr uint32_t LEAST = 2; /* tiles of a share, so that pieces are not too ma
 /* The parameter of every kernel. */
 struct job {
     struct attend a;
-    struct rows r;
+    struct step_tokens r;
     float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
     const char *base;    /* of K; V is value_at bytes on */
     int64_t value_at;
@@ -89,8 +89,8 @@ struct shares {
 };
 
 /* Past the first level of cache: attend_decode_sm90.cu says why. */
-__device__ __forceinline__ struct run
-load_run(const struct run *r)
+__device__ __forceinline__ struct segment
+load_run(const struct segment *r)
 {
     return { __ldcg(&r->seat), __ldcg(&r->first_row), __ldcg(&r->n_rows), __ldcg(&r->first_pos),
              __ldcg(&r->kv_len) };
@@ -99,7 +99,7 @@ load_run(const struct run *r)
 /* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the same. */
 template <int TILE>
 __device__ __forceinline__ uint32_t
-look(const struct job &j, const struct run &run, struct place &p)
+look(const struct job &j, const struct segment &run, struct place &p)
 {
     p.seat = (int32_t)run.seat;
     p.pos = run.first_pos;
@@ -283,7 +283,7 @@ aligned(const struct tensor &t)
 
 /* The job of runs of one row, or of a few that see the same. false: it is not one, or not of what both kernels take. */
 inline bool
-make_job(struct job &j, const struct k_lane *l, const struct attend *a, struct rows r)
+make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     enum dtype t = a->q.dtype;
     bool by_row = r.n_single < r.n_runs;
@@ -318,7 +318,7 @@ make_job(struct job &j, const struct k_lane *l, const struct attend *a, struct r
 
 /* Among how many blocks it is shared, of as many as fit. false: they have nowhere to leave their partial results. */
 inline bool
-share_among(struct job &j, uint32_t fit, const struct k_lane *l)
+share_among(struct job &j, uint32_t fit, const struct k_launch *l)
 {
     uint32_t alike = CEIL_DIV(j.units,
                               CEIL_DIV(j.units, fit)); /* blocks, each with as many units */

@@ -27,7 +27,7 @@ constexpr uint32_t OWNED = MAX_DIM / THREADS; /* elements of the head a thread g
 
 /* The index of the run a row belongs to, or -1. */
 __device__ int
-find_run(const struct rows &r, uint32_t row)
+find_run(const struct step_tokens &r, uint32_t row)
 {
     __shared__ int found;
 
@@ -41,13 +41,13 @@ find_run(const struct rows &r, uint32_t row)
 
 /* One (row, head), and the keys it may see: positions [low, high), and below kept. */
 struct seeing {
-    struct run run;
+    struct segment run;
     uint32_t row, head, kv_head;
     int32_t pos, low, high, kept;
 };
 
 __device__ struct seeing
-look(const struct attend &a, const struct run &run, uint32_t row, uint32_t head)
+look(const struct attend &a, const struct segment &run, uint32_t row, uint32_t head)
 {
     struct seeing s = { run, row, head, head / (a.n_heads / a.n_kv_heads) };
 
@@ -106,7 +106,7 @@ shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot
 
 template <typename T>
 __global__ void
-__launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct rows r)
+__launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct step_tokens r)
 {
     __shared__ float q[MAX_DIM], score[TILE], weight[TILE];
     __shared__ const T *key[TILE], *value[TILE];
@@ -227,7 +227,7 @@ __launch_bounds__(THREADS, 8) attend_any(const struct attend a, const struct row
 } /* namespace */
 
 cudaError_t
-k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r)
+k_attend_generic(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     enum dtype t = a->kv.table ? a->kv.dtype : a->k.dtype;
     dim3 grid(r.n_rows, a->n_heads);
@@ -239,13 +239,13 @@ k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r)
     if (r.n_rows == 0 || r.n_runs == 0) return cudaSuccess;
     switch (t) {
     case DT_F32:
-        return launch(attend_any<float>, grid, THREADS, 0, l->st, *a, r);
+        return launch(attend_generic<float>, grid, THREADS, 0, l->st, *a, r);
     case DT_BF16:
-        return launch(attend_any<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
+        return launch(attend_generic<__nv_bfloat16>, grid, THREADS, 0, l->st, *a, r);
     case DT_F16:
-        return launch(attend_any<__half>, grid, THREADS, 0, l->st, *a, r);
+        return launch(attend_generic<__half>, grid, THREADS, 0, l->st, *a, r);
     case DT_E4M3:
-        return launch(attend_any<__nv_fp8_e4m3>, grid, THREADS, 0, l->st, *a, r);
+        return launch(attend_generic<__nv_fp8_e4m3>, grid, THREADS, 0, l->st, *a, r);
     default:
         return cudaErrorInvalidValue;
     }

@@ -14,6 +14,7 @@
  * Scores, softmax and sums are fp32 with expf and tanhf; one rounding, at out. For fp32 inputs the error
  * is that of fp32 sums. A row's bits depend on its own visible keys alone. Keys that no row sees are
  * not read. Cost: every (row, head) reads its keys for itself, one block each: simple, not fast. */
-K_API cudaError_t k_attend_any(const struct k_lane *l, const struct attend *a, struct rows r);
+K_API cudaError_t k_attend_generic(const struct k_launch *l, const struct attend *a,
+                                   struct step_tokens r);
 
 #endif

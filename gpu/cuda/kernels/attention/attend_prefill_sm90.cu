@@ -263,7 +263,7 @@ make_maps(CUtensorMap *q, CUtensorMap *k, CUtensorMap *v, const struct attend *a
 
 template <class T, int D, shape SHAPE>
 cudaError_t
-queue(const struct k_lane *l, const struct attend *a, struct rows r)
+queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     constexpr size_t bytes = sizeof(room<D>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
@@ -302,7 +302,7 @@ queue(const struct k_lane *l, const struct attend *a, struct rows r)
 
 template <class T, int D>
 cudaError_t
-queue_kind(const struct k_lane *l, const struct attend *a, struct rows r)
+queue_kind(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     if (a->softcap == 0 && !a->bias) return queue<T, D, PLAIN>(l, a, r);
     if constexpr (D <= 128) /* T5's; a bias beside a wider head goes with the caps */
@@ -312,7 +312,7 @@ queue_kind(const struct k_lane *l, const struct attend *a, struct rows r)
 
 template <class T>
 cudaError_t
-queue_dim(const struct k_lane *l, const struct attend *a, struct rows r)
+queue_dim(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     switch (a->head_dim) {
     case 64:
@@ -336,7 +336,7 @@ aligned(const struct tensor *t, enum dtype type)
 } /* namespace */
 
 cudaError_t
-k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r)
+k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     enum dtype t = a->q.dtype;
 

@@ -20,6 +20,7 @@
  * Uses l->count[0..1]. Cost: 4 head_dim FLOP a (row, head, key), of keys in whole tiles; docs/perf.md.
  * Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax beside the next
  * product, warpgroups that take turns. Differs: paged by tensor maps whose last dimension is the slice. */
-K_API cudaError_t k_attend_sm90(const struct k_lane *l, const struct attend *a, struct rows r);
+K_API cudaError_t k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a,
+                                        struct step_tokens r);
 
 #endif

@@ -22,7 +22,7 @@
 
 namespace {
 
-using namespace hopper;
+using namespace sm90;
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr uint32_t MAX_REACH = 512;       /* of a bias */
@@ -31,7 +31,7 @@ constexpr uint32_t TURN = 1, WG_SYNC = 5; /* named barriers: one a consumer warp
 
 /* What the kernel is given beside its tensor maps. */
 struct params {
-    const struct run *run;
+    const struct segment *run;
     uint32_t first_run, n_runs;
     const slice_id *table;                           /* NULL: K and V are rows beside q's */
     uint32_t table_stride, block_tokens, box_tokens; /* box: tokens one copy brings */
@@ -79,12 +79,12 @@ template <int D> struct room {
 /* 32 runs in view, one a lane, and where their items begin. It moves only forwards. */
 struct cursor {
     uint32_t first, before, total; /* the first run in view, items before it, items in view */
-    struct run run;
+    struct segment run;
     uint32_t n, sum; /* the lane's run: its items, and those of the runs in view up to it */
 };
 
 struct place {
-    struct run run;
+    struct segment run;
     uint32_t at, rows; /* item at of a run that has so many row tiles */
 };
 

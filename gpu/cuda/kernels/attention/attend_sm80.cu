@@ -34,7 +34,7 @@
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/sm80.cuh"
 
-using namespace attend_mma;
+using namespace attend_sm80;
 
 namespace {
 
@@ -608,7 +608,7 @@ __launch_bounds__(S::THREADS) attend_units(const __grid_constant__ struct job j)
 /* Room for a kernel's shared memory, then the kernel. */
 template <class S>
 cudaError_t
-start(void (*kernel)(struct job), uint32_t grid, const struct k_lane *l, const struct job &j)
+start(void (*kernel)(struct job), uint32_t grid, const struct k_launch *l, const struct job &j)
 {
     cudaError_t r = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          S::BYTES);
@@ -629,12 +629,12 @@ even_grid(uint32_t most, uint32_t units)
 /* D's shapes: see the table above. */
 template <typename T, bool NARROW, int D>
 cudaError_t
-attend(const struct k_lane *l, struct job j)
+attend(const struct k_launch *l, struct job j)
 {
     using one = shape<T, NARROW, D, 1, 4, NARROW ? 2 : D == 64 ? 4 : 3, true>;
     using many = shape<T, NARROW, D, D == 256 ? 2 : 4, D / 64, NARROW || D == 256 ? 2 : 3, false>;
     constexpr int BLOCKS = D == 64 ? 3 : 256 / D;
-    struct rows all = j.r;
+    struct step_tokens all = j.r;
     cudaError_t r = cudaSuccess;
 
     j.parts = CEIL_DIV(j.group, 16u);
@@ -661,7 +661,7 @@ attend(const struct k_lane *l, struct job j)
 
 template <typename T, bool NARROW>
 cudaError_t
-attend_as(const struct k_lane *l, const struct job &j)
+attend_as(const struct k_launch *l, const struct job &j)
 {
     switch (j.a.head_dim) {
     case 64:
@@ -685,7 +685,7 @@ aligned(const struct tensor &t, uint32_t bytes)
 } /* namespace */
 
 cudaError_t
-k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r)
+k_attend_sm80(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     struct job j = {};
     enum dtype t = a->q.dtype;

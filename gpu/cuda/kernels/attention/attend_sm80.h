@@ -24,6 +24,7 @@
  * (run, K/V head) stays with one SM. Cost: reads K and V once a (run, K/V head, 16 packed rows); more rows,
  * once a block. One H200, bf16, GB/s of K and V: 64 x 4k with 4 heads a K/V head of 128 4,300, 256 x 1k 4,200,
  * 8 x 4k 3,200; 1 x 1k takes 10.5 us. Prefill of 4k: 171 TFLOP/s. */
-K_API cudaError_t k_attend_mma(const struct k_lane *l, const struct attend *a, struct rows r);
+K_API cudaError_t k_attend_sm80(const struct k_launch *l, const struct attend *a,
+                                struct step_tokens r);
 
 #endif

@@ -1,4 +1,4 @@
-/* attend_sm80_load.cuh - K and V of one tile, from memory into attend_mma's ring: see there.
+/* attend_sm80_load.cuh - K and V of one tile, from memory into attend_sm80's ring: see there.
  *
  * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS, HALF.
  */
@@ -11,7 +11,7 @@
 
 #include <cuda_fp8.h>
 
-namespace attend_mma {
+namespace attend_sm80 {
 
 /* Two elements of fp8 as T, exactly. */
 template <typename T> __device__ __forceinline__ uint32_t widen_pair(uint32_t x);
@@ -206,6 +206,6 @@ template <class S> struct copies {
     }
 };
 
-} /* namespace attend_mma */
+} /* namespace attend_sm80 */
 
 #endif

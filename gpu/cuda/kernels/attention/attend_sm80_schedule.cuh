@@ -1,4 +1,4 @@
-/* attend_sm80_schedule.cuh - which keys a block of attend_mma goes through, tile by tile.
+/* attend_sm80_schedule.cuh - which keys a block of attend_sm80 goes through, tile by tile.
  *
  * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of row
  * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), and
@@ -15,7 +15,7 @@
 
 #include "gpu/gpu.h"
 
-namespace attend_mma {
+namespace attend_sm80 {
 
 constexpr int32_t TILE = 64;
 constexpr int32_t SPLIT = 4; /* tiles of a split where bits are to be the same: it shows in them */
@@ -23,7 +23,7 @@ constexpr int32_t SPLIT = 4; /* tiles of a split where bits are to be the same: 
 /* The parameter of every kernel. */
 struct job {
     struct attend a; /* kept is 0 without a window */
-    struct rows r;
+    struct step_tokens r;
     float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
     /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its value
      * value_at bytes on. Unpaged: a block is a row, a head lies in it. */
@@ -45,7 +45,7 @@ struct seen {
 };
 
 __device__ __forceinline__ struct seen
-seen_by(const struct attend &a, const struct run &run, uint32_t row)
+seen_by(const struct attend &a, const struct segment &run, uint32_t row)
 {
     struct seen s;
 
@@ -60,7 +60,7 @@ seen_by(const struct attend &a, const struct run &run, uint32_t row)
 }
 
 __device__ __forceinline__ bool
-is_padding(const struct attend &a, const struct run &run)
+is_padding(const struct attend &a, const struct segment &run)
 {
     return run.n_rows == 0 || (a.kv.table && run.seat == SEAT_NONE);
 }
@@ -144,7 +144,7 @@ struct shares {
 };
 
 struct walk {
-    struct run run;
+    struct segment run;
     uint32_t run_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
     int32_t low, high;           /* what any of its rows sees, beside kept() */
@@ -233,7 +233,7 @@ struct survey {
 
 template <class Of>
 __device__ __forceinline__ struct survey
-survey_runs(const struct rows &r, Of of)
+survey_runs(const struct step_tokens &r, Of of)
 {
     uint32_t lane = threadIdx.x % 32;
     struct survey s = { r.n_runs, (r.n_runs + 31) / 32 };
@@ -259,7 +259,7 @@ survey_runs(const struct rows &r, Of of)
 /* The run that holds the x-th of all, x < all.n, and what the runs before it amount to. */
 template <class Of>
 __device__ __forceinline__ uint32_t
-seek(const struct rows &r, const struct survey &s, Of of, uint32_t x, struct amount &before)
+seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, struct amount &before)
 {
     uint32_t lane = threadIdx.x % 32, i = lane * s.n_each;
     bool mine = x - s.before.n < s.own.n;
@@ -280,7 +280,7 @@ seek(const struct rows &r, const struct survey &s, Of of, uint32_t x, struct amo
 /* ---- even shares of the tiles of all runs; each run has one row ---- */
 
 __device__ __forceinline__ struct tiles
-unit_tiles(const struct job &j, const struct run &run)
+unit_tiles(const struct job &j, const struct segment &run)
 {
     struct seen s = seen_by(j.a, run, 0);
 
@@ -288,7 +288,7 @@ unit_tiles(const struct job &j, const struct run &run)
 }
 
 __device__ __forceinline__ struct amount
-a_unit_of(const struct job &j, const struct run &run)
+a_unit_of(const struct job &j, const struct segment &run)
 {
     if (is_padding(j.a, run)) return { 0, 0 };
     struct tiles t = unit_tiles(j, run);
@@ -331,7 +331,7 @@ __device__ __forceinline__ struct walk
 find_share(const struct job &j, struct shares &shares)
 {
     uint32_t units = j.parts * j.a.n_kv_heads;
-    auto of = [&](const struct run &run) {
+    auto of = [&](const struct segment &run) {
         struct amount a = a_unit_of(j, run);
 
         return amount{ a.n * units, a.splits * units };
@@ -376,7 +376,7 @@ template <int ROWS>
 __device__ __forceinline__ struct walk
 find_unit(const struct job &j)
 {
-    auto of = [&](const struct run &run) {
+    auto of = [&](const struct segment &run) {
         return amount{ is_padding(j.a, run) ? 0 : (run.n_rows * j.group + ROWS - 1) / ROWS, 0 };
     };
     struct survey s = survey_runs(j.r, of);
@@ -398,6 +398,6 @@ find_unit(const struct job &j)
     return w;
 }
 
-} /* namespace attend_mma */
+} /* namespace attend_sm80 */
 
 #endif

@@ -189,7 +189,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
 
 template <typename T>
 cudaError_t
-queue(const struct k_lane *l, struct rope_args &a)
+queue(const struct k_launch *l, struct rope_args &a)
 {
     constexpr uint32_t N = 16 / sizeof(T);
     const struct rope_store &s = a.s;
@@ -224,7 +224,7 @@ one_row(struct tensor *w)
 } /* namespace */
 
 cudaError_t
-k_rope_store(const struct k_lane *l, const struct rope_store *s, struct rows r)
+k_rope_store(const struct k_launch *l, const struct rope_store *s, struct step_tokens r)
 {
     struct rope_args a = {};
     enum dtype type = s->q.data ? s->q.dtype : s->k.dtype;

@@ -13,6 +13,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_rope_store(const struct k_lane *l, const struct rope_store *s, struct rows r);
+K_API cudaError_t k_rope_store(const struct k_launch *l, const struct rope_store *s,
+                               struct step_tokens r);
 
 #endif

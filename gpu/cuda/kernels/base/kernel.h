@@ -21,13 +21,13 @@
 enum { K_COUNTERS = 16384 };
 
 /* What belongs to one lane. An op has work and count to itself until its last kernel is done. */
-struct k_lane {
+struct k_launch {
     cudaStream_t st;
     void *work; /* device memory, 256-byte aligned, content undefined */
     size_t work_bytes;
     uint32_t *count; /* [K_COUNTERS] on the device: 0 when an op begins and when it ends */
     uint32_t
-        *fault;   /* a kernel that finds its input impossible stores 1: lane_error() is -EIO then */
+        *fault;   /* a kernel that finds its input impossible stores 1: lane.error() is -EIO then */
     uint32_t sms; /* of the lane's share */
     bool invariant; /* the bits of a row must not depend on its company */
 };

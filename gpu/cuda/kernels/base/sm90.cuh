@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <type_traits>
 
-namespace hopper {
+namespace sm90 {
 
 __device__ __forceinline__ uint32_t
 smem(const void *p)
@@ -320,6 +320,6 @@ reciprocal(float x)
     return y;
 }
 
-} /* namespace hopper */
+} /* namespace sm90 */
 
 #endif

@@ -393,8 +393,8 @@ grid_of(uint32_t n, uint32_t threads)
 /* As many rows at once as there is room for: lines, of a block. What does not go at once does not begin early: its blocks would
  * wait where those of another rank on this device are to be. */
 cudaError_t
-queue_units(const struct k_lane *l, void (*kernel)(struct units), uint32_t threads, uint32_t lines,
-            struct units a)
+queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
+            uint32_t lines, struct units a)
 {
     uint32_t most = lines / threads * threads * K_EXCHANGE_BLOCKS / a.per_row, rows = a.x.dim[0];
     size_t x_row = (size_t)a.x.stride * float_bytes(a.x.dtype),
@@ -421,7 +421,7 @@ queue_units(const struct k_lane *l, void (*kernel)(struct units), uint32_t threa
 } /* namespace */
 
 cudaError_t
-k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x)
+k_exchange_sum(const struct k_launch *l, const struct exchange *e, struct tensor x)
 {
     uint64_t n = (uint64_t)x.dim[0] * x.dim[1];
     struct units a = { *e, x, {}, 0, 0, NULL };
@@ -439,7 +439,7 @@ k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x
 }
 
 cudaError_t
-k_exchange_gather(const struct k_lane *l, const struct exchange *e, struct tensor out,
+k_exchange_gather(const struct k_launch *l, const struct exchange *e, struct tensor out,
                   struct tensor x)
 {
     uint32_t widest = (out.dim[1] + e->ranks - 1) / e->ranks;
@@ -455,7 +455,7 @@ k_exchange_gather(const struct k_lane *l, const struct exchange *e, struct tenso
 }
 
 cudaError_t
-k_exchange_gather_drawn(const struct k_lane *l, const struct exchange *e, struct tensor logits,
+k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e, struct tensor logits,
                         const struct sample_row *draw)
 {
     uint32_t d = logits.dim[1];

@@ -41,13 +41,14 @@ struct exchange {
     (2 * K_EXCHANGE_AREA(ranks) + \
      (size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_PART(ranks) * 16)
 
-K_API cudaError_t k_exchange_sum(const struct k_lane *l, const struct exchange *e, struct tensor x);
+K_API cudaError_t k_exchange_sum(const struct k_launch *l, const struct exchange *e,
+                                 struct tensor x);
 /* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of out. */
-K_API cudaError_t k_exchange_gather(const struct k_lane *l, const struct exchange *e,
+K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct exchange *e,
                                     struct tensor out, struct tensor x);
 /* Logits whose columns are divided likewise, in place, before k_sample() of ranks draws from them: rows that it wants whole, and of the
  * others what it wants of other ranks' columns. Refused where ranks' columns are not a multiple of four. */
-K_API cudaError_t k_exchange_gather_drawn(const struct k_lane *l, const struct exchange *e,
+K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);
 
 #endif

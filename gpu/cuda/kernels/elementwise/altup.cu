@@ -152,7 +152,7 @@ grid(uint32_t rows, uint32_t cols, uint32_t each)
 } /* namespace */
 
 cudaError_t
-k_mul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w)
+k_mul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w)
 {
     uint32_t rows = y.dim[0], cols = y.dim[1];
 
@@ -165,7 +165,7 @@ k_mul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w)
 }
 
 cudaError_t
-k_gaussian_topk(const struct k_lane *l, struct tensor x, float factor)
+k_gaussian_topk(const struct k_launch *l, struct tensor x, float factor)
 {
     if (!is_float(x.dtype)) return cudaErrorInvalidValue;
     if (x.dim[0] == 0 || x.dim[1] == 0) return cudaSuccess;
@@ -173,14 +173,14 @@ k_gaussian_topk(const struct k_lane *l, struct tensor x, float factor)
 }
 
 cudaError_t
-k_match_rms(const struct k_lane *l, struct tensor y, struct tensor like, float least)
+k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like, float least)
 {
     if (y.dim[0] == 0 || y.dim[1] == 0) return cudaSuccess;
     return launch(level, y.dim[0], THREADS, 0, l->st, y, like, least);
 }
 
 cudaError_t
-k_altup(const struct k_lane *l, const struct altup *a)
+k_altup(const struct k_launch *l, const struct altup *a)
 {
     uint32_t rows = a->x.dim[0], d = a->x.dim[1] / a->n_streams;
 

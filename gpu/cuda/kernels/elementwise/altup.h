@@ -9,10 +9,11 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_mul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w);
-K_API cudaError_t k_gaussian_topk(const struct k_lane *l, struct tensor x, float factor);
-K_API cudaError_t k_match_rms(const struct k_lane *l, struct tensor y, struct tensor like,
+K_API cudaError_t k_mul(const struct k_launch *l, struct tensor y, struct tensor x,
+                        struct tensor w);
+K_API cudaError_t k_gaussian_topk(const struct k_launch *l, struct tensor x, float factor);
+K_API cudaError_t k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like,
                               float least);
-K_API cudaError_t k_altup(const struct k_lane *l, const struct altup *a);
+K_API cudaError_t k_altup(const struct k_launch *l, const struct altup *a);
 
 #endif

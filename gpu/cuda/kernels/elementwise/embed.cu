@@ -34,7 +34,7 @@ __launch_bounds__(THREADS)
 } /* namespace */
 
 cudaError_t
-k_embed(const struct k_lane *l, struct tensor x, struct tensor table, const int32_t *token,
+k_embed(const struct k_launch *l, struct tensor x, struct tensor table, const int32_t *token,
         float scale)
 {
     uint32_t n = x.dim[0], d = x.dim[1];

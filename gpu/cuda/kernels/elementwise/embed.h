@@ -10,7 +10,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_embed(const struct k_lane *l, struct tensor x, struct tensor table,
+K_API cudaError_t k_embed(const struct k_launch *l, struct tensor x, struct tensor table,
                           const int32_t *token, float scale);
 
 #endif

@@ -125,7 +125,7 @@ nothing(const struct tensor &y)
 }
 
 cudaError_t
-act_any(const struct k_lane *l, struct tensor y, struct tensor x, uint32_t times, enum act a)
+act_any(const struct k_launch *l, struct tensor y, struct tensor x, uint32_t times, enum act a)
 {
     if (y.dtype != x.dtype || (unsigned)a > ACT_GELU_TANH) return cudaErrorInvalidValue;
     WITH_FLOAT(T, y.dtype, {
@@ -141,7 +141,7 @@ act_any(const struct k_lane *l, struct tensor y, struct tensor x, uint32_t times
 
 template <typename Y, typename X>
 cudaError_t
-add_as(const struct k_lane *l, const struct tensor &y, const struct tensor &x)
+add_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x)
 {
     constexpr uint32_t N = 16 / sizeof(Y);
 
@@ -154,13 +154,13 @@ add_as(const struct k_lane *l, const struct tensor &y, const struct tensor &x)
 } /* namespace */
 
 cudaError_t
-k_act(const struct k_lane *l, struct tensor y, struct tensor x, enum act a)
+k_act(const struct k_launch *l, struct tensor y, struct tensor x, enum act a)
 {
     return act_any(l, y, x, 0, a);
 }
 
 cudaError_t
-k_gate(const struct k_lane *l, struct tensor y, struct tensor gate_up, enum act a)
+k_gate(const struct k_launch *l, struct tensor y, struct tensor gate_up, enum act a)
 {
     if (a != ACT_SWIGLU_CLAMPED) return act_any(l, y, gate_up, y.dim[1], a);
     if (y.dtype != gate_up.dtype) return cudaErrorInvalidValue;
@@ -176,7 +176,7 @@ k_gate(const struct k_lane *l, struct tensor y, struct tensor gate_up, enum act 
 }
 
 cudaError_t
-k_add(const struct k_lane *l, struct tensor y, struct tensor x)
+k_add(const struct k_launch *l, struct tensor y, struct tensor x)
 {
     WITH_FLOAT(X, x.dtype, {
         if (y.dtype == DT_F32) return add_as<float, X>(l, y, x);
@@ -186,7 +186,7 @@ k_add(const struct k_lane *l, struct tensor y, struct tensor x)
 }
 
 cudaError_t
-k_scale(const struct k_lane *l, struct tensor x, float factor, float softcap)
+k_scale(const struct k_launch *l, struct tensor x, float factor, float softcap)
 {
     WITH_FLOAT(T, x.dtype, {
         constexpr uint32_t N = 16 / sizeof(T);

@@ -41,8 +41,8 @@ stage(float (*to)[STEP + 1], const struct tensor &t, uint32_t first, uint32_t k)
 }
 
 __global__ void
-__launch_bounds__(THREADS)
-    matmul_any(struct tensor y, struct tensor x, struct tensor w, struct tensor bias, float beta)
+__launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, struct tensor w,
+                                          struct tensor bias, float beta)
 {
     __shared__ float x_part[SIDE][STEP + 1], w_part[SIDE][STEP + 1];
     const uint32_t first_row = blockIdx.y * SIDE, first_col = blockIdx.x * SIDE;
@@ -122,7 +122,7 @@ __launch_bounds__(THREADS)
 
 template <bool ACTS>
 cudaError_t
-queue_bias(const struct k_lane *l, const struct tensor &y, const struct tensor &product,
+queue_bias(const struct k_launch *l, const struct tensor &y, const struct tensor &product,
            struct tensor bias, float beta, enum act act)
 {
     bool fours;
@@ -144,8 +144,8 @@ queue_bias(const struct k_lane *l, const struct tensor &y, const struct tensor &
 } /* namespace */
 
 cudaError_t
-k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-             struct tensor bias, float beta)
+k_matmul_generic(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                 struct tensor bias, float beta)
 {
     dim3 grid((w.dim[0] + SIDE - 1) / SIDE, (x.dim[0] + SIDE - 1) / SIDE);
 
@@ -153,36 +153,36 @@ k_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct te
         (bias.data && !is_float(bias.dtype)) || grid.y > 65535)
         return cudaErrorInvalidValue;
     if (x.dim[0] == 0) return cudaSuccess;
-    return launch(matmul_any, grid, THREADS, 0, l->st, y, x, w, bias, beta);
+    return launch(matmul_generic, grid, THREADS, 0, l->st, y, x, w, bias, beta);
 }
 
 cudaError_t
-k_act_matmul_any(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                 struct tensor bias, enum act a)
+k_act_matmul_generic(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                     struct tensor bias, enum act a)
 {
-    cudaError_t r = k_matmul_any(l, y, x, w, bias, 0);
+    cudaError_t r = k_matmul_generic(l, y, x, w, bias, 0);
 
     return r == cudaSuccess ? k_act(l, y, y, a) : r;
 }
 
 cudaError_t
-k_gate_matmul_any(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
-                  struct tensor w, enum act a)
+k_gate_matmul_generic(const struct k_launch *l, struct tensor y, struct tensor both,
+                      struct tensor x, struct tensor w, enum act a)
 {
-    cudaError_t r = k_matmul_any(l, both, x, w, NO_TENSOR, 0);
+    cudaError_t r = k_matmul_generic(l, both, x, w, NO_TENSOR, 0);
 
     return r == cudaSuccess ? k_gate(l, y, both, a) : r;
 }
 
 cudaError_t
-k_add_bias(const struct k_lane *l, struct tensor y, struct tensor product, struct tensor bias,
+k_add_bias(const struct k_launch *l, struct tensor y, struct tensor product, struct tensor bias,
            float beta)
 {
     return queue_bias<false>(l, y, product, bias, beta, ACT_RELU);
 }
 
 cudaError_t
-k_add_bias_act(const struct k_lane *l, struct tensor y, struct tensor product, struct tensor bias,
+k_add_bias_act(const struct k_launch *l, struct tensor y, struct tensor product, struct tensor bias,
                enum act a)
 {
     return queue_bias<true>(l, y, product, bias, 0, a);

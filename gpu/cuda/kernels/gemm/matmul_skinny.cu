@@ -100,7 +100,7 @@ template <typename T, int TILES, int COLS, bool GATE> struct shape {
 
 template <typename T, int TILES, int COLS, bool GATE>
 __global__ void
-__launch_bounds__(THREADS, 1) matmul_small(const struct args a)
+__launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
 {
     typedef shape<T, TILES, COLS, GATE> S;
     extern __shared__ __align__(128) char smem[];
@@ -240,17 +240,17 @@ __launch_bounds__(THREADS, 1) matmul_small(const struct args a)
 
 template <typename T, int TILES, int COLS, bool GATE>
 cudaError_t
-queue(const struct k_lane *l, struct args a)
+queue(const struct k_launch *l, struct args a)
 {
     typedef shape<T, TILES, COLS, GATE> S;
     static cudaError_t raised = cudaFuncSetAttribute(
-        matmul_small<T, TILES, COLS, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM);
+        matmul_skinny<T, TILES, COLS, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM);
     uint32_t tiles = (a.n + S::OUT - 1) / S::OUT, grid = tiles < l->sms ? tiles : l->sms;
 
     if (raised != cudaSuccess) return raised;
     a.passes = (tiles + grid - 1) / grid;
     a.rounds = (a.k + WARPS * BLOCK_K - 1) / (WARPS * BLOCK_K);
-    return launch(matmul_small<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
+    return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
 }
 
 /* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
@@ -258,7 +258,7 @@ queue(const struct k_lane *l, struct args a)
  * device, memory gives more than warps take, and two products at a time take more. */
 template <typename T, bool GATE>
 cudaError_t
-queue_as(const struct k_lane *l, const struct args &a)
+queue_as(const struct k_launch *l, const struct args &a)
 {
     constexpr int LEAST = GATE ? 2 : 1;
     bool pairs = (a.k <= SHORT_K && a.n > 16 * l->sms && a.n <= 32 * l->sms) ||
@@ -273,20 +273,20 @@ queue_as(const struct k_lane *l, const struct args &a)
 
 template <bool GATE>
 cudaError_t
-queue_typed(const struct k_lane *l, const struct args &a, enum dtype t)
+queue_typed(const struct k_launch *l, const struct args &a, enum dtype t)
 {
     return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
 }
 
 /* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile. */
 uint32_t
-most_rows(const struct k_lane *l, uint32_t n, uint32_t k)
+most_rows(const struct k_launch *l, uint32_t n, uint32_t k)
 {
     return n <= MANY_N && (k <= SHORT_K || n > 16 * l->sms) ? MATMUL_SMALL_ROWS : 16;
 }
 
 bool
-takes(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
+takes(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
       const struct tensor &w)
 {
     if (x.dtype != w.dtype || (x.dtype != DT_BF16 && x.dtype != DT_F16)) return false;
@@ -315,8 +315,8 @@ args_of(const struct tensor &y, const struct tensor &x, const struct tensor &w)
 } /* namespace */
 
 cudaError_t
-k_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-               struct tensor bias, float beta)
+k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                struct tensor bias, float beta)
 {
     struct args a = args_of(y, x, w);
 
@@ -329,8 +329,8 @@ k_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct 
 }
 
 cudaError_t
-k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   struct tensor bias, enum act act)
+k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                    struct tensor bias, enum act act)
 {
     struct args a = args_of(y, x, w);
 
@@ -345,8 +345,8 @@ k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x, str
 }
 
 cudaError_t
-k_gate_matmul_small(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
-                    struct tensor w, enum act act)
+k_gate_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor both, struct tensor x,
+                     struct tensor w, enum act act)
 {
     struct args a = args_of(y, x, w);
 

@@ -13,15 +13,16 @@ enum { MATMUL_SMALL_ROWS = 32 };
  * A row's bits depend on that row and w alone: not on M, its place, or the lane's SMs. They are not those
  * of another candidate, so an invariant lane is refused. Sums in fp32, one rounding at the end, after bias and beta y.
  * Cost: reads w once, and x once for every 16 to 64 rows of w, from L2. */
-K_API cudaError_t k_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x,
-                                 struct tensor w, struct tensor bias, float beta);
+K_API cudaError_t k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
+                                  struct tensor w, struct tensor bias, float beta);
 
 /* gpu.h act_matmul() under the same conditions, rounded once, after act. */
-K_API cudaError_t k_act_matmul_small(const struct k_lane *l, struct tensor y, struct tensor x,
-                                     struct tensor w, struct tensor bias, enum act a);
+K_API cudaError_t k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
+                                      struct tensor w, struct tensor bias, enum act a);
 /* gpu.h gate_matmul() under the same conditions; both is not touched, and nothing is rounded before the
  * product. */
-K_API cudaError_t k_gate_matmul_small(const struct k_lane *l, struct tensor y, struct tensor both,
-                                      struct tensor x, struct tensor w, enum act a);
+K_API cudaError_t k_gate_matmul_skinny(const struct k_launch *l, struct tensor y,
+                                       struct tensor both, struct tensor x, struct tensor w,
+                                       enum act a);
 
 #endif

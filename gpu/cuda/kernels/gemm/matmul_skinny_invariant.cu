@@ -35,7 +35,7 @@ struct args {
 /* COLS: 8-row groups of x. */
 template <typename T, int COLS>
 __global__ void
-__launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_line(const struct args a)
+__launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struct args a)
 {
     constexpr int X_ROWS = COLS * 8, STAGE = (TILE + X_ROWS) * ROW, STAGES = RING / STAGE;
     extern __shared__ __align__(128) char smem[];
@@ -130,21 +130,21 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_line(const struct args a)
 
 template <typename T, int COLS>
 cudaError_t
-queue(const struct k_lane *l, const struct args &a)
+queue(const struct k_launch *l, const struct args &a)
 {
-    static cudaError_t raised = cudaFuncSetAttribute(matmul_line<T, COLS>,
+    static cudaError_t raised = cudaFuncSetAttribute(matmul_skinny_invariant<T, COLS>,
                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                      RING * MATMUL_LINE_WARPS);
     uint32_t tiles = (a.n + TILE - 1) / TILE, warps = (tiles + l->sms - 1) / l->sms;
 
     if (raised != cudaSuccess) return raised;
-    return launch(matmul_line<T, COLS>, (tiles + warps - 1) / warps, warps * 32, RING * warps,
-                  l->st, a);
+    return launch(matmul_skinny_invariant<T, COLS>, (tiles + warps - 1) / warps, warps * 32,
+                  RING * warps, l->st, a);
 }
 
 template <typename T>
 cudaError_t
-queue_as(const struct k_lane *l, const struct args &a)
+queue_as(const struct k_launch *l, const struct args &a)
 {
     return a.m <= 8 ? queue<T, 1>(l, a) : queue<T, 2>(l, a);
 }
@@ -152,7 +152,8 @@ queue_as(const struct k_lane *l, const struct args &a)
 } /* namespace */
 
 cudaError_t
-k_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w)
+k_matmul_skinny_invariant(const struct k_launch *l, struct tensor y, struct tensor x,
+                          struct tensor w)
 {
     struct args a = {};
 

@@ -11,7 +11,7 @@ enum { MATMUL_LINE_ROWS = 16, MATMUL_LINE_WARPS = 4 };
  * order, sixteen elements an instruction, in one accumulator, and is rounded once: so it has the bits of those of
  * cuBLASLt's algorithms that do so too (cuda_blas.c knows which). Cost: reads w once, and x once for every 16 rows of
  * w, from L2. */
-K_API cudaError_t k_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x,
-                                struct tensor w);
+K_API cudaError_t k_matmul_skinny_invariant(const struct k_launch *l, struct tensor y,
+                                            struct tensor x, struct tensor w);
 
 #endif

@@ -17,7 +17,7 @@
 #include "gpu/cuda/kernels/base/vec.cuh"
 #include "gpu/cuda/kernels/elementwise/act.cuh"
 
-using namespace hopper;
+using namespace sm90;
 
 namespace {
 
@@ -305,7 +305,7 @@ room_of()
  * a device may have no room for a cluster that the whole has room for. */
 template <typename T, int GROUPS, bool GATE>
 uint32_t
-most_blocks(const struct k_lane *l, const struct args &a)
+most_blocks(const struct k_launch *l, const struct args &a)
 {
     typedef shape<GROUPS, GATE> S;
     const struct room &room = room_of<T, GROUPS, GATE>();
@@ -319,7 +319,7 @@ most_blocks(const struct k_lane *l, const struct args &a)
 
 template <typename T, int GROUPS, bool GATE>
 cudaError_t
-queue(const struct k_lane *l, uint32_t blocks, const CUtensorMap &w, const CUtensorMap &x,
+queue(const struct k_launch *l, uint32_t blocks, const CUtensorMap &w, const CUtensorMap &x,
       const struct args &a)
 {
     typedef shape<GROUPS, GATE> S;
@@ -344,7 +344,7 @@ map_of(CUtensorMap *map, const struct tensor &t)
 /* Few rows of w a block are the quickest (two warpgroups, measured), where that is one tile an SM at most. */
 template <typename T, bool GATE>
 cudaError_t
-queue_as(const struct k_lane *l, const struct tensor &x, const struct tensor &w,
+queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
          const struct args &a)
 {
     uint32_t few = most_blocks<T, 2, GATE>(l, a), many = few ? 0 : most_blocks<T, 4, GATE>(l, a);
@@ -358,7 +358,7 @@ queue_as(const struct k_lane *l, const struct tensor &x, const struct tensor &w,
 
 template <bool GATE>
 cudaError_t
-multiply(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
+multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
          const struct tensor &w, enum act act)
 {
     struct args a = {};
@@ -385,16 +385,16 @@ multiply(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
 } /* namespace */
 
 cudaError_t
-k_matmul_sm90(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-              struct tensor bias, float beta)
+k_matmul_skinny_sm90(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                     struct tensor bias, float beta)
 {
     if (bias.data || beta != 0) return cudaErrorInvalidValue;
     return multiply<false>(l, y, x, w, ACT_RELU);
 }
 
 cudaError_t
-k_gate_matmul_sm90(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
-                   struct tensor w, enum act a)
+k_gate_matmul_skinny_sm90(const struct k_launch *l, struct tensor y, struct tensor both,
+                          struct tensor x, struct tensor w, enum act a)
 {
     (void)both;
     return multiply<true>(l, y, x, w, a);

@@ -14,11 +14,12 @@ enum { MATMUL_SM90_ROWS = 64 };
  * A sum is cut into as many parts as a cluster has blocks, each in the order of K; these are added in their order, in
  * fp32, and rounded once. Into how many follows from N, K and the device, so a row's bits do not depend on M or
  * its place; an invariant lane is refused. Cost: reads w once, and x once for every 128 to 256 rows of w, from L2. */
-K_API cudaError_t k_matmul_sm90(const struct k_lane *l, struct tensor y, struct tensor x,
-                                struct tensor w, struct tensor bias, float beta);
+K_API cudaError_t k_matmul_skinny_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
+                                       struct tensor w, struct tensor bias, float beta);
 
 /* gpu.h gate_matmul() under the same conditions; both is not touched, and nothing is rounded before the product. */
-K_API cudaError_t k_gate_matmul_sm90(const struct k_lane *l, struct tensor y, struct tensor both,
-                                     struct tensor x, struct tensor w, enum act a);
+K_API cudaError_t k_gate_matmul_skinny_sm90(const struct k_launch *l, struct tensor y,
+                                            struct tensor both, struct tensor x, struct tensor w,
+                                            enum act a);
 
 #endif

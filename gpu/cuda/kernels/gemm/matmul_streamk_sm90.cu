@@ -21,20 +21,20 @@
 #include "gpu/cuda/kernels/base/vec.cuh"
 #include "gpu/cuda/kernels/elementwise/act.cuh"
 
-using hopper::async_fence;
-using hopper::barrier_arrive_warp;
-using hopper::barrier_expect;
-using hopper::barrier_init;
-using hopper::barrier_wait;
-using hopper::pin;
-using hopper::same;
-using hopper::smem;
-using hopper::tile_desc;
-using hopper::tma_load;
-using hopper::wgmma_begin;
-using hopper::wgmma_commit;
-using hopper::wgmma_ss;
-using hopper::wgmma_wait;
+using sm90::async_fence;
+using sm90::barrier_arrive_warp;
+using sm90::barrier_expect;
+using sm90::barrier_init;
+using sm90::barrier_wait;
+using sm90::pin;
+using sm90::same;
+using sm90::smem;
+using sm90::tile_desc;
+using sm90::tma_load;
+using sm90::wgmma_begin;
+using sm90::wgmma_commit;
+using sm90::wgmma_ss;
+using sm90::wgmma_wait;
 
 namespace {
 
@@ -42,7 +42,7 @@ constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of one in a st
 constexpr uint32_t RING = 208 << 10;
 constexpr uint32_t LEAST_STEPS = 4; /* of a block */
 constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
-/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have matmul_small for 16 rows. */
+/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have matmul_skinny for 16 rows. */
 constexpr uint32_t FEWEST = 28, FEW = 96;
 
 /* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate eight rows of w1 and the same eight of w2 take turns.
@@ -358,7 +358,7 @@ map_x(CUtensorMap *map, const struct tensor &x, uint32_t rows)
 
 template <typename T, int GROUPS, int COLS, bool GATE>
 cudaError_t
-queue(const struct k_lane *l, const struct tensor &x, const struct tensor &w, struct args a)
+queue(const struct k_launch *l, const struct tensor &x, const struct tensor &w, struct args a)
 {
     typedef shape<GROUPS, COLS, GATE> S;
     static const cudaError_t raised = cudaFuncSetAttribute(
@@ -380,7 +380,7 @@ queue(const struct k_lane *l, const struct tensor &x, const struct tensor &w, st
 
 template <typename T, int GROUPS, bool GATE>
 cudaError_t
-queue_rows(const struct k_lane *l, const struct tensor &x, const struct tensor &w,
+queue_rows(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
            const struct args &a)
 {
     if (a.m <= 16) return queue<T, GROUPS, 16, GATE>(l, x, w, a);
@@ -391,7 +391,7 @@ queue_rows(const struct k_lane *l, const struct tensor &x, const struct tensor &
 /* With small tiles fewer sums go through memory, with large ones x is read less often. */
 template <typename T, bool GATE>
 cudaError_t
-queue_as(const struct k_lane *l, const struct tensor &x, const struct tensor &w,
+queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
          const struct args &a)
 {
     bool large = l->sms < FEWEST || a.n >= 2 * l->sms * shape<4, 16, GATE>::OUT;
@@ -416,7 +416,7 @@ device_sms()
 
 /* Others are as fast with fewer rows and with small matrices, and on the whole device. */
 bool
-worth_it(const struct k_lane *l, uint32_t rows, const struct tensor &w)
+worth_it(const struct k_launch *l, uint32_t rows, const struct tensor &w)
 {
     if (rows <= 8 || (rows <= 32 && (uint64_t)w.dim[0] * w.dim[1] <= LARGE)) return false;
     return l->sms < (rows <= 16 ? FEW : device_sms());
@@ -424,7 +424,7 @@ worth_it(const struct k_lane *l, uint32_t rows, const struct tensor &w)
 
 template <bool GATE>
 cudaError_t
-multiply(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
+multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
          const struct tensor &w, enum act act)
 {
     struct args a = {};
@@ -453,16 +453,16 @@ multiply(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
 } /* namespace */
 
 cudaError_t
-k_matmul_ring_sm90(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   struct tensor bias, float beta)
+k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                      struct tensor bias, float beta)
 {
     if (bias.data || beta != 0) return cudaErrorInvalidValue;
     return multiply<false>(l, y, x, w, ACT_RELU);
 }
 
 cudaError_t
-k_gate_matmul_ring_sm90(const struct k_lane *l, struct tensor y, struct tensor both,
-                        struct tensor x, struct tensor w, enum act a)
+k_gate_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor both,
+                           struct tensor x, struct tensor w, enum act a)
 {
     (void)both;
     return multiply<true>(l, y, x, w, a);

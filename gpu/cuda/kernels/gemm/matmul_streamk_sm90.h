@@ -15,13 +15,13 @@ enum { MATMUL_RING_ROWS = 64 };
  *
  * Takes l->work for sums of tiles that several blocks share, two a block, and l->count for who is last; with too little of
  * either it refuses. Cost: reads w once, and x once for every 128 or 256 rows of w, from L2; docs/perf-kernels.md has times. */
-K_API cudaError_t k_matmul_ring_sm90(const struct k_lane *l, struct tensor y, struct tensor x,
-                                     struct tensor w, struct tensor bias, float beta);
+K_API cudaError_t k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
+                                        struct tensor w, struct tensor bias, float beta);
 
 /* gpu.h gate_matmul() under the same conditions, N a multiple of 8; both is not touched, and nothing is rounded before the
  * product. */
-K_API cudaError_t k_gate_matmul_ring_sm90(const struct k_lane *l, struct tensor y,
-                                          struct tensor both, struct tensor x, struct tensor w,
-                                          enum act a);
+K_API cudaError_t k_gate_matmul_streamk_sm90(const struct k_launch *l, struct tensor y,
+                                             struct tensor both, struct tensor x, struct tensor w,
+                                             enum act a);
 
 #endif

@@ -74,7 +74,7 @@ __launch_bounds__(THREADS)
 } /* namespace */
 
 cudaError_t
-k_checksum(const struct k_lane *l, uint64_t *sum, const void *p, size_t bytes)
+k_checksum(const struct k_launch *l, uint64_t *sum, const void *p, size_t bytes)
 {
     uint64_t n = bytes / 16, blocks = (n + THREADS * UNROLL - 1) / (THREADS * UNROLL);
     uint64_t most = (uint64_t)l->sms * BLOCKS_AN_SM;

@@ -10,6 +10,6 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_checksum(const struct k_lane *l, uint64_t *sum, const void *p, size_t bytes);
+K_API cudaError_t k_checksum(const struct k_launch *l, uint64_t *sum, const void *p, size_t bytes);
 
 #endif

@@ -45,7 +45,7 @@ __launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n
 } /* namespace */
 
 cudaError_t
-k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n,
+k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t n,
               struct block_size size, bool host)
 {
     uint64_t pieces = (size.used + PIECE - 1) / PIECE, parts = size.bytes / size.pitch * pieces;

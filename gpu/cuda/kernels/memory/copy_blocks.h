@@ -11,7 +11,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_copy_blocks(const struct k_lane *l, const struct block_copy *copy, uint32_t n,
+K_API cudaError_t k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t n,
                                 struct block_size size, bool host);
 
 #endif

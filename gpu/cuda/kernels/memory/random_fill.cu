@@ -131,7 +131,7 @@ __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t p
 
 template <typename T>
 cudaError_t
-fill_any(const struct k_lane *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
+fill_any(const struct k_launch *l, struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch,
          float std)
 {
     constexpr uint32_t PER = sizeof(T) == 1 ? 16 : 4;
@@ -161,7 +161,7 @@ fill_any(const struct k_lane *l, struct tensor t, uint64_t seed, uint64_t first,
 } /* namespace */
 
 cudaError_t
-k_fill_random(const struct k_lane *l, struct tensor t, uint64_t seed, uint64_t first,
+k_fill_random(const struct k_launch *l, struct tensor t, uint64_t seed, uint64_t first,
               uint64_t pitch, float std)
 {
     if (t.dtype == DT_U8) return fill_any<uint8_t>(l, t, seed, first, pitch, std);

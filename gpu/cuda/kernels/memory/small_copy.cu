@@ -36,7 +36,7 @@ mark(uint64_t *done, uint64_t step)
 } /* namespace */
 
 cudaError_t
-k_travel(const struct k_lane *l, void *dst, const void *src, size_t bytes, bool ready)
+k_travel(const struct k_launch *l, void *dst, const void *src, size_t bytes, bool ready)
 {
     uintptr_t at = (uintptr_t)dst | (uintptr_t)src | bytes;
     uint32_t n;
@@ -54,7 +54,7 @@ k_travel(const struct k_lane *l, void *dst, const void *src, size_t bytes, bool 
 }
 
 cudaError_t
-k_mark(const struct k_lane *l, uint64_t *done, uint64_t step)
+k_mark(const struct k_launch *l, uint64_t *done, uint64_t step)
 {
     return launch(mark, 1, 1, 0, l->st, done, step);
 }

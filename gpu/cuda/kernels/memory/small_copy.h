@@ -13,10 +13,10 @@
  * multiple of 4 bytes, at most K_TRAVEL of them. ready: src is nobody's to write any more (memory that the
  * host filled before it called): it is read while the kernel before still runs. */
 enum { K_TRAVEL = 256 << 10 };
-K_API cudaError_t k_travel(const struct k_lane *l, void *dst, const void *src, size_t bytes,
+K_API cudaError_t k_travel(const struct k_launch *l, void *dst, const void *src, size_t bytes,
                            bool ready);
 
 /* *done (pinned host memory) = step, after all that the lane's kernels wrote, to the host as well. */
-K_API cudaError_t k_mark(const struct k_lane *l, uint64_t *done, uint64_t step);
+K_API cudaError_t k_mark(const struct k_launch *l, uint64_t *done, uint64_t step);
 
 #endif

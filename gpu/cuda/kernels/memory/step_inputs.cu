@@ -53,11 +53,11 @@ __launch_bounds__(THREADS)
 /* A block takes one run. */
 __global__ void
 __launch_bounds__(THREADS)
-    see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct run *all)
+    see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct segment *all)
 {
     after_previous();
     next_may_start();
-    struct run run = all[blockIdx.x];
+    struct segment run = all[blockIdx.x];
 
     if (run.seat == SEAT_NONE) return;
     seen += (size_t)run.seat * seen_words;
@@ -136,7 +136,7 @@ bytes_of(enum dtype t)
 
 template <typename W>
 cudaError_t
-rows_as(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
+rows_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
         const uint32_t *which, size_t bytes)
 {
     uint32_t n = (uint32_t)(bytes / sizeof(W));
@@ -149,7 +149,7 @@ rows_as(const struct k_lane *l, const struct tensor &y, const struct tensor &x,
 } /* namespace */
 
 cudaError_t
-k_gather_rows(const struct k_lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     size_t bytes = x.dim[1] * bytes_of(x.dtype);
     size_t fit = (uintptr_t)y.data | (uintptr_t)x.data | bytes | y.stride * bytes_of(y.dtype) |
@@ -165,7 +165,7 @@ k_gather_rows(const struct k_lane *l, struct tensor y, struct tensor x, const ui
 }
 
 cudaError_t
-k_resolve_tokens(const struct k_lane *l, struct rows r, const int32_t *last)
+k_resolve_tokens(const struct k_launch *l, struct step_tokens r, const int32_t *last)
 {
     if (r.n_rows == 0) return cudaSuccess;
     return launch(tokens, (r.n_rows + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.seat,
@@ -173,15 +173,15 @@ k_resolve_tokens(const struct k_lane *l, struct rows r, const int32_t *last)
 }
 
 cudaError_t
-k_mark_tokens(const struct k_lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
-              const struct run *run, uint32_t n_runs)
+k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+              const struct segment *run, uint32_t n_runs)
 {
     if (n_runs == 0) return cudaSuccess;
     return launch(see, n_runs, THREADS, 0, l->st, seen, seen_words, (const int32_t *)r.token, run);
 }
 
 cudaError_t
-k_update_tables(const struct k_lane *l, struct tables t, const struct table_edit *e, uint32_t n)
+k_update_tables(const struct k_launch *l, struct tables t, const struct table_edit *e, uint32_t n)
 {
     if (n == 0) return cudaSuccess;
     if (t.n > 8) return cudaErrorInvalidValue;

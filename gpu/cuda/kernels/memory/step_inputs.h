@@ -10,12 +10,13 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_gather_rows(const struct k_lane *l, struct tensor y, struct tensor x,
+K_API cudaError_t k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x,
                                 const uint32_t *which);
-K_API cudaError_t k_resolve_tokens(const struct k_lane *l, struct rows r, const int32_t *last);
-K_API cudaError_t k_mark_tokens(const struct k_lane *l, uint32_t *seen, uint32_t seen_words,
-                                struct rows r, const struct run *run, uint32_t n_runs);
-K_API cudaError_t k_update_tables(const struct k_lane *l, struct tables t,
+K_API cudaError_t k_resolve_tokens(const struct k_launch *l, struct step_tokens r,
+                                   const int32_t *last);
+K_API cudaError_t k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words,
+                                struct step_tokens r, const struct segment *run, uint32_t n_runs);
+K_API cudaError_t k_update_tables(const struct k_launch *l, struct tables t,
                                   const struct table_edit *edit, uint32_t n);
 
 #endif

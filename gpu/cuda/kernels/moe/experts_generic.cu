@@ -41,8 +41,8 @@ weight(const struct tensor &w, size_t row, uint32_t col)
 }
 
 __global__ void
-__launch_bounds__(THREADS) experts_any(const __grid_constant__ struct expert_matmul m,
-                                       const __grid_constant__ struct pairs p)
+__launch_bounds__(THREADS) experts_generic(const __grid_constant__ struct expert_matmul m,
+                                           const __grid_constant__ struct pairs p)
 {
     __shared__ float x_part[PAIRS][STEP + 1], w_part[COLS][STEP + 1];
     const uint32_t out = m.y.dim[1], k = m.x.dim[1], first_col = blockIdx.x * COLS;
@@ -98,7 +98,7 @@ __launch_bounds__(THREADS) experts_any(const __grid_constant__ struct expert_mat
 } /* namespace */
 
 cudaError_t
-k_experts_any(const struct k_lane *l, const struct expert_matmul *m, const struct pairs *p)
+k_experts_generic(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
 {
     dim3 grid((m->y.dim[1] + COLS - 1) / COLS, most_tiles(p, PAIRS));
 
@@ -106,5 +106,5 @@ k_experts_any(const struct k_lane *l, const struct expert_matmul *m, const struc
         (m->w.dtype != DT_MXFP4 && !is_float(m->w.dtype)) || grid.y > 65535)
         return cudaErrorInvalidValue;
     if (grid.y == 0) return cudaSuccess;
-    return launch(experts_any, grid, THREADS, 0, l->st, *m, *p);
+    return launch(experts_generic, grid, THREADS, 0, l->st, *m, *p);
 }

@@ -136,8 +136,8 @@ pair_up(uint32_t (&x)[16])
 
 template <typename T, bool FP4, int NT>
 __global__ void
-__launch_bounds__(THREADS) experts_mma(const __grid_constant__ struct expert_matmul m,
-                                       const __grid_constant__ struct pairs p)
+__launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_matmul m,
+                                        const __grid_constant__ struct pairs p)
 {
     __shared__ float part[WARPS][8 * NT][ROWS + 1];
     const uint32_t out = m.y.dim[1], k = m.x.dim[1], blocks = (k + BLOCK_K - 1) / BLOCK_K;
@@ -232,19 +232,19 @@ __launch_bounds__(THREADS) experts_mma(const __grid_constant__ struct expert_mat
 
 template <typename T, bool FP4, int NT>
 cudaError_t
-queue(const struct k_lane *l, const struct expert_matmul *m, const struct pairs *p)
+queue(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
 {
     dim3 grid((m->y.dim[1] + ROWS - 1) / ROWS, most_tiles(p, 8 * NT));
 
     if (grid.y > 65535) return cudaErrorInvalidValue;
     if (grid.y == 0) return cudaSuccess;
-    return launch(experts_mma<T, FP4, NT>, grid, THREADS, 0, l->st, *m, *p);
+    return launch(experts_sm80<T, FP4, NT>, grid, THREADS, 0, l->st, *m, *p);
 }
 
 /* By what an expert has on average. */
 template <typename T, bool FP4>
 cudaError_t
-pick(const struct k_lane *l, const struct expert_matmul *m, const struct pairs *p)
+pick(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
 {
     uint32_t each = p->n_rows * p->n_top / p->n_experts;
 
@@ -256,7 +256,7 @@ pick(const struct k_lane *l, const struct expert_matmul *m, const struct pairs *
 } /* namespace */
 
 cudaError_t
-k_experts_mma(const struct k_lane *l, const struct expert_matmul *m, const struct pairs *p)
+k_experts_sm80(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
 {
     bool fp4 = m->w.dtype == DT_MXFP4;
 

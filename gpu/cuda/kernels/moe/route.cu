@@ -168,7 +168,7 @@ __launch_bounds__(THREADS)
 } /* namespace */
 
 cudaError_t
-k_route(const struct k_lane *l, const struct route *r)
+k_route(const struct k_launch *l, const struct route *r)
 {
     const struct pairs *p = &r->pairs;
     cudaError_t e;
@@ -180,7 +180,7 @@ k_route(const struct k_lane *l, const struct route *r)
 }
 
 cudaError_t
-k_combine(const struct k_lane *l, struct tensor y, struct tensor x, const struct pairs *p)
+k_combine(const struct k_launch *l, struct tensor y, struct tensor x, const struct pairs *p)
 {
     uint32_t rows = y.dim[0] < MAX_ROWS ? y.dim[0] : MAX_ROWS, cols = y.dim[1];
 

@@ -117,7 +117,7 @@ pick(const struct norm_args &a, bool centred, bool whole)
 }
 
 cudaError_t
-queue(const struct k_lane *l, const struct norm_args &a, bool centred)
+queue(const struct k_launch *l, const struct norm_args &a, bool centred)
 {
     const struct tensor *all[] = { &a.x, &a.in,     &a.in_bias, &a.in_norm,
                                    &a.y, &a.y_norm, &a.y_bias,  &a.post };
@@ -144,7 +144,7 @@ queue(const struct k_lane *l, const struct norm_args &a, bool centred)
 } /* namespace */
 
 cudaError_t
-k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
+k_rms_norm(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w, float eps,
            float plus)
 {
     struct norm_args a = {};
@@ -159,7 +159,7 @@ k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x, struct tens
 }
 
 cudaError_t
-k_residual(const struct k_lane *l, const struct residual *r)
+k_residual(const struct k_launch *l, const struct residual *r)
 {
     struct norm_args a = args_of(r);
 

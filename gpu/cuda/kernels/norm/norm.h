@@ -14,12 +14,12 @@
 #include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 
-K_API cudaError_t k_rms_norm(const struct k_lane *l, struct tensor y, struct tensor x,
+K_API cudaError_t k_rms_norm(const struct k_launch *l, struct tensor y, struct tensor x,
                              struct tensor w, float eps, float plus);
-K_API cudaError_t k_residual(const struct k_lane *l, const struct residual *r);
+K_API cudaError_t k_residual(const struct k_launch *l, const struct residual *r);
 /* With in the sum of all ranks' in, as k_exchange_sum() would have left it; in stays as it was. Refuses layer norms, more
  * rows than K_EXCHANGE_BLOCKS, and those of more than 8,192 elements (4,096 of fp32). */
-K_API cudaError_t k_residual_of_ranks(const struct k_lane *l, const struct exchange *e,
+K_API cudaError_t k_residual_of_ranks(const struct k_launch *l, const struct exchange *e,
                                       const struct residual *r);
 
 #endif

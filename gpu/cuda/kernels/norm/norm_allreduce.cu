@@ -97,7 +97,7 @@ struct of_ranks {
 
 /* Rows that one thread of each rank's same block has. */
 cudaError_t
-queue_of_ranks(const struct k_lane *l, const struct norm_args &a)
+queue_of_ranks(const struct k_launch *l, const struct norm_args &a)
 {
     const struct tensor *all[] = { &a.x, &a.in, &a.in_bias, &a.in_norm, &a.y, &a.y_norm };
     uint32_t n = a.in.dim[0], warps = (a.d + 32 * 4 * KEEP - 1) / (32 * 4 * KEEP);
@@ -116,7 +116,7 @@ queue_of_ranks(const struct k_lane *l, const struct norm_args &a)
 } /* namespace */
 
 cudaError_t
-k_residual_of_ranks(const struct k_lane *l, const struct exchange *e, const struct residual *r)
+k_residual_of_ranks(const struct k_launch *l, const struct exchange *e, const struct residual *r)
 {
     struct norm_args a = args_of(r);
 

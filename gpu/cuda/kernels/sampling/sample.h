@@ -17,13 +17,13 @@
  * CTA a row, returns at once from those rows. A row of NaN and bans sets *fault, unless nobody asked for
  * it (no seat, no target): padding of a graph. Padding with force >= 0 reads no logits at all.
  * Deterministic, and a row's bits do not depend on its company. */
-K_API cudaError_t k_sample(const struct k_lane *l, const struct sample *s);
+K_API cudaError_t k_sample(const struct k_launch *l, const struct sample *s);
 
 /* The same of ranks that have their columns of the logits each (sample.parts). A row that cuts nothing and wants no list is drawn
  * from in parts: ranks tell each other what their blocks of 1,024 come to, and who has the block with the token which one it is. The
  * others are gathered, and drawn from by everybody. Tokens and bits are those of k_sample(). Refused where ranks' columns
  * are not a multiple of four each. */
-K_API cudaError_t k_sample_of_ranks(const struct k_lane *l, const struct exchange *e,
+K_API cudaError_t k_sample_of_ranks(const struct k_launch *l, const struct exchange *e,
                                     const struct sample *s);
 
 #endif

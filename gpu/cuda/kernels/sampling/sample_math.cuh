@@ -253,7 +253,8 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
 }
 
 /* The second kernel: sample_select.cu. */
-cudaError_t second(const struct k_lane *l, const struct sample &s, const struct room &r, bool vec);
+cudaError_t second(const struct k_launch *l, const struct sample &s, const struct room &r,
+                   bool vec);
 
 } /* namespace sampling */
 

@@ -399,7 +399,7 @@ namespace {
 
 /* e: of no ranks, if the logits are whole. */
 cudaError_t
-queue(const struct k_lane *l, const struct exchange &e, const struct sample *s)
+queue(const struct k_launch *l, const struct exchange &e, const struct sample *s)
 {
     using namespace sampling;
     uint32_t n = s->logits.dim[1], n_blocks = (n + BLOCK - 1) / BLOCK;
@@ -448,13 +448,13 @@ queue(const struct k_lane *l, const struct exchange &e, const struct sample *s)
 } /* namespace */
 
 cudaError_t
-k_sample(const struct k_lane *l, const struct sample *s)
+k_sample(const struct k_launch *l, const struct sample *s)
 {
     return queue(l, exchange{}, s);
 }
 
 cudaError_t
-k_sample_of_ranks(const struct k_lane *l, const struct exchange *e, const struct sample *s)
+k_sample_of_ranks(const struct k_launch *l, const struct exchange *e, const struct sample *s)
 {
     return queue(l, *e, s);
 }

@@ -488,7 +488,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
 } /* namespace */
 
 cudaError_t
-second(const struct k_lane *l, const struct sample &s, const struct room &r, bool vec)
+second(const struct k_launch *l, const struct sample &s, const struct room &r, bool vec)
 {
     return launch(vec ? sample_top<true> : sample_top<false>, s.n, THREADS, 0, l->st, s, r);
 }

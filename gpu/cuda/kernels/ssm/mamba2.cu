@@ -64,14 +64,15 @@ __launch_bounds__(THREADS)
 
 /* A thread takes one channel of one run: the last inputs are kept, oldest first. */
 __global__ void
-__launch_bounds__(THREADS) conv_keep(const __grid_constant__ struct conv c, const struct run *run)
+__launch_bounds__(THREADS)
+    conv_keep(const __grid_constant__ struct conv c, const struct segment *run)
 {
     uint32_t channel = blockIdx.y * THREADS + threadIdx.x, n = c.x.dim[1], keep = c.n_taps - 1;
     float v[MAX_TAPS];
 
     after_previous();
     next_may_start();
-    struct run r = run[blockIdx.x];
+    struct segment r = run[blockIdx.x];
     if (r.seat == SEAT_NONE || r.n_rows == 0 || channel >= n) return;
     float *kept = (float *)state_at(c.state, r.seat);
 
@@ -126,7 +127,8 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
 /* A block takes a head of a run, row by row; the next row's inputs are on their way meanwhile. */
 template <int ROWS, int COLS>
 __global__ void
-__launch_bounds__(THREADS) scan_head(const __grid_constant__ struct scan s, const struct run *run)
+__launch_bounds__(THREADS)
+    scan_head(const __grid_constant__ struct scan s, const struct segment *run)
 {
     uint32_t head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = s.head_dim, n = s.state_dim;
@@ -135,7 +137,7 @@ __launch_bounds__(THREADS) scan_head(const __grid_constant__ struct scan s, cons
 
     after_previous();
     next_may_start();
-    struct run r = run[blockIdx.y];
+    struct segment r = run[blockIdx.y];
     if (r.seat == SEAT_NONE || r.n_rows == 0) return;
     float *kept = (float *)(state_at(s.state, r.seat) + s.state_at) + (size_t)head * dim * n;
     float a = -expf(((const float *)s.a_log.data)[head]);
@@ -186,7 +188,7 @@ __launch_bounds__(THREADS) scan_head(const __grid_constant__ struct scan s, cons
 
 template <int ROWS>
 cudaError_t
-scan_rows(const struct k_lane *l, const struct scan &s, const struct rows &r)
+scan_rows(const struct k_launch *l, const struct scan &s, const struct step_tokens &r)
 {
     dim3 grid(s.n_heads, r.n_runs);
 
@@ -198,7 +200,7 @@ scan_rows(const struct k_lane *l, const struct scan &s, const struct rows &r)
 } /* namespace */
 
 cudaError_t
-k_conv(const struct k_lane *l, const struct conv *c, struct rows r)
+k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r)
 {
     uint32_t across = (c->x.dim[1] + THREADS - 1) / THREADS;
     cudaError_t e;
@@ -212,7 +214,7 @@ k_conv(const struct k_lane *l, const struct conv *c, struct rows r)
 }
 
 cudaError_t
-k_scan(const struct k_lane *l, const struct scan *s, struct rows r)
+k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r)
 {
     if (s->head_dim > 128 || s->state_dim > 128 || !is_float(s->x.dtype) || !is_float(s->y.dtype))
         return cudaErrorInvalidValue;

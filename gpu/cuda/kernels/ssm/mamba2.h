@@ -12,7 +12,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-K_API cudaError_t k_conv(const struct k_lane *l, const struct conv *c, struct rows r);
-K_API cudaError_t k_scan(const struct k_lane *l, const struct scan *s, struct rows r);
+K_API cudaError_t k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r);
+K_API cudaError_t k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r);
 
 #endif
