@@ -124,20 +124,20 @@ LIST(all_gather) = {
 /* clang-format on */
 
 #define CHOICE(p, name, params, args) [OP_##name] = { #name, name##_by, sizeof name##_by[0] },
-static const struct candidates table[OP_COUNT] = { GPU_EVERY_OP(CHOICE, ) };
+static const struct candidates op_table[OP_COUNT] = { GPU_EVERY_OP(CHOICE, ) };
 
 int
 cuda_pick_open(struct cuda *c, const char *kernels, struct err *e)
 {
-    return cuda_candidates_parse(kernels, table, OP_COUNT, c->sm, c->allowed, e);
+    return cuda_candidates_parse(kernels, op_table, OP_COUNT, c->sm, c->allowed, e);
 }
 
 bool
 cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
 {
-    const char *at = table[op].first;
+    const char *at = op_table[op].first;
 
-    for (uint32_t i = 0; ((const struct candidate *)at)->name; i++, at += table[op].stride)
+    for (uint32_t i = 0; ((const struct candidate *)at)->name; i++, at += op_table[op].stride)
         if (strcmp(((const struct candidate *)at)->name, name) == 0) return c->allowed[op] >> i & 1;
     return false;
 }
@@ -146,9 +146,9 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
 static int
 refused(struct lane *l, enum cuda_op op)
 {
-    bool any = ((const struct candidate *)table[op].first)->name;
+    bool any = ((const struct candidate *)op_table[op].first)->name;
 
-    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", table[op].op,
+    return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", op_table[op].op,
                    any ? "no kernel takes these shapes and dtypes"
                        : "this device has no kernel for it");
 }
