@@ -1,12 +1,12 @@
 /* bench_gap.cu - what lies between two steps on a GPU: what it costs to put a step's arrays, to get its
- * results and to mark it, by kernels (gpu/cuda/kernels/travel.cu), by copy engines and by the front end; and
+ * results and to mark it, by kernels (gpu/cuda/kernels/memory/small_copy.cu), by copy engines and by the front end; and
  * how many launches the driver queues before one blocks.
  *
  * A long kernel runs while STEPS steps are queued behind it, so that the host's time does not show: the figure
  * is the device's, per step. A step without any of it stands beside.
  */
-#include "gpu/cuda/kernels/launch.cuh"
-#include "gpu/cuda/kernels/travel.cu"
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/memory/small_copy.cu"
 
 #include <algorithm>
 #include <chrono>
@@ -45,7 +45,7 @@ touch(float *p)
 }
 
 struct place {
-    k_lane l;
+    k_launch l;
     char *device, *host;
     cudaGraphExec_t graph;
     CUresult (*write)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
@@ -184,7 +184,7 @@ main()
     cudaGraph_t g;
     place p = {};
 
-    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0); /* as cuda.c; 1x: the driver's own */
+    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0); /* as cuda_device.c; 1x: the driver's own */
     MUST(cudaStreamCreateWithFlags(&p.l.st, cudaStreamNonBlocking));
     MUST(cudaHostAlloc((void **)&p.host, 4 << 20, cudaHostAllocMapped));
     MUST(cudaMalloc((void **)&p.device, 4 << 20));

@@ -177,23 +177,23 @@ ceiling(struct gpu *g)
     char *host = mmap(NULL, 4 * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint64_t step = 0;
 
-    if (host == MAP_FAILED || op->host_pin(g, host, 4 * BLOCK) < 0) die("pinned memory");
-    if (op->arena_make(g, "bench", 4 * BLOCK, &a, &e) < 0 ||
-        op->lane_open(g, gpu_units(g), &lane, &e))
+    if (host == MAP_FAILED || op->mem.host_pin(g, host, 4 * BLOCK) < 0) die("pinned memory");
+    if (op->mem.arena_make(g, "bench", 4 * BLOCK, &a, &e) < 0 ||
+        op->lane.open(g, gpu_units(g), &lane, &e))
         die("ceiling");
     for (int i = -1; i < TIMES; i++) {
         nsec began = clock_now();
 
         for (int k = 0; k < 64; k++)
-            if (op->put(lane, (char *)a.base + k % 4 * BLOCK, host + k % 4 * BLOCK, BLOCK))
+            if (op->mem.put(lane, (char *)a.base + k % 4 * BLOCK, host + k % 4 * BLOCK, BLOCK))
                 die("put");
-        if (op->lane_mark(lane, ++step)) die("mark");
-        while (op->lane_done(lane) < step && op->lane_error(lane) == 0) usleep(20);
+        if (op->lane.mark(lane, ++step)) die("mark");
+        while (op->lane.done(lane) < step && op->lane.error(lane) == 0) usleep(20);
         if (i >= 0) rate[i] = 64.0 * BLOCK / (double)(clock_now() - began);
     }
-    op->lane_close(lane);
-    op->arena_drop(g, &a);
-    op->host_unpin(g, host, 4 * BLOCK);
+    op->lane.close(lane);
+    op->mem.arena_drop(g, &a);
+    op->mem.host_unpin(g, host, 4 * BLOCK);
     munmap(host, 4 * BLOCK);
     say("put, pinned, 16 MiB", "GB/s", rate, TIMES);
 }

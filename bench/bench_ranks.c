@@ -83,9 +83,9 @@ one(struct side *s, enum what what, size_t bytes)
         .eps = 1e-5f
     };
 
-    if (what == SUM) return s->op->all_reduce(s->lane, in);
+    if (what == SUM) return s->op->collective.all_reduce(s->lane, in);
     if (what != GATHER) return s->op->residual(s->lane, &r);
-    return s->op->all_gather(
+    return s->op->collective.all_gather(
         s->lane, out, tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4)));
 }
 
@@ -121,9 +121,9 @@ make_logits(struct side *s)
                                       .target = -1,
                                       .allowed = ALLOW_ALL,
                                       .want_logprob = true };
-    OK(s->op->fill_random(s->lane, d.logits, 1, 0, 0, 1));
-    OK(s->op->put(s->lane, step_rows(s), row, sizeof row));
-    OK(s->op->lane_mark(s->lane, ++s->step));
+    OK(s->op->mem.fill_random(s->lane, d.logits, 1, 0, 0, 1));
+    OK(s->op->mem.put(s->lane, step_rows(s), row, sizeof row));
+    OK(s->op->lane.mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
 }
 
@@ -163,12 +163,12 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
 
     snprintf(s->at, sizeof s->at, "%s %s %zu KiB", way, names[what], bytes >> 10);
     queue(s, what, bytes); /* whatever is made once */
-    OK(s->op->lane_mark(s->lane, ++s->step));
+    OK(s->op->lane.mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
     if (graphs) {
-        OK(s->op->graph_begin(s->lane));
+        OK(s->op->graph.begin(s->lane));
         queue(s, what, bytes);
-        OK(s->op->graph_end(s->lane, &g, &more));
+        OK(s->op->graph.end(s->lane, &g, &more));
     }
     for (uint32_t i = 0; i < runs; i++) {
         nsec since;
@@ -176,15 +176,15 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
         meet(s->rank);
         since = clock_now();
         if (graphs)
-            OK(s->op->graph_run(s->lane, g));
+            OK(s->op->graph.run(s->lane, g));
         else
             queue(s, what, bytes);
-        OK(s->op->lane_mark(s->lane, ++s->step));
-        while (s->op->lane_done(s->lane) != s->step)
-            if (s->op->lane_error(s->lane) < 0) die(s, "a chain", gpu_why(s->gpu));
+        OK(s->op->lane.mark(s->lane, ++s->step));
+        while (s->op->lane.done(s->lane) != s->step)
+            if (s->op->lane.error(s->lane) < 0) die(s, "a chain", gpu_why(s->gpu));
         us[i] = (double)(clock_now() - since) / NSEC_US / each;
     }
-    if (g) s->op->graph_drop(s->lane, g);
+    if (g) s->op->graph.drop(s->lane, g);
     qsort(us, runs, sizeof *us, by_value);
     if (s->rank) return;
     printf("{\"bench\":\"ranks\",\"case\":\"%s %s %zu KiB, %u "
@@ -249,15 +249,15 @@ run_way(uint32_t rank, const struct way *w, int fd)
     snprintf(s->at, sizeof s->at, "%s", w->name);
     if (gpu_open(&s->gpu, &o, &e) < 0) die(s, "open", e.text);
     s->op = gpu_ops(s->gpu);
-    if (s->op->arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
+    if (s->op->mem.arena_make(s->gpu, "ranks", LARGEST * 2, &s->arena, &e) < 0)
         die(s, "memory", e.text);
-    if (s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
+    if (s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &e) < 0) die(s, "lane", e.text);
     if (w->sums) measure_sums(s, w->name);
     if (w->residuals) measure_residuals(s, w->name);
     if (w->steps) measure_steps(s, w->name);
     if (rank == 0 && *gpu_group(s->gpu)) fprintf(stderr, "%s: %s\n", w->name, gpu_group(s->gpu));
-    s->op->lane_close(s->lane);
-    s->op->arena_drop(s->gpu, &s->arena);
+    s->op->lane.close(s->lane);
+    s->op->mem.arena_drop(s->gpu, &s->arena);
     gpu_close(s->gpu);
 }
 

@@ -2,7 +2,7 @@
  *
  * A figure is the median of RUNS runs: of a recorded graph of one op again and again (what is read lies in
  * the cache where rows are few, as in a step), of 8,192 rows and of copies as they come. What is timed is
- * checked by tests/gpu/test_rows, which runs before it in the same part of bench-gpu.
+ * checked by tests/gpu/test_step_inputs, which runs before it in the same part of bench-gpu.
  *
  *     bench_rows [--device cuda:N]
  */
@@ -60,8 +60,8 @@ must(int r)
 static void
 wait_lane(void)
 {
-    must(b.op->lane_mark(b.lane, ++b.step));
-    while (b.op->lane_done(b.lane) < b.step) must(b.op->lane_error(b.lane));
+    must(b.op->lane.mark(b.lane, ++b.step));
+    while (b.op->lane.done(b.lane) < b.step) must(b.op->lane.error(b.lane));
 }
 
 static void *
@@ -79,7 +79,7 @@ random_matrix(enum dtype t, uint32_t rows, uint32_t cols, float std)
 {
     struct tensor x = tensor_2d(take(dtype_bytes(t, (size_t)rows * cols)), t, rows, cols);
 
-    must(b.op->fill_random(b.lane, x, b.used, 0, 0, std));
+    must(b.op->mem.fill_random(b.lane, x, b.used, 0, 0, std));
     return x;
 }
 
@@ -88,7 +88,7 @@ sent(const void *from, size_t bytes)
 {
     void *p = take(bytes);
 
-    must(b.op->put(b.lane, p, from, bytes));
+    must(b.op->mem.put(b.lane, p, from, bytes));
     wait_lane();
     return p;
 }
@@ -104,8 +104,8 @@ open_all(const char *device)
 
     must(gpu_open(&b.gpu, &o, &b.e));
     b.op = gpu_ops(b.gpu);
-    must(b.op->lane_open(b.gpu, gpu_units(b.gpu), &b.lane, &b.e));
-    must(b.op->arena_make(b.gpu, "bench", (uint64_t)4 << 30, &b.arena, &b.e));
+    must(b.op->lane.open(b.gpu, gpu_units(b.gpu), &b.lane, &b.e));
+    must(b.op->mem.arena_make(b.gpu, "bench", (uint64_t)4 << 30, &b.arena, &b.e));
     b.x = random_matrix(DT_F32, MANY, D, 1);
     b.x_too = random_matrix(DT_F32, MANY, D, 1);
     b.in = random_matrix(DT_BF16, MANY, D, 1);
@@ -138,11 +138,11 @@ open_all(const char *device)
                              .k_scale = 1,
                              .v_scale = 1 };
     b.big = take(CHECKED);
-    must(b.op->fill_random(b.lane, tensor_2d(b.big, DT_F32, CHECKED / 4 / D, D), 1, 0, 0, 1));
+    must(b.op->mem.fill_random(b.lane, tensor_2d(b.big, DT_F32, CHECKED / 4 / D, D), 1, 0, 0, 1));
     b.host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b.host == MAP_FAILED) must(err_set(&b.e, -1, "no memory"));
     memset(b.host, 1, HOST_BYTES);
-    must(b.op->host_pin(b.gpu, b.host, HOST_BYTES));
+    must(b.op->mem.host_pin(b.gpu, b.host, HOST_BYTES));
     wait_lane();
 }
 
@@ -192,7 +192,14 @@ residual_of_norm(uint32_t n)
 static void
 layer_norm(uint32_t n)
 {
-    must(b.op->layer_norm(b.lane, head_rows(b.y, n), head_rows(b.in, n), b.w, b.w, 1e-5f));
+    struct residual r = { .x = head_rows(b.x, n),
+                          .y = head_rows(b.y, n),
+                          .y_norm = b.w,
+                          .y_bias = b.w,
+                          .eps = 1e-5f,
+                          .norm = RESIDUAL_LAYER };
+
+    must(b.op->residual(b.lane, &r));
 }
 
 static void
@@ -216,7 +223,7 @@ embed(uint32_t n)
 static void
 gather(uint32_t n)
 {
-    must(b.op->rows(b.lane, head_rows(b.x_too, n), b.x, (const uint32_t *)b.pos));
+    must(b.op->gather_rows(b.lane, head_rows(b.x_too, n), b.x, (const uint32_t *)b.pos));
 }
 
 static void
@@ -232,7 +239,8 @@ rope_store(uint32_t n)
                             .head_dim = HEAD,
                             .kv = b.kv };
 
-    must(b.op->rope_store(b.lane, &s, (struct rows){ .n_rows = n, .pos = b.pos, .seat = b.seat }));
+    must(b.op->rope_store(b.lane, &s,
+                          (struct step_tokens){ .n_rows = n, .pos = b.pos, .seat = b.seat }));
 }
 
 static const struct row_op {
@@ -244,7 +252,7 @@ static const struct row_op {
     { "rms_norm fp32 to bf16", norm_of_stream, 6.0 * D },
     { "residual", residual, 12.0 * D },
     { "residual of a norm", residual_of_norm, 12.0 * D },
-    { "layer_norm bf16", layer_norm, 4.0 * D },
+    { "layer norm fp32 to bf16", layer_norm, 6.0 * D },
     { "add bf16 to fp32", add, 10.0 * D },
     { "gate silu 14,336", gate, 6.0 * F },
     { "embed bf16 to fp32", embed, 6.0 * D },
@@ -281,24 +289,24 @@ time_rows(const struct row_op *o, uint32_t n, uint32_t n_times, bool graph, doub
     o->queue(n);
     wait_lane();
     if (graph) {
-        must(b.op->graph_begin(b.lane));
+        must(b.op->graph.begin(b.lane));
         for (uint32_t i = 0; i < n_times; i++) o->queue(n);
-        must(b.op->graph_end(b.lane, &g, &bytes));
-        must(b.op->graph_run(b.lane, g));
+        must(b.op->graph.end(b.lane, &g, &bytes));
+        must(b.op->graph.run(b.lane, g));
         wait_lane();
     }
     for (int run = 0; run < RUNS; run++) {
         nsec from = clock_now();
 
         if (graph) {
-            must(b.op->graph_run(b.lane, g));
+            must(b.op->graph.run(b.lane, g));
         } else {
             for (uint32_t i = 0; i < n_times; i++) o->queue(n);
         }
         wait_lane();
         seconds[run] = (double)(clock_now() - from) / NSEC_S / n_times;
     }
-    if (graph) b.op->graph_drop(b.lane, g);
+    if (graph) b.op->graph.drop(b.lane, g);
 }
 
 static void
@@ -324,14 +332,14 @@ edits(uint32_t n)
 {
     struct tables t = { .n = 1, .stride = { MANY / TPB }, .table = { b.table } };
 
-    must(b.op->edit(b.lane, t, b.edit, n));
+    must(b.op->step.update_tables(b.lane, t, b.edit, n));
 }
 
 static void
 checksum(uint32_t n)
 {
     (void)n;
-    must(b.op->checksum(b.lane, b.sum, b.big, CHECKED));
+    must(b.op->mem.checksum(b.lane, b.sum, b.big, CHECKED));
 }
 
 /* n blocks of bytes, scattered over both sides. */
@@ -350,14 +358,14 @@ copies(size_t bytes, uint32_t n, bool to_host, bool told)
 
         copy[i] = to_host ? (struct block_copy){ host, there } : (struct block_copy){ there, host };
     }
-    must(b.op->put(b.lane, b.copy, copy, n * sizeof *copy));
+    must(b.op->mem.put(b.lane, b.copy, copy, n * sizeof *copy));
     wait_lane();
     for (int run = 0; run < RUNS; run++) {
         nsec from = clock_now();
 
         for (uint32_t i = 0; i < n_times; i++)
-            must(b.op->copy_blocks(b.lane, b.copy, told ? copy : NULL, n,
-                                   (struct block_size){ .bytes = bytes }));
+            must(b.op->mem.copy_blocks(b.lane, b.copy, told ? copy : NULL, n,
+                                       (struct block_size){ .bytes = bytes }));
         wait_lane();
         seconds[run] = (double)(clock_now() - from) / NSEC_S / n_times;
     }
@@ -392,8 +400,8 @@ main(int argc, char **argv)
         copies((size_t)4 << 20, 1, to_host, told);
         copies((size_t)4 << 20, 16, to_host, told);
     }
-    b.op->lane_close(b.lane);
-    b.op->arena_drop(b.gpu, &b.arena);
+    b.op->lane.close(b.lane);
+    b.op->mem.arena_drop(b.gpu, &b.arena);
     gpu_close(b.gpu);
     return 0;
 }

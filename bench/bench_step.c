@@ -69,7 +69,7 @@ open_kv(struct bench *k)
         bytes += (uint64_t)SEATS * group->max_entries * group->n_layers * group->n_parts *
                  group->slice_bytes;
     }
-    try(gpu_ops(k->gpu)->arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
+    try(gpu_ops(k->gpu)->mem.arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
 }
 
 /* Every entry of every seat, in steps of as many edits as there is room for. */
@@ -267,7 +267,7 @@ main(int argc, char **argv)
                 if (k.n_gen + k.n_prompt) measure(&k);
             }
     batch_free(k.b);
-    gpu_ops(k.gpu)->arena_drop(k.gpu, &k.arena);
+    gpu_ops(k.gpu)->mem.arena_drop(k.gpu, &k.arena);
     model_close(k.m);
     gpu_close(k.gpu);
     return 0;

@@ -725,7 +725,7 @@ const struct command commands[] = {
       "  laganctl tune w1 --json > tuned.json\n\n"
       "Every shape of the model is timed with growing numbers of rows, unless it was before. What is\n"
       "found is used at once and kept, for this GPU, driver and library, in the file that the model's\n"
-      "key cuda.tuned names; without that key the worker refuses. Any worker with the key measures what\n"
+      "key cuda.tuning_file names; without that key the worker refuses. Any worker with the key measures what\n"
       "requests bring, while it is idle; this command asks for all shapes now.\n\n"
       "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
       "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n"

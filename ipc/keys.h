@@ -44,8 +44,9 @@ struct model_keys {
     uint32_t chat_template; /* as in worker/text/chat.h */
     uint64_t graphs_memory;
     bool timing;
-    char kernels[256];                      /* CUDA: op=name,... */
-    char cuda_libs[1024], cuda_tuned[1024]; /* a folder, a file; empty: where they are looked for */
+    char kernels[256]; /* CUDA: op=name,... */
+    char cuda_libs[1024],
+        cuda_tuning_file[1024]; /* a folder, a file; empty: where they are looked for */
 };
 
 extern const struct opt model_opts[];

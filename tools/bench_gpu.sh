@@ -74,7 +74,7 @@ for part in $parts; do
         timeout -k 5 120 "$root/bench/bench_load" "$checkpoint" cuda || failed=1
       rm -rf "$checkpoint" ;;
     rows)
-      timeout -k 5 60 "$root/tests/gpu/test_rows" --device cuda >"$trace" 2>&1 &&
+      timeout -k 5 60 "$root/tests/gpu/test_step_inputs" --device cuda >"$trace" 2>&1 &&
         timeout -k 5 60 "$root/bench/bench_rows" || {
         failed=1
         tail -n 20 "$trace"

@@ -197,7 +197,7 @@ make_kv(struct worker *w, struct err *e)
                   old <= c->arena_bytes / 16 * 17);
 
     if (n->old_kv.fd >= 0 && suits &&
-        gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
+        gpu_ops(n->gpu)->mem.arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
         n->old_kv.fd = -1;
         memcpy(n->kv_id, n->old_kv_id, sizeof n->kv_id);
         c->arena_bytes = old;
@@ -206,7 +206,7 @@ make_kv(struct worker *w, struct err *e)
     if (n->old_kv.fd >= 0) close(n->old_kv.fd);
     n->old_kv.fd = -1;
     TRY(legacy_number(n->kv_id, e));
-    return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
+    return gpu_ops(n->gpu)->mem.arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
 }
 
 /* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
@@ -315,7 +315,7 @@ device_options(const struct worker *w)
         .device = keys_device(k),
         .isa = k->isa,
         .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
-        .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
+        .tuning_file = k->cuda_tuning_file[0] ? k->cuda_tuning_file : NULL,
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
         .timing = k->timing,
@@ -669,9 +669,9 @@ start_no_tuning(const struct worker *w)
         return "a model on several ranks is not tuned: what each of them computes for itself, such "
                "as which experts a token goes to, must have the same bits in all";
     if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
-    if (!w->keys.cuda_tuned[0])
+    if (!w->keys.cuda_tuning_file[0])
         return "there is no file to keep the results in: name one with this model's key "
-               "cuda.tuned, "
+               "cuda.tuning_file, "
                "then `laganctl daemon reexec`";
     if (w->keys.numerics == NUMERICS_INVARIANT)
         return "numerics is invariant here: bits may not change while it serves";
@@ -796,8 +796,8 @@ start_free(struct engine *n)
 {
     if (n->exec) exec_close(n->exec);
     scheduler_free(n->sched);
-    if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
-    if (n->host.base) gpu_ops(n->gpu)->host_close(n->gpu, &n->host);
+    if (n->kv_arena.base) gpu_ops(n->gpu)->mem.arena_drop(n->gpu, &n->kv_arena);
+    if (n->host.base) gpu_ops(n->gpu)->mem.host_close(n->gpu, &n->host);
     legacy_close(n);
     free(n->kv_memory);
     tokenizer_close(n->tokenizer);

@@ -81,7 +81,7 @@ take_over(struct engine *n)
 static int
 map(struct engine *n, uint32_t want, struct err *e)
 {
-    while (n->host.n_mapped < want) TRY(gpu_ops(n->gpu)->host_map(n->gpu, &n->host, e));
+    while (n->host.n_mapped < want) TRY(gpu_ops(n->gpu)->mem.host_map(n->gpu, &n->host, e));
     return MAPPED;
 }
 
@@ -91,7 +91,8 @@ make(struct engine *n, uint32_t want, struct err *e)
     const struct gpu_ops *op = gpu_ops(n->gpu);
     int r = 0;
 
-    for (uint32_t i = 0; i < n->host.n && r == 0; i++) r = op->host_make(n->gpu, &n->host, i, e);
+    for (uint32_t i = 0; i < n->host.n && r == 0; i++)
+        r = op->mem.host_make(n->gpu, &n->host, i, e);
     if (r == 0) r = map(n, want, e);
     return r < 0 ? err_while(e, r, "kv.host_memory") : MADE;
 }
@@ -101,9 +102,9 @@ replace(struct engine *n, uint32_t want, struct err *e)
 {
     const struct gpu_ops *op = gpu_ops(n->gpu);
 
-    op->host_close(n->gpu, &n->host);
+    op->mem.host_close(n->gpu, &n->host);
     memset(n->old_host_id, 0, sizeof n->old_host_id);
-    TRY(op->host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
+    TRY(op->mem.host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
     return make(n, want, e);
 }
 
@@ -119,7 +120,7 @@ tier_open(struct worker *w, struct err *e)
         drop_old(n);
         return 0;
     }
-    TRY(gpu_ops(n->gpu)->host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
+    TRY(gpu_ops(n->gpu)->mem.host_open(n->gpu, n->kv_config.host_bytes, &n->host, e));
     want = group ? n->host.n : 1;
     if (!take_over(n)) {
         drop_old(n);

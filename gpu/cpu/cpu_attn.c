@@ -24,7 +24,7 @@ enum { TILE = 64 };
 
 struct attend_args {
     struct attend a;
-    struct rows r;
+    struct step_tokens r;
 };
 
 /* The row's state between tiles; acc is [head_dim] in the thread's room. */
@@ -41,7 +41,7 @@ struct tile {
 
 /* Whether a row sees key j of its run's own: the mask's word on it. */
 static bool
-unmasked(const struct attend *a, const struct run *run, uint32_t row, uint32_t j)
+unmasked(const struct attend *a, const struct segment *run, uint32_t row, uint32_t j)
 {
     uint32_t own = j - (uint32_t)run->first_pos;
 
@@ -51,7 +51,7 @@ unmasked(const struct attend *a, const struct run *run, uint32_t row, uint32_t j
 }
 
 static void
-find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t row,
+find_tile(struct tile *t, const struct attend *a, const struct segment *run, uint32_t row,
           uint32_t kv_head, uint32_t first, uint32_t end, uint32_t window)
 {
     t->n = 0;
@@ -160,7 +160,8 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
 
 /* The keys a row sees: [*first, *end), and those below a->kept. */
 static void
-visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *first, uint32_t *end)
+visible(const struct attend *a, const struct segment *run, uint32_t pos, uint32_t *first,
+        uint32_t *end)
 {
     uint32_t low = 0, high = run->kv_len;
 
@@ -176,8 +177,8 @@ visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *f
 
 /* Heads [head, head + n) of one row; they share a K/V head. */
 static void
-attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t n,
-             float *room)
+attend_heads(const struct attend *a, const struct segment *run, uint32_t row, uint32_t head,
+             uint32_t n, float *room)
 {
     uint32_t d = a->head_dim, pos = (uint32_t)run->first_pos + (row - run->first_row);
     uint32_t kv_head = head / (a->n_heads / a->n_kv_heads), first, end;
@@ -232,7 +233,7 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
     for (uint32_t i = 0; i < g->r.n_runs; i++) rows += g->r.run[i].n_rows;
     cpu_share(rows * a->n_heads, part, parts, &first, &end); /* pairs (row, head), head by head */
     for (uint32_t i = 0; i < g->r.n_runs; i++) {
-        const struct run *run = &g->r.run[i];
+        const struct segment *run = &g->r.run[i];
         uint32_t last = before + run->n_rows * a->n_heads, stop = MIN(end, last);
 
         for (uint32_t at = MAX(first, before), n; at < stop; at += n) {
@@ -250,7 +251,7 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
 #ifdef CPU_OPS
 
 int
-cpu_attend(struct lane *l, const struct attend *a, struct rows r)
+cpu_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     struct attend_args g = { *a, r };
 

@@ -147,7 +147,7 @@ run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
 }
 
 int
-cpu_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+cpu_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     struct rows_args a = { y, x, which };
     size_t bytes = dtype_bytes(x.dtype, x.dim[1]) * y.dim[0];
@@ -176,7 +176,7 @@ run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
 }
 
 int
-cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
+cpu_update_tables(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
 {
     struct edit_args a = { t, edit, n };
 
@@ -184,7 +184,7 @@ cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_
 }
 
 struct tokens_args {
-    struct rows r;
+    struct step_tokens r;
     const int32_t *last;
 };
 
@@ -199,7 +199,7 @@ run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
 }
 
 int
-cpu_tokens(struct lane *l, struct rows r, const int32_t *last)
+cpu_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
     struct tokens_args a = { r, last };
 
@@ -208,8 +208,8 @@ cpu_tokens(struct lane *l, struct rows r, const int32_t *last)
 
 struct see_args {
     uint32_t *seen;
-    struct rows r;
-    const struct run *run;
+    struct step_tokens r;
+    const struct segment *run;
     uint32_t seen_words, n_runs;
 };
 
@@ -220,7 +220,7 @@ run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void 
 
     (void)part, (void)parts, (void)isa, (void)room;
     for (uint32_t i = 0; i < a->n_runs; i++) {
-        const struct run *run = &a->run[i];
+        const struct segment *run = &a->run[i];
         uint32_t *seen;
 
         if (run->seat == SEAT_NONE) continue;
@@ -235,8 +235,8 @@ run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void 
 }
 
 int
-cpu_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
-        uint32_t n_runs)
+cpu_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+                const struct segment *run, uint32_t n_runs)
 {
     struct see_args a = { seen, r, run, seen_words, n_runs };
 

@@ -7,7 +7,7 @@ CPU_LOOP(rope_store);
 
 struct rope_args {
     struct rope_store s;
-    struct rows r;
+    struct step_tokens r;
 };
 
 /* Element i with i + rot / 2, by the angle whose cosines and sines lie in cs; y may be x. */
@@ -106,7 +106,7 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
 enum { ROPE_PART = 8 << 10 }; /* elements that are worth another thread */
 
 int
-cpu_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+cpu_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)
 {
     struct rope_args a = { *s, r };
     uint64_t work = (uint64_t)r.n_rows * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;

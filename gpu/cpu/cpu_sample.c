@@ -13,7 +13,7 @@
  * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
  * them; there all of them stay. A NaN is never chosen.
  */
-#include "gpu/cpu/cpu_group.h"
+#include "gpu/cpu/cpu_collective.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/philox.h"

@@ -34,11 +34,12 @@ open_kv(struct hand *h, struct err *e)
         h->at[g] = bytes;
         bytes += HAND_SEATS * k->max_entries * kv_block_bytes(k);
     }
-    if (gpu_ops(h->gpu)->arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0) fail_msg("%s", e->text);
-    if (gpu_ops(h->gpu)->host_open(h->gpu, HAND_HOST, &h->host, e) < 0) fail_msg("%s", e->text);
+    if (gpu_ops(h->gpu)->mem.arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0)
+        fail_msg("%s", e->text);
+    if (gpu_ops(h->gpu)->mem.host_open(h->gpu, HAND_HOST, &h->host, e) < 0) fail_msg("%s", e->text);
     for (uint32_t i = 0; i < h->host.n; i++)
-        if (gpu_ops(h->gpu)->host_make(h->gpu, &h->host, i, e) < 0 ||
-            gpu_ops(h->gpu)->host_map(h->gpu, &h->host, e) < 0)
+        if (gpu_ops(h->gpu)->mem.host_make(h->gpu, &h->host, i, e) < 0 ||
+            gpu_ops(h->gpu)->mem.host_map(h->gpu, &h->host, e) < 0)
             fail_msg("%s", e->text);
 }
 
@@ -119,8 +120,8 @@ hand_close(struct hand *h)
     void *const parts[] = { b->token, b->pos, b->run, b->encode, b->edit, b->copy, b->wait };
 
     exec_close(h->x);
-    gpu_ops(h->gpu)->arena_drop(h->gpu, &h->arena);
-    gpu_ops(h->gpu)->host_close(h->gpu, &h->host);
+    gpu_ops(h->gpu)->mem.arena_drop(h->gpu, &h->arena);
+    gpu_ops(h->gpu)->mem.host_close(h->gpu, &h->host);
     model_close(h->m);
     gpu_close(h->gpu);
     for (unsigned i = 0; i < ARRAY_LEN(parts); i++) free(parts[i]);

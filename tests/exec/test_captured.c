@@ -85,10 +85,10 @@ static void
 captures(struct gpu *g)
 {
     g->graphs = true;
-    g->checked.graph_begin = graph_begin;
-    g->checked.graph_end = graph_end;
-    g->checked.graph_run = graph_run;
-    g->checked.graph_drop = graph_drop;
+    g->checked.graph.begin = graph_begin;
+    g->checked.graph.end = graph_end;
+    g->checked.graph.run = graph_run;
+    g->checked.graph.drop = graph_drop;
     n_captured = n_replayed = n_dropped = 0;
 }
 
@@ -167,19 +167,19 @@ static const struct arch *family;
 static unsigned n_joined, n_steps;
 static struct {
     uint32_t n, longest;
-    struct run run[64];
+    struct segment run[64];
 } joined[400];
 
 static int
 forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct rows *c = &s->cross;
+    const struct step_tokens *c = &s->cross;
 
     n_joined += c->n_runs < s->rows.n_runs;
     assert_true(n_steps < ARRAY_LEN(joined) && c->n_runs <= ARRAY_LEN(joined->run));
     joined[n_steps].n = c->n_runs;
     joined[n_steps].longest = c->longest;
-    TRY(m->op->get(s->lane, joined[n_steps++].run, c->run, c->n_runs * sizeof *c->run));
+    TRY(m->op->mem.get(s->lane, joined[n_steps++].run, c->run, c->n_runs * sizeof *c->run));
     return family->forward(m, s, first, n);
 }
 
@@ -356,7 +356,7 @@ tunes(struct gpu *g)
 {
     captures(g);
     tuner = *g->device;
-    tuner.tune = tune;
+    tuner.lane.tune = tune;
     g->device = &tuner;
 }
 

@@ -313,11 +313,11 @@ static void
 act_in_a_group(struct gpu *g)
 {
     group = *g->device;
-    behind = group.lane_after;
-    done = group.lane_done;
-    group.lane_after = wait_and_count;
-    group.lane_done = done_unless_held;
-    group.all_reduce = no_sum;
+    behind = group.lane.after;
+    done = group.lane.done;
+    group.lane.after = wait_and_count;
+    group.lane.done = done_unless_held;
+    group.collective.all_reduce = no_sum;
     group.residual = no_residual;
     g->device = &group;
 }
@@ -403,8 +403,8 @@ static void
 counts_copies(struct gpu *g)
 {
     counter = *g->device;
-    copies = counter.copy_blocks;
-    counter.copy_blocks = copy_and_count;
+    copies = counter.mem.copy_blocks;
+    counter.mem.copy_blocks = copy_and_count;
     g->device = &counter;
     n_launches = 0;
 }
@@ -668,7 +668,7 @@ a_result_stays_through_one_more_start(void **state)
 static const struct arch *real;
 static struct look {
     uint32_t n_single, n_runs;
-    struct run run[HAND_SEATS];
+    struct segment run[HAND_SEATS];
 } look[64];
 static unsigned n_looks;
 
@@ -682,7 +682,7 @@ forward_looking(const struct model *m, struct step *s, uint32_t first, uint32_t 
     k->n_single = s->rows.n_single;
     k->n_runs = s->rows.n_runs;
     assert_int_equal(s->cross.n_single, s->rows.n_single);
-    TRY(m->op->get(s->lane, k->run, s->rows.run, k->n_runs * sizeof *k->run));
+    TRY(m->op->mem.get(s->lane, k->run, s->rows.run, k->n_runs * sizeof *k->run));
     return real->forward(m, s, first, n);
 }
 

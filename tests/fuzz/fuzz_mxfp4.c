@@ -109,16 +109,16 @@ checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 /* What gpu.c has: it would bring the devices with it. */
 static const struct gpu_ops ops = {
     .name = "cpu",
-    .arena_make = arena_make,
-    .arena_drop = arena_drop,
-    .host_pin = pin,
-    .host_unpin = unpin,
-    .lane_open = lane_open,
-    .lane_close = lane_close,
-    .lane_mark = lane_mark,
-    .put = put,
-    .get = get,
-    .checksum = checksum,
+    .mem.arena_make = arena_make,
+    .mem.arena_drop = arena_drop,
+    .mem.host_pin = pin,
+    .mem.host_unpin = unpin,
+    .lane.open = lane_open,
+    .lane.close = lane_close,
+    .lane.mark = lane_mark,
+    .mem.put = put,
+    .mem.get = get,
+    .mem.checksum = checksum,
 };
 
 const struct gpu_ops *

@@ -145,7 +145,7 @@ make_arena(const char *name, uint64_t bytes, struct arena *ret)
     if (plain) {
         assert_int_equal(plain_call("cuMemAlloc_v2", &p, bytes), 0);
         *ret = (struct arena){ .base = (void *)(uintptr_t)p, .bytes = bytes, .fd = -1 };
-    } else if (gpu_ops(one.gpu)->arena_make(one.gpu, name, bytes, ret, &e) < 0) {
+    } else if (gpu_ops(one.gpu)->mem.arena_make(one.gpu, name, bytes, ret, &e) < 0) {
         fail_msg("%s", e.text);
     }
 }
@@ -159,7 +159,7 @@ drop_arena(struct arena *a)
     if (plain)
         plain_call("cuMemFree_v2", &p, 0);
     else
-        gpu_ops(one.gpu)->arena_drop(one.gpu, a);
+        gpu_ops(one.gpu)->mem.arena_drop(one.gpu, a);
     a->base = NULL;
 }
 
@@ -170,7 +170,8 @@ pinned(size_t bytes, bool pin)
                    -1, 0);
 
     assert_true(p != MAP_FAILED);
-    if (pin && gpu_ops(one.gpu)->host_pin(one.gpu, p, bytes) < 0) fail_msg("%s", gpu_why(one.gpu));
+    if (pin && gpu_ops(one.gpu)->mem.host_pin(one.gpu, p, bytes) < 0)
+        fail_msg("%s", gpu_why(one.gpu));
     return p;
 }
 
@@ -182,8 +183,8 @@ open_shared(void)
 
     if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(one.gpu);
-    if (op->lane_open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
-    if (lane_units && op->lane_part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
+    if (op->lane.open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
+    if (lane_units && op->lane.part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
@@ -199,7 +200,7 @@ close_shared(void)
 {
     const struct gpu_ops *op = gpu_ops(one.gpu);
 
-    op->lane_close(one.lane);
+    op->lane.close(one.lane);
     drop_arena(&one.arena);
     drop_arena(&one.bulk);
     gpu_close(one.gpu);
@@ -211,7 +212,7 @@ rig_begin(void **state)
 {
     (void)state;
     one.n_open = 0;
-    if (one.gpu && gpu_ops(one.gpu)->lane_error(one.lane) < 0) close_shared();
+    if (one.gpu && gpu_ops(one.gpu)->lane.error(one.lane) < 0) close_shared();
     return 0;
 }
 
@@ -250,7 +251,7 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
     o.isa = isa;
     if (gpu_open(&r->gpu, &o, &e) < 0) fail_msg("%s", e.text);
     r->op = gpu_ops(r->gpu);
-    if (r->op->lane_open(r->gpu, threads, &r->lane, &e) < 0) fail_msg("%s", e.text);
+    if (r->op->lane.open(r->gpu, threads, &r->lane, &e) < 0) fail_msg("%s", e.text);
 }
 
 void
@@ -263,9 +264,9 @@ void
 rig_close(struct rig *r)
 {
     if (rig_cuda()) {
-        if (--one.n_open == 0 && r->op->lane_error(r->lane) < 0) close_shared();
+        if (--one.n_open == 0 && r->op->lane.error(r->lane) < 0) close_shared();
     } else {
-        r->op->lane_close(r->lane);
+        r->op->lane.close(r->lane);
         gpu_close(r->gpu);
     }
     for (unsigned i = 0; i < r->n_owned; i++) free(r->owned[i]);
@@ -275,10 +276,10 @@ rig_close(struct rig *r)
 static void
 wait_for_fd(struct rig *r)
 {
-    struct pollfd p = { .fd = r->op->lane_fd(r->lane), .events = POLLIN };
+    struct pollfd p = { .fd = r->op->lane.fd(r->lane), .events = POLLIN };
 
-    assert_int_equal(r->op->lane_mark(r->lane, ++r->step), 0);
-    while (r->op->lane_done(r->lane) < r->step) {
+    assert_int_equal(r->op->lane.mark(r->lane, ++r->step), 0);
+    while (r->op->lane.done(r->lane) < r->step) {
         uint64_t n;
 
         assert_true(poll(&p, 1, 60000) == 1);
@@ -293,9 +294,9 @@ wait_polling(struct rig *r)
 
     one.step = MAX(one.step, r->step) + 1;
     r->step = one.step;
-    if (r->op->lane_mark(r->lane, one.step) < 0) fail_msg("%s", gpu_why(r->gpu));
-    while (r->op->lane_done(r->lane) < one.step) {
-        if (r->op->lane_error(r->lane) < 0) return;
+    if (r->op->lane.mark(r->lane, one.step) < 0) fail_msg("%s", gpu_why(r->gpu));
+    while (r->op->lane.done(r->lane) < one.step) {
+        if (r->op->lane.error(r->lane) < 0) return;
         if (clock_now() > until) {
             fprintf(stderr, "the device is still busy after a minute\n");
             _exit(124); /* nothing that is queued behind it would end either */
@@ -312,8 +313,8 @@ rig_send(struct rig *r)
         struct piece *p = &one.piece[i];
 
         if (!p->dirty) continue;
-        if (r->op->put(r->lane, (char *)one.arena.base + p->first, one.twin + p->first,
-                       p->next - p->first) < 0)
+        if (r->op->mem.put(r->lane, (char *)one.arena.base + p->first, one.twin + p->first,
+                           p->next - p->first) < 0)
             fail_msg("%s", gpu_why(r->gpu));
         p->dirty = false;
         sent = true;
@@ -358,8 +359,8 @@ fetch(struct piece *p)
     struct rig r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
 
     p->stale = false;
-    if (r.op->get(r.lane, one.twin + p->first, (char *)one.arena.base + p->first,
-                  p->next - p->first) < 0)
+    if (r.op->mem.get(r.lane, one.twin + p->first, (char *)one.arena.base + p->first,
+                      p->next - p->first) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     wait_polling(&r);
     for (uint64_t j = p->end; j < p->next; j++)
@@ -387,8 +388,8 @@ static void
 poison(struct rig *r, uint64_t first, uint64_t end)
 {
     for (uint64_t at = first; at < end; at += POISON)
-        if (r->op->put(r->lane, (char *)one.arena.base + at, one.poison,
-                       MIN(end - at, (uint64_t)POISON)) < 0)
+        if (r->op->mem.put(r->lane, (char *)one.arena.base + at, one.poison,
+                           MIN(end - at, (uint64_t)POISON)) < 0)
             fail_msg("%s", gpu_why(r->gpu));
 }
 

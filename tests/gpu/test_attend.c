@@ -1,7 +1,7 @@
-/* test_attend.c - attend() and rope_store() against naive.h as test_ops.c has the other ops: random shapes,
+/* test_attend.c - attend() and rope_store() against ref_attend.h as test_ops.c has the other ops: random shapes,
  * odd strides, a cache and outputs poisoned with NaN first.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"
@@ -70,7 +70,8 @@ rope_store_norms_rotates_and_stores(void **state)
         if (stores) s.kv = p.view;
         rig_send(&r);
         assert_int_equal(
-            r.op->rope_store(r.lane, &s, (struct rows){ .n_rows = rows, .pos = pos, .seat = seat }),
+            r.op->rope_store(r.lane, &s,
+                             (struct step_tokens){ .n_rows = rows, .pos = pos, .seat = seat }),
             0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
@@ -100,7 +101,7 @@ rope_store_norms_rotates_and_stores(void **state)
                     }
                     if (is_k && stores) {
                         if (whose == SEAT_NONE) continue;
-                        got = naive_kv(&p.view, 0, whose, here, head, e);
+                        got = ref_kv(&p.view, 0, whose, here, head, e);
                         assert_true(at(k, i, head * d + e) == at(k_old, i, head * d + e));
                     } else {
                         got = at(is_k ? k : q, i, head * d + e);
@@ -108,7 +109,7 @@ rope_store_norms_rotates_and_stores(void **state)
                     near_steps(got, want, size, is_k && stores ? p.view.dtype : r.act,
                                rotates ? size : 0);
                     if (is_k && stores) {
-                        got = naive_kv(&p.view, 1, whose, here, head, e);
+                        got = ref_kv(&p.view, 1, whose, here, head, e);
                         want = at(s.v, i, head * d + e);
                         if (v_norm) {
                             double squares = 0;
@@ -129,7 +130,8 @@ static const uint32_t fast_dim[] = { 64, 128, 256 };
 
 /* A tree of drafts: every row sees itself and some of the rows before it. */
 static void
-some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_runs, uint32_t rows)
+some_mask(struct rig *r, struct attend *a, const struct segment *run, uint32_t n_runs,
+          uint32_t rows)
 {
     uint32_t *bits;
 
@@ -148,13 +150,13 @@ some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_run
 
 /* The runs as a graph has them: some of no rows among them. to has room for three of those a run, and three more. */
 static uint32_t
-with_empty_runs(const struct run *run, uint32_t n, struct run *to, uint32_t *n_single)
+with_empty_runs(const struct segment *run, uint32_t n, struct segment *to, uint32_t *n_single)
 {
     uint32_t single = *n_single, k = 0;
 
     for (uint32_t i = 0; i <= n; i++) {
         for (uint32_t empty = test_below(4); empty; empty--)
-            to[k++] = (struct run){ .seat = SEAT_NONE };
+            to[k++] = (struct segment){ .seat = SEAT_NONE };
         if (i == single) *n_single = k;
         if (i < n) to[k++] = run[i];
     }
@@ -173,20 +175,20 @@ own_keys(struct rig *r, struct attend *a, uint32_t rows, uint32_t pad)
 
 /* What has been queued is complete for what comes: so attend() may take its cache as settled. */
 static void
-settle(struct rig *r, struct attend *a, const struct rows *step)
+settle(struct rig *r, struct attend *a, const struct step_tokens *step)
 {
-    struct rows some = *step;
+    struct step_tokens some = *step;
 
     a->settled = true;
     some.token = rig_bytes(r, step->n_rows * sizeof *some.token);
     memset(HOST(some.token), 0, step->n_rows * sizeof *some.token);
     rig_send(r);
-    assert_int_equal(r->op->tokens(r->lane, some, some.token), 0);
+    assert_int_equal(r->op->step.resolve_tokens(r->lane, some, some.token), 0);
 }
 
 /* What attend() has stored of a row: those keys and values as the cache's type has them. */
 static void
-check_stored(const struct attend *a, const struct run *run, uint32_t row, uint32_t e)
+check_stored(const struct attend *a, const struct segment *run, uint32_t row, uint32_t e)
 {
     uint32_t pos = (uint32_t)run->first_pos + row - run->first_row;
 
@@ -194,13 +196,13 @@ check_stored(const struct attend *a, const struct run *run, uint32_t row, uint32
         for (uint32_t part = 0; part < a->kv.n_parts; part++) {
             double want = at(part ? a->v : a->k, row, h * a->head_dim + e);
 
-            near(naive_kv(&a->kv, part, run->seat, pos, h, e), want, fabs(want), a->kv.dtype);
+            near(ref_kv(&a->kv, part, run->seat, pos, h, e), want, fabs(want), a->kv.dtype);
         }
 }
 
 /* The same once more: whoever of a GPU's blocks comes last, the bits are the same. */
 static void
-attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct rows step)
+attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct step_tokens step)
 {
     struct attend again = *a;
 
@@ -224,13 +226,13 @@ attend_is_softmax_over_the_visible_keys(void **state)
         uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
         uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
         uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
-        struct run run[SEATS] = { { 0 } }, all[4 * SEATS + 3] = { { 0 } };
+        struct segment run[SEATS] = { { 0 } }, all[4 * SEATS + 3] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = {
             .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
         };
-        struct rows step = { .n_runs = SEATS };
+        struct step_tokens step = { .n_runs = SEATS };
         struct tensor again;
         bool stores = false;
         float *sinks, *bias;
@@ -297,7 +299,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
             for (uint32_t l = 0; l < (whole ? 4 : 30); l++) {
                 uint32_t row = run[i].first_row + test_below(run[i].n_rows);
                 uint32_t head = test_below(n_heads), e = test_below(d);
-                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+                double size, want = ref_attend(&a, &run[i], row, head, e, &size);
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
                 if (stores) check_stored(&a, &run[i], row, e);
@@ -318,11 +320,11 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
         uint32_t d = rig_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
-        struct run run[MOST] = { { 0 } };
+        struct segment run[MOST] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
-        struct rows step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
+        struct step_tokens step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
         struct tensor again;
         bool stores;
         float *sinks, *bias;
@@ -350,7 +352,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         for (uint32_t i = 0; i < seqs; i++) {
             uint32_t keys = test_below(4) ? between(1, far) : between(1, 40);
 
-            run[i] = (struct run){ i, i, 1, (int32_t)keys - 1, keys };
+            run[i] = (struct segment){ i, i, 1, (int32_t)keys - 1, keys };
             if (!a.causal && test_below(4) == 0) run[i].kv_len = keys = 0;
             rig_fill_kv(&p, i, 0, keys - stores);
             if (i && test_below(8) == 0) run[i].seat = SEAT_NONE;
@@ -374,7 +376,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
                 assert_true(isnan(got)); /* as it was before */
                 continue;
             }
-            want = naive_attend(&a, &run[i], i, head, e, &size);
+            want = ref_attend(&a, &run[i], i, head, e, &size);
             near_steps(got, want, 8, r.act, size);
             if (stores) check_stored(&a, &run[i], i, e);
         }
@@ -394,11 +396,11 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 3000 / seqs + 20, rows = 0;
         uint32_t group = test_below(4) ? 1 : 2, n_kv = between(1, 3), n_heads = n_kv * group;
         uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
-        struct run run[MOST] = { { 0 } };
+        struct segment run[MOST] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
-        struct rows step = { .n_runs = seqs, .longest = 8 };
+        struct step_tokens step = { .n_runs = seqs, .longest = 8 };
         float *sinks;
         int32_t *pos;
         uint32_t *seat;
@@ -406,7 +408,8 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         for (uint32_t i = 0; i < seqs; i++) {
             uint32_t keys = test_below(4) ? between(1, far) : test_below(40);
 
-            run[i] = (struct run){ i, rows, i && test_below(8) == 0 ? 0 : between(1, 8), 3, keys };
+            run[i] = (struct segment){ i, rows, i && test_below(8) == 0 ? 0 : between(1, 8), 3,
+                                       keys };
             if (run[i].n_rows == 0) run[i].seat = SEAT_NONE;
             rows += run[i].n_rows;
         }
@@ -441,7 +444,7 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
             for (uint32_t l = 0; l < 3 * run[i].n_rows; l++) {
                 uint32_t row = run[i].first_row + l % run[i].n_rows;
                 uint32_t head = test_below(n_heads), e = test_below(d);
-                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+                double size, want = ref_attend(&a, &run[i], row, head, e, &size);
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
             }
@@ -459,9 +462,9 @@ generation_reads_what_the_steps_before_it_stored(void **state)
     for (int n = 0; n < rig_rounds(6); n++) {
         uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
         uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
-        struct run run[ALL][MOST] = { { { 0 } } };
+        struct segment run[ALL][MOST] = { { { 0 } } };
         struct attend a[ALL];
-        struct rows step[ALL];
+        struct step_tokens step[ALL];
         struct tensor q, k, v, out;
         struct rig r;
         struct paged p;
@@ -481,15 +484,15 @@ generation_reads_what_the_steps_before_it_stored(void **state)
             for (uint32_t s = 0; s < seqs; s++) {
                 HOST(pos)[s] = (int32_t)at;
                 HOST(seat)[s] = s;
-                run[i][s] = (struct run){ s, s, 1, (int32_t)at, at + 1 };
+                run[i][s] = (struct segment){ s, s, 1, (int32_t)at, at + 1 };
             }
-            step[i] = (struct rows){ .n_rows = seqs,
-                                     .n_runs = seqs,
-                                     .n_single = seqs,
-                                     .token = token,
-                                     .pos = pos,
-                                     .seat = seat,
-                                     .run = rig_copy(&r, run[i], sizeof run[i]) };
+            step[i] = (struct step_tokens){ .n_rows = seqs,
+                                            .n_runs = seqs,
+                                            .n_single = seqs,
+                                            .token = token,
+                                            .pos = pos,
+                                            .seat = seat,
+                                            .run = rig_copy(&r, run[i], sizeof run[i]) };
             a[i] = (struct attend){ .out = tensor_rows(out, i * seqs, seqs),
                                     .q = tensor_rows(q, i * seqs, seqs),
                                     .k = tensor_rows(k, i * seqs, seqs),
@@ -504,7 +507,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
         }
         rig_send(&r);
         for (uint32_t i = 0; i < ALL; i++) {
-            assert_int_equal(r.op->tokens(r.lane, step[i], step[i].token), 0);
+            assert_int_equal(r.op->step.resolve_tokens(r.lane, step[i], step[i].token), 0);
             assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
         }
         rig_wait(&r);
@@ -512,7 +515,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
             uint32_t i = STEPS + test_below(STEPS), s = test_below(seqs),
                      head = test_below(n_heads);
             uint32_t e = test_below(d);
-            double size, want = naive_attend(&a[i], &run[i][s], s, head, e, &size);
+            double size, want = ref_attend(&a[i], &run[i][s], s, head, e, &size);
 
             near_steps(at(a[i].out, s, head * d + e), want, 8, r.act, size);
             check_stored(&a[i], &run[i][s], s, e);
@@ -531,7 +534,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
 
     (void)state;
     for (int round = 0; round < 3; round++) {
-        struct run run[ROWS];
+        struct segment run[ROWS];
         struct rig r;
         struct paged p;
         struct tensor q, k, v;
@@ -539,7 +542,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
             .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES, .scale = 1, .causal = true
         };
         struct rope_store s = { .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES };
-        struct rows step = { .n_rows = ROWS, .n_runs = ROWS, .n_single = ROWS };
+        struct step_tokens step = { .n_rows = ROWS, .n_runs = ROWS, .n_single = ROWS };
         int32_t *pos;
         uint32_t *seat;
 
@@ -553,7 +556,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         for (uint32_t i = 0; i < ROWS; i++) {
             HOST(pos)[i] = 0;
             HOST(seat)[i] = i;
-            run[i] = (struct run){ i, i, 1, 0, 1 };
+            run[i] = (struct segment){ i, i, 1, 0, 1 };
         }
         for (uint32_t b = 0; b < CODES; b++) {
             float f = float_of_e4m3((uint8_t)b),
@@ -577,7 +580,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t e = 0; e < CODES; e++) {
                 float x = (float)at(k, i, e), want = float_of_e4m3(e4m3_of_float(x));
-                float got = (float)naive_kv(&p.view, 0, i, 0, 0, e);
+                float got = (float)ref_kv(&p.view, 0, i, 0, 0, e);
 
                 if (bits_of_float(got) != bits_of_float(want) && !(isnan(got) && isnan(want)))
                     fail_msg("%.9g is kept as %.9g, not %.9g", (double)x, (double)got,

@@ -112,8 +112,12 @@ do_rms(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first
 static void
 do_layer(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
-    assert_int_equal(r->op->layer_norm(r->lane, tensor_rows(out, first, n),
-                                       tensor_rows(in[0], first, n), in[1], in[2], 1e-5f),
+    assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = tensor_rows(in[3], first, n),
+                                                                  .y = tensor_rows(out, first, n),
+                                                                  .y_norm = in[1],
+                                                                  .y_bias = in[2],
+                                                                  .eps = 1e-5f,
+                                                                  .norm = RESIDUAL_LAYER }),
                      0);
 }
 
@@ -124,12 +128,13 @@ norms_give_a_row_the_same_bits_in_any_batch(void **state)
     for (uint32_t n = 1; n < 200; n += 1 + test_below(30)) {
         uint32_t d = whole() ? 64 * (1 + n % 60) : n;
         struct rig r;
-        struct tensor in[3];
+        struct tensor in[4];
 
         rig_open(&r, "scalar", 1);
         in[0] = rig_tensor(&r, r.act, 300, d, d, 5);
         in[1] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, 1, d, d, 1);
         in[2] = rig_tensor(&r, DT_F32, 1, d, d, 1);
+        in[3] = rig_tensor(&r, DT_F32, 300, d, d, 5);
         same_in_every_manner("rms_norm", do_rms, in, r.act, 300, d);
         same_in_every_manner("layer_norm", do_layer, in, r.act, 300, d);
         rig_close(&r);
@@ -161,7 +166,7 @@ do_scale(struct rig *r, const struct tensor *in, struct tensor out, uint32_t fir
     struct tensor y = tensor_rows(out, first, n);
 
     assert_true(n <= 8);
-    assert_int_equal(r->op->rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
     assert_int_equal(r->op->scale(r->lane, y, 1.7f, 30), 0);
     assert_int_equal(r->op->add(r->lane, y, tensor_rows(in[0], first, n)), 0);
 }
@@ -220,7 +225,7 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     y.dtype = r->act; /* in the room of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
     a.y = y;
-    assert_int_equal(r->op->rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
     if (fused) {
         assert_int_equal(r->op->residual(r->lane, &a), 0);
         return;
@@ -230,9 +235,13 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     if (which_norm == RESIDUAL_RMS)
         assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
     else
-        assert_int_equal(r->op->layer_norm(r->lane, y, x, in[3], in[2], 1e-6f), 0);
-    if (which_norm == RESIDUAL_POST)
-        assert_int_equal(r->op->layer_norm(r->lane, x, x, in[3], in[2], 1e-6f), 0);
+        assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = x,
+                                                                      .y = y,
+                                                                      .y_norm = in[3],
+                                                                      .y_bias = in[2],
+                                                                      .eps = 1e-6f,
+                                                                      .norm = which_norm }),
+                         0);
 }
 
 static void
@@ -337,7 +346,7 @@ static void
 do_fill(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     (void)in, (void)n;
-    if (first == 0) assert_int_equal(r->op->fill_random(r->lane, out, 9, 0, 0, 1), 0);
+    if (first == 0) assert_int_equal(r->op->mem.fill_random(r->lane, out, 9, 0, 0, 1), 0);
 }
 
 static void
@@ -352,8 +361,8 @@ a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
     all = rig_empty(&r, DT_F32, ROWS, COLS, COLS);
     part = rig_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, all, 7, 0, 0, 1), 0);
-    assert_int_equal(r.op->fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, all, 7, 0, 0, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
     rig_wait(&r);
     assert_true(same_bits(tensor_cols(tensor_rows(all, ROW, ROWS - ROW), COL, COLS - COL), part));
     rig_close(&r);
@@ -393,7 +402,7 @@ struct sequences {
 
 /* One step: rows of several seats, with the ones before already in the cache. */
 static void
-step(struct rig *r, const struct sequences *s, struct paged *p, const struct run *run,
+step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *run,
      uint32_t n_runs, struct tensor *out)
 {
     uint32_t n = run[n_runs - 1].first_row + run[n_runs - 1].n_rows, qc = HEADS * dim,
@@ -403,11 +412,11 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
                   v = rig_output(r, n, kc, kc), o = rig_output(r, n, qc, qc);
     int32_t *pos = rig_bytes(r, n * sizeof *pos);
     uint32_t *seat = rig_bytes(r, n * sizeof *seat);
-    struct rows rows = { .n_rows = n,
-                         .n_runs = n_runs,
-                         .pos = pos,
-                         .seat = seat,
-                         .run = rig_copy(r, run, n_runs * sizeof *run) };
+    struct step_tokens rows = { .n_rows = n,
+                                .n_runs = n_runs,
+                                .pos = pos,
+                                .seat = seat,
+                                .run = rig_copy(r, run, n_runs * sizeof *run) };
     struct rope_store rope = { .q = q,
                                .k = k,
                                .v = v,
@@ -473,7 +482,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
     rig_open(&r, isa, threads);
     rig_paged(&r, &p, s->kv, SEATS, length, tpb, KV_HEADS, dim);
     for (;;) {
-        struct run run[SEATS];
+        struct segment run[SEATS];
         uint32_t n = 0, rows = 0;
 
         for (uint32_t i = 0; i < SEATS; i++) {
@@ -481,7 +490,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
 
             take = MIN(take, length - done[i]);
             if (!take) continue;
-            run[n++] = (struct run){ i, rows, take, (int32_t)done[i], done[i] + take };
+            run[n++] = (struct segment){ i, rows, take, (int32_t)done[i], done[i] + take };
             rows += take;
             done[i] += take;
         }
@@ -572,7 +581,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
     v = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
     for (uint32_t m = 0; m < 3; m++) {
         bool alone = m == 1;
-        struct run run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
+        struct segment run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
         uint32_t zero[A + B] = { 0 }, *zeros;
         struct rig r;
 
@@ -581,7 +590,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
         out = rig_output(&keep, A + B, q_cols, q_cols);
         for (uint32_t i = 0; i < (alone ? 2u : 1u); i++) {
             uint32_t first = i * A, n = alone ? run[i].n_rows : A + B;
-            struct run here = { i, 0, n, 0, n };
+            struct segment here = { i, 0, n, 0, n };
             struct attend a = { .out = tensor_rows(out, first, n),
                                 .q = tensor_rows(q, first, n),
                                 .k = tensor_rows(k, first, n),
@@ -590,12 +599,12 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
                                 .n_kv_heads = KV_HEADS,
                                 .head_dim = dim,
                                 .scale = 0.2f };
-            struct rows rows = { .n_rows = n,
-                                 .n_runs = alone ? 1 : 2,
-                                 .pos = (const int32_t *)zeros,
-                                 .seat = zeros,
-                                 .run = alone ? rig_copy(&r, &here, sizeof here)
-                                              : rig_copy(&r, run, sizeof run) };
+            struct step_tokens rows = { .n_rows = n,
+                                        .n_runs = alone ? 1 : 2,
+                                        .pos = (const int32_t *)zeros,
+                                        .seat = zeros,
+                                        .run = alone ? rig_copy(&r, &here, sizeof here)
+                                                     : rig_copy(&r, run, sizeof run) };
 
             rig_send(&r);
             assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
@@ -619,7 +628,7 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
 
     (void)state;
     rig_open(&r, "auto", 2);
-    assert_int_equal(r.op->lane_open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
     x = rig_tensor(&r, r.act, ROWS, K, K, 1);
     w = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
     want = rig_output(&r, ROWS, OUT, OUT);
@@ -631,13 +640,13 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
     for (uint64_t i = 1; i <= TIMES; i++) {
         assert_int_equal(r.op->matmul(r.lane, a, x, w, NO_TENSOR, 0), 0);
         assert_int_equal(r.op->matmul(other, b, x, w, NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(other, i), 0);
-        assert_int_equal(r.op->lane_after(r.lane, other, i), 0);
+        assert_int_equal(r.op->lane.mark(other, i), 0);
+        assert_int_equal(r.op->lane.after(r.lane, other, i), 0);
         rig_wait(&r);
         assert_true(same_bits(want, a));
         assert_true(same_bits(want, b));
     }
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -667,7 +676,7 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
     n_shapes = rig_cuda() ? ARRAY_LEN(shape) : 1;
     if (rig_cuda()) units = gpu_units(r.gpu);
     lane[0] = r.lane;
-    assert_int_equal(r.op->lane_open(r.gpu, units, &lane[1], &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, units, &lane[1], &e), 0);
     for (size_t s = 0; s < n_shapes; s++) {
         uint32_t rows = shape[s].rows, k = shape[s].k, out = shape[s].out;
 
@@ -685,13 +694,13 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                          parts.grain *
                              (uint32_t)(t % ((units - 2 * parts.least) / parts.grain + 1));
 
-        assert_int_equal(r.op->lane_part(lane[0], 0, first), 0);
-        assert_int_equal(r.op->lane_part(lane[1], first, units - first), 0);
+        assert_int_equal(r.op->lane.part(lane[0], 0, first), 0);
+        assert_int_equal(r.op->lane.part(lane[1], first, units - first), 0);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
                 assert_int_equal(r.op->matmul(lane[i], y[i][s], x[s], w[s], NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(lane[1], t), 0);
-        assert_int_equal(r.op->lane_after(r.lane, lane[1], t), 0);
+        assert_int_equal(r.op->lane.mark(lane[1], t), 0);
+        assert_int_equal(r.op->lane.after(r.lane, lane[1], t), 0);
         rig_wait(&r);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
@@ -699,8 +708,8 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                     fail_msg("%s, shape %zu, part %d of %u and %u", dtype_name(r.act), s, i, first,
                              units - first);
     }
-    assert_int_equal(r.op->lane_part(lane[0], 0, units), 0);
-    r.op->lane_close(lane[1]);
+    assert_int_equal(r.op->lane.part(lane[0], 0, units), 0);
+    r.op->lane.close(lane[1]);
     rig_close(&r);
 }
 

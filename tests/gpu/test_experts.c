@@ -1,7 +1,7 @@
 /* test_experts.c - rows and their experts (route, expert_matmul, combine) against doubles, and rule 1 of
  * gpu/README.md: a row's result is the same bits in any company. MXFP4 is decoded here from its definition.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* test_sample.c - sample() and see(): penalties, bans, cuts, draws, log-probabilities; against a naive
+/* test_sample.c - sample() and mark_tokens(): penalties, bans, cuts, draws, log-probabilities; against a naive
  * sampler that sorts the whole vocabulary in double.
  */
 #include "tests/gpu/rig.h"
@@ -65,7 +65,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
     d = *HOST(there);
-    d.error = r.op->lane_error(r.lane);
+    d.error = r.op->lane.error(r.lane);
     rig_close(&r);
     return d;
 }
@@ -89,7 +89,7 @@ better_first(const void *a, const void *b)
 
 /* Which ids transformers' warpers leave, best first; returns how many. p[id]: probability among them. */
 static uint32_t
-naive_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
+ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
 {
     double total = 0, before = 0;
     uint32_t left = r->top_k && r->top_k < n ? r->top_k : n, keep = 0;
@@ -178,9 +178,9 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     int32_t token[] = { 3, 9, 40, 64, 5 };
     uint32_t seat[5] = { 0 };
     int32_t pos[5] = { 0 };
-    struct run run[] = { { .seat = 1, .first_row = 0, .n_rows = 4, .first_pos = 0 },
-                         { .seat = 0, .first_row = 4, .n_rows = 1, .first_pos = 7 } };
-    struct rows rows = { .n_rows = 5 };
+    struct segment run[] = { { .seat = 1, .first_row = 0, .n_rows = 4, .first_pos = 0 },
+                             { .seat = 0, .first_row = 4, .n_rows = 1, .first_pos = 7 } };
+    struct step_tokens rows = { .n_rows = 5 };
     struct drawn d;
     float *f;
 
@@ -191,10 +191,10 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     rows.seat = rig_copy(&r, seat, sizeof seat);
     seen = rig_bytes(&r, 2 * 3 * sizeof *seen);
     memset(HOST(seen), 0, 12);
-    const struct run *runs = rig_copy(&r, run, sizeof run);
+    const struct segment *runs = rig_copy(&r, run, sizeof run);
 
     rig_send(&r);
-    assert_int_equal(r.op->see(r.lane, seen, 3, rows, runs, 2), 0);
+    assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, runs, 2), 0);
     rig_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
     assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
@@ -298,7 +298,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     rig_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
-    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(r.op->lane.error(r.lane), 0);
     assert_int_equal(HOST(s.token)[0], 4);
     assert_int_equal(HOST(s.top)[0].id, 4);
     assert_true(HOST(s.top)[0].logprob > -0.001f);
@@ -384,7 +384,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
         if (n / 2 % 2) r1.top_p = (float)(1 + test_below(999)) / 1000;
         if (n / 4 % 2) r1.min_p = (float)test_below(300) / 1000;
         r1.seed = test_below(1000);
-        naive_candidates(f, vocab, &r1, id, p);
+        ref_candidates(f, vocab, &r1, id, p);
         for (uint32_t i = 0; i < draws; i += 64) {
             struct drawn d;
 
@@ -501,8 +501,8 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
 
 /* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
 static double
-naive_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
-            const struct nudge *nudge, const int32_t *ban, const uint32_t *seen)
+ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
+          const struct nudge *nudge, const int32_t *ban, const uint32_t *seen)
 {
     double max = -INFINITY, sum = 0, worth;
 
@@ -574,8 +574,8 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 
             if (i == 3) continue;
             for (uint32_t k = 0; k < n; k++) {
-                double want = naive_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id, nudge,
-                                          ban, seen[i]);
+                double want = ref_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id, nudge,
+                                        ban, seen[i]);
 
                 assert_true(k == 0 || t[k].logprob <= t[k - 1].logprob);
                 if (want > -INFINITY) {
@@ -586,7 +586,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                 least = want;
             }
             for (uint32_t k = 0; k < vocab; k++)
-                better += naive_worth(&row[i], x + i * vocab, vocab, k, nudge, ban, seen[i]) >
+                better += ref_worth(&row[i], x + i * vocab, vocab, k, nudge, ban, seen[i]) >
                           least + 1e-4;
             assert_true(better < n);
             for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
@@ -612,7 +612,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     (void)state;
     assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
                      0);
-    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
     for (uint64_t n = 0; n < (uint64_t)rig_rounds(60); n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
@@ -674,9 +674,9 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         assert_int_equal(r.op->sample(r.lane, &s), 0);
         rig_wait(&r);
         assert_int_equal(gpu_ops(cpu)->sample(lane, &t), 0);
-        assert_int_equal(gpu_ops(cpu)->lane_mark(lane, n + 1), 0);
-        while (gpu_ops(cpu)->lane_done(lane) < n + 1) usleep(50);
-        assert_int_equal(r.op->lane_error(r.lane), 0);
+        assert_int_equal(gpu_ops(cpu)->lane.mark(lane, n + 1), 0);
+        while (gpu_ops(cpu)->lane.done(lane) < n + 1) usleep(50);
+        assert_int_equal(r.op->lane.error(r.lane), 0);
         for (uint32_t i = 0; i < ROWS; i++) {
             const struct top *a = HOST(s.top) + row[i].first_top, *b = top[1] + row[i].first_top;
 
@@ -705,7 +705,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                             sizeof *s.top * (ROWS * 1024 - n_top));
         rig_close(&r);
     }
-    gpu_ops(cpu)->lane_close(lane);
+    gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
 }
 

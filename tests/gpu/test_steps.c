@@ -184,8 +184,8 @@ what_allocates_or_waits_would_be_seen(void **state)
     if (!rig_cuda()) skip();
     open_kind(&kinds[0], (struct hand_options){ 0 });
     driver_calls_begin();
-    assert_int_equal(gpu_ops(h.gpu)->lane_open(h.gpu, 8, &lane, &e), 0);
-    gpu_ops(h.gpu)->lane_close(lane);
+    assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
+    gpu_ops(h.gpu)->lane.close(lane);
     driver_calls_end();
     assert_non_null(driver_calls_beside(steady));
     assert_true(driver_calls("cuMemAlloc") > 0);

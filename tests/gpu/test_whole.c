@@ -23,7 +23,7 @@ filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed,
 {
     struct tensor x = rig_device(r, t, rows, cols);
 
-    assert_int_equal(r->op->fill_random(r->lane, x, seed, 0, 0, std), 0);
+    assert_int_equal(r->op->mem.fill_random(r->lane, x, seed, 0, 0, std), 0);
     return x;
 }
 
@@ -34,7 +34,7 @@ sum_of(struct rig *r, uint64_t *sum, struct tensor y, uint32_t first, uint32_t n
     struct tensor t = tensor_rows(y, first, n);
     size_t bytes = dtype_bytes(y.dtype, (size_t)n * y.stride);
 
-    assert_int_equal(r->op->checksum(r->lane, sum, t.data, bytes), 0);
+    assert_int_equal(r->op->mem.checksum(r->lane, sum, t.data, bytes), 0);
     rig_wait(r);
     return HOST(sum)[0];
 }
@@ -162,8 +162,8 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor y, uint32_t fi
 
     a.y.dtype = r->act;
     a.y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
-    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
-                                 tensor_rows(in[1], first, n).data, (size_t)n * y.stride * 4),
+    assert_int_equal(r->op->mem.copy(r->lane, tensor_rows(y, first, n).data,
+                                     tensor_rows(in[1], first, n).data, (size_t)n * y.stride * 4),
                      0);
     assert_int_equal(r->op->residual(r->lane, &a), 0);
 }
@@ -251,9 +251,9 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                                     .logprob = logprob + first,
                                     .top = top };
 
-                assert_int_equal(r.op->copy(r.lane, s.logits.data,
-                                            tensor_rows(logits, first, n).data,
-                                            (size_t)n * vocab[v] * 4),
+                assert_int_equal(r.op->mem.copy(r.lane, s.logits.data,
+                                                tensor_rows(logits, first, n).data,
+                                                (size_t)n * vocab[v] * 4),
                                  0);
                 assert_int_equal(r.op->sample(r.lane, &s), 0);
                 rig_wait(&r);
@@ -307,7 +307,7 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
     /* q is the first columns of q, k and v, as a model has it. */
     struct tensor qkv = rig_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
     struct tensor q = tensor_cols(qkv, 0, cols), out = rig_device(r, r->act, rows, cols);
-    struct run run[64] = { { 0 } }, *runs;
+    struct segment run[64] = { { 0 } }, *runs;
     int32_t *pos = rig_bytes(r, rows * sizeof *pos);
     uint32_t *seat = rig_bytes(r, rows * sizeof *seat), at_row = before ? others : 0;
     struct attend a = { .out = out,
@@ -321,11 +321,11 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
                         .scale = now.bias ? 1 : 0.09f,
                         .bias = now.bias ? in[2].data : NULL,
                         .bias_reach = 127 };
-    struct rows step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
+    struct step_tokens step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
 
     for (uint32_t i = 0; i <= others; i++) {
         bool mine = before ? i == others : i == 0;
-        struct run *it = &run[i];
+        struct segment *it = &run[i];
 
         it->seat = mine ? 0 : before ? i + 1 : i;
         it->first_row = mine ? at_row : before ? i : n + i - 1;
@@ -342,12 +342,13 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
     step.run = runs = rig_copy(r, run, (others + 1) * sizeof *run);
     (void)runs;
     rig_send(r);
-    assert_int_equal(r->op->rows(r->lane, q, in[1], which), 0);
-    assert_int_equal(r->op->rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, q, in[1], which), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first),
+                     0);
     assert_int_equal(r->op->attend(r->lane, &a, step), 0);
-    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
-                                 tensor_rows(out, at_row, n).data,
-                                 dtype_bytes(r->act, (size_t)n * cols)),
+    assert_int_equal(r->op->mem.copy(r->lane, tensor_rows(y, first, n).data,
+                                     tensor_rows(out, at_row, n).data,
+                                     dtype_bytes(r->act, (size_t)n * cols)),
                      0);
 }
 
@@ -375,12 +376,12 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
             now = heads[h];
             cols = now.heads * now.dim;
             rig_paged_device(&r, &p, r.act, SEATS, ROWS, TPB, now.kv_heads, now.dim);
-            assert_int_equal(
-                r.op->fill_random(r.lane,
-                                  tensor_2d(p.view.base, r.act, 2 * SEATS * CEIL_DIV(ROWS, TPB),
-                                            p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
-                                  5, 0, 0, 1),
-                0);
+            assert_int_equal(r.op->mem.fill_random(
+                                 r.lane,
+                                 tensor_2d(p.view.base, r.act, 2 * SEATS * CEIL_DIV(ROWS, TPB),
+                                           p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
+                                 5, 0, 0, 1),
+                             0);
             widen(&r, &p, MODEL_LENGTH / TPB);
             which = rig_bytes(&r, (ROWS + SEATS) * sizeof *which);
             for (uint32_t i = 0; i < ROWS + SEATS; i++) HOST(which)[i] = i;

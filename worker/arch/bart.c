@@ -242,7 +242,7 @@ then_next(struct tensor x, struct tensor bias)
 
 /* x = norm(scale * embedding + position); BART's y too. */
 static int
-embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct rows r,
+embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct step_tokens r,
       struct tensor positions, const struct norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;

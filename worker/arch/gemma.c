@@ -101,7 +101,7 @@ gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct
 
     TRY(op->matmul(s->lane, g, h, gate, NO_TENSOR, 0));
     TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
-    TRY(op->times(s->lane, g, g, input));
+    TRY(op->mul(s->lane, g, g, input));
     return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
 }
 

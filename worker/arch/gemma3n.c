@@ -322,11 +322,11 @@ sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
     struct tensor all = gate;
 
     if (m->ranks > 1) all = block_area(s, BLOCK_OWN, cfg->gates_at, gate.dim[0], ff, m->act);
-    TRY(op->all_gather(s->lane, all, gate));
-    TRY(op->sparsify(s->lane, all, cfg->edge[l]));
+    TRY(op->collective.all_gather(s->lane, all, gate));
+    TRY(op->gaussian_topk(s->lane, all, cfg->edge[l]));
     if (m->ranks == 1) return 0;
-    return op->times(s->lane, gate, tensor_cols(all, ranks_share(m, ff).first, gate.dim[1]),
-                     NO_TENSOR);
+    return op->mul(s->lane, gate, tensor_cols(all, ranks_share(m, ff).first, gate.dim[1]),
+                   NO_TENSOR);
 }
 
 static int
@@ -361,7 +361,7 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->eps };
     struct residual add = { .x = o->work, .eps = cfg->eps };
 
-    TRY(op->times(s->lane, o->work, x, NO_TENSOR));
+    TRY(op->mul(s->lane, o->work, x, NO_TENSOR));
     TRY(op->rms_norm(s->lane, o->h, x, w->attn_norm, cfg->eps, 0));
     TRY(op->residual(s->lane, &laurel));
     TRY(op->matmul(s->lane, o->rank, o->h, w->left, NO_TENSOR, 0));
@@ -395,7 +395,7 @@ begin(const struct model *m, struct step *s, const struct own *o)
     TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
     for (uint32_t i = 1; i < STREAMS; i++)
-        TRY(op->level(s->lane, stream(m, s, i), stream(m, s, 0), LEAST));
+        TRY(op->match_rms(s->lane, stream(m, s, i), stream(m, s, 0), LEAST));
     return 0;
 }
 
@@ -408,12 +408,12 @@ end(const struct model *m, struct step *s, const struct own *o)
     const struct gemma3n *top = m->top;
     uint32_t hidden = m->shape.hidden;
 
-    TRY(op->times(s->lane, o->work, stream(m, s, 0), NO_TENSOR));
+    TRY(op->mul(s->lane, o->work, stream(m, s, 0), NO_TENSOR));
     for (uint32_t i = 1; i < STREAMS; i++) {
-        TRY(op->times(s->lane, o->h, stream(m, s, i), NO_TENSOR));
+        TRY(op->mul(s->lane, o->h, stream(m, s, i), NO_TENSOR));
         TRY(op->matmul(s->lane, o->other, o->h,
                        tensor_rows(top->altup_out, (i - 1) * hidden, hidden), NO_TENSOR, 0));
-        TRY(op->level(s->lane, o->other, stream(m, s, 0), LEAST));
+        TRY(op->match_rms(s->lane, o->other, stream(m, s, 0), LEAST));
         TRY(op->add(s->lane, o->work, o->other));
     }
     TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
@@ -446,7 +446,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(route(m, s, &o, w, o.work, correct.coef, w->correct));
         TRY(op->altup(s->lane, &correct));
 
-        TRY(op->times(s->lane, o.h, active, w->output_scale));
+        TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, w->input_gate, w->input_projection,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
         for (uint32_t i = 1; i < STREAMS; i++) { /* never the first, whichever is active */

@@ -336,7 +336,7 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
     TRY(block_experts(m, s, shape, found, h, &experts));
-    TRY(op->all_reduce(s->lane, found));
+    TRY(op->collective.all_reduce(s->lane, found));
     TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
     return op->add(s->lane, sum, found);
 }
@@ -374,12 +374,12 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
         TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));
         TRY(op->residual(s->lane, &end));
 
         if (cfg->each) {
-            TRY(op->times(s->lane, h, s->x, NO_TENSOR));
+            TRY(op->mul(s->lane, h, s->x, NO_TENSOR));
             TRY(gemma_use_input(m, s, sum, h, w->input_gate, w->input_projection,
                                 tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
             end.in_norm = w->input_post;

@@ -259,7 +259,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
         TRY(op->matmul(s->lane, router, h, w->router, w->router_bias, 0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         add.in_bias = NO_TENSOR;
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].attn_norm : top->norm;

@@ -243,14 +243,14 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         else
             TRY(block_attend(m, s, l, h, w->qkv, cos_sin, cfg->scale, &y));
         TRY(op->matmul(s->lane, sum, y, keeps ? w->mamba.out : w->o, NO_TENSOR, 0));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
         add.y = h;
         add.y_norm = w->ff_norm;
         TRY(op->residual(s->lane, &add));
 
         TRY(feed_forward(m, s, &m->shape.layer[l], w, sum, h));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].norm : top->norm;

@@ -309,7 +309,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         bool last = l + 1 == first + n;
 
         TRY(mix(m, s, l, w, sum, h));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].norm : top->norm;
         TRY(op->residual(s->lane, &add));

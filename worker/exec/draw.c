@@ -246,10 +246,10 @@ draw_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
             .top = l->top,
         };
 
-        if (t->which) TRY(op->rows(l->lane, picked, l->step.normed, t->which + i));
+        if (t->which) TRY(op->gather_rows(l->lane, picked, l->step.normed, t->which + i));
         TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
         if (t->o) {
-            TRY(op->all_gather(l->lane, s.logits, block_own_logits(x->m, s.logits)));
+            TRY(op->collective.all_gather(l->lane, s.logits, block_own_logits(x->m, s.logits)));
             TRY(tensors_get_logits(x, l, t->o, i, n, s.logits));
         }
         TRY(op->sample(l->lane, &s));
@@ -262,8 +262,9 @@ draw_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outco
 {
     o->r.top = t->n_top > NEAR_TOPS ? o->far : o->near;
     if (!t->n_logits) return 0;
-    TRY(x->op->get(l->lane, o->drawn, l->drawn, (t->draw_rows + t->n_logits) * sizeof *o->drawn));
-    return t->n_top ? x->op->get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top) : 0;
+    TRY(x->op->mem.get(l->lane, o->drawn, l->drawn,
+                       (t->draw_rows + t->n_logits) * sizeof *o->drawn));
+    return t->n_top ? x->op->mem.get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top) : 0;
 }
 
 void

@@ -132,7 +132,7 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     int r;
 
     l->units = MAX(units, 1u);
-    TRY(x->op->lane_open(x->gpu, l->units, &l->lane, e));
+    TRY(x->op->lane.open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
     /* Something that is mapped, until there are blocks: padding looks at none. */
@@ -181,7 +181,7 @@ lane_end(struct exec *x, struct exec_lane *l)
     if (l->graphs.n && l->finished < l->started)
         gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX);
     drop_graphs(x, l, GRAPHS_ALL);
-    x->op->lane_close(l->lane);
+    x->op->lane.close(l->lane);
 }
 
 struct exec *
@@ -290,14 +290,14 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
     check(b->rung < MAX_RUNGS);
     TRY(stage_refuse(x, b, e));
-    x->op->range_begin(l->lane, "step");
-    x->op->range_begin(l->lane, "stage");
+    x->op->profile.range_begin(l->lane, "step");
+    x->op->profile.range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
-    x->op->range_end(l->lane);
+    x->op->profile.range_end(l->lane);
     if (l->started == l->finished) l->since = clock_now();
     r = take_part(x, l, &x->part[b->rung][b->lane]);
     if (r == 0) r = queue_step(x, l, st, b, &t, o);
-    x->op->range_end(l->lane);
+    x->op->profile.range_end(l->lane);
     if (r < 0)
         return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,
                        gpu_why(x->gpu));
@@ -308,7 +308,7 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
 int
 exec_fd(const struct exec *x, unsigned lane)
 {
-    return x->op->lane_fd(x->lane[lane].lane);
+    return x->op->lane.fd(x->lane[lane].lane);
 }
 
 void
@@ -318,7 +318,7 @@ exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
     for (unsigned i = 0; i < x->c.n_lanes; i++) {
         uint64_t gaps, of;
 
-        x->op->lane_gaps(x->lane[i].lane, &gaps, &of);
+        x->op->profile.lane_gaps(x->lane[i].lane, &gaps, &of);
         *n += gaps;
         *ns += of;
     }
@@ -327,15 +327,15 @@ exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
 uint64_t
 exec_done(const struct exec *x, unsigned lane)
 {
-    return x->op->lane_done(x->lane[lane].lane);
+    return x->op->lane.done(x->lane[lane].lane);
 }
 
 static bool
 is_done(const struct exec *x, const struct exec_lane *l)
 {
     return l->finished < l->started &&
-           (x->op->lane_done(l->lane) >= l->outcome[l->finished % OUTCOMES].r.step ||
-            x->op->lane_error(l->lane) < 0);
+           (x->op->lane.done(l->lane) >= l->outcome[l->finished % OUTCOMES].r.step ||
+            x->op->lane.error(l->lane) < 0);
 }
 
 /* A mark that comes after the first look makes the fd readable; the second look, after the fd was
@@ -343,7 +343,7 @@ is_done(const struct exec *x, const struct exec_lane *l)
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {
-    struct pollfd p = { .fd = x->op->lane_fd(l->lane), .events = POLLIN };
+    struct pollfd p = { .fd = x->op->lane.fd(l->lane), .events = POLLIN };
     uint64_t n;
 
     if (is_done(x, l)) return true;
@@ -365,7 +365,7 @@ exec_finish(struct exec *x, unsigned lane, const struct batch_result **r)
     now = clock_now();
     l->step_ns = l->step_ns ? (7 * l->step_ns + (now - l->since)) / 8 : now - l->since;
     l->since = now;
-    o->r.status = x->op->lane_error(l->lane) < 0 ? -EIO : 0;
+    o->r.status = x->op->lane.error(l->lane) < 0 ? -EIO : 0;
     if (!o->r.status) draw_finish(o);
     *r = &o->r;
     return 0;

@@ -88,15 +88,15 @@ struct todo {
     const struct table_edit *set;
     const struct block_copy *move; /* rows of tables, blocks before the step, blocks after it */
     struct block_copy *move_host;  /* the same list */
-    const struct run *see;
+    const struct segment *see;
     const uint32_t
         *which; /* [draw_rows] decoder row of each row of logits; NULL: row by row the same */
     const uint32_t *few; /* [draw_rows] the same, where normed has no others: struct step */
     const struct sample_row *row;
     const int32_t *ban; /* [n_ban], [n_nudge], the host's */
     const struct nudge *nudge;
-    struct rows enc;       /* of all slices; a run's first_row counts from those queued together */
-    struct rows projected; /* pos and seat */
+    struct step_tokens enc; /* of all slices; a run's first_row counts from those queued together */
+    struct step_tokens projected;            /* pos and seat */
     const uint32_t *enc_place, *project_row; /* of encode's graph: 0, 1, ...; rows of enc_out */
     uint32_t n_row_moves, n_see, n_logits, n_top, n_ban, n_nudge, n_project;
     bool beams;             /* some row of logits is a beam's */

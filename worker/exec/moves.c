@@ -103,8 +103,8 @@ queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint3
 {
     for (uint32_t end = first + n, some; first < end; first += some) {
         some = at_once(t->move_host + first, end - first);
-        TRY(x->op->copy_blocks(l->lane, t->move + first, t->move_host + first, some,
-                               (struct block_size){ .bytes = bytes }));
+        TRY(x->op->mem.copy_blocks(l->lane, t->move + first, t->move_host + first, some,
+                                   (struct block_size){ .bytes = bytes }));
     }
     return 0;
 }
@@ -131,7 +131,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
             TRY(queue_row_moves(x, l, t, n_rows, n, row_bytes(x, e->group)));
             n_rows += n;
         } else {
-            TRY(x->op->edit(l->lane, x->tables, t->set + n_sets, n));
+            TRY(x->op->step.update_tables(l->lane, x->tables, t->set + n_sets, n));
             n_sets += n;
         }
     }
@@ -169,8 +169,8 @@ queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const s
              end < b->n_copies && order_launch(x->place[end]) == order_launch(x->place[first]);)
             end++;
         if ((c->after != 0) != after) continue;
-        TRY(x->op->copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
-                               size_of(x, b, first, end)));
+        TRY(x->op->mem.copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
+                                   size_of(x, b, first, end)));
     }
     return 0;
 }

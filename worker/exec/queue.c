@@ -28,19 +28,19 @@ queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
     const struct gpu_ops *op = x->op;
 
     (void)t;
-    op->range_begin(l->lane, "forward");
-    TRY(op->tokens(l->lane, l->step.rows, x->last));
+    op->profile.range_begin(l->lane, "forward");
+    TRY(op->step.resolve_tokens(l->lane, l->step.rows, x->last));
     TRY(queue_layers(x, l));
-    op->range_end(l->lane);
+    op->profile.range_end(l->lane);
     return 0;
 }
 
 static int
 queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
-    x->op->range_begin(l->lane, "sample");
+    x->op->profile.range_begin(l->lane, "sample");
     TRY(draw_queue(x, l, t));
-    x->op->range_end(l->lane);
+    x->op->profile.range_end(l->lane);
     return 0;
 }
 
@@ -73,8 +73,8 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
     s->n_few = t->draw_rows;
     s->few_x = l->few_x;
     if (t->n_see) {
-        TRY(op->tokens(l->lane, s->rows, x->last));
-        TRY(op->see(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+        TRY(op->step.resolve_tokens(l->lane, s->rows, x->last));
+        TRY(op->step.mark_tokens(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
     }
     TRY(queue_projections(x, l, t));
     return queue_decoder(x, l, t);
@@ -90,7 +90,8 @@ queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
 
         if (!x->recall[seat]) continue;
         x->recall[seat] = false;
-        TRY(x->op->put(l->lane, x->seen + at, x->recalled + at, x->seen_words * sizeof *x->seen));
+        TRY(x->op->mem.put(l->lane, x->seen + at, x->recalled + at,
+                           x->seen_words * sizeof *x->seen));
     }
     return 0;
 }
@@ -98,7 +99,7 @@ queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
 static int
 put_image(struct exec *x, struct exec_lane *l, const struct image *im)
 {
-    return im->used ? x->op->put(l->lane, im->dev, im->host, im->used) : 0;
+    return im->used ? x->op->mem.put(l->lane, im->dev, im->host, im->used) : 0;
 }
 
 static bool
@@ -119,7 +120,7 @@ queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
     for (const struct exec_lane *o = x->lane; o < x->lane + x->c.n_lanes; o++)
         for (uint64_t i = o->finished; o != l && i < o->started; i++)
             if (share_units(&o->out[i % STAGES].part, &l->part))
-                TRY(x->op->lane_after(l->lane, o->lane, o->out[i % STAGES].step));
+                TRY(x->op->lane.after(l->lane, o->lane, o->out[i % STAGES].step));
     return 0;
 }
 
@@ -131,29 +132,29 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
 
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane)
-            TRY(op->lane_after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
+            TRY(op->lane.after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
     TRY(queue_behind(x, l, b->step));
     TRY(put_image(x, l, &st->step));
     TRY(put_image(x, l, &st->encode));
     TRY(put_image(x, l, &st->project));
     TRY(queue_recalls(x, l, b));
-    if (t->n_ban) TRY(op->put(l->lane, l->ban, t->ban, t->n_ban * sizeof *t->ban));
-    if (t->n_nudge) TRY(op->put(l->lane, l->nudge, t->nudge, t->n_nudge * sizeof *t->nudge));
-    op->work_begin(l->lane);
+    if (t->n_ban) TRY(op->mem.put(l->lane, l->ban, t->ban, t->n_ban * sizeof *t->ban));
+    if (t->n_nudge) TRY(op->mem.put(l->lane, l->nudge, t->nudge, t->n_nudge * sizeof *t->nudge));
+    op->profile.work_begin(l->lane);
     TRY(queue_edits(x, l, b, t));
     TRY(queue_copies(x, l, b, t, /* after= */ false));
     if (b->n_encode) {
-        op->range_begin(l->lane, "encode");
+        op->profile.range_begin(l->lane, "encode");
         TRY(queue_encoders(x, l, b, t));
-        op->range_end(l->lane);
+        op->profile.range_end(l->lane);
     }
     if (l->step.rows.n_rows) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
     /* Whoever sees the step done may take it that every rank has written what it writes. */
-    TRY(op->all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
-    op->work_end(l->lane);
-    FP_OR(step_queued, TRY(op->put(l->lane, FP_NOWHERE, st->step.host, 8)));
+    TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
+    op->profile.work_end(l->lane);
+    FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));
     TRY(draw_get(x, l, t, o));
     TRY(tensors_get_states(x, l, b, o));
-    return op->lane_mark(l->lane, b->step);
+    return op->lane.mark(l->lane, b->step);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-_Static_assert((int)MAX_RUNGS == GRAPHS_RUNGS_MOST && MAX_RUNGS - 1 <= (int)GPU_DIVISIONS,
+_Static_assert((int)MAX_RUNGS == GRAPHS_RUNGS_MOST && MAX_RUNGS - 1 <= (int)GPU_PARTITIONS,
                "a rung is a division of the device");
 
 /* READ: much more than a device's caches hold, so that it outlasts what it takes to see its end. TRIALS: the best of
@@ -22,7 +22,7 @@ int
 take_part(struct exec *x, struct exec_lane *l, const struct exec_part *want)
 {
     if (want->n == l->part.n && want->first == l->part.first) return 0;
-    TRY(x->op->lane_part(l->lane, want->first, want->n ? want->n : l->units));
+    TRY(x->op->lane.part(l->lane, want->first, want->n ? want->n : l->units));
     l->part = *want;
     return 0;
 }
@@ -114,7 +114,7 @@ measure(struct exec *x, struct exec_lane *l, const struct trial *t,
         nsec since = clock_now();
 
         TRY(queue(x, l, t));
-        TRY(x->op->lane_mark(l->lane, 1));
+        TRY(x->op->lane.mark(l->lane, 1));
         TRY(gpu_wait(l->lane, 1, 1));
         if (i) best = MIN(best, clock_now() - since);
         TRY(settle(x, l));
@@ -135,7 +135,7 @@ measure_part(struct exec *x, unsigned rung, unsigned lane)
 
     if (t.bytes == 0 || m->head || !matmul_room(l, m, t.rows, &from, &to)) return 0;
     TRY(take_part(x, l, &x->part[rung][lane]));
-    TRY(x->op->fill_random(l->lane, from, /* seed= */ 1, 0, 0, 1));
+    TRY(x->op->mem.fill_random(l->lane, from, /* seed= */ 1, 0, 0, 1));
     TRY(measure(x, l, &t, queue_read, &s));
     rate->read = t.passes * (double)t.bytes / s;
     TRY(measure(x, l, &t, queue_multiply, &s));
@@ -195,8 +195,8 @@ wait_out(const struct exec *x, const struct exec_lane *l)
     const struct timespec nap = { .tv_nsec = NSEC_MS };
     uint64_t last = l->outcome[(l->started - 1) % OUTCOMES].r.step;
 
-    while (l->finished < l->started && x->op->lane_done(l->lane) < last) {
-        TRY(x->op->lane_error(l->lane));
+    while (l->finished < l->started && x->op->lane.done(l->lane) < last) {
+        TRY(x->op->lane.error(l->lane));
         if (x->c.beat) x->c.beat(x->c.beat_arg);
         nanosleep(&nap, NULL);
     }

@@ -57,7 +57,7 @@ step_bytes(const struct exec *x)
     size_t rows = x->c.max_rows, seats = x->n_seats;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
+           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct segment) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
            x->c.max_copies * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
@@ -65,7 +65,7 @@ step_bytes(const struct exec *x)
 static size_t
 source_bytes(const struct exec *x, size_t n_runs)
 {
-    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct run) +
+    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct segment) +
            (size_t)8 * CACHE_LINE;
 }
 
@@ -163,15 +163,15 @@ clear_tables(struct exec *x, struct err *e)
     struct lane *lane;
     int r = 0;
 
-    TRY(x->op->lane_open(x->gpu, 1, &lane, e));
+    TRY(x->op->lane.open(x->gpu, 1, &lane, e));
     for (uint32_t g = 0; g < x->tables.n && r >= 0; g++) {
         uint64_t n = (uint64_t)x->n_seats * x->tables.stride[g];
 
         for (uint64_t i = 0; i < n && r >= 0; i += ARRAY_LEN(none))
-            r = x->op->put(lane, x->tables.table[g] + i, none,
-                           MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
+            r = x->op->mem.put(lane, x->tables.table[g] + i, none,
+                               MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
     }
-    x->op->lane_close(lane);
+    x->op->lane.close(lane);
     return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
 }
 
@@ -192,7 +192,7 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     int r;
 
     lay_out(x, kv, &p);
-    r = x->op->arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
+    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
     if (r < 0)
         return err_while(
             e, r, "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
@@ -204,7 +204,7 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     if (!x->host || (x->far_bytes && !x->far))
         return err_set(e, -ENOMEM, "staging of %llu MiB for %u seats",
                        (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_seats);
-    r = x->op->host_pin(x->gpu, x->host, x->host_bytes);
+    r = x->op->mem.host_pin(x->gpu, x->host, x->host_bytes);
     if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
     p = (struct plan){ .dev = x->arena.base, .host = x->host, .far = x->far };
     lay_out(x, kv, &p);
@@ -214,8 +214,8 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 void
 scratch_close(struct exec *x)
 {
-    if (x->host) x->op->host_unpin(x->gpu, x->host, x->host_bytes);
+    if (x->host) x->op->mem.host_unpin(x->gpu, x->host, x->host_bytes);
     if (x->host) munmap(x->host, x->host_bytes);
     if (x->far) munmap(x->far, x->far_bytes);
-    if (x->arena.base) x->op->arena_drop(x->gpu, &x->arena);
+    if (x->arena.base) x->op->mem.arena_drop(x->gpu, &x->arena);
 }

@@ -45,10 +45,10 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
               struct todo *t)
 {
     uint32_t n = b->n_rows - first, at = 0;
-    struct rows *r = &t->enc;
+    struct step_tokens *r = &t->enc;
     int32_t *token, *pos;
     uint32_t *seat, *place;
-    struct run *run;
+    struct segment *run;
 
     check(n <= x->c.max_enc_rows && b->n_encode <= x->n_seats);
     r->n_rows = t->encode ? t->encode->rows : n;
@@ -56,7 +56,7 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
     token = TAKE_ARRAY(im, int32_t, r->n_rows, &r->token);
     pos = TAKE_ARRAY(im, int32_t, r->n_rows, &r->pos);
     seat = TAKE_ARRAY(im, uint32_t, r->n_rows, &r->seat);
-    run = TAKE_ARRAY(im, struct run, r->n_runs, &r->run);
+    run = TAKE_ARRAY(im, struct segment, r->n_runs, &r->run);
     place = TAKE_ARRAY(im, uint32_t, t->encode ? n : 0, &t->enc_place);
     memcpy(token, b->token + first, n * sizeof *token);
     memcpy(pos, b->pos + first, n * sizeof *pos);
@@ -69,7 +69,7 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
         check(s->enc_row <= x->c.max_enc_rows && s->n_rows <= x->c.max_enc_rows - s->enc_row);
         check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
         for (uint32_t k = 0; k < s->n_rows; k++) seat[at + k] = s->seat;
-        run[i] = (struct run){
+        run[i] = (struct segment){
             .seat = s->seat,
             .first_row = follows(b, i) ? run[i - 1].first_row + run[i - 1].n_rows : 0,
             .n_rows = s->n_rows,
@@ -77,14 +77,15 @@ stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uin
         };
         at += s->n_rows;
     }
-    for (uint32_t i = b->n_encode; i < r->n_runs; i++) run[i] = (struct run){ .seat = SEAT_NONE };
+    for (uint32_t i = b->n_encode; i < r->n_runs; i++)
+        run[i] = (struct segment){ .seat = SEAT_NONE };
     check(at == n);
 }
 
 static void
 stage_project(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    struct rows *r = &t->projected;
+    struct step_tokens *r = &t->projected;
     uint32_t n = t->n_project, at = 0, *seat, *row;
     int32_t *pos;
 
@@ -137,7 +138,7 @@ encode_slices(struct exec *x, struct exec_lane *l, const struct batch *b, const 
 
         for (n = 1; i + n < b->n_encode && follows(b, i + n); n++)
             n_rows += b->encode[i + n].n_rows;
-        s->enc = (struct rows){
+        s->enc = (struct step_tokens){
             .n_rows = n_rows,
             .n_runs = n,
             .token = t->enc.token + row,
@@ -173,8 +174,8 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
     if (!t->encode) return encode_slices(x, l, b, t);
     for (uint32_t i = 0; i < b->n_encode; i++) n += b->encode[i].n_rows;
     TRY(queue_piece(x, l, t, t->encode, encode));
-    return x->op->rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_row, n),
-                       tensor_rows(l->source_out, 0, n), t->enc_place);
+    return x->op->gather_rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_row, n),
+                              tensor_rows(l->source_out, 0, n), t->enc_place);
 }
 
 /* A piece. All new sources at once: a layer's weights are read once, however many there are. */
@@ -195,7 +196,7 @@ queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     if (!t->n_project) return 0;
     if (t->project_first == NOT_TOGETHER)
-        TRY(x->op->rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
-                        t->project_row));
+        TRY(x->op->gather_rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
+                               t->project_row));
     return queue_piece(x, l, t, t->project, project);
 }

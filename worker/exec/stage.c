@@ -65,8 +65,8 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     bool join = !graph || graph->kind == GRAPHS_BEAMS;
     struct image *im = &st->step;
     uint32_t n = 0, n_rows, n_runs = graph ? t->n_single : b->n_runs, n_cross = 0;
-    struct rows *rows = &l->step.rows, *cross = &l->step.cross;
-    struct run *run, *cross_run;
+    struct step_tokens *rows = &l->step.rows, *cross = &l->step.cross;
+    struct segment *run, *cross_run;
     int32_t *token, *pos;
     uint32_t *seat;
 
@@ -78,8 +78,8 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     token = TAKE_ARRAY(im, int32_t, n_rows, &rows->token);
     pos = TAKE_ARRAY(im, int32_t, n_rows, &rows->pos);
     seat = TAKE_ARRAY(im, uint32_t, n_rows, &rows->seat);
-    run = TAKE_ARRAY(im, struct run, n_runs, &rows->run);
-    cross_run = TAKE_ARRAY(im, struct run, n_runs, &cross->run);
+    run = TAKE_ARRAY(im, struct segment, n_runs, &rows->run);
+    cross_run = TAKE_ARRAY(im, struct segment, n_runs, &cross->run);
     rows->n_rows = n_rows;
     rows->n_runs = n_runs;
     rows->n_single = 0;
@@ -88,7 +88,7 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
     memcpy(pos, b->pos, n * sizeof *pos);
     pad_rows(token, pos, seat, n, n_rows);
     for (uint32_t i = 0; graph && i < n_runs; i++)
-        run[i] = cross_run[i] = (struct run){ .seat = SEAT_NONE };
+        run[i] = cross_run[i] = (struct segment){ .seat = SEAT_NONE };
     n = 0;
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *r = &b->run[i];
@@ -100,21 +100,21 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
         if (n == i + 1) rows->n_single = n;
         if (graph && n != i + 1) at += t->n_single - rows->n_single;
         check(at < n_runs);
-        run[at] = (struct run){ .seat = r->seat,
-                                .first_row = r->first_row,
-                                .n_rows = r->n_rows,
-                                .first_pos = r->first_pos,
-                                .kv_len = (uint32_t)r->first_pos + r->n_rows };
+        run[at] = (struct segment){ .seat = r->seat,
+                                    .first_row = r->first_row,
+                                    .n_rows = r->n_rows,
+                                    .first_pos = r->first_pos,
+                                    .kv_len = (uint32_t)r->first_pos + r->n_rows };
         if (join && (r->flags & RUN_SAME_SOURCE)) {
             cross_run[n_cross - 1].n_rows += r->n_rows;
             continue;
         }
         if (join) at = n_cross++;
-        cross_run[at] = (struct run){ .seat = r->seat,
-                                      .first_row = r->first_row,
-                                      .n_rows = r->n_rows,
-                                      .first_pos = r->first_pos,
-                                      .kv_len = r->cross_tokens };
+        cross_run[at] = (struct segment){ .seat = r->seat,
+                                          .first_row = r->first_row,
+                                          .n_rows = r->n_rows,
+                                          .first_pos = r->first_pos,
+                                          .kv_len = r->cross_tokens };
     }
     if (graph) rows->n_single = t->n_single;
     cross->n_rows = n_rows;
@@ -134,16 +134,16 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
 static void
 stage_history(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    struct run *see = TAKE_ARRAY(im, struct run, b->n_runs, &t->see);
+    struct segment *see = TAKE_ARRAY(im, struct segment, b->n_runs, &t->see);
 
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *r = &b->run[i];
 
         if (!wants_history(&x->seat[r->seat])) continue;
-        see[t->n_see++] = (struct run){ .seat = r->seat,
-                                        .first_row = r->first_row,
-                                        .n_rows = r->n_rows,
-                                        .first_pos = r->first_pos };
+        see[t->n_see++] = (struct segment){ .seat = r->seat,
+                                            .first_row = r->first_row,
+                                            .n_rows = r->n_rows,
+                                            .first_pos = r->first_pos };
     }
 }
 

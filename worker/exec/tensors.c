@@ -48,8 +48,8 @@ tensors_get_logits(const struct exec *x, struct exec_lane *l, const struct outco
         uint32_t row = o->run_logit[i];
 
         if (o->logits_at[i] == NO_LOGIT || row < first || row >= first + n) continue;
-        TRY(x->op->get(l->lane, o->logits + (size_t)o->logits_at[i] * vocab,
-                       tensor_rows(logits, row - first, 1).data, vocab * sizeof *o->logits));
+        TRY(x->op->mem.get(l->lane, o->logits + (size_t)o->logits_at[i] * vocab,
+                           tensor_rows(logits, row - first, 1).data, vocab * sizeof *o->logits));
     }
     return 0;
 }
@@ -62,8 +62,8 @@ tensors_get_states(const struct exec *x, struct exec_lane *l, const struct batch
 
     for (uint32_t i = 0; i < b->n_runs && o->n_states_kept; i++)
         for (uint32_t k = 0; k < o->n_states[i]; k++)
-            TRY(x->op->get(l->lane, o->states + (o->states_at[i] + k) * each,
-                           tensor_rows(x->enc_out, b->run[i].enc_row + k, 1).data, each));
+            TRY(x->op->mem.get(l->lane, o->states + (o->states_at[i] + k) * each,
+                               tensor_rows(x->enc_out, b->run[i].enc_row + k, 1).data, each));
     return 0;
 }
 

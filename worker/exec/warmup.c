@@ -19,21 +19,21 @@ stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
     struct step *s = &l->step;
     int32_t *token, *pos;
     uint32_t *seat, *which;
-    struct run *run;
+    struct segment *run;
     struct sample_row *row;
 
     im->used = 0;
     token = TAKE_ARRAY(im, int32_t, n, &s->rows.token);
     pos = TAKE_ARRAY(im, int32_t, n, &s->rows.pos);
     seat = TAKE_ARRAY(im, uint32_t, n, &s->rows.seat);
-    run = TAKE_ARRAY(im, struct run, 1, &s->rows.run);
+    run = TAKE_ARRAY(im, struct segment, 1, &s->rows.run);
     which = TAKE_ARRAY(im, uint32_t, 1, &t->which);
     row = TAKE_ARRAY(im, struct sample_row, 1, &t->row);
     for (uint32_t i = 0; i < n; i++) {
         token[i] = pos[i] = 0;
         seat[i] = SEAT_NONE;
     }
-    *run = (struct run){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
+    *run = (struct segment){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
     *which = n - 1;
     *row = draw_padding;
     s->rows.n_rows = n;
@@ -64,7 +64,7 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 {
     const struct model_shape *shape = &x->m->shape;
 
-    TRY(x->op->put(l->lane, im->dev, im->host, im->used));
+    TRY(x->op->mem.put(l->lane, im->dev, im->host, im->used));
     if (shape->n_encoder_layers && n > 1) TRY(queue_source(x, l, n));
     TRY(x->m->arch->forward(x->m, &l->step, 0, 1));
     TRY(x->m->arch->forward(x->m, &l->step, shape->n_layers - 1, 1));
@@ -75,7 +75,7 @@ int
 settle(struct exec *x, struct exec_lane *l)
 {
     for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
-        TRY(x->op->lane_mark(l->lane, mark));
+        TRY(x->op->lane.mark(l->lane, mark));
         TRY(gpu_wait(l->lane, mark, mark));
     }
     return 0;

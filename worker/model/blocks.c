@@ -186,8 +186,8 @@ block_few(const struct model *m, struct step *s, uint32_t l, struct tensor *head
     *heads = block_scratch(s, BLOCK_QKV, s->n_few, all.dim[1]);
     s->x = tensor_rows(s->few_x, 0, s->n_few);
     s->normed = tensor_rows(s->normed, 0, s->n_few);
-    TRY(m->op->rows(s->lane, *heads, all, s->few));
-    return m->op->rows(s->lane, s->x, x, s->few);
+    TRY(m->op->gather_rows(s->lane, *heads, all, s->few));
+    return m->op->gather_rows(s->lane, s->x, x, s->few);
 }
 
 int

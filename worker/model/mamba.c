@@ -190,11 +190,11 @@ mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct ma
     TRY(op->scan(s->lane, &scan, s->rows));
     *y = tensor_cols(normed, c->normed.first, inner);
     if (!c->norm_groups) {
-        TRY(op->all_gather(s->lane, all, mixed));
+        TRY(op->collective.all_gather(s->lane, all, mixed));
         return op->rms_norm(s->lane, normed, all, w->norm, c->eps, 0);
     }
     TRY(op->rms_norm(s->lane, tensor_2d(normed.data, m->act, rows * c->n_groups, part),
                      tensor_2d(mixed.data, m->act, rows * c->n_groups, part), NO_TENSOR, c->eps,
                      0));
-    return op->times(s->lane, normed, normed, w->norm);
+    return op->mul(s->lane, normed, normed, w->norm);
 }

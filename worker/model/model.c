@@ -325,7 +325,7 @@ model_close(struct model *m)
     if (!m) return NULL;
     reading_done(m);
     table_drop_all(m);
-    if (m->weights.base) m->op->arena_drop(m->gpu, &m->weights);
+    if (m->weights.base) m->op->mem.arena_drop(m->gpu, &m->weights);
     safetensors_close(m->files);
     free(m->seal);
     free(m->unused);

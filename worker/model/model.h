@@ -124,10 +124,10 @@ int model_shares(const char *text, double cross, struct kv_config *c, struct err
  * dtype of activations. Filled by worker/exec. */
 struct step {
     struct lane *lane;
-    struct rows rows;              /* the decoder's rows */
-    struct rows enc;               /* the encoder's: runs are sources */
-    struct rows cross;             /* the same decoder rows; runs' kv_len is the source's */
-    struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
+    struct step_tokens rows;       /* the decoder's rows */
+    struct step_tokens enc;        /* the encoder's: runs are sources */
+    struct step_tokens cross;      /* the same decoder rows; runs' kv_len is the source's */
+    struct step_tokens project;    /* rows of enc_state to project: pos, seat; no runs needed */
     struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
     struct tensor x;      /* fp32 [n, hidden] of each stream: what layers add to */

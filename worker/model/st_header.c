@@ -17,11 +17,11 @@ static const struct {
     enum dtype dtype;
     uint32_t bytes;
 } stored_types[] = {
-    { "F32", DT_F32, 4 },      { "BF16", DT_BF16, 2 },    { "F16", DT_F16, 2 },
-    { "I32", DT_I32, 4 },      { "I8", DT_I8, 1 },        { "U8", DT_U8, 1 },
-    { "F8_E4M3", DT_E4M3, 1 }, { "F8_E5M2", DT_E5M2, 1 }, { "F64", DT_COUNT, 8 },
-    { "I64", DT_COUNT, 8 },    { "U64", DT_COUNT, 8 },    { "U32", DT_COUNT, 4 },
-    { "I16", DT_COUNT, 2 },    { "U16", DT_COUNT, 2 },    { "BOOL", DT_COUNT, 1 },
+    { "F32", DT_F32, 4 },      { "BF16", DT_BF16, 2 },     { "F16", DT_F16, 2 },
+    { "I32", DT_I32, 4 },      { "I8", DT_I8, 1 },         { "U8", DT_U8, 1 },
+    { "F8_E4M3", DT_E4M3, 1 }, { "F8_E5M2", DT_COUNT, 1 }, { "F64", DT_COUNT, 8 },
+    { "I64", DT_COUNT, 8 },    { "U64", DT_COUNT, 8 },     { "U32", DT_COUNT, 4 },
+    { "I16", DT_COUNT, 2 },    { "U16", DT_COUNT, 2 },     { "BOOL", DT_COUNT, 1 },
 };
 
 const char *

@@ -14,10 +14,10 @@ table_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const 
     size_t bytes = (size_t)rows * cols * sizeof *from;
 
     check(which < MAX_TABLES && !m->table[which].data);
-    TRY(m->op->arena_make(m->gpu, "table", bytes, &m->table_arena[which], e));
+    TRY(m->op->mem.arena_make(m->gpu, "table", bytes, &m->table_arena[which], e));
     m->table[which] = tensor_2d(m->table_arena[which].base, DT_F32, rows, cols);
-    return load_lane_end(m, m->op->put(m->lane, m->table[which].data, from, bytes), "fill a table",
-                         e);
+    return load_lane_end(m, m->op->mem.put(m->lane, m->table[which].data, from, bytes),
+                         "fill a table", e);
 }
 
 struct table_work {
@@ -93,7 +93,7 @@ table_read(struct model *m, float *to, struct tensor t, struct err *e)
     size_t bytes = (size_t)t.dim[0] * t.dim[1] * sizeof *to;
 
     check(t.dtype == DT_F32 && (t.dim[0] == 1 || t.stride == t.dim[1]));
-    return load_lane_end(m, m->op->get(m->lane, to, t.data, bytes), "read a table", e);
+    return load_lane_end(m, m->op->mem.get(m->lane, to, t.data, bytes), "read a table", e);
 }
 
 void
@@ -104,7 +104,7 @@ table_drop_all(struct model *m)
             wait_for(m->work[i]);
             work_done(m, i);
         }
-        if (m->table_arena[i].base) m->op->arena_drop(m->gpu, &m->table_arena[i]);
+        if (m->table_arena[i].base) m->op->mem.arena_drop(m->gpu, &m->table_arena[i]);
         m->table[i] = NO_TENSOR;
     }
 }

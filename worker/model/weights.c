@@ -24,7 +24,7 @@ take_over(const struct weights_plan *p)
     if (*p->from->fd < 0 || src->weights_bytes != p->arena_bytes ||
         memcmp(src->weights_fingerprint, m->fingerprint, sizeof m->fingerprint) != 0)
         return false;
-    if (m->op->arena_adopt(m->gpu, *p->from->fd, p->arena_bytes, &m->weights, NULL) < 0)
+    if (m->op->mem.arena_adopt(m->gpu, *p->from->fd, p->arena_bytes, &m->weights, NULL) < 0)
         return false;
     *p->from->fd = -1;
     return true;
@@ -35,7 +35,7 @@ make_arena(struct weights_plan *p, struct err *e)
 {
     struct model *m = p->m;
 
-    TRY(m->op->arena_make(m->gpu, "weights", p->arena_bytes, &m->weights, e));
+    TRY(m->op->mem.arena_make(m->gpu, "weights", p->arena_bytes, &m->weights, e));
     for (uint32_t i = 0; i < p->n_fields; i++) p->field[i].stale = p->field[i].bytes > 0;
     TRY(weights_seal_begin(p, e));
     TRY(weights_fill(p, e));

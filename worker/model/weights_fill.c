@@ -136,7 +136,7 @@ copy_pieces(struct filling *w, struct reading *r, struct err *e)
 
         if (i >= READ_BEHIND) TRY(retire(w, r, &done, i + 1 - READ_BEHIND, e));
         TRY(weights_read_next(r, &host, e));
-        TRY(failed(w, m->op->put(m->lane, s->to, host, s->bytes), e));
+        TRY(failed(w, m->op->mem.put(m->lane, s->to, host, s->bytes), e));
         if (s->last) TRY(failed(w, weights_seal_field(w->plan, s->field), e));
         s->mark = load_lane_mark(m);
     }
@@ -170,7 +170,7 @@ fill_scales(struct model *m, char *to, size_t bytes)
 
     memset(scale, RANDOM_E8M0, sizeof scale);
     for (size_t at = 0; at < bytes; at += sizeof scale)
-        TRY(m->op->put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
+        TRY(m->op->mem.put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
     return 0;
 }
 
@@ -192,9 +192,9 @@ fill_random(struct filling *w, struct err *e)
             size_t bytes = dtype_bytes(f->dtype, (size_t)q->row.n * q->col.n);
             int r = q->rule->flags & W_E8M0
                         ? fill_scales(m, to, bytes)
-                        : m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n),
-                                             seed, (uint64_t)q->row.first * q->cols + q->col.first,
-                                             q->cols, RANDOM_STD);
+                        : m->op->mem.fill_random(
+                              m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n), seed,
+                              (uint64_t)q->row.first * q->cols + q->col.first, q->cols, RANDOM_STD);
 
             TRY(failed(w, r, e));
             to += bytes;

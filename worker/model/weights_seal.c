@@ -62,7 +62,7 @@ weights_seal_begin(const struct weights_plan *p, struct err *e)
     int r;
 
     if (!s) return err_set(e, -ENOMEM, "no memory to seal %u tensors", p->n_fields);
-    r = p->m->op->put(p->m->lane, seal_at(p), s, weights_seal_bytes(p->n_fields));
+    r = p->m->op->mem.put(p->m->lane, seal_at(p), s, weights_seal_bytes(p->n_fields));
     r = load_lane_end(p->m, r, "seal weights", e);
     free(s);
     return r;
@@ -73,15 +73,15 @@ weights_seal_field(const struct weights_plan *p, uint32_t field)
 {
     const struct field *f = &p->field[field];
 
-    return p->m->op->checksum(p->m->lane, &seal_at(p)->entry[field].sum,
-                              (char *)p->m->weights.base + f->offset, f->bytes);
+    return p->m->op->mem.checksum(p->m->lane, &seal_at(p)->entry[field].sum,
+                                  (char *)p->m->weights.base + f->offset, f->bytes);
 }
 
 int
 weights_seal_end(const struct weights_plan *p, struct err *e)
 {
     static const uint64_t complete = 1;
-    int r = p->m->op->put(p->m->lane, &seal_at(p)->complete, &complete, sizeof complete);
+    int r = p->m->op->mem.put(p->m->lane, &seal_at(p)->complete, &complete, sizeof complete);
 
     return load_lane_end(p->m, r, "seal weights", e);
 }
@@ -108,9 +108,10 @@ read_fields(struct weights_plan *p, struct seal *s, struct err *e)
 
     for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
         if (p->field[i].bytes)
-            r = op->checksum(p->m->lane, &seal_at(p)->entry[i].found,
-                             (char *)p->m->weights.base + p->field[i].offset, p->field[i].bytes);
-    if (r == 0) r = op->get(p->m->lane, s, seal_at(p), weights_seal_bytes(p->n_fields));
+            r = op->mem.checksum(p->m->lane, &seal_at(p)->entry[i].found,
+                                 (char *)p->m->weights.base + p->field[i].offset,
+                                 p->field[i].bytes);
+    if (r == 0) r = op->mem.get(p->m->lane, s, seal_at(p), weights_seal_bytes(p->n_fields));
     return load_lane_end(p->m, r, "check adopted weights", e);
 }
 
@@ -126,7 +127,7 @@ weights_seal_keep(const struct weights_plan *p, struct err *e)
     m->seal_at = p->seal_at;
     if (!there || !m->seal) r = err_set(e, -ENOMEM, "no memory to keep %u sums", p->n_fields);
     if (r == 0)
-        r = load_lane_end(m, m->op->get(m->lane, there, seal_at(p), bytes), "read the seal", e);
+        r = load_lane_end(m, m->op->mem.get(m->lane, there, seal_at(p), bytes), "read the seal", e);
     for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
         m->seal->entry[i].sum = there->entry[i].sum;
     free(there);
@@ -142,9 +143,10 @@ weights_seal_again(struct model *m, struct err *e)
 
     for (uint32_t i = 0; i < s->n && r == 0; i++)
         if (s->entry[i].bytes)
-            r = m->op->checksum(m->lane, &there->entry[i].found,
-                                (char *)m->weights.base + s->entry[i].offset, s->entry[i].bytes);
-    if (r == 0) r = m->op->get(m->lane, found, there->entry, s->n * sizeof *found);
+            r = m->op->mem.checksum(m->lane, &there->entry[i].found,
+                                    (char *)m->weights.base + s->entry[i].offset,
+                                    s->entry[i].bytes);
+    if (r == 0) r = m->op->mem.get(m->lane, found, there->entry, s->n * sizeof *found);
     if (found) r = load_lane_end(m, r, "check the weights again", e);
     for (uint32_t i = 0, n = r < 0 ? 0 : s->n; i < n; i++)
         r += s->entry[i].bytes && found[i].found != s->entry[i].sum;
