@@ -54,7 +54,6 @@ lay_out(struct kv *kv, const struct kv_config *c)
         kv->n_cells = (uint32_t)MIN(c->host_bytes / kv->cell_bytes, UINT32_MAX / 2 - n_blocks);
     n_blocks += kv->n_cells;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
-    kv->term_at = take_bytes(&at, n_blocks, sizeof(struct kv_term));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
     kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
     kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));

@@ -54,12 +54,6 @@ struct kv_block {
 
 _Static_assert(sizeof(struct kv_block) == CACHE_LINE, "its neighbours are not looked at with it");
 
-/* Of a block with another priority than the usual: how long it is kept once released; cached: until when.
- * 0: no end. Apart from the block, for few have one. */
-struct kv_term {
-    nsec keep, until;
-};
-
 /* Blocks of one group that may be taken for others, by priority, oldest first. */
 struct kv_queue {
     uint64_t some[2]; /* bit: that priority has one */
@@ -142,7 +136,6 @@ struct kv {
     uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
     uint64_t done[MAX_LANES];
     uint64_t releases, mark;
-    nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
     uint32_t n_cells, n_there;             /* n_there: mapped */
@@ -159,7 +152,7 @@ struct kv {
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t cell_bytes;
     uint8_t secret[SECRET_BYTES];
-    uint64_t block_at, term_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets, bytes */
+    uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets, bytes */
     uint64_t node_at, bucket_at, token_at, extra_at, event_at;
     uint64_t n_events;
 };
@@ -168,12 +161,6 @@ static inline struct kv_block *
 kv_blocks(const struct kv *kv)
 {
     return (struct kv_block *)((uintptr_t)kv + kv->block_at);
-}
-
-static inline struct kv_term *
-kv_term(const struct kv *kv, uint32_t block)
-{
-    return (struct kv_term *)((uintptr_t)kv + kv->term_at) + block;
 }
 
 static inline struct kv_slab *

@@ -143,7 +143,6 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
                                 .coming = true,
                                 .priority = b->priority,
                                 .step = { step[0], step[1], step[2] } };
-        *kv_term(kv, cell - 1) = *kv_term(kv, block);
         kv->n_cached_cells++;
         kv_tree_attach(kv, node, cell - 1);
         kv_queue_push(kv, cell - 1);
@@ -192,7 +191,6 @@ kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
     kv_pool_wait(kv, cell, lane, out->wait);
     copy(kv, out, c->group, cell, block);
     b->priority = c->priority;
-    *kv_term(kv, block) = *kv_term(kv, cell);
     b->step[lane] = out->step; /* it holds nothing before that is done */
     b->coming = true;
     kv_tree_attach(kv, c->node, block);

@@ -213,7 +213,6 @@ copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t 
                                                    .from = kv_slice(kv, group, from),
                                                    .to = kv_slice(kv, group, to) };
     kv_blocks(kv)[to].priority = kv_blocks(kv)[from].priority;
-    *kv_term(kv, to) = *kv_term(kv, from);
     kv->stats[group].copied++;
     kv_give_tail(kv, seat, group, lane, step);
 }

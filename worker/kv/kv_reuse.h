@@ -37,12 +37,11 @@ struct kv_space {
 void kv_space(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
               uint32_t n_source, struct kv_space *ret);
 
-/* Blocks that begin in start .. end stay longer: 100 longest. After duration they are as any other.
- * Later ranges lie behind earlier ones; blocks in none have KV_PRIORITY and no end. */
+/* Retention of the blocks that begin at tokens start .. end - 1: priority 0 is evicted first, KV_PRIORITY_MAX last.
+ * Ranges are sorted and do not overlap; blocks outside all ranges have KV_PRIORITY. */
 struct kv_keep {
     uint32_t start, end; /* end UINT32_MAX: all that follow, decoded ones included */
     uint8_t priority;
-    nsec duration; /* from its release; 0: for ever */
 };
 int kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e) MUST_USE;
 
@@ -105,9 +104,6 @@ struct kv_flushed {
     uint64_t blocks, bytes, host_blocks, host_bytes;
 };
 uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
-
-/* The time: blocks whose duration is over become as any other. Before it is called it is 0. */
-void kv_now(struct kv *kv, nsec now);
 
 struct kv_stats {                   /* since the start, of one group */
     uint64_t taken, fresh;          /* blocks given out; those never given out before */

@@ -37,8 +37,6 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
         if (keep[i].priority > KV_PRIORITY_MAX)
             return err_set(e, -EINVAL, "priority %u is above %d", keep[i].priority,
                            KV_PRIORITY_MAX);
-        if (keep[i].duration < 0)
-            return err_set(e, -EINVAL, "a range is kept for %lld ns", (long long)keep[i].duration);
         if (i > 0 && keep[i].start < keep[i - 1].end)
             return err_set(e, -EINVAL,
                            "ranges to keep overlap: one ends at %u, the next begins at %u",
@@ -57,7 +55,6 @@ kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t e
     for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
         if (token < t->keep[i].start || token >= t->keep[i].end) continue;
         b->priority = t->keep[i].priority;
-        kv_term(kv, block)->keep = t->keep[i].duration;
         if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
         return;
     }
