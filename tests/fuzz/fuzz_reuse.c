@@ -12,6 +12,7 @@
 #include "worker/exec/order.h"
 #include "worker/kv/kv_beam.h"
 #include "worker/kv/kv_core.h"
+#include "worker/kv/kv_slab.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* test_slab.c - slabs: their size, and how pools share them. */
 #include "tests/test.h"
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 
 #include <errno.h>
 #include <stdlib.h>

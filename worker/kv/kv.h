@@ -125,9 +125,6 @@ void kv_count_host(const struct kv *kv,
                    struct kv_count *ret); /* used: being fetched. Away: no blocks */
 /* The group's block for padding rows of a graph: held from the start, in no count. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
-/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and
- * chunks of at most a block. */
-uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
 void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
 
 /* Take over what a predecessor left in the arena: after kv_init(), before anything else. The seat then

@@ -12,19 +12,6 @@
 
 #include <errno.h>
 
-int
-kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
-{
-    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
-    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
-
-    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
-    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
-    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
-    return 0;
-}
-
 /* The entry is full in the row: nobody will write it again. */
 static bool
 is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)

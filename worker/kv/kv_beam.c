@@ -18,16 +18,6 @@ kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chun
 }
 
 static void
-add_copy(struct kv *kv, struct kv_out *out, uint32_t group, uint32_t from, uint32_t to, uint32_t n)
-{
-    check(out->n_copies < out->max_copies);
-    out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                   .n_tokens = (uint16_t)n,
-                                                   .from = kv_slice(kv, group, from),
-                                                   .to = kv_slice(kv, group, to) };
-}
-
-static void
 fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group, uint32_t n,
            struct kv_out *out)
 {
@@ -52,7 +42,8 @@ fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
     check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
     block = kv_pool_take(kv, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
-    add_copy(kv, out, group, row[full] - 1, block, n % kv->c.tokens_per_block);
+    kv_add_copy(kv, group, row[full] - 1, block, out)->n_tokens =
+        (uint16_t)(n % kv->c.tokens_per_block);
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
 }
 
@@ -65,8 +56,8 @@ fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
     check(kv_seats(kv)[from].end[group] > 0);
     kv_state_grow(kv, lane, to, group, out);
     for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
-        add_copy(kv, out, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
-                 0);
+        kv_add_copy(kv, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
+                    out);
 }
 
 /* Whether `to` has reserved so much that it can hold what queries from done on see. */
@@ -167,7 +158,7 @@ copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
             } else {
                 to = old[i];
             }
-            add_copy(kv, t->out, t->group, from - 1, to - 1, n_tokens);
+            kv_add_copy(kv, t->group, from - 1, to - 1, t->out)->n_tokens = (uint16_t)n_tokens;
         }
         if (to != old[i]) set_entry(kv, t, i, to);
     }

@@ -295,18 +295,8 @@ kv_charge(struct kv *kv, uint32_t group, int64_t n)
 
 /* kv_seat.c */
 
-/* Promise a seat that many blocks more, in every group of every pool at once, or nothing. */
-bool kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more);
-void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
-                 slice_id at);
-/* The row itself may have been touched by another lane: the seat's last step, or the one that
- * carried its predecessor's EDIT_END. */
-void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
 void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
-
-/* kv_adopt.c: the number of the block that a slice begins, if it can be one of the group's. */
-int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;
 
 /* kv_state.c */
 
@@ -314,17 +304,12 @@ int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
 void kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out);
 void kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group,
                     struct kv_out *out);
-/* The seat's snapshot of the entry's end, if it has one, is found at the node from here on; and that of a block
- * no more. */
+/* The seat's snapshot of the entry's end, if it has one, is found at the node from here on. */
 void kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node,
                     uint32_t group, uint32_t entry);
-void kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why);
 
 /* kv_event.c: the block is in the tree. was: its priority before. */
 void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, enum kv_why why);
-
-/* kv_store.c: the block is kept as the text says of the entry. */
-void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 
 /* What a block is called outside: its first slice, counted in slices of its group; a cell, in the host's memory. */
 static inline slice_id

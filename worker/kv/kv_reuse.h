@@ -83,6 +83,9 @@ uint32_t kv_lookup_length(struct kv *kv, const struct kv_text *t, bool whole);
 /* What its full blocks are called in events (kv_event.h), there or not: at most max. Their number. */
 uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max);
 
+/* kv_admit() without a hit. Counts every group of every pool, whole slabs included. -EAGAIN: not now;
+ * nothing changed. */
+int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
 /* n: as for kv_need(), the hit included. t NULL: without a hit. -EAGAIN: not now; nothing changed. */
 int kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
              struct kv_hit *ret) MUST_USE;

@@ -7,6 +7,8 @@
 
 #include "worker/kv/kv_core.h"
 #include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_table.h"
+#include "worker/kv/kv_tree.h"
 
 uint32_t
 kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
@@ -40,13 +42,10 @@ static void
 copy_layers(struct kv *kv, uint32_t seat, uint32_t group, uint32_t from, uint32_t to, bool after,
             struct kv_out *out)
 {
-    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++) {
-        check(out->n_copies < out->max_copies);
-        out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                       .after = after,
-                                                       .from = kv_entry(kv, seat, group, from + i),
-                                                       .to = kv_entry(kv, seat, group, to + i) };
-    }
+    const uint32_t *row = kv_table(kv, group, seat);
+
+    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
+        kv_add_copy(kv, group, row[from + i] - 1, row[to + i] - 1, out)->after = after;
 }
 
 void
@@ -114,27 +113,10 @@ kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n
     row = kv_table(kv, group, seat) + (size_t)n * (1 + slot);
     if (all[row[0] - 1].node) return;
     for (uint32_t i = 0; i < n; i++) {
-        kv_keep_entry(kv, t, row[i] - 1, entry);
+        kv_tree_set_priority(kv, t, row[i] - 1, entry);
         all[row[i] - 1].node = node;
         all[row[i] - 1].more = row[(i + 1) % n];
     }
     kv_node(kv, node)->slot[group] = row[0];
     kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority, KV_ASKED);
-}
-
-void
-kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why)
-{
-    struct kv_block *all = kv_blocks(kv);
-    struct kv_node *node = kv_node(kv, all[block].node);
-    uint32_t at = node->slot[all[block].group];
-
-    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
-    node->slot[all[block].group] = 0;
-    while (at) {
-        uint32_t next = all[at - 1].more;
-
-        all[at - 1].node = all[at - 1].more = 0;
-        at = next;
-    }
 }

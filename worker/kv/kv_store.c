@@ -45,21 +45,6 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
     return 0;
 }
 
-void
-kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
-{
-    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
-    struct kv_block *b = &kv_blocks(kv)[block];
-    uint8_t was = b->priority;
-
-    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
-        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
-        b->priority = t->keep[i].priority;
-        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
-        return;
-    }
-}
-
 uint32_t
 kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max)
 {
@@ -91,7 +76,7 @@ store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node
         if (!kv_has_entry(kv, s, g, entry)) continue;
         block = kv_table(kv, g, seat)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        if (self) kv_keep_entry(kv, t, block, entry);
+        if (self) kv_tree_set_priority(kv, t, block, entry);
         kv_tree_attach(kv, node, block);
     }
 }
@@ -197,7 +182,7 @@ keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
     for (uint32_t g = 0; t->keep && g < kv->c.n_groups; g++)
         for (uint32_t i = kv_begin(kv, s, g); kv_is_positions(kv, g) && i < s->end[g];
              i = kv_after(kv, s, g, i))
-            kv_keep_entry(kv, t, kv_table(kv, g, seat)[i] - 1, i);
+            kv_tree_set_priority(kv, t, kv_table(kv, g, seat)[i] - 1, i);
 }
 
 void
