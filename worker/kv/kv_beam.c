@@ -18,7 +18,7 @@ kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chun
 }
 
 static void
-fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group, uint32_t n,
+fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group, uint32_t n,
            struct kv_out *out)
 {
     const struct kv_seat *f = &kv_seats(kv)[from];
@@ -49,7 +49,7 @@ fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
 
 /* A live state of its own; snapshots stay where they are. */
 static void
-fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group,
+fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
            struct kv_out *out)
 {
     check(kv_seats(kv)[to].live && kv_seats(kv)[to].end[group] == 0);
@@ -62,7 +62,7 @@ fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
 
 /* Whether `to` has reserved so much that it can hold what queries from done on see. */
 static bool
-has_room(const struct kv *kv, uint32_t from, uint32_t to, uint32_t n, uint32_t done)
+has_room(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
 {
     const struct kv_seat *f = &kv_seats(kv)[from], *s = &kv_seats(kv)[to];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -77,7 +77,7 @@ has_room(const struct kv *kv, uint32_t from, uint32_t to, uint32_t n, uint32_t d
 }
 
 void
-kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
+kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
         uint32_t done, struct kv_out *out)
 {
     check(from != to && done <= n);
@@ -95,7 +95,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to,
 }
 
 struct turn { /* of one entry of one group */
-    const uint32_t *seat;
+    const seq_slot *seat;
     const uint8_t *parent;
     uint32_t n, group, entry;
     struct kv_out *out;
@@ -186,7 +186,7 @@ turn_group(struct kv *kv, struct turn *t, uint32_t n)
 }
 
 void
-kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat, const uint8_t *parent,
+kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *seat, const uint8_t *parent,
            uint32_t n_seats, uint32_t n, struct kv_out *out)
 {
     struct turn t = { .seat = seat, .parent = parent, .n = n_seats, .out = out };

@@ -90,7 +90,7 @@ kv_config_lay_out(struct kv *kv, const struct kv_config *c)
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
     kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
-    kv->end_at = take_bytes(&at, c->n_seats, sizeof(uint32_t));
+    kv->end_at = take_bytes(&at, c->n_seats, sizeof(seq_slot));
     for (uint32_t g = 0; g < c->n_groups; g++)
         kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_seats * c->group[g].max_entries, 4);
     kv->event_at = take_bytes(&at, c->max_events, sizeof(struct kv_event));

@@ -175,15 +175,15 @@ kv_seats(const struct kv *kv)
     return (struct kv_seat *)((uintptr_t)kv + kv->seat_at);
 }
 
-static inline uint32_t *
+static inline seq_slot *
 kv_end_ring(const struct kv *kv)
 {
-    return (uint32_t *)((uintptr_t)kv + kv->end_at);
+    return (seq_slot *)((uintptr_t)kv + kv->end_at);
 }
 
 /* The seat's row of the group's table: block number + 1, 0 = none. */
 static inline uint32_t *
-kv_table(const struct kv *kv, uint32_t group, uint32_t seat)
+kv_table(const struct kv *kv, uint32_t group, seq_slot seat)
 {
     return (uint32_t *)((uintptr_t)kv + kv->table_at[group]) +
            (size_t)seat * kv->c.group[group].max_entries;
@@ -296,16 +296,16 @@ kv_charge(struct kv *kv, uint32_t group, int64_t n)
 /* kv_seat.c */
 
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
-void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
+void kv_give_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step);
 
 /* kv_state.c */
 
 /* The live state, where there is none yet; or from the snapshot that the seat was admitted with. */
-void kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out);
-void kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group,
+void kv_state_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out);
+void kv_state_start(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group,
                     struct kv_out *out);
 /* The seat's snapshot of the entry's end, if it has one, is found at the node from here on. */
-void kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node,
+void kv_state_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node,
                     uint32_t group, uint32_t entry);
 
 /* kv_event.c: the block is in the tree. was: its priority before. */

@@ -4,7 +4,7 @@
 #include "worker/kv/kv_core.h"
 
 void
-kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step)
+kv_fence(struct kv *kv, seq_slot seat, unsigned lane, uint64_t step)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -35,7 +35,7 @@ kv_wait_block(const struct kv *kv, unsigned lane, uint32_t block, struct kv_out 
 }
 
 void
-kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out)
+kv_wait_row(const struct kv *kv, unsigned lane, seq_slot seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 

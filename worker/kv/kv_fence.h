@@ -13,7 +13,7 @@
 /* The step reads or writes the blocks and table rows of the slot; step > the last kv_done() of
  * the lane. The steps of a slot are passed in order. A step that is done before the next call for
  * the slot may be left out. */
-void kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step);
+void kv_fence(struct kv *kv, seq_slot seat, unsigned lane, uint64_t step);
 /* The step of the lane, and every earlier one, is finished on the device. */
 void kv_done(struct kv *kv, unsigned lane, uint64_t step);
 
@@ -27,6 +27,6 @@ void kv_wait_steps(const struct kv *kv, unsigned lane, const uint64_t step[MAX_L
 void kv_wait_block(const struct kv *kv, unsigned lane, uint32_t block, struct kv_out *out);
 /* The last step that used the table rows of the slot, or the step with the EDIT_END of the
  * sequence that had the slot before. */
-void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
+void kv_wait_row(const struct kv *kv, unsigned lane, seq_slot seat, struct kv_out *out);
 
 #endif

@@ -26,7 +26,7 @@ onboard_block(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
 }
 
 void
-kv_onboard(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, uint32_t group,
+kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, uint32_t group,
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];

@@ -12,7 +12,7 @@
  * sequence has onboarded, or by a new one that a copy of this step fills. `step` is the step of
  * `lane` that is being planned; the sequence has reserved the blocks, so the call does not fail.
  * The caller adds the edits (kv_rows()). */
-void kv_onboard(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, uint32_t group,
+void kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, uint32_t group,
                 struct kv_out *out);
 
 #endif

@@ -82,7 +82,7 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
 }
 
 static void
-hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv_found *f,
+hold_tail(struct kv *kv, seq_slot seat, const struct kv_text *t, const struct kv_found *f,
           uint32_t group, bool lend)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -99,7 +99,7 @@ hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv
 }
 
 static void
-hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+hold(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
      const struct kv_found *f, bool lend)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -173,7 +173,7 @@ count(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
 }
 
 int
-kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+kv_admit(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
          struct kv_hit *ret)
 {
     struct kv_found f = kv_find(kv, t);
@@ -188,7 +188,7 @@ kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_
 }
 
 int
-kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
+kv_reserve(struct kv *kv, seq_slot seat, const struct kv_need *n)
 {
     struct kv_hit none;
 
@@ -197,7 +197,7 @@ kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
 
 /* The part of the tail, in a block of the seat's own. */
 static void
-copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+copy_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
           struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -212,7 +212,7 @@ copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t 
 
 /* Those who are yet to copy from what the seat goes on in, before it writes there: with this step. */
 static void
-copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+copy_for_others(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)
 {
     uint32_t tail = kv_seats(kv)[seat].tail[group];
@@ -229,7 +229,7 @@ copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uin
 }
 
 static void
-start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+start_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -251,7 +251,7 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
 
 /* What another lane is fetching is waited for; what is hit again and again is on the host before it must go. */
 static void
-look_at_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
+look_at_entries(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -264,7 +264,7 @@ look_at_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, str
 }
 
 void
-kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out)
+kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 

@@ -85,18 +85,18 @@ uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[
 
 /* kv_admit() without a hit. Counts every group of every pool, whole slabs included. -EAGAIN: not now;
  * nothing changed. */
-int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
+int kv_reserve(struct kv *kv, seq_slot seat, const struct kv_need *n) MUST_USE;
 /* n: as for kv_need(), the hit included. t NULL: without a hit. -EAGAIN: not now; nothing changed. */
-int kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+int kv_admit(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
              struct kv_hit *ret) MUST_USE;
 /* That step of the lane is its first. Edits of what it shares; copies, to be done before the step's
  * rows and in order. Without a hit nothing happens. */
-void kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out);
+void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, struct kv_out *out);
 
 /* The first n positions are written by steps that are done. Only full blocks, and the whole source. */
-void kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n);
+void kv_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n);
 /* The same with the last block, and then kv_drop(). */
-void kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n);
+void kv_release(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n);
 
 /* What is only kept for others goes, of both tiers: nobody finds it any more, and it is free. Up to max blocks and cells,
  * so that a large cache does not hold up a step; those of them are added to *ret. Their number; less than max: no

@@ -11,7 +11,7 @@
 #include <string.h>
 
 static bool
-promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
+promise(struct kv *kv, seq_slot seat, const struct kv_need *more)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
@@ -33,7 +33,7 @@ promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
 }
 
 int
-kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n)
+kv_raise(struct kv *kv, seq_slot seat, const struct kv_need *n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     struct kv_need more = { { 0 } };
@@ -55,7 +55,7 @@ set_reserved(struct kv *kv, struct kv_seat *s, uint32_t group, uint32_t n)
 }
 
 void
-kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
+kv_lower(struct kv *kv, seq_slot seat, const struct kv_need *n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -68,7 +68,7 @@ kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
 }
 
 static void
-grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t end,
+grow_group(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, uint32_t end,
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -86,7 +86,7 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
 }
 
 bool
-kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
+kv_room(const struct kv *kv, seq_slot seat, uint32_t end_pos)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
@@ -98,7 +98,7 @@ kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
 }
 
 void
-kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out)
+kv_cross(struct kv *kv, unsigned lane, seq_slot seat, uint32_t n_source, struct kv_out *out)
 {
     check(kv_seats(kv)[seat].live);
     kv_wait_row(kv, lane, seat, out);
@@ -108,7 +108,7 @@ kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct 
 }
 
 void
-kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
+kv_trim(struct kv *kv, seq_slot seat, uint32_t first_pos, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -129,7 +129,7 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
 }
 
 void
-kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out)
+kv_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t end_pos, struct kv_out *out)
 {
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
 
@@ -142,7 +142,7 @@ kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv
 }
 
 void
-kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos)
+kv_quiet(const struct kv *kv, seq_slot seat, uint32_t *end_pos, uint32_t *first_pos)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -186,7 +186,7 @@ fetch_entries(const struct kv *kv, const struct kv_soon *soon)
 }
 
 ASKS
-fetch_blocks(const struct kv *kv, uint32_t seat)
+fetch_blocks(const struct kv *kv, seq_slot seat)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -211,7 +211,7 @@ kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 }
 
 void
-kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step)
+kv_give_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t block = s->tail[group] - 1;
@@ -250,7 +250,7 @@ drop_group(struct kv *kv, struct kv_seat *s, uint32_t *row, uint32_t group)
 }
 
 void
-kv_drop(struct kv *kv, uint32_t seat)
+kv_drop(struct kv *kv, seq_slot seat)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -276,7 +276,7 @@ void
 kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
 {
     for (uint32_t i = 0; i < kv->n_ends; i++) {
-        uint32_t seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
+        seq_slot seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
 
         kv_wait_row(kv, lane, seat, out);
         kv_add_edit(out, EDIT_END, 0, seat, 0, SLICE_NONE);
@@ -287,7 +287,7 @@ void
 kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step)
 {
     while (kv->n_ends > 0) {
-        uint32_t seat = kv_end_ring(kv)[kv->first_end];
+        seq_slot seat = kv_end_ring(kv)[kv->first_end];
 
         kv_seats(kv)[seat].ending = false;
         kv_fence(kv, seat, lane, step);

@@ -22,31 +22,31 @@
 #include "worker/kv/kv_table.h"
 
 /* What was reserved was not all it needs: n, with what it has. -EAGAIN: not now; nothing changed. */
-int kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
+int kv_raise(struct kv *kv, seq_slot seat, const struct kv_need *n) MUST_USE;
 /* It will never need more than n again (or than it holds now); the rest may be promised to others. */
-void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
+void kv_lower(struct kv *kv, seq_slot seat, const struct kv_need *n);
 
 /* A seat that was adopted goes on at position pos: reserve for it what n says. -ENODATA: what pos sees is
  * not all there (state: a snapshot of just that position); -EAGAIN: no room now. Nothing changed then. */
-int kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n) MUST_USE;
+int kv_resume(struct kv *kv, seq_slot seat, uint32_t pos, const struct kv_need *n) MUST_USE;
 /* Whether positions up to end_pos can have their blocks without another kv_trim(). */
-bool kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos);
+bool kv_room(const struct kv *kv, seq_slot seat, uint32_t end_pos);
 
 /* lane: of the step being planned. Edits are EDIT_SET; a dropped entry is set to SLICE_NONE. */
-void kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out);
-void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out);
-void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
+void kv_cross(struct kv *kv, unsigned lane, seq_slot seat, uint32_t n_source, struct kv_out *out);
+void kv_trim(struct kv *kv, seq_slot seat, uint32_t first_pos, struct kv_out *out);
+void kv_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t end_pos, struct kv_out *out);
 /* Up to which end_pos kv_grow(), and below which first_pos kv_trim() has nothing to do. */
-void kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos);
+void kv_quiet(const struct kv *kv, seq_slot seat, uint32_t *end_pos, uint32_t *first_pos);
 /* Whose blocks change soon: at the end, where some come, or at the beginning, where some go. */
 struct kv_soon {
-    uint32_t seat;
+    seq_slot seat;
     bool go;
 };
 /* What kv_grow(), or kv_trim(), will look at, into the processor's caches: of a thousand seats nothing is there, and
  * all that are asked for together are waited for together. Nothing else happens. */
 void kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n);
-void kv_drop(struct kv *kv, uint32_t seat); /* a seat without a reservation: nothing happens */
+void kv_drop(struct kv *kv, seq_slot seat); /* a seat without a reservation: nothing happens */
 
 /* EDIT_END of seats dropped since the last kv_ends_sent(); to come before the step's other edits.
  * Sent only when the step is really launched. */

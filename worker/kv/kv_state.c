@@ -24,7 +24,7 @@ kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
 
 /* Blocks of the group's entries first .. first + n_layers, and what is there of them on the device. */
 static void
-take_layers(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t first,
+take_layers(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, uint32_t first,
             uint32_t pos, struct kv_out *out)
 {
     uint32_t *row = kv_table(kv, group, seat);
@@ -39,7 +39,7 @@ take_layers(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_
 }
 
 static void
-copy_layers(struct kv *kv, uint32_t seat, uint32_t group, uint32_t from, uint32_t to, bool after,
+copy_layers(struct kv *kv, seq_slot seat, uint32_t group, uint32_t from, uint32_t to, bool after,
             struct kv_out *out)
 {
     const uint32_t *row = kv_table(kv, group, seat);
@@ -49,7 +49,7 @@ copy_layers(struct kv *kv, uint32_t seat, uint32_t group, uint32_t from, uint32_
 }
 
 void
-kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -61,7 +61,7 @@ kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struc
 
 /* What the seat begins with is its first snapshot; its edits come with those of all that it holds. */
 void
-kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_start(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t n = kv->c.group[group].n_layers;
@@ -75,7 +75,7 @@ kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, stru
 }
 
 void
-kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv_out *out)
+kv_snapshot(struct kv *kv, unsigned lane, seq_slot seat, uint32_t pos, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t slot = s->next_snapshot;
@@ -99,7 +99,7 @@ kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv
 }
 
 void
-kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t group,
+kv_state_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node, uint32_t group,
                uint32_t entry)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];

@@ -60,7 +60,7 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
 
 /* The seat's blocks of that entry into the node, where nobody's are there before. */
 static void
-store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t entry,
+store_entry(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
@@ -104,7 +104,7 @@ begin(struct kv *kv, const uint64_t space[2], uint32_t *cursor)
 }
 
 static void
-store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
+store_cross(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
@@ -122,7 +122,7 @@ store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
 }
 
 void
-kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -149,7 +149,7 @@ kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 
 /* Blocks of its own that had twins when they were stored: where the twin is gone, they fill the gap. */
 static void
-fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
+fill_gaps(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t node = s->cursor;
@@ -159,7 +159,7 @@ fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
 }
 
 static void
-store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+store_rest(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block, node;
@@ -175,7 +175,7 @@ store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 
 /* What is in no node is kept too where victims go in release order. */
 static void
-keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
+keep_all(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -186,7 +186,7 @@ keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
 }
 
 void
-kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_release(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 

@@ -4,7 +4,7 @@
 #include "worker/kv/kv_core.h"
 
 void
-kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
+kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot seat, uint32_t entry,
             slice_id at)
 {
     check(out->n_edits < out->max_edits);
@@ -29,7 +29,7 @@ kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to, str
 }
 
 void
-kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
+kv_rows(const struct kv *kv, seq_slot seat, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -45,14 +45,14 @@ kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
 }
 
 bool
-kv_live(const struct kv *kv, uint32_t seat)
+kv_live(const struct kv *kv, seq_slot seat)
 {
     check(seat < kv->c.n_seats);
     return kv_seats(kv)[seat].live;
 }
 
 uint32_t
-kv_n_held(const struct kv *kv, uint32_t seat)
+kv_n_held(const struct kv *kv, seq_slot seat)
 {
     uint32_t n = 0, first;
 
@@ -61,7 +61,7 @@ kv_n_held(const struct kv *kv, uint32_t seat)
 }
 
 uint32_t
-kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first)
+kv_held(const struct kv *kv, seq_slot seat, uint32_t group, uint32_t *first)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -71,7 +71,7 @@ kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first)
 }
 
 slice_id
-kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry)
+kv_entry(const struct kv *kv, seq_slot seat, uint32_t group, uint32_t entry)
 {
     uint32_t block = kv_table(kv, group, seat)[entry];
 
