@@ -17,6 +17,7 @@ fresh_out(void)
     return (struct kv_out){ .edit = edits, .max_edits = EDITS };
 }
 
+/* For tests that kv_init() refuses, or that move the memory. */
 static struct kv_config
 config(uint32_t tokens, uint32_t n_blocks)
 {
@@ -57,22 +58,14 @@ step(struct kv *kv, uint32_t seat, uint32_t first, uint32_t end, unsigned lane, 
     kv_check(kv);
 }
 
-static void
-need_to_completion_counts_prompt_and_new_tokens(void **state) /* */
+KV_TEST(need_to_completion_counts_prompt_and_new_tokens,
+        pool(1, 2000, group(KV_FULL, 0, 0))) /* */
 {
-    struct kv_config c = config(1, 2000);
-    struct kv *kv;
+    struct bed *of_64 = pool(64, 2000, group(KV_FULL, 0, 0));
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
     assert_int_equal(kv_need(kv, 1024 + 128, 0, 1024).n_blocks[0], 1152);
-    free(kv);
-    c.tokens_per_block = 64;
-    kv = open_kv(&c);
-    assert_int_equal(kv_need(kv, 1024 + 128, 0, 1024).n_blocks[0], 18);
-    free(kv);
+    assert_int_equal(kv_need(of_64->kv, 1024 + 128, 0, 1024).n_blocks[0], 18);
+    close_bed(of_64);
 }
 
 static void
@@ -290,22 +283,22 @@ KV_TEST(a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane,
     assert_int_equal(out.wait[0] | out.wait[1], 0);
 }
 
-static void
-a_slab_keeps_its_fences_when_another_pool_draws_it(void **state)
+/* Slabs of two blocks of group 0: scratch begins one and fills one; one is left. */
+static struct bed *
+three_slabs(void)
 {
-    struct kv_config c = config(4, 0);
+    struct kv_group large = group(KV_CROSS, 0, 0);
+
+    large.n_layers = 2;
+    return pool(4, 3 * 2, group(KV_FULL, 0, 0), large);
+}
+
+KV_TEST(a_slab_keeps_its_fences_when_another_pool_draws_it, three_slabs())
+{
     struct kv_out out = fresh_out();
     struct kv_need need = { { 2, 0 } };
-    struct kv *kv;
 
-    (void)state;
-    c.n_groups = 2;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_CROSS, 0, 0);
-    c.group[1].n_layers = 2;
-    c.arena_bytes = 3 * 512; /* slabs of 512: scratch begins one, fills one; one is left */
-    kv = open_kv(&c);
-    assert_int_equal(c.slab_bytes, 512);
+    assert_int_equal(b->c.slab_bytes, 512);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 8, 1, 9); /* its second block draws the last slab */
     kv_drop(kv, 0);
@@ -314,7 +307,6 @@ a_slab_keeps_its_fences_when_another_pool_draws_it(void **state)
     kv_cross(kv, 0, 1, 4, &out);
     assert_int_equal(out.wait[1], 9);
     kv_check(kv);
-    free(kv);
 }
 
 KV_TEST(a_seat_that_moves_between_lanes_waits_for_its_last_step, pool(4, 100, group(KV_FULL, 0, 0)))
