@@ -118,7 +118,7 @@ static const struct opt admit_opts[] = {
     { "features", OPT_BOOL, OPT_AT(admit_args, features), .sentence = "the source has a length alone, no tokens" },
     { "salt", OPT_U64, OPT_AT(admit_args, salt), .arg = "N", .sentence = "of its tenant" },
     { "lora", OPT_U64, OPT_AT(admit_args, lora), .arg = "N", .sentence = "its adapter" },
-    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "FROM-TO:PRIORITY[:MS],... blocks that begin there stay longer; TO may be end" },
+    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "FROM-TO:PRIORITY,... blocks that begin there stay longer; TO may be end" },
     { "room", OPT_U32, OPT_AT(admit_args, room), .max = 1 << 20, .arg = "N", .sentence = "tokens that it may still grow by" },
     { 0 }
 };
@@ -131,15 +131,15 @@ read_keep(struct stage *g, struct holder *h, char *ranges, struct err *e)
 
     for (char *at; (at = strsep(&ranges, ","));) {
         struct kv_keep *k = &h->keep[n];
-        unsigned start, end = UINT32_MAX, priority, ms = 0;
+        unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
         if (n++ == KEEPS) return wrong(g, e, "more than %d ranges", KEEPS);
-        if (sscanf(at, "%u-end:%u:%u", &start, &priority, &ms) < 2 &&
-            sscanf(at, "%u-%u:%u:%u", &start, &end, &priority, &ms) < 3)
-            return wrong(g, e, "%s is no range: FROM-TO:PRIORITY[:MS]", at);
+        if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
+            sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
+            return wrong(g, e, "%s is no range: FROM-TO:PRIORITY", at);
         if (priority > 255) return wrong(g, e, "priority %u", priority);
-        *k = (struct kv_keep){ start, end, (uint8_t)priority, (nsec)ms * 1000000 };
+        *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
         if (kv_keep_check(h->keep, n, &why) < 0) return wrong(g, e, "%s", why.text);
         h->text.keep = h->keep;
@@ -487,18 +487,6 @@ act_flush(struct stage *g, struct err *e)
     return 0;
 }
 
-static int
-act_time(struct stage *g, struct err *e)
-{
-    int64_t ms;
-
-    if (g->l->n_words != 2 || script_numbers(g->l->word[1], &ms, 1) != 1 || ms < 0)
-        return wrong(g, e, "time MS");
-    kv_now(g->w.kv, ms * 1000000);
-    kv_check(g->w.kv);
-    return 0;
-}
-
 /* ---- looking */
 
 static int
@@ -659,7 +647,6 @@ const struct command kv_commands[] = {
       act_release },
     { "drop", "NAME...", NULL, "it is over; nothing more of it may be found", act_drop },
     { "flush", "", NULL, "what is only kept for others goes", act_flush },
-    { "time", "MS", NULL, "it is so many ms after the start", act_time },
     { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
       act_held },
     { "free", "", NULL, "blocks that nobody holds, pool by pool, and the host's", act_free },

@@ -8,7 +8,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_slab.h"
 
 #include <errno.h>

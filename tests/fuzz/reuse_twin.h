@@ -67,7 +67,6 @@ struct twin {
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
     struct kv_edit edit[EDITS];
     struct kv_copy copy[COPIES];
-    nsec now;
 };
 
 uint64_t twin_mix(uint64_t a, uint64_t b);

@@ -18,22 +18,31 @@ group(enum kv_kind kind, uint32_t window, uint32_t max_blocks)
                               .max_blocks = max_blocks };
 }
 
-void
-open_bed(struct bed *b, uint32_t n_blocks)
+struct kv_group
+state_group(uint32_t n_layers, uint32_t slice_bytes, uint32_t interval)
+{
+    struct kv_group g = group(KV_STATE, 0, 0);
+
+    g.n_layers = n_layers;
+    g.n_parts = 1;
+    g.slice_bytes = slice_bytes;
+    g.interval = interval;
+    return g;
+}
+
+static void
+count_groups(struct kv_config *c)
+{
+    c->n_groups = 0;
+    while (c->n_groups < MAX_GROUPS && c->group[c->n_groups].max_entries) c->n_groups++;
+}
+
+static void
+open_kv(struct bed *b)
 {
     struct err e;
 
     b->c.n_seats = BED_SEATS;
-    if (!b->c.n_lanes) b->c.n_lanes = 1;
-    b->c.reuse = true;
-    b->c.fifo = n_blocks > 0; /* 0: elastic */
-    if (!b->c.tokens_per_block) b->c.tokens_per_block = 4;
-    if (!b->c.n_groups) {
-        b->c.n_groups = 1;
-        b->c.group[0] = group(KV_FULL, 0, n_blocks);
-    }
-    if (!b->c.arena_bytes) b->c.arena_bytes = (uint64_t)b->c.n_groups * (n_blocks + 1) * 256;
-    b->c.extra_ids = true;
     b->mem = calloc(1, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
     assert_non_null(b->kv);
@@ -41,12 +50,40 @@ open_bed(struct bed *b, uint32_t n_blocks)
 }
 
 struct bed *
-bed(uint32_t n_blocks)
+bed_of_config(uint32_t n_blocks, const struct kv_config *c)
 {
     struct bed *b = calloc(1, sizeof *b);
 
-    b->c.copy_partial = true;
-    open_bed(b, n_blocks);
+    b->c = *c;
+    b->c.reuse = true;
+    b->c.extra_ids = true;
+    b->c.fifo = n_blocks > 0; /* 0: elastic */
+    if (!b->c.n_lanes) b->c.n_lanes = 1;
+    if (!b->c.tokens_per_block) b->c.tokens_per_block = 4;
+    if (!b->c.group[0].max_entries) b->c.group[0] = group(KV_FULL, 0, n_blocks);
+    count_groups(&b->c);
+    if (!b->c.arena_bytes) b->c.arena_bytes = (uint64_t)b->c.n_groups * (n_blocks + 1) * 256;
+    open_kv(b);
+    return b;
+}
+
+struct bed *
+bed(uint32_t n_blocks)
+{
+    return bed_of(n_blocks, .copy_partial = true);
+}
+
+struct bed *
+pool_of_config(uint32_t tokens, uint32_t n_blocks, const struct kv_config *c)
+{
+    struct bed *b = calloc(1, sizeof *b);
+
+    b->c = *c;
+    b->c.n_lanes = 2;
+    b->c.tokens_per_block = tokens;
+    b->c.arena_bytes = (uint64_t)n_blocks * 256;
+    count_groups(&b->c);
+    open_kv(b);
     return b;
 }
 
@@ -121,14 +158,20 @@ step_to(struct bed *b, uint32_t seat, uint32_t end)
     kv_check(b->kv);
 }
 
+struct kv_out
+bed_out(struct bed *b)
+{
+    return (struct kv_out){
+        .edit = b->edit, .max_edits = BED_EDITS, .copy = b->copy, .max_copies = BED_COPIES
+    };
+}
+
 void
 start(struct bed *b, uint32_t seat)
 {
     struct seat *s = &b->seat[seat];
 
-    b->out = (struct kv_out){
-        .edit = b->edit, .max_edits = BED_EDITS, .copy = b->copy, .max_copies = BED_COPIES
-    };
+    b->out = bed_out(b);
     for (s->cached = s->hit.n_tokens; s->cached < s->n;) {
         step_to(b, seat, MIN(s->n, kv_border(b->kv, s->cached, s->n)));
         if (s->cached < s->n) kv_store(b->kv, seat, &s->text, s->cached);

@@ -1,5 +1,5 @@
-/* bed.h - seats in a small cache with reuse, for the tests of worker/kv: prompts come, are computed, go on
- * and leave, one call each. kv_check() looks after every one.
+/* bed.h - seats in a small cache with reuse, for the tests of worker/kv: prompts come, are
+ * computed, go on and leave, one call each. kv_check() looks after every one.
  */
 #ifndef TESTS_KV_BED_H
 #define TESTS_KV_BED_H
@@ -31,12 +31,43 @@ struct bed {
 
 /* One layer, blocks of 256 bytes; max_blocks 0: elastic. */
 struct kv_group group(enum kv_kind kind, uint32_t window, uint32_t max_blocks);
+/* Recurrent state with a snapshot every interval positions; interval 0: none. */
+struct kv_group state_group(uint32_t n_layers, uint32_t slice_bytes, uint32_t interval);
 
-/* Blocks of 4 tokens that are copied in part, one full group; n_blocks 0: elastic. */
+/* A cmocka test whose body has `b`, the bed that SETUP returns, and `kv`, its KV manager. The bed is
+ * closed after the body.
+ *
+ *     KV_TEST(low_priorities_go_first, bed(4))
+ *     {
+ *         ...
+ *     }
+ */
+#define KV_TEST(name, setup) \
+    static void name##_body(struct bed *b, struct kv *kv); \
+    static void name(void **state) \
+    { \
+        struct bed *b = setup; \
+\
+        (void)state; \
+        name##_body(b, b->kv); \
+        close_bed(b); \
+    } \
+    static void name##_body(__attribute__((unused)) struct bed *b, \
+                            __attribute__((unused)) struct kv *kv)
+
+/* With reuse and partial copies, one lane, blocks of 4 tokens in one full group of n_blocks
+ * blocks, which are evicted in the order of their release. n_blocks 0: elastic. */
 struct bed *bed(uint32_t n_blocks);
-/* The same with what c says already, for a bed that is calloc()ed. */
-void open_bed(struct bed *b, uint32_t n_blocks);
-void close_bed(struct bed *b);
+/* The same with fields of struct kv_config set, and without partial copies unless .copy_partial
+ * is one of them. n_groups follows from .group. */
+#define bed_of(n_blocks, ...) bed_of_config(n_blocks, &(struct kv_config){ __VA_ARGS__ })
+struct bed *bed_of_config(uint32_t n_blocks, const struct kv_config *c);
+/* Without reuse: two lanes, an arena of n_blocks blocks of 256 bytes, the groups that are listed. */
+#define pool(tokens, n_blocks, ...) \
+    pool_of_config(tokens, n_blocks, &(struct kv_config){ .group = { __VA_ARGS__ } })
+struct bed *pool_of_config(uint32_t tokens, uint32_t n_blocks, const struct kv_config *c);
+void close_bed(struct bed *b);        /* drops all sequences, checks, frees */
+struct kv_out bed_out(struct bed *b); /* empty, with the arrays of the bed */
 uint32_t n_free(const struct bed *b); /* blocks of the first pool that can be had */
 
 /* What the seat is to compute next. */

@@ -50,10 +50,10 @@ open_kv(struct site *s)
     assert_non_null(s->kv);
 }
 
+/* With the flags that *s has; the rest of it is 0. */
 static void
 open_site(struct site *s)
 {
-    memset(s, 0, sizeof *s);
     open_kv(s);
     s->memory = calloc(1, manifest_bytes(&s->c));
     manifest_make(&s->m, s->memory, &s->c, print, kv_id);
@@ -64,7 +64,22 @@ close_site(struct site *s)
 {
     free(s->kv);
     free(s->memory);
+    memset(s, 0, sizeof *s);
 }
+
+/* A test whose body has `s`, an open site; flags of struct site may follow the name. */
+#define SITE_TEST(name, ...) \
+    static void name##_body(struct site *s); \
+    static void name(void **state) \
+    { \
+        struct site s = { __VA_ARGS__ }; \
+\
+        (void)state; \
+        open_site(&s); \
+        name##_body(&s); \
+        close_site(&s); \
+    } \
+    static void name##_body(struct site *s)
 
 /* The seat's next step: rows first .. end; committed when `end` says so. */
 static void
@@ -121,93 +136,72 @@ entry(const struct site *s, uint32_t seat, uint32_t group, uint32_t i)
     return (_Atomic uint32_t *)(void *)((char *)row(s, seat) + s->m.h.group[group].table_at) + i;
 }
 
-static void
-what_a_seat_held_it_holds_again(void **state)
+SITE_TEST(what_a_seat_held_it_holds_again)
 {
-    struct site s;
     slice_id before[3][ENTRIES];
     uint32_t first, resume;
 
-    (void)state;
-    open_site(&s);
-    step(&s, 1, 0, 6, true);
-    step(&s, 3, 0, 9, true);
-    step(&s, 1, 6, 11, true);
+    step(s, 1, 0, 6, true);
+    step(s, 3, 0, 9, true);
+    step(s, 1, 6, 11, true);
     for (uint32_t g = 0; g < 3; g++)
-        for (uint32_t i = 0; i < ENTRIES; i++) before[g][i] = kv_entry(s.kv, 1, g, i);
-    assert_int_equal(next_process(&s), 2);
-    assert_int_equal(s.adopted.no_rows, 0);
+        for (uint32_t i = 0; i < ENTRIES; i++) before[g][i] = kv_entry(s->kv, 1, g, i);
+    assert_int_equal(next_process(s), 2);
+    assert_int_equal(s->adopted.no_rows, 0);
     for (uint32_t g = 0; g < 3; g++)
         for (uint32_t i = 0; i < ENTRIES; i++)
-            assert_int_equal(kv_entry(s.kv, 1, g, i), before[g][i]);
-    assert_int_equal(kv_held(s.kv, 1, 0, &first), 3);
-    assert_int_equal(kv_held(s.kv, 1, 2, &first), 2); /* the source's: no encoder needs to run */
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 12, source, 5, &resume), 1);
+            assert_int_equal(kv_entry(s->kv, 1, g, i), before[g][i]);
+    assert_int_equal(kv_held(s->kv, 1, 0, &first), 3);
+    assert_int_equal(kv_held(s->kv, 1, 2, &first), 2); /* the source's: no encoder needs to run */
+    assert_int_equal(manifest_claim(s->found, SEATS, 101, 0, prompt, 12, source, 5, &resume), 1);
     assert_int_equal(resume, 11);
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 12, source, 5, &resume),
+    assert_int_equal(manifest_claim(s->found, SEATS, 101, 0, prompt, 12, source, 5, &resume),
                      -ENOENT);
-    assert_int_equal(manifest_claim(s.found, SEATS, 103, 0, prompt, 8, source, 5, &resume), 3);
+    assert_int_equal(manifest_claim(s->found, SEATS, 103, 0, prompt, 8, source, 5, &resume), 3);
     assert_int_equal(resume, 7); /* more is written than was told: the last token gives logits */
-    close_site(&s);
 }
 
-static void
-a_row_of_other_tokens_or_another_source_is_not_gone_on_with(void **state)
+SITE_TEST(a_row_of_other_tokens_or_another_source_is_not_gone_on_with)
 {
     static const token_id others[] = { 5, 6, 7, 9, 9, 10 };
-    struct site s;
     uint32_t resume;
 
-    (void)state;
-    open_site(&s);
-    for (uint32_t seat = 0; seat < SEATS; seat++) step(&s, seat, 0, 6, true);
-    assert_int_equal(next_process(&s), SEATS);
-    assert_int_equal(manifest_claim(s.found, SEATS, 100, 0, others, 6, source, 5, &resume), 0);
+    for (uint32_t seat = 0; seat < SEATS; seat++) step(s, seat, 0, 6, true);
+    assert_int_equal(next_process(s), SEATS);
+    assert_int_equal(manifest_claim(s->found, SEATS, 100, 0, others, 6, source, 5, &resume), 0);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 101, 0, prompt, 6, source, 4, &resume), 1);
+    assert_int_equal(manifest_claim(s->found, SEATS, 101, 0, prompt, 6, source, 4, &resume), 1);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 102, 0, prompt, 3, source, 5, &resume), 2);
+    assert_int_equal(manifest_claim(s->found, SEATS, 102, 0, prompt, 3, source, 5, &resume), 2);
     assert_int_equal(resume, 0);
-    assert_int_equal(manifest_claim(s.found, SEATS, 103, 0, prompt, 4, others, 5, &resume), 3);
+    assert_int_equal(manifest_claim(s->found, SEATS, 103, 0, prompt, 4, others, 5, &resume), 3);
     assert_int_equal(resume, 0);
-    close_site(&s);
 }
 
-static void
-a_half_edited_row_and_one_with_nothing_written_are_free(void **state)
+SITE_TEST(a_half_edited_row_and_one_with_nothing_written_are_free)
 {
-    struct site s;
     struct kv_count n;
 
-    (void)state;
-    open_site(&s);
-    step(&s, 0, 0, 6, true);
-    step(&s, 1, 0, 6, false);
-    row(&s, 0)->seq++;
-    assert_int_equal(next_process(&s), 0);
-    assert_int_equal(s.adopted.no_rows, 0);
-    kv_count(s.kv, 0, &n);
+    step(s, 0, 0, 6, true);
+    step(s, 1, 0, 6, false);
+    row(s, 0)->seq++;
+    assert_int_equal(next_process(s), 0);
+    assert_int_equal(s->adopted.no_rows, 0);
+    kv_count(s->kv, 0, &n);
     assert_int_equal(n.used, 0);
-    assert_int_equal(row(&s, 0)->id, 0); /* before anybody else is given its blocks */
-    assert_int_equal(row(&s, 1)->id, 0);
-    assert_int_equal(row(&s, 0)->seq & 1, 0);
-    close_site(&s);
+    assert_int_equal(row(s, 0)->id, 0); /* before anybody else is given its blocks */
+    assert_int_equal(row(s, 1)->id, 0);
+    assert_int_equal(row(s, 0)->seq & 1, 0);
 }
 
-static void
-a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step(void **state)
+SITE_TEST(a_seat_that_was_left_is_out_of_the_manifest_with_the_next_step)
 {
-    struct site s;
-
-    (void)state;
-    open_site(&s);
-    step(&s, 0, 0, 6, true);
-    kv_drop(s.kv, 0);
-    assert_int_equal(row(&s, 0)->id, 100);
-    step(&s, 2, 0, 2, true);
-    assert_int_equal(row(&s, 0)->id, 0);
-    assert_int_equal(next_process(&s), 1);
-    close_site(&s);
+    step(s, 0, 0, 6, true);
+    kv_drop(s->kv, 0);
+    assert_int_equal(row(s, 0)->id, 100);
+    step(s, 2, 0, 2, true);
+    assert_int_equal(row(s, 0)->id, 0);
+    assert_int_equal(next_process(s), 1);
 }
 
 /* Seat 1's row after a change: is it refused, and seat 0's taken over all the same? */
@@ -259,7 +253,7 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
     };
     struct manifest_move got[2];
     uint32_t seat[2];
-    struct site s;
+    struct site s = { 0 };
 
     (void)state;
     for (int lacks = 0; lacks < 5; lacks++) {
@@ -300,7 +294,7 @@ a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **stat
     const uint32_t beams[] = { 1, 3 };
     const struct manifest_move move[2] = { { 5, -1, -0.5f, 0, 0, 0 }, { 6, -1, -0.7f, 0, 0, 0 } };
     uint32_t seat[2];
-    struct site s;
+    struct site s = { 0 };
 
     (void)state;
     open_beams(&s, 5);
@@ -314,115 +308,100 @@ a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **stat
     close_site(&s);
 }
 
-static void
-what_cannot_be_is_refused_and_nothing_of_it_is_kept(void **state)
+SITE_TEST(what_cannot_be_is_refused_and_nothing_of_it_is_kept)
 {
-    struct site s;
     uint32_t at;
 
-    (void)state;
-    open_site(&s);
-    step(&s, 0, 0, 10, true);
-    step(&s, 1, 0, 10, true);
-    *entry(&s, 1, 0, 1) = *entry(&s, 0, 0, 1);
-    refused(&s, "a block that is another row's");
-    *entry(&s, 1, 0, 1) = *entry(&s, 1, 0, 0);
-    refused(&s, "a block that stands twice in a row");
-    *entry(&s, 1, 0, 0) = *entry(&s, 1, 1, 0);
-    refused(&s, "a block that is in two groups");
-    *entry(&s, 1, 0, 2) = (uint32_t)(s.c.arena_bytes / 128);
-    refused(&s, "a block beyond the arena");
-    at = *entry(&s, 1, 0, 2);
-    *entry(&s, 1, 0, 2) = at + 1;
-    refused(&s, "half a block");
-    *entry(&s, 1, 0, 2) = *entry(&s, 1, 2, 0);
-    refused(&s, "a block of another pool's slab");
-    *entry(&s, 1, 0, 2) = SLICE_NONE;
-    refused(&s, "a hole");
-    *entry(&s, 1, 0, 0) = kv_scratch(s.kv, 0);
-    refused(&s, "the block for padding");
-    row(&s, 1)->committed = 13;
-    refused(&s, "more written than there are blocks");
-    row(&s, 1)->end[0] = ENTRIES + 1;
-    refused(&s, "more blocks than a row has");
-    row(&s, 1)->end[1] = 2;
-    refused(&s, "a group that is shorter");
-    row(&s, 1)->first[0] = 1;
-    refused(&s, "a start that only a window may drop");
-    row(&s, 1)->first[1] = 2;
-    refused(&s, "a window that has gone too far");
-    row(&s, 1)->n_cross = 9;
-    refused(&s, "a source without its blocks");
-    close_site(&s);
+    step(s, 0, 0, 10, true);
+    step(s, 1, 0, 10, true);
+    *entry(s, 1, 0, 1) = *entry(s, 0, 0, 1);
+    refused(s, "a block that is another row's");
+    *entry(s, 1, 0, 1) = *entry(s, 1, 0, 0);
+    refused(s, "a block that stands twice in a row");
+    *entry(s, 1, 0, 0) = *entry(s, 1, 1, 0);
+    refused(s, "a block that is in two groups");
+    *entry(s, 1, 0, 2) = (uint32_t)(s->c.arena_bytes / 128);
+    refused(s, "a block beyond the arena");
+    at = *entry(s, 1, 0, 2);
+    *entry(s, 1, 0, 2) = at + 1;
+    refused(s, "half a block");
+    *entry(s, 1, 0, 2) = *entry(s, 1, 2, 0);
+    refused(s, "a block of another pool's slab");
+    *entry(s, 1, 0, 2) = SLICE_NONE;
+    refused(s, "a hole");
+    *entry(s, 1, 0, 0) = kv_scratch(s->kv, 0);
+    refused(s, "the block for padding");
+    row(s, 1)->committed = 13;
+    refused(s, "more written than there are blocks");
+    row(s, 1)->end[0] = ENTRIES + 1;
+    refused(s, "more blocks than a row has");
+    row(s, 1)->end[1] = 2;
+    refused(s, "a group that is shorter");
+    row(s, 1)->first[0] = 1;
+    refused(s, "a start that only a window may drop");
+    row(s, 1)->first[1] = 2;
+    refused(s, "a window that has gone too far");
+    row(s, 1)->n_cross = 9;
+    refused(s, "a source without its blocks");
 }
 
-static void
-a_manifest_of_another_model_arena_or_geometry_is_not_opened(void **state)
+SITE_TEST(a_manifest_of_another_model_arena_or_geometry_is_not_opened)
 {
     static const uint64_t other[2] = { 11, 13 };
-    struct site s;
     struct kv_config c;
     uint64_t bytes;
     struct err e;
 
-    (void)state;
-    open_site(&s);
-    bytes = manifest_bytes(&s.c);
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, other, kv_id, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, other, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes - 1, &s.c, print, kv_id, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s.m, s.memory, 100, &s.c, print, kv_id, &e), -EBADMSG);
+    bytes = manifest_bytes(&s->c);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, other, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, other, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes - 1, &s->c, print, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, 100, &s->c, print, kv_id, &e), -EBADMSG);
     for (int i = 0; i < 5; i++) {
-        c = s.c;
+        c = s->c;
         if (i == 0) c.arena_bytes += c.slab_bytes;
         if (i == 1) c.tokens_per_block *= 2;
         if (i == 2) c.group[1].window++;
         if (i == 3) c.group[2].n_layers++;
         if (i == 4) c.n_groups--;
-        assert_int_equal(manifest_open(&s.m, s.memory, bytes, &c, print, kv_id, &e), -EBADMSG);
+        assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, print, kv_id, &e), -EBADMSG);
     }
-    s.c.group[1].sinks = 1;
-    bytes = manifest_bytes(&s.c);
-    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, kv_id, &e), 0);
-    c = s.c;
+    s->c.group[1].sinks = 1;
+    bytes = manifest_bytes(&s->c);
+    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, kv_id, &e), 0);
+    c = s->c;
     c.group[1].sinks = 2; /* as many blocks, and another attention */
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &c, print, kv_id, &e), -EBADMSG);
-    ((struct manifest_head *)s.memory)->version++;
-    assert_int_equal(manifest_open(&s.m, s.memory, bytes, &s.c, print, kv_id, &e), -EBADMSG);
-    close_site(&s);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, print, kv_id, &e), -EBADMSG);
+    ((struct manifest_head *)s->memory)->version++;
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, kv_id, &e), -EBADMSG);
 }
 
-static void
-what_was_adopted_grows_and_what_was_not_is_given_to_others(void **state)
+SITE_TEST(what_was_adopted_grows_and_what_was_not_is_given_to_others)
 {
-    struct site s;
     struct kv_need need;
     static struct kv_edit edits[EDITS];
     struct kv_out out = { .edit = edits, .max_edits = EDITS };
 
-    (void)state;
-    open_site(&s);
-    step(&s, 0, 0, 10, true);
-    step(&s, 1, 0, 10, true);
-    row(&s, 0)->seq++;
-    assert_int_equal(next_process(&s), 1);
-    need = kv_need(s.kv, 40, 5, 12);
-    assert_int_equal(kv_resume(s.kv, 1, 3, &need), 0); /* the window is whole there */
-    kv_start(s.kv, 0, 1, 1, &out);
-    assert_int_equal(out.n_edits, kv_n_held(s.kv, 1));
-    kv_trim(s.kv, 1, 10, &out);
-    kv_grow(s.kv, 0, 1, 20, &out);
-    kv_fence(s.kv, 1, 0, 1);
-    manifest_launch(&s.m, edits, out.n_edits, NULL, 0);
-    kv_check(s.kv);
-    step(&s, 0, 0, 12, true);
-    kv_check(s.kv);
-    assert_int_equal(next_process(&s), 2);
-    need = kv_need(s.kv, 40, 5, 12);
-    assert_int_equal(kv_resume(s.kv, 1, 3, &need), -ENODATA); /* and has moved on since */
-    assert_int_equal(kv_resume(s.kv, 1, 10, &need), 0);
-    close_site(&s);
+    step(s, 0, 0, 10, true);
+    step(s, 1, 0, 10, true);
+    row(s, 0)->seq++;
+    assert_int_equal(next_process(s), 1);
+    need = kv_need(s->kv, 40, 5, 12);
+    assert_int_equal(kv_resume(s->kv, 1, 3, &need), 0); /* the window is whole there */
+    kv_start(s->kv, 0, 1, 1, &out);
+    assert_int_equal(out.n_edits, kv_n_held(s->kv, 1));
+    kv_trim(s->kv, 1, 10, &out);
+    kv_grow(s->kv, 0, 1, 20, &out);
+    kv_fence(s->kv, 1, 0, 1);
+    manifest_launch(&s->m, edits, out.n_edits, NULL, 0);
+    kv_check(s->kv);
+    step(s, 0, 0, 12, true);
+    kv_check(s->kv);
+    assert_int_equal(next_process(s), 2);
+    need = kv_need(s->kv, 40, 5, 12);
+    assert_int_equal(kv_resume(s->kv, 1, 3, &need), -ENODATA); /* and has moved on since */
+    assert_int_equal(kv_resume(s->kv, 1, 10, &need), 0);
 }
 
 /* A seat with the prompt that seat 0 has computed: it shares two blocks of the full group, those of the
@@ -456,33 +435,26 @@ begin_alike(struct site *s, uint32_t seat)
     manifest_commit(&s->m, seat, 12);
 }
 
-static void
-rows_that_share_full_blocks_are_taken_over(void **state)
+SITE_TEST(rows_that_share_full_blocks_are_taken_over, .reuse = true)
 {
-    struct site s = { .reuse = true };
     uint32_t alone;
 
-    (void)state;
-    open_kv(&s);
-    s.memory = calloc(1, manifest_bytes(&s.c));
-    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
-    step(&s, 0, 0, 10, true);
-    alone = kv_n_held(s.kv, 0);
-    begin_alike(&s, 1);
-    assert_int_equal(next_process(&s), 2);
-    assert_int_equal(kv_entry(s.kv, 0, 0, 1), kv_entry(s.kv, 1, 0, 1));
-    assert_int_equal(kv_entry(s.kv, 0, 2, 0), kv_entry(s.kv, 1, 2, 0));
-    assert_int_equal(kv_n_held(s.kv, 0), alone);
-    kv_drop(s.kv, 0);
-    kv_check(s.kv);
-    assert_int_equal(kv_entry(s.kv, 1, 0, 1), *entry(&s, 1, 0, 1));
-    kv_drop(s.kv, 1);
-    kv_check(s.kv);
+    step(s, 0, 0, 10, true);
+    alone = kv_n_held(s->kv, 0);
+    begin_alike(s, 1);
+    assert_int_equal(next_process(s), 2);
+    assert_int_equal(kv_entry(s->kv, 0, 0, 1), kv_entry(s->kv, 1, 0, 1));
+    assert_int_equal(kv_entry(s->kv, 0, 2, 0), kv_entry(s->kv, 1, 2, 0));
+    assert_int_equal(kv_n_held(s->kv, 0), alone);
+    kv_drop(s->kv, 0);
+    kv_check(s->kv);
+    assert_int_equal(kv_entry(s->kv, 1, 0, 1), *entry(s, 1, 0, 1));
+    kv_drop(s->kv, 1);
+    kv_check(s->kv);
     /* one that is not full is written by somebody */
-    *entry(&s, 1, 0, 2) = *entry(&s, 0, 0, 2);
-    assert_int_equal(next_process(&s), 1);
-    assert_int_equal(s.adopted.no_rows, 1);
-    close_site(&s);
+    *entry(s, 1, 0, 2) = *entry(s, 0, 0, 2);
+    assert_int_equal(next_process(s), 1);
+    assert_int_equal(s->adopted.no_rows, 1);
 }
 
 /* Positions that a prompt of n tokens would find; of them on the host. */
@@ -512,9 +484,7 @@ compute_and_leave(struct site *s)
     struct kv_space space;
 
     s->reuse = true;
-    open_kv(s);
-    s->memory = calloc(1, manifest_bytes(&s->c));
-    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
+    open_site(s);
     step(s, 0, 0, 10, true);
     kv_done(s->kv, 0, 10);
     kv_space(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
@@ -676,10 +646,8 @@ a_label_that_cannot_be_is_refused_with_all_below_it(void **state)
 }
 
 /* Of a block that is found a token was drawn and not told: another may come, and then it is another block. */
-static void
-a_seat_that_goes_on_within_a_block_takes_it_out_of_the_tree(void **state)
+SITE_TEST(a_seat_that_goes_on_within_a_block_takes_it_out_of_the_tree, .reuse = true)
 {
-    struct site s = { .reuse = true };
     struct kv_text t = {
         .token = prompt, .n = 12, .source = source, .n_source = ARRAY_LEN(source)
     };
@@ -687,42 +655,32 @@ a_seat_that_goes_on_within_a_block_takes_it_out_of_the_tree(void **state)
     struct kv_space space;
     uint32_t on_host;
 
-    (void)state;
-    open_kv(&s);
-    s.memory = calloc(1, manifest_bytes(&s.c));
-    manifest_make(&s.m, s.memory, &s.c, print, kv_id);
-    step(&s, 0, 0, 8, true);
-    kv_space(s.kv, 0, 0, source, ARRAY_LEN(source), &space);
+    step(s, 0, 0, 8, true);
+    kv_space(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
     t.space = &space;
-    kv_store(s.kv, 0, &t, 8);
-    manifest_labels(&s.m, s.kv);
-    assert_int_equal(next_process(&s), 1);
-    assert_int_equal(finds(&s, 12, &on_host), 8);
-    need = kv_need(s.kv, 40, ARRAY_LEN(source), 12);
-    assert_int_equal(kv_resume(s.kv, 0, 7, &need), 0);
-    kv_check(s.kv);
-    assert_int_equal(finds(&s, 12, &on_host), 4);
-    close_site(&s);
+    kv_store(s->kv, 0, &t, 8);
+    manifest_labels(&s->m, s->kv);
+    assert_int_equal(next_process(s), 1);
+    assert_int_equal(finds(s, 12, &on_host), 8);
+    need = kv_need(s->kv, 40, ARRAY_LEN(source), 12);
+    assert_int_equal(kv_resume(s->kv, 0, 7, &need), 0);
+    kv_check(s->kv);
+    assert_int_equal(finds(s, 12, &on_host), 4);
 }
 
-static void
-a_row_may_begin_behind_a_window(void **state)
+SITE_TEST(a_row_may_begin_behind_a_window)
 {
     struct kv_edit edit = { .op = EDIT_SET, .group = 1, .seat = 2, .entry = 3, .at = 8 };
     struct manifest_owner o = { .seat = 2, .id = 7 };
     struct manifest_found found;
     slice_id room[64];
-    struct site s;
 
-    (void)state;
-    open_site(&s);
-    manifest_launch(&s.m, &edit, 1, &o, 1);
-    manifest_commit(&s.m, 2, 16);
-    assert_int_equal(manifest_read(&s.m, 2, room, &found), 1);
+    manifest_launch(&s->m, &edit, 1, &o, 1);
+    manifest_commit(&s->m, 2, 16);
+    assert_int_equal(manifest_read(&s->m, 2, room, &found), 1);
     assert_int_equal(found.row.n_entries[1], 4);
     for (int i = 0; i < 3; i++) assert_int_equal(found.row.entry[1][i], SLICE_NONE);
     assert_int_equal(found.row.entry[1][3], 8);
-    close_site(&s);
 }
 
 int

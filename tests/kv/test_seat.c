@@ -17,6 +17,7 @@ fresh_out(void)
     return (struct kv_out){ .edit = edits, .max_edits = EDITS };
 }
 
+/* For tests that kv_init() refuses, or that move the memory. */
 static struct kv_config
 config(uint32_t tokens, uint32_t n_blocks)
 {
@@ -57,22 +58,14 @@ step(struct kv *kv, uint32_t seat, uint32_t first, uint32_t end, unsigned lane, 
     kv_check(kv);
 }
 
-static void
-need_to_completion_counts_prompt_and_new_tokens(void **state) /* */
+KV_TEST(need_to_completion_counts_prompt_and_new_tokens,
+        pool(1, 2000, group(KV_FULL, 0, 0))) /* */
 {
-    struct kv_config c = config(1, 2000);
-    struct kv *kv;
+    struct bed *of_64 = pool(64, 2000, group(KV_FULL, 0, 0));
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
     assert_int_equal(kv_need(kv, 1024 + 128, 0, 1024).n_blocks[0], 1152);
-    free(kv);
-    c.tokens_per_block = 64;
-    kv = open_kv(&c);
-    assert_int_equal(kv_need(kv, 1024 + 128, 0, 1024).n_blocks[0], 18);
-    free(kv);
+    assert_int_equal(kv_need(of_64->kv, 1024 + 128, 0, 1024).n_blocks[0], 18);
+    close_bed(of_64);
 }
 
 static void
@@ -114,19 +107,12 @@ a_window_never_needs_more_than_window_and_chunk_and_one_block(void **state)
     }
 }
 
-static void
-blocks_behind_the_window_are_dropped_as_it_moves(void **state) /* S-01: tokens 4, window 8 */
+KV_TEST(blocks_behind_the_window_are_dropped_as_it_moves,
+        pool(4, 100, group(KV_WINDOW, 8, 0))) /* S-01: tokens 4, window 8 */
 {
-    struct kv_config c = config(4, 100);
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 100, 0, 1);
     uint32_t first;
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_WINDOW, 8, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 100, 0, 1);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     for (uint32_t cached = 1; cached <= 40; cached++) {
         uint32_t removed = cached > 8 ? (cached - 8) / 4 : 0;
@@ -139,22 +125,14 @@ blocks_behind_the_window_are_dropped_as_it_moves(void **state) /* S-01: tokens 4
         if (cached == 16) assert_int_equal(removed, 2);
         kv_done(kv, 0, cached);
     }
-    free(kv);
 }
 
-static void
-chunks_with_a_window_hold_window_and_chunk_only(void **state) /* S-08 */
+KV_TEST(chunks_with_a_window_hold_window_and_chunk_only,
+        pool(4, 100, group(KV_WINDOW, 8, 0))) /* S-08 */
 {
-    struct kv_config c = config(4, 100);
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 50, 0, 40); /* in one shot: all of it, then the window */
     uint32_t first;
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_WINDOW, 8, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 50, 0, 40); /* in one shot: all of it, then the window */
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 40, 0, 1);
     assert_int_equal(kv_held(kv, 0, 0, &first), 10);
@@ -170,24 +148,15 @@ chunks_with_a_window_hold_window_and_chunk_only(void **state) /* S-08 */
         step(kv, 1, pos, pos + 8, 0, 3 + pos / 8);
         assert_true(kv_held(kv, 1, 0, &first) <= 5);
     }
-    free(kv);
 }
 
-static void
-a_dropped_block_leaves_its_table_entry_by_an_edit(void **state)
+KV_TEST(a_dropped_block_leaves_its_table_entry_by_an_edit,
+        pool(4, 100, group(KV_FULL, 0, 0), group(KV_WINDOW, 4, 0)))
 {
-    struct kv_config c = config(4, 100);
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 20, 0, 8);
     slice_id at;
 
-    (void)state;
-    c.n_groups = 2;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_WINDOW, 4, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 20, 0, 8);
     assert_int_equal(kv_reserve(kv, 5, &need), 0);
     kv_grow(kv, 0, 5, 8, &out);
     assert_int_equal(out.n_edits, 4);
@@ -203,24 +172,15 @@ a_dropped_block_leaves_its_table_entry_by_an_edit(void **state)
     assert_int_equal(edits[0].entry, 0);
     assert_int_equal(edits[0].at, SLICE_NONE);
     assert_int_equal(kv_entry(kv, 5, 1, 0), SLICE_NONE);
-    free(kv);
 }
 
-static void
-cross_blocks_are_as_many_as_the_source_needs_and_never_grow(void **state)
+KV_TEST(cross_blocks_are_as_many_as_the_source_needs_and_never_grow,
+        pool(4, 100, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 0)))
 {
-    struct kv_config c = config(4, 100);
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 20, 9, 8);
     uint32_t first;
 
-    (void)state;
-    c.n_groups = 2;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_CROSS, 0, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 20, 9, 8);
     assert_int_equal(need.n_blocks[0], 5);
     assert_int_equal(need.n_blocks[1], 3);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
@@ -233,23 +193,15 @@ cross_blocks_are_as_many_as_the_source_needs_and_never_grow(void **state)
     }
     assert_int_equal(kv_held(kv, 0, 1, &first), 3);
     assert_int_equal(kv_held(kv, 0, 0, &first), 5);
-    free(kv);
 }
 
-static void
-a_refused_reservation_changes_nothing_in_any_group(void **state) /* C-29 */
+KV_TEST(a_refused_reservation_changes_nothing_in_any_group,
+        pool(10, 100, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 1)))
+/* C-29: one cross block in all */
 {
-    struct kv_config c = config(10, 100);
-    struct kv_need need;
+    struct kv_need need = kv_need(kv, 20, 10, 10);
     struct kv_count before, after;
-    struct kv *kv;
 
-    (void)state;
-    c.n_groups = 2;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_CROSS, 0, 1); /* one cross block in all */
-    kv = open_kv(&c);
-    need = kv_need(kv, 20, 10, 10);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     kv_count(kv, 0, &before);
     assert_int_equal(kv_reserve(kv, 1, &need), -EAGAIN);
@@ -259,21 +211,13 @@ a_refused_reservation_changes_nothing_in_any_group(void **state) /* C-29 */
     need = kv_need(kv, 20, 0, 10); /* self blocks were not kept back for the refused one */
     for (uint32_t seat = 1; seat < 8; seat++) assert_int_equal(kv_reserve(kv, seat, &need), 0);
     kv_check(kv);
-    free(kv);
 }
 
-static void
-a_limit_of_a_group_holds_while_others_are_elastic(void **state)
+KV_TEST(a_limit_of_a_group_holds_while_others_are_elastic, pool(10, 1000, group(KV_FULL, 0, 10)))
 {
-    struct kv_config c = config(10, 1000);
     struct kv_need need;
     struct kv_count n;
-    struct kv *kv;
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 10);
-    kv = open_kv(&c);
     kv_count(kv, 0, &n);
     assert_int_equal(n.blocks, 10); /* scratch is not counted */
     need = kv_need(kv, 50, 0, 50);
@@ -281,20 +225,13 @@ a_limit_of_a_group_holds_while_others_are_elastic(void **state)
     assert_int_equal(kv_reserve(kv, 1, &need), 0);
     assert_int_equal(kv_reserve(kv, 2, &need), -EAGAIN);
     assert_int_equal(kv_longest(kv, 0), 100);
-    free(kv);
 }
 
-static void
-what_a_window_will_not_need_again_may_be_promised_to_others(void **state)
+KV_TEST(what_a_window_will_not_need_again_may_be_promised_to_others,
+        pool(4, 1000, group(KV_WINDOW, 4, 12)))
 {
-    struct kv_config c = config(4, 1000);
     struct kv_need prompt, after;
-    struct kv *kv;
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_WINDOW, 4, 12);
-    kv = open_kv(&c);
     prompt = kv_need(kv, 100, 0, 40);
     after = kv_need(kv, 100, 0, 1);
     assert_int_equal(prompt.n_blocks[0], 12);
@@ -308,22 +245,14 @@ what_a_window_will_not_need_again_may_be_promised_to_others(void **state)
     kv_lower(kv, 0, &after); /* now two */
     assert_int_equal(kv_reserve(kv, 2, &after), 0);
     kv_check(kv);
-    free(kv);
 }
 
-static void
-a_freed_block_makes_another_lane_wait_for_its_last_step(void **state)
+KV_TEST(a_freed_block_makes_another_lane_wait_for_its_last_step,
+        pool(4, 3, group(KV_FULL, 0, 0))) /* scratch and two */
 {
-    struct kv_config c = config(4, 3); /* scratch and two */
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 8, 0, 8);
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 8, 0, 8);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 8, 1, 7);
     kv_drop(kv, 0);
@@ -338,47 +267,38 @@ a_freed_block_makes_another_lane_wait_for_its_last_step(void **state)
     kv_grow(kv, 0, 1, 8, &out); /* the other block, now that it is done */
     assert_int_equal(out.wait[1], 0);
     kv_check(kv);
-    free(kv);
 }
 
-static void
-a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane(void **state)
+KV_TEST(a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane,
+        pool(4, 3, group(KV_FULL, 0, 0)))
 {
-    struct kv_config c = config(4, 3);
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 8, 0, 8);
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 8, 0, 8);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 8, 1, 7);
     kv_drop(kv, 0);
     assert_int_equal(kv_reserve(kv, 1, &need), 0);
     kv_grow(kv, 1, 1, 8, &out);
     assert_int_equal(out.wait[0] | out.wait[1], 0);
-    free(kv);
 }
 
-static void
-a_slab_keeps_its_fences_when_another_pool_draws_it(void **state)
+/* Slabs of two blocks of group 0: scratch begins one and fills one; one is left. */
+static struct bed *
+three_slabs(void)
 {
-    struct kv_config c = config(4, 0);
+    struct kv_group large = group(KV_CROSS, 0, 0);
+
+    large.n_layers = 2;
+    return pool(4, 3 * 2, group(KV_FULL, 0, 0), large);
+}
+
+KV_TEST(a_slab_keeps_its_fences_when_another_pool_draws_it, three_slabs())
+{
     struct kv_out out = fresh_out();
     struct kv_need need = { { 2, 0 } };
-    struct kv *kv;
 
-    (void)state;
-    c.n_groups = 2;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_CROSS, 0, 0);
-    c.group[1].n_layers = 2;
-    c.arena_bytes = 3 * 512; /* slabs of 512: scratch begins one, fills one; one is left */
-    kv = open_kv(&c);
-    assert_int_equal(c.slab_bytes, 512);
+    assert_int_equal(b->c.slab_bytes, 512);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 8, 1, 9); /* its second block draws the last slab */
     kv_drop(kv, 0);
@@ -387,42 +307,25 @@ a_slab_keeps_its_fences_when_another_pool_draws_it(void **state)
     kv_cross(kv, 0, 1, 4, &out);
     assert_int_equal(out.wait[1], 9);
     kv_check(kv);
-    free(kv);
 }
 
-static void
-a_seat_that_moves_between_lanes_waits_for_its_last_step(void **state)
+KV_TEST(a_seat_that_moves_between_lanes_waits_for_its_last_step, pool(4, 100, group(KV_FULL, 0, 0)))
 {
-    struct kv_config c = config(4, 100);
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 8, 0, 8);
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 8, 0, 8);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 7, 0, 3);
     kv_grow(kv, 1, 0, 8, &out);
     assert_int_equal(out.wait[0], 3);
-    free(kv);
 }
 
-static void
-a_dropped_seat_sends_one_end_with_the_next_step_that_is_launched(void **state)
+KV_TEST(a_dropped_seat_sends_one_end_with_the_next_step_that_is_launched,
+        pool(4, 100, group(KV_FULL, 0, 0)))
 {
-    struct kv_config c = config(4, 100);
     struct kv_out out = fresh_out();
-    struct kv_need need;
-    struct kv *kv;
+    struct kv_need need = kv_need(kv, 8, 0, 8);
 
-    (void)state;
-    c.n_groups = 1;
-    c.group[0] = group(KV_FULL, 0, 0);
-    kv = open_kv(&c);
-    need = kv_need(kv, 8, 0, 8);
     kv_drop(kv, 6); /* never reserved: nothing to say */
     kv_ends(kv, 0, &out);
     assert_int_equal(out.n_edits, 0);
@@ -446,7 +349,6 @@ a_dropped_seat_sends_one_end_with_the_next_step_that_is_launched(void **state)
     kv_grow(kv, 1, 6, 4, &out); /* another lane must not set what the END may yet clear */
     assert_int_equal(out.wait[0], 2);
     kv_check(kv);
-    free(kv);
 }
 
 static void
@@ -484,21 +386,14 @@ the_longest_sequence_is_what_a_reservation_grants_alone(void **state)
     }
 }
 
-static void
-every_group_has_a_scratch_block_that_nobody_is_given(void **state) /* X-08, C13 */
+KV_TEST(every_group_has_a_scratch_block_that_nobody_is_given,
+        pool(4, 40, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 0),
+             group(KV_WINDOW, 6, 0))) /* X-08, C13 */
 {
-    struct kv_config c = config(4, 40);
     struct kv_need need;
     struct kv_count n;
-    struct kv *kv;
     uint32_t first;
 
-    (void)state;
-    c.n_groups = 3;
-    c.group[0] = group(KV_FULL, 0, 0);
-    c.group[1] = group(KV_CROSS, 0, 0);
-    c.group[2] = group(KV_WINDOW, 6, 0);
-    kv = open_kv(&c);
     kv_count(kv, 0, &n);
     assert_int_equal(n.blocks, 37);
     assert_int_equal(n.used, 0);
@@ -516,7 +411,6 @@ every_group_has_a_scratch_block_that_nobody_is_given(void **state) /* X-08, C13 
             for (uint32_t s = 0; s < 3; s++)
                 assert_int_not_equal(kv_entry(kv, 0, g, i), kv_scratch(kv, s));
     }
-    free(kv);
 }
 
 static void
@@ -573,22 +467,16 @@ configurations_that_are_none_are_refused_by_name(void **state)
     }
 }
 
-static void
-no_groups_at_all_is_a_manager_of_no_blocks(void **state) /* */
+KV_TEST(no_groups_at_all_is_a_manager_of_no_blocks, pool(4, 10)) /* */
 {
-    struct kv_config c = config(4, 10);
     struct kv_need need;
-    struct kv *kv;
 
-    (void)state;
-    kv = open_kv(&c);
     assert_int_equal(kv_n_pools(kv), 0);
     need = kv_need(kv, 1000, 0, 10);
     for (uint32_t seat = 0; seat < 8; seat++) assert_int_equal(kv_reserve(kv, seat, &need), 0);
     step(kv, 0, 0, 1000, 0, 1);
     kv_drop(kv, 0);
     kv_check(kv);
-    free(kv);
 }
 
 static void

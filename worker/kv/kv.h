@@ -84,7 +84,7 @@ enum edit_op { EDIT_SET, EDIT_ROW, EDIT_END };
 struct kv_edit {
     uint8_t op, group;
     uint16_t zero;
-    uint32_t seat;
+    seq_slot seat;
     uint32_t entry; /* SET: index.  ROW: source seat (beam reorder, fork) */
     slice_id at;    /* SET: the block; SLICE_NONE = evicted */
     uint64_t pos;   /* SET of a snapshot's entry: the positions it is of */
@@ -101,7 +101,8 @@ struct kv_copy {
 
 struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */
     req_id id;
-    uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
+    seq_slot seat;
+    uint32_t committed, cross_tokens;       /* committed: positions whose K/V are written */
     const slice_id *entry[MAX_GROUPS];      /* leading SLICE_NONE: behind a window */
     uint32_t n_entries[MAX_GROUPS];
     uint32_t snapshot[KV_SNAPSHOTS]; /* positions that each is of; 0: none */
@@ -125,9 +126,6 @@ void kv_count_host(const struct kv *kv,
                    struct kv_count *ret); /* used: being fetched. Away: no blocks */
 /* The group's block for padding rows of a graph: held from the start, in no count. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
-/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and
- * chunks of at most a block. */
-uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
 void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
 
 /* Take over what a predecessor left in the arena: after kv_init(), before anything else. The seat then

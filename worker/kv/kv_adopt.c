@@ -12,19 +12,6 @@
 
 #include <errno.h>
 
-int
-kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
-{
-    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
-    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
-
-    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
-    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
-    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
-    return 0;
-}
-
 /* The entry is full in the row: nobody will write it again. */
 static bool
 is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
@@ -50,7 +37,8 @@ is_shared(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t 
 static int
 claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, slice_id at)
 {
-    uint32_t pool = kv->c.group[group].pool, seat = r->seat, block;
+    uint32_t pool = kv->c.group[group].pool, block;
+    seq_slot seat = r->seat;
     struct kv_slab *s;
     struct kv_block *b;
 
@@ -79,7 +67,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
 }
 
 static void
-unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
+unclaim(struct kv *kv, uint32_t group, seq_slot seat, uint32_t entry)
 {
     uint32_t *row = kv_table(kv, group, seat), block = row[entry] - 1;
     struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
@@ -157,7 +145,7 @@ check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, struct cl
 }
 
 static void
-unclaim_before(struct kv *kv, uint32_t seat, uint32_t group, uint32_t end)
+unclaim_before(struct kv *kv, seq_slot seat, uint32_t group, uint32_t end)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -256,7 +244,7 @@ kv_adopt_end(struct kv *kv)
 
 /* What the seat goes on to write may be found no more: it may become something else. false: others hold it. */
 static bool
-writes_alone(const struct kv *kv, uint32_t seat, uint32_t first)
+writes_alone(const struct kv *kv, seq_slot seat, uint32_t first)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -267,7 +255,7 @@ writes_alone(const struct kv *kv, uint32_t seat, uint32_t first)
 }
 
 static void
-take_back(struct kv *kv, uint32_t seat, uint32_t first)
+take_back(struct kv *kv, seq_slot seat, uint32_t first)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -280,7 +268,7 @@ take_back(struct kv *kv, uint32_t seat, uint32_t first)
 }
 
 int
-kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
+kv_resume(struct kv *kv, seq_slot seat, uint32_t pos, const struct kv_need *n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 

@@ -18,17 +18,7 @@ kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chun
 }
 
 static void
-add_copy(struct kv *kv, struct kv_out *out, uint32_t group, uint32_t from, uint32_t to, uint32_t n)
-{
-    check(out->n_copies < out->max_copies);
-    out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                   .n_tokens = (uint16_t)n,
-                                                   .from = kv_slice(kv, group, from),
-                                                   .to = kv_slice(kv, group, to) };
-}
-
-static void
-fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group, uint32_t n,
+fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group, uint32_t n,
            struct kv_out *out)
 {
     const struct kv_seat *f = &kv_seats(kv)[from];
@@ -52,26 +42,27 @@ fork_group(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t gr
     check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
     block = kv_pool_take(kv, group, lane, out);
     kv_table(kv, group, to)[s->end[group]++] = block + 1;
-    add_copy(kv, out, group, row[full] - 1, block, n % kv->c.tokens_per_block);
+    kv_add_copy(kv, group, row[full] - 1, block, out)->n_tokens =
+        (uint16_t)(n % kv->c.tokens_per_block);
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
 }
 
 /* A live state of its own; snapshots stay where they are. */
 static void
-fork_state(struct kv *kv, unsigned lane, uint32_t from, uint32_t to, uint32_t group,
+fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
            struct kv_out *out)
 {
     check(kv_seats(kv)[to].live && kv_seats(kv)[to].end[group] == 0);
     check(kv_seats(kv)[from].end[group] > 0);
     kv_state_grow(kv, lane, to, group, out);
     for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
-        add_copy(kv, out, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
-                 0);
+        kv_add_copy(kv, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
+                    out);
 }
 
 /* Whether `to` has reserved so much that it can hold what queries from done on see. */
 static bool
-has_room(const struct kv *kv, uint32_t from, uint32_t to, uint32_t n, uint32_t done)
+has_room(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
 {
     const struct kv_seat *f = &kv_seats(kv)[from], *s = &kv_seats(kv)[to];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -86,7 +77,7 @@ has_room(const struct kv *kv, uint32_t from, uint32_t to, uint32_t n, uint32_t d
 }
 
 void
-kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
+kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
         uint32_t done, struct kv_out *out)
 {
     check(from != to && done <= n);
@@ -104,7 +95,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to,
 }
 
 struct turn { /* of one entry of one group */
-    const uint32_t *seat;
+    const seq_slot *seat;
     const uint8_t *parent;
     uint32_t n, group, entry;
     struct kv_out *out;
@@ -167,7 +158,7 @@ copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
             } else {
                 to = old[i];
             }
-            add_copy(kv, t->out, t->group, from - 1, to - 1, n_tokens);
+            kv_add_copy(kv, t->group, from - 1, to - 1, t->out)->n_tokens = (uint16_t)n_tokens;
         }
         if (to != old[i]) set_entry(kv, t, i, to);
     }
@@ -195,7 +186,7 @@ turn_group(struct kv *kv, struct turn *t, uint32_t n)
 }
 
 void
-kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat, const uint8_t *parent,
+kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *seat, const uint8_t *parent,
            uint32_t n_seats, uint32_t n, struct kv_out *out)
 {
     struct turn t = { .seat = seat, .parent = parent, .n = n_seats, .out = out };

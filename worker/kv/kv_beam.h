@@ -19,14 +19,14 @@ struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt
 /* The first n positions of `from` are `to`'s too; `to` holds nothing yet. The step is the next of both, and
  * what wrote them was before it in this lane or is waited for. What no query from done <= n on sees leaves `from`, or
  * from n on, where `to` has no room for more; edits of its rows, a copy of the last block. */
-void kv_fork(struct kv *kv, unsigned lane, uint64_t step, uint32_t from, uint32_t to, uint32_t n,
+void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
              uint32_t done, struct kv_out *out);
 
 /* Seat i goes on from what seat[parent[i]] has, n positions each; at most 16 seats. Edits of entries that
  * change; a copy of the last block for each but one who goes on from the same seat, that itself if it does. It lies
  * in the block of a seat that nobody goes on from, its own if it can be, so none is taken. Where each goes on
  * from itself or from one who does, doing it again does no harm, whatever part of it was done. */
-void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const uint32_t *seat,
+void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *seat,
                 const uint8_t *parent, uint32_t n_seats, uint32_t n, struct kv_out *out);
 
 #endif

@@ -96,7 +96,7 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 }
 
 static void
-check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
+check_seat(const struct kv *kv, seq_slot seat, uint32_t group, struct tally *n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     const struct kv_block *all = kv_blocks(kv);
@@ -239,7 +239,7 @@ kv_check(const struct kv *kv)
     uint32_t ending = 0, pins = 0, cursors = 0;
 
     check_slabs(kv, n);
-    for (uint32_t seat = 0; seat < kv->c.n_seats; seat++) {
+    for (seq_slot seat = 0; seat < kv->c.n_seats; seat++) {
         ending += kv_seats(kv)[seat].ending;
         cursors += kv_seats(kv)[seat].cursor != 0;
         for (uint32_t g = 0; g < kv->c.n_groups; g++) check_seat(kv, seat, g, &n[g]);

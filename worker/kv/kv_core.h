@@ -54,12 +54,6 @@ struct kv_block {
 
 _Static_assert(sizeof(struct kv_block) == CACHE_LINE, "its neighbours are not looked at with it");
 
-/* Of a block with another priority than the usual: how long it is kept once released; cached: until when.
- * 0: no end. Apart from the block, for few have one. */
-struct kv_term {
-    nsec keep, until;
-};
-
 /* Blocks of one group that may be taken for others, by priority, oldest first. */
 struct kv_queue {
     uint64_t some[2]; /* bit: that priority has one */
@@ -142,7 +136,6 @@ struct kv {
     uint32_t next_hot[MAX_GROUPS]; /* where the search of a pool's held slabs goes on */
     uint64_t done[MAX_LANES];
     uint64_t releases, mark;
-    nsec now, next_expiry; /* next_expiry: nothing is over before; 0: nothing ever is */
     struct kv_pool pool[MAX_GROUPS];
     struct kv_queue queue[MAX_GROUPS + 1]; /* the last: cells */
     uint32_t n_cells, n_there;             /* n_there: mapped */
@@ -159,7 +152,7 @@ struct kv {
     uint32_t n_nodes, n_fresh_nodes, first_free_node, n_live_nodes, n_buckets;
     uint64_t cell_bytes;
     uint8_t secret[SECRET_BYTES];
-    uint64_t block_at, term_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets, bytes */
+    uint64_t block_at, slab_at, seat_at, end_at, table_at[MAX_GROUPS]; /* offsets, bytes */
     uint64_t node_at, bucket_at, token_at, extra_at, event_at;
     uint64_t n_events;
 };
@@ -168,12 +161,6 @@ static inline struct kv_block *
 kv_blocks(const struct kv *kv)
 {
     return (struct kv_block *)((uintptr_t)kv + kv->block_at);
-}
-
-static inline struct kv_term *
-kv_term(const struct kv *kv, uint32_t block)
-{
-    return (struct kv_term *)((uintptr_t)kv + kv->term_at) + block;
 }
 
 static inline struct kv_slab *
@@ -188,15 +175,15 @@ kv_seats(const struct kv *kv)
     return (struct kv_seat *)((uintptr_t)kv + kv->seat_at);
 }
 
-static inline uint32_t *
+static inline seq_slot *
 kv_end_ring(const struct kv *kv)
 {
-    return (uint32_t *)((uintptr_t)kv + kv->end_at);
+    return (seq_slot *)((uintptr_t)kv + kv->end_at);
 }
 
 /* The seat's row of the group's table: block number + 1, 0 = none. */
 static inline uint32_t *
-kv_table(const struct kv *kv, uint32_t group, uint32_t seat)
+kv_table(const struct kv *kv, uint32_t group, seq_slot seat)
 {
     return (uint32_t *)((uintptr_t)kv + kv->table_at[group]) +
            (size_t)seat * kv->c.group[group].max_entries;
@@ -308,36 +295,21 @@ kv_charge(struct kv *kv, uint32_t group, int64_t n)
 
 /* kv_seat.c */
 
-/* Promise a seat that many blocks more, in every group of every pool at once, or nothing. */
-bool kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more);
-void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
-                 slice_id at);
-/* The row itself may have been touched by another lane: the seat's last step, or the one that
- * carried its predecessor's EDIT_END. */
-void kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out);
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */
-void kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step);
-
-/* kv_adopt.c: the number of the block that a slice begins, if it can be one of the group's. */
-int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;
+void kv_give_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step);
 
 /* kv_state.c */
 
 /* The live state, where there is none yet; or from the snapshot that the seat was admitted with. */
-void kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out);
-void kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group,
+void kv_state_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out);
+void kv_state_start(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group,
                     struct kv_out *out);
-/* The seat's snapshot of the entry's end, if it has one, is found at the node from here on; and that of a block
- * no more. */
-void kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node,
+/* The seat's snapshot of the entry's end, if it has one, is found at the node from here on. */
+void kv_state_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node,
                     uint32_t group, uint32_t entry);
-void kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why);
 
 /* kv_event.c: the block is in the tree. was: its priority before. */
 void kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, enum kv_why why);
-
-/* kv_store.c: the block is kept as the text says of the entry. */
-void kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 
 /* What a block is called outside: its first slice, counted in slices of its group; a cell, in the host's memory. */
 static inline slice_id

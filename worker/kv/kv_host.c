@@ -2,7 +2,6 @@
 #include "worker/kv/kv_host.h"
 
 #include "worker/kv/kv_core.h"
-#include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_queue.h"
 #include "worker/kv/kv_tree.h"
 
@@ -108,17 +107,6 @@ take_cell(struct kv *kv)
     return at;
 }
 
-static void
-copy(struct kv *kv, struct kv_out *out, uint32_t group, uint32_t from, uint32_t to)
-{
-    out->copy[out->n_copies++] =
-        (struct kv_copy){ .group = (uint8_t)group,
-                          .from_tier = kv_is_cell(kv, from) ? TIER_HOST : TIER_DEVICE,
-                          .to_tier = kv_is_cell(kv, to) ? TIER_HOST : TIER_DEVICE,
-                          .from = kv_slice(kv, group, from),
-                          .to = kv_slice(kv, group, to) };
-}
-
 void
 kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out)
 {
@@ -135,19 +123,18 @@ kv_host_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out
     cell = take_cell(kv);
     if (cell) {
         c = &all[cell - 1];
-        kv_pool_wait(kv, block, lane, out->wait);
-        kv_pool_wait(kv, cell - 1, lane, out->wait);
+        kv_wait_block(kv, lane, block, out);
+        kv_wait_block(kv, lane, cell - 1, out);
         for (unsigned l = 0; l < MAX_LANES; l++) step[l] = l == lane ? out->step : 0;
         *c = (struct kv_block){ .state = BLOCK_CACHED,
                                 .group = b->group,
                                 .coming = true,
                                 .priority = b->priority,
                                 .step = { step[0], step[1], step[2] } };
-        *kv_term(kv, cell - 1) = *kv_term(kv, block);
         kv->n_cached_cells++;
         kv_tree_attach(kv, node, cell - 1);
         kv_queue_push(kv, cell - 1);
-        copy(kv, out, b->group, block, cell - 1);
+        kv_add_copy(kv, b->group, block, cell - 1, out);
         /* Others of its slab are free from here on. */
         b->step[lane] = MAX(b->step[lane], out->step);
         kv->stats[b->group].offloaded++;
@@ -179,23 +166,4 @@ kv_host_give(struct kv *kv, uint32_t cell, unsigned lane, uint64_t step)
     kv->n_held_cells--;
     kv->n_cached_cells++;
     kv_queue_push(kv, cell);
-}
-
-uint32_t
-kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
-{
-    const struct kv_block *c = &kv_blocks(kv)[cell];
-    uint32_t block = kv_pool_take(kv, c->group, lane, out);
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    check(out->n_copies < out->max_copies);
-    kv_pool_wait(kv, cell, lane, out->wait);
-    copy(kv, out, c->group, cell, block);
-    b->priority = c->priority;
-    *kv_term(kv, block) = *kv_term(kv, cell);
-    b->step[lane] = out->step; /* it holds nothing before that is done */
-    b->coming = true;
-    kv_tree_attach(kv, c->node, block);
-    kv->stats[c->group].fetched++;
-    return block;
 }

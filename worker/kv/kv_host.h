@@ -20,7 +20,5 @@ void kv_host_hold(struct kv *kv, uint32_t cell); /* until kv_host_give() nobody 
 void kv_host_give(struct kv *kv, uint32_t cell, unsigned lane, uint64_t step);
 /* kv_pool_flush() of cells: those that nobody fetches. */
 uint32_t kv_host_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes);
-/* What the cell holds, in a block of the arena that the seat has reserved; it is found there from here on. */
-uint32_t kv_host_fetch(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out);
 
 #endif

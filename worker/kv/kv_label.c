@@ -33,15 +33,6 @@ has_come(struct kv *kv, uint32_t link)
     return true;
 }
 
-/* For ever, or not told: nobody would know until when. */
-static uint8_t
-told_priority(const struct kv *kv, uint32_t link)
-{
-    uint8_t priority = kv_blocks(kv)[link - 1].priority;
-
-    return priority != KV_PRIORITY && kv_term(kv, link - 1)->keep ? KV_PRIORITY : priority;
-}
-
 void
 kv_label_take(struct kv *kv, struct kv_label *ret)
 {
@@ -70,7 +61,7 @@ kv_label_take(struct kv *kv, struct kv_label *ret)
             if (!link[host] || kv->c.group[g].kind == KV_STATE) continue; /* nobody adopts state */
             if (has_come(kv, link[host])) *at = kv_slice(kv, g, link[host] - 1);
             again = again || *at == SLICE_NONE;
-            ret->priority[g] = told_priority(kv, link[host]);
+            ret->priority[g] = kv_blocks(kv)[link[host] - 1].priority;
         }
     }
     if (again) kv_tree_note(kv, node);
@@ -146,7 +137,6 @@ cache(struct kv *kv, const struct kv_label *l, uint32_t group, uint32_t block)
     *b = (struct kv_block){ .state = BLOCK_CACHED,
                             .group = (uint8_t)group,
                             .priority = MIN(l->priority[group], KV_PRIORITY_MAX) };
-    if (b->priority != KV_PRIORITY) *kv_term(kv, block) = (struct kv_term){ 0 };
     kv_tree_attach(kv, l->node, block);
     kv_queue_push_first(kv, block);
     if (kv_is_cell(kv, block)) {

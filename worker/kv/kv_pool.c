@@ -7,20 +7,6 @@
 #include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
 
-static void
-raise_wait(const struct kv *kv, uint64_t wait[MAX_LANES], unsigned lane, unsigned of, uint64_t step)
-{
-    if (of != lane && step > kv->done[of]) wait[of] = MAX(wait[of], step);
-}
-
-void
-kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES])
-{
-    const struct kv_block *b = &kv_blocks(kv)[block];
-
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, b->step[l]);
-}
-
 uint32_t
 kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
 {
@@ -279,8 +265,8 @@ kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
     struct kv_block *b = &kv_blocks(kv)[block];
     const struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
 
-    kv_pool_wait(kv, block, lane, out->wait);
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, out->wait, lane, l, s->before[l]);
+    kv_wait_block(kv, lane, block, out);
+    kv_wait_steps(kv, lane, s->before, out);
     *b = (struct kv_block){
         .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
     };
@@ -306,6 +292,17 @@ kv_pool_share(struct kv *kv, uint32_t block)
     p->n_cached--;
     p->n_used++;
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
+}
+
+void
+kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    if (b->owner) kv_charge(kv, group, 1);
+    if (b->state == BLOCK_CACHED && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
+    b->owner = 0;
+    kv_pool_share(kv, block);
 }
 
 /* The first of a queue. How many blocks were found till now. */

@@ -44,13 +44,6 @@ take_out(struct kv *kv, uint32_t block)
     b->prev = b->next = 0;
 }
 
-static void
-set_until(struct kv *kv, struct kv_term *t)
-{
-    t->until = t->keep ? kv->now + t->keep : 0;
-    if (t->until && (!kv->next_expiry || t->until < kv->next_expiry)) kv->next_expiry = t->until;
-}
-
 void
 kv_queue_push(struct kv *kv, uint32_t block)
 {
@@ -58,7 +51,6 @@ kv_queue_push(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_CACHED);
     b->stamp = ++kv->releases;
-    if (b->priority != KV_PRIORITY) set_until(kv, kv_term(kv, block));
     insert(kv, block, b->priority, false);
 }
 
@@ -107,32 +99,4 @@ bool
 kv_queue_before(const struct kv_block *a, const struct kv_block *b)
 {
     return a->queue != b->queue ? a->queue < b->queue : a->stamp < b->stamp;
-}
-
-/* Seldom, and only blocks that were given a duration: those of every priority but the usual one. */
-void
-kv_now(struct kv *kv, nsec now)
-{
-    nsec next = 0;
-
-    check(now >= kv->now);
-    kv->now = now;
-    if (!kv->next_expiry || now < kv->next_expiry) return;
-    for (uint32_t g = 0; g <= MAX_GROUPS; g++) {
-        for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
-            for (uint32_t i = kv->queue[g].first[p], after; p != KV_PRIORITY && i; i = after) {
-                struct kv_block *b = &kv_blocks(kv)[i - 1];
-                nsec until = b->priority != KV_PRIORITY ? kv_term(kv, i - 1)->until : 0;
-
-                after = b->next;
-                if (until > now && (!next || until < next)) next = until;
-                if (!until || until > now) continue;
-                b->priority = KV_PRIORITY;
-                if (b->node) kv_event_put(kv, KV_UPDATED, i - 1, (uint8_t)p, KV_EXPIRY);
-                take_out(kv, i - 1);
-                insert(kv, i - 1, KV_PRIORITY, false);
-            }
-        }
-    }
-    kv->next_expiry = next;
 }

@@ -9,6 +9,7 @@
 
 #include "worker/kv/kv_find.h"
 #include "worker/kv/kv_host.h"
+#include "worker/kv/kv_onboard.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
@@ -80,20 +81,8 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
     return slabs <= kv->n_slabs;
 }
 
-/* Whoever owned it will copy from it: that takes a block more, which the new holder's bill had. */
 static void
-share(struct kv *kv, uint32_t group, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    if (b->owner) kv_charge(kv, group, 1);
-    if (b->state == BLOCK_CACHED && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
-    b->owner = 0;
-    kv_pool_share(kv, block);
-}
-
-static void
-hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv_found *f,
+hold_tail(struct kv *kv, seq_slot seat, const struct kv_text *t, const struct kv_found *f,
           uint32_t group, bool lend)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -101,16 +90,16 @@ hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv
     struct kv_block *b = &kv_blocks(kv)[block];
     bool own = may_own(kv, b, lend, s->reserved[group] - kv_n_entries(kv, s, group));
 
-    share(kv, group, block);
+    kv_pool_hold(kv, group, block);
     if (own && kv_counts_once(kv, group)) kv_charge(kv, group, -1);
     if (!own && !kv_counts_once(kv, group)) kv_charge(kv, group, 1);
     if (own) b->owner = seat + 1;
     s->tail[group] = block + 1;
-    if (own) kv_keep_entry(kv, t, block, f->depth);
+    if (own) kv_tree_set_priority(kv, t, block, f->depth);
 }
 
 static void
-hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+hold(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
      const struct kv_found *f, bool lend)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -130,12 +119,12 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
             } else {
                 struct kv_block *b = &kv_blocks(kv)[block];
 
-                share(kv, g, block);
+                kv_pool_hold(kv, g, block);
                 if (kv_counts_once(kv, g)) kv_charge(kv, g, -1);
                 b->n_hits = MIN(b->n_hits + 1, 15);
             }
-            if (kv_is_positions(kv, g)) kv_keep_entry(kv, t, block, w.entry);
-            if (kv->c.group[g].kind == KV_STATE) kv_keep_entry(kv, t, block, f->depth - 1);
+            if (kv_is_positions(kv, g)) kv_tree_set_priority(kv, t, block, w.entry);
+            if (kv->c.group[g].kind == KV_STATE) kv_tree_set_priority(kv, t, block, f->depth - 1);
             kv_table(kv, g, seat)[w.entry] = block + 1;
             kv->stats[g].shared++;
         }
@@ -184,7 +173,7 @@ count(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
 }
 
 int
-kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+kv_admit(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
          struct kv_hit *ret)
 {
     struct kv_found f = kv_find(kv, t);
@@ -198,29 +187,32 @@ kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_
     return 0;
 }
 
+int
+kv_reserve(struct kv *kv, seq_slot seat, const struct kv_need *n)
+{
+    struct kv_hit none;
+
+    return kv_admit(kv, seat, n, NULL, &none);
+}
+
 /* The part of the tail, in a block of the seat's own. */
 static void
-copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+copy_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
           struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out);
 
     kv_table(kv, group, seat)[s->end[group]++] = to + 1;
-    check(out->n_copies < out->max_copies);
-    out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                   .n_tokens = (uint16_t)s->part,
-                                                   .from = kv_slice(kv, group, from),
-                                                   .to = kv_slice(kv, group, to) };
+    kv_add_copy(kv, group, from, to, out)->n_tokens = (uint16_t)s->part;
     kv_blocks(kv)[to].priority = kv_blocks(kv)[from].priority;
-    *kv_term(kv, to) = *kv_term(kv, from);
     kv->stats[group].copied++;
     kv_give_tail(kv, seat, group, lane, step);
 }
 
 /* Those who are yet to copy from what the seat goes on in, before it writes there: with this step. */
 static void
-copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+copy_for_others(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)
 {
     uint32_t tail = kv_seats(kv)[seat].tail[group];
@@ -237,7 +229,7 @@ copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uin
 }
 
 static void
-start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+start_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step,
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -250,61 +242,36 @@ start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t
         return;
     }
     check(b->n_refs == 1);
-    kv_pool_wait(kv, block, lane, out->wait);
+    kv_wait_block(kv, lane, block, out);
     kv_tree_detach(kv, block, KV_ASKED);
     b->owner = s->tail[group] = 0;
     kv_table(kv, group, seat)[s->end[group]++] = block + 1;
     kv->stats[group].moved++;
 }
 
-/* Cells of the group's entries become blocks. Where another seat has fetched the same, they share it. */
-static void
-fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
-              struct kv_out *out)
-{
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t *row = kv_table(kv, group, seat);
-
-    for (uint32_t i = kv_begin(kv, s, group); s->n_host[group] > 0; i = kv_after(kv, s, group, i)) {
-        uint32_t cell = row[i] - 1, there;
-
-        if (!kv_is_cell(kv, cell)) continue;
-        s->n_host[group]--;
-        there = kv_node(kv, kv_blocks(kv)[cell].node)->slot[group];
-        if (there) {
-            share(kv, group, there - 1);
-            if (kv_counts_once(kv, group)) kv_charge(kv, group, -1);
-            row[i] = there;
-        } else {
-            row[i] = kv_host_fetch(kv, cell, lane, out) + 1;
-        }
-        kv_host_give(kv, cell, lane, step);
-    }
-}
-
 /* What another lane is fetching is waited for; what is hit again and again is on the host before it must go. */
 static void
-look_at_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
+look_at_entries(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, struct kv_out *out)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t i = s->first[group]; kv->n_cells > 0 && i < s->end[group]; i++) {
         uint32_t block = kv_table(kv, group, seat)[i] - 1;
 
-        if (kv_blocks(kv)[block].coming) kv_pool_wait(kv, block, lane, out->wait);
+        if (kv_blocks(kv)[block].coming) kv_wait_block(kv, lane, block, out);
         if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_offload(kv, block, lane, out);
     }
 }
 
 void
-kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out)
+kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
     check(s->live);
     if (!s->starting) return;
     kv_wait_row(kv, lane, seat, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) kv_onboard(kv, lane, step, seat, g, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) look_at_entries(kv, seat, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);

@@ -37,12 +37,11 @@ struct kv_space {
 void kv_space(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
               uint32_t n_source, struct kv_space *ret);
 
-/* Blocks that begin in start .. end stay longer: 100 longest. After duration they are as any other.
- * Later ranges lie behind earlier ones; blocks in none have KV_PRIORITY and no end. */
+/* Retention of the blocks that begin at tokens start .. end - 1: priority 0 is evicted first, KV_PRIORITY_MAX last.
+ * Ranges are sorted and do not overlap; blocks outside all ranges have KV_PRIORITY. */
 struct kv_keep {
     uint32_t start, end; /* end UINT32_MAX: all that follow, decoded ones included */
     uint8_t priority;
-    nsec duration; /* from its release; 0: for ever */
 };
 int kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e) MUST_USE;
 
@@ -84,17 +83,20 @@ uint32_t kv_lookup_length(struct kv *kv, const struct kv_text *t, bool whole);
 /* What its full blocks are called in events (kv_event.h), there or not: at most max. Their number. */
 uint32_t kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint32_t max);
 
+/* kv_admit() without a hit. Counts every group of every pool, whole slabs included. -EAGAIN: not now;
+ * nothing changed. */
+int kv_reserve(struct kv *kv, seq_slot seat, const struct kv_need *n) MUST_USE;
 /* n: as for kv_need(), the hit included. t NULL: without a hit. -EAGAIN: not now; nothing changed. */
-int kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+int kv_admit(struct kv *kv, seq_slot seat, const struct kv_need *n, const struct kv_text *t,
              struct kv_hit *ret) MUST_USE;
 /* That step of the lane is its first. Edits of what it shares; copies, to be done before the step's
  * rows and in order. Without a hit nothing happens. */
-void kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out);
+void kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, struct kv_out *out);
 
 /* The first n positions are written by steps that are done. Only full blocks, and the whole source. */
-void kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n);
+void kv_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n);
 /* The same with the last block, and then kv_drop(). */
-void kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n);
+void kv_release(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n);
 
 /* What is only kept for others goes, of both tiers: nobody finds it any more, and it is free. Up to max blocks and cells,
  * so that a large cache does not hold up a step; those of them are added to *ret. Their number; less than max: no
@@ -105,9 +107,6 @@ struct kv_flushed {
     uint64_t blocks, bytes, host_blocks, host_bytes;
 };
 uint32_t kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret);
-
-/* The time: blocks whose duration is over become as any other. Before it is called it is 0. */
-void kv_now(struct kv *kv, nsec now);
 
 struct kv_stats {                   /* since the start, of one group */
     uint64_t taken, fresh;          /* blocks given out; those never given out before */

@@ -10,69 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
-void
-kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, uint32_t seat, uint32_t entry,
-            slice_id at)
-{
-    check(out->n_edits < out->max_edits);
-    out->edit[out->n_edits++] = (struct kv_edit){
-        .op = (uint8_t)op, .group = (uint8_t)group, .seat = seat, .entry = entry, .at = at
-    };
-}
-
-void
-kv_wait_row(const struct kv *kv, unsigned lane, uint32_t seat, struct kv_out *out)
-{
-    const struct kv_seat *s = &kv_seats(kv)[seat];
-
-    if (s->lane != lane && s->step > kv->done[s->lane])
-        out->wait[s->lane] = MAX(out->wait[s->lane], s->step);
-}
-
-struct kv_need
-kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk)
-{
-    struct kv_need n = { { 0 } };
-
-    for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        n.n_blocks[g] = kv_kind_need(&kv->c.group[g], kv->c.tokens_per_block, len, n_source, chunk);
-    return n;
-}
-
-int
-kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
-              struct err *e)
-{
-    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
-    bool fits = true;
-
-    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
-        const struct kv_group *g = &kv->c.group[i];
-        uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
-
-        if (entries > g->max_entries)
-            return err_set(e, -EMSGSIZE,
-                           "%u %s are more than the %llu that the model's tables hold",
-                           g->kind == KV_CROSS ? n_source : len,
-                           g->kind == KV_CROSS ? "source tokens" : "tokens",
-                           (unsigned long long)g->max_entries * kv->c.tokens_per_block);
-        fits = fits && (!g->max_blocks || n->n_blocks[i] <= g->max_blocks);
-        blocks[g->pool] += n->n_blocks[i];
-    }
-    for (uint32_t p = 0; p < kv->n_pools; p++)
-        slabs += CEIL_DIV(blocks[p] + kv->pool[p].n_scratch, kv->pool[p].per_slab);
-    if (fits && slabs <= kv->n_slabs) return 0;
-    if (!e) return -EMSGSIZE;
-    return err_set(
-        e, -EMSGSIZE,
-        "%u tokens with a source of %u do not fit the KV cache: alone in its %llu bytes a "
-        "request can have %llu",
-        len, n_source, (unsigned long long)kv->c.arena_bytes,
-        (unsigned long long)kv_longest(kv, n_source));
-}
-
-bool
-kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
+static bool
+promise(struct kv *kv, seq_slot seat, const struct kv_need *more)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
@@ -94,15 +33,7 @@ kv_promise(struct kv *kv, uint32_t seat, const struct kv_need *more)
 }
 
 int
-kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n)
-{
-    struct kv_hit none;
-
-    return kv_admit(kv, seat, n, NULL, &none);
-}
-
-int
-kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n)
+kv_raise(struct kv *kv, seq_slot seat, const struct kv_need *n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     struct kv_need more = { { 0 } };
@@ -110,7 +41,7 @@ kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n)
     check(seat < kv->c.n_seats && s->live);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (n->n_blocks[g] > s->reserved[g]) more.n_blocks[g] = n->n_blocks[g] - s->reserved[g];
-    return kv_promise(kv, seat, &more) ? 0 : -EAGAIN;
+    return promise(kv, seat, &more) ? 0 : -EAGAIN;
 }
 
 static void
@@ -124,7 +55,7 @@ set_reserved(struct kv *kv, struct kv_seat *s, uint32_t group, uint32_t n)
 }
 
 void
-kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
+kv_lower(struct kv *kv, seq_slot seat, const struct kv_need *n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -137,7 +68,7 @@ kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n)
 }
 
 static void
-grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t end,
+grow_group(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, uint32_t end,
            struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
@@ -155,7 +86,7 @@ grow_group(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t
 }
 
 bool
-kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
+kv_room(const struct kv *kv, seq_slot seat, uint32_t end_pos)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
@@ -167,7 +98,7 @@ kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos)
 }
 
 void
-kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out)
+kv_cross(struct kv *kv, unsigned lane, seq_slot seat, uint32_t n_source, struct kv_out *out)
 {
     check(kv_seats(kv)[seat].live);
     kv_wait_row(kv, lane, seat, out);
@@ -177,7 +108,7 @@ kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct 
 }
 
 void
-kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
+kv_trim(struct kv *kv, seq_slot seat, uint32_t first_pos, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -198,7 +129,7 @@ kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out)
 }
 
 void
-kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out)
+kv_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t end_pos, struct kv_out *out)
 {
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
 
@@ -211,7 +142,7 @@ kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv
 }
 
 void
-kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos)
+kv_quiet(const struct kv *kv, seq_slot seat, uint32_t *end_pos, uint32_t *first_pos)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -255,7 +186,7 @@ fetch_entries(const struct kv *kv, const struct kv_soon *soon)
 }
 
 ASKS
-fetch_blocks(const struct kv *kv, uint32_t seat)
+fetch_blocks(const struct kv *kv, seq_slot seat)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -280,33 +211,7 @@ kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 }
 
 void
-kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out)
-{
-    const struct kv_seat *s = &kv_seats(kv)[seat];
-
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t n = kv->c.group[g].n_layers;
-
-        for (uint32_t i = kv_begin(kv, s, g); i < s->end[g]; i = kv_after(kv, s, g, i)) {
-            kv_add_edit(out, EDIT_SET, g, seat, i, kv_entry(kv, seat, g, i));
-            if (kv->c.group[g].kind == KV_STATE && i >= n)
-                out->edit[out->n_edits - 1].pos = s->snapshot[i / n - 1];
-        }
-    }
-}
-
-void
-kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step)
-{
-    struct kv_seat *s = &kv_seats(kv)[seat];
-
-    check(lane < kv->c.n_lanes && step > kv->done[lane]);
-    s->lane = (uint8_t)lane;
-    s->step = step;
-}
-
-void
-kv_give_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step)
+kv_give_tail(struct kv *kv, seq_slot seat, uint32_t group, unsigned lane, uint64_t step)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t block = s->tail[group] - 1;
@@ -345,7 +250,7 @@ drop_group(struct kv *kv, struct kv_seat *s, uint32_t *row, uint32_t group)
 }
 
 void
-kv_drop(struct kv *kv, uint32_t seat)
+kv_drop(struct kv *kv, seq_slot seat)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -371,7 +276,7 @@ void
 kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out)
 {
     for (uint32_t i = 0; i < kv->n_ends; i++) {
-        uint32_t seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
+        seq_slot seat = kv_end_ring(kv)[(kv->first_end + i) % kv->c.n_seats];
 
         kv_wait_row(kv, lane, seat, out);
         kv_add_edit(out, EDIT_END, 0, seat, 0, SLICE_NONE);
@@ -382,52 +287,11 @@ void
 kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step)
 {
     while (kv->n_ends > 0) {
-        uint32_t seat = kv_end_ring(kv)[kv->first_end];
+        seq_slot seat = kv_end_ring(kv)[kv->first_end];
 
         kv_seats(kv)[seat].ending = false;
         kv_fence(kv, seat, lane, step);
         kv->first_end = (kv->first_end + 1) % kv->c.n_seats;
         kv->n_ends--;
     }
-}
-
-void
-kv_done(struct kv *kv, unsigned lane, uint64_t step)
-{
-    check(lane < kv->c.n_lanes && step >= kv->done[lane]);
-    kv->done[lane] = step;
-}
-
-bool
-kv_live(const struct kv *kv, uint32_t seat)
-{
-    check(seat < kv->c.n_seats);
-    return kv_seats(kv)[seat].live;
-}
-
-uint32_t
-kv_n_held(const struct kv *kv, uint32_t seat)
-{
-    uint32_t n = 0, first;
-
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) n += kv_held(kv, seat, g, &first);
-    return n;
-}
-
-uint32_t
-kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first)
-{
-    const struct kv_seat *s = &kv_seats(kv)[seat];
-
-    check(seat < kv->c.n_seats && group < kv->c.n_groups);
-    *first = s->first[group];
-    return kv_n_entries(kv, s, group);
-}
-
-slice_id
-kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry)
-{
-    uint32_t block = kv_table(kv, group, seat)[entry];
-
-    return block && !kv_is_cell(kv, block - 1) ? kv_slice(kv, group, block - 1) : SLICE_NONE;
 }

@@ -10,84 +10,47 @@
  *     kv_fence     its last step, before any of these if that may still run
  *     kv_drop      everything back, fenced by that step; EDIT_END with the next step of any lane
  *
- * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_start() sends what it
- * holds with its first step, as of one that begins with a hit (kv_reuse.h).
- *
- * What changes goes to a struct kv_out, which is a view of the batch being planned.
+ * A seat that kv_adopt() filled begins with kv_resume() instead of kv_reserve(), and kv_start() sends
+ * what it holds with its first step, as of one that begins with a hit (kv_reuse.h). kv_reserve() is in
+ * kv_reuse.h, kv_fence() in kv_fence.h. What changes goes to a struct kv_out (kv_table.h).
  */
 #ifndef KV_SEAT_H
 #define KV_SEAT_H
 
-#include "worker/kv/kv.h"
+#include "worker/kv/kv_fence.h"
+#include "worker/kv/kv_need.h"
+#include "worker/kv/kv_table.h"
 
-struct kv_need {
-    uint32_t n_blocks[MAX_GROUPS]; /* at once, at most */
-};
-
-struct kv_out {
-    struct kv_edit *edit;
-    uint32_t n_edits, max_edits;
-    struct kv_copy *copy;
-    /* At most one a group and seat that is started, and one a block that is fetched (kv_hit.n_host); what goes
-     * to the host has up to half of them. */
-    uint32_t n_copies, max_copies;
-    uint64_t step;            /* that is being planned; for the host tier */
-    uint64_t wait[MAX_LANES]; /* the step of that lane to wait for; 0: none */
-};
-
-/* For len positions in chunks of at most chunk rows, with a source of n_source tokens. */
-struct kv_need kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk);
-/* 0, or -EMSGSIZE with the numbers: not even alone in the arena, or longer than a table row. */
-int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
-                  struct err *e) MUST_USE;
-
-/* Counted over every group of every pool, whole slabs included. -EAGAIN: not now; nothing changed. */
-int kv_reserve(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
 /* What was reserved was not all it needs: n, with what it has. -EAGAIN: not now; nothing changed. */
-int kv_raise(struct kv *kv, uint32_t seat, const struct kv_need *n) MUST_USE;
+int kv_raise(struct kv *kv, seq_slot seat, const struct kv_need *n) MUST_USE;
 /* It will never need more than n again (or than it holds now); the rest may be promised to others. */
-void kv_lower(struct kv *kv, uint32_t seat, const struct kv_need *n);
+void kv_lower(struct kv *kv, seq_slot seat, const struct kv_need *n);
 
 /* A seat that was adopted goes on at position pos: reserve for it what n says. -ENODATA: what pos sees is
  * not all there (state: a snapshot of just that position); -EAGAIN: no room now. Nothing changed then. */
-int kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n) MUST_USE;
+int kv_resume(struct kv *kv, seq_slot seat, uint32_t pos, const struct kv_need *n) MUST_USE;
 /* Whether positions up to end_pos can have their blocks without another kv_trim(). */
-bool kv_room(const struct kv *kv, uint32_t seat, uint32_t end_pos);
+bool kv_room(const struct kv *kv, seq_slot seat, uint32_t end_pos);
 
 /* lane: of the step being planned. Edits are EDIT_SET; a dropped entry is set to SLICE_NONE. */
-void kv_cross(struct kv *kv, unsigned lane, uint32_t seat, uint32_t n_source, struct kv_out *out);
-void kv_trim(struct kv *kv, uint32_t seat, uint32_t first_pos, struct kv_out *out);
-void kv_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t end_pos, struct kv_out *out);
+void kv_cross(struct kv *kv, unsigned lane, seq_slot seat, uint32_t n_source, struct kv_out *out);
+void kv_trim(struct kv *kv, seq_slot seat, uint32_t first_pos, struct kv_out *out);
+void kv_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t end_pos, struct kv_out *out);
 /* Up to which end_pos kv_grow(), and below which first_pos kv_trim() has nothing to do. */
-void kv_quiet(const struct kv *kv, uint32_t seat, uint32_t *end_pos, uint32_t *first_pos);
+void kv_quiet(const struct kv *kv, seq_slot seat, uint32_t *end_pos, uint32_t *first_pos);
 /* Whose blocks change soon: at the end, where some come, or at the beginning, where some go. */
 struct kv_soon {
-    uint32_t seat;
+    seq_slot seat;
     bool go;
 };
 /* What kv_grow(), or kv_trim(), will look at, into the processor's caches: of a thousand seats nothing is there, and
  * all that are asked for together are waited for together. Nothing else happens. */
 void kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n);
-/* All that the seat holds, for a device that knows nothing of it yet. */
-void kv_rows(const struct kv *kv, uint32_t seat, struct kv_out *out);
-
-/* That step reads or writes the seat's blocks and rows. Steps of a seat are fenced in order; those that are done
- * before kv looks at them need not be. */
-void kv_fence(struct kv *kv, uint32_t seat, unsigned lane, uint64_t step);
-void kv_drop(struct kv *kv, uint32_t seat); /* a seat without a reservation: nothing happens */
+void kv_drop(struct kv *kv, seq_slot seat); /* a seat without a reservation: nothing happens */
 
 /* EDIT_END of seats dropped since the last kv_ends_sent(); to come before the step's other edits.
  * Sent only when the step is really launched. */
 void kv_ends(const struct kv *kv, unsigned lane, struct kv_out *out);
 void kv_ends_sent(struct kv *kv, unsigned lane, uint64_t step);
-
-void kv_done(struct kv *kv, unsigned lane, uint64_t step); /* that step of the lane is over */
-
-bool kv_live(const struct kv *kv, uint32_t seat);       /* reserved or adopted, and not dropped */
-uint32_t kv_n_held(const struct kv *kv, uint32_t seat); /* blocks, of all groups */
-/* Blocks the seat holds of a group: entries first .. first + n; of sinks some lie below. For tests and dumps. SLICE_NONE: it is yet to
- * be fetched from the host. */
-uint32_t kv_held(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t *first);
-slice_id kv_entry(const struct kv *kv, uint32_t seat, uint32_t group, uint32_t entry);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include "worker/kv/kv_core.h"
 #include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_table.h"
+#include "worker/kv/kv_tree.h"
 
 uint32_t
 kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
@@ -22,7 +24,7 @@ kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
 
 /* Blocks of the group's entries first .. first + n_layers, and what is there of them on the device. */
 static void
-take_layers(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t first,
+take_layers(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, uint32_t first,
             uint32_t pos, struct kv_out *out)
 {
     uint32_t *row = kv_table(kv, group, seat);
@@ -37,20 +39,17 @@ take_layers(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_
 }
 
 static void
-copy_layers(struct kv *kv, uint32_t seat, uint32_t group, uint32_t from, uint32_t to, bool after,
+copy_layers(struct kv *kv, seq_slot seat, uint32_t group, uint32_t from, uint32_t to, bool after,
             struct kv_out *out)
 {
-    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++) {
-        check(out->n_copies < out->max_copies);
-        out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                       .after = after,
-                                                       .from = kv_entry(kv, seat, group, from + i),
-                                                       .to = kv_entry(kv, seat, group, to + i) };
-    }
+    const uint32_t *row = kv_table(kv, group, seat);
+
+    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
+        kv_add_copy(kv, group, row[from + i] - 1, row[to + i] - 1, out)->after = after;
 }
 
 void
-kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_grow(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
 
@@ -62,7 +61,7 @@ kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struc
 
 /* What the seat begins with is its first snapshot; its edits come with those of all that it holds. */
 void
-kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_start(struct kv *kv, unsigned lane, seq_slot seat, uint32_t group, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t n = kv->c.group[group].n_layers;
@@ -76,7 +75,7 @@ kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, stru
 }
 
 void
-kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv_out *out)
+kv_snapshot(struct kv *kv, unsigned lane, seq_slot seat, uint32_t pos, struct kv_out *out)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t slot = s->next_snapshot;
@@ -100,7 +99,7 @@ kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv
 }
 
 void
-kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t group,
+kv_state_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node, uint32_t group,
                uint32_t entry)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
@@ -114,27 +113,10 @@ kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n
     row = kv_table(kv, group, seat) + (size_t)n * (1 + slot);
     if (all[row[0] - 1].node) return;
     for (uint32_t i = 0; i < n; i++) {
-        kv_keep_entry(kv, t, row[i] - 1, entry);
+        kv_tree_set_priority(kv, t, row[i] - 1, entry);
         all[row[i] - 1].node = node;
         all[row[i] - 1].more = row[(i + 1) % n];
     }
     kv_node(kv, node)->slot[group] = row[0];
     kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority, KV_ASKED);
-}
-
-void
-kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why)
-{
-    struct kv_block *all = kv_blocks(kv);
-    struct kv_node *node = kv_node(kv, all[block].node);
-    uint32_t at = node->slot[all[block].group];
-
-    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
-    node->slot[all[block].group] = 0;
-    while (at) {
-        uint32_t next = all[at - 1].more;
-
-        all[at - 1].node = all[at - 1].more = 0;
-        at = next;
-    }
 }

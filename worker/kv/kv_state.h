@@ -22,6 +22,6 @@
 uint32_t kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt);
 /* After kv_grow(), where the step ends at a border: a snapshot of every layer. Edits with the position; a copy a
  * layer, after the step. */
-void kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv_out *out);
+void kv_snapshot(struct kv *kv, unsigned lane, seq_slot seat, uint32_t pos, struct kv_out *out);
 
 #endif

@@ -37,30 +37,12 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
         if (keep[i].priority > KV_PRIORITY_MAX)
             return err_set(e, -EINVAL, "priority %u is above %d", keep[i].priority,
                            KV_PRIORITY_MAX);
-        if (keep[i].duration < 0)
-            return err_set(e, -EINVAL, "a range is kept for %lld ns", (long long)keep[i].duration);
         if (i > 0 && keep[i].start < keep[i - 1].end)
             return err_set(e, -EINVAL,
                            "ranges to keep overlap: one ends at %u, the next begins at %u",
                            keep[i - 1].end, keep[i].start);
     }
     return 0;
-}
-
-void
-kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
-{
-    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
-    struct kv_block *b = &kv_blocks(kv)[block];
-    uint8_t was = b->priority;
-
-    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
-        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
-        b->priority = t->keep[i].priority;
-        kv_term(kv, block)->keep = t->keep[i].duration;
-        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
-        return;
-    }
 }
 
 uint32_t
@@ -78,7 +60,7 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
 
 /* The seat's blocks of that entry into the node, where nobody's are there before. */
 static void
-store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t entry,
+store_entry(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
@@ -94,7 +76,7 @@ store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node
         if (!kv_has_entry(kv, s, g, entry)) continue;
         block = kv_table(kv, g, seat)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        if (self) kv_keep_entry(kv, t, block, entry);
+        if (self) kv_tree_set_priority(kv, t, block, entry);
         kv_tree_attach(kv, node, block);
     }
 }
@@ -122,7 +104,7 @@ begin(struct kv *kv, const uint64_t space[2], uint32_t *cursor)
 }
 
 static void
-store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
+store_cross(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
@@ -140,7 +122,7 @@ store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
 }
 
 void
-kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_store(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -167,7 +149,7 @@ kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 
 /* Blocks of its own that had twins when they were stored: where the twin is gone, they fill the gap. */
 static void
-fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
+fill_gaps(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t node = s->cursor;
@@ -177,7 +159,7 @@ fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
 }
 
 static void
-store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+store_rest(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     struct kv_seat *s = &kv_seats(kv)[seat];
     uint32_t tokens = kv->c.tokens_per_block, node;
@@ -193,18 +175,18 @@ store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 
 /* What is in no node is kept too where victims go in release order. */
 static void
-keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
+keep_all(struct kv *kv, seq_slot seat, const struct kv_text *t)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 
     for (uint32_t g = 0; t->keep && g < kv->c.n_groups; g++)
         for (uint32_t i = kv_begin(kv, s, g); kv_is_positions(kv, g) && i < s->end[g];
              i = kv_after(kv, s, g, i))
-            kv_keep_entry(kv, t, kv_table(kv, g, seat)[i] - 1, i);
+            kv_tree_set_priority(kv, t, kv_table(kv, g, seat)[i] - 1, i);
 }
 
 void
-kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_release(struct kv *kv, seq_slot seat, const struct kv_text *t, uint32_t n)
 {
     const struct kv_seat *s = &kv_seats(kv)[seat];
 

@@ -269,6 +269,24 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
 }
 
+/* All layers of the snapshot leave the tree. */
+static void
+forget_snapshot(struct kv *kv, uint32_t block, enum kv_why why)
+{
+    struct kv_block *all = kv_blocks(kv);
+    struct kv_node *node = kv_node(kv, all[block].node);
+    uint32_t at = node->slot[all[block].group];
+
+    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
+    node->slot[all[block].group] = 0;
+    while (at) {
+        uint32_t next = all[at - 1].more;
+
+        all[at - 1].node = all[at - 1].more = 0;
+        at = next;
+    }
+}
+
 void
 kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
 {
@@ -279,7 +297,7 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     enum kv_kind kind = kv->c.group[b->group].kind;
 
     if (kind == KV_STATE) {
-        kv_state_forget(kv, block, why);
+        forget_snapshot(kv, block, why);
         kv_tree_prune(kv, node);
         return;
     }
@@ -298,6 +316,21 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
     if (!kv->c.fifo && (kind == KV_CROSS || kind == KV_FULL)) orphan_below(kv, top);
     kv_tree_prune(kv, node);
+}
+
+void
+kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
+{
+    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
+    struct kv_block *b = &kv_blocks(kv)[block];
+    uint8_t was = b->priority;
+
+    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
+        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
+        b->priority = t->keep[i].priority;
+        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
+        return;
+    }
 }
 
 void

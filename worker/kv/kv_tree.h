@@ -42,6 +42,9 @@ void kv_tree_prune(struct kv *kv, uint32_t node);
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block); /* the slot is empty */
 /* The block is found no more. What cannot be reached without it goes first from here on. */
 void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
+/* Sets the retention priority of a held block to what t says of the entry; an entry in no range of t
+ * leaves the priority as it is. */
+void kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 void kv_tree_pin(struct kv *kv, uint32_t node,
                  uint32_t *cursor); /* move a seat's cursor there; 0: off */
 

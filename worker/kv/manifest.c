@@ -135,7 +135,7 @@ manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_co
 }
 
 static struct manifest_row *
-row_begin(struct manifest *m, uint32_t seat)
+row_begin(struct manifest *m, seq_slot seat)
 {
     struct manifest_row *r = row_of(m, seat);
 
@@ -163,7 +163,7 @@ empty(struct manifest *m, struct manifest_row *r)
 }
 
 void
-manifest_clear(struct manifest *m, uint32_t seat)
+manifest_clear(struct manifest *m, seq_slot seat)
 {
     struct manifest_row *r = row_of(m, seat);
 
@@ -229,7 +229,8 @@ manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits
                 const struct manifest_owner *owner, uint32_t n_owners)
 {
     struct manifest_row *r = NULL;
-    uint32_t i = 0, seat = 0;
+    uint32_t i = 0;
+    seq_slot seat = 0;
 
     for (; i < n_edits && edit[i].op == EDIT_END; i++) manifest_clear(m, edit[i].seat);
     for (uint32_t k = 0; k < n_owners; k++) take(m, &owner[k]);
@@ -246,7 +247,7 @@ manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits
 }
 
 void
-manifest_commit(struct manifest *m, uint32_t seat, uint32_t committed)
+manifest_commit(struct manifest *m, seq_slot seat, uint32_t committed)
 {
     put32(&row_of(m, seat)->committed, committed);
 }
@@ -261,7 +262,7 @@ bits_of(float f)
 }
 
 void
-manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+manifest_turned(struct manifest *m, const seq_slot *seat, uint32_t n_beams, uint32_t turn,
                 const struct manifest_move *move)
 {
     if (turn >= m->h.n_turns || get32(&row_of(m, seat[0])->n_turns) != turn) return;
@@ -278,7 +279,7 @@ manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint
 }
 
 void
-manifest_unturn(struct manifest *m, uint32_t seat)
+manifest_unturn(struct manifest *m, seq_slot seat)
 {
     put32(&row_of(m, seat)->n_turns, 0);
 }

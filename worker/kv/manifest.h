@@ -124,7 +124,7 @@ struct manifest {
 
 /* Whose row it becomes. */
 struct manifest_owner {
-    uint32_t seat;
+    seq_slot seat;
     req_id id;
     uint32_t n_cross, n_tokens;
     uint32_t member, n_beams;
@@ -180,7 +180,7 @@ int manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, ui
  * no seat is found by manifest_claim() then that was not before. */
 uint32_t manifest_claim_search(struct manifest_found *found, uint32_t n_seats, req_id id,
                                uint32_t n_beams, const token_id *token, uint32_t n,
-                               const token_id *source, uint32_t n_source, uint32_t *seat) MUST_USE;
+                               const token_id *source, uint32_t n_source, seq_slot *seat) MUST_USE;
 /* That is left of the request, claimed or not: its seat, once each. -ENOENT: nothing. */
 int manifest_forget(struct manifest_found *found, uint32_t n_seats, req_id id) MUST_USE;
 
@@ -191,21 +191,21 @@ void manifest_labels(struct manifest *m, struct kv *kv);
 void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits,
                      const struct manifest_owner *owner, uint32_t n_owners);
 /* That many positions of the seat are written, or are what shall be gone on from. */
-void manifest_commit(struct manifest *m, uint32_t seat, uint32_t committed);
+void manifest_commit(struct manifest *m, seq_slot seat, uint32_t committed);
 
 /* A search's step turn, the next one, has decided that: move[r] of rank r, seat[] of its beams. Nothing where there is
  * no room for so many. */
-void manifest_turned(struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+void manifest_turned(struct manifest *m, const seq_slot *seat, uint32_t n_beams, uint32_t turn,
                      const struct manifest_move *move);
 /* The search of that first beam begins again: what its predecessor's has decided is in the rows of other seats. */
-void manifest_unturn(struct manifest *m, uint32_t seat);
+void manifest_unturn(struct manifest *m, seq_slot seat);
 /* Of a predecessor, not yet believed: what rank 0 .. n_beams - 1 decided in that step, turn < n_turns. */
-void manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+void manifest_turn(const struct manifest *m, const seq_slot *seat, uint32_t n_beams, uint32_t turn,
                    struct manifest_move *ret);
 
 /* One row. 1: *ret, its tables in room (as above); 0: nobody's, half edited, or nothing committed;
  * -EBADMSG: it cannot be. */
-int manifest_read(const struct manifest *m, uint32_t seat, slice_id *room,
+int manifest_read(const struct manifest *m, seq_slot seat, slice_id *room,
                   struct manifest_found *ret) MUST_USE;
 
 #endif

@@ -34,14 +34,14 @@ get64(const _Atomic uint64_t *at)
 }
 
 static inline struct manifest_row *
-row_of(const struct manifest *m, uint32_t seat)
+row_of(const struct manifest *m, seq_slot seat)
 {
     check(seat < m->h.n_seats);
     return (void *)(m->base + m->h.row_at + (size_t)seat * m->h.row_bytes);
 }
 
 static inline _Atomic uint32_t *
-table_of(const struct manifest *m, uint32_t seat, uint32_t group)
+table_of(const struct manifest *m, seq_slot seat, uint32_t group)
 {
     check(group < m->h.n_groups);
     return (void *)((char *)row_of(m, seat) + m->h.group[group].table_at);
@@ -75,7 +75,7 @@ tokens_of(const struct manifest *m, struct manifest_node *n)
 }
 
 static inline struct manifest_turn *
-turn_of(const struct manifest *m, uint32_t seat, uint32_t turn)
+turn_of(const struct manifest *m, seq_slot seat, uint32_t turn)
 {
     check(seat < m->h.n_seats && turn < m->h.n_turns);
     return (void *)(m->base + m->h.turn_at +
@@ -83,7 +83,7 @@ turn_of(const struct manifest *m, uint32_t seat, uint32_t turn)
 }
 
 /* manifest.c: nobody's row, and its blocks nobody's; a node as it is now, or none. */
-void manifest_clear(struct manifest *m, uint32_t seat);
+void manifest_clear(struct manifest *m, seq_slot seat);
 void manifest_put_label(struct manifest *m, const struct kv_label *l);
 
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 
 int
-manifest_read(const struct manifest *m, uint32_t seat, slice_id *room, struct manifest_found *ret)
+manifest_read(const struct manifest *m, seq_slot seat, slice_id *room, struct manifest_found *ret)
 {
     const struct manifest_row *r = row_of(m, seat);
 
@@ -60,7 +60,7 @@ float_of(uint32_t bits)
 }
 
 void
-manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, uint32_t turn,
+manifest_turn(const struct manifest *m, const seq_slot *seat, uint32_t n_beams, uint32_t turn,
               struct manifest_move *ret)
 {
     for (uint32_t r = 0; r < n_beams; r++) {
@@ -78,7 +78,7 @@ manifest_turn(const struct manifest *m, const uint32_t *seat, uint32_t n_beams, 
 
 /* All but the one that is gone on from: their blocks are free. */
 static void
-forget_snapshots(struct manifest *m, uint32_t seat, uint32_t but)
+forget_snapshots(struct manifest *m, seq_slot seat, uint32_t but)
 {
     struct manifest_row *r = row_of(m, seat);
 
@@ -163,7 +163,7 @@ manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_fou
 {
     struct manifest_adopted a = { 0 };
 
-    for (uint32_t seat = 0; seat < m->h.n_seats; seat++) {
+    for (seq_slot seat = 0; seat < m->h.n_seats; seat++) {
         int r = manifest_read(m, seat, room, &found[seat]);
 
         if (r > 0) r = kv_adopt(kv, &found[seat].row);
@@ -204,7 +204,7 @@ manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, uint32
                const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                uint32_t *resume)
 {
-    for (uint32_t seat = 0; seat < n_seats; seat++) {
+    for (seq_slot seat = 0; seat < n_seats; seat++) {
         struct manifest_owner *o = &found[seat].owner;
 
         if (o->id != id || o->member != member) continue;
@@ -220,7 +220,7 @@ manifest_claim(struct manifest_found *found, uint32_t n_seats, req_id id, uint32
 uint32_t
 manifest_claim_search(struct manifest_found *found, uint32_t n_seats, req_id id, uint32_t n_beams,
                       const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
-                      uint32_t *seat)
+                      seq_slot *seat)
 {
     uint32_t n_turns = 0;
 
@@ -244,7 +244,7 @@ manifest_claim_search(struct manifest_found *found, uint32_t n_seats, req_id id,
 int
 manifest_forget(struct manifest_found *found, uint32_t n_seats, req_id id)
 {
-    for (uint32_t seat = 0; seat < n_seats; seat++) {
+    for (seq_slot seat = 0; seat < n_seats; seat++) {
         if (found[seat].owner.id != id) continue;
         found[seat].owner.id = 0;
         return (int)seat;

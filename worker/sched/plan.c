@@ -372,7 +372,6 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     s->ask &= ~(1u << lane);
     if (s->drains) divide(s);
     if (expire(s, now)) ask_others(s, lane);
-    if (s->reuse) kv_now(s->kv, now);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (give_up_one(s, now)) ask_others(s, lane);
     kv_fetch(s->kv, s->soon, s->n_soon);
