@@ -7,182 +7,6 @@
 #include "worker/sched/core.h"
 
 #include "include/lagan_wire.h"
-#include "worker/kv/kv_state.h"
-
-static bool
-must_wait(const struct plan *p, const struct seq *q)
-{
-    return q->lane != p->lane && q->lane_step > p->s->done[q->lane];
-}
-
-void
-carry(struct plan *p, struct seq *q)
-{
-    if (must_wait(p, q)) p->out.wait[q->lane] = MAX(p->out.wait[q->lane], q->lane_step);
-    q->in_flight++;
-    q->lane = (uint8_t)p->lane;
-    q->lane_step = p->b->step;
-}
-
-static void
-set_quiet(const struct plan *p, const struct seq *q, uint32_t end)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-
-    kv_quiet(p->s->kv, q->seat, &seat->quiet_end, &seat->quiet_first);
-    seat->quiet_end = MIN(seat->quiet_end, kv_border(p->s->kv, end, q->n_prompt) - 1);
-    seat->near_end = seat->lowered ? seat->quiet_end - MIN(seat->quiet_end, 1u) : 0;
-    seat->near_first = seat->quiet_first - MIN(seat->quiet_first, 1u);
-}
-
-/* Blocks for positions up to end, less those that no query from done on sees. */
-static void
-change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-    struct kv *kv = p->s->kv;
-
-    if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
-    if (done >= seat->quiet_first) kv_trim(kv, q->seat, done, &p->out);
-    if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
-        struct kv_need need = kv_need(kv, seat->len, q->n_source, rows_out(q, 0));
-
-        kv_lower(kv, q->seat, &need);
-        seat->lowered = true;
-    }
-    if (end > seat->quiet_end) {
-        uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
-
-        if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned - q->n_guess, &p->out);
-        kv_grow(kv, p->lane, q->seat, end, &p->out);
-        check(end <= border);
-        if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
-    }
-    set_quiet(p, q, end);
-}
-
-/* scheduler_plan() asks for it before the next step's walk. */
-static void
-note_soon(struct scheduler *s, uint32_t seat, bool go)
-{
-    check(s->n_soon < 2 * s->n_seats);
-    s->soon[s->n_soon++] = (struct kv_soon){ seat, go };
-}
-
-/* What its row of the next step needs, or this one. */
-static COLD void
-near_border(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-
-    if (end > seat->quiet_end || done >= seat->quiet_first ||
-        (!seat->lowered && q->n_done >= q->n_prompt))
-        change_blocks(p, q, end, done);
-    if (end == seat->quiet_end) note_soon(p->s, q->seat, /* go= */ false);
-    if (done + 1 == seat->quiet_first) note_soon(p->s, q->seat, /* go= */ true);
-}
-
-/* Its rows of logits see of its run what it says there; those of others nothing but what is before them. */
-static void
-add_masks(struct plan *p, struct batch_run *r)
-{
-    bool tree = false;
-
-    for (uint32_t i = 1; i <= r->n_draft; i++) tree = tree || p->s->depth[i] != i;
-    for (uint32_t i = r->first_logit; i < p->b->n_logits; i++)
-        p->b->mask[i] = tree ? p->s->sees[i - r->first_logit] : 0;
-    if (tree) r->flags |= RUN_MASK;
-    p->b->n_masks |= tree;
-}
-
-/* The first rows of it: the device is told what its seat holds, and where its source's states are. */
-static COLD void
-begin_seat(struct plan *p, struct seq *q, struct batch_run *r)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-    /* What it begins with, it has forked. */
-    bool member = q->forked && q->first_member != q && !q->n_adopted;
-
-    r->flags |= RUN_FIRST_CHUNK;
-    seat->begun = true;
-    if (!member) {
-        p->begins -= kv_n_held(p->s->kv, q->seat);
-        kv_start(p->s->kv, p->lane, p->b->step, q->seat, &p->out);
-    }
-    if (q->n_source > 0 && !q->n_adopted && !member && !seat->crossed) {
-        r->enc_row = q->enc_row;
-        r->enc_rows = q->n_source;
-        kv_cross(p->s->kv, p->lane, q->seat, q->n_source, &p->out);
-    }
-}
-
-/* A token is known, or is on the device. */
-static void
-put_rows(const struct plan *p, const struct seq *q, const struct batch_run *r)
-{
-    uint32_t first = q->n_planned, known = q->lockstep ? q->n_tokens : q->n_prompt, i = 0;
-    token_id *token = &p->b->token[r->first_row];
-    int32_t *pos = &p->b->pos[r->first_row];
-
-    for (; i < r->n_rows && first + i < known; i++) {
-        token[i] = q->token[first + i];
-        pos[i] = (int32_t)(first + i);
-    }
-    for (; i < r->n_rows; i++) {
-        token[i] = TOKEN_GUESS(i);
-        pos[i] = (int32_t)(first + (r->n_draft ? p->s->depth[i] : i));
-    }
-}
-
-void
-add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
-{
-    struct batch *b = p->b;
-    uint32_t end = q->n_planned + n_rows, n_logits = 0;
-    struct batch_run *r = &b->run[b->n_runs++];
-    const struct seat *seat = &p->s->seat[q->seat];
-    uint32_t done = seen_from(q);
-
-    *r = (struct batch_run){
-        .seat = q->seat,
-        .first_row = b->n_rows,
-        .n_rows = n_rows,
-        .first_pos = (int32_t)q->n_planned,
-        .work = (uint8_t)work,
-        .flags = q->n_guess ? RUN_BEHIND_GUESSES : 0,
-        .n_draft = (uint16_t)(work == WORK_GENERATION ? n_rows - 1 : 0),
-        .first_logit = b->n_logits,
-        .cross_tokens = q->n_source,
-    };
-    if (!seat->begun) begin_seat(p, q, r);
-    if (q->first_member && forks_now(q)) fork_members(p, q);
-    if (end >= q->n_prompt) {
-        r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
-        n_logits = 1u + r->n_draft;
-    }
-    if (work == WORK_CONTEXT && q->prompt_logprobs) {
-        r->flags |= RUN_PROMPT_LOGPROBS;
-        n_logits = n_rows;
-    }
-    b->n_logits += n_logits;
-    if (p->s->tree) add_masks(p, r);
-    if (end > seat->near_end || done >= seat->near_first) near_border(p, q, end, done);
-    carry(p, q);
-    put_rows(p, q, r);
-    q->n_planned = end;
-    b->n_rows += n_rows;
-    b->work |= (uint8_t)work;
-    p->rows_left -= n_rows;
-    if (!(r->flags & RUN_SAMPLE)) return;
-    q->n_out += 1u + r->n_draft;
-    q->n_guess += r->n_draft;
-    p->s->closed = p->s->l.policy == POLICY_STATIC;
-    if (q->n_out == q->max_new && q->n_guess == 0) {
-        move(p->s, q, SEQ_LAST);
-    } else if (q->state == SEQ_CONTEXT) {
-        move(p->s, q, SEQ_GENERATION);
-    }
-}
 
 /* It generates, and has the block for its next row. */
 static bool
@@ -192,7 +16,8 @@ generates(const struct plan *p, const struct seq *q)
            !must_come_first(p->s, q);
 }
 
-/* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a prompt. */
+/* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a
+ * prompt. */
 static uint32_t
 guess_rows(const struct plan *p)
 {
@@ -204,8 +29,8 @@ guess_rows(const struct plan *p)
     return prompts ? rows / 2 : rows;
 }
 
-/* Its next row, with guesses: no more than it could use, and where blocks are paid for already; of a search the
- * rows of all together. */
+/* Its next row, with guesses: no more than it could use, and where blocks are paid for already;
+ * of a search the rows of all together. */
 static void
 go_on(struct plan *p, struct seq *q, uint32_t *guesses)
 {
@@ -225,7 +50,8 @@ go_on(struct plan *p, struct seq *q, uint32_t *guesses)
     }
 }
 
-/* What the walk will look at next but one, of which nothing is in the processor's caches: of a thousand. */
+/* What the walk will look at next but one, of which nothing is in the processor's caches: of a
+ * thousand. */
 static inline void
 fetch_next(const struct plan *p, const struct seq *q)
 {
@@ -235,8 +61,8 @@ fetch_next(const struct plan *p, const struct seq *q)
     __builtin_prefetch(&p->s->seat[q->seat]);
 }
 
-/* Searches wait for those that are in the step that is out, so that the next one has all of them: else they would stay
- * apart, and each step takes as long as if it had the others too. */
+/* Searches wait for those that are in the step that is out, so that the next one has all of
+ * them: else they would stay apart, and each step takes as long as if it had the others too. */
 static bool
 searches_wait(const struct plan *p)
 {
@@ -274,15 +100,6 @@ plan_generation(struct plan *p)
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
         if (generates(p, q) && q->lane_step <= oldest) go_on(p, q, &guesses);
-}
-
-bool
-streaming(const struct plan *p)
-{
-    if (p->b->work & WORK_GENERATION) return true;
-    for (const struct seq *q = p->s->running.first; q; q = q->next)
-        if (q->state == SEQ_GENERATION && !q->halted) return true;
-    return false;
 }
 
 /* Nothing runs, nothing holds a block, and still the head of the queue does not fit: it never will.
