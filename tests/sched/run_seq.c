@@ -92,7 +92,7 @@ seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_ne
 
         q->first_member = first;
         q->owner = (void *)(uintptr_t)i;
-        q->lockstep = beams;
+        q->plan_after_commit = beams;
         q->beam = beams ? &s->beam : NULL;
         if (beams) s->beam.line[i] = q->token;
         if (i) last = last->next_member = q;

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static struct seq *
 guessing(req_id id, uint32_t n_prompt, uint32_t max_new)

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
 defaults(uint32_t max_enc_rows)
@@ -287,7 +287,7 @@ samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
     run_add(&r, first);
     assert_int_equal(run_plan(&r, 0)->n_encode, 1);
     assert_int_equal(run_plan(&r, 0)->n_runs, 1); /* the first's row, and with it the others fork */
-    assert_true(first->forked);
+    assert_true(first->has_forked);
     r.failing = true;
     run_commit(&r, 0);
     r.failing = false;

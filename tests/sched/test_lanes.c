@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
 split(void)

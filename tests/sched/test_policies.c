@@ -12,7 +12,7 @@
 
 enum { MAX = 4 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
 static int n_seqs;
 

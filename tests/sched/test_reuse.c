@@ -9,7 +9,7 @@
 
 enum { MAX = 8 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
 static int n_seqs;
 
@@ -263,7 +263,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         while (step()) {
         }
         kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[2]);
         assert_int_equal(step(), 0);
         run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
@@ -279,7 +279,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         while (step()) {
         }
         kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[5]);
         assert_int_equal(step(), 0);
         kv_host_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);

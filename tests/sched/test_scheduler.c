@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
 begin(void)

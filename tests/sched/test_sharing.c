@@ -12,7 +12,7 @@
 
 enum { MAX = 16 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
 static int n_seqs;
 
@@ -445,7 +445,7 @@ start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
     const struct batch *b;
     struct seq *gen[32], *w[32];
     uint32_t started;
-    struct run *run = &r;
+    struct sched_fixture *run = &r;
 
     open_encoder(32);
     memcpy(r.l.enc_batch, sizes, n_sizes * sizeof *sizes);

@@ -12,7 +12,7 @@
 bool
 may_join(const struct scheduler *s)
 {
-    return !s->closed;
+    return !s->static_batch_closed;
 }
 
 /* The seat that it has, or would get. SEAT_FULL: none. */
@@ -32,7 +32,7 @@ occupy_slot(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to
     s->seat[seat] = (struct seat){ .seq = q };
     q->seat = seat;
     seq_insert(&s->running, q);
-    move(s, q, to);
+    move_seq(s, q, to);
     turns_take(&s->turns, q->turn);
     take_pages(s, q);
     pass_over(s, q);
@@ -62,7 +62,7 @@ take_seat(struct scheduler *s, struct seq *q, enum seq_state to)
 static bool
 no_room(struct scheduler *s)
 {
-    s->cramped = s->n_kept > 0 || halted_one(s, /* pages= */ false);
+    s->reclaim_wanted = s->n_kept > 0 || halted_one(s, /* pages= */ false);
     return false;
 }
 
@@ -123,8 +123,8 @@ admit_kv(struct scheduler *s, struct seq *q)
     if (!encoded) take_seat(s, q, SEQ_CONTEXT);
     s->seat[seat].len = len;
     s->seat[seat].chunk = way.chunk;
-    s->seat[seat].thin = way.rows < rows_out(q, way.chunk);
-    s->seat[seat].crossed = hit.cross;
+    s->seat[seat].one_step_window = way.rows < rows_out(q, way.chunk);
+    s->seat[seat].cross_kv_cached = hit.cross;
     s->seat[seat].making[0] = hit.next[0];
     s->seat[seat].making[1] = hit.next[1];
     s->seat[seat].making_at = hit.n_tokens;
@@ -136,7 +136,7 @@ admit_kv(struct scheduler *s, struct seq *q)
 /* While steps of its prompt are out a window keeps their rows, if it can: whoever takes the row
  * over begins before them. */
 bool
-pay(struct scheduler *s, struct seq *q, uint32_t end)
+pay_blocks(struct scheduler *s, struct seq *q, uint32_t end)
 {
     struct seat *seat = &s->seat[q->seat];
     uint32_t len = ROUND_UP(end, kv_config(s->kv)->tokens_per_block);
@@ -149,7 +149,7 @@ pay(struct scheduler *s, struct seq *q, uint32_t end)
     least = blocks_needed(s, q, len, rows_out(q, 0));
     if (kv_raise(s->kv, q->seat, &most) < 0) {
         if (kv_raise(s->kv, q->seat, &least) < 0) return no_room(s);
-        seat->thin = true;
+        seat->one_step_window = true;
     }
     seat->len = len;
     return true;
@@ -168,7 +168,7 @@ admit_enc(struct scheduler *s, struct seq *q)
     s->enc[i] = (struct enc_rows){ .first = first, .n = q->n_source, .seat = seat };
     s->n_enc++;
     take_seat(s, q, SEQ_ENCODER);
-    s->seat[seat].encoded = true;
+    s->seat[seat].has_enc_rows = true;
     q->enc_row = first;
     return true;
 }

@@ -33,7 +33,8 @@ admit_adopted(struct scheduler *s, struct seq *q)
                                      { unit, MAX(unit, least) } };
 
     check(seat < s->n_seats && q->n_adopted < q->n_prompt);
-    if (!s->seat[seat].kept || s->running.n + family_size(q) > s->max_running) return false;
+    if (!s->seat[seat].kept_for_adoption || s->running.n + family_size(q) > s->max_running)
+        return false;
     if (s->n_free + 1 < family_size(q) || !has_pages(s, q)) return false;
     for (;; i++) {
         struct kv_need n;
@@ -49,7 +50,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
     for (struct seq *m = q->next_member; m; m = m->next_member)
         occupy_slot(s, m, take_free_slot(s), SEQ_CONTEXT);
     s->seat[seat].chunk = way[i].chunk;
-    s->seat[seat].thin = i > 0;
+    s->seat[seat].one_step_window = i > 0;
     s->seat[seat].len = len;
     q->n_planned = q->n_done = q->n_adopted;
     return true;
@@ -63,7 +64,7 @@ admit_search(struct scheduler *s, struct seq *first)
 
     if (s->running.n + first->n_members > s->max_running) return false;
     for (struct seq *m = first; m; m = m->next_member) {
-        if (!s->seat[m->adopted_seat].kept) return false;
+        if (!s->seat[m->adopted_seat].kept_for_adoption) return false;
         if (kv_resume(s->kv, m->adopted_seat, m->n_adopted, &each) < 0) return false;
     }
     for (struct seq *m = first; m; m = m->next_member, n++) {
@@ -72,13 +73,13 @@ admit_search(struct scheduler *s, struct seq *first)
         s->seat[m->seat].chunk = 1;
         s->seat[m->seat].len = len;
         m->n_planned = m->n_done = m->n_adopted;
-        m->forked = true;
+        m->has_forked = true;
     }
     return true;
 }
 
 static void
-leave_behind(struct scheduler *s, struct seq *q)
+give_up_kept_slot(struct scheduler *s, struct seq *q)
 {
     if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
     q->n_adopted = 0;
@@ -86,18 +87,18 @@ leave_behind(struct scheduler *s, struct seq *q)
 
 /* A sample that had forked is a family's no more. */
 static bool
-goes_on_alone(struct scheduler *s, struct seq *q)
+adopt_sample(struct scheduler *s, struct seq *q)
 {
     q->first_member = NULL;
-    q->forked = true;
+    q->has_forked = true;
     if (admit_adopted(s, q)) return true;
-    q->forked = false;
+    q->has_forked = false;
     return false;
 }
 
 /* Samples that had forked go on alone; those who are left, with the first of them first. */
 static struct seq *
-part(struct scheduler *s, struct seq *first)
+split_off_samples(struct scheduler *s, struct seq *first)
 {
     struct seq *left = NULL, **last = &left, *next;
     uint32_t n_shared = first->n_shared, n = 0;
@@ -108,8 +109,8 @@ part(struct scheduler *s, struct seq *first)
         next = m->next_member;
         m->next_member = NULL;
         m->n_members = 0;
-        if (had_forked && goes_on_alone(s, m)) continue;
-        if (had_forked || m != first) leave_behind(s, m);
+        if (had_forked && adopt_sample(s, m)) continue;
+        if (had_forked || m != first) give_up_kept_slot(s, m);
         *last = m;
         last = &m->next_member;
         n++;
@@ -132,18 +133,18 @@ adopt_family(struct scheduler *s, struct seq **ret)
             *ret = NULL;
             return 0;
         }
-        for (struct seq *m = first; m; m = m->next_member) leave_behind(s, m);
+        for (struct seq *m = first; m; m = m->next_member) give_up_kept_slot(s, m);
         return -EAGAIN;
     }
-    *ret = first = part(s, first);
+    *ret = first = split_off_samples(s, first);
     if (!first) return 0;
-    move(s, first, SEQ_WAITING);
+    move_seq(s, first, SEQ_WAITING);
     if (!first->n_adopted) return 0;
     if (first->first_member) first->n_adopted = MIN(first->n_adopted, first->n_shared);
     if (admit_adopted(s, first)) {
         *ret = NULL;
     } else {
-        leave_behind(s, first);
+        give_up_kept_slot(s, first);
     }
     return 0;
 }

@@ -36,13 +36,13 @@ struct seat {
     /* As of kv_quiet(), where nothing else is to be done either; and a row before them, where
      * what will be looked at is asked for: below both nobody looks at the seat's blocks. */
     uint32_t quiet_end, quiet_first, near_end, near_first;
-    bool begun;     /* a decoder chunk of it was planned */
-    bool lowered;   /* its reservation is what generation needs */
-    bool thin;      /* its windows have room for one step of its prompt, not for two */
-    bool kept;      /* nobody sits there; its blocks are a predecessor's */
-    bool encoded;   /* it holds rows of enc_state */
-    bool crossed;   /* its source's K and V were there when it got its blocks */
-    uint32_t pages; /* whose pages it holds: of holder[], + 1; 0: nobody's */
+    bool chunk_planned;     /* a decoder chunk of its sequence was planned */
+    bool reserve_lowered;   /* the reservation is what generation needs */
+    bool one_step_window;   /* its windows hold one step of a prompt in flight, not two */
+    bool kept_for_adoption; /* no sequence; its blocks are a previous worker's */
+    bool has_enc_rows;      /* rows of enc_state are its own */
+    bool cross_kv_cached;   /* cross KV was in the cache when the blocks were reserved */
+    uint32_t pages;         /* whose pages it holds: of holder[], + 1; 0: nobody's */
     /* Names the first full block that its prompt is about to fill, as of making_at positions
      * done. */
     uint32_t making_at;
@@ -55,7 +55,7 @@ struct enc_rows { /* a source's rows of enc_state */
     uint32_t first, n, seat;
 };
 
-struct holder { /* of pages */
+struct page_holder { /* of pages */
     uint64_t lora;
     uint32_t pages, n_users; /* 0: nobody */
 };
@@ -79,49 +79,54 @@ struct scheduler {
     struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped;  /* somebody found no room, and seats are kept, or somebody there is halted */
-    bool halts;    /* somebody has been halted, once */
-    bool no_pages; /* somebody waits for pages */
-    bool aged;     /* somebody has waited for pages for too long, once */
-    unsigned
-        ask; /* lanes, by bit, that may have use for what another lane's plan, or time, has changed */
-    bool turned;          /* a source was found, or lost again: another kind of work now */
-    bool closed;          /* static_batch: somebody generates, so nobody joins */
-    nsec keep_until;      /* that long nothing is given up for it */
-    struct enc_rows *enc; /* [n_enc] by first row */
+    /* A sequence found no slot or no blocks, and a kept slot or a suspended sequence could be
+     * reclaimed. */
+    bool reclaim_wanted;
+    bool any_suspended;       /* a sequence was suspended since the start */
+    bool no_pages;            /* a sequence waits for adapter pages */
+    bool overtaken_too_often; /* a sequence was overtaken max_running times for its pages */
+    /* Lanes, by bit, that must be asked for a step again: another lane's plan, or time, has
+     * changed what they could do. */
+    unsigned replan_lanes;
+    bool cross_kv_changed;    /* an encoder input was found in the cache, or lost: plan again */
+    bool static_batch_closed; /* static_batch: its sequences generate, no other is admitted */
+    nsec keep_until;          /* that long nothing is given up for it */
+    struct enc_rows *enc;     /* [n_enc] by first row */
     uint32_t n_enc;
     struct chunk *chunk;  /* [n_seats] */
     struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
     uint32_t n_soon;
     struct turns turns;
-    struct holder *holder; /* [n_seats] */
+    struct page_holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */
     nsec waited_for
         [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
     unsigned rung, next_rung; /* of steps planned now; as it was asked for */
-    uint8_t
-        work[MAX_LANES]; /* of each lane now: limits.lane_work, or with answers where prompts are */
-    bool together;       /* the latter */
-    bool drains; /* it will be, when no step of prompts is out: until then none is planned */
-    uint32_t
-        step_rows; /* of a step with prompts while somebody generates; 0: no bound but the lane's */
-    bool idle[MAX_LANES]; /* the lane's last plan found nothing */
-    bool tree;            /* the guesses are no chain; by row of a run: */
+    /* Of each lane now: limits.lane_work, or with WORK_GENERATION where prompts are. */
+    uint8_t work[MAX_LANES];
+    bool lanes_merged; /* the lane of prompts generates too */
+    /* Lanes are merged when the last step of prompts in flight is committed; no other is planned
+     * until then. */
+    bool prefill_draining;
+    /* Rows of a step with prompts while a sequence generates; 0: no bound but the lane's. */
+    uint32_t step_rows;
+    bool found_no_work[MAX_LANES]; /* the lane's last plan was empty */
+    bool drafts_branch;            /* draft tokens are a tree, not a chain; by row of a run: */
     uint8_t depth[1 + MAX_DRAFT];
     uint32_t sees[1 + MAX_DRAFT]; /* rows, by bit */
 };
 
 static inline void
-move(struct scheduler *s, struct seq *q, enum seq_state to)
+move_seq(struct scheduler *s, struct seq *q, enum seq_state to)
 {
     s->n_in[q->state]--;
     seq_move(q, to);
     s->n_in[to]++;
 }
 
-struct plan {
+struct step_plan {
     struct scheduler *s;
     struct batch *b;
     unsigned lane;
@@ -211,11 +216,11 @@ all_paid(const struct scheduler *s, const struct seq *q)
 static inline bool
 forks_now(const struct seq *q)
 {
-    return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
+    return q->first_member == q && !q->has_forked && q->n_planned == q->n_shared;
 }
 /* A step of another lane that carries q is in flight. */
 static inline bool
-must_wait(const struct plan *p, const struct seq *q)
+must_wait(const struct step_plan *p, const struct seq *q)
 {
     return q->lane != p->lane && q->lane_step > p->s->done[q->lane];
 }
@@ -224,7 +229,7 @@ must_wait(const struct plan *p, const struct seq *q)
 static inline bool
 must_come_first(const struct scheduler *s, const struct seq *q)
 {
-    return s->seat[q->seat].thin && q->in_flight > 0 && q->n_done < q->n_prompt;
+    return s->seat[q->seat].one_step_window && q->in_flight > 0 && q->n_done < q->n_prompt;
 }
 
 /* ---- share.c */
@@ -246,15 +251,15 @@ bool find_cross(struct scheduler *s, struct seq *q);
 bool waits_for_host(const struct scheduler *s, const struct seq *q);
 
 /* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0.
- * Everything that plans asks here. Who is late has ended: expire(). */
+ * Everything that plans asks here. Who is late has ended: expire_deadlines(). */
 static inline unsigned
 runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 {
     unsigned work = 0;
 
-    if (q->halted || seq_follows(q)) return 0;
+    if (q->is_suspended || seq_follows(q)) return 0;
     if (q->state == SEQ_GENERATION) {
-        if (q->lockstep && q->in_flight > 0) return 0;
+        if (q->plan_after_commit && q->in_flight > 0) return 0;
         if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
         /* A step is moved back by what the one before it was refused, not by that of two. */
         if (q->lane != lane && q->n_guess > 0) return 0;
@@ -262,8 +267,8 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     } else if (q->state == SEQ_CONTEXT) {
         work = WORK_CONTEXT; /* the last slice of its source is launched */
     } else if (q->state == SEQ_WAITING) {
-        if (q->resumed && waits_for_host(s, q)) return 0;
-        work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
+        if (q->from_previous_worker && waits_for_host(s, q)) return 0;
+        work = q->n_source > 0 && !q->cross_kv_cached ? WORK_ENCODER : WORK_CONTEXT;
     } else if (q->state == SEQ_ENCODER) {
         work = WORK_ENCODER;
     }
@@ -273,14 +278,14 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 /* ---- division.c */
 
 /* Nobody else has anything to do, or out: the lane has the whole device. */
-bool alone(const struct scheduler *s, unsigned lane);
-void divide(struct scheduler *s);
+bool lane_is_alone(const struct scheduler *s, unsigned lane);
+void apply_division(struct scheduler *s);
 
 /* ---- retire.c */
 
 void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
-void leave_seat(struct scheduler *s, struct seq *q); /* ended or paused, nothing in flight */
-bool expire(struct scheduler *s, nsec now);          /* somebody ended */
+void leave_seat(struct scheduler *s, struct seq *q);  /* ended or paused, nothing in flight */
+bool expire_deadlines(struct scheduler *s, nsec now); /* somebody ended */
 void free_enc_rows(struct scheduler *s, uint32_t seat);
 /* Of a search's first: tokens that all beams begin with, fewer than any has. */
 uint32_t n_alike(const struct seq *first);
@@ -300,10 +305,10 @@ bool give_up_one(struct scheduler *s, nsec now);
 /* ---- step_build.c */
 
 /* The sequence is in this step: after its last one, wherever that ran. */
-void carry(struct plan *p, struct seq *q);
-void add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows);
+void put_in_step(struct step_plan *p, struct seq *q);
+void add_run(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_rows);
 /* Somebody's stream goes on, in this step or in one of another lane. */
-bool streaming(const struct plan *p);
+bool decode_active(const struct step_plan *p);
 
 /* ---- admit.c */
 
@@ -312,7 +317,7 @@ bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a seat, or ge
 bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of enc_state */
 bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
 /* Blocks for positions up to end, where they are paid for step by step. */
-bool pay(struct scheduler *s, struct seq *q, uint32_t end);
+bool pay_blocks(struct scheduler *s, struct seq *q, uint32_t end);
 /* Blocks for those behind the first, who have seats, or for none of them. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
@@ -332,9 +337,10 @@ int adopt_family(struct scheduler *s, struct seq **first) MUST_USE;
 
 /* ---- family.c */
 
-bool goes_on_searching(const struct seq *q);           /* a beam that was adopted with its search */
-void resume_search(struct plan *p, struct seq *first); /* its first rows here: one of each beam */
-uint32_t prompt_goal(const struct seq *q);             /* up to where its next chunk may go */
+bool goes_on_searching(const struct seq *q); /* a beam that was adopted with its search */
+void resume_search(struct step_plan *p,
+                   struct seq *first);     /* its first rows here: one of each beam */
+uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
 /* The next row of that beam is the last of its prompt: it rides with those of all others, as
  * soon as they are there. */
 static inline bool
@@ -344,8 +350,8 @@ rides_next(const struct seq *q)
 }
 bool may_ride(const struct scheduler *s, const struct seq *q); /* of the first alone */
 /* Beams before their next step: what may have to be edited fits into this one, and is. */
-bool may_turn(struct plan *p, const struct seq *q);
-void turn_beams(struct plan *p, struct seq *q);
+bool may_turn(struct step_plan *p, const struct seq *q);
+void turn_beams(struct step_plan *p, struct seq *q);
 /* A step of all beams of a search is over; run: the first's. */
 void commit_beams(struct scheduler *s, struct seq *first, const struct batch_run *run,
                   const struct batch_result *r);
@@ -359,13 +365,13 @@ bool make_room(struct scheduler *s, unsigned lane, nsec now);
 
 /* ---- encoder.c */
 
-void plan_encoder(struct plan *p);
+void plan_encoder(struct step_plan *p);
 
 /* ---- context.c */
 
-void plan_adopted(struct plan *p);
-void plan_context(struct plan *p);
+void plan_adopted(struct step_plan *p);
+void plan_context(struct step_plan *p);
 /* static_batch: whoever fits is of it, with rows in this step or later. */
-void form_batch(struct plan *p);
+void form_batch(struct step_plan *p);
 
 #endif

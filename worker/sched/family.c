@@ -15,13 +15,13 @@
 bool
 goes_on_searching(const struct seq *q)
 {
-    return q->beam && q->forked && q->n_adopted > 0;
+    return q->beam && q->has_forked && q->n_adopted > 0;
 }
 
 /* Who goes on from whom is settled once more, on what their predecessor may have begun to do of
  * it; what they hold then is told when they start. */
 void
-resume_search(struct plan *p, struct seq *first)
+resume_search(struct step_plan *p, struct seq *first)
 {
     uint32_t seat[MAX_BEAMS], n = 0, n_edits;
 
@@ -40,7 +40,7 @@ resume_search(struct plan *p, struct seq *first)
 uint32_t
 prompt_goal(const struct seq *q)
 {
-    bool shared = q->first_member == q && !q->forked && q->n_planned < q->n_shared;
+    bool shared = q->first_member == q && !q->has_forked && q->n_planned < q->n_shared;
 
     if (shared) return q->n_shared;
     return q->beam && !rides_next(q) ? q->n_prompt - 1 : q->n_prompt;
@@ -52,7 +52,7 @@ may_ride(const struct scheduler *s, const struct seq *q)
     bool all = q->first_member == q;
 
     for (const struct seq *m = q; m; m = m->next_member)
-        all = all && (!m->forked || (rides_next(m) && !must_come_first(s, m)));
+        all = all && (!m->has_forked || (rides_next(m) && !must_come_first(s, m)));
     return all;
 }
 
@@ -70,7 +70,7 @@ turn_edits(const struct scheduler *s, const struct seq *q)
 }
 
 bool
-may_turn(struct plan *p, const struct seq *q)
+may_turn(struct step_plan *p, const struct seq *q)
 {
     uint32_t n = turn_edits(p->s, q);
 
@@ -80,7 +80,7 @@ may_turn(struct plan *p, const struct seq *q)
 }
 
 void
-turn_beams(struct plan *p, struct seq *q)
+turn_beams(struct step_plan *p, struct seq *q)
 {
     const struct beam *b = q->beam;
     uint32_t seat[MAX_BEAMS], n = 0, before;

@@ -52,7 +52,7 @@ fork_edits(const struct scheduler *s, const struct seq *q)
     const struct kv_config *c = kv_config(s->kv);
     uint32_t n = 0;
 
-    if (q->first_member != q || q->forked) return 0;
+    if (q->first_member != q || q->has_forked) return 0;
     for (uint32_t g = 0; g < c->n_groups; g++)
         n += CEIL_DIV(c->group[g].kind == KV_CROSS ? q->n_source : q->n_shared,
                       c->tokens_per_block);
@@ -184,7 +184,7 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
         check(m->n_prompt > q->n_shared && m->max_new > 0 && m->id == q->id);
         check(m->cap >= (uint64_t)m->n_prompt + m->max_new && (m == q || !m->prompt_logprobs));
     }
-    check(n == q->n_members && !q->forked && (!q->beam || q->n_prompt == q->n_shared + 1));
+    check(n == q->n_members && !q->has_forked && (!q->beam || q->n_prompt == q->n_shared + 1));
     for (uint32_t g = 0; g < c->n_groups; g++) {
         entries += c->group[g].max_entries;
         if (c->group[g].kind == KV_STATE || c->group[g].sinks)

@@ -28,9 +28,11 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 {
     uint32_t n = MIN(q->n_prompt - MIN(q->n_planned, q->n_prompt), *rows);
 
-    if (q->halted) return true;
-    if (q->state == SEQ_GENERATION) return q->n_out == q->max_new || pay(s, q, q->n_planned + 1);
-    if (q->n_adopted && q->state == SEQ_CONTEXT && !has_paid(s, q) && !pay(s, q, q->n_prompt))
+    if (q->is_suspended) return true;
+    if (q->state == SEQ_GENERATION)
+        return q->n_out == q->max_new || pay_blocks(s, q, q->n_planned + 1);
+    if (q->n_adopted && q->state == SEQ_CONTEXT && !has_paid(s, q) &&
+        !pay_blocks(s, q, q->n_prompt))
         return false;
     if (q->state == SEQ_WAITING && work && !may_take_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);

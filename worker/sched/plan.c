@@ -10,7 +10,7 @@
 
 /* It generates, and has the block for its next row. */
 static bool
-generates(const struct plan *p, const struct seq *q)
+may_generate_now(const struct step_plan *p, const struct seq *q)
 {
     return runnable(p->s, q, p->lane) == WORK_GENERATION && has_paid(p->s, q) &&
            !must_come_first(p->s, q);
@@ -19,7 +19,7 @@ generates(const struct plan *p, const struct seq *q)
 /* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a
  * prompt. */
 static uint32_t
-guess_rows(const struct plan *p)
+guess_rows(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t rows = p->rows_left - s->n_in[SEQ_GENERATION];
@@ -32,7 +32,7 @@ guess_rows(const struct plan *p)
 /* Its next row, with guesses: no more than it could use, and where blocks are paid for already;
  * of a search the rows of all together. */
 static void
-go_on(struct plan *p, struct seq *q, uint32_t *guesses)
+add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *guesses)
 {
     if (!q->beam) {
         uint32_t n = MIN(*guesses, q->n_draft);
@@ -53,7 +53,7 @@ go_on(struct plan *p, struct seq *q, uint32_t *guesses)
 /* What the walk will look at next but one, of which nothing is in the processor's caches: of a
  * thousand. */
 static inline void
-fetch_next(const struct plan *p, const struct seq *q)
+fetch_next(const struct step_plan *p, const struct seq *q)
 {
     if (!q) return;
     __builtin_prefetch(q->next, 1);
@@ -64,7 +64,7 @@ fetch_next(const struct plan *p, const struct seq *q)
 /* Searches wait for those that are in the step that is out, so that the next one has all of
  * them: else they would stay apart, and each step takes as long as if it had the others too. */
 static bool
-searches_wait(const struct plan *p)
+searches_wait(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t rows = 0;
@@ -72,7 +72,7 @@ searches_wait(const struct plan *p)
 
     if (s->l.search_rows == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        if (q->state != SEQ_GENERATION || q->halted) continue;
+        if (q->state != SEQ_GENERATION || q->is_suspended) continue;
         if (!q->beam || ++rows > s->l.search_rows) return false;
         out = out || (q->in_flight > 0 && q->lane == p->lane);
     }
@@ -80,7 +80,7 @@ searches_wait(const struct plan *p)
 }
 
 static void
-plan_generation(struct plan *p)
+plan_generation(struct step_plan *p)
 {
     uint32_t guesses = guess_rows(p);
     uint64_t oldest = UINT64_MAX;
@@ -88,24 +88,24 @@ plan_generation(struct plan *p)
     if (searches_wait(p)) return;
     for (struct seq *q = p->s->running.first; q; q = q->next) {
         fetch_next(p, q->next);
-        if (!generates(p, q)) continue;
+        if (!may_generate_now(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
-            go_on(p, q, &guesses);
+            add_next_tokens(p, q, &guesses);
         }
     }
     if (p->b->n_runs > 0 || oldest == UINT64_MAX) return;
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (generates(p, q) && q->lane_step <= oldest) go_on(p, q, &guesses);
+        if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &guesses);
 }
 
 /* Nothing runs, nothing holds a block, and still the head of the queue does not fit: it never will.
  * scheduler_add() refuses those that it can know of. */
 static bool
-end_hopeless(struct plan *p)
+end_hopeless(struct step_plan *p)
 {
     struct scheduler *s = p->s;
     struct seq *head = NULL;
@@ -120,9 +120,9 @@ end_hopeless(struct plan *p)
     if (!head) return false;
     /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
-        if (!q->cross_there) continue;
-        q->encodes = true;
-        q->cross_there = false;
+        if (!q->cross_kv_cached) continue;
+        q->must_encode = true;
+        q->cross_kv_cached = false;
         return true;
     }
     end_seq(s, head, LAGAN_E_TOO_LONG);
@@ -152,7 +152,7 @@ pick_bucket(const struct scheduler *s, const struct batch *b)
 }
 
 static void
-close_batch(struct plan *p)
+close_batch(struct step_plan *p)
 {
     struct batch *b = p->b;
     struct scheduler *s = p->s;
@@ -174,46 +174,46 @@ close_batch(struct plan *p)
 static void
 ask_others(struct scheduler *s, unsigned lane)
 {
-    s->ask |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
+    s->replan_lanes |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
 }
 
 int
 scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
 {
     bool again;
-    struct plan p;
+    struct step_plan p;
 
     check(lane < s->l.n_lanes);
     check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
     check(b->max_encode >= s->max_running);
-    s->ask &= ~(1u << lane);
-    if (s->drains) divide(s);
-    if (expire(s, now)) ask_others(s, lane);
+    s->replan_lanes &= ~(1u << lane);
+    if (s->prefill_draining) apply_division(s);
+    if (expire_deadlines(s, now)) ask_others(s, lane);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (give_up_one(s, now)) ask_others(s, lane);
     kv_fetch(s->kv, s->soon, s->n_soon);
     s->n_soon = 0;
     do {
-        if (s->running.n == 0) s->closed = false;
-        s->turned = false;
+        if (s->running.n == 0) s->static_batch_closed = false;
+        s->cross_kv_changed = false;
         again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
-        b->rung = (uint8_t)(s->l.n_lanes > 1 && alone(s, lane) ? 0 : s->rung);
+        b->rung = (uint8_t)(s->l.n_lanes > 1 && lane_is_alone(s, lane) ? 0 : s->rung);
         b->work = 0;
         b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
         b->n_encode = b->n_edits = b->n_copies = b->n_waits = b->n_masks = 0;
-        p = (struct plan){ .s = s,
-                           .b = b,
-                           .lane = lane,
-                           .now = now,
-                           .out = { .edit = b->edit,
-                                    .max_edits = b->max_edits,
-                                    .copy = b->copy,
-                                    .max_copies = b->max_copies,
-                                    .step = b->step },
-                           .rows_left = s->l.max_rows,
-                           .begins = begin_edits(s) };
+        p = (struct step_plan){ .s = s,
+                                .b = b,
+                                .lane = lane,
+                                .now = now,
+                                .out = { .edit = b->edit,
+                                         .max_edits = b->max_edits,
+                                         .copy = b->copy,
+                                         .max_copies = b->max_copies,
+                                         .step = b->step },
+                                .rows_left = s->l.max_rows,
+                                .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;
         kv_ends(s->kv, lane, &p.out);
         if (s->work[lane] & WORK_GENERATION) plan_generation(&p);
@@ -221,15 +221,15 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
         if (s->work[lane] & WORK_CONTEXT) plan_context(&p);
         if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
-        again = again || s->turned;
+        again = again || s->cross_kv_changed;
         if (b->n_rows == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
         if (again) ask_others(s, lane);
         if (b->n_rows > 0) {
             close_batch(&p);
-            s->idle[lane] = false;
+            s->found_no_work[lane] = false;
             return 1;
         }
     } while (again);
-    s->idle[lane] = true;
+    s->found_no_work[lane] = true;
     return 0;
 }

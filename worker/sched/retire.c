@@ -15,20 +15,20 @@ free_enc_rows(struct scheduler *s, uint32_t seat)
 {
     uint32_t i = 0;
 
-    if (!s->seat[seat].encoded) return;
+    if (!s->seat[seat].has_enc_rows) return;
     while (s->enc[i].seat != seat) i++;
     memmove(&s->enc[i], &s->enc[i + 1], (s->n_enc - i - 1) * sizeof s->enc[0]);
     s->n_enc--;
-    s->seat[seat].encoded = false;
+    s->seat[seat].has_enc_rows = false;
 }
 
 void
 scheduler_unkeep(struct scheduler *s, uint32_t seat)
 {
     check(seat < s->n_seats);
-    if (!s->seat[seat].kept) return;
+    if (!s->seat[seat].kept_for_adoption) return;
     kv_drop(s->kv, seat);
-    s->seat[seat].kept = false;
+    s->seat[seat].kept_for_adoption = false;
     s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = seat;
     s->n_kept--;
 }
@@ -48,24 +48,24 @@ n_alike(const struct seq *first)
 }
 
 static void
-unwind(struct seq *q)
+reset_to_prompt(struct seq *q)
 {
     uint32_t made = q->n_tokens - q->n_prompt;
 
     check(made < q->max_new);
-    if (q->first_member == q && q->forked) q->n_shared = n_alike(q);
+    if (q->first_member == q && q->has_forked) q->n_shared = n_alike(q);
     if (!q->first_member) q->n_members = 0;
     q->n_prompt = q->n_tokens;
     q->max_new -= made;
     q->min_new -= MIN(q->min_new, made);
     q->n_planned = q->n_done = q->n_out = q->n_guess = 0;
     q->n_adopted = 0;
-    q->forked = false;
+    q->has_forked = false;
     q->fork_step = 0;
     q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
-    q->cross_there = false;
+    q->cross_kv_cached = false;
     if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
-    q->encodes = q->wants_states;
+    q->must_encode = q->wants_states;
     q->behind.seat = 0;
 }
 
@@ -78,7 +78,7 @@ leave_seat(struct scheduler *s, struct seq *q)
     free_enc_rows(s, q->seat);
     give_pages(s, q->seat);
     /* What a family has forked is of use to nobody else. */
-    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->forked) {
+    if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->has_forked) {
         struct kv_text t = text_of(q, q->n_tokens);
 
         kv_release(s->kv, q->seat, &t, MIN(q->n_done, q->n_tokens));
@@ -92,12 +92,12 @@ leave_seat(struct scheduler *s, struct seq *q)
         seq_append(&s->ended, q);
         return;
     }
-    unwind(q);
+    reset_to_prompt(q);
     if (q->first_member && q->first_member != q) {
-        move(s, q, SEQ_NEW); /* the first brings it again */
+        move_seq(s, q, SEQ_NEW); /* the first brings it again */
         return;
     }
-    move(s, q, SEQ_WAITING);
+    move_seq(s, q, SEQ_WAITING);
     seq_insert(&s->waiting, q);
 }
 
@@ -120,7 +120,7 @@ may_preempt(const struct scheduler *s, struct seq *q)
     bool told;
 
     q = group_first(q);
-    told = s->seat[q->seat].begun || (q->forked && !q->n_adopted);
+    told = s->seat[q->seat].chunk_planned || (q->has_forked && !q->n_adopted);
     told = told || (q->n_adopted && !all_paid(s, q));
     if (q->state == SEQ_GENERATION) return true;
     return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
@@ -139,7 +139,7 @@ pause_one(struct scheduler *s, struct seq *q)
     s->n_pauses++;
     for (struct seq *m = group_first(q); m; m = m->next_member) {
         m->n_pauses++;
-        move(s, m, SEQ_PAUSED);
+        move_seq(s, m, SEQ_PAUSED);
     }
     leave_paused(s, q);
 }
@@ -149,8 +149,9 @@ halted_one(const struct scheduler *s, bool pages)
 {
     struct admission way;
 
-    for (struct seq *q = s->halts ? s->running.last : NULL; q; q = q->prev)
-        if (q->halted && !in_flight(q) && may_preempt(s, q) && (!pages || s->seat[q->seat].pages) &&
+    for (struct seq *q = s->any_suspended ? s->running.last : NULL; q; q = q->prev)
+        if (q->is_suspended && !in_flight(q) && may_preempt(s, q) &&
+            (!pages || s->seat[q->seat].pages) &&
             admission(s, group_first(q), q->n_tokens, &way, NULL) == 0) /* it can come back */
             return q;
     return NULL;
@@ -159,16 +160,16 @@ halted_one(const struct scheduler *s, bool pages)
 bool
 give_up_one(struct scheduler *s, nsec now)
 {
-    struct seq *halted = s->cramped ? halted_one(s, /* pages= */ false) : NULL;
+    struct seq *halted = s->reclaim_wanted ? halted_one(s, /* pages= */ false) : NULL;
     uint32_t seat = 0;
 
     if (!halted && s->no_pages) halted = halted_one(s, /* pages= */ true);
     s->no_pages = false;
     if (halted) pause_one(s, halted);
-    if (halted || !s->cramped || now < s->keep_until) return halted;
-    s->cramped = false;
+    if (halted || !s->reclaim_wanted || now < s->keep_until) return halted;
+    s->reclaim_wanted = false;
     if (s->n_kept == 0) return false;
-    while (!s->seat[seat].kept) seat++;
+    while (!s->seat[seat].kept_for_adoption) seat++;
     scheduler_unkeep(s, seat);
     return true;
 }
@@ -180,7 +181,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
-    move(s, q, SEQ_ENDED);
+    move_seq(s, q, SEQ_ENDED);
     turns_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
     if (waited) seq_remove(&s->waiting, q);
     if (waited || brought) {
@@ -224,7 +225,7 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
 }
 
 bool
-expire(struct scheduler *s, nsec now)
+expire_deadlines(struct scheduler *s, nsec now)
 {
     bool ended;
 

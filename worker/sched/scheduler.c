@@ -28,7 +28,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     for (uint32_t i = 1; i <= l->n_draft; i++) {
         uint32_t parent = i - 1 - l->draft_back[i - 1];
 
-        s->tree = s->tree || l->draft_back[i - 1];
+        s->drafts_branch = s->drafts_branch || l->draft_back[i - 1];
         s->depth[i] = s->depth[parent] + 1;
         s->sees[i] = s->sees[parent] | 1u << i;
     }
@@ -46,9 +46,9 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->soon || !s->holder)
         return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
     for (uint32_t i = 0; i < s->n_seats; i++) {
-        s->seat[i] = (struct seat){ .kept = kv_live(kv, i) };
-        s->n_kept += s->seat[i].kept;
-        if (!s->seat[i].kept) s->free_seat[s->n_free++] = i;
+        s->seat[i] = (struct seat){ .kept_for_adoption = kv_live(kv, i) };
+        s->n_kept += s->seat[i].kept_for_adoption;
+        if (!s->seat[i].kept_for_adoption) s->free_seat[s->n_free++] = i;
     }
     *ret = TAKE(s);
     return 0;
@@ -80,7 +80,7 @@ scheduler_batch(const struct scheduler *s)
 
 /* ended: also one that has, and waits for its last step. */
 static struct seq *
-find(const struct scheduler *s, req_id id, bool ended)
+find_seq(const struct scheduler *s, req_id id, bool ended)
 {
     for (struct seq *q = s->running.first; q; q = q->next)
         if (q->id == id && (ended || q->state != SEQ_ENDED)) return q;
@@ -90,22 +90,22 @@ find(const struct scheduler *s, req_id id, bool ended)
 }
 
 static void
-begin(struct scheduler *s, struct seq *q, nsec now)
+init_seq(struct scheduler *s, struct seq *q, nsec now)
 {
     q->seat = UINT32_MAX;
     q->n_tokens = q->n_prompt;
     q->n_planned = q->n_done = q->n_out = q->n_guess = q->in_flight = 0;
     q->n_pauses = q->n_passed = 0;
     q->enc_row = q->n_enc_layers = 0;
-    q->halted = q->forked = false;
+    q->is_suspended = q->has_forked = false;
     q->lane = 0;
     q->lane_step = q->fork_step = 0;
     q->reason = LAGAN_NONE;
     q->arrived = now;
     q->ticket = s->ticket++;
     q->n_cached = 0;
-    q->cross_there = false;
-    q->encodes = q->wants_states;
+    q->cross_kv_cached = false;
+    q->must_encode = q->wants_states;
     q->behind.seat = 0;
     q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
@@ -114,16 +114,16 @@ begin(struct scheduler *s, struct seq *q, nsec now)
 int
 scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
 {
-    if (find(s, q->id, /* ended= */ true))
+    if (find_seq(s, q->id, /* ended= */ true))
         return err_set(e, -EEXIST, "request %llu is here already", (unsigned long long)q->id);
-    q->n_draft = q->first_member || q->lockstep ? 0 : MIN(q->n_draft, s->l.n_draft);
+    q->n_draft = q->first_member || q->plan_after_commit ? 0 : MIN(q->n_draft, s->l.n_draft);
     if (q->n_draft && limits_check_seq(s, q, NULL) == -EMSGSIZE)
         q->n_draft = 0; /* windows hold more */
     TRY(limits_check_seq(s, q, e));
-    begin(s, q, now);
+    init_seq(s, q, now);
     if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     for (struct seq *m = q->next_member; m; m = m->next_member) {
-        begin(s, m, now);
+        init_seq(s, m, now);
         m->turn = q->turn; /* they stay side by side */
         m->space = q->space;
         m->n_draft = 0;
@@ -131,7 +131,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
     if (q->first_member) {
         TRY(adopt_family(s, &q));
     } else {
-        move(s, q, SEQ_WAITING);
+        move_seq(s, q, SEQ_WAITING);
         if (q->n_adopted && admit_adopted(s, q)) return 0;
         if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
         q->n_adopted = 0;
@@ -146,7 +146,7 @@ scheduler_keep_prompt(struct scheduler *s, uint32_t seat, uint32_t n_prompt, uin
     struct kv_need n;
 
     check(seat < s->n_seats);
-    if (!s->seat[seat].kept || n_prompt > s->l.max_len) return;
+    if (!s->seat[seat].kept_for_adoption || n_prompt > s->l.max_len) return;
     n = kv_need(s->kv, n_prompt, n_source, MIN(s->unit, n_prompt));
     (void)(kv_raise(s->kv, seat, &n) < 0);
 }
@@ -155,7 +155,7 @@ void
 scheduler_unkeep_all(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_seats && s->n_kept > 0; i++) scheduler_unkeep(s, i);
-    s->cramped = false;
+    s->reclaim_wanted = false;
 }
 
 void
@@ -169,7 +169,7 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 {
     struct seq *q;
 
-    while ((q = find(s, id, /* ended= */ false))) end_seq(s, q, reason);
+    while ((q = find_seq(s, id, /* ended= */ false))) end_seq(s, q, reason);
 }
 
 void
@@ -182,10 +182,10 @@ void
 scheduler_halt(struct scheduler *s, req_id id, bool halted)
 {
     for (struct seq *q = s->running.first; q; q = q->next)
-        if (q->id == id) q->halted = halted;
+        if (q->id == id) q->is_suspended = halted;
     for (struct seq *q = s->waiting.first; q; q = q->next)
-        for (struct seq *m = q; m && q->id == id; m = m->next_member) m->halted = halted;
-    s->halts |= halted;
+        for (struct seq *m = q; m && q->id == id; m = m->next_member) m->is_suspended = halted;
+    s->any_suspended |= halted;
 }
 
 nsec
@@ -199,8 +199,8 @@ scheduler_wake(const struct scheduler *s)
         out = out || s->planned[l] != s->done[l];
     }
     if (out) return wake;
-    if (s->cramped) wake = MIN(wake, s->keep_until);
-    return s->ask ? 0 : wake;
+    if (s->reclaim_wanted) wake = MIN(wake, s->keep_until);
+    return s->replan_lanes ? 0 : wake;
 }
 
 struct seq *
@@ -210,7 +210,7 @@ scheduler_reap(struct scheduler *s)
 
     if (!q) return NULL;
     seq_remove(&s->ended, q);
-    move(s, q, SEQ_NEW);
+    move_seq(s, q, SEQ_NEW);
     return q;
 }
 
@@ -302,18 +302,18 @@ scheduler_check(const struct scheduler *s)
         check(q->state != SEQ_PAUSED || q->first_member || q->in_flight > 0);
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
         check(q->n_tokens <= q->n_prompt + q->n_out && q->n_done <= q->n_planned);
-        check(q->state != SEQ_ENCODER || s->seat[q->seat].encoded);
+        check(q->state != SEQ_ENCODER || s->seat[q->seat].has_enc_rows);
     }
     for (uint32_t i = 0; i < s->n_seats; i++) {
         seated += s->seat[i].seq != NULL;
-        kept += s->seat[i].kept;
-        check(!s->seat[i].kept || (!s->seat[i].seq && kv_live(s->kv, i)));
+        kept += s->seat[i].kept_for_adoption;
+        check(!s->seat[i].kept_for_adoption || (!s->seat[i].seq && kv_live(s->kv, i)));
     }
     check(s->running.n + s->waiting.n + s->ended.n == n_seqs(s));
     check(seated == s->running.n && seated + s->n_free + kept == s->n_seats && kept == s->n_kept);
     check(seated <= s->max_running);
     for (uint32_t i = 0; i < s->n_enc; i++) {
-        check(s->enc[i].n > 0 && s->enc[i].first >= end && s->seat[s->enc[i].seat].encoded);
+        check(s->enc[i].n > 0 && s->enc[i].first >= end && s->seat[s->enc[i].seat].has_enc_rows);
         end = s->enc[i].first + s->enc[i].n;
     }
     check(end <= s->l.max_enc_rows);
