@@ -93,7 +93,6 @@ void fleet_dispatch(struct fleet *f); /* who waits, to whoever has room */
 void fleet_finish_step(struct fleet *f, const struct sim_event *e);
 
 /* fleet_mischief.c */
-double fleet_draw(struct fleet *f); /* 0 .. 1, below */
 void mischief_plan(struct fleet *f, struct fleet_request *j);
 void mischief_cancel(struct fleet *f, uint64_t id);
 void mischief_halt(struct fleet *f, uint64_t id, bool halted);

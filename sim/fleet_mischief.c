@@ -3,8 +3,9 @@
 
 #include "include/lagan_wire.h"
 
-double
-fleet_draw(struct fleet *f)
+/* A number of the seed: 0 .. 1, below 1. */
+static double
+draw_share(struct fleet *f)
 {
     f->random ^= f->random << 13;
     f->random ^= f->random >> 7;
@@ -15,7 +16,7 @@ fleet_draw(struct fleet *f)
 static nsec
 some_time(struct fleet *f, nsec most)
 {
-    return f->now + 1 + (nsec)(fleet_draw(f) * (double)most);
+    return f->now + 1 + (nsec)(draw_share(f) * (double)most);
 }
 
 void
@@ -27,12 +28,12 @@ mischief_plan(struct fleet *f, struct fleet_request *j)
     nsec life = 4 * step * (j->t.osl + 1); /* about as long as it runs */
 
     j->stop = j->t.osl;
-    if (m->stopped > 0 && fleet_draw(f) < m->stopped)
-        j->stop = 1 + (uint32_t)(fleet_draw(f) * j->t.osl);
-    if (m->cancelled > 0 && fleet_draw(f) < m->cancelled)
+    if (m->stopped > 0 && draw_share(f) < m->stopped)
+        j->stop = 1 + (uint32_t)(draw_share(f) * j->t.osl);
+    if (m->cancelled > 0 && draw_share(f) < m->cancelled)
         events_add(&f->events, (struct sim_event){
                                    .at = some_time(f, life), .kind = EVENT_CANCEL, .job = j->id });
-    if (m->halted > 0 && fleet_draw(f) < m->halted) {
+    if (m->halted > 0 && draw_share(f) < m->halted) {
         nsec at = some_time(f, life);
 
         events_add(&f->events, (struct sim_event){ .at = at, .kind = EVENT_HALT, .job = j->id });

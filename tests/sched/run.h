@@ -42,7 +42,20 @@ void run_defaults(struct sched_fixture *r);
 struct kv_group run_group(enum kv_kind kind, uint32_t window, uint32_t slice_bytes,
                           uint32_t max_blocks);
 void run_open(struct sched_fixture *r);
+/* The same, and adds the n sequences, which must succeed. */
+void run_open_with(struct sched_fixture *r, struct seq *const *q, uint32_t n);
 void run_close(struct sched_fixture *r);
+
+/* How a test ends; a failure stops the program. */
+/* Plans and commits until no lane has a step. One lane is planned one step ahead. */
+void run_drain(struct sched_fixture *r);
+/* Reaps what is left. All n sequences have ended, and no other; their tokens are what they must be
+ * and no block is used. Frees the sequences, closes r. */
+void run_end(struct sched_fixture *r, struct seq *const *q, uint32_t n);
+/* run_drain() and run_end(); each of the n sequences has its full length. */
+void run_finish(struct sched_fixture *r, struct seq *const *q, uint32_t n);
+/* Cancels the n sequences, then run_end(). */
+void run_cancel(struct sched_fixture *r, struct seq *const *q, uint32_t n);
 
 /* The process is gone, at this instant: of each step that was out, all is written or nothing. Another one
  * begins, on the same memory. */
