@@ -30,7 +30,7 @@ static struct trace_line traces[TRACES][REQUESTS];
 struct model {
     const char *name;
     const char *first; /* the group that a split gives its share */
-    struct setting st;
+    struct sim_config st;
 };
 
 static void
@@ -93,7 +93,7 @@ describe(struct model *gemma, struct model *t5)
     t5->st.sched.n_enc_layers = 24;
     t5->st.sched.max_enc_rows = 1 << 17;
     for (int i = 0; i < 2; i++) {
-        struct setting *st = i ? &t5->st : &gemma->st;
+        struct sim_config *st = i ? &t5->st : &gemma->st;
 
         st->kv.n_seats = st->sched.max_seqs = 1024;
         st->sched.max_rows = 1 << 16;
@@ -105,7 +105,7 @@ describe(struct model *gemma, struct model *t5)
 
 /* One after the other, a request's tokens included. */
 struct offer {
-    struct worker w;
+    struct sim_worker w;
     uint64_t id, tokens;
     uint32_t waiting;
     uint32_t roomy; /* steps in which room_left() */
@@ -114,7 +114,7 @@ struct offer {
 static void
 add(struct offer *o, const struct trace_line *t, bool encdec)
 {
-    struct request *r = calloc(1, sizeof *r);
+    struct sim_request *r = calloc(1, sizeof *r);
     uint32_t prompt = encdec ? 1 : t->isl, source = encdec ? t->isl : 0;
     struct err e;
 
@@ -213,7 +213,7 @@ static double
 measure(const struct model *m, uint32_t share, int first, int last, uint32_t *roomy)
 {
     static struct offer o;
-    struct setting st = m->st;
+    struct sim_config st = m->st;
     struct err e;
 
     memset(&o, 0, sizeof o);

@@ -11,14 +11,14 @@ static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 static const double LONG_ROWS = 2000;
 
 static double
-between(double x, double x0, double x1, double y0, double y1)
+interpolate(double x, double x0, double x1, double y0, double y1)
 {
     return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
 }
 
 /* What was measured of that division, or lies between what was: of prompts' arithmetic, of answers' bytes. */
 static struct part_share
-measured(const struct cost *c, struct rung r)
+measured_share(const struct sim_cost *c, struct rung r)
 {
     const struct co_run *p = c->co_run;
     uint32_t i = 1;
@@ -27,28 +27,28 @@ measured(const struct cost *c, struct rung r)
     while (i < c->n_co_runs && p[i].context < r.context) i++;
     if (i == c->n_co_runs) return (struct part_share){ p[i - 1].read, p[i - 1].compute };
     return (struct part_share){
-        between(r.context, p[i - 1].context, p[i].context, p[i - 1].read, p[i].read),
-        between(r.context, p[i - 1].context, p[i].context, p[i - 1].compute, p[i].compute)
+        interpolate(r.context, p[i - 1].context, p[i].context, p[i - 1].read, p[i].read),
+        interpolate(r.context, p[i - 1].context, p[i].context, p[i - 1].compute, p[i].compute)
     };
 }
 
 /* Arithmetic of answers goes by units; prompts have the bytes that answers leave. */
 void
-cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
+cost_parts(const struct sim_config *st, const struct ladder *l, unsigned rung, double guess,
            struct part_share *context, struct part_share *generation)
 {
     struct rung r = l->rung[rung];
     double units = l->units;
     struct part_share s = { r.generation / units, r.context / units };
 
-    if (st->cost.n_co_runs) s = measured(&st->cost, r);
+    if (st->cost.n_co_runs) s = measured_share(&st->cost, r);
     s.read = MIN(s.read * guess, 1.);
     *context = (struct part_share){ MAX(1 - s.read, 0.1), s.compute };
     *generation = (struct part_share){ s.read, r.generation / units };
 }
 
 struct part_share
-cost_share(const struct setting *st, const struct ladder *l, const struct batch *b,
+cost_share(const struct sim_config *st, const struct ladder *l, const struct batch *b,
            bool beside_whole)
 {
     struct part_share context, generation, s;
@@ -67,7 +67,7 @@ static const double LONGEST_S = 3600;
 /* How much longer products of so many rows take, and attention of prompts, than at the peak of their part of the device. On a
  * part tiles are spread more evenly. */
 static double
-unevenness(const struct cost *c, double rows, double part)
+tile_unevenness(const struct sim_cost *c, double rows, double part)
 {
     double done = rows, tile = part < 1 ? 0 : c->tile;
 
@@ -79,14 +79,14 @@ unevenness(const struct cost *c, double rows, double part)
 
 /* Answers' attention waits for memory and prompts' for arithmetic, one behind the other; products are of all rows. */
 nsec
-cost_of(const struct setting *st, const struct batch *b, struct part_share has)
+cost_of(const struct sim_config *st, const struct batch *b, struct part_share has)
 {
     static const unsigned phase[] = { WORK_CONTEXT, WORK_GENERATION };
-    const struct cost *c = &st->cost;
+    const struct sim_cost *c = &st->cost;
     const struct work_done all = work_of(&c->work, &st->kv, b,
                                          WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
     double bandwidth = c->bandwidth * has.read, peak = c->peak * has.compute;
-    double more = unevenness(c, b->n_rows, has.compute);
+    double more = tile_unevenness(c, b->n_rows, has.compute);
     double seconds = MAX(all.weights / bandwidth, more * all.matmul / peak);
 
     for (size_t i = 0; i < ARRAY_LEN(phase); i++) {

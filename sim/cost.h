@@ -9,12 +9,12 @@
 
 /* What a lane has of the device while its step runs: on the rung that the step says, rung 0 being the whole device.
  * beside_whole: a step of another lane runs that was given the whole. */
-struct part_share cost_share(const struct setting *st, const struct ladder *l,
+struct part_share cost_share(const struct sim_config *st, const struct ladder *l,
                              const struct batch *b, bool beside_whole);
 /* Of both parts of a rung that is not 0: what they have, answers' bytes times guess. */
-void cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
+void cost_parts(const struct sim_config *st, const struct ladder *l, unsigned rung, double guess,
                 struct part_share *context, struct part_share *generation);
 /* An hour at most. */
-nsec cost_of(const struct setting *st, const struct batch *b, struct part_share has);
+nsec cost_of(const struct sim_config *st, const struct batch *b, struct part_share has);
 
 #endif

@@ -4,22 +4,22 @@
 #include <stdlib.h>
 
 static bool
-before(const struct event *a, const struct event *b)
+event_before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
 static void
-swap(struct event *a, struct event *b)
+swap_events(struct sim_event *a, struct sim_event *b)
 {
-    struct event t = *a;
+    struct sim_event t = *a;
 
     *a = *b;
     *b = t;
 }
 
 void
-events_add(struct events *h, struct event e)
+events_add(struct event_queue *h, struct sim_event e)
 {
     uint32_t i = h->n++;
 
@@ -29,33 +29,33 @@ events_add(struct events *h, struct event e)
     }
     e.order = h->made++;
     h->e[i] = e;
-    for (; i > 0 && before(&h->e[i], &h->e[(i - 1) / 2]); i = (i - 1) / 2)
-        swap(&h->e[i], &h->e[(i - 1) / 2]);
+    for (; i > 0 && event_before(&h->e[i], &h->e[(i - 1) / 2]); i = (i - 1) / 2)
+        swap_events(&h->e[i], &h->e[(i - 1) / 2]);
 }
 
-const struct event *
-events_next(const struct events *h)
+const struct sim_event *
+events_next(const struct event_queue *h)
 {
     return h->n ? &h->e[0] : NULL;
 }
 
 void
-events_drop(struct events *h)
+events_drop(struct event_queue *h)
 {
     uint32_t i = 0, child;
 
     h->e[0] = h->e[--h->n];
     while ((child = 2 * i + 1) < h->n) {
-        if (child + 1 < h->n && before(&h->e[child + 1], &h->e[child])) child++;
-        if (!before(&h->e[child], &h->e[i])) break;
-        swap(&h->e[i], &h->e[child]);
+        if (child + 1 < h->n && event_before(&h->e[child + 1], &h->e[child])) child++;
+        if (!event_before(&h->e[child], &h->e[i])) break;
+        swap_events(&h->e[i], &h->e[child]);
         i = child;
     }
 }
 
 void
-events_done(struct events *h)
+events_done(struct event_queue *h)
 {
     free(h->e);
-    *h = (struct events){ 0 };
+    *h = (struct event_queue){ 0 };
 }

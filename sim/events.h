@@ -4,22 +4,22 @@
 
 #include "base/base.h"
 
-struct event {
+struct sim_event {
     nsec at;
     uint64_t order; /* events_add() sets it */
     uint8_t kind, lane;
     uint32_t worker, life; /* life: of the worker, so that a dead one's are not believed */
     uint64_t job;
 };
-struct events {
-    struct event *e;
+struct event_queue {
+    struct sim_event *e;
     uint32_t n, room;
     uint64_t made;
 };
 
-void events_add(struct events *h, struct event e);
-const struct event *events_next(const struct events *h); /* NULL: none */
-void events_drop(struct events *h);                      /* the next one */
-void events_done(struct events *h);
+void events_add(struct event_queue *h, struct sim_event e);
+const struct sim_event *events_next(const struct event_queue *h); /* NULL: none */
+void events_drop(struct event_queue *h);                          /* the next one */
+void events_done(struct event_queue *h);
 
 #endif

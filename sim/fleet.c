@@ -14,7 +14,7 @@ enum { EVENTS = 4096, HOLDINGS = 1 << 23 };
 static int
 open_member(struct fleet *f, uint32_t i, struct err *e)
 {
-    struct member *m = &f->m[i];
+    struct fleet_worker *m = &f->m[i];
 
     TRY(worker_open(&m->w, &f->s.worker, e));
     m->w.sampled = job_tell;
@@ -28,7 +28,7 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
 }
 
 static int
-restart(struct fleet *f, uint32_t worker, struct err *e)
+restart_worker(struct fleet *f, uint32_t worker, struct err *e)
 {
     TRY(open_member(f, worker, e));
     mischief_next_death(f, worker);
@@ -42,7 +42,7 @@ tell_use(struct fleet *f)
     struct fleet_use u = { .at = f->next_use, .queued = f->queue.n };
 
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
-        const struct worker *w = &f->m[i].w;
+        const struct sim_worker *w = &f->m[i].w;
 
         if (!f->table[i].open) continue;
         u.waiting += scheduler_n_waiting(w->s);
@@ -61,7 +61,7 @@ tell_use(struct fleet *f)
 }
 
 static int
-happen(struct fleet *f, const struct event *e, struct err *err)
+handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
 {
     bool stale = e->kind <= EVENT_WAKE && e->life != f->m[e->worker].life;
 
@@ -78,7 +78,7 @@ happen(struct fleet *f, const struct event *e, struct err *err)
         mischief_die(f, e->worker);
         break;
     case EVENT_RESTART:
-        return restart(f, e->worker, err);
+        return restart_worker(f, e->worker, err);
     case EVENT_CANCEL:
         mischief_cancel(f, e->job);
         break;
@@ -94,13 +94,13 @@ happen(struct fleet *f, const struct event *e, struct err *err)
 static int
 go_on(struct fleet *f, nsec until, struct err *err)
 {
-    for (const struct event *next; (next = events_next(&f->events)) && next->at <= until;) {
-        struct event e = *next;
+    for (const struct sim_event *next; (next = events_next(&f->events)) && next->at <= until;) {
+        struct sim_event e = *next;
 
         events_drop(&f->events);
         while (f->s.every > 0 && f->next_use <= e.at) tell_use(f);
         f->now = e.at;
-        TRY(happen(f, &e, err));
+        TRY(handle_event(f, &e, err));
     }
     f->now = until == NSEC_NEVER ? f->now : until;
     return 0;
@@ -109,7 +109,7 @@ go_on(struct fleet *f, nsec until, struct err *err)
 int
 fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
 {
-    struct job *j = calloc(1, sizeof *j);
+    struct fleet_request *j = calloc(1, sizeof *j);
 
     if (!j) return err_set(e, -ENOMEM, "request %llu", (unsigned long long)f->result.requests);
     TRY(go_on(f, t->arrival, e));
@@ -134,7 +134,7 @@ fleet_finish(struct fleet *f, struct err *e)
     struct fleet_result *r = &f->result;
 
     while (r->finished + r->cancelled + r->refused < r->requests) {
-        const struct event *next = events_next(&f->events);
+        const struct sim_event *next = events_next(&f->events);
 
         check(next); /* somebody waits for nothing */
         TRY(go_on(f, next->at, e));

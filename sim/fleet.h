@@ -34,7 +34,7 @@ struct fleet_use { /* at one instant, over all workers */
 };
 
 struct fleet_setting {
-    struct setting worker;
+    struct sim_config worker;
     uint32_t n_workers, ahead; /* ahead: requests that a worker may have beside those with a seat */
     bool affinity;             /* route/ knows what workers could find, from their KV events */
     struct fleet_mischief mischief;

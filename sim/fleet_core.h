@@ -26,8 +26,8 @@ enum event_kind {
 enum { PACK_BYTES = 1 << 20 };
 #define NOBODY UINT32_MAX
 
-struct job {
-    struct request r; /* first: seq->owner */
+struct fleet_request {
+    struct sim_request r; /* first: seq->owner */
     struct trace_line t;
     uint64_t id;
     uint32_t told, worker; /* tokens of the answer; NOBODY: in the queue */
@@ -38,16 +38,16 @@ struct job {
     uint32_t passed;
     uint64_t (*name)[2]; /* [n_names] of its prompt's blocks, where route/ asks for them */
     uint32_t n_names;
-    struct job *next, *prev;
+    struct fleet_request *next, *prev;
 };
-struct jobs {
-    struct job *first, *last;
+struct fleet_request_list {
+    struct fleet_request *first, *last;
     uint64_t n;
 };
 
-struct member { /* of the fleet */
-    struct worker w;
-    struct jobs jobs;
+struct fleet_worker { /* of the fleet */
+    struct sim_worker w;
+    struct fleet_request_list jobs;
     bool running[MAX_LANES]; /* the lane's oldest step */
     bool whole[MAX_LANES];   /* which has the whole device */
     uint32_t life;
@@ -57,13 +57,13 @@ struct member { /* of the fleet */
 
 struct fleet {
     struct fleet_setting s;
-    struct member *m;
+    struct fleet_worker *m;
     struct route_worker *table; /* what lagand would know of each */
     struct route_holders *holders;
-    struct worker namer; /* of blocks: one that does nothing else, and never dies */
-    struct events events;
-    struct jobs queue;
-    struct job **open; /* jobs by id modulo room_open, for events that name one */
+    struct sim_worker namer; /* of blocks: one that does nothing else, and never dies */
+    struct event_queue events;
+    struct fleet_request_list queue;
+    struct fleet_request **open; /* jobs by id modulo room_open, for events that name one */
     uint64_t room_open;
     nsec now, next_use;
     uint64_t random, since_check;
@@ -72,29 +72,28 @@ struct fleet {
 };
 
 /* fleet_job.c */
-void jobs_add(struct jobs *l, struct job *j, struct job *behind);
-void jobs_take(struct jobs *l, struct job *j);
-struct job *job_of(const struct seq *q);
-struct job *job_find(const struct fleet *f, uint64_t id); /* NULL: it has ended */
-void job_remember(struct fleet *f, struct job *j);
+void jobs_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind);
+void jobs_take(struct fleet_request_list *l, struct fleet_request *j);
+struct fleet_request *job_of(const struct seq *q);
+struct fleet_request *job_find(const struct fleet *f, uint64_t id); /* NULL: it has ended */
+void job_remember(struct fleet *f, struct fleet_request *j);
 /* false: it can never run there, nor anywhere. */
-bool job_give(struct fleet *f, struct job *j, uint32_t worker);
-void job_leave(struct fleet *f, struct job *j);                       /* its worker */
-void job_tell(struct request *r, token_id token, nsec now, void *to); /* worker.h's `sampled` */
+bool job_give(struct fleet *f, struct fleet_request *j, uint32_t worker);
+void job_leave(struct fleet *f, struct fleet_request *j);                 /* its worker */
+void job_tell(struct sim_request *r, token_id token, nsec now, void *to); /* worker.h's `sampled` */
 /* Nothing more comes: it has what it asked for, its client is gone, or nobody could run it. */
-void job_end(struct fleet *f, struct job *j);
-void jobs_reap(struct fleet *f, struct member *m);
+void job_end(struct fleet *f, struct fleet_request *j);
+void jobs_reap(struct fleet *f, struct fleet_worker *m);
 
 /* fleet_step.c */
 /* Plan what the worker's lanes have room for, start what may start. */
 void fleet_kick(struct fleet *f, uint32_t worker);
-void fleet_name_blocks(struct fleet *f, struct job *j); /* for route/ */
-void fleet_dispatch(struct fleet *f);                   /* who waits, to whoever has room */
-void fleet_finish_step(struct fleet *f, const struct event *e);
+void fleet_name_blocks(struct fleet *f, struct fleet_request *j); /* for route/ */
+void fleet_dispatch(struct fleet *f); /* who waits, to whoever has room */
+void fleet_finish_step(struct fleet *f, const struct sim_event *e);
 
 /* fleet_mischief.c */
-double fleet_draw(struct fleet *f); /* 0 .. 1, below */
-void mischief_plan(struct fleet *f, struct job *j);
+void mischief_plan(struct fleet *f, struct fleet_request *j);
 void mischief_cancel(struct fleet *f, uint64_t id);
 void mischief_halt(struct fleet *f, uint64_t id, bool halted);
 void mischief_next_death(struct fleet *f, uint32_t worker);

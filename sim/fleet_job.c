@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 void
-jobs_add(struct jobs *l, struct job *j, struct job *behind)
+jobs_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind)
 {
     j->prev = behind;
     j->next = behind ? behind->next : l->first;
@@ -16,33 +16,33 @@ jobs_add(struct jobs *l, struct job *j, struct job *behind)
 }
 
 void
-jobs_take(struct jobs *l, struct job *j)
+jobs_take(struct fleet_request_list *l, struct fleet_request *j)
 {
     *(j->prev ? &j->prev->next : &l->first) = j->next;
     *(j->next ? &j->next->prev : &l->last) = j->prev;
     l->n--;
 }
 
-struct job *
+struct fleet_request *
 job_of(const struct seq *q)
 {
     return q->owner;
 }
 
-struct job *
+struct fleet_request *
 job_find(const struct fleet *f, uint64_t id)
 {
-    struct job *j = f->open[id % f->room_open];
+    struct fleet_request *j = f->open[id % f->room_open];
 
     return j && j->id == id ? j : NULL;
 }
 
 /* Ids of open jobs lie within room_open of each other. */
 void
-job_remember(struct fleet *f, struct job *j)
+job_remember(struct fleet *f, struct fleet_request *j)
 {
     while (f->open[j->id % f->room_open]) {
-        struct job **more = calloc(2 * f->room_open, sizeof *more);
+        struct fleet_request **more = calloc(2 * f->room_open, sizeof *more);
 
         check(more);
         for (uint64_t i = 0; i < f->room_open; i++)
@@ -55,19 +55,19 @@ job_remember(struct fleet *f, struct job *j)
 }
 
 static uint32_t
-prompt_of(const struct job *j)
+prompt_of(const struct fleet_request *j)
 {
     return (j->t.encdec ? 1 : j->t.isl) + j->told;
 }
 
 static uint64_t
-tokens_ahead(const struct job *j)
+tokens_ahead(const struct fleet_request *j)
 {
     return (uint64_t)j->t.isl + j->t.osl;
 }
 
 static void
-fill_seq(struct job *j)
+fill_seq(struct fleet_request *j)
 {
     struct seq *q = &j->r.seq;
     uint32_t prompt = prompt_of(j), source = j->t.encdec ? j->t.isl : 0;
@@ -97,9 +97,9 @@ fill_seq(struct job *j)
 }
 
 bool
-job_give(struct fleet *f, struct job *j, uint32_t worker)
+job_give(struct fleet *f, struct fleet_request *j, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     struct err e;
 
     fill_seq(j);
@@ -114,7 +114,7 @@ job_give(struct fleet *f, struct job *j, uint32_t worker)
 }
 
 void
-job_leave(struct fleet *f, struct job *j)
+job_leave(struct fleet *f, struct fleet_request *j)
 {
     jobs_take(&f->m[j->worker].jobs, j);
     f->table[j->worker].rows--;
@@ -124,10 +124,10 @@ job_leave(struct fleet *f, struct job *j)
 
 /* A token that its client sees. */
 void
-job_tell(struct request *r, token_id token, nsec now, void *to)
+job_tell(struct sim_request *r, token_id token, nsec now, void *to)
 {
     struct fleet *f = to;
-    struct job *j = job_of(&r->seq);
+    struct fleet_request *j = job_of(&r->seq);
 
     (void)token;
     if (j->told++ == 0) {
@@ -141,7 +141,7 @@ job_tell(struct request *r, token_id token, nsec now, void *to)
 }
 
 void
-job_end(struct fleet *f, struct job *j)
+job_end(struct fleet *f, struct fleet_request *j)
 {
     struct fleet_result *r = &f->result;
 
@@ -163,10 +163,10 @@ job_end(struct fleet *f, struct job *j)
 }
 
 void
-jobs_reap(struct fleet *f, struct member *m)
+jobs_reap(struct fleet *f, struct fleet_worker *m)
 {
     for (struct seq *q; (q = scheduler_reap(m->w.s));) {
-        struct job *j = job_of(q);
+        struct fleet_request *j = job_of(q);
 
         check(q->reason != LAGAN_FINISH_LENGTH || j->told == j->t.osl);
         check(q->reason != LAGAN_FINISH_STOP || j->told <= j->stop);

@@ -3,8 +3,9 @@
 
 #include "include/lagan_wire.h"
 
-double
-fleet_draw(struct fleet *f)
+/* A number of the seed: 0 .. 1, below 1. */
+static double
+draw_share(struct fleet *f)
 {
     f->random ^= f->random << 13;
     f->random ^= f->random >> 7;
@@ -15,36 +16,36 @@ fleet_draw(struct fleet *f)
 static nsec
 some_time(struct fleet *f, nsec most)
 {
-    return f->now + 1 + (nsec)(fleet_draw(f) * (double)most);
+    return f->now + 1 + (nsec)(draw_share(f) * (double)most);
 }
 
 void
-mischief_plan(struct fleet *f, struct job *j)
+mischief_plan(struct fleet *f, struct fleet_request *j)
 {
     const struct fleet_mischief *m = &f->s.mischief;
-    const struct cost *c = &f->s.worker.cost;
+    const struct sim_cost *c = &f->s.worker.cost;
     nsec step = c->launch + (nsec)((double)c->work.weights / c->bandwidth * 1e9);
     nsec life = 4 * step * (j->t.osl + 1); /* about as long as it runs */
 
     j->stop = j->t.osl;
-    if (m->stopped > 0 && fleet_draw(f) < m->stopped)
-        j->stop = 1 + (uint32_t)(fleet_draw(f) * j->t.osl);
-    if (m->cancelled > 0 && fleet_draw(f) < m->cancelled)
-        events_add(&f->events,
-                   (struct event){ .at = some_time(f, life), .kind = EVENT_CANCEL, .job = j->id });
-    if (m->halted > 0 && fleet_draw(f) < m->halted) {
+    if (m->stopped > 0 && draw_share(f) < m->stopped)
+        j->stop = 1 + (uint32_t)(draw_share(f) * j->t.osl);
+    if (m->cancelled > 0 && draw_share(f) < m->cancelled)
+        events_add(&f->events, (struct sim_event){
+                                   .at = some_time(f, life), .kind = EVENT_CANCEL, .job = j->id });
+    if (m->halted > 0 && draw_share(f) < m->halted) {
         nsec at = some_time(f, life);
 
-        events_add(&f->events, (struct event){ .at = at, .kind = EVENT_HALT, .job = j->id });
+        events_add(&f->events, (struct sim_event){ .at = at, .kind = EVENT_HALT, .job = j->id });
         events_add(&f->events,
-                   (struct event){ .at = at + life, .kind = EVENT_GO_ON, .job = j->id });
+                   (struct sim_event){ .at = at + life, .kind = EVENT_GO_ON, .job = j->id });
     }
 }
 
 void
 mischief_cancel(struct fleet *f, uint64_t id)
 {
-    struct job *j = job_find(f, id);
+    struct fleet_request *j = job_find(f, id);
 
     if (!j) return;
     j->gone = true;
@@ -63,7 +64,7 @@ mischief_cancel(struct fleet *f, uint64_t id)
 void
 mischief_halt(struct fleet *f, uint64_t id, bool halted)
 {
-    struct job *j = job_find(f, id);
+    struct fleet_request *j = job_find(f, id);
 
     if (!j || j->worker == NOBODY) return;
     j->halted = halted;
@@ -77,19 +78,19 @@ mischief_next_death(struct fleet *f, uint32_t worker)
     double rate = f->s.mischief.deaths;
 
     if (rate > 0)
-        events_add(&f->events, (struct event){ .at = some_time(f, (nsec)(2e9 / rate)),
-                                               .kind = EVENT_DEATH,
-                                               .worker = worker });
+        events_add(&f->events, (struct sim_event){ .at = some_time(f, (nsec)(2e9 / rate)),
+                                                   .kind = EVENT_DEATH,
+                                                   .worker = worker });
 }
 
 void
 mischief_die(struct fleet *f, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
-    struct job *behind = NULL;
+    struct fleet_worker *m = &f->m[worker];
+    struct fleet_request *behind = NULL;
 
     f->result.deaths++;
-    for (struct job *j; (j = m->jobs.first);) {
+    for (struct fleet_request *j; (j = m->jobs.first);) {
         job_leave(f, j);
         if (j->gone || j->told >= j->stop) {
             job_end(f, j);
@@ -104,8 +105,8 @@ mischief_die(struct fleet *f, uint32_t worker)
     worker_close(&m->w);
     m->life++;
     f->table[worker].open = false;
-    events_add(&f->events, (struct event){ .at = f->now + f->s.mischief.restart,
-                                           .kind = EVENT_RESTART,
-                                           .worker = worker });
+    events_add(&f->events, (struct sim_event){ .at = f->now + f->s.mischief.restart,
+                                               .kind = EVENT_RESTART,
+                                               .worker = worker });
     fleet_dispatch(f);
 }

@@ -16,7 +16,7 @@ enum { CHECK_EVERY = 4096, CANDIDATES = 16 };
 static void
 start_step(struct fleet *f, uint32_t worker, unsigned lane)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     const struct batch *b = m->w.batch[lane][(m->w.done[lane] + 1) % WORKER_OUT];
     bool beside_whole = false;
     struct part_share has;
@@ -28,15 +28,15 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
     m->running[lane] = true;
     m->whole[lane] = b->rung == 0;
     has = cost_share(&m->w.st, &m->w.ladder, b, beside_whole);
-    events_add(&f->events, (struct event){ .at = f->now + cost_of(&m->w.st, b, has),
-                                           .kind = EVENT_STEP,
-                                           .lane = (uint8_t)lane,
-                                           .worker = worker,
-                                           .life = m->life });
+    events_add(&f->events, (struct sim_event){ .at = f->now + cost_of(&m->w.st, b, has),
+                                               .kind = EVENT_STEP,
+                                               .lane = (uint8_t)lane,
+                                               .worker = worker,
+                                               .life = m->life });
 }
 
 static void
-digest(struct fleet *f, uint32_t worker, const struct batch *b)
+digest_batch(struct fleet *f, uint32_t worker, const struct batch *b)
 {
     int n = batch_pack(b, f->bytes, PACK_BYTES);
 
@@ -46,11 +46,11 @@ digest(struct fleet *f, uint32_t worker, const struct batch *b)
 
 /* It runs for the first time there: whoever of its client came before it, is no less urgent and has not begun was passed over. */
 static void
-begin(struct fleet *f, struct job *j)
+count_passed_over(struct fleet *f, struct fleet_request *j)
 {
     if (j->begun) return;
     j->begun = true;
-    for (struct job *k = j->prev; k; k = k->prev) {
+    for (struct fleet_request *k = j->prev; k; k = k->prev) {
         if (k->begun || k->halted || k->gone || k->t.client != j->t.client ||
             k->t.priority < j->t.priority || (k->t.lora && !j->t.lora))
             continue;
@@ -59,19 +59,19 @@ begin(struct fleet *f, struct job *j)
 }
 
 static void
-begin_all(struct fleet *f, const struct member *m, const struct batch *b)
+begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->run[i].flags & RUN_FIRST_CHUNK)
-            begin(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
+            count_passed_over(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
     for (uint32_t i = 0; i < b->n_encode; i++)
-        begin(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
+        count_passed_over(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
 }
 
 void
 fleet_kick(struct fleet *f, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     bool more = true, out = false;
 
     if (!f->table[worker].open) return;
@@ -83,7 +83,7 @@ fleet_kick(struct fleet *f, uint32_t worker)
             if (!b) continue;
             more = true;
             f->result.steps++;
-            if (f->s.digest) digest(f, worker, b);
+            if (f->s.digest) digest_batch(f, worker, b);
             if (f->s.check) begin_all(f, m, b);
             start_step(f, worker, l);
         }
@@ -95,14 +95,14 @@ fleet_kick(struct fleet *f, uint32_t worker)
     jobs_reap(f, m);
     if (!out && scheduler_wake(m->w.s) < m->wake) {
         m->wake = MAX(scheduler_wake(m->w.s), f->now + 1);
-        events_add(
-            &f->events,
-            (struct event){ .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
+        events_add(&f->events,
+                   (struct sim_event){
+                       .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
     }
 }
 
 void
-fleet_name_blocks(struct fleet *f, struct job *j)
+fleet_name_blocks(struct fleet *f, struct fleet_request *j)
 {
     uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
     token_id *token = malloc(n * sizeof *token);
@@ -120,9 +120,9 @@ fleet_name_blocks(struct fleet *f, struct job *j)
 
 /* What the worker's blocks became since the last look. */
 static void
-listen(struct fleet *f, uint32_t worker)
+read_kv_events(struct fleet *f, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     struct kv_event e[64];
     uint64_t missed = 0;
     uint32_t n, at = 0;
@@ -141,7 +141,7 @@ listen(struct fleet *f, uint32_t worker)
 }
 
 static uint32_t
-pick(struct fleet *f, const struct job *j)
+pick_worker(struct fleet *f, const struct fleet_request *j)
 {
     uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
 
@@ -158,8 +158,8 @@ pick(struct fleet *f, const struct job *j)
 void
 fleet_dispatch(struct fleet *f)
 {
-    for (struct job *j; (j = f->queue.first);) {
-        uint32_t i = pick(f, j);
+    for (struct fleet_request *j; (j = f->queue.first);) {
+        uint32_t i = pick_worker(f, j);
 
         if (i == ROUTE_NONE) return;
         jobs_take(&f->queue, j);
@@ -172,9 +172,9 @@ fleet_dispatch(struct fleet *f)
 }
 
 void
-fleet_finish_step(struct fleet *f, const struct event *e)
+fleet_finish_step(struct fleet *f, const struct sim_event *e)
 {
-    struct member *m = &f->m[e->worker];
+    struct fleet_worker *m = &f->m[e->worker];
     uint64_t running = scheduler_n_running(m->w.s);
 
     f->result.peak_running = MAX(f->result.peak_running, running);
@@ -182,7 +182,7 @@ fleet_finish_step(struct fleet *f, const struct event *e)
     check(worker_commit(&m->w, e->lane, f->now));
     jobs_reap(f, m);
     fleet_kick(f, e->worker);
-    listen(f, e->worker);
+    read_kv_events(f, e->worker);
     if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);
     if (f->queue.n > 0) fleet_dispatch(f);
 }

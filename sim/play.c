@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct command *const tables[] = { sched_commands, kv_commands };
+static const struct scenario_command *const tables[] = { sched_commands, kv_commands };
 
 void
-say(struct stage *g, const char *fmt, ...)
+stage_print(struct scenario_state *g, const char *fmt, ...)
 {
     va_list ap;
 
@@ -24,7 +24,7 @@ say(struct stage *g, const char *fmt, ...)
 }
 
 int
-wrong(const struct stage *g, struct err *e, const char *fmt, ...)
+stage_error(const struct scenario_state *g, struct err *e, const char *fmt, ...)
 {
     char text[180];
     va_list ap;
@@ -36,7 +36,7 @@ wrong(const struct stage *g, struct err *e, const char *fmt, ...)
 }
 
 struct actor *
-actor_find(struct stage *g, const char *name)
+actor_find(struct scenario_state *g, const char *name)
 {
     for (uint32_t i = 0; i < g->n_actors; i++)
         if (strcmp(g->actor[i].name, name) == 0) return &g->actor[i];
@@ -44,7 +44,7 @@ actor_find(struct stage *g, const char *name)
 }
 
 int
-actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e)
+actors_named(struct scenario_state *g, uint32_t from, struct actor **to, struct err *e)
 {
     int n = 0;
 
@@ -54,41 +54,41 @@ actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e)
 
         if (!script_names(g->l->word[i], letters, &first, &last)) {
             if (n > 0) return n;
-            return wrong(g, e, "%s is no name: r0, or r0..r3", g->l->word[i]);
+            return stage_error(g, e, "%s is no name: r0, or r0..r3", g->l->word[i]);
         }
         for (; first <= last; first++) {
             snprintf(name, sizeof name, "%s%u", letters, first);
-            if (n == STAGE_ACTORS) return wrong(g, e, "more than %d names", STAGE_ACTORS);
+            if (n == STAGE_ACTORS) return stage_error(g, e, "more than %d names", STAGE_ACTORS);
             to[n] = actor_find(g, name);
-            if (!to[n++]) return wrong(g, e, "there is no %s", name);
+            if (!to[n++]) return stage_error(g, e, "there is no %s", name);
         }
     }
-    return n > 0 ? n : wrong(g, e, "%s whom?", g->l->word[0]);
+    return n > 0 ? n : stage_error(g, e, "%s whom?", g->l->word[0]);
 }
 
-static const struct command *
-find_command(const char *name, const struct command *const **table)
+static const struct scenario_command *
+find_command(const char *name, const struct scenario_command *const **table)
 {
     for (*table = tables; *table < tables + ARRAY_LEN(tables); ++*table)
-        for (const struct command *c = **table; c->name; c++)
+        for (const struct scenario_command *c = **table; c->name; c++)
             if (strcmp(c->name, name) == 0) return c;
     return NULL;
 }
 
 static int
-open_stage(struct stage *g, struct err *e)
+open_stage(struct scenario_state *g, struct err *e)
 {
     struct err why;
 
     if (g->open) return 0;
     setting_close(&g->st);
-    if (worker_open(&g->w, &g->st, &why) < 0) return wrong(g, e, "%s", why.text);
+    if (worker_open(&g->w, &g->st, &why) < 0) return stage_error(g, e, "%s", why.text);
     g->open = true;
     return 0;
 }
 
 static void
-leave_actors(struct stage *g)
+leave_actors(struct scenario_state *g)
 {
     for (uint32_t i = 0; i < g->n_actors; i++) {
         union {
@@ -109,9 +109,10 @@ leave_actors(struct stage *g)
 
 /* The same once more, with other settings. */
 static int
-begin_again(struct stage *g, struct err *e)
+begin_again(struct scenario_state *g, struct err *e)
 {
-    if (g->l->n_words > 1 || !g->open) return wrong(g, e, "again stands alone, behind commands");
+    if (g->l->n_words > 1 || !g->open)
+        return stage_error(g, e, "again stands alone, behind commands");
     worker_close(&g->w);
     leave_actors(g);
     g->it = 0;
@@ -121,27 +122,28 @@ begin_again(struct stage *g, struct err *e)
 }
 
 static int
-act_line(struct stage *g, struct err *e)
+act_line(struct scenario_state *g, struct err *e)
 {
-    const struct command *const *table, *c = find_command(g->l->word[0], &table);
+    const struct scenario_command *const *table, *c = find_command(g->l->word[0], &table);
     int r = setting_line(&g->st, g->s, g->l, e);
 
     if (strcmp(g->l->word[0], "again") == 0) return begin_again(g, e);
     if (r < 0) return r;
-    if (r > 0 && g->open) return wrong(g, e, "settings come before everything else");
+    if (r > 0 && g->open) return stage_error(g, e, "settings come before everything else");
     if (r > 0) return 0;
     if (!c)
-        return wrong(g, e, "%s is no command; `lagan-sim script --help` lists them", g->l->word[0]);
+        return stage_error(g, e, "%s is no command; `lagan-sim script --help` lists them",
+                           g->l->word[0]);
     TRY(open_stage(g, e));
     if (g->commands && g->commands != *table)
-        return wrong(g, e, "a scenario acts on the scheduler or on the KV manager alone");
+        return stage_error(g, e, "a scenario acts on the scheduler or on the KV manager alone");
     g->commands = *table;
     return c->act(g, e);
 }
 
 /* Whether the command printed what the script has under it. */
 static bool
-as_wanted(struct stage *g, FILE *out)
+as_wanted(struct scenario_state *g, FILE *out)
 {
     char *const *want = &g->s->want[g->l->first_want];
     bool same = g->n_lines == g->l->n_want;
@@ -159,9 +161,9 @@ as_wanted(struct stage *g, FILE *out)
 }
 
 static void
-leave_stage(struct stage **at)
+leave_stage(struct scenario_state **at)
 {
-    struct stage *g = *at;
+    struct scenario_state *g = *at;
 
     if (!g) return;
     worker_close(&g->w);
@@ -172,9 +174,9 @@ leave_stage(struct stage **at)
 }
 
 int
-play(const struct script *s, FILE *out, struct err *e)
+play_script(const struct script *s, FILE *out, struct err *e)
 {
-    CLEAN(leave_stage) struct stage *g = calloc(1, sizeof *g);
+    CLEAN(leave_stage) struct scenario_state *g = calloc(1, sizeof *g);
     bool same = true;
 
     if (!g) return err_set(e, -ENOMEM, "%s", s->name);
@@ -197,7 +199,7 @@ play_help(FILE *out)
     fputs("\nagain\n  everything from the start, with the same settings and those that follow\n",
           out);
     for (size_t t = 0; t < ARRAY_LEN(tables); t++)
-        for (const struct command *c = tables[t]; c->name; c++) {
+        for (const struct scenario_command *c = tables[t]; c->name; c++) {
             fprintf(out, "\n%s %s\n  %s\n", c->name, c->operands, c->sentence);
             for (const struct opt *o = c->opts; o && o->key; o++)
                 fprintf(out, "    %-10s %-8s %s\n", o->key, o->arg ? o->arg : "", o->sentence);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 /* 0: all as the script has it. 1: not; what differs is on out. -EINVAL, ...: the script is wrong. */
-int play(const struct script *s, FILE *out, struct err *e) MUST_USE;
+int play_script(const struct script *s, FILE *out, struct err *e) MUST_USE;
 void play_help(FILE *out);
 
 #endif

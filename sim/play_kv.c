@@ -16,7 +16,7 @@
 
 enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
 
-struct holder { /* a sequence, at the seat of its place in the stage's list */
+struct scenario_seq { /* a sequence, at the seat of its place in the stage's list */
     char name[28];
     bool admitted, started;
     token_id token[TOKENS], source[TOKENS];
@@ -33,7 +33,7 @@ static struct kv_copy copies[COPIES];
 
 /* Another step, of which nothing is known yet. */
 static struct kv_out
-begin_step(struct stage *g)
+begin_step(struct scenario_state *g)
 {
     struct kv_out out = { .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
 
@@ -43,15 +43,15 @@ begin_step(struct stage *g)
 
 /* The step that the command was is over. */
 static void
-end_step(struct stage *g, uint32_t seat)
+end_step(struct scenario_state *g, uint32_t seat)
 {
     kv_fence(g->w.kv, seat, 0, g->step);
     kv_done(g->w.kv, 0, g->step);
     kv_check(g->w.kv);
 }
 
-static struct holder *
-find_holder(struct stage *g, const char *name, uint32_t *seat)
+static struct scenario_seq *
+find_holder(struct scenario_state *g, const char *name, uint32_t *seat)
 {
     for (*seat = 0; *seat < g->n_holders; ++*seat)
         if (strcmp(g->holder[*seat]->name, name) == 0) return g->holder[*seat];
@@ -60,17 +60,18 @@ find_holder(struct stage *g, const char *name, uint32_t *seat)
 
 /* The one that the line's word names, which has been admitted. */
 static int
-holder_named(struct stage *g, uint32_t word, struct holder **ret, uint32_t *seat, struct err *e)
+holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret, uint32_t *seat,
+             struct err *e)
 {
-    if (word >= g->l->n_words) return wrong(g, e, "%s whom?", g->l->word[0]);
+    if (word >= g->l->n_words) return stage_error(g, e, "%s whom?", g->l->word[0]);
     *ret = find_holder(g, g->l->word[word], seat);
     if (*ret && (*ret)->admitted) return 0;
-    return wrong(g, e, "nobody called %s holds anything", g->l->word[word]);
+    return stage_error(g, e, "nobody called %s holds anything", g->l->word[word]);
 }
 
 /* What the group calls the block. */
 static uint32_t
-block_number(struct stage *g, uint32_t group, slice_id at)
+block_number(struct scenario_state *g, uint32_t group, slice_id at)
 {
     uint32_t i = 0;
 
@@ -83,7 +84,7 @@ block_number(struct stage *g, uint32_t group, slice_id at)
 }
 
 static void
-list_blocks(struct stage *g, uint32_t seat, char *text, size_t n)
+list_blocks(struct scenario_state *g, uint32_t seat, char *text, size_t n)
 {
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
         uint32_t first, held = kv_held(g->w.kv, seat, k, &first);
@@ -125,7 +126,7 @@ static const struct opt admit_opts[] = {
 /* clang-format on */
 
 static int
-read_keep(struct stage *g, struct holder *h, char *ranges, struct err *e)
+read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct err *e)
 {
     uint32_t n = 0;
 
@@ -134,14 +135,14 @@ read_keep(struct stage *g, struct holder *h, char *ranges, struct err *e)
         unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
-        if (n++ == KEEPS) return wrong(g, e, "more than %d ranges", KEEPS);
+        if (n++ == KEEPS) return stage_error(g, e, "more than %d ranges", KEEPS);
         if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
             sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
-            return wrong(g, e, "%s is no range: FROM-TO:PRIORITY", at);
-        if (priority > 255) return wrong(g, e, "priority %u", priority);
+            return stage_error(g, e, "%s is no range: FROM-TO:PRIORITY", at);
+        if (priority > 255) return stage_error(g, e, "priority %u", priority);
         *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
-        if (kv_keep_check(h->keep, n, &why) < 0) return wrong(g, e, "%s", why.text);
+        if (kv_keep_check(h->keep, n, &why) < 0) return stage_error(g, e, "%s", why.text);
         h->text.keep = h->keep;
         h->text.n_keep = n;
     }
@@ -149,15 +150,15 @@ read_keep(struct stage *g, struct holder *h, char *ranges, struct err *e)
 }
 
 static int
-read_list(struct stage *g, const char *list, int64_t *to, struct err *e)
+read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e)
 {
     int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
 
-    return n < 0 ? wrong(g, e, "%s is no list of numbers: 0..8,9,5*3", list) : n;
+    return n < 0 ? stage_error(g, e, "%s is no list of numbers: 0..8,9,5*3", list) : n;
 }
 
 static int
-fill_holder(struct stage *g, struct holder *h, struct admit_args *a, struct err *e)
+fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args *a, struct err *e)
 {
     static int64_t list[TOKENS];
     char name[28];
@@ -172,7 +173,7 @@ fill_holder(struct stage *g, struct holder *h, struct admit_args *a, struct err 
     for (int i = 0; i < n; i++) h->source[i] = (token_id)list[i];
     h->text.n_source = (uint32_t)n;
     TRY(n = read_list(g, a->tokens, list, e));
-    if (n == 0) return wrong(g, e, "a prompt has tokens");
+    if (n == 0) return stage_error(g, e, "a prompt has tokens");
     for (int i = 0; i < n; i++) h->token[i] = (token_id)list[i];
     h->n = h->text.n = (uint32_t)n;
     h->text.token = h->token;
@@ -185,44 +186,44 @@ fill_holder(struct stage *g, struct holder *h, struct admit_args *a, struct err 
 
 /* 1: admitted; 0: refused, and said so. */
 static int
-admit(struct stage *g, struct holder **ret, uint32_t *seat, struct err *e)
+admit_holder(struct scenario_state *g, struct scenario_seq **ret, uint32_t *seat, struct err *e)
 {
     struct admit_args a;
     struct kv_need need;
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t first, last;
     char letters[16];
     int r;
 
     if (g->l->n_words < 2 || !script_names(g->l->word[1], letters, &first, &last) || first != last)
-        return wrong(g, e, "%s whom? one name", g->l->word[0]);
+        return stage_error(g, e, "%s whom? one name", g->l->word[0]);
     opt_defaults(admit_opts, &a);
     TRY(script_pairs(g->s, g->l, 2, admit_opts, &a, e));
     h = find_holder(g, g->l->word[1], seat);
     if (!h) {
         if (g->n_holders == MIN(g->st.kv.n_seats, (uint32_t)STAGE_HOLDERS))
-            return wrong(g, e, "no seat is left");
+            return stage_error(g, e, "no seat is left");
         check((h = g->holder[g->n_holders++] = calloc(1, sizeof *h)));
         snprintf(h->name, sizeof h->name, "%s", g->l->word[1]);
     }
     if (h->admitted) {
-        say(g, "%s refused: EEXIST", h->name);
+        stage_print(g, "%s refused: EEXIST", h->name);
         return 0;
     }
     TRY(fill_holder(g, h, &a, e));
     need = kv_need(g->w.kv, h->n + a.room, h->text.n_source, h->n);
     r = kv_admit(g->w.kv, *seat, &need, &h->text, &h->hit);
     kv_check(g->w.kv);
-    if (r < 0) say(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
     h->admitted = r == 0;
     *ret = h;
     return r == 0;
 }
 
 static int
-act_lookup(struct stage *g, struct err *e)
+act_lookup(struct scenario_state *g, struct err *e)
 {
-    static struct holder h;
+    static struct scenario_seq h;
     struct admit_args a;
     struct kv_hit hit;
     char text[200] = "";
@@ -234,14 +235,14 @@ act_lookup(struct stage *g, struct err *e)
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
         snprintf(text + strlen(text), sizeof text - strlen(text), " / held %u cached %u",
                  hit.n_held[k], hit.n_cached[k]);
-    say(g, "pos %u%s full %u%s", hit.n_tokens, hit.cross ? " and its source" : "", hit.n_full,
-        text);
+    stage_print(g, "pos %u%s full %u%s", hit.n_tokens, hit.cross ? " and its source" : "",
+                hit.n_full, text);
     return 0;
 }
 
 /* A step of the holder's, to a border at most; and where there are snapshots, what is full may be found. */
 static void
-step_to(struct stage *g, struct holder *h, uint32_t seat, uint32_t end)
+step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t seat, uint32_t end)
 {
     struct kv_out out = begin_step(g);
     struct kv *kv = g->w.kv;
@@ -260,48 +261,48 @@ step_to(struct stage *g, struct holder *h, uint32_t seat, uint32_t end)
 }
 
 static void
-start(struct stage *g, struct holder *h, uint32_t seat)
+start_holder(struct scenario_state *g, struct scenario_seq *h, uint32_t seat)
 {
     char text[1000] = "";
 
     for (h->cached = h->hit.n_tokens; h->cached < h->n;)
         step_to(g, h, seat, MIN(h->n, kv_border(g->w.kv, h->cached, h->n)));
     list_blocks(g, seat, text, sizeof text);
-    say(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens, h->hit.cross ? " and its source" : "",
-        text);
+    stage_print(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens,
+                h->hit.cross ? " and its source" : "", text);
 }
 
 static int
-act_admit(struct stage *g, struct err *e)
+act_admit(struct scenario_state *g, struct err *e)
 {
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t seat;
-    int r = admit(g, &h, &seat, e);
+    int r = admit_holder(g, &h, &seat, e);
 
     return MIN(r, 0);
 }
 
 static int
-act_add(struct stage *g, struct err *e)
+act_add(struct scenario_state *g, struct err *e)
 {
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t seat;
-    int r = admit(g, &h, &seat, e);
+    int r = admit_holder(g, &h, &seat, e);
 
-    if (r == 1) start(g, h, seat);
+    if (r == 1) start_holder(g, h, seat);
     return MIN(r, 0);
 }
 
 static int
-act_start(struct stage *g, struct err *e)
+act_start(struct scenario_state *g, struct err *e)
 {
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t seat;
 
     for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
         TRY(holder_named(g, i, &h, &seat, e));
-        if (h->started) return wrong(g, e, "%s has been started", h->name);
-        start(g, h, seat);
+        if (h->started) return stage_error(g, e, "%s has been started", h->name);
+        start_holder(g, h, seat);
     }
     return 0;
 }
@@ -309,20 +310,20 @@ act_start(struct stage *g, struct err *e)
 /* ---- what follows */
 
 static int
-grow(struct stage *g, bool cache, struct err *e)
+grow_holder(struct scenario_state *g, bool cache, struct err *e)
 {
     static int64_t list[TOKENS];
-    struct holder *h;
+    struct scenario_seq *h;
     char text[1000] = "";
     uint32_t seat;
     int n;
 
     TRY(holder_named(g, 1, &h, &seat, e));
-    if (g->l->n_words != 3) return wrong(g, e, "%s NAME LIST", g->l->word[0]);
-    if (!h->started) return wrong(g, e, "%s has not been started", h->name);
+    if (g->l->n_words != 3) return stage_error(g, e, "%s NAME LIST", g->l->word[0]);
+    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
     TRY(n = read_list(g, g->l->word[2], list, e));
     for (int i = 0; i < n; i++) {
-        if (h->n == TOKENS) return wrong(g, e, "more than %d tokens", TOKENS);
+        if (h->n == TOKENS) return stage_error(g, e, "more than %d tokens", TOKENS);
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (!cache) continue;
@@ -332,7 +333,7 @@ grow(struct stage *g, bool cache, struct err *e)
             kv_trim(g->w.kv, seat, h->cached, &out);
         }
         if (!kv_room(g->w.kv, seat, h->cached + 1))
-            return wrong(g, e, "%s has no room for it", h->name);
+            return stage_error(g, e, "%s has no room for it", h->name);
         step_to(g, h, seat, h->cached + 1);
         list_blocks(g, seat, text, sizeof text); /* so that the new one has its number */
         text[0] = 0;
@@ -341,55 +342,56 @@ grow(struct stage *g, bool cache, struct err *e)
 }
 
 static int
-act_raise(struct stage *g, struct err *e)
+act_raise(struct scenario_state *g, struct err *e)
 {
     struct kv_need need;
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t seat;
     int64_t room;
     int r;
 
     TRY(holder_named(g, 1, &h, &seat, e));
     if (g->l->n_words != 3 || script_numbers(g->l->word[2], &room, 1) != 1 || room < 0)
-        return wrong(g, e, "raise NAME TOKENS");
+        return stage_error(g, e, "raise NAME TOKENS");
     need = kv_need(g->w.kv, h->n + (uint32_t)room, h->text.n_source, h->n);
     r = kv_raise(g->w.kv, seat, &need);
     kv_check(g->w.kv);
-    if (r < 0) say(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
     return 0;
 }
 
 static int
-act_gen(struct stage *g, struct err *e)
+act_gen(struct scenario_state *g, struct err *e)
 {
-    return grow(g, false, e);
+    return grow_holder(g, false, e);
 }
 
 static int
-act_grow(struct stage *g, struct err *e)
+act_grow(struct scenario_state *g, struct err *e)
 {
-    return grow(g, true, e);
+    return grow_holder(g, true, e);
 }
 
 /* Others go on from what a holder has: beams. */
 static int
-act_fork(struct stage *g, struct err *e)
+act_fork(struct scenario_state *g, struct err *e)
 {
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t from;
 
     TRY(holder_named(g, 1, &h, &from, e));
-    if (!h->started) return wrong(g, e, "%s has not been started", h->name);
+    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
     for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
         struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
-        struct holder *to;
+        struct scenario_seq *to;
         struct kv_out out;
         uint32_t seat;
 
-        if (i >= g->l->n_words) return wrong(g, e, "fork NAME INTO...");
-        if (find_holder(g, g->l->word[i], &seat)) return wrong(g, e, "%s is there", g->l->word[i]);
+        if (i >= g->l->n_words) return stage_error(g, e, "fork NAME INTO...");
+        if (find_holder(g, g->l->word[i], &seat))
+            return stage_error(g, e, "%s is there", g->l->word[i]);
         if (g->n_holders == MIN(g->st.kv.n_seats, (uint32_t)STAGE_HOLDERS))
-            return wrong(g, e, "no seat is left");
+            return stage_error(g, e, "no seat is left");
         check((to = g->holder[g->n_holders++] = calloc(1, sizeof *to)));
         *to = *h;
         snprintf(to->name, sizeof to->name, "%s", g->l->word[i]);
@@ -397,7 +399,8 @@ act_fork(struct stage *g, struct err *e)
         to->text.extra = to->extra;
         to->text.source = to->text.source ? to->source : NULL;
         to->text.space = &to->space;
-        if (kv_reserve(g->w.kv, seat, &need) < 0) return wrong(g, e, "no room for %s", to->name);
+        if (kv_reserve(g->w.kv, seat, &need) < 0)
+            return stage_error(g, e, "no room for %s", to->name);
         out = begin_step(g);
         kv_fork(g->w.kv, 0, g->step, from, seat, h->cached, h->cached, &out);
         end_step(g, seat);
@@ -416,19 +419,20 @@ static const struct opt at_opts[] = {
 
 /* Names, then perhaps "at N". Calls f for each. */
 static int
-each_at(struct stage *g, void (*f)(struct stage *g, struct holder *h, uint32_t seat, uint32_t n),
+each_at(struct scenario_state *g,
+        void (*f)(struct scenario_state *g, struct scenario_seq *h, uint32_t seat, uint32_t n),
         struct err *e)
 {
     struct at_args a = { UINT32_MAX };
     uint32_t n = 1, seat;
-    struct holder *h;
+    struct scenario_seq *h;
 
     while (n < g->l->n_words && strcmp(g->l->word[n], "at") != 0) n++;
     TRY(script_pairs(g->s, g->l, n, at_opts, &a, e));
     for (uint32_t i = 1; i < MAX(n, 2u); i++) {
         TRY(holder_named(g, i, &h, &seat, e));
         if (a.at != UINT32_MAX && a.at > h->n)
-            return wrong(g, e, "%s has %u tokens", h->name, h->n);
+            return stage_error(g, e, "%s has %u tokens", h->name, h->n);
         f(g, h, seat, a.at == UINT32_MAX ? h->n - 1 : a.at);
         kv_check(g->w.kv);
     }
@@ -436,20 +440,20 @@ each_at(struct stage *g, void (*f)(struct stage *g, struct holder *h, uint32_t s
 }
 
 static void
-store_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+store_one(struct scenario_state *g, struct scenario_seq *h, uint32_t seat, uint32_t n)
 {
     kv_store(g->w.kv, seat, &h->text, n);
 }
 
 static void
-release_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+release_one(struct scenario_state *g, struct scenario_seq *h, uint32_t seat, uint32_t n)
 {
     kv_release(g->w.kv, seat, &h->text, n);
     h->admitted = h->started = false;
 }
 
 static void
-drop_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
+drop_one(struct scenario_state *g, struct scenario_seq *h, uint32_t seat, uint32_t n)
 {
     (void)n;
     kv_drop(g->w.kv, seat);
@@ -457,42 +461,42 @@ drop_one(struct stage *g, struct holder *h, uint32_t seat, uint32_t n)
 }
 
 static int
-act_store(struct stage *g, struct err *e)
+act_store(struct scenario_state *g, struct err *e)
 {
     return each_at(g, store_one, e);
 }
 
 static int
-act_release(struct stage *g, struct err *e)
+act_release(struct scenario_state *g, struct err *e)
 {
     return each_at(g, release_one, e);
 }
 
 static int
-act_drop(struct stage *g, struct err *e)
+act_drop(struct scenario_state *g, struct err *e)
 {
     return each_at(g, drop_one, e);
 }
 
 static int
-act_flush(struct stage *g, struct err *e)
+act_flush(struct scenario_state *g, struct err *e)
 {
     struct kv_flushed went = { 0 };
 
-    if (g->l->n_words > 1) return wrong(g, e, "flush has no operands");
+    if (g->l->n_words > 1) return stage_error(g, e, "flush has no operands");
     kv_flush(g->w.kv, UINT32_MAX, &went);
     kv_check(g->w.kv);
-    say(g, "%llu blocks, %llu on the host", (unsigned long long)went.blocks,
-        (unsigned long long)went.host_blocks);
+    stage_print(g, "%llu blocks, %llu on the host", (unsigned long long)went.blocks,
+                (unsigned long long)went.host_blocks);
     return 0;
 }
 
 /* ---- looking */
 
 static int
-act_held(struct stage *g, struct err *e)
+act_held(struct scenario_state *g, struct err *e)
 {
-    struct holder *h;
+    struct scenario_seq *h;
     uint32_t seat;
 
     for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
@@ -500,19 +504,19 @@ act_held(struct stage *g, struct err *e)
 
         TRY(holder_named(g, i, &h, &seat, e));
         list_blocks(g, seat, text, sizeof text);
-        say(g, "%s%s", h->name, text);
+        stage_print(g, "%s%s", h->name, text);
     }
     return 0;
 }
 
 static int
-act_free(struct stage *g, struct err *e)
+act_free(struct scenario_state *g, struct err *e)
 {
     char text[200] = "";
 
     struct kv_count host;
 
-    if (g->l->n_words > 1) return wrong(g, e, "free has no operands");
+    if (g->l->n_words > 1) return stage_error(g, e, "free has no operands");
     for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
         struct kv_count n;
 
@@ -525,22 +529,24 @@ act_free(struct stage *g, struct err *e)
         snprintf(text + strlen(text), sizeof text - strlen(text), " host %u with %u cached",
                  host.free + host.cached, host.cached);
     }
-    say(g, "%s", text);
+    stage_print(g, "%s", text);
     return 0;
 }
 
 static int
-act_stats(struct stage *g, struct err *e)
+act_stats(struct scenario_state *g, struct err *e)
 {
-    if (g->l->n_words > 1) return wrong(g, e, "stats has no operands");
+    if (g->l->n_words > 1) return stage_error(g, e, "stats has no operands");
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
         struct kv_stats s;
 
         kv_stats(g->w.kv, k, &s);
         if (g->st.kv.host_bytes)
-            say(g, "offloaded %llu fetched %llu host_dropped %llu", (unsigned long long)s.offloaded,
-                (unsigned long long)s.fetched, (unsigned long long)s.host_dropped);
-        say(g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
+            stage_print(g, "offloaded %llu fetched %llu host_dropped %llu",
+                        (unsigned long long)s.offloaded, (unsigned long long)s.fetched,
+                        (unsigned long long)s.host_dropped);
+        stage_print(
+            g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
             (unsigned long long)s.taken, (unsigned long long)s.fresh, (unsigned long long)s.shared,
             (unsigned long long)s.copied, (unsigned long long)s.moved, (unsigned long long)s.missed,
             (unsigned long long)s.evicted);
@@ -550,7 +556,7 @@ act_stats(struct stage *g, struct err *e)
 
 /* What the name is called here: by the order in which names were first told. */
 static void
-name_text(struct stage *g, const uint64_t name[2], bool space, char text[16])
+name_text(struct scenario_state *g, const uint64_t name[2], bool space, char text[16])
 {
     uint32_t i = 0;
 
@@ -567,15 +573,15 @@ name_text(struct stage *g, const uint64_t name[2], bool space, char text[16])
 }
 
 static int
-act_events(struct stage *g, struct err *e)
+act_events(struct scenario_state *g, struct err *e)
 {
     struct kv_event all[64];
     uint64_t missed = 0;
     uint32_t n;
 
-    if (g->l->n_words > 1) return wrong(g, e, "events has no operands");
+    if (g->l->n_words > 1) return stage_error(g, e, "events has no operands");
     while ((n = kv_events(g->w.kv, &g->next_event, all, ARRAY_LEN(all), &missed))) {
-        if (missed) say(g, "%llu missed", (unsigned long long)missed);
+        if (missed) stage_print(g, "%llu missed", (unsigned long long)missed);
         for (uint32_t i = 0; i < n; i++) {
             char name[16], parent[16], in[24] = "";
 
@@ -584,15 +590,15 @@ act_events(struct stage *g, struct err *e)
             if (g->st.kv.n_groups > 1) snprintf(in, sizeof in, " in group %u", all[i].group);
             switch ((enum kv_event_op)all[i].op) {
             case KV_STORED:
-                say(g, "stored %s behind %s, %u tokens, priority %u%s", name, parent,
-                    all[i].n_tokens, all[i].priority, in);
+                stage_print(g, "stored %s behind %s, %u tokens, priority %u%s", name, parent,
+                            all[i].n_tokens, all[i].priority, in);
                 break;
             case KV_REMOVED:
-                say(g, "removed %s%s: %s", name, in, kv_why_name((enum kv_why)all[i].why));
+                stage_print(g, "removed %s%s: %s", name, in, kv_why_name((enum kv_why)all[i].why));
                 break;
             case KV_UPDATED:
-                say(g, "updated %s, priority %u to %u%s: %s", name, all[i].was, all[i].priority, in,
-                    kv_why_name((enum kv_why)all[i].why));
+                stage_print(g, "updated %s, priority %u to %u%s: %s", name, all[i].was,
+                            all[i].priority, in, kv_why_name((enum kv_why)all[i].why));
             }
         }
     }
@@ -613,7 +619,7 @@ static const struct opt need_opts[] = {
 };
 
 static int
-act_need(struct stage *g, struct err *e)
+act_need(struct scenario_state *g, struct err *e)
 {
     struct need_args a;
     struct kv_need n;
@@ -625,11 +631,11 @@ act_need(struct stage *g, struct err *e)
     for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", k ? " " : "",
                  n.n_blocks[k]);
-    say(g, "%s", text);
+    stage_print(g, "%s", text);
     return 0;
 }
 
-const struct command kv_commands[] = {
+const struct scenario_command kv_commands[] = {
     { "admit", "NAME", admit_opts, "what it finds and needs is held from now on", act_admit },
     { "lookup", "", admit_opts,
       "what such a prompt would find; full blocks, held by others or by nobody", act_lookup },

@@ -16,41 +16,43 @@ enum { MAX_ITERATIONS = 100000 };
 
 /* ---- request */
 
-struct request_args {
+struct scenario_request_args {
     uint32_t prompt, max_new, source, client, pages;
     uint64_t lora, salt;
     double priority;
     char tokens[SCRIPT_MAX_WORD + 1];
 };
 static const struct opt request_opts[] = {
-    { "prompt", OPT_U32, OPT_AT(request_args, prompt), .min = 0, .max = 1 << 20, .arg = "N",
-      .sentence = "tokens, unlike those of any other request" },
-    { "tokens", OPT_STR, OPT_AT(request_args, tokens), .arg = "LIST",
+    { "prompt", OPT_U32, OPT_AT(scenario_request_args, prompt), .min = 0, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens, unlike those of any other request" },
+    { "tokens", OPT_STR, OPT_AT(scenario_request_args, tokens), .arg = "LIST",
       .sentence = "the prompt, token by token: 0..8,9,5*3" },
-    { "new", OPT_U32, OPT_AT(request_args, max_new), "1", .min = 1, .max = 1 << 20, .arg = "N",
-      .sentence = "tokens to generate" },
-    { "source", OPT_U32, OPT_AT(request_args, source), .min = 0, .max = 1 << 20, .arg = "N",
-      .sentence = "tokens of the encoder's input" },
-    { "priority", OPT_F64, OPT_AT(request_args, priority), "0.5", .min = 0, .max = 1, .arg = "P",
-      .sentence = "1 before 0" },
-    { "client", OPT_U32, OPT_AT(request_args, client), .arg = "N",
+    { "new", OPT_U32, OPT_AT(scenario_request_args, max_new), "1", .min = 1, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens to generate" },
+    { "source", OPT_U32, OPT_AT(scenario_request_args, source), .min = 0, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens of the encoder's input" },
+    { "priority", OPT_F64, OPT_AT(scenario_request_args, priority), "0.5", .min = 0, .max = 1,
+      .arg = "P", .sentence = "1 before 0" },
+    { "client", OPT_U32, OPT_AT(scenario_request_args, client), .arg = "N",
       .sentence = "whose turn it takes" },
-    { "lora", OPT_U64, OPT_AT(request_args, lora), .arg = "N", .sentence = "its adapter" },
-    { "pages", OPT_U32, OPT_AT(request_args, pages), .arg = "N",
+    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N", .sentence = "its adapter" },
+    { "pages", OPT_U32, OPT_AT(scenario_request_args, pages), .arg = "N",
       .sentence = "that its adapter takes, once for all who use it" },
-    { "salt", OPT_U64, OPT_AT(request_args, salt), .arg = "N", .sentence = "of its tenant" },
+    { "salt", OPT_U64, OPT_AT(scenario_request_args, salt), .arg = "N",
+      .sentence = "of its tenant" },
     { 0 }
 };
 
 static int
-fill_prompt(struct stage *g, struct request *r, struct request_args *a, struct err *e)
+fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_request_args *a,
+            struct err *e)
 {
     static int64_t given[1 << 12];
     int n = 0;
 
     if (a->tokens[0]) {
         n = script_numbers(a->tokens, given, ARRAY_LEN(given));
-        if (n < 0) return wrong(g, e, "%s are no tokens: 0..8,9,5*3", a->tokens);
+        if (n < 0) return stage_error(g, e, "%s are no tokens: 0..8,9,5*3", a->tokens);
         a->prompt = (uint32_t)n;
     }
     r->seq.token = calloc((size_t)a->prompt + a->max_new, sizeof r->seq.token[0]);
@@ -62,7 +64,7 @@ fill_prompt(struct stage *g, struct request *r, struct request_args *a, struct e
 
 /* Its letters are those of the one before it, and its number is the next. */
 static bool
-follows(const struct actor *a, const char *name)
+follows_by_name(const struct actor *a, const char *name)
 {
     char before[16], letters[16];
     uint32_t n, k, last;
@@ -72,7 +74,8 @@ follows(const struct actor *a, const char *name)
 }
 
 static int
-add_actor(struct stage *g, const char *name, struct request_args *a, struct err *e)
+add_actor(struct scenario_state *g, const char *name, struct scenario_request_args *a,
+          struct err *e)
 {
     struct actor *to = &g->actor[g->n_actors];
     token_id *source = NULL;
@@ -80,11 +83,12 @@ add_actor(struct stage *g, const char *name, struct request_args *a, struct err 
     struct err why;
     int r;
 
-    if (g->n_actors == STAGE_ACTORS) return wrong(g, e, "more than %d requests", STAGE_ACTORS);
-    if (actor_find(g, name)) return wrong(g, e, "there is a %s already", name);
+    if (g->n_actors == STAGE_ACTORS)
+        return stage_error(g, e, "more than %d requests", STAGE_ACTORS);
+    if (actor_find(g, name)) return stage_error(g, e, "there is a %s already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);
-    to->follows = g->n_actors > 0 && follows(to - 1, name);
+    to->follows = g->n_actors > 0 && follows_by_name(to - 1, name);
     q = &to->r->seq;
     to->r->stream = g->n_actors++;
     TRY(fill_prompt(g, to->r, a, e));
@@ -105,19 +109,19 @@ add_actor(struct stage *g, const char *name, struct request_args *a, struct err 
     q->deadline = NSEC_NEVER;
     r = scheduler_add(g->w.s, q, g->it, &why);
     to->ended = r < 0;
-    if (r < 0) say(g, "%s refused: %s", name, strerrorname_np(-r));
+    if (r < 0) stage_print(g, "%s refused: %s", name, strerrorname_np(-r));
     return 0;
 }
 
 static int
-act_request(struct stage *g, struct err *e)
+act_request(struct scenario_state *g, struct err *e)
 {
-    struct request_args a;
+    struct scenario_request_args a;
     uint32_t first, last, i;
     char letters[16], name[28];
 
     for (i = 1; i < g->l->n_words && script_names(g->l->word[i], letters, &first, &last);) i++;
-    if (i == 1) return wrong(g, e, "request whom? r0, or r0..r3");
+    if (i == 1) return stage_error(g, e, "request whom? r0, or r0..r3");
     opt_defaults(request_opts, &a);
     TRY(script_pairs(g->s, g->l, i, request_opts, &a, e));
     for (uint32_t k = 1; k < i; k++) {
@@ -155,7 +159,8 @@ takes_part(const struct actor *a)
 
 /* " r0" and what it does there, as a suffix; "": it is not in the step. */
 static void
-part_of_actor(const struct stage *g, uint32_t i, const struct batch *b, bool ends, char part[24])
+part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b, bool ends,
+              char part[24])
 {
     const struct actor *a = &g->actor[i];
     uint32_t end;
@@ -174,7 +179,7 @@ part_of_actor(const struct stage *g, uint32_t i, const struct batch *b, bool end
 /* The step's actors, as names, with how far they got or without: three and more that follow one another and do
  * the same as r0..r2. Appends to text. */
 static void
-list_actors(const struct stage *g, const struct batch *b, bool ends, char *text, size_t n)
+list_actors(const struct scenario_state *g, const struct batch *b, bool ends, char *text, size_t n)
 {
     char part[24], next[24];
 
@@ -197,7 +202,7 @@ list_actors(const struct stage *g, const struct batch *b, bool ends, char *text,
 
 /* One iteration: false when nothing could be planned. */
 static bool
-iterate(struct stage *g, bool ends, char *text, size_t n)
+run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
 {
     bool planned[MAX_LANES] = { false }, any = false;
 
@@ -219,47 +224,47 @@ iterate(struct stage *g, bool ends, char *text, size_t n)
 
 /* Whose end is not that of a request that ran to its length is told. */
 static void
-reap(struct stage *g)
+print_ended(struct scenario_state *g)
 {
     for (struct seq *q; (q = scheduler_reap(g->w.s));) {
         struct actor *a = &g->actor[q->id];
 
         a->ended = true;
         if (q->reason != LAGAN_FINISH_LENGTH)
-            say(g, "%u %s ended: %s", g->it, a->name, msg_reason(q->reason, NULL));
+            stage_print(g, "%u %s ended: %s", g->it, a->name, msg_reason(q->reason, NULL));
     }
 }
 
 static void
-say_range(struct stage *g, uint32_t first, const char *text)
+say_range(struct scenario_state *g, uint32_t first, const char *text)
 {
     if (g->it == first) return;
     if (g->it == first + 1) {
-        say(g, "%u%s", first, text);
+        stage_print(g, "%u%s", first, text);
     } else {
-        say(g, "%u..%u%s", first, g->it - 1, text);
+        stage_print(g, "%u..%u%s", first, g->it - 1, text);
     }
 }
 
-struct run_args {
+struct scenario_run_args {
     uint32_t to;
 };
-static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(run_args, to), .min = 0,
+static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(scenario_run_args, to), .min = 0,
                                          .max = MAX_ITERATIONS, .arg = "N",
                                          .sentence = "up to that iteration, which is not run" },
                                        { 0 } };
 
 static int
-act_run(struct stage *g, struct err *e)
+act_run(struct scenario_state *g, struct err *e)
 {
     static char last[4096], text[4096];
-    struct run_args a = { MAX_ITERATIONS };
+    struct scenario_run_args a = { MAX_ITERATIONS };
     uint32_t first = g->it;
     bool any = true;
 
     TRY(script_pairs(g->s, g->l, 1, run_opts, &a, e));
     last[0] = 0;
-    while (g->it < a.to && (any = iterate(g, false, text, sizeof text))) {
+    while (g->it < a.to && (any = run_iteration(g, false, text, sizeof text))) {
         if (g->it - 1 > first && strcmp(text, last) != 0) {
             g->it--;
             say_range(g, first, last);
@@ -267,40 +272,40 @@ act_run(struct stage *g, struct err *e)
         }
         strcpy(last, text);
         if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) break;
-        reap(g);
+        print_ended(g);
     }
     say_range(g, first, last);
-    reap(g);
+    print_ended(g);
     if (g->it == MAX_ITERATIONS)
-        return wrong(g, e, "it does not end in %d iterations", MAX_ITERATIONS);
+        return stage_error(g, e, "it does not end in %d iterations", MAX_ITERATIONS);
     if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
-        say(g, "%u idle", g->it);
+        stage_print(g, "%u idle", g->it);
     } else if (!any) {
-        say(g, "%u stuck", g->it);
+        stage_print(g, "%u stuck", g->it);
     }
     return 0;
 }
 
 static int
-act_step(struct stage *g, struct err *e)
+act_step(struct scenario_state *g, struct err *e)
 {
     static char text[4096];
     int64_t n = 1;
 
     if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->word[1], &n, 1) != 1))
-        return wrong(g, e, "step, or step N");
-    for (; n > 0 && iterate(g, true, text, sizeof text); n--) {
-        say(g, "%u%s", g->it - 1, text);
-        reap(g);
+        return stage_error(g, e, "step, or step N");
+    for (; n > 0 && run_iteration(g, true, text, sizeof text); n--) {
+        stage_print(g, "%u%s", g->it - 1, text);
+        print_ended(g);
     }
-    if (n > 0) say(g, "%u idle", g->it);
+    if (n > 0) stage_print(g, "%u idle", g->it);
     return 0;
 }
 
 /* ---- looking and meddling */
 
 static int
-act_show(struct stage *g, struct err *e)
+act_show(struct scenario_state *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
@@ -309,32 +314,33 @@ act_show(struct stage *g, struct err *e)
         const struct seq *q = &a[i]->r->seq;
 
         if (a[i]->ended) {
-            say(g, "%s %s, %u cached", a[i]->name, msg_reason(q->reason, NULL), q->n_cached);
+            stage_print(g, "%s %s, %u cached", a[i]->name, msg_reason(q->reason, NULL),
+                        q->n_cached);
         } else {
-            say(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
-                q->n_tokens - q->n_prompt, q->n_done);
+            stage_print(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
+                        q->n_tokens - q->n_prompt, q->n_done);
         }
     }
     return MIN(n, 0);
 }
 
 static int
-act_cancel(struct stage *g, struct err *e)
+act_cancel(struct scenario_state *g, struct err *e)
 {
     struct actor *a[STAGE_ACTORS];
     int n = actors_named(g, 1, a, e);
 
     for (int i = 0; i < n; i++) scheduler_cancel(g->w.s, a[i]->r->seq.id, LAGAN_FINISH_CANCELLED);
-    reap(g);
+    print_ended(g);
     return MIN(n, 0);
 }
 
 static int
-act_used(struct stage *g, struct err *e)
+act_used(struct scenario_state *g, struct err *e)
 {
     char text[200] = "";
 
-    if (g->l->n_words > 1) return wrong(g, e, "used has no operands");
+    if (g->l->n_words > 1) return stage_error(g, e, "used has no operands");
     for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
         struct kv_count n;
         size_t at = strlen(text);
@@ -342,11 +348,11 @@ act_used(struct stage *g, struct err *e)
         kv_count(g->w.kv, p, &n);
         snprintf(text + at, sizeof text - at, "%s%u", p ? " " : "", n.used);
     }
-    say(g, "%s", text);
+    stage_print(g, "%s", text);
     return 0;
 }
 
-const struct command sched_commands[] = {
+const struct scenario_command sched_commands[] = {
     { "request", "NAME...", request_opts, "requests arrive, in that order: r0, or r0..r3",
       act_request },
     { "run", "", run_opts,

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct run_args {
+struct trace_run_args {
     char model[400], trace[400], split[16];
     uint32_t workers, ahead, rows;
     uint64_t seed, requests;
@@ -18,38 +18,38 @@ struct run_args {
 };
 /* clang-format off */
 static const struct opt opts[] = {
-    { "model", OPT_STR, OPT_AT(run_args, model), .arg = "FILE", .sentence = "what each worker is: settings, as in sim/models/" },
-    { "trace", OPT_STR, OPT_AT(run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
-    { "workers", OPT_U32, OPT_AT(run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "pretended workers behind route/" },
-    { "ahead", OPT_U32, OPT_AT(run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests a worker may have beside those with a seat" },
-    { "rate", OPT_F64, OPT_AT(run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
-    { "requests", OPT_U64, OPT_AT(run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
-    { "every", OPT_NSEC, OPT_AT(run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
-    { "split", OPT_STR, OPT_AT(run_args, split), "", .arg = "WAY", .sentence = "off, auto, or units for prompts (64, or a share: 0.5), in place of the model's" },
-    { "target", OPT_NSEC, OPT_AT(run_args, target), "0", .arg = "TIME", .sentence = "with auto: from one token to the next; 0: the model's" },
-    { "rows", OPT_U32, OPT_AT(run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step, in place of the model's" },
-    { "cancelled", OPT_F64, OPT_AT(run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
-    { "halted", OPT_F64, OPT_AT(run_args, halted), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
-    { "stopped", OPT_F64, OPT_AT(run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
-    { "deaths", OPT_F64, OPT_AT(run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
-    { "restart", OPT_NSEC, OPT_AT(run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
-    { "seed", OPT_U64, OPT_AT(run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
-    { "affinity", OPT_BOOL, OPT_AT(run_args, affinity), .sentence = "route/ counts what a worker would find of a prompt, from KV events" },
-    { "json", OPT_BOOL, OPT_AT(run_args, json), .sentence = "JSON lines, the result last" },
-    { "digest", OPT_BOOL, OPT_AT(run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
-    { "check", OPT_BOOL, OPT_AT(run_args, check), .sentence = "every invariant now and then, and at the end" },
-    { "help", OPT_BOOL, OPT_AT(run_args, help), .sentence = "this text" },
+    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "what each worker is: settings, as in sim/models/" },
+    { "trace", OPT_STR, OPT_AT(trace_run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
+    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "pretended workers behind route/" },
+    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests a worker may have beside those with a seat" },
+    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
+    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
+    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
+    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "WAY", .sentence = "off, auto, or units for prompts (64, or a share: 0.5), in place of the model's" },
+    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "with auto: from one token to the next; 0: the model's" },
+    { "rows", OPT_U32, OPT_AT(trace_run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step, in place of the model's" },
+    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
+    { "halted", OPT_F64, OPT_AT(trace_run_args, halted), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
+    { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
+    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
+    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
+    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
+    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "route/ counts what a worker would find of a prompt, from KV events" },
+    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "JSON lines, the result last" },
+    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
+    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "every invariant now and then, and at the end" },
+    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "this text" },
     { 0 }
 };
 /* clang-format on */
 
-struct user { /* of a fleet, who prints its use */
+struct use_printer { /* of a fleet, who prints its use */
     struct fleet *f;
     bool json;
 };
 
 static void
-help(void)
+print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
          "A trace over a fleet of pretended workers, in virtual time: the scheduler, the KV "
@@ -75,16 +75,16 @@ help(void)
 }
 
 static void
-use(void *to, const struct fleet_use *u)
+print_use(void *to, const struct fleet_use *u)
 {
-    const struct user *x = to;
+    const struct use_printer *x = to;
 
     report_use(stdout, x->json, fleet_n_pools(x->f), u);
 }
 
 /* The trace, as often as requests are asked for. */
 static int
-feed(struct fleet *f, const struct run_args *a, struct err *e)
+feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
 {
     uint64_t n = 0;
     nsec again = 0, last = 0;
@@ -114,9 +114,9 @@ feed(struct fleet *f, const struct run_args *a, struct err *e)
 
 /* What the command line says in place of the model file. */
 static void
-change(struct setting *st, const struct run_args *a)
+change_setting(struct sim_config *st, const struct trace_run_args *a)
 {
-    struct divide *d = &st->divide;
+    struct sim_division *d = &st->divide;
 
     if (a->rows) st->sched.max_rows = a->rows;
     if (a->target) d->target = a->target;
@@ -129,17 +129,17 @@ change(struct setting *st, const struct run_args *a)
 }
 
 static int
-run(const struct run_args *a, struct err *e)
+run_fleet(const struct trace_run_args *a, struct err *e)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
-    struct user x = { NULL, a->json };
+    struct use_printer x = { NULL, a->json };
     struct fleet_setting s = {
         .n_workers = a->workers,
         .ahead = a->ahead,
         .affinity = a->affinity,
         .mischief = { a->seed, a->cancelled, a->halted, a->stopped, a->deaths, a->restart },
         .every = a->every,
-        .use = use,
+        .use = print_use,
         .to = &x,
         .digest = a->digest,
         .check = a->check,
@@ -147,10 +147,10 @@ run(const struct run_args *a, struct err *e)
     nsec start = clock_now();
 
     TRY(setting_read(&s.worker, a->model, e));
-    change(&s.worker, a);
+    change_setting(&s.worker, a);
     TRY(fleet_new(&f, &s, e));
     x.f = f;
-    TRY(feed(f, a, e));
+    TRY(feed_trace(f, a, e));
     report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
     return 0;
 }
@@ -158,7 +158,7 @@ run(const struct run_args *a, struct err *e)
 int
 run_main(int argc, char **argv)
 {
-    struct run_args a;
+    struct trace_run_args a;
     struct err e;
     uint64_t given = 0;
     int at = 0;
@@ -169,7 +169,7 @@ run_main(int argc, char **argv)
         return 2;
     }
     if (a.help) {
-        help();
+        print_help();
         return 0;
     }
     if (at < argc || !a.model[0] || !a.trace[0]) {
@@ -177,7 +177,7 @@ run_main(int argc, char **argv)
               stderr);
         return 2;
     }
-    if (run(&a, &e) == 0) return 0;
+    if (run_fleet(&a, &e) == 0) return 0;
     fprintf(stderr, "lagan-sim run: %s\n", e.text);
     return 1;
 }

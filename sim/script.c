@@ -36,7 +36,7 @@ script_free(struct script *s)
 }
 
 static char *
-trimmed(char *line)
+trim_line(char *line)
 {
     size_t n;
 
@@ -71,11 +71,11 @@ add_line(struct script *s, char *line, uint32_t number, struct err *e)
         if (iscntrl((unsigned char)*c) && *c != '\t')
             return script_err(s, l, e, -EINVAL, "a byte 0x%02x, which is no text",
                               (unsigned char)*c);
-    line = trimmed(line);
+    line = trim_line(line);
     if (*line == '|') {
         if (s->n_lines == 0)
             return script_err(s, l, e, -EINVAL, "what a command must print stands under it");
-        s->want[s->n_wants++] = trimmed(line + 1);
+        s->want[s->n_wants++] = trim_line(line + 1);
         s->line[s->n_lines - 1].n_want++;
         return 0;
     }
@@ -131,7 +131,7 @@ script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
 
 /* Digits at *at, at most nine of them. */
 static bool
-number(const char **at, uint32_t *ret)
+parse_number(const char **at, uint32_t *ret)
 {
     size_t n = strspn(*at, "0123456789");
 
@@ -147,14 +147,14 @@ script_names(const char *word, char name[16], uint32_t *first, uint32_t *last)
     size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyz");
     const char *at = word + n;
 
-    if (n == 0 || n >= 16 || !number(&at, first)) return false;
+    if (n == 0 || n >= 16 || !parse_number(&at, first)) return false;
     memcpy(name, word, n);
     name[n] = 0;
     *last = *first;
     if (!*at) return true;
     if (strncmp(at, "..", 2) != 0 || strncmp(at + 2, name, n) != 0) return false;
     at += 2 + n;
-    return number(&at, last) && !*at && *last >= *first;
+    return parse_number(&at, last) && !*at && *last >= *first;
 }
 
 int
@@ -167,14 +167,14 @@ script_numbers(const char *word, int64_t *to, uint32_t max)
         int64_t sign = 1;
 
         if (*at == '-') sign = -1, at++;
-        if (!number(&at, &a)) return -EINVAL;
+        if (!parse_number(&at, &a)) return -EINVAL;
         b = a;
         if (strncmp(at, "..", 2) == 0) {
             at += 2;
-            if (sign < 0 || !number(&at, &b) || b < a) return -EINVAL;
+            if (sign < 0 || !parse_number(&at, &b) || b < a) return -EINVAL;
         } else if (*at == '*') {
             at++;
-            if (!number(&at, &times)) return -EINVAL;
+            if (!parse_number(&at, &times)) return -EINVAL;
         }
         if ((uint64_t)(b - a + 1) * times > max - n) return -EMSGSIZE;
         for (; times > 0; times--)

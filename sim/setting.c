@@ -70,27 +70,27 @@ static const struct opt limit_opts[] = {
     { 0 }
 };
 static const struct opt cost_opts[] = {
-    { "weights", OPT_BYTES, OPT_AT(cost, work.weights), .arg = "BYTES", .sentence = "that a step with decoder rows reads" },
-    { "encoder_weights", OPT_BYTES, OPT_AT(cost, work.encoder_weights), .arg = "BYTES", .sentence = "that a step with source rows reads" },
-    { "row_flops", OPT_F64, OPT_AT(cost, work.row_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a decoder row, attention aside" },
-    { "encoder_flops", OPT_F64, OPT_AT(cost, work.encoder_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a source row" },
-    { "bandwidth", OPT_F64, OPT_AT(cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
-    { "peak", OPT_F64, OPT_AT(cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
-    { "launch", OPT_NSEC, OPT_AT(cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
-    { "ends", OPT_NSEC, OPT_AT(cost, ends), .arg = "TIME", .sentence = "of a step of prompts on a part: so much longer than its rows it takes, if it is long" },
-    { "tile", OPT_U32, OPT_AT(cost, tile), .max = 1 << 16, .arg = "ROWS", .sentence = "products of more rows take as long as of its next multiple; 0: of any as they are" },
-    { "burst", OPT_F64, OPT_AT(cost, burst), .min = 0, .max = 1e20, .arg = "FLOP", .sentence = "a second, of products if the peak were no limit; 0: they always have the peak" },
-    { "few", OPT_F64, OPT_AT(cost, few), .min = 0, .max = 1e6, .arg = "ROWS", .sentence = "whose products have half of the burst" },
-    { "guess", OPT_F64, OPT_AT(cost, guess), .min = 0.1, .max = 10, .arg = "X", .sentence = "what auto thinks at first of a part's bandwidth, of what co_run says" },
+    { "weights", OPT_BYTES, OPT_AT(sim_cost, work.weights), .arg = "BYTES", .sentence = "that a step with decoder rows reads" },
+    { "encoder_weights", OPT_BYTES, OPT_AT(sim_cost, work.encoder_weights), .arg = "BYTES", .sentence = "that a step with source rows reads" },
+    { "row_flops", OPT_F64, OPT_AT(sim_cost, work.row_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a decoder row, attention aside" },
+    { "encoder_flops", OPT_F64, OPT_AT(sim_cost, work.encoder_flops), .min = 0, .max = 1e18, .arg = "FLOP", .sentence = "a source row" },
+    { "bandwidth", OPT_F64, OPT_AT(sim_cost, bandwidth), .min = 1, .max = 1e18, .arg = "BYTES", .sentence = "a second, as measured" },
+    { "peak", OPT_F64, OPT_AT(sim_cost, peak), .min = 1, .max = 1e20, .arg = "FLOP", .sentence = "a second, as measured" },
+    { "launch", OPT_NSEC, OPT_AT(sim_cost, launch), .arg = "TIME", .sentence = "of every step, whatever is in it" },
+    { "ends", OPT_NSEC, OPT_AT(sim_cost, ends), .arg = "TIME", .sentence = "of a step of prompts on a part: so much longer than its rows it takes, if it is long" },
+    { "tile", OPT_U32, OPT_AT(sim_cost, tile), .max = 1 << 16, .arg = "ROWS", .sentence = "products of more rows take as long as of its next multiple; 0: of any as they are" },
+    { "burst", OPT_F64, OPT_AT(sim_cost, burst), .min = 0, .max = 1e20, .arg = "FLOP", .sentence = "a second, of products if the peak were no limit; 0: they always have the peak" },
+    { "few", OPT_F64, OPT_AT(sim_cost, few), .min = 0, .max = 1e6, .arg = "ROWS", .sentence = "whose products have half of the burst" },
+    { "guess", OPT_F64, OPT_AT(sim_cost, guess), .min = 0.1, .max = 10, .arg = "X", .sentence = "what auto thinks at first of a part's bandwidth, of what co_run says" },
     { 0 }
 };
 static const struct opt divide_opts[] = {
-    { "mode", OPT_ENUM, OPT_AT(divide, mode), .choices = "off|auto|fixed", .arg = "NAME", .sentence = "prompts and answers in one lane, as it pays, or on parts of their own" },
-    { "context_sm", OPT_STR, OPT_AT(divide, context_sm), .arg = "N", .sentence = "with fixed: units for prompts, or a share (0.5)" },
-    { "units", OPT_U32, OPT_AT(divide, units), .min = 1, .max = 4096, .arg = "N", .sentence = "of the device: SMs" },
-    { "least", OPT_U32, OPT_AT(divide, least), .min = 1, .max = 4096, .arg = "N", .sentence = "units of a part" },
-    { "grain", OPT_U32, OPT_AT(divide, grain), .min = 1, .max = 4096, .arg = "N", .sentence = "a part is a multiple of it, or the rest" },
-    { "target", OPT_NSEC, OPT_AT(divide, target), .arg = "TIME", .sentence = "with auto: from one token to the next" },
+    { "mode", OPT_ENUM, OPT_AT(sim_division, mode), .choices = "off|auto|fixed", .arg = "NAME", .sentence = "prompts and answers in one lane, as it pays, or on parts of their own" },
+    { "context_sm", OPT_STR, OPT_AT(sim_division, context_sm), .arg = "N", .sentence = "with fixed: units for prompts, or a share (0.5)" },
+    { "units", OPT_U32, OPT_AT(sim_division, units), .min = 1, .max = 4096, .arg = "N", .sentence = "of the device: SMs" },
+    { "least", OPT_U32, OPT_AT(sim_division, least), .min = 1, .max = 4096, .arg = "N", .sentence = "units of a part" },
+    { "grain", OPT_U32, OPT_AT(sim_division, grain), .min = 1, .max = 4096, .arg = "N", .sentence = "a part is a multiple of it, or the rest" },
+    { "target", OPT_NSEC, OPT_AT(sim_division, target), .arg = "TIME", .sentence = "with auto: from one token to the next" },
     { 0 }
 };
 static const struct opt co_run_opts[] = {
@@ -103,9 +103,9 @@ static const struct opt co_run_opts[] = {
 /* clang-format on */
 
 void
-setting_defaults(struct setting *st)
+setting_defaults(struct sim_config *st)
 {
-    *st = (struct setting){
+    *st = (struct sim_config){
         .kv = { .n_seats = 64, .tokens_per_block = 10, .arena_bytes = 1 << 20 },
         .sched = { .max_seqs = 64, .max_rows = 100000, .max_len = 5000, .chunk_unit = 1 },
         .cost = { .bandwidth = 1e12, .peak = 1e14, .launch = 1000, .guess = 1 },
@@ -114,7 +114,7 @@ setting_defaults(struct setting *st)
 }
 
 static int
-add_group(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+add_group(struct sim_config *st, const struct script *s, const struct script_line *l, struct err *e)
 {
     struct group_args a = { { 0 }, 0, 0, 0 };
 
@@ -139,7 +139,7 @@ add_group(struct setting *st, const struct script *s, const struct script_line *
 }
 
 static int
-add_lane(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+add_lane(struct sim_config *st, const struct script *s, const struct script_line *l, struct err *e)
 {
     static const char *const works[] = { "encoder", "context", "generation" };
     struct scheduler_limits *to = &st->sched;
@@ -160,7 +160,8 @@ add_lane(struct setting *st, const struct script *s, const struct script_line *l
 }
 
 static int
-set_limits(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+set_limits(struct sim_config *st, const struct script *s, const struct script_line *l,
+           struct err *e)
 {
     struct sched_args a = {
         st->sched, st->sched.policy, st->sched.chunks, st->sched.enc_layers, st->sched.n_enc_layers,
@@ -190,7 +191,8 @@ set_limits(struct setting *st, const struct script *s, const struct script_line 
 }
 
 int
-setting_line(struct setting *st, const struct script *s, const struct script_line *l, struct err *e)
+setting_line(struct sim_config *st, const struct script *s, const struct script_line *l,
+             struct err *e)
 {
     const char *what = l->word[0];
 
@@ -219,7 +221,7 @@ setting_line(struct setting *st, const struct script *s, const struct script_lin
 }
 
 void
-setting_close(struct setting *st)
+setting_close(struct sim_config *st)
 {
     struct scheduler_limits *l = &st->sched;
 
@@ -241,7 +243,7 @@ setting_close(struct setting *st)
 }
 
 void
-setting_divide(struct setting *st, uint32_t mode, const char *context_sm)
+setting_divide(struct sim_config *st, uint32_t mode, const char *context_sm)
 {
     st->divide.mode = mode;
     snprintf(st->divide.context_sm, sizeof st->divide.context_sm, "%s", context_sm);
@@ -251,7 +253,7 @@ setting_divide(struct setting *st, uint32_t mode, const char *context_sm)
 }
 
 int
-setting_read(struct setting *st, const char *path, struct err *e)
+setting_read(struct sim_config *st, const char *path, struct err *e)
 {
     CLEAN(script_free_at) struct script *s = NULL;
 

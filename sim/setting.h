@@ -30,7 +30,7 @@ enum { MAX_CO_RUNS = 16 };
 
 /* A roofline: a step takes as long as its matrices' bytes or arithmetic, whichever is longer, then its attention's,
  * and its launch. */
-struct cost {
+struct sim_cost {
     struct work_costs work;
     double bandwidth, peak; /* bytes and FLOP a second */
     nsec launch;
@@ -47,30 +47,30 @@ struct cost {
 
 /* How a device is divided between prompts and answers: as the keys split.* of a worker. */
 enum { DIVIDE_OFF, DIVIDE_AUTO, DIVIDE_FIXED };
-struct divide {
+struct sim_division {
     uint32_t mode, units, least, grain;
     char context_sm[16];
     nsec target;
 };
 
-struct setting {
+struct sim_config {
     struct kv_config kv;
     struct scheduler_limits sched;
-    struct cost cost;
-    struct divide divide;
+    struct sim_cost cost;
+    struct sim_division divide;
 };
 
 /* What scripts begin with: blocks of 10, room for everything, everything on one lane. */
-void setting_defaults(struct setting *st);
+void setting_defaults(struct sim_config *st);
 /* 1: the line was a setting and is taken. 0: it is none. -EINVAL, -ENOENT with where. */
-int setting_line(struct setting *st, const struct script *s, const struct script_line *l,
+int setting_line(struct sim_config *st, const struct script *s, const struct script_line *l,
                  struct err *e) MUST_USE;
 /* Fills in what follows from the rest: lengths of tables, lanes. */
-void setting_close(struct setting *st);
-int setting_read(struct setting *st, const char *path,
+void setting_close(struct sim_config *st);
+int setting_read(struct sim_config *st, const char *path,
                  struct err *e) MUST_USE; /* all of the above */
 /* Another mode, after all lines were read; context_sm: of DIVIDE_FIXED. */
-void setting_divide(struct setting *st, uint32_t mode, const char *context_sm);
+void setting_divide(struct sim_config *st, uint32_t mode, const char *context_sm);
 void setting_help(FILE *out);
 
 #endif

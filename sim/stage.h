@@ -10,25 +10,25 @@ enum { STAGE_ACTORS = 256, STAGE_HOLDERS = 64, STAGE_LINES = 4000, STAGE_BLOCKS 
 
 struct actor { /* a request of the scenario */
     char name[28];
-    struct request *r; /* its tokens are the prompt, then what was generated */
-    bool ended;        /* and handed back */
-    bool follows;      /* the one before it, by name: r3 behind r2 */
+    struct sim_request *r; /* its tokens are the prompt, then what was generated */
+    bool ended;            /* and handed back */
+    bool follows;          /* the one before it, by name: r3 behind r2 */
 };
 
-struct holder; /* of play_kv.c */
-struct command;
+struct scenario_seq; /* of play_kv.c */
+struct scenario_command;
 
-struct stage {
+struct scenario_state {
     const struct script *s;
     const struct script_line *l; /* the command that is acted out */
-    struct setting st;
+    struct sim_config st;
     bool open; /* the worker is: settings come before */
-    struct worker w;
+    struct sim_worker w;
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;
-    const struct command *commands; /* the table they are of */
-    uint32_t it;                    /* iterations so far */
-    struct holder *holder[STAGE_HOLDERS];
+    const struct scenario_command *commands; /* the table they are of */
+    uint32_t it;                             /* iterations so far */
+    struct scenario_seq *holder[STAGE_HOLDERS];
     uint32_t n_holders;
     uint64_t step;                            /* of the commands on the KV manager alone */
     slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in the order in which they were first seen */
@@ -40,21 +40,23 @@ struct stage {
     uint32_t n_lines;
 };
 
-struct command {
+struct scenario_command {
     const char *name, *operands;
     const struct opt *opts; /* after the operands; NULL: none */
     const char *sentence;
-    int (*act)(struct stage *g, struct err *e);
+    int (*act)(struct scenario_state *g, struct err *e);
 };
-extern const struct command sched_commands[]; /* play_sched.c; name NULL ends it */
-extern const struct command kv_commands[];    /* play_kv.c */
+extern const struct scenario_command sched_commands[]; /* play_sched.c; name NULL ends it */
+extern const struct scenario_command kv_commands[];    /* play_kv.c */
 
-void say(struct stage *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void stage_print(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The scenario is wrong at the present line; returns -EINVAL. */
-int wrong(const struct stage *g, struct err *e, const char *fmt, ...) PRINTF_LIKE(3, 4);
+int stage_error(const struct scenario_state *g, struct err *e, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
 /* From the word at `from` on, to the first that is a key of the command's options, every word names actors
  * that are there: into to[], at most STAGE_ACTORS. Their number, or -EINVAL. */
-int actors_named(struct stage *g, uint32_t from, struct actor **to, struct err *e) MUST_USE;
-struct actor *actor_find(struct stage *g, const char *name);
+int actors_named(struct scenario_state *g, uint32_t from, struct actor **to,
+                 struct err *e) MUST_USE;
+struct actor *actor_find(struct scenario_state *g, const char *name);
 
 #endif

@@ -8,7 +8,7 @@
 #include <string.h>
 
 token_id
-request_token(const struct request *q, uint32_t pos)
+request_token(const struct sim_request *q, uint32_t pos)
 {
     uint64_t of = pos < q->n_shared ? q->shared : q->stream;
     uint64_t x = (of * 0x10001 + pos) * UINT64_C(0x9e3779b97f4a7c15);
@@ -18,7 +18,7 @@ request_token(const struct request *q, uint32_t pos)
 }
 
 void
-worker_close(struct worker *w)
+worker_close(struct sim_worker *w)
 {
     scheduler_free(w->s);
     for (unsigned l = 0; l < MAX_LANES; l++)
@@ -31,9 +31,9 @@ worker_close(struct worker *w)
 
 /* As worker/steer.c does it. */
 static int
-divide(struct worker *w, struct err *e)
+make_partitions(struct sim_worker *w, struct err *e)
 {
-    const struct divide *d = &w->st.divide;
+    const struct sim_division *d = &w->st.divide;
     const struct scheduler_limits *l = &w->st.sched;
     const struct split_limits limits = { MIN(w->st.kv.tokens_per_block, l->max_rows), l->max_rows,
                                          d->target, w->st.cost.tile };
@@ -55,7 +55,7 @@ divide(struct worker *w, struct err *e)
 }
 
 static void
-steer(struct worker *w)
+choose_partition(struct sim_worker *w)
 {
     struct split_way way;
 
@@ -65,7 +65,7 @@ steer(struct worker *w)
 }
 
 static int
-open_at(struct worker *w, struct err *e)
+open_at(struct sim_worker *w, struct err *e)
 {
     w->mem = calloc(1, kv_bytes(&w->st.kv));
     if (!w->mem) return err_set(e, -ENOMEM, "tables of %u seats", w->st.kv.n_seats);
@@ -78,11 +78,11 @@ open_at(struct worker *w, struct err *e)
     w->n_tokens = calloc(w->batch[0][0]->max_runs, sizeof w->n_tokens[0]);
     w->token = calloc((size_t)w->batch[0][0]->max_runs * (1 + MAX_DRAFT), sizeof w->token[0]);
     if (!w->n_tokens || !w->token) return err_set(e, -ENOMEM, "results");
-    return divide(w, e);
+    return make_partitions(w, e);
 }
 
 int
-worker_open(struct worker *w, const struct setting *st, struct err *e)
+worker_open(struct sim_worker *w, const struct sim_config *st, struct err *e)
 {
     int r;
 
@@ -94,12 +94,12 @@ worker_open(struct worker *w, const struct setting *st, struct err *e)
 }
 
 const struct batch *
-worker_plan(struct worker *w, unsigned lane, nsec now)
+worker_plan(struct sim_worker *w, unsigned lane, nsec now)
 {
     struct batch *b = w->batch[lane][(w->planned[lane] + 1) % WORKER_OUT];
 
     if (w->planned[lane] - w->done[lane] == WORKER_OUT) return NULL;
-    steer(w);
+    choose_partition(w);
     if (scheduler_plan(w->s, lane, now, b) == 0) return NULL;
     w->planned[lane] = b->step;
     if (w->st.divide.mode != DIVIDE_OFF) split_began(&w->split, b, now);
@@ -107,7 +107,7 @@ worker_plan(struct worker *w, unsigned lane, nsec now)
 }
 
 static void
-commit(struct worker *w, const struct batch *b, nsec now)
+commit_step(struct sim_worker *w, const struct batch *b, nsec now)
 {
     struct batch_result r = {
         .step = b->step, .lane = b->lane, .n_tokens = w->n_tokens, .token = w->token
@@ -132,13 +132,13 @@ commit(struct worker *w, const struct batch *b, nsec now)
 }
 
 const struct batch *
-worker_commit(struct worker *w, unsigned lane, nsec now)
+worker_commit(struct sim_worker *w, unsigned lane, nsec now)
 {
     const struct batch *b = w->batch[lane][(w->done[lane] + 1) % WORKER_OUT];
     unsigned first;
 
     if (w->planned[lane] == w->done[lane]) return NULL;
     while ((first = scheduler_turn(w->s, b)) != lane) check(worker_commit(w, first, now));
-    commit(w, b, now);
+    commit_step(w, b, now);
     return b;
 }

@@ -12,16 +12,16 @@
 enum { WORKER_OUT = 2 }; /* steps of a lane that may be out */
 
 /* seq->owner of every sequence given to a pretended worker. */
-struct request {
+struct sim_request {
     struct seq seq;
     uint64_t stream;   /* what its tokens are made from */
     uint32_t n_shared; /* its first tokens are made from `shared` instead */
     uint64_t shared;
 };
-token_id request_token(const struct request *q, uint32_t pos);
+token_id request_token(const struct sim_request *q, uint32_t pos);
 
-struct worker {
-    struct setting st; /* as kv_init() left it */
+struct sim_worker {
+    struct sim_config st; /* as kv_init() left it */
     void *mem;
     struct kv *kv;
     struct scheduler *s;
@@ -32,16 +32,16 @@ struct worker {
     uint8_t *n_tokens;  /* [max_runs] of the step that is committed */
     token_id *token;
     /* Told of every token that is somebody's, before it is committed; NULL: nobody. */
-    void (*sampled)(struct request *q, token_id token, nsec now, void *to);
+    void (*sampled)(struct sim_request *q, token_id token, nsec now, void *to);
     void *sampled_to;
 };
 
-int worker_open(struct worker *w, const struct setting *st, struct err *e) MUST_USE;
+int worker_open(struct sim_worker *w, const struct sim_config *st, struct err *e) MUST_USE;
 void worker_close(
-    struct worker *w); /* what it has is forgotten; a worker that is not open: nothing */
+    struct sim_worker *w); /* what it has is forgotten; a worker that is not open: nothing */
 /* The lane's next step, or NULL. Two that are not committed are the most. */
-const struct batch *worker_plan(struct worker *w, unsigned lane, nsec now);
+const struct batch *worker_plan(struct sim_worker *w, unsigned lane, nsec now);
 /* The lane's oldest step is over, and those it waited for; NULL: none is out. */
-const struct batch *worker_commit(struct worker *w, unsigned lane, nsec now);
+const struct batch *worker_commit(struct sim_worker *w, unsigned lane, nsec now);
 
 #endif

@@ -184,7 +184,7 @@ admit(struct worker *w, struct request *r, nsec now)
             "no_repeat_ngram and min_tokens may leave no token of %u that can come: %u of "
             "prompt and answer are too many",
             shape->vocab, s->n_prompt + s->max_new);
-    s->lockstep = exec_looks_back(&r->sampling);
+    s->plan_after_commit = exec_looks_back(&r->sampling);
     if (r->first) {
         k = outputs_add(w, r, now, &e);
     } else {

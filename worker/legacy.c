@@ -213,7 +213,7 @@ legacy_claim(struct worker *w, struct request *r)
     int seat;
 
     r->recomputed = 0;
-    s->resumed = n->found && r->n_sent;
+    s->from_previous_worker = n->found && r->n_sent;
     if (!n->found) { /* told tokens were written, all but the last */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;

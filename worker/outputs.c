@@ -207,7 +207,7 @@ outputs_add(struct worker *w, struct request *r, nsec now, struct err *e)
     for (struct request *m = r->next; m; m = m->next) make_like(w, m, r);
     for (struct request *m = r; m; m = m->next) {
         m->n_ids = n_ids;
-        m->seq.lockstep = exec_looks_back(&m->sampling) || search;
+        m->seq.plan_after_commit = exec_looks_back(&m->sampling) || search;
         if (search || m->n_sent == 0) continue;
         go_on(m, told_at(w, m), m->n_sent);
         m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],

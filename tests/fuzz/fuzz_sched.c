@@ -29,7 +29,7 @@ struct request {
     uint32_t n_seen[MAX_FAMILY]; /* tokens at the last look: they only grow */
 };
 struct world {
-    struct run r;
+    struct sched_fixture r;
     struct request request[MAX_REQUESTS];
     uint32_t n;
     uint64_t trace;    /* of every batch */
@@ -54,7 +54,7 @@ sitting(const struct seq *q)
 
 /* A step is over, this one or another that it waited for. */
 static void
-finishing(struct run *r, const struct batch *b)
+finishing(struct sched_fixture *r, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++)
         meant->wrote[b->run[i].seat] = sitting(scheduler_seat(r->s, b->run[i].seat));
@@ -64,7 +64,7 @@ finishing(struct run *r, const struct batch *b)
 static void
 begin(struct world *w, struct in *in)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t shape = byte(in), n = 1 + shape % 3;
     bool encoder = shape & 8, counted = byte(in) % 2;
 
@@ -155,7 +155,7 @@ forget(struct request *k)
 static void
 add(struct world *w, struct in *in, uint32_t n, bool beams)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t n_prompt = 1 + byte(in) % 60, max_new = 1 + byte(in) % 40, what = byte(in);
     uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0, stem = 0;
     struct request *k = &w->request[w->n];
@@ -297,7 +297,7 @@ plan(struct world *w, unsigned lane)
 
     check(n >= 0);
     for (uint32_t i = 0; b && i < b->n_runs; i++)
-        check(!scheduler_seat(w->r.s, b->run[i].seat)->halted);
+        check(!scheduler_seat(w->r.s, b->run[i].seat)->is_suspended);
     for (int i = 0; i < n; i++) w->trace = (w->trace ^ bytes[i]) * UINT64_C(0x100000001b3);
     return b;
 }
@@ -308,8 +308,8 @@ static bool
 goes_on(const struct world *w, const struct seq *q)
 {
     if (q->fork_step > w->r.done[q->fork_lane]) return false;
-    if (!q->beam) return q->forked || q->first_member == q;
-    return q->forked && !q->beam->over && q->beam->n_new > 0 && q->state == SEQ_GENERATION &&
+    if (!q->beam) return q->has_forked || q->first_member == q;
+    return q->has_forked && !q->beam->over && q->beam->n_new > 0 && q->state == SEQ_GENERATION &&
            q->n_done + 1 == q->n_tokens;
 }
 
@@ -324,7 +324,7 @@ leave(struct world *w)
         const struct seq *q = scheduler_seat(w->r.s, i);
         struct left *l = &left[n_left];
 
-        if (q && (q->first_member || q->forked) && !goes_on(w, q)) continue;
+        if (q && (q->first_member || q->has_forked) && !goes_on(w, q)) continue;
         if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
         l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
@@ -339,7 +339,7 @@ leave(struct world *w)
 }
 
 static void
-adopt(struct run *r)
+adopt(struct sched_fixture *r)
 {
     for (uint32_t i = 0; i < n_left; i++)
         if (kv_adopt(r->kv, &left[i].row) < 0) left[i].row.id = UINT64_MAX;
@@ -388,7 +388,7 @@ family_again(struct world *w, struct request *k)
                            .lora = old.lora,
                            .pages = old.pages,
                            .deadline = old.deadline,
-                           .lockstep = old.lockstep,
+                           .plan_after_commit = old.plan_after_commit,
                            .beam = old.beam,
                            .owner = old.owner,
                            .first_member = first,
@@ -463,7 +463,7 @@ die(struct world *w, struct in *in)
 static void
 call(struct world *w, struct in *in)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t what = byte(in);
 
     switch (what % 16) {
@@ -550,9 +550,9 @@ settle(struct world *w)
 static bool
 holds(const struct world *w, const struct seq *q)
 {
-    if (!q->halted || q->state == SEQ_WAITING) return false;
+    if (!q->is_suspended || q->state == SEQ_WAITING) return false;
     if (q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0) return true;
-    return q->state == SEQ_CONTEXT && !q->forked && !w->r.s->seat[q->seat].begun;
+    return q->state == SEQ_CONTEXT && !q->has_forked && !w->r.s->seat[q->seat].chunk_planned;
 }
 
 /* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
@@ -572,7 +572,7 @@ drain(struct world *w)
         struct request *k = &w->request[i];
 
         if (!k->n_open) continue;
-        for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->halted);
+        for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->is_suspended);
         scheduler_halt(w->r.s, k->id, false);
         if (w->twin) twin_halt(w->twin, k->id, false);
     }

@@ -132,7 +132,7 @@ act(const char *text, struct script **ret, char **shown)
         return r;
     }
     out = open_memstream(shown, &n);
-    r = play(*ret, out, &e);
+    r = play_script(*ret, out, &e);
     fclose(out);
     check((r < 0) == (e.text[0] != 0) && (r < 0 || (r == 1) == ((*shown)[0] != 0)));
     return r;

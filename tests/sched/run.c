@@ -109,7 +109,7 @@ run_group(enum kv_kind kind, uint32_t window, uint32_t slice_bytes, uint32_t max
 }
 
 void
-run_defaults(struct run *r)
+run_defaults(struct sched_fixture *r)
 {
     memset(r, 0, sizeof *r);
     r->c = (struct kv_config){
@@ -131,13 +131,13 @@ run_defaults(struct run *r)
 }
 
 static uint32_t
-block_units(const struct run *r, uint32_t group)
+block_units(const struct sched_fixture *r, uint32_t group)
 {
     return (uint32_t)(kv_block_bytes(&r->c.group[group]) / UNIT);
 }
 
 static struct unit *
-units_at(const struct run *r, uint32_t group, slice_id at)
+units_at(const struct sched_fixture *r, uint32_t group, slice_id at)
 {
     uint64_t first = (uint64_t)at * r->c.group[group].slice_bytes / UNIT;
 
@@ -146,7 +146,7 @@ units_at(const struct run *r, uint32_t group, slice_id at)
 }
 
 static struct unit *
-units_of(const struct run *r, uint8_t tier, uint32_t group, slice_id at)
+units_of(const struct sched_fixture *r, uint8_t tier, uint32_t group, slice_id at)
 {
     uint64_t first = (uint64_t)at * r->c.group[group].slice_bytes / UNIT;
 
@@ -156,7 +156,7 @@ units_of(const struct run *r, uint8_t tier, uint32_t group, slice_id at)
 }
 
 static void
-open_process(struct run *r)
+open_process(struct sched_fixture *r)
 {
     struct err e;
 
@@ -171,7 +171,7 @@ open_process(struct run *r)
 }
 
 static void
-close_process(struct run *r)
+close_process(struct sched_fixture *r)
 {
     r->s = scheduler_free(r->s);
     for (unsigned l = 0; l < MAX_LANES; l++)
@@ -180,7 +180,7 @@ close_process(struct run *r)
 }
 
 void
-run_open(struct run *r)
+run_open(struct sched_fixture *r)
 {
     open_process(r);
     r->fake = calloc(1, sizeof *r->fake);
@@ -199,7 +199,7 @@ run_open(struct run *r)
 }
 
 void
-run_close(struct run *r)
+run_close(struct sched_fixture *r)
 {
     scheduler_check(r->s);
     close_process(r);
@@ -212,7 +212,7 @@ run_close(struct run *r)
 
 /* A step's writes did not come to be. */
 static void
-unwrite(struct run *r, const struct row *row, uint32_t group, uint32_t first, uint32_t n)
+unwrite(struct sched_fixture *r, const struct row *row, uint32_t group, uint32_t first, uint32_t n)
 {
     uint32_t tokens = r->c.tokens_per_block;
 
@@ -229,7 +229,7 @@ unwrite(struct run *r, const struct row *row, uint32_t group, uint32_t first, ui
 }
 
 static void
-unwrite_all(struct run *r, const struct batch *b)
+unwrite_all(struct sched_fixture *r, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct kv_copy *c = &b->copy[i];
@@ -254,7 +254,7 @@ unwrite_all(struct run *r, const struct batch *b)
 }
 
 void
-run_die(struct run *r)
+run_die(struct sched_fixture *r)
 {
     for (unsigned l = 0; l < r->l.n_lanes; l++)
         for (; r->planned[l] > r->done[l]; r->planned[l]--) {
@@ -280,14 +280,14 @@ run_die(struct run *r)
 }
 
 void
-run_again(struct run *r)
+run_again(struct sched_fixture *r)
 {
     open_process(r);
 }
 
 bool
-run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, const struct seq *q,
-          uint32_t entry, uint32_t n)
+run_holds(const struct sched_fixture *r, uint8_t tier, uint32_t group, slice_id at,
+          const struct seq *q, uint32_t entry, uint32_t n)
 {
     bool cross = r->c.group[group].kind == KV_CROSS;
 
@@ -301,7 +301,7 @@ run_holds(const struct run *r, uint8_t tier, uint32_t group, slice_id at, const 
 }
 
 void
-run_add(struct run *r, struct seq *q)
+run_add(struct sched_fixture *r, struct seq *q)
 {
     struct err e;
 
@@ -309,7 +309,7 @@ run_add(struct run *r, struct seq *q)
 }
 
 static bool
-ordered(const struct run *r, const uint64_t clock[MAX_LANES], unsigned lane,
+ordered(const struct sched_fixture *r, const uint64_t clock[MAX_LANES], unsigned lane,
         const uint64_t step[MAX_LANES])
 {
     for (unsigned l = 0; l < MAX_LANES; l++)
@@ -318,21 +318,21 @@ ordered(const struct run *r, const uint64_t clock[MAX_LANES], unsigned lane,
 }
 
 static void
-write_to(const struct run *r, const struct batch *b, struct use *u)
+write_to(const struct sched_fixture *r, const struct batch *b, struct use *u)
 {
     check(ordered(r, r->fake->clock[b->lane], b->lane, u->used));
     u->wrote[b->lane] = u->used[b->lane] = b->step;
 }
 
 static void
-read_from(const struct run *r, const struct batch *b, struct use *u)
+read_from(const struct sched_fixture *r, const struct batch *b, struct use *u)
 {
     check(ordered(r, r->fake->clock[b->lane], b->lane, u->wrote));
     u->used[b->lane] = b->step;
 }
 
 static void
-advance_clock(struct run *r, const struct batch *b)
+advance_clock(struct sched_fixture *r, const struct batch *b)
 {
     uint64_t *clock = r->fake->clock[b->lane];
 
@@ -350,7 +350,7 @@ advance_clock(struct run *r, const struct batch *b)
 
 /* The block a table entry names now is in no table any more. */
 static void
-unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
+unlist(struct sched_fixture *r, uint32_t group, struct row *row, uint32_t entry)
 {
     struct unit *u;
 
@@ -362,10 +362,11 @@ unlist(struct run *r, uint32_t group, struct row *row, uint32_t entry)
 
 /* Tokens in the entry that somebody before wrote and that are gone on from: in this step, or by a sample later. */
 static uint32_t
-left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
+left_in(const struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
     const struct seq *q = scheduler_seat(r->s, e->seat);
-    bool cross = r->c.group[e->group].kind == KV_CROSS, forked = q && q->forked && seq_member(q);
+    bool cross = r->c.group[e->group].kind == KV_CROSS,
+         forked = q && q->has_forked && seq_member(q);
     uint32_t tokens = r->c.tokens_per_block, first = e->entry * tokens;
     uint32_t n = forked && !r->fake->row[e->seat].begun ? (cross ? q->n_source : q->n_planned) : 0;
 
@@ -381,7 +382,7 @@ left_in(const struct run *r, const struct batch *b, const struct kv_edit *e)
 
 /* The block is of one who was admitted and has no row yet: it is told when it begins. */
 static bool
-is_told_later(const struct run *r, const struct kv_copy *c)
+is_told_later(const struct sched_fixture *r, const struct kv_copy *c)
 {
     for (uint32_t i = 0; i < r->c.n_seats; i++) {
         uint32_t first, n = kv_held(r->kv, i, c->group, &first);
@@ -393,7 +394,7 @@ is_told_later(const struct run *r, const struct kv_copy *c)
 }
 
 static void
-do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
+do_copy(struct sched_fixture *r, const struct batch *b, const struct kv_copy *c)
 {
     struct unit *from = units_of(r, c->from_tier, c->group, c->from);
     struct unit *to = units_of(r, c->to_tier, c->group, c->to);
@@ -416,11 +417,12 @@ do_copy(struct run *r, const struct batch *b, const struct kv_copy *c)
 
 /* Nothing is in a block but what its new holder goes on from. */
 static void
-forget(struct run *r, const struct batch *b, const struct kv_edit *e)
+forget(struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
     struct unit *u = units_at(r, e->group, e->at);
     uint32_t left = left_in(r, b, e);
-    bool forked = r->c.group[e->group].kind == KV_CROSS && scheduler_seat(r->s, e->seat)->forked;
+    bool forked = r->c.group[e->group].kind == KV_CROSS &&
+                  scheduler_seat(r->s, e->seat)->has_forked;
 
     for (uint32_t n = 0; n < block_units(r, e->group); n++) {
         u[n].filled = MIN(u[n].filled, left);
@@ -431,7 +433,7 @@ forget(struct run *r, const struct batch *b, const struct kv_edit *e)
 }
 
 static void
-apply_edits(struct run *r, const struct batch *b)
+apply_edits(struct sched_fixture *r, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_edits; i++) {
         const struct kv_edit *e = &b->edit[i];
@@ -471,7 +473,7 @@ apply_edits(struct run *r, const struct batch *b)
 }
 
 static void
-fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
+fill(struct sched_fixture *r, const struct batch *b, uint32_t group, const struct row *row,
      const struct seq *q, uint32_t pos)
 {
     bool cross = r->c.group[group].kind == KV_CROSS;
@@ -480,7 +482,7 @@ fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row
 
     for (uint32_t i = 0; i < block_units(r, group); i++) {
         write_to(r, b, &u[i].use);
-        check(u[i].n_listed == 1 || (cross && q->forked));
+        check(u[i].n_listed == 1 || (cross && q->has_forked));
         check(pos % tokens == 0 || (same(&u[i], q, cross, pos) && u[i].filled == pos % tokens));
         u[i].id = seq_name(q);
         u[i].space = space_of(q);
@@ -492,7 +494,8 @@ fill(struct run *r, const struct batch *b, uint32_t group, const struct row *row
 
 /* A guess that was refused was written there. */
 static void
-spoil(struct run *r, const struct batch *b, uint32_t group, const struct row *row, uint32_t pos)
+spoil(struct sched_fixture *r, const struct batch *b, uint32_t group, const struct row *row,
+      uint32_t pos)
 {
     uint32_t tokens = r->c.tokens_per_block;
     struct unit *u = units_at(r, group, row->at[group][pos / tokens]);
@@ -504,7 +507,7 @@ spoil(struct run *r, const struct batch *b, uint32_t group, const struct row *ro
 }
 
 static void
-see(struct run *r, const struct batch *b, uint32_t group, const struct row *row,
+see(struct sched_fixture *r, const struct batch *b, uint32_t group, const struct row *row,
     const struct seq *q, uint32_t first, uint32_t end)
 {
     uint32_t tokens = r->c.tokens_per_block;
@@ -536,7 +539,7 @@ row_sees(const struct scheduler_limits *l, uint32_t i, int32_t *depth)
 }
 
 static void
-check_rows(const struct run *r, const struct batch *b, const struct batch_run *run,
+check_rows(const struct sched_fixture *r, const struct batch *b, const struct batch_run *run,
            const struct seq *q)
 {
     bool tree = false;
@@ -559,7 +562,7 @@ check_rows(const struct run *r, const struct batch *b, const struct batch_run *r
 }
 
 static void
-do_run(struct run *r, const struct batch *b, uint32_t at)
+do_run(struct sched_fixture *r, const struct batch *b, uint32_t at)
 {
     const struct batch_run *run = &b->run[at];
     struct row *row = &r->fake->row[run->seat];
@@ -572,7 +575,7 @@ do_run(struct run *r, const struct batch *b, uint32_t at)
     row->use.wrote[b->lane] = b->step; /* the seat's last token */
     check(((run->flags & RUN_FIRST_CHUNK) != 0) == !row->begun);
     if (!row->begun) row->next_pos = q->n_adopted;
-    if (!row->begun && (r->c.reuse || (q->forked && seq_member(q) > 0)))
+    if (!row->begun && (r->c.reuse || (q->has_forked && seq_member(q) > 0)))
         row->next_pos = (uint32_t)run->first_pos; /* what is there it sees below */
     row->begun = true;
     check(((run->flags & RUN_BEHIND_GUESSES) != 0) == behind);
@@ -618,7 +621,7 @@ do_run(struct run *r, const struct batch *b, uint32_t at)
 }
 
 static void
-do_encode(struct run *r, const struct batch *b, const struct batch_encode *c)
+do_encode(struct sched_fixture *r, const struct batch *b, const struct batch_encode *c)
 {
     const struct seq *q = scheduler_seat(r->s, c->seat);
 
@@ -636,7 +639,7 @@ do_encode(struct run *r, const struct batch *b, const struct batch_encode *c)
 }
 
 static unsigned
-may_do(const struct run *r, unsigned lane)
+may_do(const struct sched_fixture *r, unsigned lane)
 {
     unsigned work = r->l.lane_work[lane];
 
@@ -644,7 +647,7 @@ may_do(const struct run *r, unsigned lane)
 }
 
 const struct batch *
-run_plan(struct run *r, unsigned lane)
+run_plan(struct sched_fixture *r, unsigned lane)
 {
     struct batch *b = r->batch[lane][(r->planned[lane] + 1) % RUN_OUT];
     uint32_t row = 0, decoder = 0, logits = 0;
@@ -702,7 +705,7 @@ list_tops(const struct seq *q, uint32_t pos, struct batch_top *to)
 }
 
 bool
-run_commit(struct run *r, unsigned lane)
+run_commit(struct sched_fixture *r, unsigned lane)
 {
     const struct batch *b = r->batch[lane][(r->done[lane] + 1) % RUN_OUT];
     struct batch_result res = { .lane = (uint8_t)lane, .status = r->failing ? -5 : 0 };
@@ -747,7 +750,7 @@ run_commit(struct run *r, unsigned lane)
 }
 
 const struct batch *
-run_step(struct run *r, unsigned lane)
+run_step(struct sched_fixture *r, unsigned lane)
 {
     const struct batch *b = run_plan(r, lane);
 
@@ -756,7 +759,7 @@ run_step(struct run *r, unsigned lane)
 }
 
 uint32_t
-run_used(const struct run *r)
+run_used(const struct sched_fixture *r)
 {
     uint32_t used = 0;
 

@@ -1,5 +1,7 @@
-/* run_seq.c - the requests of a run, and the tokens they have: run.h. */
+/* run_seq.c - the requests of a run, the tokens they have, and how a test ends: run.h. */
 #include "tests/sched/run.h"
+
+#include "include/lagan_wire.h"
 
 #include <stdlib.h>
 
@@ -92,7 +94,7 @@ seq_family(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_ne
 
         q->first_member = first;
         q->owner = (void *)(uintptr_t)i;
-        q->lockstep = beams;
+        q->plan_after_commit = beams;
         q->beam = beams ? &s->beam : NULL;
         if (beams) s->beam.line[i] = q->token;
         if (i) last = last->next_member = q;
@@ -125,4 +127,57 @@ run_check_tokens(const struct seq *q)
 {
     for (uint32_t i = 0; i < (q->beam ? q->beam->first : q->n_tokens); i++)
         check(q->token[i] == fake_token(seq_name(q), i));
+}
+
+void
+run_open_with(struct sched_fixture *r, struct seq *const *q, uint32_t n)
+{
+    run_open(r);
+    for (uint32_t i = 0; i < n; i++) run_add(r, q[i]);
+}
+
+static bool
+drain_round(struct sched_fixture *r)
+{
+    bool more = false;
+
+    for (unsigned l = 0; l < r->l.n_lanes; l++) more = run_plan(r, l) || more;
+    if (more && r->l.n_lanes == 1) return true;
+    for (unsigned l = 0; l < r->l.n_lanes; l++) more = run_commit(r, l) || more;
+    return more;
+}
+
+void
+run_drain(struct sched_fixture *r)
+{
+    while (drain_round(r)) continue;
+}
+
+void
+run_end(struct sched_fixture *r, struct seq *const *q, uint32_t n)
+{
+    while (scheduler_reap(r->s)) continue;
+    check(scheduler_n_running(r->s) + scheduler_n_waiting(r->s) == 0);
+    check(run_used(r) == 0);
+    run_close(r);
+    for (uint32_t i = 0; i < n; i++) {
+        check(q[i]->state == SEQ_NEW);
+        run_check_tokens(q[i]);
+        seq_free(q[i]);
+    }
+}
+
+void
+run_finish(struct sched_fixture *r, struct seq *const *q, uint32_t n)
+{
+    run_drain(r);
+    for (uint32_t i = 0; i < n; i++) check(q[i]->n_tokens == q[i]->n_prompt + q[i]->max_new);
+    run_end(r, q, n);
+}
+
+void
+run_cancel(struct sched_fixture *r, struct seq *const *q, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) scheduler_cancel(r->s, q[i]->id, LAGAN_E_CANCELLED);
+    run_end(r, q, n);
 }

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static struct seq *
 guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
@@ -19,6 +19,15 @@ guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
     return q;
 }
 
+/* The defaults, with so many draft tokens in a step. */
+static void
+begin(uint32_t n_draft)
+{
+    run_defaults(&r);
+    r.l.n_draft = (uint8_t)n_draft;
+    run_open(&r);
+}
+
 static void
 reap(struct seq *q, uint16_t reason)
 {
@@ -26,6 +35,15 @@ reap(struct seq *q, uint16_t reason)
     assert_int_equal(q->reason, reason);
     run_check_tokens(q);
     seq_free(q);
+}
+
+/* The same of the last sequence. */
+static void
+end(struct seq *q, uint16_t reason)
+{
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, reason);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -36,9 +54,7 @@ guesses_follow_the_token_that_they_continue(void **state)
     uint32_t taken;
 
     (void)state;
-    run_defaults(&r);
-    r.l.n_draft = 3;
-    run_open(&r);
+    begin(3);
     q = guessing(7, 5, 30);
     b = run_step(&r, 0);
     assert_int_equal(b->run[0].n_draft, 0); /* a prompt is known */
@@ -58,8 +74,7 @@ guesses_follow_the_token_that_they_continue(void **state)
     assert_int_equal(q->n_done, 5 + taken);
     while (run_step(&r, 0)) continue;
     assert_int_equal(q->n_tokens, 35);
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -70,9 +85,7 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
     struct seq *q;
 
     (void)state;
-    run_defaults(&r);
-    r.l.n_draft = 4;
-    run_open(&r);
+    begin(4);
     q = guessing(3, first, 60);
     run_step(&r, 0);
     assert_non_null(run_plan(&r, 0));
@@ -84,9 +97,7 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
     assert_true(behind > 5 && refused > 0);
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q->n_tokens, 65);
-    reap(q, LAGAN_FINISH_LENGTH);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -119,8 +130,7 @@ a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
     while (run_step(&r, 0)) continue;
     assert_int_equal(q->n_tokens, 45);
     reap(plain, LAGAN_FINISH_LENGTH);
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -131,9 +141,7 @@ nobody_guesses_beyond_its_length(void **state)
 
     (void)state;
     for (uint32_t max_new = 1; max_new < 20; max_new++) {
-        run_defaults(&r);
-        r.l.n_draft = 5;
-        run_open(&r);
+        begin(5);
         q = guessing(max_new, 3, max_new);
         while (run_plan(&r, 0)) {
             b = run_plan(&r, 0);
@@ -141,9 +149,7 @@ nobody_guesses_beyond_its_length(void **state)
             while (run_commit(&r, 0)) continue;
         }
         assert_int_equal(q->n_tokens, 3 + max_new);
-        reap(q, LAGAN_FINISH_LENGTH);
-        assert_int_equal(run_used(&r), 0);
-        run_close(&r);
+        end(q, LAGAN_FINISH_LENGTH);
     }
 }
 
@@ -154,9 +160,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
 
     (void)state;
     for (uint32_t at = 0; at < 20; at++) {
-        run_defaults(&r);
-        r.l.n_draft = 6;
-        run_open(&r);
+        begin(6);
         q = seq_new(at, 3, 30, 0);
         q->n_draft = 6;
         q->n_end = q->n_eos = 1;
@@ -165,8 +169,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
         while (run_plan(&r, 0) || run_commit(&r, 0))
             if (r.planned[0] - r.done[0] == 2) run_commit(&r, 0);
         assert_true(q->n_tokens <= 4 + at);
-        reap(q, LAGAN_FINISH_EOS);
-        run_close(&r);
+        end(q, LAGAN_FINISH_EOS);
     }
 }
 
@@ -222,8 +225,7 @@ with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **sta
 
         assert_int_equal(last / 10, b->run[0].first_pos / 10);
     }
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -240,8 +242,7 @@ who_would_not_fit_with_guesses_goes_without(void **state)
     q = guessing(1, 2, 20);
     assert_int_equal(q->n_draft, 0);
     while (run_step(&r, 0)) continue;
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -273,8 +274,7 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
     run_add(&r, next);
     run_step(&r, 0);
     assert_int_equal(next->n_cached, 0);
-    reap(next, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(next, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -305,8 +305,7 @@ who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
     assert_int_equal(b->run[0].flags & RUN_BEHIND_GUESSES, 0);
     run_commit(&r, 0);
     while (run_step(&r, 0)) continue;
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void

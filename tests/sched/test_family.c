@@ -195,7 +195,7 @@ plan(struct bed *b)
             token_id t = p->token[r->first_row + k];
 
             if (t == TOKEN_FROM_LAST) t = b->last[r->seat];
-            check(!q->lockstep || p->token[r->first_row + k] >= 0);
+            check(!q->plan_after_commit || p->token[r->first_row + k] >= 0);
             for (uint32_t g = 0; g < 2; g++) *held(b, g, r->seat, (uint32_t)r->first_pos + k) = t;
         }
     }
@@ -283,7 +283,7 @@ family_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max_ne
         f->beam.room[i] = f->room[i];
         f->beam.total[i] = f->total[i];
         if (beams) q->beam = &f->beam;
-        q->lockstep = beams;
+        q->plan_after_commit = beams;
     }
     f->seq[0].n_members = n > 1 ? n : 0;
     f->seq[0].n_shared = n_prompt - 1;
@@ -456,7 +456,7 @@ a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(
         assert_int_equal(scheduler_add(b.s, f->seq, 0, &e), 0);
         while (left > 0) {
             while (b.planned - b.done < OUT && plan(&b)) continue; /* it looks at the window */
-            ahead = ahead || (f->seq[1].forked && f->seq[0].n_done < f->seq[0].n_shared);
+            ahead = ahead || (f->seq[1].has_forked && f->seq[0].n_done < f->seq[0].n_shared);
             commit(&b);
             take_back(&b, &f, 1, &left);
         }
@@ -523,7 +523,7 @@ next_life(struct bed *b, struct family *f)
                                   .deadline = NSEC_NEVER,
                                   .owner = q.owner,
                                   .beam = q.beam,
-                                  .lockstep = true,
+                                  .plan_after_commit = true,
                                   .first_member = f->seq,
                                   .next_member = q.next_member,
                                   .n_adopted = written,

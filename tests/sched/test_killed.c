@@ -39,7 +39,7 @@ struct job {
     uint32_t n_prompt, max_new, n_source, told; /* told: prompt and tokens that lagand has */
 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct manifest m;
 static void *memory;
 static struct manifest_found found[SEATS];
@@ -229,7 +229,7 @@ edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owner
 }
 
 static void
-launching(struct run *run, const struct batch *b)
+launching(struct sched_fixture *run, const struct batch *b)
 {
     struct manifest_owner o[SEATS];
     uint32_t n = owners(b, o);
@@ -259,7 +259,7 @@ commit(const struct batch *b)
 }
 
 static void
-launched(struct run *run, const struct batch *b)
+launched(struct sched_fixture *run, const struct batch *b)
 {
     struct manifest_owner o[SEATS];
     uint32_t n = owners(b, o);
@@ -272,7 +272,7 @@ launched(struct run *run, const struct batch *b)
 }
 
 static void
-finishing(struct run *run, const struct batch *b)
+finishing(struct sched_fixture *run, const struct batch *b)
 {
     (void)run;
     for (uint32_t i = 0; i < b->n_runs; i++)
@@ -283,7 +283,7 @@ finishing(struct run *run, const struct batch *b)
 }
 
 static void
-adopt(struct run *run)
+adopt(struct sched_fixture *run)
 {
     slice_id room[MAX_GROUPS * ENTRIES + 64];
     struct manifest_adopted a;

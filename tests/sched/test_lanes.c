@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
 split(void)
@@ -23,30 +23,6 @@ split(void)
 }
 
 static void
-run_out(void)
-{
-    for (bool more = true; more;) {
-        more = run_plan(&r, 0) != NULL;
-        more = run_plan(&r, 1) || more;
-        more = run_commit(&r, 0) || more;
-        more = run_commit(&r, 1) || more;
-    }
-}
-
-static void
-close_all(struct seq **q, int n)
-{
-    for (int i = 0; i < n; i++) {
-        run_check_tokens(q[i]);
-        assert_int_equal(q[i]->n_tokens, q[i]->n_prompt + q[i]->max_new);
-        seq_free(q[i]);
-    }
-    assert_null(scheduler_reap(r.s));
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-}
-
-static void
 a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
 {
     struct seq *q = seq_new(1, 50, 5, 0);
@@ -54,8 +30,7 @@ a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     assert_null(run_plan(&r, 1));
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* its prompt is not whole */
@@ -68,9 +43,7 @@ a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
     assert_null(run_plan(&r, 0)); /* generation is not its work */
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -81,8 +54,7 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
@@ -94,9 +66,7 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
     b = run_plan(&r, 1);
     assert_int_equal(b->n_runs, 2);
     assert_int_equal(b->n_waits, 0);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -114,8 +84,7 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
     r.l.max_enc_rows = 64;
     r.l.lane_work[0] = WORK_ENCODER;
     r.l.lane_work[1] = WORK_CONTEXT | WORK_GENERATION;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* half its layers */
     assert_non_null(run_plan(&r, 0));
@@ -124,9 +93,7 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
     assert_int_equal(b->n_waits, 1);
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -137,9 +104,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
     (void)state;
     split();
     r.c.group[0].max_blocks = 8; /* exactly the first two */
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     run_step(&r, 0);
     run_add(&r, q[2]);
     for (int i = 0; i < 29; i++) {
@@ -147,9 +112,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
         assert_non_null(run_step(&r, 1));
     }
     assert_non_null(run_plan(&r, 0));
-    run_out();
-    for (int i = 0; i < 3; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 3);
+    run_finish(&r, q, 3);
 }
 
 static void
@@ -159,13 +122,12 @@ one_token_more_never_visits_the_generation_lane(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1));
     run_commit(&r, 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -175,8 +137,7 @@ a_seat_cancelled_between_its_lanes_leaves_both(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     run_plan(&r, 1);
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
@@ -184,10 +145,7 @@ a_seat_cancelled_between_its_lanes_leaves_both(void **state)
     assert_null(scheduler_reap(r.s));
     scheduler_check(r.s);
     run_commit(&r, 1);
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(run_used(&r), 0);
-    seq_free(q);
-    run_close(&r);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -198,16 +156,13 @@ a_lane_found_done_names_the_one_to_commit_first(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     b = run_plan(&r, 1);
     assert_int_equal(scheduler_turn(r.s, b), 0);
     run_commit(&r, 0);
     assert_int_equal(scheduler_turn(r.s, b), 1);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -227,9 +182,7 @@ many_prompts_pass_through_both_lanes(
         q[i] = seq_new((req_id)i, 1 + 37 * (uint32_t)i % 90, 1 + (uint32_t)i, 0);
         run_add(&r, q[i]);
     }
-    run_out();
-    for (int i = 0; i < 20; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 20);
+    run_finish(&r, q, 20);
 }
 
 static void
@@ -251,10 +204,7 @@ the_lane_of_prompts_has_bounds_of_its_own(
     b = run_plan(&r, 0);
     assert_int_equal(b->n_runs, 2);
     assert_int_equal(b->n_rows, 30);
-    run_out();
-    while (scheduler_reap(r.s)) {
-    }
-    close_all(q, 4);
+    run_finish(&r, q, 4);
 }
 
 /* On rung 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
@@ -263,6 +213,16 @@ divide(unsigned rung, uint32_t rows)
 {
     scheduler_divide(r.s, rung, rows);
     r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (rung ? 0 : WORK_GENERATION));
+}
+
+/* Opens, divides and computes the prompt of q. */
+static void
+open_decoding(struct seq *q, unsigned rung, uint32_t rows)
+{
+    run_open(&r);
+    divide(rung, rows);
+    run_add(&r, q);
+    run_step(&r, 0);
 }
 
 static void
@@ -285,9 +245,7 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
     run_add(&r, q[1]);
     assert_int_equal(run_plan(&r, 0)->rung, 2);
     assert_int_equal(run_plan(&r, 1)->rung, 2);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -310,9 +268,7 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
         assert_int_equal(b->rung, 0);
         if (i < 28) assert_null(run_plan(&r, 0));
     }
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -324,10 +280,7 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     (void)state;
     split();
     r.l.lane_rows[0] = 10;
-    run_open(&r);
-    divide(0, 21);
-    run_add(&r, q[0]);
-    run_step(&r, 0);
+    open_decoding(q[0], 0, 21);
     run_add(&r, q[1]);
     b = run_step(&r, 0);
     assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
@@ -340,9 +293,7 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     assert_int_equal(b->work, WORK_CONTEXT);
     assert_int_equal(b->n_rows, 10);
     assert_int_equal(run_plan(&r, 1)->work, WORK_GENERATION);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 /* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's sixty-four. */
@@ -361,15 +312,10 @@ a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
         r.c.tokens_per_block = 64;
         r.l.chunk_unit = 0;
         r.l.max_rows = 200;
-        run_open(&r);
-        divide(0, as[i].asked);
-        run_add(&r, q[0]);
-        run_step(&r, 0);
+        open_decoding(q[0], 0, as[i].asked);
         run_add(&r, q[1]);
         assert_int_equal(run_step(&r, 0)->n_rows, as[i].rows);
-        run_out();
-        for (int k = 0; k < 2; k++) assert_non_null(scheduler_reap(r.s));
-        close_all(q, 2);
+        run_finish(&r, q, 2);
     }
 }
 
@@ -382,10 +328,7 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     (void)state;
     split();
     r.l.lane_rows[0] = 30;
-    run_open(&r);
-    divide(3, 0);
-    run_add(&r, q[0]);
-    run_step(&r, 0);
+    open_decoding(q[0], 3, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
     assert_int_equal(run_plan(&r, 0)->rung, 3);
@@ -405,9 +348,7 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
     assert_int_equal(b->n_rows, 21);
     assert_null(run_plan(&r, 1));
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 /* One that fits into two steps is planned whole before the next asking. */
@@ -423,8 +364,7 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_step(&r, 0);
     ladder_make(&l, 132, 8, 8);
     split_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
@@ -444,9 +384,7 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
     x->news = true;
     assert_int_equal(split_turn(x, &l, r.s).rung, 0);
     free(x);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 /* The device checks every token and block; steps of both lanes are out while the division changes. */
@@ -479,8 +417,7 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
             if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
             while (scheduler_reap(r.s)) gone++;
         }
-        run_out();
-        close_all(q, ARRAY_LEN(q));
+        run_finish(&r, q, ARRAY_LEN(q));
     }
 }
 
@@ -497,7 +434,7 @@ both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /*
         assert_null(run_plan(&r, 1 - id % 2));
         assert_true(scheduler_wake(r.s) == NSEC_NEVER);
         run_add(&r, q);
-        run_out();
+        run_drain(&r);
         assert_ptr_equal(scheduler_reap(r.s), q);
         run_check_tokens(q);
         seq_free(q);
@@ -520,11 +457,8 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
         r.l.policy = policies[i];
         r.c.group[0].max_blocks = 8; /* the largest alone, with its answer */
         r.l.chunks = CHUNKS_EQUAL;
-        run_open(&r);
-        for (int k = 0; k < 3; k++) run_add(&r, q[k]);
-        run_out();
-        for (int k = 0; k < 3; k++) assert_non_null(scheduler_reap(r.s));
-        close_all(q, 3);
+        run_open_with(&r, q, 3);
+        run_finish(&r, q, 3);
     }
 }
 
@@ -538,8 +472,7 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
     split();
     r.l.policy = POLICY_MAX_UTILIZATION;
     r.c.group[0].max_blocks = 8;
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
@@ -547,9 +480,7 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
     for (int i = 0; i < 58; i++) assert_non_null(run_step(&r, 1));
     assert_int_equal(q[0]->n_pauses, 0);
     assert_int_equal(q[1]->n_pauses, 1);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -564,10 +495,10 @@ one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
     run_open(&r);
     assert_int_equal(scheduler_add(r.s, big, 0, &e), -EMSGSIZE);
     run_add(&r, q);
-    run_out();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     seq_free(big);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -579,14 +510,12 @@ a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
     (void)state;
     split();
     r.c.group[0].max_blocks = 4;
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     run_step(&r, 0);
     assert_null(run_plan(&r, 0));
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* it generates, and no step carries it */
     assert_non_null(run_plan(&r, 0));
-    run_out();
+    run_drain(&r);
     for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
     for (int i = 0; i < 2; i++) seq_free(q[i]);
     assert_int_equal(run_used(&r), 0);
@@ -620,7 +549,7 @@ a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
         if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
         while (scheduler_reap(r.s)) gone++;
     }
-    run_out();
+    run_drain(&r);
     assert_int_equal(run_used(&r), 0);
     for (int i = 0; i < N; i++) seq_free(q[i]);
     run_close(&r);
@@ -633,8 +562,7 @@ a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **sta
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
@@ -645,7 +573,7 @@ a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **sta
     r.failing = false;
     assert_ptr_equal(scheduler_reap(r.s), q[1]);
     assert_int_equal(q[1]->reason, LAGAN_E_INTERNAL);
-    run_out();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     run_check_tokens(q[0]);
     for (int i = 0; i < 2; i++) seq_free(q[i]);

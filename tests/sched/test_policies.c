@@ -12,9 +12,9 @@
 
 enum { MAX = 4 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
-static int n_seqs;
+static uint32_t n_seqs;
 
 static void
 open_pool(enum policy policy, uint32_t blocks, uint32_t max_seqs)
@@ -30,7 +30,7 @@ open_pool(enum policy policy, uint32_t blocks, uint32_t max_seqs)
 static struct seq *
 request(uint32_t n_prompt, uint32_t max_new)
 {
-    q[n_seqs] = seq_new((req_id)n_seqs, n_prompt, max_new, 0);
+    q[n_seqs] = seq_new(n_seqs, n_prompt, max_new, 0);
     return q[n_seqs++];
 }
 
@@ -38,15 +38,6 @@ static void
 many(int n, uint32_t n_prompt, uint32_t max_new)
 {
     for (int i = 0; i < n; i++) request(n_prompt, max_new);
-}
-
-static void
-done(void)
-{
-    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
 }
 
 /* From that iteration on these run, by bit; the last row's are none. */
@@ -59,7 +50,7 @@ struct span {
 static void
 play(const int *arrives, const struct span *span)
 {
-    int added = 0;
+    uint32_t added = 0;
 
     for (int it = 0;; it++) {
         const struct batch *b;
@@ -68,7 +59,7 @@ play(const int *arrives, const struct span *span)
         while (added < n_seqs && (!arrives || arrives[added] <= it)) run_add(&r, q[added++]);
         if (span->who && span[1].from == it) span++;
         b = run_plan(&r, 0);
-        for (int i = 0; i < added; i++)
+        for (uint32_t i = 0; i < added; i++)
             if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
         if (who != span->who) print_error("iteration %d: %x run, not %x\n", it, who, span->who);
         assert_int_equal(who, span->who);
@@ -89,7 +80,7 @@ every_policy_runs_what_fits(void **state) /* C-01 */
         run_open(&r);
         many(2, 10, 80);
         play(NULL, span);
-        done();
+        run_end(&r, q, n_seqs);
     }
 }
 
@@ -107,7 +98,7 @@ max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 *
     assert_int_equal(q[1]->n_pauses, 1);
     assert_int_equal(q[1]->n_prompt, 51); /* what it had generated is prompt */
     assert_int_equal(q[1]->max_new, 39);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -122,7 +113,7 @@ the_lower_priority_is_paused(void **state) /* C-08 */
     request(10, 80)->priority = 0.6f;
     play(NULL, span);
     assert_int_equal(q[0]->n_prompt, 51);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -137,7 +128,7 @@ a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-
     many(2, 70, 20);
     play(NULL, span);
     assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -155,7 +146,7 @@ late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
     many(4, 10, 80);
     play(arrives, span);
     assert_int_equal(q[3]->n_prompt, 41);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -173,7 +164,7 @@ a_higher_priority_takes_a_seat(void **state) /* C-17 */
     play(arrives, span);
     assert_int_equal(q[0]->n_prompt, 12);
     assert_int_equal(q[1]->max_new, 8);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -188,7 +179,7 @@ a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
     request(10, 40);
     request(10, 80);
     play(NULL, span);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -212,7 +203,7 @@ a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
         assert_true(over || q[3]->state == SEQ_WAITING);
     } while (run_step(&r, 0));
     assert_int_equal(q[3]->state, SEQ_ENDED);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -227,14 +218,14 @@ max_requests_counts_nothing_where_nothing_can_run_out(void **state)
     run_open(&r);
     many(4, 10, 10);
     play(NULL, span);
-    done();
+    run_end(&r, q, n_seqs);
 
     open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 */
     run_open(&r);
     r.l.policy = POLICY_MAX_REQUESTS;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
     assert_non_null(strstr(e.text, "2 requests of 90 tokens"));
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -261,7 +252,7 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -282,7 +273,7 @@ who_ends_anyway_is_waited_for(void **state)
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -304,7 +295,7 @@ an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was
     assert_true(q[1]->n_pauses > 0);
     assert_int_equal(encoded, 15 * (2 + q[1]->n_pauses));
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -325,7 +316,7 @@ a_pause_keeps_min_new_and_end_ids(void **state)
     assert_int_equal(q[1]->n_pauses, 1);
     assert_int_equal(q[1]->n_tokens, 10 + 64);
     assert_int_equal(q[1]->reason, LAGAN_FINISH_EOS);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -344,7 +335,7 @@ a_paused_one_that_is_cancelled_or_late_ends(void **state)
     run_check_tokens(q[1]);
     while (run_step(&r, 0)) {
     }
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -364,7 +355,7 @@ prompt_logprobs_are_told_once(void **state)
             if (b->run[i].flags & RUN_PROMPT_LOGPROBS) told += b->run[i].n_rows;
     assert_int_equal(q[1]->n_pauses, 1);
     assert_int_equal(told, 10);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void

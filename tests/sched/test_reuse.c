@@ -9,9 +9,9 @@
 
 enum { MAX = 8 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
-static int n_seqs;
+static uint32_t n_seqs;
 
 static void
 begin(uint32_t blocks, uint32_t max_seqs)
@@ -27,18 +27,8 @@ begin(uint32_t blocks, uint32_t max_seqs)
 static struct seq *
 request(uint32_t alike, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
 {
-    q[n_seqs] = seq_new(run_twin((uint32_t)n_seqs, 1, alike), n_prompt, max_new, n_source);
+    q[n_seqs] = seq_new(run_twin(n_seqs, 1, alike), n_prompt, max_new, n_source);
     return q[n_seqs++];
-}
-
-static void
-done(void)
-{
-    for (int i = 0; i < n_seqs; i++) scheduler_cancel(r.s, q[i]->id, LAGAN_E_CANCELLED);
-    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
 }
 
 static unsigned
@@ -47,7 +37,7 @@ step(void)
     const struct batch *b = run_plan(&r, 0);
     unsigned who = 0;
 
-    for (int i = 0; i < n_seqs && b; i++)
+    for (uint32_t i = 0; i < n_seqs && b; i++)
         if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
     scheduler_check(r.s);
     if (b) run_commit(&r, 0);
@@ -75,7 +65,7 @@ what_was_computed_before_is_not_computed_again(void **state)
     run_add(&r, request(100, 35, 5, 0));
     assert_int_equal(run_step(&r, 0)->n_runs, 2);
     assert_int_equal(q[2]->n_cached, 34); /* the last token is computed: its logits are wanted */
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -93,7 +83,7 @@ twins_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
         assert_int_equal(q[2]->n_cached, 20);
         assert_int_equal(step(), 6);
         assert_int_equal(step(), 0);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -108,7 +98,7 @@ a_static_batch_has_no_time_for_twins(void **state) /* C-24 */
     assert_int_equal(step(), 7);
     assert_int_equal(step(), 7);
     assert_int_equal(step(), 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -126,7 +116,7 @@ a_twin_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iterati
     assert_int_equal(q[1]->n_planned, 50);
     for (int it = 3; it < 42; it++) assert_int_equal(step(), 3);
     assert_int_equal(step(), 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -142,7 +132,7 @@ a_twin_waits_only_until_their_ways_part(void **state)
     assert_int_equal(step(), 1);
     assert_int_equal(step(), 3);
     assert_true(q[1]->n_cached >= 20 && q[1]->n_cached < 30);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -161,7 +151,7 @@ nobody_waits_for_a_twin_that_stands_still_or_is_gone(void **state)
     scheduler_cancel(r.s, q[1]->id, LAGAN_E_CANCELLED);
     assert_int_equal(step(), 4);
     assert_true(q[2]->n_cached >= 60);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 /* It may be passed over by others for as long as there are any. */
@@ -180,7 +170,7 @@ nobody_waits_for_a_twin_that_is_less_urgent(void **state)
     assert_int_equal(step(), 2);
     assert_int_equal(q[1]->n_cached, 20);
     for (int i = 0; i < 3; i++) assert_int_equal(step(), 2);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -195,7 +185,7 @@ who_asks_for_prompt_logprobs_finds_nothing(void **state)
     request(100, 35, 1, 0)->prompt_logprobs = true;
     run_add(&r, q[1]);
     assert_int_equal(run_step(&r, 0)->run[0].n_rows, 35);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -211,7 +201,7 @@ salt_and_adapter_share_nothing(void **state)
     }
     assert_int_equal(step(), 15); /* no twins either */
     for (int i = 0; i < 4; i++) assert_int_equal(q[i]->n_cached, 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -233,7 +223,7 @@ a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
     assert_int_equal(q[1]->n_cached, 0);            /* of what it asked for nothing was there */
     assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all that it had */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -263,7 +253,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         while (step()) {
         }
         kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[2]);
         assert_int_equal(step(), 0);
         run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
@@ -279,13 +269,13 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         while (step()) {
         }
         kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[5]);
         assert_int_equal(step(), 0);
         kv_host_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);
         assert_int_equal(step(), 32);
         assert_int_equal(q[5]->n_cached, policy == POLICY_NO_EVICT ? 30 : 0);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -320,7 +310,7 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
         assert_int_equal(b->run[0].cross_tokens, 15);
         run_add(&r, request(0, 1, 3, 16)); /* longer: another source */
         assert_int_equal((split ? run_step(&r, 1) : run_step(&r, 0))->n_encode, 1);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -347,7 +337,7 @@ a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
         run_check_tokens(s);
         seq_free(s);
     }
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 int

@@ -12,31 +12,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct run r;
+static struct sched_fixture r;
 
+/* Opens the defaults and adds q, unless it is NULL. */
 static void
-begin(void)
+begin(struct seq *q)
 {
     run_defaults(&r);
-    run_open(&r);
+    run_open_with(&r, &q, q ? 1 : 0);
 }
 
+/* Runs to the end: q is the one sequence that ends then, for that reason, with so many tokens. */
 static void
-end(struct seq *q)
+end(struct seq *q, uint16_t reason, uint32_t n_tokens)
 {
-    run_check_tokens(q);
-    seq_free(q);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-}
-
-/* The commit that makes q end, with steps planned one ahead throughout. */
-static void
-run_ahead(void)
-{
-    do {
-        if (run_plan(&r, 0)) continue;
-    } while (run_commit(&r, 0));
+    run_drain(&r);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, reason);
+    assert_int_equal(q->n_tokens, n_tokens);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -46,8 +40,7 @@ a_step_is_planned_before_the_one_ahead_is_committed(void **state)
     const struct batch *b;
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     b = run_plan(&r, 0);
     assert_int_equal(b->n_rows, 12);
     assert_int_equal(b->run[0].flags, RUN_SAMPLE | RUN_FIRST_CHUNK);
@@ -59,11 +52,7 @@ a_step_is_planned_before_the_one_ahead_is_committed(void **state)
     run_commit(&r, 0);
     assert_int_equal(q->n_tokens, 13);
     assert_non_null(run_plan(&r, 0));
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->reason, LAGAN_FINISH_LENGTH);
-    assert_int_equal(q->n_tokens, 15);
-    end(q);
+    end(q, LAGAN_FINISH_LENGTH, 15);
 }
 
 static void
@@ -73,8 +62,7 @@ a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the l
     uint32_t rows = 0;
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     for (;;) {
         const struct batch *b = run_plan(&r, 0);
 
@@ -84,7 +72,7 @@ a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the l
     assert_int_equal(rows, 4 + 5);
     assert_int_equal(q->state, SEQ_ENDED);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -93,7 +81,7 @@ an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = fake_token(1, 9);
     q->n_end = q->n_eos = 1;
     run_add(&r, q);
@@ -112,7 +100,7 @@ an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
     assert_null(scheduler_reap(r.s));
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
     assert_int_equal(q->n_tokens, 10); /* the end id is the last, nothing after it */
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -121,17 +109,13 @@ a_stop_id_is_told_from_an_end_of_sequence(void **state)
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = 1001; /* never sampled */
     q->end_id[1] = fake_token(1, 6);
     q->n_eos = 1;
     q->n_end = 2;
     run_add(&r, q);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->reason, LAGAN_FINISH_STOP);
-    assert_int_equal(q->n_tokens, 7);
-    end(q);
+    end(q, LAGAN_FINISH_STOP, 7);
 }
 
 static void
@@ -141,16 +125,12 @@ no_end_id_counts_before_min_new_tokens(void **state)
         struct seq *q = seq_new(1, 4, 8, 0);
 
         (void)state;
-        begin();
+        begin(NULL);
         q->min_new = min_new;
         q->end_id[0] = fake_token(1, 6); /* the third generated: two came before it */
         q->n_end = q->n_eos = 1;
         run_add(&r, q);
-        run_ahead();
-        assert_ptr_equal(scheduler_reap(r.s), q);
-        assert_int_equal(q->n_tokens, min_new <= 2 ? 7 : 12);
-        assert_int_equal(q->reason, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH);
-        end(q);
+        end(q, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH, min_new <= 2 ? 7 : 12);
     }
 }
 
@@ -160,14 +140,14 @@ an_end_id_as_the_last_token_is_an_end_of_sequence(void **state)
     struct seq *q = seq_new(1, 4, 3, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = fake_token(1, 6);
     q->n_end = q->n_eos = 1;
     run_add(&r, q);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -176,8 +156,7 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_CANCELLED);
@@ -195,7 +174,7 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_FINISH_STOP);
     assert_int_equal(q->n_tokens, 4);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -207,8 +186,7 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
     (void)state;
     run_defaults(&r);
     r.l.max_rows = r.l.chunk_unit = 20;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_add(&r, other);
     for (int round = 0; round < 3; round++) { /* between chunks, then while it generates */
         assert_true(in_batch(run_plan(&r, 0), q));
@@ -221,12 +199,12 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
     }
     scheduler_halt(r.s, 77, true);
     assert_true(in_batch(run_step(&r, 0), q));
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->n_tokens, 45);
     run_check_tokens(other);
     seq_free(scheduler_reap(r.s));
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -237,8 +215,7 @@ what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(voi
     (void)state;
     run_defaults(&r);
     r.l.max_seqs = 1;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     for (int i = 0; i < 5; i++) run_step(&r, 0);
     scheduler_halt(r.s, 1, true);
     assert_null(run_plan(&r, 0)); /* nobody wants its seat */
@@ -246,16 +223,13 @@ what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(voi
     run_add(&r, other);
     assert_true(in_batch(run_step(&r, 0), other));
     assert_int_equal(q->state, SEQ_WAITING);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), other);
     seq_free(other);
     assert_null(run_plan(&r, 0));
     scheduler_halt(r.s, 1, false);
     assert_true(in_batch(run_step(&r, 0), q));
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->n_tokens, 45);
-    end(q);
+    end(q, LAGAN_FINISH_LENGTH, 45);
 }
 
 static void
@@ -264,7 +238,7 @@ a_deadline_passes_also_for_what_is_halted(void **state)
     struct seq *q = seq_new(1, 5, 20, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->deadline = r.now + 100;
     run_add(&r, q);
     run_step(&r, 0);
@@ -274,7 +248,7 @@ a_deadline_passes_also_for_what_is_halted(void **state)
     assert_null(run_plan(&r, 0));
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_DEADLINE);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -285,8 +259,7 @@ a_cancelled_chunk_gives_everything_back(void **state)
     (void)state;
     run_defaults(&r);
     r.l.max_rows = r.l.chunk_unit = 10;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     run_plan(&r, 0);
     run_commit(&r, 0);
@@ -295,7 +268,7 @@ a_cancelled_chunk_gives_everything_back(void **state)
     run_commit(&r, 0);
     assert_int_equal(run_used(&r), 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -329,7 +302,7 @@ a_deadline_ends_what_waits_and_what_runs(void **state)
     assert_int_equal(q->n_tokens, 7);
     assert_int_equal(scheduler_wake(r.s), NSEC_NEVER);
     seq_free(w);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -340,8 +313,7 @@ a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
     (void)state;
     run_defaults(&r);
     r.l.max_seqs = 2;
-    run_open(&r);
-    for (int i = 0; i < 3; i++) run_add(&r, q[i]);
+    run_open_with(&r, q, 3);
     run_plan(&r, 0);
     r.failing = true;
     run_commit(&r, 0);
@@ -354,10 +326,10 @@ a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
         assert_int_equal(s->n_tokens, 4);
         seq_free(s);
     }
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[2]);
     assert_int_equal(q[2]->reason, LAGAN_FINISH_LENGTH);
-    end(q[2]);
+    run_end(&r, &q[2], 1);
 }
 
 static void
@@ -461,9 +433,7 @@ prompt_logprobs_ask_for_logits_of_every_prompt_row(void **state)
     b = run_step(&r, 0);
     assert_int_equal(b->run[0].flags, RUN_SAMPLE);
     assert_int_equal(b->n_logits, 1);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -486,9 +456,7 @@ a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
     assert_int_equal(b->rung, 3);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 1);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -515,9 +483,7 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
     seq_free(q);
     q = seq_new(1, 90, 10, 0); /* exactly */
     run_add(&r, q);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 
     run_defaults(&r);
     r.c.arena_bytes = 256 * 11; /* scratch and ten */
@@ -526,7 +492,7 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "2816 bytes"));
     assert_non_null(strstr(e.text, "can have 100"));
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -537,19 +503,18 @@ a_request_that_is_none_is_refused_by_name(void **state)
     struct err e;
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     assert_int_equal(scheduler_add(r.s, twin, 0, &e), -EEXIST);
     assert_int_equal(scheduler_add(r.s, empty, 0, &e), -EINVAL);
     assert_int_equal(scheduler_add(r.s, source, 0, &e), -EINVAL);
     assert_non_null(strstr(e.text, "no encoder"));
     assert_int_equal(scheduler_n_waiting(r.s), 1);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     seq_free(twin);
     seq_free(empty);
     seq_free(source);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -561,19 +526,17 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
     (void)state;
     run_defaults(&r);
     r.c.group[0].max_blocks = 10;
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     assert_int_equal(kv_reserve(r.kv, 63, &held),
                      0);              /* somebody else's: not the scheduler's doing */
     assert_non_null(run_plan(&r, 0)); /* the second fits */
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     assert_int_equal(q[0]->reason, LAGAN_E_TOO_LONG);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[1]);
     kv_drop(r.kv, 63);
     seq_free(q[0]);
-    end(q[1]);
+    run_end(&r, &q[1], 1);
 }
 
 static void
@@ -586,7 +549,7 @@ limits_that_could_never_work_are_refused_by_name(void **state)
     struct err e;
 
     (void)state;
-    begin();
+    begin(NULL);
     for (int i = 0; i < (int)ARRAY_LEN(words); i++) {
         struct scheduler_limits l = r.l;
 
@@ -612,7 +575,7 @@ limits_that_could_never_work_are_refused_by_name(void **state)
         assert_non_null(strstr(e.text, words[i]));
         if (i == 3) {
             run_close(&r);
-            begin();
+            begin(NULL);
         }
     }
     run_close(&r);
@@ -628,14 +591,10 @@ a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones(void **state)
     run_defaults(&r);
     r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20 and one-block chunks: 4 blocks */
     r.l.chunk_unit = 0;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     b = run_plan(&r, 0);
     assert_int_equal(b->n_rows, 10);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->n_tokens, 220);
-    end(q);
+    end(q, LAGAN_FINISH_LENGTH, 220);
 }
 
 static void
@@ -690,7 +649,7 @@ planning_and_committing_allocate_nothing(void **state)
     for (int i = 0; i < 8; i++) q[i] = seq_new((req_id)i, 30, 40, 0);
     before = mallinfo2();
     for (int i = 0; i < 8; i++) run_add(&r, q[i]);
-    run_ahead();
+    run_drain(&r);
     for (int i = 0; i < 8; i++) assert_non_null(scheduler_reap(r.s));
     after = mallinfo2();
     assert_int_equal(before.uordblks, after.uordblks);

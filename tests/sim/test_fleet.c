@@ -176,7 +176,7 @@ a_conversation_goes_where_its_beginning_is(void **state)
 static void
 a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 {
-    struct setting st;
+    struct sim_config st;
     struct batch_run run[] = { { .first_pos = 99, .n_rows = 1, .work = WORK_GENERATION },
                                { .n_rows = 100, .work = WORK_CONTEXT } };
     struct batch b = { .n_rows = 1, .n_runs = 1, .run = run };
@@ -186,10 +186,10 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
     setting_defaults(&st);
     st.kv.n_groups = 1;
     st.kv.group[0] = (struct kv_group){ .n_layers = 2, .n_parts = 2, .slice_bytes = 1000 };
-    st.cost = (struct cost){ .work = { .weights = 60000, .row_flops = 1000, .attend = { 10 } },
-                             .bandwidth = 1e9,
-                             .peak = 1e9,
-                             .launch = 500 };
+    st.cost = (struct sim_cost){ .work = { .weights = 60000, .row_flops = 1000, .attend = { 10 } },
+                                 .bandwidth = 1e9,
+                                 .peak = 1e9,
+                                 .launch = 500 };
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
@@ -213,7 +213,7 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
 {
     struct batch b = { .work = WORK_CONTEXT, .rung = 1 };
     struct part_share s;
-    struct setting st;
+    struct sim_config st;
     struct ladder l;
 
     (void)state;

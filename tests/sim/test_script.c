@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *shown; /* what play() printed */
+static char *shown; /* what play_script() printed */
 
 /* What acting it out returns; shown and e have the words. */
 static int
@@ -23,7 +23,7 @@ act(const char *text, struct err *e)
     out = open_memstream(&shown, &n);
     e->text[0] = 0;
     r = script_parse(&s, "a.txt", text, strlen(text), e);
-    if (r >= 0) r = play(s, out, e);
+    if (r >= 0) r = play_script(s, out, e);
     script_free(s);
     fclose(out);
     return r;

@@ -102,7 +102,7 @@ batch_free(struct batch *b)
 }
 
 static uint8_t *
-put(uint8_t *to, const void *from, size_t bytes)
+pack_bytes(uint8_t *to, const void *from, size_t bytes)
 {
     if (bytes > 0) memcpy(to, from, bytes);
     return to + bytes;
@@ -130,13 +130,13 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
 
     if (bytes > cap || bytes > INT32_MAX) return -ENOSPC;
     h.bytes = (uint32_t)bytes;
-    to = put(to, &h, sizeof h);
-    to = put(to, b->token, b->n_rows * sizeof b->token[0]);
-    to = put(to, b->pos, b->n_rows * sizeof b->pos[0]);
-    to = put(to, b->run, b->n_runs * sizeof b->run[0]);
-    to = put(to, b->encode, b->n_encode * sizeof b->encode[0]);
-    to = put(to, b->mask, b->n_masks * sizeof b->mask[0]);
-    to = put(to, b->edit, b->n_edits * sizeof b->edit[0]);
+    to = pack_bytes(to, &h, sizeof h);
+    to = pack_bytes(to, b->token, b->n_rows * sizeof b->token[0]);
+    to = pack_bytes(to, b->pos, b->n_rows * sizeof b->pos[0]);
+    to = pack_bytes(to, b->run, b->n_runs * sizeof b->run[0]);
+    to = pack_bytes(to, b->encode, b->n_encode * sizeof b->encode[0]);
+    to = pack_bytes(to, b->mask, b->n_masks * sizeof b->mask[0]);
+    to = pack_bytes(to, b->edit, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct kv_copy *c = &b->copy[i];
         struct packed_copy p = { .group = c->group,
@@ -147,19 +147,19 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
                                  .from = c->from,
                                  .to = c->to };
 
-        to = put(to, &p, sizeof p);
+        to = pack_bytes(to, &p, sizeof p);
     }
     for (uint32_t i = 0; i < b->n_waits; i++) {
         struct packed_wait p = { .step = b->wait[i].step, .lane = b->wait[i].lane };
 
-        to = put(to, &p, sizeof p);
+        to = pack_bytes(to, &p, sizeof p);
     }
     check(to == (uint8_t *)buf + bytes);
     return (int)bytes;
 }
 
 static const uint8_t *
-get(void *to, const uint8_t *from, size_t bytes)
+unpack_bytes(void *to, const uint8_t *from, size_t bytes)
 {
     if (bytes > 0) memcpy(to, from, bytes);
     return from + bytes;
@@ -232,7 +232,7 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     int r;
 
     if (n < sizeof h) return err_set(e, -EBADMSG, "a batch of %zu bytes has no head", n);
-    from = get(&h, from, sizeof h);
+    from = unpack_bytes(&h, from, sizeof h);
     if (h.magic != BATCH_MAGIC || h.zero || h.lane >= MAX_LANES)
         return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
     if (h.n_rows > b->max_rows || h.n_runs > b->max_runs || h.n_encode > b->max_encode ||
@@ -260,16 +260,16 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     b->n_copies = h.n_copies;
     b->n_waits = h.n_waits;
     b->n_masks = h.n_masks;
-    from = get(b->token, from, b->n_rows * sizeof b->token[0]);
-    from = get(b->pos, from, b->n_rows * sizeof b->pos[0]);
-    from = get(b->run, from, b->n_runs * sizeof b->run[0]);
-    from = get(b->encode, from, b->n_encode * sizeof b->encode[0]);
-    from = get(b->mask, from, b->n_masks * sizeof b->mask[0]);
-    from = get(b->edit, from, b->n_edits * sizeof b->edit[0]);
+    from = unpack_bytes(b->token, from, b->n_rows * sizeof b->token[0]);
+    from = unpack_bytes(b->pos, from, b->n_rows * sizeof b->pos[0]);
+    from = unpack_bytes(b->run, from, b->n_runs * sizeof b->run[0]);
+    from = unpack_bytes(b->encode, from, b->n_encode * sizeof b->encode[0]);
+    from = unpack_bytes(b->mask, from, b->n_masks * sizeof b->mask[0]);
+    from = unpack_bytes(b->edit, from, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         struct packed_copy p;
 
-        from = get(&p, from, sizeof p);
+        from = unpack_bytes(&p, from, sizeof p);
         b->copy[i] = (struct kv_copy){ .group = p.group,
                                        .from_tier = p.from_tier,
                                        .to_tier = p.to_tier,
@@ -281,7 +281,7 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     for (uint32_t i = 0; i < b->n_waits; i++) {
         struct packed_wait p;
 
-        from = get(&p, from, sizeof p);
+        from = unpack_bytes(&p, from, sizeof p);
         b->wait[i] = (struct batch_wait){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
                                           .step = p.step };
     }

@@ -43,7 +43,7 @@ reason_of(const struct beam *b, token_id t)
 
 /* The n best of all lists: each is sorted, so its next one is its best. */
 static uint32_t
-merge(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
+merge_lists(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
 {
     uint32_t at[MAX_BEAMS] = { 0 };
 
@@ -73,16 +73,16 @@ merge(const struct beam *b, const struct beam_list *list, struct beam_move *ret,
 }
 
 static float
-penalised(const struct beam *b, float score, uint32_t n)
+penalised_score(const struct beam *b, float score, uint32_t n)
 {
     return score / (float)pow((double)n, (double)b->length_penalty);
 }
 
 /* It has ended: kept if it is among the best. */
 static void
-keep(struct beam *b, const struct beam_move *c)
+keep_hypothesis(struct beam *b, const struct beam_move *c)
 {
-    float score = penalised(b, c->score, b->n_new + 1);
+    float score = penalised_score(b, c->score, b->n_new + 1);
     uint32_t at = b->n_done;
     struct beam_done d;
 
@@ -104,7 +104,7 @@ keep(struct beam *b, const struct beam_move *c)
 
 /* Slots for who goes on, best first: the first who goes on from a beam stays where it is. */
 static void
-place(struct beam *b, const struct beam_move *c)
+place_in_slots(struct beam *b, const struct beam_move *c)
 {
     uint32_t n = b->n_new - b->n_settled, idle = 0;
 
@@ -134,7 +134,7 @@ place(struct beam *b, const struct beam_move *c)
 }
 
 static void
-settle(struct beam *b)
+settle_common_prefix(struct beam *b)
 {
     const token_id *one = b->line[b->order[0]] + b->first;
     uint32_t end = b->n_new;
@@ -157,23 +157,24 @@ cannot_improve(const struct beam *b)
     bool far = b->early == BEAM_EARLY_NEVER && b->length_penalty > 0;
     float worst = b->n_done == b->n_beams ? b->done[b->n_done - 1].score : LOW;
 
-    return !(penalised(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
+    return !(penalised_score(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
 }
 
 /* As the last turn says. */
 static void
 go_on(struct beam *b)
 {
-    for (uint32_t i = 0; i < b->last.n_ended; i++) keep(b, &b->last.ended[i]);
-    place(b, b->last.next);
-    settle(b);
+    for (uint32_t i = 0; i < b->last.n_ended; i++) keep_hypothesis(b, &b->last.ended[i]);
+    place_in_slots(b, b->last.next);
+    settle_common_prefix(b);
 }
 
 void
 beam_step(struct beam *b, const struct beam_list *list)
 {
     struct beam_move all[MAX_WIDTH];
-    uint32_t n = merge(b, list, all, beam_width(b->n_beams, b->n_end)), n_next = 0, n_ended = 0;
+    uint32_t n = merge_lists(b, list, all, beam_width(b->n_beams, b->n_end)), n_next = 0,
+             n_ended = 0;
     struct beam_turn *t = &b->last;
 
     check(!b->over && n >= b->n_beams);
@@ -218,7 +219,7 @@ beam_result(const struct beam *b, uint32_t i)
     check(b->over && i < b->n_beams);
     if (i < b->n_done) return b->done[i];
     slot = b->order[i - b->n_done];
-    return (struct beam_done){ .score = penalised(b, b->score[slot], b->n_new),
+    return (struct beam_done){ .score = penalised_score(b, b->score[slot], b->n_new),
                                .n = b->n_new,
                                .reason = LAGAN_FINISH_LENGTH,
                                .token = b->line[slot] + b->first };

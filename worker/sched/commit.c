@@ -26,7 +26,7 @@ append_token(struct scheduler *s, struct seq *q, token_id t)
 
 /* A step that carried the sequence in that seat is over. */
 static inline struct seq *
-put_down(struct scheduler *s, uint32_t seat)
+leave_step(struct scheduler *s, uint32_t seat)
 {
     struct seq *q;
 
@@ -39,32 +39,33 @@ put_down(struct scheduler *s, uint32_t seat)
 
 /* Of its guesses so many were refused: what counted on them is planned again. */
 static void
-refuse(struct scheduler *s, struct seq *q, const struct batch_run *run, uint32_t refused)
+reject_drafts(struct scheduler *s, struct seq *q, const struct batch_run *run, uint32_t refused)
 {
     check(refused <= run->n_draft && run->n_draft <= q->n_guess);
     q->n_guess -= run->n_draft;
     q->n_planned -= refused;
     q->n_out -= refused;
     if (q->state == SEQ_GENERATION && q->n_out == q->max_new && q->n_guess == 0)
-        move(s, q, SEQ_LAST);
+        move_seq(s, q, SEQ_LAST);
 }
 
 /* What the step has filled, from first on, may be found by others. */
 static void
-store(struct scheduler *s, const struct seq *q, const struct batch_run *run, uint32_t first)
+store_filled_blocks(struct scheduler *s, const struct seq *q, const struct batch_run *run,
+                    uint32_t first)
 {
     uint32_t tokens = kv_config(s->kv)->tokens_per_block;
     struct kv_text t = text_of(q, q->n_tokens);
 
     if (s->seat[run->seat].seq != q) return; /* it has left, and its blocks with it */
     if (first / tokens == q->n_done / tokens && !(run->flags & RUN_FIRST_CHUNK)) return;
-    if (q->forked && q->n_members == 0) return;
-    kv_store(s->kv, run->seat, &t, MIN(q->n_done, q->forked ? q->n_shared : q->n_tokens));
+    if (q->has_forked && q->n_members == 0) return;
+    kv_store(s->kv, run->seat, &t, MIN(q->n_done, q->has_forked ? q->n_shared : q->n_tokens));
 }
 
 /* Nothing carries it any more, and it has no further use for its seat. */
 static void
-settle(struct scheduler *s, struct seq *q, uint32_t seat)
+leave_if_done(struct scheduler *s, struct seq *q, uint32_t seat)
 {
     if (q->in_flight > 0 || s->seat[seat].seq != q) return;
     if (q->state == SEQ_ENDED) leave_seat(s, q);
@@ -91,7 +92,7 @@ copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b
 {
     uint32_t entry = q->n_done / kv_config(s->kv)->tokens_per_block;
 
-    if (s->seat[q->seat].len == 0 || s->seat[q->seat].begun) return false;
+    if (s->seat[q->seat].len == 0 || s->seat[q->seat].chunk_planned) return false;
     for (uint32_t i = 0; i < b->n_copies; i++)
         if (kv_entry(s->kv, q->seat, b->copy[i].group, entry) == b->copy[i].to) return true;
     return false;
@@ -116,21 +117,21 @@ fail_step(struct scheduler *s, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_runs; i++) {
         const struct batch_run *run = &b->run[i];
-        struct seq *q = put_down(s, run->seat);
+        struct seq *q = leave_step(s, run->seat);
 
-        if (run->n_draft) refuse(s, q, run, 0);
+        if (run->n_draft) reject_drafts(s, q, run, 0);
         if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
         q->n_done = 0;
         end_seq(s, q, LAGAN_E_INTERNAL);
         fail_forks(s, q, b);
-        settle(s, q, run->seat);
+        leave_if_done(s, q, run->seat);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
-        struct seq *q = put_down(s, b->encode[i].seat);
+        struct seq *q = leave_step(s, b->encode[i].seat);
 
         end_seq(s, q, LAGAN_E_INTERNAL);
         fail_forks(s, q, b); /* by the step behind it, of the source that is not there */
-        settle(s, q, b->encode[i].seat);
+        leave_if_done(s, q, b->encode[i].seat);
     }
     fail_copies(s, b);
 }
@@ -150,7 +151,7 @@ commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct 
 {
     const struct batch_run *run = &b->run[i];
     const token_id *token = &r->token[(size_t)i * (1 + MAX_DRAFT)];
-    struct seq *q = put_down(s, run->seat);
+    struct seq *q = leave_step(s, run->seat);
     /* Behind guesses it begins where they end: after the prompt, if that did not fail. */
     uint32_t first = run->flags & RUN_BEHIND_GUESSES ? MAX(q->n_done, q->n_prompt)
                                                      : (uint32_t)run->first_pos;
@@ -162,13 +163,13 @@ commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct 
         refused = 1u + run->n_draft - n;
     }
     if (first <= q->n_done) q->n_done = first + run->n_rows - refused; /* else on one that failed */
-    if (run->n_draft) refuse(s, q, run, refused);
+    if (run->n_draft) reject_drafts(s, q, run, refused);
     /* projected, or there before: nobody reads them again */
     if (run->flags & RUN_FIRST_CHUNK) free_enc_rows(s, run->seat);
     if (run->flags & RUN_BEAM) commit_beam(s, q, b, i, r);
     for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++) append_token(s, q, token[k]);
-    if (s->reuse) store(s, q, run, first);
-    settle(s, q, run->seat);
+    if (s->reuse) store_filled_blocks(s, q, run, first);
+    leave_if_done(s, q, run->seat);
 }
 
 /* Of a thousand sequences nothing is in the processor's caches when its turn comes, unless it is asked for. */
@@ -209,8 +210,8 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
             commit_run(s, b, i, r);
         }
         for (uint32_t i = 0; i < b->n_encode; i++)
-            settle(s, put_down(s, b->encode[i].seat), b->encode[i].seat);
+            leave_if_done(s, leave_step(s, b->encode[i].seat), b->encode[i].seat);
     }
-    expire(s, now);
+    expire_deadlines(s, now);
     costly_check((scheduler_check(s), true));
 }

@@ -11,16 +11,16 @@ enum { FINE = 16 };
 
 /* Its seat was adopted, and the device knows nothing of its row yet. */
 static bool
-adopted(const struct plan *p, const struct seq *q)
+is_adopted_unbegun(const struct step_plan *p, const struct seq *q)
 {
-    return q->n_adopted && !p->s->seat[q->seat].begun;
+    return q->n_adopted && !p->s->seat[q->seat].chunk_planned;
 }
 
 /* What it begins with fits into the edits that are left: one always does. */
 static bool
-may_begin(const struct plan *p, const struct seq *q, uint32_t *begins)
+may_begin(const struct step_plan *p, const struct seq *q, uint32_t *begins)
 {
-    uint32_t n = p->s->seat[q->seat].begun ? 0 : kv_n_held(p->s->kv, q->seat);
+    uint32_t n = p->s->seat[q->seat].chunk_planned ? 0 : kv_n_held(p->s->kv, q->seat);
 
     if (forks_now(q)) n += fork_edits(p->s, q);
     if (n > *begins) return false;
@@ -30,7 +30,7 @@ may_begin(const struct plan *p, const struct seq *q, uint32_t *begins)
 
 /* The same of a search, and a row of each beam. */
 static bool
-may_resume(const struct plan *p, const struct seq *q, uint32_t *begins)
+may_resume(const struct step_plan *p, const struct seq *q, uint32_t *begins)
 {
     uint32_t n = 0;
 
@@ -43,13 +43,13 @@ may_resume(const struct plan *p, const struct seq *q, uint32_t *begins)
 
 /* Streams that a death has interrupted want one row, like those that generate. */
 void
-plan_adopted(struct plan *p)
+plan_adopted(struct step_plan *p)
 {
     uint32_t begins = p->begins;
 
     if (p->s->n_in[SEQ_CONTEXT] == 0) return;
     for (struct seq *q = p->s->running.first; q && p->rows_left > 0; q = q->next) {
-        if (runnable(p->s, q, p->lane) != WORK_CONTEXT || !adopted(p, q)) continue;
+        if (runnable(p->s, q, p->lane) != WORK_CONTEXT || !is_adopted_unbegun(p, q)) continue;
         if (q->n_prompt - q->n_planned > 1) continue;
         if (goes_on_searching(q)) {
             if (q->first_member == q && may_resume(p, q, &begins)) resume_search(p, q);
@@ -60,7 +60,7 @@ plan_adopted(struct plan *p)
 }
 
 static struct seq *
-next_context(const struct plan *p, struct seq *q)
+next_context(const struct step_plan *p, struct seq *q)
 {
     while (q && runnable(p->s, q, p->lane) != WORK_CONTEXT) q = q->next;
     return q;
@@ -98,7 +98,7 @@ unit_rows(const struct scheduler *s, const struct seq *q, uint32_t have, uint32_
 
 /* Rows for those that have some, a unit each in turn, as long as there are any. */
 static void
-share_rows(const struct plan *p, uint32_t n, uint32_t rows)
+share_rows(const struct step_plan *p, uint32_t n, uint32_t rows)
 {
     for (bool more = true; more && rows > 0;) {
         more = false;
@@ -118,13 +118,13 @@ share_rows(const struct plan *p, uint32_t n, uint32_t rows)
 
 /* Prompts that have not begun wait for company, beside somebody who generates. */
 static bool
-hold_back(const struct plan *p)
+hold_back(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     nsec oldest = NSEC_NEVER;
     uint64_t rows = 0;
 
-    if (s->l.prompt_batch == 0 || !streaming(p)) return false;
+    if (s->l.prompt_batch == 0 || !decode_active(p)) return false;
     for (struct seq *q = next_context(p, s->waiting.first); q; q = next_context(p, q->next)) {
         rows += q->n_prompt;
         oldest = MIN(oldest, q->arrived);
@@ -137,7 +137,7 @@ hold_back(const struct plan *p)
 /* The first rows of a search are a row of each beam, in one step. 0: there is no room for that, or how many are
  * in s->chunk then. */
 static uint32_t
-fork_beams(const struct plan *p, struct seq *q, uint32_t n, uint32_t rows)
+fork_beams(const struct step_plan *p, struct seq *q, uint32_t n, uint32_t rows)
 {
     if (q->n_members > (n ? rows : p->rows_left)) return 0;
     for (struct seq *m = q; m; m = m->next_member) p->s->chunk[n++] = (struct chunk){ m, 1 };
@@ -146,7 +146,7 @@ fork_beams(const struct plan *p, struct seq *q, uint32_t n, uint32_t rows)
 
 /* What is left of a step's rows beside streams: a unit at least. */
 static uint32_t
-rows_beside(const struct plan *p)
+rows_beside(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t taken = s->l.max_rows - p->rows_left;
@@ -156,7 +156,7 @@ rows_beside(const struct plan *p)
 
 /* Admit in list order for the rows that are left: into s->chunk, with what each takes. */
 static uint32_t
-gather(struct plan *p)
+gather_chunks(struct step_plan *p)
 {
     struct scheduler *s = p->s;
     bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* make_room() has seen to it */
@@ -165,9 +165,9 @@ gather(struct plan *p)
     struct seq *waiting = join ? next_context(p, s->waiting.first) : NULL;
     uint32_t n = 0, rows = p->rows_left, begins = p->begins, most = s->n_seats;
 
-    if (!s->together && s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
-    if (!s->together && s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
-    if (s->step_rows && streaming(p)) rows = MIN(rows, rows_beside(p));
+    if (!s->lanes_merged && s->l.lane_rows[p->lane]) rows = MIN(rows, s->l.lane_rows[p->lane]);
+    if (!s->lanes_merged && s->l.lane_seqs[p->lane]) most = s->l.lane_seqs[p->lane];
+    if (s->step_rows && decode_active(p)) rows = MIN(rows, rows_beside(p));
     while (rows > 0 && n < most && (running || (waiting && !full))) {
         uint32_t some;
 
@@ -204,7 +204,7 @@ gather(struct plan *p)
         if (some == 0 && n == 0 && !(p->b->work & WORK_CONTEXT) && !s->unit_strict)
             some = MIN(rows, s->seat[q->seat].chunk);
         /* Nor is it overtaken by who has not begun, for want of rows: shorter ones could come for ever. */
-        if (!s->seat[q->seat].begun && (stopped || some == 0)) {
+        if (!s->seat[q->seat].chunk_planned && (stopped || some == 0)) {
             stopped = true;
             continue;
         }
@@ -225,16 +225,16 @@ gather(struct plan *p)
 }
 
 void
-plan_context(struct plan *p)
+plan_context(struct step_plan *p)
 {
-    uint32_t n = gather(p);
+    uint32_t n = gather_chunks(p);
 
     for (uint32_t i = 0; i < n; i++)
         add_run(p, p->s->chunk[i].seq, WORK_CONTEXT, p->s->chunk[i].n_rows);
 }
 
 void
-form_batch(struct plan *p)
+form_batch(struct step_plan *p)
 {
     struct scheduler *s = p->s;
 

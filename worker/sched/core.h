@@ -1,15 +1,22 @@
 /* core.h - the inside of struct scheduler. For the files of worker/sched/ alone.
  *
- *     scheduler.c  new, add, cancel, reap, check
- *     admit.c      may it run, does it fit: the one predicate, the one need, seats, encoder rows
- *     share.c      what requests share: pages, prompts that begin alike
- *     family.c     sequences that begin alike: beams, samples
- *     pause.c      max_utilization: blocks step by step, and who gives way
- *     plan.c       the next step of a lane
- *     context.c    of which: prompts
- *     encoder.c    of which: sources
- *     division.c   which lane does what, and on how much of the device
- *     commit.c     what a step sampled
+ * A file calls files of lower levels only, so that there is no call cycle:
+ *
+ *     seq.c, batch.c, beam.c, bounds.c   stand alone: sequences and their lists, a step as arrays
+ *     limits.c         what limits and requests can need at most
+ *     share.c          adapter pages, prefix cache, prefixes in flight
+ *     division.c       which lane does what, and on how much of the device
+ *     retire.c         sequences leave their slots: ended, expired, preempted
+ *     step_build.c     the rows of one sequence in a step
+ *     admit.c          slots, KV blocks and encoder rows for a sequence
+ *     admit_adopted.c  the same for one whose KV a previous worker left
+ *     family.c         sequence groups: beams, samples
+ *     pause.c          max_utilization: blocks step by step, and who is preempted
+ *     encoder.c        which encoder inputs run in a step
+ *     context.c        which prompts
+ *     plan.c           the next step of a lane
+ *     commit.c         what a step sampled
+ *     scheduler.c      new, add, cancel, reap, check
  */
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
@@ -18,25 +25,26 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
-/* A successor may have to compute again what was done: tokens of the last steps, of one lane and the next, that were
- * not told yet. And two steps of a lane may be out. */
+/* A successor may have to compute again what was done: tokens of the last steps, of one lane and
+ * the next, that were not told yet. And two steps of a lane may be out. */
 enum { UNTOLD_STEPS = 2, STEPS_OUT = 2 };
 
 struct seat {
     struct seq *seq; /* NULL: free */
     uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
     uint32_t chunk;  /* decoder rows a step, at most */
-    /* As of kv_quiet(), where nothing else is to be done either; and a row before them, where what will be
-     * looked at is asked for: below both nobody looks at the seat's blocks. */
+    /* As of kv_quiet(), where nothing else is to be done either; and a row before them, where
+     * what will be looked at is asked for: below both nobody looks at the seat's blocks. */
     uint32_t quiet_end, quiet_first, near_end, near_first;
-    bool begun;     /* a decoder chunk of it was planned */
-    bool lowered;   /* its reservation is what generation needs */
-    bool thin;      /* its windows have room for one step of its prompt, not for two */
-    bool kept;      /* nobody sits there; its blocks are a predecessor's */
-    bool encoded;   /* it holds rows of enc_state */
-    bool crossed;   /* its source's K and V were there when it got its blocks */
-    uint32_t pages; /* whose pages it holds: of holder[], + 1; 0: nobody's */
-    /* Names the first full block that its prompt is about to fill, as of making_at positions done. */
+    bool chunk_planned;     /* a decoder chunk of its sequence was planned */
+    bool reserve_lowered;   /* the reservation is what generation needs */
+    bool one_step_window;   /* its windows hold one step of a prompt in flight, not two */
+    bool kept_for_adoption; /* no sequence; its blocks are a previous worker's */
+    bool has_enc_rows;      /* rows of enc_state are its own */
+    bool cross_kv_cached;   /* cross KV was in the cache when the blocks were reserved */
+    uint32_t pages;         /* whose pages it holds: of holder[], + 1; 0: nobody's */
+    /* Names the first full block that its prompt is about to fill, as of making_at positions
+     * done. */
     uint32_t making_at;
     uint64_t making[2];
 };
@@ -47,7 +55,7 @@ struct enc_rows { /* a source's rows of enc_state */
     uint32_t first, n, seat;
 };
 
-struct holder { /* of pages */
+struct page_holder { /* of pages */
     uint64_t lora;
     uint32_t pages, n_users; /* 0: nobody */
 };
@@ -71,49 +79,54 @@ struct scheduler {
     struct seat *seat;            /* [n_seats] */
     uint32_t n_seats, *free_seat, first_free, n_free; /* ring: the one free longest is next */
     uint32_t n_kept;
-    bool cramped;  /* somebody found no room, and seats are kept, or somebody there is halted */
-    bool halts;    /* somebody has been halted, once */
-    bool no_pages; /* somebody waits for pages */
-    bool aged;     /* somebody has waited for pages for too long, once */
-    unsigned
-        ask; /* lanes, by bit, that may have use for what another lane's plan, or time, has changed */
-    bool turned;          /* a source was found, or lost again: another kind of work now */
-    bool closed;          /* static_batch: somebody generates, so nobody joins */
-    nsec keep_until;      /* that long nothing is given up for it */
-    struct enc_rows *enc; /* [n_enc] by first row */
+    /* A sequence found no slot or no blocks, and a kept slot or a suspended sequence could be
+     * reclaimed. */
+    bool reclaim_wanted;
+    bool any_suspended;       /* a sequence was suspended since the start */
+    bool no_pages;            /* a sequence waits for adapter pages */
+    bool overtaken_too_often; /* a sequence was overtaken max_running times for its pages */
+    /* Lanes, by bit, that must be asked for a step again: another lane's plan, or time, has
+     * changed what they could do. */
+    unsigned replan_lanes;
+    bool cross_kv_changed;    /* an encoder input was found in the cache, or lost: plan again */
+    bool static_batch_closed; /* static_batch: its sequences generate, no other is admitted */
+    nsec keep_until;          /* that long nothing is given up for it */
+    struct enc_rows *enc;     /* [n_enc] by first row */
     uint32_t n_enc;
     struct chunk *chunk;  /* [n_seats] */
     struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
     uint32_t n_soon;
     struct turns turns;
-    struct holder *holder; /* [n_seats] */
+    struct page_holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */
     nsec waited_for
         [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
     uint64_t ticket, n_pauses;
     unsigned rung, next_rung; /* of steps planned now; as it was asked for */
-    uint8_t
-        work[MAX_LANES]; /* of each lane now: limits.lane_work, or with answers where prompts are */
-    bool together;       /* the latter */
-    bool drains; /* it will be, when no step of prompts is out: until then none is planned */
-    uint32_t
-        step_rows; /* of a step with prompts while somebody generates; 0: no bound but the lane's */
-    bool idle[MAX_LANES]; /* the lane's last plan found nothing */
-    bool tree;            /* the guesses are no chain; by row of a run: */
+    /* Of each lane now: limits.lane_work, or with WORK_GENERATION where prompts are. */
+    uint8_t work[MAX_LANES];
+    bool lanes_merged; /* the lane of prompts generates too */
+    /* Lanes are merged when the last step of prompts in flight is committed; no other is planned
+     * until then. */
+    bool prefill_draining;
+    /* Rows of a step with prompts while a sequence generates; 0: no bound but the lane's. */
+    uint32_t step_rows;
+    bool found_no_work[MAX_LANES]; /* the lane's last plan was empty */
+    bool drafts_branch;            /* draft tokens are a tree, not a chain; by row of a run: */
     uint8_t depth[1 + MAX_DRAFT];
     uint32_t sees[1 + MAX_DRAFT]; /* rows, by bit */
 };
 
 static inline void
-move(struct scheduler *s, struct seq *q, enum seq_state to)
+move_seq(struct scheduler *s, struct seq *q, enum seq_state to)
 {
     s->n_in[q->state]--;
     seq_move(q, to);
     s->n_in[to]++;
 }
 
-struct plan {
+struct step_plan {
     struct scheduler *s;
     struct batch *b;
     unsigned lane;
@@ -123,102 +136,69 @@ struct plan {
     uint32_t begins;    /* edits left for rows of tables that begin with blocks */
 };
 
-/* plan.c */
-/* The sequence is in this step: after its last one, wherever that ran. */
-void carry(struct plan *p, struct seq *q);
-void add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows);
-/* Somebody's stream goes on, in this step or in one of another lane. */
-bool streaming(const struct plan *p);
+/* ---- limits.c: changes nothing */
 
-/* context.c */
-void plan_adopted(struct plan *p);
-void plan_context(struct plan *p);
-void form_batch(
-    struct plan *p); /* static_batch: whoever fits is of it, with rows in this step or later */
-
-/* division.c */
-/* Nobody else has anything to do, or out: the lane has the whole device. */
-bool alone(const struct scheduler *s, unsigned lane);
-void divide(struct scheduler *s);
-
-/* encoder.c */
-void plan_encoder(struct plan *p);
-
-/* share.c */
-bool has_pages(const struct scheduler *s, const struct seq *q);
-/* The same of one that waits, if nobody before it has waited for them for too long. */
-bool may_take_pages(struct scheduler *s, const struct seq *q);
-void take_pages(struct scheduler *s, const struct seq *q);
-/* q has got a seat: who waits for pages before it was passed over. */
-void pass_over(struct scheduler *s, struct seq *q);
-void give_pages(struct scheduler *s, uint32_t seat);
-struct kv_text text_of(const struct seq *q, uint32_t n);
-/* Its prompt begins like one before it that is being computed: it waits for that, and has it for nothing. */
-bool twin_ahead(struct scheduler *s, struct seq *q);
-/* Its source's K and V are there, by what kv knows now. */
-bool find_cross(struct scheduler *s, struct seq *q);
-
-/* What it would find is on its way: the host tier has more of it than the device. */
-bool waits_for_host(const struct scheduler *s, const struct seq *q);
-
-/* admit.c */
-
-/* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0. Everything
- * that plans asks here. Who is late has ended: expire(). */
-static inline unsigned
-runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
-{
-    unsigned work = 0;
-
-    if (q->halted || seq_follows(q)) return 0;
-    if (q->state == SEQ_GENERATION) {
-        if (q->lockstep && q->in_flight > 0) return 0;
-        if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
-        /* A step is moved back by what the one before it was refused, not by that of two. */
-        if (q->lane != lane && q->n_guess > 0) return 0;
-        work = WORK_GENERATION;
-    } else if (q->state == SEQ_CONTEXT) {
-        work = WORK_CONTEXT; /* the last slice of its source is launched */
-    } else if (q->state == SEQ_WAITING) {
-        if (q->resumed && waits_for_host(s, q)) return 0;
-        work = q->n_source > 0 && !q->cross_there ? WORK_ENCODER : WORK_CONTEXT;
-    } else if (q->state == SEQ_ENCODER) {
-        work = WORK_ENCODER;
-    }
-    return work & s->work[lane];
-}
-
-/* How a prompt of that many of its tokens can be computed so that it fits alone in the cache to its end: the
- * largest chunk, and for how many rows at once a window keeps blocks. -EMSGSIZE: never. */
+/* How a prompt of that many of its tokens can be computed so that it fits alone in the cache to
+ * its end: the largest chunk, and for how many rows at once a window keeps blocks. */
 struct admission {
     uint32_t chunk, rows;
 };
+
+/* -EINVAL: limits that could never work, with the sentence. */
+int limits_check(const struct scheduler_limits *l, const struct kv_config *kv,
+                 struct err *e) MUST_USE;
+/* Policy max_requests counts no blocks. -EINVAL: max_running requests of the longest kind do not
+ * fit the cache. */
+int limits_check_uncounted(const struct scheduler *s, struct err *e) MUST_USE;
+/* Whether q, with its group if it is the first of one, could ever run; errors as
+ * scheduler_add(), -EEXIST aside. */
+int limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e) MUST_USE;
+/* Sequences with a slot at once: each decoding sequence has its row of a step. */
+uint32_t max_running(const struct scheduler_limits *l);
+/* Slots that q takes with its group: 1 on its own. */
+uint32_t family_size(const struct seq *q);
+/* Blocks for `len` positions and q's encoder input, with windows that keep `rows` rows at once. */
+struct kv_need blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len,
+                             uint32_t rows);
+/* What a member needs beside what it shares. */
+struct kv_need member_need(const struct scheduler *s, const struct seq *first, uint32_t len,
+                           uint32_t rows);
+/* Positions that q must have blocks for before it starts. */
+uint32_t admission_len(const struct scheduler *s, const struct seq *q);
+/* -EMSGSIZE: a prompt of n_prompt tokens never fits, with the sentence. */
+int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
+              struct admission *ret, struct err *e) MUST_USE;
+/* Table edits that tell the other members of the first's blocks when they fork; 0: q does not
+ * fork. */
+uint32_t fork_edits(const struct scheduler *s, const struct seq *q);
+/* So many times what one seat may hold can be told of seats that begin, in a step. */
+uint32_t family_edits(const struct scheduler_limits *l);
+/* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in
+ * chunks, or 0. */
+uint32_t rows_out(const struct seq *q, uint32_t chunk);
+
 /* That were done, and that a successor may compute again. */
 static inline uint32_t
 rows_untold(const struct seq *q)
 {
     return UNTOLD_STEPS * (1 + q->n_draft);
 }
-/* From there on a successor may compute it again, and sees the window before that: of beams, whose steps come one by
- * one and are told of as they are decided, from where they are, unless a step of their prompt is out. */
+/* From there on a successor may compute it again, and sees the window before that: of beams,
+ * whose steps come one by one and are told of as they are decided, from where they are, unless a
+ * step of their prompt is out. */
 static inline uint32_t
 seen_from(const struct seq *q)
 {
     if (q->beam && q->in_flight == 0) return q->n_planned;
     return q->n_done - MIN(q->n_done, rows_untold(q));
 }
-/* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in chunks, or 0. */
-uint32_t rows_out(const struct seq *q, uint32_t chunk);
-int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
-              struct admission *ret, struct err *e) MUST_USE;
-uint32_t max_running(const struct scheduler_limits *l);  /* every decoding sequence has its row */
-bool may_join(const struct scheduler *s);                /* who waits, as far as the policy goes */
-bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a seat, or gets one */
-bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of enc_state */
-bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
-/* Blocks for positions up to end, where they are paid for step by step. */
-bool pay(struct scheduler *s, struct seq *q, uint32_t end);
-/* For its next row. Each of a thousand is asked in each step. */
+/* The first of q's sequence group; q itself if it has none. */
+static inline struct seq *
+group_first(struct seq *q)
+{
+    return q->first_member ? q->first_member : q;
+}
+/* It has blocks for its next row. Each of a thousand is asked in each step. */
 static inline bool
 has_paid(const struct scheduler *s, const struct seq *q)
 {
@@ -232,78 +212,166 @@ all_paid(const struct scheduler *s, const struct seq *q)
         if (!has_paid(s, q)) return false;
     return true;
 }
-/* A step of its prompt is out, and its window has no room for another one behind it: what a successor goes on from
- * would be gone. */
-static inline bool
-must_come_first(const struct scheduler *s, const struct seq *q)
-{
-    return s->seat[q->seat].thin && q->in_flight > 0 && q->n_done < q->n_prompt;
-}
-void free_enc_rows(struct scheduler *s, uint32_t seat);
-/* It goes on in the seat that was kept for it: true, and it runs; a family's first brings the others. */
-bool admit_adopted(struct scheduler *s, struct seq *q);
-/* The same of a search, all of whose beams are there; false: no seat is given up yet. */
-bool admit_search(struct scheduler *s, struct seq *first);
-
-/* scheduler.c */
-void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
-void leave_seat(struct scheduler *s, struct seq *q); /* ended or paused, nothing in flight */
-bool expire(struct scheduler *s, nsec now);          /* somebody ended */
-/* For who found no room, a kept seat, or that of one who is halted; false: none, or not yet. Between two plans only: its blocks leave every
- * table first. */
-bool give_up_one(struct scheduler *s, nsec now);
-
-/* family.c */
-uint32_t family_size(const struct seq *q); /* seats that it takes: 1 on its own */
-/* What a member needs beside what it shares. */
-struct kv_need member_need(const struct scheduler *s, const struct seq *first, uint32_t len,
-                           uint32_t rows);
-/* Blocks for those behind the first, who have seats, or for none of them. */
-bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
-                     const struct admission *way);
-/* What a predecessor had of a family goes on: *first becomes who is left to wait, or NULL. -EAGAIN: a search that
- * cannot, all of which is given up. */
-int adopt_family(struct scheduler *s, struct seq **first) MUST_USE;
-bool goes_on_searching(const struct seq *q);           /* a beam that was adopted with its search */
-void resume_search(struct plan *p, struct seq *first); /* its first rows here: one of each beam */
 /* Its next rows are the first that are its own. */
 static inline bool
 forks_now(const struct seq *q)
 {
-    return q->first_member == q && !q->forked && q->n_planned == q->n_shared;
+    return q->first_member == q && !q->has_forked && q->n_planned == q->n_shared;
 }
+/* A step of another lane that carries q is in flight. */
+static inline bool
+must_wait(const struct step_plan *p, const struct seq *q)
+{
+    return q->lane != p->lane && q->lane_step > p->s->done[q->lane];
+}
+/* A step of its prompt is out, and its window has no room for another one behind it: what a
+ * successor goes on from would be gone. */
+static inline bool
+must_come_first(const struct scheduler *s, const struct seq *q)
+{
+    return s->seat[q->seat].one_step_window && q->in_flight > 0 && q->n_done < q->n_prompt;
+}
+
+/* ---- share.c */
+
+bool has_pages(const struct scheduler *s, const struct seq *q);
+/* The same of one that waits, if nobody before it has waited for them for too long. */
+bool may_take_pages(struct scheduler *s, const struct seq *q);
+void take_pages(struct scheduler *s, const struct seq *q);
+/* q has got a seat: who waits for pages before it was passed over. */
+void pass_over(struct scheduler *s, struct seq *q);
+void give_pages(struct scheduler *s, uint32_t seat);
+struct kv_text text_of(const struct seq *q, uint32_t n);
+/* Its prompt begins like one before it that is being computed: it waits for that, and has it for
+ * nothing. */
+bool twin_ahead(struct scheduler *s, struct seq *q);
+/* Its source's K and V are there, by what kv knows now. */
+bool find_cross(struct scheduler *s, struct seq *q);
+/* What it would find is on its way: the host tier has more of it than the device. */
+bool waits_for_host(const struct scheduler *s, const struct seq *q);
+
+/* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0.
+ * Everything that plans asks here. Who is late has ended: expire_deadlines(). */
+static inline unsigned
+runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
+{
+    unsigned work = 0;
+
+    if (q->is_suspended || seq_follows(q)) return 0;
+    if (q->state == SEQ_GENERATION) {
+        if (q->plan_after_commit && q->in_flight > 0) return 0;
+        if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
+        /* A step is moved back by what the one before it was refused, not by that of two. */
+        if (q->lane != lane && q->n_guess > 0) return 0;
+        work = WORK_GENERATION;
+    } else if (q->state == SEQ_CONTEXT) {
+        work = WORK_CONTEXT; /* the last slice of its source is launched */
+    } else if (q->state == SEQ_WAITING) {
+        if (q->from_previous_worker && waits_for_host(s, q)) return 0;
+        work = q->n_source > 0 && !q->cross_kv_cached ? WORK_ENCODER : WORK_CONTEXT;
+    } else if (q->state == SEQ_ENCODER) {
+        work = WORK_ENCODER;
+    }
+    return work & s->work[lane];
+}
+
+/* ---- division.c */
+
+/* Nobody else has anything to do, or out: the lane has the whole device. */
+bool lane_is_alone(const struct scheduler *s, unsigned lane);
+void apply_division(struct scheduler *s);
+
+/* ---- retire.c */
+
+void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
+void leave_seat(struct scheduler *s, struct seq *q);  /* ended or paused, nothing in flight */
+bool expire_deadlines(struct scheduler *s, nsec now); /* somebody ended */
+void free_enc_rows(struct scheduler *s, uint32_t seat);
 /* Of a search's first: tokens that all beams begin with, fewer than any has. */
 uint32_t n_alike(const struct seq *first);
+/* q has blocks that another sequence could use, and can be computed again. */
+bool may_preempt(const struct scheduler *s, struct seq *q);
+void pause_one(struct scheduler *s, struct seq *q); /* it gives its seat and blocks up */
+/* Paused, and so is its family: they leave their seats, all together, unless a step is out that
+ * carries one of them. */
+void leave_paused(struct scheduler *s, struct seq *q);
+/* Who is halted and holds what somebody else could have, pages or anything, the last in the
+ * list; NULL: nobody, or a step is out. */
+struct seq *halted_one(const struct scheduler *s, bool pages);
+/* For who found no room, a kept seat, or that of one who is halted; false: none, or not yet.
+ * Between two plans only: its blocks leave every table first. */
+bool give_up_one(struct scheduler *s, nsec now);
+
+/* ---- step_build.c */
+
+/* The sequence is in this step: after its last one, wherever that ran. */
+void put_in_step(struct step_plan *p, struct seq *q);
+void add_run(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_rows);
+/* Somebody's stream goes on, in this step or in one of another lane. */
+bool decode_active(const struct step_plan *p);
+
+/* ---- admit.c */
+
+bool may_join(const struct scheduler *s);                /* who waits, as far as the policy goes */
+bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a seat, or gets one */
+bool admit_enc(struct scheduler *s, struct seq *q);      /* a seat and rows of enc_state */
+bool has_seat(struct scheduler *s, const struct seq *q); /* or could have one */
+/* Blocks for positions up to end, where they are paid for step by step. */
+bool pay_blocks(struct scheduler *s, struct seq *q, uint32_t end);
+/* Blocks for those behind the first, who have seats, or for none of them. */
+bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
+                     const struct admission *way);
+/* Takes the slot that has been free longest; there is one. */
+uint32_t take_free_slot(struct scheduler *s);
+/* q, which is in no list, runs in that slot, in state `to`, with its adapter's pages. */
+void occupy_slot(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to);
+
+/* ---- admit_adopted.c */
+
+/* It goes on in the seat that was kept for it: true, and it runs; a family's first brings the
+ * others. */
+bool admit_adopted(struct scheduler *s, struct seq *q);
+/* What a predecessor had of a family goes on: *first becomes who is left to wait, or NULL.
+ * -EAGAIN: a search that cannot, all of which is given up. */
+int adopt_family(struct scheduler *s, struct seq **first) MUST_USE;
+
+/* ---- family.c */
+
+bool goes_on_searching(const struct seq *q); /* a beam that was adopted with its search */
+void resume_search(struct step_plan *p,
+                   struct seq *first);     /* its first rows here: one of each beam */
 uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
-/* The next row of that beam is the last of its prompt: it rides with those of all others, as soon as they are there. */
+/* The next row of that beam is the last of its prompt: it rides with those of all others, as
+ * soon as they are there. */
 static inline bool
 rides_next(const struct seq *q)
 {
     return q->beam && q->n_planned + 1 == q->n_prompt;
 }
-bool may_ride(const struct scheduler *s, const struct seq *q);       /* of the first alone */
-uint32_t fork_edits(const struct scheduler *s, const struct seq *q); /* 0: it does not fork */
-/* So many times what one seat may hold can be told of seats that begin, in a step. */
-uint32_t family_edits(const struct scheduler_limits *l);
-void fork_members(struct plan *p, struct seq *first);
+bool may_ride(const struct scheduler *s, const struct seq *q); /* of the first alone */
 /* Beams before their next step: what may have to be edited fits into this one, and is. */
-bool may_turn(struct plan *p, const struct seq *q);
-void turn_beams(struct plan *p, struct seq *q);
+bool may_turn(struct step_plan *p, const struct seq *q);
+void turn_beams(struct step_plan *p, struct seq *q);
 /* A step of all beams of a search is over; run: the first's. */
 void commit_beams(struct scheduler *s, struct seq *first, const struct batch_run *run,
                   const struct batch_result *r);
 
-/* pause.c */
+/* ---- pause.c */
 
-/* max_utilization: blocks for the next step of everyone in list order, those of the lane's work. Who finds none
- * takes them from the last that has begun. Between two plans only: seats are given up. True: one was. */
+/* max_utilization: blocks for the next step of everyone in list order, those of the lane's work.
+ * Who finds none takes them from the last that has begun. Between two plans only: seats are
+ * given up. True: one was. */
 bool make_room(struct scheduler *s, unsigned lane, nsec now);
-void unwind(struct seq *q); /* it has given everything up: back to a prompt */
-/* Paused, and so is its family: they leave their seats, all together, unless a step is out that carries one of them. */
-void leave_paused(struct scheduler *s, struct seq *q);
-/* Who is halted and holds what somebody else could have, pages or anything, the last in the list; NULL: nobody, or a step
- * is out. */
-struct seq *halted_one(const struct scheduler *s, bool pages);
-void pause_one(struct scheduler *s, struct seq *q); /* it gives its seat and blocks up */
+
+/* ---- encoder.c */
+
+void plan_encoder(struct step_plan *p);
+
+/* ---- context.c */
+
+void plan_adopted(struct step_plan *p);
+void plan_context(struct step_plan *p);
+/* static_batch: whoever fits is of it, with rows in this step or later. */
+void form_batch(struct step_plan *p);
 
 #endif

@@ -3,11 +3,11 @@
 
 /* Somebody's stream goes on, in this step or in another. */
 static bool
-generating(const struct scheduler *s)
+any_generating(const struct scheduler *s)
 {
     if (s->n_in[SEQ_GENERATION] == 0) return false;
     for (const struct seq *q = s->running.first; q; q = q->next)
-        if (q->state == SEQ_GENERATION && !q->halted) return true;
+        if (q->state == SEQ_GENERATION && !q->is_suspended) return true;
     return false;
 }
 
@@ -22,26 +22,28 @@ prompts_out(const struct scheduler *s)
 /* A lane of prompts takes over who generates when nothing of it is out: a step of thousands of rows is no gap between
  * two tokens. Until then it plans nothing, and answers go on where they are. */
 void
-divide(struct scheduler *s)
+apply_division(struct scheduler *s)
 {
-    bool together = s->next_rung == 0, change = together != s->together, drained = s->drains;
+    bool together = s->next_rung == 0, change = together != s->lanes_merged,
+         drained = s->prefill_draining;
 
-    s->drains = change && together && generating(s) && prompts_out(s);
+    s->prefill_draining = change && together && any_generating(s) && prompts_out(s);
     for (unsigned l = 0; l < s->l.n_lanes && (change || !together); l++) {
         unsigned own = s->l.lane_work[l];
         bool prompts = own & WORK_CONTEXT;
 
-        if (s->drains)
+        if (s->prefill_draining)
             s->work[l] = (uint8_t)(prompts ? 0 : own);
         else if (together)
             s->work[l] = (uint8_t)(prompts ? own | WORK_GENERATION : own & ~WORK_GENERATION);
         else
             s->work[l] = (uint8_t)own;
     }
-    if (s->drains) return;
+    if (s->prefill_draining) return;
     s->rung = s->next_rung;
-    s->together = together;
-    if (change || drained) s->ask |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
+    s->lanes_merged = together;
+    if (change || drained)
+        s->replan_lanes |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
 }
 
 void
@@ -49,19 +51,19 @@ scheduler_divide(struct scheduler *s, unsigned rung, uint32_t rows)
 {
     s->step_rows = rows;
     s->next_rung = rung;
-    divide(s);
+    apply_division(s);
 }
 
 /* Lanes are planned in turn: who found nothing then has nothing now, but for tokens to generate, which come to be in the
  * plan of another lane. */
 bool
-alone(const struct scheduler *s, unsigned lane)
+lane_is_alone(const struct scheduler *s, unsigned lane)
 {
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         if (l == lane) continue;
         if (s->planned[l] != s->done[l]) return false;
-        if (s->work[l] & WORK_GENERATION && generating(s)) return false;
-        if (s->work[l] & (WORK_CONTEXT | WORK_ENCODER) && !s->idle[l] &&
+        if (s->work[l] & WORK_GENERATION && any_generating(s)) return false;
+        if (s->work[l] & (WORK_CONTEXT | WORK_ENCODER) && !s->found_no_work[l] &&
             s->n_in[SEQ_ENCODER] + s->n_in[SEQ_CONTEXT] + s->waiting.n > 0)
             return false;
     }
@@ -93,10 +95,10 @@ scheduler_load(const struct scheduler *s, uint32_t most)
     uint32_t seats = x.n_there - MIN(s->n_in[SEQ_CONTEXT] + x.n_generating, x.n_there);
 
     for (; q && x.prompt_rows < most; q = q->next)
-        if (q->state == SEQ_CONTEXT && !q->halted && !seq_follows(q))
+        if (q->state == SEQ_CONTEXT && !q->is_suspended && !seq_follows(q))
             x.prompt_rows += MIN(q->n_prompt - q->n_planned, most - x.prompt_rows);
     for (q = s->waiting.first; q && seats && x.prompt_rows < most; q = q->next)
-        if (!q->halted) {
+        if (!q->is_suspended) {
             x.prompt_rows += MIN(q->n_source + q->n_prompt, most - x.prompt_rows);
             seats--;
         }

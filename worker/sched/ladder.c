@@ -7,7 +7,7 @@
 
 /* To the nearest whole number, of two the even one. */
 static uint32_t
-nearest(double x)
+round_to_even(double x)
 {
     uint32_t low = (uint32_t)x;
     double rest = x - low;
@@ -16,7 +16,7 @@ nearest(double x)
 }
 
 static uint32_t
-off(uint32_t n, uint32_t grain)
+distance_to_grain(uint32_t n, uint32_t grain)
 {
     return MIN(n % grain, grain - n % grain);
 }
@@ -24,9 +24,10 @@ off(uint32_t n, uint32_t grain)
 struct rung
 ladder_share(const struct ladder *l, double share)
 {
-    uint32_t context = MIN(nearest(l->units * share), l->units), generation = l->units - context;
-    bool first = off(context, l->grain) <= off(generation, l->grain);
-    uint32_t part = nearest((double)(first ? context : generation) / l->grain) * l->grain;
+    uint32_t context = MIN(round_to_even(l->units * share), l->units),
+             generation = l->units - context;
+    bool first = distance_to_grain(context, l->grain) <= distance_to_grain(generation, l->grain);
+    uint32_t part = round_to_even((double)(first ? context : generation) / l->grain) * l->grain;
 
     part = MAX(MIN(part, l->units - l->least), l->least);
     if (first) return (struct rung){ part, l->units - part };
@@ -34,7 +35,7 @@ ladder_share(const struct ladder *l, double share)
 }
 
 static unsigned
-find(const struct ladder *l, struct rung r)
+find_rung(const struct ladder *l, struct rung r)
 {
     unsigned i = 1;
 
@@ -51,17 +52,17 @@ ladder_make(struct ladder *l, uint32_t units, uint32_t least, uint32_t grain)
     l->rung[0] = (struct rung){ units, units };
     if (grain == 0 || units < 2 * l->least) return;
     for (size_t i = 0; i < ARRAY_LEN(share); i++) {
-        double grains = nearest(share[i] * units / grain);
+        double grains = round_to_even(share[i] * units / grain);
         struct rung r = ladder_share(l, grains * grain / units);
 
-        if (find(l, r) == l->n) l->rung[l->n++] = r;
+        if (find_rung(l, r) == l->n) l->rung[l->n++] = r;
     }
 }
 
 static unsigned
-keep(struct ladder *l, struct rung r)
+keep_rung(struct ladder *l, struct rung r)
 {
-    unsigned at = MIN(find(l, r), (unsigned)MAX_RUNGS - 1);
+    unsigned at = MIN(find_rung(l, r), (unsigned)MAX_RUNGS - 1);
 
     l->n = MAX(l->n, at + 1);
     l->rung[at] = r;
@@ -81,7 +82,7 @@ ladder_set(struct ladder *l, uint32_t context, uint32_t generation, unsigned *re
             "%u and %u: the device has %u units in parts of at least %u, in steps of %u; the "
             "nearest is %u and %u",
             context, generation, l->units, l->least, l->grain, near.context, near.generation);
-    *ret = keep(l, near);
+    *ret = keep_rung(l, near);
     return 0;
 }
 
@@ -103,6 +104,6 @@ ladder_fixed(struct ladder *l, const char *text, unsigned *ret, struct err *e)
     if (!share && n >= l->units)
         return err_set(e, -EINVAL, "split.context_sm: %s of %u units leave none for answers", text,
                        l->units);
-    *ret = keep(l, ladder_share(l, share ? n : n / l->units));
+    *ret = keep_rung(l, ladder_share(l, share ? n : n / l->units));
     return 0;
 }

@@ -7,89 +7,6 @@
  */
 #include "worker/sched/core.h"
 
-/* Who is paused with q, the first of them: q itself, or its family while that is one. */
-static struct seq *
-first_of(struct seq *q)
-{
-    return q->first_member ? q->first_member : q;
-}
-
-/* A step is out that carries it, or one of its family. */
-static bool
-in_flight(struct seq *q)
-{
-    bool out = false;
-
-    for (const struct seq *m = first_of(q); m; m = m->next_member) out = out || m->in_flight > 0;
-    return out;
-}
-
-/* It has blocks that somebody else could have. Half-told prompt logprobs cannot be taken back; blocks of an
- * adopted row that the device was not told of are soon, if there is one for its next token. */
-static bool
-may_pause(const struct scheduler *s, struct seq *q)
-{
-    bool told;
-
-    q = first_of(q);
-    told = s->seat[q->seat].begun || (q->forked && !q->n_adopted);
-    told = told || (q->n_adopted && !all_paid(s, q));
-    if (q->state == SEQ_GENERATION) return true;
-    return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
-}
-
-void
-unwind(struct seq *q)
-{
-    uint32_t made = q->n_tokens - q->n_prompt;
-
-    check(made < q->max_new);
-    if (q->first_member == q && q->forked) q->n_shared = n_alike(q);
-    if (!q->first_member) q->n_members = 0;
-    q->n_prompt = q->n_tokens;
-    q->max_new -= made;
-    q->min_new -= MIN(q->min_new, made);
-    q->n_planned = q->n_done = q->n_out = q->n_guess = 0;
-    q->n_adopted = 0;
-    q->forked = false;
-    q->fork_step = 0;
-    q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
-    q->cross_there = false;
-    if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
-    q->encodes = q->wants_states;
-    q->behind.seat = 0;
-}
-
-void
-pause_one(struct scheduler *s, struct seq *q)
-{
-    s->n_pauses++;
-    for (struct seq *m = first_of(q); m; m = m->next_member) {
-        m->n_pauses++;
-        move(s, m, SEQ_PAUSED);
-    }
-    leave_paused(s, q);
-}
-
-void
-leave_paused(struct scheduler *s, struct seq *q)
-{
-    if (in_flight(q)) return;
-    for (struct seq *m = first_of(q); m; m = m->next_member) leave_seat(s, m);
-}
-
-struct seq *
-halted_one(const struct scheduler *s, bool pages)
-{
-    struct admission way;
-
-    for (struct seq *q = s->halts ? s->running.last : NULL; q; q = q->prev)
-        if (q->halted && !in_flight(q) && may_pause(s, q) && (!pages || s->seat[q->seat].pages) &&
-            admission(s, first_of(q), q->n_tokens, &way, NULL) == 0) /* it can come back */
-            return q;
-    return NULL;
-}
-
 /* For q, which found no room: NULL: nobody can, or not yet; else who was paused. */
 static struct seq *
 pause_after(struct scheduler *s, const struct seq *q)
@@ -98,22 +15,24 @@ pause_after(struct scheduler *s, const struct seq *q)
 
     /* With a step that is out somebody gives everything back, without being asked. */
     if (s->n_in[SEQ_LAST] + s->n_in[SEQ_PAUSED] + s->n_in[SEQ_ENDED] > s->ended.n) return NULL;
-    while (v && !seq_before(v, q) && !may_pause(s, v)) v = v->prev;
+    while (v && !seq_before(v, q) && !may_preempt(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
     pause_one(s, v);
-    return first_of(v);
+    return group_first(v);
 }
 
-/* Room for what it would do in the next step; rows: of prompts that are still to be found room for. A row that is
- * another lane's to plan comes before the prompts behind it all the same. */
+/* Room for what it would do in the next step; rows: of prompts that are still to be found room
+ * for. A row that is another lane's to plan comes before the prompts behind it all the same. */
 static bool
 find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 {
     uint32_t n = MIN(q->n_prompt - MIN(q->n_planned, q->n_prompt), *rows);
 
-    if (q->halted) return true;
-    if (q->state == SEQ_GENERATION) return q->n_out == q->max_new || pay(s, q, q->n_planned + 1);
-    if (q->n_adopted && q->state == SEQ_CONTEXT && !has_paid(s, q) && !pay(s, q, q->n_prompt))
+    if (q->is_suspended) return true;
+    if (q->state == SEQ_GENERATION)
+        return q->n_out == q->max_new || pay_blocks(s, q, q->n_planned + 1);
+    if (q->n_adopted && q->state == SEQ_CONTEXT && !has_paid(s, q) &&
+        !pay_blocks(s, q, q->n_prompt))
         return false;
     if (q->state == SEQ_WAITING && work && !may_take_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_seat(s, q);
@@ -159,8 +78,8 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
         end = s->n_kept ? NULL : pause_after(s, q);
         if (end && end->state == SEQ_WAITING) {
             given_up = true;
-            if (end == first_of(q)) break;
-            if (running && end == first_of(running)) running = NULL;
+            if (end == group_first(q)) break;
+            if (running && end == group_first(running)) running = NULL;
         } else if (!has_seat(s, q)) {
             waiting = NULL; /* those who have one need not stop */
         } else {

@@ -36,10 +36,11 @@ struct seq {
     token_id *token;    /* intake's. [cap]: prompt, then generated */
     uint64_t lane_step; /* its last, */
     uint8_t lane;       /* and of which lane */
-    bool
-        lockstep; /* intake's: its next token depends on all it has so far: no step is planned ahead */
-    bool halted; /* no step is to carry it for now */
-    bool forked; /* a family's: it has what it shares */
+    /* Intake's. The next token depends on all tokens before it, so that the next step is planned
+     * when this one is committed. */
+    bool plan_after_commit;
+    bool is_suspended; /* no step is planned with it for now */
+    bool has_forked;   /* a group's member: it has what the members share */
     enum seq_state state;
     uint32_t seat;      /* while it has one */
     uint32_t in_flight; /* steps launched and not committed that carry it */
@@ -80,7 +81,8 @@ struct seq {
     uint32_t n_adopted, adopted_seat;
     bool prompt_logprobs;
     bool wants_states; /* its source is encoded whatever is there */
-    bool resumed;      /* from a predecessor: what the host tier has of it is worth waiting for */
+    /* A previous worker computed part of it, so that it waits for its blocks from the host tier. */
+    bool from_previous_worker;
 
     /* The scheduler's. */
     uint16_t reason; /* enum lagan_reason, once ended */
@@ -95,8 +97,8 @@ struct seq {
     uint32_t n_enc_layers; /* encoder layers planned so far */
     uint64_t fork_step;    /* that made it hold what the first of its family held; 0: none */
     uint8_t fork_lane;
-    bool cross_there; /* its source's K and V were there: no encoder */
-    bool encodes;     /* whatever is there */
+    bool cross_kv_cached; /* the encoder input's K and V are in the cache: no encoder */
+    bool must_encode;     /* the encoder runs whatever the cache has */
     struct kv_space space;
     struct { /* whose prompt begins alike and is being computed, when last looked at */
         uint32_t seat, n_done; /* seat + 1; 0: nobody's */
@@ -120,7 +122,7 @@ bool seq_before(const struct seq *a, const struct seq *b);
 static inline bool
 seq_follows(const struct seq *q)
 {
-    return q->first_member && q->first_member != q && !q->forked;
+    return q->first_member && q->first_member != q && !q->has_forked;
 }
 void seq_insert(struct seq_list *l, struct seq *q);
 void seq_append(struct seq_list *l, struct seq *q); /* at the end, whatever the order */

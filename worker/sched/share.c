@@ -25,9 +25,9 @@ may_take_pages(struct scheduler *s, const struct seq *q)
         s->no_pages = true;
         return false;
     }
-    for (const struct seq *w = s->aged ? s->waiting.first : NULL; w && seq_before(w, q);
-         w = w->next)
-        if (w->n_passed >= s->max_running && !w->halted && !has_pages(s, w)) return false;
+    for (const struct seq *w = s->overtaken_too_often ? s->waiting.first : NULL;
+         w && seq_before(w, q); w = w->next)
+        if (w->n_passed >= s->max_running && !w->is_suspended && !has_pages(s, w)) return false;
     return true;
 }
 
@@ -37,8 +37,8 @@ pass_over(struct scheduler *s, struct seq *q)
     if (q->lora == 0 || seq_follows(q)) return;
     q->n_passed = 0;
     for (struct seq *w = s->waiting.first; w && seq_before(w, q); w = w->next) {
-        if (w->halted || has_pages(s, w)) continue;
-        if (++w->n_passed >= s->max_running) s->aged = true;
+        if (w->is_suspended || has_pages(s, w)) continue;
+        if (++w->n_passed >= s->max_running) s->overtaken_too_often = true;
     }
 }
 
@@ -54,7 +54,7 @@ take_pages(struct scheduler *s, const struct seq *q)
         for (i = 0; i < s->n_holders && s->holder[i].n_users > 0;) i++;
         s->n_holders += i == s->n_holders;
         check(s->n_holders <= s->n_seats && q->pages <= s->l.pages - s->pages_used);
-        s->holder[i] = (struct holder){ .lora = q->lora, .pages = q->pages };
+        s->holder[i] = (struct page_holder){ .lora = q->lora, .pages = q->pages };
         s->pages_used += q->pages;
     }
     s->holder[i].n_users++;
@@ -84,7 +84,7 @@ text_of(const struct seq *q, uint32_t n)
 }
 
 static uint32_t
-cached(const struct scheduler *s, const struct seq *q, bool whole)
+cached_length(const struct scheduler *s, const struct seq *q, bool whole)
 {
     struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
 
@@ -95,13 +95,13 @@ cached(const struct scheduler *s, const struct seq *q, bool whole)
 uint32_t
 scheduler_cached(const struct scheduler *s, const struct seq *q)
 {
-    return cached(s, q, /* whole= */ true);
+    return cached_length(s, q, /* whole= */ true);
 }
 
 bool
 waits_for_host(const struct scheduler *s, const struct seq *q)
 {
-    return kv_host_is_away(s->kv) && cached(s, q, true) > cached(s, q, false);
+    return kv_host_is_away(s->kv) && cached_length(s, q, true) > cached_length(s, q, false);
 }
 
 bool
@@ -110,16 +110,16 @@ find_cross(struct scheduler *s, struct seq *q)
     struct kv_text t = text_of(q, q->n_prompt);
     struct kv_hit hit;
 
-    if (!s->reuse || q->prompt_logprobs || q->encodes) return false;
+    if (!s->reuse || q->prompt_logprobs || q->must_encode) return false;
     kv_lookup(s->kv, &t, &hit);
-    if (q->cross_there != hit.cross) s->turned = true;
-    q->cross_there = hit.cross;
+    if (q->cross_kv_cached != hit.cross) s->cross_kv_changed = true;
+    q->cross_kv_cached = hit.cross;
     return hit.cross;
 }
 
 /* What the prompt in that seat is about to fill, as far as others can find what it has. */
 static const uint64_t *
-making(struct scheduler *s, struct seat *seat)
+next_block_name(struct scheduler *s, struct seat *seat)
 {
     struct kv_text t = text_of(seat->seq, seat->seq->n_prompt);
     struct kv_hit hit;
@@ -137,7 +137,7 @@ static bool
 computes_prompt(const struct scheduler *s, const struct seq *q)
 {
     return (q->state == SEQ_CONTEXT || q->state == SEQ_GENERATION || q->state == SEQ_LAST) &&
-           !q->halted && s->seat[q->seat].len > 0 && q->n_done < q->n_prompt;
+           !q->is_suspended && s->seat[q->seat].len > 0 && q->n_done < q->n_prompt;
 }
 
 bool
@@ -159,7 +159,7 @@ twin_ahead(struct scheduler *s, struct seq *q)
 
         /* Who comes behind may be passed over for as long as there are others. */
         if (!computes_prompt(s, r) || !seq_before(r, q)) continue;
-        name = making(s, &s->seat[r->seat]);
+        name = next_block_name(s, &s->seat[r->seat]);
         if (name[0] != hit.next[0] || name[1] != hit.next[1]) continue;
         q->behind.id = r->id;
         q->behind.seat = r->seat + 1;

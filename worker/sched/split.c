@@ -48,7 +48,7 @@ split_init(struct split *s, const struct split_limits *l, const struct ladder *l
 
 /* So many rows of prompts. */
 static struct work_done
-prompt(const struct split_load *load, double rows)
+prompt_work(const struct split_load *load, double rows)
 {
     return (struct work_done){ load->row.weights, rows * load->row.kv, rows * load->row.matmul,
                                rows * load->row.attend };
@@ -56,7 +56,7 @@ prompt(const struct split_load *load, double rows)
 
 /* A step of so many who generate. */
 static struct work_done
-answers(const struct split_load *load, double n)
+decode_work(const struct split_load *load, double n)
 {
     double more = load->n_decode ? n / load->n_decode : 0;
 
@@ -65,7 +65,7 @@ answers(const struct split_load *load, double n)
 }
 
 static struct work_done
-sum(const struct work_done *a, const struct work_done *b)
+sum_work(const struct work_done *a, const struct work_done *b)
 {
     return (struct work_done){ MAX(a->weights, b->weights), a->kv + b->kv, a->matmul + b->matmul,
                                a->attend + b->attend };
@@ -73,17 +73,18 @@ sum(const struct work_done *a, const struct work_done *b)
 
 /* Products of so many rows on the whole device take as long as of so many times as many. */
 static double
-tiled(const struct split *s, double rows)
+tile_padding(const struct split *s, double rows)
 {
     return s->l.tile && rows > s->l.tile ? ceil(rows / s->l.tile) * s->l.tile / rows : 1;
 }
 
 /* more: times the rows, as long as their products take. */
 static double
-together(const struct split *s, const struct split_load *load, double n, double rows, double more)
+merged_step_ns(const struct split *s, const struct split_load *load, double n, double rows,
+               double more)
 {
-    struct work_done some = prompt(load, rows), others = answers(load, n),
-                     all = sum(&others, &some);
+    struct work_done some = prompt_work(load, rows), others = decode_work(load, n),
+                     all = sum_work(&others, &some);
 
     all.matmul *= more;
     return steptime_of(&s->time, STEP_BOTH, 0, &all);
@@ -99,16 +100,16 @@ rows_in_time(const struct split *s, const struct split_load *load)
 
     last.row.kv *= 2;
     last.row.attend *= 2;
-    most = together(s, &last, n, rows, 1);
-    less = together(s, &last, n, rows - 1, 1);
+    most = merged_step_ns(s, &last, n, rows, 1);
+    less = merged_step_ns(s, &last, n, rows - 1, 1);
     if (s->l.target == 0 || most <= target) return rows;
-    if (together(s, &last, n, s->l.least_rows, 1) >= target) return s->l.least_rows;
+    if (merged_step_ns(s, &last, n, s->l.least_rows, 1) >= target) return s->l.least_rows;
     return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.least_rows);
 }
 
 /* Rows of a step, to where products are best: down, or up. */
 static double
-tiles(const struct split *s, double rows, bool up)
+round_to_tiles(const struct split *s, double rows, bool up)
 {
     double grain = s->l.tile == 0 ? 1 : rows > s->l.tile ? s->l.tile : s->l.least_rows;
 
@@ -119,15 +120,15 @@ tiles(const struct split *s, double rows, bool up)
 static double
 row_alone(const struct split *s, unsigned rung, const struct split_load *load, double rows)
 {
-    struct work_done some = prompt(load, rows);
+    struct work_done some = prompt_work(load, rows);
 
     return steptime_of(&s->time, STEP_CONTEXT, rung, &some) / rows;
 }
 
 static double
-generation(const struct split *s, unsigned rung, const struct split_load *load, double n)
+decode_step_ns(const struct split *s, unsigned rung, const struct split_load *load, double n)
 {
-    struct work_done some = answers(load, n);
+    struct work_done some = decode_work(load, n);
 
     return steptime_of(&s->time, STEP_GENERATION, rung, &some);
 }
@@ -136,7 +137,7 @@ generation(const struct split *s, unsigned rung, const struct split_load *load, 
 static double
 weight_of_answers(const struct split *s, const struct split_load *load)
 {
-    double n = load->n_there, tokens = load->tokens * generation(s, 0, load, n) / n;
+    double n = load->n_there, tokens = load->tokens * decode_step_ns(s, 0, load, n) / n;
 
     return tokens / (tokens + row_alone(s, 0, load, s->l.most_rows));
 }
@@ -145,7 +146,7 @@ weight_of_answers(const struct split *s, const struct split_load *load)
 static double
 rows_at_most(const struct split *s, const struct split_load *load)
 {
-    double n = load->n_decode, most = tiles(s, n + rows_in_time(s, load), false);
+    double n = load->n_decode, most = round_to_tiles(s, n + rows_in_time(s, load), false);
 
     return MIN(MAX(most, n + s->l.least_rows), (double)s->l.most_rows);
 }
@@ -162,7 +163,8 @@ rows_together(const struct split *s, const struct split_load *load)
     few = load->row.weights * base[0] / (load->row.matmul * base[2]);
     round += ceil(ROUND * load->n_there / load->tokens / least) * least;
     if (weight_of_answers(s, load) > WEIGHT) round = MIN(round, MANY * few);
-    return MIN(rows_at_most(s, load), tiles(s, MAX(MAX(round, few), load->n_decode + least), true));
+    return MIN(rows_at_most(s, load),
+               round_to_tiles(s, MAX(MAX(round, few), load->n_decode + least), true));
 }
 
 void
@@ -182,14 +184,14 @@ rows_of_step(const struct split_load *load, double most)
  * one takes, token: a step beside. What is not generated by then is when prompts have ended, on the whole device: but for
  * `out` steps each time, which are launched by then. */
 static double
-rate(const struct split *s, const struct split_load *load, double n, double row, double token,
-     double out)
+rows_per_ns(const struct split *s, const struct split_load *load, double n, double row,
+            double token, double out)
 {
     double others = MIN(n, load->n_there - 1.), left = load->tokens - others * row / token, whole,
            rest;
 
     if (left <= 0) return 1 / row;
-    whole = generation(s, 0, load, n);
+    whole = decode_step_ns(s, 0, load, n);
     rest = left * whole / n;
     if (load->prompt > 0) /* those that wait follow without a pause */
         row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_rows) *
@@ -200,7 +202,7 @@ rate(const struct split *s, const struct split_load *load, double n, double row,
 /* As many as prompts feed, but no more than there are or the target has time for, where a step of nobody takes `none` and
  * one of all who generate now `token`. */
 static double
-fed(const struct split *s, const struct split_load *load, double n, double none, double token)
+n_fed(const struct split *s, const struct split_load *load, double n, double none, double token)
 {
     double each = MAX(token - none, 1e-3) / load->n_decode;
 
@@ -215,7 +217,7 @@ rows_apart(const struct split *s, unsigned rung, const struct split_load *load)
     double row = row_alone(s, rung, load, s->l.most_rows),
            rows = MIN(MAX(load->n_there * load->each / FEW, SHORT / row), LONGEST / row);
 
-    rows = tiles(s, rows, false);
+    rows = round_to_tiles(s, rows, false);
     return MIN(MAX(rows, (double)s->l.least_rows), (double)s->l.most_rows);
 }
 
@@ -223,14 +225,14 @@ static struct split_expect
 expect_together(const struct split *s, const struct split_load *load, double rows)
 {
     double some = rows_of_step(load, rows - load->n_decode), n, token,
-           more = tiled(s, load->n_decode + some);
-    struct split_expect x = { .token = together(s, load, load->n_decode, some, more),
+           more = tile_padding(s, load->n_decode + some);
+    struct split_expect x = { .token = merged_step_ns(s, load, load->n_decode, some, more),
                               .way = { 0, (uint32_t)rows } };
 
     x.row = x.token / some;
-    n = fed(s, load, load->tokens * some, together(s, load, 0, some, more), x.token);
-    token = together(s, load, n, some, more);
-    x.done = rate(s, load, n, token / some, token, 0);
+    n = n_fed(s, load, load->tokens * some, merged_step_ns(s, load, 0, some, more), x.token);
+    token = merged_step_ns(s, load, n, some, more);
+    x.done = rows_per_ns(s, load, n, token / some, token, 0);
     return x;
 }
 
@@ -238,14 +240,14 @@ static struct split_expect
 expect_apart(const struct split *s, unsigned rung, const struct split_load *load)
 {
     struct split_expect x = { .way = { rung, (uint32_t)rows_apart(s, rung, load) } };
-    double none = generation(s, rung, load, 0), n;
+    double none = decode_step_ns(s, rung, load, 0), n;
 
     x.row = row_alone(s, rung, load, rows_of_step(load, x.way.rows));
-    x.token = generation(s, rung, load, load->n_decode);
+    x.token = decode_step_ns(s, rung, load, load->n_decode);
     /* What a row is followed by is there when the next one is: n = tokens (none + n more) / row. */
     n = x.row - load->tokens * (x.token - none) / load->n_decode;
-    n = fed(s, load, n > 0 ? load->tokens * none / n : load->n_there, none, x.token);
-    x.done = rate(s, load, n, x.row, generation(s, rung, load, n), OUT);
+    n = n_fed(s, load, n > 0 ? load->tokens * none / n : load->n_there, none, x.token);
+    x.done = rows_per_ns(s, load, n, x.row, decode_step_ns(s, rung, load, n), OUT);
     return x;
 }
 
@@ -258,15 +260,15 @@ split_expect(const struct split *s, unsigned rung, const struct split_load *load
     if (rung) return expect_apart(s, rung, load);
     rows = rows_together(s, load);
     few = expect_together(s, load, rows);
-    rows = MIN(tiles(s, rows * LONGER, true), rows_at_most(s, load));
+    rows = MIN(round_to_tiles(s, rows * LONGER, true), rows_at_most(s, load));
     if (rows <= few.way.rows) return few;
     more = expect_together(s, load, rows);
     return more.done * (1 - WORTH) > few.done ? more : few;
 }
 
 static double
-edge(const struct split *s, const struct split_load *load, const struct split_expect *rung,
-     const struct split_expect *lane)
+edge_of_rung(const struct split *s, const struct split_load *load, const struct split_expect *rung,
+             const struct split_expect *lane)
 {
     bool sooner = rung->token < (1 - SOONER) * lane->token;
 
@@ -275,28 +277,28 @@ edge(const struct split *s, const struct split_load *load, const struct split_ex
 
 /* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
 static bool
-before(const struct split *s, const struct split_load *load, const struct split_expect *a,
-       const struct split_expect *b, double better)
+is_preferred(const struct split *s, const struct split_load *load, const struct split_expect *a,
+             const struct split_expect *b, double better)
 {
     double target = s->l.target ? (double)s->l.target : 1e300;
     bool a_fits = a->token <= target, b_fits = b->token <= target;
 
     if (a_fits != b_fits) return a_fits;
     if (!a_fits) return a->token < b->token * (1 - better);
-    if (a->way.rung && !b->way.rung) better += edge(s, load, a, b);
-    if (!a->way.rung && b->way.rung) better -= edge(s, load, b, a);
+    if (a->way.rung && !b->way.rung) better += edge_of_rung(s, load, a, b);
+    if (!a->way.rung && b->way.rung) better -= edge_of_rung(s, load, b, a);
     return a->done * (1 - better) > b->done;
 }
 
 static struct split_expect
-best(const struct split *s, const struct ladder *ladder, const struct split_load *load)
+best_expectation(const struct split *s, const struct ladder *ladder, const struct split_load *load)
 {
     struct split_expect best = split_expect(s, 0, load);
 
     for (unsigned r = 1; r < ladder->n; r++) {
         struct split_expect x = split_expect(s, r, load);
 
-        if (before(s, load, &x, &best, 0)) best = x;
+        if (is_preferred(s, load, &x, &best, 0)) best = x;
     }
     return best;
 }
@@ -304,7 +306,7 @@ best(const struct split *s, const struct ladder *ladder, const struct split_load
 struct split_way
 split_best(const struct split *s, const struct ladder *ladder, const struct split_load *load)
 {
-    return best(s, ladder, load).way;
+    return best_expectation(s, ladder, load).way;
 }
 
 struct split_way
@@ -324,8 +326,9 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
     now = split_expect(s, s->now.rung, load);
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
-    other = best(s, ladder, load);
-    if (other.way.rung == s->now.rung || !before(s, load, &other, &now, BETTER * DWELL / s->since))
+    other = best_expectation(s, ladder, load);
+    if (other.way.rung == s->now.rung ||
+        !is_preferred(s, load, &other, &now, BETTER * DWELL / s->since))
         return s->now;
     s->now = other.way;
     s->since = 0;
@@ -335,7 +338,7 @@ split_ask(struct split *s, const struct ladder *ladder, const struct split_load 
 
 /* Its oldest step has not begun: it waits for one of another lane. */
 static bool
-waits(const struct split *s, const struct split_lane *l)
+waits_for_lane(const struct split *s, const struct split_lane *l)
 {
     const struct batch_wait *w = &l->wait[(l->done + 1) % 2];
 
@@ -351,13 +354,13 @@ others_busy(const struct split *s, unsigned lane, nsec now)
     for (unsigned i = 0; i < MAX_LANES; i++) {
         const struct split_lane *l = &s->lane[i];
 
-        if (i != lane) busy += l->busy + (l->n_out && !waits(s, l) ? now - l->began : 0);
+        if (i != lane) busy += l->busy + (l->n_out && !waits_for_lane(s, l) ? now - l->began : 0);
     }
     return busy;
 }
 
 static void
-begin(struct split *s, unsigned lane, nsec now)
+start_oldest_step(struct split *s, unsigned lane, nsec now)
 {
     s->lane[lane].began = now;
     s->lane[lane].others = others_busy(s, lane, now);
@@ -379,7 +382,7 @@ split_began(struct split *s, const struct batch *b, nsec now)
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane != b->lane) *w = b->wait[i];
     l->n_prompts += has_prompts(b);
-    if (l->n_out++ == 0) begin(s, b->lane, now);
+    if (l->n_out++ == 0) start_oldest_step(s, b->lane, now);
 }
 
 /* What a row of a prompt costs, and what a step of all that generate. What it had is counted as if in its middle. */
@@ -445,17 +448,18 @@ split_ended(struct split *s, const struct batch *b, nsec now)
 
     beside = MIN(MAX(beside, 0.), 1.);
     see_work(s, b, took, now);
-    if (b->rung == 0 && b->n_encode == 0) w.matmul *= tiled(s, b->n_rows);
+    if (b->rung == 0 && b->n_encode == 0) w.matmul *= tile_padding(s, b->n_rows);
     steptime_learn(&s->time, kind, b->rung, &w, took, beside);
     l->busy += took;
     l->n_out--;
     l->n_prompts -= has_prompts(b);
     l->done = b->step;
-    begin(s, b->lane, now);
+    start_oldest_step(s, b->lane, now);
     for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
         const struct batch_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
 
-        if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step) begin(s, i, now);
+        if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step)
+            start_oldest_step(s, i, now);
     }
     see_flow(s, b);
     s->at = now;

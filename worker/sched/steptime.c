@@ -24,7 +24,7 @@ enum { SWEEPS = 60 };
 static const double LONG = 4, FEW = 2;
 
 static void
-terms(const struct steptime_cell *c, const struct work_done *w, double x[STEP_TERMS])
+step_terms(const struct steptime_cell *c, const struct work_done *w, double x[STEP_TERMS])
 {
     double hidden = w->weights * c->base[0] / c->base[2];
 
@@ -43,8 +43,8 @@ step_kind(unsigned work)
 /* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. hold: steps'
  * worth, that each is what it is thought to be. */
 static void
-solve(const struct steptime_cell *c, const double at[STEP_TERMS], double hold,
-      const double least[STEP_TERMS], double m[STEP_TERMS])
+solve_factors(const struct steptime_cell *c, const double at[STEP_TERMS], double hold,
+              const double least[STEP_TERMS], double m[STEP_TERMS])
 {
     for (unsigned i = 0; i < STEP_TERMS; i++) m[i] = MAX(at[i], least[i]);
     for (unsigned s = 0; s < SWEEPS && c->n > 0; s++)
@@ -72,17 +72,17 @@ fit_rung(const struct steptime_cell *whole, struct steptime_cell *c)
         least[i] = whole->n > 0 && c->base[i] > 0 ? whole->m[i] * whole->base[i] / c->base[i]
                                                   : LEAST * at[i];
     }
-    solve(c, at, APART, least, c->m);
+    solve_factors(c, at, APART, least, c->m);
 }
 
 /* After anything was changed: asked for many times as often. */
 static void
-fit(struct steptime *t, enum step_kind kind)
+fit_kind(struct steptime *t, enum step_kind kind)
 {
     const double one[STEP_TERMS] = { 1, 1, 1 }, least[STEP_TERMS] = { LEAST, LEAST, LEAST };
     struct steptime_cell *c = t->cell[kind];
 
-    solve(&c[0], one, PULL, least, c[0].m);
+    solve_factors(&c[0], one, PULL, least, c[0].m);
     for (unsigned r = 1; r < MAX_RUNGS; r++) fit_rung(&c[0], &c[r]);
 }
 
@@ -95,7 +95,7 @@ steptime_init(struct steptime *t, const struct ladder *l, double bandwidth, doub
 
         base[0] = base[1] = 1e9 / bandwidth;
         base[2] = 1e9 / peak;
-        fit(t, k);
+        fit_kind(t, k);
     }
     for (unsigned r = 1; r < l->n; r++) {
         double context = (double)l->rung[r].context / l->units,
@@ -121,12 +121,12 @@ steptime_rung(struct steptime *t, unsigned rung, struct part_share context,
 
         *c = (struct steptime_cell){ .base = { whole[0] / share[k].read, whole[1] / share[k].read,
                                                whole[2] / share[k].compute } };
-        fit(t, k);
+        fit_kind(t, k);
     }
 }
 
 static void
-fade(struct steptime_cell *c, double to)
+fade_cell(struct steptime_cell *c, double to)
 {
     for (unsigned i = 0; i < STEP_TERMS; i++) {
         c->b[i] *= to;
@@ -145,9 +145,9 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
     check(rung < MAX_RUNGS);
     if (took <= 0 || !(weight > 0)) return;
     if (c->n > FEW) ns = MIN(ns, LONG * steptime_of(t, kind, rung, w));
-    terms(c, w, x);
+    step_terms(c, w, x);
     for (unsigned r = 0; r < MAX_RUNGS; r++)
-        fade(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);
+        fade_cell(&t->cell[kind][r], r == rung ? 1 - (1 - KEEP) * weight : r ? FADE : 1);
     for (unsigned i = 0; i < STEP_TERMS; i++) guess += x[i] * c->base[i];
     for (unsigned i = 0; i < STEP_TERMS; i++) x[i] *= c->base[i] / guess;
     for (unsigned i = 0; i < STEP_TERMS; i++) {
@@ -155,7 +155,7 @@ steptime_learn(struct steptime *t, enum step_kind kind, unsigned rung, const str
         for (unsigned j = 0; j < STEP_TERMS; j++) c->a[i][j] += weight * x[i] * x[j];
     }
     c->n += weight;
-    fit(t, kind);
+    fit_kind(t, kind);
 }
 
 double
@@ -164,7 +164,7 @@ steptime_of(const struct steptime *t, enum step_kind kind, unsigned rung, const 
     const struct steptime_cell *c = &t->cell[kind][rung];
     double x[STEP_TERMS], ns = 1;
 
-    terms(c, w, x);
+    step_terms(c, w, x);
     for (unsigned i = 0; i < STEP_TERMS; i++) ns += x[i] * c->base[i] * c->m[i];
     return ns;
 }
