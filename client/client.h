@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "include/lagan.h"
-#include "ipc/curve.h"
-#include "ipc/msg.h"
+#include "wire/curve.h"
+#include "wire/msg.h"
 
 #include <zmq.h>
 

@@ -1,9 +1,9 @@
 /* chat.c - laganctl chat: a conversation, line by line. What was said so far goes along with each line, so
  * lagand keeps nothing; with kv.reuse the worker does not compute it again.
  */
-#include "ctl/job.h"
-#include "ctl/lines.h"
-#include "ctl/request.h"
+#include "ctl/line_reader.h"
+#include "ctl/request_options.h"
+#include "ctl/running_request.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -68,10 +68,10 @@ say(struct talk *t, const char *role, const char *text, size_t n)
 }
 
 static int
-failed(struct talk *t, struct job *j, const struct lagan_event *ev)
+failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
     if (t->o.json)
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     else
         ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->word, ev->message);
     return ctl_exit_of(ev->reason);
@@ -79,13 +79,13 @@ failed(struct talk *t, struct job *j, const struct lagan_event *ev)
 
 /* One event: 1 it goes on, 0 the answer is whole; else an exit code, negative. */
 static int
-take(struct talk *t, struct job *j, const struct lagan_event *ev)
+take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
     if (ev->kind == LAGAN_EVENT_LOST) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
     if (ev->id != j->id) return 1;
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
-        if (job_take(j, ev) < 0)
+        if (running_request_take(j, ev) < 0)
             return -ctl_fail(CTL_FAILED, "tokens skip or repeat at %u, a fault of lagand",
                              ev->first);
         if (t->o.json) return 1;
@@ -93,7 +93,7 @@ take(struct talk *t, struct job *j, const struct lagan_event *ev)
         fflush(stdout);
         return 1;
     case LAGAN_EVENT_OUTPUT:
-        if (t->o.json) job_print_final(j, ev, stdout);
+        if (t->o.json) running_request_print_final(j, ev, stdout);
         return 1;
     case LAGAN_EVENT_ERROR:
         return -failed(t, j, ev);
@@ -107,7 +107,7 @@ take(struct talk *t, struct job *j, const struct lagan_event *ev)
 
 /* Until the answer is whole; Ctrl-C ends it, and waits two seconds for what is said to that. */
 static int
-hear(struct talk *t, struct job *j)
+hear(struct talk *t, struct running_request *j)
 {
     nsec give_up = NSEC_NEVER;
 
@@ -131,7 +131,7 @@ static int
 answer(struct talk *t)
 {
     struct lagan_request *r = lagan_request_new();
-    CLEAN(job_free_at) struct job *j = job_new(t->n++);
+    CLEAN(running_request_free_at) struct running_request *j = running_request_new(t->n++);
     char *text = json_dumps(t->messages, JSON_COMPACT);
     struct err e = { 0 };
     int k;
@@ -173,17 +173,17 @@ can_chat(struct ctl *ctl, const struct talk *t)
 static int
 converse(struct talk *t)
 {
-    struct lines l;
+    struct line_reader l;
     struct err e = { 0 };
     char *line;
     int r = 0;
 
-    if (lines_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    if (line_reader_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     while (r == 0 && !ctl_signal) {
-        if (!lines_next(&l, &line)) {
+        if (!line_reader_next(&l, &line)) {
             if (l.eof) break;
             if (t->asks) fputs("> ", stdout), fflush(stdout);
-            if (lines_fill(&l, &e) < 0 && !ctl_signal)
+            if (line_reader_fill(&l, &e) < 0 && !ctl_signal)
                 r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
             continue;
         }
@@ -191,7 +191,7 @@ converse(struct talk *t)
         say(t, "user", line, strlen(line));
         r = answer(t);
     }
-    lines_close(&l);
+    line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
         r = ctl_fail(CTL_USAGE, "nothing was said: standard input has no line");
     return ctl_signal ? 128 + ctl_signal : r;

@@ -3,7 +3,7 @@
  * A command asks lagand with one verb; with --json the answer is printed as it came, else as a table.
  */
 #include "ctl/ctl.h"
-#include "ctl/lines.h"
+#include "ctl/line_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -551,20 +551,20 @@ text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *
 static int
 text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
 {
-    struct lines l;
+    struct line_reader l;
     struct err e = { 0 };
     char *line;
     int r, worst = 0;
 
-    if (lines_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    if (line_reader_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     ctl->file = o->requests;
     while (!ctl_signal) {
         json_error_t je;
         json_t *args;
 
-        if (!lines_next(&l, &line)) {
+        if (!line_reader_next(&l, &line)) {
             if (l.eof) break;
-            if (lines_fill(&l, &e) < 0) {
+            if (line_reader_fill(&l, &e) < 0) {
                 worst = ctl_fail(CTL_FAILED, "%s: %s", o->requests, e.text);
                 break;
             }
@@ -582,7 +582,7 @@ text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
         }
         if (r) worst = worst && worst != r ? CTL_FAILED : r;
     }
-    lines_close(&l);
+    line_reader_close(&l);
     return ctl_signal ? 128 + ctl_signal : worst;
 }
 

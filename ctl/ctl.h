@@ -65,14 +65,19 @@ void help(void);
 void command_help(const struct command *c);
 void manual(void);
 
+/* fail.c */
+extern volatile sig_atomic_t
+    ctl_signal; /* SIGINT or SIGTERM once one of them was received; else 0 */
+/* Prints "laganctl: " and the sentence on standard error. Returns code. */
+int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Prints which operands the command takes. Returns CTL_USAGE. */
+int command_usage(const struct command *c);
+
 /* main.c */
 extern const struct opt global_opts[];
-extern volatile sig_atomic_t ctl_signal;                        /* SIGINT or SIGTERM came; 0 none */
-int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3); /* says it, returns code */
 /* Options and operands in any order; operands move to the front of argv, their number is returned, or
  * -1 after the sentence was said. help is printed, and then -2 returned. */
 int command_args(const struct command *c, void *to, int argc, char **argv);
-int command_usage(const struct command *c); /* other operands than it takes: says so, CTL_USAGE */
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */

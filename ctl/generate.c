@@ -4,9 +4,9 @@
  * line is at hand, take every event that came, then sleep until either side has more. So a program
  * that feeds lines to standard input one by one gets each answer as it is done.
  */
-#include "ctl/job.h"
-#include "ctl/lines.h"
-#include "ctl/request.h"
+#include "ctl/line_reader.h"
+#include "ctl/request_options.h"
+#include "ctl/running_request.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -39,9 +39,9 @@ struct generate {
     struct lagan *c;
     struct own_opts o;
     struct request_args args;
-    struct lines lines;
-    bool from_file, more; /* more: requests may still come */
-    struct job **jobs;    /* open ones */
+    struct line_reader lines;
+    bool from_file, more;          /* more: requests may still come */
+    struct running_request **jobs; /* open ones */
     size_t n_jobs, n_requests, n_failed, n_tokens;
     double *ttft; /* seconds, one for each request that had tokens */
     size_t n_ttft;
@@ -56,7 +56,7 @@ struct generate {
 /* ---- what is printed */
 
 static void
-note_failure(struct generate *g, struct job *j, int code)
+note_failure(struct generate *g, struct running_request *j, int code)
 {
     if (j->failed) return;
     j->failed = true;
@@ -64,9 +64,9 @@ note_failure(struct generate *g, struct job *j, int code)
 }
 
 static void
-print_plain(const struct generate *g, const struct job *j, const struct lagan_event *ev)
+print_plain(const struct generate *g, const struct running_request *j, const struct lagan_event *ev)
 {
-    const struct job_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
+    const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
     size_t i;
 
     if (g->from_file) printf("[%zu] ", j->request);
@@ -80,9 +80,9 @@ print_plain(const struct generate *g, const struct job *j, const struct lagan_ev
 }
 
 static void
-finish_output(struct generate *g, struct job *j, const struct lagan_event *ev)
+finish_output(struct generate *g, struct running_request *j, const struct lagan_event *ev)
 {
-    struct job_output *o = job_output(j, ev->output);
+    struct running_output *o = running_request_output(j, ev->output);
 
     if (!o || o->over) return;
     o->over = true;
@@ -92,17 +92,17 @@ finish_output(struct generate *g, struct job *j, const struct lagan_event *ev)
         g->pause = MAX(g->pause, j->pause);
     }
     if (g->o.json || g->o.stream)
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     else
         print_plain(g, j, ev);
 }
 
 static void
-say_failed(struct generate *g, struct job *j, const struct lagan_event *ev)
+say_failed(struct generate *g, struct running_request *j, const struct lagan_event *ev)
 {
     note_failure(g, j, ctl_exit_of(ev->reason));
     if (g->o.json || g->o.stream) {
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     } else {
         if (j->n_tokens && !g->from_file) putchar('\n');
         if (g->from_file)
@@ -167,7 +167,7 @@ print_summary(struct generate *g)
 static void
 drop_job(struct generate *g, size_t i)
 {
-    struct job *j = g->jobs[i];
+    struct running_request *j = g->jobs[i];
 
     if (j->first) {
         g->ttft = realloc(g->ttft, (g->n_ttft + 1) * sizeof *g->ttft);
@@ -177,13 +177,13 @@ drop_job(struct generate *g, size_t i)
         g->last = MAX(g->last, j->last);
     }
     g->n_tokens += j->n_tokens;
-    job_free(j);
+    running_request_free(j);
     g->jobs[i] = g->jobs[--g->n_jobs];
 }
 
 /* Prompt log-probabilities come without ids: they are those of the request, where it had ids. */
 static void
-note_prompt_ids(struct job *j, const struct generate *g, const json_t *line)
+note_prompt_ids(struct running_request *j, const struct generate *g, const json_t *line)
 {
     static const struct {
         const char *key;
@@ -208,7 +208,7 @@ note_prompt_ids(struct job *j, const struct generate *g, const json_t *line)
 }
 
 static void
-refuse_line(struct generate *g, struct job *j, const char *sentence)
+refuse_line(struct generate *g, struct running_request *j, const char *sentence)
 {
     struct lagan_event ev = { .kind = LAGAN_EVENT_ERROR,
                               .reason = LAGAN_E_INVALID_REQUEST,
@@ -216,7 +216,7 @@ refuse_line(struct generate *g, struct job *j, const char *sentence)
                               .message = sentence };
 
     say_failed(g, j, &ev);
-    job_free(j);
+    running_request_free(j);
 }
 
 /* Several outputs are printed whole, each with its number and score, the best first. */
@@ -232,7 +232,7 @@ static int
 submit(struct generate *g, const json_t *line, const char *why_not)
 {
     struct lagan_request *r = lagan_request_new();
-    struct job *j = job_new(g->n_requests++);
+    struct running_request *j = running_request_new(g->n_requests++);
     const json_t *tag = json_object_get(line, "tag");
     struct err e = { 0 };
     int k = 0;
@@ -247,7 +247,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     if (why_not) k = err_set(&e, -EINVAL, "%s", why_not);
     if (k == 0) k = request_from_args(r, &g->args, &e);
     if (k < 0 && !g->from_file) {
-        job_free(j);
+        running_request_free(j);
         lagan_request_free(r);
         return ctl_fail(CTL_USAGE, "%s", e.text);
     }
@@ -278,7 +278,7 @@ submit_lines(struct generate *g)
 {
     char *text;
 
-    while (g->more && g->n_jobs < g->o.concurrency && lines_next(&g->lines, &text)) {
+    while (g->more && g->n_jobs < g->o.concurrency && line_reader_next(&g->lines, &text)) {
         json_error_t je;
         char why[256];
         json_t *line;
@@ -300,7 +300,7 @@ submit_lines(struct generate *g)
 static void
 take_event(struct generate *g, const struct lagan_event *ev)
 {
-    struct job *j = NULL;
+    struct running_request *j = NULL;
     size_t i;
     int r;
 
@@ -315,7 +315,7 @@ take_event(struct generate *g, const struct lagan_event *ev)
     case LAGAN_EVENT_TOKENS:
     case LAGAN_EVENT_PROMPT:
     case LAGAN_EVENT_TENSOR:
-        r = job_take(j, ev);
+        r = running_request_take(j, ev);
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);
             ctl_fail(0, "request %zu, output %u: %s at %u, a fault of lagand", j->request,
@@ -324,7 +324,7 @@ take_event(struct generate *g, const struct lagan_event *ev)
             return;
         }
         if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
-            job_print_chunk(j, ev, stdout);
+            running_request_print_chunk(j, ev, stdout);
         if (ev->kind == LAGAN_EVENT_TOKENS && !g->from_file && !g->o.json && !g->o.stream &&
             !j->several) {
             fwrite(ev->text, 1, ev->text_len, stdout);
@@ -375,7 +375,7 @@ loop(struct generate *g)
         if (!g->more && !g->n_jobs) break;
         if (g->more && g->n_jobs < g->o.concurrency) fds[1].fd = g->lines.fd;
         if (poll(fds, 2, g->cancelled ? 100 : -1) < 0) continue; /* a signal */
-        if (fds[1].fd >= 0 && fds[1].revents && lines_fill(&g->lines, &e) < 0)
+        if (fds[1].fd >= 0 && fds[1].revents && line_reader_fill(&g->lines, &e) < 0)
             return ctl_fail(CTL_FAILED, "%s: %s", g->o.requests, e.text);
     }
     return 0;
@@ -388,7 +388,7 @@ generate(struct generate *g)
     int r = 0;
 
     g->from_file = *g->o.requests;
-    if (g->from_file && lines_open(&g->lines, g->o.requests, &e) < 0)
+    if (g->from_file && line_reader_open(&g->lines, g->o.requests, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s", e.text);
     g->more = g->from_file;
     g->jobs = calloc(g->o.concurrency, sizeof *g->jobs);
@@ -400,7 +400,7 @@ generate(struct generate *g)
     while (g->n_jobs) drop_job(g, 0);
     free(g->jobs);
     free(g->ttft);
-    if (g->from_file) lines_close(&g->lines);
+    if (g->from_file) line_reader_close(&g->lines);
     if (ctl_signal) return 128 + ctl_signal;
     if (r) return r;
     if (g->lost && g->code != CTL_UNAVAILABLE) return CTL_UNREACHABLE;

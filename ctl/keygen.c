@@ -1,4 +1,4 @@
-/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see ipc/curve.h. */
+/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see wire/curve.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>

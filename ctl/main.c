@@ -4,13 +4,10 @@
 #include "config.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-volatile sig_atomic_t ctl_signal;
 
 /* clang-format off */
 const struct opt global_opts[] = {
@@ -31,20 +28,6 @@ const struct opt global_opts[] = {
     { 0 }
 };
 /* clang-format on */
-
-int
-ctl_fail(int code, const char *fmt, ...)
-{
-    va_list ap;
-
-    fflush(stdout);
-    fputs("laganctl: ", stderr);
-    va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
-    va_end(ap);
-    fputc('\n', stderr);
-    return code;
-}
 
 /* How many arguments the words of a command take up at the front of argv; 0: it is not this one. */
 static int
@@ -114,14 +97,6 @@ command_args(const struct command *c, void *to, int argc, char **argv)
     if (i == argc) return n;
     ctl_fail(CTL_USAGE, "%s (`laganctl %s --help` says more)", e.text, c->words);
     return -1;
-}
-
-int
-command_usage(const struct command *c)
-{
-    if (*c->operands) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
-    return ctl_fail(CTL_USAGE, "%s takes no argument (`laganctl %s --help` says more)", c->words,
-                    c->words);
 }
 
 static void

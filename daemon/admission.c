@@ -455,7 +455,7 @@ admission_charge(struct daemon *d, const struct client *c, struct row *r)
     c->user->n_open++;
     c->user->tokens += r->cost;
     r->submit->client = session_turns(d->sessions, c);
-    turn = turns_give(&d->turns[r->model], r->submit->client, r->cost);
+    turn = fair_queue_give(&d->turns[r->model], r->submit->client, r->cost);
     if (r->state == ROW_QUEUED)
         ledger_turn(d->ledger, r, turn);
     else
@@ -473,7 +473,7 @@ admission_count(struct daemon *d, struct row *r)
     r->cost = ledger_cost(r->submit);
     if (!r->charged) return;
     session_user_at(d->sessions, r->user)->tokens += r->cost - had;
-    turns_change(&d->turns[r->model], r->submit->client, had, r->cost);
+    fair_queue_change(&d->turns[r->model], r->submit->client, had, r->cost);
 }
 
 void
@@ -494,7 +494,7 @@ admission_over(struct daemon *d, struct row *r)
     r->charged = false;
     u->n_open--;
     u->tokens -= r->cost;
-    turns_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
+    fair_queue_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
 }
 
 static void

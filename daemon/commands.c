@@ -122,7 +122,7 @@ _Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read"
 static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {
-    const struct model_keys *k = &w->d->config->model[w->model].keys;
+    const struct model_options *k = &w->d->config->model[w->model].keys;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
     msgpack_pack_map(p, 16);

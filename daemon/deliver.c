@@ -9,7 +9,7 @@
 #include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdarg.h>

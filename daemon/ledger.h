@@ -54,7 +54,7 @@ struct row {
     uint8_t n_key; /* 0: none */
     char key[LAGAN_MAX_KEY];
     uint32_t client, model, worker;
-    uint64_t turn;   /* its place in the queue among those of its priority: base/turns.h */
+    uint64_t turn;   /* its place in the queue among those of its priority: base/fair_queue.h */
     bool attached;   /* `client` is to hear of it; not: it has heard all, or is gone */
     bool named;      /* it has a session, and is found by its names */
     bool kept;       /* ended and heard: only its names lead to it */

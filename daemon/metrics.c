@@ -3,8 +3,8 @@
 
 #include "daemon/session.h"
 #include "daemon/worker.h"
-#include "ipc/msg.h"
 #include "ipc/stat.h"
+#include "wire/msg.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 
 #include "daemon/session.h"
 #include "daemon/yaml.h"
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -205,7 +205,7 @@ static void
 name_models(struct config *c, struct problems *p)
 {
     for (uint32_t i = 0; i < c->n_models; i++) {
-        struct model_keys *k = &c->model[i].keys;
+        struct model_options *k = &c->model[i].keys;
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;

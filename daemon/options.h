@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "base/opt.h"
 #include "daemon/problems.h"
-#include "ipc/keys.h"
+#include "ipc/model_options.h"
 
 enum { MAX_MODELS = 16, MAX_WORKERS = 64, MAX_ROWS_OF_A_TABLE = 64 };
 
@@ -36,7 +36,7 @@ struct config {
     bool has_file;
     uint32_t n_models;
     struct config_model {
-        struct model_keys keys;
+        struct model_options keys;
         int from[MAX_ROWS_OF_A_TABLE]; /* by row of model_opts */
     } model[MAX_MODELS];
 };

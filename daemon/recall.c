@@ -5,7 +5,7 @@
 #include "daemon/admission.h"
 #include "daemon/deliver.h"
 #include "daemon/pieces.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>

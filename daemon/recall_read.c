@@ -6,7 +6,7 @@
 #include "daemon/recall.h"
 
 #include "daemon/pieces.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -81,7 +81,7 @@ struct shm_ctl {
     _Alignas(
         128) _Atomic uint64_t head; /* into the PEER's ring; release; pair: acquire in reserve */
     _Alignas(128) _Atomic uint64_t
-        wait_seq; /* a number of a sleep and bell.h's two bits; fence seq_cst; pair: bell_ring() */
+        wait_seq; /* a number of a sleep and bell.h's two bits; fence seq_cst; pair: doorbell_ring() */
     _Alignas(
         128) _Atomic uint64_t hb_count; /* relaxed: the engine loop's turns; pair: supervisor */
     _Atomic uint64_t hb_mono_ns;        /* relaxed */

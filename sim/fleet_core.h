@@ -8,7 +8,7 @@
 #ifndef SIM_FLEET_CORE_H
 #define SIM_FLEET_CORE_H
 
-#include "route/holders.h"
+#include "route/block_holders.h"
 #include "route/route.h"
 #include "sim/events.h"
 #include "sim/fleet.h"
@@ -59,7 +59,7 @@ struct fleet {
     struct fleet_setting s;
     struct member *m;
     struct route_worker *table; /* what lagand would know of each */
-    struct route_holders *holders;
+    struct block_holders *holders;
     struct worker namer; /* of blocks: one that does nothing else, and never dies */
     struct events events;
     struct jobs queue;

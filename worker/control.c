@@ -3,7 +3,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ pack_stats(struct control *c, msgpack_packer *p)
 {
     struct stats s = { { 0 } };
 
-    stat_read(shm_ctl(&c->w->link.w), &s);
+    stat_read(shm_ctl(&c->w->channel.w), &s);
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, s.v[i]);
 }
@@ -183,7 +183,7 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     struct stats stats = { { 0 } };
 
     (void)args, (void)e;
-    stat_read(shm_ctl(&c->w->link.w), &stats);
+    stat_read(shm_ctl(&c->w->channel.w), &stats);
     msgpack_pack_map(p, 15);
     msg_key(p, "mode");
     msg_text(p, modes[s.mode]);

@@ -113,7 +113,7 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
 {
     uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
     bool start = run->first_pos == 0;
-    uint32_t max = (w->link.out.max_rec - 256) / (8 + 8 * (r->sampling.n_prompt_logprobs + 1));
+    uint32_t max = (w->channel.out.max_rec - 256) / (8 + 8 * (r->sampling.n_prompt_logprobs + 1));
 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
@@ -158,7 +158,7 @@ emit_tensor(struct worker *w, const struct request *r, enum lagan_tensor kind, u
             uint32_t n, uint32_t cols, const float *values, const struct batch_result *res,
             uint32_t i)
 {
-    uint32_t max = (w->link.out.max_rec - 256) / sizeof *values;
+    uint32_t max = (w->channel.out.max_rec - 256) / sizeof *values;
 
     for (uint32_t at = 0, k; at < n; at += k) {
         struct rec_tensor t = { .row = r->row,
@@ -245,7 +245,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 
-    if (outbox_size(&w->outbox) + need > w->link.out.max_rec - RING_HEADER) {
+    if (outbox_size(&w->outbox) + need > w->channel.out.max_rec - RING_HEADER) {
         outbox_end(&w->outbox);
         begin_step(w, b, head);
     }

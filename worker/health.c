@@ -105,7 +105,7 @@ health_arm(const struct shm *w)
 void
 health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->channel.w);
 
     atomic_store_explicit(&c->phase_deadline_ns, deadline, memory_order_relaxed);
     atomic_store_explicit(&c->phase, phase, memory_order_relaxed);
@@ -178,7 +178,7 @@ count_lanes(struct worker *w)
 void
 health_beat(struct worker *w, nsec now)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->channel.w);
 
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);

@@ -232,7 +232,7 @@ intake_text_done(struct worker *w, struct request *r, nsec now)
             d.n_ids = decode ? 0 : r->n_ids;
             d.text_bytes = decode ? r->n_text : 0;
             if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
-                w->link.out.max_rec - RING_HEADER) {
+                w->channel.out.max_rec - RING_HEADER) {
                 d.reason = LAGAN_E_TOO_LONG;
                 d.n_ids = d.text_bytes = 0;
                 snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
@@ -731,7 +731,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
     struct ring_record rec;
     int taken = 0, r = 0;
 
-    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link.in, &rec)) > 0) {
+    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->channel.in, &rec)) > 0) {
         taken++;
         if (rec.type == REC_SUBMIT && (w->n_fragments || (rec.flags & RING_MORE))) {
             add_fragment(w, &rec);
@@ -761,7 +761,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         }
         if (r < 0) return r;
     }
-    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link.in));
-    if (taken) link_release(&w->link);
+    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->channel.in));
+    if (taken) channel_release(&w->channel);
     return taken;
 }

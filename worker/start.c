@@ -63,9 +63,9 @@ start_take(struct worker *w, struct err *e)
     struct model_source *src = &w->e.source;
 
     for (;;) {
-        struct hand_note note;
+        struct fd_channel_note note;
         int fd;
-        int r = hand_take(w->hand, &note, &fd, e);
+        int r = fd_channel_take(w->hand, &note, &fd, e);
 
         if (r <= 0) return r;
         if (!strcmp(note.name, "go")) {
@@ -78,8 +78,8 @@ start_take(struct worker *w, struct err *e)
             w->begins = true;
             continue;
         }
-        if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0 &&
-            (!w->e.model || note.flags & HAND_VERIFY)) {
+        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+            src->weights_fd < 0 && (!w->e.model || note.flags & FD_CHANNEL_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -100,12 +100,12 @@ int
 start_give(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
            struct err *e)
 {
-    struct hand_note note = { .bytes = a->bytes, .version = 1, .flags = HAND_COMPLETE };
+    struct fd_channel_note note = { .bytes = a->bytes, .version = 1, .flags = FD_CHANNEL_COMPLETE };
 
     if (a->fd < 0) return 0;
     snprintf(note.name, sizeof note.name, "%s", name);
     memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
-    return hand_give(w->hand, &note, a->fd, e);
+    return fd_channel_give(w->hand, &note, a->fd, e);
 }
 
 static int
@@ -151,7 +151,7 @@ kv_most(const struct kv_config *c)
 static int
 gpu_room(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
     uint64_t steps = exec_scratch_bytes(w->e.exec) + w->e.limits.n_lanes * LANE_BYTES;
     uint64_t next = SUCCESSOR_BYTES + exec_divided(w->e.exec).bytes + (k->standby ? steps : 0);
@@ -277,7 +277,7 @@ work_costs(const struct engine *n)
 }
 
 static int
-check_ranks(const struct model_keys *k, struct err *e)
+check_ranks(const struct model_options *k, struct err *e)
 {
     const struct {
         const char *key;
@@ -298,7 +298,7 @@ check_ranks(const struct model_keys *k, struct err *e)
 
 /* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
 static int
-check_keys(const struct model_keys *k, struct err *e)
+check_keys(const struct model_options *k, struct err *e)
 {
     TRY(check_ranks(k, e));
     if (k->kv_host_memory && !k->kv_reuse)
@@ -309,10 +309,10 @@ check_keys(const struct model_keys *k, struct err *e)
 static struct gpu_options
 device_options(const struct worker *w)
 {
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
 
     return (struct gpu_options){
-        .device = keys_device(k),
+        .device = model_options_device(k),
         .isa = k->isa,
         .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
         .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
@@ -385,7 +385,7 @@ static int
 set_sizes(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16, DT_E4M3 };
     uint32_t max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
                         : on_gpu(n)               ? GPU_ROWS
@@ -487,7 +487,7 @@ prepare(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     nsec since = clock_now();
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     struct gpu_options device = device_options(w);
     int r;
 
@@ -642,7 +642,7 @@ int
 start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
 {
     struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     struct gpu_options device = device_options(w);
 
     device.n_ranks = 0; /* whoever looks meets nobody */
@@ -731,7 +731,7 @@ say_what_is_there(const struct worker *w)
 
     if (!n->gpu)
         log_info("the driver of %s is up after %.2f s, nothing else is begun",
-                 keys_device(&w->keys), (double)n->load_ns / NSEC_S);
+                 model_options_device(&w->keys), (double)n->load_ns / NSEC_S);
     else
         log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
                  (double)n->load_ns / NSEC_S, (double)n->slice_ns[LOAD_DEVICE] / NSEC_S,
@@ -746,7 +746,7 @@ stand_by(struct worker *w, struct err *e)
 {
     static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
     struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->link.bell.fd, .events = POLLIN } };
+                          { .fd = w->channel.doorbell.fd, .events = POLLIN } };
     bool begun = w->begins;
     int r;
 
@@ -755,7 +755,7 @@ stand_by(struct worker *w, struct err *e)
     while ((r = start_take(w, e)) == 0 && w->waits && w->begins == begun) {
         health_beat(w, clock_now());
         if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (bell_drain(&w->link.bell) == -EPIPE)
+        if (doorbell_drain(&w->channel.doorbell) == -EPIPE)
             return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
     }
     return r;

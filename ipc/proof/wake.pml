@@ -33,7 +33,7 @@ end:	do
 
 inline fence(me) { len(buf[me]) == 0 }
 
-/* bell_ring(), bell_ring_room() */
+/* doorbell_ring(), doorbell_ring_room() */
 inline ring(me, bit_)
 {
 #ifndef NO_RING_FENCE
@@ -62,7 +62,7 @@ inline ring(me, bit_)
 #define NEWS ((seq | bits) != seq)
 #endif
 
-/* bell_sleep(), poll(), bell_wake(), bell_drain(); ready: nothing to sleep for after all. Other things may
+/* doorbell_sleep(), poll(), doorbell_wake(), doorbell_drain(); ready: nothing to sleep for after all. Other things may
  * wake a side too, and it may go to sleep again without having been awake. */
 inline sleep(me, bits, ready)
 {

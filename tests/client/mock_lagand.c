@@ -22,7 +22,7 @@
  * that go on behind tokens are refused first, with queue_full; -1: all of them are, with draining.
  * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
  */
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -208,7 +208,7 @@ static void
 beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
-    struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+    struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
     struct err e;
     struct row *r;
 
@@ -284,7 +284,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
                                       { "n", cases[i].n },
                                       { "beams", cases[i].beams },
                                       { "temperature", cases[i].beams == 1 } };
-        struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+        struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));

@@ -1,9 +1,9 @@
 /* test_tcp.c - lagand over tcp: with keys, and not without; limits of a key. */
 #include "base/clock.h"
 #include "include/lagan.h"
-#include "ipc/curve.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <math.h>

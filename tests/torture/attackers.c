@@ -4,8 +4,8 @@
 
 #include "base/rng.h"
 #include "include/lagan_wire.h"
-#include "ipc/msg.h"
 #include "tests/test.h"
+#include "wire/msg.h"
 
 #include <endian.h>
 #include <errno.h>

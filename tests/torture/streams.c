@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "include/lagan_wire.h"
-#include "ipc/msg.h"
 #include "tests/test.h"
 #include "tests/torture/mock.h"
+#include "wire/msg.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
-#include "base/turns.h"
+#include "base/fair_queue.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
@@ -85,7 +85,7 @@ struct scheduler {
     struct chunk *chunk;  /* [n_seats] */
     struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
     uint32_t n_soon;
-    struct turns turns;
+    struct fair_queue turns;
     struct holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */

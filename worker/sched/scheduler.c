@@ -291,7 +291,8 @@ begin(struct scheduler *s, struct seq *q, nsec now)
     q->cross_there = false;
     q->encodes = q->wants_states;
     q->behind.seat = 0;
-    q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
+    q->turn = fair_queue_give(&s->turns, q->client,
+                              (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
 }
 
@@ -413,7 +414,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     move(s, q, SEQ_ENDED);
-    turns_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
+    fair_queue_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
     if (waited) seq_remove(&s->waiting, q);
     if (waited || brought) {
         seq_append(&s->ended, q);
