@@ -219,7 +219,8 @@ client_ack(struct lagan *c, bool all)
         msgpack_packer p;
 
         /* Half of the window: lagand never runs dry while we take, and few ACKs are sent. */
-        if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->win / 2))) continue;
+        if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->ack_window / 2)))
+            continue;
         msgpack_sbuffer_init(&b);
         msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
         msg_begin(&p, LAGAN_MSG_ACK, r->rid, 1);

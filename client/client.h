@@ -41,7 +41,7 @@ struct out { /* to be sent once there is a connection */
 struct row { /* an open request; rows are in the order of rid */
     uint64_t rid;
     uint64_t taken, acked; /* chunk numbers: given to the caller, told to lagand */
-    uint32_t win;
+    uint32_t ack_window;
 
     /* what it was asked with: the packed keys, prompt_logprobs last; the deadline and, when it has one
      * from lagand, the seed beside them */

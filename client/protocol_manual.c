@@ -142,7 +142,7 @@ limits(void)
         { "beams", LAGAN_MAX_BEAMS },
         { "outputs of a request", LAGAN_MAX_OUTPUTS },
         { "entries of logit_bias", LAGAN_MAX_BIAS },
-        { "chunks without an ACK", LAGAN_MAX_WIN },
+        { "chunks without an ACK", LAGAN_MAX_ACK_WINDOW },
     };
 
     puts(".Sh LIMITS\nOne pass looks at a frame before it is unpacked; more than this is refused.\n"
@@ -168,10 +168,11 @@ main(void)
     puts("A connection begins with\n.Cm HELLO ,\nanswered by\n.Cm WELCOME .\n"
          "A request is a\n.Cm SUBMIT\nand is answered by\n.Cm ACCEPT ,\nany number of\n.Cm CHUNK\n"
          "and one\n.Cm DONE ;\nor by one\n.Cm ERROR ,\nat any time.\nThere may be");
-    printf("%u chunks under way before an\n.Cm ACK\nof them, unless\n.Cm win\nsays otherwise; "
-           "tokens wait meanwhile, and come together.\n"
-           "Whoever lost a connection says\n.Cm HELLO\nwith its session again, and\n.Cm RESUME .\n",
-           LAGAN_DEFAULT_WIN);
+    printf(
+        "%u chunks under way before an\n.Cm ACK\nof them, unless\n.Cm ack_window\nsays otherwise; "
+        "tokens wait meanwhile, and come together.\n"
+        "Whoever lost a connection says\n.Cm HELLO\nwith its session again, and\n.Cm RESUME .\n",
+        LAGAN_DEFAULT_ACK_WINDOW);
     messages();
     fields();
     ends();

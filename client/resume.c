@@ -98,7 +98,7 @@ client_pack_submit(const struct row *r, msgpack_sbuffer *b)
     msgpack_packer_init(&p, b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_SUBMIT, r->rid, n);
     msgpack_sbuffer_write(b, r->body, r->n_ids ? r->n_plain : r->n_body);
-    if (r->n_ids) msg_key(&p, "done"), pack_ids(&p, r->ids, r->n_ids);
+    if (r->n_ids) msg_key(&p, "generated_ids"), pack_ids(&p, r->ids, r->n_ids);
     if (seed) msg_key(&p, "seed"), msgpack_pack_uint64(&p, r->seed);
     if (!time) return;
     msg_key(&p, "deadline_ms");

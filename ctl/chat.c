@@ -30,7 +30,8 @@ struct opt chat_opts[REQUEST_OPTS_MAX];
 static bool
 is_prompt(const char *key)
 {
-    static const char *const prompts[] = { "ids", "text", "messages", "decoder_ids", "done" };
+    static const char *const prompts[] = { "ids", "text", "messages", "decoder_ids",
+                                           "generated_ids" };
 
     for (size_t i = 0; i < ARRAY_LEN(prompts); i++)
         if (!strcmp(prompts[i], key)) return true;

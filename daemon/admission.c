@@ -115,8 +115,10 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
                            /* before the first token, if at all */
-                           (q->return_encoder_output && !q->done.n ? SUBMIT_ENCODER_OUTPUT : 0) |
-                           (q->want_prompt_logprobs && !q->done.n ? SUBMIT_PROMPT_LOGPROBS : 0)),
+                           (q->return_encoder_output && !q->generated_ids.n ? SUBMIT_ENCODER_OUTPUT
+                                                                            : 0) |
+                           (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
+                                                                           : 0)),
     };
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
@@ -258,9 +260,9 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 {
     if (!f->known) return 0;
     if (longest >= f->max_len)
-        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", longest,
-                       f->max_len);
-    return in_vocabulary(f, "done", ids, n, e);
+        return REFUSED(e, TOO_LONG, "generated_ids has %u tokens, the model's length is %u",
+                       longest, f->max_len);
+    return in_vocabulary(f, "generated_ids", ids, n, e);
 }
 
 /* ---- a SUBMIT */
@@ -370,15 +372,19 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
 
     *ret = NULL;
     if (!c->has_session) {
-        return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
+        return q->idempotency_key.n ? REFUSED(e, INVALID_REQUEST,
+                                              "idempotency_key needs a session, which HELLO gives")
+                                    : 0;
     }
-    r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
+    r = q->idempotency_key.n
+            ? ledger_find_key(d->ledger, &c->session, q->idempotency_key.p, q->idempotency_key.n)
+            : NULL;
     if (r && is_to_be_tried_again(r)) {
         deliver_forget(d, r);
         r = NULL;
     }
     if (r) {
-        if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
+        if (q->generated_ids.n || deliver_resume(d, r, c, rid, 0, 0, q->ack_window) < 0)
             return REFUSED(e, INVALID_REQUEST,
                            "the answer to the first request with this key is not kept whole");
         *ret = r;
@@ -501,9 +507,9 @@ static void
 fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct row *r)
 {
     r->accepted = d->now;
-    r->win = q->win;
+    r->ack_window = q->ack_window;
     r->no_resume = !q->resume;
-    r->patience = q->on_disconnect * NSEC_MS;
+    r->patience = q->disconnect_timeout_ms * NSEC_MS;
     if (q->deadline_ms) {
         nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
                         ? NSEC_NEVER
@@ -561,12 +567,14 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         q.max_tokens = MIN(q.max_tokens, d->facts[model].max_len);
     if ((q.absent & ABSENT_beams) && d->facts[model].known) q.beams = d->facts[model].beams;
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
-    if (!s || copy_ids(&done, &q.done) < 0) {
+    if (!s || copy_ids(&done, &q.generated_ids) < 0) {
         free(s);
         return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
     }
     code = admission_fits(&d->facts[model], s, d->config->o.tensor_bytes, e);
-    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, q.done.n, e);
+    if (!code)
+        code = admission_fits_done(&d->facts[model], done.p, q.generated_ids.n, q.generated_ids.n,
+                                   e);
     most = most_bytes(d, model, s, bytes);
     if (!code) code = afford(d, c, s, most, e);
     if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {
@@ -581,7 +589,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     (*ret)->model = model;
     if (pieces_begin(*ret) < 0)
         code = REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
-    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.key.p, q.key.n) < 0)
+    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.idempotency_key.p,
+                                           q.idempotency_key.n) < 0)
         code = REFUSED(e, QUEUE_FULL,
                        "its key or its id falls together with another's; try again with others");
     if (code) { /* nobody has heard of it */

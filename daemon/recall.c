@@ -38,7 +38,7 @@ put_row(struct daemon *d, const struct row *r)
         .accepted = r->accepted,
         .deadline = r->deadline,
         .patience = r->patience,
-        .win = r->win,
+        .ack_window = r->ack_window,
         .submit_bytes = r->submit_bytes,
         .n_key = r->n_key,
         .no_resume = r->no_resume,

@@ -22,7 +22,7 @@ struct kept_row {
     struct session_id session;
     int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd does not outlive a boot */
     int64_t patience;
-    uint32_t win, submit_bytes;
+    uint32_t ack_window, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */

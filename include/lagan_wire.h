@@ -33,7 +33,7 @@
       "more: true when tokens and text do not end together here; end: with the output's last " \
       "token " \
       "what DONE will say of it") \
-    X(6, ACK, "C: n cumulative chunk number, win") \
+    X(6, ACK, "C: n cumulative chunk number, ack_window") \
     X(7, DONE, \
       "D: outputs, each {o, reason, word, n_tok, score, cached, seed, resumed, adopted, " \
       "recomputed}") \
@@ -119,8 +119,8 @@ enum lagan_reason {
     X(STR,   messages,            1, LAGAN_MAX_STR, 0, 1, "a conversation in place of text, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; the model's chat template is applied") \
     X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
     X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
-    X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one, unless that ended with an error after which trying again makes sense") \
-    X(IDS,   done,                0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
+    X(STR,   idempotency_key,     1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one, unless that ended with an error after which trying again makes sense") \
+    X(IDS,   generated_ids,       0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
     X(U32,   max_tokens,          1, LAGAN_MAX_TOKENS, 16, 1, "at most this many new tokens") \
     X(U32,   min_tokens,          0, LAGAN_MAX_TOKENS, 0, 1, "no end-of-sequence token before this many") \
     X(F64,   temperature,         0, 100,      0,  1, "0 is greedy") \
@@ -142,9 +142,9 @@ enum lagan_reason {
     X(U32,   prompt_logprobs,     0, LAGAN_MAX_TOP, 0, 1, "the same for the prompt's tokens") \
     X(F64,   priority,            0, 1,        0.5, 1, "higher goes first") \
     X(U64,   deadline_ms,         0, 0,        0,  1, "give up after so many milliseconds; 0 is never") \
-    X(U32,   win,                 1, LAGAN_MAX_WIN, LAGAN_DEFAULT_WIN, 1, "chunks that may be under way before an ACK") \
+    X(U32,   ack_window,          1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, 1, "chunks that may be under way before an ACK") \
     X(BOOL,  resume,              0, 1,        1,  1, "go on with another worker when one is lost") \
-    X(U32,   on_disconnect,       0, 600000, 10000, 1, "milliseconds that it goes on without a connection, for the same session to come back") \
+    X(U32,   disconnect_timeout_ms, 0, 600000, 10000, 1, "milliseconds that it goes on without a connection, for the same session to come back") \
     X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 1, "beam search with so many beams") \
     X(F64,   length_penalty,   -100, 100,      1,  1, "beam search: over 0 favours long outputs") \
     X(EARLY, early_stopping,      0, 2,        0,  1, "beam search: true, false or \"never\"") \
@@ -205,7 +205,7 @@ enum lagan_reason {
 #define LAGAN_MAX_BEAMS 16
 #define LAGAN_MAX_OUTPUTS 64 /* n */
 #define LAGAN_MAX_BIAS 256   /* entries of logit_bias */
-#define LAGAN_MAX_WIN 256
-#define LAGAN_DEFAULT_WIN 128
+#define LAGAN_MAX_ACK_WINDOW 256
+#define LAGAN_DEFAULT_ACK_WINDOW 128
 
 #endif

@@ -54,12 +54,13 @@ struct msg_bias {
 
 /* SUBMIT: every key of LAGAN_FIELDS, checked for type and range; what is absent has its default. */
 struct msg_request {
-    struct msg_ids ids, decoder_ids, done, eos_ids, stop_ids;
-    struct msg_span text, messages, model, key;
+    struct msg_ids ids, decoder_ids, generated_ids, eos_ids, stop_ids;
+    struct msg_span text, messages, model, idempotency_key;
     bool has_text, has_seed, has_max_tokens, ignore_eos, resume, has_eos;
     uint32_t n_stop;
     struct msg_span stop[LAGAN_MAX_STOPS];
-    uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, win, on_disconnect;
+    uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, ack_window,
+        disconnect_timeout_ms;
     bool want_logprobs, want_prompt_logprobs; /* the key was given (0 is a value) */
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
         priority;

@@ -268,8 +268,8 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
                          : q->temperature > 0      ? "temperature"
                                                    : NULL;
 
-    if (q->n > 1 && q->done.n)
-        return err_set(e, -EINVAL, "done goes with one output, n is %u", q->n);
+    if (q->n > 1 && q->generated_ids.n)
+        return err_set(e, -EINVAL, "generated_ids goes with one output, n is %u", q->n);
     if (q->return_logits && (q->n > 1 || q->beams > 1))
         return err_set(e, -EINVAL, "return_logits goes with one output and no beams");
     if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
@@ -316,9 +316,9 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
                        q.ids.o ? "ids" : "text", q.ids.o && q.has_text ? "text" : "messages");
     if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
         return err_set(e, -EINVAL, "there is no prompt: give ids, text or messages");
-    if (q.done.n >= q.max_tokens)
-        return err_set(e, -EINVAL, "done has %u tokens, max_tokens of all are %u", q.done.n,
-                       q.max_tokens);
+    if (q.generated_ids.n >= q.max_tokens)
+        return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens of all are %u",
+                       q.generated_ids.n, q.max_tokens);
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
                        q.min_tokens, q.max_tokens);

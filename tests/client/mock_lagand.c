@@ -45,7 +45,7 @@ struct row { /* a stream under way */
     struct peer peer;
     char session[16];
     uint64_t rid, sent, acked;
-    uint32_t win, at, n;
+    uint32_t ack_window, at, n;
     unsigned char *text;
 };
 
@@ -126,7 +126,7 @@ send_chunk(const struct peer *to, uint64_t rid, uint64_t n, uint32_t at, int32_t
 static void
 advance(struct row *r)
 {
-    while (!r->hang && r->at < r->n && r->sent - r->acked < r->win) {
+    while (!r->hang && r->at < r->n && r->sent - r->acked < r->ack_window) {
         char s[2] = { r->text && r->text[r->at] < 0x80 ? (char)r->text[r->at] : 'x', 0 };
 
         send_chunk(&r->peer, r->rid, ++r->sent, r->at, r->text ? r->text[r->at] : 7, s);
@@ -150,13 +150,13 @@ session_of(const struct peer *from)
 }
 
 static struct row *
-new_row(const struct peer *from, uint64_t rid, uint32_t win)
+new_row(const struct peer *from, uint64_t rid, uint32_t ack_window)
 {
     int i;
 
     for (i = 0; i < MAX_ROWS && rows[i].used; i++) continue;
     check(i < MAX_ROWS);
-    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .win = win };
+    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .ack_window = ack_window };
     memcpy(rows[i].session, session_of(from), 16);
     return &rows[i];
 }
@@ -298,7 +298,7 @@ take_submit(const struct peer *from, const struct msg *m)
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, text);
         return;
     }
-    if (q.done.n && n_refusals) {
+    if (q.generated_ids.n && n_refusals) {
         if (n_refusals == UINT32_MAX) {
             send_error(from, m->rid, LAGAN_E_DRAINING, "no worker is here");
             return;
@@ -311,7 +311,7 @@ take_submit(const struct peer *from, const struct msg *m)
     msg_key(&p, "seed"), msgpack_pack_int(&p, 4711);
     send_out(from);
     if (!q.has_text) {
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = MIN(q.ids.n, q.max_tokens);
         r->text = malloc(r->n + 1);
         for (i = 0; i < r->n; i++) r->text[i] = (unsigned char)msg_id(&q.ids, i);
@@ -322,31 +322,31 @@ take_submit(const struct peer *from, const struct msg *m)
     snprintf(rest, sizeof rest, "%s", strchr(text, ' ') ? strchr(text, ' ') + 1 : "");
     if (!strncmp(text, "echo ", 5) || !strcmp(text, "lp")) {
         if (!*rest) strcpy(rest, "ab");
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = MIN((uint32_t)strlen(rest), q.max_tokens);
         r->text = (unsigned char *)strdup(rest);
-        r->at = q.done.n;
+        r->at = q.generated_ids.n;
         advance(r);
     } else if (sscanf(text, "many %d", &n) == 1) {
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = (uint32_t)n;
-        r->at = q.done.n;
-        check(!q.done.n || q.seed == 4711); /* the one that ACCEPT said */
+        r->at = q.generated_ids.n;
+        check(!q.generated_ids.n || q.seed == 4711); /* the one that ACCEPT said */
         advance(r);
     } else if (!strcmp(text, "last") || !strcmp(text, "deep")) {
         send_last(from, m->rid, *text == 'd');
     } else if (!strcmp(text, "prompt")) {
         send_prompt(from, m->rid, n_refusals ? 3 : 2);
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
     } else if (sscanf(text, "error %d", &n) == 1) {
         send_error(from, m->rid, (uint32_t)n, "as the test wished");
     } else if (sscanf(text, "late %d", &n) == 1) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
         send_error(from, m->rid, (uint32_t)n, "after a token");
     } else if (!strcmp(text, "hang")) {
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
     } else if (!strncmp(text, "raw ", 4)) {
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
         send_hex(from, rest);
     } else if (!strcmp(text, "logprobs") || !strcmp(text, "badlp")) {
         send_logprobs(from, m->rid, &q, *text == 'b');

@@ -562,7 +562,7 @@ a_request_over_the_frame_limit_is_refused_here(void **state)
 
     (void)state;
     assert_int_equal(lagan_set_ids(r, "ids", ids, LAGAN_MAX_IDS), 0);
-    assert_int_equal(lagan_set_ids(r, "done", ids, LAGAN_MAX_IDS), 0);
+    assert_int_equal(lagan_set_ids(r, "generated_ids", ids, LAGAN_MAX_IDS), 0);
     assert_int_equal(lagan_submit(c, r, &id), -EMSGSIZE);
     assert_int_equal(id, 77);
     assert_int_equal(c->n_rows, 0);

@@ -110,7 +110,7 @@ a_list_of_no_tokens_that_came_before_is_not_said_twice(void **state)
     (void)state;
     lagan_set_str(r, "text", "many 300", 8);
     lagan_set_int(r, "max_tokens", 300);
-    lagan_set_ids(r, "done", NULL, 0);
+    lagan_set_ids(r, "generated_ids", NULL, 0);
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     for (uint32_t at = 0; at < 300; at++) {

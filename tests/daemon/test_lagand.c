@@ -156,7 +156,7 @@ a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
     rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
     slow = dial(&r, "api.sock");
     quick = dial(&r, "api.sock");
-    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "win", 1 });
+    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "ack_window", 1 });
     hear_type(slow, LAGAN_MSG_ACCEPT, 2000);
     hear_type(slow, LAGAN_MSG_CHUNK, 2000);
     submit(quick, 1, 3, 50, 8);
@@ -180,7 +180,7 @@ a_client_whose_queue_is_full_is_dropped_and_the_others_go_on(void **state)
     quick = dial(&r, "api.sock");
     for (uint64_t i = 0; i < REQUESTS; i++) {
         SAY(slow, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 },
-            { "win", LAGAN_MAX_WIN }, { "logprobs", 20 });
+            { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
     }
     while (!rig_logged(&r, "a client has not read for", 0) && rid < 2000) {
         rid++;

@@ -65,7 +65,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     assert_int_equal(ledger_take(d.ledger, 1, rid, s, sizeof *s, &r), 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
-    r->win = 4;
+    r->ack_window = 4;
     w.n_rows++, w.n_seqs++;
     w.tokens += r->cost;
     return r;
@@ -521,7 +521,7 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     (void)state;
     c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_take(d.ledger, c->handle, 7, s, sizeof *s, &r), 0);
-    r->win = 4;
+    r->ack_window = 4;
     c->sent = 1000;
     deliver_acked(&d, r, 0, 0);
     deliver_acked(&d, r, 0, 0);

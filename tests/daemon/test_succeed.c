@@ -265,7 +265,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
     ctl = dial(&r, "ctl.sock");
     for (uint64_t i = 1; i <= N; i++)
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
-            { "win", 256 });
+            { "ack_window", 256 });
     for (int heard = 0; n_done < N;) {
         const struct msg *m = hear(c, 5000);
 

@@ -92,7 +92,7 @@ ask(struct lagan *c, uint32_t n_tokens)
     lagan_set_ids(q, "ids", ids, 3);
     lagan_set_int(q, "max_tokens", n_tokens);
     lagan_set_int(q, "seed", 5);
-    lagan_set_int(q, "on_disconnect", 600000); /* for who is lost, not for who has left */
+    lagan_set_int(q, "disconnect_timeout_ms", 600000); /* for who is lost, not for who has left */
     assert_int_equal(lagan_submit(c, q, &id), 0);
     lagan_request_free(q);
     return id;

@@ -201,7 +201,7 @@ draw_key(struct ask *a)
     char key[24];
 
     a->key = ++n;
-    lagan_set_str(a->r, "key", key, (size_t)snprintf(key, sizeof key, "number %u", n));
+    lagan_set_str(a->r, "idempotency_key", key, (size_t)snprintf(key, sizeof key, "number %u", n));
 }
 
 static void
@@ -233,11 +233,11 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
     a->may_go_on = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
                    !strstr(a->line, "return_");
     if (mix_one_in(3)) FLOAT(a, "priority", 0.25 * test_below(5));
-    if (mix_one_in(3)) INT(a, "win", 1 + test_below(4));
+    if (mix_one_in(3)) INT(a, "ack_window", 1 + test_below(4));
     a->may_be_lost = strstr(a->line, "prompt_logprobs") || strstr(a->line, "return_");
     if (!a->may_be_lost && mix_one_in(6)) {
         draw_key(a);
-        SAY(a, "key");
+        SAY(a, "idempotency_key");
     }
     if (mix_one_in(12)) {
         a->may_be_lost = true;
@@ -348,7 +348,7 @@ draw_done(struct ask *a)
     if (!a->may_go_on || a->key || a->alone.error || o->n < 2) return;
     if (a->n_done == 0 && !mix_one_in(4)) return;
     a->n_done = 1 + test_below(o->n - 1);
-    lagan_set_ids(a->r, "done", o->id, a->n_done);
+    lagan_set_ids(a->r, "generated_ids", o->id, a->n_done);
     memcpy(a->got.output[0].id, o->id, a->n_done * sizeof o->id[0]);
     memcpy(a->got.output[0].logprob, o->logprob, a->n_done * sizeof o->logprob[0]);
     memcpy(a->got.output[0].top, o->top, a->n_done * sizeof o->top[0]);

@@ -528,7 +528,7 @@ take_row(uint32_t i, struct in *in)
     check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && pieces_begin(r) == 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
-    r->win = 4;
+    r->ack_window = 4;
     r->text_unknown = t->unknown;
     r->worker = t->other;
     w.n_rows++;

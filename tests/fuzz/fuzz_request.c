@@ -262,11 +262,11 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ids")) return ids(v, 1, 1048576);
     if (KEY("decoder_ids")) return ids(v, 1, 1048576);
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
-    if (KEY("done")) return ids(v, 0, 1048576);
-    if (KEY("on_disconnect")) return whole(v, 0, 600000);
+    if (KEY("generated_ids")) return ids(v, 0, 1048576);
+    if (KEY("disconnect_timeout_ms")) return whole(v, 0, 600000);
     if (KEY("text") || KEY("messages")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
-    if (KEY("key")) return string(v, 64);
+    if (KEY("idempotency_key")) return string(v, 64);
     if (KEY("stop")) return stop(v);
     if (KEY("max_tokens")) return whole(v, 1, 16777216);
     if (KEY("min_tokens")) return whole(v, 0, 16777216);
@@ -281,7 +281,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ignore_eos") || KEY("resume")) return truth;
     if (KEY("presence_penalty") || KEY("frequency_penalty")) return real(v, -2, 2);
     if (KEY("logit_bias")) return bias(v);
-    if (KEY("win")) return whole(v, 1, 256);
+    if (KEY("ack_window")) return whole(v, 1, 256);
     if (KEY("beams")) return whole(v, 1, 16);
     if (KEY("n")) return whole(v, 1, 64);
     if (KEY("no_repeat_ngram")) return whole(v, 0, 1024);
@@ -350,7 +350,7 @@ twin_agrees(const msgpack_object *map)
     msg_f64(map, "temperature", &temperature);
     msg_bool(map, "model_defaults", &defaults);
     msg_bool(map, "return_logits", &logits);
-    if (n > 1 && n_ids(map, "done") > 0) return false;
+    if (n > 1 && n_ids(map, "generated_ids") > 0) return false;
     if (logits && (n > 1 || beams > 1)) return false;
     if (defaults && !(msg_get(map, "beams") && msg_get(map, "temperature"))) return true;
     if (beams == 1) return n == 1 || temperature > 0;
@@ -372,7 +372,7 @@ twin_request(const msgpack_object *map)
     }
     if (ids + text + said > 1) return false;
     if (!ids && !text && !said && !msg_get(map, "encoder_features")) return false;
-    if (n_ids(map, "done") >= most_tokens(map)) return false;
+    if (n_ids(map, "generated_ids") >= most_tokens(map)) return false;
     if (!twin_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= most_tokens(map);
 }

@@ -340,7 +340,7 @@ what_is_absent_has_its_default(void **state)
     assert_true(q.priority == 0.5 && q.length_penalty == 1);
     assert_int_equal(q.forced_bos, -2);
     assert_int_equal(q.forced_eos, -2);
-    assert_int_equal(q.win, LAGAN_DEFAULT_WIN);
+    assert_int_equal(q.ack_window, LAGAN_DEFAULT_ACK_WINDOW);
     assert_true(q.resume && !q.ignore_eos && !q.want_logprobs && !q.want_prompt_logprobs);
     assert_int_equal(q.beams, 1);
     assert_int_equal(q.n, 1);
@@ -377,8 +377,8 @@ static const struct number {
     { "forced_bos", -1, true, "" },
     { "forced_bos", -2, true, "forced_bos is -2" },
     { "seed", -1, true, "seed is not an unsigned integer" },
-    { "win", 257, true, "win" },
-    { "win", 0, true, "win" },
+    { "ack_window", 257, true, "ack_window" },
+    { "ack_window", 0, true, "ack_window" },
     { "deadline_ms", 0, true, "" },
     { "ignore_eos", 1, true, "ignore_eos is not true or false" },
     { "stop", 1, true, "stop[0] is not a string" },
