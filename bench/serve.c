@@ -260,7 +260,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
 {
     json_t *w = ask(s, 5000), *stats;
 
-    if (!w) bench_die("workers list: %s", lagan_why(s->client));
+    if (!w) bench_die("workers list: %s", lagan_errmsg(s->client));
     stats = json_object_get(w, "stats");
     *ret = (struct bench_worker){
         .at = clock_now(),
@@ -287,7 +287,7 @@ bench_tell(const struct bench_serve *s, const char *verb, const char *args)
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", s->dir);
     if (lagan_open(&c, endpoint, 5000) < 0) bench_die("%s cannot be reached", endpoint);
     if (lagan_call(c, verb, args, &reply, NULL, 20000) < 0)
-        bench_die("%s %s: %s", verb, args, lagan_why(c));
+        bench_die("%s %s: %s", verb, args, lagan_errmsg(c));
     free(reply);
     lagan_close(c);
 }

@@ -258,7 +258,7 @@ leave_socket(struct lagan *c)
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* What it lacks, descriptors most likely, others may give back: lagan_patience() says for how long that is waited. */
+/* What it lacks, descriptors most likely, others may give back: lagan_set_reconnect_timeout() says for how long that is waited. */
 static void
 try_again(struct lagan *c)
 {

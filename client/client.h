@@ -116,7 +116,7 @@ struct lagan {
     uint32_t next_output;
     int32_t *ids; /* aligned copies of what the frame holds as bytes */
     float *logprob, *values;
-    struct lagan_top *top;
+    struct lagan_top_logprob *top;
     size_t max_ids, max_logprob, max_top, max_values;
 };
 

@@ -92,7 +92,7 @@ submit(struct bench *b, struct shot *s)
     k = lagan_submit(b->c, r, &s->id);
     lagan_request_free(r);
     b->open++;
-    return k < 0 ? ctl_fail(CTL_FAILED, "%s", lagan_why(b->c)) : 0;
+    return k < 0 ? ctl_fail(CTL_FAILED, "%s", lagan_errmsg(b->c)) : 0;
 }
 
 static void
@@ -154,8 +154,8 @@ run(struct bench *b, size_t n, nsec start)
             if (r) return r;
         }
         r = lagan_next(b->c, &ev, wait);
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(b->c));
-        if (r > 0 && ev.kind == LAGAN_EVENT_LOST)
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(b->c));
+        if (r > 0 && ev.kind == LAGAN_EVENT_DISCONNECTED)
             return ctl_fail(CTL_UNREACHABLE, "lagand is gone");
         if (r > 0) take(b, &ev);
     }

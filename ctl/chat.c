@@ -74,7 +74,7 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     if (t->o.json)
         running_request_print_final(j, ev, stdout);
     else
-        ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->word, ev->message);
+        ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->reason_name, ev->message);
     return ctl_exit_of(ev->reason);
 }
 
@@ -82,7 +82,7 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 static int
 take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
-    if (ev->kind == LAGAN_EVENT_LOST) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
+    if (ev->kind == LAGAN_EVENT_DISCONNECTED) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
     if (ev->id != j->id) return 1;
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
@@ -121,7 +121,7 @@ hear(struct talk *t, struct running_request *j)
             give_up = clock_after(clock_now(), 2 * NSEC_S);
         }
         if (clock_now() > give_up) return 128 + ctl_signal;
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(t->c));
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(t->c));
         if (r <= 0) continue;
         r = take(t, j, &ev);
         if (r <= 0) return ctl_signal ? 128 + ctl_signal : -r;
@@ -141,7 +141,7 @@ answer(struct talk *t)
     k = request_from_args(r, &t->args, &e);
     if (k == 0) k = lagan_set_str(r, "messages", text, strlen(text));
     if (k == 0) k = lagan_submit(t->c, r, &j->id);
-    if (k < 0 && !e.code) err_set(&e, k, "%s", lagan_why(t->c));
+    if (k < 0 && !e.code) err_set(&e, k, "%s", lagan_errmsg(t->c));
     lagan_request_free(r);
     free(text);
     if (k < 0) return ctl_fail(CTL_USAGE, "%s", e.text);

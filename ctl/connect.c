@@ -116,10 +116,10 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
         return ctl_fail(
             CTL_USAGE, "%s needs --keys FILE; laganctl keygen --help says what is in it", endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
-    if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_why(NULL));
+    if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_errmsg(NULL));
     if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG)) /* what is in the file */
-        return ctl_fail(CTL_CONFIG, "%s", lagan_why(NULL));
-    return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_why(NULL)) : 0;
+        return ctl_fail(CTL_CONFIG, "%s", lagan_errmsg(NULL));
+    return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_errmsg(NULL)) : 0;
 }
 
 int
@@ -140,13 +140,14 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
         if (r < 0 && ctl_signal)
             r = 128 + ctl_signal;
         else if (r == -EREMOTEIO && ctl->line)
-            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line, lagan_why(c));
+            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line,
+                         lagan_errmsg(c));
         else if (r == -EREMOTEIO)
-            r = ctl_fail(ctl_exit_of(code), "%s", lagan_why(c));
+            r = ctl_fail(ctl_exit_of(code), "%s", lagan_errmsg(c));
         else if (r == -ETIMEDOUT)
-            r = ctl_fail(CTL_TIMEOUT, "%s", lagan_why(c));
+            r = ctl_fail(CTL_TIMEOUT, "%s", lagan_errmsg(c));
         else if (r < 0)
-            r = ctl_fail(r == -ECONNRESET ? CTL_UNREACHABLE : CTL_FAILED, "%s", lagan_why(c));
+            r = ctl_fail(r == -ECONNRESET ? CTL_UNREACHABLE : CTL_FAILED, "%s", lagan_errmsg(c));
     }
     lagan_close(own);
     free(text);

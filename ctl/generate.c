@@ -86,7 +86,7 @@ finish_output(struct generate *g, struct running_request *j, const struct lagan_
 
     if (!o || o->over) return;
     o->over = true;
-    g->finish = ev->word;
+    g->finish = ev->reason_name;
     if (ev->resumed) {
         g->n_resumed++;
         g->pause = MAX(g->pause, j->pause);
@@ -106,9 +106,9 @@ say_failed(struct generate *g, struct running_request *j, const struct lagan_eve
     } else {
         if (j->n_tokens && !g->from_file) putchar('\n');
         if (g->from_file)
-            ctl_fail(0, "request %zu: %s: %s", j->request, ev->word, ev->message);
+            ctl_fail(0, "request %zu: %s: %s", j->request, ev->reason_name, ev->message);
         else if (!g->cancelled)
-            ctl_fail(0, "%s: %s", ev->word, ev->message);
+            ctl_fail(0, "%s: %s", ev->reason_name, ev->message);
     }
 }
 
@@ -212,7 +212,7 @@ refuse_line(struct generate *g, struct running_request *j, const char *sentence)
 {
     struct lagan_event ev = { .kind = LAGAN_EVENT_ERROR,
                               .reason = LAGAN_E_INVALID_REQUEST,
-                              .word = "invalid_request",
+                              .reason_name = "invalid_request",
                               .message = sentence };
 
     say_failed(g, j, &ev);
@@ -255,7 +255,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     if (k == 0) {
         j->start = clock_now();
         k = lagan_submit(g->c, r, &j->id);
-        if (k < 0) err_set(&e, k, "%s", lagan_why(g->c));
+        if (k < 0) err_set(&e, k, "%s", lagan_errmsg(g->c));
     }
     lagan_request_free(r);
     if (k < 0) {
@@ -304,7 +304,7 @@ take_event(struct generate *g, const struct lagan_event *ev)
     size_t i;
     int r;
 
-    if (ev->kind == LAGAN_EVENT_LOST) {
+    if (ev->kind == LAGAN_EVENT_DISCONNECTED) {
         g->lost = true;
         return;
     }
@@ -371,7 +371,7 @@ loop(struct generate *g)
         if (clock_now() > give_up) break;
         if (g->more && (r = submit_lines(g))) return r;
         while ((r = lagan_next(g->c, &ev, 0)) > 0) take_event(g, &ev);
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(g->c));
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(g->c));
         if (!g->more && !g->n_jobs) break;
         if (g->more && g->n_jobs < g->o.concurrency) fds[1].fd = g->lines.fd;
         if (poll(fds, 2, g->cancelled ? 100 : -1) < 0) continue; /* a signal */

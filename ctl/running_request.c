@@ -96,7 +96,8 @@ take_tensor(struct running_request *j, const struct lagan_event *ev)
 {
     struct running_tensor *t = j->tensor;
 
-    while (strcmp(tensor_name[t - j->tensor], ev->word)) t++; /* the library knows no other */
+    while (strcmp(tensor_name[t - j->tensor], ev->tensor_name))
+        t++; /* the library knows no other */
     if (t->n && ev->first_value != t->n) return -EPROTO;
     t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
     check(t->value);
@@ -169,7 +170,7 @@ print_logprobs(FILE *out, const struct running_output *o, bool prompt)
         print_float(out, o->logprob[i]);
         fputs(",\"top\":[", out);
         for (k = 0; k < o->n_top; k++) {
-            const struct lagan_top *t = &o->top[i * o->n_top + k];
+            const struct lagan_top_logprob *t = &o->top[i * o->n_top + k];
 
             fprintf(out, "%s[%d,", k ? "," : "", t->id);
             print_float(out, t->logprob);
@@ -196,7 +197,7 @@ static void
 print_error(FILE *out, const struct lagan_event *ev)
 {
     fputs("{\"code\":", out);
-    print_json_string(out, ev->word, strlen(ev->word));
+    print_json_string(out, ev->reason_name, strlen(ev->reason_name));
     fputs(",\"message\":", out);
     print_json_string(out, ev->message, strlen(ev->message));
     fprintf(out, ",\"retryable\":%s}", ev->retryable ? "true" : "false");
@@ -227,7 +228,7 @@ running_request_print_final(const struct running_request *j, const struct lagan_
     static const struct running_output nothing;
     const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : &nothing;
     bool error = ev->kind == LAGAN_EVENT_ERROR;
-    const char *finish = !error                            ? ev->word
+    const char *finish = !error                            ? ev->reason_name
                          : ev->reason == LAGAN_E_CANCELLED ? "cancelled"
                                                            : "error";
 

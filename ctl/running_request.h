@@ -7,7 +7,7 @@
 struct running_output {
     int32_t *ids;
     float *logprob;
-    struct lagan_top *top; /* n_top of each id */
+    struct lagan_top_logprob *top; /* n_top of each id */
     size_t n_ids, max_ids, n_logprob;
     uint32_t base; /* position of the first: behind those of the key `generated_ids` */
     uint32_t n_top;

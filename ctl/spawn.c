@@ -280,7 +280,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         if (ctl_signal) return 128 + ctl_signal;
     }
     snprintf(ctl->endpoint, sizeof ctl->endpoint, "ipc://%s/api.sock", s->dir);
-    if (lagan_open(&ctl->api, ctl->endpoint, 0) < 0) return could_not_start(s, lagan_why(NULL));
+    if (lagan_open(&ctl->api, ctl->endpoint, 0) < 0) return could_not_start(s, lagan_errmsg(NULL));
     while (r == 0) {
         json_t *status;
         char *text = NULL;
@@ -290,7 +290,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         if (k == -ETIMEDOUT && clock_now() - heard < SILENT_FOR && !ended(s, 0)) continue;
         if (k < 0) {
             if (ended(s, NSEC_S)) return could_not_start(s, NULL);
-            return could_not_start(s, lagan_why(ctl->api));
+            return could_not_start(s, lagan_errmsg(ctl->api));
         }
         heard = clock_now();
         status = json_loads(text, 0, NULL);

@@ -120,9 +120,9 @@ put_output(msgpack_packer *p, const struct row *r, uint32_t output)
     msgpack_pack_map(p, 10);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
-    msg_key(p, "word");
+    msg_key(p, "reason_name");
     msg_text(p, msg_reason(o.reason, NULL));
-    put_u64(p, "n_tok", o.n_said);
+    put_u64(p, "n_tokens", o.n_said);
     msg_key(p, "score");
     msgpack_pack_double(p, (double)o.score);
     put_u64(p, "cached", o.cached);

@@ -69,7 +69,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     }
     FP(front_taken);
     p = front_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
-    msg_key(&p, "pos");
+    msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, r->id);
@@ -173,14 +173,14 @@ query(struct daemon *d, struct client *c, const struct msg *m)
 /* ---- RESUME */
 
 static void
-resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint64_t text)
+resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t n_tokens, uint64_t text_bytes)
 {
     struct row *r = ledger_find_rid(d->ledger, &c->session, rid);
 
     if (!r || r->asked_in == d->n_resumes) return; /* named twice: found once */
     r->asked_in = d->n_resumes;
-    if (have <= UINT32_MAX && text <= UINT32_MAX &&
-        deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->ack_window) == 0)
+    if (n_tokens <= UINT32_MAX && text_bytes <= UINT32_MAX &&
+        deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)text_bytes, r->ack_window) == 0)
         return;
     deliver_forget(d, r);
 }
@@ -211,7 +211,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     leave_others(d, c);
     d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
-        resume_one(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
+        resume_one(d, c, q.rid[i].via.u64, q.n_tokens[i].via.u64, q.text_bytes[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)
         n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
     front_reply(d, m->rid, &p);

@@ -25,7 +25,7 @@
       "D: proto, instance (16 bytes, new at each start), session, limits, models, state") \
     X(3, SUBMIT, "C: a request; the keys of LAGAN_FIELDS, flat in the map") \
     X(4, ACCEPT, \
-      "D: pos in the queue, id, seed (the one used); from here exactly one DONE or ERROR follows") \
+      "D: queue_position, id, seed (the one used); from here exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
       "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
       "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities; " \
@@ -35,14 +35,16 @@
       "what DONE will say of it") \
     X(6, ACK, "C: n cumulative chunk number, ack_window") \
     X(7, DONE, \
-      "D: outputs, each {o, reason, word, n_tok, score, cached, seed, resumed, adopted, " \
+      "D: outputs, each {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
+      "adopted, " \
       "recomputed}") \
-    X(8, ERROR, "D: code, word, message, retryable, delivered; rid 0: the frame had none") \
+    X(8, ERROR, "D: code, reason_name, message, retryable, delivered; rid 0: the frame had none") \
     X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
     X(10, RESUME, \
       "C: after HELLO with the session of a lost connection, every open request: rids, and of " \
       "each " \
-      "have (tokens) and text (bytes since its SUBMIT); lists of one length. The answer is REPLY " \
+      "n_tokens and text_bytes received since its SUBMIT; lists of one length. The answer is " \
+      "REPLY " \
       "{unknown: rids}; the others go on from there with chunk 1") \
     X(11, QUERY, "C: rids; answered with their states") \
     X(12, PING, "both: t, a number") \

@@ -86,7 +86,7 @@ int msg_request_agrees(const struct msg_request *q, struct err *e) MUST_USE;
 /* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something else. */
 struct msg_resume {
     uint32_t n;
-    const msgpack_object *rid, *have, *text;
+    const msgpack_object *rid, *n_tokens, *text_bytes;
 };
 int msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e) MUST_USE;
 

@@ -358,8 +358,8 @@ msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e)
     struct msg_resume r = { 0 };
 
     TRY(read_list(m, "rids", &r.n, &r.rid, e));
-    TRY(read_list(m, "have", &r.n, &r.have, e));
-    TRY(read_list(m, "text", &r.n, &r.text, e));
+    TRY(read_list(m, "n_tokens", &r.n, &r.n_tokens, e));
+    TRY(read_list(m, "text_bytes", &r.n, &r.text_bytes, e));
     *ret = r;
     return 0;
 }

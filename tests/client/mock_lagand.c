@@ -90,7 +90,7 @@ send_error(const struct peer *to, uint64_t rid, uint32_t code, const char *messa
 
     begin(LAGAN_MSG_ERROR, rid, 5);
     msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
-    msg_key(&p, "word"), msg_text(&p, word ? word : "?");
+    msg_key(&p, "reason_name"), msg_text(&p, word ? word : "?");
     msg_key(&p, "message"), msg_text(&p, message);
     msg_key(&p, "retryable"), retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "delivered"), msgpack_pack_int(&p, 0);
@@ -104,7 +104,7 @@ send_done(const struct peer *to, uint64_t rid, uint32_t n_tokens)
     msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 6);
     msg_key(&p, "o"), msgpack_pack_int(&p, 0);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_EOS);
-    msg_key(&p, "n_tok"), msgpack_pack_uint32(&p, n_tokens);
+    msg_key(&p, "n_tokens"), msgpack_pack_uint32(&p, n_tokens);
     msg_key(&p, "score"), msgpack_pack_double(&p, -0.5);
     msg_key(&p, "seed"), msgpack_pack_int(&p, 99);
     msg_key(&p, "cached"), msgpack_pack_int(&p, 3);
@@ -194,7 +194,7 @@ take_resume(const struct peer *from, const struct msg *m)
     for (i = 0; i < n; i++) {
         if (!known[i]) continue;
         known[i]->peer = *from;
-        known[i]->at = (uint32_t)number_at(m, "have", i);
+        known[i]->at = (uint32_t)number_at(m, "n_tokens", i);
         known[i]->sent = known[i]->acked = 0;
         advance(known[i]);
     }
@@ -213,7 +213,7 @@ send_last(const struct peer *to, uint64_t rid, bool deep)
     msg_key(&p, "s"), msg_text(&p, "ab");
     msg_key(&p, "end"), msgpack_pack_map(&p, 3);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_STOP);
-    msg_key(&p, "n_tok"), msgpack_pack_int(&p, 2);
+    msg_key(&p, "n_tokens"), msgpack_pack_int(&p, 2);
     msg_key(&p, "seed");
     for (int i = 0; deep && i < LAGAN_MAX_DEPTH - 3; i++) msgpack_pack_array(&p, 1);
     msgpack_pack_int(&p, 5);

@@ -35,7 +35,7 @@ connect_to(struct rig *rig)
     struct lagan *c = NULL;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", rig->run);
-    if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -67,7 +67,7 @@ take_event(struct stream *s, const struct lagan_event *ev)
         }
         break;
     case LAGAN_EVENT_OUTPUT:
-        assert_string_equal(ev->word, "length");
+        assert_string_equal(ev->reason_name, "length");
         assert_int_equal(ev->n_tokens, TOKENS);
         if (s->seed >= 0) assert_int_equal(ev->seed, s->seed);
         for (uint32_t i = 0; i < TOKENS; i++) assert_int_equal(s->ids[i], fake_token(ev->seed, i));
@@ -79,7 +79,7 @@ take_event(struct stream *s, const struct lagan_event *ev)
         n_done++;
         break;
     default:
-        fail_msg("%s: %s", ev->word, ev->message);
+        fail_msg("%s: %s", ev->reason_name, ev->message);
     }
 }
 
@@ -198,7 +198,7 @@ dial_as(const char *session)
 static bool
 resume_often(struct dealer *c, uint64_t rid, uint32_t have, uint32_t n)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     const msgpack_object *unknown;
     msgpack_sbuffer b;
     msgpack_packer p;

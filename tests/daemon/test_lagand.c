@@ -42,8 +42,8 @@ a_request_streams_and_ends_with_done(void **state)
     outputs = msg_get(&m->map, "outputs");
     assert_int_equal(outputs->via.array.size, 1);
     assert_int_equal(number(outputs->via.array.ptr, "reason"), LAGAN_FINISH_LENGTH);
-    assert_string_equal(text_of(outputs->via.array.ptr, "word"), "length");
-    assert_int_equal(number(outputs->via.array.ptr, "n_tok"), 1);
+    assert_string_equal(text_of(outputs->via.array.ptr, "reason_name"), "length");
+    assert_int_equal(number(outputs->via.array.ptr, "n_tokens"), 1);
     assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
     assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the prompt's last id */
     hang_up(c);
@@ -472,7 +472,8 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
         send_bytes(c, t[i].p, t[i].n);
         m = hear_type(c, LAGAN_MSG_ERROR, 2000);
         if (number(&m->map, "code") != t[i].code) {
-            fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "word"), text_of(&m->map, "message"));
+            fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "reason_name"),
+                     text_of(&m->map, "message"));
         }
     }
     test_seed();

@@ -403,7 +403,7 @@ connect_to(void)
     struct lagan *c = NULL;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", r.run);
-    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -436,7 +436,7 @@ take_events(struct lagan *c, uint32_t n, nsec until)
 
         if (lagan_next(c, &ev, 20) != 1) continue;
         while (s->id != ev.id) s++;
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             nsec now = clock_now();
 

@@ -66,7 +66,7 @@ submit(struct lagan *c, struct talk *t, uint32_t talk, uint32_t turn, bool encod
 static bool
 take(struct talk *t, uint32_t turn, const struct lagan_event *ev)
 {
-    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->word, ev->message);
+    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->reason_name, ev->message);
     if (ev->kind == LAGAN_EVENT_TOKENS) {
         assert_true(t->n + ev->n_ids <= NEW && ev->first == t->n);
         memcpy(t->id[turn] + t->n, ev->ids, ev->n_ids * sizeof *ev->ids);
@@ -155,7 +155,7 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
             struct lagan_event ev = { .size = sizeof ev };
             uint32_t i = 0;
 
-            if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+            if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
             while (i < TALKS && t[i].request != ev.id) i++;
             assert_true(i < TALKS);
             over += take(&t[i], turn, &ev);
@@ -306,7 +306,7 @@ ask_again(struct lagan *c, struct talk *t)
     for (;;) {
         struct lagan_event ev = { .size = sizeof ev };
 
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         if (take(t, 0, &ev)) return t->n_cached[0];
     }
 }

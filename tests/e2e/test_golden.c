@@ -226,7 +226,8 @@ allowed(const struct golden *g, const struct prompt *p)
 
 /* Largest error of a whole distribution, as a part of the largest logit. */
 static double
-distribution_error(const float *logits, const struct lagan_top *top, uint32_t n, uint32_t vocab)
+distribution_error(const float *logits, const struct lagan_top_logprob *top, uint32_t n,
+                   uint32_t vocab)
 {
     double sum = 0, biggest = logits[0], low = INFINITY, high = -INFINITY, shift;
 
@@ -248,8 +249,8 @@ distribution_error(const float *logits, const struct lagan_top *top, uint32_t n,
 }
 
 static void
-compare(struct golden *g, const struct prompt *p, const float *logits, const struct lagan_top *top,
-        uint32_t n)
+compare(struct golden *g, const struct prompt *p, const float *logits,
+        const struct lagan_top_logprob *top, uint32_t n)
 {
     double part = distribution_error(logits, top, n, g->vocab) / allowed(g, p);
 
@@ -341,7 +342,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         break;
     case LAGAN_EVENT_OUTPUT:
         if (!a->how.ends || g->precision == FP32) /* in bf16 it may have gone another way */
-            assert_string_equal(ev->word, a->how.ends ? "eos" : "length");
+            assert_string_equal(ev->reason_name, a->how.ends ? "eos" : "length");
         a->cached = ev->cached;
         a->resumed = ev->resumed;
         break;
@@ -349,7 +350,8 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         a->over = true;
         break;
     default:
-        fail_msg("%s: %s", ev->word ? ev->word : "?", ev->message ? ev->message : "?");
+        fail_msg("%s: %s", ev->reason_name ? ev->reason_name : "?",
+                 ev->message ? ev->message : "?");
     }
 }
 
@@ -406,7 +408,7 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n, pid_t v
         uint32_t i = 0;
         int r = lagan_next(c, &ev, 30000);
 
-        if (r <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (r <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         while (i < n && a[i].id != ev.id) i++;
         assert_true(i < n);
         assert_false(a[i].over);

@@ -58,7 +58,7 @@ take(struct answer *a, const struct lagan_event *ev)
     struct output *o = &a->output[ev->output];
 
     assert_true(ev->output < OUTPUTS);
-    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->word, ev->message);
+    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->reason_name, ev->message);
     if (ev->kind == LAGAN_EVENT_PROMPT) a->n_prompt_logprobs += ev->n_ids;
     if (ev->kind == LAGAN_EVENT_TOKENS) {
         assert_int_equal(ev->first, o->n);
@@ -108,7 +108,7 @@ ask(const char *model, const char *const *set, uint32_t n_source, bool families,
         struct lagan_event ev = { .size = sizeof ev };
         uint32_t i = 0;
 
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         while (i < REQUESTS && a[i].request != ev.id) i++;
         assert_true(i < REQUESTS);
         take(&a[i], &ev);

@@ -56,11 +56,11 @@ take(struct lagan *c, struct answer *a)
     struct lagan_event ev = { .size = sizeof ev };
     uint32_t i = 0;
 
-    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_why(c));
+    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_errmsg(c));
     while (i < REQUESTS && a[i].request != ev.id) i++;
     assert_true(i < REQUESTS);
-    if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.word, "cancelled"))
-        fail_msg("%s: %s", ev.word, ev.message);
+    if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.reason_name, "cancelled"))
+        fail_msg("%s: %s", ev.reason_name, ev.message);
     if (ev.kind == LAGAN_EVENT_TOKENS) {
         assert_int_equal(ev.first, a[i].n);
         assert_true(a[i].n + ev.n_ids <= NEW);

@@ -315,7 +315,7 @@ n_ids(const msgpack_object *map, const char *key)
 static bool
 twin_resume(const msgpack_object *map)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n[3], i, k;
 
     for (i = 0; i < 3; i++) {
@@ -400,8 +400,9 @@ look_at(const uint8_t *frame, size_t n)
     check((r == 0) == twin_resume(&m.map) && (r == 0 || (r == -EINVAL && *e.text)));
     for (i = 0; r == 0 && i < resume.n; i++) {
         check(resume.rid[i].via.u64 == msg_get(&m.map, "rids")->via.array.ptr[i].via.u64);
-        check(resume.have[i].via.u64 == msg_get(&m.map, "have")->via.array.ptr[i].via.u64);
-        check(resume.text[i].via.u64 == msg_get(&m.map, "text")->via.array.ptr[i].via.u64);
+        check(resume.n_tokens[i].via.u64 == msg_get(&m.map, "n_tokens")->via.array.ptr[i].via.u64);
+        check(resume.text_bytes[i].via.u64 ==
+              msg_get(&m.map, "text_bytes")->via.array.ptr[i].via.u64);
     }
     r = msg_request(&q, &m, &e);
     check((r == 0) == twin_request(&m.map));
@@ -700,7 +701,7 @@ cook(struct in *in, msgpack_sbuffer *b)
 static void
 cook_resume(struct in *in, msgpack_sbuffer *b)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n = 1 + byte(in) % 3, missing = byte(in) % 16, i, k;
     msgpack_packer p;
 

@@ -161,7 +161,7 @@ take(struct answers *a, const struct lagan_event *e)
         a->n_tokens += j->got.n;
     } else {
         service_print_log(a->v, 40);
-        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->word,
+        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->reason_name,
                  e->message);
     }
 }
@@ -178,7 +178,7 @@ answers_turn(struct answers *a, int ms, bool more)
         assert_int_equal(lagan_submit(a->c, a->job[i].q, &a->job[i].id), 0);
     }
     for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0, a->n_events++) take(a, &e);
-    if (r < 0 && r != -4) fail_msg("%s", lagan_why(a->c));
+    if (r < 0 && r != -4) fail_msg("%s", lagan_errmsg(a->c));
 }
 
 void
@@ -307,7 +307,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
     a->v = v;
     v->n_standbys = ANSWER_MODELS * ((1 + answers_beside(standby)) * ranks - 1);
     service_start(v, ANSWER_MODELS, a->config, args);
-    if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     if (a->job[0].q) return;
     make_jobs(a);
     run_undisturbed(a);

@@ -428,8 +428,8 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
-        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(e.n_ids <= NEW - n && e.logprob);
         memcpy(id + n, e.ids, e.n_ids * sizeof *id);
@@ -539,7 +539,7 @@ every_answer_to_an_operator_can_be_read(void **state)
         uint32_t code, depth;
 
         if (lagan_call(ctl, verbs[i], NULL, &reply, &code, 20000))
-            fail_msg("%s: %s", verbs[i], lagan_why(ctl));
+            fail_msg("%s: %s", verbs[i], lagan_errmsg(ctl));
         depth = depth_of(reply);
         if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: %u deep, no room for a level", verbs[i], depth);
         deepest = MAX(deepest, depth);
@@ -602,8 +602,8 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
-        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         id = e.ids[0];
         *logprob = e.logprob[0];

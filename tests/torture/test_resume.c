@@ -200,7 +200,7 @@ operate(const char *verb)
     uint32_t code;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     lagan_call(ctl, verb, "{\"worker\":\"w0\"}", &reply, &code, 20000);
     free(reply);
     lagan_close(ctl);

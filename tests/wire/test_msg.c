@@ -620,7 +620,7 @@ pack_golden(struct frame *f, uint32_t type)
         return;
     case LAGAN_MSG_ACCEPT:
         frame_begin(f, type, 42, 1);
-        msg_key(&f->p, "pos"), msgpack_pack_int(&f->p, 3);
+        msg_key(&f->p, "queue_position"), msgpack_pack_int(&f->p, 3);
         return;
     case LAGAN_MSG_CHUNK:
         frame_begin(f, type, 42, 6);
@@ -640,15 +640,15 @@ pack_golden(struct frame *f, uint32_t type)
         msg_key(&f->p, "outputs"), msgpack_pack_array(&f->p, 1), msgpack_pack_map(&f->p, 6);
         msg_key(&f->p, "o"), msgpack_pack_int(&f->p, 0);
         msg_key(&f->p, "reason"), msgpack_pack_int(&f->p, LAGAN_FINISH_EOS);
-        msg_key(&f->p, "word"), msg_text(&f->p, "eos");
-        msg_key(&f->p, "n_tok"), msgpack_pack_int(&f->p, 1);
+        msg_key(&f->p, "reason_name"), msg_text(&f->p, "eos");
+        msg_key(&f->p, "n_tokens"), msgpack_pack_int(&f->p, 1);
         msg_key(&f->p, "score"), msgpack_pack_double(&f->p, -1.0);
         msg_key(&f->p, "seed"), msgpack_pack_int(&f->p, 99);
         return;
     case LAGAN_MSG_ERROR:
         frame_begin(f, type, 42, 5);
         msg_key(&f->p, "code"), msgpack_pack_int(&f->p, LAGAN_E_TOO_LONG);
-        msg_key(&f->p, "word"), msg_text(&f->p, "too_long");
+        msg_key(&f->p, "reason_name"), msg_text(&f->p, "too_long");
         msg_key(&f->p, "message"), msg_text(&f->p, "the prompt is too long");
         msg_key(&f->p, "retryable"), msgpack_pack_false(&f->p);
         msg_key(&f->p, "delivered"), msgpack_pack_int(&f->p, 0);
