@@ -20,7 +20,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define PING_AFTER (2 * NSEC_S)  /* silent for so long: say something; lagand's lease is 10 s */
+#define PING_AFTER \
+    (2 * NSEC_S) /* silent for so long: say something; lagand's api.idle_timeout is 10 s */
 #define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
 #define WAIT_LEAST (5 * NSEC_MS)
 #define WAIT_MOST (500 * NSEC_MS)

@@ -738,7 +738,7 @@ const struct command commands[] = {
     { "split auto", "[WORKER]", "let the worker choose the division by what steps take",
       "  laganctl split auto w0\n\n"
       "It takes the way in which prompts take the least time while tokens come within the model's key\n"
-      "split.target: one lane for both, or a part of the device for each.\n",
+      "split.itl_target: one lane for both, or a part of the device for each.\n",
       NULL, cmd_split_auto, .alone = false },
     { "split off", "[WORKER]", "one lane for prompts and answers, on the whole device",
       "  laganctl split off\n", NULL, cmd_split_off, .alone = false },

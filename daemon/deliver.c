@@ -21,7 +21,7 @@ enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
     KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
-    IDLE_LEASES = 6
+    IDLE_FACTOR = 6
 };
 static const nsec RETRY = 10 * NSEC_MS, PAUSE_AFTER = 250 * NSEC_MS;
 
@@ -678,7 +678,7 @@ deliver_tick(struct daemon *d, nsec now, nsec late)
             continue;
         }
         /* One that has nothing open may be silent, but does not keep its place for ever. */
-        if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
+        if (silent < (c->n_open ? o->idle_timeout : o->idle_timeout * IDLE_FACTOR)) continue;
         if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);
         deliver_client_lost(d, c->handle);
     }

@@ -20,7 +20,7 @@ struct options {
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
     uint64_t max_queued_tokens, max_user_tokens, memory, tensor_bytes;
     uint32_t max_connections;
-    nsec ack_timeout, lease, stall_timeout, shutdown_timeout, start_timeout;
+    nsec ack_timeout, idle_timeout, stall_timeout, shutdown_timeout, start_timeout;
     uint32_t log_level; /* index into "err|warn|info|debug" */
 };
 

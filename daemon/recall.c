@@ -318,7 +318,7 @@ wake_rows(struct daemon *d)
         n++;
         if (r->kept) continue;
         r->stay_until = d->now + STAY;
-        r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
+        r->left = d->now + d->config->o.idle_timeout; /* so long its client may take to find us */
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);
         admission_hold(d, r);

@@ -412,7 +412,7 @@ open_daemon(struct daemon *d, struct err *e)
     note_start(d);
     TRY(front_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
-        d->turns[m].quantum = d->config->model[m].keys.quantum;
+        d->turns[m].quantum = d->config->model[m].keys.fairness_quantum;
         for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
             TRY(worker_make(d, d->n_workers, m, e));
             d->n_workers++;

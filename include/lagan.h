@@ -58,12 +58,12 @@ struct lagan_request; /* the keys of a request */
 /* The events of a request arrive in this order: PROMPT, then TOKENS and TENSOR, one OUTPUT for each
  * output, DONE. ERROR may come at any point and is then the last event of the request. */
 enum lagan_event_kind {
-    LAGAN_EVENT_TOKENS = 1, /* new tokens and text of one output */
-    LAGAN_EVENT_PROMPT,     /* log-probabilities of prompt tokens, before the first TOKENS */
-    LAGAN_EVENT_OUTPUT,     /* one output has ended; no further TOKENS of that output */
-    LAGAN_EVENT_DONE,       /* the request has ended: its last event */
-    LAGAN_EVENT_ERROR,      /* the request has failed: its last event */
-    LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; the ERROR events of all requests came before */
+    LAGAN_EVENT_TOKENS = 1,   /* new tokens and text of one output */
+    LAGAN_EVENT_PROMPT,       /* log-probabilities of prompt tokens, before the first TOKENS */
+    LAGAN_EVENT_OUTPUT,       /* one output has ended; no further TOKENS of that output */
+    LAGAN_EVENT_DONE,         /* the request has ended: its last event */
+    LAGAN_EVENT_ERROR,        /* the request has failed: its last event */
+    LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; follows the ERROR events of all requests */
     LAGAN_EVENT_TENSOR /* rows of a requested tensor, before the tokens that they belong to */
 };
 

@@ -340,7 +340,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         w->ns_per_row = w->ns_per_row > 0 ? 0.9 * w->ns_per_row + 0.1 * ns : ns;
     }
     w->stats.v[STAT_steps]++;
-    if (w->keys.timing) count_gaps(w, res->step);
+    if (w->keys.step_timing) count_gaps(w, res->step);
     w->stats.v[STAT_step_rows] = b->n_rows;
     w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
     l->since = now;

@@ -276,31 +276,13 @@ work_costs(const struct engine *n)
     return c;
 }
 
-static int
-check_ranks(const struct model_options *k, struct err *e)
-{
-    const struct {
-        const char *key;
-        uint32_t n;
-    } others[] = { { "pipeline_parallel", k->pipeline_parallel },
-                   { "context_parallel", k->context_parallel },
-                   { "expert_parallel", k->expert_parallel },
-                   { "attention_data_parallel", k->attention_data_parallel } };
-
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        if (others[i].n > 1)
-            return err_set(e, -EINVAL, "%s: not served yet, only 1", others[i].key);
-    if (k->tensor_parallel > MAX_RANKS)
-        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
-                       k->tensor_parallel, MAX_RANKS);
-    return 0;
-}
-
-/* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
+/* Rejects options that this worker cannot follow. -EINVAL: the option and the reason. */
 static int
 check_keys(const struct model_options *k, struct err *e)
 {
-    TRY(check_ranks(k, e));
+    if (k->tensor_parallel > MAX_RANKS)
+        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
+                       k->tensor_parallel, MAX_RANKS);
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     return 0;
@@ -318,7 +300,7 @@ device_options(const struct worker *w)
         .tuned = k->cuda_tuned[0] ? k->cuda_tuned : NULL,
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
-        .timing = k->timing,
+        .timing = k->step_timing,
         .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
         .rank = w->rank,
         .n_ranks = k->tensor_parallel,
@@ -403,7 +385,7 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.n_seats = k->max_num_seqs;
     n->kv_config.host_bytes = k->kv_host_memory;
     n->kv_config.host_bandwidth = k->kv_host_bandwidth;
-    n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
+    n->kv_config.token_time = k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : 0;
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     model_keep_first(n->model, k->kv_sink_tokens, &n->kv_config);
     TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, &n->kv_config, e));
@@ -413,13 +395,13 @@ set_sizes(struct worker *w, struct err *e)
                                                       n->kv_config.tokens_per_block);
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
-        .chunks = (enum chunks)k->chunks,
-        .quantum = k->quantum,
-        .prompt_batch = k->prompt_batch,
-        .enc_batch = { k->source_batch },
-        .n_enc_batches = k->source_batch > 0,
-        .prompt_wait = k->batch_wait,
-        .enc_wait = k->batch_wait,
+        .chunks = (enum chunks)k->chunk_policy,
+        .quantum = k->fairness_quantum,
+        .prompt_batch = k->prefill_batch_tokens,
+        .enc_batch = { k->encoder_batch_size },
+        .n_enc_batches = k->encoder_batch_size > 0,
+        .prompt_wait = k->batch_wait_timeout,
+        .enc_wait = k->batch_wait_timeout,
         .max_seqs = k->max_num_seqs,
         .max_rows = max_rows,
         .max_len = n->model->shape.max_len,
@@ -584,7 +566,7 @@ complete(struct worker *w, struct err *e)
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
     costs = work_costs(n);
     steer_open(&n->steer, n->exec, n->sched, &n->kv_config, &costs, &n->limits,
-               w->keys.split_target);
+               w->keys.split_itl_target);
     for (uint32_t l = 0; l < n->limits.n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_OUT; i++) {
             w->lane[l].batch[i] = scheduler_batch(n->sched);
@@ -601,7 +583,7 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
     const char *cache = getenv("CACHE_DIRECTORY");
 
-    if (w->keys.text_cache[0]) return w->keys.text_cache;
+    if (w->keys.tokenizer_cache_dir[0]) return w->keys.tokenizer_cache_dir;
     if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
     return buf;
 }

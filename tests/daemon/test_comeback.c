@@ -373,7 +373,7 @@ a_program_that_was_away_for_longer_than_its_lease_finds_its_request(void **state
     struct lagan *c;
 
     (void)state;
-    rig_begin(&r, "brisk", ARGS("--api.lease", "200ms"));
+    rig_begin(&r, "brisk", ARGS("--api.idle-timeout", "200ms"));
     n_done = 0;
     c = connect_to(&r);
     ask(c, &s, 5);
@@ -399,7 +399,7 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
     uint64_t id;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.lease", "200ms"));
+    rig_begin(&r, "good", ARGS("--api.idle-timeout", "200ms"));
     c = connect_to(&r);
     poll(NULL, 0, 2500);
     lagan_set_ids(q, "ids", ids, 3);

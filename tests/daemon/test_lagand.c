@@ -211,7 +211,7 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     struct dealer *gone, *here;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.lease", "500ms"));
+    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "500ms"));
     here = dial(&r, "api.sock");
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
@@ -234,7 +234,7 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
     pid_t pid;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.lease", "10min", "--api.ack-timeout", "10min"));
+    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "10min", "--api.ack-timeout", "10min"));
     pid = fork();
     if (pid == 0) {
         struct rig own = r;

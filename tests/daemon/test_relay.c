@@ -489,7 +489,7 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
 static void
 a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
 {
-    const nsec lease = config.o.lease, ack_timeout = config.o.ack_timeout;
+    const nsec idle_timeout = config.o.idle_timeout, ack_timeout = config.o.ack_timeout;
     struct client *c;
     uint32_t gone;
 
@@ -499,8 +499,8 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     assert_non_null(c);
     c->n_open = 1;
     row->stalled = d.now;
-    d.now += lease + ack_timeout;
-    deliver_tick(&d, d.now, lease + ack_timeout - NSEC_MS);
+    d.now += idle_timeout + ack_timeout;
+    deliver_tick(&d, d.now, idle_timeout + ack_timeout - NSEC_MS);
     assert_true(row->attached);
     assert_int_equal(d.now - c->heard, NSEC_MS);
     assert_int_equal(d.now - row->stalled, NSEC_MS);

@@ -291,16 +291,16 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     mix_set(s, "kv.reuse=%s", reuse ? "true" : "false");
     if (reuse && mix_one_in(2)) mix_set(s, "kv.host_memory=%uKiB", 256u << test_below(4));
     if (mix_one_in(4)) mix_set(s, "kv.host_bandwidth=%uKiB", 1u << test_below(20));
-    if (mix_one_in(2)) mix_set(s, "kv.prompt_rate=%u", 1000u << test_below(8));
+    if (mix_one_in(2)) mix_set(s, "kv.prefill_rate=%u", 1000u << test_below(8));
     mix_set(s, "kv.snapshot_interval=%u", interval[test_below(5)]);
     mix_set(s, "max_num_seqs=%u", mix_one_in(6) ? 1 + test_below(4) : 4 + test_below(20));
     mix_set(s, "max_num_batched_tokens=%u",
             mix_one_in(5) ? 1 + test_below(8) : 8 + test_below(120));
-    if (mix_one_in(2)) mix_set(s, "chunks=equal");
-    if (mix_one_in(3)) mix_set(s, "prompt_batch=%u", 1 + test_below(200));
-    if (mix_one_in(3)) mix_set(s, "source_batch=%u", 1 + test_below(4));
-    if (mix_one_in(3)) mix_set(s, "batch_wait=%ums", test_below(40));
-    if (mix_one_in(3)) mix_set(s, "quantum=%u", test_below(200));
+    if (mix_one_in(2)) mix_set(s, "chunk_policy=equal_progress");
+    if (mix_one_in(3)) mix_set(s, "prefill_batch_tokens=%u", 1 + test_below(200));
+    if (mix_one_in(3)) mix_set(s, "encoder_batch_size=%u", 1 + test_below(4));
+    if (mix_one_in(3)) mix_set(s, "batch_wait_timeout=%ums", test_below(40));
+    if (mix_one_in(3)) mix_set(s, "fairness_quantum=%u", test_below(200));
     mix_set(s, "threads=%u", threads);
     if (threads > 1 || serve_on_gpu()) {
         mix_set(s, "split.mode=%s", mode[test_below(4)]);
@@ -310,7 +310,7 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     if (!serve_on_gpu() && mix_one_in(4)) mix_set(s, "workers=2");
     if (mix_one_in(4)) mix_set(s, "split.context_max_tokens=%u", 1 + test_below(64));
     if (mix_one_in(4)) mix_set(s, "split.context_max_seqs=%u", 1 + test_below(4));
-    if (mix_one_in(4)) mix_set(s, "split.target=%ums", test_below(4));
+    if (mix_one_in(4)) mix_set(s, "split.itl_target=%ums", test_below(4));
     if (m->encoder && mix_one_in(3)) mix_set(s, "split.encoder=own");
     if (m->encoder && mix_one_in(3)) mix_set(s, "cross_kv_cache_fraction=0.%u", 1 + test_below(9));
     if (mix_one_in(4)) mix_set(s, "standby=1");

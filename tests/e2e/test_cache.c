@@ -181,7 +181,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           "kv.host_memory=0",
                           "policy=no_evict",
                           "kv.host_bandwidth=0",
-                          "kv.prompt_rate=100000",
+                          "kv.prefill_rate=100000",
                           "kv.tokens_per_block=8",
                           "max_num_seqs=12",
                           "max_num_batched_tokens=48",

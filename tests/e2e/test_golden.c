@@ -518,11 +518,11 @@ on_the_cpu(struct golden *g, const char *model)
                                           "max_num_batched_tokens=512" };
     /* Two lanes on two sets of threads, in two divisions, and in what auto makes of them; sources beside them. */
     static const char *const lanes[][3] = {
-        { "split.mode=off", "split.encoder=context", "threads=2" },
+        { "split.mode=off", "split.encoder=shared", "threads=2" },
         { "split.mode=off", "split.encoder=own", "threads=2" },
         { "split.mode=fixed", "split.context_sm=1", "threads=3" },
         { "split.mode=fixed", "split.context_sm=0.5", "threads=2" },
-        { "split.mode=auto", "split.target=1ms", "threads=2" },
+        { "split.mode=auto", "split.itl_target=1ms", "threads=2" },
         { "split.mode=fixed", "split.encoder=own", "threads=2" },
     };
     /* All blocks, and all pairs of budget, one lane or two, and reuse. */
@@ -555,7 +555,7 @@ on_a_gpu(struct golden *g, const char *model)
                *const invariant = "numerics=invariant", *const graphs = "graphs.memory=256MiB",
                *const plain = "graphs.memory=0", *const whole = "max_num_batched_tokens=8192",
                *const chunks = "max_num_batched_tokens=100",
-               *const small = "max_num_batched_tokens=64", *const one = "split.encoder=context",
+               *const small = "max_num_batched_tokens=64", *const one = "split.encoder=shared",
                *const two = "split.encoder=own", *const off = "split.mode=off",
                *const fixed = "split.mode=fixed", *const changing = "split.mode=auto";
     static const struct {
@@ -587,7 +587,7 @@ on_a_gpu(struct golden *g, const char *model)
                               w[4],
                               precise[0],
                               precise[1],
-                              "split.target=1ms",
+                              "split.itl_target=1ms",
                               "max_num_seqs=64",
                               "kv.memory=256MiB",
                               NULL };

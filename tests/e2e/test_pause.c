@@ -135,18 +135,18 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source, bool fa
                           "threads=2",
                           "numerics=invariant",
                           "kv.snapshot_interval=16",
-                          "chunks=first_come",
-                          "prompt_batch=0",
-                          "source_batch=0",
+                          "chunk_policy=fcfs",
+                          "prefill_batch_tokens=0",
+                          "encoder_batch_size=0",
                           n_source ? "cross_kv_cache_fraction=0.3" : "kv.shares=full=0.5",
                           NULL };
 
     assert_int_equal(ask(model, set, n_source, families, want), 0);
     set[0] = "policy=max_utilization";
     set[1] = memory;
-    set[11] = "chunks=equal";
-    set[12] = "prompt_batch=60";
-    set[13] = "source_batch=3";
+    set[11] = "chunk_policy=equal_progress";
+    set[12] = "prefill_batch_tokens=60";
+    set[13] = "encoder_batch_size=3";
     for (int way = 0; way < 4; way++) {
         uint64_t pauses;
 

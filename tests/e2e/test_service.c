@@ -691,9 +691,10 @@ a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent(void **state)
     const char *urgent = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true,\"priority\":0.9}";
 
     (void)state;
-    assert_in_range(answers_before("quantum=64", ask, true), 0, 300);
-    assert_in_range(answers_before("quantum=0", urgent, true), 0, 300);
-    assert_in_range(answers_before("quantum=0", ask, false), 610, 620); /* by arrival alone */
+    assert_in_range(answers_before("fairness_quantum=64", ask, true), 0, 300);
+    assert_in_range(answers_before("fairness_quantum=0", urgent, true), 0, 300);
+    assert_in_range(answers_before("fairness_quantum=0", ask, false), 610,
+                    620); /* by arrival alone */
 }
 
 /* KiB of its own that a process has touched. What it shares is bounded by the rings and the KV arena,

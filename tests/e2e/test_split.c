@@ -138,7 +138,7 @@ undisturbed(const char *model, bool source)
     struct lagan *c;
 
     memset(want, 0, sizeof want);
-    start(&s, &c, model, "split.mode=off", "split.encoder=context");
+    start(&s, &c, model, "split.mode=off", "split.encoder=shared");
     for (uint32_t i = 0; i < REQUESTS; i++) {
         want[i].request = submit(c, i, source);
         while (!want[i].over) take(c, want);
@@ -215,7 +215,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
         const char *model, *mode, *more;
         bool source;
     } ways[] = {
-        { "tests/data/golden/llama3", "split.mode=auto", "split.target=1ms", false },
+        { "tests/data/golden/llama3", "split.mode=auto", "split.itl_target=1ms", false },
         { "tests/data/golden/t5_gated", "split.mode=fixed", "split.encoder=own", true },
     };
     char out[2048], word[64];
@@ -299,7 +299,7 @@ empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting(void **state)
         struct lagan *c;
 
         start(&s, &c, "tests/data/golden/llama3",
-              round % 2 ? "split.mode=auto" : "split.mode=fixed", "split.target=1ms");
+              round % 2 ? "split.mode=auto" : "split.mode=fixed", "split.itl_target=1ms");
         for (uint32_t i = 0; round != 1 && i < REQUESTS; i++) {
             a[i].request = submit(c, i, false);
             if (i % 8 == 0) take(c, a); /* some of them generate by now */

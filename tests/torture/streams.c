@@ -253,7 +253,7 @@ take_all(struct streams *s)
     return n;
 }
 
-/* Who waits for long says that it is there: api.lease. */
+/* Who waits for long says that it is there: api.idle_timeout. */
 static void
 ping(struct streams *s)
 {

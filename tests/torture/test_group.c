@@ -732,25 +732,6 @@ ranks_of_other_weights_are_refused_with_both(void **state)
     close(FOLDER);
 }
 
-static void
-other_ways_to_divide_a_model_are_refused_by_name(void **state)
-{
-    static const char *const keys[] = { "pipeline_parallel", "context_parallel", "expert_parallel",
-                                        "attention_data_parallel" };
-
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        char config[200], words[80];
-
-        snprintf(
-            config, sizeof config,
-            "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, %s: 2 }\n",
-            keys[i]);
-        snprintf(words, sizeof words, "%s: not served yet, only 1", keys[i]);
-        is_refused(config, "lagan-worker", words);
-    }
-}
-
 int
 main(int argc, char **argv)
 {
@@ -773,7 +754,6 @@ main(int argc, char **argv)
         T(ranks_of_other_settings_are_refused_with_the_difference),
         T(ranks_of_another_version_are_refused_with_both),
         T(ranks_of_other_weights_are_refused_with_both),
-        T(other_ways_to_divide_a_model_are_refused_by_name),
     };
 
     torture_args(argc, argv,
