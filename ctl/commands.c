@@ -322,8 +322,8 @@ cmd_kv_pools(struct ctl *ctl, int argc, char **argv)
     t = table_new(heads, ARRAY_LEN(heads));
     json_array_foreach(list, i, p)
     {
-        long long hits = json_number(p, "shared") + json_number(p, "copied") +
-                         json_number(p, "moved"),
+        long long hits = json_number(p, "reused_full") + json_number(p, "reused_copied") +
+                         json_number(p, "reused_moved"),
                   all = hits + json_number(p, "missed");
         char bytes[32];
 
@@ -335,7 +335,7 @@ cmd_kv_pools(struct ctl *ctl, int argc, char **argv)
         table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)json_number(p, "bytes")));
         table_cell(t, true, "%lld", json_number(p, "used"));
         table_cell(t, true, "%lld", json_number(p, "cached"));
-        table_cell(t, true, "%lld", json_number(p, "taken"));
+        table_cell(t, true, "%lld", json_number(p, "allocated"));
         table_cell(t, true, "%lld", hits);
         table_cell(t, true, "%lld", json_number(p, "missed"));
         table_cell(t, true, "%lld%%", all ? 100 * hits / all : 0);

@@ -102,7 +102,7 @@ put_host_pool(msgpack_packer *p, const struct worker *w)
 {
     const uint64_t *v = w->stats.v;
 
-    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_used], v[STAT_host_cached]);
+    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
 }
 
 static void

@@ -766,7 +766,7 @@ check_beat(struct worker *w, nsec now, nsec late)
 static void
 measure(struct worker *w, nsec now)
 {
-    uint64_t in = w->stats.v[STAT_tokens_in], more = in - w->taken_in;
+    uint64_t in = w->stats.v[STAT_prompt_tokens], more = in - w->taken_in;
 
     if (in > w->taken_in && more < UINT32_MAX && now > w->rate_at)
         w->rate = MAX(w->rate, more * NSEC_S / (uint64_t)(now - w->rate_at));

@@ -172,7 +172,7 @@ enum lagan_reason {
     X("detokenize",    0, "ids, keep_special, model", "{text}") \
     X("config show",   0, "",                    "[{key, value, from}]") \
     X("kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
-    X("kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, taken, fresh, shared, copied, moved, missed, evicted, offloaded, fetched, host_dropped}]") \
+    X("kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, allocated, allocated_new, reused_full, reused_copied, reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
     X("kv flush",      1, "worker, if there are several", "{blocks, bytes, host_blocks, host_bytes}: what was kept for others only, and is dropped; what requests hold stays") \
     X("metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
     X("events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
@@ -183,10 +183,10 @@ enum lagan_reason {
     X("daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
     X("tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
     X("tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}") \
-    X("split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, least, grain, target_ns, context, generation: units of each, 0: one lane does both, changes, rungs: [[context, generation]], prompt_steps, prompt_ns, answer_steps, answer_ns, mixed_steps, mixed_ns}") \
+    X("split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, min_units, granularity, target_ns, prefill_units, decode_units, changes, partitions: [[prefill_units, decode_units]], prefill_steps, prefill_ns, decode_steps, decode_ns, mixed_steps, mixed_ns}") \
     X("split auto",    1, "worker, if there are several", "{}; the division is chosen by what steps take") \
     X("split off",     1, "worker, if there are several", "{}; one lane for prompts and answers") \
-    X("split set",     1, "context, generation: units; worker, if there are several", "{}; that division from the next step on")
+    X("split set",     1, "prefill_units, decode_units; worker, if there are several", "{}; that division from the next step on")
 /* clang-format on */
 
 /* Limits on one frame; held by one pass before MessagePack-C unpacks. */

@@ -188,15 +188,15 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     msg_key(p, "mode");
     msg_text(p, modes[s.mode]);
     put_u64(p, "units", l->units);
-    put_u64(p, "least", l->least);
-    put_u64(p, "grain", l->grain);
+    put_u64(p, "min_units", l->least);
+    put_u64(p, "granularity", l->grain);
     put_u64(p, "target_ns", (uint64_t)s.target);
-    put_u64(p, "context", s.rung ? now->context : 0);
-    put_u64(p, "generation", s.rung ? now->generation : 0);
+    put_u64(p, "prefill_units", s.rung ? now->context : 0);
+    put_u64(p, "decode_units", s.rung ? now->generation : 0);
     put_u64(p, "changes", s.n_changes);
-    for (unsigned i = STAT_prompt_steps; i <= STAT_mixed_ns; i++)
+    for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
         put_u64(p, stat_rows[i].name, stats.v[i]);
-    msg_key(p, "rungs");
+    msg_key(p, "partitions");
     msgpack_pack_array(p, l->n - 1);
     for (unsigned i = 1; i < l->n; i++) {
         msgpack_pack_array(p, 2);
@@ -212,8 +212,8 @@ wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packe
     uint64_t context = 0, generation = 0;
     int r;
 
-    if (args) msg_u64(args, "context", &context);
-    if (args) msg_u64(args, "generation", &generation);
+    if (args) msg_u64(args, "prefill_units", &context);
+    if (args) msg_u64(args, "decode_units", &generation);
     r = steer_wish(&c->w->e.steer, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
                    (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;

@@ -273,7 +273,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     r->n_sent++;
     r->n_text_sent += len;
     r->score = score;
-    w->stats.v[STAT_tokens_out]++;
+    w->stats.v[STAT_generation_tokens]++;
     if (stopped && !ended) scheduler_end(w->e.sched, &r->seq, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
@@ -335,7 +335,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         if (r && !r->finished && res->status == 0)
             emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
         any |= has_news(seq[i], n_before[i]);
-        if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_tokens_in] += b->run[i].n_rows;
+        if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_prompt_tokens] += b->run[i].n_rows;
     }
     if (!any) return;
     begin_step(w, b, &head);

@@ -289,8 +289,8 @@ count_gaps(struct worker *w, uint64_t step)
 
     exec_gaps(w->e.exec, &n, &ns);
     if (step != w->after_idle) {
-        w->stats.v[STAT_gaps] += n - w->gaps;
-        w->stats.v[STAT_idle_ns] += ns - w->gaps_ns;
+        w->stats.v[STAT_device_gaps] += n - w->gaps;
+        w->stats.v[STAT_device_idle_ns] += ns - w->gaps_ns;
     }
     w->gaps = n;
     w->gaps_ns = ns;
@@ -341,7 +341,7 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
     }
     w->stats.v[STAT_steps]++;
     if (w->keys.step_timing) count_gaps(w, res->step);
-    w->stats.v[STAT_step_rows] = b->n_rows;
+    w->stats.v[STAT_step_tokens] = b->n_rows;
     w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
     l->since = now;
     set_deadline(w, now);

@@ -384,9 +384,9 @@ pack_worker(const char *worker)
     msg_key(&p, "done"), msgpack_pack_int(&p, 3 << 20);
     msg_key(&p, "total"), msgpack_pack_int(&p, 8 << 20);
     msg_key(&p, "stats"), msgpack_pack_map(&p, 3);
-    msg_key(&p, "tokens_out"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
+    msg_key(&p, "generation_tokens"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
     msg_key(&p, "step_ns"), msgpack_pack_int(&p, 2500000);
-    msg_key(&p, "step_rows"), msgpack_pack_int(&p, 40);
+    msg_key(&p, "step_tokens"), msgpack_pack_int(&p, 40);
     msg_key(&p, "name"), msg_text(&p, worker);
     msg_key(&p, "pid"), msgpack_pack_int(&p, down ? 0 : 4711);
     msg_key(&p, "device"), msg_text(&p, "cpu");

@@ -307,7 +307,7 @@ step(void)
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
     stats.group[0][GROUP_STAT_kind] = 1;
-    stats.group[0][GROUP_STAT_taken] += n;
+    stats.group[0][GROUP_STAT_allocated] += n;
     atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
     return n;
 }

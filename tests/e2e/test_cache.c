@@ -101,12 +101,12 @@ count(const struct serve *s)
     f = popen(command, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
-        n.offloaded = metric(line, "lagan_worker_offloaded", n.offloaded);
-        n.fetched = metric(line, "lagan_worker_fetched", n.fetched);
+        n.offloaded = metric(line, "lagan_worker_blocks_offloaded", n.offloaded);
+        n.fetched = metric(line, "lagan_worker_blocks_onboarded", n.fetched);
         n.of_groups = metric(line, "lagan_kv_offloaded", n.of_groups);
-        n.of_groups = metric(line, "lagan_kv_fetched", n.of_groups);
-        n.shared = metric(line, "lagan_kv_shared", n.shared);
-        if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_shared", n.cross);
+        n.of_groups = metric(line, "lagan_kv_onboarded", n.of_groups);
+        n.shared = metric(line, "lagan_kv_reused_full", n.shared);
+        if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_reused_full", n.cross);
         n.pauses = metric(line, "preemptions", n.pauses);
     }
     pclose(f);

@@ -516,7 +516,7 @@ ask_mixed(const struct model *m, const struct settings *s)
     }
     while (rounds--) ask_at_once(&v, m, s);
     counted.pauses += number_of(&v, "preemptions");
-    counted.moved += number_of(&v, "offloaded") + number_of(&v, "fetched");
+    counted.moved += number_of(&v, "blocks_offloaded") + number_of(&v, "blocks_onboarded");
     serve_end(&v);
 }
 

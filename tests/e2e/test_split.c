@@ -185,12 +185,12 @@ rung_of(const struct serve *s, size_t rung)
     if (ctl(s, "show --json", out, sizeof out) != 0) fail_msg("%s", out);
     o = json_loads(out, 0, NULL);
     assert_non_null(o);
-    list = json_object_get(o, "rungs");
+    list = json_object_get(o, "partitions");
     if (rung < json_array_size(list))
         context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, rung), 0));
     units = (uint32_t)json_integer_value(json_object_get(o, "units"));
-    grain = (uint32_t)json_integer_value(json_object_get(o, "grain"));
-    least = (uint32_t)json_integer_value(json_object_get(o, "least"));
+    grain = (uint32_t)json_integer_value(json_object_get(o, "granularity"));
+    least = (uint32_t)json_integer_value(json_object_get(o, "min_units"));
     json_decref(o);
     return context;
 }
@@ -246,9 +246,9 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 
             snprintf(word, sizeof word, "set %u %u", context, units - context);
             assert_int_equal(ctl(&s, word, out, sizeof out), 0);
-            for (int k = 0; k < 300 && shown(&s, "context") != context; k++) usleep(100000);
-            assert_int_equal(shown(&s, "context"), context);
-            assert_int_equal(shown(&s, "generation"), units - context);
+            for (int k = 0; k < 300 && shown(&s, "prefill_units") != context; k++) usleep(100000);
+            assert_int_equal(shown(&s, "prefill_units"), context);
+            assert_int_equal(shown(&s, "decode_units"), units - context);
         }
         assert_true(shown(&s, "changes") > 0);
         stop(&s, c);
@@ -266,8 +266,8 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     (void)state;
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=0.75");
     low = rung_of(&s, 0);
-    assert_true(low > 0 && (units == 3 || shown(&s, "context") > low));
-    if (!serve_on_gpu()) assert_int_equal(shown(&s, "context"), 2);
+    assert_true(low > 0 && (units == 3 || shown(&s, "prefill_units") > low));
+    if (!serve_on_gpu()) assert_int_equal(shown(&s, "prefill_units"), 2);
     snprintf(word, sizeof word, "set %u %u", low, low);
     assert_int_not_equal(ctl(&s, serve_on_gpu() ? word : "set 2 2", out, sizeof out), 0);
     assert_non_null(strstr(out, serve_on_gpu() ? "nearest is" : "nearest is 2 and 1"));
@@ -282,7 +282,7 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     assert_int_equal(ctl(&s, "auto", out, sizeof out), 5);
     assert_non_null(strstr(out, "split.mode is off"));
     assert_int_equal(ctl(&s, "show", out, sizeof out), 0);
-    assert_non_null(strstr(out, "one lane for prompts and answers"));
+    assert_non_null(strstr(out, "one lane for prefill and decode"));
     stop(&s, c);
 }
 

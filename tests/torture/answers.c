@@ -241,8 +241,8 @@ answers_total(struct answers *a, const char *name)
 static bool
 all_met(struct answers *a)
 {
-    return answers_counted(a, "offloaded", ANSWER_ALL) > 0 &&
-           answers_counted(a, "fetched", ANSWER_ALL) > 0 &&
+    return answers_counted(a, "blocks_offloaded", ANSWER_ALL) > 0 &&
+           answers_counted(a, "blocks_onboarded", ANSWER_ALL) > 0 &&
            answers_counted(a, "preemptions", ANSWER_ALL) > 0 &&
            (!a->lanes || answers_counted(a, "preemptions", ANSWER_T5) > 0);
 }
@@ -257,8 +257,8 @@ run_undisturbed(struct answers *a)
         answers_settle(a);
     }
     print_message("undisturbed: %llu blocks to the host, %llu back, %llu pauses\n",
-                  (unsigned long long)answers_counted(a, "offloaded", ANSWER_ALL),
-                  (unsigned long long)answers_counted(a, "fetched", ANSWER_ALL),
+                  (unsigned long long)answers_counted(a, "blocks_offloaded", ANSWER_ALL),
+                  (unsigned long long)answers_counted(a, "blocks_onboarded", ANSWER_ALL),
                   (unsigned long long)answers_counted(a, "preemptions", ANSWER_ALL));
     assert_true(all_met(a));
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
