@@ -52,7 +52,7 @@ kind_of(const char *kind)
 }
 
 static void
-field(const char *kind, const char *key, double least, double most, double usual, bool served,
+field(const char *kind, const char *key, double least, double most, double usual,
       const char *sentence)
 {
     bool number = !strcmp(kind, "F64") || !strcmp(kind, "OVER") || !strcmp(kind, "U32") ||
@@ -63,7 +63,7 @@ field(const char *kind, const char *key, double least, double most, double usual
     opt_roff(stdout, kind_of(kind));
     if (number && most > least) printf(", %.10g to %.10g", least, most);
     if (number && usual >= least) printf("; the default is %.10g", usual);
-    puts(served ? "." : ".\nNot served yet: anything but the default is refused.");
+    puts(".");
 }
 
 static void
@@ -71,8 +71,8 @@ fields(void)
 {
     puts(".Sh REQUESTS\nThe keys of\n.Cm SUBMIT ,\nand of a line of\n.Ql laganctl generate "
          "--requests .\n.Bl -tag -width Ds");
-#define X(kind, key, least, most, usual, served, sentence) \
-    field(#kind, #key, least, most, usual, served, sentence);
+#define X(kind, key, least, most, usual, record, fallback, sentence) \
+    field(#kind, #key, least, most, usual, sentence);
     LAGAN_FIELDS(X)
 #undef X
     puts(".El\nWhat is asked for beside tokens comes as the\n.Cm x\nof\n.Cm CHUNK :\n"

@@ -13,8 +13,8 @@ static const struct field {
     enum kind kind;
     const char *preset, *sentence;
 } fields[] = {
-#define X(kind, name, least, most, preset, served, sentence) \
-    { #name, kind, #preset, served ? sentence : sentence "; not served yet" },
+#define X(kind, name, least, most, preset, record, fallback, sentence) \
+    { #name, kind, #preset, sentence },
     LAGAN_FIELDS(X)
 #undef X
 };
@@ -23,7 +23,8 @@ static const struct field {
 static bool
 hidden(enum request_field f)
 {
-    return f == FIELD_key || f == FIELD_win || f == FIELD_resume || f == FIELD_encoder_features;
+    return f == FIELD_idempotency_key || f == FIELD_ack_window || f == FIELD_resume ||
+           f == FIELD_encoder_features;
 }
 
 static const char *

@@ -5,7 +5,7 @@
 #include "ctl/ctl.h"
 
 enum request_field {
-#define X(kind, name, least, most, preset, served, sentence) FIELD_##name,
+#define X(kind, name, least, most, preset, record, fallback, sentence) FIELD_##name,
     LAGAN_FIELDS(X)
 #undef X
         N_FIELDS

@@ -76,7 +76,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
     size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
                ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
-               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_bias * sizeof q->bias[0];
+               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_logit_bias * sizeof q->logit_bias[0];
     struct rec_submit *s = calloc(1, n);
     struct tail t;
 
@@ -87,30 +87,11 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .n_decoder = q->decoder_ids.n,
         .text_bytes = text_bytes(q),
         .chat = q->messages.p != NULL,
-        .max_tokens = q->max_tokens,
-        .min_tokens = q->min_tokens,
-        .top_k = q->top_k,
-        .n = q->n,
-        .beams = q->beams,
-        .no_repeat_ngram = q->no_repeat_ngram,
-        .logprobs = q->logprobs,
-        .prompt_logprobs = q->prompt_logprobs,
-        .temperature = (float)q->temperature,
-        .top_p = (float)q->top_p,
-        .min_p = (float)q->min_p,
-        .repetition = (float)q->repetition_penalty,
-        .presence = (float)q->presence_penalty,
-        .frequency = (float)q->frequency_penalty,
-        .length_penalty = (float)q->length_penalty,
-        .priority = (float)q->priority,
         .absent = q->absent,
-        .forced_bos = q->forced_bos,
-        .forced_eos = q->forced_eos,
         .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
         .n_stop_ids = (uint16_t)q->stop_ids.n,
         .n_stop = (uint16_t)q->n_stop,
-        .n_bias = (uint16_t)q->n_bias,
-        .early_stopping = (uint8_t)q->early_stopping,
+        .n_bias = (uint16_t)q->n_logit_bias,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
@@ -120,6 +101,12 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
                            (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
                                                                            : 0)),
     };
+#define COPY_LAGAND(kind, name)
+#define COPY_WORKER(kind, name) s->name = (SUBMIT_TYPE_##kind)q->name;
+#define COPY_SAMPLER(kind, name) COPY_WORKER(kind, name)
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(kind, name)
+    LAGAN_FIELDS(X)
+#undef X
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
     put_ids(&t, &q->decoder_ids);
@@ -137,8 +124,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
         t.at += 4 + q->stop[i].n;
     }
-    t.at = (char *)s + n - q->n_bias * sizeof q->bias[0];
-    put(&t, q->bias, q->n_bias * sizeof q->bias[0]);
+    t.at = (char *)s + n - q->n_logit_bias * sizeof q->logit_bias[0];
+    put(&t, q->logit_bias, q->n_logit_bias * sizeof q->logit_bias[0]);
     *bytes = (uint32_t)n;
     return s;
 }
@@ -544,9 +531,6 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return REFUSED(e, UNSUPPORTED,
                        "encoder_features is for models that take features; those served here take "
                        "ids or text");
-    if (*q.refused) {
-        return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
-    }
     code = known(d, c, m->rid, &q, ret, e);
     if (code || *ret) return code;
     model = model_of(d->config, &q, &code, e);

@@ -11,6 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
+_Static_assert(MIRROR_LAYOUT_SUM == MIRROR_LAYOUT,
+               "a record of the ledger log has changed: change MIRROR_MAGIC and MIRROR_LAYOUT");
+
 static const nsec STAY = 10 * NSEC_S; /* all workers start, and each finds the KV of its own */
 
 /* The log grows to so much, or to so many times what the last turn wrote, before it is written anew. */

@@ -1,4 +1,4 @@
-/* channel.c - see link.h. */
+/* channel.c - see channel.h. */
 #include "ipc/channel.h"
 
 #include "ipc/records.h"
@@ -13,7 +13,7 @@
 static const uint32_t d_types[] = {
     [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_row),
     [REC_DRAIN] = 8,     [REC_PAUSE] = sizeof(struct rec_row),
-    [REC_TEXT] = LONG,   [REC_STATE] = 8,
+    [REC_TEXT] = LONG,
 };
 static const uint32_t w_types[] = {
     [REC_READY] = sizeof(struct rec_ready) + 256,

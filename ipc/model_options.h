@@ -1,7 +1,7 @@
 /* model_options.h - the options of one model: a section of `models` in lagand's configuration.
  *
- * One table (base/opt.h) for both programs: lagand validates a section before it starts a worker, and passes each
- * option that differs from its default to the worker as --key=value.
+ * One table (base/opt.h) for both programs: lagand validates a section before it starts a worker,
+ * and passes each option that differs from its default to the worker as --key=value.
  */
 #ifndef IPC_MODEL_OPTIONS_H
 #define IPC_MODEL_OPTIONS_H
@@ -49,8 +49,9 @@ struct model_options {
 
 extern const struct opt model_opts[];
 
-/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, also if its GPUs
- * cannot be used: lagan never falls back to the CPU silently. The text belongs to k or is static. */
+/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, also if
+ * its GPUs cannot be used: lagan never falls back to the CPU silently. The text belongs to k or is
+ * static. */
 const char *model_options_device(const struct model_options *k);
 bool model_options_on_gpu(const struct model_options *k);
 

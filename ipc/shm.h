@@ -14,7 +14,7 @@
  * In a group of ranks each rank but the first has no D: its plans come in a P, laid out like a D and written by rank
  * 0, and its W is read by rank 0 as well.
  *
- * Source: the layout is fixed; changing it, or what a field means, is changing SHM_ABI_MAJOR.
+ * A change of the layout or of the meaning of a field changes SHM_ABI_MAJOR; ipc/layout.h checks the layout.
  */
 #ifndef IPC_SHM_H
 #define IPC_SHM_H
@@ -25,7 +25,8 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 1, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
+#define SHM_LAYOUT UINT64_C(2892018328228) /* SHM_LAYOUT_SUM (ipc/layout.h) of this SHM_ABI_MAJOR */
+enum { SHM_ABI_MAJOR = 3, SHM_ABI_MINOR = 1, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,

@@ -1,9 +1,9 @@
 /* msg.h - client frames as structs: decode with bounds, encode; MessagePack for ZeroMQ only.
  *
  * msg_check() is one bounded, iterative pass over the bytes that holds every limit of lagan_wire.h
- * (depth, nodes, keys, strings, duplicate keys, no ext, no NaN, no trailing bytes) before MessagePack-C
- * may unpack. msg_decode() = check + envelope. What a decoded struct points to lies in the frame; it
- * is valid as long as the frame's bytes are.
+ * (depth, nodes, keys, strings, duplicate keys, no ext, no NaN, no trailing bytes) before
+ * MessagePack-C may unpack. msg_decode() = check + envelope. What a decoded struct points to lies
+ * in the frame; it is valid as long as the frame's bytes are.
  */
 #ifndef WIRE_MSG_H
 #define WIRE_MSG_H
@@ -28,7 +28,8 @@ struct msg { /* an envelope */
 int msg_decode(struct msg *ret, const void *frame, size_t n, struct err *e) MUST_USE;
 void msg_done(struct msg *m);
 int msg_check(const void *frame, size_t n, struct err *e) MUST_USE; /* the bounded pass alone */
-/* The same with another budget of nodes: a client takes longer answers than it may send requests. */
+/* The same with another budget of nodes: a client takes longer answers than it may send
+ * requests. */
 int msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes,
                     struct err *e) MUST_USE;
 int msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e) MUST_USE;
@@ -52,38 +53,43 @@ struct msg_bias {
     float add;
 };
 
-/* SUBMIT: every key of LAGAN_FIELDS, checked for type and range; what is absent has its default. */
+/* The C field of each kind of LAGAN_FIELDS. */
+#define MSG_FIELD_IDS(name) struct msg_ids name;
+#define MSG_FIELD_STR(name) struct msg_span name;
+#define MSG_FIELD_U32(name) uint32_t name;
+#define MSG_FIELD_I32(name) int32_t name;
+#define MSG_FIELD_U64(name) uint64_t name;
+#define MSG_FIELD_F64(name) double name;
+#define MSG_FIELD_OVER(name) double name;
+#define MSG_FIELD_BOOL(name) bool name;
+#define MSG_FIELD_EARLY(name) uint32_t name; /* 0 false, 1 true, 2 never */
+#define MSG_FIELD_ANY(name) bool name;       /* the key was given */
+#define MSG_FIELD_STOPS(name) \
+    struct msg_span name[LAGAN_MAX_STOPS]; \
+    uint32_t n_##name;
+#define MSG_FIELD_BIAS(name) \
+    struct msg_bias name[LAGAN_MAX_BIAS]; \
+    uint32_t n_##name; /* by id, no id twice */
+
+/* SUBMIT: every key of LAGAN_FIELDS, checked for type and range; an absent key has its default. */
 struct msg_request {
-    struct msg_ids ids, decoder_ids, generated_ids, eos_ids, stop_ids;
-    struct msg_span text, messages, model, idempotency_key;
-    bool has_text, has_seed, has_max_tokens, ignore_eos, resume, has_eos;
-    uint32_t n_stop;
-    struct msg_span stop[LAGAN_MAX_STOPS];
-    uint32_t max_tokens, min_tokens, top_k, logprobs, prompt_logprobs, ack_window,
-        disconnect_timeout_ms;
-    bool want_logprobs, want_prompt_logprobs; /* the key was given (0 is a value) */
-    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
-        priority;
-    struct msg_bias bias[LAGAN_MAX_BIAS]; /* of logit_bias: by id, each once */
-    uint32_t n_bias;
-    uint64_t seed;
-    int32_t forced_bos, forced_eos;                     /* -1 off, -2 the model's */
-    uint64_t deadline_ms;                               /* 0: none */
-    uint32_t beams, n, no_repeat_ngram, early_stopping; /* early_stopping: 0, 1, 2 never */
-    double length_penalty;
-    bool model_defaults;
-    uint32_t absent; /* with model_defaults: keys that were not given, ABSENT_* of records.h */
-    /* known by name, refused for now unless at their default: */
-    bool return_encoder_output, return_logits, encoder_features;
-    char refused[32]; /* a key that is not served yet; "" none */
+#define X(kind, name, least, most, preset, record, fallback, sentence) MSG_FIELD_##kind(name)
+    LAGAN_FIELDS(X)
+#undef X
+    bool has_text, has_seed, has_max_tokens, has_eos; /* the key was given */
+    bool want_logprobs, want_prompt_logprobs;         /* the key was given; 0 is a value */
+    uint32_t absent; /* with model_defaults: ABSENT_ bits (ipc/records.h) of keys not given */
 };
-/* -EINVAL: the sentence names key, value and what would be right. *ret is written on success only. */
+/* -EINVAL: the sentence names key, value and what would be right. *ret is written on success
+ * only. */
 int msg_request(struct msg_request *ret, const struct msg *m, struct err *e) MUST_USE;
-/* -EINVAL: beams, n and what is asked beside them do not go together. Part of msg_request(), as far as it is known
- * here: a model's own beams are not. */
+/* Checks that keys do not contradict each other: beams, n, temperature, logprobs, stop. Part of
+ * msg_request(); called again when the model's defaults are known. -EINVAL: the sentence names both
+ * keys. */
 int msg_request_agrees(const struct msg_request *q, struct err *e) MUST_USE;
 
-/* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something else. */
+/* RESUME: three lists of n unsigned integers. -EINVAL: a list is missing, shorter, or of something
+ * else. */
 struct msg_resume {
     uint32_t n;
     const msgpack_object *rid, *n_tokens, *text_bytes;
@@ -97,9 +103,11 @@ int msg_f64(const msgpack_object *map, const char *key, double *ret);
 int msg_str(const msgpack_object *map, const char *key, struct msg_span *ret); /* str or bin */
 int msg_bool(const msgpack_object *map, const char *key, bool *ret);
 const msgpack_object *msg_get(const msgpack_object *map, const char *key); /* NULL: absent */
-/* A list of token ids under key: a bin of i32 LE or an array. *ret as for an absent key on -ENOENT. */
+/* A list of token ids under key: a bin of i32 LE or an array. *ret as for an absent key on
+ * -ENOENT. */
 int msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e);
-/* -EINVAL: a key begins with '!' (must be understood) and is none of ours. For every message type. */
+/* -EINVAL: a key begins with '!' (must be understood) and is none of ours. For every message
+ * type. */
 int msg_understood(const msgpack_object *map, struct err *e) MUST_USE;
 
 /* Encode: begin an envelope with n map entries, then the caller packs them with MessagePack-C. */

@@ -7,7 +7,6 @@
 #include "wire/msg.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,17 +208,17 @@ read_bias(const struct row *x, struct msg_request *q)
     if (o->via.array.size > LAGAN_MAX_BIAS)
         return err_set(x->e, -EINVAL, "%s has %u entries, at most %d are taken", x->key,
                        o->via.array.size, LAGAN_MAX_BIAS);
-    q->n_bias = o->via.array.size;
-    for (uint32_t i = 0; i < q->n_bias; i++)
-        TRY(read_pair(x, i, &o->via.array.ptr[i], &q->bias[i]));
-    qsort(q->bias, q->n_bias, sizeof q->bias[0], by_id);
-    for (uint32_t i = 1; i < q->n_bias; i++)
-        if (q->bias[i].id == q->bias[i - 1].id)
-            return err_set(x->e, -EINVAL, "%s names token %d twice", x->key, q->bias[i].id);
+    q->n_logit_bias = o->via.array.size;
+    for (uint32_t i = 0; i < q->n_logit_bias; i++)
+        TRY(read_pair(x, i, &o->via.array.ptr[i], &q->logit_bias[i]));
+    qsort(q->logit_bias, q->n_logit_bias, sizeof q->logit_bias[0], by_id);
+    for (uint32_t i = 1; i < q->n_logit_bias; i++)
+        if (q->logit_bias[i].id == q->logit_bias[i - 1].id)
+            return err_set(x->e, -EINVAL, "%s names token %d twice", x->key, q->logit_bias[i].id);
     return 0;
 }
 
-/* One reader and one "is it at its default" for each kind of LAGAN_FIELDS. */
+/* One reader and one initial value for each kind of LAGAN_FIELDS. */
 #define READ_IDS(f, least, most) read_ids(&x, &q.f, least, most)
 #define READ_STR(f, least, most) read_str(&x, &q.f, least, most)
 #define READ_U32(f, least, most) read_u32(&x, &q.f, least, most)
@@ -246,18 +245,9 @@ read_bias(const struct row *x, struct msg_request *q)
 #define START_BOOL(f, preset) q.f = preset;
 #define START_EARLY(f, preset) q.f = preset;
 
-#define MOVED_IDS(f, preset) false
-#define MOVED_STR(f, preset) false
-#define MOVED_STOPS(f, preset) false
-#define MOVED_BIAS(f, preset) false
-#define MOVED_ANY(f, preset) (q.f)
-#define MOVED_U32(f, preset) (q.f != (preset))
-#define MOVED_I32(f, preset) (q.f != (preset))
-#define MOVED_U64(f, preset) (q.f != (preset))
-#define MOVED_F64(f, preset) (q.f != (preset))
-#define MOVED_OVER(f, preset) (q.f != (preset))
-#define MOVED_BOOL(f, preset) (q.f != (preset))
-#define MOVED_EARLY(f, preset) (q.f != (preset))
+#define ABSENT_IN_FIXED(name)
+#define ABSENT_IN_MODEL(name) \
+    if (q.model_defaults && !msg_get(&m->map, #name)) q.absent |= ABSENT_##name;
 
 int
 msg_request_agrees(const struct msg_request *q, struct err *e)
@@ -292,16 +282,13 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 
     memset(&q, 0, sizeof q);
     TRY(msg_understood(&m->map, e));
-#define X(kind, name, least, most, preset, served, sentence) \
+#define X(kind, name, least, most, preset, record, fallback, sentence) \
     START_##kind(name, preset) x.key = #name; \
-    TRY(READ_##kind(name, least, most)); \
-    if (!(served) && !q.refused[0] && MOVED_##kind(name, preset)) \
-        snprintf(q.refused, sizeof q.refused, "%s", #name);
+    TRY(READ_##kind(name, least, most));
     LAGAN_FIELDS(X)
 #undef X
-#define X(key) \
-    if (q.model_defaults && !msg_get(&m->map, #key)) q.absent |= ABSENT_##key;
-    SUBMIT_ABSENT(X)
+#define X(kind, name, least, most, preset, record, fallback, sentence) ABSENT_IN_##fallback(name)
+    LAGAN_FIELDS(X)
 #undef X
     if (q.absent & ABSENT_max_tokens) q.max_tokens = LAGAN_MAX_TOKENS;
     q.has_text = q.text.p != NULL;

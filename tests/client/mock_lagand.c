@@ -293,11 +293,6 @@ take_submit(const struct peer *from, const struct msg *m)
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, e.text);
         return;
     }
-    if (*q.refused) {
-        snprintf(text, sizeof text, "%s is not served by this version", q.refused);
-        send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, text);
-        return;
-    }
     if (q.generated_ids.n && n_refusals) {
         if (n_refusals == UINT32_MAX) {
             send_error(from, m->rid, LAGAN_E_DRAINING, "no worker is here");

@@ -498,9 +498,9 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
     assert_int_equal(sh("$L top --count 1"), 0);
     assert_string_equal(out, "lagand 0.1.0  ready  requests 15 of 1024, 0 queued\n\n"
                              "WORKER  STATE  RUNNING  WAITING  PROMPT/S  TOKENS/S  STEPS/S  "
-                             "STEP MS  ROWS  KV USED  CACHED\n"
+                             "STEP MS  TOK/STEP  KV USED  CACHED\n"
                              "w0      ready        3       12         -         -        -      "
-                             "2.5    40      62%      0%\n");
+                             "2.5        40      62%      0%\n");
     assert_int_equal(sh("$L top --count 2 --every 1 --json"), 0);
     for (int i = 0; i < 2; i++) {
         o = line_of(i);

@@ -154,7 +154,7 @@ twin_step(const uint8_t *p, uint64_t n)
 static bool
 twin_finish(const uint8_t *p, uint64_t n)
 {
-    struct twin_row *t = n == 40 ? named(p) : NULL;
+    struct twin_row *t = n == 32 ? named(p) : NULL;
     struct twin_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;

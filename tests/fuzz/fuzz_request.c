@@ -407,7 +407,6 @@ look_at(const uint8_t *frame, size_t n)
     r = msg_request(&q, &m, &e);
     check((r == 0) == twin_request(&m.map));
     if (r == 0) {
-        check(!*q.refused);
         for (i = 0; i < q.ids.n; i++) check(msg_id(&q.ids, i) >= 0);
         for (i = 0; i < q.decoder_ids.n; i++) check(msg_id(&q.decoder_ids, i) >= 0);
         for (i = 0; i < q.n_stop; i++)
@@ -579,7 +578,7 @@ static const struct field {
     enum kind kind;
     double least, most;
 } fields[] = {
-#define X(kind, name, least, most, preset, served, sentence) { #name, kind, least, most },
+#define X(kind, name, least, most, preset, record, fallback, sentence) { #name, kind, least, most },
     LAGAN_FIELDS(X)
 #undef X
 };

@@ -106,7 +106,7 @@ submit(struct played *p, uint32_t row, uint32_t gen, const struct job *j, const 
         .max_tokens = j->max_tokens,
         .temperature = j->temperature,
         .top_p = 1,
-        .repetition = j->repetition,
+        .repetition_penalty = j->repetition,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,

@@ -17,8 +17,8 @@
 
 /* Of a record's settings those that change nothing. */
 #define PLAIN \
-    .gen = 1, .top_p = 1, .repetition = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
-    .flags = SUBMIT_IGNORE_EOS
+    .gen = 1, .top_p = 1, .repetition_penalty = 1, .priority = 0.5f, .forced_bos = -1, \
+    .forced_eos = -1, .flags = SUBMIT_IGNORE_EOS
 
 /* No token may come twice, and all of the vocabulary has come. */
 static void

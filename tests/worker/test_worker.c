@@ -47,7 +47,7 @@ submit_flagged(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, u
         .min_tokens = min_tokens,
         .max_tokens = max_tokens,
         .top_p = 1,
-        .repetition = 1,
+        .repetition_penalty = 1,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
