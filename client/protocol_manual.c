@@ -1,6 +1,6 @@
-/* protocol_manual.c - prints lagan-protocol(7), in mdoc: what include/lagan_wire.h's tables say, and how to use them.
+/* protocol_manual.c - prints the manual lagan-protocol(7) in mdoc, from the tables of include/lagan_wire.h.
  *
- * Run when the manual is made, and by nobody else.
+ * Runs only while the manual is built.
  */
 #include "base/opt.h"
 #include "include/lagan_wire.h"
@@ -19,26 +19,26 @@ item(const char *kind, const char *word, const char *sentence)
 static void
 messages(void)
 {
-    puts(".Sh MESSAGES\nC: a client sends it, D:\n.Xr lagand 8\ndoes.\n.Bl -tag -width Ds");
+    puts(".Sh MESSAGES\nC: sent by the client. D: sent by\n.Xr lagand 8 .\n.Bl -tag -width Ds");
 #define X(number, name, sentence) item("Cm", #name " " #number, sentence);
     LAGAN_MESSAGES(X)
 #undef X
     puts(".El");
 }
 
-/* Of a request's field. */
+/* The type of a value, for a kind of LAGAN_FIELDS. */
 static const char *
 kind_of(const char *kind)
 {
     static const char *const names[][2] = {
-        { "IDS", "a list of token ids, or a bin of i32 LE" },
+        { "IDS", "a list of token ids or a bin of i32 LE" },
         { "STR", "a string" },
-        { "STOPS", "a string, or a list of them" },
-        { "U32", "a whole number" },
-        { "U64", "a whole number" },
-        { "I32", "a whole number" },
+        { "STOPS", "a string or a list of strings" },
+        { "U32", "an integer" },
+        { "U64", "an unsigned integer" },
+        { "I32", "an integer" },
         { "F64", "a number" },
-        { "OVER", "a number over the least" },
+        { "OVER", "a number above the lower limit" },
         { "BIAS", "a list of [id, bias]" },
         { "BOOL", "true or false" },
         { "EARLY", "true, false or \"never\"" },
@@ -75,7 +75,7 @@ fields(void)
     field(#kind, #key, least, most, usual, sentence);
     LAGAN_FIELDS(X)
 #undef X
-    puts(".El\nWhat is asked for beside tokens comes as the\n.Cm x\nof\n.Cm CHUNK :\n"
+    puts(".El\nTensors that a request asked for are sent as the\n.Cm x\nof\n.Cm CHUNK :\n"
          ".Bl -tag -width Ds");
 #define X(number, name, word, sentence) item("Cm", word " " #number, sentence);
     LAGAN_TENSORS(X)
@@ -86,13 +86,13 @@ fields(void)
 static void
 ends(void)
 {
-    puts(".Sh HOW AN OUTPUT ENDS\n.Bl -tag -width Ds");
+    puts(".Sh REASONS\n.Bl -tag -width Ds");
 #define X(number, name, word, sentence) item("Cm", word " " #number, sentence);
     LAGAN_FINISHES(X)
 #undef X
     puts(".El\n.Sh ERRORS\n.Bl -tag -width Ds");
 #define X(number, name, word, retry, sentence) \
-    item("Cm", word " " #number, retry ? sentence "; trying again makes sense" : sentence);
+    item("Cm", word " " #number, retry ? sentence "; a retry may succeed" : sentence);
     LAGAN_ERRORS(X)
 #undef X
     puts(".El");
@@ -101,17 +101,17 @@ ends(void)
 static void
 verb(const char *name, bool operators, const char *args, const char *result)
 {
-    item("Cm", name, *args ? args : "no args");
+    item("Cm", name, *args ? args : "No args");
     opt_roff(stdout, "The result: ");
     opt_roff(stdout, result);
-    puts(operators ? ".\nFor operators." : ".");
+    puts(operators ? ".\nOnly on ctl.sock." : ".");
 }
 
 static void
 verbs(void)
 {
-    puts(".Sh CALLS\nThe verbs of\n.Cm CALL ,\nwith their args and results; those for operators "
-         "are answered at\n.Pa ctl.sock\nalone.\n.Bl -tag -width Ds");
+    puts(".Sh CALLS\nThe verbs of\n.Cm CALL\nwith their args and results. lagand answers verbs "
+         "for operators only on\n.Pa ctl.sock .\n.Bl -tag -width Ds");
 #define X(name, operators, args, result) verb(name, operators, args, result);
     LAGAN_VERBS(X)
 #undef X
@@ -125,27 +125,28 @@ limits(void)
         const char *of;
         unsigned most;
     } all[] = {
-        { "bytes of a frame", LAGAN_MAX_FRAME },
-        { "levels of maps and lists", LAGAN_MAX_DEPTH },
-        { "values of a frame, beside the integers of lists", LAGAN_MAX_NODES },
-        { "integers in all lists of a frame", LAGAN_MAX_LIST },
+        { "bytes of a message", LAGAN_MAX_FRAME },
+        { "nested maps and lists", LAGAN_MAX_DEPTH },
+        { "values of a message, without the integers of lists", LAGAN_MAX_NODES },
+        { "integers in all lists of a message", LAGAN_MAX_LIST },
         { "keys of a map", LAGAN_MAX_KEYS },
         { "bytes of a key", LAGAN_MAX_KEY },
         { "bytes of a string", LAGAN_MAX_STR },
-        { "tokens of a prompt, as a bin", LAGAN_MAX_IDS },
-        { "tokens of an answer", LAGAN_MAX_TOKENS },
-        { "stop strings, stop ids, eos ids, each", LAGAN_MAX_STOPS },
+        { "tokens of a prompt, sent as a bin", LAGAN_MAX_IDS },
+        { "tokens of an output", LAGAN_MAX_TOKENS },
+        { "entries of stop, of stop_ids and of eos_ids", LAGAN_MAX_STOPS },
         { "bytes of a stop string", LAGAN_MAX_STOP },
         { "requests of one CANCEL or QUERY", LAGAN_MAX_RIDS },
         { "requests of one RESUME", LAGAN_MAX_RESUMES },
-        { "log-probabilities of a position", LAGAN_MAX_TOP },
+        { "alternatives of a token (logprobs, prompt_logprobs)", LAGAN_MAX_TOP },
         { "beams", LAGAN_MAX_BEAMS },
         { "outputs of a request", LAGAN_MAX_OUTPUTS },
         { "entries of logit_bias", LAGAN_MAX_BIAS },
-        { "chunks without an ACK", LAGAN_MAX_ACK_WINDOW },
+        { "unacknowledged CHUNK messages of a request", LAGAN_MAX_ACK_WINDOW },
     };
 
-    puts(".Sh LIMITS\nOne pass looks at a frame before it is unpacked; more than this is refused.\n"
+    puts(".Sh LIMITS\nlagand checks these limits before it unpacks a message, and rejects a "
+         "message that exceeds one of them.\n"
          ".Bl -tag -width 10n");
     for (size_t i = 0; i < ARRAY_LEN(all); i++) printf(".It %u\n%s\n", all[i].most, all[i].of);
     puts(".El");
@@ -155,23 +156,27 @@ int
 main(void)
 {
     puts(".Dd 2026\n.Dt LAGAN-PROTOCOL 7\n.Os lagan\n"
-         ".Sh NAME\n.Nm lagan-protocol\n.Nd what clients of lagand send and get\n"
+         ".Sh NAME\n.Nm lagan-protocol\n.Nd client protocol of lagand\n"
          ".Sh DESCRIPTION\nA client is a ZeroMQ DEALER, connected to\n.Xr lagand 8 Ns 's\n"
          "ROUTER at\n.Pa api.sock\nin the runtime directory, or with CURVE at tcp;\n"
-         "operators also at\n.Pa ctl.sock .\nA message is one frame, a MessagePack array:\n"
+         "operators also use\n.Pa ctl.sock .\nA message is one ZeroMQ frame, a MessagePack array:\n"
          ".Dl [version, type, rid, {map}]");
-    printf("The version is %d, the rid the client's number for what it asked, and the type one of "
-           "those below.\nKeys are strings. Unknown ones are ignored, one that begins with\n"
-           ".Ql \\&!\nmust be understood. Numbers and names never change their meaning; new ones "
-           "may come.\n.Pp\n",
+    printf("version is %d. type is a number of MESSAGES. rid is the client\'s number of its "
+           "request or "
+           "call, and 0 for messages about the connection.\nKeys are strings. An unknown key is "
+           "ignored; "
+           "an unknown key that begins with\n.Ql \\&!\nis rejected. Numbers and names never change "
+           "their meaning; new ones may be added.\n.Pp\n",
            LAGAN_WIRE_VERSION);
-    puts("A connection begins with\n.Cm HELLO ,\nanswered by\n.Cm WELCOME .\n"
-         "A request is a\n.Cm SUBMIT\nand is answered by\n.Cm ACCEPT ,\nany number of\n.Cm CHUNK\n"
-         "and one\n.Cm DONE ;\nor by one\n.Cm ERROR ,\nat any time.\nThere may be");
+    puts("A connection starts with\n.Cm HELLO ,\nanswered by\n.Cm WELCOME .\n"
+         "A request is a\n.Cm SUBMIT .\nlagand answers with\n.Cm ACCEPT ,\nany number of\n.Cm "
+         "CHUNK\n"
+         "and one\n.Cm DONE .\nAn\n.Cm ERROR\nat any point ends the request instead.");
     printf(
-        "%u chunks under way before an\n.Cm ACK\nof them, unless\n.Cm ack_window\nsays otherwise; "
-        "tokens wait meanwhile, and come together.\n"
-        "Whoever lost a connection says\n.Cm HELLO\nwith its session again, and\n.Cm RESUME .\n",
+        "At most %u chunks may be unacknowledged, unless\n.Cm ack_window\nis given. lagand keeps "
+        "further tokens and sends them together after the next\n.Cm ACK .\n"
+        "After a lost connection the client sends\n.Cm HELLO\nwith the same session on a new "
+        "connection, then\n.Cm RESUME .\n",
         LAGAN_DEFAULT_ACK_WINDOW);
     messages();
     fields();

@@ -21,7 +21,7 @@ struct chat_own {
 
 static const struct opt own_opts[] = {
     { "system", OPT_STR, OPT_AT(chat_own, system), .arg = "TEXT",
-      .sentence = "what the model is told before you speak" },
+      .sentence = "system message at the start of the conversation" },
     { 0 },
 };
 struct opt chat_opts[REQUEST_OPTS_MAX];
@@ -82,12 +82,15 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 static int
 take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
-    if (ev->kind == LAGAN_EVENT_DISCONNECTED) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
+    if (ev->kind == LAGAN_EVENT_DISCONNECTED)
+        return -ctl_fail(CTL_UNREACHABLE,
+                         "the connection to lagand is lost and could not be restored");
     if (ev->id != j->id) return 1;
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
         if (running_request_take(j, ev) < 0)
-            return -ctl_fail(CTL_FAILED, "tokens skip or repeat at %u, a fault of lagand",
+            return -ctl_fail(CTL_FAILED,
+                             "error in lagand: tokens at position %u are missing or repeated",
                              ev->first);
         if (t->o.json) return 1;
         fwrite(ev->text, 1, ev->text_len, stdout);
@@ -194,23 +197,23 @@ converse(struct talk *t)
     }
     line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
-        r = ctl_fail(CTL_USAGE, "nothing was said: standard input has no line");
+        r = ctl_fail(CTL_USAGE, "standard input has no message");
     return ctl_signal ? 128 + ctl_signal : r;
 }
 
 int
 cmd_chat(struct ctl *ctl, int argc, char **argv)
 {
-    static const char from_input[] = "what you say is read from standard input, a line at a time";
+    static const char from_input[] = "messages are read from standard input, one per line";
     static struct talk t;
     struct err e = { 0 };
     int r;
 
     t.c = ctl->api;
     if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, from_input, argc, argv, &e) < 0)
-        return ctl_fail(CTL_USAGE, "%s (`laganctl chat --help` says more)", e.text);
+        return ctl_fail(CTL_USAGE, "%s (see `laganctl chat --help`)", e.text);
     if (t.args.given[FIELD_ids] || t.args.given[FIELD_text] || t.args.given[FIELD_messages])
-        return ctl_fail(CTL_USAGE, "%s; --system TEXT comes before it", from_input);
+        return ctl_fail(CTL_USAGE, "%s; --system TEXT sets the system message", from_input);
     if (!t.args.given[FIELD_max_tokens]) t.args.given[FIELD_max_tokens] = MAX_TOKENS;
     t.asks = isatty(0) && isatty(1) && !t.o.json;
     t.messages = json_array();

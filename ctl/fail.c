@@ -24,6 +24,6 @@ int
 command_usage(const struct command *c)
 {
     if (*c->operands) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
-    return ctl_fail(CTL_USAGE, "%s takes no argument (`laganctl %s --help` says more)", c->words,
+    return ctl_fail(CTL_USAGE, "%s takes no argument (see `laganctl %s --help`)", c->words,
                     c->words);
 }

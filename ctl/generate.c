@@ -26,11 +26,11 @@ struct own_opts {
 /* clang-format off */
 static const struct opt own_opts[] = {
     { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "one request a line, keys as above with '_' and \"tag\"; options above are their defaults; - is standard input" },
+      .sentence = "file with one JSON request per line: keys as the options above with '_', and \"tag\"; options are defaults of absent keys; -: standard input" },
     { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "requests of the file under way at once" },
+      .sentence = "requests of the file that are open at the same time" },
     { "stream", OPT_BOOL, OPT_AT(own_opts, stream),
-      .sentence = "print a line of JSON for each batch of tokens, before the final line" },
+      .sentence = "print a JSON line for each batch of tokens, before the final line of the output" },
     { 0 }
 };
 /* clang-format on */
@@ -318,8 +318,8 @@ take_event(struct generate *g, const struct lagan_event *ev)
         r = running_request_take(j, ev);
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);
-            ctl_fail(0, "request %zu, output %u: %s at %u, a fault of lagand", j->request,
-                     ev->output, r == -EPROTO ? "tokens skip or repeat" : "impossible tokens",
+            ctl_fail(0, "error in lagand: request %zu, output %u: %s at position %u", j->request,
+                     ev->output, r == -EPROTO ? "missing or repeated tokens" : "impossible tokens",
                      ev->first);
             return;
         }
@@ -420,7 +420,7 @@ generate_start(void)
 static int
 usage(const char *sentence)
 {
-    return ctl_fail(CTL_USAGE, "%s (`laganctl generate --help` says more)", sentence);
+    return ctl_fail(CTL_USAGE, "%s (see `laganctl generate --help`)", sentence);
 }
 
 int
@@ -430,7 +430,7 @@ cmd_generate(struct ctl *ctl, int argc, char **argv)
     struct err e = { 0 };
 
     if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json,
-                     "a prompt is --text or --ids", argc, argv, &e) < 0)
+                     "the prompt is given by --text or --ids", argc, argv, &e) < 0)
         return usage(e.text);
     if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
         !g.args.given[FIELD_messages])

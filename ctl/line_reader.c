@@ -51,7 +51,7 @@ line_reader_fill(struct line_reader *l, struct err *e)
         l->at = 0;
     }
     if (l->n > LINE_READER_MAX)
-        return err_set(e, -EMSGSIZE, "line %zu is over 64 MiB", l->number + 1);
+        return err_set(e, -EMSGSIZE, "line %zu is longer than 64 MiB", l->number + 1);
     if (l->max - l->n < 65536) {
         l->max = 2 * l->max + 65536;
         l->buf = realloc(l->buf, l->max + 1);

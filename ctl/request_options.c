@@ -117,7 +117,7 @@ request_arg(struct request_args *a, int argc, char **argv, int *at, struct err *
     a->given[f - fields] = value;
     if (f->kind == STOPS) {
         if (a->n_stop == LAGAN_MAX_STOPS)
-            return err_set(e, -EINVAL, "--stop is given more than %d times", LAGAN_MAX_STOPS);
+            return err_set(e, -EINVAL, "--stop may be given at most %d times", LAGAN_MAX_STOPS);
         a->stop[a->n_stop++] = value;
     }
     return 1;
@@ -158,7 +158,7 @@ request_read(struct request_args *a, const struct opt *all, const struct opt *ow
             continue;
         }
         if (strncmp(argv[at], "--", 2) || !argv[at][2])
-            return err_set(e, -EINVAL, "'%.60s' is no option; %s", argv[at], prompt);
+            return err_set(e, -EINVAL, "'%.60s' is not an option; %s", argv[at], prompt);
         TRY(r = request_arg(a, argc, argv, &at, e));
         if (r == 0) TRY(own_option(all, own, to, &given, argc, argv, &at, e));
     }
@@ -245,8 +245,10 @@ static int
 could_not_set(int r, const char *key, struct err *e)
 {
     if (r == -ENOMEM) return err_set(e, r, "no memory for %s", key);
-    if (r == -E2BIG) return err_set(e, r, "%.64s: too many keys, or too long a list", key);
-    return err_set(e, r, "'%.64s' is no key of a request", key);
+    if (r == -E2BIG)
+        return err_set(
+            e, r, "%.64s: the request has too many keys or the list has too many entries", key);
+    return err_set(e, r, "'%.64s' is not a key of a request", key);
 }
 
 int
@@ -278,7 +280,7 @@ set_pairs(struct lagan_request *r, const char *key, const json_t *list, struct e
     const json_t *x;
 
     if (n > LAGAN_MAX_BIAS)
-        return err_set(e, -EINVAL, "%.64s has %zu entries, at most %d are taken", key, n,
+        return err_set(e, -EINVAL, "%.64s has %zu entries, the maximum is %d", key, n,
                        LAGAN_MAX_BIAS);
     json_array_foreach(list, i, x)
     {
@@ -366,7 +368,8 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
         else if (!strcmp(key, "encoder_features"))
             k = lagan_set_bool(r, key, 1); /* so that it is refused by name */
         else
-            return err_set(e, -EINVAL, "%.64s: no key of a request is an object", key);
+            return err_set(e, -EINVAL, "%.64s is an object; no key of a request takes an object",
+                           key);
         if (k < 0) return e->code ? k : could_not_set(k, key, e);
     }
     return 0;

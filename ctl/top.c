@@ -16,9 +16,9 @@ struct top_opts {
 /* clang-format off */
 const struct opt top_opts[] = {
     { "every", OPT_U32, OPT_AT(top_opts, every), "1", .min = 1, .max = 3600, .arg = "SECONDS",
-      .sentence = "time from one look to the next" },
+      .sentence = "interval between two outputs" },
     { "count", OPT_U32, OPT_AT(top_opts, count), "0", .arg = "N",
-      .sentence = "so many looks; 0 is until Ctrl-C" },
+      .sentence = "number of outputs; 0: until Ctrl-C" },
     { 0 }
 };
 /* clang-format on */

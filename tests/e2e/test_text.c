@@ -370,8 +370,8 @@ laganctl_chat_sends_along_what_was_said(void **state)
     json_decref(first);
     json_decref(then);
     assert_non_null(strstr(laganctl(&s, "echo Hello | $L chat --max-tokens 2"), "\n"));
-    assert_non_null(
-        strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"), "nothing was said"));
+    assert_non_null(strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"),
+                           "standard input has no message"));
     assert_non_null(strstr(laganctl(&s, "$L model list"), "MODEL  "));
     stop(&s, c);
 }
