@@ -1,4 +1,4 @@
-/* fair_queue.c - see turns.h. */
+/* fair_queue.c - see fair_queue.h. */
 #include "base/fair_queue.h"
 
 uint64_t

@@ -21,11 +21,14 @@ struct bench_opts {
 const struct opt bench_opts[] = {
     { "prompts", OPT_U32, OPT_AT(bench_opts, prompts), "100", .min = 1, .max = 1000000, .arg = "N",
       .sentence = "number of requests" },
-    { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg = "TOKENS",
+    { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg =
+      "TOKENS",
       .sentence = "length of each prompt or encoder input, in tokens" },
-    { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg = "TOKENS",
+    { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg =
+      "TOKENS",
       .sentence = "length of each output, in tokens; end-of-sequence tokens are ignored" },
-    { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg = "N",
+    { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg =
+      "N",
       .sentence = "requests that are open at the same time, at most" },
     { "rate", OPT_F64, OPT_AT(bench_opts, rate), "0", .max = 1000000, .arg = "N",
       .sentence = "requests per second, with Poisson arrivals; 0: as many as --concurrency allows" },

@@ -26,7 +26,8 @@ struct own_opts {
 /* clang-format off */
 static const struct opt own_opts[] = {
     { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "file with one JSON request per line: keys as the options above with '_', and \"tag\"; options are defaults of absent keys; -: standard input" },
+      .sentence = "file with one JSON request per line: keys as the options above with '_', and "
+      "\"tag\"; options are defaults of absent keys; -: standard input" },
     { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
       .sentence = "requests of the file that are open at the same time" },
     { "stream", OPT_BOOL, OPT_AT(own_opts, stream),

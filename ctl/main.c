@@ -20,7 +20,8 @@ const struct opt global_opts[] = {
     { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",
       .sentence = "with --spawn: device of the model: cpu, cuda or cuda:N[,N...]" },
     { "set", OPT_STR, OPT_AT(ctl_opts, set), .flags = OPT_REPEAT, .arg = "KEY=VALUE",
-      .sentence = "with --spawn: value of a configuration key, for example kv.memory=64MiB; may be repeated; the last value of a key counts" },
+      .sentence = "with --spawn: value of a configuration key, for example kv.memory=64MiB; may "
+      "be repeated; the last value of a key counts" },
     { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "print commands and options and exit" },
     { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version and exit" },
     { "manual", OPT_BOOL, OPT_AT(ctl_opts, manual), .flags = OPT_HIDDEN,

@@ -1,4 +1,4 @@
-/* request_options.c - see request.h. LAGAN_FIELDS names every key; options spell '_' as '-'. */
+/* request_options.c - see request_options.h. LAGAN_FIELDS names every key; options spell '_' as '-'. */
 #include "ctl/request_options.h"
 
 #include <errno.h>

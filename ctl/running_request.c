@@ -1,4 +1,4 @@
-/* running_request.c - see job.h. */
+/* running_request.c - see running_request.h. */
 #include "ctl/running_request.h"
 
 #include <errno.h>

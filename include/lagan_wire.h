@@ -141,46 +141,94 @@ enum lagan_reason {
  * changes SHM_ABI_MAJOR (ipc/layout.h). */
 /* clang-format off */
 #define LAGAN_FIELDS(X) \
-    X(IDS,   ids,                      1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, "the prompt as token ids, used unchanged; the encoder input of an encoder-decoder model") \
-    X(STR,   text,                     1, LAGAN_MAX_STR, 0, LAGAND, FIXED, "the prompt as text instead of ids; the tokenizer adds its special tokens") \
-    X(STR,   messages,                 1, LAGAN_MAX_STR, 0, LAGAND, FIXED, "a conversation instead of ids, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; the chat template of the model is applied") \
-    X(IDS,   decoder_ids,              1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, "first tokens of the decoder of an encoder-decoder model; default: [decoder_start_token_id]") \
-    X(STR,   model,                    1, 256, 0, LAGAND, FIXED, "name of the model; may be omitted if lagand serves one model only") \
-    X(STR,   idempotency_key,          1, LAGAN_MAX_KEY, 0, LAGAND, FIXED, "name of the request, unique within the session; a second SUBMIT with this name returns the first request, unless that ended with a retryable error") \
-    X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, "tokens of a partial output to continue from; send the same seed") \
-    X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, "maximum number of generated tokens, generated_ids included") \
-    X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, "generated tokens before an end-of-sequence token is allowed") \
-    X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, "sampling temperature; 0: always the most likely token (greedy)") \
-    X(U32,   top_k,                    0, 1 << 20, 0, SAMPLER, MODEL, "sample from the K most likely tokens; 0: from all") \
-    X(OVER,  top_p,                    0, 1, 1, SAMPLER, MODEL, "sample from the most likely tokens whose probabilities add up to this value; 1: from all") \
-    X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, "exclude tokens whose probability is below this share of the most likely token's; 0: none") \
-    X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, "seed of the random numbers; equal seeds give equal samples; default: lagand chooses a seed and reports it") \
-    X(OVER,  repetition_penalty,       0, 10, 1, SAMPLER, MODEL, "divide positive and multiply negative logits of tokens in prompt and output by this value; 1: off") \
-    X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, "subtract this value from the logits of generated tokens; 0: off") \
-    X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, "subtract this value from the logit of a generated token for each of its occurrences; 0: off") \
-    X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, "add a bias from -100 to 100 to the logits of these tokens: a list of [id, bias]") \
-    X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, "token ids that end the output") \
-    X(STOPS, stop,                     0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, "strings that end the output; the text ends before the string") \
-    X(BOOL,  ignore_eos,               0, 1, 0, LAGAND, FIXED, "continue after an end-of-sequence token") \
-    X(IDS,   eos_ids,                  0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, "end-of-sequence tokens, an empty list: none; default: those of the model") \
-    X(I32,   forced_bos,              -1, INT32_MAX, -2, WORKER, FIXED, "id of the first generated token; -1: not forced; default: of the model") \
-    X(I32,   forced_eos,              -1, INT32_MAX, -2, WORKER, FIXED, "id of the last token when max_tokens is reached; -1: not forced; default: of the model") \
-    X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, "report the log-probability of each generated token and of the K most likely alternatives") \
-    X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, "report the log-probability of each prompt token and of the K most likely alternatives") \
-    X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, "requests with a higher priority are scheduled first") \
-    X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, "end the request with the error deadline after this many milliseconds; 0: no deadline") \
-    X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, "CHUNK messages that may be unacknowledged") \
-    X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, "continue on another worker if the worker fails") \
-    X(U32,   disconnect_timeout_ms,    0, 600000, 10000, LAGAND, FIXED, "milliseconds that the request continues without a connection, until its session reconnects") \
-    X(U32,   beams,                    1, LAGAN_MAX_BEAMS, 1, WORKER, MODEL, "number of beams of a beam search; 1: no beam search") \
-    X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, "exponent of the length in the beam score; values above 0 favour long outputs") \
-    X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, "end a beam search as soon as all beams have finished (true), at an estimate (false), or when no better beam is possible (\"never\")") \
-    X(U32,   no_repeat_ngram,          0, 1024, 0, SAMPLER, MODEL, "no sequence of this many tokens occurs twice; 0: off") \
-    X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, "number of outputs for the prompt") \
-    X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, "take the defaults of absent keys from generation_config.json of the model") \
-    X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, "send the hidden states of the encoder") \
-    X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, "send the logits of the generated tokens, before penalties and sampling") \
-    X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, "encoder input as a tensor instead of ids, for models that take features")
+    X(IDS,   ids,                      1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "the prompt as token ids, used unchanged; the encoder input of an encoder-decoder model") \
+    X(STR,   text,                     1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
+      "the prompt as text instead of ids; the tokenizer adds its special tokens") \
+    X(STR,   messages,                 1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
+      "a conversation instead of ids, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; " \
+      "the chat template of the model is applied") \
+    X(IDS,   decoder_ids,              1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "first tokens of the decoder of an encoder-decoder model; default: " \
+      "[decoder_start_token_id]") \
+    X(STR,   model,                    1, 256, 0, LAGAND, FIXED, \
+      "name of the model; may be omitted if lagand serves one model only") \
+    X(STR,   idempotency_key,          1, LAGAN_MAX_KEY, 0, LAGAND, FIXED, \
+      "name of the request, unique within the session; a second SUBMIT with this name returns " \
+      "the first request, unless that ended with a retryable error") \
+    X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "tokens of a partial output to continue from; send the same seed") \
+    X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
+      "maximum number of generated tokens, generated_ids included") \
+    X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
+      "generated tokens before an end-of-sequence token is allowed") \
+    X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
+      "sampling temperature; 0: always the most likely token (greedy)") \
+    X(U32,   top_k,                    0, 1 << 20, 0, SAMPLER, MODEL, \
+      "sample from the K most likely tokens; 0: from all") \
+    X(OVER,  top_p,                    0, 1, 1, SAMPLER, MODEL, \
+      "sample from the most likely tokens whose probabilities add up to this value; 1: from all") \
+    X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, \
+      "exclude tokens whose probability is below this share of the most likely token's; 0: none") \
+    X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, \
+      "seed of the random numbers; equal seeds give equal samples; default: lagand chooses a " \
+      "seed and reports it") \
+    X(OVER,  repetition_penalty,       0, 10, 1, SAMPLER, MODEL, \
+      "divide positive and multiply negative logits of tokens in prompt and output by this " \
+      "value; 1: off") \
+    X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, \
+      "subtract this value from the logits of generated tokens; 0: off") \
+    X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, \
+      "subtract this value from the logit of a generated token for each of its occurrences; 0: " \
+      "off") \
+    X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, \
+      "add a bias from -100 to 100 to the logits of these tokens: a list of [id, bias]") \
+    X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "token ids that end the output") \
+    X(STOPS, stop,                     0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "strings that end the output; the text ends before the string") \
+    X(BOOL,  ignore_eos,               0, 1, 0, LAGAND, FIXED, \
+      "continue after an end-of-sequence token") \
+    X(IDS,   eos_ids,                  0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "end-of-sequence tokens, an empty list: none; default: those of the model") \
+    X(I32,   forced_bos,              -1, INT32_MAX, -2, WORKER, FIXED, \
+      "id of the first generated token; -1: not forced; default: of the model") \
+    X(I32,   forced_eos,              -1, INT32_MAX, -2, WORKER, FIXED, \
+      "id of the last token when max_tokens is reached; -1: not forced; default: of the model") \
+    X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
+      "report the log-probability of each generated token and of the K most likely alternatives") \
+    X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
+      "report the log-probability of each prompt token and of the K most likely alternatives") \
+    X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
+      "requests with a higher priority are scheduled first") \
+    X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
+      "end the request with the error deadline after this many milliseconds; 0: no deadline") \
+    X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
+      "CHUNK messages that may be unacknowledged") \
+    X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, \
+      "continue on another worker if the worker fails") \
+    X(U32,   disconnect_timeout_ms,    0, 600000, 10000, LAGAND, FIXED, \
+      "milliseconds that the request continues without a connection, until its session " \
+      "reconnects") \
+    X(U32,   beams,                    1, LAGAN_MAX_BEAMS, 1, WORKER, MODEL, \
+      "number of beams of a beam search; 1: no beam search") \
+    X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, \
+      "exponent of the length in the beam score; values above 0 favour long outputs") \
+    X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, \
+      "end a beam search as soon as all beams have finished (true), at an estimate (false), or " \
+      "when no better beam is possible (\"never\")") \
+    X(U32,   no_repeat_ngram,          0, 1024, 0, SAMPLER, MODEL, \
+      "no sequence of this many tokens occurs twice; 0: off") \
+    X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \
+      "number of outputs for the prompt") \
+    X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, \
+      "take the defaults of absent keys from generation_config.json of the model") \
+    X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
+      "send the hidden states of the encoder") \
+    X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
+      "send the logits of the generated tokens, before penalties and sampling") \
+    X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
+      "encoder input as a tensor instead of ids, for models that take features")
 /* clang-format on */
 
 /* The verbs of CALL: name, 1 if only ctl.sock answers it, args, result. Verbs are the commands of
@@ -190,29 +238,55 @@ enum lagan_reason {
  * both directions. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
-    X("status",        0, "", "{version, pid, uptime_s, state: starting|ready|degraded|draining, models: [name], requests, max_requests, queued, workers: [a worker]}") \
+    X("status",        0, "", "{version, pid, uptime_s, state: " \
+      "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
+      "workers: [a worker]}") \
     X("workers list",  0, "", "[a worker]") \
-    X("requests list", 0, "", "[{id, client, model, worker, state, prompt, generated, age_ms}]: the caller's requests on api.sock, all requests on ctl.sock") \
+    X("requests list", 0, "", "[{id, client, model, worker, state, prompt, generated, age_ms}]: " \
+      "the caller's requests on api.sock, all requests on ctl.sock") \
     X("cancel",        0, "id of requests list", "{}; on api.sock only requests of the caller") \
-    X("tokenize",      0, "text, bare: true adds no special tokens, model; or messages, model", "{ids}") \
+    X("tokenize",      0, "text, bare: true adds no special tokens, model; or messages, model", \
+      "{ids}") \
     X("detokenize",    0, "ids, keep_special: true keeps special tokens, model", "{text}") \
     X("config show",   0, "", "[{key, value, from}]") \
     X("kv stats",      0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
-    X("kv pools",      0, "", "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
-    X("kv flush",      1, "worker, required if there are several", "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of running requests stay") \
+    X("kv pools",      0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
+      "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
+      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
+    X("kv flush",      1, "worker, required if there are several", \
+      "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
+      "running requests stay") \
     X("metrics",       0, "", "{text: all metrics in the Prometheus text format}") \
-    X("events",        1, "from: number of the first event", "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that number on") \
-    X("panic",         1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: failed workers, the latest first") \
-    X("drain",         1, "worker", "{requests: requests that it still has}; the worker finishes them and gets no new requests") \
-    X("restart",       1, "worker", "{requests: requests that it still has}; the worker finishes them and is replaced") \
-    X("reload",        1, "", "{}; all workers are replaced one after the other; requests continue") \
-    X("daemon reexec", 1, "", "{}; lagand replaces itself by the installed program; requests and device memory are kept") \
-    X("tune",          1, "worker, required if there are several", "{total: matmuls to measure}; starts or continues the measurement, which runs while there are no requests") \
-    X("tune status",   1, "worker, from: number of the first row", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}]}: at most 64 rows from that number on") \
-    X("split show",    1, "worker, required if there are several", "{mode: off|auto|fixed, units, min_units, granularity, target_ns, prefill_units, decode_units: 0 if one lane does both, changes, partitions: [[prefill_units, decode_units]], prefill_steps, prefill_ns, decode_steps, decode_ns, mixed_steps, mixed_ns}") \
-    X("split auto",    1, "worker, required if there are several", "{}; lagan selects the partition from measured step times") \
-    X("split off",     1, "worker, required if there are several", "{}; one lane does prefill and decode") \
-    X("split set",     1, "prefill_units, decode_units; worker, required if there are several", "{}; this partition is used from the next step on")
+    X("events",        1, "from: number of the first event", \
+      "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
+      "number on") \
+    X("panic",         1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: " \
+      "[line]}]: failed workers, the latest first") \
+    X("drain",         1, "worker", "{requests: requests that it still has}; the worker " \
+      "finishes them and gets no new requests") \
+    X("restart",       1, "worker", "{requests: requests that it still has}; the worker " \
+      "finishes them and is replaced") \
+    X("reload",        1, "", "{}; all workers are replaced one after the other; requests " \
+      "continue") \
+    X("daemon reexec", 1, "", "{}; lagand replaces itself by the installed program; requests " \
+      "and device memory are kept") \
+    X("tune",          1, "worker, required if there are several", \
+      "{total: matmuls to measure}; starts or continues the measurement, which runs while there " \
+      "are no requests") \
+    X("tune status",   1, "worker, from: number of the first row", \
+      "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}]}: at most 64 " \
+      "rows from that number on") \
+    X("split show",    1, "worker, required if there are several", \
+      "{mode: off|auto|fixed, units, min_units, granularity, target_ns, prefill_units, " \
+      "decode_units: 0 if one lane does both, changes, partitions: [[prefill_units, " \
+      "decode_units]], prefill_steps, prefill_ns, decode_steps, decode_ns, mixed_steps, " \
+      "mixed_ns}") \
+    X("split auto",    1, "worker, required if there are several", \
+      "{}; lagan selects the partition from measured step times") \
+    X("split off",     1, "worker, required if there are several", \
+      "{}; one lane does prefill and decode") \
+    X("split set",     1, "prefill_units, decode_units; worker, required if there are several", \
+      "{}; this partition is used from the next step on")
 /* clang-format on */
 
 /* Limits of one message, checked before MessagePack-C unpacks it. */

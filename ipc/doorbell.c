@@ -1,4 +1,4 @@
-/* doorbell.c - see bell.h. */
+/* doorbell.c - see doorbell.h. */
 #include "ipc/doorbell.h"
 
 #include "base/failpoint.h"

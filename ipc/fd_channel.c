@@ -1,4 +1,4 @@
-/* fd_channel.c - see hand.h.
+/* fd_channel.c - see fd_channel.h.
  *
  * What comes with a message is counted and closed before it is judged: descriptors arrive in our table
  * whether we like the message or not.

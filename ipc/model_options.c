@@ -34,7 +34,8 @@ const struct opt model_opts[] = {
       "auto: 512 on the CPU, 8192 on a GPU" },
     { "max_source_tokens", OPT_U32, AT(max_source_tokens), "4096", NULL, 1, 1 << 20, RESTART, "N",
       "longest encoder input of an encoder-decoder model, in tokens; longer requests are rejected" },
-    { "max_model_len", OPT_U32, AT(max_model_len), "auto", NULL, 1, 1 << 28, RESTART | OPT_AUTO, "N",
+    { "max_model_len", OPT_U32, AT(max_model_len), "auto", NULL, 1, 1 << 28, RESTART | OPT_AUTO,
+      "N",
       "longest prompt and output together, in tokens; auto: length in config.json" },
     { "policy", OPT_ENUM, AT(policy), "no_evict", "no_evict|max_utilization|static|max_requests",
       0, 0, RESTART, NULL,
@@ -47,7 +48,8 @@ const struct opt model_opts[] = {
     { "chunk_policy", OPT_ENUM, AT(chunk_policy), "fcfs", "fcfs|equal_progress", 0, 0, RESTART, NULL,
       "division of a step's prefill tokens. fcfs: the first prompt gets as many as possible; "
       "equal_progress: all prompts get one block in turn" },
-    { "prefill_batch_tokens", OPT_U32, AT(prefill_batch_tokens), "0", NULL, 0, 1 << 20, RESTART, "N",
+    { "prefill_batch_tokens", OPT_U32, AT(prefill_batch_tokens), "0", NULL, 0, 1 << 20, RESTART,
+      "N",
       "while decoding, delay new prefills until this many prompt tokens are queued or "
       "batch_wait_timeout has passed; 0: no delay" },
     { "encoder_batch_size", OPT_U32, AT(encoder_batch_size), "0", NULL, 0, 65536, RESTART, "N",
@@ -59,70 +61,87 @@ const struct opt model_opts[] = {
       "invariant: the bits of a result do not depend on the other requests of a batch; "
       "fast: they may. The CPU is always invariant" },
     { "kv.memory", OPT_BYTES, AT(kv_memory), "auto", NULL, 1 << 16, 0, RESTART | OPT_AUTO, "SIZE",
-      "memory of the KV cache on each rank; auto: free device memory after loading the weights, less kv.reserve" },
+      "memory of the KV cache on each rank; auto: free device memory after loading the weights, "
+      "less kv.reserve" },
     { "kv.reserve", OPT_BYTES, AT(kv_reserve), "1GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory that stays free for other programs if kv.memory is auto" },
     { "kv.host_memory", OPT_BYTES, AT(kv_host_memory), "0", NULL, 0, 0, RESTART, "SIZE",
       "host memory for cached KV blocks that are evicted from the device; needs kv.reuse; 0: none" },
     { "kv.host_bandwidth", OPT_BYTES, AT(kv_host_bandwidth), "0", NULL, 0, 0, RESTART, "SIZE",
-      "bytes per second copied from host memory. With kv.prefill_rate: a block is copied back only if "
+      "bytes per second copied from host memory. With kv.prefill_rate: a block is copied back "
+      "only if "
       "that is faster than computing it; 0: always copied back" },
     { "kv.prefill_rate", OPT_U32, AT(kv_prefill_rate), "0", NULL, 0, UINT32_MAX, RESTART, "N",
-      "prompt tokens computed per second, for the comparison of kv.host_bandwidth; 0: no comparison" },
+      "prompt tokens computed per second, for the comparison of kv.host_bandwidth; 0: no "
+      "comparison" },
     { "kv.tokens_per_block", OPT_U32, AT(kv_tokens_per_block), "auto", NULL, 4, 128,
       RESTART | OPT_AUTO | OPT_POW2, "N",
-      "tokens in one KV block, a power of two; auto: the largest of 64, 32 and 16 with blocks of at most 16 MiB" },
+      "tokens in one KV block, a power of two; auto: the largest of 64, 32 and 16 with blocks of "
+      "at most 16 MiB" },
     { "kv.reuse", OPT_BOOL, AT(kv_reuse), "false", NULL, 0, 0, RESTART, "BOOL",
-      "prefix caching: reuse the KV of earlier requests with the same first tokens or the same encoder input" },
+      "prefix caching: reuse the KV of earlier requests with the same first tokens or the same "
+      "encoder input" },
     { "kv.shares", OPT_STR, AT(kv_shares), "", NULL, 0, 0, RESTART, "KIND=SHARE,...",
-      "shares of kv.memory for the kinds full, window, cross and state; cached blocks of a kind above its share are "
+      "shares of kv.memory for the kinds full, window, cross and state; cached blocks of a kind "
+      "above its share are "
       "evicted first; empty: no shares" },
-    { "cross_kv_cache_fraction", OPT_F64, AT(cross_kv_cache_fraction), "0", NULL, 0, 1, RESTART, "SHARE",
+    { "cross_kv_cache_fraction", OPT_F64, AT(cross_kv_cache_fraction), "0", NULL, 0, 1, RESTART,
+      "SHARE",
       "encoder-decoder: share of kv.memory for cross-attention, the rest is for self-attention; "
       "0: no shares" },
     { "kv.sink_tokens", OPT_U32, AT(kv_sink_tokens), "0", NULL, 0, 65536, RESTART, "N",
       "first tokens of a sequence that sliding-window attention always keeps (attention sinks)" },
-    { "kv.snapshot_interval", OPT_U32, AT(kv_snapshot_interval), "1024", NULL, 0, 1 << 24, RESTART, "N",
+    { "kv.snapshot_interval", OPT_U32, AT(kv_snapshot_interval), "1024", NULL, 0, 1 << 24, RESTART,
+      "N",
       "tokens between two snapshots of recurrent state; 0: no snapshots, the whole prompt is "
       "computed again after a crash" },
     { "kv.dtype", OPT_ENUM, AT(kv_dtype), "auto", "auto|fp32|bf16|fp16|fp8", 0, 0, RESTART, NULL,
       "data type of keys and values in the KV cache; auto: dtype" },
     { "split.mode", OPT_ENUM, AT(split_mode), "off", "off|auto|fixed", 0, 0, RESTART, NULL,
-      "divide the device between a prefill lane and a decode lane. off: one lane; fixed: by split.context_sm; "
+      "divide the device between a prefill lane and a decode lane. off: one lane; fixed: by "
+      "split.context_sm; "
       "auto: lagan selects the division" },
     { "split.context_sm", OPT_STR, AT(split_context_sm), "", NULL, 0, 0, RESTART, "N",
-      "with split.mode=fixed: SMs (64) or share (0.5) of the prefill lane, on the CPU threads; 1.0: no "
+      "with split.mode=fixed: SMs (64) or share (0.5) of the prefill lane, on the CPU threads; "
+      "1.0: no "
       "division; empty: 0.5" },
-    { "split.context_max_tokens", OPT_I32, AT(split_context_max_tokens), "0", NULL, 0, 0, RESTART, "N",
+    { "split.context_max_tokens", OPT_I32, AT(split_context_max_tokens), "0", NULL, 0, 0, RESTART,
+      "N",
       "max_num_batched_tokens of the prefill lane; 0 or less: max_num_batched_tokens" },
     { "split.context_max_seqs", OPT_I32, AT(split_context_max_seqs), "0", NULL, 0, 0, RESTART, "N",
       "max_num_seqs of the prefill lane; 0 or less: max_num_seqs" },
     { "split.encoder", OPT_ENUM, AT(split_encoder), "shared", "shared|own", 0, 0, RESTART, NULL,
-      "lane of the encoder. shared: the prefill lane; own: a third lane on the SMs of the prefill lane, "
+      "lane of the encoder. shared: the prefill lane; own: a third lane on the SMs of the prefill "
+      "lane, "
       "whatever split.mode is" },
     { "split.itl_target", OPT_NSEC, AT(split_itl_target), "50ms", NULL, 0, 0, RESTART, "TIME",
       "with split.mode=auto: highest inter-token latency that is acceptable; 0: prefer prefill" },
     { "threads", OPT_U32, AT(threads), "auto", NULL, 1, 1024, RESTART | OPT_AUTO, "N",
-      "threads of the CPU device, all lanes and ranks together; auto: the cores that the process may use" },
+      "threads of the CPU device, all lanes and ranks together; auto: the cores that the process "
+      "may use" },
     { "isa", OPT_STR, AT(isa), "auto", NULL, 0, 0, RESTART | OPT_HIDDEN, "NAME",
       "instruction set of the CPU device: auto, scalar or avx2; auto: the best of this CPU" },
     { "tokenizer.cache_dir", OPT_STR, AT(tokenizer_cache_dir), "", NULL, 0, 0, RESTART, "DIR",
-      "directory for preprocessed vocabularies; empty: $CACHE_DIRECTORY/vocab if CACHE_DIRECTORY is set, else none" },
+      "directory for preprocessed vocabularies; empty: $CACHE_DIRECTORY/vocab if CACHE_DIRECTORY "
+      "is set, else none" },
     { "chat_template", OPT_ENUM, AT(chat_template), "auto",
       "auto|none|llama2|llama3|llama3.1|llama3.2|mistral|mistral-v1|mistral-v3|mistral-nemo|gemma|gemma3|harmony|qwen2|qwen2.5|qwen3|"
       "gemma4|gemma4-e",
       0, 0, RESTART, NULL,
-      "chat template for messages; auto: the known template of the checkpoint, else of its architecture; "
+      "chat template for messages; auto: the known template of the checkpoint, else of its "
+      "architecture; "
       "none: messages are rejected" },
     { "graphs.memory", OPT_BYTES, AT(graphs_memory), "2GiB", NULL, 0, 0, RESTART, "SIZE",
       "device memory for captured CUDA graphs; the least recently used graphs are freed first" },
     { "cuda.libs", OPT_STR, AT(cuda_libs), "", NULL, 0, 0, RESTART, "DIR",
-      "directory of cuBLASLt and NCCL; empty: $CUDA_PATH, /usr/local/cuda, then the search path of the loader" },
+      "directory of cuBLASLt and NCCL; empty: $CUDA_PATH, /usr/local/cuda, then the search path "
+      "of the loader" },
     { "cuda.tuned", OPT_STR, AT(cuda_tuned), "", NULL, 0, 0, RESTART, "FILE",
       "tuning file: measured cuBLASLt algorithms; an idle worker adds missing ones; "
       "empty: algorithms that cuBLASLt proposes" },
     { "kernels", OPT_STR, AT(kernels), "", NULL, 0, 0, RESTART | OPT_HIDDEN, "OP=NAME,...",
-      "use only the named kernel of an op, to find a faulty one, for example attend=any,matmul=blas" },
+      "use only the named kernel of an op, to find a faulty one, for example "
+      "attend=any,matmul=blas" },
     { "step_timing", OPT_BOOL, AT(step_timing), "false", NULL, 0, 0, RESTART | OPT_HIDDEN, "BOOL",
       "measure the idle time of a GPU between two steps: statistics device_gaps and device_idle_ns" },
     { NULL },

@@ -71,7 +71,7 @@ enum worker_phase {
     PHASE_DRAIN,
     PHASE_EXIT,
     PHASE_STANDBY, /* all is there but what a worker leaves */
-    PHASE_BEGUN /* a GPU's driver is up, nothing of its memory is taken: hand.h's "begin" is awaited */
+    PHASE_BEGUN /* a GPU's driver is up, nothing of its memory is taken: fd_channel.h's "begin" is awaited */
 };
 
 enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
@@ -82,7 +82,7 @@ struct shm_ctl {
     _Alignas(
         128) _Atomic uint64_t head; /* into the PEER's ring; release; pair: acquire in reserve */
     _Alignas(128) _Atomic uint64_t
-        wait_seq; /* a number of a sleep and bell.h's two bits; fence seq_cst; pair: doorbell_ring() */
+        wait_seq; /* a number of a sleep and doorbell.h's two bits; fence seq_cst; pair: doorbell_ring() */
     _Alignas(
         128) _Atomic uint64_t hb_count; /* relaxed: the engine loop's turns; pair: supervisor */
     _Atomic uint64_t hb_mono_ns;        /* relaxed */

@@ -1,4 +1,4 @@
-/* block_holders.c - see holders.h: a hash table of (name, worker), the holders of a name neighbours in its chain. */
+/* block_holders.c - see block_holders.h: a hash table of (name, worker), the holders of a name neighbours in its chain. */
 #include "route/block_holders.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and bell.c at both ends of one ring.
+/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and doorbell.c at both ends of one ring.
  *
  * The producer fills a ring of CAP records, the consumer empties it; each sleeps when it can do nothing, and
  * is rung by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost

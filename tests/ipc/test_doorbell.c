@@ -172,7 +172,7 @@ both_ends_are_nonblocking_and_pass_no_exec(void **state)
 }
 
 /* A moment of a different length each time, unless the peer is there earlier: announcing sleep about when
- * the peer publishes is what could lose a wake-up. With either fence of bell.c taken out this fails in about
+ * the peer publishes is what could lose a wake-up. With either fence of doorbell.c taken out this fails in about
  * one of six runs on two busy cores, so it is a test for many nights and not for one. */
 static void
 dawdle(const struct channel *l, uint32_t n)
