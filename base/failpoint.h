@@ -119,7 +119,7 @@ bool failpoint_wild(enum failpoint p); /* as that; true: WILD, by the caller */
     } while (0)
 uint32_t failpoint_ring(int w);
 #define FP_ENVIRONMENT "LAGAN_FP=",                   /* what lagand passes on to its workers */
-#define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for link_make() */
+#define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for channel_make() */
 #else
 #define FP(name) ((void)0)
 #define FP_OR(name, wild) ((void)0)

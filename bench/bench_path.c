@@ -123,7 +123,7 @@ start(struct bed *b, uint32_t pace_us, uint32_t n)
     do {
         free(status);
         if (lagan_call(b->c[0], "workers list", NULL, &status, NULL, 5000) < 0)
-            way_die(lagan_why(b->c[0]));
+            way_die(lagan_errmsg(b->c[0]));
     } while (!strstr(status, "\"ready\"") && !usleep(5000));
     pid = strstr(status, "\"pid\":");
     b->worker = pid ? atoi(pid + strlen("\"pid\":")) : 0;
@@ -155,7 +155,7 @@ take_event(struct flow *f, const struct lagan_event *ev)
 {
     nsec now = clock_now();
 
-    if (ev->kind == LAGAN_EVENT_ERROR || ev->kind == LAGAN_EVENT_LOST) {
+    if (ev->kind == LAGAN_EVENT_ERROR || ev->kind == LAGAN_EVENT_DISCONNECTED) {
         fprintf(stderr, "bench_path: %s\n", ev->message ? ev->message : "lagand is lost");
         exit(1);
     }
@@ -192,7 +192,7 @@ submit(struct bed *b, uint32_t streams, uint32_t tokens)
     lagan_set_ids(r, "ids", &(int32_t){ 1 }, 1);
     lagan_set_int(r, "max_tokens", tokens);
     for (uint32_t i = 0; i < streams; i++)
-        if (lagan_submit(b->c[i % b->n], r, &id) < 0) way_die(lagan_why(b->c[i % b->n]));
+        if (lagan_submit(b->c[i % b->n], r, &id) < 0) way_die(lagan_errmsg(b->c[i % b->n]));
     lagan_request_free(r);
     n_samples = 0;
 }

@@ -192,7 +192,7 @@ measure(struct bench *k)
                              .kv_dtype = DT_BF16,
                              .graphs_memory = k->buckets ? (uint64_t)2 << 30 : 0 };
     struct sampling how = {
-        .top_p = 1, .repetition = 1, .forced_bos = -1, .forced_eos = -1, .max_new = LONGEST
+        .top_p = 1, .repetition_penalty = 1, .forced_bos = -1, .forced_eos = -1, .max_new = LONGEST
     };
     double host[STRETCHES], step[STRETCHES], idle[STRETCHES];
     uint64_t n, bytes;

@@ -14,7 +14,7 @@
 
 enum { SEATS = 512, ROWS = SEATS + 256, MAX_LEN = 1 << 20 };
 
-static struct link l;
+static struct channel l;
 static struct rec_submit active[ROWS]; /* n_done: tokens said */
 static uint32_t n_active;
 static uint64_t n_steps;
@@ -49,7 +49,7 @@ intake(void)
                 finish(i, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
     }
     check(r == 0);
-    if (any) link_release(&l);
+    if (any) channel_release(&l);
 }
 
 static void
@@ -102,7 +102,7 @@ main(int argc, char **argv)
         intake();
         if (now >= due) {
             step();
-            link_publish(&l);
+            channel_publish(&l);
             /* At its pace, and not faster after a pause. */
             due = now - due > pace ? now + pace : due + pace;
         }

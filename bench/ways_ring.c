@@ -1,6 +1,6 @@
 /* ways_ring.c - see ways.h: ipc/ring.h with a bell, without, and once more without its checks. */
 #include "bench/ways.h"
-#include "ipc/link.h"
+#include "ipc/channel.h"
 #include "ipc/records.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ fill(void *slot, const char *bytes, uint32_t len, uint64_t number)
 /* ---- the ring that lagand and its workers use */
 
 struct ours {
-    struct link l;
+    struct channel l;
     uint32_t len;
     uint16_t type; /* that this side sends */
     int worker_bell;
@@ -67,7 +67,7 @@ ring_make(uint32_t len)
 
     if (!t) way_die("memory");
     t->len = len;
-    if (link_make(&t->l, 0, 1, id, ring_log2(len), ring_log2(len), &t->worker_bell, &e) < 0)
+    if (channel_make(&t->l, 0, 1, id, ring_log2(len), ring_log2(len), &t->worker_bell, &e) < 0)
         way_die(e.text);
     return t;
 }
@@ -82,21 +82,21 @@ ring_join(void *arg, int side)
     if (side) {
         int d = dup(t->l.d.fd), w = dup(t->l.w.fd);
 
-        close(t->l.bell.fd);
-        if (link_attach(&t->l, d, w, t->worker_bell, 1, &e) < 0) way_die(e.text);
+        close(t->l.doorbell.fd);
+        if (channel_attach(&t->l, d, w, t->worker_bell, 1, &e) < 0) way_die(e.text);
     } else {
         close(t->worker_bell);
     }
 }
 
 static void
-sleep_on_bell(struct link *l)
+sleep_on_bell(struct channel *l)
 {
-    struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
+    struct pollfd p = { .fd = l->doorbell.fd, .events = POLLIN };
 
-    if (link_sleep(l) > 0 && poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
-    if (p.revents) bell_heard(&l->bell);
-    bell_wake(&l->bell);
+    if (channel_sleep(l) > 0 && poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
+    if (p.revents) doorbell_heard(&l->doorbell);
+    doorbell_wake(&l->doorbell);
 }
 
 static void
@@ -114,7 +114,7 @@ reserve_all(struct ours *t, uint64_t seq, uint32_t n, bool sleeps)
         if (r != -EAGAIN) way_die("ring_reserve");
         ring_publish(&t->l.out);
         if (!sleeps) continue;
-        bell_ring(&t->l.bell);
+        doorbell_ring(&t->l.doorbell);
         sleep_on_bell(&t->l);
     }
     ring_publish(&t->l.out);
@@ -159,7 +159,7 @@ bell_send(void *arg, uint64_t seq, uint32_t n)
     struct ours *t = arg;
 
     reserve_all(t, seq, n, true);
-    bell_ring(&t->l.bell);
+    doorbell_ring(&t->l.doorbell);
 }
 
 static uint32_t
@@ -169,7 +169,7 @@ bell_take(void *arg, uint64_t seq)
     uint32_t n;
 
     while (!(n = take_all(t, seq))) sleep_on_bell(&t->l);
-    bell_ring_room(&t->l.bell);
+    doorbell_ring_room(&t->l.doorbell);
     return n;
 }
 
@@ -178,7 +178,7 @@ ring_leave(void *arg)
 {
     struct ours *t = arg;
 
-    link_close(&t->l);
+    channel_close(&t->l);
     free(t);
 }
 
@@ -187,7 +187,7 @@ way_bell_rung(const void *arg)
 {
     const struct ours *t = arg;
 
-    return t->l.bell.n_rung;
+    return t->l.doorbell.n_rung;
 }
 
 const struct way way_ring = { "ring", ring_make, ring_join, ring_send, ring_take, ring_leave };

@@ -76,7 +76,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
     size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
                ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
-               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_bias * sizeof q->bias[0];
+               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_logit_bias * sizeof q->logit_bias[0];
     struct rec_submit *s = calloc(1, n);
     struct tail t;
 
@@ -87,37 +87,26 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .n_decoder = q->decoder_ids.n,
         .text_bytes = text_bytes(q),
         .chat = q->messages.p != NULL,
-        .max_tokens = q->max_tokens,
-        .min_tokens = q->min_tokens,
-        .top_k = q->top_k,
-        .n = q->n,
-        .beams = q->beams,
-        .no_repeat_ngram = q->no_repeat_ngram,
-        .logprobs = q->logprobs,
-        .prompt_logprobs = q->prompt_logprobs,
-        .temperature = (float)q->temperature,
-        .top_p = (float)q->top_p,
-        .min_p = (float)q->min_p,
-        .repetition = (float)q->repetition_penalty,
-        .presence = (float)q->presence_penalty,
-        .frequency = (float)q->frequency_penalty,
-        .length_penalty = (float)q->length_penalty,
-        .priority = (float)q->priority,
         .absent = q->absent,
-        .forced_bos = q->forced_bos,
-        .forced_eos = q->forced_eos,
         .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
         .n_stop_ids = (uint16_t)q->stop_ids.n,
         .n_stop = (uint16_t)q->n_stop,
-        .n_bias = (uint16_t)q->n_bias,
-        .early_stopping = (uint8_t)q->early_stopping,
+        .n_bias = (uint16_t)q->n_logit_bias,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
                            /* before the first token, if at all */
-                           (q->return_encoder_output && !q->done.n ? SUBMIT_ENCODER_OUTPUT : 0) |
-                           (q->want_prompt_logprobs && !q->done.n ? SUBMIT_PROMPT_LOGPROBS : 0)),
+                           (q->return_encoder_output && !q->generated_ids.n ? SUBMIT_ENCODER_OUTPUT
+                                                                            : 0) |
+                           (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
+                                                                           : 0)),
     };
+#define COPY_LAGAND(kind, name)
+#define COPY_WORKER(kind, name) s->name = (SUBMIT_TYPE_##kind)q->name;
+#define COPY_SAMPLER(kind, name) COPY_WORKER(kind, name)
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(kind, name)
+    LAGAN_FIELDS(X)
+#undef X
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
     put_ids(&t, &q->decoder_ids);
@@ -135,8 +124,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
         t.at += 4 + q->stop[i].n;
     }
-    t.at = (char *)s + n - q->n_bias * sizeof q->bias[0];
-    put(&t, q->bias, q->n_bias * sizeof q->bias[0]);
+    t.at = (char *)s + n - q->n_logit_bias * sizeof q->logit_bias[0];
+    put(&t, q->logit_bias, q->n_logit_bias * sizeof q->logit_bias[0]);
     *bytes = (uint32_t)n;
     return s;
 }
@@ -258,9 +247,9 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 {
     if (!f->known) return 0;
     if (longest >= f->max_len)
-        return REFUSED(e, TOO_LONG, "done is %u tokens, the model's length is %u", longest,
-                       f->max_len);
-    return in_vocabulary(f, "done", ids, n, e);
+        return REFUSED(e, TOO_LONG, "generated_ids has %u tokens, the model's length is %u",
+                       longest, f->max_len);
+    return in_vocabulary(f, "generated_ids", ids, n, e);
 }
 
 /* ---- a SUBMIT */
@@ -370,15 +359,19 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
 
     *ret = NULL;
     if (!c->has_session) {
-        return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
+        return q->idempotency_key.n ? REFUSED(e, INVALID_REQUEST,
+                                              "idempotency_key needs a session, which HELLO gives")
+                                    : 0;
     }
-    r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
+    r = q->idempotency_key.n
+            ? ledger_find_key(d->ledger, &c->session, q->idempotency_key.p, q->idempotency_key.n)
+            : NULL;
     if (r && is_to_be_tried_again(r)) {
         deliver_forget(d, r);
         r = NULL;
     }
     if (r) {
-        if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
+        if (q->generated_ids.n || deliver_resume(d, r, c, rid, 0, 0, q->ack_window) < 0)
             return REFUSED(e, INVALID_REQUEST,
                            "the answer to the first request with this key is not kept whole");
         *ret = r;
@@ -455,7 +448,7 @@ admission_charge(struct daemon *d, const struct client *c, struct row *r)
     c->user->n_open++;
     c->user->tokens += r->cost;
     r->submit->client = session_turns(d->sessions, c);
-    turn = turns_give(&d->turns[r->model], r->submit->client, r->cost);
+    turn = fair_queue_give(&d->turns[r->model], r->submit->client, r->cost);
     if (r->state == ROW_QUEUED)
         ledger_turn(d->ledger, r, turn);
     else
@@ -473,7 +466,7 @@ admission_count(struct daemon *d, struct row *r)
     r->cost = ledger_cost(r->submit);
     if (!r->charged) return;
     session_user_at(d->sessions, r->user)->tokens += r->cost - had;
-    turns_change(&d->turns[r->model], r->submit->client, had, r->cost);
+    fair_queue_change(&d->turns[r->model], r->submit->client, had, r->cost);
 }
 
 void
@@ -494,16 +487,16 @@ admission_over(struct daemon *d, struct row *r)
     r->charged = false;
     u->n_open--;
     u->tokens -= r->cost;
-    turns_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
+    fair_queue_end(&d->turns[r->model], r->submit->client, ledger_unused(r));
 }
 
 static void
 fill_in(struct daemon *d, struct client *c, const struct msg_request *q, struct row *r)
 {
     r->accepted = d->now;
-    r->win = q->win;
+    r->ack_window = q->ack_window;
     r->no_resume = !q->resume;
-    r->patience = q->on_disconnect * NSEC_MS;
+    r->patience = q->disconnect_timeout_ms * NSEC_MS;
     if (q->deadline_ms) {
         nsec wait = q->deadline_ms > (uint64_t)(NSEC_NEVER / NSEC_MS)
                         ? NSEC_NEVER
@@ -538,9 +531,6 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         return REFUSED(e, UNSUPPORTED,
                        "encoder_features is for models that take features; those served here take "
                        "ids or text");
-    if (*q.refused) {
-        return REFUSED(e, INVALID_REQUEST, "%s is not served by this version", q.refused);
-    }
     code = known(d, c, m->rid, &q, ret, e);
     if (code || *ret) return code;
     model = model_of(d->config, &q, &code, e);
@@ -561,12 +551,14 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
         q.max_tokens = MIN(q.max_tokens, d->facts[model].max_len);
     if ((q.absent & ABSENT_beams) && d->facts[model].known) q.beams = d->facts[model].beams;
     s = admission_record(&q, q.has_seed ? q.seed : any_seed(), &bytes);
-    if (!s || copy_ids(&done, &q.done) < 0) {
+    if (!s || copy_ids(&done, &q.generated_ids) < 0) {
         free(s);
         return REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
     }
     code = admission_fits(&d->facts[model], s, d->config->o.tensor_bytes, e);
-    if (!code) code = admission_fits_done(&d->facts[model], done.p, q.done.n, q.done.n, e);
+    if (!code)
+        code = admission_fits_done(&d->facts[model], done.p, q.generated_ids.n, q.generated_ids.n,
+                                   e);
     most = most_bytes(d, model, s, bytes);
     if (!code) code = afford(d, c, s, most, e);
     if (!code && ledger_take(d->ledger, c->handle, m->rid, s, bytes, ret) < 0) {
@@ -581,7 +573,8 @@ admission_take(struct daemon *d, struct client *c, const struct msg *m, struct r
     (*ret)->model = model;
     if (pieces_begin(*ret) < 0)
         code = REFUSED(e, OUT_OF_MEMORY, "lagand has no memory for another request");
-    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.key.p, q.key.n) < 0)
+    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, q.idempotency_key.p,
+                                           q.idempotency_key.n) < 0)
         code = REFUSED(e, QUEUE_FULL,
                        "its key or its id falls together with another's; try again with others");
     if (code) { /* nobody has heard of it */

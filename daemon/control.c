@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "daemon/calls.h"
 #include "daemon/router.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdio.h>

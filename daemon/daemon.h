@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
-#include "base/turns.h"
+#include "base/fair_queue.h"
 #include "daemon/blame.h"
 #include "daemon/ledger.h"
 #include "daemon/mirror.h"
@@ -67,7 +67,7 @@ struct daemon {
     struct worker *worker[MAX_WORKERS];
     uint32_t n_workers;
     struct model_facts facts[MAX_MODELS];
-    struct turns turns[MAX_MODELS]; /* whose request goes to a worker next */
+    struct fair_queue turns[MAX_MODELS]; /* whose request goes to a worker next */
     char worker_path[1024];
 
     struct mirror mirror; /* recall.c's */

@@ -9,7 +9,7 @@
 #include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
     KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
-    IDLE_LEASES = 6
+    IDLE_FACTOR = 6
 };
 static const nsec RETRY = 10 * NSEC_MS, PAUSE_AFTER = 250 * NSEC_MS;
 
@@ -120,9 +120,9 @@ put_output(msgpack_packer *p, const struct row *r, uint32_t output)
     msgpack_pack_map(p, 10);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
-    msg_key(p, "word");
+    msg_key(p, "reason_name");
     msg_text(p, msg_reason(o.reason, NULL));
-    put_u64(p, "n_tok", o.n_said);
+    put_u64(p, "n_tokens", o.n_said);
     msg_key(p, "score");
     msgpack_pack_double(p, (double)o.score);
     put_u64(p, "cached", o.cached);
@@ -201,7 +201,7 @@ credit(const struct row *r)
 {
     uint32_t out = r->n_chunks - r->n_acked;
 
-    return out >= r->win ? 0 : r->win - out;
+    return out >= r->ack_window ? 0 : r->ack_window - out;
 }
 
 /* Log-probabilities before that token are not sent again. */
@@ -482,9 +482,9 @@ row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fmt, ..
 }
 
 void
-deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win)
+deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t ack_window)
 {
-    if (win) r->win = MIN(win, (uint32_t)LAGAN_MAX_WIN);
+    if (ack_window) r->ack_window = MIN(ack_window, (uint32_t)LAGAN_MAX_ACK_WINDOW);
     /* Cumulative: older ones say nothing, and none can be ahead of what was sent. */
     if (n - r->n_acked > r->n_chunks - r->n_acked) return;
     if (n != r->n_acked) r->stalled = r->blocked ? d->now : 0;
@@ -539,7 +539,7 @@ deliver_client_lost(struct daemon *d, uint32_t handle)
 
 int
 deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, uint32_t n_tokens,
-               uint32_t n_text, uint32_t win)
+               uint32_t n_text, uint32_t ack_window)
 {
     const struct row_tensor *logits = &r->tensor[LAGAN_TENSOR_LOGITS - 1];
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
@@ -566,7 +566,7 @@ deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid, 
         log_debug("a connection that is gone has not heard that its request goes on");
     r->n_sent = n_tokens;
     r->n_text_sent = n_text;
-    r->win = win;
+    r->ack_window = ack_window;
     r->n_chunks = r->n_acked = r->mark_chunk = 0;
     r->mark_token = n_tokens;
     r->mark_sent = r->chunk_sent = 0;
@@ -678,7 +678,7 @@ deliver_tick(struct daemon *d, nsec now, nsec late)
             continue;
         }
         /* One that has nothing open may be silent, but does not keep its place for ever. */
-        if (silent < (c->n_open ? o->lease : o->lease * IDLE_LEASES)) continue;
+        if (silent < (c->n_open ? o->idle_timeout : o->idle_timeout * IDLE_FACTOR)) continue;
         if (c->n_open) log_info("a client with %u requests is silent, dropping it", c->n_open);
         deliver_client_lost(d, c->handle);
     }

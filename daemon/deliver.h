@@ -1,6 +1,6 @@
 /* deliver.h - what a request's client is owed: chunks within its window, then one last message.
  *
- * At most `win` chunks are unacknowledged; beyond that tokens wait in the ledger row and leave as one
+ * At most `ack_window` chunks are unacknowledged; beyond that tokens wait in the ledger row and leave as one
  * chunk when credit returns. Of a reader that does not go on within a quarter of a second the worker pauses;
  * it goes on when all that waited has left. At most one chunk a request a turn, so that a backlog makes larger
  * messages and not more of them. The last message waits for the tokens, but an error only as long as
@@ -25,7 +25,7 @@ void row_cancel(struct daemon *d, struct row *r, uint16_t reason, const char *fm
 void row_pause(struct daemon *d, struct row *r, bool paused);
 void row_settle(struct daemon *d, struct row *r); /* give it back if nobody needs it any more */
 
-void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t win);
+void deliver_acked(struct daemon *d, struct row *r, uint32_t n, uint32_t ack_window);
 /* Send what is due. true: more could go at once. */
 bool deliver_flush(struct daemon *d);
 /* A client has left, or will not be waited for: its requests end. Its connection is cut, also below: one that lives
@@ -37,7 +37,7 @@ void deliver_client_lost(struct daemon *d, uint32_t handle);
  * text of it: what follows them is sent, under rid, and at last DONE or ERROR. A connection that had it
  * until now gets an ERROR. -ENOENT: what it lacks is not kept any more; -EEXIST: see ledger_attach(). */
 int deliver_resume(struct daemon *d, struct row *r, struct client *c, uint64_t rid,
-                   uint32_t n_tokens, uint32_t n_text, uint32_t win) MUST_USE;
+                   uint32_t n_tokens, uint32_t n_text, uint32_t ack_window) MUST_USE;
 /* Its client lacks what is not kept any more, and will submit it again: it ends, and has no names. */
 void deliver_forget(struct daemon *d, struct row *r);
 /* Some time has passed: deadlines, slow readers, leases. For so long before now we stood still: what clients said meanwhile

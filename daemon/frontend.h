@@ -17,8 +17,8 @@
 #include "daemon/local.h"
 #include "daemon/session.h"
 #include "daemon/store.h"
-#include "ipc/curve.h"
-#include "ipc/msg.h"
+#include "wire/curve.h"
+#include "wire/msg.h"
 
 struct tcp;
 

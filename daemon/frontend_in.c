@@ -43,8 +43,8 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     msgpack_pack_map(&p, 3);
     msg_key(&p, "frame");
     msgpack_pack_uint32(&p, LAGAN_MAX_FRAME);
-    msg_key(&p, "win");
-    msgpack_pack_uint32(&p, LAGAN_MAX_WIN);
+    msg_key(&p, "ack_window");
+    msgpack_pack_uint32(&p, LAGAN_MAX_ACK_WINDOW);
     msg_key(&p, "inflight");
     msgpack_pack_uint32(&p, d->config->o.max_inflight);
     msg_key(&p, "models");
@@ -69,7 +69,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     }
     FP(front_taken);
     p = front_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
-    msg_key(&p, "pos");
+    msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, r->id);
@@ -83,15 +83,16 @@ static void
 ack(struct daemon *d, struct client *c, const struct msg *m)
 {
     struct row *r = ledger_find(d->ledger, c->handle, m->rid);
-    uint64_t n, win = 0;
+    uint64_t n, ack_window = 0;
 
     if (!r) return; /* crossed its DONE */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
         FRONT_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST, "ACK: n is the number of a chunk");
         return;
     }
-    msg_u64(&m->map, "win", &win);
-    deliver_acked(d, r, (uint32_t)n, win > LAGAN_MAX_WIN ? LAGAN_MAX_WIN : (uint32_t)win);
+    msg_u64(&m->map, "ack_window", &ack_window);
+    deliver_acked(d, r, (uint32_t)n,
+                  ack_window > LAGAN_MAX_ACK_WINDOW ? LAGAN_MAX_ACK_WINDOW : (uint32_t)ack_window);
 }
 
 static void
@@ -172,14 +173,14 @@ query(struct daemon *d, struct client *c, const struct msg *m)
 /* ---- RESUME */
 
 static void
-resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t have, uint64_t text)
+resume_one(struct daemon *d, struct client *c, uint64_t rid, uint64_t n_tokens, uint64_t text_bytes)
 {
     struct row *r = ledger_find_rid(d->ledger, &c->session, rid);
 
     if (!r || r->asked_in == d->n_resumes) return; /* named twice: found once */
     r->asked_in = d->n_resumes;
-    if (have <= UINT32_MAX && text <= UINT32_MAX &&
-        deliver_resume(d, r, c, rid, (uint32_t)have, (uint32_t)text, r->win) == 0)
+    if (n_tokens <= UINT32_MAX && text_bytes <= UINT32_MAX &&
+        deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)text_bytes, r->ack_window) == 0)
         return;
     deliver_forget(d, r);
 }
@@ -210,7 +211,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     leave_others(d, c);
     d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
-        resume_one(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
+        resume_one(d, c, q.rid[i].via.u64, q.n_tokens[i].via.u64, q.text_bytes[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)
         n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
     front_reply(d, m->rid, &p);

@@ -1,7 +1,7 @@
 /* history.c - see history.h. */
 #include "daemon/history.h"
 
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <fcntl.h>
 #include <stdarg.h>

@@ -54,7 +54,7 @@ struct row {
     uint8_t n_key; /* 0: none */
     char key[LAGAN_MAX_KEY];
     uint32_t client, model, worker;
-    uint64_t turn;   /* its place in the queue among those of its priority: base/turns.h */
+    uint64_t turn;   /* its place in the queue among those of its priority: base/fair_queue.h */
     bool attached;   /* `client` is to hear of it; not: it has heard all, or is gone */
     bool named;      /* it has a session, and is found by its names */
     bool kept;       /* ended and heard: only its names lead to it */
@@ -73,7 +73,7 @@ struct row {
     nsec patience;           /* so long it goes on without one */
     nsec stalled;      /* since when nothing could go: window shut or queue full; 0: it could */
     uint64_t asked_in; /* the number of the RESUME that named it last */
-    uint32_t win, n_chunks, n_acked;
+    uint32_t ack_window, n_chunks, n_acked;
     uint32_t mark_chunk, mark_token; /* when that chunk is acked, tokens before that are safe, */
     uint64_t mark_sent;              /* and so many bytes of its client's are read */
     uint64_t chunk_sent;             /* bytes that were sent to it, with the last chunk */

@@ -3,8 +3,8 @@
 
 #include "daemon/session.h"
 #include "daemon/worker.h"
-#include "ipc/msg.h"
 #include "ipc/stat.h"
+#include "wire/msg.h"
 
 #include <string.h>
 
@@ -94,20 +94,20 @@ print_group_stat(const struct daemon *d, const struct stat_row *row, uint32_t id
 static void
 print_workers(struct daemon *d, FILE *out)
 {
-    head(out, "lagan_worker_ready", "gauge", "1 while the worker takes requests");
+    head(out, "lagan_worker_ready", "gauge", "1 while the worker accepts requests");
     for (uint32_t i = 0; i < d->n_workers; i++) {
         of_worker(out, "lagan_worker_ready", d->worker[i]);
         fprintf(out, "%d\n", worker_open(d->worker[i]));
     }
     head(out, "lagan_worker_standby", "gauge",
-         "1 while a process that has loaded waits to take the worker's place");
+         "1 while a standby process of the worker has loaded the model");
     for (uint32_t i = 0; i < d->n_workers; i++) {
         const struct worker *s = d->worker[i]->standby;
 
         of_worker(out, "lagan_worker_standby", d->worker[i]);
         fprintf(out, "%d\n", s->super.state == SUPER_STANDBY && s->begun);
     }
-    head(out, "lagan_worker_restarts_total", "counter", "deaths that nobody asked for");
+    head(out, "lagan_worker_restarts_total", "counter", "restarts of the worker after a failure");
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
@@ -136,21 +136,21 @@ n_paused(const struct daemon *d)
 void
 metrics_print(struct daemon *d, FILE *out)
 {
-    head(out, "lagan_uptime_seconds", "gauge", "since lagand was started");
+    head(out, "lagan_uptime_seconds", "gauge", "time since lagand was started");
     fprintf(out, "lagan_uptime_seconds %.3f\n", (double)(d->now - d->started) / NSEC_S);
-    one(out, "lagan_clients", "gauge", "connections that have said something",
+    one(out, "lagan_clients", "gauge", "open client connections that have sent a message",
         session_n(d->sessions));
     one(out, "lagan_requests", "gauge", "open requests", ledger_n(d->ledger));
-    one(out, "lagan_requests_queued", "gauge", "of them, those no worker has",
+    one(out, "lagan_requests_queued", "gauge", "open requests that wait in lagand for a worker",
         ledger_n_queued(d->ledger));
-    one(out, "lagan_requests_paused", "gauge", "of them, those whose client does not read",
-        n_paused(d));
-    one(out, "lagan_requests_bytes", "gauge", "what open requests may come to take; see api.memory",
-        d->held_bytes);
-    one(out, "lagan_requests_accepted_total", "counter", "requests taken", d->n_requests);
-    one(out, "lagan_refused_total", "counter", "frames and requests answered with an error at once",
-        d->n_refused);
-    head(out, "lagan_requests_ended_total", "counter", "accepted requests by how they ended");
+    one(out, "lagan_requests_suspended", "gauge",
+        "running requests that are suspended because the client does not read", n_paused(d));
+    one(out, "lagan_requests_bytes", "gauge",
+        "memory reserved for open requests; limited by api.memory", d->held_bytes);
+    one(out, "lagan_requests_accepted_total", "counter", "requests accepted", d->n_requests);
+    one(out, "lagan_requests_refused_total", "counter",
+        "messages and requests that lagand rejected on arrival", d->n_refused);
+    head(out, "lagan_requests_ended_total", "counter", "accepted requests that ended, by reason");
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 

@@ -18,7 +18,8 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#define MIRROR_MAGIC "LAGANLG\2"
+#define MIRROR_MAGIC "LAGANLG\3"
+#define MIRROR_LAYOUT UINT64_C(2484525126) /* MIRROR_LAYOUT_SUM (daemon/recall.h) of this magic */
 enum { MIRROR_PAGE = 4096, MIRROR_ALIGN = 8 };
 
 struct mirror_hdr {

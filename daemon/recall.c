@@ -5,11 +5,14 @@
 #include "daemon/admission.h"
 #include "daemon/deliver.h"
 #include "daemon/pieces.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
+
+_Static_assert(MIRROR_LAYOUT_SUM == MIRROR_LAYOUT,
+               "a record of the ledger log has changed: change MIRROR_MAGIC and MIRROR_LAYOUT");
 
 static const nsec STAY = 10 * NSEC_S; /* all workers start, and each finds the KV of its own */
 
@@ -38,7 +41,7 @@ put_row(struct daemon *d, const struct row *r)
         .accepted = r->accepted,
         .deadline = r->deadline,
         .patience = r->patience,
-        .win = r->win,
+        .ack_window = r->ack_window,
         .submit_bytes = r->submit_bytes,
         .n_key = r->n_key,
         .no_resume = r->no_resume,
@@ -318,7 +321,7 @@ wake_rows(struct daemon *d)
         n++;
         if (r->kept) continue;
         r->stay_until = d->now + STAY;
-        r->left = d->now + d->config->o.lease; /* so long its client may take to find us */
+        r->left = d->now + d->config->o.idle_timeout; /* so long its client may take to find us */
         r->resumed += r->n_said > 0;
         d->n_suspects += blame_suspect(r);
         admission_hold(d, r);

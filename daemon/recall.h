@@ -10,6 +10,9 @@
 
 #include "base/base.h"
 #include "daemon/daemon.h"
+#include "daemon/mirror.h"
+#include "daemon/pieces.h"
+#include "ipc/layout.h"
 
 #define RECALL_LOST (SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGITS | SUBMIT_ENCODER_OUTPUT)
 #define RECALL_BYTES (UINT64_C(128) << 20) /* of one half of the mirror */
@@ -22,7 +25,7 @@ struct kept_row {
     struct session_id session;
     int64_t accepted, deadline; /* CLOCK_MONOTONIC: a memfd does not outlive a boot */
     int64_t patience;
-    uint32_t win, submit_bytes;
+    uint32_t ack_window, submit_bytes;
     uint8_t n_key, no_resume, pad[6];
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
@@ -65,6 +68,42 @@ _Static_assert(sizeof(struct kept_row) == 200, "kept_row");
 _Static_assert(sizeof(struct kept_tokens) == 40, "kept_tokens");
 _Static_assert(sizeof(struct kept_state) == 32, "kept_state");
 _Static_assert(sizeof(struct kept_end) == 240, "kept_end");
+
+/* The layout of all records of the log; see ipc/layout.h. */
+#define MIRROR_LAYOUT_SUM \
+    (SUBMIT_LAYOUT_SUM LAYOUT(mirror_hdr, half) LAYOUT(mirror_half, turn) LAYOUT( \
+        mirror_half, not_turn) LAYOUT(mirror_record, crc) LAYOUT(mirror_record, type) \
+         LAYOUT(mirror_record, len) LAYOUT(mirror_record, turn) LAYOUT(kept_row, id) LAYOUT( \
+             kept_row, rid) LAYOUT(kept_row, session) LAYOUT(kept_row, accepted) \
+             LAYOUT(kept_row, deadline) LAYOUT(kept_row, patience) LAYOUT( \
+                 kept_row, ack_window) LAYOUT(kept_row, submit_bytes) LAYOUT(kept_row, n_key) \
+                 LAYOUT(kept_row, no_resume) LAYOUT(kept_row, key) LAYOUT(kept_row, model) LAYOUT( \
+                     kept_tokens, id) LAYOUT(kept_tokens, first) LAYOUT(kept_tokens, n) \
+                     LAYOUT(kept_tokens, n_text) LAYOUT(kept_tokens, lp_first) LAYOUT( \
+                         kept_tokens, score) LAYOUT(kept_tokens, text_said) \
+                         LAYOUT(kept_tokens, text_unknown) LAYOUT(kept_tokens, n_pieces) LAYOUT( \
+                             kept_state, id) LAYOUT(kept_state, resumed) \
+                             LAYOUT(kept_state, n_vain) LAYOUT(kept_state, n_before) LAYOUT( \
+                                 kept_state, \
+                                 blamed_at) LAYOUT(kept_state, n_blames) \
+                                 LAYOUT(kept_state, acquitted) LAYOUT(kept_state, home) LAYOUT( \
+                                     kept_end, id) LAYOUT(kept_end, \
+                                                          ended) LAYOUT(kept_end, score) \
+                                     LAYOUT(kept_end, cached) LAYOUT(kept_end, adopted) LAYOUT( \
+                                         kept_end, recomputed) LAYOUT(kept_end, reason) \
+                                         LAYOUT(kept_end, why) LAYOUT(kept_ids, last) \
+                                             LAYOUT(kept_gone, id) LAYOUT(kept_rid, id) LAYOUT( \
+                                                 kept_rid, rid) LAYOUT(row_piece, output) \
+                                                 LAYOUT(row_piece, n) LAYOUT(row_piece, n_text) \
+                                                     LAYOUT(row_piece, score) LAYOUT(row_output, \
+                                                                                     n_said) \
+                                                         LAYOUT(row_output, n_text_said) \
+                                                             LAYOUT(row_output, score) LAYOUT( \
+                                                                 row_output, reason) \
+                                                                 LAYOUT(row_output, cached) \
+                                                                     LAYOUT(row_output, adopted) \
+                                                                         LAYOUT(row_output, \
+                                                                                recomputed))
 
 /* fd: a predecessor's mirror, which is taken over and its rows are in the ledger again: waiting, or
  * ended and kept; -1: there is none. How many rows; the mirror may fail to be made, which is said. */

@@ -6,7 +6,7 @@
 #include "daemon/recall.h"
 
 #include "daemon/pieces.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +49,8 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     memcpy(&k, p, sizeof k);
     model = model_named(c, k.model);
     if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
-        !k.win || k.win > LAGAN_MAX_WIN || !memcmp(&k.session, &nobody, sizeof nobody))
+        !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
+        !memcmp(&k.session, &nobody, sizeof nobody))
         return err_set(e, -EBADMSG, "row %llu: a field is not possible", (unsigned long long)k.id);
     if (model == c->n_models)
         return err_set(e, -EBADMSG, "row %llu: its model is not served any more",
@@ -76,7 +77,7 @@ read_row(struct ledger *l, const struct config *c, const char *p, uint32_t n, st
     r->accepted = k.accepted;
     r->deadline = k.deadline;
     r->patience = k.patience;
-    r->win = k.win;
+    r->ack_window = k.ack_window;
     r->no_resume = k.no_resume != 0;
     return 0;
 }

@@ -12,8 +12,8 @@
 #include "daemon/deliver.h"
 #include "daemon/pieces.h"
 #include "daemon/recall.h"
-#include "ipc/msg.h"
 #include "route/route.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
@@ -26,7 +26,7 @@ reserved(struct worker *w, int r)
 {
     if (r == -EAGAIN) w->full = true;
     if (r == -EBADMSG) {
-        worker_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->link.out));
+        worker_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->channel.out));
     }
     return r;
 }
@@ -35,7 +35,7 @@ reserved(struct worker *w, int r)
 static int
 send_pieces(struct worker *w, struct row *r)
 {
-    uint32_t most = (w->link.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
+    uint32_t most = (w->channel.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
 
     uint32_t bytes = row_record_bytes(r);
 
@@ -43,17 +43,18 @@ send_pieces(struct worker *w, struct row *r)
         uint32_t n = MIN(bytes - w->sent_bytes, most);
         bool more = w->sent_bytes + n < bytes;
         void *to;
-        int k = ring_reserve(&w->link.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE, &to);
+        int k = ring_reserve(&w->channel.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE,
+                             &to);
 
         if (k < 0) {
-            link_publish(&w->link);
+            channel_publish(&w->channel);
             return reserved(w, k);
         }
         row_record(r, w->sent_bytes, to, n);
         w->sent_bytes += n;
     }
     w->sending = ROW_NONE;
-    link_publish(&w->link);
+    channel_publish(&w->channel);
     return 1;
 }
 
@@ -63,7 +64,7 @@ give(struct worker *w, struct row *r)
     struct ledger *l = w->d->ledger;
 
     row_move(l, r, ROW_DISPATCHED);
-    turns_take(&w->d->turns[r->model], r->turn);
+    fair_queue_take(&w->d->turns[r->model], r->turn);
     r->worker = w->index;
     r->held = true;
     r->submit->deadline_ns = r->deadline == NSEC_NEVER ? 0 : r->deadline;
@@ -230,12 +231,12 @@ say(struct worker *w, const struct row *r, uint16_t type, uint32_t flags)
     struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
     void *to;
     int k = w->sending == r->index ? -EAGAIN
-                                   : ring_reserve(&w->link.out, type, 0, sizeof rec, 0, &to);
+                                   : ring_reserve(&w->channel.out, type, 0, sizeof rec, 0, &to);
 
     if (k == -EBADMSG) reserved(w, k);
     if (k < 0) return false;
     memcpy(to, &rec, sizeof rec);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
     return true;
 }
 
@@ -272,7 +273,7 @@ void
 relay_drain_request(struct worker *w)
 {
     void *to;
-    int k = ring_reserve(&w->link.out, REC_DRAIN, 0, 8, 0, &to);
+    int k = ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to);
 
     if (k < 0) {
         /* A ring this full is not being read; the drain's deadline ends it. */
@@ -280,7 +281,7 @@ relay_drain_request(struct worker *w)
         return;
     }
     memset(to, 0, 8);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
 }
 
 /* Back into the queue, to go on from what has been said: with a sibling at once, or, if that is sooner,
@@ -345,7 +346,7 @@ relay_lost(struct worker *w, const struct death *death)
     static struct blame blame; /* 55 KiB; one thread */
     struct daemon *d = w->d;
 
-    blame_read(&blame, death->fault && w->link.w.base ? shm_trace(&w->link.w) : NULL);
+    blame_read(&blame, death->fault && w->channel.w.base ? shm_trace(&w->channel.w) : NULL);
     w->alone = ROW_NONE;
     for (uint32_t i = 0; w->n_rows && i < ledger_capacity(d->ledger); i++) {
         struct row *r = ledger_row(d->ledger, i);

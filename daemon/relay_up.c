@@ -9,8 +9,8 @@
 #include "daemon/pieces.h"
 #include "daemon/recall.h"
 #include "daemon/relay.h"
-#include "ipc/msg.h"
 #include "ipc/records.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
@@ -487,7 +487,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
     uint32_t n = 0;
     int r = 0;
 
-    while (n < records && bytes < n_bytes && (r = ring_peek(&w->link.in, &rec)) > 0) {
+    while (n < records && bytes < n_bytes && (r = ring_peek(&w->channel.in, &rec)) > 0) {
         n++;
         w->n_records++;
         bytes += rec.len;
@@ -495,10 +495,10 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
         FP(relay_taken);
         if (r < 0) break;
     }
-    if (r == -EBADMSG && *ring_why(&w->link.in)) {
-        err_set(e, r, "response ring: %s", ring_why(&w->link.in));
+    if (r == -EBADMSG && *ring_why(&w->channel.in)) {
+        err_set(e, r, "response ring: %s", ring_why(&w->channel.in));
     }
-    if (n) link_release(&w->link);
+    if (n) channel_release(&w->channel);
     return r;
 }
 
@@ -512,7 +512,7 @@ relay_drain(struct worker *w)
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
         return false;
     }
-    return !ring_empty(&w->link.in);
+    return !ring_empty(&w->channel.in);
 }
 
 void

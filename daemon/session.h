@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "daemon/ledger.h"
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 enum { MAX_CLIENTS = 1024, MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum front_door { DOOR_API, DOOR_CTL, DOOR_TCP, N_DOORS };

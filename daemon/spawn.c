@@ -95,7 +95,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
         r = add_arg(c, "--rank=", rank, "");
     }
     for (const struct opt *o = model_opts; o->key && r == 0; o++) {
-        struct model_keys plain;
+        struct model_options plain;
         char now[1100], def[1100];
 
         opt_defaults(model_opts, &plain);

@@ -7,7 +7,7 @@
 #include "daemon/daemon.h"
 #include "daemon/starved.h"
 #include "daemon/supervisor.h"
-#include "ipc/link.h"
+#include "ipc/channel.h"
 #include "ipc/stat.h"
 
 #include <sys/types.h>
@@ -39,7 +39,7 @@ struct worker {
     /* while there is a process */
     bool alive;
     pid_t pid;
-    struct link link;
+    struct channel channel;
     int hand, log;
     sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end, *on_calm;
     struct control *control;

@@ -6,6 +6,8 @@
  */
 #include "ipc/shm.h"
 
+#include "ipc/layout.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,6 +18,10 @@
 #ifdef __x86_64__
 #include <emmintrin.h>
 #endif
+
+_Static_assert(
+    SHM_LAYOUT_SUM == SHM_LAYOUT,
+    "a shared layout has changed: raise SHM_ABI_MAJOR and update SHM_LAYOUT (ipc/shm.h)");
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */

@@ -17,7 +17,7 @@ struct route_worker {
     uint32_t rows, max_rows; /* sequences it has, and may have */
     uint64_t tokens;         /* prompt and answer tokens those may still cost */
     bool comes;              /* it does not serve now, and is about to */
-    uint64_t found;          /* tokens of this request that it need not compute (holders.h) */
+    uint64_t found;          /* tokens of this request that it need not compute (block_holders.h) */
 };
 
 /* The open worker of that model with room and the fewest tokens ahead, the request's own included but for what is

@@ -180,7 +180,7 @@ fleet_free(struct fleet *f)
     for (uint32_t i = 0; i < f->s.n_workers && f->m; i++) worker_close(&f->m[i].w);
     events_done(&f->events);
     worker_close(&f->namer);
-    route_holders_free(f->holders);
+    block_holders_free(f->holders);
     free(f->open);
     free(f->m);
     free(f->table);
@@ -205,7 +205,7 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
         return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
     if (f->s.affinity) {
         f->s.worker.kv.max_events = EVENTS;
-        f->holders = route_holders_new(HOLDINGS);
+        f->holders = block_holders_new(HOLDINGS);
         if (!f->holders) return err_set(e, -ENOMEM, "route");
         TRY(worker_open(&f->namer, &f->s.worker, e));
     }

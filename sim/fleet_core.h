@@ -8,7 +8,7 @@
 #ifndef SIM_FLEET_CORE_H
 #define SIM_FLEET_CORE_H
 
-#include "route/holders.h"
+#include "route/block_holders.h"
 #include "route/route.h"
 #include "sim/events.h"
 #include "sim/fleet.h"

@@ -101,7 +101,7 @@ mischief_die(struct fleet *f, uint32_t worker)
         f->result.moved++;
     }
     f->result.pauses += scheduler_n_pauses(m->w.s);
-    if (f->holders) route_forget(f->holders, worker);
+    if (f->holders) block_holders_forget(f->holders, worker);
     worker_close(&m->w);
     m->life++;
     f->table[worker].open = false;

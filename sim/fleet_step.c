@@ -130,14 +130,14 @@ read_kv_events(struct fleet *f, uint32_t worker)
     while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
         for (uint32_t i = 0; i < n; i++) {
             if (e[i].group != 0) continue;
-            if (e[i].op == KV_STORED) route_hold(f->holders, worker, e[i].name);
-            if (e[i].op == KV_REMOVED) route_lose(f->holders, worker, e[i].name);
+            if (e[i].op == KV_STORED) block_holders_add(f->holders, worker, e[i].name);
+            if (e[i].op == KV_REMOVED) block_holders_remove(f->holders, worker, e[i].name);
         }
     if (missed == 0) return;
-    route_forget(f->holders, worker);
+    block_holders_forget(f->holders, worker);
     while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
         for (uint32_t i = 0; i < n; i++)
-            if (e[i].group == 0) route_hold(f->holders, worker, e[i].name);
+            if (e[i].group == 0) block_holders_add(f->holders, worker, e[i].name);
 }
 
 static uint32_t
@@ -146,8 +146,8 @@ pick_worker(struct fleet *f, const struct fleet_request *j)
     uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
 
     if (f->holders)
-        n = route_found(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
-                        CANDIDATES);
+        n = block_holders_find(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
+                               CANDIDATES);
     for (uint32_t k = 0; k < n; k++)
         f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
     i = route_pick(f->table, f->s.n_workers, 0);

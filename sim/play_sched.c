@@ -6,7 +6,7 @@
 #include "sim/stage.h"
 
 #include "include/lagan_wire.h"
-#include "ipc/msg_reason.h"
+#include "wire/msg_reason.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@ serve() { # serve MODEL ARGUMENT...: with random weights
   shift
   # shellcheck disable=SC2086 # BENCH_SET is words
   timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" --model "$srcdir/bench/configs/$model" --device cuda \
-    --set weights=random:1 --set dtype=bf16 --set timing=true ${BENCH_SET:-} "$@" || failed=1
+    --set weights=random:1 --set dtype=bf16 --set step_timing=true ${BENCH_SET:-} "$@" || failed=1
 }
 
 has() { # has MODULE...: Python's; else there is no peer

@@ -12,6 +12,7 @@ sed 's|K/|gpu/cuda/kernels/|g' >"$table" <<'TABLE'
 include
 base
 ipc            include base
+wire           include base ipc
 gpu            base
 gpu/cpu        base gpu
 K/base         base gpu
@@ -31,14 +32,14 @@ worker/text    base
 worker/model   base gpu worker/kv
 worker/arch    base gpu worker/kv worker/model
 worker/exec    base gpu worker/kv worker/model worker/sched
-worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
+worker         include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
 route          base
-sim            include base ipc route worker/kv worker/sched
-daemon         include base ipc route
-client         include base ipc
+sim            include base route wire worker/kv worker/sched
+daemon         include base ipc wire route
+client         include base wire
 ctl            include base client
 TABLE
-find include base ipc gpu worker route sim daemon client ctl \
+find include base ipc wire gpu worker route sim daemon client ctl \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '

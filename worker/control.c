@@ -3,7 +3,7 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ pack_stats(struct control *c, msgpack_packer *p)
 {
     struct stats s = { { 0 } };
 
-    stat_read(shm_ctl(&c->w->link.w), &s);
+    stat_read(shm_ctl(&c->w->channel.w), &s);
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, s.v[i]);
 }
@@ -183,20 +183,20 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     struct stats stats = { { 0 } };
 
     (void)args, (void)e;
-    stat_read(shm_ctl(&c->w->link.w), &stats);
+    stat_read(shm_ctl(&c->w->channel.w), &stats);
     msgpack_pack_map(p, 15);
     msg_key(p, "mode");
     msg_text(p, modes[s.mode]);
     put_u64(p, "units", l->units);
-    put_u64(p, "least", l->least);
-    put_u64(p, "grain", l->grain);
+    put_u64(p, "min_units", l->least);
+    put_u64(p, "granularity", l->grain);
     put_u64(p, "target_ns", (uint64_t)s.target);
-    put_u64(p, "context", s.rung ? now->context : 0);
-    put_u64(p, "generation", s.rung ? now->generation : 0);
+    put_u64(p, "prefill_units", s.rung ? now->context : 0);
+    put_u64(p, "decode_units", s.rung ? now->generation : 0);
     put_u64(p, "changes", s.n_changes);
-    for (unsigned i = STAT_prompt_steps; i <= STAT_mixed_ns; i++)
+    for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
         put_u64(p, stat_rows[i].name, stats.v[i]);
-    msg_key(p, "rungs");
+    msg_key(p, "partitions");
     msgpack_pack_array(p, l->n - 1);
     for (unsigned i = 1; i < l->n; i++) {
         msgpack_pack_array(p, 2);
@@ -212,8 +212,8 @@ wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packe
     uint64_t context = 0, generation = 0;
     int r;
 
-    if (args) msg_u64(args, "context", &context);
-    if (args) msg_u64(args, "generation", &generation);
+    if (args) msg_u64(args, "prefill_units", &context);
+    if (args) msg_u64(args, "decode_units", &generation);
     r = steer_wish(&c->w->e.steer, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
                    (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;

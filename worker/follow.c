@@ -43,11 +43,11 @@ static int
 say(struct worker *w, uint16_t type, const void *data, size_t n, struct err *e)
 {
     void *to;
-    int r = ring_reserve(&w->link.out, type, 0, (uint32_t)n, 0, &to);
+    int r = ring_reserve(&w->channel.out, type, 0, (uint32_t)n, 0, &to);
 
-    if (r < 0) return err_set(e, r, "an answer of %zu bytes: %s", n, ring_why(&w->link.out));
+    if (r < 0) return err_set(e, r, "an answer of %zu bytes: %s", n, ring_why(&w->channel.out));
     memcpy(to, data, n);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
     return 0;
 }
 
@@ -75,13 +75,13 @@ follow_kv(struct worker *w, struct plan_kv *kv, struct err *e)
     struct ring_record rec;
     int r;
 
-    while ((r = ring_peek(&w->link.in, &rec)) == 0) usleep(LOOK_US);
-    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&w->link.in));
+    while ((r = ring_peek(&w->channel.in, &rec)) == 0) usleep(LOOK_US);
+    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&w->channel.in));
     if (rec.type != PLAN_KV || rec.len != sizeof *kv)
         return err_set(e, -EBADMSG, "the plan begins with a record %u of %u bytes", rec.type,
                        rec.len);
     memcpy(kv, rec.data, sizeof *kv);
-    link_release(&w->link);
+    channel_release(&w->channel);
     return 0;
 }
 
@@ -192,17 +192,17 @@ rest(struct follower *f, nsec most)
 {
     struct worker *w = f->w;
     const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-    struct pollfd p[1 + MAX_LANES] = { { .fd = w->link.bell.fd, .events = POLLIN } };
+    struct pollfd p[1 + MAX_LANES] = { { .fd = w->channel.doorbell.fd, .events = POLLIN } };
     nfds_t n = 1;
     int r;
 
     for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
         p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
-    r = bell_sleep(&w->link.bell, w->link.out.full, link_ready, &w->link);
+    r = doorbell_sleep(&w->channel.doorbell, w->channel.out.full, channel_ready, &w->channel);
     if (r < 0) return r;
     if (r > 0 && ppoll(p, n, &t, NULL) < 0 && errno != EINTR) check(!"poll");
-    bell_wake(&w->link.bell);
-    if (p[0].revents) bell_heard(&w->link.bell);
+    doorbell_wake(&w->channel.doorbell);
+    if (p[0].revents) doorbell_heard(&w->channel.doorbell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 
@@ -320,7 +320,7 @@ take(struct follower *f, const struct ring_record *rec, struct err *e)
 static int
 turn(struct follower *f, struct err *e)
 {
-    struct link *l = &f->w->link;
+    struct channel *l = &f->w->channel;
     struct ring_record rec;
     bool some = false;
     int r;
@@ -328,7 +328,7 @@ turn(struct follower *f, struct err *e)
     TRY(retire(f, e));
     while ((r = ring_peek(&l->in, &rec)) > 0) {
         TRY(take(f, &rec, e));
-        link_release(l);
+        channel_release(l);
         some = true;
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
@@ -342,7 +342,7 @@ turn(struct follower *f, struct err *e)
 static int
 look_on(struct worker *w, struct err *e)
 {
-    struct pollfd p = { .fd = w->link.bell.fd };
+    struct pollfd p = { .fd = w->channel.doorbell.fd };
 
     if (poll(&p, 1, (int)(LOAD_TURN / NSEC_MS)) > 0 && p.revents & POLLHUP)
         return err_set(e, -EPIPE, "rank 0 is gone");

@@ -105,7 +105,7 @@ health_arm(const struct shm *w)
 void
 health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->channel.w);
 
     atomic_store_explicit(&c->phase_deadline_ns, deadline, memory_order_relaxed);
     atomic_store_explicit(&c->phase, phase, memory_order_relaxed);
@@ -126,41 +126,41 @@ count_blocks(struct worker *w)
     }
     kv_count_host(w->e.kv, &n);
     v[STAT_host_blocks] = n.blocks;
-    v[STAT_host_used] = n.used;
+    v[STAT_host_blocks_loading] = n.used;
     v[STAT_host_cached] = n.cached;
-    v[STAT_offloaded] = v[STAT_fetched] = v[STAT_host_dropped] = 0;
+    v[STAT_blocks_offloaded] = v[STAT_blocks_onboarded] = v[STAT_host_blocks_evicted] = 0;
     for (uint32_t g = 0; g < w->e.kv_config.n_groups; g++) {
         const struct kv_group *k = &w->e.kv_config.group[g];
         uint64_t *of = w->stats.group[g];
         struct kv_stats s;
 
         kv_stats(w->e.kv, g, &s);
-        v[STAT_offloaded] += s.offloaded;
-        v[STAT_fetched] += s.fetched;
-        v[STAT_host_dropped] += s.host_dropped;
+        v[STAT_blocks_offloaded] += s.offloaded;
+        v[STAT_blocks_onboarded] += s.fetched;
+        v[STAT_host_blocks_evicted] += s.host_dropped;
         of[GROUP_STAT_kind] = (uint64_t)k->kind + 1;
         of[GROUP_STAT_window] = k->window;
         of[GROUP_STAT_pool] = k->pool;
         of[GROUP_STAT_bytes] = kv_block_bytes(k);
         of[GROUP_STAT_used] = s.held;
         of[GROUP_STAT_cached] = s.cached;
-        of[GROUP_STAT_taken] = s.taken;
-        of[GROUP_STAT_fresh] = s.fresh;
-        of[GROUP_STAT_shared] = s.shared;
-        of[GROUP_STAT_copied] = s.copied;
-        of[GROUP_STAT_moved] = s.moved;
+        of[GROUP_STAT_allocated] = s.taken;
+        of[GROUP_STAT_allocated_new] = s.fresh;
+        of[GROUP_STAT_reused_full] = s.shared;
+        of[GROUP_STAT_reused_copied] = s.copied;
+        of[GROUP_STAT_reused_moved] = s.moved;
         of[GROUP_STAT_missed] = s.missed;
         of[GROUP_STAT_evicted] = s.evicted;
         of[GROUP_STAT_offloaded] = s.offloaded;
-        of[GROUP_STAT_fetched] = s.fetched;
-        of[GROUP_STAT_host_dropped] = s.host_dropped;
+        of[GROUP_STAT_onboarded] = s.fetched;
+        of[GROUP_STAT_host_evicted] = s.host_dropped;
     }
 }
 
 static void
 count_lanes(struct worker *w)
 {
-    static const enum stat_id first[STEP_KINDS] = { STAT_prompt_steps, STAT_answer_steps,
+    static const enum stat_id first[STEP_KINDS] = { STAT_prefill_steps, STAT_decode_steps,
                                                     STAT_mixed_steps };
     const struct steer *s = &w->e.steer;
     const struct rung *rung = &s->state.ladder.rung[s->state.rung];
@@ -170,15 +170,15 @@ count_lanes(struct worker *w)
         v[first[k]] = s->count[k].n;
         v[first[k] + 1] = s->count[k].ns;
     }
-    v[STAT_split_context] = s->state.rung ? rung->context : 0;
-    v[STAT_split_generation] = s->state.rung ? rung->generation : 0;
-    v[STAT_split_changes] = s->state.n_changes;
+    v[STAT_partition_prefill_units] = s->state.rung ? rung->context : 0;
+    v[STAT_partition_decode_units] = s->state.rung ? rung->generation : 0;
+    v[STAT_partition_changes] = s->state.n_changes;
 }
 
 void
 health_beat(struct worker *w, nsec now)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->channel.w);
 
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);

@@ -232,7 +232,7 @@ intake_text_done(struct worker *w, struct request *r, nsec now)
             d.n_ids = decode ? 0 : r->n_ids;
             d.text_bytes = decode ? r->n_text : 0;
             if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
-                w->link.out.max_rec - RING_HEADER) {
+                w->channel.out.max_rec - RING_HEADER) {
                 d.reason = LAGAN_E_TOO_LONG;
                 d.n_ids = d.text_bytes = 0;
                 snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
@@ -304,22 +304,19 @@ read_ends(struct worker *w, struct request *r, const struct rec_submit *s, struc
     return 0;
 }
 
-/* What the record leaves to the model. */
+/* Replaces the absent keys of a record by the model's defaults; max_tokens only ever becomes less. */
 static void
 take_defaults(const struct generation *g, struct rec_submit *s)
 {
-    if ((s->absent & ABSENT_max_tokens) && g->max_new)
-        s->max_tokens = MIN(s->max_tokens, g->max_new);
-    if (s->absent & ABSENT_min_tokens) s->min_tokens = g->min_new;
-    if (s->absent & ABSENT_temperature) s->temperature = g->temperature;
-    if (s->absent & ABSENT_top_k) s->top_k = g->top_k;
-    if (s->absent & ABSENT_top_p) s->top_p = g->top_p;
-    if (s->absent & ABSENT_min_p) s->min_p = g->min_p;
-    if (s->absent & ABSENT_repetition_penalty) s->repetition = g->repetition;
-    if (s->absent & ABSENT_beams) s->beams = g->beams;
-    if (s->absent & ABSENT_length_penalty) s->length_penalty = g->length_penalty;
-    if (s->absent & ABSENT_early_stopping) s->early_stopping = g->early_stopping;
-    if (s->absent & ABSENT_no_repeat_ngram) s->no_repeat_ngram = g->no_repeat_ngram;
+    uint32_t most = s->max_tokens;
+
+#define DEFAULT_FIXED(name)
+#define DEFAULT_MODEL(name) \
+    if (s->absent & ABSENT_##name) s->name = g->name;
+#define X(kind, name, least, most_, preset, record, fallback, sentence) DEFAULT_##fallback(name)
+    LAGAN_FIELDS(X)
+#undef X
+    s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
 }
 
 /* What lagand holds against a request when all of it is given. NULL: nothing. */
@@ -363,16 +360,6 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
     };
     r->sampling = (struct sampling){
         .seed = s->seed,
-        .temperature = s->temperature,
-        .top_p = s->top_p,
-        .min_p = s->min_p,
-        .repetition = s->repetition,
-        .presence = s->presence,
-        .frequency = s->frequency,
-        .no_repeat_ngram = s->no_repeat_ngram,
-        .top_k = s->top_k,
-        .n_logprobs = s->logprobs,
-        .n_prompt_logprobs = s->prompt_logprobs,
         .want_logprobs = true, /* a request's score is the sum of them */
         .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
         .want_logits = s->flags & SUBMIT_LOGITS,
@@ -380,6 +367,12 @@ read_numbers(struct worker *w, struct request *r, const struct rec_submit *s)
         .forced_bos = forced(s->forced_bos, m->forced_bos),
         .forced_eos = forced(s->forced_eos, m->forced_eos),
     };
+#define COPY_LAGAND(name)
+#define COPY_WORKER(name)
+#define COPY_SAMPLER(name) r->sampling.name = s->name;
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(name)
+    LAGAN_FIELDS(X)
+#undef X
 }
 
 static int
@@ -731,7 +724,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
     struct ring_record rec;
     int taken = 0, r = 0;
 
-    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link.in, &rec)) > 0) {
+    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->channel.in, &rec)) > 0) {
         taken++;
         if (rec.type == REC_SUBMIT && (w->n_fragments || (rec.flags & RING_MORE))) {
             add_fragment(w, &rec);
@@ -761,7 +754,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         }
         if (r < 0) return r;
     }
-    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link.in));
-    if (taken) link_release(&w->link);
+    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->channel.in));
+    if (taken) channel_release(&w->channel);
     return taken;
 }

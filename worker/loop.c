@@ -55,22 +55,22 @@ ready(void *arg)
 {
     struct worker *w = arg;
 
-    if (!ring_empty(&w->link.in)) return true;
-    return !outbox_empty(&w->outbox) && ring_room(&w->link.out) >= outbox_need(&w->outbox);
+    if (!ring_empty(&w->channel.in)) return true;
+    return !outbox_empty(&w->outbox) && ring_room(&w->channel.out) >= outbox_need(&w->outbox);
 }
 
 /* Publish what the turn has put out: one store, at most one bell. */
 static int
 flush(struct worker *w, struct err *e)
 {
-    int r = outbox_flush(&w->outbox, &w->link.out);
+    int r = outbox_flush(&w->outbox, &w->channel.out);
 
-    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->link.out));
+    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->channel.out));
     if (!outbox_empty(&w->outbox)) w->stats.v[STAT_ring_full]++;
     if (r > 0) {
-        ring_publish(&w->link.out);
+        ring_publish(&w->channel.out);
         FP(loop_published);
-        bell_ring(&w->link.bell);
+        doorbell_ring(&w->channel.doorbell);
     }
     return 0;
 }
@@ -104,7 +104,7 @@ look(struct worker *w, nsec until)
                 w->seen = true;
                 return;
             }
-        if (!ring_empty(&w->link.in)) return;
+        if (!ring_empty(&w->channel.in)) return;
         if (n % 16 == 0 && clock_now() >= until) return;
         cpu_relax();
     }
@@ -126,14 +126,14 @@ rest(struct worker *w, nsec now, nsec most)
         return 0;
     }
     if (next.until != NSEC_NEVER) most = MIN(most, next.until - now);
-    p[n++] = (struct pollfd){ .fd = w->link.bell.fd, .events = POLLIN };
+    p[n++] = (struct pollfd){ .fd = w->channel.doorbell.fd, .events = POLLIN };
     p[n++] = (struct pollfd){ .fd = control_fd(w->control), .events = POLLIN };
     if (w->text) p[n++] = (struct pollfd){ .fd = text_thread_fd(w->text), .events = POLLIN };
     for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
         if (exec_fd(w->e.exec, l) >= 0)
             p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
 
-    r = bell_sleep(&w->link.bell, !outbox_empty(&w->outbox), ready, w);
+    r = doorbell_sleep(&w->channel.doorbell, !outbox_empty(&w->outbox), ready, w);
     if (r < 0) return r;
     if (r > 0) {
         const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
@@ -141,8 +141,8 @@ rest(struct worker *w, nsec now, nsec most)
         r = ppoll(p, n, &t, NULL);
         if (r < 0 && errno != EINTR) check(!"poll");
     }
-    bell_wake(&w->link.bell);
-    if (p[0].revents) bell_heard(&w->link.bell);
+    doorbell_wake(&w->channel.doorbell);
+    if (p[0].revents) doorbell_heard(&w->channel.doorbell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 
@@ -289,8 +289,8 @@ count_gaps(struct worker *w, uint64_t step)
 
     exec_gaps(w->e.exec, &n, &ns);
     if (step != w->after_idle) {
-        w->stats.v[STAT_gaps] += n - w->gaps;
-        w->stats.v[STAT_idle_ns] += ns - w->gaps_ns;
+        w->stats.v[STAT_device_gaps] += n - w->gaps;
+        w->stats.v[STAT_device_idle_ns] += ns - w->gaps_ns;
     }
     w->gaps = n;
     w->gaps_ns = ns;
@@ -340,8 +340,8 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         w->ns_per_row = w->ns_per_row > 0 ? 0.9 * w->ns_per_row + 0.1 * ns : ns;
     }
     w->stats.v[STAT_steps]++;
-    if (w->keys.timing) count_gaps(w, res->step);
-    w->stats.v[STAT_step_rows] = b->n_rows;
+    if (w->keys.step_timing) count_gaps(w, res->step);
+    w->stats.v[STAT_step_tokens] = b->n_rows;
     w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
     l->since = now;
     set_deadline(w, now);
@@ -376,7 +376,7 @@ nothing_to_do(struct worker *w)
 {
     for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
         if (w->lane[l].started != w->lane[l].finished) return false;
-    return !w->requests.n_used && !w->draining && ring_empty(&w->link.in) &&
+    return !w->requests.n_used && !w->draining && ring_empty(&w->channel.in) &&
            outbox_empty(&w->outbox);
 }
 
@@ -397,7 +397,8 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
     got = intake_drain(w, now, e);
     if (got < 0) return got;
     busy += got;
-    while (w->text && outbox_takes(&w->outbox, &w->link.out) && (r = text_thread_take(w->text))) {
+    while (w->text && outbox_takes(&w->outbox, &w->channel.out) &&
+           (r = text_thread_take(w->text))) {
         intake_text_done(w, r, now);
         busy = 1;
     }

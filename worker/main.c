@@ -107,8 +107,8 @@ attach(struct worker *w, struct err *e)
     w->hand = heritage_fd(&w->heritage, "hand");
     if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    if (w->rank) return link_follow(&w->link, d, rw, bell, w->heritage.epoch, e);
-    TRY(link_attach(&w->link, d, rw, bell, w->heritage.epoch, e));
+    if (w->rank) return channel_follow(&w->channel, d, rw, bell, w->heritage.epoch, e);
+    TRY(channel_attach(&w->channel, d, rw, bell, w->heritage.epoch, e));
     return plan_open(w, e);
 }
 
@@ -160,7 +160,7 @@ main(int argc, char **argv)
         log_err("%s", e.text);
         return EXIT_INTERNAL;
     }
-    health_arm(&w.link.w);
+    health_arm(&w.channel.w);
     FP(worker_attached);
     r = w.rank ? follow_run(&w, &e) : loop_run(&w, &e);
     health_phase(&w, PHASE_EXIT, 0);
@@ -186,6 +186,6 @@ main(int argc, char **argv)
     free(w.owner);
     free(w.named);
     plan_close(&w.plan);
-    link_close(&w.link);
+    channel_close(&w.channel);
     return 0;
 }

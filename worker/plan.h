@@ -1,7 +1,7 @@
 /* plan.h - one model on several workers: rank 0 plans, and every rank does what was planned.
  *
  * Rank 0 is a worker like any, with all requests, the scheduler, the manifest and lagand's rings. Each other rank has
- * a part of the model, its own KV memory of the same form, and a plan ring (ipc/link.h) by which rank 0 tells it
+ * a part of the model, its own KV memory of the same form, and a plan ring (ipc/channel.h) by which rank 0 tells it
  * whatever a step needs: who has taken a seat, with the tokens that no step will carry, and the batch itself, packed. All run the
  * same steps on each lane in the order of the plan and draw the same tokens, so nothing but answers to the start comes
  * back. When rank 0 sees a step done, every rank has written what that step writes: the last sum over ranks comes

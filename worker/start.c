@@ -63,9 +63,9 @@ start_take(struct worker *w, struct err *e)
     struct model_source *src = &w->e.source;
 
     for (;;) {
-        struct hand_note note;
+        struct fd_channel_note note;
         int fd;
-        int r = hand_take(w->hand, &note, &fd, e);
+        int r = fd_channel_take(w->hand, &note, &fd, e);
 
         if (r <= 0) return r;
         if (!strcmp(note.name, "go")) {
@@ -78,8 +78,8 @@ start_take(struct worker *w, struct err *e)
             w->begins = true;
             continue;
         }
-        if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0 &&
-            (!w->e.model || note.flags & HAND_VERIFY)) {
+        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+            src->weights_fd < 0 && (!w->e.model || note.flags & FD_CHANNEL_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -100,12 +100,12 @@ int
 start_give(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
            struct err *e)
 {
-    struct hand_note note = { .bytes = a->bytes, .version = 1, .flags = HAND_COMPLETE };
+    struct fd_channel_note note = { .bytes = a->bytes, .version = 1, .flags = FD_CHANNEL_COMPLETE };
 
     if (a->fd < 0) return 0;
     snprintf(note.name, sizeof note.name, "%s", name);
     memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
-    return hand_give(w->hand, &note, a->fd, e);
+    return fd_channel_give(w->hand, &note, a->fd, e);
 }
 
 static int
@@ -151,7 +151,7 @@ kv_most(const struct kv_config *c)
 static int
 gpu_room(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
     uint64_t steps = exec_scratch_bytes(w->e.exec) + w->e.limits.n_lanes * LANE_BYTES;
     uint64_t next = SUCCESSOR_BYTES + exec_divided(w->e.exec).bytes + (k->standby ? steps : 0);
@@ -276,31 +276,13 @@ work_costs(const struct engine *n)
     return c;
 }
 
+/* Rejects options that this worker cannot follow. -EINVAL: the option and the reason. */
 static int
-check_ranks(const struct model_keys *k, struct err *e)
+check_keys(const struct model_options *k, struct err *e)
 {
-    const struct {
-        const char *key;
-        uint32_t n;
-    } others[] = { { "pipeline_parallel", k->pipeline_parallel },
-                   { "context_parallel", k->context_parallel },
-                   { "expert_parallel", k->expert_parallel },
-                   { "attention_data_parallel", k->attention_data_parallel } };
-
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        if (others[i].n > 1)
-            return err_set(e, -EINVAL, "%s: not served yet, only 1", others[i].key);
     if (k->tensor_parallel > MAX_RANKS)
         return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
                        k->tensor_parallel, MAX_RANKS);
-    return 0;
-}
-
-/* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
-static int
-check_keys(const struct model_keys *k, struct err *e)
-{
-    TRY(check_ranks(k, e));
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     return 0;
@@ -309,16 +291,16 @@ check_keys(const struct model_keys *k, struct err *e)
 static struct gpu_options
 device_options(const struct worker *w)
 {
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
 
     return (struct gpu_options){
-        .device = keys_device(k),
+        .device = model_options_device(k),
         .isa = k->isa,
         .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
         .tuning_file = k->cuda_tuning_file[0] ? k->cuda_tuning_file : NULL,
         .kernels = k->kernels[0] ? k->kernels : NULL,
         .invariant = k->numerics == NUMERICS_INVARIANT,
-        .timing = k->timing,
+        .timing = k->step_timing,
         .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
         .rank = w->rank,
         .n_ranks = k->tensor_parallel,
@@ -385,7 +367,7 @@ static int
 set_sizes(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16, DT_E4M3 };
     uint32_t max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
                         : on_gpu(n)               ? GPU_ROWS
@@ -403,7 +385,7 @@ set_sizes(struct worker *w, struct err *e)
     n->kv_config.n_seats = k->max_num_seqs;
     n->kv_config.host_bytes = k->kv_host_memory;
     n->kv_config.host_bandwidth = k->kv_host_bandwidth;
-    n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
+    n->kv_config.token_time = k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : 0;
     TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
     model_keep_first(n->model, k->kv_sink_tokens, &n->kv_config);
     TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, &n->kv_config, e));
@@ -413,13 +395,13 @@ set_sizes(struct worker *w, struct err *e)
                                                       n->kv_config.tokens_per_block);
     n->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
-        .chunks = (enum chunks)k->chunks,
-        .quantum = k->quantum,
-        .prompt_batch = k->prompt_batch,
-        .enc_batch = { k->source_batch },
-        .n_enc_batches = k->source_batch > 0,
-        .prompt_wait = k->batch_wait,
-        .enc_wait = k->batch_wait,
+        .chunks = (enum chunks)k->chunk_policy,
+        .quantum = k->fairness_quantum,
+        .prompt_batch = k->prefill_batch_tokens,
+        .enc_batch = { k->encoder_batch_size },
+        .n_enc_batches = k->encoder_batch_size > 0,
+        .prompt_wait = k->batch_wait_timeout,
+        .enc_wait = k->batch_wait_timeout,
         .max_seqs = k->max_num_seqs,
         .max_rows = max_rows,
         .max_len = n->model->shape.max_len,
@@ -487,7 +469,7 @@ prepare(struct worker *w, struct err *e)
 {
     struct engine *n = &w->e;
     nsec since = clock_now();
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     struct gpu_options device = device_options(w);
     int r;
 
@@ -584,7 +566,7 @@ complete(struct worker *w, struct err *e)
     TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
     costs = work_costs(n);
     steer_open(&n->steer, n->exec, n->sched, &n->kv_config, &costs, &n->limits,
-               w->keys.split_target);
+               w->keys.split_itl_target);
     for (uint32_t l = 0; l < n->limits.n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_OUT; i++) {
             w->lane[l].batch[i] = scheduler_batch(n->sched);
@@ -601,7 +583,7 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
     const char *cache = getenv("CACHE_DIRECTORY");
 
-    if (w->keys.text_cache[0]) return w->keys.text_cache;
+    if (w->keys.tokenizer_cache_dir[0]) return w->keys.tokenizer_cache_dir;
     if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
     return buf;
 }
@@ -642,7 +624,7 @@ int
 start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
 {
     struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
+    const struct model_options *k = &w->keys;
     struct gpu_options device = device_options(w);
 
     device.n_ranks = 0; /* whoever looks meets nobody */
@@ -731,7 +713,7 @@ say_what_is_there(const struct worker *w)
 
     if (!n->gpu)
         log_info("the driver of %s is up after %.2f s, nothing else is begun",
-                 keys_device(&w->keys), (double)n->load_ns / NSEC_S);
+                 model_options_device(&w->keys), (double)n->load_ns / NSEC_S);
     else
         log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
                  (double)n->load_ns / NSEC_S, (double)n->slice_ns[LOAD_DEVICE] / NSEC_S,
@@ -746,7 +728,7 @@ stand_by(struct worker *w, struct err *e)
 {
     static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
     struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->link.bell.fd, .events = POLLIN } };
+                          { .fd = w->channel.doorbell.fd, .events = POLLIN } };
     bool begun = w->begins;
     int r;
 
@@ -755,7 +737,7 @@ stand_by(struct worker *w, struct err *e)
     while ((r = start_take(w, e)) == 0 && w->waits && w->begins == begun) {
         health_beat(w, clock_now());
         if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (bell_drain(&w->link.bell) == -EPIPE)
+        if (doorbell_drain(&w->channel.doorbell) == -EPIPE)
             return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
     }
     return r;

@@ -27,7 +27,7 @@ parts_of(const struct rung *r, struct exec_part part[MAX_LANES])
 }
 
 int
-steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
+steer_plan(struct steer *s, const struct model_options *k, struct gpu_parts parts, uint32_t units,
            struct scheduler_limits *l, struct exec_config *x, struct err *e)
 {
     bool own = k->split_encoder == SPLIT_ENCODER_OWN && l->n_enc_layers > 0;

@@ -9,7 +9,7 @@
 #define WORKER_STEER_H
 
 #include "base/err.h"
-#include "ipc/keys.h"
+#include "ipc/model_options.h"
 #include "worker/exec/exec.h"
 #include "worker/sched/scheduler.h"
 #include "worker/sched/split.h"
@@ -44,8 +44,9 @@ struct steer {
 };
 
 /* Before the lanes are made: the ladder, what each lane does, and the rung to begin with. units: of the device. */
-int steer_plan(struct steer *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
-               struct scheduler_limits *l, struct exec_config *x, struct err *e) MUST_USE;
+int steer_plan(struct steer *s, const struct model_options *k, struct gpu_parts parts,
+               uint32_t units, struct scheduler_limits *l, struct exec_config *x,
+               struct err *e) MUST_USE;
 /* When everything is there. */
 void steer_open(struct steer *s, struct exec *x, struct scheduler *sched,
                 const struct kv_config *kv, const struct work_costs *costs,

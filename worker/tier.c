@@ -13,7 +13,7 @@
 static const nsec SOON = 200 * NSEC_MS;
 static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
 
-_Static_assert((int)HOST_PIECES <= (int)HAND_HOSTS, "each piece has a name");
+_Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
 enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
 
@@ -27,10 +27,10 @@ tier_begin(struct engine *n)
 static uint32_t
 piece_of(const char *name)
 {
-    char host[HAND_NAME];
+    char host[FD_CHANNEL_NAME];
 
     for (uint32_t i = 0; i < HOST_PIECES; i++) {
-        hand_host(host, i);
+        fd_channel_host(host, i);
         if (!strcmp(name, host)) return i;
     }
     return HOST_PIECES;
@@ -38,7 +38,7 @@ piece_of(const char *name)
 
 /* Pieces of another time than the first that was found are none of them. */
 bool
-tier_take(struct engine *n, const struct hand_note *note, int fd)
+tier_take(struct engine *n, const struct fd_channel_note *note, int fd)
 {
     static const uint64_t none[2];
     uint32_t i = piece_of(note->name);
@@ -141,9 +141,9 @@ tier_give(struct worker *w, struct err *e)
 
     for (uint32_t i = 0; i < n->host.n; i++) {
         const struct arena piece = { .fd = n->host.fd[i], .bytes = n->host.piece };
-        char name[HAND_NAME];
+        char name[FD_CHANNEL_NAME];
 
-        hand_host(name, i);
+        fd_channel_host(name, i);
         TRY(start_give(w, name, &piece, n->kv_id, e));
     }
     return 0;

@@ -13,12 +13,12 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 #include "worker/worker.h"
 
 void tier_begin(struct engine *n); /* nothing was found yet */
 /* Loader: a piece of a predecessor's, whose fd is ours then. false: it is something else, and stays the caller's. */
-bool tier_take(struct engine *n, const struct hand_note *note, int fd);
+bool tier_take(struct engine *n, const struct fd_channel_note *note, int fd);
 /* Loader, before kv_init(): there is none, it is made, or it comes later. */
 int tier_open(struct worker *w, struct err *e) MUST_USE;
 /* Loader, once it says whose it is: hand it up, there or not yet. */

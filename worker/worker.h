@@ -10,10 +10,10 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "gpu/gpu.h"
-#include "ipc/hand.h"
+#include "ipc/channel.h"
+#include "ipc/fd_channel.h"
 #include "ipc/heritage.h"
-#include "ipc/keys.h"
-#include "ipc/link.h"
+#include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/flush.h"
@@ -83,7 +83,7 @@ on_gpu(const struct engine *n)
 /* Rank 0's ends of the plan rings: worker/plan.h. */
 struct plan {
     uint32_t n; /* other ranks; 0: there is no group */
-    struct link link[MAX_RANKS - 1];
+    struct channel channel[MAX_RANKS - 1];
     void *packed; /* [packed_bytes] a batch */
     size_t packed_bytes;
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
@@ -103,10 +103,10 @@ struct text_thread;
 struct control;
 
 struct worker {
-    struct model_keys keys;
+    struct model_options keys;
     char name[32];
     struct heritage heritage;
-    struct link link;
+    struct channel channel;
     int hand;
     uint32_t rank; /* of tensor_parallel; but for rank 0 there is no scheduler and no D: follow.c */
     struct plan plan;
@@ -154,7 +154,7 @@ static inline size_t
 worker_token_text(const struct worker *w)
 {
     return w->e.tokenizer
-               ? MIN(3 * (size_t)tokenizer_longest(w->e.tokenizer), (size_t)w->link.out.max_rec)
+               ? MIN(3 * (size_t)tokenizer_longest(w->e.tokenizer), (size_t)w->channel.out.max_rec)
                : 0;
 }
 

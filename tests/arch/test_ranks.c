@@ -65,9 +65,9 @@ sit(const struct golden *g, struct found *f, uint32_t i)
     s->n_new = GOLDEN_NEW;
     s->all = true;
     s->how = (struct sampling){ .top_p = 1,
-                                .repetition = 1,
-                                .n_logprobs = g->vocab,
-                                .n_prompt_logprobs = g->vocab,
+                                .repetition_penalty = 1,
+                                .logprobs = g->vocab,
+                                .prompt_logprobs = g->vocab,
                                 .want_logprobs = true,
                                 .forced_bos = -1,
                                 .forced_eos = -1 };

@@ -27,7 +27,7 @@ connect_mock(void)
 {
     struct lagan *c = NULL;
 
-    if (lagan_open(&c, mock.endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, mock.endpoint, 30000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -37,7 +37,7 @@ next(struct lagan *c, enum lagan_event_kind kind)
     struct lagan_event ev = { sizeof ev };
     int r = lagan_next(c, &ev, 30000);
 
-    if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
+    if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_errmsg(c));
     if (ev.kind != kind)
         fail_msg("event %d instead of %d: %s", ev.kind, kind, ev.message ? ev.message : "");
     return ev;

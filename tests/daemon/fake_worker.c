@@ -8,7 +8,7 @@
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 #include "ipc/heritage.h"
 #include "ipc/stat.h"
 #include "tests/daemon/fake.h"
@@ -37,7 +37,7 @@ struct active {
     uint32_t last_id; /* of the prompt: shows that all of it has come */
 };
 
-static struct link l;
+static struct channel l;
 static struct active active[MAX_ACTIVE];
 static struct stats stats;
 static const char *mode = "good";
@@ -60,7 +60,7 @@ say_phase(void)
     struct rec_phase *p = plain_room(&l, REC_PHASE, sizeof *p);
 
     *p = (struct rec_phase){ .phase = PHASE_LOAD, .done = 1 << 20, .total = 2 << 20 };
-    link_publish(&l);
+    channel_publish(&l);
 }
 
 static void
@@ -175,12 +175,12 @@ misbehave(void)
     if (is("storm")) {
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
-            if (send(l.bell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
+            if (send(l.doorbell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
     if (is("shut-hand")) close(hand); /* and goes on as if nothing had been */
     if (is("shut-bell")) {
-        shutdown(l.bell.fd, SHUT_RDWR);
+        shutdown(l.doorbell.fd, SHUT_RDWR);
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
             poll(NULL, 0, 10);
@@ -263,7 +263,7 @@ intake(void)
         if (rec.type == REC_PAUSE && (a = active_of(c))) a->paused = c->flags;
     }
     if (!n) return;
-    link_release(&l);
+    channel_release(&l);
 }
 
 /* As the real one does: who is in the step, before it is launched. */
@@ -307,7 +307,7 @@ step(void)
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
     stats.group[0][GROUP_STAT_kind] = 1;
-    stats.group[0][GROUP_STAT_taken] += n;
+    stats.group[0][GROUP_STAT_allocated] += n;
     atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
     return n;
 }
@@ -316,23 +316,23 @@ step(void)
 static void
 give(const char *name, uint64_t epoch)
 {
-    struct hand_note note = { .bytes = 4096, .version = 1, .flags = HAND_COMPLETE };
+    struct fd_channel_note note = { .bytes = 4096, .version = 1, .flags = FD_CHANNEL_COMPLETE };
     int fd = memfd_create("fake arena", MFD_CLOEXEC);
 
     snprintf(note.name, sizeof note.name, "%s", name);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
-    check(hand_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(hand, &note, fd, NULL) == 0);
     close(fd);
 }
 
 static void
 take_over(void)
 {
-    struct hand_note got;
+    struct fd_channel_note got;
     int have;
 
-    while (hand_take(hand, &got, &have, NULL) == 1) {
+    while (fd_channel_take(hand, &got, &have, NULL) == 1) {
         char byte = 0;
 
         if (!strcmp(got.name, "go")) {
@@ -342,7 +342,7 @@ take_over(void)
         } else {
             check(pread(have, &byte, 1, 0) == 1);
             fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
-                    got.flags & HAND_VERIFY ? ", verified" : "");
+                    got.flags & FD_CHANNEL_VERIFY ? ", verified" : "");
         }
         close(have);
     }
@@ -351,7 +351,8 @@ take_over(void)
 static void
 exchange_arenas(uint64_t epoch)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+                          { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
     bool begun = false;
 
@@ -364,7 +365,7 @@ exchange_arenas(uint64_t epoch)
         atomic_store(&c->phase, begun ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), 100);
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE) exit(0);
         take_over();
     }
     give("weights", epoch);
@@ -410,8 +411,8 @@ main(int argc, char **argv)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
-    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                      h.epoch, NULL) == 0);
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
+                         h.epoch, NULL) == 0);
     fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
@@ -433,7 +434,7 @@ main(int argc, char **argv)
         intake();
         busy = step();
         stat_publish(c, &stats);
-        link_publish(&l);
+        channel_publish(&l);
         if (draining && !busy) return 0;
         if (busy && is("slow")) poll(NULL, 0, 20);
         if (busy && is("brisk")) poll(NULL, 0, 1);

@@ -102,7 +102,7 @@ the_record_has_every_tail_in_its_place(void **state)
 {
     const struct extra more[] = { { "max_tokens", 9 },  { "stop_ids", 7 }, { "eos_ids", 8 },
                                   { "decoder_ids", 6 }, { "logprobs", 0 }, { "seed", 77 },
-                                  { "win", 3 } };
+                                  { "ack_window", 3 } };
     struct err e;
     struct row *r;
     const struct rec_submit *s;
@@ -122,7 +122,7 @@ the_record_has_every_tail_in_its_place(void **state)
     assert_int_equal(s->seed, 77);
     assert_int_equal(s->flags, SUBMIT_LOGPROBS);
     assert_int_equal(s->forced_bos, -2);
-    assert_int_equal(r->win, 3);
+    assert_int_equal(r->ack_window, 3);
     assert_int_equal(r->deadline, NSEC_NEVER);
 }
 
@@ -181,8 +181,8 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
         { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
         { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } }, "logprobs and beams" },
         { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } }, "temperature and beams" },
-        { { { "n", 2 }, { "seed", 1 }, { "win", 1 } }, "give a temperature" },
-        { { { "beams", 17 }, { "seed", 1 }, { "win", 1 } }, "beams is 17" },
+        { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "give a temperature" },
+        { { { "beams", 17 }, { "seed", 1 }, { "ack_window", 1 } }, "beams is 17" },
     };
     struct err e;
     struct row *r;
@@ -208,7 +208,7 @@ static void
 beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
-    struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+    struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
     struct err e;
     struct row *r;
 
@@ -284,7 +284,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
                                       { "n", cases[i].n },
                                       { "beams", cases[i].beams },
                                       { "temperature", cases[i].beams == 1 } };
-        struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+        struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));

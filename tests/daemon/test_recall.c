@@ -76,7 +76,7 @@ row(uint64_t rid, const char *key, uint32_t logprobs)
     assert_int_equal(ledger_take(was.ledger, 1, rid, s, sizeof *s + 16, &r), 0);
     assert_int_equal(ledger_name(was.ledger, r, &one, key, key ? (uint32_t)strlen(key) : 0), 0);
     r->model = 1;
-    r->win = 4;
+    r->ack_window = 4;
     r->deadline = 77 * NSEC_S;
     return r;
 }

@@ -65,7 +65,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     assert_int_equal(ledger_take(d.ledger, 1, rid, s, sizeof *s, &r), 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
-    r->win = 4;
+    r->ack_window = 4;
     w.n_rows++, w.n_seqs++;
     w.tokens += r->cost;
     return r;
@@ -489,7 +489,7 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
 static void
 a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
 {
-    const nsec lease = config.o.lease, ack_timeout = config.o.ack_timeout;
+    const nsec idle_timeout = config.o.idle_timeout, ack_timeout = config.o.ack_timeout;
     struct client *c;
     uint32_t gone;
 
@@ -499,8 +499,8 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     assert_non_null(c);
     c->n_open = 1;
     row->stalled = d.now;
-    d.now += lease + ack_timeout;
-    deliver_tick(&d, d.now, lease + ack_timeout - NSEC_MS);
+    d.now += idle_timeout + ack_timeout;
+    deliver_tick(&d, d.now, idle_timeout + ack_timeout - NSEC_MS);
     assert_true(row->attached);
     assert_int_equal(d.now - c->heard, NSEC_MS);
     assert_int_equal(d.now - row->stalled, NSEC_MS);
@@ -521,7 +521,7 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     (void)state;
     c = session_of(d.sessions, DOOR_API, "c", 1, 1, &gone);
     assert_int_equal(ledger_take(d.ledger, c->handle, 7, s, sizeof *s, &r), 0);
-    r->win = 4;
+    r->ack_window = 4;
     c->sent = 1000;
     deliver_acked(&d, r, 0, 0);
     deliver_acked(&d, r, 0, 0);
@@ -682,7 +682,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
 static void
-publish(struct link *theirs, uint16_t type, size_t n)
+publish(struct channel *theirs, uint16_t type, size_t n)
 {
     void *to;
 
@@ -696,15 +696,16 @@ static void
 behind_a_lie_nothing_is_read(void **state)
 {
     static const uint8_t id[16] = { 1 };
-    struct link theirs;
+    struct channel theirs;
     struct rec_out *o;
     struct err e;
     size_t n;
     int bell;
 
     (void)state;
-    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
+                     0);
     w.alive = true;
     w.super.suspect = DEATH_SILENT;
     step(row, 1, "", &n);
@@ -718,8 +719,8 @@ behind_a_lie_nothing_is_read(void **state)
     for (int i = 0; i < 3; i++) assert_false(relay_drain(&w));
     relay_drain_dead(&w);
     assert_int_equal(row->n_said, 1);
-    link_close(&theirs);
-    link_close(&w.link);
+    channel_close(&theirs);
+    channel_close(&w.channel);
 }
 
 /* Of a model of eight tokens two outputs of five may go on. */
@@ -729,14 +730,15 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     static const uint8_t id[16] = { 1 };
     static const int32_t tokens[5];
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct link theirs;
+    struct channel theirs;
     struct row *r;
     struct err e;
     int bell;
 
     (void)state;
-    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
+                     0);
     w.alive = true;
     d.facts[0].max_len = 8;
     *s = (struct rec_submit){ .n = 2, .max_tokens = 7 };
@@ -749,8 +751,8 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     relay_dispatch(&d);
     assert_string_equal(r->why, "");
     assert_int_equal(r->state, ROW_DISPATCHED);
-    link_close(&theirs);
-    link_close(&w.link);
+    channel_close(&theirs);
+    channel_close(&w.channel);
 }
 
 /* Why it died stands at the end of a lot, as often as not. */

@@ -21,7 +21,7 @@ enum {
 struct output {
     int32_t id[MOST_NEW];
     uint32_t logprob[MOST_NEW]; /* bits */
-    struct lagan_top top[MOST_NEW][TOPS];
+    struct lagan_top_logprob top[MOST_NEW][TOPS];
     uint32_t n, n_top, reason, score;
     uint64_t text; /* a hash */
     uint32_t n_text;

@@ -44,14 +44,14 @@ mix_take(struct ask *a, const struct lagan_event *ev)
         o->reason = ev->reason;
         memcpy(&o->score, &ev->score, sizeof o->score);
     } else if (ev->kind == LAGAN_EVENT_TENSOR) {
-        uint32_t k = strcmp(ev->word, "logits") == 0;
+        uint32_t k = strcmp(ev->tensor_name, "logits") == 0;
 
         assert_int_equal(ev->first_value, g->n_values[k]);
         g->n_values[k] += ev->n_values;
         g->tensor[k] = mix(g->tensor[k], ev->values, ev->n_values * sizeof *ev->values);
     } else if (ev->kind == LAGAN_EVENT_ERROR) {
         g->error = ev->reason;
-        snprintf(g->why, sizeof g->why, "%s: %s", ev->word, ev->message);
+        snprintf(g->why, sizeof g->why, "%s: %s", ev->reason_name, ev->message);
         g->over = true;
     } else if (ev->kind == LAGAN_EVENT_DONE) {
         g->over = true;

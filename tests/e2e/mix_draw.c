@@ -201,7 +201,7 @@ draw_key(struct ask *a)
     char key[24];
 
     a->key = ++n;
-    lagan_set_str(a->r, "key", key, (size_t)snprintf(key, sizeof key, "number %u", n));
+    lagan_set_str(a->r, "idempotency_key", key, (size_t)snprintf(key, sizeof key, "number %u", n));
 }
 
 static void
@@ -233,11 +233,11 @@ draw_ask(struct ask *a, const struct model *m, uint32_t number, bool tensors)
     a->may_go_on = !a->search && a->n == 1 && !strstr(a->line, "prompt_logprobs") &&
                    !strstr(a->line, "return_");
     if (mix_one_in(3)) FLOAT(a, "priority", 0.25 * test_below(5));
-    if (mix_one_in(3)) INT(a, "win", 1 + test_below(4));
+    if (mix_one_in(3)) INT(a, "ack_window", 1 + test_below(4));
     a->may_be_lost = strstr(a->line, "prompt_logprobs") || strstr(a->line, "return_");
     if (!a->may_be_lost && mix_one_in(6)) {
         draw_key(a);
-        SAY(a, "key");
+        SAY(a, "idempotency_key");
     }
     if (mix_one_in(12)) {
         a->may_be_lost = true;
@@ -291,16 +291,16 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     mix_set(s, "kv.reuse=%s", reuse ? "true" : "false");
     if (reuse && mix_one_in(2)) mix_set(s, "kv.host_memory=%uKiB", 256u << test_below(4));
     if (mix_one_in(4)) mix_set(s, "kv.host_bandwidth=%uKiB", 1u << test_below(20));
-    if (mix_one_in(2)) mix_set(s, "kv.prompt_rate=%u", 1000u << test_below(8));
+    if (mix_one_in(2)) mix_set(s, "kv.prefill_rate=%u", 1000u << test_below(8));
     mix_set(s, "kv.snapshot_interval=%u", interval[test_below(5)]);
     mix_set(s, "max_num_seqs=%u", mix_one_in(6) ? 1 + test_below(4) : 4 + test_below(20));
     mix_set(s, "max_num_batched_tokens=%u",
             mix_one_in(5) ? 1 + test_below(8) : 8 + test_below(120));
-    if (mix_one_in(2)) mix_set(s, "chunks=equal");
-    if (mix_one_in(3)) mix_set(s, "prompt_batch=%u", 1 + test_below(200));
-    if (mix_one_in(3)) mix_set(s, "source_batch=%u", 1 + test_below(4));
-    if (mix_one_in(3)) mix_set(s, "batch_wait=%ums", test_below(40));
-    if (mix_one_in(3)) mix_set(s, "quantum=%u", test_below(200));
+    if (mix_one_in(2)) mix_set(s, "chunk_policy=equal_progress");
+    if (mix_one_in(3)) mix_set(s, "prefill_batch_tokens=%u", 1 + test_below(200));
+    if (mix_one_in(3)) mix_set(s, "encoder_batch_size=%u", 1 + test_below(4));
+    if (mix_one_in(3)) mix_set(s, "batch_wait_timeout=%ums", test_below(40));
+    if (mix_one_in(3)) mix_set(s, "fairness_quantum=%u", test_below(200));
     mix_set(s, "threads=%u", threads);
     if (threads > 1 || serve_on_gpu()) {
         mix_set(s, "split.mode=%s", mode[test_below(4)]);
@@ -310,7 +310,7 @@ mix_draw_worker(struct settings *s, const struct model *m, uint64_t longest)
     if (!serve_on_gpu() && mix_one_in(4)) mix_set(s, "workers=2");
     if (mix_one_in(4)) mix_set(s, "split.context_max_tokens=%u", 1 + test_below(64));
     if (mix_one_in(4)) mix_set(s, "split.context_max_seqs=%u", 1 + test_below(4));
-    if (mix_one_in(4)) mix_set(s, "split.target=%ums", test_below(4));
+    if (mix_one_in(4)) mix_set(s, "split.itl_target=%ums", test_below(4));
     if (m->encoder && mix_one_in(3)) mix_set(s, "split.encoder=own");
     if (m->encoder && mix_one_in(3)) mix_set(s, "cross_kv_cache_fraction=0.%u", 1 + test_below(9));
     if (mix_one_in(4)) mix_set(s, "standby=1");
@@ -348,7 +348,7 @@ draw_done(struct ask *a)
     if (!a->may_go_on || a->key || a->alone.error || o->n < 2) return;
     if (a->n_done == 0 && !mix_one_in(4)) return;
     a->n_done = 1 + test_below(o->n - 1);
-    lagan_set_ids(a->r, "done", o->id, a->n_done);
+    lagan_set_ids(a->r, "generated_ids", o->id, a->n_done);
     memcpy(a->got.output[0].id, o->id, a->n_done * sizeof o->id[0]);
     memcpy(a->got.output[0].logprob, o->logprob, a->n_done * sizeof o->logprob[0]);
     memcpy(a->got.output[0].top, o->top, a->n_done * sizeof o->top[0]);

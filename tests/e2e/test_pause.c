@@ -58,7 +58,7 @@ take(struct answer *a, const struct lagan_event *ev)
     struct output *o = &a->output[ev->output];
 
     assert_true(ev->output < OUTPUTS);
-    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->word, ev->message);
+    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->reason_name, ev->message);
     if (ev->kind == LAGAN_EVENT_PROMPT) a->n_prompt_logprobs += ev->n_ids;
     if (ev->kind == LAGAN_EVENT_TOKENS) {
         assert_int_equal(ev->first, o->n);
@@ -108,7 +108,7 @@ ask(const char *model, const char *const *set, uint32_t n_source, bool families,
         struct lagan_event ev = { .size = sizeof ev };
         uint32_t i = 0;
 
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         while (i < REQUESTS && a[i].request != ev.id) i++;
         assert_true(i < REQUESTS);
         take(&a[i], &ev);
@@ -135,18 +135,18 @@ paused_and_not(const char *model, const char *memory, uint32_t n_source, bool fa
                           "threads=2",
                           "numerics=invariant",
                           "kv.snapshot_interval=16",
-                          "chunks=first_come",
-                          "prompt_batch=0",
-                          "source_batch=0",
+                          "chunk_policy=fcfs",
+                          "prefill_batch_tokens=0",
+                          "encoder_batch_size=0",
                           n_source ? "cross_kv_cache_fraction=0.3" : "kv.shares=full=0.5",
                           NULL };
 
     assert_int_equal(ask(model, set, n_source, families, want), 0);
     set[0] = "policy=max_utilization";
     set[1] = memory;
-    set[11] = "chunks=equal";
-    set[12] = "prompt_batch=60";
-    set[13] = "source_batch=3";
+    set[11] = "chunk_policy=equal_progress";
+    set[12] = "prefill_batch_tokens=60";
+    set[13] = "encoder_batch_size=3";
     for (int way = 0; way < 4; way++) {
         uint64_t pauses;
 

@@ -30,8 +30,8 @@ generate(const struct serve *s, int32_t ids[TOKENS])
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     do {
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(n + ev.n_ids <= TOKENS);
         memcpy(ids + n, ev.ids, ev.n_ids * sizeof *ids);

@@ -128,7 +128,7 @@ end_tokens_do_not_come_before_the_minimum(void **state)
     s = sit(1, 6, NEW);
     memcpy(s->token, h.seat[0].token, 6 * sizeof(token_id));
     s->lp = lp;
-    s->how.n_logprobs = VOCAB;
+    s->how.logprobs = VOCAB;
     s->how.eos[0] = 299;
     s->how.eos[1] = h.seat[0].token[6]; /* it would come at once */
     s->how.n_eos = 2;
@@ -150,7 +150,7 @@ a_repetition_penalty_counts_prompt_and_generated_tokens(void **state)
     (void)state;
     open_model(LLAMA, (struct hand_options){ .twice = true, .max_rows = 5 });
     s = sit(3, 12, 40);
-    s->how.repetition = 1e6f;
+    s->how.repetition_penalty = 1e6f;
     sit(4, 12, 40);
     hand_run(&h);
     for (uint32_t i = 12; i < 52; i++)
@@ -218,7 +218,7 @@ log_probabilities_of_a_long_prompt_come_in_pieces(void **state)
         open_model(WIDE, (struct hand_options){ .max_rows = i ? 50 : 200 });
         s = sit(0, 150, 2);
         s->all = true;
-        s->how.n_prompt_logprobs = 5;
+        s->how.prompt_logprobs = 5;
         hand_run(&h);
         take(i ? &b : &a);
     }
@@ -820,8 +820,8 @@ stepping_allocates_nothing(void **state)
         s->source = SOURCE;
         s->n_source = 5;
         s->all = i == 3;
-        s->how.n_prompt_logprobs = s->how.n_logprobs = 4;
-        s->how.repetition = 1.5f;
+        s->how.prompt_logprobs = s->how.logprobs = 4;
+        s->how.repetition_penalty = 1.5f;
         s->how.temperature = 0.7f;
         s->how.top_p = 0.9f;
         s->how.top_k = 20;

@@ -60,9 +60,11 @@ sit(uint32_t i, uint32_t n, uint32_t n_new)
     s->n_prompt = n;
     s->n_new = n_new;
     s->active = true;
-    s->how = (struct sampling){
-        .top_p = 1, .repetition = 1, .want_logprobs = true, .forced_bos = -1, .forced_eos = -1
-    };
+    s->how = (struct sampling){ .top_p = 1,
+                                .repetition_penalty = 1,
+                                .want_logprobs = true,
+                                .forced_bos = -1,
+                                .forced_eos = -1 };
     return s;
 }
 
@@ -92,8 +94,8 @@ sit_mixed(bool encoder)
         }
         s->how.seed = i;
         s->how.temperature = i % 3 ? 0 : 0.8f;
-        s->how.repetition = i % 4 ? 1 : 1.3f;
-        s->how.n_logprobs = i % 5 ? 0 : 3;
+        s->how.repetition_penalty = i % 4 ? 1 : 1.3f;
+        s->how.logprobs = i % 5 ? 0 : 3;
         s->how.first_new = s->n_prompt;
         s->how.min_new = i % 2 ? 6 : 0;
         s->how.n_eos = 2;

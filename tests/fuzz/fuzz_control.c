@@ -31,14 +31,14 @@ enum { FRAME = 512, INBOX = 64, PEERS = 4, LONG_ID = 300, MOST_HEARD = INBOX };
 /* ---- the twin of what is handed up */
 
 struct twin_arena {
-    char name[HAND_NAME];
+    char name[FD_CHANNEL_NAME];
     uint64_t bytes;
     bool whole;
     int kind;
 };
 
 static struct sent { /* waits in the socket */
-    struct hand_note note;
+    struct fd_channel_note note;
     size_t bytes;
     uint32_t n_fds;
     int kind;
@@ -62,13 +62,13 @@ is_name(const char *name)
 {
     int n = 0;
 
-    for (; n < HAND_NAME && name[n]; n++) {
+    for (; n < FD_CHANNEL_NAME && name[n]; n++) {
         char c = name[n];
 
         if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-'))
             return false;
     }
-    return n > 0 && n < HAND_NAME;
+    return n > 0 && n < FD_CHANNEL_NAME;
 }
 
 static void
@@ -89,9 +89,9 @@ twin_take(void)
         if (++n_taken > MAX_HANDED || s->note.bytes > size_of(s->kind)) return -EBADMSG;
         forget(s->note.name);
         if (n_arenas == MAX_ARENAS) return -EBADMSG;
-        memcpy(arena[n_arenas].name, s->note.name, HAND_NAME);
+        memcpy(arena[n_arenas].name, s->note.name, FD_CHANNEL_NAME);
         arena[n_arenas].bytes = s->note.bytes;
-        arena[n_arenas].whole = s->note.flags & HAND_COMPLETE;
+        arena[n_arenas].whole = s->note.flags & FD_CHANNEL_COMPLETE;
         arena[n_arenas++].kind = s->kind;
     }
     return 0;
@@ -118,7 +118,7 @@ static char stored[MAX_ARENAS + 1][STORE_NAME];
 static uint32_t n_stored;
 
 int
-store_arena_name(char buf[STORE_NAME], uint32_t worker, const struct hand_note *note)
+store_arena_name(char buf[STORE_NAME], uint32_t worker, const struct fd_channel_note *note)
 {
     snprintf(buf, STORE_NAME, "w%u=%s", worker, note->name);
     return strchr(note->name, '_') ? -EINVAL : 0;
@@ -152,7 +152,7 @@ static int sock[2];
 static void
 open_hand(void)
 {
-    check(hand_pair(sock, NULL) == 0);
+    check(fd_channel_pair(sock, NULL) == 0);
     kind_fd[KINDS - 1] = sock[1];
     n_sent = n_gone = n_taken = 0;
 }
@@ -187,7 +187,7 @@ compare_arenas(void)
 
         while (at < arenas.n && strcmp(k[at].note.name, t->name)) at++;
         check(at < arenas.n && k[at].note.bytes == t->bytes);
-        check(k[at].note.flags == (t->whole ? HAND_COMPLETE : 0));
+        check(k[at].note.flags == (t->whole ? FD_CHANNEL_COMPLETE : 0));
         check(t->kind == KINDS - 1 || same_file(k[at].fd, kind_fd[t->kind]));
         check(fcntl(k[at].fd, F_GETFD) == FD_CLOEXEC);
         if (!t->whole || strchr(t->name, '_')) continue;
@@ -230,13 +230,13 @@ send_up(struct in *in)
     if (n_sent == MAX_SENT) return;
     *s = (struct sent){ .bytes = sizeof s->note, .n_fds = n_fds };
     if (which < 2 * ARRAY_LEN(names))
-        snprintf(s->note.name, HAND_NAME, "%s", names[which / 2]);
+        snprintf(s->note.name, FD_CHANNEL_NAME, "%s", names[which / 2]);
     else
-        snprintf(s->note.name, HAND_NAME, "n%u", which % 24);
+        snprintf(s->note.name, FD_CHANNEL_NAME, "n%u", which % 24);
     s->note.flags = byte(in);
     s->note.bytes = what & 2 ? (uint64_t)byte(in) * 64 << byte(in) % 56
                              : ARENA_BYTES * (what >> 5 & 1);
-    if (what & 4) memset(s->note.name, 'a', byte(in) % (HAND_NAME + 1));
+    if (what & 4) memset(s->note.name, 'a', byte(in) % (FD_CHANNEL_NAME + 1));
     for (; spoils > 0; spoils--) {
         uint32_t at = byte(in) % sizeof s->note;
 
@@ -270,7 +270,7 @@ succeed(struct in *in)
                        .fault = what & 1,
                        .adopt_kv = what & 2 };
     nsec now = adopted_at + (nsec)byte(in) * NSEC_S / 2;
-    struct hand_note note;
+    struct fd_channel_note note;
     int fd, r;
 
     if (what & 4) take_arenas();
@@ -284,12 +284,13 @@ succeed(struct in *in)
     for (uint32_t i = 0; i < n_arenas; i++) n_whole += arena[i].whole;
     check(r == (int)n_whole);
     adopted = n_whole;
-    while (hand_take(sock[1], &note, &fd, NULL) == 1) {
+    while (fd_channel_take(sock[1], &note, &fd, NULL) == 1) {
         uint32_t at = 0;
 
         while (at < n_arenas && strcmp(arena[at].name, note.name)) at++;
         check(at < n_arenas && arena[at].whole && note.bytes == arena[at].bytes);
-        check(note.flags == (doubtful ? HAND_COMPLETE | HAND_VERIFY : HAND_COMPLETE));
+        check(note.flags ==
+              (doubtful ? FD_CHANNEL_COMPLETE | FD_CHANNEL_VERIFY : FD_CHANNEL_COMPLETE));
         check(n_whole-- > 0);
         close(fd);
     }

@@ -1,7 +1,7 @@
 /* fuzz_curve.c - a keys file against a naive reading of curve.h: lines, words, and what each may be. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -56,7 +56,9 @@ twin_take_row(const struct kept_row *k, const uint8_t *p, uint32_t n)
 
     if (n < sizeof *k + sizeof s || n_rows == MAX_ROWS) return false;
     if (k->submit_bytes != n - sizeof *k || k->n_key > 64) return false;
-    if (k->id == 0 || k->id > INT64_MAX || k->win == 0 || k->win > LAGAN_MAX_WIN) return false;
+    if (k->id == 0 || k->id > INT64_MAX || k->ack_window == 0 ||
+        k->ack_window > LAGAN_MAX_ACK_WINDOW)
+        return false;
     if (strncmp(k->model, "mine", 64)) return false;
     if (!memcmp(&k->session, &nobody, sizeof nobody)) return false;
     memcpy(&s, p + sizeof *k, sizeof s);
@@ -204,7 +206,7 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
 static uint32_t
 make_row(struct in *in, uint8_t *p)
 {
-    struct kept_row k = { .win = 4, .model = "mine" };
+    struct kept_row k = { .ack_window = 4, .model = "mine" };
     struct rec_submit s = { .n_eos = 0xffff };
     uint32_t tail = byte(in) % 128;
 

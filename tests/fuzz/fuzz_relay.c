@@ -154,7 +154,7 @@ twin_step(const uint8_t *p, uint64_t n)
 static bool
 twin_finish(const uint8_t *p, uint64_t n)
 {
-    struct twin_row *t = n == 40 ? named(p) : NULL;
+    struct twin_row *t = n == 32 ? named(p) : NULL;
     struct twin_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
@@ -406,7 +406,7 @@ spoil(struct in *in, uint8_t *p, uint32_t n)
 static struct config config;
 static struct daemon d;
 static struct worker w;
-static struct link ours, theirs; /* both ends of a pair of rings, until one is broken */
+static struct channel ours, theirs; /* both ends of a pair of rings, until one is broken */
 
 static void
 connect_worker(void)
@@ -416,11 +416,11 @@ connect_worker(void)
 
     if (ours.in.data && !*ring_why(&ours.in)) return;
     if (ours.in.data) {
-        link_close(&theirs);
-        link_close(&ours);
+        channel_close(&theirs);
+        channel_close(&ours);
     }
-    check(link_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
-    check(link_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
+    check(channel_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
+    check(channel_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
 }
 
 static int
@@ -472,7 +472,7 @@ begin(struct in *in)
     memset(&d, 0, sizeof d);
     memset(&w, 0, sizeof w);
     connect_worker();
-    w.link = ours;
+    w.channel = ours;
     w.alive = true;
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
@@ -528,7 +528,7 @@ take_row(uint32_t i, struct in *in)
     check(ledger_take(d.ledger, 1, i + 1, s, sizeof *s, &r) == 0 && pieces_begin(r) == 0);
     row_move(d.ledger, r, ROW_DISPATCHED);
     r->held = true;
-    r->win = 4;
+    r->ack_window = 4;
     r->text_unknown = t->unknown;
     r->worker = t->other;
     w.n_rows++;
@@ -618,7 +618,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         compare();
     }
     relay_drain_dead(&w);
-    ours = w.link;
+    ours = w.channel;
     ledger_free(d.ledger);
     sessions_free(d.sessions);
     calls_free(d.calls);

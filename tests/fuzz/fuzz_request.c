@@ -8,7 +8,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <math.h>
@@ -262,11 +262,11 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ids")) return ids(v, 1, 1048576);
     if (KEY("decoder_ids")) return ids(v, 1, 1048576);
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
-    if (KEY("done")) return ids(v, 0, 1048576);
-    if (KEY("on_disconnect")) return whole(v, 0, 600000);
+    if (KEY("generated_ids")) return ids(v, 0, 1048576);
+    if (KEY("disconnect_timeout_ms")) return whole(v, 0, 600000);
     if (KEY("text") || KEY("messages")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
-    if (KEY("key")) return string(v, 64);
+    if (KEY("idempotency_key")) return string(v, 64);
     if (KEY("stop")) return stop(v);
     if (KEY("max_tokens")) return whole(v, 1, 16777216);
     if (KEY("min_tokens")) return whole(v, 0, 16777216);
@@ -281,7 +281,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ignore_eos") || KEY("resume")) return truth;
     if (KEY("presence_penalty") || KEY("frequency_penalty")) return real(v, -2, 2);
     if (KEY("logit_bias")) return bias(v);
-    if (KEY("win")) return whole(v, 1, 256);
+    if (KEY("ack_window")) return whole(v, 1, 256);
     if (KEY("beams")) return whole(v, 1, 16);
     if (KEY("n")) return whole(v, 1, 64);
     if (KEY("no_repeat_ngram")) return whole(v, 0, 1024);
@@ -315,7 +315,7 @@ n_ids(const msgpack_object *map, const char *key)
 static bool
 twin_resume(const msgpack_object *map)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n[3], i, k;
 
     for (i = 0; i < 3; i++) {
@@ -350,7 +350,7 @@ twin_agrees(const msgpack_object *map)
     msg_f64(map, "temperature", &temperature);
     msg_bool(map, "model_defaults", &defaults);
     msg_bool(map, "return_logits", &logits);
-    if (n > 1 && n_ids(map, "done") > 0) return false;
+    if (n > 1 && n_ids(map, "generated_ids") > 0) return false;
     if (logits && (n > 1 || beams > 1)) return false;
     if (defaults && !(msg_get(map, "beams") && msg_get(map, "temperature"))) return true;
     if (beams == 1) return n == 1 || temperature > 0;
@@ -372,7 +372,7 @@ twin_request(const msgpack_object *map)
     }
     if (ids + text + said > 1) return false;
     if (!ids && !text && !said && !msg_get(map, "encoder_features")) return false;
-    if (n_ids(map, "done") >= most_tokens(map)) return false;
+    if (n_ids(map, "generated_ids") >= most_tokens(map)) return false;
     if (!twin_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= most_tokens(map);
 }
@@ -400,13 +400,13 @@ look_at(const uint8_t *frame, size_t n)
     check((r == 0) == twin_resume(&m.map) && (r == 0 || (r == -EINVAL && *e.text)));
     for (i = 0; r == 0 && i < resume.n; i++) {
         check(resume.rid[i].via.u64 == msg_get(&m.map, "rids")->via.array.ptr[i].via.u64);
-        check(resume.have[i].via.u64 == msg_get(&m.map, "have")->via.array.ptr[i].via.u64);
-        check(resume.text[i].via.u64 == msg_get(&m.map, "text")->via.array.ptr[i].via.u64);
+        check(resume.n_tokens[i].via.u64 == msg_get(&m.map, "n_tokens")->via.array.ptr[i].via.u64);
+        check(resume.text_bytes[i].via.u64 ==
+              msg_get(&m.map, "text_bytes")->via.array.ptr[i].via.u64);
     }
     r = msg_request(&q, &m, &e);
     check((r == 0) == twin_request(&m.map));
     if (r == 0) {
-        check(!*q.refused);
         for (i = 0; i < q.ids.n; i++) check(msg_id(&q.ids, i) >= 0);
         for (i = 0; i < q.decoder_ids.n; i++) check(msg_id(&q.decoder_ids, i) >= 0);
         for (i = 0; i < q.n_stop; i++)
@@ -578,7 +578,7 @@ static const struct field {
     enum kind kind;
     double least, most;
 } fields[] = {
-#define X(kind, name, least, most, preset, served, sentence) { #name, kind, least, most },
+#define X(kind, name, least, most, preset, record, fallback, sentence) { #name, kind, least, most },
     LAGAN_FIELDS(X)
 #undef X
 };
@@ -700,7 +700,7 @@ cook(struct in *in, msgpack_sbuffer *b)
 static void
 cook_resume(struct in *in, msgpack_sbuffer *b)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n = 1 + byte(in) % 3, missing = byte(in) % 16, i, k;
     msgpack_packer p;
 

@@ -6,7 +6,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/zmtp.h"
+#include "wire/zmtp.h"
 
 #include <errno.h>
 #include <stdlib.h>

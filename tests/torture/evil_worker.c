@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "include/lagan_wire.h"
-#include "ipc/hand.h"
+#include "ipc/channel.h"
+#include "ipc/fd_channel.h"
 #include "ipc/heritage.h"
-#include "ipc/link.h"
 #include "ipc/records.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@
 enum { MAX_RECORD = 4000, FDS = 250, ROWS = 64 };
 static const nsec MOMENT = 20 * NSEC_MS;
 
-static struct link l;
+static struct channel l;
 static struct shm_ctl *ctl;
 static int hand;
 static uint64_t chance;
@@ -76,9 +76,9 @@ room(uint16_t type, uint32_t len)
     void *p;
 
     while (ring_reserve(&l.out, type, 0, len, 0, &p) < 0) {
-        link_publish(&l);
+        channel_publish(&l);
         poll(NULL, 0, 1);
-        if (bell_drain(&l.bell) == -EPIPE || *ring_why(&l.out)) _exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE || *ring_why(&l.out)) _exit(0);
     }
     memset(p, 0, len);
     return p;
@@ -98,7 +98,7 @@ say_ready(bool absurd)
                              .max_tokens = 1 << 16 };
     memcpy(r + 1, "evil", 4);
     if (absurd) ((uint32_t *)r)[below(sizeof *r / 4)] = odd_number();
-    link_publish(&l);
+    channel_publish(&l);
 }
 
 static void
@@ -113,7 +113,7 @@ intake(void)
         if (rec.type == REC_SUBMIT && !rec.flags && n_rows < ROWS)
             row[n_rows++] = (struct rec_row){ s->row, s->gen, s->n_done, 0 };
     }
-    link_release(&l);
+    channel_release(&l);
 }
 
 static uint32_t
@@ -140,14 +140,14 @@ static void
 serve(uint32_t steps)
 {
     for (uint32_t i = 0; i < steps; i++) {
-        struct pollfd p = { .fd = l.bell.fd, .events = POLLIN };
+        struct pollfd p = { .fd = l.doorbell.fd, .events = POLLIN };
 
         atomic_fetch_add(&ctl->hb_count, 1);
         intake();
         if (n_rows) put_step(room(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
-        link_publish(&l);
+        channel_publish(&l);
         poll(&p, 1, 2);
-        if (bell_drain(&l.bell) == -EPIPE) _exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE) _exit(0);
     }
 }
 
@@ -163,7 +163,7 @@ noise_in_the_ring(void)
         scribble(ring + below(1 << 16), 1 + below(512));
         atomic_store(&ctl->tail, (l.out.pos + below(64) * 32) & ~UINT64_C(31));
         if (below(4) == 0) scribble(ctl, sizeof *ctl);
-        send(l.bell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        send(l.doorbell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (clock_now() < until);
 }
 
@@ -174,7 +174,7 @@ indices_that_jump(void)
         _Atomic uint64_t *at = below(2) ? &ctl->tail : &ctl->head;
 
         atomic_store(at, below(2) ? any() : atomic_load(at) + (uint64_t)odd_number() - below(64));
-        send(l.bell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        send(l.doorbell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         poll(NULL, 0, 1);
     }
 }
@@ -191,7 +191,7 @@ torn_records(void)
     memcpy(l.out.data + at, &h, sizeof h);
     scribble(l.out.data + at + sizeof h, MIN(left - sizeof h, (uint64_t)h.len & 1023));
     atomic_store(&ctl->tail, l.out.pos + ROUND_UP((uint64_t)h.len + 16, 32));
-    send(l.bell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    send(l.doorbell.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 static uint32_t
@@ -226,7 +226,7 @@ lying_payloads(void)
         }
         to = room(type, n);
         memcpy(to, bytes, n);
-        link_publish(&l);
+        channel_publish(&l);
         for (uint32_t k = below(200); k > 0 && n >= 4; k--) to[below(n)] = (char)below(256);
     }
 }
@@ -237,15 +237,16 @@ bell_games(void)
     nsec until = clock_now() + (below(8) ? MOMENT : 3 * NSEC_S);
     int mode = (int)below(4);
 
-    if (mode == 0) shutdown(l.bell.fd, below(2) ? SHUT_RD : SHUT_WR);
-    if (mode == 1) close(l.bell.fd);
-    fcntl(l.bell.fd, F_SETFL, 0);
+    if (mode == 0) shutdown(l.doorbell.fd, below(2) ? SHUT_RD : SHUT_WR);
+    if (mode == 1) close(l.doorbell.fd);
+    fcntl(l.doorbell.fd, F_SETFL, 0);
     do {
         char flood[4096] = { 0 };
 
         atomic_fetch_add(&ctl->hb_count, 1);
         atomic_store(&ctl->wait_seq, any());
-        if (mode > 1) send(l.bell.fd, flood, 1 + below(sizeof flood), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (mode > 1)
+            send(l.doorbell.fd, flood, 1 + below(sizeof flood), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (mode < 2 || below(64) == 0) poll(NULL, 0, 1);
     } while (clock_now() < until);
 }
@@ -258,7 +259,7 @@ give_fds(void)
                          open("/", O_RDONLY | O_DIRECTORY),
                          epoll_create1(0),
                          memfd_create("evil", MFD_ALLOW_SEALING),
-                         l.bell.fd,
+                         l.doorbell.fd,
                          dup(0) };
     static const char *const names[] = {
         "weights", "kv", "manifest", "host", "", "../../etc", "x"
@@ -269,7 +270,9 @@ give_fds(void)
     } control = { .bytes = { 0 } };
 
     for (int i = 0; i < 40; i++) {
-        struct hand_note note = { .bytes = any(), .version = odd_number(), .flags = odd_number() };
+        struct fd_channel_note note = { .bytes = any(),
+                                        .version = odd_number(),
+                                        .flags = odd_number() };
         struct iovec v = { &note, below(4) ? sizeof note : below(2 * sizeof note) };
         struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control };
         uint32_t n = below(3) ? 1 : below(FDS);
@@ -377,8 +380,8 @@ main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(&h, NULL) == 0);
-    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                      h.epoch, NULL) == 0);
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
+                         h.epoch, NULL) == 0);
     hand = heritage_fd(&h, "hand");
     ctl = shm_ctl(&l.w);
     check(getrandom(&chance, sizeof chance, 0) == sizeof chance);

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "include/lagan_wire.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 #include "ipc/stat.h"
 #include "tests/plain_worker.h"
 #include "tests/torture/mock.h"
@@ -29,7 +29,7 @@ struct active {
     bool used, poison, paused;
 };
 
-static struct link l;
+static struct channel l;
 static struct mock_board *board;
 static struct stats stats;
 static struct active active[MOCK_ROWS];
@@ -166,7 +166,7 @@ intake(void)
     }
     check(r == 0);
     if (!n) return;
-    link_release(&l);
+    channel_release(&l);
 }
 
 /* Who is in the step, before it is begun: whom a death in it is blamed on. */
@@ -238,11 +238,11 @@ map_board(void)
 static bool
 take_over(int hand, bool *begins)
 {
-    struct hand_note got;
+    struct fd_channel_note got;
     bool go = false;
     int old;
 
-    while (hand_take(hand, &got, &old, NULL) == 1) {
+    while (fd_channel_take(hand, &got, &old, NULL) == 1) {
         close(old);
         go |= !strcmp(got.name, "go");
         *begins |= !strcmp(got.name, "begin");
@@ -253,14 +253,15 @@ take_over(int hand, bool *begins)
 static void
 stand_by(int hand, bool begins)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+                          { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
 
     do {
         atomic_store(&c->phase, begins ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), (int)(IDLE / NSEC_MS));
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE) exit(0);
     } while (!take_over(hand, &begins));
 }
 
@@ -268,14 +269,14 @@ stand_by(int hand, bool begins)
 static void
 hand_over(int hand, uint64_t epoch)
 {
-    struct hand_note note = {
-        .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
+    struct fd_channel_note note = {
+        .name = "weights", .bytes = 4096, .version = 1, .flags = FD_CHANNEL_COMPLETE
     };
     int fd = memfd_create("lagand:mock", MFD_CLOEXEC);
 
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     note.fingerprint[0] = epoch;
-    check(hand_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(hand, &note, fd, NULL) == 0);
     close(fd);
 }
 
@@ -313,7 +314,7 @@ main(int argc, char **argv)
         }
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);
-        link_publish(&l);
+        channel_publish(&l);
         if (!plain_rest(&l, n_active > n_paused ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
     }
     return 0;

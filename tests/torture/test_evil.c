@@ -69,7 +69,7 @@ start(void)
     evil.model = "evil";
     evil.history.lax = true;
     snprintf(door, sizeof door, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&operator, door, 10000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&operator, door, 10000) < 0) fail_msg("%s", lagan_errmsg(NULL));
 }
 
 static nsec
@@ -79,7 +79,8 @@ ask(const char *verb, const char *args, char **reply)
     uint32_t code;
     int r = lagan_call(operator, verb, args, reply, &code, 10000);
 
-    if (r < 0 && r != -121) fail_msg("%s: %s", verb, lagan_why(operator)); /* EREMOTEIO: refused */
+    if (r < 0 && r != -121)
+        fail_msg("%s: %s", verb, lagan_errmsg(operator)); /* EREMOTEIO: refused */
     return clock_now() - since;
 }
 

@@ -42,7 +42,7 @@ begin(void **state)
     n_asked = n_done = n_tokens = n_resumed = 0;
     for (uint32_t i = 0; i < STREAMS; i++) streams[i] = (struct stream){ .id = 0 };
     service_start(&v, WORKERS, NULL, NULL);
-    if (lagan_open(&c, v.endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, v.endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return 0;
 }
 
@@ -84,7 +84,7 @@ take(const struct lagan_event *e)
     assert_true(s < streams + STREAMS);
     if (e->kind == LAGAN_EVENT_ERROR) {
         service_print_log(&v, 40);
-        fail_msg("request %llu: %s: %s", (unsigned long long)s->seed, e->word, e->message);
+        fail_msg("request %llu: %s: %s", (unsigned long long)s->seed, e->reason_name, e->message);
     }
     if (e->kind == LAGAN_EVENT_TOKENS) {
         assert_int_equal(e->first, s->n);

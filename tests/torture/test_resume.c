@@ -200,7 +200,7 @@ operate(const char *verb)
     uint32_t code;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     lagan_call(ctl, verb, "{\"worker\":\"w0\"}", &reply, &code, 20000);
     free(reply);
     lagan_close(ctl);
@@ -293,7 +293,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_turn(&ans, 0, true);
         answers_settle(&ans);
     }
-    assert_true(answers_counted(&ans, "offloaded", 0) > 0);
+    assert_true(answers_counted(&ans, "blocks_offloaded", 0) > 0);
     /* As it is used; of a GPU's, whose pieces are of 2 MiB, the first is all there is. */
     assert_true(strcmp(torture_device, "cpu") ||
                 service_logged(&v, "of the host tier are mapped now") > 0);
@@ -307,7 +307,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_turn(&ans, 0, true);
     }
     answers_settle(&ans);
-    assert_int_equal(answers_counted(&ans, "fetched", 0), 0);
+    assert_int_equal(answers_counted(&ans, "blocks_onboarded", 0), 0);
     assert_int_equal(service_logged(&v, "w0: a host tier of"), lines);
     kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
     for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
@@ -320,7 +320,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
     await_tier(++lines);
     assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty);
     answers_turn(&ans, 0, true), answers_settle(&ans);
-    assert_true(answers_counted(&ans, "fetched", 0) > 0);
+    assert_true(answers_counted(&ans, "blocks_onboarded", 0) > 0);
     answers_stop(&ans);
 }
 

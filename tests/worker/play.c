@@ -57,13 +57,13 @@ play_start(struct played *p, const char *model, const char *const *option,
     struct err e;
 
     memset(p, 0, sizeof *p);
-    assert_int_equal(link_make(&p->link, 0, 9, id, 20, ring_log2, &bell, &e), 0);
-    assert_int_equal(hand_pair(hand, &e), 0);
+    assert_int_equal(channel_make(&p->channel, 0, 9, id, 20, ring_log2, &bell, &e), 0);
+    assert_int_equal(fd_channel_pair(hand, &e), 0);
     p->hand = hand[0];
     for (uint32_t i = 0; left && i < left->n; i++)
-        assert_int_equal(hand_give(p->hand, &left->note[i], left->fd[i], &e), 0);
-    from[0] = p->link.d.fd;
-    from[1] = p->link.w.fd;
+        assert_int_equal(fd_channel_give(p->hand, &left->note[i], left->fd[i], &e), 0);
+    from[0] = p->channel.d.fd;
+    from[1] = p->channel.w.fd;
     from[2] = bell;
     from[3] = hand[1];
     for (int i = 0; i < 4; i++) {
@@ -110,15 +110,16 @@ const struct ring_record *
 play_next(struct played *p)
 {
     for (int waited = 0; waited < DEADLINE_MS; waited += 1000) {
-        struct pollfd f = { .fd = p->link.bell.fd, .events = POLLIN };
-        int r = ring_peek(&p->link.in, &p->rec);
+        struct pollfd f = { .fd = p->channel.doorbell.fd, .events = POLLIN };
+        int r = ring_peek(&p->channel.in, &p->rec);
 
         assert_true(r >= 0);
-        link_release(&p->link);
+        channel_release(&p->channel);
         if (r > 0) return &p->rec;
-        if (link_sleep(&p->link) > 0) poll(&f, 1, 1000);
-        bell_wake(&p->link.bell);
-        if (bell_drain(&p->link.bell) == -EPIPE && ring_peek(&p->link.in, &p->rec) == 0)
+        if (channel_sleep(&p->channel) > 0) poll(&f, 1, 1000);
+        doorbell_wake(&p->channel.doorbell);
+        if (doorbell_drain(&p->channel.doorbell) == -EPIPE &&
+            ring_peek(&p->channel.in, &p->rec) == 0)
             return NULL;
     }
     fail_msg("the worker said nothing for %d s", DEADLINE_MS / 1000);
@@ -156,10 +157,11 @@ play_submit(struct played *p, const struct rec_submit *s, const void *tails, uin
     char *to;
 
     assert_int_equal(
-        ring_reserve(&p->link.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
+        ring_reserve(&p->channel.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to),
+        0);
     memcpy(to, s, sizeof *s);
     memcpy(to + sizeof *s, tails, bytes);
-    link_publish(&p->link);
+    channel_publish(&p->channel);
 }
 
 void
@@ -168,9 +170,9 @@ play_pause(struct played *p, uint32_t row, bool paused)
     struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
     void *to;
 
-    assert_int_equal(ring_reserve(&p->link.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
+    assert_int_equal(ring_reserve(&p->channel.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
     memcpy(to, &rec, sizeof rec);
-    link_publish(&p->link);
+    channel_publish(&p->channel);
 }
 
 int
@@ -197,7 +199,7 @@ play_kill(struct played *p, struct play_arenas *left)
     play_wait_exit(p);
     memset(left, 0, sizeof *left);
     while (left->n < PLAY_ARENAS &&
-           hand_take(p->hand, &left->note[left->n], &left->fd[left->n], &e) > 0)
+           fd_channel_take(p->hand, &left->note[left->n], &left->fd[left->n], &e) > 0)
         left->n++;
 }
 
@@ -211,5 +213,5 @@ void
 play_close(struct played *p)
 {
     close(p->hand);
-    link_close(&p->link);
+    channel_close(&p->channel);
 }

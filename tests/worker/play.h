@@ -2,8 +2,8 @@
 #ifndef TESTS_WORKER_PLAY_H
 #define TESTS_WORKER_PLAY_H
 
-#include "ipc/hand.h"
-#include "ipc/link.h"
+#include "ipc/channel.h"
+#include "ipc/fd_channel.h"
 #include "ipc/records.h"
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 enum { PLAY_ARENAS = 4 };
 
 struct played {
-    struct link link;
+    struct channel channel;
     int hand;
     pid_t pid;
     struct ring_record rec;
@@ -19,7 +19,7 @@ struct played {
 /* What a worker left, by fd. */
 struct play_arenas {
     uint32_t n;
-    struct hand_note note[PLAY_ARENAS];
+    struct fd_channel_note note[PLAY_ARENAS];
     int fd[PLAY_ARENAS];
 };
 

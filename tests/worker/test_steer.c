@@ -44,17 +44,17 @@ exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
     return device_says < 0 ? err_set(e, device_says, "as the test wished") : device_says;
 }
 
-static struct model_keys
+static struct model_options
 keys(uint32_t mode, const char *context_sm)
 {
-    struct model_keys k = { .split_mode = mode, .split_target = 50 * NSEC_MS };
+    struct model_options k = { .split_mode = mode, .split_itl_target = 50 * NSEC_MS };
 
     snprintf(k.split_context_sm, sizeof k.split_context_sm, "%s", context_sm);
     return k;
 }
 
 static int
-plan(const struct model_keys *k, uint32_t units, struct gpu_parts parts, struct exec_config *x,
+plan(const struct model_options *k, uint32_t units, struct gpu_parts parts, struct exec_config *x,
      struct err *e)
 {
     l.max_seqs = 4;
@@ -76,18 +76,18 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
         const char *context_sm;
         uint8_t n_lanes, work[MAX_LANES];
     } way[] = {
-        { SPLIT_OFF, SPLIT_ENCODER_CONTEXT, 6, "", 1, { E | C | G } },
+        { SPLIT_OFF, SPLIT_ENCODER_SHARED, 6, "", 1, { E | C | G } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 6, "", 2, { C | G, E } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 0, "", 1, { E | C | G } },
-        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "64", 2, { E | C, G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_SHARED, 6, "64", 2, { E | C, G } },
         { SPLIT_FIXED, SPLIT_ENCODER_OWN, 6, "0.5", 3, { C, G, E } },
         { SPLIT_AUTO, SPLIT_ENCODER_OWN, 6, "", 3, { C, G, E } },
-        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "1.0", 1, { E | C | G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_SHARED, 6, "1.0", 1, { E | C | G } },
     };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(way); i++) {
-        struct model_keys k = keys(way[i].mode, way[i].context_sm);
+        struct model_options k = keys(way[i].mode, way[i].context_sm);
         struct exec_config x;
         struct err e;
 
@@ -105,7 +105,7 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
 static void
 the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
 {
-    struct model_keys k = keys(SPLIT_FIXED, "72");
+    struct model_options k = keys(SPLIT_FIXED, "72");
     struct exec_config x;
     struct err e;
 
@@ -127,7 +127,7 @@ the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
 static void
 bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none(void **state)
 {
-    struct model_keys k = keys(SPLIT_FIXED, "64");
+    struct model_options k = keys(SPLIT_FIXED, "64");
     struct exec_config x;
     struct err e;
 
@@ -150,7 +150,7 @@ static void
 a_device_that_cannot_be_divided_is_refused_with_its_reason(void **state)
 {
     const struct gpu_parts none = { .why = "its driver is of 1999" };
-    struct model_keys k = keys(SPLIT_AUTO, "");
+    struct model_options k = keys(SPLIT_AUTO, "");
     struct exec_config x;
     struct err e;
 
@@ -176,7 +176,7 @@ static void
 serve(struct bed *b, const char *context_sm)
 {
     static const struct work_costs costs = { .weights = 1000000, .row_flops = 1e6 };
-    struct model_keys k = keys(SPLIT_FIXED, context_sm);
+    struct model_options k = keys(SPLIT_FIXED, context_sm);
     struct exec_config x;
     struct kv *kv;
     struct err e;
@@ -193,7 +193,7 @@ serve(struct bed *b, const char *context_sm)
     b->mem = calloc(1, kv_bytes(&b->c));
     kv = kv_init(b->mem, &b->c, &e);
     if (!kv || scheduler_new(&b->sched, &l, kv, &e) < 0) fail_msg("%s", e.text);
-    steer_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_target);
+    steer_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_itl_target);
     device_says = 0;
     asked_rung = 0;
 }

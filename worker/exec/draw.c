@@ -68,18 +68,18 @@ static void
 nudge(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
 {
     struct nudge *to = d->nudge + d->n_nudge;
-    bool penalty = s->presence != 0 || s->frequency != 0;
+    bool penalty = s->presence_penalty != 0 || s->frequency_penalty != 0;
     uint32_t n = 0, n_new = penalty ? position - s->first_new : 0;
 
     row->first_nudge = d->n_nudge;
     for (uint32_t i = 0; i < n_new; i++)
-        to[n++] = (struct nudge){ s->prompt[s->first_new + i], -s->frequency };
+        to[n++] = (struct nudge){ s->prompt[s->first_new + i], -s->frequency_penalty };
     qsort(to, n, sizeof *to, by_id);
     for (uint32_t i = n = 0; i < n_new; i++) {
         if (n && to[n - 1].id == to[i].id) {
-            to[n - 1].add -= s->frequency;
+            to[n - 1].add -= s->frequency_penalty;
         } else {
-            to[n++] = (struct nudge){ to[i].id, -s->presence - s->frequency };
+            to[n++] = (struct nudge){ to[i].id, -s->presence_penalty - s->frequency_penalty };
         }
     }
     for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
@@ -107,14 +107,14 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t po
         .temperature = s->temperature,
         .top_p = s->top_p,
         .min_p = s->min_p,
-        .repetition = s->repetition,
+        .repetition = s->repetition_penalty,
         .top_k = s->top_k,
         .force = -1,
         .target = -1,
         .first_ban = d->n_ban,
         .allowed = ALLOW_ALL,
-        .n_top = s->n_logprobs,
-        .want_logprob = s->want_logprobs || s->n_logprobs,
+        .n_top = s->logprobs,
+        .want_logprob = s->want_logprobs || s->logprobs,
     };
 
     if (s->n_candidates) {
@@ -122,7 +122,8 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t seat, uint32_t po
         row.n_top = s->n_candidates;
         row.want_logprob = false;
     }
-    if (s->n_bias || s->presence != 0 || s->frequency != 0) nudge(d, &row, s, position);
+    if (s->n_bias || s->presence_penalty != 0 || s->frequency_penalty != 0)
+        nudge(d, &row, s, position);
     if (s->no_repeat_ngram && position + 1 >= s->no_repeat_ngram)
         ban_repeats(d, &row, s->prompt, position, s->no_repeat_ngram);
     if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
@@ -146,7 +147,7 @@ prompt_row(const struct sampling *s, uint32_t position)
         .force = -1,
         .allowed = ALLOW_ALL,
         .target = asked ? s->prompt[position] : 0,
-        .n_top = asked ? s->n_prompt_logprobs : 0,
+        .n_top = asked ? s->prompt_logprobs : 0,
         .want_logprob = asked,
     };
 }

@@ -215,7 +215,8 @@ exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n)
 bool
 exec_looks_back(const struct sampling *s)
 {
-    return s->n_candidates || s->no_repeat_ngram || s->presence != 0 || s->frequency != 0;
+    return s->n_candidates || s->no_repeat_ngram || s->presence_penalty != 0 ||
+           s->frequency_penalty != 0;
 }
 
 /* Whether every run of the decoder has one row, and a row of logits that a token is drawn from. Sources and their

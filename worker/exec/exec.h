@@ -47,11 +47,11 @@ enum { EXEC_LOOK_BACK = 4096, EXEC_MAX_BIAS = 256 };
 /* How a seat's tokens are chosen. Copied by exec_seat(); prompt and bias are kept until the seat ends. */
 struct sampling {
     uint64_t seed;
-    float temperature, top_p, min_p, repetition;
+    float temperature, top_p, min_p, repetition_penalty;
     uint32_t top_k;
-    uint32_t n_logprobs, n_prompt_logprobs;
-    bool want_logprobs;            /* of the sampled token, even with n_logprobs 0 */
-    bool want_states, want_logits; /* exec_states(), exec_logits() */
+    uint32_t logprobs, prompt_logprobs; /* alternatives of each token */
+    bool want_logprobs;                 /* of the sampled token, even with logprobs 0 */
+    bool want_states, want_logits;      /* exec_states(), exec_logits() */
     uint32_t output;
     uint32_t n_prompt; /* token[0 .. n_prompt) of the sequence, for prompt_logprobs */
     const token_id
@@ -62,7 +62,8 @@ struct sampling {
     int32_t forced_bos, forced_eos; /* at generated token 0, at the last; -1 off */
     uint32_t n_eos;                 /* banned before min_new */
     token_id eos[48];
-    float presence, frequency; /* taken from logits of generated tokens: once, and for each time */
+    float presence_penalty,
+        frequency_penalty; /* taken from logits of generated tokens: once, and for each time */
     uint32_t no_repeat_ngram;
     uint32_t n_bias; /* [n_bias] by id, each once */
     const struct nudge *bias;

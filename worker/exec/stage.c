@@ -39,7 +39,7 @@ stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 bool
 wants_history(const struct sampling *s)
 {
-    return s->repetition != 0 && s->repetition != 1;
+    return s->repetition_penalty != 0 && s->repetition_penalty != 1;
 }
 
 void

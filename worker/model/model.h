@@ -25,12 +25,13 @@ struct table_work;
 /* How generate() of transformers would generate, were it told nothing: for requests with model_defaults. */
 struct generation {
     float temperature; /* 0: greedy, whatever the file says beside do_sample false */
-    float top_p, min_p, repetition, length_penalty;
+    float top_p, min_p, repetition_penalty, length_penalty;
     uint32_t top_k, beams, no_repeat_ngram;
-    uint32_t max_new, max_length; /* 0: not said; max_length and min_length count the prompt too */
-    uint32_t min_new, min_length;
-    uint8_t early_stopping; /* as struct rec_submit's */
-    char unserved[48];      /* a key that asks for what is not served, "": none */
+    uint32_t max_tokens,
+        max_length; /* 0: not said; max_length and min_length count the prompt too */
+    uint32_t min_tokens, min_length;
+    uint32_t early_stopping; /* as struct rec_submit's */
+    char unserved[48];       /* a key that asks for what is not served, "": none */
 };
 
 struct model {

@@ -21,7 +21,7 @@
 #ifndef SCHED_CORE_H
 #define SCHED_CORE_H
 
-#include "base/turns.h"
+#include "base/fair_queue.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 

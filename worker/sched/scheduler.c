@@ -107,7 +107,8 @@ init_seq(struct scheduler *s, struct seq *q, nsec now)
     q->cross_kv_cached = false;
     q->must_encode = q->wants_states;
     q->behind.seat = 0;
-    q->turn = turns_give(&s->turns, q->client, (uint64_t)q->n_source + q->n_prompt + q->max_new);
+    q->turn = fair_queue_give(&s->turns, q->client,
+                              (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
 }
 
