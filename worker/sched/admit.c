@@ -33,7 +33,7 @@ occupy_slot(struct scheduler *s, struct seq *q, uint32_t seat, enum seq_state to
     q->seat = seat;
     seq_insert(&s->running, q);
     move_seq(s, q, to);
-    turns_take(&s->turns, q->turn);
+    fair_queue_take(&s->turns, q->turn);
     take_pages(s, q);
     pass_over(s, q);
 }

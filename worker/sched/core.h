@@ -96,7 +96,7 @@ struct scheduler {
     struct chunk *chunk;  /* [n_seats] */
     struct kv_soon *soon; /* [2 * n_seats] whose blocks their next step changes */
     uint32_t n_soon;
-    struct turns turns;
+    struct fair_queue turns;
     struct page_holder *holder; /* [n_seats] */
     uint32_t n_holders, pages_used;
     nsec next_deadline; /* nothing expires before it */

@@ -182,7 +182,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     move_seq(s, q, SEQ_ENDED);
-    turns_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
+    fair_queue_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
     if (waited) seq_remove(&s->waiting, q);
     if (waited || brought) {
         seq_append(&s->ended, q);
