@@ -29,7 +29,7 @@ worker_close(struct worker *w)
     memset(w, 0, sizeof *w);
 }
 
-/* As worker/steer.c does it. */
+/* As worker/ops/partition_ctl.c does it. */
 static int
 divide(struct worker *w, struct err *e)
 {

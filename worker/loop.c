@@ -6,20 +6,20 @@
  * One thread, one loop, nothing else moves a sequence. There is no timer that hides a lost wake-up:
  * the longest sleep is half a second, and only because the supervisor wants to see us beat. A device
  * whose lanes have an fd wakes us; of one without we predict when a step will be done, sleep until
- * shortly before and then look (predict.h). With nothing out nothing is looked at.
+ * shortly before and then look (step_wait.h). With nothing out nothing is looked at.
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "include/lagan_wire.h"
 #include "ipc/records.h"
-#include "worker/control.h"
-#include "worker/health.h"
-#include "worker/legacy.h"
-#include "worker/outputs.h"
-#include "worker/plan.h"
-#include "worker/text_thread.h"
-#include "worker/tier.h"
+#include "worker/ops/control.h"
+#include "worker/process/health.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/outputs.h"
+#include "worker/tp/plan_ring.h"
+#include "worker/io/text_thread.h"
+#include "worker/handover/host_tier.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -76,18 +76,18 @@ flush(struct worker *w, struct err *e)
 }
 
 /* Whose step is out on a device without an fd: when to look. */
-static struct predict_wait
+static struct step_wait_next
 next_look(const struct worker *w, nsec now)
 {
-    struct predict_wait first = { .until = NSEC_NEVER };
+    struct step_wait_next first = { .until = NSEC_NEVER };
 
     for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++) {
         const struct worker_lane *lane = &w->lane[l];
         const struct batch *b = lane->batch[(lane->finished + 1) % STEPS_OUT];
-        struct predict_wait here;
+        struct step_wait_next here;
 
         if (lane->started == lane->finished || exec_fd(w->e.exec, l) >= 0) continue;
-        here = predict_wait(&lane->predict, b->work, b->n_rows, lane->since, now);
+        here = step_wait_next(&lane->wait, b->work, b->n_rows, lane->since, now);
         if (here.look && !first.look) first = here;
         if (here.look == first.look && here.until < first.until) first = here;
     }
@@ -114,7 +114,7 @@ look(struct worker *w, nsec until)
 static int
 rest(struct worker *w, nsec now, nsec most)
 {
-    struct predict_wait next = next_look(w, now);
+    struct step_wait_next next = next_look(w, now);
     struct pollfd p[3 + MAX_LANES];
     nfds_t n = 0;
     int r;
@@ -168,7 +168,7 @@ look_on(struct worker *w, struct err *e)
 static int
 load(struct worker *w, struct err *e)
 {
-    TRY(start_run(w, look_on, e));
+    TRY(load_run(w, look_on, e));
     w->loaded = true;
     return 0;
 }
@@ -241,7 +241,7 @@ too_early(const struct worker *w, unsigned lane, nsec now)
     nsec left;
 
     if (l->started == l->finished || exec_fd(w->e.exec, lane) >= 0) return false;
-    left = predict_left(&l->predict, b->work, b->n_rows, l->since, now);
+    left = step_wait_left(&l->wait, b->work, b->n_rows, l->since, now);
     if (left < 0) left = l->since + (nsec)(b->n_rows * w->ns_per_row) - now;
     return left > MOST_BEHIND;
 }
@@ -254,13 +254,13 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
     int r;
 
     if (l->started - l->finished == STEPS_OUT || too_early(w, lane, now)) return 0;
-    steer_turn(&w->e.steer);
+    partition_ctl_turn(&w->e.partition_ctl);
     r = scheduler_plan(w->e.sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (b->run[i].flags & (RUN_FIRST_CHUNK | RUN_BEAM)) {
-            struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
+            struct worker_request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
 
             if (b->run[i].flags & RUN_FIRST_CHUNK)
                 exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
@@ -268,14 +268,14 @@ launch(struct worker *w, unsigned lane, nsec now, struct err *e)
         }
     if (l->started == l->finished) l->since = now;
     l->started++;
-    steer_began(&w->e.steer, b, now);
+    partition_ctl_began(&w->e.partition_ctl, b, now);
     if (w->idled) w->after_idle = b->step;
     w->idled = false;
     health_launch(w, b);
     set_deadline(w, now);
-    legacy_launch(w, b);
+    adopt_launch(w, b);
     FP(step_planned);
-    TRY(plan_step(w, b, e));
+    TRY(plan_ring_step(w, b, e));
     r = exec_start(w->e.exec, b, e);
     FP(step_launched);
     return r < 0 ? r : 1;
@@ -321,19 +321,19 @@ retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_
         n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
     }
     FP(step_finished);
-    if (res->status == 0) legacy_commit(w, b);
+    if (res->status == 0) adopt_commit(w, b);
     scheduler_commit(w->e.sched, b, res, now);
     for (uint32_t i = 0; i < b->n_runs; i++)
         if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&
             seq[i]->n_tokens > n_before[i] && !seq[i]->beam->over)
-            legacy_turned(w, seq[i]);
+            adopt_turned(w, seq[i]);
     FP(step_committed);
     emit_step(w, b, res, seq, n_before);
     FP(step_emitted);
     l->finished = res->step;
     health_retire(w, lane, res->step);
-    steer_ended(&w->e.steer, b, now);
-    predict_learn(&l->predict, b->work, b->n_rows, now - l->since, w->seen);
+    partition_ctl_ended(&w->e.partition_ctl, b, now);
+    step_wait_learn(&l->wait, b->work, b->n_rows, now - l->since, w->seen);
     if (b->n_rows) {
         double ns = (double)(now - l->since) / b->n_rows;
 
@@ -354,7 +354,7 @@ reap(struct worker *w)
     struct seq *s;
 
     while ((s = scheduler_reap(w->e.sched))) {
-        struct request *r = s->owner;
+        struct worker_request *r = s->owner;
 
         emit_ended(w, r);
         request_give(&w->requests, r);
@@ -366,8 +366,8 @@ may_sleep(const struct worker *w, nsec now)
 {
     nsec wake = scheduler_wake(w->e.sched);
 
-    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return tier_sleep(w, now, IDLE_TURN);
-    return tier_sleep(w, now, MAX(wake - now, (nsec)0));
+    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return host_tier_sleep(w, now, IDLE_TURN);
+    return host_tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
 /* No request anywhere in this process, and none that waits to be read. */
@@ -385,7 +385,7 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
 {
     nsec now = clock_now();
     bool held_up = !outbox_empty(&w->outbox);
-    struct request *r;
+    struct worker_request *r;
     int busy = 0, got;
 
     /* A full response ring stops the engine here: no step is finished, so none is launched. */
@@ -401,17 +401,17 @@ turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
         intake_text_done(w, r, now);
         busy = 1;
     }
-    tier_turn(w, now);
-    if (flush_turn(&w->flush, w->e.kv)) {
-        legacy_rest(w);
+    host_tier_turn(w, now);
+    if (cache_flush_turn(&w->cache_flush, w->e.kv)) {
+        adopt_rest(w);
         busy = 1;
     }
     for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox) && got >= 0; l++)
         while ((got = launch(w, l, now, e)) > 0) busy = 1;
     if (got < 0) return got;
     reap(w);
-    legacy_expire(w, now);
-    legacy_rest(w);
+    adopt_expire(w, now);
+    adopt_rest(w);
     TRY(flush(w, e));
     busy |= held_up && outbox_empty(&w->outbox); /* steps may have ended meanwhile, and woken us */
     health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
@@ -445,8 +445,8 @@ loop_run(struct worker *w, struct err *e)
     w->ns_per_row = (double)w->e.model->weight_bytes /
                     (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
-    TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), clock_now(), e));
-    flush_open(&w->flush);
+    TRY(tuning_open(&w->tuning, w->e.exec, load_no_tuning(w), clock_now(), e));
+    cache_flush_open(&w->cache_flush);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w);
@@ -460,7 +460,7 @@ loop_run(struct worker *w, struct err *e)
              w->e.model->adopted ? " (adopted)" : "", (double)w->e.kv_arena.bytes / (1 << 20),
              w->e.kv_config.n_groups, w->e.kv_config.n_groups == 1 ? "" : "s",
              w->e.kv_config.tokens_per_block);
-    legacy_begin(w, clock_now());
+    adopt_begin(w, clock_now());
     do r = turn(w, seq, n_before, e);
     while (r == 0);
     free(seq);

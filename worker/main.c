@@ -6,11 +6,11 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "worker/control.h"
-#include "worker/health.h"
-#include "worker/plan.h"
-#include "worker/text_thread.h"
-#include "worker/tier.h"
+#include "worker/ops/control.h"
+#include "worker/process/health.h"
+#include "worker/tp/plan_ring.h"
+#include "worker/io/text_thread.h"
+#include "worker/handover/host_tier.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
-    bool waits, look, help;
+    bool standby, inspect, help;
 };
 
 static const struct opt own_opts[] = {
@@ -37,10 +37,10 @@ static const struct opt own_opts[] = {
       "err, warn, info or debug" },
     { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
       "which one of tensor_parallel ranks" },
-    { "waits", OPT_BOOL, OPT_AT(own_keys, waits), "false", NULL, 0, 0, 0, NULL,
-      "a standby: load, then wait until the worker of that name has died" },
-    { "look", OPT_BOOL, OPT_AT(own_keys, look), "false", NULL, 0, 0, 0, NULL,
-      "say what would be served, as JSON: nothing of the weights is read" },
+    { "standby", OPT_BOOL, OPT_AT(own_keys, standby), "false", NULL, 0, 0, 0, NULL,
+      "preload, then wait until the worker of the same name has exited" },
+    { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
+      "print as JSON what would be served and exit; weights are not read" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
     { 0 },
 };
@@ -53,7 +53,7 @@ help(void)
         "\n"
         "There is nothing to run by hand: see lagand --help, laganctl --spawn MODEL_DIR "
         "generate,\n"
-        "or laganctl model verify, which runs it with --look.\n"
+        "or laganctl model verify, which runs it with --inspect.\n"
         "\n"
         "Options of the program:");
     opt_help(own_opts, OPT_TYPED, stdout);
@@ -109,7 +109,7 @@ attach(struct worker *w, struct err *e)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
     if (w->rank) return link_follow(&w->link, d, rw, bell, w->heritage.epoch, e);
     TRY(link_attach(&w->link, d, rw, bell, w->heritage.epoch, e));
-    return plan_open(w, e);
+    return plan_ring_open(w, e);
 }
 
 /* What a failure to start means to the supervisor. */
@@ -143,13 +143,13 @@ main(int argc, char **argv)
     }
     snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
     log_open(w.name, level(own.log_level));
-    if (own.look) {
+    if (own.inspect) {
         log_open("lagan-worker", level(own.log_level));
-        r = look_run(&w, &e);
+        r = inspect_run(&w, &e);
         if (r < 0) log_err("%s", e.text);
         return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
     }
-    w.waits = own.waits;
+    w.waits = own.standby;
     w.rank = own.rank;
     r = attach(&w, &e);
     if (r == -ENOENT) {
@@ -162,7 +162,7 @@ main(int argc, char **argv)
     }
     health_arm(&w.link.w);
     FP(worker_attached);
-    r = w.rank ? follow_run(&w, &e) : loop_run(&w, &e);
+    r = w.rank ? rank_loop_run(&w, &e) : loop_run(&w, &e);
     health_phase(&w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
@@ -175,17 +175,17 @@ main(int argc, char **argv)
     control_stop(w.control);
     tuning_close(&w.tuning);
     text_thread_stop(w.text);
-    tier_close(&w);
+    host_tier_close(&w);
     for (unsigned l = 0; l < MAX_LANES; l++)
         for (unsigned i = 0; i < STEPS_OUT; i++) batch_free(w.lane[l].batch[i]);
-    start_free(&w.e);
+    load_free(&w.e);
     requests_close(&w.requests);
     outbox_close(&w.outbox);
     intake_close(&w);
     free(w.text_buf);
     free(w.owner);
     free(w.named);
-    plan_close(&w.plan);
+    plan_ring_close(&w.plan);
     link_close(&w.link);
     return 0;
 }

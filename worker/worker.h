@@ -1,6 +1,6 @@
 /* worker.h - one worker process: what its files share.
  *
- * One struct, made in main.c, filled by the loader (start.c), turned by the engine thread (loop.c).
+ * One struct, made in main.c, filled by the loader (load.c), turned by the engine thread (loop.c).
  * The engine thread is the sole writer of W and the sole reader of D. Fields say which other thread
  * may touch them and when; everything else is the engine's.
  */
@@ -16,16 +16,16 @@
 #include "ipc/link.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
-#include "worker/flush.h"
+#include "worker/ops/cache_flush.h"
 #include "worker/kv/manifest.h"
 #include "worker/model/model.h"
-#include "worker/outbox.h"
-#include "worker/predict.h"
-#include "worker/request.h"
+#include "worker/io/outbox.h"
+#include "worker/step_wait.h"
+#include "worker/io/request.h"
 #include "worker/sched/scheduler.h"
-#include "worker/steer.h"
+#include "worker/ops/partition_ctl.h"
 #include "worker/text/tokenizer.h"
-#include "worker/tuning.h"
+#include "worker/ops/tuning.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -37,7 +37,7 @@ struct worker_lane {
     struct batch *batch[STEPS_OUT]; /* by step % STEPS_OUT */
     uint64_t started, finished;     /* steps */
     nsec since;                     /* when the oldest step that is out was launched */
-    struct predict predict;
+    struct step_wait wait;
 };
 
 /* What the loader leaves behind: complete before start_done is set, the engine's afterwards. */
@@ -57,7 +57,7 @@ struct engine {
     struct kv *kv;
     struct arena kv_arena;
     struct host_memory host; /* base NULL: no host tier */
-    uint64_t kv_id[2];       /* of what is in them: legacy.h */
+    uint64_t kv_id[2];       /* of what is in them: adopt.h */
     /* The predecessor's, not mapped; fd -1: none. */
     struct arena old_kv, old_host[HOST_PIECES], old_manifest;
     uint64_t old_kv_id[2], old_host_id[2];
@@ -69,7 +69,7 @@ struct engine {
     struct exec *exec;
     struct scheduler *sched;
     struct scheduler_limits limits;
-    struct steer steer; /* shared with the control thread, under its own lock */
+    struct partition_ctl partition_ctl; /* shared with the control thread, under its own lock */
     uint32_t max_source;
     nsec load_ns, slice_ns[LOAD_SLICES];
 };
@@ -80,8 +80,8 @@ on_gpu(const struct engine *n)
     return strcmp(gpu_ops(n->gpu)->name, "cpu") != 0;
 }
 
-/* Rank 0's ends of the plan rings: worker/plan.h. */
-struct plan {
+/* Rank 0's ends of the plan rings: worker/tp/plan_ring.h. */
+struct plan_ring {
     uint32_t n; /* other ranks; 0: there is no group */
     struct link link[MAX_RANKS - 1];
     void *packed; /* [packed_bytes] a batch */
@@ -89,8 +89,8 @@ struct plan {
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 
-/* What is mapped of the host tier: worker/tier.h. */
-struct tier_wait {
+/* What is mapped of the host tier: worker/handover/host_tier.h. */
+struct host_tier {
     bool later,
         begun;  /* later: nothing yet. begun: by the loader's thread, whose engine.host is then */
     bool stays; /* no more of it can be mapped */
@@ -108,15 +108,15 @@ struct worker {
     struct heritage heritage;
     struct link link;
     int hand;
-    uint32_t rank; /* of tensor_parallel; but for rank 0 there is no scheduler and no D: follow.c */
-    struct plan plan;
+    uint32_t rank; /* of tensor_parallel; but for rank 0 there is no scheduler and no D: rank_loop.c */
+    struct plan_ring plan;
 
     /* Loader: reads keys and hand until start_done; the engine reads load_* meanwhile. */
     pthread_t loader;
     struct engine e;
     struct err start_err;
     _Atomic int start_done; /* release by the loader, acquire by the engine: 1 ready, -1 failed */
-    struct tier_wait tier;
+    struct host_tier host_tier;
     pthread_t text_opener;
     bool opens_text; /* that thread is not joined yet */
     bool waits;  /* a standby, and its time has not come. The loader's while it runs, and begins. */
@@ -134,7 +134,7 @@ struct worker {
     size_t text_cap;
     struct control *control;
     struct tuning tuning; /* shared with the control thread, under its own lock */
-    struct flush flush;   /* the same */
+    struct cache_flush cache_flush;   /* the same */
 
     struct stats stats;
     double ns_per_row; /* fitted to finished steps: predicts the next one's deadline */
@@ -158,26 +158,26 @@ worker_token_text(const struct worker *w)
                : 0;
 }
 
-/* start.c: why `laganctl tune` has nothing to do here, or NULL. */
-const char *start_no_tuning(const struct worker *w);
+/* load.c: why `laganctl tune` has nothing to do here, or NULL. */
+const char *load_no_tuning(const struct worker *w);
 
-/* start.c: a thread loads, turn() is called all the while; a standby waits in between, until it may take of the device what it
+/* load.c: a thread loads, turn() is called all the while; a standby waits in between, until it may take of the device what it
  * needs and then until its worker is gone. The loader's errors, turn()'s; -EPIPE: who would say so is gone. */
-int start_run(struct worker *w, int (*turn)(struct worker *w, struct err *e),
+int load_run(struct worker *w, int (*turn)(struct worker *w, struct err *e),
               struct err *e) MUST_USE;
-/* start.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,
+/* load.c: what a worker with these settings would be: its model (model_look()), tokenizer, KV's shape and limits,
  * without weights, memory for KV or steps. *weights: what its weights would take on the device, *beside: what it needs
  * there beside them and KV, but for the scratch of steps. */
-int start_look(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
-/* look.c: says so as a line of JSON on standard output. */
-int look_run(struct worker *w, struct err *e) MUST_USE;
-/* start.c: take what lagand has sent by now of a predecessor's arenas. */
-int start_take(struct worker *w, struct err *e) MUST_USE;
-/* start.c: hand an arena up; one without an fd is none. */
-int start_give(struct worker *w, const char *name, const struct arena *a,
+int load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e) MUST_USE;
+/* inspect.c: says so as a line of JSON on standard output. */
+int inspect_run(struct worker *w, struct err *e) MUST_USE;
+/* load.c: take what lagand has sent by now of a predecessor's arenas. */
+int load_take(struct worker *w, struct err *e) MUST_USE;
+/* load.c: hand an arena up; one without an fd is none. */
+int arena_channel_give(struct worker *w, const char *name, const struct arena *a,
                const uint64_t fingerprint[2], struct err *e) MUST_USE;
-/* Join what start_run() made; for sanitizers and for drains. */
-void start_free(struct engine *e);
+/* Join what load_run() made; for sanitizers and for drains. */
+void load_free(struct engine *e);
 
 /* intake.c: room for the longest request; the model is there. -ENOMEM. */
 int intake_open(struct worker *w, struct err *e) MUST_USE;
@@ -186,7 +186,7 @@ void intake_close(struct worker *w);
  * is corrupt. */
 int intake_drain(struct worker *w, nsec now, struct err *e);
 /* intake.c: a request whose text has been worked on, back from the text thread. */
-void intake_text_done(struct worker *w, struct request *r, nsec now);
+void intake_text_done(struct worker *w, struct worker_request *r, nsec now);
 
 /* emit.c */
 void emit_ready(struct worker *w);
@@ -194,7 +194,7 @@ void emit_phase(struct worker *w);
 void emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why);
 void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
                struct seq *const *seq, const uint32_t *n_before);
-void emit_ended(struct worker *w, struct request *r); /* its FINISH, once */
+void emit_ended(struct worker *w, struct worker_request *r); /* its FINISH, once */
 
 /* loop.c: turns until drained (0) or the daemon is gone or the device failed (negative). */
 int loop_run(struct worker *w, struct err *e);

@@ -5,7 +5,7 @@
  * computed again: noise where nothing is committed changes nothing, noise where something is changes bits.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "include/lagan_wire.h"
 #include "worker/kv/manifest.h"

@@ -1,11 +1,11 @@
 /* test_outputs.c - what outputs.h promises of a search that goes on where its steps are not computed again to the same
  * bits, with the test in the place of the device, of what a predecessor left, and of the scheduler.
  */
-#include "worker/outputs.h"
+#include "worker/io/outputs.h"
 
 #include "include/lagan_wire.h"
 #include "tests/test.h"
-#include "worker/legacy.h"
+#include "worker/handover/adopt.h"
 
 #include <string.h>
 
@@ -44,7 +44,7 @@ scheduler_halt(struct scheduler *s, req_id id, bool halted)
 }
 
 bool
-legacy_claim_search(struct worker *of, struct request *r, const token_id *told)
+adopt_claim_search(struct worker *of, struct worker_request *r, const token_id *told)
 {
     (void)of;
     (void)r;
@@ -53,35 +53,35 @@ legacy_claim_search(struct worker *of, struct request *r, const token_id *told)
 }
 
 void
-legacy_claim(struct worker *of, struct request *r)
+adopt_claim(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_claimed(struct worker *of, struct request *r)
+adopt_claimed(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_leave(struct worker *of, struct request *r)
+adopt_leave(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_forget(struct worker *of, struct request *r)
+adopt_forget(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-emit_ended(struct worker *of, struct request *r)
+emit_ended(struct worker *of, struct worker_request *r)
 {
     (void)of;
     n_ended++;
@@ -114,12 +114,12 @@ token_at(uint32_t i)
 }
 
 /* A search of a prompt of one token, of whose best output so many were told; its first slot. */
-static struct request *
+static struct worker_request *
 come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
 {
     static struct model model;
     static token_id told[1 << 17];
-    struct request *r;
+    struct worker_request *r;
     struct err e;
 
     memset(&w, 0, sizeof w);
@@ -153,12 +153,12 @@ static void
 all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
 {
     enum { MAX_LEN = 60000, TOLD = 50000 };
-    struct request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
+    struct worker_request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
 
     (void)state;
     assert_ptr_equal(added, &r->seq);
     assert_int_equal(r->beam.n_new, TOLD);
-    for (struct request *m = r; m; m = m->next)
+    for (struct worker_request *m = r; m; m = m->next)
         for (uint32_t i = 0; i < TOLD; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
     for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][TOLD - 1] == -3.0f);
     requests_close(&w.requests);

@@ -2,7 +2,7 @@
  * to a worker after the one that died. test_worker.c has the others.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "include/lagan_wire.h"
 

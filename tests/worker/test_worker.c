@@ -5,7 +5,7 @@
  * going away.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "base/clock.h"
 #include "include/lagan_wire.h"
