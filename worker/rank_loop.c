@@ -1,14 +1,26 @@
-/* rank_loop.c - a rank that is not the first: see plan_ring.h.
+/* rank_loop.c - see rank_loop.h.
  *
- * Two threads, as a worker's: the loader's, which ends with READY, and the engine's, which beats, reads the plan ring
- * and queues what it says. It decides nothing; what it reads is a process's of the same build, and bounded all the same.
+ * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats, reads the plan ring
+ * and queues the steps that it carries. This rank decides nothing. Records come from a process of the same build and
+ * are bounded all the same.
  */
+#include "worker/rank_loop.h"
+
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "ipc/keys.h"
+#include "ipc/link.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/lane_wait.h"
+#include "worker/load/load.h"
+#include "worker/model/model.h"
 #include "worker/process/health.h"
-#include "worker/tp/plan_ring.h"
 #include "worker/sched/bounds.h"
+#include "worker/sched/scheduler.h"
+#include "worker/tp/plan_ring.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,80 +28,25 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
-enum { LOOK_US = 500 };
-static const nsec LOAD_TURN = 10 * NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
+static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 
 /* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and what steps bring of one
  * that looks back. */
 struct rank_loop {
     struct worker *w;
-    token_id *token;     /* [seats][max_len] */
-    bool *looks_back;    /* [seats] exec_looks_back() */
-    struct nudge *bias;  /* [seats][EXEC_MAX_BIAS] */
-    struct batch *batch; /* read by exec_start() alone */
+    struct worker_lane lane[MAX_LANES]; /* their batches are not used */
+    token_id *token;                    /* [seats][max_len] */
+    bool *looks_back;                   /* [seats] exec_looks_back() */
+    struct nudge *bias;                 /* [seats][EXEC_MAX_BIAS] */
+    struct batch *batch;                /* read by exec_start() alone */
     struct batch_bounds bounds;
     uint32_t max_len;
     size_t token_bytes;
     char *packed; /* [packed_bytes] a step of several records, as far as it has come */
     size_t packed_bytes, n_packed;
 };
-
-/* ---- the start: the loader's */
-
-static int
-say(struct worker *w, uint16_t type, const void *data, size_t n, struct err *e)
-{
-    void *to;
-    int r = ring_reserve(&w->link.out, type, 0, (uint32_t)n, 0, &to);
-
-    if (r < 0) return err_set(e, r, "an answer of %zu bytes: %s", n, ring_why(&w->link.out));
-    memcpy(to, data, n);
-    link_publish(&w->link);
-    return 0;
-}
-
-int
-rank_start_join(struct worker *w, struct err *e)
-{
-    char room[JOIN_BYTES];
-
-    return say(w, ANSWER_JOIN, room, plan_ring_identity(w, room, sizeof room), e);
-}
-
-int
-rank_start_left(struct worker *w, struct err *e)
-{
-    struct plan_ring_left left;
-
-    memcpy(left.kv_id, w->e.old_kv_id, sizeof left.kv_id);
-    memcpy(left.host_id, w->e.old_host_id, sizeof left.host_id);
-    return say(w, ANSWER_LEFT, &left, sizeof left, e);
-}
-
-int
-rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
-{
-    struct ring_record rec;
-    int r;
-
-    while ((r = ring_peek(&w->link.in, &rec)) == 0) usleep(LOOK_US);
-    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&w->link.in));
-    if (rec.type != PLAN_KV || rec.len != sizeof *kv)
-        return err_set(e, -EBADMSG, "the plan begins with a record %u of %u bytes", rec.type,
-                       rec.len);
-    memcpy(kv, rec.data, sizeof *kv);
-    link_release(&w->link);
-    return 0;
-}
-
-int
-rank_start_ready(struct worker *w, struct err *e)
-{
-    return say(w, ANSWER_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
-}
 
 /* ---- what the plan says */
 
@@ -108,7 +65,7 @@ take_seat(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 
     if (rec->len < sizeof s) return wrong(rec, e);
     memcpy(&s, rec->data, sizeof s);
-    if (s.seat >= f->w->e.limits.max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
+    if (s.seat >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
         rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
         s.how.n_prompt > f->max_len)
         return wrong(rec, e);
@@ -117,24 +74,24 @@ take_seat(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     s.how.bias = bias;
     s.how.prompt = f->token + (size_t)s.seat * f->max_len;
     f->looks_back[s.seat] = exec_looks_back(&s.how);
-    exec_seat(f->w->e.exec, s.seat, &s.how);
+    exec_seat(f->w->exec, s.seat, &s.how);
     return 0;
 }
 
 static int
 take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
-    uint32_t vocab = f->w->e.model->whole.vocab;
+    uint32_t vocab = f->w->model->whole.vocab;
     struct plan_ring_tokens t;
     token_id *to;
 
     if (rec->len < sizeof t) return wrong(rec, e);
     memcpy(&t, rec->data, sizeof t);
-    if (t.seat >= f->w->e.limits.max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
+    if (t.seat >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
         return wrong(rec, e);
     to = f->token + (size_t)t.seat * f->max_len + t.first;
     if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
-        exec_seen(f->w->e.exec, t.seat, to, t.n);
+        exec_seen(f->w->exec, t.seat, to, t.n);
         return 0;
     }
     if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return wrong(rec, e);
@@ -156,11 +113,11 @@ take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     if (rec->len != sizeof p) return wrong(rec, e);
     memcpy(&p, rec->data, sizeof p);
     if (p.rung == 0 || p.rung >= MAX_RUNGS) return wrong(rec, e);
-    for (unsigned i = 0; i < w->e.limits.n_lanes; i++)
-        if (p.part[i].first > w->e.steps.lane_units[i] ||
-            p.part[i].n > w->e.steps.lane_units[i] - p.part[i].first)
+    for (unsigned i = 0; i < w->limits->n_lanes; i++)
+        if (p.part[i].first > w->steps->lane_units[i] ||
+            p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
             return wrong(rec, e);
-    r = exec_rung(w->e.exec, p.rung, p.part, &why);
+    r = exec_rung(w->exec, p.rung, p.part, &why);
     if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
     if (r == 0)
         log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
@@ -168,49 +125,20 @@ take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* Steps that are done are nobody's news here. */
+/* Retires every finished step; rank 0 alone reports its tokens. */
 static int
 retire(struct rank_loop *f, struct err *e)
 {
     struct worker *w = f->w;
-    const struct batch_result *r;
+    const struct batch_result *res;
 
-    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
-        while (w->lane[l].finished < w->lane[l].started && exec_finish(w->e.exec, l, &r) == 0) {
-            w->lane[l].finished = r->step;
-            w->stats.v[STAT_steps]++;
-            if (r->status < 0)
-                return err_set(e, r->status, "the device failed: %s", gpu_why(w->e.gpu));
+    for (unsigned l = 0; l < w->limits->n_lanes; l++)
+        while ((res = lane_wait_finished(w, &f->lane[l], l))) {
+            f->lane[l].finished = res->step;
+            w->stats->v[STAT_steps]++;
+            if (res->status < 0)
+                return err_set(e, res->status, "the device failed: %s", gpu_why(w->gpu));
         }
-    return 0;
-}
-
-/* A step of a lane ends, rank 0 says something or is gone (-EPIPE), or that time has passed. What a lane has said is
- * taken: of a last step, which is retired without it, too. */
-static int
-rest(struct rank_loop *f, nsec most)
-{
-    struct worker *w = f->w;
-    const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-    struct pollfd p[1 + MAX_LANES] = { { .fd = w->link.bell.fd, .events = POLLIN } };
-    nfds_t n = 1;
-    int r;
-
-    for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
-        p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
-    r = bell_sleep(&w->link.bell, w->link.out.full, link_ready, &w->link);
-    if (r < 0) return r;
-    if (r > 0 && ppoll(p, n, &t, NULL) < 0 && errno != EINTR) check(!"poll");
-    bell_wake(&w->link.bell);
-    if (p[0].revents) bell_heard(&w->link.bell);
-    for (nfds_t i = 1; i < n; i++) {
-        uint64_t count;
-
-        if (!p[i].revents) continue;
-        while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
-        }
-    }
-    health_beat(w, clock_now());
     return 0;
 }
 
@@ -224,7 +152,7 @@ wait_for_step(const struct exec *x, unsigned lane)
 
     if (p.fd < 0)
         nanosleep(&nap, NULL);
-    else if (poll(&p, 1, (int)(IDLE_TURN / NSEC_MS)) < 0 && errno != EINTR)
+    else if (poll(&p, 1, (int)(IDLE_SLEEP / NSEC_MS)) < 0 && errno != EINTR)
         check(!"poll");
 }
 
@@ -235,8 +163,8 @@ make_room(struct rank_loop *f, unsigned lane, struct err *e)
     struct worker *w = f->w;
 
     TRY(retire(f, e));
-    while (w->lane[lane].started - w->lane[lane].finished == STEPS_OUT) {
-        wait_for_step(w->e.exec, lane);
+    while (f->lane[lane].started - f->lane[lane].finished == STEPS_IN_FLIGHT) {
+        wait_for_step(w->exec, lane);
         health_beat(w, clock_now());
         TRY(retire(f, e));
     }
@@ -285,14 +213,14 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 
     TRY(unpack(f, rec, e));
     TRY(batch_within(b, &f->bounds, e));
-    if (b->step != w->lane[b->lane].started + 1)
+    if (b->step != f->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
                        b->lane);
     keep_tokens(f, b);
     TRY(make_room(f, b->lane, e));
-    w->lane[b->lane].started++;
+    f->lane[b->lane].started++;
     FP(rank_planned);
-    TRY(exec_start(w->e.exec, b, e));
+    TRY(exec_start(w->exec, b, e));
     FP(rank_launched);
     return 0;
 }
@@ -318,9 +246,14 @@ take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 }
 
 static int
-turn(struct rank_loop *f, struct err *e)
+iteration(struct rank_loop *f, struct err *e)
 {
-    struct link *l = &f->w->link;
+    struct link *l = f->w->link;
+    struct lane_wait until = { .fd = { -1, -1 },
+                               .most = IDLE_SLEEP,
+                               .output_blocked = l->out.full,
+                               .ready = link_ready,
+                               .arg = l };
     struct ring_record rec;
     bool some = false;
     int r;
@@ -333,50 +266,66 @@ turn(struct rank_loop *f, struct err *e)
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
     if (some) return 0;
-    return rest(f, IDLE_TURN) < 0 ? err_set(e, -EPIPE, "rank 0 is gone") : 0;
+    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 is gone");
+    health_beat(f->w, clock_now());
+    return 0;
 }
 
 /* ---- its life */
 
-/* A turn while the loader works. */
+/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only whether rank 0 is there. */
 static int
-look_on(struct worker *w, struct err *e)
+load_iteration(struct worker *w, struct err *e)
 {
-    struct pollfd p = { .fd = w->link.bell.fd };
+    struct pollfd p = { .fd = w->link->bell.fd };
 
-    if (poll(&p, 1, (int)(LOAD_TURN / NSEC_MS)) > 0 && p.revents & POLLHUP)
+    health_beat(w, clock_now());
+    if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
         return err_set(e, -EPIPE, "rank 0 is gone");
     return 0;
 }
 
 static int
-make(struct rank_loop *f, struct err *e)
+load(struct worker *w, struct err *e)
 {
-    const struct engine *n = &f->w->e;
-    const struct exec_config *x = &n->steps;
+    int r;
+
+    do {
+        TRY(load_start(w, e));
+        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
+        if (r < 0) return r;
+    } while ((r = load_standby(w, e)) > 0);
+    return r;
+}
+
+static int
+open_buffers(struct rank_loop *f, struct err *e)
+{
+    const struct worker *w = f->w;
+    const struct exec_config *x = w->steps;
     uint32_t rows = x->max_rows + x->max_enc_rows;
 
-    f->max_len = n->model->shape.max_len;
-    f->token_bytes = (size_t)n->limits.max_seqs * f->max_len * sizeof *f->token;
+    f->max_len = w->model->shape.max_len;
+    f->token_bytes = (size_t)w->limits->max_seqs * f->max_len * sizeof *f->token;
     f->token = mmap(NULL, f->token_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->token == MAP_FAILED) f->token = NULL;
-    f->looks_back = calloc(n->limits.max_seqs, sizeof *f->looks_back);
-    f->bias = calloc((size_t)n->limits.max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
+    f->looks_back = calloc(w->limits->max_seqs, sizeof *f->looks_back);
+    f->bias = calloc((size_t)w->limits->max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
     f->bounds = (struct batch_bounds){
-        .kv = &n->kv_config,
-        .n_lanes = n->limits.n_lanes,
+        .kv = w->kv_config,
+        .n_lanes = w->limits->n_lanes,
         .n_rungs = MAX_RUNGS,
         .max_rows = x->max_rows,
         .max_enc_rows = x->max_enc_rows,
-        .vocab = n->model->whole.vocab,
+        .vocab = w->model->whole.vocab,
         .max_len = f->max_len,
-        .max_source = n->max_source,
-        .n_enc_layers = n->model->shape.n_encoder_layers,
-        .bucket = n->limits.bucket,
-        .n_buckets = n->limits.n_buckets,
+        .max_source = w->max_source,
+        .n_enc_layers = w->model->shape.n_encoder_layers,
+        .bucket = w->limits->bucket,
+        .n_buckets = w->limits->n_buckets,
     };
-    f->batch = batch_new(rows, n->limits.max_seqs, x->max_edits, x->max_copies);
+    f->batch = batch_new(rows, w->limits->max_seqs, x->max_edits, x->max_copies);
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
@@ -387,19 +336,20 @@ int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load_run(w, look_on, e);
+    int r = load(w, e);
 
-    if (r == 0) r = make(&f, e);
+    if (r == 0) r = open_buffers(&f, e);
     w->loaded = r == 0;
     if (r == 0) {
         prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a nap ends when it says */
         health_phase(w, PHASE_READY, 0);
         log_info("rank %u of %u is ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
-                 w->keys.tensor_parallel, (double)w->e.load_ns / NSEC_S, gpu_describe(w->e.gpu),
-                 (double)w->e.model->weight_bytes / (1 << 20),
-                 w->e.model->adopted ? " (adopted)" : "", (double)w->e.kv_arena.bytes / (1 << 20));
+                 w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,
+                 gpu_describe(w->gpu), (double)w->model->weight_bytes / (1 << 20),
+                 w->model->adopted ? " (adopted)" : "",
+                 (double)w->adopt->kv_arena.bytes / (1 << 20));
     }
-    while (r == 0) r = turn(&f, e);
+    while (r == 0) r = iteration(&f, e);
     if (f.token) munmap(f.token, f.token_bytes);
     free(f.looks_back);
     free(f.bias);

@@ -44,7 +44,7 @@ struct step_wait_next {
     bool look;
 };
 /* The oldest step of the lane began at since. */
-struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_rows, nsec since,
-                                 nsec now);
+struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_rows,
+                                     nsec since, nsec now);
 
 #endif

@@ -3,9 +3,14 @@
  */
 #include "worker/io/outputs.h"
 
+#include "gpu/gpu.h"
 #include "include/lagan_wire.h"
+#include "ipc/keys.h"
 #include "tests/test.h"
 #include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/model/model.h"
+#include "worker/sched/scheduler.h"
 
 #include <string.h>
 
@@ -118,6 +123,8 @@ static struct worker_request *
 come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
 {
     static struct model model;
+    static struct model_keys keys;
+    static struct requests requests;
     static token_id told[1 << 17];
     struct worker_request *r;
     struct err e;
@@ -126,9 +133,11 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     added = NULL;
     n_ended = 0;
     model.shape.max_len = max_len;
-    w.e.model = &model;
-    assert_int_equal(requests_open(&w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
-    r = request_take(&w.requests);
+    w.model = &model;
+    w.keys = &keys;
+    w.requests = &requests;
+    assert_int_equal(requests_open(w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
+    r = request_take(w.requests);
     assert_non_null(r);
     r->state = REQUEST_LIVE;
     r->n_outputs = 1;
@@ -161,7 +170,7 @@ all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
     for (struct worker_request *m = r; m; m = m->next)
         for (uint32_t i = 0; i < TOLD; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
     for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][TOLD - 1] == -3.0f);
-    requests_close(&w.requests);
+    requests_close(w.requests);
 }
 
 /* Its worker died between the last token and the word that it was the last. */
@@ -174,7 +183,7 @@ a_search_that_was_told_to_the_models_length_has_ended(void **state)
         assert_null(added);
         assert_int_equal(n_ended, BEAMS);
         assert_int_equal(ended_with, LAGAN_FINISH_LENGTH);
-        requests_close(&w.requests);
+        requests_close(w.requests);
     }
 }
 

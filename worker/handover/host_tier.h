@@ -13,22 +13,39 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "gpu/gpu.h"
 #include "ipc/hand.h"
 #include "worker/worker.h"
 
-void host_tier_begin(struct engine *n); /* nothing was found yet */
-/* Loader: a piece of a predecessor's, whose fd is ours then. false: it is something else, and stays the caller's. */
-bool host_tier_take(struct engine *n, const struct hand_note *note, int fd);
-/* Loader, before kv_init(): there is none, it is made, or it comes later. */
+#include <pthread.h>
+
+/* The loader's until READY, then the engine thread's; the mapper thread uses host and err between begun and done. */
+struct host_tier {
+    struct host_memory host;       /* base NULL: no host tier */
+    struct arena old[HOST_PIECES]; /* the previous worker's, not mapped; fd -1: none */
+    uint64_t old_id[2];            /* number of the KV memory that they belong to */
+    bool later;                    /* adopted, and nothing of it is mapped yet */
+    bool begun;                    /* the mapper thread runs */
+    bool stays;                    /* no more of it can be mapped */
+    uint32_t want;                 /* pieces that are to be mapped */
+    _Atomic int done;              /* release by the mapper thread */
+    struct err err;
+    pthread_t mapper;
+};
+
+void host_tier_begin(struct worker *w); /* nothing was found yet */
+/* Loader: a piece of the previous worker's; takes fd. false: the arena is something else, fd stays the caller's. */
+bool host_tier_take(struct worker *w, const struct hand_note *note, int fd);
+/* Loader, before kv_init(): makes the tier, adopts the previous worker's, or does nothing where none is wanted. */
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
-/* Loader, once it says whose it is: hand it up, there or not yet. */
+/* Loader, once the KV memory has its number: sends the pieces to lagand, mapped or not. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
-/* What a predecessor of that KV memory had in it will be there. */
-bool host_tier_keeps(const struct engine *n);
-/* Engine, before a turn's steps are planned: begin to map some of it, or use that. */
+/* The content that the previous worker left in the tier belongs to our KV memory and will be mapped. */
+bool host_tier_keeps(const struct worker *w);
+/* Engine, before a loop iteration's steps are planned: starts to map some of the tier, or uses what was mapped. */
 void host_tier_turn(struct worker *w, nsec now);
-/* Engine: how long to sleep, `most` at most. Somebody may wait for the tier. */
+/* Engine: how long to sleep, `most` at most; less while requests may wait for the tier. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);
-void host_tier_close(struct worker *w); /* wait for who maps it */
+void host_tier_close(struct worker *w); /* waits for the mapper thread */
 
 #endif

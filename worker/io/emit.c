@@ -3,56 +3,70 @@
  * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
  * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
  */
+#include "worker/io/emit.h"
+
 #include "base/failpoint.h"
 #include "include/lagan_wire.h"
+#include "ipc/link.h"
 #include "ipc/records.h"
-#include "worker/worker.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/outbox.h"
+#include "worker/kv/kv_reuse.h"
+#include "worker/model/arch.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/tokenizer.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-void
-emit_ready(struct worker *w)
+size_t
+emit_token_text_bytes(const struct worker *w)
 {
-    const struct engine *n = &w->e;
-    const char *name = n->model->arch->name;
-    struct rec_ready r = {
-        .vocab = n->model->shape.vocab,
-        .max_len = n->model->shape.max_len,
-        .max_source = n->max_source,
-        .n_seats = n->limits.max_seqs,
-        .tokens_per_block = n->kv_config.tokens_per_block,
-        .n_groups = n->kv_config.n_groups,
-        .name_bytes = (uint32_t)strlen(name),
-        .has_text = n->tokenizer != NULL,
-        .kv_bytes = n->kv_arena.bytes,
-        .weight_bytes = n->model->weight_bytes,
-        .max_tokens = kv_longest(n->kv, n->max_source),
-        .load_ns = n->load_ns,
-        .adopted = n->model->adopted,
-        .beams = n->model->generation.beams,
-    };
-
-    outbox_begin(&w->outbox, REC_READY);
-    outbox_add(&w->outbox, &r, sizeof r);
-    outbox_add(&w->outbox, name, r.name_bytes);
-    outbox_end(&w->outbox);
+    if (!w->tokenizer) return 0;
+    return MIN(3 * (size_t)tokenizer_longest(w->tokenizer), (size_t)w->link->out.max_rec);
 }
 
 void
-emit_phase(struct worker *w)
+emit_ready(struct worker *w, nsec load_ns)
 {
-    struct rec_phase p = {
-        .phase = PHASE_LOAD,
-        .done = atomic_load_explicit(&w->load_done, memory_order_relaxed),
-        .total = atomic_load_explicit(&w->load_total, memory_order_relaxed),
+    const char *name = w->model->arch->name;
+    struct rec_ready r = {
+        .vocab = w->model->shape.vocab,
+        .max_len = w->model->shape.max_len,
+        .max_source = w->max_source,
+        .n_seats = w->limits->max_seqs,
+        .tokens_per_block = w->kv_config->tokens_per_block,
+        .n_groups = w->kv_config->n_groups,
+        .name_bytes = (uint32_t)strlen(name),
+        .has_text = w->tokenizer != NULL,
+        .kv_bytes = w->adopt->kv_arena.bytes,
+        .weight_bytes = w->model->weight_bytes,
+        .max_tokens = kv_longest(w->kv, w->max_source),
+        .load_ns = load_ns,
+        .adopted = w->model->adopted,
+        .beams = w->model->generation.beams,
     };
 
-    outbox_put(&w->outbox, REC_PHASE, &p, sizeof p);
-    w->stats.v[STAT_load_done] = p.done;
-    w->stats.v[STAT_load_total] = p.total;
+    outbox_begin(w->outbox, REC_READY);
+    outbox_add(w->outbox, &r, sizeof r);
+    outbox_add(w->outbox, name, r.name_bytes);
+    outbox_end(w->outbox);
+}
+
+void
+emit_phase(struct worker *w, uint64_t done, uint64_t total)
+{
+    struct rec_phase p = { .phase = PHASE_LOAD, .done = done, .total = total };
+
+    outbox_put(w->outbox, REC_PHASE, &p, sizeof p);
+    w->stats->v[STAT_load_done] = p.done;
+    w->stats->v[STAT_load_total] = p.total;
 }
 
 void
@@ -61,11 +75,11 @@ emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const
     struct rec_reject r = { .row = row, .gen = gen, .reason = reason };
 
     r.text_bytes = (uint16_t)strlen(why);
-    outbox_begin(&w->outbox, REC_REJECT);
-    outbox_add(&w->outbox, &r, sizeof r);
-    outbox_add(&w->outbox, why, r.text_bytes);
-    outbox_end(&w->outbox);
-    w->stats.v[STAT_finished]++;
+    outbox_begin(w->outbox, REC_REJECT);
+    outbox_add(w->outbox, &r, sizeof r);
+    outbox_add(w->outbox, why, r.text_bytes);
+    outbox_end(w->outbox);
+    w->stats->v[STAT_finished]++;
 }
 
 /* A number, and one that can be told: a length_penalty may make more of it than a float holds. */
@@ -95,9 +109,9 @@ finish(struct worker *w, struct worker_request *r, uint16_t reason)
 
     check(!r->finished && reason);
     r->finished = true;
-    outbox_put(&w->outbox, REC_FINISH, &f, sizeof f);
+    outbox_put(w->outbox, REC_FINISH, &f, sizeof f);
     FP(finish_said);
-    w->stats.v[STAT_finished]++;
+    w->stats->v[STAT_finished]++;
 }
 
 void
@@ -113,7 +127,7 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
 {
     uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
     bool start = run->first_pos == 0;
-    uint32_t max = (w->link.out.max_rec - 256) / (8 + 8 * (r->sampling.n_prompt_logprobs + 1));
+    uint32_t max = (w->link->out.max_rec - 256) / (8 + 8 * (r->sampling.n_prompt_logprobs + 1));
 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
@@ -128,9 +142,9 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
         float no_logprob = NAN;
         char *id, *lp, *top;
 
-        outbox_begin(&w->outbox, REC_PROMPT_LOGPROBS);
-        outbox_add(&w->outbox, &p, sizeof p);
-        id = outbox_add(&w->outbox, NULL,
+        outbox_begin(w->outbox, REC_PROMPT_LOGPROBS);
+        outbox_add(w->outbox, &p, sizeof p);
+        id = outbox_add(w->outbox, NULL,
                         (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
         memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
         lp = id + k * sizeof(token_id);
@@ -147,18 +161,18 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
                 memcpy(top, there ? &res->top[from] : &none, sizeof none);
             }
         }
-        outbox_end(&w->outbox);
+        outbox_end(w->outbox);
     }
 }
 
 /* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's source, of which
  * they are from 0 on. */
 static void
-emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind, uint64_t first,
-            uint32_t n, uint32_t cols, const float *values, const struct batch_result *res,
-            uint32_t i)
+emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
+            uint64_t first, uint32_t n, uint32_t cols, const float *values,
+            const struct batch_result *res, uint32_t i)
 {
-    uint32_t max = (w->link.out.max_rec - 256) / sizeof *values;
+    uint32_t max = (w->link->out.max_rec - 256) / sizeof *values;
 
     for (uint32_t at = 0, k; at < n; at += k) {
         struct rec_tensor t = { .row = r->row,
@@ -169,22 +183,22 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
                                 .kind = kind };
         float *to;
 
-        outbox_begin(&w->outbox, REC_TENSOR);
-        outbox_add(&w->outbox, &t, sizeof t);
-        to = outbox_add(&w->outbox, values ? values + at : NULL, k * sizeof *to);
-        if (!values) exec_states(w->e.exec, res, i, at, k, to);
-        outbox_end(&w->outbox);
+        outbox_begin(w->outbox, REC_TENSOR);
+        outbox_add(w->outbox, &t, sizeof t);
+        to = outbox_add(w->outbox, values ? values + at : NULL, k * sizeof *to);
+        if (!values) exec_states(w->exec, res, i, at, k, to);
+        outbox_end(w->outbox);
     }
 }
 
 /* What run i leaves beside its token, which comes behind it. */
 static void
-emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i, const struct worker_request *r,
-             bool token)
+emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
+             const struct worker_request *r, bool token)
 {
-    const struct model_shape *shape = &w->e.model->shape;
-    const float *logits = token ? exec_logits(w->e.exec, res, i) : NULL;
-    uint32_t n = exec_n_states(w->e.exec, res, i);
+    const struct model_shape *shape = &w->model->shape;
+    const float *logits = token ? exec_logits(w->exec, res, i) : NULL;
+    uint32_t n = exec_n_states(w->exec, res, i);
 
     emit_tensor(w, r, LAGAN_TENSOR_ENCODER_OUTPUT, 0, n, shape->hidden, NULL, res, i);
     if (logits)
@@ -217,8 +231,8 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
 {
     struct rec_step s = { .step = b->step, .lane = b->lane };
 
-    outbox_begin(&w->outbox, REC_STEP);
-    *head = outbox_add(&w->outbox, &s, sizeof s);
+    outbox_begin(w->outbox, REC_STEP);
+    *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
 /* One token of one output, with its text and log-probabilities, into the open STEP record. row: of res, which tells
@@ -245,15 +259,15 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 
-    if (outbox_size(&w->outbox) + need > w->link.out.max_rec - RING_HEADER) {
-        outbox_end(&w->outbox);
+    if (outbox_size(w->outbox) + need > w->link->out.max_rec - RING_HEADER) {
+        outbox_end(w->outbox);
         begin_step(w, b, head);
     }
-    outbox_add(&w->outbox, &o, sizeof o);
+    outbox_add(w->outbox, &o, sizeof o);
     /* The tails are packed, then padded together: token, logprob, tops, text. */
     {
         size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
-        char *to = outbox_add(&w->outbox, NULL, bytes);
+        char *to = outbox_add(w->outbox, NULL, bytes);
 
         memcpy(to, &token, sizeof token);
         to += sizeof token;
@@ -273,8 +287,8 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     r->n_sent++;
     r->n_text_sent += len;
     r->score = score;
-    w->stats.v[STAT_tokens_out]++;
-    if (stopped && !ended) scheduler_end(w->e.sched, &r->seq, LAGAN_FINISH_STOP);
+    w->stats->v[STAT_tokens_out]++;
+    if (stopped && !ended) scheduler_end(w->sched, &r->seq, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
 
@@ -292,7 +306,8 @@ has_news(const struct seq *s, uint32_t n_before)
 
 /* Of a search that is over what has not been told of its best; else what all that is alive begins with. */
 static void
-emit_search(struct worker *w, struct rec_step **head, const struct batch *b, struct worker_request *r)
+emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
+            struct worker_request *r)
 {
     const struct beam *s = &r->beam;
     uint32_t best = s->order[0];
@@ -335,7 +350,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         if (r && !r->finished && res->status == 0)
             emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
         any |= has_news(seq[i], n_before[i]);
-        if (b->run[i].work == WORK_CONTEXT) w->stats.v[STAT_tokens_in] += b->run[i].n_rows;
+        if (b->run[i].work == WORK_CONTEXT) w->stats->v[STAT_tokens_in] += b->run[i].n_rows;
     }
     if (!any) return;
     begin_step(w, b, &head);
@@ -354,7 +369,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
                    seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
     }
-    outbox_end(&w->outbox);
+    outbox_end(w->outbox);
     for (uint32_t i = 0; i < b->n_runs; i++) {
         struct worker_request *r = seq[i] ? seq[i]->owner : NULL;
 

@@ -7,15 +7,24 @@
  * that does not add up is ring corruption and ends the worker; a request the model cannot serve gets
  * REJECT with the sentence for its client.
  */
-#include "base/clock.h"
+#include "worker/io/intake.h"
+
 #include "base/failpoint.h"
-#include "base/log.h"
 #include "include/lagan_wire.h"
+#include "ipc/link.h"
 #include "ipc/records.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/io/outbox.h"
 #include "worker/io/outputs.h"
 #include "worker/io/text_thread.h"
-#include "worker/worker.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/chat.h"
+#include "worker/text/tokenizer.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -25,6 +34,12 @@
 #include <sys/mman.h>
 
 enum { BUDGET_RECORDS = 256, MOST_OUTPUTS = 64, FRAGMENTS_KEPT = 1 << 20 };
+
+/* A SUBMIT of several records, as far as it has arrived. */
+struct intake {
+    char *fragments; /* [most_fragments] address space; resident as far as it was used */
+    size_t n_fragments, most_fragments;
+};
 
 /* The bytes of one SUBMIT that have not been looked at. */
 struct tail {
@@ -126,8 +141,8 @@ may_ban_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 static void
 admit(struct worker *w, struct worker_request *r, nsec now)
 {
-    const struct model_shape *shape = &w->e.model->shape;
-    uint32_t first = w->e.max_source, done = r->first ? 0 : r->n_sent, bad;
+    const struct model_shape *shape = &w->model->shape;
+    uint32_t first = w->max_source, done = r->first ? 0 : r->n_sent, bad;
     struct seq *s = &r->seq;
     struct err e;
     int k;
@@ -140,9 +155,9 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     if (!ids_in_range(r->ids + first, r->n_decoder, shape->vocab, &bad))
         return refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s[%u] is %d, the vocabulary has %u",
                       first ? "decoder_ids" : "ids", bad, r->ids[first + bad], shape->vocab);
-    if (r->n_source > w->e.max_source)
+    if (r->n_source > w->max_source)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the source is %u tokens, at most %u are taken",
-                      r->n_source, w->e.max_source);
+                      r->n_source, w->max_source);
     if (!fit_lengths(r, r->n_decoder - done))
         return refuse(w, r, LAGAN_E_TOO_LONG,
                       "the prompt is %u tokens, generation_config.json's max_length %u: give "
@@ -152,7 +167,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     if (ends_whole(r)) {
         adopt_leave(w, r);
         emit_ended(w, r);
-        request_give(&w->requests, r);
+        request_give(w->requests, r);
         return;
     }
     if (r->n_decoder >= shape->max_len)
@@ -189,13 +204,13 @@ admit(struct worker *w, struct worker_request *r, nsec now)
         k = outputs_add(w, r, now, &e);
     } else {
         adopt_claim(w, r);
-        k = scheduler_add(w->e.sched, s, now, &e);
+        k = scheduler_add(w->sched, s, now, &e);
         if (k == 0) adopt_claimed(w, r);
-        if (k == 0) scheduler_halt(w->e.sched, s->id, r->paused);
+        if (k == 0) scheduler_halt(w->sched, s->id, r->paused);
     }
     if (k < 0)
         return refuse(w, r, k == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_TOO_LONG, "%s", e.text);
-    w->stats.v[STAT_requests]++;
+    w->stats->v[STAT_requests]++;
     FP(intake_taken);
 }
 
@@ -206,15 +221,15 @@ admit_ids(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec no
 {
     uint32_t done = r->first ? 0 : r->n_sent;
 
-    if (!w->e.max_source) {
+    if (!w->max_source) {
         r->n_decoder = n_prompt + done;
     } else {
         r->n_source = n_prompt;
         if (!r->n_decoder) {
-            if (w->e.model->decoder_start < 0)
+            if (w->model->decoder_start < 0)
                 return refuse(w, r, LAGAN_E_INVALID_REQUEST,
                               "the model names no decoder_start_token_id: give decoder_ids");
-            r->ids[w->e.max_source] = w->e.model->decoder_start;
+            r->ids[w->max_source] = w->model->decoder_start;
             r->n_decoder = 1 + done;
         }
     }
@@ -232,19 +247,19 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
             d.n_ids = decode ? 0 : r->n_ids;
             d.text_bytes = decode ? r->n_text : 0;
             if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
-                w->link.out.max_rec - RING_HEADER) {
+                w->link->out.max_rec - RING_HEADER) {
                 d.reason = LAGAN_E_TOO_LONG;
                 d.n_ids = d.text_bytes = 0;
                 snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
             }
         }
         if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
-        outbox_begin(&w->outbox, REC_TEXT_DONE);
-        outbox_add(&w->outbox, &d, sizeof d);
-        outbox_add(&w->outbox, r->ids, d.n_ids * sizeof(token_id));
-        outbox_add(&w->outbox, d.reason ? r->why : r->text, d.text_bytes);
-        outbox_end(&w->outbox);
-        request_give(&w->requests, r);
+        outbox_begin(w->outbox, REC_TEXT_DONE);
+        outbox_add(w->outbox, &d, sizeof d);
+        outbox_add(w->outbox, r->ids, d.n_ids * sizeof(token_id));
+        outbox_add(w->outbox, d.reason ? r->why : r->text, d.text_bytes);
+        outbox_end(w->outbox);
+        request_give(w->requests, r);
         return;
     }
     if (ends_whole(r)) {
@@ -252,12 +267,12 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
         return;
     }
     if (r->reason) return refuse(w, r, r->reason, "%s", r->why);
-    if (!w->e.max_source && (uint64_t)r->n_ids + r->n_sent > w->requests.room_ids)
+    if (!w->max_source && (uint64_t)r->n_ids + r->n_sent > w->requests->room_ids)
         return refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
                       r->n_ids, r->n_sent);
-    if (!w->e.max_source && !r->first &&
+    if (!w->max_source && !r->first &&
         r->n_sent) /* delivered tokens wait behind the room's prompt part */
-        memmove(r->ids + r->n_ids, r->ids + w->requests.room_ids - r->n_sent,
+        memmove(r->ids + r->n_ids, r->ids + w->requests->room_ids - r->n_sent,
                 r->n_sent * sizeof(token_id));
     admit_ids(w, r, r->n_ids, now);
 }
@@ -267,7 +282,7 @@ static int
 read_ends(struct worker *w, struct worker_request *r, const struct rec_submit *s, struct tail *t,
           struct err *e)
 {
-    const struct model *m = w->e.model;
+    const struct model *m = w->model;
     uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
     const token_id *eos = take(t, n_eos * sizeof *eos);
     const token_id *ids = take(t, s->n_stop_ids * sizeof *ids);
@@ -339,7 +354,7 @@ disagrees(const struct rec_submit *s)
 static void
 read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit *s)
 {
-    const struct model *m = w->e.model;
+    const struct model *m = w->model;
 
     r->row = s->row;
     r->gen = s->gen;
@@ -400,7 +415,7 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
 
     if (t->broken || s->n_bias > EXEC_MAX_BIAS) return corrupt(e, "SUBMIT has too many biases");
     for (uint32_t i = 0; i < s->n_bias; i++) {
-        if ((uint32_t)bias[i].id < w->e.model->shape.vocab) r->bias[n++] = bias[i];
+        if ((uint32_t)bias[i].id < w->model->shape.vocab) r->bias[n++] = bias[i];
     }
     qsort(r->bias, n, sizeof r->bias[0], by_id);
     for (uint32_t i = 0; i < n; i++) {
@@ -434,7 +449,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     const uint8_t *whose = NULL;
     const float *scores = NULL;
     size_t pad;
-    uint32_t first = w->e.max_source, room = w->requests.room_ids, told;
+    uint32_t first = w->max_source, room = w->requests->room_ids, told;
     struct worker_request *r;
 
     if (!p) return corrupt(e, "SUBMIT is shorter than its header");
@@ -448,13 +463,13 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     (void)done_text; /* text delivered so far is rebuilt from the tokens */
     s.n = MAX(s.n, 1u);
     s.beams = MAX(s.beams, 1u);
-    if (s.absent) take_defaults(&w->e.model->generation, &s);
+    if (s.absent) take_defaults(&w->model->generation, &s);
     odd = s.absent ? disagrees(&s) : NULL;
-    if (odd || (s.absent && *w->e.model->generation.unserved)) {
+    if (odd || (s.absent && *w->model->generation.unserved)) {
         char why[240];
 
         snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
-                 odd ? odd : w->e.model->generation.unserved,
+                 odd ? odd : w->model->generation.unserved,
                  odd ? "do not go together" : "is not served");
         emit_reject(w, s.row, s.gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED, why);
         return 0;
@@ -466,7 +481,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     if (!s.max_tokens || (s.n == 1 && s.n_done >= s.max_tokens && !s.absent))
         return corrupt(e, "SUBMIT asks for no token");
 
-    r = request_take(&w->requests);
+    r = request_take(w->requests);
     if (r) {
         r->state = REQUEST_TEXT; /* ours still, and not free */
         read_numbers(w, r, &s);
@@ -480,10 +495,10 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
                     "the worker's request slots are all taken");
         return 0;
     }
-    r->has_text = w->e.tokenizer != NULL;
-    if (r->has_text) detok_init(&r->detok, w->e.tokenizer, false);
+    r->has_text = w->tokenizer != NULL;
+    if (r->has_text) detok_init(&r->detok, w->tokenizer, false);
     r->chat = s.chat;
-    if (r->has_text && r->chat) chat_reply_begin(&r->detok.reply, &w->e.chat);
+    if (r->has_text && r->chat) chat_reply_begin(&r->detok.reply, w->chat);
     TRY(read_ends(w, r, &s, &t, e));
     pad = MIN((size_t)(-(t.p - data) & 7), t.left); /* stop strings are padded together */
     t.p += pad;
@@ -499,17 +514,16 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     }
     told = most_told(&s, whose);
 
-    if (n_slots(&s) > MIN(w->e.limits.max_seqs, w->e.limits.max_rows)) {
+    if (n_slots(&s) > MIN(w->limits->max_seqs, w->limits->max_rows)) {
         refuse(w, r, LAGAN_E_INVALID_REQUEST,
                "%s is %u: each is a sequence with a row, and there are %u (max_num_seqs, "
                "max_num_batched_tokens)",
                s.beams > 1 ? "beams" : "n", n_slots(&s),
-               MIN(w->e.limits.max_seqs, w->e.limits.max_rows));
+               MIN(w->limits->max_seqs, w->limits->max_rows));
         return 0;
     }
-    if ((s.text_bytes || s.n_stop) && !w->e.tokenizer) {
-        refuse(w, r, LAGAN_E_UNSUPPORTED, "%s: %s", s.text_bytes ? "text" : "stop",
-               w->e.why_no_text);
+    if ((s.text_bytes || s.n_stop) && !w->tokenizer) {
+        refuse(w, r, LAGAN_E_UNSUPPORTED, "%s: %s", s.text_bytes ? "text" : "stop", w->why_no_text);
         return 0;
     }
     if ((s.n_decoder || (s.flags & SUBMIT_ENCODER_OUTPUT)) && !first) {
@@ -517,7 +531,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
                s.n_decoder ? "decoder_ids" : "return_encoder_output");
         return 0;
     }
-    if (s.text_bytes > w->requests.room_text ||
+    if (s.text_bytes > w->requests->room_text ||
         MAX(s.n_decoder, (uint32_t)(first > 0)) + (uint64_t)told > room - first ||
         (uint64_t)s.n_prompt + told > (first ? (uint64_t)first + told : room)) {
         refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, at most %u are taken",
@@ -546,7 +560,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
     }
     if (first && s.n_done) {
         if (!r->n_decoder) {
-            r->ids[first] = w->e.model->decoder_start;
+            r->ids[first] = w->model->decoder_start;
             r->n_decoder = 1;
         }
         memcpy(r->ids + first + r->n_decoder, done, s.n_done * sizeof *done);
@@ -569,7 +583,7 @@ submit(struct worker *w, const char *data, size_t n, nsec now, struct err *e)
 static bool
 has_stranger(const struct worker *w, struct worker_request *r)
 {
-    uint32_t vocab = MAX(tokenizer_size(w->e.tokenizer), w->e.model->shape.vocab), i = 0;
+    uint32_t vocab = MAX(tokenizer_size(w->tokenizer), w->model->shape.vocab), i = 0;
 
     while (i < r->n_ids && (uint32_t)r->ids[i] < vocab) i++;
     if (i == r->n_ids) return false;
@@ -594,11 +608,11 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
         return corrupt(e, "TEXT is not what its counts say");
     ids = (const token_id *)(const void *)t.p;
     text = t.p + (size_t)c.n_ids * sizeof *ids;
-    r = request_take(&w->requests);
+    r = request_take(w->requests);
     if (!r) {
         struct rec_text_done d = { .row = c.row, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };
 
-        outbox_put(&w->outbox, REC_TEXT_DONE, &d, sizeof d);
+        outbox_put(w->outbox, REC_TEXT_DONE, &d, sizeof d);
         return 0;
     }
     r->state = REQUEST_TEXT;
@@ -607,16 +621,16 @@ text_call(struct worker *w, const char *data, size_t n, struct err *e)
     r->gen = c.gen;
     r->bare = c.flags & 1;
     r->chat = c.flags & 2;
-    if (!w->e.tokenizer) {
+    if (!w->tokenizer) {
         r->reason = LAGAN_E_UNSUPPORTED;
-        snprintf(r->why, sizeof r->why, "%s", w->e.why_no_text);
+        snprintf(r->why, sizeof r->why, "%s", w->why_no_text);
         intake_text_done(w, r, 0);
         return 0;
     }
-    if (c.n_ids > w->requests.room_ids || c.text_bytes > w->requests.room_text) {
+    if (c.n_ids > w->requests->room_ids || c.text_bytes > w->requests->room_text) {
         r->reason = LAGAN_E_TOO_LONG;
         snprintf(r->why, sizeof r->why, "at most %u ids or %u bytes of text are taken",
-                 w->requests.room_ids, w->requests.room_text);
+                 w->requests->room_ids, w->requests->room_text);
         intake_text_done(w, r, 0);
         return 0;
     }
@@ -639,7 +653,7 @@ named(struct worker *w, const char *data, size_t n, const char *if_short, struct
     *ret = NULL;
     if (n < sizeof *c) return corrupt(e, if_short);
     memcpy(c, data, sizeof *c);
-    *ret = request_find(&w->requests, c->row, c->gen);
+    *ret = request_find(w->requests, c->row, c->gen);
     return *ret != NULL;
 }
 
@@ -653,7 +667,7 @@ cancel(struct worker *w, const char *data, size_t n, struct err *e)
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
     r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
-    if (r->state == REQUEST_LIVE) scheduler_cancel(w->e.sched, r->seq.id, r->cancelled);
+    if (r->state == REQUEST_LIVE) scheduler_cancel(w->sched, r->seq.id, r->cancelled);
     return 0;
 }
 
@@ -667,7 +681,7 @@ pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
     r->paused = c.flags & 1;
-    if (r->state == REQUEST_LIVE) scheduler_halt(w->e.sched, r->seq.id, r->paused);
+    if (r->state == REQUEST_LIVE) scheduler_halt(w->sched, r->seq.id, r->paused);
     return 0;
 }
 
@@ -676,52 +690,57 @@ pause_or_go_on(struct worker *w, const char *data, size_t n, struct err *e)
 int
 intake_open(struct worker *w, struct err *e)
 {
-    size_t outputs = MIN((size_t)w->e.limits.max_seqs, (size_t)MOST_OUTPUTS);
-    size_t told = sizeof(token_id) + 1 + worker_token_text(w); /* and whose it is */
+    size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)MOST_OUTPUTS);
+    size_t told = sizeof(token_id) + 1 + emit_token_text_bytes(w); /* and whose it is */
     /* What a client's frame holds, and an answer as long as it can be; touched as far as it is used. */
-    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->e.model->shape.max_len * told;
+    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * told;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
 
     if (p == MAP_FAILED)
         return err_set(e, -ENOMEM, "address space for a request of %zu KiB", most >> 10);
-    w->fragments = p;
-    w->most_fragments = most;
+    w->intake = calloc(1, sizeof *w->intake);
+    if (!w->intake) {
+        munmap(p, most);
+        return err_set(e, -ENOMEM, "memory for the intake");
+    }
+    w->intake->fragments = p;
+    w->intake->most_fragments = most;
     return 0;
 }
 
 void
 intake_close(struct worker *w)
 {
-    if (w->fragments) munmap(w->fragments, w->most_fragments);
-    w->fragments = NULL;
+    if (w->intake) munmap(w->intake->fragments, w->intake->most_fragments);
+    free(TAKE(w->intake));
 }
 
 /* One piece more. What finds no room is counted. */
 static void
 add_fragment(struct worker *w, const struct ring_record *rec)
 {
-    if (w->n_fragments + rec->len <= w->most_fragments)
-        memcpy(w->fragments + w->n_fragments, rec->data, rec->len);
-    w->n_fragments += rec->len;
+    if (w->intake->n_fragments + rec->len <= w->intake->most_fragments)
+        memcpy(w->intake->fragments + w->intake->n_fragments, rec->data, rec->len);
+    w->intake->n_fragments += rec->len;
 }
 
 static int
 submit_whole(struct worker *w, nsec now, struct err *e)
 {
-    size_t n = w->n_fragments, has = MIN(n, w->most_fragments);
+    size_t n = w->intake->n_fragments, has = MIN(n, w->intake->most_fragments);
     struct rec_submit s;
     int r = 0;
 
-    w->n_fragments = 0;
+    w->intake->n_fragments = 0;
     if (n == has) {
-        r = submit(w, w->fragments, n, now, e);
+        r = submit(w, w->intake->fragments, n, now, e);
     } else { /* of another model than ours */
-        memcpy(&s, w->fragments, sizeof s);
+        memcpy(&s, w->intake->fragments, sizeof s);
         emit_reject(w, s.row, s.gen, LAGAN_E_TOO_LONG,
                     "the request and what was said of it are longer than this model's can be");
     }
-    if (has > FRAGMENTS_KEPT) madvise(w->fragments, has, MADV_DONTNEED);
+    if (has > FRAGMENTS_KEPT) madvise(w->intake->fragments, has, MADV_DONTNEED);
     return r;
 }
 
@@ -731,9 +750,9 @@ intake_drain(struct worker *w, nsec now, struct err *e)
     struct ring_record rec;
     int taken = 0, r = 0;
 
-    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link.in, &rec)) > 0) {
+    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->link->in, &rec)) > 0) {
         taken++;
-        if (rec.type == REC_SUBMIT && (w->n_fragments || (rec.flags & RING_MORE))) {
+        if (rec.type == REC_SUBMIT && (w->intake->n_fragments || (rec.flags & RING_MORE))) {
             add_fragment(w, &rec);
             r = rec.flags & RING_MORE ? 0 : submit_whole(w, now, e);
             if (r < 0) return r;
@@ -761,7 +780,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         }
         if (r < 0) return r;
     }
-    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link.in));
-    if (taken) link_release(&w->link);
+    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->link->in));
+    if (taken) link_release(w->link);
     return taken;
 }

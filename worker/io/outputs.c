@@ -2,7 +2,13 @@
 #include "worker/io/outputs.h"
 
 #include "include/lagan_wire.h"
+#include "ipc/keys.h"
+#include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam.h"
+#include "worker/sched/scheduler.h"
 
 #include <errno.h>
 #include <string.h>
@@ -14,7 +20,7 @@ outputs_take(struct worker *w, struct worker_request *r, uint32_t n)
 
     r->first = r;
     for (uint32_t i = 1; i < n; i++) {
-        struct worker_request *m = request_take(&w->requests);
+        struct worker_request *m = request_take(w->requests);
 
         if (!m) return -EAGAIN;
         m->state = r->state;
@@ -33,7 +39,7 @@ outputs_give(struct worker *w, struct worker_request *r)
 {
     for (struct worker_request *next; r; r = next) {
         next = r->next;
-        request_give(&w->requests, r);
+        request_give(w->requests, r);
     }
 }
 
@@ -51,12 +57,12 @@ copy_detok(struct worker_request *to, const struct worker_request *from)
 static token_id *
 told_at(const struct worker *w, const struct worker_request *r)
 {
-    return r->ids + w->requests.room_ids - r->n_sent;
+    return r->ids + w->requests->room_ids - r->n_sent;
 }
 
 void
-outputs_told(struct worker *w, struct worker_request *r, const token_id *token, const uint8_t *whose,
-             uint32_t n)
+outputs_told(struct worker *w, struct worker_request *r, const token_id *token,
+             const uint8_t *whose, uint32_t n)
 {
     for (struct worker_request *m = r; m; m = m->next) {
         token_id *to;
@@ -81,7 +87,7 @@ outputs_told(struct worker *w, struct worker_request *r, const token_id *token, 
 static void
 make_like(struct worker *w, struct worker_request *m, const struct worker_request *r)
 {
-    uint32_t first = w->e.max_source;
+    uint32_t first = w->max_source;
 
     m->state = REQUEST_LIVE;
     m->kind = r->kind;
@@ -118,7 +124,7 @@ static void
 make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_told)
 {
-    struct outputs_places at = outputs_places(w->e.max_source, n_prompt, max_new);
+    struct outputs_places at = outputs_places(w->max_source, n_prompt, max_new);
     struct beam *b = &r->beam;
     uint32_t n = 0;
 
@@ -143,15 +149,17 @@ make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
     }
     b->n_beams = n;
     beam_start(b, n_told, n_told ? r->score : 0);
-    for (struct worker_request *m = r; m; m = m->next) m->sampling.n_candidates = beam_width(n, b->n_end);
+    for (struct worker_request *m = r; m; m = m->next)
+        m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
 /* What its predecessor had decided, if that is left; where the same is decided again, from the beginning; else what was
  * told is what every beam begins with. */
 static void
-begin_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new, bool adopt)
+begin_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
+             bool adopt)
 {
-    bool exact = w->keys.numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->e.gpu)->name, "cpu");
+    bool exact = w->keys->numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->gpu)->name, "cpu");
     uint16_t over = 0;
 
     /* Its best was told to the end, and only that it was the end was not. */
@@ -200,7 +208,7 @@ int
 outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
 {
     uint32_t n_prompt = r->n_decoder, max_new = r->seq.max_new,
-             n_ids = outputs_places(w->e.max_source, n_prompt, max_new).end;
+             n_ids = outputs_places(w->max_source, n_prompt, max_new).end;
     bool search = r->beam.n_beams > 1;
     struct seq *first;
 
@@ -211,30 +219,30 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
         if (search || m->n_sent == 0) continue;
         go_on(m, told_at(w, m), m->n_sent);
         m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],
-                                         w->e.model->shape.max_len);
+                                         w->model->shape.max_len);
     }
     if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
     for (struct worker_request *m = r; m && !search; m = m->next)
         (m->cancelled ? adopt_leave : adopt_claim)(w, m);
     first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
     if (first) {
-        int k = scheduler_add(w->e.sched, first, now, e);
+        int k = scheduler_add(w->sched, first, now, e);
 
         if (k == -EAGAIN) { /* a search that finds no room for what it had: from the beginning */
             begin_search(w, r, n_prompt, max_new, /* adopt= */ false);
             first = chain(r, r->seq.n_prompt - 1);
-            k = scheduler_add(w->e.sched, first, now, e);
+            k = scheduler_add(w->sched, first, now, e);
         }
         TRY(k);
         claimed(w, r);
-        scheduler_halt(w->e.sched, first->id, r->paused);
+        scheduler_halt(w->sched, first->id, r->paused);
     }
     adopt_forget(w, r);
     for (struct worker_request *m = r, *next; m; m = next) {
         next = m->next;
         if (!m->cancelled) continue;
         emit_ended(w, m);
-        request_give(&w->requests, m);
+        request_give(w->requests, m);
     }
     return 0;
 }

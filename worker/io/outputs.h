@@ -11,6 +11,7 @@
 #ifndef WORKER_IO_OUTPUTS_H
 #define WORKER_IO_OUTPUTS_H
 
+#include "worker/io/request.h"
 #include "worker/worker.h"
 
 /* A slot's ids, what each part begins at:
@@ -39,8 +40,8 @@ int outputs_take(struct worker *w, struct worker_request *r, uint32_t n) MUST_US
 /* A request's slots, one or several, none of which the scheduler has. */
 void outputs_give(struct worker *w, struct worker_request *r);
 /* The tokens that were told before, whose[i] is token i's output; they wait at the end of each slot's room. */
-void outputs_told(struct worker *w, struct worker_request *r, const token_id *token, const uint8_t *whose,
-                  uint32_t n);
+void outputs_told(struct worker *w, struct worker_request *r, const token_id *token,
+                  const uint8_t *whose, uint32_t n);
 /* The prompt stands in the first slot, and what is common in its seq and sampling: the others are filled in, and
  * all go to the scheduler but for those that had ended. Else as scheduler_add() says. */
 int outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e) MUST_USE;

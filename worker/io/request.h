@@ -34,8 +34,9 @@ struct worker_request {
     /* Of a free one: the next free is the one behind it and so many more, modulo 2^32. */
     uint32_t skip;
     uint16_t output;
-    struct worker_request *first, *next; /* of several: the first slot, in each; NULL: it is alone */
-    uint32_t n_outputs;           /* the first's: to be told; slots behind them are beams only */
+    struct worker_request *first,
+        *next;          /* of several: the first slot, in each; NULL: it is alone */
+    uint32_t n_outputs; /* the first's: to be told; slots behind them are beams only */
 
     token_id *ids; /* room.ids of them: source first, then the decoder's tokens */
     char *text;    /* prompt text, or what a call is about */
@@ -62,6 +63,7 @@ struct worker_request {
     uint32_t adopted, recomputed; /* positions a predecessor left: taken over, and computed again */
 };
 
+/* The fixed pool of requests. */
 struct requests {
     struct worker_request *slot; /* [n] */
     uint32_t n, n_used, first_free;

@@ -1,66 +1,56 @@
-/* load.c - the loader: from settings and inherited arenas to an engine that can take requests.
+/* load.c - see load.h: the loader thread and its phases.
  *
- * Runs on a thread of its own, so that the engine thread beats and reports progress meanwhile. What it
- * makes is the engine's once start_done is set; on failure the sentence says which file, key or number.
+ * On failure the sentence says which file, key or number.
  */
+#include "worker/load/load.h"
+
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "gpu/gpu.h"
+#include "ipc/hand.h"
+#include "ipc/heritage.h"
+#include "ipc/keys.h"
+#include "ipc/link.h"
 #include "worker/arch/registry.h"
-#include "worker/exec/graphs.h"
-#include "worker/process/health.h"
+#include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
-#include "worker/tp/plan_ring.h"
 #include "worker/handover/host_tier.h"
-#include "worker/worker.h"
+#include "worker/load/kv_memory.h"
+#include "worker/load/sizes.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/process/arena_channel.h"
+#include "worker/process/health.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/tokenizer.h"
+#include "worker/tp/plan_ring.h"
+#include "worker/tp/rank_start.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum {
-    AUTO_KV_SHARE =
-        4, /* a host's automatic KV memory: at most a quarter of what is available, for all ranks */
-    CPU_ROWS = 512,
-    GPU_ROWS = 8192, /* of a step, unless the settings say otherwise */
-    /* Of sources at once: a burst goes through the encoder together, and the next does not wait until
-     * the first has been projected. */
-    GPU_ENC_ROWS = 16384,
-    /* Beams of searches that go on together: docs/perf.md. */
-    SEARCH_ROWS = 512
-};
-/* What a GPU's lane takes beside its scratch (a library's handle, its workspace), and the process that comes up
- * beside this one to succeed it (its context). */
-static const uint64_t LANE_BYTES = 256 << 20, SUCCESSOR_BYTES = 512 << 20;
 enum { STANDBY_TURN = 200 * NSEC_MS }; /* between two beats */
-#define GIB(bytes) ((double)(bytes) / (1 << 30))
 
 static void
 on_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct worker *w = arg;
 
-    atomic_store_explicit(&w->load_done, done, memory_order_relaxed);
-    atomic_store_explicit(&w->load_total, total, memory_order_relaxed);
+    atomic_store_explicit(&w->loader->bytes_done, done, memory_order_relaxed);
+    atomic_store_explicit(&w->loader->bytes_total, total, memory_order_relaxed);
 }
 
-/* While a long step is queued: by the engine thread, as every beat. */
-static void
-on_beat(void *arg)
+/* Takes what lagand has sent over the fd channel by now: arenas of the previous worker, and "begin" or "go" for a
+ * standby. lagand sends the arenas before it starts this process, or before "begin" and "go". Weights that are open
+ * are taken again if they may be damaged. */
+static int
+take_inherited(struct worker *w, struct err *e)
 {
-    health_beat(arg, clock_now());
-}
-
-/* lagand has queued all of them on the hand socket before it made us, or before it says "begin" or "go" to a standby.
- * Weights that are open are taken again where they may be damaged. */
-int
-load_take(struct worker *w, struct err *e)
-{
-    struct model_source *src = &w->e.source;
+    struct model_source *src = &w->loader->source;
 
     for (;;) {
         struct hand_note note;
@@ -70,57 +60,45 @@ load_take(struct worker *w, struct err *e)
         if (r <= 0) return r;
         if (!strcmp(note.name, "go")) {
             close(fd);
-            w->waits = false;
+            w->loader->standby = false;
             continue;
         }
         if (!strcmp(note.name, "begin")) {
             close(fd);
-            w->begins = true;
+            w->loader->may_use_device = true;
             continue;
         }
         if (!strcmp(note.name, "weights") && (note.flags & HAND_COMPLETE) && src->weights_fd < 0 &&
-            (!w->e.model || note.flags & HAND_VERIFY)) {
+            (!w->model || note.flags & HAND_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
-        } else if (!strcmp(note.name, "kv") && w->e.old_kv.fd < 0) {
-            w->e.old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
-            memcpy(w->e.old_kv_id, note.fingerprint, sizeof w->e.old_kv_id);
-        } else if (host_tier_take(&w->e, &note, fd)) {
+        } else if (!strcmp(note.name, "kv") && w->adopt->old_kv.fd < 0) {
+            w->adopt->old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
+            memcpy(w->adopt->old_kv_id, note.fingerprint, sizeof w->adopt->old_kv_id);
+        } else if (host_tier_take(w, &note, fd)) {
             continue;
-        } else if (!strcmp(note.name, "manifest") && w->e.old_manifest.fd < 0) {
-            w->e.old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
+        } else if (!strcmp(note.name, "manifest") && w->adopt->old_manifest.fd < 0) {
+            w->adopt->old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
         } else {
             close(fd);
         }
     }
 }
 
-int
-arena_channel_give(struct worker *w, const char *name, const struct arena *a, const uint64_t fingerprint[2],
-           struct err *e)
-{
-    struct hand_note note = { .bytes = a->bytes, .version = 1, .flags = HAND_COMPLETE };
-
-    if (a->fd < 0) return 0;
-    snprintf(note.name, sizeof note.name, "%s", name);
-    memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
-    return hand_give(w->hand, &note, a->fd, e);
-}
-
 static int
 read_source(struct worker *w, struct err *e)
 {
-    struct model_source *src = &w->e.source;
-    const char *weights = w->keys.weights;
+    struct model_source *src = &w->loader->source;
+    const char *weights = w->keys->weights;
     static const enum dtype dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
 
     *src = (struct model_source){
-        .dir = w->keys.path,
-        .dtype = dtypes[w->keys.dtype],
-        .max_len = w->keys.max_model_len,
+        .dir = w->keys->path,
+        .dtype = dtypes[w->keys->dtype],
+        .max_len = w->keys->max_model_len,
         .rank = w->rank,
-        .n_ranks = w->keys.tensor_parallel,
+        .n_ranks = w->keys->tensor_parallel,
         .weights_fd = -1,
         .progress = on_progress,
         .arg = w,
@@ -140,176 +118,10 @@ read_source(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Bytes for which every seat could reach the model's length: more would never be used. */
-static uint64_t
-kv_most(const struct kv_config *c)
-{
-    return kv_table_bytes(c) * c->n_seats + (uint64_t)c->slab_bytes * (c->n_groups + 1);
-}
-
-/* On a GPU: all that is free now but what is still to come. */
-static int
-gpu_room(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
-{
-    const struct model_keys *k = &w->keys;
-    uint64_t graphs = gpu_graphs(w->e.gpu) ? k->graphs_memory : 0;
-    uint64_t steps = exec_scratch_bytes(w->e.exec) + w->e.limits.n_lanes * LANE_BYTES;
-    uint64_t next = SUCCESSOR_BYTES + exec_divided(w->e.exec).bytes + (k->standby ? steps : 0);
-    uint64_t taken = graphs + next + k->kv_reserve;
-
-    if (free < taken + 2 * (uint64_t)w->e.kv_config.slab_bytes)
-        return err_set(
-            e, -ENOMEM,
-            "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
-            "weights and %.2f for steps of %u rows; graphs.memory needs %.2f, a successor %.2f, "
-            "kv.reserve %.2f",
-            GIB(total), GIB(free), GIB(w->e.model->weight_bytes), GIB(steps), w->e.limits.max_rows,
-            GIB(graphs), GIB(next), GIB(k->kv_reserve));
-    *ret = free - taken;
-    return 0;
-}
-
-static int
-auto_kv(struct worker *w, uint64_t *ret, struct err *e)
-{
-    struct engine *n = &w->e;
-    uint64_t free, own, total, room;
-
-    if (gpu_memory(n->gpu, &free, &own, &total) < 0)
-        return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(n->gpu));
-    room = free / AUTO_KV_SHARE / w->keys.tensor_parallel;
-    if (on_gpu(n)) TRY(gpu_room(w, free + n->old_kv.bytes, total, &room, e));
-    *ret = MIN(kv_most(&n->kv_config), MAX(room, (uint64_t)n->kv_config.slab_bytes * 2));
-    return 0;
-}
-
-/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room for another.
- * So where it has the size we want (nearly, if auto: no two contexts are alike), it is ours again. What is in
- * it is for adopt_open() to say. */
-static int
-make_kv(struct worker *w, struct err *e)
-{
-    struct engine *n = &w->e;
-    struct kv_config *c = &n->kv_config;
-    uint64_t old = n->old_kv.bytes;
-    bool suits = old == c->arena_bytes ||
-                 (!w->keys.kv_memory && !w->rank && old >= c->arena_bytes / 16 * 15 &&
-                  old <= c->arena_bytes / 16 * 17);
-
-    if (n->old_kv.fd >= 0 && suits &&
-        gpu_ops(n->gpu)->arena_adopt(n->gpu, n->old_kv.fd, old, &n->kv_arena, e) == 0) {
-        n->old_kv.fd = -1;
-        memcpy(n->kv_id, n->old_kv_id, sizeof n->kv_id);
-        c->arena_bytes = old;
-        return 0;
-    }
-    if (n->old_kv.fd >= 0) close(n->old_kv.fd);
-    n->old_kv.fd = -1;
-    TRY(adopt_number(n->kv_id, e));
-    return gpu_ops(n->gpu)->arena_make(n->gpu, "kv", c->arena_bytes, &n->kv_arena, e);
-}
-
-/* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
-static void
-prefer_huge_pages(void *mem, size_t bytes)
-{
-    uintptr_t huge = 2 << 20, first = ROUND_UP((uintptr_t)mem, huge);
-
-    if ((uintptr_t)mem + bytes > first)
-        madvise((void *)first, (uintptr_t)mem + bytes - first, MADV_HUGEPAGE);
-}
-
-static int
-open_kv(struct worker *w, struct err *e)
-{
-    struct engine *n = &w->e;
-    struct kv_config *c = &n->kv_config;
-
-    c->reuse = c->copy_partial = w->keys.kv_reuse;
-    TRY(adopt_secret(n, c->hash_secret, e));
-    c->arena_bytes = w->keys.kv_memory;
-    if (!c->arena_bytes) TRY(auto_kv(w, &c->arena_bytes, e));
-    TRY(make_kv(w, e));
-    n->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
-    if (!n->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
-    prefer_huge_pages(n->kv_memory, kv_bytes(c));
-    n->kv = kv_init((void *)ROUND_UP((uintptr_t)n->kv_memory, (uintptr_t)CACHE_LINE), c, e);
-    if (!n->kv) return err_while(e, -ENOMEM, "kv.memory");
-    if (w->host_tier.later) kv_host_away(n->kv);
-    if (n->host.base) kv_host_room(n->kv, n->host.n_mapped * n->host.piece);
-    TRY(adopt_open(w, n->steps.kv_dtype, e));
-    FP(load_kv);
-    TRY(arena_channel_give(w, "kv", &n->kv_arena, n->kv_id, e));
-    TRY(host_tier_give(w, e));
-    return arena_channel_give(w, "manifest", &n->manifest_arena, n->kv_id, e);
-}
-
-/* On a host of one core the two lanes of a divided device still have a thread each. */
-static int
-set_lanes(struct worker *w, struct err *e)
-{
-    struct engine *n = &w->e;
-    uint32_t units = w->keys.threads && !on_gpu(n) ? w->keys.threads : gpu_units(n->gpu);
-
-    if (!on_gpu(n)) units = MAX(units / w->keys.tensor_parallel, 1u); /* they share the host */
-    if (!on_gpu(n) && w->keys.split_mode != SPLIT_OFF) units = MAX(units, 2u);
-    return partition_ctl_plan(&n->partition_ctl, &w->keys, gpu_parts(n->gpu), units, &n->limits, &n->steps, e);
-}
-
-/* For a first guess at how long steps take: the whole model, its encoder by its layers. */
-static struct work_costs
-work_costs(const struct engine *n)
-{
-    const struct model_shape *s = &n->model->shape;
-    double weights = (double)n->model->weight_bytes, layers = s->n_layers + s->n_encoder_layers,
-           encoder = weights * s->n_encoder_layers / layers,
-           flops = 4 / (double)dtype_bytes(n->model->dtype, 2); /* two a weight */
-    struct work_costs c = { .weights = (uint64_t)(weights - encoder),
-                            .encoder_weights = (uint64_t)encoder,
-                            .row_flops = (weights - encoder) * flops,
-                            .encoder_flops = encoder * flops,
-                            .n_enc_layers = s->n_encoder_layers };
-
-    for (uint32_t i = 0; i < s->n_layers; i++)
-        if (s->layer[i].mixer == MIX_ATTENTION)
-            c.attend[s->layer[i].group] += 4. * s->layer[i].n_heads * s->layer[i].head_dim;
-    return c;
-}
-
-static int
-check_ranks(const struct model_keys *k, struct err *e)
-{
-    const struct {
-        const char *key;
-        uint32_t n;
-    } others[] = { { "pipeline_parallel", k->pipeline_parallel },
-                   { "context_parallel", k->context_parallel },
-                   { "expert_parallel", k->expert_parallel },
-                   { "attention_data_parallel", k->attention_data_parallel } };
-
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        if (others[i].n > 1)
-            return err_set(e, -EINVAL, "%s: not served yet, only 1", others[i].key);
-    if (k->tensor_parallel > MAX_RANKS)
-        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
-                       k->tensor_parallel, MAX_RANKS);
-    return 0;
-}
-
-/* Settings that the table knows and this worker does not serve are refused by name, never ignored. */
-static int
-check_keys(const struct model_keys *k, struct err *e)
-{
-    TRY(check_ranks(k, e));
-    if (k->kv_host_memory && !k->kv_reuse)
-        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
-    return 0;
-}
-
 static struct gpu_options
 device_options(const struct worker *w)
 {
-    const struct model_keys *k = &w->keys;
+    const struct model_keys *k = w->keys;
 
     return (struct gpu_options){
         .device = keys_device(k),
@@ -322,16 +134,16 @@ device_options(const struct worker *w)
         .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
         .rank = w->rank,
         .n_ranks = k->tensor_parallel,
-        .group_fd = heritage_fd(&w->heritage, "group"),
+        .group_fd = heritage_fd(w->heritage, "group"),
     };
 }
 
 static void
-slice_ends(struct engine *n, enum load_slice which, nsec *since)
+end_phase(struct worker *w, enum load_phase which, nsec *since)
 {
     nsec now = clock_now();
 
-    n->slice_ns[which] = now - *since;
+    w->loader->phase_ns[which] = now - *since;
     *since = now;
 }
 
@@ -339,7 +151,7 @@ static int
 try_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
     FP_OR(load_device, return err_set(e, -ENOMEM, "no room for a context"));
-    return gpu_open(&w->e.gpu, device, e);
+    return gpu_open(&w->gpu, device, e);
 }
 
 /* Beside the worker whose place we are to take there may be no room for a context: then it waits too. */
@@ -349,10 +161,10 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
     struct pollfd p = { .fd = w->hand, .events = POLLIN };
     int r = try_device(w, device, e);
 
-    if (r != -ENOMEM || !w->waits) return r;
-    while (w->waits) {
+    if (r != -ENOMEM || !w->loader->standby) return r;
+    while (w->loader->standby) {
         if (poll(&p, 1, -1) < 0 && errno != EINTR) check(!"poll");
-        TRY(load_take(w, e));
+        TRY(take_inherited(w, e));
     }
     return try_device(w, device, e);
 }
@@ -361,98 +173,29 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 static int
 load_model(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
-    int r = model_load(n->begun, &n->source, n->gpu, e);
+    int r = model_load(w->loader->begun, &w->loader->source, w->gpu, e);
 
-    n->source.weights_fd = -1;
+    w->loader->source.weights_fd = -1;
     if (r < 0) return r;
-    n->model = n->begun;
-    n->begun = NULL;
-    if (n->model->n_other)
+    w->model = w->loader->begun;
+    w->loader->begun = NULL;
+    if (w->model->n_other)
         log_info("the language model alone is served: skipped %u tensors, the first is %s",
-                 n->model->n_other, n->model->other);
-    if (n->model->n_unused)
-        log_warn("%u tensors of the checkpoint are not used, the first is %s", n->model->n_unused,
-                 n->model->unused[0]);
-    if (n->model->n_rebuilt)
+                 w->model->n_other, w->model->other);
+    if (w->model->n_unused)
+        log_warn("%u tensors of the checkpoint are not used, the first is %s", w->model->n_unused,
+                 w->model->unused[0]);
+    if (w->model->n_rebuilt)
         log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
-                 n->model->n_rebuilt);
-    return 0;
-}
-
-/* From the settings and the model: how large everything is but the memory for KV. */
-static int
-set_sizes(struct worker *w, struct err *e)
-{
-    struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
-    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16, DT_E4M3 };
-    uint32_t max_rows = k->max_num_batched_tokens ? k->max_num_batched_tokens
-                        : on_gpu(n)               ? GPU_ROWS
-                                                  : CPU_ROWS;
-    struct exec_config *x = &n->steps;
-
-    *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
-    x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? n->model->act : kv_dtypes[k->kv_dtype];
-    if (x->kv_dtype == DT_F16 && !on_gpu(n))
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");
-    n->max_source = n->model->shape.n_encoder_layers
-                        ? MIN(k->max_source_tokens, n->model->shape.max_source)
-                        : 0;
-    n->model->shape.max_source = n->max_source;
-    n->kv_config.n_seats = k->max_num_seqs;
-    n->kv_config.host_bytes = k->kv_host_memory;
-    n->kv_config.host_bandwidth = k->kv_host_bandwidth;
-    n->kv_config.token_time = k->kv_prompt_rate ? NSEC_S / k->kv_prompt_rate : 0;
-    TRY(model_groups(n->model, x->kv_dtype, k->kv_tokens_per_block, &n->kv_config, e));
-    model_keep_first(n->model, k->kv_sink_tokens, &n->kv_config);
-    TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, &n->kv_config, e));
-    for (uint32_t i = 0; i < n->kv_config.n_groups; i++)
-        if (n->kv_config.group[i].kind == KV_STATE)
-            n->kv_config.group[i].interval = ROUND_UP(k->kv_snapshot_interval,
-                                                      n->kv_config.tokens_per_block);
-    n->limits = (struct scheduler_limits){
-        .policy = (enum policy)k->policy,
-        .chunks = (enum chunks)k->chunks,
-        .quantum = k->quantum,
-        .prompt_batch = k->prompt_batch,
-        .enc_batch = { k->source_batch },
-        .n_enc_batches = k->source_batch > 0,
-        .prompt_wait = k->batch_wait,
-        .enc_wait = k->batch_wait,
-        .max_seqs = k->max_num_seqs,
-        .max_rows = max_rows,
-        .max_len = n->model->shape.max_len,
-        .max_enc_rows = n->max_source && on_gpu(n) ? MAX(n->max_source, (uint32_t)GPU_ENC_ROWS)
-                                                   : n->max_source,
-        .n_enc_layers = (uint16_t)n->model->shape.n_encoder_layers,
-        .search_rows = SEARCH_ROWS,
-        /* Beside a stream a source is no more than a whole chunk is. */
-        .enc_work = (uint64_t)max_rows * n->model->shape.n_encoder_layers,
-    };
-    if (gpu_graphs(n->gpu) && k->graphs_memory)
-        n->limits.n_buckets = graphs_buckets(n->limits.bucket, max_rows);
-    TRY(set_lanes(w, e));
-    n->kv_config.n_lanes = x->n_lanes;
-    if (!n->kv_config.slab_bytes) n->kv_config.slab_bytes = kv_slab_bytes(&n->kv_config);
-    x->max_rows = max_rows;
-    x->measure = on_gpu(n);
-    /* Somebody's KV: its streams want their next token first. Ranks do the same passes or none. */
-    x->brief = n->old_kv.fd >= 0 && k->tensor_parallel == 1;
-    x->max_seqs = n->limits.max_seqs;
-    x->max_enc_rows = n->limits.max_enc_rows;
-    x->max_edits = scheduler_edits(&n->limits, &n->kv_config);
-    x->max_copies = scheduler_copies(&n->limits, &n->kv_config);
+                 w->model->n_rebuilt);
     return 0;
 }
 
 static int
 open_steps(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
-
     FP_OR(load_steps, return err_set(e, -ENOMEM, "no room for steps"));
-    return exec_open(&n->exec, &n->steps, n->gpu, n->model, &n->kv_config, e);
+    return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
 }
 
 /* What the ranks of a group share: whoever comes first makes it that large, to the others it is so already. */
@@ -467,46 +210,44 @@ size_group(const struct gpu_options *o, struct err *e)
 static int
 begin(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
     struct gpu_options device = device_options(w);
 
-    TRY(check_keys(&w->keys, e));
+    TRY(sizes_check_settings(w->keys, e));
     TRY(size_group(&device, e));
-    n->old_kv.fd = n->old_manifest.fd = -1;
-    host_tier_begin(n);
+    w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
+    host_tier_begin(w);
     TRY(read_source(w, e));
-    TRY(load_take(w, e));
-    if (w->waits && !w->begins) TRY(gpu_begin(&device, e));
-    TRY(model_begin(&n->begun, &n->source, arch_families, e));
-    return w->waits ? load_take(w, e) : 0;
+    TRY(take_inherited(w, e));
+    if (w->loader->standby && !w->loader->may_use_device) TRY(gpu_begin(&device, e));
+    TRY(model_begin(&w->loader->begun, &w->loader->source, arch_families, e));
+    return w->loader->standby ? take_inherited(w, e) : 0;
 }
 
 /* All that takes long and needs nothing that a living worker writes. */
 static int
 prepare(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
     nsec since = clock_now();
-    const struct model_keys *k = &w->keys;
+    const struct model_keys *k = w->keys;
     struct gpu_options device = device_options(w);
     int r;
 
     TRY(open_device(w, &device, e));
     /* Is the worker gone meanwhile? Then weights that are looked through now need not be once more. Of ranks some may
      * not know it yet. */
-    if (w->waits && k->tensor_parallel == 1) TRY(load_take(w, e));
-    slice_ends(n, LOAD_DEVICE, &since);
+    if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
+    end_phase(w, LOAD_DEVICE, &since);
     TRY(load_model(w, e));
-    slice_ends(n, LOAD_WEIGHTS, &since);
-    TRY(set_sizes(w, e));
+    end_phase(w, LOAD_WEIGHTS, &since);
+    TRY(sizes_set(w, e));
     TRY(w->rank ? rank_start_join(w, e) : plan_ring_join(w, e));
     r = open_steps(w, e);
-    slice_ends(n, LOAD_STEPS, &since);
-    if (r == 0 && *gpu_group(n->gpu))
+    end_phase(w, LOAD_STEPS, &since);
+    if (r == 0 && *gpu_group(w->gpu))
         log_info("rank %u of %u has met the others: %s", w->rank, k->tensor_parallel,
-                 gpu_group(n->gpu));
+                 gpu_group(w->gpu));
     /* There may be room when the worker is gone; but ranks do this together or not at all. */
-    return r == -ENOMEM && w->waits && k->tensor_parallel == 1 ? 0 : r;
+    return r == -ENOMEM && w->loader->standby && k->tensor_parallel == 1 ? 0 : r;
 }
 
 /* What is mapped of a worker that may have damaged it is looked through. Where it has, another model is opened, of
@@ -514,84 +255,74 @@ prepare(struct worker *w, struct err *e)
 static int
 check_model(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
     nsec since = clock_now();
-    int damaged = model_check(n->model, e);
+    int damaged = model_check(w->model, e);
 
     if (damaged < 0) return damaged;
-    if (damaged && w->keys.tensor_parallel > 1)
+    if (damaged && w->keys->tensor_parallel > 1)
         return err_set(e, -EIO, "%d tensors of the adopted weights are damaged", damaged);
     if (damaged == 0) {
-        close(n->source.weights_fd);
-        n->source.weights_fd = -1;
+        close(w->loader->source.weights_fd);
+        w->loader->source.weights_fd = -1;
     } else {
-        n->exec = exec_close(n->exec);
-        n->model = model_close(n->model);
-        TRY(model_begin(&n->begun, &n->source, arch_families, e));
+        w->exec = exec_close(w->exec);
+        w->model = model_close(w->model);
+        TRY(model_begin(&w->loader->begun, &w->loader->source, arch_families, e));
         TRY(load_model(w, e));
-        TRY(set_sizes(w, e));
+        TRY(sizes_set(w, e));
     }
-    slice_ends(n, LOAD_WEIGHTS, &since);
+    end_phase(w, LOAD_WEIGHTS, &since);
     return 0;
 }
 
-/* Of a rank that is not the first: as large as rank 0's, and of the same time. Rank 0 takes it that a host tier which was
- * said to be left is there: so it is mapped by then. */
+/* A rank without the previous worker's KV or host tier makes it useless for all of them. */
 static int
-open_kv_of_rank(struct worker *w, struct err *e)
+compare_left(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
-    struct plan_ring_kv kv;
-    bool same;
+    struct plan_ring_left ours;
+    struct plan_ring_lack lack;
 
-    TRY(host_tier_open(w, e));
-    TRY(rank_start_left(w, e));
-    TRY(rank_start_kv(w, &kv, e));
-    same = n->old_kv.fd >= 0 && !memcmp(kv.id, n->old_kv_id, sizeof kv.id);
-    n->kv_config.arena_bytes = kv.bytes;
-    TRY(make_kv(w, e));
-    if (same && memcmp(n->kv_id, kv.id, sizeof kv.id))
-        return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
-    memcpy(n->kv_id, kv.id, sizeof n->kv_id);
-    TRY(arena_channel_give(w, "kv", &n->kv_arena, n->kv_id, e));
-    TRY(host_tier_give(w, e));
-    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
-    exec_host(n->exec, &n->host);
-    return rank_start_ready(w, e);
+    memcpy(ours.kv_id, w->adopt->old_kv_id, sizeof ours.kv_id);
+    memcpy(ours.host_id, w->host_tier->old_id, sizeof ours.host_id);
+    TRY(plan_ring_left(w, &ours, &lack, e));
+    if (lack.kv && w->adopt->old_manifest.fd >= 0) {
+        log_info("rank %u has no KV of that time: computing every request again", lack.kv);
+        adopt_drop_manifest(w);
+    }
+    if (lack.host) memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
+    return 0;
 }
 
+/* What a replacement may do only when its worker is gone. */
 static int
 complete(struct worker *w, struct err *e)
 {
-    struct engine *n = &w->e;
+    struct plan_ring_kv kv;
     struct work_costs costs;
     nsec since;
 
-    if (n->source.weights_fd >= 0) TRY(check_model(w, e));
+    if (w->loader->source.weights_fd >= 0) TRY(check_model(w, e));
     FP(load_weights);
-    TRY(arena_channel_give(w, "weights", &n->model->weights, n->model->fingerprint, e));
+    TRY(arena_channel_give(w, "weights", &w->model->weights, w->model->fingerprint, e));
     since = clock_now();
-    if (!n->exec) {
+    if (!w->exec) {
         TRY(open_steps(w, e));
-        slice_ends(n, LOAD_STEPS, &since);
+        end_phase(w, LOAD_STEPS, &since);
     }
-    if (w->rank) return open_kv_of_rank(w, e);
+    if (w->rank) return kv_memory_open_rank(w, e);
     TRY(host_tier_open(w, e));
-    TRY(plan_ring_left(w, e));
-    TRY(open_kv(w, e));
-    exec_blocks(n->exec, &n->kv_config, &n->kv_arena);
-    exec_host(n->exec, &n->host);
-    TRY(scheduler_new(&n->sched, &n->limits, n->kv, e));
-    costs = work_costs(n);
-    partition_ctl_open(&n->partition_ctl, n->exec, n->sched, &n->kv_config, &costs, &n->limits,
-               w->keys.split_target);
-    for (uint32_t l = 0; l < n->limits.n_lanes; l++)
-        for (uint32_t i = 0; i < STEPS_OUT; i++) {
-            w->lane[l].batch[i] = scheduler_batch(n->sched);
-            if (!w->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
-        }
-    TRY(plan_ring_ready(w, e));
-    slice_ends(n, LOAD_KV, &since);
+    TRY(compare_left(w, e));
+    TRY(kv_memory_open(w, e));
+    exec_blocks(w->exec, w->kv_config, &w->adopt->kv_arena);
+    exec_host(w->exec, &w->host_tier->host);
+    TRY(scheduler_new(&w->sched, w->limits, w->kv, e));
+    costs = sizes_work_costs(w);
+    partition_ctl_open(w->partition_ctl, w->exec, w->sched, w->kv_config, &costs, w->limits,
+                       w->keys->split_target);
+    kv = (struct plan_ring_kv){ .id = { w->adopt->kv_id[0], w->adopt->kv_id[1] },
+                                .bytes = w->adopt->kv_arena.bytes };
+    TRY(plan_ring_ready(w, &kv, e));
+    end_phase(w, LOAD_KV, &since);
     return 0;
 }
 
@@ -601,7 +332,7 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
     const char *cache = getenv("CACHE_DIRECTORY");
 
-    if (w->keys.text_cache[0]) return w->keys.text_cache;
+    if (w->keys->text_cache[0]) return w->keys->text_cache;
     if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
     return buf;
 }
@@ -612,7 +343,7 @@ open_chat(struct worker *w)
 {
     char note[240];
 
-    chat_open(&w->e.chat, w->keys.path, w->keys.chat_template, w->e.tokenizer, note);
+    chat_open(w->chat, w->keys->path, w->keys->chat_template, w->tokenizer, note);
     if (*note) log_info("%s", note);
 }
 
@@ -623,61 +354,42 @@ open_text(void *arg)
     char buf[1100];
     const char *kept = kept_vocabularies(w, buf, sizeof buf);
     struct err e = { 0 };
-    int r = kept ? tokenizer_open_kept(&w->e.tokenizer, w->keys.path, kept, &e) : 0;
+    int r = kept ? tokenizer_open_kept(&w->tokenizer, w->keys->path, kept, &e) : 0;
 
-    if (r == 0) r = tokenizer_open(&w->e.tokenizer, w->keys.path, &e);
+    if (r == 0) r = tokenizer_open(&w->tokenizer, w->keys->path, &e);
     if (r >= 0) open_chat(w);
     if (r > 0) return NULL;
     if (r == 0) {
-        if (kept && tokenizer_keep(w->e.tokenizer, kept, &e) < 0)
+        if (kept && tokenizer_keep(w->tokenizer, kept, &e) < 0)
             log_info("%s: the vocabulary is not kept and will be read again", e.text);
         return NULL;
     }
-    snprintf(w->e.why_no_text, sizeof w->e.why_no_text, "ids alone are served: %.170s", e.text);
-    log_info("%s", w->e.why_no_text);
+    snprintf(w->why_no_text, sizeof w->why_no_text, "ids alone are served: %.170s", e.text);
+    log_info("%s", w->why_no_text);
     return NULL;
 }
 
 int
 load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
 {
-    struct engine *n = &w->e;
-    const struct model_keys *k = &w->keys;
+    const struct model_keys *k = w->keys;
     struct gpu_options device = device_options(w);
 
-    device.n_ranks = 0; /* whoever looks meets nobody */
-    n->old_kv.fd = n->old_manifest.fd = -1;
-    host_tier_begin(n);
-    TRY(check_keys(k, e));
+    device.n_ranks = 0; /* no other rank is met */
+    w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
+    host_tier_begin(w);
+    TRY(sizes_check_settings(k, e));
     TRY(read_source(w, e));
-    TRY(model_begin(&n->model, &n->source, arch_families, e));
-    TRY(gpu_open(&n->gpu, &device, e));
-    TRY(model_look(n->model, &n->source, n->gpu, weights, e));
-    TRY(set_sizes(w, e));
+    TRY(model_begin(&w->model, &w->loader->source, arch_families, e));
+    TRY(gpu_open(&w->gpu, &device, e));
+    TRY(model_look(w->model, &w->loader->source, w->gpu, weights, e));
+    TRY(sizes_set(w, e));
     open_text(w);
     *beside = 0;
-    if (on_gpu(n))
-        *beside = (gpu_graphs(n->gpu) ? k->graphs_memory : 0) + SUCCESSOR_BYTES + k->kv_reserve +
-                  n->limits.n_lanes * LANE_BYTES;
+    if (sizes_on_gpu(w))
+        *beside = (gpu_graphs(w->gpu) ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +
+                  k->kv_reserve + w->limits->n_lanes * SIZES_LANE_BYTES;
     return 0;
-}
-
-const char *
-load_no_tuning(const struct worker *w)
-{
-    if (w->keys.tensor_parallel > 1)
-        return "a model on several ranks is not tuned: what each of them computes for itself, such "
-               "as which experts a token goes to, must have the same bits in all";
-    if (!on_gpu(&w->e)) return "the CPU device has nothing to tune";
-    if (!w->keys.cuda_tuned[0])
-        return "there is no file to keep the results in: name one with this model's key "
-               "cuda.tuned, "
-               "then `laganctl daemon reexec`";
-    if (w->keys.numerics == NUMERICS_INVARIANT)
-        return "numerics is invariant here: bits may not change while it serves";
-    if (w->e.limits.n_lanes > 1)
-        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
-    return NULL;
 }
 
 /* As far as it may by now. */
@@ -686,8 +398,9 @@ load_more(struct worker *w)
 {
     int r = 0;
 
-    if (!w->e.gpu && (w->begins || !w->waits)) r = prepare(w, &w->start_err);
-    if (r == 0 && !w->waits) r = complete(w, &w->start_err);
+    if (!w->gpu && (w->loader->may_use_device || !w->loader->standby))
+        r = prepare(w, &w->loader->err);
+    if (r == 0 && !w->loader->standby) r = complete(w, &w->loader->err);
     return r;
 }
 
@@ -697,10 +410,11 @@ load_first(struct worker *w)
 {
     int r;
 
-    w->opens_text = !w->rank && pthread_create(&w->text_opener, NULL, open_text, w) == 0;
-    r = begin(w, &w->start_err);
+    w->loader->opens_text = !w->rank &&
+                            pthread_create(&w->loader->text_opener, NULL, open_text, w) == 0;
+    r = begin(w, &w->loader->err);
     if (r == 0) r = load_more(w);
-    if (r == 0 && !w->rank && !w->opens_text) open_text(w);
+    if (r == 0 && !w->rank && !w->loader->opens_text) open_text(w);
     return r;
 }
 
@@ -712,31 +426,31 @@ load(void *arg)
     nsec since = clock_now();
     int r;
 
-    memset(w->e.slice_ns, 0, sizeof w->e.slice_ns); /* was spent before anybody waited for it */
-    r = !w->e.begun && !w->e.model ? load_first(w) : load_more(w);
-    if (w->opens_text && (r < 0 || !w->waits)) {
-        pthread_join(w->text_opener, NULL);
-        w->opens_text = false;
+    memset(w->loader->phase_ns, 0,
+           sizeof w->loader->phase_ns); /* was spent before anybody waited for it */
+    r = !w->loader->begun && !w->model ? load_first(w) : load_more(w);
+    if (w->loader->opens_text && (r < 0 || !w->loader->standby)) {
+        pthread_join(w->loader->text_opener, NULL);
+        w->loader->opens_text = false;
     }
-    w->e.load_ns = clock_now() - since;
-    if (!w->waits) FP(load_done);
-    atomic_store_explicit(&w->start_done, r < 0 ? -1 : 1, memory_order_release);
+    w->loader->load_ns = clock_now() - since;
+    if (!w->loader->standby) FP(load_done);
+    atomic_store_explicit(&w->loader->done, r < 0 ? -1 : 1, memory_order_release);
     return NULL;
 }
 
 static void
 say_what_is_there(const struct worker *w)
 {
-    const struct engine *n = &w->e;
-
-    if (!n->gpu)
-        log_info("the driver of %s is up after %.2f s, nothing else is begun",
-                 keys_device(&w->keys), (double)n->load_ns / NSEC_S);
+    if (!w->gpu)
+        log_info("the driver of %s is up after %.2f s, nothing else is begun", keys_device(w->keys),
+                 (double)w->loader->load_ns / NSEC_S);
     else
         log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
-                 (double)n->load_ns / NSEC_S, (double)n->slice_ns[LOAD_DEVICE] / NSEC_S,
-                 (double)n->slice_ns[LOAD_WEIGHTS] / NSEC_S,
-                 (double)n->slice_ns[LOAD_STEPS] / NSEC_S, gpu_describe(n->gpu));
+                 (double)w->loader->load_ns / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_DEVICE] / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_WEIGHTS] / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
 /* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all that a worker leaves until that
@@ -746,62 +460,63 @@ stand_by(struct worker *w, struct err *e)
 {
     static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
     struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->link.bell.fd, .events = POLLIN } };
-    bool begun = w->begins;
+                          { .fd = w->link->bell.fd, .events = POLLIN } };
+    bool begun = w->loader->may_use_device;
     int r;
 
     say_what_is_there(w);
     health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
-    while ((r = load_take(w, e)) == 0 && w->waits && w->begins == begun) {
+    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
+           w->loader->may_use_device == begun) {
         health_beat(w, clock_now());
         if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (bell_drain(&w->link.bell) == -EPIPE)
+        if (bell_drain(&w->link->bell) == -EPIPE)
             return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
     }
     return r;
 }
 
-static int
-run_loader(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e)
-{
-    int done;
-
-    health_phase(w, PHASE_LOAD, 0);
-    atomic_store_explicit(&w->start_done, 0, memory_order_relaxed);
-    w->load_said = UINT64_MAX;
-    if (pthread_create(&w->loader, NULL, load, w))
-        return err_set(e, -EAGAIN, "a loader thread cannot be started");
-    while (!(done = atomic_load_explicit(&w->start_done, memory_order_acquire))) {
-        health_beat(w, clock_now());
-        TRY(turn(w, e));
-    }
-    pthread_join(w->loader, NULL);
-    if (done < 0) *e = w->start_err;
-    return done < 0 ? e->code : 0;
-}
-
 int
-load_run(struct worker *w, int (*turn)(struct worker *w, struct err *e), struct err *e)
+load_start(struct worker *w, struct err *e)
 {
-    TRY(run_loader(w, turn, e));
-    while (w->waits) {
-        TRY(stand_by(w, e));
-        TRY(run_loader(w, turn, e));
-    }
+    health_phase(w, PHASE_LOAD, 0);
+    atomic_store_explicit(&w->loader->done, 0, memory_order_relaxed);
+    if (pthread_create(&w->loader->thread, NULL, load, w))
+        return err_set(e, -EAGAIN, "a loader thread cannot be started");
     return 0;
 }
 
-void
-load_free(struct engine *n)
+int
+load_poll(struct worker *w, struct err *e)
 {
-    if (n->exec) exec_close(n->exec);
-    scheduler_free(n->sched);
-    if (n->kv_arena.base) gpu_ops(n->gpu)->arena_drop(n->gpu, &n->kv_arena);
-    if (n->host.base) gpu_ops(n->gpu)->host_close(n->gpu, &n->host);
-    adopt_close(n);
-    free(n->kv_memory);
-    tokenizer_close(n->tokenizer);
-    model_close(n->begun);
-    model_close(n->model);
-    if (n->gpu) gpu_close(n->gpu);
+    int done = atomic_load_explicit(&w->loader->done, memory_order_acquire);
+
+    if (!done) return 0;
+    pthread_join(w->loader->thread, NULL);
+    if (done > 0) return 1;
+    *e = w->loader->err;
+    return e->code;
+}
+
+int
+load_standby(struct worker *w, struct err *e)
+{
+    if (!w->loader->standby) return 0;
+    TRY(stand_by(w, e));
+    return 1;
+}
+
+void
+load_free(struct worker *w)
+{
+    if (w->exec) exec_close(w->exec);
+    scheduler_free(w->sched);
+    if (w->adopt->kv_arena.base) gpu_ops(w->gpu)->arena_drop(w->gpu, &w->adopt->kv_arena);
+    if (w->host_tier->host.base) gpu_ops(w->gpu)->host_close(w->gpu, &w->host_tier->host);
+    adopt_close(w);
+    free(TAKE(w->loader->kv_memory));
+    tokenizer_close(w->tokenizer);
+    model_close(w->loader->begun);
+    model_close(w->model);
+    if (w->gpu) gpu_close(w->gpu);
 }

@@ -28,7 +28,8 @@ bool cache_flush_turn(struct cache_flush *f, struct kv *kv);
 /* The control thread's: a number to wait with, once the engine is awake; and until it is done. -ETIMEDOUT: the engine has
  * not come to it, and will; -ECANCELED: it is closed. */
 uint64_t cache_flush_ask(struct cache_flush *f);
-int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret, struct err *e) MUST_USE;
+int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret,
+                     struct err *e) MUST_USE;
 /* Nobody waits any longer. Any thread. */
 void cache_flush_close(struct cache_flush *f);
 

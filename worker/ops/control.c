@@ -3,7 +3,12 @@
 
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "ipc/link.h"
 #include "ipc/msg.h"
+#include "ipc/stat.h"
+#include "worker/ops/cache_flush.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/ops/tuning.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -58,7 +63,7 @@ pack_stats(struct control *c, msgpack_packer *p)
 {
     struct stats s = { { 0 } };
 
-    stat_read(shm_ctl(&c->w->link.w), &s);
+    stat_read(shm_ctl(&c->w->link->w), &s);
     msgpack_pack_map(p, STAT_COUNT);
     for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, s.v[i]);
 }
@@ -121,7 +126,7 @@ do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, st
 static uint32_t
 do_tune(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    int n = tuning_begin(&c->w->tuning, e);
+    int n = tuning_begin(c->w->tuning, e);
 
     (void)args;
     if (n < 0) return LAGAN_E_UNSUPPORTED;
@@ -148,7 +153,7 @@ do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p,
 
     (void)e;
     if (args) msg_u64(args, "from", &from);
-    n = tuning_read(&c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), row, TUNE_ROWS);
+    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), row, TUNE_ROWS);
     msgpack_pack_map(p, 5);
     put_u64(p, "done", s.done);
     put_u64(p, "total", s.total);
@@ -177,13 +182,13 @@ static uint32_t
 do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
     static const char *const modes[] = { "off", "auto", "fixed" };
-    struct partition_ctl_state s = partition_ctl_state(&c->w->e.partition_ctl);
+    struct partition_ctl_state s = partition_ctl_state(c->w->partition_ctl);
     const struct ladder *l = &s.ladder;
     const struct rung *now = &l->rung[s.rung];
     struct stats stats = { { 0 } };
 
     (void)args, (void)e;
-    stat_read(shm_ctl(&c->w->link.w), &stats);
+    stat_read(shm_ctl(&c->w->link->w), &stats);
     msgpack_pack_map(p, 15);
     msg_key(p, "mode");
     msg_text(p, modes[s.mode]);
@@ -214,8 +219,8 @@ wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packe
 
     if (args) msg_u64(args, "context", &context);
     if (args) msg_u64(args, "generation", &generation);
-    r = partition_ctl_wish(&c->w->e.partition_ctl, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
-                   (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
+    r = partition_ctl_wish(c->w->partition_ctl, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
+                           (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;
     wake_engine(c);
     msgpack_pack_map(p, 0);
@@ -244,13 +249,13 @@ do_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, s
 static uint32_t
 do_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    uint64_t number = cache_flush_ask(&c->w->cache_flush);
+    uint64_t number = cache_flush_ask(c->w->cache_flush);
     struct kv_flushed went;
     int r;
 
     (void)args;
     wake_engine(c);
-    r = cache_flush_wait(&c->w->cache_flush, number, &went, e);
+    r = cache_flush_wait(c->w->cache_flush, number, &went, e);
     if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
     msgpack_pack_map(p, 4);
     put_u64(p, "blocks", went.blocks);
@@ -365,7 +370,7 @@ struct control *
 control_stop(struct control *c)
 {
     if (!c) return NULL;
-    cache_flush_close(&c->w->cache_flush);
+    cache_flush_close(c->w->cache_flush);
     zmq_ctx_shutdown(c->context);
     pthread_join(c->thread, NULL);
     zmq_ctx_term(c->context);

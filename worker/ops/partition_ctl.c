@@ -27,8 +27,8 @@ parts_of(const struct rung *r, struct exec_part part[MAX_LANES])
 }
 
 int
-partition_ctl_plan(struct partition_ctl *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
-           struct scheduler_limits *l, struct exec_config *x, struct err *e)
+partition_ctl_plan(struct partition_ctl *s, const struct model_keys *k, struct gpu_parts parts,
+                   uint32_t units, struct scheduler_limits *l, struct exec_config *x, struct err *e)
 {
     bool own = k->split_encoder == SPLIT_ENCODER_OWN && l->n_enc_layers > 0;
     struct partition_ctl_state *state = &s->state;
@@ -124,8 +124,9 @@ take_rates(struct partition_ctl *s, unsigned rung, const struct exec_rate *all)
 }
 
 void
-partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched, const struct kv_config *kv,
-           const struct work_costs *costs, const struct scheduler_limits *l, nsec target)
+partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched,
+                   const struct kv_config *kv, const struct work_costs *costs,
+                   const struct scheduler_limits *l, nsec target)
 {
     const struct ladder *ladder = &s->state.ladder;
     const struct exec_rate all = exec_rate(x, 0, CONTEXT_LANE);
@@ -214,7 +215,8 @@ partition_ctl_ended(struct partition_ctl *s, const struct batch *b, nsec now)
 }
 
 int
-partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context, uint32_t generation, struct err *e)
+partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context, uint32_t generation,
+                   struct err *e)
 {
     struct ladder copy;
     unsigned rung;
@@ -246,4 +248,21 @@ partition_ctl_state(struct partition_ctl *s)
     state = s->state;
     pthread_mutex_unlock(&s->lock);
     return state;
+}
+
+void
+partition_ctl_stats(const struct partition_ctl *s, struct stats *ret)
+{
+    static const enum stat_id first[STEP_KINDS] = { STAT_prompt_steps, STAT_answer_steps,
+                                                    STAT_mixed_steps };
+    const struct rung *rung = &s->state.ladder.rung[s->state.rung];
+    uint64_t *v = ret->v;
+
+    for (unsigned k = 0; k < STEP_KINDS; k++) { /* n and ns are neighbours */
+        v[first[k]] = s->count[k].n;
+        v[first[k] + 1] = s->count[k].ns;
+    }
+    v[STAT_split_context] = s->state.rung ? rung->context : 0;
+    v[STAT_split_generation] = s->state.rung ? rung->generation : 0;
+    v[STAT_split_changes] = s->state.n_changes;
 }

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "ipc/keys.h"
+#include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/sched/scheduler.h"
 #include "worker/sched/split.h"
@@ -30,7 +31,7 @@ struct partition_ctl {
     bool lanes; /* for prompts and answers apart; else only steps are counted */
     pthread_mutex_t lock;
     struct partition_ctl_state state; /* under the lock */
-    uint32_t wish;            /* mode, under the lock; of SPLIT_FIXED: */
+    uint32_t wish;                    /* mode, under the lock; of SPLIT_FIXED: */
     struct rung wish_rung;
     _Atomic bool wished;
 
@@ -44,19 +45,22 @@ struct partition_ctl {
 };
 
 /* Before the lanes are made: the ladder, what each lane does, and the rung to begin with. units: of the device. */
-int partition_ctl_plan(struct partition_ctl *s, const struct model_keys *k, struct gpu_parts parts, uint32_t units,
-               struct scheduler_limits *l, struct exec_config *x, struct err *e) MUST_USE;
+int partition_ctl_plan(struct partition_ctl *s, const struct model_keys *k, struct gpu_parts parts,
+                       uint32_t units, struct scheduler_limits *l, struct exec_config *x,
+                       struct err *e) MUST_USE;
 /* When everything is there. */
 void partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched,
-                const struct kv_config *kv, const struct work_costs *costs,
-                const struct scheduler_limits *l, nsec target);
+                        const struct kv_config *kv, const struct work_costs *costs,
+                        const struct scheduler_limits *l, nsec target);
 /* Before a plan. */
 void partition_ctl_turn(struct partition_ctl *s);
 void partition_ctl_began(struct partition_ctl *s, const struct batch *b, nsec now);
 void partition_ctl_ended(struct partition_ctl *s, const struct batch *b, nsec now);
 /* The control thread's. -ENOTSUP, -EINVAL with the sentence. context, generation: of SPLIT_FIXED. */
-int partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context, uint32_t generation,
-               struct err *e) MUST_USE;
+int partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context,
+                       uint32_t generation, struct err *e) MUST_USE;
 struct partition_ctl_state partition_ctl_state(struct partition_ctl *s);
+/* The engine's: steps by kind and the partition in use, into the statistics of their names. */
+void partition_ctl_stats(const struct partition_ctl *s, struct stats *ret);
 
 #endif

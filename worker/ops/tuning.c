@@ -13,6 +13,24 @@ enum { SPARE = 64 }; /* shapes that requests brought, besides the model's list *
 /* Unasked: a request that comes then waits for one matmul. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
+const char *
+tuning_refusal(const struct model_keys *k, bool on_gpu, uint32_t n_lanes)
+{
+    if (k->tensor_parallel > 1)
+        return "a model on several ranks is not tuned: what each of them computes for itself, such "
+               "as which experts a token goes to, must have the same bits in all";
+    if (!on_gpu) return "the CPU device has nothing to tune";
+    if (!k->cuda_tuned[0])
+        return "there is no file to keep the results in: name one with this model's key "
+               "cuda.tuned, "
+               "then `laganctl daemon reexec`";
+    if (k->numerics == NUMERICS_INVARIANT)
+        return "numerics is invariant here: bits may not change while it serves";
+    if (n_lanes > 1)
+        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
+    return NULL;
+}
+
 int
 tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, struct err *e)
 {

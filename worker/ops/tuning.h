@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "ipc/keys.h"
 #include "worker/exec/exec.h"
 
 #include <pthread.h>
@@ -35,6 +36,8 @@ struct tuning_state {
     char why[160];
 };
 
+/* Why matmuls cannot be tuned with these settings, for the operator; NULL: they can. on_gpu: the device is one. */
+const char *tuning_refusal(const struct model_keys *k, bool on_gpu, uint32_t n_lanes);
 /* refuse is kept. */
 int tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now,
                 struct err *e) MUST_USE;

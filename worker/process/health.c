@@ -6,7 +6,11 @@
 #include "worker/process/health.h"
 
 #include "base/failpoint.h"
+#include "ipc/link.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
 #include "worker/kv/kv_reuse.h"
+#include "worker/sched/scheduler.h"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -105,7 +109,7 @@ health_arm(const struct shm *w)
 void
 health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->link->w);
 
     atomic_store_explicit(&c->phase_deadline_ns, deadline, memory_order_relaxed);
     atomic_store_explicit(&c->phase, phase, memory_order_relaxed);
@@ -114,27 +118,27 @@ health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
 static void
 count_blocks(struct worker *w)
 {
-    uint64_t *v = w->stats.v;
+    uint64_t *v = w->stats->v;
     struct kv_count n;
 
     v[STAT_blocks] = v[STAT_blocks_used] = v[STAT_blocks_cached] = 0;
-    for (uint32_t i = 0; i < kv_n_pools(w->e.kv); i++) {
-        kv_count(w->e.kv, i, &n);
+    for (uint32_t i = 0; i < kv_n_pools(w->kv); i++) {
+        kv_count(w->kv, i, &n);
         v[STAT_blocks] += n.blocks;
         v[STAT_blocks_used] += n.used;
         v[STAT_blocks_cached] += n.cached;
     }
-    kv_count_host(w->e.kv, &n);
+    kv_count_host(w->kv, &n);
     v[STAT_host_blocks] = n.blocks;
     v[STAT_host_used] = n.used;
     v[STAT_host_cached] = n.cached;
     v[STAT_offloaded] = v[STAT_fetched] = v[STAT_host_dropped] = 0;
-    for (uint32_t g = 0; g < w->e.kv_config.n_groups; g++) {
-        const struct kv_group *k = &w->e.kv_config.group[g];
-        uint64_t *of = w->stats.group[g];
+    for (uint32_t g = 0; g < w->kv_config->n_groups; g++) {
+        const struct kv_group *k = &w->kv_config->group[g];
+        uint64_t *of = w->stats->group[g];
         struct kv_stats s;
 
-        kv_stats(w->e.kv, g, &s);
+        kv_stats(w->kv, g, &s);
         v[STAT_offloaded] += s.offloaded;
         v[STAT_fetched] += s.fetched;
         v[STAT_host_dropped] += s.host_dropped;
@@ -157,40 +161,21 @@ count_blocks(struct worker *w)
     }
 }
 
-static void
-count_lanes(struct worker *w)
-{
-    static const enum stat_id first[STEP_KINDS] = { STAT_prompt_steps, STAT_answer_steps,
-                                                    STAT_mixed_steps };
-    const struct partition_ctl *s = &w->e.partition_ctl;
-    const struct rung *rung = &s->state.ladder.rung[s->state.rung];
-    uint64_t *v = w->stats.v;
-
-    for (unsigned k = 0; k < STEP_KINDS; k++) { /* n and ns are neighbours */
-        v[first[k]] = s->count[k].n;
-        v[first[k] + 1] = s->count[k].ns;
-    }
-    v[STAT_split_context] = s->state.rung ? rung->context : 0;
-    v[STAT_split_generation] = s->state.rung ? rung->generation : 0;
-    v[STAT_split_changes] = s->state.n_changes;
-}
-
 void
 health_beat(struct worker *w, nsec now)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->link->w);
 
     atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
     atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);
-    if (w->loaded && w->e.sched) {
-        w->stats.v[STAT_running] = scheduler_n_running(w->e.sched);
-        w->stats.v[STAT_waiting] = scheduler_n_waiting(w->e.sched);
-        w->stats.v[STAT_preemptions] = scheduler_n_pauses(w->e.sched);
+    if (w->loaded && w->sched) {
+        w->stats->v[STAT_running] = scheduler_n_running(w->sched);
+        w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
+        w->stats->v[STAT_preemptions] = scheduler_n_pauses(w->sched);
         count_blocks(w);
-        count_lanes(w);
-        exec_graphs(w->e.exec, &w->stats.v[STAT_graphs], &w->stats.v[STAT_graph_bytes]);
+        exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
     }
-    stat_publish(c, &w->stats);
+    stat_publish(c, w->stats);
 }
 
 void
@@ -205,12 +190,12 @@ health_launch(struct worker *w, const struct batch *b)
     t->lane = b->lane;
     t->n_ids = 0;
     for (uint32_t k = 0; k < b->n_runs && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seat(w->e.sched, b->run[k].seat);
+        const struct seq *s = scheduler_seat(w->sched, b->run[k].seat);
 
         if (s) t->id[t->n_ids++] = s->id;
     }
     for (uint32_t k = 0; k < b->n_encode && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seat(w->e.sched, b->encode[k].seat);
+        const struct seq *s = scheduler_seat(w->sched, b->encode[k].seat);
 
         if (s) t->id[t->n_ids++] = s->id;
     }

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "ipc/shm.h"
+#include "worker/sched/batch.h"
 #include "worker/worker.h"
 
 /* Signals that end us leave a report in W first; SIGUSR2 leaves one and goes on. check() too. */

@@ -2,7 +2,10 @@
 #include "worker/tp/plan_ring.h"
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/opt.h"
+#include "ipc/heritage.h"
+#include "ipc/keys.h"
+#include "worker/model/model.h"
 #include "worker/process/health.h"
 
 #include <errno.h>
@@ -28,20 +31,20 @@ lead(struct worker *w, uint32_t rank, struct err *e)
         char name[16];
 
         snprintf(name, sizeof name, "%s%u", names[i], rank);
-        fd[i] = heritage_fd(&w->heritage, name);
+        fd[i] = heritage_fd(w->heritage, name);
         if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks %s", name);
     }
-    return link_lead(&w->plan.link[rank - 1], fd[0], fd[1], fd[2], w->heritage.epoch, e);
+    return link_lead(&w->plan->link[rank - 1], fd[0], fd[1], fd[2], w->heritage->epoch, e);
 }
 
 int
 plan_ring_open(struct worker *w, struct err *e)
 {
-    uint32_t ranks = w->keys.tensor_parallel;
+    uint32_t ranks = w->keys->tensor_parallel;
 
     for (uint32_t r = 1; r < ranks; r++) {
         TRY(lead(w, r, e));
-        w->plan.n = r;
+        w->plan->n = r;
     }
     return 0;
 }
@@ -58,7 +61,8 @@ plan_ring_close(struct plan_ring *p)
 size_t
 plan_ring_identity(const struct worker *w, void *room, size_t n)
 {
-    struct plan_ring_join j = { .checkpoint = { w->e.model->checkpoint[0], w->e.model->checkpoint[1] } };
+    struct plan_ring_join j = { .checkpoint = { w->model->checkpoint[0],
+                                                w->model->checkpoint[1] } };
     char *text = (char *)room + sizeof j;
     size_t max = n - sizeof j, len;
 
@@ -67,7 +71,7 @@ plan_ring_identity(const struct worker *w, void *room, size_t n)
         char value[1100];
 
         len += (size_t)snprintf(text + len, max - len, "%s %s\n", o->key,
-                                opt_text(o, &w->keys, value, sizeof value));
+                                opt_text(o, w->keys, value, sizeof value));
         check(len < max);
     }
     memcpy(room, &j, sizeof j);
@@ -93,7 +97,7 @@ compare(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, ui
 static int
 await(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
 {
-    struct link *l = &w->plan.link[rank - 1];
+    struct link *l = &w->plan->link[rank - 1];
     int r;
 
     while ((r = ring_peek(&l->in, ret)) == 0) usleep(LOOK_US);
@@ -119,7 +123,7 @@ join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
     memcpy(&j, theirs, sizeof j);
     memcpy(&me, ours, sizeof me);
     r = compare(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j, rank, e);
-    link_release(&w->plan.link[rank - 1]);
+    link_release(&w->plan->link[rank - 1]);
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
@@ -136,16 +140,16 @@ plan_ring_join(struct worker *w, struct err *e)
     size_t n = plan_ring_identity(w, ours, JOIN_BYTES);
 
     ours[n] = 0;
-    for (uint32_t r = 1; r <= w->plan.n; r++) TRY(join(w, r, ours, n, e));
+    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(join(w, r, ours, n, e));
     return 0;
 }
 
 int
-plan_ring_left(struct worker *w, struct err *e)
+plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_ring_lack *ret,
+               struct err *e)
 {
-    struct engine *n = &w->e;
-
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
+    *ret = (struct plan_ring_lack){ 0 };
+    for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
         struct plan_ring_left left;
 
@@ -153,14 +157,9 @@ plan_ring_left(struct worker *w, struct err *e)
         if (rec.len != sizeof left)
             return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
-        link_release(&w->plan.link[r - 1]);
-        if (n->old_manifest.fd >= 0 && memcmp(left.kv_id, n->old_kv_id, sizeof left.kv_id)) {
-            log_info("rank %u has no KV of that time: computing every request again", r);
-            close(n->old_manifest.fd);
-            n->old_manifest.fd = -1;
-        }
-        if (memcmp(left.host_id, n->old_host_id, sizeof left.host_id))
-            memset(n->old_host_id, 0, sizeof n->old_host_id);
+        link_release(&w->plan->link[r - 1]);
+        if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
+        if (!ret->host && memcmp(left.host_id, ours->host_id, sizeof left.host_id)) ret->host = r;
     }
     return 0;
 }
@@ -169,7 +168,7 @@ plan_ring_left(struct worker *w, struct err *e)
 static int
 reserve(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {
-    struct link *l = &w->plan.link[rank - 1];
+    struct link *l = &w->plan->link[rank - 1];
     int r;
 
     while ((r = ring_reserve(&l->out, type, 0, (uint32_t)n, 0, ret)) == -EAGAIN) {
@@ -183,32 +182,35 @@ reserve(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, st
 }
 
 int
-plan_ring_ready(struct worker *w, struct err *e)
+plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
 {
-    struct engine *n = &w->e;
-    const struct plan_ring_kv kv = { .id = { n->kv_id[0], n->kv_id[1] }, .bytes = n->kv_arena.bytes };
-
-    memcpy(w->plan.part, n->steps.part, sizeof w->plan.part);
-    w->plan.packed_bytes = w->plan.n ? batch_most_bytes(w->lane[0].batch[0]) : 0;
-    w->plan.packed = malloc(w->plan.packed_bytes);
-    if (w->plan.n && !w->plan.packed) return err_set(e, -ENOMEM, "memory for plans");
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
+    memcpy(w->plan->part, w->steps->part, sizeof w->plan->part);
+    for (uint32_t r = 1; r <= w->plan->n; r++) {
         void *to;
 
-        TRY(reserve(w, r, PLAN_KV, sizeof kv, &to, e));
-        memcpy(to, &kv, sizeof kv);
-        link_publish(&w->plan.link[r - 1]);
+        TRY(reserve(w, r, PLAN_KV, sizeof *kv, &to, e));
+        memcpy(to, kv, sizeof *kv);
+        link_publish(&w->plan->link[r - 1]);
     }
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
+    for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
         TRY(await(w, r, ANSWER_READY, &rec, e));
-        link_release(&w->plan.link[r - 1]);
+        link_release(&w->plan->link[r - 1]);
     }
     return 0;
 }
 
 /* ---- steps */
+
+int
+plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
+{
+    if (p->n == 0) return 0;
+    p->packed_bytes = batch_most_bytes(longest);
+    p->packed = malloc(p->packed_bytes);
+    return p->packed ? 0 : err_set(e, -ENOMEM, "memory for plans of %zu bytes", p->packed_bytes);
+}
 
 static int
 tell_seat(struct worker *w, uint32_t rank, uint32_t seat, const struct sampling *how, struct err *e)
@@ -252,20 +254,17 @@ tell_seen(struct worker *w, uint32_t rank, uint32_t seat, uint32_t n, struct err
     return 0;
 }
 
-/* What the seat of a sequence that begins needs besides its rows: all ranks want the same of a draw. What that depends on
- * further back (n-grams, frequencies) they work out from these tokens and from those that steps bring; of a prompt whose
- * log-probabilities are wanted they need the token behind a step's rows, too. What others find for a search is not
- * looked at. */
-static int
-tell_first(struct worker *w, const struct batch_run *run, const struct worker_request *q, struct err *e)
+int
+plan_ring_sequence(struct worker *w, const struct batch_run *first, const struct seq *seq,
+                   const struct sampling *how, struct err *e)
 {
-    uint32_t seen = (uint32_t)run->first_pos,
-             known = q->seq.prompt_logprobs ? MAX(seen, q->seq.n_prompt) : seen;
+    uint32_t seen = (uint32_t)first->first_pos,
+             known = seq->prompt_logprobs ? MAX(seen, seq->n_prompt) : seen;
 
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
-        TRY(tell_seat(w, r, run->seat, &q->sampling, e));
-        TRY(tell_tokens(w, r, run->seat, q->seq.token, known, e));
-        TRY(tell_seen(w, r, run->seat, seen, e));
+    for (uint32_t r = 1; r <= w->plan->n; r++) {
+        TRY(tell_seat(w, r, first->seat, how, e));
+        TRY(tell_tokens(w, r, first->seat, seq->token, known, e));
+        TRY(tell_seen(w, r, first->seat, seen, e));
     }
     return 0;
 }
@@ -276,10 +275,10 @@ tell_parts(struct worker *w, unsigned rung, struct err *e)
 {
     struct plan_ring_parts p = { .rung = rung };
 
-    if (!memcmp(w->plan.part[rung], exec_parts(w->e.exec, rung), sizeof p.part)) return 0;
-    memcpy(p.part, exec_parts(w->e.exec, rung), sizeof p.part);
-    memcpy(w->plan.part[rung], p.part, sizeof p.part);
-    for (uint32_t r = 1; r <= w->plan.n; r++) {
+    if (!memcmp(w->plan->part[rung], exec_parts(w->exec, rung), sizeof p.part)) return 0;
+    memcpy(p.part, exec_parts(w->exec, rung), sizeof p.part);
+    memcpy(w->plan->part[rung], p.part, sizeof p.part);
+    for (uint32_t r = 1; r <= w->plan->n; r++) {
         void *to;
 
         TRY(reserve(w, r, PLAN_PARTS, sizeof p, &to, e));
@@ -292,7 +291,7 @@ tell_parts(struct worker *w, unsigned rung, struct err *e)
 static int
 tell_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
 {
-    const char *from = w->plan.packed;
+    const char *from = w->plan->packed;
     void *to;
 
     for (; bytes > PLAN_BYTES; bytes -= PLAN_BYTES, from += PLAN_BYTES) {
@@ -301,22 +300,19 @@ tell_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
     }
     TRY(reserve(w, rank, PLAN_STEP, bytes, &to, e));
     memcpy(to, from, bytes);
-    link_publish(&w->plan.link[rank - 1]);
+    link_publish(&w->plan->link[rank - 1]);
     return 0;
 }
 
 int
 plan_ring_step(struct worker *w, const struct batch *b, struct err *e)
 {
-    int bytes = 0;
+    int bytes;
 
-    if (w->plan.n) TRY(tell_parts(w, b->rung, e));
-
-    for (uint32_t i = 0; w->plan.n && i < b->n_runs; i++)
-        if (b->run[i].flags & RUN_FIRST_CHUNK)
-            TRY(tell_first(w, &b->run[i], scheduler_seat(w->e.sched, b->run[i].seat)->owner, e));
-    if (w->plan.n) bytes = batch_pack(b, w->plan.packed, w->plan.packed_bytes);
+    if (w->plan->n == 0) return 0;
+    TRY(tell_parts(w, b->rung, e));
+    bytes = batch_pack(b, w->plan->packed, w->plan->packed_bytes);
     check(bytes >= 0);
-    for (uint32_t r = 1; r <= w->plan.n; r++) TRY(tell_batch(w, r, (size_t)bytes, e));
+    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(tell_batch(w, r, (size_t)bytes, e));
     return 0;
 }

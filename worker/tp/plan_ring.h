@@ -27,6 +27,11 @@
 #ifndef WORKER_TP_PLAN_RING_H
 #define WORKER_TP_PLAN_RING_H
 
+#include "base/err.h"
+#include "ipc/link.h"
+#include "worker/exec/exec.h"
+#include "worker/sched/batch.h"
+#include "worker/sched/seq.h"
 #include "worker/worker.h"
 
 /* Payloads. What is read of a plan is bounded by the reader. */
@@ -55,26 +60,46 @@ struct plan_ring_parts {
 /* Of one record, at most: a JOIN; of a packed batch; tokens. */
 enum { JOIN_BYTES = 16 << 10, PLAN_BYTES = 64 << 10, PLAN_MOST_TOKENS = PLAN_BYTES / 4 };
 
-/* main.c: what was inherited of each other rank. */
+/* Rank 0's ends of the plan rings. */
+struct plan_ring {
+    uint32_t n; /* other ranks; 0: there is no group */
+    struct link link[MAX_RANKS - 1];
+    void *packed; /* [packed_bytes] a batch */
+    size_t packed_bytes;
+    struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
+};
+
+/* Attaches to the inherited ring of each other rank; none where tensor_parallel is 1. -EBADMSG: a descriptor is
+ * missing. */
 int plan_ring_open(struct worker *w, struct err *e) MUST_USE;
 void plan_ring_close(struct plan_ring *p);
-/* Loader. All ranks have the same settings, weights and program. Blocks until they have said so. */
-int plan_ring_join(struct worker *w, struct err *e) MUST_USE;
-/* Loader. Where KV memory of before is not of one time in all of them it is memory alone. Blocks as well. */
-int plan_ring_left(struct worker *w, struct err *e) MUST_USE;
-/* Loader, once rank 0 has its KV: until all have theirs. */
-int plan_ring_ready(struct worker *w, struct err *e) MUST_USE;
-/* Right before exec_start(b). Waits for room where a rank is far behind. */
-int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
 
-/* rank_loop.c: a rank that is not the first, from its load to its end: as loop_run(). */
-int rank_loop_run(struct worker *w, struct err *e);
-/* rank_loop.c: its part of plan_ring_join(), plan_ring_left() and plan_ring_ready(); *kv is what rank 0 says. */
-int rank_start_join(struct worker *w, struct err *e) MUST_USE;
-int rank_start_left(struct worker *w, struct err *e) MUST_USE;
-int rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e) MUST_USE;
-int rank_start_ready(struct worker *w, struct err *e) MUST_USE;
-/* plan_ring.c: what JOIN says of us, into room of n bytes; its length. */
-size_t plan_ring_identity(const struct worker *w, void *room, size_t n);
+/* The start, on the loader thread. Each blocks until every rank has answered. */
+
+/* All ranks have the same version, settings and weights; -EINVAL with the first difference. */
+int plan_ring_join(struct worker *w, struct err *e) MUST_USE;
+
+struct plan_ring_lack {
+    uint32_t kv, host; /* a rank that did not find what rank 0 has found; 0: none */
+};
+/* Compares what every rank has found of a previous worker with ours. */
+int plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_ring_lack *ret,
+                   struct err *e) MUST_USE;
+/* Reports rank 0's KV memory; every rank has its own of that size afterwards and can run steps. */
+int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e) MUST_USE;
+/* What JOIN reports of this process, written to buf of n bytes, n at least JOIN_BYTES. Returns its length. */
+size_t plan_ring_identity(const struct worker *w, void *buf, size_t n);
+
+/* Engine thread: memory for packed batches as long as the longest. -ENOMEM. */
+int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
+/* Engine thread, for the first chunk of each sequence of a step, before plan_ring_step(): sends how its tokens are
+ * sampled, and the tokens that no step will carry. Later tokens that sampling depends on (n-grams, frequencies) every
+ * rank collects from the steps; for prompt log-probabilities a rank also needs the token behind a step's last one.
+ * first: the run of the chunk. Blocks as plan_ring_step(). */
+int plan_ring_sequence(struct worker *w, const struct batch_run *first, const struct seq *seq,
+                       const struct sampling *how, struct err *e) MUST_USE;
+/* Engine thread, right before exec_start(b): sends b to every rank. Blocks while a ring is full, and beats
+ * meanwhile. Does nothing without other ranks. */
+int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
 
 #endif
