@@ -1,9 +1,10 @@
 /* intake.h - the only reader of the request ring: records to sequences.
  *
- * lagand validates requests with the facts of READY and is the only place that refuses what those facts
- * exclude. The intake bounds what it reads: a record that contradicts its own counts or the facts of READY is
- * corruption and ends the worker. Refusals that need more than READY has are in intake_admit.c and
- * intake_submit.c, marked "not in READY". Engine thread only; serving allocates nothing.
+ * lagand validates requests with the facts of READY and is the only place that words those refusals. The intake bounds
+ * what it reads: a record that contradicts itself is corruption and ends the worker. Refusals that need more than
+ * READY has are listed in intake_admit.h; intake_submit.c refuses combinations with the model's own defaults, more
+ * sequences than max_num_batched_tokens, and requests for which no slots are free. Engine thread only; serving
+ * allocates nothing.
  */
 #ifndef WORKER_IO_INTAKE_H
 #define WORKER_IO_INTAKE_H
