@@ -57,6 +57,7 @@ struct worker {
     uint32_t max_source; /* tokens of encoder input; 0: decoder-only */
     struct kv_config *kv_config;
     struct kv *kv;
+    void *kv_memory; /* that the KV manager is in */
     struct exec_config *steps;
     struct exec *exec;
     struct scheduler_limits *limits;

@@ -19,7 +19,7 @@ enum { DEADLINE_MS = 30000, MAX_ARGS = 16 };
 static const char *device = "cpu";
 
 void
-play_args(int argc, char **argv)
+harness_args(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--device")) device = argv[i + 1];
@@ -28,7 +28,7 @@ play_args(int argc, char **argv)
 }
 
 bool
-play_on_gpu(void)
+harness_on_gpu(void)
 {
     return strcmp(device, "cpu") != 0;
 }
@@ -36,14 +36,14 @@ play_on_gpu(void)
 static uint32_t ring_log2 = 20;
 
 void
-play_ring(uint32_t log2)
+harness_ring(uint32_t log2)
 {
     ring_log2 = log2;
 }
 
 void
-play_start(struct played *p, const char *model, const char *const *option,
-           const struct play_arenas *left)
+harness_start(struct harness *p, const char *model, const char *const *option,
+              const struct harness_arenas *left)
 {
     const uint8_t id[16] = { 7 };
     struct heritage h = { .epoch = 9, .n = 4 };
@@ -82,7 +82,7 @@ play_start(struct played *p, const char *model, const char *const *option,
     snprintf(on, sizeof on, "--device=%s", device);
     for (; *option && n < MAX_ARGS - 4; option++) argv[n++] = (char *)(uintptr_t)*option;
     assert_null(*option);
-    for (uint32_t i = 0; play_on_gpu() && i < ARRAY_LEN(of_gpu); i++) {
+    for (uint32_t i = 0; harness_on_gpu() && i < ARRAY_LEN(of_gpu); i++) {
         size_t key = strcspn(of_gpu[i], "=");
         uint32_t k = 3;
 
@@ -107,7 +107,7 @@ play_start(struct played *p, const char *model, const char *const *option,
 }
 
 const struct ring_record *
-play_next(struct played *p)
+harness_next(struct harness *p)
 {
     for (int waited = 0; waited < DEADLINE_MS; waited += 1000) {
         struct pollfd f = { .fd = p->link.bell.fd, .events = POLLIN };
@@ -126,11 +126,11 @@ play_next(struct played *p)
 }
 
 uint32_t
-play_finish(struct played *p, uint32_t *n_tokens)
+harness_finish(struct harness *p, uint32_t *n_tokens)
 {
     const struct ring_record *r;
 
-    while ((r = play_next(p)) && r->type == REC_STEP) {
+    while ((r = harness_next(p)) && r->type == REC_STEP) {
     }
     assert_non_null(r);
     assert_int_equal(r->type, REC_FINISH);
@@ -139,11 +139,11 @@ play_finish(struct played *p, uint32_t *n_tokens)
 }
 
 void
-play_wait_ready(struct played *p, struct rec_ready *ready)
+harness_wait_ready(struct harness *p, struct rec_ready *ready)
 {
     const struct ring_record *r;
 
-    while ((r = play_next(p)) && r->type == REC_PHASE) {
+    while ((r = harness_next(p)) && r->type == REC_PHASE) {
     }
     assert_non_null(r);
     assert_int_equal(r->type, REC_READY);
@@ -151,7 +151,7 @@ play_wait_ready(struct played *p, struct rec_ready *ready)
 }
 
 void
-play_submit(struct played *p, const struct rec_submit *s, const void *tails, uint32_t bytes)
+harness_submit(struct harness *p, const struct rec_submit *s, const void *tails, uint32_t bytes)
 {
     char *to;
 
@@ -163,7 +163,7 @@ play_submit(struct played *p, const struct rec_submit *s, const void *tails, uin
 }
 
 void
-play_pause(struct played *p, uint32_t row, bool paused)
+harness_pause(struct harness *p, uint32_t row, bool paused)
 {
     struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
     void *to;
@@ -174,7 +174,7 @@ play_pause(struct played *p, uint32_t row, bool paused)
 }
 
 int
-play_wait_exit(struct played *p)
+harness_wait_exit(struct harness *p)
 {
     int status = 0;
 
@@ -189,26 +189,26 @@ play_wait_exit(struct played *p)
 }
 
 void
-play_kill(struct played *p, struct play_arenas *left)
+harness_kill(struct harness *p, struct harness_arenas *left)
 {
     struct err e;
 
     kill(p->pid, SIGKILL);
-    play_wait_exit(p);
+    harness_wait_exit(p);
     memset(left, 0, sizeof *left);
-    while (left->n < PLAY_ARENAS &&
+    while (left->n < HARNESS_ARENAS &&
            hand_take(p->hand, &left->note[left->n], &left->fd[left->n], &e) > 0)
         left->n++;
 }
 
 void
-play_close_left(struct play_arenas *left)
+harness_close_left(struct harness_arenas *left)
 {
     while (left->n) close(left->fd[--left->n]);
 }
 
 void
-play_close(struct played *p)
+harness_close(struct harness *p)
 {
     close(p->hand);
     link_close(&p->link);

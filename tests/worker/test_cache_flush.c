@@ -1,4 +1,4 @@
-/* test_flush.c - who asks for an empty cache waits for the engine, and the engine for nobody; the cache is pretended. */
+/* test_cache_flush.c - a cache flush blocks the operator and never the engine; the cache is a fake. */
 #include "worker/ops/cache_flush.h"
 
 #include "tests/test.h"

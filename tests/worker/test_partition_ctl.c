@@ -1,4 +1,4 @@
-/* test_steer.c - which lanes there are, which parts they have, and what an operator may wish; the device is pretended. */
+/* test_partition_ctl.c - lanes, their partitions, and what an operator may select; the device is a fake. */
 #include "worker/ops/partition_ctl.h"
 
 #include "base/clock.h"

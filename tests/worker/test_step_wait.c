@@ -1,4 +1,4 @@
-/* test_predict.c - what looking for the end of steps costs and how late it is, over pretended steps. */
+/* test_step_wait.c - cost and delay of polling for the end of steps, over simulated steps. */
 #include "worker/step_wait.h"
 
 #include "base/clock.h"

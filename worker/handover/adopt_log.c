@@ -28,7 +28,7 @@ adopt_log_close(struct worker *w)
 }
 
 static void
-name(struct worker *w, uint32_t seat, struct manifest_owner *o)
+describe_owner(struct worker *w, uint32_t seat, struct manifest_owner *o)
 {
     const struct seq *s = scheduler_seat(w->sched, seat);
     const struct worker_request *r = s->owner;
@@ -45,19 +45,20 @@ name(struct worker *w, uint32_t seat, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* It begins, with what was found. */
+/* The sequence starts with what it found in the cache; the rest of what it had is computed again. */
 static void
-count(struct worker *w, const struct seq *s)
+count_recomputed(struct worker *w, const struct seq *s)
 {
     const struct worker_request *r = s->owner;
     uint32_t found = MIN(s->n_cached, r->recomputed);
 
-    if (s->n_pauses > 0) return; /* that was before */
+    if (s->n_pauses > 0) return; /* counted when it first started */
     w->stats->v[STAT_adopted] += found;
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
 
-/* A row is its owner's from the first edit on; but a search that began behind what was told is nobody's. */
+/* An entry gets its owner with the first edit. A beam search that did not start at its prompt gets none: its moves
+ * are not in the manifest, so it cannot be adopted. */
 void
 adopt_log_launch(struct worker *w, const struct batch *b)
 {
@@ -70,9 +71,9 @@ adopt_log_launch(struct worker *w, const struct batch *b)
         if (e->op == EDIT_END) w->adopt->named[e->seat] = false;
         if (e->op == EDIT_END || w->adopt->named[e->seat]) continue;
         w->adopt->named[e->seat] = true;
-        count(w, s);
+        count_recomputed(w, s);
         if (s->n_adopted || (s->beam && s->n_prompt != s->beam->first)) continue;
-        name(w, e->seat, &w->adopt->owner[n++]);
+        describe_owner(w, e->seat, &w->adopt->owner[n++]);
     }
     manifest_labels(&w->adopt->manifest, w->kv);
     manifest_launch(&w->adopt->manifest, b->edit, b->n_edits, w->adopt->owner, n);

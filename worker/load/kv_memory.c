@@ -9,7 +9,6 @@
 #include "worker/handover/host_tier.h"
 #include "worker/kv/kv.h"
 #include "worker/kv/kv_host.h"
-#include "worker/load/load.h"
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
 #include "worker/process/arena_channel.h"
@@ -114,10 +113,10 @@ kv_memory_open(struct worker *w, struct err *e)
     c->arena_bytes = w->keys->kv_memory;
     if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
     TRY(make_arena(w, e));
-    w->loader->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
-    if (!w->loader->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
-    prefer_huge_pages(w->loader->kv_memory, kv_bytes(c));
-    w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->loader->kv_memory, (uintptr_t)CACHE_LINE), c, e);
+    w->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
+    if (!w->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
+    prefer_huge_pages(w->kv_memory, kv_bytes(c));
+    w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
     if (w->host_tier->later) kv_host_away(w->kv);
     if (w->host_tier->host.base)

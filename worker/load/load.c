@@ -440,7 +440,7 @@ load(void *arg)
 }
 
 static void
-say_what_is_there(const struct worker *w)
+log_standby(const struct worker *w)
 {
     if (!w->gpu)
         log_info("the driver of %s is up after %.2f s, nothing else is begun", keys_device(w->keys),
@@ -464,7 +464,7 @@ stand_by(struct worker *w, struct err *e)
     bool begun = w->loader->may_use_device;
     int r;
 
-    say_what_is_there(w);
+    log_standby(w);
     health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
     while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
            w->loader->may_use_device == begun) {
@@ -514,7 +514,7 @@ load_free(struct worker *w)
     if (w->adopt->kv_arena.base) gpu_ops(w->gpu)->arena_drop(w->gpu, &w->adopt->kv_arena);
     if (w->host_tier->host.base) gpu_ops(w->gpu)->host_close(w->gpu, &w->host_tier->host);
     adopt_close(w);
-    free(TAKE(w->loader->kv_memory));
+    free(TAKE(w->kv_memory));
     tokenizer_close(w->tokenizer);
     model_close(w->loader->begun);
     model_close(w->model);

@@ -29,7 +29,6 @@ struct loader {
     struct model_source
         source;          /* weights_fd: the previous worker's, not mapped; -1: none, or open */
     struct model *begun; /* model_begin() has opened it, its weights are not loaded */
-    void *kv_memory;     /* of the KV manager */
     pthread_t text_opener;
     bool opens_text; /* text_opener is not joined yet */
     bool standby;    /* waits for "go" */

@@ -2,8 +2,8 @@
  *
  * The engine thread asks partition_ctl_turn() before it plans, and tells what it launched and what is over; in mode auto
  * that is what split.h chooses from. An operator's wish comes from the control thread and is taken at the next
- * turn: so nothing changes but between launches. Without a second lane (split.mode off at the start) there is
- * nothing to steer, and wishes but for off are refused.
+ * turn: so nothing changes but between launches. Without a second lane (split.mode off at the start) the
+ * partition never changes, and an operator may select nothing but off.
  */
 #ifndef WORKER_OPS_PARTITION_CTL_H
 #define WORKER_OPS_PARTITION_CTL_H
