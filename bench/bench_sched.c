@@ -109,7 +109,7 @@ struct engine {
     uint8_t n_tokens[MAX_SEQS];
     token_id token[MAX_SEQS * (1 + MAX_DRAFT)];
     void *mem;
-    struct request { /* as worker/request.h has it */
+    struct request { /* as worker/io/request.h has it */
         _Alignas(CACHE_LINE) struct seq seq;
     } * request;
     token_id *all; /* every sequence's tokens: all alike, and nobody looks */
@@ -167,7 +167,7 @@ begin(struct engine *e, const struct shape *shape)
     e->request = aligned_alloc(CACHE_LINE, n * sizeof e->request[0]);
     e->all = calloc(len, sizeof e->all[0]);
     check(e->mem && e->request && e->all);
-    huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/start.c */
+    huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/load/kv_memory.c */
     madvise((void *)huge, (uintptr_t)e->mem + kv_bytes(&c) - huge, MADV_HUGEPAGE);
     kv = kv_init((void *)ROUND_UP((uintptr_t)e->mem, (uintptr_t)CACHE_LINE), &c, &err);
     must(scheduler_new(&e->s, &l, kv, &err), &err);

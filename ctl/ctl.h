@@ -91,7 +91,7 @@ int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
 /* spawn.c: a private lagand around a command. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
-/* spawn.c: what lagan-worker --look says of a model's directory; free(*line). Else it was said why not. */
+/* spawn.c: what lagan-worker --inspect says of a model's directory; free(*line). Else it was said why not. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
 /* spawn.c: what lagand --check says of a configuration file (NULL: where it is looked for), and the exit code. */
 int spawn_check(const char *file);

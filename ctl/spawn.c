@@ -411,7 +411,7 @@ int
 spawn_look(const struct ctl *ctl, const char *dir, char **ret)
 {
     static char buf[2 * sizeof ctl->o.set + 4096];
-    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--look" };
+    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--inspect" };
     int code;
 
     if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);

@@ -29,7 +29,7 @@ worker_close(struct sim_worker *w)
     memset(w, 0, sizeof *w);
 }
 
-/* As worker/steer.c does it. */
+/* As worker/ops/partition_ctl.c does it. */
 static int
 make_partitions(struct sim_worker *w, struct err *e)
 {

@@ -5,6 +5,8 @@
 # itself. Change it on purpose or not at all. K is gpu/cuda/kernels. Its comm and sampling share one
 # height: sampling on ranks exchanges statistics, and the exchange skips rows that need no whole
 # logits.
+# itself. A line may name one header of a folder: that header is lower than the folder. Change the
+# table on purpose or not at all.
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 table=$(mktemp) || exit 99
 trap 'rm -f "$table"' EXIT
@@ -32,7 +34,15 @@ worker/text    base
 worker/model   base gpu worker/kv
 worker/arch    base gpu worker/kv worker/model
 worker/exec    base gpu worker/kv worker/model worker/sched
-worker         include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
+worker/worker.h  base
+worker/io/request.h base worker/sched worker/text worker/exec
+worker/process   worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
+worker/tp        worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process
+worker/ops       worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process
+worker/handover  worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/io/request.h
+worker/load      worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover
+worker/io        worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/io/request.h
+worker           worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/load worker/io worker/io/request.h
 route          base
 sim            include base route wire worker/kv worker/sched
 daemon         include base ipc wire route
@@ -44,6 +54,7 @@ find include base ipc wire gpu worker route sim daemon client ctl \
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '
 function home(path,   d) {                       # the deepest folder of the table that holds path
+    if (path in may) return path
     for (d = path; sub(/\/[^\/]*$/, "", d); ) if (d in may) return d
     return ""
 }

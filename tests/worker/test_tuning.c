@@ -1,5 +1,5 @@
 /* test_tuning.c - when the worker measures, what it keeps, and what ends it; the device is pretended. */
-#include "worker/tuning.h"
+#include "worker/ops/tuning.h"
 
 #include "base/clock.h"
 #include "tests/test.h"

@@ -13,24 +13,9 @@
  *       + ...         4 * tokens_per_block its tokens
  *     turn_at + i * turns  20 * n_turns    struct manifest_turn of seat i: of a search's beam, step by step
  *
- * Every store leaves a manifest that may be taken over as it is; a row that takes several is odd
- * meanwhile. The order, which manifest_launch() and manifest_commit() are and nothing else is:
- *
- *     manifest_labels()   what the tree has lost and what it has found
- *     manifest_launch()   before a step is launched: the blocks that left their rows since the step
- *                         before, then those that this step is the first to write
- *     exec_start()
- *     ...                 K and V are written
- *     manifest_commit()   once it is done: so many positions of the row
- *     manifest_turned()   of a search: what it has decided then
- *     STEP record
- *
- * So a row never lists a block that a launched step writes for somebody else, and never says committed
- * of a position that is not written. Of the tokens that were told all but the last are committed; the engine
- * sees to it that nothing is of one that was not told: another worker may have drawn another. A search is what its
- * steps have decided: they are written down one behind the other, of rank r with beam r, and counted in the first
- * beam's row; with as many positions of every beam, and the turn that the last of them asks for, a successor goes on. Nor does a label
- * name a block or cell that a launched step writes for somebody else, or that is not written.
+ * Every store leaves a manifest that may be adopted as it is; a row that takes several stores is odd meanwhile. The
+ * order in which the functions below are called, and the proof that the order suffices, are in
+ * worker/handover/adopt_log.h.
  */
 #ifndef KV_MANIFEST_H
 #define KV_MANIFEST_H
