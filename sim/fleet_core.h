@@ -59,7 +59,7 @@ struct fleet {
     struct fleet_setting s;
     struct fleet_worker *m;
     struct route_worker *table; /* what lagand would know of each */
-    struct route_holders *holders;
+    struct block_holders *holders;
     struct sim_worker namer; /* of blocks: one that does nothing else, and never dies */
     struct event_queue events;
     struct fleet_request_list queue;

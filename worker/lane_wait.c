@@ -38,11 +38,11 @@ lane_wait_sleep(struct worker *w, const struct lane_wait *f)
     for (size_t i = 0; i < ARRAY_LEN(f->fd); i++) n = add_fd(p, n, f->fd[i]);
     for (unsigned i = 0; w->loaded && i < w->limits->n_lanes; i++)
         n = add_fd(p, n, exec_fd(w->exec, i));
-    r = doorbell_sleep(&w->channel->bell, f->output_blocked, f->ready, f->arg);
+    r = doorbell_sleep(&w->channel->doorbell, f->output_blocked, f->ready, f->arg);
     if (r < 0) return r;
     if (r > 0 && ppoll(p, n, &t, NULL) < 0 && errno != EINTR) check(!"poll");
-    doorbell_wake(&w->channel->bell);
-    if (p[0].revents) doorbell_heard(&w->channel->bell);
+    doorbell_wake(&w->channel->doorbell);
+    if (p[0].revents) doorbell_heard(&w->channel->doorbell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 

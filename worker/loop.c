@@ -97,7 +97,7 @@ publish(struct worker *w, struct err *e)
     if (r > 0) {
         ring_publish(&w->channel->out);
         FP(loop_published);
-        doorbell_ring(&w->channel->bell);
+        doorbell_ring(&w->channel->doorbell);
     }
     return 0;
 }
@@ -353,7 +353,7 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
         p->ns_per_token = p->ns_per_token > 0 ? 0.9 * p->ns_per_token + 0.1 * ns : ns;
     }
     w->stats->v[STAT_steps]++;
-    if (w->keys->timing) count_gaps(p, b->step);
+    if (w->keys->step_timing) count_gaps(p, b->step);
     w->stats->v[STAT_step_tokens] = b->n_rows;
     w->stats->v[STAT_step_ns] = (uint64_t)took;
     l->since = now;

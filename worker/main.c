@@ -75,7 +75,7 @@ static struct {
 static struct worker worker = {
     .keys = &parts.keys,
     .heritage = &parts.heritage,
-    .link = &parts.link,
+    .channel = &parts.channel,
     .chat = &parts.chat,
     .kv_config = &parts.kv_config,
     .steps = &parts.steps,

@@ -45,7 +45,7 @@ struct worker {
     char name[32];
     uint32_t rank; /* of tensor_parallel; ranks above 0 have no scheduler, no text and no D */
     struct heritage *heritage;
-    struct channel *link;
+    struct channel *channel;
     int hand;
 
     /* The model's objects: the loader's while it runs, then the engine thread's. */

@@ -57,13 +57,13 @@ harness_start(struct harness *p, const char *model, const char *const *option,
     struct err e;
 
     memset(p, 0, sizeof *p);
-    assert_int_equal(channel_make(&p->link, 0, 9, id, 20, ring_log2, &bell, &e), 0);
+    assert_int_equal(channel_make(&p->channel, 0, 9, id, 20, ring_log2, &bell, &e), 0);
     assert_int_equal(fd_channel_pair(hand, &e), 0);
     p->hand = hand[0];
     for (uint32_t i = 0; left && i < left->n; i++)
         assert_int_equal(fd_channel_give(p->hand, &left->note[i], left->fd[i], &e), 0);
-    from[0] = p->link.d.fd;
-    from[1] = p->link.w.fd;
+    from[0] = p->channel.d.fd;
+    from[1] = p->channel.w.fd;
     from[2] = bell;
     from[3] = hand[1];
     for (int i = 0; i < 4; i++) {
@@ -110,15 +110,15 @@ const struct ring_record *
 harness_next(struct harness *p)
 {
     for (int waited = 0; waited < DEADLINE_MS; waited += 1000) {
-        struct pollfd f = { .fd = p->link.bell.fd, .events = POLLIN };
-        int r = ring_peek(&p->link.in, &p->rec);
+        struct pollfd f = { .fd = p->channel.doorbell.fd, .events = POLLIN };
+        int r = ring_peek(&p->channel.in, &p->rec);
 
         assert_true(r >= 0);
-        channel_release(&p->link);
+        channel_release(&p->channel);
         if (r > 0) return &p->rec;
-        if (channel_sleep(&p->link) > 0) poll(&f, 1, 1000);
-        doorbell_wake(&p->link.bell);
-        if (doorbell_drain(&p->link.bell) == -EPIPE && ring_peek(&p->link.in, &p->rec) == 0)
+        if (channel_sleep(&p->channel) > 0) poll(&f, 1, 1000);
+        doorbell_wake(&p->channel.doorbell);
+        if (doorbell_drain(&p->channel.doorbell) == -EPIPE && ring_peek(&p->channel.in, &p->rec) == 0)
             return NULL;
     }
     fail_msg("the worker said nothing for %d s", DEADLINE_MS / 1000);
@@ -156,10 +156,10 @@ harness_submit(struct harness *p, const struct rec_submit *s, const void *tails,
     char *to;
 
     assert_int_equal(
-        ring_reserve(&p->link.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
+        ring_reserve(&p->channel.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
     memcpy(to, s, sizeof *s);
     memcpy(to + sizeof *s, tails, bytes);
-    channel_publish(&p->link);
+    channel_publish(&p->channel);
 }
 
 void
@@ -168,9 +168,9 @@ harness_pause(struct harness *p, uint32_t row, bool paused)
     struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
     void *to;
 
-    assert_int_equal(ring_reserve(&p->link.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
+    assert_int_equal(ring_reserve(&p->channel.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
     memcpy(to, &rec, sizeof rec);
-    channel_publish(&p->link);
+    channel_publish(&p->channel);
 }
 
 int
@@ -211,5 +211,5 @@ void
 harness_close(struct harness *p)
 {
     close(p->hand);
-    channel_close(&p->link);
+    channel_close(&p->channel);
 }

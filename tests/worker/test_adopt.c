@@ -106,7 +106,7 @@ submit(struct harness *p, uint32_t row, uint32_t gen, const struct job *j, const
         .max_tokens = j->max_tokens,
         .temperature = j->temperature,
         .top_p = 1,
-        .repetition = j->repetition,
+        .repetition_penalty = j->repetition,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
@@ -293,7 +293,7 @@ play(const struct setting *set, uint32_t kills, change *changed, struct stream *
         }
         if (test_below(2)) usleep(test_below(1500));
         harness_kill(&p, &left);
-        while (ring_peek(&p.link.in, &p.rec) > 0) take(&p.rec, streams, gen);
+        while (ring_peek(&p.channel.in, &p.rec) > 0) take(&p.rec, streams, gen);
         harness_close(&p);
         if (changed) changed(&left);
     }

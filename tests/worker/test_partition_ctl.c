@@ -47,7 +47,7 @@ exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES],
 static struct model_options
 keys(uint32_t mode, const char *context_sm)
 {
-    struct model_options k = { .split_mode = mode, .split_target = 50 * NSEC_MS };
+    struct model_options k = { .split_mode = mode, .split_itl_target = 50 * NSEC_MS };
 
     snprintf(k.split_context_sm, sizeof k.split_context_sm, "%s", context_sm);
     return k;
@@ -76,13 +76,13 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
         const char *context_sm;
         uint8_t n_lanes, work[MAX_LANES];
     } way[] = {
-        { SPLIT_OFF, SPLIT_ENCODER_CONTEXT, 6, "", 1, { E | C | G } },
+        { SPLIT_OFF, SPLIT_ENCODER_SHARED, 6, "", 1, { E | C | G } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 6, "", 2, { C | G, E } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 0, "", 1, { E | C | G } },
-        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "64", 2, { E | C, G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_SHARED, 6, "64", 2, { E | C, G } },
         { SPLIT_FIXED, SPLIT_ENCODER_OWN, 6, "0.5", 3, { C, G, E } },
         { SPLIT_AUTO, SPLIT_ENCODER_OWN, 6, "", 3, { C, G, E } },
-        { SPLIT_FIXED, SPLIT_ENCODER_CONTEXT, 6, "1.0", 1, { E | C | G } },
+        { SPLIT_FIXED, SPLIT_ENCODER_SHARED, 6, "1.0", 1, { E | C | G } },
     };
 
     (void)state;
@@ -193,7 +193,7 @@ serve(struct bed *b, const char *context_sm)
     b->mem = calloc(1, kv_bytes(&b->c));
     kv = kv_init(b->mem, &b->c, &e);
     if (!kv || scheduler_new(&b->sched, &l, kv, &e) < 0) fail_msg("%s", e.text);
-    partition_ctl_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_target);
+    partition_ctl_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_itl_target);
     device_says = 0;
     asked_rung = 0;
 }

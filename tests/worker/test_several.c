@@ -17,7 +17,7 @@
 
 /* Of a record's settings those that change nothing. */
 #define PLAIN \
-    .gen = 1, .top_p = 1, .repetition = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
+    .gen = 1, .top_p = 1, .repetition_penalty = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
     .flags = SUBMIT_IGNORE_EOS
 
 /* No token may come twice, and all of the vocabulary has come. */
@@ -188,10 +188,10 @@ token_of(struct harness *p, char text)
     char *to;
 
     assert_int_equal(
-        ring_reserve(&p->link.out, REC_TEXT, 0, (uint32_t)sizeof call + 1, 0, (void **)&to), 0);
+        ring_reserve(&p->channel.out, REC_TEXT, 0, (uint32_t)sizeof call + 1, 0, (void **)&to), 0);
     memcpy(to, &call, sizeof call);
     to[sizeof call] = text;
-    channel_publish(&p->link);
+    channel_publish(&p->channel);
     r = harness_next(p);
     assert_non_null(r);
     assert_int_equal(r->type, REC_TEXT_DONE);
@@ -285,14 +285,14 @@ submit_pieces(struct harness *p, const char *bytes, uint32_t n)
         uint32_t some = MIN(piece, n - at);
         void *to;
 
-        while (ring_reserve(&p->link.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
+        while (ring_reserve(&p->channel.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
                             &to) == -EAGAIN) {
             assert_int_equal(waitpid(p->pid, NULL, WNOHANG), 0); /* nobody takes them any more */
             usleep(1000);
         }
         memcpy(to, bytes + at, some);
         at += some;
-        channel_publish(&p->link);
+        channel_publish(&p->channel);
     }
 }
 

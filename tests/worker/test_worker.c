@@ -47,7 +47,7 @@ submit_flagged(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, 
         .min_tokens = min_tokens,
         .max_tokens = max_tokens,
         .top_p = 1,
-        .repetition = 1,
+        .repetition_penalty = 1,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
@@ -118,8 +118,8 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     assert_int_equal(((const struct rec_finish *)r->data)->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, 12);
 
-    assert_int_equal(ring_reserve(&p.link.out, REC_DRAIN, 0, 0, 0, &drain), 0);
-    channel_publish(&p.link);
+    assert_int_equal(ring_reserve(&p.channel.out, REC_DRAIN, 0, 0, 0, &drain), 0);
+    channel_publish(&p.channel);
     status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -146,7 +146,7 @@ static bool
 quiet(struct harness *p, int ms)
 {
     for (nsec until = clock_now() + ms * NSEC_MS; clock_now() < until; poll(NULL, 0, 5))
-        if (!ring_empty(&p->link.in)) return false;
+        if (!ring_empty(&p->channel.in)) return false;
     return true;
 }
 
@@ -225,8 +225,8 @@ read_now_and_then(uint32_t log2, uint32_t n_tokens, uint32_t *n_reads)
         struct ring_record rec;
 
         usleep(10000);
-        while (ring_peek(&p.link.in, &rec) > 0) n += rec.type == REC_STEP;
-        channel_release(&p.link);
+        while (ring_peek(&p.channel.in, &rec) > 0) n += rec.type == REC_STEP;
+        channel_release(&p.channel);
     }
     since = clock_now() - since;
     kill(p.pid, SIGKILL);
@@ -358,7 +358,7 @@ a_worker_whose_lagand_is_gone_ends(void **state)
     (void)state;
     start(&p);
     close(p.hand);
-    channel_close(&p.link); /* the bell hangs up */
+    channel_close(&p.channel); /* the bell hangs up */
     status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -376,7 +376,7 @@ a_signal_leaves_last_words(void **state)
         struct last_words *words;
 
         start(&p);
-        words = shm_words(&p.link.w);
+        words = shm_words(&p.channel.w);
         kill(p.pid, SIGUSR2); /* a report that is asked for is not in the way of the last one */
         for (int i = 0; i < 1000 && atomic_load(&words->state) != 2; i++) usleep(10000);
         assert_int_equal(words->signal, SIGUSR2);
@@ -423,12 +423,12 @@ answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
     harness_start(&p, "models/recall-gemma3", small, NULL);
     harness_wait_ready(&p, &ready);
     for (call.row = 0; call.row < CALLS; call.row++) {
-        while (ring_reserve(&p.link.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
+        while (ring_reserve(&p.channel.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
                             (void **)&to) == -EAGAIN)
             usleep(1000);
         memcpy(to, &call, sizeof call);
         memset(to + sizeof call, 'x', BYTES);
-        channel_publish(&p.link);
+        channel_publish(&p.channel);
     }
     wait_until_it_rests(&p);
     for (uint32_t i = 0; i < CALLS; i++) {

@@ -127,7 +127,7 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
 {
     uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
     bool start = run->first_pos == 0;
-    uint32_t max = (w->channel->out.max_rec - 256) / (8 + 8 * (r->sampling.n_prompt_logprobs + 1));
+    uint32_t max = (w->channel->out.max_rec - 256) / (8 + 8 * (r->sampling.prompt_logprobs + 1));
 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
@@ -136,7 +136,7 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
             .gen = r->gen,
             .first = (uint32_t)run->first_pos + at + !start,
             .n = k,
-            .n_top = r->sampling.n_prompt_logprobs,
+            .n_top = r->sampling.prompt_logprobs,
         };
         struct batch_top none = { -1, NAN };
         float no_logprob = NAN;
@@ -254,7 +254,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .first = r->n_sent,
         .text_bytes = len,
         .text_first = r->n_text_sent,
-        .n_top = logprobs ? r->sampling.n_logprobs : 0,
+        .n_top = logprobs ? r->sampling.logprobs : 0,
         .score = told_score(score),
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
@@ -287,7 +287,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     r->n_sent++;
     r->n_text_sent += len;
     r->score = score;
-    w->stats->v[STAT_tokens_out]++;
+    w->stats->v[STAT_generation_tokens]++;
     if (stopped && !ended) scheduler_end(w->sched, &r->seq, LAGAN_FINISH_STOP);
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
@@ -350,7 +350,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         if (r && !r->finished && res->status == 0)
             emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
         any |= has_news(seq[i], n_before[i]);
-        if (b->run[i].work == WORK_CONTEXT) w->stats->v[STAT_tokens_in] += b->run[i].n_rows;
+        if (b->run[i].work == WORK_CONTEXT) w->stats->v[STAT_prompt_tokens] += b->run[i].n_rows;
     }
     if (!any) return;
     begin_step(w, b, &head);

@@ -67,21 +67,19 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
 
 /* ---- defaults of the model; not in READY, so combinations with them are refused here */
 
+/* Replaces the absent keys of a record by the model's defaults; max_tokens only ever becomes less. */
 static void
 take_defaults(const struct generation *g, struct rec_submit *s)
 {
-    if ((s->absent & ABSENT_max_tokens) && g->max_new)
-        s->max_tokens = MIN(s->max_tokens, g->max_new);
-    if (s->absent & ABSENT_min_tokens) s->min_tokens = g->min_new;
-    if (s->absent & ABSENT_temperature) s->temperature = g->temperature;
-    if (s->absent & ABSENT_top_k) s->top_k = g->top_k;
-    if (s->absent & ABSENT_top_p) s->top_p = g->top_p;
-    if (s->absent & ABSENT_min_p) s->min_p = g->min_p;
-    if (s->absent & ABSENT_repetition_penalty) s->repetition = g->repetition;
-    if (s->absent & ABSENT_beams) s->beams = g->beams;
-    if (s->absent & ABSENT_length_penalty) s->length_penalty = g->length_penalty;
-    if (s->absent & ABSENT_early_stopping) s->early_stopping = g->early_stopping;
-    if (s->absent & ABSENT_no_repeat_ngram) s->no_repeat_ngram = g->no_repeat_ngram;
+    uint32_t most = s->max_tokens;
+
+#define DEFAULT_FIXED(name)
+#define DEFAULT_MODEL(name) \
+    if (s->absent & ABSENT_##name) s->name = g->name;
+#define X(kind, name, least, most_, preset, record, fallback, sentence) DEFAULT_##fallback(name)
+    LAGAN_FIELDS(X)
+#undef X
+    s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
 }
 
 /* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the defaults. NULL: they hold. */
@@ -162,16 +160,6 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     };
     r->sampling = (struct sampling){
         .seed = s->seed,
-        .temperature = s->temperature,
-        .top_p = s->top_p,
-        .min_p = s->min_p,
-        .repetition = s->repetition,
-        .presence = s->presence,
-        .frequency = s->frequency,
-        .no_repeat_ngram = s->no_repeat_ngram,
-        .top_k = s->top_k,
-        .n_logprobs = s->logprobs,
-        .n_prompt_logprobs = s->prompt_logprobs,
         .want_logprobs = true, /* a request's score is the sum of them */
         .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
         .want_logits = s->flags & SUBMIT_LOGITS,
@@ -179,6 +167,12 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
         .forced_bos = forced(s->forced_bos, m->forced_bos),
         .forced_eos = forced(s->forced_eos, m->forced_eos),
     };
+#define COPY_LAGAND(name)
+#define COPY_WORKER(name)
+#define COPY_SAMPLER(name) r->sampling.name = s->name;
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(name)
+    LAGAN_FIELDS(X)
+#undef X
 }
 
 /* NULL: the request was refused, because too few slots are free. */

@@ -318,7 +318,7 @@ complete(struct worker *w, struct err *e)
     TRY(scheduler_new(&w->sched, w->limits, w->kv, e));
     costs = sizes_work_costs(w);
     partition_ctl_open(w->partition_ctl, w->exec, w->sched, w->kv_config, &costs, w->limits,
-                       w->keys->split_target);
+                       w->keys->split_itl_target);
     kv = (struct plan_ring_kv){ .id = { w->adopt->kv_id[0], w->adopt->kv_id[1] },
                                 .bytes = w->adopt->kv_arena.bytes };
     TRY(plan_ring_ready(w, &kv, e));
@@ -332,7 +332,7 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
     const char *cache = getenv("CACHE_DIRECTORY");
 
-    if (w->keys->text_cache[0]) return w->keys->text_cache;
+    if (w->keys->tokenizer_cache_dir[0]) return w->keys->tokenizer_cache_dir;
     if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
     return buf;
 }
@@ -470,7 +470,7 @@ stand_by(struct worker *w, struct err *e)
            w->loader->may_use_device == begun) {
         health_beat(w, clock_now());
         if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (doorbell_drain(&w->channel->bell) == -EPIPE)
+        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
             return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
     }
     return r;

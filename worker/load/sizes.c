@@ -37,30 +37,12 @@ on_beat(void *arg)
     health_beat(arg, clock_now());
 }
 
-static int
-check_ranks(const struct model_options *k, struct err *e)
-{
-    const struct {
-        const char *key;
-        uint32_t n;
-    } others[] = { { "pipeline_parallel", k->pipeline_parallel },
-                   { "context_parallel", k->context_parallel },
-                   { "expert_parallel", k->expert_parallel },
-                   { "attention_data_parallel", k->attention_data_parallel } };
-
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        if (others[i].n > 1)
-            return err_set(e, -EINVAL, "%s: not served yet, only 1", others[i].key);
-    if (k->tensor_parallel > MAX_RANKS)
-        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
-                       k->tensor_parallel, MAX_RANKS);
-    return 0;
-}
-
 int
 sizes_check_settings(const struct model_options *k, struct err *e)
 {
-    TRY(check_ranks(k, e));
+    if (k->tensor_parallel > MAX_RANKS)
+        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
+                       k->tensor_parallel, MAX_RANKS);
     if (k->kv_host_memory && !k->kv_reuse)
         return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
     return 0;

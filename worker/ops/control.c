@@ -199,7 +199,7 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     put_u64(p, "context", s.rung ? now->context : 0);
     put_u64(p, "generation", s.rung ? now->generation : 0);
     put_u64(p, "changes", s.n_changes);
-    for (unsigned i = STAT_prompt_steps; i <= STAT_mixed_ns; i++)
+    for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
         put_u64(p, stat_rows[i].name, stats.v[i]);
     msg_key(p, "rungs");
     msgpack_pack_array(p, l->n - 1);

@@ -253,7 +253,7 @@ partition_ctl_state(struct partition_ctl *s)
 void
 partition_ctl_stats(const struct partition_ctl *s, struct stats *ret)
 {
-    static const enum stat_id first[STEP_KINDS] = { STAT_prompt_steps, STAT_answer_steps,
+    static const enum stat_id first[STEP_KINDS] = { STAT_prefill_steps, STAT_decode_steps,
                                                     STAT_mixed_steps };
     const struct rung *rung = &s->state.ladder.rung[s->state.rung];
     uint64_t *v = ret->v;
@@ -262,7 +262,7 @@ partition_ctl_stats(const struct partition_ctl *s, struct stats *ret)
         v[first[k]] = s->count[k].n;
         v[first[k] + 1] = s->count[k].ns;
     }
-    v[STAT_split_context] = s->state.rung ? rung->context : 0;
-    v[STAT_split_generation] = s->state.rung ? rung->generation : 0;
-    v[STAT_split_changes] = s->state.n_changes;
+    v[STAT_partition_prefill_units] = s->state.rung ? rung->context : 0;
+    v[STAT_partition_decode_units] = s->state.rung ? rung->generation : 0;
+    v[STAT_partition_changes] = s->state.n_changes;
 }

@@ -130,34 +130,34 @@ count_blocks(struct worker *w)
     }
     kv_count_host(w->kv, &n);
     v[STAT_host_blocks] = n.blocks;
-    v[STAT_host_used] = n.used;
+    v[STAT_host_blocks_loading] = n.used;
     v[STAT_host_cached] = n.cached;
-    v[STAT_offloaded] = v[STAT_fetched] = v[STAT_host_dropped] = 0;
+    v[STAT_blocks_offloaded] = v[STAT_blocks_onboarded] = v[STAT_host_blocks_evicted] = 0;
     for (uint32_t g = 0; g < w->kv_config->n_groups; g++) {
         const struct kv_group *k = &w->kv_config->group[g];
         uint64_t *of = w->stats->group[g];
         struct kv_stats s;
 
         kv_stats(w->kv, g, &s);
-        v[STAT_offloaded] += s.offloaded;
-        v[STAT_fetched] += s.fetched;
-        v[STAT_host_dropped] += s.host_dropped;
+        v[STAT_blocks_offloaded] += s.offloaded;
+        v[STAT_blocks_onboarded] += s.fetched;
+        v[STAT_host_blocks_evicted] += s.host_dropped;
         of[GROUP_STAT_kind] = (uint64_t)k->kind + 1;
         of[GROUP_STAT_window] = k->window;
         of[GROUP_STAT_pool] = k->pool;
         of[GROUP_STAT_bytes] = kv_block_bytes(k);
         of[GROUP_STAT_used] = s.held;
         of[GROUP_STAT_cached] = s.cached;
-        of[GROUP_STAT_taken] = s.taken;
-        of[GROUP_STAT_fresh] = s.fresh;
-        of[GROUP_STAT_shared] = s.shared;
-        of[GROUP_STAT_copied] = s.copied;
-        of[GROUP_STAT_moved] = s.moved;
+        of[GROUP_STAT_allocated] = s.taken;
+        of[GROUP_STAT_allocated_new] = s.fresh;
+        of[GROUP_STAT_reused_full] = s.shared;
+        of[GROUP_STAT_reused_copied] = s.copied;
+        of[GROUP_STAT_reused_moved] = s.moved;
         of[GROUP_STAT_missed] = s.missed;
         of[GROUP_STAT_evicted] = s.evicted;
         of[GROUP_STAT_offloaded] = s.offloaded;
-        of[GROUP_STAT_fetched] = s.fetched;
-        of[GROUP_STAT_host_dropped] = s.host_dropped;
+        of[GROUP_STAT_onboarded] = s.fetched;
+        of[GROUP_STAT_host_evicted] = s.host_dropped;
     }
 }
 

@@ -34,7 +34,7 @@ lead(struct worker *w, uint32_t rank, struct err *e)
         fd[i] = heritage_fd(w->heritage, name);
         if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks %s", name);
     }
-    return channel_lead(&w->plan->link[rank - 1], fd[0], fd[1], fd[2], w->heritage->epoch, e);
+    return channel_lead(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2], w->heritage->epoch, e);
 }
 
 int
@@ -52,7 +52,7 @@ plan_ring_open(struct worker *w, struct err *e)
 void
 plan_ring_close(struct plan_ring *p)
 {
-    while (p->n) channel_close(&p->link[--p->n]);
+    while (p->n) channel_close(&p->channel[--p->n]);
     free(p->packed);
 }
 
@@ -97,7 +97,7 @@ compare(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, ui
 static int
 await(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
 {
-    struct channel *l = &w->plan->link[rank - 1];
+    struct channel *l = &w->plan->channel[rank - 1];
     int r;
 
     while ((r = ring_peek(&l->in, ret)) == 0) usleep(LOOK_US);
@@ -123,7 +123,7 @@ join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
     memcpy(&j, theirs, sizeof j);
     memcpy(&me, ours, sizeof me);
     r = compare(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j, rank, e);
-    channel_release(&w->plan->link[rank - 1]);
+    channel_release(&w->plan->channel[rank - 1]);
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
@@ -157,7 +157,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
         if (rec.len != sizeof left)
             return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
-        channel_release(&w->plan->link[r - 1]);
+        channel_release(&w->plan->channel[r - 1]);
         if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
         if (!ret->host && memcmp(left.host_id, ours->host_id, sizeof left.host_id)) ret->host = r;
     }
@@ -168,7 +168,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
 static int
 reserve(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {
-    struct channel *l = &w->plan->link[rank - 1];
+    struct channel *l = &w->plan->channel[rank - 1];
     int r;
 
     while ((r = ring_reserve(&l->out, type, 0, (uint32_t)n, 0, ret)) == -EAGAIN) {
@@ -190,13 +190,13 @@ plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
 
         TRY(reserve(w, r, PLAN_KV, sizeof *kv, &to, e));
         memcpy(to, kv, sizeof *kv);
-        channel_publish(&w->plan->link[r - 1]);
+        channel_publish(&w->plan->channel[r - 1]);
     }
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
         TRY(await(w, r, ANSWER_READY, &rec, e));
-        channel_release(&w->plan->link[r - 1]);
+        channel_release(&w->plan->channel[r - 1]);
     }
     return 0;
 }
@@ -300,7 +300,7 @@ tell_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
     }
     TRY(reserve(w, rank, PLAN_STEP, bytes, &to, e));
     memcpy(to, from, bytes);
-    channel_publish(&w->plan->link[rank - 1]);
+    channel_publish(&w->plan->channel[rank - 1]);
     return 0;
 }
 
