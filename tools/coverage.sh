@@ -20,7 +20,7 @@ if [ $# -eq 0 ]; then
   make -s -k -j"$(nproc)" check >check.out 2>&1 || status=1
 else
   # shellcheck disable=SC2086
-  make -s -j"$(nproc)" "$@" >make.out 2>&1 && make -s check-TESTS TESTS="$*" >check.out 2>&1 || status=1
+  make -s -j"$(nproc)" "$@" >make.out 2>&1 && make -s check-TESTS TESTS="$*" check_PROGRAMS= check_LIBRARIES= >check.out 2>&1 || status=1
 fi
 [ $status -eq 0 ] || echo "coverage.sh: a test or the build failed: $PWD/make.out, check.out"
 find . -name '*.gcno' ! -path './tests/*' ! -path './bench/*' -exec gcov -n {} + 2>/dev/null |
