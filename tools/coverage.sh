@@ -4,10 +4,10 @@
 #   tools/coverage.sh BUILD [TEST...]   e.g. tools/coverage.sh build tests/base/test_map
 #
 # Compiles the tree without optimization into BUILD/coverage, runs the TESTs (default: all of `make
-# check`) and prints for each folder the executed lines, all lines and per cent; after these the ten
-# files with the most lines that were not executed. Lines of a file that is in several programs count
-# once, from the program that executed most of them. Figures add up over calls; delete BUILD/coverage
-# to begin with zero. Needs gcov, which comes with gcc.
+# check`) and prints for each folder the executed lines, all lines and per cent, then the ten files
+# with the most lines that were not executed. Lines of a file that is in several programs count once,
+# from the program that executed most of them. Figures add up over calls; delete BUILD/coverage to
+# start from zero. Needs gcov, which comes with gcc.
 src=$(cd "${srcdir:-$(dirname "$0")/..}" && pwd) || exit 99
 mkdir -p "${1:?usage: coverage.sh BUILD [TEST...]}/coverage" && cd "$1/coverage" || exit 99
 shift
@@ -20,7 +20,8 @@ if [ $# -eq 0 ]; then
   make -s -k -j"$(nproc)" check >check.out 2>&1 || status=1
 else
   # shellcheck disable=SC2086
-  make -s -j"$(nproc)" "$@" >make.out 2>&1 && make -s check-TESTS TESTS="$*" check_PROGRAMS= check_LIBRARIES= >check.out 2>&1 || status=1
+  make -s -j"$(nproc)" "$@" >make.out 2>&1 &&
+    make -s check-TESTS TESTS="$*" check_PROGRAMS= check_LIBRARIES= >check.out 2>&1 || status=1
 fi
 [ $status -eq 0 ] || echo "coverage.sh: a test or the build failed: $PWD/make.out, check.out"
 find . -name '*.gcno' ! -path './tests/*' ! -path './bench/*' -exec gcov -n {} + 2>/dev/null |
