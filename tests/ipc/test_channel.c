@@ -165,7 +165,7 @@ plans_and_answers_pass_between_ranks_and_lagand_reads_neither(void **state)
     assert_int_equal(channel_make_plan(&made, 2, 5, id, ring, &e), 0);
     assert_int_equal(channel_lead(&lead, dup(made.d.fd), dup(made.w.fd), ring[0], 5, &e), 0);
     assert_int_equal(channel_follow(&follower, dup(made.d.fd), dup(made.w.fd), ring[1], 5, &e), 0);
-    for (uint16_t type = PLAN_KV; type <= PLAN_MORE; type++)
+    for (unsigned type = PLAN_KV; type <= PLAN_MORE; type++)
         send_and_expect(&lead, &follower, type, 24);
     send_and_expect(&lead, &follower, PLAN_STEP, 512 << 10);
     send_and_expect(&follower, &lead, ANSWER_JOIN, 16 << 10);

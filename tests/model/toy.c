@@ -63,7 +63,7 @@ configure(json_t *config, struct model_shape *s, void *cfg, struct err *e)
     s->dim[DIM_VOCAB] = TOY_VOCAB;
     s->dim[DIM_Q] = 2 * TOY_KV;
     s->dim[DIM_KV] = TOY_KV;
-    for (uint16_t i = 0; i < TOY_LAYERS; i++)
+    for (uint32_t i = 0; i < TOY_LAYERS; i++)
         s->layer[i] = (struct layer_shape){ .n_heads = 2,
                                             .n_kv_heads = 1,
                                             .head_dim = TOY_KV,

@@ -289,7 +289,7 @@ give_fds(void)
             memcpy(CMSG_DATA(c) + k * sizeof(int), &kind[below(ARRAY_LEN(kind))], sizeof(int));
         m.msg_controllen = n ? CMSG_SPACE(n * sizeof(int)) : 0;
         sendmsg(hand, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (below(8) == 0) ftruncate(kind[3], below(8192)) < 0 ? (void)0 : (void)0;
+        if (below(8) == 0 && ftruncate(kind[3], below(8192)) < 0) continue;
     }
     if (below(4) == 0) close(hand);
 }
