@@ -293,6 +293,48 @@ kv_charge(struct kv *kv, uint32_t group, int64_t n)
     kv->pool[kv->c.group[group].pool].n_promised += (uint32_t)n;
 }
 
+/* The waits of a planned step: each function raises out->wait[l] to the step of another lane l that
+ * has to be done first; steps that are done are left out. Inline, because kv_grow() and
+ * kv_pool_take() call them for every block.
+ *
+ * kv_wait_steps: step[] has the last step of each lane that used what the planned step is to use. */
+static inline void
+kv_wait_steps(const struct kv *kv, unsigned lane, const uint64_t step[MAX_LANES],
+              struct kv_out *out)
+{
+    for (unsigned l = 0; l < kv->c.n_lanes; l++)
+        if (l != lane && step[l] > kv->done[l]) out->wait[l] = MAX(out->wait[l], step[l]);
+}
+
+/* For the last steps that used the block. */
+static inline void
+kv_wait_block(const struct kv *kv, unsigned lane, uint32_t block, struct kv_out *out)
+{
+    kv_wait_steps(kv, lane, kv_blocks(kv)[block].step, out);
+}
+
+/* For the last step that used the table rows of the slot, or the step with the EDIT_END of the
+ * sequence that had the slot before. */
+static inline void
+kv_wait_row(const struct kv *kv, unsigned lane, seq_slot seat, struct kv_out *out)
+{
+    const struct kv_seat *s = &kv_seats(kv)[seat];
+
+    if (s->lane != lane && s->step > kv->done[s->lane])
+        out->wait[s->lane] = MAX(out->wait[s->lane], s->step);
+}
+
+/* Appends an edit; stops the program if the array is full. Inline for the same reason. */
+static inline void
+kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot seat, uint32_t entry,
+            slice_id at)
+{
+    check(out->n_edits < out->max_edits);
+    out->edit[out->n_edits++] = (struct kv_edit){
+        .op = (uint8_t)op, .group = (uint8_t)group, .seat = seat, .entry = entry, .at = at
+    };
+}
+
 /* kv_seat.c */
 
 /* A tail that the seat needs no more: what it was of is copied, or the seat goes. */

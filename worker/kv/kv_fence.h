@@ -3,7 +3,8 @@
  *
  * The steps of a lane are numbered from 1 and run in order. A block carries, for each lane, the
  * last step that may still read or write it. The next step of the same lane may use the block at
- * once; a step of another lane waits on the device for the steps that out->wait names.
+ * once; a step of another lane waits on the device for the steps that kv_out.wait names. The
+ * functions that fill it in are inline in kv_core.h.
  */
 #ifndef KV_FENCE_H
 #define KV_FENCE_H
@@ -16,17 +17,5 @@
 void kv_fence(struct kv *kv, seq_slot seat, unsigned lane, uint64_t step);
 /* The step of the lane, and every earlier one, is finished on the device. */
 void kv_done(struct kv *kv, unsigned lane, uint64_t step);
-
-/* The functions below raise out->wait[l] to the step of each other lane l that a step of `lane`
- * has to wait for; steps that are done are left out. For the files of worker/kv alone. */
-
-/* The steps, one of each lane, that used what the planned step is about to use. */
-void kv_wait_steps(const struct kv *kv, unsigned lane, const uint64_t step[MAX_LANES],
-                   struct kv_out *out);
-/* The last steps that used the block. */
-void kv_wait_block(const struct kv *kv, unsigned lane, uint32_t block, struct kv_out *out);
-/* The last step that used the table rows of the slot, or the step with the EDIT_END of the
- * sequence that had the slot before. */
-void kv_wait_row(const struct kv *kv, unsigned lane, seq_slot seat, struct kv_out *out);
 
 #endif

@@ -3,16 +3,6 @@
 
 #include "worker/kv/kv_core.h"
 
-void
-kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot seat, uint32_t entry,
-            slice_id at)
-{
-    check(out->n_edits < out->max_edits);
-    out->edit[out->n_edits++] = (struct kv_edit){
-        .op = (uint8_t)op, .group = (uint8_t)group, .seat = seat, .entry = entry, .at = at
-    };
-}
-
 struct kv_copy *
 kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to, struct kv_out *out)
 {

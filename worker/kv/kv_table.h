@@ -22,11 +22,9 @@ struct kv_out {
     uint64_t wait[MAX_LANES]; /* the step of that lane that the planned step waits for; 0: none */
 };
 
-/* Appends an edit or a copy; stops the program if the array is full. Blocks are block numbers of
- * the arena, or of the host tier (kv_core.h). Returns the copy of the whole block, for the caller
- * to set n_tokens or after. For the files of worker/kv alone. */
-void kv_add_edit(struct kv_out *out, enum edit_op op, uint32_t group, seq_slot seat, uint32_t entry,
-                 slice_id at);
+/* Appends a copy of a whole block; stops the program if the array is full. Blocks are block
+ * numbers of the arena, or of the host tier (kv_core.h). Returns the copy, for the caller to set
+ * n_tokens or after. For the files of worker/kv alone. */
 struct kv_copy *kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to,
                             struct kv_out *out);
 
