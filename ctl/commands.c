@@ -649,22 +649,21 @@ const struct command commands[] = {
       "  laganctl chat\n"
       "  laganctl chat --system \"Answer in one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
-      "Each message is sent with the whole conversation, formatted with the chat template of the "
-      "model:\n"
+      "Each message is sent with the whole conversation, formatted with the chat template of "
+      "the model:\n"
       "the checkpoint's own template if lagan knows it, else the template that the model option\n"
-      "chat_template names. For models with several channels (gpt-oss) only the final channel is "
-      "printed.\n"
-      "An answer has at most 1024 tokens unless --max-tokens is given. The chat ends at the end "
-      "of the\n"
-      "input (Ctrl-D) or when a request fails.\n",
+      "chat_template names. For models with several channels (gpt-oss) only the final channel is\n"
+      "printed. An answer has at most 1024 tokens unless --max-tokens is given. The chat ends "
+      "at the end\n"
+      "of the input (Ctrl-D) or when a request fails.\n",
       chat_opts, cmd_chat, .alone = false },
     { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
       "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"
       "  laganctl tokenize --requests texts.jsonl > ids.jsonl\n\n"
       "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. A conversation "
-      "has exactly\n"
-      "the tokens of the chat template.\n",
+      "has\n"
+      "exactly the tokens of the chat template.\n",
       tokenize_opts, cmd_tokenize, .alone = false },
     { "detokenize", "", "convert token ids to text with the tokenizer of a model",
       "  laganctl detokenize --ids 104,105\n"
@@ -675,52 +674,52 @@ const struct command commands[] = {
     { "model list", "", "list the served models and the number of their workers",
       "  laganctl model list --json\n",
       NULL, cmd_model_list, .alone = false },
-    { "model verify", "DIR", "check that lagan can serve the model in a directory, without "
-      "reading its weights",
+    { "model verify", "DIR",
+      "check that lagan can serve the model in a directory, without reading its weights",
       "  laganctl model verify models/llama\n"
       "  laganctl --device cuda --set dtype=bf16 model verify /srv/models/llama-8b\n\n"
       "The command reads the configuration, the headers of the weight files with the shape and "
       "type of\n"
       "every tensor, and the tokenizer, and prints how much device memory the model needs. An "
-      "error names\n"
-      "the file, the key or tensor and the value; the exit code is then not 0. The command also "
-      "prints\n"
-      "whether the model accepts text and conversations, or why not; every model accepts token "
-      "ids.\n"
-      "With --set weights=random:1 a config.json is sufficient.\n",
+      "error\n"
+      "names the file, the key or tensor and the value; the exit code is then not 0. The "
+      "command also\n"
+      "prints whether the model accepts text and conversations, or why not; every model accepts "
+      "token\n"
+      "ids. With --set weights=random:1 a config.json is sufficient.\n",
       NULL, cmd_model_verify, .alone = true },
-    { "status", "", "show lagand, its workers and their load on one screen; exit code 7 if "
-      "degraded",
+    { "status", "",
+      "show lagand, its workers and their load on one screen; exit code 7 if degraded",
       "  laganctl status && echo all is well\n",
       NULL, cmd_status, .alone = false },
-    { "bench", "", "measure throughput and latency with random prompts; JSON keys as in vLLM's "
-      "bench",
+    { "bench", "",
+      "measure throughput and latency with random prompts; JSON keys as in vLLM's bench",
       "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
       "  laganctl bench --rate 8 --json\n\n"
       "The first request is a warm-up and is not counted. Times are measured in this client: "
-      "ttft, time to\n"
-      "the first token; tpot, time from the first to the last token divided by the tokens after "
-      "the first;\n"
-      "itl, time between two batches of tokens; e2el, time of a whole request. Every output has "
-      "the\n"
-      "requested length. A model with fewer than 256 token ids needs --below.\n",
+      "ttft, time\n"
+      "to the first token; tpot, time from the first to the last token divided by the tokens "
+      "after the\n"
+      "first; itl, time between two batches of tokens; e2el, time of a whole request. Every "
+      "output has\n"
+      "the requested length. A model with fewer than 256 token ids needs --below.\n",
       bench_opts, cmd_bench, .alone = false },
     { "top", "", "show the state and the token rates of each worker, repeatedly",
       "  laganctl top\n"
       "  laganctl top --every 10 --count 6 --json >> load.jsonl\n\n"
       "Rates are averages since the previous output; the first output has no rates, nor has a "
-      "worker that\n"
-      "was started in between. PROMPT/S are prompt tokens computed per second, TOKENS/S tokens "
-      "generated\n"
-      "per second; STEP MS and TOK/STEP are of the last step. Ctrl-C ends the command.\n",
+      "worker\n"
+      "that was started in between. PROMPT/S are prompt tokens computed per second, TOKENS/S "
+      "tokens\n"
+      "generated per second; STEP MS and TOK/STEP are of the last step. Ctrl-C ends the command.\n",
       top_opts, cmd_top, .alone = false },
     { "workers list", "", "list the workers with state, load, memory and restarts",
       "  laganctl workers list --json\n\n"
       "The state of a worker is followed by the state of its standby process: standby, the "
       "process has\n"
       "loaded the model; driver up, it keeps a GPU driver initialised and loads the model when "
-      "the worker\n"
-      "fails.\n",
+      "the\n"
+      "worker fails.\n",
       NULL, cmd_workers, .alone = false },
     { "requests list", "", "list the open requests", NULL,
       NULL, cmd_requests, .alone = false },
@@ -742,15 +741,15 @@ const struct command commands[] = {
       "Open requests pause and continue on the replacement. Weights and KV cache stay in device "
       "memory.\n",
       NULL, cmd_reload, .alone = false },
-    { "daemon reexec", "", "let lagand replace itself by the installed program, or reread its "
-      "configuration",
+    { "daemon reexec", "",
+      "let lagand replace itself by the installed program, or reread its configuration",
       "  laganctl daemon reexec\n\n"
       "Clients of liblagan reconnect automatically and their requests continue. Weights and KV "
-      "cache stay\n"
-      "in device memory. Drained workers are started again.\n"
-      "The installed program is tested first with --check; if the test fails, the command prints "
-      "the reason\n"
-      "and the running lagand continues.\n",
+      "cache\n"
+      "stay in device memory. Drained workers are started again. The installed program is "
+      "tested first\n"
+      "with --check; if the test fails, the command prints the reason and the running lagand "
+      "continues.\n",
       NULL, cmd_reexec, .alone = false },
     { "tune", "[WORKER]", "measure the matmuls of a GPU worker and keep the fastest algorithms",
       "  laganctl tune\n"
@@ -758,22 +757,24 @@ const struct command commands[] = {
       "The worker measures every matmul shape of the model with increasing numbers of rows, "
       "except for\n"
       "shapes that were measured before. Results are used immediately and are stored, for this "
-      "GPU, driver\n"
-      "and library, in the tuning file that the model option cuda.tuning_file names; without this "
-      "option the\n"
-      "command is refused. A worker with this option also measures new shapes by itself while it "
-      "is idle.\n\n"
-      "The worker measures one matmul at a time and only while it has no requests, so that a busy "
-      "worker\n"
-      "needs longer. Ctrl-C ends the command; the measurement continues.\n"
-      "WORKER is required if there are several.\n",
+      "GPU,\n"
+      "driver and library, in the tuning file that the model option cuda.tuning_file names; without "
+      "this\n"
+      "option the command is refused. A worker with this option also measures new shapes by "
+      "itself while\n"
+      "it is idle.\n\n"
+      "The worker measures one matmul at a time and only while it has no requests, so that a "
+      "busy worker\n"
+      "needs longer. Ctrl-C ends the command; the measurement continues. WORKER is required if "
+      "there are\n"
+      "several.\n",
       NULL, cmd_tune, .alone = false },
     { "split show", "[WORKER]", "show how a worker divides its device between prefill and decode",
       "  laganctl split show --json\n\n"
       "WORKER is required if there are several; also for split auto, off and set.\n",
       NULL, cmd_split_show, .alone = false },
-    { "split auto", "[WORKER]", "let a worker select the division of its device from measured "
-      "step times",
+    { "split auto", "[WORKER]",
+      "let a worker select the division of its device from measured step times",
       "  laganctl split auto w0\n\n"
       "The worker selects the division with the fastest prefill that keeps the inter-token "
       "latency below\n"
@@ -789,14 +790,14 @@ const struct command commands[] = {
       "and the\n"
       "granularity. The division lasts until the worker restarts; the model options split.mode "
       "and\n"
-      "split.context_sm set the initial one. A lane uses the whole device while the other has no "
-      "work.\n",
+      "split.context_sm set the initial one. A lane uses the whole device while the other has "
+      "no work.\n",
       NULL, cmd_split_set, .alone = false },
     { "events", "", "print events: worker states, failures, operator commands, lost requests",
       "  laganctl events -f --json\n\n"
       "lagand keeps the last 1024 events, also across `laganctl daemon reexec` and, under "
-      "systemd, across a\n"
-      "restart or a crash of lagand. The journal has all events.\n",
+      "systemd,\n"
+      "across a restart or a crash of lagand. The journal has all events.\n",
       events_opts, cmd_events, .alone = false },
     { "panic", "", "print failed workers with cause, panic message and last log lines",
       "  laganctl panic\n\n"
@@ -812,23 +813,23 @@ const struct command commands[] = {
     { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"
-      "With the model option kv.reuse, KV blocks are kept for later requests with the same first "
-      "tokens. This\n"
-      "command removes such blocks from the device and from the host tier and prints their "
-      "number. Blocks\n"
-      "of open requests stay, and results do not change; the next requests compute their prompts "
-      "again and\n"
-      "take longer. Use it to measure with an empty cache, or after a change that the cache "
-      "should not\n"
-      "outlive. The memory is freed, not overwritten.\n",
+      "With the model option kv.reuse, KV blocks are kept for later requests with the same "
+      "first tokens.\n"
+      "This command removes such blocks from the device and from the host tier and prints their "
+      "number.\n"
+      "Blocks of open requests stay, and results do not change; the next requests compute their "
+      "prompts\n"
+      "again and take longer. Use it to measure with an empty cache, or after a change that the "
+      "cache\n"
+      "should not outlive. The memory is freed, not overwritten.\n",
       NULL, cmd_kv_flush, .alone = false },
-    { "keygen", "FILE", "generate a key pair for tcp connections and write the secret key to a "
-      "new file",
+    { "keygen", "FILE",
+      "generate a key pair for tcp connections and write the secret key to a new file",
       "  laganctl keygen /etc/lagan/keys          # for lagand: api.keys\n"
       "  laganctl keygen ~/.lagan-keys            # for a client: --keys\n\n"
-      "A key file has one key per line after a keyword; its mode is 0600. The file of lagand has "
-      "its secret\n"
-      "key and the public keys of its clients, each with a name and optional limits:\n\n"
+      "A key file has one key per line after a keyword; its mode is 0600. The file of lagand "
+      "has its\n"
+      "secret key and the public keys of its clients, each with a name and optional limits:\n\n"
       "  secret KEY\n"
       "  client KEY alice\n"
       "  client KEY batch max_inflight=64 max_tokens=100000\n\n"

@@ -56,10 +56,11 @@ arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd, struct
     struct stat st;
 
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < note->bytes)
-        return err_set(e, -EBADMSG, "hand: arena %s has %llu bytes, not %llu", note->name,
+        return err_set(e, -EBADMSG, "fd channel: arena %s has %llu bytes, not %llu", note->name,
                        (unsigned long long)st.st_size, (unsigned long long)note->bytes);
     arenas_drop(a, note->name);
-    if (a->n == MAX_ARENAS) return err_set(e, -EBADMSG, "hand: more than %d arenas", MAX_ARENAS);
+    if (a->n == MAX_ARENAS)
+        return err_set(e, -EBADMSG, "fd channel: more than %d arenas", MAX_ARENAS);
     a->at[a->n].note = *note;
     a->at[a->n].note.flags &= FD_CHANNEL_COMPLETE;
     a->at[a->n++].fd = fd;
@@ -77,7 +78,7 @@ arenas_take(struct arenas *a, int sock, struct err *e)
         if (r <= 0) return r;
         if (a->n_taken++ >= MAX_HANDED) {
             close(fd);
-            return err_set(e, -EBADMSG, "hand: more than %d messages", MAX_HANDED);
+            return err_set(e, -EBADMSG, "fd channel: more than %d messages", MAX_HANDED);
         }
         r = arenas_keep(a, &note, fd, e);
         if (r < 0) {

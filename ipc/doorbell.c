@@ -11,7 +11,7 @@ int
 doorbell_pair(int ret[2], struct err *e)
 {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ret) < 0) {
-        return err_set(e, -errno, "bell: %s", strerror(errno));
+        return err_set(e, -errno, "doorbell: %s", strerror(errno));
     }
     return 0;
 }

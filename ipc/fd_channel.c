@@ -26,7 +26,7 @@ int
 fd_channel_pair(int ret[2], struct err *e)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ret) < 0) {
-        return err_set(e, -errno, "hand: %s", strerror(errno));
+        return err_set(e, -errno, "fd channel: %s", strerror(errno));
     }
     return 0;
 }
@@ -65,7 +65,7 @@ fd_channel_give(int sock, const struct fd_channel_note *note, int fd, struct err
     if (sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
         int code = errno == ECONNRESET ? -EPIPE : -errno;
 
-        return err_set(e, code, "hand %s over: %s", note->name, strerror(-code));
+        return err_set(e, code, "send arena %s: %s", note->name, strerror(-code));
     }
     FP(hand_given);
     return 0;
@@ -111,13 +111,13 @@ fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e)
     do n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return 0;
-    if (n < 0 && errno == ECONNRESET) return err_set(e, -EPIPE, "hand: closed by the peer");
-    if (n < 0) return err_set(e, -errno, "hand: %s", strerror(errno));
+    if (n < 0 && errno == ECONNRESET) return err_set(e, -EPIPE, "fd channel: closed by the peer");
+    if (n < 0) return err_set(e, -errno, "fd channel: %s", strerror(errno));
     n_fds = collect(&m, fds);
     /* An empty message looks like the end of the stream; whoever sends one has ended it. */
-    if (n == 0 && n_fds == 0) return err_set(e, -EPIPE, "hand: closed by the peer");
+    if (n == 0 && n_fds == 0) return err_set(e, -EPIPE, "fd channel: closed by the peer");
     if (n_fds == 0 && m.msg_flags & MSG_CTRUNC) {
-        return err_set(e, -EMFILE, "hand: no room for another descriptor in this process");
+        return err_set(e, -EMFILE, "fd channel: too many open descriptors in this process");
     }
     if (n != sizeof got || m.msg_flags & MSG_TRUNC) {
         wrong = "its size is wrong";
@@ -128,7 +128,7 @@ fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e)
     }
     if (wrong) {
         while (n_fds) close(fds[--n_fds]);
-        return err_set(e, -EBADMSG, "hand: a message is malformed: %s", wrong);
+        return err_set(e, -EBADMSG, "fd channel: a message is malformed: %s", wrong);
     }
     *note = got;
     *fd = fds[0];

@@ -21,8 +21,9 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
         ret->rid = at[2].via.u64;
     }
     if (ret->version != LAGAN_WIRE_VERSION)
-        return err_set(e, -EPROTO, "protocol version %u, version %d is spoken here", ret->version,
-                       LAGAN_WIRE_VERSION);
+        return err_set(e, -EPROTO,
+                       "the message has protocol version %u, lagand supports version %d",
+                       ret->version, LAGAN_WIRE_VERSION);
     if (o->via.array.size != 4)
         return err_set(e, -EBADMSG, "not a message: %u elements, [version, type, rid, {map}] has 4",
                        o->via.array.size);
@@ -246,7 +247,8 @@ msg_understood(const msgpack_object *map, struct err *e)
         const msgpack_object_str *k = &map->via.map.ptr[i].key.via.str;
 
         if (k->size && k->ptr[0] == '!')
-            return err_set(e, -EINVAL, "the key '%.*s' must be understood and is not known here",
+            return err_set(e, -EINVAL,
+                           "the key '%.*s' is not known, and its '!' forbids to ignore it",
                            (int)k->size, k->ptr);
     }
     return 0;

@@ -226,8 +226,7 @@ msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
     c.nodes = c.ids = c.depth = 0;
     c.max_nodes = max_nodes;
     if (n > LAGAN_MAX_FRAME)
-        return err_set(e, -EBADMSG, "a frame of %zu bytes, at most %u are taken", n,
-                       LAGAN_MAX_FRAME);
+        return err_set(e, -EBADMSG, "a frame of %zu bytes, the maximum is %u", n, LAGAN_MAX_FRAME);
     do {
         TRY(take_node(&c, e));
         while (c.depth && !c.level[c.depth - 1].left) c.depth--;

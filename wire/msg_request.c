@@ -27,7 +27,7 @@ absent_or(const struct row *x, int r, const char *want)
 static int
 number_range(const struct row *x, double v, double least, double most)
 {
-    return err_set(x->e, -EINVAL, "%s is %.10g, it goes from %.10g to %.10g", x->key, v, least,
+    return err_set(x->e, -EINVAL, "%s is %.10g, the range is %.10g to %.10g", x->key, v, least,
                    most);
 }
 
@@ -39,7 +39,7 @@ read_u32(const struct row *x, uint32_t *ret, uint64_t least, uint64_t most)
 
     if (r <= 0) return r;
     if (v < (int64_t)least || v > (int64_t)most)
-        return err_set(x->e, -EINVAL, "%s is %lld, it goes from %llu to %llu", x->key, (long long)v,
+        return err_set(x->e, -EINVAL, "%s is %lld, the range is %llu to %llu", x->key, (long long)v,
                        (unsigned long long)least, (unsigned long long)most);
     *ret = (uint32_t)v;
     return 0;
@@ -53,7 +53,7 @@ read_i32(const struct row *x, int32_t *ret, int64_t least, int64_t most)
 
     if (r <= 0) return r;
     if (v < least || v > most)
-        return err_set(x->e, -EINVAL, "%s is %lld, it goes from %lld to %lld", x->key, (long long)v,
+        return err_set(x->e, -EINVAL, "%s is %lld, the range is %lld to %lld", x->key, (long long)v,
                        (long long)least, (long long)most);
     *ret = (int32_t)v;
     return 0;
@@ -75,8 +75,8 @@ read_f64(const struct row *x, double *ret, double least, double most, bool over)
 
     if (r <= 0) return r;
     if (over && !(v > least && v <= most))
-        return err_set(x->e, -EINVAL, "%s is %.10g, it is over %.10g and at most %.10g", x->key, v,
-                       least, most);
+        return err_set(x->e, -EINVAL, "%s is %.10g, it must be above %.10g and at most %.10g",
+                       x->key, v, least, most);
     if (!(v >= least && v <= most)) return number_range(x, v, least, most);
     *ret = v;
     return 0;
@@ -115,8 +115,7 @@ read_str(const struct row *x, struct msg_span *ret, uint32_t least, uint32_t mos
     if (r <= 0) return r;
     if (s.n < least) return err_set(x->e, -EINVAL, "%s is empty", x->key);
     if (s.n > most)
-        return err_set(x->e, -EINVAL, "%s is %u bytes long, at most %u are taken", x->key, s.n,
-                       most);
+        return err_set(x->e, -EINVAL, "%s is %u bytes long, the maximum is %u", x->key, s.n, most);
     if (!msg_utf8(s.p, s.n)) return err_set(x->e, -EINVAL, "%s is not UTF-8", x->key);
     *ret = s;
     return 0;
@@ -132,8 +131,7 @@ read_ids(const struct row *x, struct msg_ids *ret, uint32_t least, uint32_t most
     if (r < 0) return r;
     if (ids.n < least) return err_set(x->e, -EINVAL, "%s is empty", x->key);
     if (ids.n > most)
-        return err_set(x->e, -EINVAL, "%s has %u entries, at most %u are taken", x->key, ids.n,
-                       most);
+        return err_set(x->e, -EINVAL, "%s has %u entries, the maximum is %u", x->key, ids.n, most);
     *ret = ids;
     return 0;
 }
@@ -151,14 +149,14 @@ read_stops(const struct row *x, struct msg_request *q)
         n = o->via.array.size;
     }
     if (n > LAGAN_MAX_STOPS)
-        return err_set(x->e, -EINVAL, "%s has %u strings, at most %d are taken", x->key, n,
+        return err_set(x->e, -EINVAL, "%s has %u strings, the maximum is %d", x->key, n,
                        LAGAN_MAX_STOPS);
     for (i = 0; i < n; i++) {
         if (at[i].type != MSGPACK_OBJECT_STR)
             return err_set(x->e, -EINVAL, "%s[%u] is not a string", x->key, i);
         if (!at[i].via.str.size || at[i].via.str.size > LAGAN_MAX_STOP)
-            return err_set(x->e, -EINVAL, "%s[%u] is %u bytes long, 1 to %d are taken", x->key, i,
-                           at[i].via.str.size, LAGAN_MAX_STOP);
+            return err_set(x->e, -EINVAL, "%s[%u] is %u bytes long, the range is 1 to %d", x->key,
+                           i, at[i].via.str.size, LAGAN_MAX_STOP);
         q->stop[i] = (struct msg_span){ at[i].via.str.ptr, at[i].via.str.size };
     }
     q->n_stop = n;
@@ -192,7 +190,7 @@ read_pair(const struct row *x, uint32_t i, const msgpack_object *pair, struct ms
         return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
     }
     if (!(add >= -100 && add <= 100))
-        return err_set(x->e, -EINVAL, "%s[%u] is %.10g, it goes from -100 to 100", x->key, i, add);
+        return err_set(x->e, -EINVAL, "%s[%u] is %.10g, the range is -100 to 100", x->key, i, add);
     *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
     return 0;
 }
@@ -206,7 +204,7 @@ read_bias(const struct row *x, struct msg_request *q)
     if (o->type != MSGPACK_OBJECT_ARRAY)
         return err_set(x->e, -EINVAL, "%s is not a list of [id, bias]", x->key);
     if (o->via.array.size > LAGAN_MAX_BIAS)
-        return err_set(x->e, -EINVAL, "%s has %u entries, at most %d are taken", x->key,
+        return err_set(x->e, -EINVAL, "%s has %u entries, the maximum is %d", x->key,
                        o->via.array.size, LAGAN_MAX_BIAS);
     q->n_logit_bias = o->via.array.size;
     for (uint32_t i = 0; i < q->n_logit_bias; i++)
@@ -259,18 +257,19 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
                                                    : NULL;
 
     if (q->n > 1 && q->generated_ids.n)
-        return err_set(e, -EINVAL, "generated_ids goes with one output, n is %u", q->n);
+        return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q->n);
     if (q->return_logits && (q->n > 1 || q->beams > 1))
-        return err_set(e, -EINVAL, "return_logits goes with one output and no beams");
+        return err_set(e, -EINVAL, "return_logits needs n = 1 and beams = 1");
     if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
     if (q->beams > 1 && q->n > q->beams)
-        return err_set(e, -EINVAL, "n is %u, a search with %u beams has no more than that", q->n,
+        return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", q->n,
                        q->beams);
     if (q->beams > 1 && beside)
-        return err_set(e, -EINVAL, "%s and beams do not go together", beside);
+        return err_set(e, -EINVAL, "%s cannot be combined with beams", beside);
     if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
         return err_set(e, -EINVAL,
-                       "n is %u, and all would be the same: give a temperature, or beams", q->n);
+                       "n is %u, but all outputs would be equal: give a temperature or beams",
+                       q->n);
     return 0;
 }
 
@@ -299,12 +298,12 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
     q.want_prompt_logprobs = msg_get(&m->map, "prompt_logprobs") != NULL;
     if ((q.ids.o != NULL) + q.has_text + (q.messages.p != NULL) > 1)
         return err_set(e, -EINVAL,
-                       "both %s and %s are given, a request has one of ids, text and messages",
+                       "both %s and %s are given; a request has only one of ids, text and messages",
                        q.ids.o ? "ids" : "text", q.ids.o && q.has_text ? "text" : "messages");
     if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
         return err_set(e, -EINVAL, "there is no prompt: give ids, text or messages");
     if (q.generated_ids.n >= q.max_tokens)
-        return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens of all are %u",
+        return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens is %u",
                        q.generated_ids.n, q.max_tokens);
     if (q.min_tokens > q.max_tokens)
         return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
@@ -332,8 +331,8 @@ read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_objec
         if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
             return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);
     if (o->via.array.size > LAGAN_MAX_RESUMES)
-        return err_set(e, -EINVAL, "%s has %u entries, at most %d are taken", key,
-                       o->via.array.size, LAGAN_MAX_RESUMES);
+        return err_set(e, -EINVAL, "%s has %u entries, the maximum is %d", key, o->via.array.size,
+                       LAGAN_MAX_RESUMES);
     *n = o->via.array.size;
     *ret = o->via.array.ptr;
     return 0;

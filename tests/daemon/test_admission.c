@@ -179,8 +179,10 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
         { { { "beams", 4 }, { "n", 4 }, { "no_repeat_ngram", 3 } }, NULL },
         { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
         { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
-        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } }, "logprobs and beams" },
-        { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } }, "temperature and beams" },
+        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } },
+          "logprobs cannot be combined with beams" },
+        { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } },
+          "temperature cannot be combined with beams" },
         { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "give a temperature" },
         { { { "beams", 17 }, { "seed", 1 }, { "ack_window", 1 } }, "beams is 17" },
     };

@@ -371,7 +371,7 @@ a_worker_that_hands_up_nonsense_never_becomes_ready(void **state)
 {
     (void)state;
     rig_start(&r, "bad-hand", NULL);
-    assert_true(rig_logged(&r, "hand: a message is malformed", 3000));
+    assert_true(rig_logged(&r, "fd channel: a message is malformed", 3000));
     assert_true(rig_logged(&r, "died of corruption", 3000));
     kill(r.pid, SIGTERM);
     assert_true(rig_wait(&r, 5000) >= 0);

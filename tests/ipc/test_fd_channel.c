@@ -124,7 +124,7 @@ a_peer_that_does_not_read_makes_nobody_wait(void **state)
     do r = fd_channel_give(sock[0], &note, arena, &e);
     while (r == 0);
     assert_int_equal(r, -EAGAIN);
-    assert_non_null(strstr(e.text, "hand weights over"));
+    assert_non_null(strstr(e.text, "send arena weights"));
 }
 
 /* A message as no friend would send it. */

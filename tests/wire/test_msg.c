@@ -258,7 +258,7 @@ strings_and_frames_have_a_longest_length(void **state)
     assert_non_null(strstr(e.text, "1 MiB"));
     frame_done(&f);
     assert_int_equal(msg_check(big, LAGAN_MAX_FRAME + 1, &e), -EBADMSG);
-    assert_non_null(strstr(e.text, "at most 4259840"));
+    assert_non_null(strstr(e.text, "the maximum is 4259840"));
     free(big);
 }
 
@@ -353,16 +353,16 @@ static const struct number {
     bool whole;
     const char *words;
 } numbers[] = {
-    { "max_tokens", 0, true, "max_tokens is 0, it goes from 1 to 16777216" },
+    { "max_tokens", 0, true, "max_tokens is 0, the range is 1 to 16777216" },
     { "max_tokens", 2147483648.0, true, "max_tokens is 2147483648" },
     { "max_tokens", 16777216, true, "" },
     { "max_tokens", -1, true, "max_tokens is -1" },
     { "max_tokens", 1.5, false, "max_tokens is not an integer" },
     { "min_tokens", 17, true, "more than max_tokens, which is 16" },
     { "temperature", 100, true, "" },
-    { "temperature", 100.5, false, "temperature is 100.5, it goes from 0 to 100" },
+    { "temperature", 100.5, false, "temperature is 100.5, the range is 0 to 100" },
     { "temperature", -0.1, false, "temperature" },
-    { "top_p", 0, true, "top_p is 0, it is over 0 and at most 1" },
+    { "top_p", 0, true, "top_p is 0, it must be above 0 and at most 1" },
     { "top_p", 1, true, "" },
     { "min_p", 1.01, false, "min_p" },
     { "top_k", 1 << 20, true, "" },
