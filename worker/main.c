@@ -1,8 +1,8 @@
 /* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours, or
- * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
- * sentence on standard error (which is lagand's pipe) says why, always.
+ * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours,
+ * or a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would
+ * mend. A sentence on standard error (which is lagand's pipe) says why, always.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
