@@ -87,7 +87,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
 
     if (r == 0) r = add_arg(c, "--worker=", s->name, "");
     if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
-    if (r == 0 && s->waits) r = add_arg(c, "--standby", "", "");
+    if (r == 0 && s->waits) r = add_arg(c, "--as_standby", "", "");
     if (r == 0 && s->rank) {
         char rank[12];
 

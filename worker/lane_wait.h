@@ -1,4 +1,5 @@
-/* lane_wait.h - what both engine loops (loop.c, rank_loop.c) share: the lanes' steps in flight, their end, the sleep.
+/* lane_wait.h - what both engine loops (loop.c, rank_loop.c) share: the lanes' steps in flight,
+ * their end, the sleep.
  *
  * Engine thread only. Nothing here decides what a step does.
  */
@@ -20,8 +21,9 @@ struct worker_lane {
     struct step_wait wait;                /* how long steps took; rank 0 only */
 };
 
-/* Result of the oldest step in flight of a lane, or NULL: none is in flight, or the step still runs. The caller
- * advances lane->finished once it has used the result. result->status < 0: the device failed. */
+/* Result of the oldest step in flight of a lane, or NULL: none is in flight, or the step still
+ * runs. The caller advances lane->finished once it has used the result. result->status < 0: the
+ * device failed. */
 const struct batch_result *lane_wait_finished(struct worker *w, const struct worker_lane *lane,
                                               unsigned i);
 
@@ -33,8 +35,8 @@ struct lane_wait {
     bool (*ready)(void *arg); /* true: do not sleep; asked after the doorbell is armed */
     void *arg;
 };
-/* Sleeps until the doorbell rings, a lane with an fd finishes a step, an fd is readable, or `most` has passed.
- * Returns 0, or -EPIPE if the peer of the doorbell is gone. */
+/* Sleeps until the doorbell rings, a lane with an fd finishes a step, an fd is readable, or
+ * `most` has passed. Returns 0, or -EPIPE if the peer of the doorbell is gone. */
 int lane_wait_sleep(struct worker *w, const struct lane_wait *f) MUST_USE;
 
 #endif

@@ -1,11 +1,13 @@
 /* loop.c - the engine loop: a worker's whole life, one iteration after another.
  *
- *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for every
- *     idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the doorbell rings } -> drained
+ *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for
+ *     every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
+ *     doorbell rings } -> drained
  *
- * One thread moves all sequences. The longest sleep is half a second, and only because the supervisor expects a
- * heartbeat: no timer stands in for a wake-up. A device whose lanes have an fd wakes the loop; of another device
- * step_wait.h predicts when a step ends: the loop sleeps until shortly before and then polls.
+ * One thread moves all sequences. The longest sleep is half a second, and only because the
+ * supervisor expects a heartbeat: no timer stands in for a wake-up. A device whose lanes have an fd
+ * wakes the loop; of another device step_wait.h predicts when a step ends: the loop sleeps until
+ * shortly before and then polls.
  */
 #include "worker/loop.h"
 
@@ -52,8 +54,9 @@ static const nsec POLL_TIME = 100 * NSEC_US;
 
 static const nsec MOST_BEHIND = 500 * NSEC_MS;
 
-/* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been measured: 30 GFLOP/s at two
- * bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's first prefill would be overdue before it ends. */
+/* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been
+ * measured: 30 GFLOP/s at two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's
+ * first prefill would be overdue before it ends. */
 enum { FIRST_GUESS = 30, FIRST_GUESS_GPU = 100000 };
 
 struct loop {
@@ -193,8 +196,9 @@ load(struct loop *p, struct err *e)
     return r;
 }
 
-/* Bytes of the records of one step and of what arrives beside them; pages are touched only as far as they are used.
- * The tokens of a beam search may all be reported in its last step, each with the longest text of the vocabulary. */
+/* Bytes of the records of one step and of what arrives beside them; pages are touched only as
+ * far as they are used. The tokens of a beam search may all be reported in its last step, each
+ * with the longest text of the vocabulary. */
 static size_t
 most_record_bytes(const struct worker *w)
 {
@@ -250,9 +254,10 @@ set_deadline(struct loop *p, nsec now)
                      : 0);
 }
 
-/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up to a thousand. A launch
- * into a full queue blocks, and the supervisor takes a blocked worker for hung. So the step behind a long one is queued
- * when the end of the long one is near; a step of unknown duration is waited for. */
+/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up
+ * to a thousand. A launch into a full queue blocks, and the supervisor takes a blocked worker
+ * for hung. So the step behind a long one is queued when the end of the long one is near; a step
+ * of unknown duration is waited for. */
 static bool
 too_early(const struct loop *p, unsigned lane, nsec now)
 {
@@ -266,7 +271,8 @@ too_early(const struct loop *p, unsigned lane, nsec now)
     return left > MOST_BEHIND;
 }
 
-/* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and what came before. */
+/* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
+ * what came before. */
 static void
 seat_sequences(struct worker *w, const struct batch *b)
 {
@@ -324,7 +330,8 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Gaps are those between two steps of a busy device: not the time before the first step after an idle time. */
+/* Gaps are those between two steps of a busy device: not the time before the first step after an
+ * idle time. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -383,8 +390,9 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
     FP(step_emitted);
 }
 
-/* Commits the oldest step of a lane if it is finished. 1: it was; 0: not yet; negative: the device failed. If the step
- * waited for another lane's, that step is committed first: K and V of a token are committed after the token. */
+/* Commits the oldest step of a lane if it is finished. 1: it was; 0: not yet; negative: the
+ * device failed. If the step waited for another lane's, that step is committed first: K and V of
+ * a token are committed after the token. */
 static int
 retire(struct loop *p, unsigned lane, nsec now)
 {
@@ -447,7 +455,8 @@ is_idle(struct loop *p)
            outbox_empty(w->outbox);
 }
 
-/* Commits every finished step. A full response ring stops the engine here: no step is retired, so none is launched. */
+/* Commits every finished step. A full response ring stops the engine here: no step is retired,
+ * so none is launched. */
 static int
 retire_all(struct loop *p, nsec now, struct err *e)
 {

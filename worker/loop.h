@@ -5,8 +5,9 @@
 #include "base/err.h"
 #include "worker/worker.h"
 
-/* Loads the model and serves until the worker is drained (0). Negative: lagand is gone (-EPIPE), the device failed
- * (-EIO), the request ring is corrupt (-EBADMSG), or the load failed; threads may still run then. */
+/* Loads the model and serves until the worker is drained (0). Negative: lagand is gone (-EPIPE),
+ * the device failed (-EIO), the request ring is corrupt (-EBADMSG), or the load failed; threads
+ * may still run then. */
 int loop_run(struct worker *w, struct err *e);
 
 #endif

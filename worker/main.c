@@ -1,8 +1,8 @@
 /* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours, or
- * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
- * sentence on standard error (which is lagand's pipe) says why, always.
+ * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours,
+ * or a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would
+ * mend. A sentence on standard error (which is lagand's pipe) says why, always.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -48,7 +48,7 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
-    bool standby, inspect, help;
+    bool as_standby, inspect, help;
 };
 
 /* Storage of the parts that struct worker points to. */
@@ -99,7 +99,7 @@ static const struct opt own_opts[] = {
       "err, warn, info or debug" },
     { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
       "which one of tensor_parallel ranks" },
-    { "standby", OPT_BOOL, OPT_AT(own_keys, standby), "false", NULL, 0, 0, 0, NULL,
+    { "as_standby", OPT_BOOL, OPT_AT(own_keys, as_standby), "false", NULL, 0, 0, 0, NULL,
       "preload, then wait until the worker of the same name has exited" },
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
       "print as JSON what would be served and exit; weights are not read" },
@@ -129,6 +129,8 @@ read_argv(struct model_options *keys, struct own_keys *own, int argc, char **arg
 {
     uint64_t given[2] = { 0 };
 
+    for (const struct opt *o = own_opts; o->key; o++)
+        check(!opt_find(model_opts, o->key, strlen(o->key)));
     opt_defaults(own_opts, own);
     opt_defaults(model_opts, keys);
     for (int i = 1; i < argc; i++) {
@@ -236,7 +238,7 @@ main(int argc, char **argv)
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
     log_open(w->name, level(own.log_level));
     if (own.inspect) return inspect(w, level(own.log_level));
-    w->loader->standby = own.standby;
+    w->loader->standby = own.as_standby;
     w->rank = own.rank;
     r = attach(w, &e);
     if (r == -ENOENT) {

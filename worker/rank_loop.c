@@ -1,8 +1,8 @@
 /* rank_loop.c - see rank_loop.h.
  *
- * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats, reads the plan ring
- * and queues the steps that it carries. This rank decides nothing. Records come from a process of the same build and
- * are bounded all the same.
+ * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats,
+ * reads the plan ring and queues the steps that it carries. This rank decides nothing. Records come
+ * from a process of the same build and are bounded all the same.
  */
 #include "worker/rank_loop.h"
 
@@ -32,8 +32,8 @@
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 
-/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and what steps bring of one
- * that looks back. */
+/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and
+ * what steps bring of one that looks back. */
 struct rank_loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES]; /* their batches are not used */
@@ -101,7 +101,8 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have the whole device. */
+/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have
+ * the whole device. */
 static int
 take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -142,8 +143,8 @@ retire(struct rank_loop *f, struct err *e)
     return 0;
 }
 
-/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for ends any moment now,
- * because rank 0 has seen the same step end. */
+/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for
+ * ends any moment now, because rank 0 has seen the same step end. */
 static void
 wait_for_step(const struct exec *x, unsigned lane)
 {
@@ -273,7 +274,8 @@ iteration(struct rank_loop *f, struct err *e)
 
 /* ---- its life */
 
-/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only whether rank 0 is there. */
+/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only
+ * whether rank 0 is there. */
 static int
 load_iteration(struct worker *w, struct err *e)
 {

@@ -5,16 +5,17 @@
 
 /* A timer wakes us this late at most, mostly: the sleep ends that much before the margin. */
 static const nsec WAKE = 30 * NSEC_US;
-/* Looking: at least so long, at most a fifth of the step. Of a step of 6 ms 1.2: the worker's other work
- * and that stay below 40 % of a core. */
+/* Looking: at least so long, at most a fifth of the step. Of a step of 6 ms 1.2: the worker's
+ * other work and that stay below 40 % of a core. */
 static const nsec LEAST_MARGIN = 20 * NSEC_US;
 enum { MOST_PART = 5 };
-/* Late, or unknown: an eighth of what it is late. No sleep is longer than the longest nap: a step may end
- * long before what is predicted, as the next one of a kind does whose first brought kernels to the device. */
+/* Late, or unknown: an eighth of what it is late. No sleep is longer than the longest nap: a
+ * step may end long before what is predicted, as the next one of a kind does whose first brought
+ * kernels to the device. */
 static const nsec LEAST_NAP = 20 * NSEC_US, MOST_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* What was done when we came was done so much earlier, as a guess: an eighth of what it took, and not more than
- * half of the longest nap, by which we come late at most. */
+/* What was done when we came was done so much earlier, as a guess: an eighth of what it took,
+ * and not more than half of the longest nap, by which we come late at most. */
 enum { EARLY_PART = 8 };
 
 static uint32_t

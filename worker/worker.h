@@ -1,9 +1,10 @@
 /* worker.h - one worker process: the struct that joins its parts.
  *
- * The struct names each part and knows none: each part's struct is defined in the part's header or .c file.
- * main.c owns the storage of the parts. The loader thread fills the model's objects; the engine thread owns
- * all of them afterwards, and is the only writer of W and the only reader of D. Parts that another thread
- * uses as well (loader, tuning, cache_flush, partition_ctl) say so in their headers.
+ * The struct names each part and knows none: each part's struct is defined in the part's header or
+ * .c file. main.c owns the storage of the parts. The loader thread fills the model's objects; the
+ * engine thread owns all of them afterwards, and is the only writer of W and the only reader of D.
+ * Parts that another thread uses as well (loader, tuning, cache_flush, partition_ctl) say so in
+ * their headers.
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H

@@ -405,7 +405,7 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
-        waits |= !strcmp(argv[i], "--standby");
+        waits |= !strcmp(argv[i], "--as_standby");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -291,7 +291,7 @@ main(int argc, char **argv)
     FP(worker_main);
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
-        waits |= !strcmp(argv[i], "--standby");
+        waits |= !strcmp(argv[i], "--as_standby");
     }
     map_board();
     c = plain_begin(&l, &h);

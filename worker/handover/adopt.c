@@ -21,7 +21,8 @@
 
 /* lagand submits again in one go once we are READY; what has not come by then will not. */
 static const nsec KEEP = 10 * NSEC_S;
-/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the text thread. */
+/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the
+ * text thread. */
 static const nsec COME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
@@ -185,7 +186,8 @@ adopt_begin(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + COME);
 }
 
-/* Of what a row says a step may be computed again, or of recurrent state what came behind its last snapshot. */
+/* Of what a row says a step may be computed again, or of recurrent state what came behind its
+ * last snapshot. */
 static void
 say_lost(const struct worker *w, const struct worker_request *r)
 {

@@ -45,7 +45,8 @@ describe_owner(struct worker *w, uint32_t seat, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* The sequence starts with what it found in the cache; the rest of what it had is computed again. */
+/* The sequence starts with what it found in the cache; the rest of what it had is computed
+ * again. */
 static void
 count_recomputed(struct worker *w, const struct seq *s)
 {
@@ -57,8 +58,8 @@ count_recomputed(struct worker *w, const struct seq *s)
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
 
-/* An entry gets its owner with the first edit. A beam search that did not start at its prompt gets none: its moves
- * are not in the manifest, so it cannot be adopted. */
+/* An entry gets its owner with the first edit. A beam search that did not start at its prompt
+ * gets none: its moves are not in the manifest, so it cannot be adopted. */
 void
 adopt_log_launch(struct worker *w, const struct batch *b)
 {

@@ -165,8 +165,8 @@ emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_re
     }
 }
 
-/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's source, of which
- * they are from 0 on. */
+/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's
+ * source, of which they are from 0 on. */
 static void
 emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
             uint64_t first, uint32_t n, uint32_t cols, const float *values,
@@ -235,8 +235,8 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
-/* One token of one output, with its text and log-probabilities, into the open STEP record. row: of res, which tells
- * them, or NO_ROW; score: of all its tokens. */
+/* One token of one output, with its text and log-probabilities, into the open STEP record. row:
+ * of res, which tells them, or NO_ROW; score: of all its tokens. */
 #define NO_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
@@ -304,7 +304,8 @@ has_news(const struct seq *s, uint32_t n_before)
            (s->beam->over || s->beam->n_settled > r->n_sent);
 }
 
-/* Of a search that is over what has not been told of its best; else what all that is alive begins with. */
+/* Of a search that is over what has not been told of its best; else what all that is alive
+ * begins with. */
 static void
 emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
             struct worker_request *r)

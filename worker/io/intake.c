@@ -1,6 +1,7 @@
 /* intake.c - see intake.h: reads the request ring record by record.
  *
- *     SUBMIT fragments -> one buffer -> intake_submit() -> [text thread] -> intake_admit() -> scheduler
+ *     SUBMIT fragments -> one buffer -> intake_submit() -> [text thread] -> intake_admit()
+ *     -> scheduler
  */
 #include "worker/io/intake.h"
 
@@ -84,7 +85,8 @@ intake_open(struct worker *w, struct err *e)
 {
     size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
     size_t told = sizeof(token_id) + 1 + emit_token_text_bytes(w); /* and whose it is */
-    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is used. */
+    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is
+     * used. */
     size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * told;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);

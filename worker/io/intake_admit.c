@@ -1,7 +1,7 @@
 /* intake_admit.c - see intake_admit.h.
  *
- * A slot's ids: the encoder input in [0, max_source), the decoder's tokens from max_source on; decoder-only models
- * have no encoder input.
+ * A slot's ids: the encoder input in [0, max_source), the decoder's tokens from max_source on;
+ * decoder-only models have no encoder input.
  */
 #include "worker/io/intake_admit.h"
 
@@ -50,7 +50,8 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Lengths that are left to the model count the prompt as well, which is known now. false: the prompt is too long. */
+/* Lengths that are left to the model count the prompt as well, which is known now. false: the
+ * prompt is too long. */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -62,8 +63,9 @@ fit_lengths(struct worker_request *r, uint32_t given)
     return true;
 }
 
-/* Suppressed tokens (repeated n-grams, early ends) may be all of the vocabulary: then no token is left to sample, which
- * a device reports as a failure. Of n-grams of 2 and more at most every other token begins one that suppresses. */
+/* Suppressed tokens (repeated n-grams, early ends) may be all of the vocabulary: then no token
+ * is left to sample, which a device reports as a failure. Of n-grams of 2 and more at most every
+ * other token begins one that suppresses. */
 static bool
 may_ban_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 {

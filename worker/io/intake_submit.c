@@ -1,11 +1,12 @@
 /* intake_submit.c - see intake_submit.h.
  *
- *     read_record()     bound the record and copy its header
- *     apply_defaults()  what the record leaves to the model
- *     take_slots()      a slot for each output or beam, and the numbers of the record
- *     read_tails()      ends, stop strings, biases, owners of delivered tokens
- *     fits_worker()     lagand's facts are this worker's
- *     place_delivered(), place_decoder(), place_prompt()   tokens into the slot, then to the text thread or admit
+ *     read_record()      bound the record and copy its header
+ *     apply_defaults()   what the record leaves to the model
+ *     take_slots()       a slot for each output or beam, and the numbers of the record
+ *     read_tails()       ends, stop strings, biases, owners of delivered tokens
+ *     fits_worker()      lagand's facts are this worker's
+ *     place_delivered(), place_decoder(), place_prompt()
+ *                        tokens into the slot, then to the text thread or to intake_admit()
  */
 #include "worker/io/intake_submit.h"
 
@@ -27,7 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A SUBMIT: a copy of its header, changed by the model's defaults, and its parts where they are in the record. */
+/* A SUBMIT: a copy of its header, changed by the model's defaults, and its parts where they are
+ * in the record. */
 struct submit {
     struct rec_submit s;
     const token_id *prompt, *decoder;
@@ -82,7 +84,8 @@ take_defaults(const struct generation *g, struct rec_submit *s)
     s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
 }
 
-/* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the defaults. NULL: they hold. */
+/* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the
+ * defaults. NULL: they hold. */
 static const char *
 disagrees(const struct rec_submit *s)
 {
@@ -317,8 +320,9 @@ most_delivered(const struct submit *q)
     return most;
 }
 
-/* lagand has validated the request with the facts of its model's last READY. Another worker of the model, started from
- * other files, may have sent that READY: then the request is refused and not taken for corruption. */
+/* lagand has validated the request with the facts of its model's last READY. Another worker of
+ * the model, started from other files, may have sent that READY: then the request is refused and
+ * not taken for corruption. */
 static bool
 facts_fit(const struct worker *w, const struct submit *q)
 {
@@ -356,7 +360,8 @@ fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
 
 /* ---- tokens */
 
-/* Delivered tokens of one output go through the detokenizer again: what was held, and how much text was delivered. */
+/* Delivered tokens of one output go through the detokenizer again: what was held, and how much
+ * text was delivered. */
 static void
 count_delivered_text(struct worker *w, struct worker_request *r, const struct submit *q)
 {
@@ -404,7 +409,8 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
     r->n_decoder += q->s.n_done;
 }
 
-/* A decoder-only model's delivered tokens follow the prompt. Until a text is tokenized they are at the end. */
+/* A decoder-only model's delivered tokens follow the prompt. Until a text is tokenized they are
+ * at the end. */
 static void
 place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
 {

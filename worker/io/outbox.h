@@ -1,9 +1,9 @@
 /* outbox.h - records on their way into the response ring.
  *
  * Records are put here and move to the ring as it has room. While the outbox is not empty the loop
- * finishes no further step, and answers to calls are taken up to a record's length: so it never holds more than
- * one step's records and two such answers. The bound is its size, and a reader that is slow stops the engine
- * instead of costing memory.
+ * finishes no further step, and answers to calls are taken up to a record's length: so it never
+ * holds more than one step's records and two such answers. The bound is its size, and a reader that
+ * is slow stops the engine instead of costing memory.
  */
 #ifndef WORKER_IO_OUTBOX_H
 #define WORKER_IO_OUTBOX_H
@@ -30,10 +30,12 @@ void outbox_end(struct outbox *o);
 /* One record of one part. */
 void outbox_put(struct outbox *o, uint16_t type, const void *bytes, size_t n);
 
-/* Move what fits. 1: something moved (publish and ring the bell), 0: nothing, -EBADMSG: the ring. */
+/* Move what fits. 1: something moved (publish and ring the bell), 0: nothing, -EBADMSG: the
+ * ring. */
 int outbox_flush(struct outbox *o, struct ring *ring) MUST_USE;
 bool outbox_empty(const struct outbox *o);
-/* There is less in it than the longest record of that ring: one more may come that no step brings. */
+/* There is less in it than the longest record of that ring: one more may come that no step
+ * brings. */
 bool outbox_takes(const struct outbox *o, const struct ring *ring);
 /* Ring bytes its first record needs. */
 size_t outbox_need(const struct outbox *o);

@@ -153,8 +153,8 @@ make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
-/* What its predecessor had decided, if that is left; where the same is decided again, from the beginning; else what was
- * told is what every beam begins with. */
+/* What its predecessor had decided, if that is left; where the same is decided again, from the
+ * beginning; else what was told is what every beam begins with. */
 static void
 begin_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)

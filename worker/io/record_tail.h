@@ -1,7 +1,8 @@
-/* record_tail.h - reads the parts of a record of the request ring one after another, each bounded by what is left.
+/* record_tail.h - reads the parts of a record of the request ring one after another, each bounded
+ * by what is left.
  *
- * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results point into the
- * record, and are valid until the record is released.
+ * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results
+ * point into the record, and are valid until the record is released.
  */
 #ifndef WORKER_IO_RECORD_TAIL_H
 #define WORKER_IO_RECORD_TAIL_H

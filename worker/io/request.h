@@ -4,7 +4,8 @@
  * until it is touched and is given back to the system when a long request ends. So a request of any
  * legal length is one contiguous array, and serving allocates nothing.
  *
- * A request with beams or several outputs has a slot for each of them, chained from the first (outputs.h).
+ * A request with beams or several outputs has a slot for each of them, chained from the first
+ * (outputs.h).
  *
  * While state is REQUEST_TEXT the slot belongs to the text thread; else to the engine.
  */
@@ -82,8 +83,8 @@ struct worker_request *request_take(struct requests *q); /* NULL: none free */
 void request_give(struct requests *q, struct worker_request *r);
 /* The slot of (row, gen), or NULL. Linear in slots: for cancels, which are rare. */
 struct worker_request *request_find(struct requests *q, uint32_t row, uint32_t gen);
-/* One that goes on may have nothing left to do: its worker died between its last token and the word that it was the
- * last. Why it ended, or 0. */
+/* One that goes on may have nothing left to do: its worker died between its last token and the
+ * word that it was the last. Why it ended, or 0. */
 uint16_t request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len);
 
 #endif

@@ -1,7 +1,8 @@
 /* inspect.c - see inspect.h.
  *
- * Sizes are in bytes. kv has an entry per KV group: bytes of a token, of a state group those of a sequence. left is what
- * weights and the memory kept beside them leave for KV and for the scratch of steps.
+ * Sizes are in bytes. kv has an entry per KV group: bytes of a token, of a state group those of a
+ * sequence. left is what weights and the memory kept beside them leave for KV and for the scratch
+ * of steps.
  */
 #include "worker/load/inspect.h"
 

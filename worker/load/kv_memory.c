@@ -67,9 +67,9 @@ automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
     return 0;
 }
 
-/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room for another.
- * So where it has the size we want (nearly, if auto: no two contexts are alike), it is ours again. What is in
- * it is for adopt_open() to say. */
+/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room
+ * for another. So where it has the size we want (nearly, if auto: no two contexts are alike), it
+ * is ours again. What is in it is for adopt_open() to say. */
 static int
 make_arena(struct worker *w, struct err *e)
 {
@@ -93,7 +93,8 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each block border. */
+/* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each
+ * block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
 {

@@ -44,9 +44,9 @@ on_progress(void *arg, uint64_t done, uint64_t total)
     atomic_store_explicit(&w->loader->bytes_total, total, memory_order_relaxed);
 }
 
-/* Takes what lagand has sent over the fd channel by now: arenas of the previous worker, and "begin" or "go" for a
- * standby. lagand sends the arenas before it starts this process, or before "begin" and "go". Weights that are open
- * are taken again if they may be damaged. */
+/* Takes what lagand has sent over the fd channel by now: arenas of the previous worker, and
+ * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or
+ * before "begin" and "go". Weights that are open are taken again if they may be damaged. */
 static int
 take_inherited(struct worker *w, struct err *e)
 {
@@ -154,7 +154,8 @@ try_device(struct worker *w, const struct gpu_options *device, struct err *e)
     return gpu_open(&w->gpu, device, e);
 }
 
-/* Beside the worker whose place we are to take there may be no room for a context: then it waits too. */
+/* Beside the worker whose place we are to take there may be no room for a context: then it waits
+ * too. */
 static int
 open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
@@ -198,7 +199,8 @@ open_steps(struct worker *w, struct err *e)
     return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
 }
 
-/* What the ranks of a group share: whoever comes first makes it that large, to the others it is so already. */
+/* What the ranks of a group share: whoever comes first makes it that large, to the others it is
+ * so already. */
 static int
 size_group(const struct gpu_options *o, struct err *e)
 {
@@ -206,7 +208,8 @@ size_group(const struct gpu_options *o, struct err *e)
     return err_set(e, -errno, "a group's memory, fd %d: %m", o->group_fd);
 }
 
-/* What needs nothing of the device but its driver. Whoever may go on at once has it come up with the rest. */
+/* What needs nothing of the device but its driver. Whoever may go on at once has it come up with
+ * the rest. */
 static int
 begin(struct worker *w, struct err *e)
 {
@@ -233,8 +236,8 @@ prepare(struct worker *w, struct err *e)
     int r;
 
     TRY(open_device(w, &device, e));
-    /* Is the worker gone meanwhile? Then weights that are looked through now need not be once more. Of ranks some may
-     * not know it yet. */
+    /* Is the worker gone meanwhile? Then weights that are looked through now need not be once
+     * more. Of ranks some may not know it yet. */
     if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
     end_phase(w, LOAD_DEVICE, &since);
     TRY(load_model(w, e));
@@ -250,8 +253,8 @@ prepare(struct worker *w, struct err *e)
     return r == -ENOMEM && w->loader->standby && k->tensor_parallel == 1 ? 0 : r;
 }
 
-/* What is mapped of a worker that may have damaged it is looked through. Where it has, another model is opened, of
- * the same files; ranks, whose steps are of one time, begin anew. */
+/* What is mapped of a worker that may have damaged it is looked through. Where it has, another
+ * model is opened, of the same files; ranks, whose steps are of one time, begin anew. */
 static int
 check_model(struct worker *w, struct err *e)
 {
@@ -453,8 +456,9 @@ log_standby(const struct worker *w)
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
-/* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all that a worker leaves until that
- * is gone and lagand has sent it. -EPIPE: who would say so is gone. */
+/* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all
+ * that a worker leaves until that is gone and lagand has sent it. -EPIPE: who would say so is
+ * gone. */
 static int
 stand_by(struct worker *w, struct err *e)
 {

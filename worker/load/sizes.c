@@ -18,8 +18,8 @@
 enum {
     CPU_TOKENS = 512, /* batched tokens of a step, unless the settings name another number */
     GPU_TOKENS = 8192,
-    /* Encoder tokens at once: a burst goes through the encoder together, and the next one does not wait until the
-     * first has been projected. */
+    /* Encoder tokens at once: a burst goes through the encoder together, and the next one does
+     * not wait until the first has been projected. */
     GPU_ENC_TOKENS = 16384,
     SEARCH_BEAMS = 512 /* beams of the searches that run together: docs/perf.md */
 };
@@ -125,7 +125,8 @@ set_steps(struct worker *w)
 
     x->max_rows = w->limits->max_rows;
     x->measure = sizes_on_gpu(w);
-    /* KV memory to adopt: its streams want their next token first. Ranks do the same passes or none. */
+    /* KV memory to adopt: its streams want their next token first. Ranks do the same passes or
+     * none. */
     x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
     x->max_seqs = w->limits->max_seqs;
     x->max_enc_rows = w->limits->max_enc_rows;

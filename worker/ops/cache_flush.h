@@ -1,7 +1,7 @@
 /* cache_flush.h - an operator's wish that the cache be empty: `laganctl kv flush`.
  *
- * Asked by the control thread, which waits for the engine's; that drops some of the cache in each turn, so that steps go
- * on meanwhile. What requests hold is not touched (kv_flush()).
+ * Asked by the control thread, which waits for the engine's; that drops some of the cache in each
+ * turn, so that steps go on meanwhile. What requests hold is not touched (kv_flush()).
  */
 #ifndef WORKER_OPS_CACHE_FLUSH_H
 #define WORKER_OPS_CACHE_FLUSH_H
@@ -25,8 +25,8 @@ struct cache_flush {
 void cache_flush_open(struct cache_flush *f); /* before the first of either thread */
 /* The engine's, between two plans. Whether there may be more to do at once. */
 bool cache_flush_turn(struct cache_flush *f, struct kv *kv);
-/* The control thread's: a number to wait with, once the engine is awake; and until it is done. -ETIMEDOUT: the engine has
- * not come to it, and will; -ECANCELED: it is closed. */
+/* The control thread's: a number to wait with, once the engine is awake; and until it is done.
+ * -ETIMEDOUT: the engine has not come to it, and will; -ECANCELED: it is closed. */
 uint64_t cache_flush_ask(struct cache_flush *f);
 int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret,
                      struct err *e) MUST_USE;

@@ -7,13 +7,16 @@
 #include <errno.h>
 
 enum { CONTEXT_LANE, GENERATION_LANE };
-/* On a host nothing is known of its memory and arithmetic: of a core, until steps have been measured. */
+/* On a host nothing is known of its memory and arithmetic: of a core, until steps have been
+ * measured. */
 static const double BANDWIDTH = 5e9, PEAK = 2e10;
-/* Of what parts do by themselves, what they do beside each other: attention and products on an H200 have 0.75 to 0.9. */
+/* Of what parts do by themselves, what they do beside each other: attention and products on an
+ * H200 have 0.75 to 0.9. */
 static const double BESIDE = 0.8;
-/* What is believed of a measurement: any device reads and multiplies so much, a part has SLOWEST of its share by units and more, and
- * no more than FASTEST of the whole. An H200's parts had 0.46 of their share and more, and 1.16 of the whole at most; a
- * model of a few KiB says anything. */
+/* What is believed of a measurement: any device reads and multiplies so much, a part has SLOWEST
+ * of its share by units and more, and no more than FASTEST of the whole. An H200's parts had
+ * 0.46 of their share and more, and 1.16 of the whole at most; a model of a few KiB says
+ * anything. */
 static const double LEAST = 1e6, MOST = 1e18, SLOWEST = 0.1, FASTEST = 2;
 /* On a GPU 627 rows take as long as 768 (one H200). */
 enum { TILE = 256 };
@@ -95,9 +98,10 @@ believable(const struct exec_rate *part, const struct exec_rate *all, uint32_t n
            part->compute >= least * all->compute && part->compute <= FASTEST * all->compute;
 }
 
-/* What was measured of a rung, into its times: beside each other parts have BESIDE of what each has by itself, and prompts
- * read what answers leave. A rung that is thought worse than it is would never be tried; one that is thought better is soon
- * found out. What cannot be is not taken: parts have their shares by units then. */
+/* What was measured of a rung, into its times: beside each other parts have BESIDE of what each
+ * has by itself, and prompts read what answers leave. A rung that is thought worse than it is
+ * would never be tried; one that is thought better is soon found out. What cannot be is not
+ * taken: parts have their shares by units then. */
 static void
 take_rates(struct partition_ctl *s, unsigned rung, const struct exec_rate *all)
 {

@@ -1,9 +1,10 @@
 /* partition_ctl.h - which lane does what, on how much of the device: split.mode, live.
  *
- * The engine thread asks partition_ctl_turn() before it plans, and tells what it launched and what is over; in mode auto
- * that is what split.h chooses from. An operator's wish comes from the control thread and is taken at the next
- * turn: so nothing changes but between launches. Without a second lane (split.mode off at the start) the
- * partition never changes, and an operator may select nothing but off.
+ * The engine thread asks partition_ctl_turn() before it plans, and tells what it launched and what
+ * is over; in mode auto that is what split.h chooses from. An operator's wish comes from the
+ * control thread and is taken at the next turn: so nothing changes but between launches. Without a
+ * second lane (split.mode off at the start) the partition never changes, and an operator may select
+ * nothing but off.
  */
 #ifndef WORKER_OPS_PARTITION_CTL_H
 #define WORKER_OPS_PARTITION_CTL_H
@@ -44,7 +45,8 @@ struct partition_ctl {
     } count[STEP_KINDS];
 };
 
-/* Before the lanes are made: the ladder, what each lane does, and the rung to begin with. units: of the device. */
+/* Before the lanes are made: the ladder, what each lane does, and the rung to begin with. units:
+ * of the device. */
 int partition_ctl_plan(struct partition_ctl *s, const struct model_options *k, struct gpu_parts parts,
                        uint32_t units, struct scheduler_limits *l, struct exec_config *x,
                        struct err *e) MUST_USE;
@@ -56,7 +58,8 @@ void partition_ctl_open(struct partition_ctl *s, struct exec *x, struct schedule
 void partition_ctl_turn(struct partition_ctl *s);
 void partition_ctl_began(struct partition_ctl *s, const struct batch *b, nsec now);
 void partition_ctl_ended(struct partition_ctl *s, const struct batch *b, nsec now);
-/* The control thread's. -ENOTSUP, -EINVAL with the sentence. context, generation: of SPLIT_FIXED. */
+/* The control thread's. -ENOTSUP, -EINVAL with the sentence. context, generation: of
+ * SPLIT_FIXED. */
 int partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context,
                        uint32_t generation, struct err *e) MUST_USE;
 struct partition_ctl_state partition_ctl_state(struct partition_ctl *s);

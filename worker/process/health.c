@@ -30,8 +30,8 @@ say(const char *text)
     words->text_bytes = n;
 }
 
-/* A sentence, a signal or both. The first to come keeps the page, but for a report that was asked for:
- * that one gives way to how we really ended. */
+/* A sentence, a signal or both. The first to come keeps the page, but for a report that was
+ * asked for: that one gives way to how we really ended. */
 static void
 report(int sig, const void *address, const char *sentence)
 {

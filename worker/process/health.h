@@ -1,4 +1,5 @@
-/* health.h - what lagand sees of us from outside: beat, phase, statistics, step trace, last words. */
+/* health.h - what lagand sees of us from outside: beat, phase, statistics, step trace, last
+ * words. */
 #ifndef WORKER_PROCESS_HEALTH_H
 #define WORKER_PROCESS_HEALTH_H
 

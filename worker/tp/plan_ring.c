@@ -164,7 +164,8 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
     return 0;
 }
 
-/* Room for a record of so many bytes: soon, because a rank does what it was told without waiting for us. */
+/* Room for a record of so many bytes: soon, because a rank does what it was told without waiting
+ * for us. */
 static int
 reserve(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {

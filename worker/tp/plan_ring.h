@@ -1,11 +1,12 @@
 /* plan_ring.h - one model on several workers: rank 0 plans, and every rank does what was planned.
  *
- * Rank 0 is a worker like any, with all requests, the scheduler, the manifest and lagand's rings. Each other rank has
- * a part of the model, its own KV memory of the same form, and a plan ring (ipc/channel.h) by which rank 0 tells it
- * whatever a step needs: who has taken a seat, with the tokens that no step will carry, and the batch itself, packed. All run the
- * same steps on each lane in the order of the plan and draw the same tokens, so nothing but answers to the start comes
- * back. When rank 0 sees a step done, every rank has written what that step writes: the last sum over ranks comes
- * behind it.
+ * Rank 0 is a worker like any, with all requests, the scheduler, the manifest and lagand's rings.
+ * Each other rank has a part of the model, its own KV memory of the same form, and a plan ring
+ * (ipc/channel.h) by which rank 0 tells it whatever a step needs: who has taken a seat, with the
+ * tokens that no step will carry, and the batch itself, packed. All run the same steps on each lane
+ * in the order of the plan and draw the same tokens, so nothing but answers to the start comes
+ * back. When rank 0 sees a step done, every rank has written what that step writes: the last sum
+ * over ranks comes behind it.
  *
  *     rank r                                rank 0
  *     weights -> JOIN: version, settings,   the same everywhere, or refused with the difference
@@ -13,16 +14,16 @@
  *     scratch, every kernel met             scratch, every kernel met
  *                                           ... a standby waits here, in all ranks ...
  *     host tier -> LEFT: the KV of before,  host tier
- *     and the host tier, if all of it is    a manifest that speaks of KV which a rank lacks is not used,
- *     there                                 nor what it says of the host tier
+ *     and the host tier, if all of it is    a manifest that speaks of KV which a rank lacks is not
+ *     there                                 used, nor what it says of the host tier
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
- *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an operator has
- *                                           changed its rung's, MORE as often as a step is longer than a record,
- *                                           STEP } ...
+ *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an
+ *                                           operator has changed its rung's, MORE as often as a
+ *                                           step is longer than a record, STEP } ...
  *
- * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h). A rank that finds
- * rank 0 gone leaves.
+ * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h).
+ * A rank that finds rank 0 gone leaves.
  */
 #ifndef WORKER_TP_PLAN_RING_H
 #define WORKER_TP_PLAN_RING_H
@@ -69,8 +70,8 @@ struct plan_ring {
     struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
 };
 
-/* Attaches to the inherited ring of each other rank; none where tensor_parallel is 1. -EBADMSG: a descriptor is
- * missing. */
+/* Attaches to the inherited ring of each other rank; none where tensor_parallel is 1. -EBADMSG:
+ * a descriptor is missing. */
 int plan_ring_open(struct worker *w, struct err *e) MUST_USE;
 void plan_ring_close(struct plan_ring *p);
 
@@ -87,19 +88,21 @@ int plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct p
                    struct err *e) MUST_USE;
 /* Reports rank 0's KV memory; every rank has its own of that size afterwards and can run steps. */
 int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e) MUST_USE;
-/* What JOIN reports of this process, written to buf of n bytes, n at least JOIN_BYTES. Returns its length. */
+/* What JOIN reports of this process, written to buf of n bytes, n at least JOIN_BYTES. Returns
+ * its length. */
 size_t plan_ring_identity(const struct worker *w, void *buf, size_t n);
 
 /* Engine thread: memory for packed batches as long as the longest. -ENOMEM. */
 int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e) MUST_USE;
-/* Engine thread, for the first chunk of each sequence of a step, before plan_ring_step(): sends how its tokens are
- * sampled, and the tokens that no step will carry. Later tokens that sampling depends on (n-grams, frequencies) every
- * rank collects from the steps; for prompt log-probabilities a rank also needs the token behind a step's last one.
- * first: the run of the chunk. Blocks as plan_ring_step(). */
+/* Engine thread, for the first chunk of each sequence of a step, before plan_ring_step(): sends
+ * how its tokens are sampled, and the tokens that no step will carry. Later tokens that sampling
+ * depends on (n-grams, frequencies) every rank collects from the steps; for prompt
+ * log-probabilities a rank also needs the token behind a step's last one. first: the run of the
+ * chunk. Blocks as plan_ring_step(). */
 int plan_ring_sequence(struct worker *w, const struct batch_run *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
-/* Engine thread, right before exec_start(b): sends b to every rank. Blocks while a ring is full, and beats
- * meanwhile. Does nothing without other ranks. */
+/* Engine thread, right before exec_start(b): sends b to every rank. Blocks while a ring is full,
+ * and beats meanwhile. Does nothing without other ranks. */
 int plan_ring_step(struct worker *w, const struct batch *b, struct err *e) MUST_USE;
 
 #endif
