@@ -13,7 +13,7 @@
 /* Units and identities are types, so that a prototype says what a number means. */
 typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in them */
 typedef int32_t token_id;  /* an index into the vocabulary; negative is never a token */
-typedef uint32_t seq_slot; /* a sequence slot: a row of the KV tables, 0 .. n_seats - 1 */
+typedef uint32_t seq_slot; /* a sequence slot: a row of the KV tables, 0 .. n_slots - 1 */
 typedef uint32_t
     slice_id; /* a block's first slice, counted from the arena's base: what kernels read */
 typedef uint64_t req_id; /* unique over the daemon's life, never reused */

@@ -140,9 +140,9 @@ make_work(struct work *w, const struct shape *s)
     uint32_t slice = 2 * s->kv_heads * s->tokens * s->dim, heads = s->kv_heads * s->group;
     uint64_t layer = 2ull * slice * n;
     slice_id *table = malloc(n * sizeof *table);
-    struct segment *run = malloc(s->seqs * sizeof *run);
+    struct segment *segment = malloc(s->seqs * sizeof *segment);
     int32_t *pos = malloc(rows * sizeof *pos);
-    uint32_t *seat = malloc(rows * sizeof *seat), reach = 128;
+    uint32_t *slot = malloc(rows * sizeof *slot), reach = 128;
     char *at = b.acts.base;
 
     memset(w, 0, sizeof *w);
@@ -157,19 +157,20 @@ make_work(struct work *w, const struct shape *s)
         table[j] = t;
     }
     for (uint32_t i = 0; i < s->seqs; i++) {
-        run[i] = (struct segment){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows), s->len };
+        segment[i] = (struct segment){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows),
+                                       s->len };
         for (uint32_t j = 0; j < s->rows; j++) {
-            pos[i * s->rows + j] = run[i].first_pos + (int32_t)j;
-            seat[i * s->rows + j] = i;
+            pos[i * s->rows + j] = segment[i].first_pos + (int32_t)j;
+            slot[i * s->rows + j] = i;
         }
     }
-    w->r = (struct step_tokens){ .n_rows = rows,
-                                 .n_runs = s->seqs,
-                                 .n_single = s->rows == 1 ? s->seqs : 0,
+    w->r = (struct step_tokens){ .n_tokens = rows,
+                                 .n_segments = s->seqs,
+                                 .n_single_token = s->rows == 1 ? s->seqs : 0,
                                  .longest = s->rows,
                                  .pos = to_device(&at, pos, rows * sizeof *pos),
-                                 .seat = to_device(&at, seat, rows * sizeof *seat),
-                                 .run = to_device(&at, run, s->seqs * sizeof *run) };
+                                 .slot = to_device(&at, slot, rows * sizeof *slot),
+                                 .segment = to_device(&at, segment, s->seqs * sizeof *segment) };
     w->a = (struct attend){ .kv = { .base = b.kv.base,
                                     .table = to_device(&at, table, n * sizeof *table),
                                     .table_stride = entries,
@@ -200,7 +201,7 @@ make_work(struct work *w, const struct shape *s)
     w->other = tensor_2d(at + 4ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
     must(&b.any, b.any.op->mem.fill_random(b.any.lane, w->a.q, 4, 0, 0, 1));
     wait_lane(&b.any);
-    free(table), free(run), free(pos), free(seat);
+    free(table), free(segment), free(pos), free(slot);
 }
 
 static void
@@ -307,19 +308,19 @@ measure(const struct work *w)
     for (uint32_t i = 0; i < n; i++) attend(side, w, w->a.out, i);
     must(side, side->op->graph.end(side->lane, &g, &taken));
     b.n_done = 0, b.during = 0;
-    for (int run = -2; run < RUNS; run++) {
+    for (int segment = -2; segment < RUNS; segment++) {
         uint64_t done;
         double v;
-        int at = run;
+        int at = segment;
         nsec from;
 
         if (b.beside.lane) fill_beside();
         done = b.beside.lane ? side->op->lane.done(b.beside.lane) : 0;
         from = clock_now();
-        must(side, side->op->graph.run(side->lane, g));
+        must(side, side->op->graph.launch(side->lane, g));
         wait_lane(side);
         v = (double)(clock_now() - from) / 1e3 / n;
-        if (run < 0) continue;
+        if (segment < 0) continue;
         if (b.beside.lane) b.n_done += side->op->lane.done(b.beside.lane) - done;
         b.during += clock_now() - from;
         for (; at > 0 && us[at - 1] > v; at--) us[at] = us[at - 1];

@@ -7,7 +7,7 @@
  *
  * Before a candidate is timed its product is compared, element by element, with that of matmul=generic,
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
- * are promised, in batches of as many rows as its kernel takes. A difference ends the program.
+ * are reserved_blocks, in batches of as many rows as its kernel takes. A difference ends the program.
  *
  *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111] [--from ROWS]
  *                  [--to ROWS] [--part SMS [--beside]] [--ranks N]
@@ -309,7 +309,7 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
         must(b.at->op->graph.begin(b.at->lane));
         w(m, rows, n);
         must(b.at->op->graph.end(b.at->lane, &g[i], &bytes));
-        must(b.at->op->graph.run(b.at->lane, g[i]));
+        must(b.at->op->graph.launch(b.at->lane, g[i]));
         wait_lane();
     }
     for (int run = 0; run < RUNS; run++)
@@ -327,7 +327,7 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
                 done = b.beside.op->lane.done(b.beside.lane);
             }
             from = clock_now();
-            must(b.at->op->graph.run(b.at->lane, g[i]));
+            must(b.at->op->graph.launch(b.at->lane, g[i]));
             wait_lane();
             v = (double)(clock_now() - from) / 1e3 / n;
             if (b.beside.lane) b.n_done[i] += b.beside.op->lane.done(b.beside.lane) - done;

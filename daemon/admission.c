@@ -225,10 +225,10 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
     p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
     if (k) return k;
-    if (MAX(s->n, s->beams) > MAX(f->n_seats, 1u)) {
+    if (MAX(s->n, s->beams) > MAX(f->n_slots, 1u)) {
         return REFUSED(e, INVALID_REQUEST,
                        "%s is %u: each is a sequence of its own, and max_num_seqs is %u",
-                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_seats);
+                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_slots);
     }
     if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
         return REFUSED(e, INVALID_REQUEST, "forced_bos is %d, the vocabulary has %u tokens",

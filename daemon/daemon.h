@@ -33,7 +33,7 @@ enum { REASONS = 64 }; /* enum lagan_reason stays below */
 /* What a worker's READY said of a model; kept when the worker is gone. */
 struct model_facts {
     bool known;
-    uint32_t vocab, max_len, max_source, n_seats, has_text, beams; /* beams: its own, 1 without */
+    uint32_t vocab, max_len, max_source, n_slots, has_text, beams; /* beams: its own, 1 without */
     uint64_t max_tokens, weight_bytes, kv_bytes;
     char family[64];
 };

@@ -661,7 +661,7 @@ row_record(const struct row *r, uint32_t at, void *to, uint32_t n)
     head.done_score = r->score;
     /* Those come before the first token: they are out. */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
-    if (r->pause_told) head.flags |= SUBMIT_PAUSED;
+    if (r->pause_told) head.flags |= SUBMIT_SUSPENDED;
     splice(&pos, &head, sizeof head, at, end, to);
     splice(&pos, base + sizeof head, ids, at, end, to);
     splice(&pos, r->token.p, r->token.n, at, end, to);

@@ -107,8 +107,8 @@ fill_routes(struct daemon *d, struct route_worker *t)
         t[i] = (struct route_worker){
             .open = worker_open(w) && w->sending == ROW_NONE && w->alone == ROW_NONE && !w->full,
             .model = w->model,
-            .rows = w->n_seqs, /* each takes a place in the worker, which has some more */
-            .max_rows = d->facts[w->model].n_seats + ROWS_AHEAD,
+            .n_seqs = w->n_seqs, /* each takes a place in the worker, which has some more */
+            .max_seqs = d->facts[w->model].n_slots + ROWS_AHEAD,
             .tokens = w->tokens,
             .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
         };
@@ -161,7 +161,7 @@ give_to(struct daemon *d, struct route_worker *t, uint32_t i, struct row *r)
     struct worker *w = d->worker[i];
 
     give(w, r);
-    t[i].rows = w->n_seqs;
+    t[i].n_seqs = w->n_seqs;
     t[i].tokens = w->tokens;
     t[i].open = w->sending == ROW_NONE && w->alone == ROW_NONE && worker_open(w);
 }
@@ -182,7 +182,7 @@ dispatch_suspects(struct daemon *d, struct route_worker *t)
         for (uint32_t k = 0; k < d->n_workers; k++) {
             bool of_model = t[k].model == r->model;
 
-            if (of_model && t[k].open && !t[k].rows) empty = k;
+            if (of_model && t[k].open && !t[k].n_seqs) empty = k;
             starts |= of_model && !worker_open(d->worker[k]) && !worker_over(d->worker[k]);
         }
         if (empty != ROUTE_NONE) {
@@ -254,7 +254,7 @@ void
 relay_pause(struct worker *w, struct row *r)
 {
     if (!w->alive || r->pause_due || r->paused == r->pause_told) return;
-    if (say(w, r, REC_PAUSE, r->paused)) {
+    if (say(w, r, REC_SUSPEND, r->paused)) {
         r->pause_told = r->paused;
         return;
     }

@@ -418,19 +418,19 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         w->super.state != SUPER_DYING) {
         return err_set(e, -EBADMSG, "READY comes twice");
     }
-    if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_seats || y.n_seats > 65536 ||
+    if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
         b->n - y.name_bytes > 7) {
         return err_set(e, -EBADMSG,
-                       "READY: vocabulary %u, length %u, %u seats, %u beams, name of %u bytes",
-                       y.vocab, y.max_len, y.n_seats, y.beams, y.name_bytes);
+                       "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
+                       y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
     }
     *f = (struct model_facts){
         .known = true,
         .vocab = y.vocab,
         .max_len = y.max_len,
         .max_source = y.max_source,
-        .n_seats = y.n_seats,
+        .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
         .max_tokens = y.max_tokens,

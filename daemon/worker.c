@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Each ring is an event, what has been rung is not: the socket holds some hundred bytes and is emptied long before,
+/* Each ring is an event, what has been partition is not: the socket holds some hundred bytes and is emptied long before,
  * or when a ring was for nothing. */
 static const uint32_t BELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, BELLS_KEPT = 32;
 static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
@@ -195,12 +195,12 @@ on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
     struct worker *w = arg;
-    bool of_use = w->n_records != w->rung_records; /* the ring before this one */
+    bool of_use = w->n_records != w->partition_records; /* the ring before this one */
     int r;
 
     (void)fd;
-    w->rung_records = w->n_records;
-    if (++w->n_rung % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    w->partition_records = w->n_records;
+    if (++w->n_partition % BELLS_KEPT && of_use && !(revents & shut)) return 0;
     do r = doorbell_drain(&w->channel.doorbell);
     while (r > 0 && revents & shut); /* no event follows, and no byte */
     if (r == -EPIPE) {

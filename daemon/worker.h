@@ -48,11 +48,11 @@ struct worker {
     nsec deadline,
         excuse; /* of its step; time that passed while we stood still, or it could not run */
     struct starved starved;
-    bool warned, asked;    /* silent: told people; asked for its last words */
-    nsec bell_lost;        /* since when its end of the bell is shut; 0: open */
-    nsec hand_lost;        /* its end of hand */
-    uint32_t n_rung;       /* events of its bell */
-    uint64_t rung_records; /* records at the last of them */
+    bool warned, asked;         /* silent: told people; asked for its last words */
+    nsec bell_lost;             /* since when its end of the bell is shut; 0: open */
+    nsec hand_lost;             /* its end of hand */
+    uint32_t n_partition;       /* events of its bell */
+    uint64_t partition_records; /* records at the last of them */
     uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
     nsec storm_at;
 

@@ -56,12 +56,13 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
 }
 
 static int
-want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool runs)
+want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool segments)
 {
-    if (!r->pos || !r->seat) REFUSE("%s: rows have no positions or seats", op);
-    if (runs && r->n_runs && !r->run) REFUSE("%s: %u runs, but no array of them", op, r->n_runs);
-    if (runs && r->n_single > r->n_runs)
-        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single, r->n_runs);
+    if (!r->pos || !r->slot) REFUSE("%s: rows have no positions or slots", op);
+    if (segments && r->n_segments && !r->segment)
+        REFUSE("%s: %u runs, but no array of them", op, r->n_segments);
+    if (segments && r->n_single_token > r->n_segments)
+        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single_token, r->n_segments);
     return 0;
 }
 
@@ -187,10 +188,10 @@ checked_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 }
 
 static int
-checked_graph_run(struct lane *l, struct graph *g)
+checked_graph_launch(struct lane *l, struct graph *g)
 {
-    if (!g) REFUSE("graph_run: no graph");
-    return l->gpu->device->graph.run(l, g);
+    if (!g) REFUSE("graph_launch: no graph");
+    return l->gpu->device->graph.launch(l, g);
 }
 
 static void
@@ -308,20 +309,20 @@ checked_update_tables(struct lane *l, struct tables t, const struct table_edit *
 static int
 checked_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
-    if (r.n_rows == 0) return 0;
-    if (!r.token || !r.seat || !last)
-        REFUSE("resolve_tokens: no tokens, no seats or no last tokens");
+    if (r.n_tokens == 0) return 0;
+    if (!r.token || !r.slot || !last)
+        REFUSE("resolve_tokens: no tokens, no slots or no last tokens");
     return l->gpu->device->step.resolve_tokens(l, r, last);
 }
 
 static int
 checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
-                    const struct segment *run, uint32_t n_runs)
+                    const struct segment *segment, uint32_t n_segments)
 {
-    if (n_runs == 0) return 0;
-    if (!seen || !seen_words || !run || !r.token)
+    if (n_segments == 0) return 0;
+    if (!seen || !seen_words || !segment || !r.token)
         REFUSE("mark_tokens: no bits, no runs or no tokens");
-    return l->gpu->device->step.mark_tokens(l, seen, seen_words, r, run, n_runs);
+    return l->gpu->device->step.mark_tokens(l, seen, seen_words, r, segment, n_segments);
 }
 
 static int
@@ -539,17 +540,18 @@ want_pairs(struct lane *l, const char *op, const struct pairs *p)
     if (!p->expert || !p->share || !p->place || !p->row || !p->first)
         REFUSE("%s: pairs have no place", op);
     if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
-        (uint64_t)p->n_rows * p->n_top > UINT32_MAX)
-        REFUSE("%s: %u rows to %u of %u experts", op, p->n_rows, p->n_top, p->n_experts);
+        (uint64_t)p->n_tokens * p->n_top > UINT32_MAX)
+        REFUSE("%s: %u rows to %u of %u experts", op, p->n_tokens, p->n_top, p->n_experts);
     return 0;
 }
 
 static int
 checked_route(struct lane *l, const struct route *r)
 {
-    if (r->pairs.n_rows == 0) return 0;
+    if (r->pairs.n_tokens == 0) return 0;
     TRY(want_pairs(l, "route", &r->pairs));
-    TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_rows, r->pairs.n_experts, 1u << DT_F32));
+    TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_tokens, r->pairs.n_experts,
+                1u << DT_F32));
     TRY(want_vector(l, "route: scale", &r->scale, r->pairs.n_experts));
     if (r->scale.data && r->scale.dtype != DT_F32)
         REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
@@ -575,11 +577,11 @@ want_experts(struct lane *l, const struct tensor *w, uint32_t rows, uint32_t k)
 static int
 checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p)
 {
-    uint32_t n = p->n_rows * p->n_top, out = m->y.dim[1], k = m->x.dim[1];
+    uint32_t n = p->n_tokens * p->n_top, out = m->y.dim[1], k = m->x.dim[1];
 
     if (n == 0) return 0;
     TRY(want_pairs(l, "expert_matmul", p));
-    TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_rows : n, k, l->gpu->acts));
+    TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_tokens : n, k, l->gpu->acts));
     TRY(want_2d(l, "expert_matmul: y", &m->y, n, out, 1u << m->x.dtype));
     if (k == 0 || out == 0) REFUSE("expert_matmul: x is [%u, %u], y [%u, %u]", n, k, n, out);
     TRY(want_experts(l, &m->w, p->n_experts * out, k));
@@ -595,8 +597,9 @@ checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct p
     if (y.dim[0] == 0) return 0;
     TRY(want_pairs(l, "combine", p));
     TRY(want(l, "combine: y", &y, l->gpu->acts));
-    if (y.dim[0] != p->n_rows) REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_rows);
-    TRY(want_2d(l, "combine: x", &x, p->n_rows * p->n_top, y.dim[1], 1u << y.dtype));
+    if (y.dim[0] != p->n_tokens)
+        REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_tokens);
+    TRY(want_2d(l, "combine: x", &x, p->n_tokens * p->n_top, y.dim[1], 1u << y.dtype));
     if (overlap(&y, &x)) REFUSE("combine: y and x lie on each other");
     return l->gpu->device->combine(l, y, x, p);
 }
@@ -616,14 +619,15 @@ checked_rope_store(struct lane *l, const struct rope_store *s, struct step_token
 {
     uint32_t d = s->head_dim;
 
-    if (r.n_rows == 0) return 0;
+    if (r.n_tokens == 0) return 0;
     TRY(want_rows(l, "rope_store", &r, false));
     if (d == 0) REFUSE("rope_store: heads of 0");
-    if (s->q.data) TRY(want_2d(l, "rope_store: q", &s->q, r.n_rows, s->n_heads * d, l->gpu->acts));
+    if (s->q.data)
+        TRY(want_2d(l, "rope_store: q", &s->q, r.n_tokens, s->n_heads * d, l->gpu->acts));
     if (s->k.data) {
-        TRY(want_2d(l, "rope_store: k", &s->k, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+        TRY(want_2d(l, "rope_store: k", &s->k, r.n_tokens, s->n_kv_heads * d, l->gpu->acts));
         if (s->v.data || (s->kv.base && s->kv.n_parts != 1))
-            TRY(want_2d(l, "rope_store: v", &s->v, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+            TRY(want_2d(l, "rope_store: v", &s->v, r.n_tokens, s->n_kv_heads * d, l->gpu->acts));
     }
     TRY(want_vector(l, "rope_store: q_norm", &s->q_norm, d));
     TRY(want_vector(l, "rope_store: k_norm", &s->k_norm, d));
@@ -641,11 +645,11 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     uint32_t d = a->head_dim, n = a->q.dim[0];
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "attend", &r, true));
     if (d == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads)
         REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
-    if (n < r.n_rows) REFUSE("attend: q has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step %u", n, r.n_tokens);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
     if (a->kv.table) {
@@ -676,9 +680,9 @@ checked_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 {
     uint32_t n = c->x.dim[0], channels = c->x.dim[1];
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "conv", &r, true));
-    if (n < r.n_rows) REFUSE("conv: x has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("conv: x has %u rows, the step %u", n, r.n_tokens);
     if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: %u taps", c->n_taps);
     TRY(want(l, "conv: x", &c->x, l->gpu->acts));
     TRY(want_2d(l, "conv: y", &c->y, n, channels, 1u << c->x.dtype));
@@ -695,9 +699,9 @@ checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
     uint32_t n = s->x.dim[0], inner = s->n_heads * s->head_dim;
     unsigned as_x = 1u << s->x.dtype;
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "scan", &r, true));
-    if (n < r.n_rows) REFUSE("scan: x has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step %u", n, r.n_tokens);
     if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
         REFUSE("scan: %u heads of %u in %u groups of %u", s->n_heads, s->head_dim, s->n_groups,
                s->state_dim);

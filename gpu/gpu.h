@@ -77,35 +77,35 @@ struct host_memory {
 };
 
 /* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
- * K of (seat, pos, head): base + table[seat * table_stride + pos / tpb] * slice_bytes
+ * K of (slot, pos, head): base + table[slot * table_stride + pos / tpb] * slice_bytes
  *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes
- * Of recurrent state: base + table[seat * table_stride] * slice_bytes, table being the layer's entry. */
+ * Of recurrent state: base + table[slot * table_stride] * slice_bytes, table being the layer's entry. */
 struct kv_view {
     void *base;            /* arena + layer_in_group * n_parts * slice_bytes */
-    const slice_id *table; /* [n_seats][table_stride] on the device; SLICE_NONE: not there */
+    const slice_id *table; /* [n_slots][table_stride] on the device; SLICE_NONE: not there */
     uint32_t table_stride, slice_bytes, n_parts, tokens_per_block, n_kv_heads, head_dim;
     enum dtype dtype;
     float k_scale, v_scale; /* fp8; 1 otherwise */
 };
 
-/* One seat's rows in a step, in position order. */
+/* One slot's rows in a step, in position order. */
 struct segment {
-    uint32_t seat, first_row, n_rows;
+    uint32_t slot, first_token, n_tokens;
     int32_t first_pos; /* of its first row */
     uint32_t kv_len;   /* keys there are once the step's are written; cross: tokens of the source */
 };
 
-/* A step's rows, on the device. A row whose seat is SEAT_NONE is padding: it writes nothing. */
-#define SEAT_NONE UINT32_MAX
+/* A step's rows, on the device. A row whose slot is SLOT_NONE is padding: it writes nothing. */
+#define SLOT_NONE UINT32_MAX
 struct step_tokens {
-    uint32_t n_rows, n_runs;
+    uint32_t n_tokens, n_segments;
     /* so many of the first runs, or more, have at most one row: 0 is always true */
-    uint32_t n_single;
-    uint32_t longest;          /* no run has more rows; 0: nobody says */
-    int32_t *token;            /* [n_rows]; resolve_tokens() replaces -1 by the seat's last token */
-    const int32_t *pos;        /* [n_rows] */
-    const uint32_t *seat;      /* [n_rows] */
-    const struct segment *run; /* [n_runs] */
+    uint32_t n_single_token;
+    uint32_t longest;     /* no run has more rows; 0: nobody says */
+    int32_t *token;       /* [n_tokens]; resolve_tokens() replaces -1 by the slot's last token */
+    const int32_t *pos;   /* [n_tokens] */
+    const uint32_t *slot; /* [n_tokens] */
+    const struct segment *segment; /* [n_segments] */
 };
 
 /* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder states.
@@ -118,11 +118,11 @@ struct rope_store {
     float norm_eps, norm_plus;    /* weight used: w + norm_plus (Gemma 3: 1) */
     struct tensor cos_sin; /* fp32 [max_pos, rot_dim]: cos of rot_dim/2, then sin; or NO_TENSOR */
     uint32_t n_heads, n_kv_heads, head_dim;
-    struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
+    struct kv_view kv; /* k and v go to (slot, pos); kv.base NULL: nothing is stored */
 };
 
-/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SEAT_NONE, are left alone;
- * where k is stored, every row of a seat is of a run. */
+/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SLOT_NONE, are left alone;
+ * where k is stored, every row of a slot is of a run. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
@@ -172,32 +172,33 @@ struct residual {
 /* Rows and their experts, on the device: each row has n_top pairs. Sorted pairs are in the order of experts,
  * and of rows within one. */
 struct pairs {
-    uint32_t n_rows, n_top, n_experts;
-    uint32_t *expert; /* [n_rows][n_top] whose; n_experts: a row of SEAT_NONE, which has no pairs */
-    float *share;     /* [n_rows][n_top] */
-    uint32_t *place;  /* [n_rows][n_top] among the sorted ones */
-    uint32_t *row;    /* [n_rows * n_top] of a sorted one */
-    uint32_t *first;  /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
+    uint32_t n_tokens, n_top, n_experts;
+    uint32_t
+        *expert;  /* [n_tokens][n_top] whose; n_experts: a row of SLOT_NONE, which has no pairs */
+    float *share; /* [n_tokens][n_top] */
+    uint32_t *place; /* [n_tokens][n_top] among the sorted ones */
+    uint32_t *row;   /* [n_tokens * n_top] of a sorted one */
+    uint32_t *first; /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
 };
 
 /* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares are the
  * softmax over those, times scale[expert]. NaN is the least. sigmoid: to those with the largest s + bias, s = 1 / (1 +
  * exp(-logit)); shares are s / (the sum of theirs + 1e-20) times factor. Source: NemotronHTopkRouter. */
 struct route {
-    struct tensor logits; /* fp32 [n_rows, n_experts] */
+    struct tensor logits; /* fp32 [n_tokens, n_experts] */
     bool sigmoid;
     struct tensor bias;   /* sigmoid: fp32 [n_experts] */
     float factor;         /* multiplies logits, or shares: above 0 */
     struct tensor scale;  /* fp32 [n_experts] or NO_TENSOR */
-    const uint32_t *seat; /* [n_rows] as rows.seat, or NULL: every row is somebody's */
+    const uint32_t *slot; /* [n_tokens] as rows.slot, or NULL: every row is somebody's */
     struct pairs pairs;   /* out */
 };
 
 /* y[p] = x w[expert]^T + bias[expert] for every sorted pair p. */
 struct expert_matmul {
-    struct tensor y; /* [n_rows * n_top, out], of x's dtype */
+    struct tensor y; /* [n_tokens * n_top, out], of x's dtype */
     struct tensor
-        x; /* by_row: [n_rows, k], the pair's row's; else [n_rows * n_top, k], the pair's own */
+        x; /* by_row: [n_tokens, k], the pair's row's; else [n_tokens * n_top, k], the pair's own */
     struct tensor
         w; /* [n_experts * out, k], one expert below the other; may be MXFP4 beside any x */
     struct tensor bias; /* fp32 [n_experts, out] or NO_TENSOR */
@@ -219,7 +220,7 @@ struct altup {
 };
 
 /* Mamba-2's convolution over a sequence, channel by channel, for rows of runs: y = silu(sum over k of w[k] x[pos -
- * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its seat's state
+ * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its slot's state
  * has kept, fp32 [n_taps - 1][channels] from its start on, oldest first; it keeps the last ones for the next. */
 struct conv {
     struct tensor y, x; /* [n, channels] */
@@ -253,12 +254,12 @@ struct block_size {
     size_t bytes, pitch, used;
 };
 
-/* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
+/* One row of logits to turn into a token and log-probabilities. On the device. A slot has one sampled row
  * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
- * never chosen; a row of nothing but NaN and bans makes lane.error() -EIO, unless it has neither seat nor
+ * never chosen; a row of nothing but NaN and bans makes lane.error() -EIO, unless it has neither slot nor
  * target: padding. top_k keeps exactly k. */
 struct sample_row {
-    uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
+    uint32_t slot; /* whose last token is written (and seen[]), or SLOT_NONE */
     uint64_t seed;
     uint32_t output,
         position;      /* noise is keyed by (seed, output, position of the generated token) */
@@ -267,9 +268,10 @@ struct sample_row {
     uint32_t top_k;                 /* 0: off */
     int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
     int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
-    uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
-    uint32_t first_nudge, n_nudge;  /* into nudge[]: added after the penalty, each id once a row */
-    uint32_t allowed;               /* row of allowed[] that counts, or ALLOW_ALL */
+    uint32_t first_suppressed, n_suppressed; /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t first_logit_bias,
+        n_logit_bias;          /* into logit_bias[]: added after the penalty, each id once a row */
+    uint32_t allowed;          /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
     /* A beam's: log-probabilities are taken first, of the logits as they come; penalty, nudges, bans and force act
@@ -279,7 +281,7 @@ struct sample_row {
     uint8_t pad[2];
 };
 #define ALLOW_ALL UINT32_MAX
-struct nudge {
+struct logit_bias {
     int32_t id;
     float add;
 };
@@ -293,16 +295,16 @@ struct sample {
     bool parts;
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
-    const struct nudge *nudge;
+    const struct logit_bias *logit_bias;
     bool beams; /* a row may be a beam's */
     /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
      * NULL: no row has any */
     const uint32_t *allowed;
     uint32_t allowed_words;
     uint32_t n;
-    const uint32_t *seen; /* [n_seats][seen_words] bits of tokens in the history, for repetition */
+    const uint32_t *seen; /* [n_slots][seen_words] bits of tokens in the history, for repetition */
     uint32_t seen_words;
-    int32_t *last;  /* [n_seats] */
+    int32_t *last;  /* [n_slots] */
     int32_t *token; /* [n] out: sampled, forced, or target */
     float *logprob; /* [n] out: of that token, natural log, after penalties, before temperature */
     struct top
@@ -312,12 +314,12 @@ struct sample {
 
 struct table_edit {
     uint32_t table; /* group */
-    uint32_t seat, entry;
+    uint32_t slot, entry;
     slice_id at; /* SLICE_NONE: evicted */
 };
 struct tables {
     uint32_t n, stride[8]; /* groups, at most 8; entries a row */
-    slice_id *table[8];    /* [n_seats][stride] */
+    slice_id *table[8];    /* [n_slots][stride] */
 };
 
 /* One shape that op tune has measured, in microseconds: with the library's first guess, and with the best. best 0:
@@ -421,7 +423,7 @@ struct gpu_ops {
         int (*begin)(struct lane *l);
         /* bytes: device memory that the graph takes. */
         int (*end)(struct lane *l, struct graph **ret, uint64_t *bytes);
-        int (*run)(struct lane *l, struct graph *g);
+        int (*launch)(struct lane *l, struct graph *g);
         void (*drop)(struct lane *l, struct graph *g); /* must not be running */
     } graph;
     struct {

@@ -39,17 +39,17 @@
 /* Members of ops->step: the inputs of a step, on the device.
  *
  * update_tables   applies edits of the block tables in order.
- * resolve_tokens  r.token[i] = last[r.seat[i]] where it is -1. All work queued before is complete
+ * resolve_tokens  r.token[i] = last[r.slot[i]] where it is -1. All work queued before is complete
  *                 for all work queued after it, however early that starts.
- * mark_tokens     seen[seat] |= the tokens of these segments; a segment at position 0 clears the
- *                 seat's bits first. */
+ * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
+ *                 slot's bits first. */
 #define GPU_STEP_OPS(X, p) \
     X(p, update_tables, (struct tables t, const struct table_edit *edit, uint32_t n), \
       (t, edit, n)) \
     X(p, resolve_tokens, (struct step_tokens r, const int32_t *last), (r, last)) \
     X(p, mark_tokens, (uint32_t *seen, uint32_t seen_words, struct step_tokens r, \
-                       const struct segment *run, uint32_t n_runs), \
-      (seen, seen_words, r, run, n_runs))
+                       const struct segment *segment, uint32_t n_segments), \
+      (seen, seen_words, r, segment, n_segments))
 
 /* The computation.
  *
@@ -71,7 +71,7 @@
  * match_rms      y *= sqrt(mean(like^2) / max(mean(y^2), least)), row by row; both fp32.
  * altup, route, expert_matmul, rope_store, attend, conv, scan, sample: see their structs.
  * combine        y[i] = sum over j of share[i][j] x[place[i][j]], j ascending;
- *                x [n_rows * n_top, d].
+ *                x [n_tokens * n_top, d].
  * gather_rows    y[i] = x[which[i]]. */
 #define GPU_OPS(X, p) \
     X(p, embed, (struct tensor x, struct tensor table, const int32_t *token, float scale), \
@@ -150,7 +150,7 @@
               .tune = p##_lane_tune }, \
     .graph = { .begin = p##_graph_begin, \
                .end = p##_graph_end, \
-               .run = p##_graph_run, \
+               .launch = p##_graph_launch, \
                .drop = p##_graph_drop }, \
     .profile = { .range_begin = p##_range_begin, \
                  .range_end = p##_range_end, \

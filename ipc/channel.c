@@ -12,7 +12,7 @@
 #define LONG UINT32_MAX
 static const uint32_t d_types[] = {
     [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_row),
-    [REC_DRAIN] = 8,     [REC_PAUSE] = sizeof(struct rec_row),
+    [REC_DRAIN] = 8,     [REC_SUSPEND] = sizeof(struct rec_row),
     [REC_TEXT] = LONG,
 };
 static const uint32_t w_types[] = {
@@ -28,7 +28,7 @@ static const uint32_t w_types[] = {
 };
 
 static const uint32_t plan_types[] = {
-    [PLAN_KV] = LONG,   [PLAN_SEAT] = LONG,  [PLAN_TOKENS] = LONG, [PLAN_SEEN] = LONG,
+    [PLAN_KV] = LONG,   [PLAN_SLOT] = LONG,  [PLAN_TOKENS] = LONG, [PLAN_SEEN] = LONG,
     [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG, [PLAN_MORE] = LONG,
 };
 static const uint32_t answer_types[] = {

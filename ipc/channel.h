@@ -36,7 +36,7 @@ void channel_close(struct channel *l);
 enum { MAX_RANKS = 8 };
 
 /* What goes between ranks; worker/plan.h has the payloads. */
-enum { PLAN_KV = 1, PLAN_SEAT, PLAN_TOKENS, PLAN_SEEN, PLAN_STEP, PLAN_PARTS, PLAN_MORE };
+enum { PLAN_KV = 1, PLAN_SLOT, PLAN_TOKENS, PLAN_SEEN, PLAN_STEP, PLAN_PARTS, PLAN_MORE };
 enum { ANSWER_JOIN = 1, ANSWER_LEFT, ANSWER_READY };
 /* lagand: P, W and the bell of a rank that is not the first; it reads neither ring, bell.fd stays -1. *bell: rank 0's
  * end, then the other's, to be passed on and closed. */

@@ -35,10 +35,10 @@ ring_if(struct doorbell *b, uint64_t bit)
     FP(bell_fenced);
     if (!(seq & bit) || seq == b->last_kick) return;
     b->last_kick = seq;
-    b->n_rung++;
+    b->n_partition++;
     /* A full socket already wakes the peer, and a closed one is told by doorbell_drain(). */
     if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
-    FP(bell_rung);
+    FP(bell_partition);
 }
 
 void

@@ -23,10 +23,10 @@ enum { DOORBELL_ASLEEP = 1, DOORBELL_FOR_ROOM = 2, DOORBELL_BITS = 3 };
 
 struct doorbell {
     int fd;
-    struct shm_ctl *mine, *peer; /* wait_seq of each */
-    uint64_t last_kick;          /* peer.wait_seq when we last rang */
-    uint64_t n_rung, n_heard;    /* for storms and statistics */
-    bool heard;                  /* something is in the socket */
+    struct shm_ctl *mine, *peer;   /* wait_seq of each */
+    uint64_t last_kick;            /* peer.wait_seq when we last rang */
+    uint64_t n_partition, n_heard; /* for storms and statistics */
+    bool heard;                    /* something is in the socket */
 };
 
 int doorbell_pair(int ret[2], struct err *e) MUST_USE; /* nonblocking, close-on-exec */

@@ -52,7 +52,7 @@
     (0 LAYOUT(rec_row, row) LAYOUT(rec_row, gen) LAYOUT(rec_row, flags) LAYOUT( \
         rec_text, row) LAYOUT(rec_text, gen) LAYOUT(rec_text, op) LAYOUT(rec_text, flags) \
          LAYOUT(rec_text, n_ids) LAYOUT(rec_text, text_bytes) LAYOUT(rec_ready, vocab) LAYOUT( \
-             rec_ready, max_len) LAYOUT(rec_ready, max_source) LAYOUT(rec_ready, n_seats) \
+             rec_ready, max_len) LAYOUT(rec_ready, max_source) LAYOUT(rec_ready, n_slots) \
              LAYOUT(rec_ready, tokens_per_block) LAYOUT(rec_ready, n_groups) LAYOUT( \
                  rec_ready, name_bytes) LAYOUT(rec_ready, has_text) LAYOUT(rec_ready, kv_bytes) \
                  LAYOUT(rec_ready, weight_bytes) LAYOUT(rec_ready, max_tokens) LAYOUT( \

@@ -17,11 +17,11 @@
 #include "include/lagan_wire.h"
 
 enum {
-    REC_SUBMIT = 1, /* rec_submit and tails; fragments with RING_MORE concatenate */
-    REC_CANCEL = 2, /* rec_row */
-    REC_DRAIN = 3,  /* nothing: finish what you have, take no more, then exit 0 */
-    REC_PAUSE = 4,  /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
-    REC_TEXT = 5,   /* rec_text and tails */
+    REC_SUBMIT = 1,  /* rec_submit and tails; fragments with RING_MORE concatenate */
+    REC_CANCEL = 2,  /* rec_row */
+    REC_DRAIN = 3,   /* nothing: finish what you have, take no more, then exit 0 */
+    REC_SUSPEND = 4, /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
+    REC_TEXT = 5,    /* rec_text and tails */
 };
 enum {
     REC_READY = 1,           /* rec_ready and tails */
@@ -75,12 +75,12 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
      * chat 1: the text is a date, YYYY-MM-DD and a newline, and a conversation as JSON. */
 };
 /* flags. LOGPROBS: report the log-probability of each token, also with logprobs = 0 alternatives.
- * PAUSED: as if REC_PAUSE followed. ENCODER_OUTPUT, LOGITS: report those tensors. */
+ * PAUSED: as if REC_SUSPEND followed. ENCODER_OUTPUT, LOGITS: report those tensors. */
 enum {
     SUBMIT_IGNORE_EOS = 1,
     SUBMIT_LOGPROBS = 2,
     SUBMIT_PROMPT_LOGPROBS = 4,
-    SUBMIT_PAUSED = 8,
+    SUBMIT_SUSPENDED = 8,
     SUBMIT_ENCODER_OUTPUT = 16,
     SUBMIT_LOGITS = 32,
 };
@@ -120,7 +120,7 @@ struct rec_text { /* D 5: row names lagand's call slot */
 };
 
 struct rec_ready {                                             /* W 1 */
-    uint32_t vocab, max_len, max_source, n_seats;              /* max_source 0: decoder-only */
+    uint32_t vocab, max_len, max_source, n_slots;              /* max_source 0: decoder-only */
     uint32_t tokens_per_block, n_groups, name_bytes, has_text; /* has_text: a tokenizer is there */
     uint64_t kv_bytes, weight_bytes, max_tokens; /* max_tokens: positions the pools can ever hold */
     int64_t load_ns;

@@ -141,7 +141,7 @@ struct shm {
     struct shm_hdr hdr; /* private copy, validated; the mapped one is never read again */
 };
 
-/* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, seal.
+/* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, weights_checksum.
  * kind D: also F_SEAL_FUTURE_WRITE, ours is the only writable mapping there will ever be.
  * kinds W and P: mapped read-only here; a worker will be the only writer. ring_log2 0: the kind's default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,

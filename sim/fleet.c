@@ -3,7 +3,7 @@
  * A job is a request from its arrival to its one end, whatever happens to workers meanwhile. It is in the
  * fleet's queue or at one worker.
  */
-#include "sim/fleet_core.h"
+#include "sim/fleet_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
     m->next_event = 0;
     memset(m->running, 0, sizeof m->running);
     f->table[i] = (struct route_worker){ .open = true,
-                                         .max_rows = f->s.worker.sched.max_seqs + f->s.ahead };
+                                         .max_seqs = f->s.worker.sched.max_seqs + f->s.ahead };
     return 0;
 }
 
@@ -141,7 +141,7 @@ fleet_finish(struct fleet *f, struct err *e)
     }
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
-        r->pauses += scheduler_n_pauses(f->m[i].w.s);
+        r->pauses += scheduler_n_preemptions(f->m[i].w.s);
         if (!f->s.check) continue;
         while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* rows thrown away */
         scheduler_check(f->m[i].w.s);

@@ -1,9 +1,9 @@
-/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_core.h.
+/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_internal.h.
  *
  * A lane has at most two steps out: one that runs, and one planned behind it that begins when that is over and
  * those it waits for are.
  */
-#include "sim/fleet_core.h"
+#include "sim/fleet_internal.h"
 
 #include "sim/cost.h"
 #include "worker/kv/kv_event.h"
@@ -22,12 +22,12 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
     struct part_share has;
 
     if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
-    if (scheduler_turn(m->w.s, b) != lane) return; /* waits for another lane's */
+    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* waits for another lane's */
     for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
         beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
     m->running[lane] = true;
-    m->whole[lane] = b->rung == 0;
-    has = cost_share(&m->w.st, &m->w.ladder, b, beside_whole);
+    m->whole[lane] = b->partition == 0;
+    has = cost_share(&m->w.st, &m->w.partition_list, b, beside_whole);
     events_add(&f->events, (struct sim_event){ .at = f->now + cost_of(&m->w.st, b, has),
                                                .kind = EVENT_STEP,
                                                .lane = (uint8_t)lane,
@@ -51,7 +51,7 @@ count_passed_over(struct fleet *f, struct fleet_request *j)
     if (j->begun) return;
     j->begun = true;
     for (struct fleet_request *k = j->prev; k; k = k->prev) {
-        if (k->begun || k->halted || k->gone || k->t.client != j->t.client ||
+        if (k->begun || k->suspended || k->gone || k->t.client != j->t.client ||
             k->t.priority < j->t.priority || (k->t.lora && !j->t.lora))
             continue;
         f->result.passed = MAX(f->result.passed, ++k->passed);
@@ -61,11 +61,11 @@ count_passed_over(struct fleet *f, struct fleet_request *j)
 static void
 begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].flags & RUN_FIRST_CHUNK)
-            count_passed_over(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
+            count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->segment[i].slot)));
     for (uint32_t i = 0; i < b->n_encode; i++)
-        count_passed_over(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
+        count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->encode[i].slot)));
 }
 
 void
@@ -106,14 +106,14 @@ fleet_name_blocks(struct fleet *f, struct fleet_request *j)
 {
     uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
     token_id *token = malloc(n * sizeof *token);
-    struct kv_space space;
+    struct kv_namespace space;
     struct kv_text t = { .token = token, .n = n, .space = &space };
 
     check(token);
     j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);
     check(j->name);
     for (uint32_t i = 0; i < n; i++) token[i] = request_token(&j->r, i);
-    kv_space(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
+    kv_namespace(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
     j->n_names = kv_names(f->namer.kv, &t, j->name, max);
     free(token);
 }

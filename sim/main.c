@@ -1,8 +1,8 @@
 /* main.c - lagan-sim: the scheduler and the KV manager that serve, in virtual time. */
-#include "sim/play.h"
-#include "sim/run.h"
-#include "sim/setting.h"
+#include "sim/scenario_run.h"
+#include "sim/sim_config.h"
 #include "sim/soak.h"
+#include "sim/trace_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>

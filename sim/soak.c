@@ -67,7 +67,7 @@ draw_groups(struct dice *d, struct sim_config *st)
         };
         st->sched.n_enc_layers = (uint16_t)draw_between(d, 1, 6);
         st->sched.enc_layers = (uint16_t)draw_below(d, 4);
-        st->sched.max_enc_rows = draw_between(d, 64, 200);
+        st->sched.max_enc_tokens = draw_between(d, 64, 200);
     }
     st->kv.n_groups = n;
 }
@@ -80,13 +80,13 @@ draw_lanes(struct dice *d, struct scheduler_limits *l)
         break;
     case 1:
         l->n_lanes = 2;
-        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-        l->lane_work[1] = WORK_GENERATION;
+        l->lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+        l->lane_work[1] = WORK_DECODE;
         break;
     default:
         l->n_lanes = 3;
-        l->lane_work[0] = WORK_GENERATION;
-        l->lane_work[1] = WORK_CONTEXT;
+        l->lane_work[0] = WORK_DECODE;
+        l->lane_work[1] = WORK_PREFILL;
         l->lane_work[2] = WORK_ENCODER;
     }
 }
@@ -98,7 +98,8 @@ draw_sharing(struct dice *d, struct sim_config *st)
     struct scheduler_limits *l = &st->sched;
 
     l->chunks = (enum chunks)draw_below(d, 2);
-    if (draw_below(d, 3) == 0) l->max_chunk = draw_between(d, MAX(l->chunk_unit, 1u), l->max_rows);
+    if (draw_below(d, 3) == 0)
+        l->max_chunk = draw_between(d, MAX(l->chunk_unit, 1u), l->max_tokens);
     if (draw_below(d, 2)) l->quantum = draw_between(d, 1, 300);
     l->pages = 4 + draw_below(d, 8);
     if (draw_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
@@ -121,12 +122,12 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
                                  .check = true };
     setting_defaults(st);
     st->kv.tokens_per_block = draw_between(d, 1, 20);
-    st->kv.n_seats = draw_between(d, 2, 40);
+    st->kv.n_slots = draw_between(d, 2, 40);
     draw_groups(d, st);
-    st->sched.max_seqs = draw_between(d, 1, st->kv.n_seats);
-    st->sched.max_rows = draw_between(d, 1, 120);
+    st->sched.max_seqs = draw_between(d, 1, st->kv.n_slots);
+    st->sched.max_tokens = draw_between(d, 1, 120);
     st->sched.max_len = 200;
-    st->sched.chunk_unit = draw_below(d, 3) ? 0 : draw_between(d, 1, st->sched.max_rows);
+    st->sched.chunk_unit = draw_below(d, 3) ? 0 : draw_between(d, 1, st->sched.max_tokens);
     st->sched.policy = a->policy == 4 ? (enum policy)draw_below(d, 4) : (enum policy)a->policy;
     st->cost.launch = (nsec)draw_between(d, 1, 1000) * 1000;
     draw_sharing(d, st);
@@ -142,7 +143,7 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
                                                                   : 1 + scarce;
     s->mischief = (struct fleet_mischief){ .seed = d->state,
                                            .cancelled = draw_below(d, 3) * 0.1,
-                                           .halted = draw_below(d, 3) * 0.05,
+                                           .suspended = draw_below(d, 3) * 0.05,
                                            .stopped = draw_below(d, 3) * 0.2,
                                            .deaths = draw_below(d, 3)
                                                          ? 0
@@ -155,8 +156,8 @@ draw_request(struct dice *d, const struct sim_config *st, nsec *at)
 {
     bool encdec = st->sched.n_enc_layers > 0;
     uint32_t most = draw_below(d, 10) ? 40 : 150;
-    struct trace_line t = { .isl = draw_between(d, 1,
-                                                encdec ? MIN(most, st->sched.max_enc_rows) : most),
+    struct trace_line t = { .isl = draw_between(
+                                d, 1, encdec ? MIN(most, st->sched.max_enc_tokens) : most),
                             .osl = draw_between(d, 1, draw_below(d, 10) ? 12 : 49),
                             .prefix_id = draw_below(d, 3) ? TRACE_NONE : draw_below(d, 4),
                             .session = TRACE_NONE,
@@ -217,7 +218,7 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
         return err_set(e, -1, "%u requests began and %llu ended", n,
                        (unsigned long long)(first.finished + first.cancelled + first.refused));
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was passed over by %u others, with %u seats", first.passed,
+        return err_set(e, -1, "a request was passed over by %u others, with %u slots", first.passed,
                        s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;

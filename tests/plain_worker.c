@@ -27,7 +27,7 @@ plain_begin(struct channel *l, struct heritage *h)
 }
 
 void *
-plain_room(struct channel *l, uint16_t type, uint32_t len)
+plain_text_buffer(struct channel *l, uint16_t type, uint32_t len)
 {
     void *p;
     int r;
@@ -46,7 +46,7 @@ void
 plain_ready(struct channel *l, const char *name, struct rec_ready facts)
 {
     uint32_t n = (uint32_t)strlen(name);
-    struct rec_ready *r = plain_room(l, REC_READY, (uint32_t)sizeof *r + ROUND_UP(n, 8u));
+    struct rec_ready *r = plain_text_buffer(l, REC_READY, (uint32_t)sizeof *r + ROUND_UP(n, 8u));
 
     facts.tokens_per_block = 16;
     facts.n_groups = 1;
@@ -60,7 +60,7 @@ plain_ready(struct channel *l, const char *name, struct rec_ready facts)
 void
 plain_finish(struct channel *l, const struct rec_submit *s, uint16_t reason, uint32_t n_tokens)
 {
-    struct rec_finish *f = plain_room(l, REC_FINISH, sizeof *f);
+    struct rec_finish *f = plain_text_buffer(l, REC_FINISH, sizeof *f);
 
     *f =
         (struct rec_finish){ .row = s->row, .gen = s->gen, .reason = reason, .n_tokens = n_tokens };

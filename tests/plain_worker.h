@@ -11,8 +11,8 @@
 struct shm_ctl *plain_begin(struct channel *l, struct heritage *h);
 /* A record of zeros in the response ring; when that is full, once lagand has made room. The process ends
  * when lagand does. */
-void *plain_room(struct channel *l, uint16_t type, uint32_t len);
-/* READY. facts: vocab, max_len, n_seats, has_text; the rest follows. */
+void *plain_text_buffer(struct channel *l, uint16_t type, uint32_t len);
+/* READY. facts: vocab, max_len, n_slots, has_text; the rest follows. */
 void plain_ready(struct channel *l, const char *name, struct rec_ready facts);
 void plain_finish(struct channel *l, const struct rec_submit *s, uint16_t reason,
                   uint32_t n_tokens);

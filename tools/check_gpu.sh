@@ -41,7 +41,7 @@ tests='
 120 tests/torture/test_resume --kills 12 streams_of_killed_workers_with_two*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
-120 tests/e2e/test_pause
+120 tests/e2e/test_preempt
 120 tests/e2e/test_mixture --draws 4
 300 tests/e2e/test_golden
 60  tests/e2e/test_tune

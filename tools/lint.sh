@@ -19,7 +19,7 @@ trap 'rm -rf "$tmp"' EXIT
 for f; do
   case $f in
     gpu/cuda/*) [ -n "$LINT_CUDA" ] || continue ;;   # needs the headers of the toolkit
-    tests/gpu/fake_nccl.c | bench/ways_peers.c) continue ;;   # needs a library that the build does not need
+    tests/gpu/fake_nccl.c | bench/transports_peers.c) continue ;;   # needs a library that the build does not need
   esac
   echo "$f"
 done | sort -u >"$tmp/files"

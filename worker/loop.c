@@ -15,8 +15,8 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "include/lagan_wire.h"
-#include "ipc/model_options.h"
 #include "ipc/channel.h"
+#include "ipc/model_options.h"
 #include "ipc/records.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
@@ -37,7 +37,7 @@
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
 #include "worker/process/health.h"
-#include "worker/sched/beam.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 #include "worker/step_wait.h"
 #include "worker/text/detok.h"
@@ -118,7 +118,7 @@ next_look(const struct loop *p, nsec now)
         struct step_wait_next here;
 
         if (lane->started == lane->finished || exec_fd(w->exec, l) >= 0) continue;
-        here = step_wait_next(&lane->wait, b->work, b->n_rows, lane->since, now);
+        here = step_wait_next(&lane->wait, b->work, b->n_tokens, lane->since, now);
         if (here.look && !first.look) first = here;
         if (here.look == first.look && here.until < first.until) first = here;
     }
@@ -206,10 +206,10 @@ most_record_bytes(const struct worker *w)
     const struct scheduler_limits *l = w->limits;
     size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 + emit_token_text_bytes(w);
     size_t tensors =
-        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
+        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_tokens * shape->hidden) *
         sizeof(float);
 
-    return (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
+    return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
            l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
 }
 
@@ -243,7 +243,7 @@ set_deadline(struct loop *p, nsec now)
 
     for (unsigned l = 0; l < w->limits->n_lanes; l++)
         for (uint64_t s = p->lane[l].finished + 1; s <= p->lane[l].started; s++) {
-            rows += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_rows;
+            rows += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
             out = true;
         }
     health_phase(w,
@@ -266,36 +266,36 @@ too_early(const struct loop *p, unsigned lane, nsec now)
     nsec left;
 
     if (l->started == l->finished || exec_fd(p->w->exec, lane) >= 0) return false;
-    left = step_wait_left(&l->wait, b->work, b->n_rows, l->since, now);
-    if (left < 0) left = l->since + (nsec)(b->n_rows * p->ns_per_token) - now;
+    left = step_wait_left(&l->wait, b->work, b->n_tokens, l->since, now);
+    if (left < 0) left = l->since + (nsec)(b->n_tokens * p->ns_per_token) - now;
     return left > MOST_BEHIND;
 }
 
 /* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
  * what came before. */
 static void
-seat_sequences(struct worker *w, const struct batch *b)
+slot_sequences(struct worker *w, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *run = &b->run[i];
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *run = &b->segment[i];
         struct worker_request *q;
 
-        if (!(run->flags & (RUN_FIRST_CHUNK | RUN_BEAM))) continue;
-        q = scheduler_seat(w->sched, run->seat)->owner;
-        if (run->flags & RUN_FIRST_CHUNK) exec_seat(w->exec, run->seat, &q->sampling);
-        exec_seen(w->exec, run->seat, q->seq.token, (uint32_t)run->first_pos);
+        if (!(run->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
+        q = scheduler_seq_at(w->sched, run->slot)->owner;
+        if (run->flags & SEGMENT_FIRST_CHUNK) exec_set_sampling(w->exec, run->slot, &q->sampling);
+        exec_mark_tokens(w->exec, run->slot, q->seq.token, (uint32_t)run->first_pos);
     }
 }
 
 static int
 send_plan(struct worker *w, const struct batch *b, struct err *e)
 {
-    for (uint32_t i = 0; w->plan->n && i < b->n_runs; i++) {
+    for (uint32_t i = 0; w->plan->n && i < b->n_segments; i++) {
         const struct worker_request *q;
 
-        if (!(b->run[i].flags & RUN_FIRST_CHUNK)) continue;
-        q = scheduler_seat(w->sched, b->run[i].seat)->owner;
-        TRY(plan_ring_sequence(w, &b->run[i], &q->seq, &q->sampling, e));
+        if (!(b->segment[i].flags & SEGMENT_FIRST_CHUNK)) continue;
+        q = scheduler_seq_at(w->sched, b->segment[i].slot)->owner;
+        TRY(plan_ring_sequence(w, &b->segment[i], &q->seq, &q->sampling, e));
     }
     return plan_ring_step(w, b, e);
 }
@@ -314,7 +314,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
-    seat_sequences(w, b);
+    slot_sequences(w, b);
     if (l->started == l->finished) l->since = now;
     l->started++;
     partition_ctl_began(w->partition_ctl, b, now);
@@ -353,15 +353,15 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
     struct worker *w = p->w;
     nsec took = now - l->since;
 
-    step_wait_learn(&l->wait, b->work, b->n_rows, took, p->polled);
-    if (b->n_rows) {
-        double ns = (double)took / b->n_rows;
+    step_wait_learn(&l->wait, b->work, b->n_tokens, took, p->polled);
+    if (b->n_tokens) {
+        double ns = (double)took / b->n_tokens;
 
         p->ns_per_token = p->ns_per_token > 0 ? 0.9 * p->ns_per_token + 0.1 * ns : ns;
     }
     w->stats->v[STAT_steps]++;
     if (w->keys->step_timing) count_gaps(p, b->step);
-    w->stats->v[STAT_step_tokens] = b->n_rows;
+    w->stats->v[STAT_step_tokens] = b->n_tokens;
     w->stats->v[STAT_step_ns] = (uint64_t)took;
     l->since = now;
 }
@@ -374,14 +374,14 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
     struct seq **seq = p->seq;
     uint32_t *n_before = p->n_before;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        seq[i] = scheduler_seat(w->sched, b->run[i].seat);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        seq[i] = scheduler_seq_at(w->sched, b->segment[i].slot);
         n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
     }
     FP(step_finished);
     if (res->status == 0) adopt_log_commit(w, b);
     scheduler_commit(w->sched, b, res, now);
-    for (uint32_t i = 0; i < b->n_runs; i++)
+    for (uint32_t i = 0; i < b->n_segments; i++)
         if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&
             seq[i]->n_tokens > n_before[i] && !seq[i]->beam->over)
             adopt_log_beams(w, seq[i]);
@@ -405,7 +405,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     if (l->started == l->finished) return 0;
     /* Without an fd a failed device is noticed only by asking for a step. */
     if (exec_done(w->exec, lane) == l->finished && exec_fd(w->exec, lane) >= 0) return 0;
-    while ((first = scheduler_turn(w->sched, b)) != lane) {
+    while ((first = scheduler_commit_lane(w->sched, b)) != lane) {
         int r = retire(p, first, now);
 
         if (r <= 0 || !outbox_empty(w->outbox)) return r;

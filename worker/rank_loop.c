@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "ipc/model_options.h"
 #include "ipc/channel.h"
+#include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
@@ -18,7 +18,7 @@
 #include "worker/load/load.h"
 #include "worker/model/model.h"
 #include "worker/process/health.h"
-#include "worker/sched/bounds.h"
+#include "worker/sched/batch_check.h"
 #include "worker/sched/scheduler.h"
 #include "worker/tp/plan_ring.h"
 
@@ -37,11 +37,11 @@ enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
 struct rank_loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES]; /* their batches are not used */
-    token_id *token;                    /* [seats][max_len] */
-    bool *looks_back;                   /* [seats] exec_looks_back() */
-    struct nudge *bias;                 /* [seats][EXEC_MAX_BIAS] */
+    token_id *token;                    /* [slots][max_len] */
+    bool *looks_back;                   /* [slots] exec_looks_back() */
+    struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
     struct batch *batch;                /* read by exec_start() alone */
-    struct batch_bounds bounds;
+    struct batch_limits bounds;
     uint32_t max_len;
     size_t token_bytes;
     char *packed; /* [packed_bytes] a step of several records, as far as it has come */
@@ -58,23 +58,23 @@ wrong(const struct ring_record *rec, struct err *e)
 }
 
 static int
-take_seat(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
-    struct plan_ring_seat s;
-    struct nudge *bias;
+    struct plan_ring_slot s;
+    struct logit_bias *bias;
 
     if (rec->len < sizeof s) return wrong(rec, e);
     memcpy(&s, rec->data, sizeof s);
-    if (s.seat >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
+    if (s.slot >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
         rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
         s.how.n_prompt > f->max_len)
         return wrong(rec, e);
-    bias = f->bias + (size_t)s.seat * EXEC_MAX_BIAS;
+    bias = f->bias + (size_t)s.slot * EXEC_MAX_BIAS;
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
-    s.how.prompt = f->token + (size_t)s.seat * f->max_len;
-    f->looks_back[s.seat] = exec_looks_back(&s.how);
-    exec_seat(f->w->exec, s.seat, &s.how);
+    s.how.prompt = f->token + (size_t)s.slot * f->max_len;
+    f->looks_back[s.slot] = exec_looks_back(&s.how);
+    exec_set_sampling(f->w->exec, s.slot, &s.how);
     return 0;
 }
 
@@ -87,11 +87,11 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 
     if (rec->len < sizeof t) return wrong(rec, e);
     memcpy(&t, rec->data, sizeof t);
-    if (t.seat >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
+    if (t.slot >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
         return wrong(rec, e);
-    to = f->token + (size_t)t.seat * f->max_len + t.first;
+    to = f->token + (size_t)t.slot * f->max_len + t.first;
     if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
-        exec_seen(f->w->exec, t.seat, to, t.n);
+        exec_mark_tokens(f->w->exec, t.slot, to, t.n);
         return 0;
     }
     if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return wrong(rec, e);
@@ -113,12 +113,12 @@ take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 
     if (rec->len != sizeof p) return wrong(rec, e);
     memcpy(&p, rec->data, sizeof p);
-    if (p.rung == 0 || p.rung >= MAX_RUNGS) return wrong(rec, e);
+    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return wrong(rec, e);
     for (unsigned i = 0; i < w->limits->n_lanes; i++)
         if (p.part[i].first > w->steps->lane_units[i] ||
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
             return wrong(rec, e);
-    r = exec_rung(w->exec, p.rung, p.part, &why);
+    r = exec_set_partition(w->exec, p.partition, p.part, &why);
     if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
     if (r == 0)
         log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
@@ -176,12 +176,12 @@ make_room(struct rank_loop *f, unsigned lane, struct err *e)
 static void
 keep_tokens(struct rank_loop *f, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *r = &b->run[i];
-        token_id *to = f->token + (size_t)r->seat * f->max_len + r->first_pos;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *r = &b->segment[i];
+        token_id *to = f->token + (size_t)r->slot * f->max_len + r->first_pos;
 
-        for (uint32_t k = 0; f->looks_back[r->seat] && k < r->n_rows; k++)
-            if (b->token[r->first_row + k] >= 0) to[k] = b->token[r->first_row + k];
+        for (uint32_t k = 0; f->looks_back[r->slot] && k < r->n_tokens; k++)
+            if (b->token[r->first_token + k] >= 0) to[k] = b->token[r->first_token + k];
     }
 }
 
@@ -213,7 +213,7 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct batch *b = f->batch;
 
     TRY(unpack(f, rec, e));
-    TRY(batch_within(b, &f->bounds, e));
+    TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
                        b->lane);
@@ -230,8 +230,8 @@ static int
 take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     switch (rec->type) {
-    case PLAN_SEAT:
-        return take_seat(f, rec, e);
+    case PLAN_SLOT:
+        return take_slot(f, rec, e);
     case PLAN_TOKENS:
     case PLAN_SEEN:
         return take_tokens(f, rec, e);
@@ -305,7 +305,7 @@ open_buffers(struct rank_loop *f, struct err *e)
 {
     const struct worker *w = f->w;
     const struct exec_config *x = w->steps;
-    uint32_t rows = x->max_rows + x->max_enc_rows;
+    uint32_t rows = x->max_tokens + x->max_enc_tokens;
 
     f->max_len = w->model->shape.max_len;
     f->token_bytes = (size_t)w->limits->max_seqs * f->max_len * sizeof *f->token;
@@ -314,12 +314,12 @@ open_buffers(struct rank_loop *f, struct err *e)
     if (f->token == MAP_FAILED) f->token = NULL;
     f->looks_back = calloc(w->limits->max_seqs, sizeof *f->looks_back);
     f->bias = calloc((size_t)w->limits->max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
-    f->bounds = (struct batch_bounds){
+    f->bounds = (struct batch_limits){
         .kv = w->kv_config,
         .n_lanes = w->limits->n_lanes,
-        .n_rungs = MAX_RUNGS,
-        .max_rows = x->max_rows,
-        .max_enc_rows = x->max_enc_rows,
+        .n_partitions = MAX_PARTITIONS,
+        .max_tokens = x->max_tokens,
+        .max_enc_tokens = x->max_enc_tokens,
         .vocab = w->model->whole.vocab,
         .max_len = f->max_len,
         .max_source = w->max_source,

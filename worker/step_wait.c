@@ -19,27 +19,27 @@ enum { NAP_PART = 8 };
 enum { EARLY_PART = 8 };
 
 static uint32_t
-size_of(uint32_t n_rows)
+size_of(uint32_t n_tokens)
 {
     uint32_t octave, quarter;
 
-    if (n_rows < 4) return n_rows;
-    octave = 31 - (uint32_t)__builtin_clz(n_rows);
-    quarter = (n_rows >> (octave - 2)) & 3;
+    if (n_tokens < 4) return n_tokens;
+    octave = 31 - (uint32_t)__builtin_clz(n_tokens);
+    quarter = (n_tokens >> (octave - 2)) & 3;
     return MIN(4 * octave - 4 + quarter, (uint32_t)STEP_WAIT_SIZES - 1);
 }
 
 static const struct step_wait_cell *
-find(const struct step_wait *p, uint8_t work, uint32_t n_rows)
+find(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
 {
-    return &p->cell[work % STEP_WAIT_WORK][size_of(n_rows)];
+    return &p->cell[work % STEP_WAIT_WORK][size_of(n_tokens)];
 }
 
 /* A quarter of the news: contexts grow slowly, a clock or a neighbour changes at once. */
 void
-step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_rows, nsec took, bool seen)
+step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool seen)
 {
-    struct step_wait_cell *c = &p->cell[work % STEP_WAIT_WORK][size_of(n_rows)];
+    struct step_wait_cell *c = &p->cell[work % STEP_WAIT_WORK][size_of(n_tokens)];
     bool early = !seen && took < (nsec)c->ns; /* done before we first looked */
     float ns = (float)MAX(early ? took - MIN(took / EARLY_PART, MOST_NAP / 2) : took, (nsec)1);
     float off = ns > c->ns ? ns - c->ns : c->ns - ns;
@@ -55,17 +55,17 @@ step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_rows, nsec took, b
 }
 
 nsec
-step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_rows, nsec since, nsec now)
+step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since, nsec now)
 {
-    nsec took = (nsec)find(p, work, n_rows)->ns;
+    nsec took = (nsec)find(p, work, n_tokens)->ns;
 
     return took ? MAX(since + took - now, (nsec)0) : -1;
 }
 
 struct step_wait_next
-step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_rows, nsec since, nsec now)
+step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since, nsec now)
 {
-    const struct step_wait_cell *c = find(p, work, n_rows);
+    const struct step_wait_cell *c = find(p, work, n_tokens);
     nsec end = since + (nsec)c->ns, off = (nsec)c->off, late = now - end;
     nsec margin = MIN(MAX(LEAST_MARGIN, 2 * off), (nsec)c->ns / (2 * MOST_PART));
     nsec first = end - MAX(margin, MIN(2 * off, (nsec)c->ns / 2)) - WAKE;

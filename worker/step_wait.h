@@ -36,17 +36,18 @@ struct step_wait {
 /* A step of such work and rows took so long. seen: we looked while it ended; else, where it is
  * less than was predicted, it was done when we came, up to a nap ago, and is taken for shorter
  * than it seemed. The first of its kind makes what is made once and says nothing of the next. */
-void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_rows, nsec took, bool seen);
+void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool seen);
 
 /* How much longer a step will take that began at since; 0: it should be done; -1: nobody knows. */
-nsec step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_rows, nsec since, nsec now);
+nsec step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since,
+                    nsec now);
 
 struct step_wait_next {
     nsec until; /* sleep, or look, until then; a look that found nothing asks again */
     bool look;
 };
 /* The oldest step of the lane began at since. */
-struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_rows,
+struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens,
                                      nsec since, nsec now);
 
 #endif

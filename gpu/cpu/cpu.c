@@ -74,7 +74,7 @@ check_file(int fd, uint64_t bytes, struct err *e)
 
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
     if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were promised", fd,
+        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were reserved_blocks", fd,
                        (long long)st.st_size, (unsigned long long)bytes);
     return 0;
 }
@@ -190,7 +190,7 @@ cpu_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 }
 
 static int
-cpu_graph_run(struct lane *l, struct graph *g)
+cpu_graph_launch(struct lane *l, struct graph *g)
 {
     (void)l, (void)g;
     return -ENOTSUP;

@@ -129,11 +129,11 @@ ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *room)
 #ifdef CPU_OPS
 
 static int
-queue(struct lane *l, cpu_run run, const struct streams_args *a)
+queue(struct lane *l, cpu_run body, const struct streams_args *a)
 {
     uint32_t n = a->y.dim[0];
 
-    return cpu_queue(l, run, a, sizeof *a,
+    return cpu_queue(l, body, a, sizeof *a,
                      (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ROW_PART));
 }
 

@@ -39,7 +39,7 @@ enum kind { JOB_RUN, JOB_MARK, JOB_AFTER, JOB_END };
 struct job {
     enum kind kind;
     uint32_t parts;
-    cpu_run run;
+    cpu_run segment;
     uint64_t step;                /* MARK, AFTER */
     const struct cpu_lane *other; /* AFTER */
     _Alignas(CACHE_LINE) unsigned char args[CPU_ARGS];
@@ -109,7 +109,7 @@ gate_wait(struct gate *g, uint32_t old)
 static void
 run_part(struct worker *w, const struct job *j)
 {
-    j->run(j->args, w->index, j->parts, w->lane->isa, w->room);
+    j->segment(j->args, w->index, j->parts, w->lane->isa, w->room);
 }
 
 static void *
@@ -223,14 +223,14 @@ commit(struct cpu_lane *l)
 }
 
 int
-cpu_queue(struct lane *lane, cpu_run run, const void *args, size_t bytes, uint32_t max_parts)
+cpu_queue(struct lane *lane, cpu_run segment, const void *args, size_t bytes, uint32_t max_parts)
 {
     struct cpu_lane *l = (struct cpu_lane *)lane;
     struct job *j = reserve(l);
 
     check(bytes <= CPU_ARGS);
     j->kind = JOB_RUN;
-    j->run = run;
+    j->segment = segment;
     j->parts = MAX(MIN(max_parts, l->part), 1u);
     memcpy(j->args, args, bytes);
     commit(l);

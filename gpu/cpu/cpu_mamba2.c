@@ -21,9 +21,9 @@ struct scan_args {
 _Static_assert(sizeof(struct scan_args) <= CPU_ARGS, "scan's arguments fit a job");
 
 static char *
-state_of(const struct kv_view *v, uint32_t seat)
+state_of(const struct kv_view *v, uint32_t slot)
 {
-    slice_id at = v->table[(size_t)seat * v->table_stride];
+    slice_id at = v->table[(size_t)slot * v->table_stride];
 
     check(at != SLICE_NONE);
     return (char *)v->base + (size_t)at * v->slice_bytes;
@@ -33,7 +33,7 @@ state_of(const struct kv_view *v, uint32_t seat)
 static const float *
 input_at(const struct conv *c, const struct segment *r, const float *kept, int32_t row)
 {
-    if (row >= 0) return row_of(&c->x, r->first_row + (uint32_t)row);
+    if (row >= 0) return row_of(&c->x, r->first_token + (uint32_t)row);
     return kept + (size_t)(row + (int32_t)c->n_taps - 1) * c->x.dim[1];
 }
 
@@ -42,15 +42,15 @@ static void
 conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t first,
          uint32_t end)
 {
-    float *kept = (float *)state_of(&c->state, r->seat);
+    float *kept = (float *)state_of(&c->state, r->slot);
     uint32_t n = c->x.dim[1], taps = c->n_taps, width;
     const float *bias = c->bias.data;
     v8 one = v8_set(1.0f);
 
     for (uint32_t i = 0; r->first_pos == 0 && i + 1 < taps; i++)
         memset(kept + (size_t)i * n + first, 0, (end - first) * sizeof *kept);
-    for (int32_t t = 0; t < (int32_t)r->n_rows; t++) {
-        float *y = row_of(&c->y, r->first_row + (uint32_t)t);
+    for (int32_t t = 0; t < (int32_t)r->n_tokens; t++) {
+        float *y = row_of(&c->y, r->first_token + (uint32_t)t);
 
         for (uint32_t at = first; at < end; at += width) {
             v8 sum = v8_set(0);
@@ -66,7 +66,7 @@ conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t
     }
     for (int32_t i = 0; i + 1 < (int32_t)taps; i++)
         memmove(kept + (size_t)i * n + first,
-                input_at(c, r, kept, (int32_t)r->n_rows + i + 1 - (int32_t)taps) + first,
+                input_at(c, r, kept, (int32_t)r->n_tokens + i + 1 - (int32_t)taps) + first,
                 (end - first) * sizeof *kept);
 }
 
@@ -87,9 +87,9 @@ ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
         for (uint32_t k = 0; k < c->n_taps; k++)
             for (uint32_t i = 0; i < some; i++)
                 w[(size_t)k * some + i] = from[(size_t)(first + i) * c->n_taps + k];
-        for (uint32_t i = 0; i < rows->n_runs; i++)
-            if (rows->run[i].seat != SEAT_NONE && rows->run[i].n_rows)
-                conv_run(c, &rows->run[i], w, first, first + some);
+        for (uint32_t i = 0; i < rows->n_segments; i++)
+            if (rows->segment[i].slot != SLOT_NONE && rows->segment[i].n_tokens)
+                conv_run(c, &rows->segment[i], w, first, first + some);
     }
 }
 
@@ -125,12 +125,12 @@ static void
 scan_head(const struct scan *s, const struct segment *r, uint32_t head)
 {
     uint32_t group = head / (s->n_heads / s->n_groups), dim = s->head_dim, n = s->state_dim;
-    float *state = (float *)(state_of(&s->state, r->seat) + s->state_at) + (size_t)head * dim * n;
+    float *state = (float *)(state_of(&s->state, r->slot) + s->state_at) + (size_t)head * dim * n;
     float a = -exp_1(((const float *)s->a_log.data)[head]);
     float bias = ((const float *)s->dt_bias.data)[head], skip = ((const float *)s->d.data)[head];
 
     if (r->first_pos == 0) memset(state, 0, (size_t)dim * n * sizeof *state);
-    for (uint32_t t = r->first_row; t < r->first_row + r->n_rows; t++) {
+    for (uint32_t t = r->first_token; t < r->first_token + r->n_tokens; t++) {
         const float *x = (const float *)row_of(&s->x, t) + (size_t)head * dim;
         const float *gate = (const float *)row_of(&s->gate, t) + (size_t)head * dim;
         const float *b = (const float *)row_of(&s->x, t) + s->n_heads * dim + group * n;
@@ -157,11 +157,11 @@ ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
     uint32_t first, end;
 
     (void)room;
-    cpu_share(rows->n_runs * s->n_heads, part, parts, &first, &end);
+    cpu_share(rows->n_segments * s->n_heads, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        const struct segment *r = &rows->run[i / s->n_heads];
+        const struct segment *r = &rows->segment[i / s->n_heads];
 
-        if (r->seat != SEAT_NONE && r->n_rows) scan_head(s, r, i % s->n_heads);
+        if (r->slot != SLOT_NONE && r->n_tokens) scan_head(s, r, i % s->n_heads);
     }
 }
 
@@ -184,7 +184,7 @@ cpu_scan(struct lane *l, const struct scan *s, struct step_tokens r)
     struct scan_args a = { .scan = *s, .rows = r };
     uint64_t worth = 1 + (uint64_t)s->x.dim[0] * s->x.dim[1] * s->state_dim / STATE_PART;
 
-    return cpu_queue(l, run_scan, &a, sizeof a, (uint32_t)MIN(worth, r.n_runs * s->n_heads));
+    return cpu_queue(l, run_scan, &a, sizeof a, (uint32_t)MIN(worth, r.n_segments * s->n_heads));
 }
 
 #endif

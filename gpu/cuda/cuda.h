@@ -199,7 +199,7 @@ void cuda_partition_close(struct cuda *c);
 /* cuda_graph.c */
 int cuda_graph_begin(struct lane *l);
 int cuda_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes);
-int cuda_graph_run(struct lane *l, struct graph *g);
+int cuda_graph_launch(struct lane *l, struct graph *g);
 void cuda_graph_drop(struct lane *l, struct graph *g);
 void cuda_range_begin(struct lane *l, const char *name);
 void cuda_range_end(struct lane *l);

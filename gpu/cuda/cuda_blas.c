@@ -470,9 +470,9 @@ find_algorithm(const struct k_launch *l, const struct blas_lane *bl, struct plan
 }
 
 static bool
-run(const struct k_launch *l, const struct blas_lane *bl, struct call *c,
-    const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
-    const struct tensor *w, float beta)
+run_matmul(const struct k_launch *l, const struct blas_lane *bl, struct call *c,
+           const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
+           const struct tensor *w, float beta)
 {
     float one = 1;
 
@@ -526,12 +526,12 @@ multiply(const struct k_launch *l, const struct tensor *y, const struct tensor *
     p->then = then;
     if (p->none || !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed ? 0 : part_of(l)))
         return false;
-    if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
+    if (run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;
     /* A file may hold anything: what the library does not run was not measured here. */
     find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
     p->measured = true;
-    return !p->none && run(l, bl, &c, &p->algorithm, y, x, w, beta);
+    return !p->none && run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
 /* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no beta then), and
@@ -622,7 +622,7 @@ time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan 
 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
         cudaEventRecord(event[0], l->st);
-        if (!run(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
+        if (!run_matmul(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
             cudaGetLastError(); /* of a launch that was refused */
             return -1;
         }

@@ -84,18 +84,19 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 }
 
 int
-cuda_graph_run(struct lane *lane, struct graph *g)
+cuda_graph_launch(struct lane *lane, struct graph *g)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
     if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "graph_run: not while a graph is being recorded");
+        return err_set(&lane->gpu->why, -EINVAL,
+                       "graph_launch: not while a graph is being recorded");
     if (g->partition != l->partition || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_run: it was recorded on another part of the device, of %u SMs",
+                       "graph_launch: it was recorded on another part of the device, of %u SMs",
                        g->sms);
     cuda_enter(cuda_of(lane));
-    return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_run");
+    return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_launch");
 }
 
 void

@@ -42,7 +42,7 @@
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
-        cudaError_t (*run)(const struct k_launch *l, GPU_UNPAREN params); \
+        cudaError_t (*launch)(const struct k_launch *l, GPU_UNPAREN params); \
     };
 GPU_EVERY_OP(CANDIDATE, )
 
@@ -159,10 +159,10 @@ refused(struct lane *l, enum cuda_op op)
         const struct cuda *pick_c = cuda_of(lane); \
         struct cuda_lane *pick_l = (struct cuda_lane *)(lane); \
         cuda_enter(pick_c); \
-        for (uint32_t pick_i = 0; op##_by[pick_i].run; pick_i++) { \
+        for (uint32_t pick_i = 0; op##_by[pick_i].launch; pick_i++) { \
             cudaError_t pick_r; \
             if (!(pick_c->allowed[OP_##op] >> pick_i & 1)) continue; \
-            pick_r = op##_by[pick_i].run(&pick_l->k, __VA_ARGS__); \
+            pick_r = op##_by[pick_i].launch(&pick_l->k, __VA_ARGS__); \
             if (pick_r == cudaSuccess) return 0; \
             if (pick_r != cudaErrorInvalidValue) return cuda_failed(lane, pick_r, #op); \
         } \
@@ -232,11 +232,11 @@ attend_segments(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     struct step_tokens single = r, rest = r;
 
-    if (r.n_single == 0 || r.n_single >= r.n_runs) return cuda_attend(l, a, r);
-    single.n_runs = r.n_single;
-    rest.run += r.n_single;
-    rest.n_runs -= r.n_single;
-    rest.n_single = 0;
+    if (r.n_single_token == 0 || r.n_single_token >= r.n_segments) return cuda_attend(l, a, r);
+    single.n_segments = r.n_single_token;
+    rest.segment += r.n_single_token;
+    rest.n_segments -= r.n_single_token;
+    rest.n_single_token = 0;
     TRY(cuda_attend(l, a, single));
     return cuda_attend(l, a, rest);
 }

@@ -1,7 +1,7 @@
 /* wake.pml - no wake-up is lost: ring_publish(), ring_release() and doorbell.c at both ends of one ring.
  *
  * The producer fills a ring of CAP records, the consumer empties it; each sleeps when it can do nothing, and
- * is rung by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
+ * is partition by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
  * wake-up is an end state in which one side still sleeps.
  *
  * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq a flag and not

@@ -1,6 +1,6 @@
 /* test_client.c - the promises of lagan.h, against a lagand that is only wire (mock_lagand.c). */
 #include "client/client.h"
-#include "tests/client/asking.h"
+#include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
 #include <errno.h>

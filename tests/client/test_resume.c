@@ -1,7 +1,7 @@
 /* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
  * an error that need not, and no token comes twice or is left out. */
 #include "client/client.h"
-#include "tests/client/asking.h"
+#include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
 #include <signal.h>

@@ -57,7 +57,7 @@ is(const char *word)
 static void
 say_phase(void)
 {
-    struct rec_phase *p = plain_room(&l, REC_PHASE, sizeof *p);
+    struct rec_phase *p = plain_text_buffer(&l, REC_PHASE, sizeof *p);
 
     *p = (struct rec_phase){ .phase = PHASE_LOAD, .done = 1 << 20, .total = 2 << 20 };
     channel_publish(&l);
@@ -66,7 +66,7 @@ say_phase(void)
 static void
 finish(struct active *a, uint16_t reason)
 {
-    struct rec_finish *f = plain_room(&l, REC_FINISH, sizeof *f);
+    struct rec_finish *f = plain_text_buffer(&l, REC_FINISH, sizeof *f);
 
     *f = (struct rec_finish){ .row = a->s.row,
                               .gen = a->s.gen,
@@ -81,8 +81,8 @@ static void
 say_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
-    struct rec_prompt *p = plain_room(&l, REC_PROMPT_LOGPROBS,
-                                      (uint32_t)sizeof *p + n * 8 + n * k * 8);
+    struct rec_prompt *p = plain_text_buffer(&l, REC_PROMPT_LOGPROBS,
+                                             (uint32_t)sizeof *p + n * 8 + n * k * 8);
     float *lp = (float *)(p + 1) + n;
 
     *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
@@ -97,7 +97,7 @@ say_token(struct active *a)
     bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
     uint32_t k = lp ? a->s.logprobs : 0;
     uint32_t tails = 4 + (lp ? 4 + 8 * k : 0) + 1;
-    struct rec_step *s = plain_room(
+    struct rec_step *s = plain_text_buffer(
         &l, REC_STEP, (uint32_t)(sizeof *s + sizeof(struct rec_out)) + ROUND_UP(tails, 8u));
     struct rec_out *o = (struct rec_out *)(s + 1);
     char *to = (char *)(o + 1);
@@ -194,8 +194,8 @@ text_call(const char *data)
     const struct rec_text *t = (const struct rec_text *)data;
     const char *p = data + sizeof *t;
     uint32_t n_ids = t->op == 1 ? t->text_bytes : 0, n_text = t->op == 1 ? 0 : t->n_ids;
-    struct rec_text_done *d = plain_room(&l, REC_TEXT_DONE,
-                                         (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
+    struct rec_text_done *d = plain_text_buffer(
+        &l, REC_TEXT_DONE, (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
     char *to = (char *)(d + 1);
 
     *d = (struct rec_text_done){
@@ -220,12 +220,12 @@ submit(const struct ring_record *rec)
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
         a->n = a->s.n_done;
-        a->paused = a->s.flags & SUBMIT_PAUSED;
+        a->paused = a->s.flags & SUBMIT_SUSPENDED;
         stats.v[STAT_requests]++;
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
-            struct rec_reject *j = plain_room(&l, REC_REJECT, sizeof *j + 16);
+            struct rec_reject *j = plain_text_buffer(&l, REC_REJECT, sizeof *j + 16);
 
             *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
             memcpy(j + 1, "fake says no.", 13);
@@ -260,7 +260,7 @@ intake(void)
         if (rec.type == REC_DRAIN) draining = true;
         if (rec.type == REC_CANCEL && (a = active_of(c)))
             finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
-        if (rec.type == REC_PAUSE && (a = active_of(c))) a->paused = c->flags;
+        if (rec.type == REC_SUSPEND && (a = active_of(c))) a->paused = c->flags;
     }
     if (!n) return;
     channel_release(&l);
@@ -426,7 +426,7 @@ main(int argc, char **argv)
     }
     plain_ready(&l, "fake",
                 (struct rec_ready){
-                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_seats = 64, .has_text = 1 });
+                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_slots = 64, .has_text = 1 });
     for (;;) {
         uint32_t busy;
 

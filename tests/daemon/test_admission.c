@@ -202,7 +202,7 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
             fail_msg("%d \"%s\", not \"%s\"", code, e.text, rows[i].words);
         }
     }
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 3 };
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 3 };
     refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs is 3", 30, 2, NULL, "beams", 4);
 }
 
@@ -219,7 +219,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
     assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
     assert_int_equal(row_n_seqs(r), 1);
     d.facts[0] =
-        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 4, .beams = 4 };
+        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 4, .beams = 4 };
     for (int i = 0; i < 2; i++) {
         admission_count(&d, r);
         assert_int_equal(row_n_seqs(r), 4);
@@ -233,7 +233,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
     assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
     assert_int_equal(row_n_seqs(r), 4);
     assert_int_equal(r->cost, 3 + 4 * 10);
-    d.facts[0].n_seats = 3;
+    d.facts[0].n_slots = 3;
     refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
 }
 

@@ -421,7 +421,7 @@ what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL); /* it has 64 seats, and is given 256 sequences more */
+    rig_begin(&r, "slow", NULL); /* it has 64 slots, and is given 256 sequences more */
     c = dial(&r, "api.sock");
     for (uint64_t rid = 0; rid < 20; rid++) {
         SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },

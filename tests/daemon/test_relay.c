@@ -85,7 +85,7 @@ set_up(void **state)
     d.sessions = sessions_new(1);
     d.calls = calls_new();
     d.due_first = d.due_last = ROW_NONE;
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
     w.d = &d;
     w.vocab = VOCAB;
     w.sending = w.alone = ROW_NONE;
@@ -386,7 +386,7 @@ ready_comes_once_and_makes_sense(void **state)
     (void)state;
     w.super.state = SUPER_LOADING;
 #define READY \
-    *y = (struct rec_ready){ .vocab = 50, .max_len = 9, .n_seats = 2, .name_bytes = 2 }; \
+    *y = (struct rec_ready){ .vocab = 50, .max_len = 9, .n_slots = 2, .name_bytes = 2 }; \
     memcpy(y + 1, "t5", 2)
     READY;
     y->vocab = 0;
@@ -395,8 +395,8 @@ ready_comes_once_and_makes_sense(void **state)
     y->name_bytes = 200;
     lies(REC_READY, sizeof *y + 8, "name of 200");
     READY;
-    y->n_seats = 1 << 20;
-    lies(REC_READY, sizeof *y + 8, "seats");
+    y->n_slots = 1 << 20;
+    lies(REC_READY, sizeof *y + 8, "slots");
     READY;
     y->beams = LAGAN_MAX_BEAMS + 1;
     lies(REC_READY, sizeof *y + 8, "17 beams");
@@ -638,7 +638,7 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
     assert_false(r->paused);
     r->pause_told = r->paused;
     row_record(r, 0, &head, sizeof head);
-    assert_int_equal(head.flags & SUBMIT_PAUSED, 0);
+    assert_int_equal(head.flags & SUBMIT_SUSPENDED, 0);
 }
 
 static void

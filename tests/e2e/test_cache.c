@@ -1,4 +1,4 @@
-/* test_cache.c - what was computed is found again, on the device or on the host, and nobody can tell from an answer.
+/* test_vocab_cache.c - what was computed is found again, on the device or on the host, and nobody can tell from an answer.
  *
  * Conversations of several turns, each turn asked with all that was said before: once with room for everything and no
  * cache; then with a cache so small that turns push each other out to the host, and that streams are paused: a first

@@ -12,7 +12,7 @@
  * --device as every test here has it.
  */
 #include "base/clock.h"
-#include "tests/e2e/mix.h"
+#include "tests/e2e/random_mix.h"
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 

@@ -1,4 +1,4 @@
-/* test_split.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
+/* test_partition.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
  *
  * A real lagand with a worker of three threads, or of a GPU. What each request answers is known from a worker with one
  * lane; on a GPU numerics is invariant, so that all bits are to be the same.
@@ -171,11 +171,11 @@ shown(const struct serve *s, const char *key)
     return n;
 }
 
-/* Units of the device, and what its rung `rung` has for prompts; 0: there are not so many rungs. */
+/* Units of the device, and what its partition `partition` has for prompts; 0: there are not so many partitions. */
 static uint32_t units, grain, least;
 
 static uint32_t
-rung_of(const struct serve *s, size_t rung)
+partition_of(const struct serve *s, size_t partition)
 {
     char out[2048];
     const json_t *list;
@@ -186,8 +186,8 @@ rung_of(const struct serve *s, size_t rung)
     o = json_loads(out, 0, NULL);
     assert_non_null(o);
     list = json_object_get(o, "partitions");
-    if (rung < json_array_size(list))
-        context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, rung), 0));
+    if (partition < json_array_size(list))
+        context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, partition), 0));
     units = (uint32_t)json_integer_value(json_object_get(o, "units"));
     grain = (uint32_t)json_integer_value(json_object_get(o, "granularity"));
     least = (uint32_t)json_integer_value(json_object_get(o, "min_units"));
@@ -195,12 +195,12 @@ rung_of(const struct serve *s, size_t rung)
     return context;
 }
 
-/* What an operator says, one thing after the other: rungs there are, one there is not yet, no division, auto. */
+/* What an operator says, one thing after the other: partitions there are, one there is not yet, no division, auto. */
 static void
 say(const struct serve *s, uint32_t turn)
 {
     char out[2048], word[64];
-    uint32_t context = rung_of(s, turn % 7);
+    uint32_t context = partition_of(s, turn % 7);
 
     if (turn % 7 == 4) context = least + grain * (turn % MIN((units - 2 * least) / grain + 1, 9u));
     snprintf(word, sizeof word, "set %u %u", context, units - context);
@@ -229,7 +229,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 
         undisturbed(ways[w].model, ways[w].source);
         start(&s, &c, ways[w].model, ways[w].mode, ways[w].more);
-        assert_true(rung_of(&s, 0) > 0);
+        assert_true(partition_of(&s, 0) > 0);
         if (!serve_on_gpu()) assert_int_equal(units, 3);
         for (uint32_t round = 0; asked < 14; round++) {
             memset(a, 0, sizeof a);
@@ -242,7 +242,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
             same(a);
         }
         for (size_t i = 0; i < 2; i++) {
-            uint32_t context = serve_on_gpu() ? rung_of(&s, i) : (uint32_t)i + 1;
+            uint32_t context = serve_on_gpu() ? partition_of(&s, i) : (uint32_t)i + 1;
 
             snprintf(word, sizeof word, "set %u %u", context, units - context);
             assert_int_equal(ctl(&s, word, out, sizeof out), 0);
@@ -265,7 +265,7 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
 
     (void)state;
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=0.75");
-    low = rung_of(&s, 0);
+    low = partition_of(&s, 0);
     assert_true(low > 0 && (units == 3 || shown(&s, "prefill_units") > low));
     if (!serve_on_gpu()) assert_int_equal(shown(&s, "prefill_units"), 2);
     snprintf(word, sizeof word, "set %u %u", low, low);

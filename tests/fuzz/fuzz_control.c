@@ -3,7 +3,7 @@
  * Input is a list of operations. Messages with any note and any descriptors wait in a real socket until lagand
  * takes them, the worker dies of any cause, and its successor is given what is left. Frames come
  * from the worker and from others that may not speak; libzmq's side is played here, and so is the fd store. A
- * naive twin says what lagand keeps, gives on, has in the store and hears; no descriptor may stay open.
+ * naive ref says what lagand keeps, gives on, has in the store and hears; no descriptor may stay open.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -28,9 +28,9 @@
 enum { KINDS = 5, ARENA_BYTES = 4096, MAX_SENT = 80, MOST_FDS = 12, LOOKED_AT = 160 };
 enum { FRAME = 512, INBOX = 64, PEERS = 4, LONG_ID = 300, MOST_HEARD = INBOX };
 
-/* ---- the twin of what is handed up */
+/* ---- the ref of what is handed up */
 
-struct twin_arena {
+struct ref_arena {
     char name[FD_CHANNEL_NAME];
     uint64_t bytes;
     bool whole;
@@ -44,7 +44,7 @@ static struct sent { /* waits in the socket */
     int kind;
 } sent[MAX_SENT];
 static uint32_t n_sent, n_gone, n_arenas, n_taken, strikes;
-static struct twin_arena arena[MAX_ARENAS];
+static struct ref_arena arena[MAX_ARENAS];
 static bool doubtful, adopted;
 static nsec adopted_at;
 
@@ -79,7 +79,7 @@ forget(const char *name)
 }
 
 static int
-twin_take(void)
+ref_take(void)
 {
     while (n_gone < n_sent) {
         const struct sent *s = &sent[n_gone++];
@@ -98,7 +98,7 @@ twin_take(void)
 }
 
 static void
-twin_death(const struct death *d, nsec now)
+ref_death(const struct death *d, nsec now)
 {
     if (d->fault) {
         strikes = adopted && now <= adopted_at + 60 * NSEC_S ? strikes + 1 : 1;
@@ -180,7 +180,7 @@ compare_arenas(void)
 
     check(arenas.n == n_arenas);
     for (uint32_t i = 0; i < n_arenas; i++) {
-        const struct twin_arena *t = &arena[i];
+        const struct ref_arena *t = &arena[i];
         const struct kept_arena *k = arenas.at;
         char name[STORE_NAME];
         uint32_t at = 0, there = 0;
@@ -203,7 +203,7 @@ static void
 take_arenas(void)
 {
     struct err e = { .text = "" };
-    int r = arenas_take(&arenas, sock[0], &e), want = twin_take();
+    int r = arenas_take(&arenas, sock[0], &e), want = ref_take();
 
     check(r == want && (r == 0 || *e.text));
     compare_arenas();
@@ -275,7 +275,7 @@ succeed(struct in *in)
 
     if (what & 4) take_arenas();
     arenas_after_death(&arenas, &d, now);
-    twin_death(&d, now);
+    ref_death(&d, now);
     compare_arenas();
     close_hand();
     open_hand();
@@ -459,7 +459,7 @@ sd_event_source_disable_unref(sd_event_source *s)
     return s;
 }
 
-/* ---- the twin of who is heard */
+/* ---- the ref of who is heard */
 
 static struct heard {
     uint64_t number;
@@ -501,7 +501,7 @@ zmq_send(void *socket, const void *data, size_t n, int flags)
 
 /* The frames' form has a fuzzer of its own (fuzz_request), so that its judgement is good enough here. */
 static void
-twin_hear(const struct parcel *p)
+ref_hear(const struct parcel *p)
 {
     const msgpack_object *t;
     uint64_t code = LAGAN_E_INTERNAL;
@@ -530,7 +530,7 @@ pump(void)
     bool more = true;
 
     n_heard = n_want = 0;
-    for (uint32_t i = 0; i < n_inbox; i++) twin_hear(&inbox[i]);
+    for (uint32_t i = 0; i < n_inbox; i++) ref_hear(&inbox[i]);
     *has_come = true;
     while (more) more = control_pump(control);
     check(n_read == n_inbox && n_heard == n_want);

@@ -6,11 +6,11 @@
 #include <math.h>
 
 double
-ref_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
+ref_kv(const struct kv_view *v, uint32_t part, uint32_t slot, uint32_t pos, uint32_t head,
        uint32_t d)
 {
     uint32_t tpb = v->tokens_per_block;
-    slice_id block = HOST(v->table)[seat * v->table_stride + pos / tpb];
+    slice_id block = HOST(v->table)[slot * v->table_stride + pos / tpb];
     char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
 
     return at(tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, v->head_dim), head * tpb + pos % tpb,
@@ -18,28 +18,28 @@ ref_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint
 }
 
 static double
-key_or_value(const struct attend *a, const struct segment *run, uint32_t part, uint32_t j,
+key_or_value(const struct attend *a, const struct segment *segment, uint32_t part, uint32_t j,
              uint32_t head, uint32_t d)
 {
-    if (a->kv.table) return ref_kv(&a->kv, part, run->seat, j, head, d);
-    return at(part ? a->v : a->k, run->first_row + j - (uint32_t)run->first_pos,
+    if (a->kv.table) return ref_kv(&a->kv, part, segment->slot, j, head, d);
+    return at(part ? a->v : a->k, segment->first_token + j - (uint32_t)segment->first_pos,
               head * a->head_dim + d);
 }
 
 static bool
-in_mask(const struct attend *a, const struct segment *run, uint32_t row, int64_t j)
+in_mask(const struct attend *a, const struct segment *segment, uint32_t row, int64_t j)
 {
-    uint32_t n = (uint32_t)(j - run->first_pos);
+    uint32_t n = (uint32_t)(j - segment->first_pos);
 
     return HOST(a->mask)[row * a->mask_words + n / 32] >> n % 32 & 1;
 }
 
 double
-ref_attend(const struct attend *a, const struct segment *run, uint32_t row, uint32_t head,
+ref_attend(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t head,
            uint32_t d, double *size)
 {
-    int64_t i = run->first_pos + (int64_t)(row - run->first_row);
-    int64_t keys = a->kv.table ? run->kv_len : run->first_pos + (int64_t)run->n_rows;
+    int64_t i = segment->first_pos + (int64_t)(row - segment->first_token);
+    int64_t keys = a->kv.table ? segment->kv_len : segment->first_pos + (int64_t)segment->n_tokens;
     uint32_t kv_head = head * a->n_kv_heads / a->n_heads;
     double max = -INFINITY, sum = 0, out = 0, all = 0;
 
@@ -49,15 +49,16 @@ ref_attend(const struct attend *a, const struct segment *run, uint32_t row, uint
             max = fmax(max, (double)HOST(a->sinks)[head]);
             sum = exp(HOST(a->sinks)[head] - max);
         }
-        for (int64_t j = a->kv.table ? 0 : run->first_pos; j < keys; j++) {
+        for (int64_t j = a->kv.table ? 0 : segment->first_pos; j < keys; j++) {
             double s = 0;
 
-            if (a->mask && j >= run->first_pos ? !in_mask(a, run, row, j) : a->causal && j > i)
+            if (a->mask && j >= segment->first_pos ? !in_mask(a, segment, row, j)
+                                                   : a->causal && j > i)
                 continue;
             if (a->window && j <= i - (int64_t)a->window && j >= a->kept) continue;
             for (uint32_t e = 0; e < a->head_dim; e++)
                 s += at(a->q, row, head * a->head_dim + e) *
-                     key_or_value(a, run, 0, (uint32_t)j, kv_head, e);
+                     key_or_value(a, segment, 0, (uint32_t)j, kv_head, e);
             s *= a->scale;
             if (a->softcap != 0) s = a->softcap * tanh(s / a->softcap);
             if (a->bias) {
@@ -69,7 +70,7 @@ ref_attend(const struct attend *a, const struct segment *run, uint32_t row, uint
             if (pass == 0) {
                 max = fmax(max, s);
             } else {
-                double part = exp(s - max) * key_or_value(a, run, 1, (uint32_t)j, kv_head, d);
+                double part = exp(s - max) * key_or_value(a, segment, 1, (uint32_t)j, kv_head, d);
 
                 sum += exp(s - max);
                 out += part;

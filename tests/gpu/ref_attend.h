@@ -8,12 +8,12 @@
 #include "tests/gpu/rig.h"
 
 /* Element d of K (part 0) or V (part 1) of a paged cache. */
-double ref_kv(const struct kv_view *v, uint32_t part, uint32_t seat, uint32_t pos, uint32_t head,
+double ref_kv(const struct kv_view *v, uint32_t part, uint32_t slot, uint32_t pos, uint32_t head,
               uint32_t d);
 /* What attend() should write to element d of a head of a row; size: the sum of the magnitudes that it is
  * the sum of. */
-double ref_attend(const struct attend *a, const struct segment *run, uint32_t row, uint32_t head,
-                  uint32_t d, double *size);
+double ref_attend(const struct attend *a, const struct segment *segment, uint32_t row,
+                  uint32_t head, uint32_t d, double *size);
 
 /* size: the sum of the magnitudes that went in. type: of the result, which is rounded once. on_the_way: the
  * magnitude of what was rounded to that type before. */

@@ -1,7 +1,7 @@
 /* rig.c - see rig.h.
  *
  * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
- * twin is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
+ * ref is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
  * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
  *
  * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and ends a program that
@@ -44,8 +44,8 @@ struct piece {
 static struct {
     struct gpu *gpu;
     struct lane *lane;
-    struct arena arena, bulk; /* bulk: without a twin, made when it is first wanted */
-    char *twin, *poison;      /* poison: [POISON], pinned, for --plain */
+    struct arena arena, bulk; /* bulk: without a ref, made when it is first wanted */
+    char *ref, *poison;       /* poison: [POISON], pinned, for --plain */
     uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
     unsigned n_pieces, n_open, last; /* last: found */
@@ -188,9 +188,9 @@ open_shared(void)
         fail_msg("%s", gpu_why(one.gpu));
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
-    if (one.twin) return;
+    if (one.ref) return;
     /* From pinned memory a kernel takes what is small, and the tool does not see it. */
-    one.twin = pinned(ARENA_BYTES, !plain);
+    one.ref = pinned(ARENA_BYTES, !plain);
     if (plain) memset(one.poison = pinned(POISON, true), 0xff, POISON);
 }
 
@@ -313,7 +313,7 @@ rig_send(struct rig *r)
         struct piece *p = &one.piece[i];
 
         if (!p->dirty) continue;
-        if (r->op->mem.put(r->lane, (char *)one.arena.base + p->first, one.twin + p->first,
+        if (r->op->mem.put(r->lane, (char *)one.arena.base + p->first, one.ref + p->first,
                            p->next - p->first) < 0)
             fail_msg("%s", gpu_why(r->gpu));
         p->dirty = false;
@@ -359,19 +359,19 @@ fetch(struct piece *p)
     struct rig r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
 
     p->stale = false;
-    if (r.op->mem.get(r.lane, one.twin + p->first, (char *)one.arena.base + p->first,
+    if (r.op->mem.get(r.lane, one.ref + p->first, (char *)one.arena.base + p->first,
                       p->next - p->first) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     wait_polling(&r);
     for (uint64_t j = p->end; j < p->next; j++)
-        if ((unsigned char)one.twin[j] != 0xff)
+        if ((unsigned char)one.ref[j] != 0xff)
             fail_msg("a buffer of %llu bytes: something was written %llu bytes behind its end",
                      (unsigned long long)(p->end - p->first), (unsigned long long)(j - p->end));
 }
 
-/* The twin of an address, as it is now. */
+/* The ref of an address, as it is now. */
 static void *
-twin(const void *p, bool to_write)
+ref(const void *p, bool to_write)
 {
     const char *c = p, *base = one.arena.base;
     struct piece *piece;
@@ -380,7 +380,7 @@ twin(const void *p, bool to_write)
     piece = find_piece((uint64_t)(c - base));
     if (piece->stale) fetch(piece);
     piece->dirty |= to_write;
-    return one.twin + (c - base);
+    return one.ref + (c - base);
 }
 
 /* Behind the tool's back. */
@@ -403,7 +403,7 @@ rig_bytes(struct rig *r, size_t bytes)
 
         one.used = ROUND_UP(first + bytes + GAP, GAP);
         assert_true(one.used <= ARENA_BYTES && one.n_pieces < MAX_PIECES);
-        memset(one.twin + first, 0xff, one.used - first);
+        memset(one.ref + first, 0xff, one.used - first);
         one.piece[one.n_pieces++] = (struct piece){ first, first + bytes, one.used, !plain, false };
         if (plain) poison(r, first, one.used);
         return (char *)one.arena.base + first;
@@ -427,7 +427,7 @@ rig_copy(struct rig *r, const void *from, size_t bytes)
 void *
 rig_host(const void *p)
 {
-    return twin(p, true);
+    return ref(p, true);
 }
 
 float
@@ -516,7 +516,7 @@ double
 at(struct tensor t, uint32_t row, uint32_t col)
 {
     size_t n = (size_t)row * t.stride + col;
-    const void *data = twin(t.data, false);
+    const void *data = ref(t.data, false);
 
     if (t.dtype == DT_F32) return ((const float *)data)[n];
     if (t.dtype == DT_E4M3) return float_of_e4m3(((const uint8_t *)data)[n]);
@@ -562,14 +562,14 @@ same_bits(struct tensor a, struct tensor b)
 
 /* With base, or memory of our own. */
 static void
-page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots, uint32_t max_pos,
      uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
-    uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_seats * n_entries;
+    uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_slots * n_entries;
     uint32_t bytes = (uint32_t)ROUND_UP(dtype_bytes(t, (size_t)n_kv_heads * tpb * head_dim), 128);
     slice_id *table;
 
-    p->n_seats = n_seats;
+    p->n_slots = n_slots;
     p->n_entries = n_entries;
     p->table = rig_bytes(r, n * sizeof(slice_id));
     table = HOST(p->table);
@@ -595,24 +595,24 @@ page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_seats,
 }
 
 void
-rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
           uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
-    page(r, p, NULL, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
+    page(r, p, NULL, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
                  uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     uint32_t values = (uint32_t)ROUND_UP(n_kv_heads * tpb * head_dim, 128u);
-    struct tensor blocks = rig_device(r, t, 2 * n_seats * CEIL_DIV(max_pos, tpb), values);
+    struct tensor blocks = rig_device(r, t, 2 * n_slots * CEIL_DIV(max_pos, tpb), values);
 
-    page(r, p, blocks.data, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
+    page(r, p, blocks.data, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n)
+rig_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n)
 {
     const struct kv_view *v = &p->view;
     uint32_t tpb = v->tokens_per_block, d = v->head_dim;
@@ -620,7 +620,7 @@ rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n)
     for (uint32_t part = 0; part < 2; part++)
         for (uint32_t head = 0; head < v->n_kv_heads; head++)
             for (uint32_t j = first; j < first + n; j++) {
-                slice_id block = HOST(p->table)[seat * p->n_entries + j / tpb];
+                slice_id block = HOST(p->table)[slot * p->n_entries + j / tpb];
                 char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
                 struct tensor t = tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, d);
 

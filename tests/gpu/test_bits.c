@@ -389,34 +389,34 @@ embed_and_fill_random_have_the_same_bits_everywhere(void **state)
 
 /* ---- attention: a sequence's rows, however its prompt was cut and its blocks are laid out ---- */
 
-enum { SEATS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
+enum { SLOTS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
 static uint32_t length = 210, dim = 40; /* of a sequence, of a head */
 
 struct sequences {
-    struct tensor q[SEATS], k[SEATS], v[SEATS], cos_sin, norm;
+    struct tensor q[SLOTS], k[SLOTS], v[SLOTS], cos_sin, norm;
     float *sinks, *bias;
     uint32_t window, kept;
     float softcap;
     enum dtype kv;
 };
 
-/* One step: rows of several seats, with the ones before already in the cache. */
+/* One step: rows of several slots, with the ones before already in the cache. */
 static void
-step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *run,
-     uint32_t n_runs, struct tensor *out)
+step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *segment,
+     uint32_t n_segments, struct tensor *out)
 {
-    uint32_t n = run[n_runs - 1].first_row + run[n_runs - 1].n_rows, qc = HEADS * dim,
-             kc = KV_HEADS * dim;
+    uint32_t n = segment[n_segments - 1].first_token + segment[n_segments - 1].n_tokens,
+             qc = HEADS * dim, kc = KV_HEADS * dim;
     size_t each = dtype_bytes(r->act, 1);
     struct tensor q = rig_output(r, n, qc, qc), k = rig_output(r, n, kc, kc),
                   v = rig_output(r, n, kc, kc), o = rig_output(r, n, qc, qc);
     int32_t *pos = rig_bytes(r, n * sizeof *pos);
-    uint32_t *seat = rig_bytes(r, n * sizeof *seat);
-    struct step_tokens rows = { .n_rows = n,
-                                .n_runs = n_runs,
+    uint32_t *slot = rig_bytes(r, n * sizeof *slot);
+    struct step_tokens rows = { .n_tokens = n,
+                                .n_segments = n_segments,
                                 .pos = pos,
-                                .seat = seat,
-                                .run = rig_copy(r, run, n_runs * sizeof *run) };
+                                .slot = slot,
+                                .segment = rig_copy(r, segment, n_segments * sizeof *segment) };
     struct rope_store rope = { .q = q,
                                .k = k,
                                .v = v,
@@ -443,13 +443,13 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct seg
                         .bias = s->bias,
                         .bias_reach = 70 };
 
-    for (uint32_t i = 0; i < n_runs; i++)
-        for (uint32_t j = 0; j < run[i].n_rows; j++) {
-            uint32_t row = run[i].first_row + j, from = (uint32_t)run[i].first_pos + j;
-            uint32_t w = run[i].seat;
+    for (uint32_t i = 0; i < n_segments; i++)
+        for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
+            uint32_t row = segment[i].first_token + j, from = (uint32_t)segment[i].first_pos + j;
+            uint32_t w = segment[i].slot;
 
             HOST(pos)[row] = (int32_t)from;
-            HOST(seat)[row] = w;
+            HOST(slot)[row] = w;
             memcpy(HOST(tensor_rows(q, row, 1).data), HOST(tensor_rows(s->q[w], from, 1).data),
                    qc * each);
             memcpy(HOST(tensor_rows(k, row, 1).data), HOST(tensor_rows(s->k[w], from, 1).data),
@@ -458,45 +458,47 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct seg
                    kc * each);
         }
     /* Whatever is said of single rows, the bits are the same. */
-    while (rows.n_single < n_runs && run[rows.n_single].n_rows == 1) rows.n_single++;
-    rows.n_single = test_below(rows.n_single + 1);
+    while (rows.n_single_token < n_segments && segment[rows.n_single_token].n_tokens == 1)
+        rows.n_single_token++;
+    rows.n_single_token = test_below(rows.n_single_token + 1);
     rig_send(r);
     assert_int_equal(r->op->rope_store(r->lane, &rope, rows), 0);
     assert_int_equal(r->op->attend(r->lane, &a, rows), 0);
     rig_wait(r);
-    for (uint32_t i = 0; i < n_runs; i++)
-        memcpy(HOST(tensor_rows(out[run[i].seat], (uint32_t)run[i].first_pos, 1).data),
-               HOST(tensor_rows(o, run[i].first_row, 1).data), run[i].n_rows * qc * each);
+    for (uint32_t i = 0; i < n_segments; i++)
+        memcpy(HOST(tensor_rows(out[segment[i].slot], (uint32_t)segment[i].first_pos, 1).data),
+               HOST(tensor_rows(o, segment[i].first_token, 1).data),
+               segment[i].n_tokens * qc * each);
 }
 
-/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), seats side
+/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), slots side
  * by side. What slid out of the window and is not kept loses its block, as the KV manager would do it. */
 static void
 run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint32_t tpb,
               uint32_t chunk, struct tensor *out)
 {
-    uint32_t done[SEATS] = { 0 };
+    uint32_t done[SLOTS] = { 0 };
     struct rig r;
     struct paged p;
 
     rig_open(&r, isa, threads);
-    rig_paged(&r, &p, s->kv, SEATS, length, tpb, KV_HEADS, dim);
+    rig_paged(&r, &p, s->kv, SLOTS, length, tpb, KV_HEADS, dim);
     for (;;) {
-        struct segment run[SEATS];
+        struct segment segment[SLOTS];
         uint32_t n = 0, rows = 0;
 
-        for (uint32_t i = 0; i < SEATS; i++) {
+        for (uint32_t i = 0; i < SLOTS; i++) {
             uint32_t take = chunk ? chunk : test_below(33);
 
             take = MIN(take, length - done[i]);
             if (!take) continue;
-            run[n++] = (struct segment){ i, rows, take, (int32_t)done[i], done[i] + take };
+            segment[n++] = (struct segment){ i, rows, take, (int32_t)done[i], done[i] + take };
             rows += take;
             done[i] += take;
         }
-        if (n) step(&r, s, &p, run, n, out);
-        if (done[0] + done[1] + done[2] == SEATS * length) break;
-        for (uint32_t i = 0; s->window && i < SEATS; i++)
+        if (n) step(&r, s, &p, segment, n, out);
+        if (done[0] + done[1] + done[2] == SLOTS * length) break;
+        for (uint32_t i = 0; s->window && i < SLOTS; i++)
             for (uint32_t e = CEIL_DIV(s->kept, tpb); (e + 1) * tpb + s->window <= done[i] + 1; e++)
                 HOST(p.table)[i * p.n_entries + e] = SLICE_NONE;
     }
@@ -526,7 +528,7 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
     for (int variant = 0; variant < 6; variant++) {
         static const enum dtype cache[] = { DT_F32, DT_BF16, DT_E4M3 };
         struct sequences s = { .kv = cache[variant % 3] };
-        struct tensor out[ARRAY_LEN(way)][SEATS];
+        struct tensor out[ARRAY_LEN(way)][SLOTS];
         uint32_t tpb = 16u << test_below(3);
         struct rig r;
         float *table;
@@ -534,7 +536,7 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         rig_open(&r, "scalar", 1);
         if (rig_cuda()) dim = cuda_dim[variant];
         if (rig_cuda() && s.kv != DT_E4M3) s.kv = r.act;
-        for (int i = 0; i < SEATS; i++) {
+        for (int i = 0; i < SLOTS; i++) {
             s.q[i] = rig_tensor(&r, r.act, length, HEADS * dim, HEADS * dim, 1);
             s.k[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
             s.v[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
@@ -548,13 +550,13 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         s.softcap = variant == 4 ? 3 : 0;
         s.bias = variant == 5 ? table : NULL;
         for (size_t w = 0; w < ARRAY_LEN(way); w++) {
-            for (int i = 0; i < SEATS; i++)
+            for (int i = 0; i < SLOTS; i++)
                 out[w][i] = rig_output(&r, length, HEADS * dim, HEADS * dim);
             run_sequences(&s, way[w].isa, way[w].threads, rig_cuda() ? tpb : way[w].tpb,
                           way[w].chunk ? MIN(way[w].chunk, length) : 0, out[w]);
-            for (int i = 0; i < SEATS; i++)
+            for (int i = 0; i < SLOTS; i++)
                 if (!same_bits(out[0][i], out[w][i]))
-                    fail_msg("variant %d, %s, seat %d: %s, %u threads, %u tokens a block, chunk %u",
+                    fail_msg("variant %d, %s, slot %d: %s, %u threads, %u tokens a block, chunk %u",
                              variant, dtype_name(r.act), i, way[w].isa, way[w].threads, way[w].tpb,
                              way[w].chunk);
         }
@@ -581,7 +583,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
     v = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
     for (uint32_t m = 0; m < 3; m++) {
         bool alone = m == 1;
-        struct segment run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
+        struct segment segment[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
         uint32_t zero[A + B] = { 0 }, *zeros;
         struct rig r;
 
@@ -589,7 +591,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
         zeros = rig_copy(&r, zero, sizeof zero);
         out = rig_output(&keep, A + B, q_cols, q_cols);
         for (uint32_t i = 0; i < (alone ? 2u : 1u); i++) {
-            uint32_t first = i * A, n = alone ? run[i].n_rows : A + B;
+            uint32_t first = i * A, n = alone ? segment[i].n_tokens : A + B;
             struct segment here = { i, 0, n, 0, n };
             struct attend a = { .out = tensor_rows(out, first, n),
                                 .q = tensor_rows(q, first, n),
@@ -599,12 +601,12 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
                                 .n_kv_heads = KV_HEADS,
                                 .head_dim = dim,
                                 .scale = 0.2f };
-            struct step_tokens rows = { .n_rows = n,
-                                        .n_runs = alone ? 1 : 2,
+            struct step_tokens rows = { .n_tokens = n,
+                                        .n_segments = alone ? 1 : 2,
                                         .pos = (const int32_t *)zeros,
-                                        .seat = zeros,
-                                        .run = alone ? rig_copy(&r, &here, sizeof here)
-                                                     : rig_copy(&r, run, sizeof run) };
+                                        .slot = zeros,
+                                        .segment = alone ? rig_copy(&r, &here, sizeof here)
+                                                         : rig_copy(&r, segment, sizeof segment) };
 
             rig_send(&r);
             assert_int_equal(r.op->attend(r.lane, &a, rows), 0);

@@ -176,13 +176,13 @@ one_sum(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool graph)
     OK(s->op->collective.all_reduce(s->lane, x));
     if (graph) {
         OK(s->op->graph.end(s->lane, &g, &bytes));
-        OK(s->op->graph.run(s->lane, g));
+        OK(s->op->graph.launch(s->lane, g));
     }
     look(s, &x, s->after, graph ? "a recorded sum" : "a sum");
     for (int again = 0; graph && again < 5; again++) {
         for (uint32_t r = 0; r < s->ranks; r++) memcpy(s->before[r], s->after, n * sizeof(float));
         add_up(s, n, t);
-        OK(s->op->graph.run(s->lane, g));
+        OK(s->op->graph.launch(s->lane, g));
         look(s, &x, s->after, "a recorded sum, again");
     }
     if (g) s->op->graph.drop(s->lane, g);

@@ -452,7 +452,7 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t j = 0; j < K; j++) set(x, i, j, (float)at(again, i, j));
         rig_send(&r);
-        assert_int_equal(r.op->graph.run(r.lane, g), 0);
+        assert_int_equal(r.op->graph.launch(r.lane, g), 0);
         assert_int_equal(r.op->rms_norm(r.lane, again, again, norm, 1e-6f, 1), 0);
         assert_int_equal(r.op->matmul(r.lane, plain, again, w, NO_TENSOR, 0), 0);
         rig_wait(&r);
@@ -487,7 +487,7 @@ a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on(void **state)
         for (int i = 0; i < MOST + more; i++) assert_int_equal(r.op->add(r.lane, x, one), 0);
         assert_int_equal(r.op->graph.end(r.lane, &g, &bytes), more ? -E2BIG : 0);
     }
-    for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph.run(r.lane, g), 0);
+    for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph.launch(r.lane, g), 0);
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == 20 * MOST);
     r.op->graph.drop(r.lane, g);

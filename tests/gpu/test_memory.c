@@ -451,7 +451,7 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
     assert_int_equal(r.op->graph.end(r.lane, &g[0], &bytes), -EINVAL);
     print_message("    a graph: %lld us, %llu bytes\n",
                   (long long)(clock_now() - t) / 1000 / GRAPHS, (unsigned long long)sum / GRAPHS);
-    for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph.run(r.lane, g[k]), 0);
+    for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph.launch(r.lane, g[k]), 0);
     rig_wait(&r);
     for (int k = 0; k < GRAPHS; k++) {
         assert_memory_equal(HOST(a), HOST(a) + (k + 1) * N, N);

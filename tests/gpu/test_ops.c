@@ -437,15 +437,15 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     enum { N = 3 << 18 };
     static uint32_t host[N], back[N];
     const struct table_edit edit[] = {
-        { .table = 1, .seat = 1, .entry = 2, .at = 7 },
-        { .table = 0, .seat = 2, .entry = 1, .at = 9 },
+        { .table = 1, .slot = 1, .entry = 2, .at = 7 },
+        { .table = 0, .slot = 2, .entry = 1, .at = 9 },
         { .table = 1,
-          .seat = 1,
+          .slot = 1,
           .entry = 2,
           .at = SLICE_NONE }, /* in order: the later one stands */
     };
     const int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 }, pos[] = { 0, 0, 0, 0 };
-    const uint32_t seat[] = { 0, 2, SEAT_NONE, 1 };
+    const uint32_t slot[] = { 0, 2, SLOT_NONE, 1 };
     const slice_id table[6] = { 0 };
     struct rig r;
     uint32_t *a, *b;
@@ -458,10 +458,10 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     b = rig_bytes(&r, sizeof host);
     t0 = rig_copy(&r, table, sizeof table);
     t1 = rig_copy(&r, table, sizeof table);
-    rows = (struct step_tokens){ .n_rows = 4,
+    rows = (struct step_tokens){ .n_tokens = 4,
                                  .token = rig_copy(&r, token, sizeof token),
                                  .pos = rig_copy(&r, pos, sizeof pos),
-                                 .seat = rig_copy(&r, seat, sizeof seat) };
+                                 .slot = rig_copy(&r, slot, sizeof slot) };
     const struct table_edit *edits = rig_copy(&r, edit, sizeof edit);
     const int32_t *lasts = rig_copy(&r, last, sizeof last);
 

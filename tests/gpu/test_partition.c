@@ -217,8 +217,8 @@ a_graph_stays_on_its_part_and_keeps_its_division(void **state)
         int i = (int)test_below(GPU_PARTITIONS);
 
         to_part(&t, 0, i % 2 ? at[i] : 0, i % 2 ? t.units - at[i] : at[i]);
-        assert_int_equal(t.r.op->graph.run(t.lane[0], g[i]), 0);
-        assert_int_equal(t.r.op->graph.run(t.lane[0], g[(i + 1) % GPU_PARTITIONS]), -EINVAL);
+        assert_int_equal(t.r.op->graph.launch(t.lane[0], g[i]), 0);
+        assert_int_equal(t.r.op->graph.launch(t.lane[0], g[(i + 1) % GPU_PARTITIONS]), -EINVAL);
         assert_non_null(strstr(gpu_why(t.r.gpu), "another part"));
         s.want += 1;
     }

@@ -398,7 +398,7 @@ some_wish(uint32_t cols, uint32_t i)
 {
     struct sample_row r = {};
 
-    r.seat = i;
+    r.slot = i;
     r.seed = test_below(1u << 30);
     r.position = i;
     r.top_p = 1;
@@ -424,10 +424,10 @@ some_wish(uint32_t cols, uint32_t i)
         r.target = (int32_t)test_below(cols);
         break;
     case 5:
-        r.n_ban = 3;
+        r.n_suppressed = 3;
         break;
     case 6:
-        r.n_nudge = 3;
+        r.n_logit_bias = 3;
         break;
     }
     return r;
@@ -469,7 +469,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     values all((size_t)rows * cols);
     std::vector<struct sample_row> row(rows);
     std::vector<int32_t> ban, nothing(rows, -7);
-    std::vector<struct nudge> nudge;
+    std::vector<struct logit_bias> logit_bias;
     bool coarse = test_below(2);
     struct sample s[RANKS];
     struct drawn_rows want, got;
@@ -480,11 +480,11 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     for (uint32_t i = 0; i < rows; i++) {
         row[i] = some_wish(cols, i);
         row[i].first_top = i * TOPS;
-        row[i].first_ban = (uint32_t)ban.size();
-        row[i].first_nudge = (uint32_t)nudge.size();
+        row[i].first_suppressed = (uint32_t)ban.size();
+        row[i].first_logit_bias = (uint32_t)logit_bias.size();
         for (int j = 0; j < 3; j++) {
             ban.push_back((int32_t)test_below(cols));
-            nudge.push_back({ (int32_t)(cols / 3 * j + test_below(cols / 3)), 6 });
+            logit_bias.push_back({ (int32_t)(cols / 3 * j + test_below(cols / 3)), 6 });
         }
     }
     poison(ranks);
@@ -504,7 +504,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
             s[r].n = rows;
             s[r].row = to_device(r, &at, row);
             s[r].ban = to_device(r, &at, ban);
-            s[r].nudge = to_device(r, &at, nudge);
+            s[r].logit_bias = to_device(r, &at, logit_bias);
             s[r].last = to_device(r, &at, nothing);
             s[r].token = to_device(r, &at, nothing);
             s[r].logprob = (float *)to_device(r, &at, nothing);

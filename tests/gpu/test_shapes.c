@@ -131,10 +131,10 @@ copies_refuse_nowhere_and_overlap(void **state)
 {
     struct tables t = { .n = 9 };
     struct table_edit edit = { 0 };
-    struct step_tokens rows = { .n_rows = 1 };
+    struct step_tokens rows = { .n_tokens = 1 };
     int32_t last = 0;
     uint32_t seen = 0;
-    struct segment run = { 0 };
+    struct segment segment = { 0 };
 
     (void)state;
     refused(r.op->mem.put(r.lane, NULL, memory, 4), "put: 4 bytes");
@@ -145,7 +145,7 @@ copies_refuse_nowhere_and_overlap(void **state)
     t.n = 1;
     refused(r.op->step.update_tables(r.lane, t, &edit, 1), "table 0 is nowhere");
     refused(r.op->step.resolve_tokens(r.lane, rows, &last), "resolve_tokens:");
-    refused(r.op->step.mark_tokens(r.lane, &seen, 0, rows, &run, 1), "mark_tokens:");
+    refused(r.op->step.mark_tokens(r.lane, &seen, 0, rows, &segment, 1), "mark_tokens:");
     refused(r.op->lane.after(r.lane, NULL, 1), "lane_after");
 }
 
@@ -153,15 +153,15 @@ static void
 rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
 {
     const int32_t pos[4] = { 0, 1, 2, 3 };
-    const uint32_t seat[4] = { 0 };
+    const uint32_t slot[4] = { 0 };
     const slice_id table[4] = { 0, 2, 4, 6 };
-    const struct segment run = { 0, 0, 4, 0, 4 };
-    uint32_t *const seats = rig_copy(&r, seat, sizeof seat);
-    struct step_tokens rows = { .n_rows = 4,
-                                .n_runs = 1,
+    const struct segment segment = { 0, 0, 4, 0, 4 };
+    uint32_t *const slots = rig_copy(&r, slot, sizeof slot);
+    struct step_tokens rows = { .n_tokens = 4,
+                                .n_segments = 1,
                                 .pos = rig_copy(&r, pos, sizeof pos),
-                                .seat = seats,
-                                .run = rig_copy(&r, &run, sizeof run) };
+                                .slot = slots,
+                                .segment = rig_copy(&r, &segment, sizeof segment) };
     struct kv_view kv = { .base = memory + 1024,
                           .table = rig_copy(&r, table, sizeof table),
                           .table_stride = 4,
@@ -208,9 +208,9 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->rope_store(r.lane, &s, rows), "KV is mxfp4");
     s = good, s.kv.tokens_per_block = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
-    s = good, rows.seat = NULL;
-    refused(r.op->rope_store(r.lane, &s, rows), "no positions or seats");
-    rows.seat = seats;
+    s = good, rows.slot = NULL;
+    refused(r.op->rope_store(r.lane, &s, rows), "no positions or slots");
+    rows.slot = slots;
 
     assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
     a.n_kv_heads = 3;
@@ -227,9 +227,9 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;
     refused(r.op->attend(r.lane, &a, rows), "mask of no words");
-    a = fine, rows.n_single = rows.n_runs + 1;
+    a = fine, rows.n_single_token = rows.n_segments + 1;
     refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
-    rows.n_single = 0;
+    rows.n_single_token = 0;
     rig_wait(&r); /* the two that were fine read our arrays */
 }
 

@@ -77,7 +77,7 @@ edits_stand_in_the_order_they_are_given(void **state)
     for (int round = 0; round < 12; round++) {
         static const uint32_t count[] = { 1, 31, 300, 5000 };
         uint32_t n = count[round % 4], n_tables = between(1, 8),
-                 seats = between(1, round < 6 ? 3 : 60);
+                 slots = between(1, round < 6 ? 3 : 60);
         struct tables t = { .n = n_tables };
         slice_id *want[8];
         struct table_edit *edit;
@@ -88,25 +88,25 @@ edits_stand_in_the_order_they_are_given(void **state)
             size_t bytes;
 
             t.stride[i] = between(1, 20);
-            bytes = (size_t)seats * t.stride[i] * sizeof(slice_id);
+            bytes = (size_t)slots * t.stride[i] * sizeof(slice_id);
             t.table[i] = rig_bytes(&r, bytes);
             want[i] = memset(test_malloc(bytes), 0xff, bytes);
         }
         edit = rig_bytes(&r, n * sizeof *edit);
         for (uint32_t i = 0; i < n; i++) {
-            struct table_edit e = { .table = test_below(n_tables), .seat = test_below(seats) };
+            struct table_edit e = { .table = test_below(n_tables), .slot = test_below(slots) };
 
             e.entry = test_below(t.stride[e.table]);
             e.at = test_below(9) ? test_below(1000) : SLICE_NONE;
             HOST(edit)[i] = e;
-            want[e.table][e.seat * t.stride[e.table] + e.entry] = e.at;
+            want[e.table][e.slot * t.stride[e.table] + e.entry] = e.at;
         }
         rig_send(&r);
         assert_int_equal(r.op->step.update_tables(r.lane, t, edit, n), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < n_tables; i++) {
             assert_memory_equal(HOST(t.table[i]), want[i],
-                                (size_t)seats * t.stride[i] * sizeof(slice_id));
+                                (size_t)slots * t.stride[i] * sizeof(slice_id));
             test_free(want[i]);
         }
         rig_close(&r);
@@ -118,45 +118,45 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
 {
     (void)state;
     for (int round = 0; round < 10; round++) {
-        uint32_t words = between(1, round < 5 ? 9 : 3000), n_runs = between(1, 12), rows = 0;
+        uint32_t words = between(1, round < 5 ? 9 : 3000), n_segments = between(1, 12), rows = 0;
         size_t bits = (size_t)13 * words;
         uint32_t *seen, *want;
-        struct segment *run;
+        struct segment *segment;
         struct step_tokens all = { 0 };
         struct rig r;
 
         rig_open(&r, "auto", 1);
         seen = rig_bytes(&r, bits * sizeof *seen);
-        run = rig_bytes(&r, n_runs * sizeof *run);
-        for (uint32_t i = 0; i < n_runs; i++) {
-            HOST(run)
-            [i] = (struct segment){ .seat = i % 5 == 3 ? SEAT_NONE : 12 - i,
-                                    .first_row = rows,
-                                    .n_rows = between(1, 400),
+        segment = rig_bytes(&r, n_segments * sizeof *segment);
+        for (uint32_t i = 0; i < n_segments; i++) {
+            HOST(segment)
+            [i] = (struct segment){ .slot = i % 5 == 3 ? SLOT_NONE : 12 - i,
+                                    .first_token = rows,
+                                    .n_tokens = between(1, 400),
                                     .first_pos = test_below(2) ? 0 : 5 };
-            rows += HOST(run)[i].n_rows;
+            rows += HOST(segment)[i].n_tokens;
         }
-        all.n_rows = rows;
-        all.n_runs = n_runs;
+        all.n_tokens = rows;
+        all.n_segments = n_segments;
         all.token = rig_bytes(&r, rows * sizeof *all.token);
         for (uint32_t i = 0; i < rows; i++)
             HOST(all.token)[i] = (int32_t)test_below(words * 33) - 1;
         want = test_malloc(bits * sizeof *want);
         for (size_t i = 0; i < bits; i++) want[i] = HOST(seen)[i] = 1u << test_below(32);
-        for (uint32_t i = 0; i < n_runs; i++) {
-            struct segment u = HOST(run)[i];
-            uint32_t *to = want + (size_t)u.seat * words;
+        for (uint32_t i = 0; i < n_segments; i++) {
+            struct segment u = HOST(segment)[i];
+            uint32_t *to = want + (size_t)u.slot * words;
 
-            if (u.seat == SEAT_NONE) continue;
+            if (u.slot == SLOT_NONE) continue;
             if (u.first_pos == 0) memset(to, 0, words * sizeof *to);
-            for (uint32_t j = 0; j < u.n_rows; j++) {
-                uint32_t t = (uint32_t)HOST(all.token)[u.first_row + j];
+            for (uint32_t j = 0; j < u.n_tokens; j++) {
+                uint32_t t = (uint32_t)HOST(all.token)[u.first_token + j];
 
                 if (t < words * 32) to[t / 32] |= 1u << t % 32;
             }
         }
         rig_send(&r);
-        assert_int_equal(r.op->step.mark_tokens(r.lane, seen, words, all, run, n_runs), 0);
+        assert_int_equal(r.op->step.mark_tokens(r.lane, seen, words, all, segment, n_segments), 0);
         rig_wait(&r);
         assert_memory_equal(HOST(seen), want, bits * sizeof *want);
         test_free(want);
@@ -207,7 +207,7 @@ rope_store_takes_every_kind_of_layer(void **state)
         struct rope_store s = { .norm_eps = 1e-6f, .norm_plus = test_below(2), .head_dim = d };
         struct tensor q_old, k_old, v_old;
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
         double y[512];
 
         rig_open(&r, "auto", 2);
@@ -228,22 +228,22 @@ rope_store_takes_every_kind_of_layer(void **state)
         if (stores) s.kv = p.view;
         if (one_part) s.kv.n_parts = 1;
         pos = rig_bytes(&r, rows * sizeof *pos);
-        seat = rig_bytes(&r, rows * sizeof *seat);
+        slot = rig_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < rows; i++) {
             HOST(pos)[i] = (int32_t)(i < 6 ? 7 * i : 9 * (i - 6) + 1);
-            HOST(seat)[i] = i % 4 == 2 ? SEAT_NONE : i < 6;
+            HOST(slot)[i] = i % 4 == 2 ? SLOT_NONE : i < 6;
             if (i % 8 == 6) HOST(pos)[i] = test_below(2) ? -1 : 1 << 20;
         }
         rig_send(&r);
         assert_int_equal(
             r.op->rope_store(r.lane, &s,
-                             (struct step_tokens){ .n_rows = rows, .pos = pos, .seat = seat }),
+                             (struct step_tokens){ .n_tokens = rows, .pos = pos, .slot = slot }),
             0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
-            uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(seat)[i];
+            uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(slot)[i];
 
-            if (whose == SEAT_NONE) continue;
+            if (whose == SLOT_NONE) continue;
             for (uint32_t h = 0; has_q && h < n_heads; h++) {
                 turn(y, q_old, i, h, &s, &s.q_norm, here);
                 for (uint32_t e = 0; e < d; e++) near(at(s.q, i, h * d + e), y[e], 9, r.act);
@@ -270,7 +270,7 @@ rope_store_takes_every_kind_of_layer(void **state)
             bool written = false;
 
             for (uint32_t j = 0; j < rows; j++)
-                written |= HOST(seat)[j] == whose && HOST(pos)[j] == (int32_t)here;
+                written |= HOST(slot)[j] == whose && HOST(pos)[j] == (int32_t)here;
             if (!written) assert_true(isnan(ref_kv(&s.kv, 0, whose, here, n_kv - 1, d - 1)));
         }
         rig_close(&r);

@@ -64,7 +64,7 @@ every_type_of_record_passes_its_way(void **state)
     send_and_expect(&l, &peer, REC_SUBMIT, sizeof(struct rec_submit) + 200);
     send_and_expect(&l, &peer, REC_CANCEL, sizeof(struct rec_row));
     send_and_expect(&l, &peer, REC_DRAIN, 0);
-    send_and_expect(&l, &peer, REC_PAUSE, sizeof(struct rec_row));
+    send_and_expect(&l, &peer, REC_SUSPEND, sizeof(struct rec_row));
     send_and_expect(&l, &peer, REC_TEXT, 300);
     send_and_expect(&peer, &l, REC_READY, sizeof(struct rec_ready) + 64);
     send_and_expect(&peer, &l, REC_STEP, 900);

@@ -51,22 +51,22 @@ send_one(struct channel *l, uint16_t type)
 }
 
 static void
-who_is_awake_is_not_rung(void **state)
+who_is_awake_is_not_partition(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++) send_one(&a, REC_CANCEL);
-    assert_int_equal(a.doorbell.n_rung, 0);
+    assert_int_equal(a.doorbell.n_partition, 0);
     assert_int_equal(doorbell_drain(&b.doorbell), 0);
 }
 
 static void
-who_sleeps_is_rung_once_for_each_sleep(void **state)
+who_sleeps_is_partition_once_for_each_sleep(void **state)
 {
     (void)state;
     for (int i = 1; i < 4; i++) {
         assert_int_equal(channel_sleep(&b), 1);
         for (int k = 0; k < 3; k++) send_one(&a, REC_CANCEL);
-        assert_int_equal(a.doorbell.n_rung, i);
+        assert_int_equal(a.doorbell.n_partition, i);
         doorbell_wake(&b.doorbell);
         assert_int_equal(doorbell_drain(&b.doorbell), 1);
         assert_int_equal(b.doorbell.n_heard, i);
@@ -99,7 +99,7 @@ who_waited_for_room_is_woken_by_a_release(void **state)
     assert_int_equal(channel_sleep(&a), 1);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_rung, 1);
+    assert_int_equal(b.doorbell.n_partition, 1);
     assert_true(channel_ready(&a));
     doorbell_wake(&a.doorbell);
     assert_int_equal(doorbell_drain(&a.doorbell), 1);
@@ -117,13 +117,13 @@ who_waits_for_records_is_not_woken_by_room(void **state)
     assert_int_equal(channel_sleep(&a), 1);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_rung, 0);
+    assert_int_equal(b.doorbell.n_partition, 0);
     /* It finds out meanwhile that it lacks room, and says so without having been awake. */
     assert_int_equal(doorbell_sleep(&a.doorbell, /* for_room= */ true, channel_ready, &a), 1);
     send_one(&a, REC_CANCEL);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_rung, 1);
+    assert_int_equal(b.doorbell.n_partition, 1);
 }
 
 static void
@@ -132,7 +132,7 @@ the_peers_end_is_told_after_its_last_byte(void **state)
     (void)state;
     assert_int_equal(channel_sleep(&a), 1);
     doorbell_ring(&b.doorbell);
-    assert_int_equal(b.doorbell.n_rung, 1);
+    assert_int_equal(b.doorbell.n_partition, 1);
     channel_close(&b);
     doorbell_wake(&a.doorbell);
     doorbell_heard(&a.doorbell);
@@ -250,8 +250,8 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(who_is_awake_is_not_rung),
-        T(who_sleeps_is_rung_once_for_each_sleep),
+        T(who_is_awake_is_not_partition),
+        T(who_sleeps_is_partition_once_for_each_sleep),
         T(who_has_something_to_read_does_not_sleep),
         T(who_waited_for_room_is_woken_by_a_release),
         T(who_waits_for_records_is_not_woken_by_room),

@@ -1,6 +1,6 @@
 /* test_evict.c - what goes first, what of it goes to the host, and who is told: rows P, O and V of the
  * scenarios. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_event.h"
 
@@ -24,10 +24,10 @@ ranges_to_keep_are_checked(void **state) /* P-11 */
 }
 
 static void
-keep(struct bed *b, uint32_t seat, const struct kv_keep *k, uint32_t n)
+keep(struct bed *b, uint32_t slot, const struct kv_keep *k, uint32_t n)
 {
-    b->seat[seat].text.keep = k;
-    b->seat[seat].text.n_keep = n;
+    b->slot[slot].text.keep = k;
+    b->slot[slot].text.n_keep = n;
 }
 
 KV_TEST(low_priorities_go_first, bed(4)) /* P-01 */
@@ -94,7 +94,7 @@ KV_TEST(what_leads_to_others_is_evicted_after_them,
          n++) { /* two blocks were free, and the last of seven was never stored */
         prompt_of(b, n, 100 * (token_id)n, 4, NULL), add(b, n, 0);
         prompt_of(b, 0, 0, 25, NULL);
-        kv_lookup(kv, &b->seat[0].text, &hit);
+        kv_lookup(kv, &b->slot[0].text, &hit);
         assert_int_equal(hit.n_full, n <= 2 ? 6 : 8 - n);
     }
 }
@@ -138,9 +138,9 @@ KV_TEST(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest,
     assert_int_equal(on_host(b), 1);
     for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
     prompt_of(b, 2, 0, 12, NULL);
-    kv_lookup(kv, &b->seat[2].text, &b->seat[2].hit);
-    assert_int_equal(b->seat[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
-    assert_int_equal(b->seat[2].hit.n_host[0], 1);
+    kv_lookup(kv, &b->slot[2].text, &b->slot[2].hit);
+    assert_int_equal(b->slot[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
+    assert_int_equal(b->slot[2].hit.n_host[0], 1);
     kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 2);
     assert_int_equal(n.host_dropped, 1);
@@ -159,7 +159,7 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
         struct kv_stats n;
 
         kv_count_host(b->kv, &host);
-        kv_host_room(b->kv, host.block_bytes);
+        kv_host_tier_set_size(b->kv, host.block_bytes);
         prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
         store(b, 0, 4);
         for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
@@ -168,13 +168,13 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
         need = kv_need(b->kv, 9, 0, 4);
         assert_int_equal(kv_raise(b->kv, 1, &need), 0);
         gen_plus(b, 1, 104);
-        assert_int_equal(kv_host_used(b->kv), host.block_bytes);
-        if (comes) kv_host_room(b->kv, 2 * host.block_bytes);
+        assert_int_equal(kv_host_tier_used(b->kv), host.block_bytes);
+        if (comes) kv_host_tier_set_size(b->kv, 2 * host.block_bytes);
         for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
         kv_stats(b->kv, 0, &n);
         assert_int_equal(n.offloaded, 2);
         assert_int_equal(n.host_dropped, !comes);
-        assert_int_equal(kv_host_used(b->kv), (1 + comes) * host.block_bytes);
+        assert_int_equal(kv_host_tier_used(b->kv), (1 + comes) * host.block_bytes);
         kv_check(b->kv);
         close_bed(b);
     }
@@ -189,7 +189,7 @@ KV_TEST(what_lies_on_the_host_is_fetched_and_stays_there, bed_with_host(4, 8)) /
 
         prompt_of(b, 0, first, 16, NULL);
         assert_int_equal(add(b, 0, 0), round < 2 ? 0 : 12);
-        if (round >= 2) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        if (round >= 2) assert_int_equal(b->slot[0].hit.n_host[0], 3);
         release_at(b, 0, 12);
         assert_int_equal(n_free(b), 4);
     }
@@ -205,11 +205,11 @@ KV_TEST(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing, bed_with_
     for (uint32_t round = 0; round < 6; round++) {
         token_id first = round % 2 ? 100 : 0;
 
-        if (round == 2) kv_host_away(kv);
-        if (round == 4) kv_host_came(kv, true);
+        if (round == 2) kv_host_tier_away(kv);
+        if (round == 4) kv_host_tier_came(kv, true);
         prompt_of(b, 0, first, 16, NULL);
         assert_int_equal(add(b, 0, 0), round < 4 ? 0 : 12);
-        if (round >= 4) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        if (round >= 4) assert_int_equal(b->slot[0].hit.n_host[0], 3);
         release_at(b, 0, 12);
         assert_int_equal(n_free(b), 4);
         assert_int_equal(on_host(b), round == 0 || round / 2 == 1 ? 0 : round == 1 ? 3 : 6);
@@ -226,8 +226,8 @@ KV_TEST(what_a_host_has_lost_is_found_no_more, bed_with_host(4, 8))
         release_at(b, 0, 12);
     }
     assert_int_equal(on_host(b), 6);
-    kv_host_away(kv);
-    kv_host_came(kv, false);
+    kv_host_tier_away(kv);
+    kv_host_tier_came(kv, false);
     assert_int_equal(on_host(b), 0);
     for (uint32_t round = 0; round < 2; round++) {
         prompt_of(b, 0, 100 * round, 16, NULL);
@@ -264,7 +264,7 @@ KV_TEST(what_is_hit_twice_is_on_the_host_before_it_must_go, bed_with_host(8, 8))
     kv_drop(kv, 0);
     prompt_of(b, 0, 0, 10, NULL);
     assert_int_equal(add(b, 0, 0), 8);
-    assert_int_equal(b->seat[0].hit.n_host[0], 2);
+    assert_int_equal(b->slot[0].hit.n_host[0], 2);
 }
 
 /* Blocks of two sizes, whose slices are no multiples of each other. */
@@ -308,7 +308,7 @@ KV_TEST(two_who_hit_the_same_on_the_host_share_what_the_first_fetches, bed_with_
     for (uint32_t i = 1; i < 3; i++) {
         prompt_of(b, i, 0, 9, NULL);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_host[0], 2);
+        assert_int_equal(b->slot[i].hit.n_host[0], 2);
     }
     start(b, 1);
     assert_int_equal(b->out.n_copies, 2);
@@ -418,8 +418,8 @@ KV_TEST(an_event_says_why,
     assert_int_equal(read_events(b, &next, e), 1);
     assert_int_equal(e[0].tier, TIER_HOST);
     assert_int_equal(e[0].why, KV_PRESSURE);
-    kv_host_away(kv);
-    kv_host_came(kv, false);
+    kv_host_tier_away(kv);
+    kv_host_tier_came(kv, false);
     assert_int_equal(read_events(b, &next, e), 1);
     assert_int_equal(e[0].op, KV_REMOVED);
     assert_int_equal(e[0].why, KV_LOST);

@@ -1,6 +1,6 @@
 /* test_groups.c - what is found and evicted where there are several groups: windows, sources, and pools
  * that share their slabs. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <stdlib.h>
 
@@ -31,27 +31,27 @@ KV_TEST(a_hit_holds_in_all_groups_at_once,
     gen(b, 0, 40);
     release(b, 0);
     prompt_of(b, 0, 0, 39, more);
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 39);
     assert_int_equal(hit.n_cached[0], 9);
     assert_int_equal(hit.n_cached[1], 1); /* of 32 .. 35; its part of the next is not a block yet */
     prompt_of(b, 1, 1000, 12, NULL), add(b, 1, 0); /* the window's 36 .. 39 is taken */
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 36);
     prompt_of(b, 2, 2000, 4, NULL), add(b, 2, 0); /* and 32 .. 35 */
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 32);
     assert_int_equal(hit.n_cached[0], 8);
     assert_int_equal(hit.n_cached[1], 2);
 }
 
 static void
-with_source(struct bed *b, uint32_t seat, const token_id *source, uint32_t n)
+with_source(struct bed *b, uint32_t slot, const token_id *source, uint32_t n)
 {
-    struct seat *s = &b->seat[seat];
+    struct slot *s = &b->slot[slot];
 
-    prompt_of(b, seat, 0, 9, NULL);
-    kv_space(b->kv, 0, 0, source, n, &b->space);
+    prompt_of(b, slot, 0, 9, NULL);
+    kv_namespace(b->kv, 0, 0, source, n, &b->space);
     s->text.source = source;
     s->text.n_source = n;
 }
@@ -69,19 +69,19 @@ KV_TEST(a_source_is_found_whole_or_not_at_all, bed_with_cross(16)) /* K-12 */
     static const token_id other[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99, 98, 97, 96 };
 
     with_source(b, 0, source, 16), add(b, 0, 0);
-    assert_false(b->seat[0].hit.cross);
+    assert_false(b->slot[0].hit.cross);
     store(b, 0, 9); /* while it runs: it is shared, and by its prefixes too */
     with_source(b, 1, source, 16);
     assert_int_equal(add(b, 1, 0), 8);
-    assert_true(b->seat[1].hit.cross);
-    assert_int_equal(b->seat[1].hit.n_held[1], 4);
+    assert_true(b->slot[1].hit.cross);
+    assert_int_equal(b->slot[1].hit.n_held[1], 4);
     assert_int_equal(kv_entry(kv, 0, 1, 3), kv_entry(kv, 1, 1, 3));
     with_source(b, 2, other, 16); /* another source: nothing of the decoder's either */
     assert_int_equal(add(b, 2, 0), 0);
-    assert_false(b->seat[2].hit.cross);
+    assert_false(b->slot[2].hit.cross);
     with_source(b, 3, source, 15);
     assert_int_equal(admit(b, 3, 0), 0);
-    assert_false(b->seat[3].hit.cross);
+    assert_false(b->slot[3].hit.cross);
 }
 
 KV_TEST(a_source_that_lost_a_block_is_not_found, bed_with_cross(5))
@@ -92,12 +92,12 @@ KV_TEST(a_source_that_lost_a_block_is_not_found, bed_with_cross(5))
     release(b, 0);
     with_source(b, 0, source, 14);
     assert_int_equal(admit(b, 0, 0), 0);
-    assert_true(b->seat[0].hit.cross);
+    assert_true(b->slot[0].hit.cross);
     kv_drop(kv, 0);
     with_source(b, 1, fill, 8), add(b, 1, 0);
     with_source(b, 0, source, 14);
-    kv_lookup(kv, &b->seat[0].text, &b->seat[0].hit);
-    assert_false(b->seat[0].hit.cross);
+    kv_lookup(kv, &b->slot[0].text, &b->slot[0].hit);
+    assert_false(b->slot[0].hit.cross);
 }
 
 KV_TEST(features_without_tokens_are_found_by_nobody, bed_with_cross(16)) /* B-12 */
@@ -105,7 +105,7 @@ KV_TEST(features_without_tokens_are_found_by_nobody, bed_with_cross(16)) /* B-12
     for (uint32_t i = 0; i < 2; i++) {
         with_source(b, i, NULL, 16);
         assert_int_equal(add(b, i, 0), 0); /* nor its decoder's blocks, which depend on them */
-        assert_false(b->seat[i].hit.cross);
+        assert_false(b->slot[i].hit.cross);
         store(b, i, 9);
     }
 }
@@ -137,12 +137,12 @@ KV_TEST(a_hit_is_left_where_its_slabs_are_promised_to_another_pool, two_pools(7,
         for (uint32_t i = 0; i < 3; i++) gen_plus(b, i, 100 * (token_id)i + k);
     for (uint32_t i = 0; i < 3; i++) release(b, i);
     prompt_of(b, 3, 0, 17, NULL);
-    kv_lookup(kv, &b->seat[3].text, &b->seat[3].hit);
-    assert_int_equal(b->seat[3].hit.n_tokens, 16);
+    kv_lookup(kv, &b->slot[3].text, &b->slot[3].hit);
+    assert_int_equal(b->slot[3].hit.n_tokens, 16);
     assert_int_equal(kv_reserve(kv, 4, &need), 0);
     assert_int_equal(add(b, 3, 0), 0);
     b->out.n_edits = 0;
-    kv_cross(kv, 0, 4, 12, &b->out); /* what was promised can be had */
+    kv_cross(kv, 0, 4, 12, &b->out); /* what was reserved_blocks can be had */
     kv_check(kv);
 }
 
@@ -155,7 +155,7 @@ many_sources(struct bed *b, uint32_t first, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         source[i][0] = (token_id)(first + i);
         with_source(b, 0, source[i], 4);
-        b->seat[0].token[0] = (token_id)(first + i);
+        b->slot[0].token[0] = (token_id)(first + i);
         assert_int_equal(admit(b, 0, 0), 0);
         start(b, 0);
         release_at(b, 0, 3); /* nothing of the decoder's is full */
@@ -174,12 +174,12 @@ n_cached(const struct bed *b, uint32_t pool)
 static void
 fill_with_prompts(struct bed *b, uint32_t first, uint32_t n)
 {
-    struct kv_space none;
+    struct kv_namespace none;
 
-    kv_space(b->kv, 0, 0, NULL, 0, &none);
+    kv_namespace(b->kv, 0, 0, NULL, 0, &none);
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, 1, (token_id)(first + 10 * i), 4, NULL);
-        b->seat[1].text.space = &none;
+        b->slot[1].text.space = &none;
         add(b, 1, 0);
         release_at(b, 1, 4);
     }

@@ -1,6 +1,6 @@
 /* test_reuse.c - what one sequence computed, another finds: rows K and B of the scenarios, and what
  * they do not say. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,13 +56,13 @@ KV_TEST(one_long_chain, bed(8)) /* K-01 */
 }
 
 static void
-with_extra(struct bed *b, uint32_t seat, const uint64_t *extra, uint32_t n_extra,
+with_extra(struct bed *b, uint32_t slot, const uint64_t *extra, uint32_t n_extra,
            const token_id *more)
 {
-    prompt_of(b, seat, 100, 6, TOKENS(0, 1, 2));
-    for (; more && *more >= 0; more++) b->seat[seat].token[b->seat[seat].n++] = *more;
-    b->seat[seat].text.n = b->seat[seat].n;
-    memcpy(b->seat[seat].extra, extra, n_extra * sizeof *extra);
+    prompt_of(b, slot, 100, 6, TOKENS(0, 1, 2));
+    for (; more && *more >= 0; more++) b->slot[slot].token[b->slot[slot].n++] = *more;
+    b->slot[slot].text.n = b->slot[slot].n;
+    memcpy(b->slot[slot].extra, extra, n_extra * sizeof *extra);
 }
 
 KV_TEST(extra_ids_tell_equal_tokens_apart, bed(16)) /* K-02 */
@@ -114,7 +114,7 @@ KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
                 { 0, false, 8, { 0, 1, 10, -1 } } };
 
     for (uint32_t i = 0; i < ARRAY_LEN(row); i++) {
-        kv_space(kv, row[i].salt, 0, NULL, 0, &b->space);
+        kv_namespace(kv, row[i].salt, 0, NULL, 0, &b->space);
         prompt_of(b, i, 100, 6, TOKENS(0, 1, 2));
         assert_int_equal(add(b, i, 0), row[i].pos);
         expect_ids(b, i, 0, row[i].id);
@@ -126,13 +126,13 @@ KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
 KV_TEST(another_adapter_or_source_shares_no_prefix, bed(4))
 {
     static const token_id source[] = { 1, 2, 3 }, longer[] = { 1, 2, 3, 4 };
-    struct kv_space s[5];
+    struct kv_namespace s[5];
 
-    kv_space(kv, 0, 0, NULL, 0, &s[0]);
-    kv_space(kv, 0, 1, NULL, 0, &s[1]);
-    kv_space(kv, 1, 0, NULL, 0, &s[2]);
-    kv_space(kv, 0, 0, source, 3, &s[3]);
-    kv_space(kv, 0, 0, longer, 4, &s[4]);
+    kv_namespace(kv, 0, 0, NULL, 0, &s[0]);
+    kv_namespace(kv, 0, 1, NULL, 0, &s[1]);
+    kv_namespace(kv, 1, 0, NULL, 0, &s[2]);
+    kv_namespace(kv, 0, 0, source, 3, &s[3]);
+    kv_namespace(kv, 0, 0, longer, 4, &s[4]);
     for (uint32_t i = 0; i < ARRAY_LEN(s); i++)
         for (uint32_t k = 0; k < ARRAY_LEN(s); k++) {
             assert_int_equal(memcmp(s[i].self, s[k].self, 16) == 0, i == k);
@@ -210,13 +210,13 @@ KV_TEST(the_longest_part_is_taken,
     assert_int_equal(n_free(b), 6);
 }
 
-KV_TEST(twins_of_one_batch_share_nothing_and_the_next_finds_it, bed(12)) /* K-10 */
+KV_TEST(refs_of_one_batch_share_nothing_and_the_next_finds_it, bed(12)) /* K-10 */
 {
     for (uint32_t i = 0; i < 3; i++) {
         prompt_of(b, i, 0, 9, NULL);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_tokens, 0);
-        assert_memory_equal(b->seat[i].hit.next, b->seat[0].hit.next, 16);
+        assert_int_equal(b->slot[i].hit.n_tokens, 0);
+        assert_memory_equal(b->slot[i].hit.next, b->slot[0].hit.next, 16);
     }
     for (uint32_t i = 0; i < 3; i++) start(b, i);
     assert_int_equal(n_free(b), 3);
@@ -258,7 +258,7 @@ batch(uint32_t n_seed, const struct member *m, uint32_t n, uint32_t entry)
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, i, 0, m[i].n, m[i].more);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_tokens, m[i].pos);
+        assert_int_equal(b->slot[i].hit.n_tokens, m[i].pos);
     }
     for (uint32_t i = 0; i < n; i++) {
         start(b, i);
@@ -337,7 +337,7 @@ main(void)
         cmocka_unit_test(only_what_is_computed_is_found),
         cmocka_unit_test(released_blocks_are_taken_in_the_order_of_their_release),
         cmocka_unit_test(the_longest_part_is_taken),
-        cmocka_unit_test(twins_of_one_batch_share_nothing_and_the_next_finds_it),
+        cmocka_unit_test(refs_of_one_batch_share_nothing_and_the_next_finds_it),
         cmocka_unit_test(without_copies_a_leaf_is_taken_over_and_nothing_else),
         cmocka_unit_test(who_goes_on_in_a_block_that_several_want),
         cmocka_unit_test(what_is_copied_from_is_had_back_for_the_blocks_that_follow),

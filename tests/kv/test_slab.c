@@ -1,5 +1,5 @@
 /* test_slab.c - slabs: their size, and how pools share them. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct shape {
 static struct kv_config
 model(const struct shape *shape, uint32_t n)
 {
-    struct kv_config c = { .n_groups = n, .n_seats = 4, .n_lanes = 1, .arena_bytes = 1u << 30 };
+    struct kv_config c = { .n_groups = n, .n_slots = 4, .n_lanes = 1, .arena_bytes = 1u << 30 };
     bool fits;
 
     for (c.tokens_per_block = 64;; c.tokens_per_block /= 2) {
@@ -173,10 +173,10 @@ KV_TEST(a_slab_half_used_by_another_pool_is_not_promised, two_pools(6))
     struct kv_out out = bed_out(b);
     struct kv_need small = { { 8, 0 } }, large = { { 0, 4 } };
 
-    /* Blocks of seats 0, 1 and 2 interleave over four slabs; then only seat 2's few remain. */
-    for (uint32_t seat = 0; seat < 3; seat++) assert_int_equal(kv_reserve(kv, seat, &small), 0);
+    /* Blocks of slots 0, 1 and 2 interleave over four slabs; then only slot 2's few remain. */
+    for (uint32_t slot = 0; slot < 3; slot++) assert_int_equal(kv_reserve(kv, slot, &small), 0);
     for (uint32_t pos = 4; pos <= 32; pos += 4)
-        for (uint32_t seat = 0; seat < 3; seat++) kv_grow(kv, 0, seat, pos, &out);
+        for (uint32_t slot = 0; slot < 3; slot++) kv_grow(kv, 0, slot, pos, &out);
     kv_check(kv);
     kv_drop(kv, 0);
     kv_drop(kv, 1);
@@ -197,17 +197,17 @@ KV_TEST(a_nearly_full_slab_is_filled_before_another, two_pools(6))
     struct kv_need need = { { 0 } };
     struct kv_count n;
 
-    /* Seat 0 fills up the scratch block's slab, seats 1 and 2 the next, seat 3 begins a third. */
-    for (uint32_t seat = 0; seat < 4; seat++) {
-        need.n_blocks[0] = blocks[seat];
-        assert_int_equal(kv_reserve(kv, seat, &need), 0);
-        kv_grow(kv, 0, seat, 4 * blocks[seat], &out);
+    /* Seat 0 fills up the scratch block's slab, slots 1 and 2 the next, slot 3 begins a third. */
+    for (uint32_t slot = 0; slot < 4; slot++) {
+        need.n_blocks[0] = blocks[slot];
+        assert_int_equal(kv_reserve(kv, slot, &need), 0);
+        kv_grow(kv, 0, slot, 4 * blocks[slot], &out);
     }
     kv_drop(kv, 2); /* a hole in the second */
     need.n_blocks[0] = 1;
     assert_int_equal(kv_reserve(kv, 4, &need), 0);
     kv_grow(kv, 0, 4, 4, &out);
-    kv_drop(kv, 3); /* so the third is empty, if seat 4 sits in the hole */
+    kv_drop(kv, 3); /* so the third is empty, if slot 4 sits in the hole */
     kv_check(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks, 3);

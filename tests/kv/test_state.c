@@ -1,10 +1,10 @@
 /* test_state.c - recurrent state: live ones, snapshots at borders, what is found and what a successor gets;
  * and sinks, which stay when a window moves on. Rows R of the scenarios. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_beam.h"
+#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_state.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,11 +21,11 @@ hybrid(uint32_t interval, uint32_t n_slabs)
 }
 
 static uint32_t
-states_held(const struct bed *b, uint32_t seat)
+states_held(const struct bed *b, uint32_t slot)
 {
     uint32_t first;
 
-    return kv_held(b->kv, seat, 1, &first) / LAYERS;
+    return kv_held(b->kv, slot, 1, &first) / LAYERS;
 }
 
 /* Copies of the last step: all of them before its work, or all after it. */
@@ -69,7 +69,7 @@ KV_TEST(without_snapshots_a_sequence_has_one_state_at_any_length, hybrid(0, 200)
 }
 
 static void
-a_seat_holds_its_live_state_and_its_last_snapshots(void **state) /* */
+a_slot_holds_its_live_state_and_its_last_snapshots(void **state) /* */
 {
     static const struct {
         uint32_t n, held;
@@ -122,7 +122,7 @@ KV_TEST(a_hit_ends_at_a_snapshot_and_never_in_a_block, hybrid(INTERVAL, 400)) /*
     assert_int_equal(add(b, 4, 0), 36);
 }
 
-KV_TEST(a_live_state_is_its_seats_own, hybrid(INTERVAL, 400))
+KV_TEST(a_live_state_is_its_slots_own, hybrid(INTERVAL, 400))
 {
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 8);
@@ -153,8 +153,8 @@ KV_TEST(a_snapshot_leaves_whole, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
     assert_int_equal(add(b, 1, 0), 0);
     kv_stats(kv, 1, &stats);
     assert_true(stats.evicted > 0 && stats.evicted % LAYERS == 0);
-    b->seat[0].text.n = 40;
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    b->slot[0].text.n = 40;
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_true(hit.n_tokens == 0 || hit.n_tokens % 4 == 0);
     kv_drop(kv, 1);
     kv_check(kv);
@@ -168,7 +168,7 @@ KV_TEST(what_leads_to_a_snapshot_takes_it_along, hybrid(INTERVAL, 400))
     add(b, 0, 0);
     release(b, 0);
     prompt_of(b, 0, 0, 33, NULL);
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 32);
     assert_int_equal(hit.n_cached[1], LAYERS);
     assert_int_equal(hit.n_cached[0], 8);
@@ -191,8 +191,8 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
 {
     static const uint64_t print[2], id[2];
     struct bed *b = hybrid(INTERVAL, 400);
-    struct manifest_owner owner = { .seat = 0, .id = 7, .n_tokens = 37 };
-    struct manifest_found found[BED_SEATS];
+    struct manifest_owner owner = { .slot = 0, .id = 7, .n_tokens = 37 };
+    struct manifest_found found[BED_SLOTS];
     struct manifest m;
     void *base = calloc(1, manifest_bytes(&b->c));
     slice_id *room, was[LAYERS];
@@ -206,7 +206,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     manifest_make(&m, base, &b->c, print, id);
     room = malloc(m.h.row_bytes);
     prompt_of(b, 0, 0, 37, NULL);
-    manifest_hash(b->seat[0].token, 37, owner.tokens_hash);
+    manifest_hash(b->slot[0].token, 37, owner.tokens_hash);
     manifest_hash(NULL, 0, owner.source_hash);
     assert_int_equal(admit(b, 0, 20), 0);
     start(b, 0);
@@ -223,7 +223,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     assert_int_equal(adopted.rows, 1);
     assert_int_equal(adopted.no_rows, 0);
     kv_check(b->kv);
-    assert_int_equal(manifest_claim(found, BED_SEATS, 7, 0, b->seat[0].token, 37, NULL, 0, &resume),
+    assert_int_equal(manifest_claim(found, BED_SLOTS, 7, 0, b->slot[0].token, 37, NULL, 0, &resume),
                      0);
     assert_int_equal(resume, 32);
     need = kv_need(b->kv, 57, 0, 37);
@@ -252,7 +252,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
 
 KV_TEST(beams_have_states_of_their_own, hybrid(INTERVAL, 400))
 {
-    static const uint32_t seat[] = { 0, 1, 2 };
+    static const uint32_t slot[] = { 0, 1, 2 };
     static const uint8_t parent[] = { 1, 1, 0 };
     struct kv_need need;
     slice_id before[3];
@@ -269,7 +269,7 @@ KV_TEST(beams_have_states_of_their_own, hybrid(INTERVAL, 400))
     assert_int_equal(b->out.n_copies, 2 * (1 + LAYERS)); /* the block that is written, the states */
     for (uint32_t i = 0; i < 3; i++) before[i] = kv_entry(kv, i, 1, 0);
     b->out.n_edits = b->out.n_copies = 0;
-    kv_reorder(kv, 0, b->step + 2, seat, parent, 3, 10, &b->out);
+    kv_reorder(kv, 0, b->step + 2, slot, parent, 3, 10, &b->out);
     kv_check(kv);
     assert_int_equal(kv_entry(kv, 0, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
     assert_int_equal(kv_entry(kv, 1, 1, 0), before[1]); /* it goes on from itself */
@@ -311,11 +311,11 @@ KV_TEST(a_window_is_not_found_without_its_sinks, sinking(4, 8))
     prompt_of(b, 0, 0, 20, NULL);
     add(b, 0, 0);
     release(b, 0);
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 19);
     prompt_of(b, 1, 1000, 16, NULL); /* takes one: the first that was released */
     add(b, 1, 0);
-    kv_lookup(kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 0);
 }
 
@@ -325,10 +325,10 @@ main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_are_the_interval_and_the_last_one_of_the_prompt),
         cmocka_unit_test(without_snapshots_a_sequence_has_one_state_at_any_length),
-        cmocka_unit_test(a_seat_holds_its_live_state_and_its_last_snapshots),
+        cmocka_unit_test(a_slot_holds_its_live_state_and_its_last_snapshots),
         cmocka_unit_test(a_snapshot_is_copied_after_the_step_that_ends_at_its_border),
         cmocka_unit_test(a_hit_ends_at_a_snapshot_and_never_in_a_block),
-        cmocka_unit_test(a_live_state_is_its_seats_own),
+        cmocka_unit_test(a_live_state_is_its_slots_own),
         cmocka_unit_test(a_snapshot_leaves_whole),
         cmocka_unit_test(what_leads_to_a_snapshot_takes_it_along),
         cmocka_unit_test(no_attention_at_all_is_a_cache_of_states),

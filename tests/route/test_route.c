@@ -27,7 +27,7 @@ of_equals_fewer_requests_then_the_lower_index(void **state)
 
     (void)state;
     assert_int_equal(route_pick(w, 3, 0), 1);
-    w[0].rows = 2;
+    w[0].n_seqs = 2;
     assert_int_equal(route_pick(w, 3, 0), 0);
 }
 
@@ -60,9 +60,9 @@ a_request_goes_home_or_waits_while_home_comes(void **state)
     (void)state;
     assert_int_equal(route_home(w, 2, 0, 0), ROUTE_WAIT);
     assert_int_equal(route_home(w, 2, 0, 1), 1);
-    w[1].rows = 10;
+    w[1].n_seqs = 10;
     assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT); /* no room now: its KV is still there */
-    w[1].rows = 5;
+    w[1].n_seqs = 5;
     w[0].comes = false; /* it failed */
     assert_int_equal(route_home(w, 2, 0, 0), 1);
     assert_int_equal(route_home(w, 2, 0, 7), 1);

@@ -1,10 +1,10 @@
 /* test_lanes.c - prompts on one lane, generation on another (E): hand-over, waits, no stalls. */
 #include "base/clock.h"
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
-#include "worker/sched/split.h"
+#include "worker/partition/partition_choose.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@ split(void)
 {
     run_defaults(&r);
     r.c.n_lanes = r.l.n_lanes = 2;
-    r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-    r.l.lane_work[1] = WORK_GENERATION;
-    r.l.max_rows = 40;
+    r.l.lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+    r.l.lane_work[1] = WORK_DECODE;
+    r.l.max_tokens = 40;
     r.l.chunk_unit = 10;
 }
 
 static void
-a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
+a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
 {
     struct seq *q = seq_new(1, 50, 5, 0);
     const struct batch *b;
@@ -35,7 +35,7 @@ a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* its prompt is not whole */
     b = run_plan(&r, 0);
-    assert_int_equal(b->run[0].n_rows, 10);
+    assert_int_equal(b->segment[0].n_tokens, 10);
     b = run_plan(&r, 1); /* launched while the last chunk runs */
     assert_non_null(b);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
@@ -60,11 +60,11 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
     run_add(&r, q[1]);
     assert_non_null(run_plan(&r, 0)); /* all of its prompt, not done */
     b = run_plan(&r, 1);
-    assert_int_equal(b->n_runs, 1); /* q[0] alone */
+    assert_int_equal(b->n_segments, 1); /* q[0] alone */
     assert_int_equal(b->n_waits, 0);
     run_commit(&r, 0);
     b = run_plan(&r, 1);
-    assert_int_equal(b->n_runs, 2);
+    assert_int_equal(b->n_segments, 2);
     assert_int_equal(b->n_waits, 0);
     run_finish(&r, q, 2);
 }
@@ -81,15 +81,15 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
     r.l.n_enc_layers = 4;
     r.l.enc_layers = 2;
-    r.l.max_enc_rows = 64;
+    r.l.max_enc_tokens = 64;
     r.l.lane_work[0] = WORK_ENCODER;
-    r.l.lane_work[1] = WORK_CONTEXT | WORK_GENERATION;
+    r.l.lane_work[1] = WORK_PREFILL | WORK_DECODE;
     run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* half its layers */
     assert_non_null(run_plan(&r, 0));
     b = run_plan(&r, 1);
-    assert_int_equal(b->run[0].flags, RUN_FIRST_CHUNK | RUN_SAMPLE);
+    assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
     assert_int_equal(b->n_waits, 1);
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
@@ -131,7 +131,7 @@ one_token_more_never_visits_the_generation_lane(void **state)
 }
 
 static void
-a_seat_cancelled_between_its_lanes_leaves_both(void **state)
+a_slot_cancelled_between_its_lanes_leaves_both(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
 
@@ -159,9 +159,9 @@ a_lane_found_done_names_the_one_to_commit_first(void **state)
     run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     b = run_plan(&r, 1);
-    assert_int_equal(scheduler_turn(r.s, b), 0);
+    assert_int_equal(scheduler_commit_lane(r.s, b), 0);
     run_commit(&r, 0);
-    assert_int_equal(scheduler_turn(r.s, b), 1);
+    assert_int_equal(scheduler_commit_lane(r.s, b), 1);
     run_finish(&r, &q, 1);
 }
 
@@ -194,33 +194,33 @@ the_lane_of_prompts_has_bounds_of_its_own(
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 30;
+    r.l.lane_tokens[0] = 30;
     r.l.lane_seqs[0] = 2;
     run_open(&r);
     for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new(1 + (req_id)i, i == 3 ? 60 : 10, 5, 0));
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_runs, 2); /* of the three that fit into 40 rows, and into 30 */
+    assert_int_equal(b->n_segments, 2); /* of the three that fit into 40 rows, and into 30 */
     run_commit(&r, 0);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_runs, 2);
-    assert_int_equal(b->n_rows, 30);
+    assert_int_equal(b->n_segments, 2);
+    assert_int_equal(b->n_tokens, 30);
     run_finish(&r, q, 4);
 }
 
-/* On rung 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
+/* On partition 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
 static void
-divide(unsigned rung, uint32_t rows)
+divide(unsigned partition, uint32_t rows)
 {
-    scheduler_divide(r.s, rung, rows);
-    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (rung ? 0 : WORK_GENERATION));
+    scheduler_set_partition(r.s, partition, rows);
+    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_PREFILL | (partition ? 0 : WORK_DECODE));
 }
 
 /* Opens, divides and computes the prompt of q. */
 static void
-open_decoding(struct seq *q, unsigned rung, uint32_t rows)
+open_decoding(struct seq *q, unsigned partition, uint32_t rows)
 {
     run_open(&r);
-    divide(rung, rows);
+    divide(partition, rows);
     run_add(&r, q);
     run_step(&r, 0);
 }
@@ -235,16 +235,16 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
     run_open(&r);
     divide(2, 0);
     run_add(&r, q[0]);
-    assert_int_equal(run_plan(&r, 0)->rung, 0); /* nobody generates */
+    assert_int_equal(run_plan(&r, 0)->partition, 0); /* nobody generates */
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->rung, 2); /* beside the prompt */
+    assert_int_equal(run_plan(&r, 1)->partition, 2); /* beside the prompt */
     run_commit(&r, 0);
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->rung, 0); /* no prompt is there */
+    assert_int_equal(run_plan(&r, 1)->partition, 0); /* no prompt is there */
     run_add(&r, q[1]);
-    assert_int_equal(run_plan(&r, 0)->rung, 2);
-    assert_int_equal(run_plan(&r, 1)->rung, 2);
+    assert_int_equal(run_plan(&r, 0)->partition, 2);
+    assert_int_equal(run_plan(&r, 1)->partition, 2);
     run_finish(&r, q, 2);
 }
 
@@ -265,7 +265,7 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
     for (int i = 0; i < 29; i++) {
         const struct batch *b = run_step(&r, 1);
 
-        assert_int_equal(b->rung, 0);
+        assert_int_equal(b->partition, 0);
         if (i < 28) assert_null(run_plan(&r, 0));
     }
     run_finish(&r, q, 2);
@@ -279,20 +279,20 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 10;
+    r.l.lane_tokens[0] = 10;
     open_decoding(q[0], 0, 21);
     run_add(&r, q[1]);
     b = run_step(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
-    assert_int_equal(b->n_rows, 21);
+    assert_int_equal(b->work, WORK_PREFILL | WORK_DECODE);
+    assert_int_equal(b->n_tokens, 21);
     divide(0, 1); /* a unit of prompts goes on whoever generates */
-    assert_int_equal(run_step(&r, 0)->n_rows, 11);
+    assert_int_equal(run_step(&r, 0)->n_tokens, 11);
     assert_null(run_plan(&r, 1));
     divide(1, 0);
     b = run_plan(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT);
-    assert_int_equal(b->n_rows, 10);
-    assert_int_equal(run_plan(&r, 1)->work, WORK_GENERATION);
+    assert_int_equal(b->work, WORK_PREFILL);
+    assert_int_equal(b->n_tokens, 10);
+    assert_int_equal(run_plan(&r, 1)->work, WORK_DECODE);
     run_finish(&r, q, 2);
 }
 
@@ -311,10 +311,10 @@ a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
         split();
         r.c.tokens_per_block = 64;
         r.l.chunk_unit = 0;
-        r.l.max_rows = 200;
+        r.l.max_tokens = 200;
         open_decoding(q[0], 0, as[i].asked);
         run_add(&r, q[1]);
-        assert_int_equal(run_step(&r, 0)->n_rows, as[i].rows);
+        assert_int_equal(run_step(&r, 0)->n_tokens, as[i].rows);
         run_finish(&r, q, 2);
     }
 }
@@ -327,26 +327,26 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 30;
+    r.l.lane_tokens[0] = 30;
     open_decoding(q[0], 3, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
-    assert_int_equal(run_plan(&r, 0)->rung, 3);
+    assert_int_equal(run_plan(&r, 0)->partition, 3);
     for (int again = 0; again < 2; again++) {
         divide(0, 21);
         assert_null(run_plan(&r, 0)); /* 60 rows are left of that prompt */
         b = run_step(&r, 1);
-        assert_int_equal(b->work, WORK_GENERATION);
-        assert_int_equal(b->rung, 3);
+        assert_int_equal(b->work, WORK_DECODE);
+        assert_int_equal(b->partition, 3);
         if (again) break;
         divide(3, 0); /* after all: prompts go on */
         run_commit(&r, 0);
-        assert_int_equal(run_plan(&r, 0)->rung, 3);
+        assert_int_equal(run_plan(&r, 0)->partition, 3);
     }
     run_commit(&r, 0);
     b = run_step(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
-    assert_int_equal(b->n_rows, 21);
+    assert_int_equal(b->work, WORK_PREFILL | WORK_DECODE);
+    assert_int_equal(b->n_tokens, 21);
     assert_null(run_plan(&r, 1));
     run_finish(&r, q, 2);
 }
@@ -355,34 +355,34 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
 static void
 the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
 {
-    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
-    const struct work_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
+    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct step_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
     struct seq *q = seq_new(1, 10, 30, 0);
-    struct work_done prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };
+    struct step_cost prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };
     struct split *x = calloc(1, sizeof *x);
-    struct ladder l;
+    struct partition_list l;
 
     (void)state;
     split();
     run_open_with(&r, &q, 1);
     run_step(&r, 0);
-    ladder_make(&l, 132, 8, 8);
-    split_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
-    steptime_learn(&x->time, STEP_GENERATION, 0, &x->load.decode, 4 * NSEC_MS, 0);
+    partition_list_make(&l, 132, 8, 8);
+    partition_choose_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
+    step_time_learn(&x->time, STEP_DECODE, 0, &x->load.decode, 4 * NSEC_MS, 0);
     /* A part takes twice the time of prompts, ten times that of answers. */
-    for (unsigned rung = 1; rung < l.n; rung++) {
-        steptime_learn(&x->time, STEP_GENERATION, rung, &x->load.decode, 40 * NSEC_MS, 1);
-        steptime_learn(&x->time, STEP_CONTEXT, rung, &prompt, 400 * NSEC_MS, 1);
+    for (unsigned partition = 1; partition < l.n; partition++) {
+        step_time_learn(&x->time, STEP_DECODE, partition, &x->load.decode, 40 * NSEC_MS, 1);
+        step_time_learn(&x->time, STEP_PREFILL, partition, &prompt, 400 * NSEC_MS, 1);
     }
-    steptime_learn(&x->time, STEP_CONTEXT, 0, &prompt, 200 * NSEC_MS, 0);
+    step_time_learn(&x->time, STEP_PREFILL, 0, &prompt, 200 * NSEC_MS, 0);
     prompt.matmul /= 8;
-    steptime_learn(&x->time, STEP_BOTH, 0, &prompt, 30 * NSEC_MS, 0);
+    step_time_learn(&x->time, STEP_BOTH, 0, &prompt, 30 * NSEC_MS, 0);
     x->flow.rows = 10000;
     x->flow.tokens = 6;
     x->flow.ends = 1;
-    split_begin(x, 4);
+    partition_choose_start(x, 4);
     x->news = true;
-    assert_int_equal(split_turn(x, &l, r.s).rung, 0);
+    assert_int_equal(partition_choose(x, &l, r.s).partition, 0);
     free(x);
     run_finish(&r, &q, 1);
 }
@@ -413,7 +413,7 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
                 idle = 0;
             }
             if (test_below(3) == 0)
-                divide(test_below(2) * test_below(MAX_RUNGS), test_below(3) * 10);
+                divide(test_below(2) * test_below(MAX_PARTITIONS), test_below(3) * 10);
             if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
             while (scheduler_reap(r.s)) gone++;
         }
@@ -456,7 +456,7 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
         split();
         r.l.policy = policies[i];
         r.c.group[0].max_blocks = 8; /* the largest alone, with its answer */
-        r.l.chunks = CHUNKS_EQUAL;
+        r.l.chunks = CHUNK_POLICY_EQUAL_PROGRESS;
         run_open_with(&r, q, 3);
         run_finish(&r, q, 3);
     }
@@ -476,10 +476,10 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
-    assert_int_equal(run_step(&r, 0)->n_rows, 40);
+    assert_int_equal(run_step(&r, 0)->n_tokens, 40);
     for (int i = 0; i < 58; i++) assert_non_null(run_step(&r, 1));
-    assert_int_equal(q[0]->n_pauses, 0);
-    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[0]->n_preemptions, 0);
+    assert_int_equal(q[1]->n_preemptions, 1);
     run_finish(&r, q, 2);
 }
 
@@ -585,12 +585,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_seat_is_handed_over_behind_its_last_chunk),
+        cmocka_unit_test(a_slot_is_handed_over_behind_its_last_chunk),
         cmocka_unit_test(nobody_who_generates_waits_for_somebody_elses_prompt),
         cmocka_unit_test(an_encoder_on_a_lane_of_its_own_is_waited_for),
         cmocka_unit_test(a_context_waits_for_blocks_and_goes_on_when_one_is_free),
         cmocka_unit_test(one_token_more_never_visits_the_generation_lane),
-        cmocka_unit_test(a_seat_cancelled_between_its_lanes_leaves_both),
+        cmocka_unit_test(a_slot_cancelled_between_its_lanes_leaves_both),
         cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
         cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),

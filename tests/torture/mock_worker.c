@@ -55,8 +55,8 @@ static void
 reject(const struct rec_submit *s, const char *why)
 {
     size_t n = strlen(why);
-    struct rec_reject *j = plain_room(&l, REC_REJECT,
-                                      (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
+    struct rec_reject *j = plain_text_buffer(&l, REC_REJECT,
+                                             (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
 
     *j = (struct rec_reject){ s->row, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
     memcpy(j + 1, why, n);
@@ -98,14 +98,14 @@ take(const char *bytes)
     }
     while (a < active + ARRAY_LEN(active) && a->used) a++;
     if (a == active + ARRAY_LEN(active)) {
-        reject(&s, "there is no seat left");
+        reject(&s, "there is no slot left");
         return;
     }
     *a = (struct active){ .s = s,
                           .n = s.n_done,
                           .used = true,
                           .poison = s.n_prompt && prompt[0] == MOCK_POISON,
-                          .paused = s.flags & SUBMIT_PAUSED };
+                          .paused = s.flags & SUBMIT_SUSPENDED };
     n_active++;
     n_paused += a->paused;
     note_owner(&s);
@@ -161,7 +161,7 @@ intake(void)
         n++;
         if (rec.type == REC_SUBMIT) submit(&rec);
         if (rec.type == REC_CANCEL) cancel(rec.data);
-        if (rec.type == REC_PAUSE) pause_or_go_on(rec.data);
+        if (rec.type == REC_SUSPEND) pause_or_go_on(rec.data);
         if (rec.type == REC_DRAIN) draining = true;
     }
     check(r == 0);
@@ -197,7 +197,7 @@ step(void)
     if (!n) return;
     trace();
     FP(step_planned);
-    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
+    s = plain_text_buffer(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
     *s = (struct rec_step){ .step = n_steps, .n_ent = n };
     o = (struct rec_out *)(s + 1);
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++) {
@@ -304,7 +304,7 @@ main(int argc, char **argv)
     atomic_store(&board->pid[own], getpid());
     plain_ready(
         &l, "mock",
-        (struct rec_ready){ .vocab = MOCK_VOCAB, .max_len = MOCK_MAX_LEN, .n_seats = MOCK_SEATS });
+        (struct rec_ready){ .vocab = MOCK_VOCAB, .max_len = MOCK_MAX_LEN, .n_slots = MOCK_SLOTS });
     for (nsec due = 0; !draining || n_active;) {
         atomic_fetch_add(&c->hb_count, 1);
         intake();

@@ -281,10 +281,10 @@ what_one_rank_has_lost_is_nobodys(void **state)
 }
 
 static const enum failpoint points[] = {
-    FP_worker_main,   FP_worker_attached, FP_load_device,   FP_load_steps,      FP_load_kv,
-    FP_load_done,     FP_hand_given,      FP_ready_said,    FP_manifest_stored, FP_step_planned,
-    FP_rank_planned,  FP_rank_launched,   FP_step_launched, FP_step_finished,   FP_step_committed,
-    FP_ring_reserved, FP_ring_publishing, FP_bell_rung,
+    FP_worker_main,   FP_worker_attached, FP_load_device,    FP_load_steps,      FP_load_kv,
+    FP_load_done,     FP_hand_given,      FP_ready_said,     FP_manifest_stored, FP_step_planned,
+    FP_rank_planned,  FP_rank_launched,   FP_step_launched,  FP_step_finished,   FP_step_committed,
+    FP_ring_reserved, FP_ring_publishing, FP_bell_partition,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -549,7 +549,7 @@ every_answer_to_an_operator_can_be_read(void **state)
     stop_llama(c, ctl);
 }
 
-/* Divisions that are not on the ladder: each rank's units are divided as rank 0's are, before a step runs so. */
+/* Divisions that are not on the partition_list: each rank's units are divided as rank 0's are, before a step runs so. */
 static void
 what_an_operator_divides_every_rank_divides(void **state)
 {

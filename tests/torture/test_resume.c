@@ -133,13 +133,15 @@ streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too(void **state
 /* ---- at every point */
 
 static const enum failpoint points[] = {
-    FP_worker_main,     FP_worker_attached, FP_load_device,     FP_load_steps,    FP_load_weights,
-    FP_load_kv,         FP_load_done,       FP_hand_given,      FP_ready_said,    FP_host_mapping,
-    FP_host_mapped,     FP_loop_published,  FP_ring_tail_seen,  FP_ring_copied,   FP_ring_releasing,
-    FP_ring_released,   FP_intake_taken,    FP_manifest_stored, FP_step_planned,  FP_step_launched,
-    FP_step_finished,   FP_step_committed,  FP_step_emitted,    FP_ring_reserved, FP_outbox_copied,
-    FP_ring_publishing, FP_ring_published,  FP_bell_fenced,     FP_bell_rung,     FP_bell_announced,
-    FP_bell_asleep,     FP_bell_woken,      FP_stat_writing,    FP_finish_said,
+    FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
+    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_hand_given,
+    FP_ready_said,     FP_host_mapping,    FP_host_mapped,    FP_loop_published,
+    FP_ring_tail_seen, FP_ring_copied,     FP_ring_releasing, FP_ring_released,
+    FP_intake_taken,   FP_manifest_stored, FP_step_planned,   FP_step_launched,
+    FP_step_finished,  FP_step_committed,  FP_step_emitted,   FP_ring_reserved,
+    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_bell_fenced,
+    FP_bell_partition, FP_bell_announced,  FP_bell_asleep,    FP_bell_woken,
+    FP_stat_writing,   FP_finish_said,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 

@@ -118,7 +118,8 @@ harness_next(struct harness *p)
         if (r > 0) return &p->rec;
         if (channel_sleep(&p->channel) > 0) poll(&f, 1, 1000);
         doorbell_wake(&p->channel.doorbell);
-        if (doorbell_drain(&p->channel.doorbell) == -EPIPE && ring_peek(&p->channel.in, &p->rec) == 0)
+        if (doorbell_drain(&p->channel.doorbell) == -EPIPE &&
+            ring_peek(&p->channel.in, &p->rec) == 0)
             return NULL;
     }
     fail_msg("the worker said nothing for %d s", DEADLINE_MS / 1000);
@@ -156,19 +157,20 @@ harness_submit(struct harness *p, const struct rec_submit *s, const void *tails,
     char *to;
 
     assert_int_equal(
-        ring_reserve(&p->channel.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to), 0);
+        ring_reserve(&p->channel.out, REC_SUBMIT, 0, (uint32_t)sizeof *s + bytes, 0, (void **)&to),
+        0);
     memcpy(to, s, sizeof *s);
     memcpy(to + sizeof *s, tails, bytes);
     channel_publish(&p->channel);
 }
 
 void
-harness_pause(struct harness *p, uint32_t row, bool paused)
+harness_pause(struct harness *p, uint32_t row, bool preempted)
 {
-    struct rec_row rec = { .row = row, .gen = 1, .flags = paused };
+    struct rec_row rec = { .row = row, .gen = 1, .flags = preempted };
     void *to;
 
-    assert_int_equal(ring_reserve(&p->channel.out, REC_PAUSE, 0, sizeof rec, 0, &to), 0);
+    assert_int_equal(ring_reserve(&p->channel.out, REC_SUSPEND, 0, sizeof rec, 0, &to), 0);
     memcpy(to, &rec, sizeof rec);
     channel_publish(&p->channel);
 }

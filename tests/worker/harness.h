@@ -2,8 +2,8 @@
 #ifndef TESTS_WORKER_HARNESS_H
 #define TESTS_WORKER_HARNESS_H
 
-#include "ipc/fd_channel.h"
 #include "ipc/channel.h"
+#include "ipc/fd_channel.h"
 #include "ipc/records.h"
 
 #include <sys/types.h>
@@ -40,8 +40,8 @@ void harness_wait_ready(struct harness *p, struct rec_ready *ready);
 /* s with its tails in one piece of that many bytes. */
 void harness_submit(struct harness *p, const struct rec_submit *s, const void *tails,
                     uint32_t bytes);
-void harness_pause(struct harness *p, uint32_t row, bool paused); /* or to go on */
-int harness_wait_exit(struct harness *p);                         /* its status */
+void harness_pause(struct harness *p, uint32_t row, bool preempted); /* or to go on */
+int harness_wait_exit(struct harness *p);                            /* its status */
 /* kill -9, then what it left; close_left() closes that. Records stay to be read from p, then harness_close(). */
 void harness_kill(struct harness *p, struct harness_arenas *left);
 void harness_close_left(struct harness_arenas *left);

@@ -8,7 +8,7 @@
 #include "tests/worker/harness.h"
 
 #include "include/lagan_wire.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -214,8 +214,9 @@ noise(struct harness_arenas *left, bool committed)
     char *kv = map(left, "kv"), *keep = malloc(h->arena_bytes);
 
     memset(keep, committed, h->arena_bytes);
-    for (uint32_t seat = 0; seat < h->n_seats; seat++) {
-        const struct manifest_row *r = (const void *)(at + h->row_at + (size_t)seat * h->row_bytes);
+    for (uint32_t slot = 0; slot < h->n_slots; slot++) {
+        const struct manifest_entry *r =
+            (const void *)(at + h->row_at + (size_t)slot * h->row_bytes);
 
         for (uint32_t g = 0; g < h->n_groups && r->id; g++) {
             const struct manifest_group *k = &h->group[g];

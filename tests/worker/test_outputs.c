@@ -41,7 +41,7 @@ scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
 }
 
 void
-scheduler_halt(struct scheduler *s, req_id id, bool halted)
+scheduler_suspend(struct scheduler *s, req_id id, bool halted)
 {
     (void)s;
     (void)id;

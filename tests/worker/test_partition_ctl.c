@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "tests/test.h"
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_seq.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,29 +17,30 @@ enum { UNITS = 132 };
 static struct partition_ctl s;
 static struct scheduler_limits l;
 static struct exec_part asked[MAX_LANES]; /* of the device, at last */
-static unsigned asked_rung;
+static unsigned asked_partition;
 static int device_says;
-static struct exec_rate rate[MAX_RUNGS][2]; /* as if measured; of all 0: nothing was */
+static struct exec_rate rate[MAX_PARTITIONS][2]; /* as if measured; of all 0: nothing was */
 
 struct exec_rate
-exec_rate(const struct exec *x, unsigned rung, unsigned lane)
+exec_rate(const struct exec *x, unsigned partition, unsigned lane)
 {
     (void)x;
-    return rate[rung][lane];
+    return rate[partition][lane];
 }
 
-struct exec_divided
-exec_divided(const struct exec *x)
+struct exec_partition_times
+exec_partition_times(const struct exec *x)
 {
     (void)x;
-    return (struct exec_divided){ 0 };
+    return (struct exec_partition_times){ 0 };
 }
 
 int
-exec_rung(struct exec *x, unsigned rung, const struct exec_part part[MAX_LANES], struct err *e)
+exec_set_partition(struct exec *x, unsigned partition, const struct exec_part part[MAX_LANES],
+                   struct err *e)
 {
     (void)x;
-    asked_rung = rung;
+    asked_partition = partition;
     memcpy(asked, part, sizeof asked);
     return device_says < 0 ? err_set(e, device_says, "as the test wished") : device_says;
 }
@@ -58,7 +59,7 @@ plan(const struct model_options *k, uint32_t units, struct gpu_parts parts, stru
      struct err *e)
 {
     l.max_seqs = 4;
-    l.max_rows = 40;
+    l.max_tokens = 40;
     l.max_len = 100;
     *x = (struct exec_config){ 0 };
     return partition_ctl_plan(&s, k, parts, units, &l, x, e);
@@ -69,7 +70,7 @@ static const struct gpu_parts h200 = { .least = 16, .grain = 8 };
 static void
 each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(void **state)
 {
-    enum { E = WORK_ENCODER, C = WORK_CONTEXT, G = WORK_GENERATION };
+    enum { E = WORK_ENCODER, C = WORK_PREFILL, G = WORK_DECODE };
     static const struct {
         uint32_t mode, encoder;
         uint16_t n_layers;
@@ -98,12 +99,12 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
         assert_int_equal(x.n_lanes, way[i].n_lanes);
         assert_memory_equal(l.lane_work, way[i].work, way[i].n_lanes);
         for (unsigned n = 0; n < x.n_lanes; n++) assert_int_equal(x.lane_units[n], UNITS);
-        assert_int_equal(x.n_rungs > 0, (way[i].work[0] & G) == 0);
+        assert_int_equal(x.n_partitions > 0, (way[i].work[0] & G) == 0);
     }
 }
 
 static void
-the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
+the_two_parts_of_every_partition_are_the_device_and_share_nothing(void **state)
 {
     struct model_options k = keys(SPLIT_FIXED, "72");
     struct exec_config x;
@@ -111,8 +112,8 @@ the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
 
     (void)state;
     assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
-    assert_int_equal(x.n_rungs, MAX_RUNGS);
-    for (unsigned i = 1; i < x.n_rungs; i++) {
+    assert_int_equal(x.n_partitions, MAX_PARTITIONS);
+    for (unsigned i = 1; i < x.n_partitions; i++) {
         const struct exec_part *p = x.part[i];
 
         assert_int_equal(p[0].first, 0);
@@ -121,7 +122,7 @@ the_two_parts_of_every_rung_are_the_device_and_share_nothing(void **state)
         assert_true(p[0].n >= h200.least && p[1].n >= h200.least);
         assert_memory_equal(&p[2], &p[0], sizeof p[0]); /* sources: on the part of prompts */
     }
-    assert_int_equal(x.part[s.state.rung][0].n, 72);
+    assert_int_equal(x.part[s.state.partition][0].n, 72);
 }
 
 static void
@@ -135,14 +136,14 @@ bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none(void **state)
     k.split_context_max_tokens = 30;
     k.split_context_max_seqs = 3;
     assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
-    assert_int_equal(l.lane_rows[0], 30);
+    assert_int_equal(l.lane_tokens[0], 30);
     assert_int_equal(l.lane_seqs[0], 3);
-    assert_int_equal(l.lane_rows[1], 0);
+    assert_int_equal(l.lane_tokens[1], 0);
     assert_int_equal(l.lane_seqs[1], 0);
     k.split_context_max_tokens = -1;
     k.split_context_max_seqs = 0;
     assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
-    assert_int_equal(l.lane_rows[0], 0);
+    assert_int_equal(l.lane_tokens[0], 0);
     assert_int_equal(l.lane_seqs[0], 0);
 }
 
@@ -175,7 +176,7 @@ struct bed {
 static void
 serve(struct bed *b, const char *context_sm)
 {
-    static const struct work_costs costs = { .weights = 1000000, .row_flops = 1e6 };
+    static const struct step_costs costs = { .weights = 1000000, .row_flops = 1e6 };
     struct model_options k = keys(SPLIT_FIXED, context_sm);
     struct exec_config x;
     struct kv *kv;
@@ -184,7 +185,7 @@ serve(struct bed *b, const char *context_sm)
     l = (struct scheduler_limits){ 0 };
     if (plan(&k, UNITS, h200, &x, &e) < 0) fail_msg("%s", e.text);
     b->c = (struct kv_config){
-        .n_groups = 1, .n_seats = 4, .tokens_per_block = 10, .arena_bytes = 1 << 20
+        .n_groups = 1, .n_slots = 4, .tokens_per_block = 10, .arena_bytes = 1 << 20
     };
     b->c.n_lanes = l.n_lanes;
     b->c.group[0] = (struct kv_group){
@@ -195,7 +196,7 @@ serve(struct bed *b, const char *context_sm)
     if (!kv || scheduler_new(&b->sched, &l, kv, &e) < 0) fail_msg("%s", e.text);
     partition_ctl_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_itl_target);
     device_says = 0;
-    asked_rung = 0;
+    asked_partition = 0;
 }
 
 static void
@@ -206,7 +207,7 @@ end(struct bed *b)
 }
 
 static void
-a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first(void **state)
+a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first(void **state)
 {
     unsigned before;
     struct bed b;
@@ -214,14 +215,14 @@ a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first(void **state)
 
     (void)state;
     serve(&b, "64");
-    before = partition_ctl_state(&s).rung;
+    before = partition_ctl_state(&s).partition;
     assert_int_not_equal(before, 0);
     assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
-    assert_int_equal(partition_ctl_state(&s).rung, before);
-    assert_int_equal(asked_rung, 0);
+    assert_int_equal(partition_ctl_state(&s).partition, before);
+    assert_int_equal(asked_partition, 0);
     partition_ctl_turn(&s);
-    assert_int_not_equal(partition_ctl_state(&s).rung, before);
-    assert_int_equal(asked_rung, partition_ctl_state(&s).rung);
+    assert_int_not_equal(partition_ctl_state(&s).partition, before);
+    assert_int_equal(asked_partition, partition_ctl_state(&s).partition);
     assert_int_equal(asked[0].first, 0);
     assert_int_equal(asked[0].n, 40);
     assert_int_equal(asked[1].first, 40);
@@ -231,7 +232,7 @@ a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first(void **state)
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
     partition_ctl_turn(&s);
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_OFF);
-    assert_int_equal(partition_ctl_state(&s).rung, 0);
+    assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);
 }
 
@@ -245,13 +246,13 @@ a_wish_for_what_the_device_has_not_changes_nothing(void **state)
 
     (void)state;
     serve(&b, "64");
-    before = partition_ctl_state(&s).rung;
+    before = partition_ctl_state(&s).partition;
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
         assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
         partition_ctl_turn(&s);
-        assert_int_equal(partition_ctl_state(&s).rung, before);
+        assert_int_equal(partition_ctl_state(&s).partition, before);
         assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
-        assert_int_equal(asked_rung, 0);
+        assert_int_equal(asked_partition, 0);
     }
     end(&b);
 }
@@ -267,8 +268,8 @@ a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
     device_says = -ENOMEM;
     assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
     partition_ctl_turn(&s);
-    assert_int_not_equal(asked_rung, 0);
-    assert_int_equal(partition_ctl_state(&s).rung, 0);
+    assert_int_not_equal(asked_partition, 0);
+    assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);
 }
 
@@ -276,13 +277,13 @@ a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
 static void
 measured(void)
 {
-    static const double did[MAX_RUNGS][4] = { { 3.68e12, 770e12 },
-                                              { 3.64e12, 418e12, 3.96e12, 365e12 },
-                                              { 3.63e12, 476e12, 3.66e12, 315e12 },
-                                              { 3.57e12, 523e12, 3.39e12, 258e12 },
-                                              { 3.58e12, 671e12, 1.41e12, 56e12 } };
+    static const double did[MAX_PARTITIONS][4] = { { 3.68e12, 770e12 },
+                                                   { 3.64e12, 418e12, 3.96e12, 365e12 },
+                                                   { 3.63e12, 476e12, 3.66e12, 315e12 },
+                                                   { 3.57e12, 523e12, 3.39e12, 258e12 },
+                                                   { 3.58e12, 671e12, 1.41e12, 56e12 } };
 
-    for (unsigned r = 0; r < MAX_RUNGS; r++)
+    for (unsigned r = 0; r < MAX_PARTITIONS; r++)
         for (unsigned i = 0; i < 2; i++)
             rate[r][i] = (struct exec_rate){ did[r][2 * i], did[r][2 * i + 1] };
 }
@@ -321,14 +322,14 @@ times(const char *text, const char *what)
 
 /* What answers are thought to read on their part, and prompts to multiply on theirs, of the whole device. */
 static struct part_share
-thought(unsigned rung)
+thought(unsigned partition)
 {
-    static const struct work_done bytes = { .kv = 1e12 }, flop = { .attend = 1e15 };
-    const struct steptime *t = &s.split.time;
+    static const struct step_cost bytes = { .kv = 1e12 }, flop = { .attend = 1e15 };
+    const struct step_time *t = &s.split.time;
 
     return (struct part_share){
-        steptime_of(t, STEP_GENERATION, 0, &bytes) / steptime_of(t, STEP_GENERATION, rung, &bytes),
-        steptime_of(t, STEP_CONTEXT, 0, &flop) / steptime_of(t, STEP_CONTEXT, rung, &flop)
+        step_time_of(t, STEP_DECODE, 0, &bytes) / step_time_of(t, STEP_DECODE, partition, &bytes),
+        step_time_of(t, STEP_PREFILL, 0, &flop) / step_time_of(t, STEP_PREFILL, partition, &flop)
     };
 }
 
@@ -347,7 +348,7 @@ what_parts_did_by_themselves_is_what_auto_begins_with(void **state)
     (void)state;
     measured();
     text = said(&b);
-    assert_int_equal(times(text, "they read"), MAX_RUNGS - 1);
+    assert_int_equal(times(text, "they read"), MAX_PARTITIONS - 1);
     assert_int_equal(times(text, "cannot be"), 0);
     assert_true(near(thought(1).read, .8) && near(thought(1).compute, .8 * 418 / 770));
     assert_true(near(thought(4).read, .8 * 1.41 / 3.68) &&
@@ -356,7 +357,7 @@ what_parts_did_by_themselves_is_what_auto_begins_with(void **state)
 }
 
 /* None, less than none, no number, without end, far too much, far too little, a part beyond the whole; of the whole and of
- * each part. The other rungs are what they were measured to be. */
+ * each part. The other partitions are what they were measured to be. */
 static void
 a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units(void **state)
 {
@@ -365,29 +366,29 @@ a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units(void **state)
     (void)state;
     for (size_t k = 0; k < ARRAY_LEN(odd); k++)
         for (unsigned at = 0; at < 6; at++) {
-            unsigned rung = at / 2 ? 3 : 0, lane = at / 2 == 2;
+            unsigned partition = at / 2 ? 3 : 0, lane = at / 2 == 2;
             const char *text;
             double *x;
             struct bed b;
 
             measured();
-            x = at % 2 ? &rate[rung][lane].compute : &rate[rung][lane].read;
-            if (odd[k] == 8 && rung == 0) continue; /* a device may well be as fast */
+            x = at % 2 ? &rate[partition][lane].compute : &rate[partition][lane].read;
+            if (odd[k] == 8 && partition == 0) continue; /* a device may well be as fast */
             *x *= odd[k];
             text = said(&b);
-            assert_int_equal(times(text, "they read"), MAX_RUNGS - 1);
-            assert_int_equal(times(text, "cannot be"), rung ? 1 : MAX_RUNGS - 1);
-            for (unsigned r = 1; r < MAX_RUNGS; r++) {
-                const struct rung *is = &s.state.ladder.rung[r];
+            assert_int_equal(times(text, "they read"), MAX_PARTITIONS - 1);
+            assert_int_equal(times(text, "cannot be"), partition ? 1 : MAX_PARTITIONS - 1);
+            for (unsigned r = 1; r < MAX_PARTITIONS; r++) {
+                const struct partition *is = &s.state.partition_list.partition[r];
                 struct part_share t = thought(r);
 
-                if (rung && r != rung) {
+                if (partition && r != partition) {
                     assert_true(t.compute > .4 && t.compute < .8);
-                    assert_false(near(t.compute, (double)is->context / UNITS));
+                    assert_false(near(t.compute, (double)is->prefill_units / UNITS));
                     continue;
                 }
-                assert_true(near(t.read, (double)is->generation / UNITS));
-                assert_true(near(t.compute, (double)is->context / UNITS));
+                assert_true(near(t.read, (double)is->decode_units / UNITS));
+                assert_true(near(t.compute, (double)is->prefill_units / UNITS));
             }
             end(&b);
         }
@@ -399,10 +400,10 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one),
-        cmocka_unit_test(the_two_parts_of_every_rung_are_the_device_and_share_nothing),
+        cmocka_unit_test(the_two_parts_of_every_partition_are_the_device_and_share_nothing),
         cmocka_unit_test(bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none),
         cmocka_unit_test(a_device_that_cannot_be_divided_is_refused_with_its_reason),
-        cmocka_unit_test(a_wish_is_taken_at_the_next_turn_and_the_device_has_the_rung_first),
+        cmocka_unit_test(a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first),
         cmocka_unit_test(a_wish_for_what_the_device_has_not_changes_nothing),
         cmocka_unit_test(a_division_that_the_device_fails_to_make_leaves_it_whole),
         cmocka_unit_test(what_parts_did_by_themselves_is_what_auto_begins_with),

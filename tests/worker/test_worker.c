@@ -197,7 +197,7 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
 
     memcpy(all, ids, sizeof ids);
     memcpy(all + 3, undisturbed, 20 * sizeof *all);
-    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_PAUSED); /* from a dead worker */
+    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_SUSPENDED); /* from a dead worker */
     assert_true(quiet(&p, 300));
     harness_pause(&p, row, false);
     take_tokens(&p, 20, TOKENS, token);
@@ -250,10 +250,10 @@ a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read(void **state)
 }
 
 static void
-a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
+a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
 {
     enum { TOKENS = 200 };
-    static const char *const one_seat[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
+    static const char *const one_slot[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
                                             "--dtype=fp32", NULL };
     const int32_t ids[] = { 1, 5, 9 };
     int32_t undisturbed[TOKENS], token[TOKENS];
@@ -262,7 +262,7 @@ a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens(vo
     struct harness p;
 
     (void)state;
-    harness_start(&p, "tests/data/golden/llama2", one_seat, NULL);
+    harness_start(&p, "tests/data/golden/llama2", one_slot, NULL);
     harness_wait_ready(&p, &ready);
     submit(&p, 1, ids, 3, TOKENS);
     take_tokens(&p, 0, TOKENS, undisturbed);
@@ -455,7 +455,7 @@ main(void)
         cmocka_unit_test(a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read),
         cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(
-            a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens),
+            a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),

@@ -71,7 +71,7 @@ gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g
              uint32_t n, struct tensor h, struct tensor *ret)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = s->rows.n_rows, cols = n * g->each;
+    uint32_t rows = s->rows.n_tokens, cols = n * g->each;
     uint32_t all = ROUND_UP(m->shape.n_layers * g->each, 4u);
     struct tensor sum = block_area(s, BLOCK_OWN, 0, rows, cols, m->act);
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);

@@ -2,7 +2,7 @@
  * graphs.c's. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 
@@ -15,11 +15,11 @@ busy(const struct exec_lane *l, nsec now)
 }
 
 void
-drop_graphs(struct exec *x, struct exec_lane *l, uint32_t rung)
+drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
 {
     struct graph *g;
 
-    while ((g = graphs_take(&l->graphs, rung))) x->op->graph.drop(l->lane, g);
+    while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
 }
 
 /* Record a piece into its slot, if that is due; it stays empty where it is not, or cannot be. */
@@ -59,5 +59,5 @@ queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct gr
             piece_fn *piece)
 {
     if (slot && !slot->graph) capture(x, l, t, slot, piece);
-    return slot && slot->graph ? x->op->graph.run(l->lane, slot->graph) : piece(x, l, t);
+    return slot && slot->graph ? x->op->graph.launch(l->lane, slot->graph) : piece(x, l, t);
 }

@@ -3,7 +3,7 @@
  * Shapes are the model's, rows the buckets by which the device keeps algorithms. Both are few: a list of
  * pairs, walked anew each time, because that is cheaper than to keep it.
  */
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 

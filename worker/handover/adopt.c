@@ -6,7 +6,7 @@
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/model/model.h"
-#include "worker/sched/beam.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
 #include <errno.h>
@@ -91,7 +91,7 @@ take_over(struct worker *w, const uint64_t print[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "manifest of other KV groups, seats or sizes");
+        return err_set(e, -EBADMSG, "manifest of other KV groups, slots or sizes");
     r = map(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
     if (r < 0) return err_set(e, r, "manifest cannot be mapped: %s", strerror(-r));
     r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
@@ -108,19 +108,19 @@ adopt(struct worker *w, bool host_kept, struct err *e)
     slice_id *room = malloc(w->adopt->manifest.h.row_bytes);
     struct manifest_adopted a;
 
-    w->adopt->found = calloc(w->kv_config->n_seats, sizeof *w->adopt->found);
+    w->adopt->found = calloc(w->kv_config->n_slots, sizeof *w->adopt->found);
     if (!room || !w->adopt->found) {
         free(room);
         return err_set(e, -ENOMEM, "memory to read the manifest");
     }
     a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, room);
     free(room);
-    manifest_labels(&w->adopt->manifest, w->kv); /* before other memory for cells is handed up */
+    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before other memory for cells is handed up */
     if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
     if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
     if (a.no_rows)
         log_warn("%u rows of the manifest cannot be true, computing those again", a.no_rows);
-    if (a.no_labels) log_warn("%u labels of the manifest cannot be true", a.no_labels);
+    if (a.no_nodes) log_warn("%u labels of the manifest cannot be true", a.no_nodes);
     return 0;
 }
 
@@ -180,7 +180,7 @@ adopt_begin(struct worker *w, nsec now)
     const struct manifest_found *f = w->adopt->found;
 
     w->ready_at = now;
-    for (uint32_t i = 0; f && i < w->kv_config->n_seats; i++)
+    for (uint32_t i = 0; f && i < w->kv_config->n_slots; i++)
         if (f[i].owner.id && f[i].row.committed < f[i].owner.n_tokens)
             scheduler_keep_prompt(w->sched, i, f[i].owner.n_tokens, f[i].owner.n_cross);
     scheduler_keep(w->sched, now + COME);
@@ -205,14 +205,14 @@ void
 adopt_forget(struct worker *w, struct worker_request *r)
 {
     uint32_t had = r->recomputed;
-    int seat;
+    int slot;
 
     while (w->adopt->found &&
-           (seat = manifest_forget(w->adopt->found, w->kv_config->n_seats, r->seq.id)) >= 0) {
-        uint32_t written = w->adopt->found[seat].row.committed;
+           (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
+        uint32_t written = w->adopt->found[slot].row.committed;
 
         r->recomputed += written - MIN(written, r->adopted); /* beams share what the first has */
-        scheduler_unkeep(w->sched, (uint32_t)seat);
+        scheduler_unkeep(w->sched, (uint32_t)slot);
     }
     if (r->recomputed > had) say_lost(w, r);
 }
@@ -222,7 +222,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 {
     struct seq *s = &r->seq;
     uint32_t resume;
-    int seat;
+    int slot;
 
     r->recomputed = 0;
     s->from_previous_worker = w->adopt->found && r->n_sent;
@@ -230,29 +230,29 @@ adopt_claim(struct worker *w, struct worker_request *r)
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
-    seat = manifest_claim(w->adopt->found, w->kv_config->n_seats, s->id, r->output, s->token,
+    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, s->id, r->output, s->token,
                           s->n_prompt, s->source, s->n_source, &resume);
-    if (seat < 0) return;
-    r->recomputed = MIN(w->adopt->found[seat].row.committed, s->n_prompt);
+    if (slot < 0) return;
+    r->recomputed = MIN(w->adopt->found[slot].row.committed, s->n_prompt);
     if (resume == 0 || s->prompt_logprobs || s->wants_states) {
-        scheduler_unkeep(w->sched, (uint32_t)seat);
+        scheduler_unkeep(w->sched, (uint32_t)slot);
         return;
     }
     s->n_adopted = resume;
-    s->adopted_seat = (uint32_t)seat;
-    if (s->beam) manifest_unturn(&w->adopt->manifest, (uint32_t)seat);
+    s->adopted_slot = (uint32_t)slot;
+    if (s->beam) manifest_drop_decisions(&w->adopt->manifest, (uint32_t)slot);
 }
 
 void
 adopt_leave(struct worker *w, struct worker_request *r)
 {
     uint32_t resume;
-    int seat;
+    int slot;
 
     if (!w->adopt->found) return;
-    seat = manifest_claim(w->adopt->found, w->kv_config->n_seats, r->seq.id, r->output, NULL, 0,
+    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, r->seq.id, r->output, NULL, 0,
                           NULL, 0, &resume);
-    if (seat >= 0) scheduler_unkeep(w->sched, (uint32_t)seat);
+    if (slot >= 0) scheduler_unkeep(w->sched, (uint32_t)slot);
 }
 
 void
@@ -265,7 +265,7 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     r->recomputed -= MIN(r->recomputed, r->adopted);
     say_lost(w, r);
     if (r->adopted) {
-        manifest_commit(&w->adopt->manifest, s->adopted_seat, r->adopted);
+        manifest_commit(&w->adopt->manifest, s->adopted_slot, r->adopted);
         w->stats->v[STAT_adopted] += r->adopted;
     } else if (w->adopt->found && r->n_sent &&
                first) { /* a paused one left it where all may find it */
@@ -275,16 +275,16 @@ adopt_claimed(struct worker *w, struct worker_request *r)
 
 /* Its steps once more, without computing anything: as far as they can be what was told. */
 static int
-redo(struct worker *w, struct worker_request *r, const uint32_t *seat, uint32_t n_turns,
+redo(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_turns,
      const token_id *told)
 {
     struct manifest_move move[MAX_BEAMS];
     struct beam *b = &r->beam;
 
     for (uint32_t i = 0; i < n_turns; i++) {
-        struct beam_turn t = { .n_ended = 0 };
+        struct beam_decision t = { .n_ended = 0 };
 
-        manifest_turn(&w->adopt->manifest, seat, b->n_beams, i, move);
+        manifest_decision(&w->adopt->manifest, slot, b->n_beams, i, move);
         for (uint32_t k = 0; k < b->n_beams; k++) {
             if ((uint32_t)move[k].token >= w->model->shape.vocab) return -EBADMSG;
             t.next[k] = (struct beam_move){ move[k].token, move[k].score, move[k].slot, 0 };
@@ -301,22 +301,22 @@ redo(struct worker *w, struct worker_request *r, const uint32_t *seat, uint32_t 
 bool
 adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *told)
 {
-    uint32_t seat[MAX_BEAMS], n_turns, i = 0;
+    uint32_t slot[MAX_BEAMS], n_turns, i = 0;
     struct beam *b = &r->beam;
 
     if (!w->adopt->found || r->seq.wants_states) return false;
-    n_turns = manifest_claim_search(w->adopt->found, w->kv_config->n_seats, r->seq.id, b->n_beams,
-                                    r->seq.token, b->first, r->seq.source, r->seq.n_source, seat);
+    n_turns = manifest_claim_search(w->adopt->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
+                                    r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
     if (n_turns == 0) return false;
-    if (redo(w, r, seat, n_turns, told) < 0) {
-        for (; i < b->n_beams; i++) scheduler_unkeep(w->sched, seat[i]);
+    if (redo(w, r, slot, n_turns, told) < 0) {
+        for (; i < b->n_beams; i++) scheduler_unkeep(w->sched, slot[i]);
         return false;
     }
     for (struct worker_request *m = r; m; m = m->next, i++) {
         m->seq.n_prompt += n_turns;
         m->seq.max_new -= n_turns;
         m->seq.n_adopted = m->seq.n_prompt - 1;
-        m->seq.adopted_seat = seat[i];
+        m->seq.adopted_slot = slot[i];
         m->recomputed = m->seq.n_adopted;
     }
     return true;

@@ -2,7 +2,7 @@
  * from them.
  *
  * This is the read side, used once after a start; adopt_log.h is the write side, used in every
- * step. The manifest (worker/kv/manifest.h) is in an arena of its own beside the KV arena. Both
+ * step. The manifest (worker/manifest/manifest.h) is in an arena of its own beside the KV arena. Both
  * carry the KV arena's number, drawn when its content began, so that a manifest is never read with
  * another arena's blocks. lagand passes a manifest on only if no stray write can have damaged it;
  * KV memory without a manifest is memory without content.
@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "gpu/gpu.h"
 #include "worker/io/request.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 #include "worker/worker.h"
 
 /* The loader's until READY, then the engine thread's. */
@@ -25,10 +25,10 @@ struct adopt {
     uint64_t old_kv_id[2];
     struct arena manifest_arena; /* base NULL: not open */
     struct manifest manifest;
-    struct manifest_found *found; /* [n_seats] adopted and not claimed yet; NULL: none */
+    struct manifest_found *found; /* [n_slots] adopted and not claimed yet; NULL: none */
     /* adopt_log.c's */
     struct manifest_owner *owner; /* [max_seqs] of the step being launched */
-    bool *named;                  /* [n_seats] the manifest names the owner of the entry */
+    bool *named;                  /* [n_slots] the manifest names the owner of the entry */
 };
 
 /* Draws a number for KV memory without content. -EIO. */

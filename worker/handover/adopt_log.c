@@ -4,8 +4,8 @@
 #include "ipc/stat.h"
 #include "worker/handover/adopt.h"
 #include "worker/io/request.h"
-#include "worker/kv/manifest.h"
-#include "worker/sched/beam.h"
+#include "worker/manifest/manifest.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ int
 adopt_log_open(struct worker *w, struct err *e)
 {
     w->adopt->owner = calloc(w->limits->max_seqs, sizeof *w->adopt->owner);
-    w->adopt->named = calloc(w->kv_config->n_seats, sizeof *w->adopt->named);
+    w->adopt->named = calloc(w->kv_config->n_slots, sizeof *w->adopt->named);
     if (w->adopt->owner && w->adopt->named) return 0;
     return err_set(e, -ENOMEM, "memory for the owners of a step");
 }
@@ -28,13 +28,13 @@ adopt_log_close(struct worker *w)
 }
 
 static void
-describe_owner(struct worker *w, uint32_t seat, struct manifest_owner *o)
+describe_owner(struct worker *w, uint32_t slot, struct manifest_owner *o)
 {
-    const struct seq *s = scheduler_seat(w->sched, seat);
+    const struct seq *s = scheduler_seq_at(w->sched, slot);
     const struct worker_request *r = s->owner;
 
     *o = (struct manifest_owner){
-        .seat = seat,
+        .slot = slot,
         .id = s->id,
         .n_cross = s->n_source,
         .n_tokens = s->n_prompt,
@@ -53,7 +53,7 @@ count_recomputed(struct worker *w, const struct seq *s)
     const struct worker_request *r = s->owner;
     uint32_t found = MIN(s->n_cached, r->recomputed);
 
-    if (s->n_pauses > 0) return; /* counted when it first started */
+    if (s->n_preemptions > 0) return; /* counted when it first started */
     w->stats->v[STAT_adopted] += found;
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
@@ -67,32 +67,32 @@ adopt_log_launch(struct worker *w, const struct batch *b)
 
     for (uint32_t i = 0; i < b->n_edits; i++) {
         const struct kv_edit *e = &b->edit[i];
-        const struct seq *s = scheduler_seat(w->sched, e->seat);
+        const struct seq *s = scheduler_seq_at(w->sched, e->slot);
 
-        if (e->op == EDIT_END) w->adopt->named[e->seat] = false;
-        if (e->op == EDIT_END || w->adopt->named[e->seat]) continue;
-        w->adopt->named[e->seat] = true;
+        if (e->op == EDIT_CLEAR) w->adopt->named[e->slot] = false;
+        if (e->op == EDIT_CLEAR || w->adopt->named[e->slot]) continue;
+        w->adopt->named[e->slot] = true;
         count_recomputed(w, s);
         if (s->n_adopted || (s->beam && s->n_prompt != s->beam->first)) continue;
-        describe_owner(w, e->seat, &w->adopt->owner[n++]);
+        describe_owner(w, e->slot, &w->adopt->owner[n++]);
     }
-    manifest_labels(&w->adopt->manifest, w->kv);
+    manifest_put_nodes(&w->adopt->manifest, w->kv);
     manifest_launch(&w->adopt->manifest, b->edit, b->n_edits, w->adopt->owner, n);
 }
 
 void
 adopt_log_tree(struct worker *w)
 {
-    manifest_labels(&w->adopt->manifest, w->kv);
+    manifest_put_nodes(&w->adopt->manifest, w->kv);
 }
 
 void
 adopt_log_commit(struct worker *w, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *r = &b->run[i];
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *r = &b->segment[i];
 
-        manifest_commit(&w->adopt->manifest, r->seat, (uint32_t)r->first_pos + r->n_rows);
+        manifest_commit(&w->adopt->manifest, r->slot, (uint32_t)r->first_pos + r->n_tokens);
     }
 }
 
@@ -101,13 +101,13 @@ adopt_log_beams(struct worker *w, const struct seq *first)
 {
     const struct beam *b = first->beam;
     struct manifest_move move[MAX_BEAMS];
-    uint32_t seat[MAX_BEAMS], n = 0;
+    uint32_t slot[MAX_BEAMS], n = 0;
 
     for (const struct seq *m = first; m; m = m->next_member, n++) {
         const struct beam_move *next = &b->last.next[n], *ended = &b->last.ended[n];
         bool has = n < b->last.n_ended;
 
-        seat[n] = m->seat;
+        slot[n] = m->slot;
         move[n] = (struct manifest_move){ .token = next->token,
                                           .ended_token = has ? ended->token : -1,
                                           .score = next->score,
@@ -115,5 +115,5 @@ adopt_log_beams(struct worker *w, const struct seq *first)
                                           .slot = next->slot,
                                           .ended_slot = has ? ended->slot : 0 };
     }
-    manifest_turned(&w->adopt->manifest, seat, n, b->n_new - 1, move);
+    manifest_put_decision(&w->adopt->manifest, slot, n, b->n_new - 1, move);
 }

@@ -1,4 +1,4 @@
-/* adopt_log.h - the write side of the manifest (worker/kv/manifest.h): every step leaves a state
+/* adopt_log.h - the write side of the manifest (worker/manifest/manifest.h): every step leaves a state
  * that can be adopted.
  *
  * The order of publication, by which every store leaves a manifest that may be adopted as it is:

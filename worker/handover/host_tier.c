@@ -8,8 +8,8 @@
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
-#include "worker/kv/kv_host.h"
-#include "worker/kv/manifest.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/manifest/manifest.h"
 #include "worker/process/arena_channel.h"
 
 #include <errno.h>
@@ -189,7 +189,7 @@ wanted(const struct worker *w)
 {
     uint64_t piece = w->host_tier->host.piece;
 
-    return (uint32_t)MIN((kv_host_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
+    return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
 }
 
 /* What the manifest says of another one's cells is unsaid before that is handed up. */
@@ -198,8 +198,8 @@ start_anew(struct worker *w)
 {
     struct err e;
 
-    kv_host_came(w->kv, /* whole= */ false);
-    manifest_labels(&w->adopt->manifest, w->kv);
+    kv_host_tier_came(w->kv, /* whole= */ false);
+    manifest_put_nodes(&w->adopt->manifest, w->kv);
     if (host_tier_give(w, &e) < 0)
         log_warn("the host tier is not kept for a successor: %s", e.text);
 }
@@ -213,16 +213,16 @@ use(struct worker *w, int how, nsec now)
     if (how == LOST) {
         log_err("%s: going on without a host tier", w->host_tier->err.text);
         w->host_tier->stays = true;
-        kv_host_empty(w->kv);
-        manifest_labels(&w->adopt->manifest, w->kv);
+        kv_host_tier_clear(w->kv);
+        manifest_put_nodes(&w->adopt->manifest, w->kv);
         return;
     }
     exec_host(w->exec, &w->host_tier->host);
-    kv_host_room(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
+    kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     if (how == MADE)
         start_anew(w);
     else
-        kv_host_came(w->kv, /* whole= */ true);
+        kv_host_tier_came(w->kv, /* whole= */ true);
     kv_count_host(w->kv, &count);
     log_info(
         "a host tier of %.1f MiB is there %.3f s after READY, %.1f of it mapped, %u blocks in it",
@@ -236,7 +236,7 @@ use_more(struct worker *w, int how)
 {
     uint64_t mapped = w->host_tier->host.n_mapped * w->host_tier->host.piece;
 
-    kv_host_room(w->kv, mapped);
+    kv_host_tier_set_size(w->kv, mapped);
     w->host_tier->stays = how == LOST;
     if (how == LOST)
         log_err("%s: of the host tier no more than %.1f MiB are mapped", w->host_tier->err.text,

@@ -6,7 +6,7 @@
  * tier the first piece is mapped, and the next one whenever half of the last is in use. A
  * predecessor's, where there is one of the right size, is handed up at once and mapped as far as it
  * was used, behind the resumed work: on the loader's thread, once the first step is over. Until
- * then the KV manager does without it (kv_host_away()), what lies in it stays, and a paused stream
+ * then the KV manager does without it (kv_host_tier_away()), what lies in it stays, and a paused stream
  * of the predecessor's that has something there waits for it. A group's ranks, which copy what rank
  * 0 plans, have all of it before they are ready.
  */

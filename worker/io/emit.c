@@ -16,7 +16,7 @@
 #include "worker/kv/kv_reuse.h"
 #include "worker/model/arch.h"
 #include "worker/model/model.h"
-#include "worker/sched/beam.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/tokenizer.h"
 
@@ -40,7 +40,7 @@ emit_ready(struct worker *w, nsec load_ns)
         .vocab = w->model->shape.vocab,
         .max_len = w->model->shape.max_len,
         .max_source = w->max_source,
-        .n_seats = w->limits->max_seqs,
+        .n_slots = w->limits->max_seqs,
         .tokens_per_block = w->kv_config->tokens_per_block,
         .n_groups = w->kv_config->n_groups,
         .name_bytes = (uint32_t)strlen(name),
@@ -122,10 +122,10 @@ emit_ended(struct worker *w, struct worker_request *r)
 
 /* Rows of a prompt's chunk: row at position p speaks of token p + 1; position 0 has none. */
 static void
-emit_prompt(struct worker *w, const struct batch_run *run, const struct batch_result *res,
+emit_prompt(struct worker *w, const struct batch_segment *run, const struct batch_result *res,
             struct worker_request *r)
 {
-    uint32_t n = run->n_rows - (run->flags & RUN_SAMPLE ? 1 : 0);
+    uint32_t n = run->n_tokens - (run->flags & SEGMENT_SAMPLE ? 1 : 0);
     bool start = run->first_pos == 0;
     uint32_t max = (w->channel->out.max_rec - 256) / (8 + 8 * (r->sampling.prompt_logprobs + 1));
 
@@ -343,20 +343,22 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
     struct rec_step *head;
     bool any = false;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
+    for (uint32_t i = 0; i < b->n_segments; i++) {
         struct worker_request *r = seq[i] ? seq[i]->owner : NULL;
 
-        if (r && !r->finished && (b->run[i].flags & RUN_PROMPT_LOGPROBS) && res->status == 0)
-            emit_prompt(w, &b->run[i], res, r);
+        if (r && !r->finished && (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) &&
+            res->status == 0)
+            emit_prompt(w, &b->segment[i], res, r);
         if (r && !r->finished && res->status == 0)
             emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
         any |= has_news(seq[i], n_before[i]);
-        if (b->run[i].work == WORK_CONTEXT) w->stats->v[STAT_prompt_tokens] += b->run[i].n_rows;
+        if (b->segment[i].work == WORK_PREFILL)
+            w->stats->v[STAT_prompt_tokens] += b->segment[i].n_tokens;
     }
     if (!any) return;
     begin_step(w, b, &head);
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *run = &b->run[i];
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *run = &b->segment[i];
         struct worker_request *r;
         uint32_t row;
 
@@ -366,12 +368,12 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
             emit_search(w, &head, b, r);
             continue;
         }
-        row = run->first_logit + (run->flags & RUN_PROMPT_LOGPROBS ? run->n_rows - 1 : 0);
+        row = run->first_logit + (run->flags & SEGMENT_PROMPT_LOGPROBS ? run->n_tokens - 1 : 0);
         emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
                    seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
     }
     outbox_end(w->outbox);
-    for (uint32_t i = 0; i < b->n_runs; i++) {
+    for (uint32_t i = 0; i < b->n_segments; i++) {
         struct worker_request *r = seq[i] ? seq[i]->owner : NULL;
 
         if (!r || r->finished || seq[i]->n_tokens == n_before[i]) continue;

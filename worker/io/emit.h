@@ -20,7 +20,7 @@ void emit_phase(struct worker *w, uint64_t done, uint64_t total);
 void emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why);
 /* Tokens, text, log-probabilities, tensors and ends of a committed step. seq[i]: sequence of run
  * i, or NULL if it has ended meanwhile; n_before[i]: its tokens before the commit. Both
- * [b->n_runs]. */
+ * [b->n_segments]. */
 void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
                struct seq *const *seq, const uint32_t *n_before);
 /* FINISH of one output; does nothing if FINISH was queued before. */

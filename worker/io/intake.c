@@ -74,7 +74,7 @@ suspend(struct worker *w, const char *data, size_t n, struct err *e)
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
     r->paused = c.flags & 1;
-    if (r->state == REQUEST_LIVE) scheduler_halt(w->sched, r->seq.id, r->paused);
+    if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->paused);
     return 0;
 }
 
@@ -159,7 +159,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
         case REC_CANCEL:
             r = cancel(w, rec.data, rec.len, e);
             break;
-        case REC_PAUSE:
+        case REC_SUSPEND:
             r = suspend(w, rec.data, rec.len, e);
             break;
         case REC_TEXT:

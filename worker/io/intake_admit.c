@@ -67,7 +67,7 @@ fit_lengths(struct worker_request *r, uint32_t given)
  * is left to sample, which a device reports as a failure. Of n-grams of 2 and more at most every
  * other token begins one that suppresses. */
 static bool
-may_ban_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
+may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 {
     uint32_t n = s->no_repeat_ngram == 1 ? n_tokens : s->no_repeat_ngram ? n_tokens / 2 + 1 : 0;
 
@@ -140,7 +140,7 @@ sampling_fits(struct worker *w, struct worker_request *r)
             "no_repeat_ngram, presence_penalty and frequency_penalty go with %u tokens of "
             "prompt and answer, this may be %u",
             EXEC_LOOK_BACK, longest);
-    else if (may_ban_all(&r->sampling, longest, vocab))
+    else if (may_suppress_all(&r->sampling, longest, vocab))
         intake_refuse(
             w, r, LAGAN_E_UNSUPPORTED,
             "no_repeat_ngram and min_tokens may leave no token of %u that can come: %u of "
@@ -162,7 +162,7 @@ schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     k = scheduler_add(w->sched, &r->seq, now, e);
     if (k < 0) return k;
     adopt_claimed(w, r);
-    scheduler_halt(w->sched, r->seq.id, r->paused);
+    scheduler_suspend(w->sched, r->seq.id, r->paused);
     return 0;
 }
 

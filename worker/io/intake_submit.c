@@ -19,7 +19,7 @@
 #include "worker/io/record_tail.h"
 #include "worker/io/text_thread.h"
 #include "worker/model/model.h"
-#include "worker/sched/beam.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 #include "worker/text/chat.h"
 #include "worker/text/tokenizer.h"
@@ -154,7 +154,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
     r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
-    r->paused = s->flags & SUBMIT_PAUSED;
+    r->paused = s->flags & SUBMIT_SUSPENDED;
     r->n_outputs = s->n;
     r->beam = (struct beam){
         .n_beams = s->beams,
@@ -255,7 +255,7 @@ read_stop_strings(struct worker_request *r, uint32_t n, struct record_tail *t, s
 static int
 by_id(const void *a, const void *b)
 {
-    token_id x = ((const struct nudge *)a)->id, y = ((const struct nudge *)b)->id;
+    token_id x = ((const struct logit_bias *)a)->id, y = ((const struct logit_bias *)b)->id;
 
     return (x > y) - (x < y);
 }
@@ -265,7 +265,7 @@ static int
 read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s,
           struct record_tail *t, struct err *e)
 {
-    const struct nudge *bias = record_tail_take(t, s->n_bias * sizeof *bias);
+    const struct logit_bias *bias = record_tail_take(t, s->n_bias * sizeof *bias);
     uint32_t n = 0;
 
     if (t->broken || s->n_bias > EXEC_MAX_BIAS)
@@ -342,7 +342,8 @@ static bool
 fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
 {
     const struct rec_submit *s = &q->s;
-    uint32_t most = MIN(w->limits->max_seqs, w->limits->max_rows); /* max_rows is not in READY */
+    uint32_t most = MIN(w->limits->max_seqs,
+                        w->limits->max_tokens); /* max_tokens is not in READY */
 
     if (n_slots(s) > most)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,

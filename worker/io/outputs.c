@@ -7,7 +7,7 @@
 #include "worker/handover/adopt.h"
 #include "worker/io/emit.h"
 #include "worker/model/model.h"
-#include "worker/sched/beam.h"
+#include "worker/sched/beam_search.h"
 #include "worker/sched/scheduler.h"
 
 #include <errno.h>
@@ -235,7 +235,7 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
         }
         TRY(k);
         claimed(w, r);
-        scheduler_halt(w->sched, first->id, r->paused);
+        scheduler_suspend(w->sched, first->id, r->paused);
     }
     adopt_forget(w, r);
     for (struct worker_request *m = r, *next; m; m = next) {

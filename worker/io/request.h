@@ -27,7 +27,7 @@ enum request_kind { REQUEST_GENERATE, REQUEST_TOKENIZE, REQUEST_DETOKENIZE };
 
 struct worker_request {
     _Alignas(CACHE_LINE) struct seq seq; /* seq.owner is this struct */
-    struct sampling sampling;            /* what exec_seat() gets when the sequence gets its seat */
+    struct sampling sampling; /* what exec_set_sampling() gets when the sequence gets its slot */
     struct detok detok;
     enum request_state state;
     enum request_kind kind;
@@ -60,7 +60,7 @@ struct worker_request {
         n_text_sent;  /* generated tokens and text bytes sent, delivered ones included */
     float score;      /* sum of log-probabilities */
     struct beam beam; /* the first's, of a search */
-    struct nudge bias[EXEC_MAX_BIAS]; /* of sampling */
+    struct logit_bias bias[EXEC_MAX_BIAS]; /* of sampling */
     uint32_t adopted, recomputed; /* positions a predecessor left: taken over, and computed again */
 };
 

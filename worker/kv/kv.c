@@ -2,8 +2,8 @@
 #include "worker/kv/kv.h"
 
 #include "worker/kv/kv_config.h"
-#include "worker/kv/kv_core.h"
-#include "worker/kv/kv_host.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
@@ -57,7 +57,7 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
         kv->stats[g] = (struct kv_stats){ 0 };
     }
     kv_tree_init(kv);
-    kv_host_init(kv);
+    kv_host_tier_init(kv);
     *c = kv->c;
     return kv;
 }

@@ -1,10 +1,10 @@
 /* kv_config.c - see kv_config.h. */
 #include "worker/kv/kv_config.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/kv_label.h"
 #include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_tree_export.h"
 
 #include <errno.h>
 
@@ -89,10 +89,10 @@ kv_config_lay_out(struct kv *kv, const struct kv_config *c)
     n_blocks += kv->n_cells;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
-    kv->seat_at = take_bytes(&at, c->n_seats, sizeof(struct kv_seat));
-    kv->end_at = take_bytes(&at, c->n_seats, sizeof(seq_slot));
+    kv->slot_at = take_bytes(&at, c->n_slots, sizeof(struct kv_seq));
+    kv->end_at = take_bytes(&at, c->n_slots, sizeof(seq_slot));
     for (uint32_t g = 0; g < c->n_groups; g++)
-        kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_seats * c->group[g].max_entries, 4);
+        kv->table_at[g] = take_bytes(&at, (uint64_t)c->n_slots * c->group[g].max_entries, 4);
     kv->event_at = take_bytes(&at, c->max_events, sizeof(struct kv_event));
     return kv_tree_bytes(kv, at, n_blocks);
 }
@@ -123,9 +123,9 @@ check_state(const struct kv_config *c, uint32_t i, struct err *e)
 int
 kv_config_check(const struct kv_config *c, struct err *e)
 {
-    if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_seats == 0)
-        return err_set(e, -EINVAL, "KV cache of %u groups, %u lanes and %u seats", c->n_groups,
-                       c->n_lanes, c->n_seats);
+    if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_slots == 0)
+        return err_set(e, -EINVAL, "KV cache of %u groups, %u lanes and %u slots", c->n_groups,
+                       c->n_lanes, c->n_slots);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
     if (c->reuse && c->tokens_per_block > KV_MAX_TOKENS)
@@ -163,7 +163,7 @@ kv_bytes(const struct kv_config *c)
 }
 
 uint32_t
-kv_max_labels(const struct kv_config *c)
+kv_tree_max_exports(const struct kv_config *c)
 {
     struct kv kv;
 

@@ -3,7 +3,7 @@
  *
  * The layout is a pure function of struct kv_config: kv_bytes() and kv_init() compute the same
  * one. The functions allocate nothing and change only what their results say. For the files of
- * worker/kv alone; kv_bytes() and kv_slab_bytes() of kv.h and kv_max_labels() of kv_label.h are
+ * worker/kv alone; kv_bytes() and kv_slab_bytes() of kv.h and kv_tree_max_exports() of kv_tree_export.h are
  * defined in kv_config.c.
  */
 #ifndef KV_CONFIG_H

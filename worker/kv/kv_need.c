@@ -1,7 +1,7 @@
 /* kv_need.c - see kv_need.h. */
 #include "worker/kv/kv_need.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_kind.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* kv_onboard.c - see kv_onboard.h. */
 #include "worker/kv/kv_onboard.h"
 
-#include "worker/kv/kv_core.h"
-#include "worker/kv/kv_host.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
@@ -26,11 +26,11 @@ onboard_block(struct kv *kv, uint32_t cell, unsigned lane, struct kv_out *out)
 }
 
 void
-kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, uint32_t group,
+kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, uint32_t group,
            struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t *row = kv_table(kv, group, seat);
+    struct kv_seq *s = &kv_seqs(kv)[slot];
+    uint32_t *row = kv_table(kv, group, slot);
 
     for (uint32_t i = kv_begin(kv, s, group); s->n_host[group] > 0; i = kv_after(kv, s, group, i)) {
         uint32_t cell = row[i] - 1, there;
@@ -45,6 +45,6 @@ kv_onboard(struct kv *kv, unsigned lane, uint64_t step, seq_slot seat, uint32_t 
         } else {
             row[i] = onboard_block(kv, cell, lane, out) + 1;
         }
-        kv_host_give(kv, cell, lane, step);
+        kv_host_tier_give(kv, cell, lane, step);
     }
 }

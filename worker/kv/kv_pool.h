@@ -15,7 +15,7 @@
 #ifndef KV_POOL_H
 #define KV_POOL_H
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_seq.h"
 
 /* A block of the group, used by the next step of the lane. out->wait[l] is raised to the step of lane l that
  * it must wait for; a copy takes what it held to the host. The caller holds a reservation. */
@@ -31,7 +31,7 @@ bool kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);
  * theirs. */
 uint32_t kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes);
 
-/* Slabs the pool needs for n blocks beside those it has promised; never fewer than hold a held block. */
+/* Slabs the pool needs for n blocks beside those it has reserved_blocks; never fewer than hold a held block. */
 uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* kv_slab.c - see kv_slab.h. */
 #include "worker/kv/kv_slab.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 
 #include <errno.h>
 

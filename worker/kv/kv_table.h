@@ -23,24 +23,24 @@ struct kv_out {
 };
 
 /* Appends a copy of a whole block; stops the program if the array is full. Blocks are block
- * numbers of the arena, or of the host tier (kv_core.h). Returns the copy, for the caller to set
+ * numbers of the arena, or of the host tier (kv_internal.h). Returns the copy, for the caller to set
  * n_tokens or after. For the files of worker/kv alone. */
 struct kv_copy *kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to,
                             struct kv_out *out);
 
 /* Appends an EDIT_SET for every entry that the slot holds, for a device table that has none of
  * them. */
-void kv_rows(const struct kv *kv, seq_slot seat, struct kv_out *out);
+void kv_rows(const struct kv *kv, seq_slot slot, struct kv_out *out);
 
 /* Returns true from the reservation or adoption of the slot until kv_drop(). */
-bool kv_live(const struct kv *kv, seq_slot seat);
+bool kv_live(const struct kv *kv, seq_slot slot);
 /* Returns the number of blocks that the slot holds, of all groups. */
-uint32_t kv_n_held(const struct kv *kv, seq_slot seat);
+uint32_t kv_n_held(const struct kv *kv, seq_slot slot);
 /* Returns the number of entries that the slot holds of the group; *first is the first of them
  * that is not a sink: entries *first and later, and sinks below *first. */
-uint32_t kv_held(const struct kv *kv, seq_slot seat, uint32_t group, uint32_t *first);
+uint32_t kv_held(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t *first);
 /* Returns the first slice of the entry's block. SLICE_NONE: the entry is empty, or its block is
  * in the host tier. */
-slice_id kv_entry(const struct kv *kv, seq_slot seat, uint32_t group, uint32_t entry);
+slice_id kv_entry(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t entry);
 
 #endif

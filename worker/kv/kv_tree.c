@@ -1,7 +1,7 @@
 /* kv_tree.c - see kv_tree.h. */
 #include "worker/kv/kv_tree.h"
 
-#include "worker/kv/kv_queue.h"
+#include "worker/kv/kv_evict_queue.h"
 
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -19,7 +19,7 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
         lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv_is_positions(kv, g)) lead = 1;
-    kv->n_nodes = (uint32_t)MIN((1 + lead) * n_blocks + 64 + 2 * kv->c.n_seats, UINT32_MAX / 2);
+    kv->n_nodes = (uint32_t)MIN((1 + lead) * n_blocks + 64 + 2 * kv->c.n_slots, UINT32_MAX / 2);
     for (kv->n_buckets = 64; kv->n_buckets < kv->n_nodes;) kv->n_buckets *= 2;
     kv->node_at = ROUND_UP(at, (uint64_t)CACHE_LINE);
     kv->bucket_at = kv->node_at + kv->n_nodes * sizeof(struct kv_node);
@@ -239,7 +239,8 @@ next_below(const struct kv *kv, uint32_t top, uint32_t at)
 static void
 orphan(struct kv *kv, uint32_t link)
 {
-    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED) kv_queue_push_orphan(kv, link - 1);
+    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED)
+        kv_evict_queue_push_orphan(kv, link - 1);
 }
 
 /* What hangs below goes first, leaves before what leads to them: so there is nothing below the next. */

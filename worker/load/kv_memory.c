@@ -8,7 +8,7 @@
 #include "worker/handover/adopt.h"
 #include "worker/handover/host_tier.h"
 #include "worker/kv/kv.h"
-#include "worker/kv/kv_host.h"
+#include "worker/kv/kv_host_tier.h"
 #include "worker/load/sizes.h"
 #include "worker/model/model.h"
 #include "worker/process/arena_channel.h"
@@ -24,11 +24,11 @@
 /* Automatic KV memory of a host: at most a quarter of what is available, for all ranks together. */
 enum { AUTO_KV_SHARE = 4 };
 
-/* Bytes for which every seat could reach the model's length: more would never be used. */
+/* Bytes for which every slot could reach the model's length: more would never be used. */
 static uint64_t
 longest_kv_bytes(const struct kv_config *c)
 {
-    return kv_table_bytes(c) * c->n_seats + (uint64_t)c->slab_bytes * (c->n_groups + 1);
+    return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
 
 /* On a GPU: all that is free now but what is still to come. */
@@ -38,7 +38,7 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
     const struct model_options *k = w->keys;
     uint64_t graphs = gpu_graphs(w->gpu) ? k->graphs_memory : 0;
     uint64_t steps = exec_scratch_bytes(w->exec) + w->limits->n_lanes * SIZES_LANE_BYTES;
-    uint64_t next = SIZES_REPLACEMENT_BYTES + exec_divided(w->exec).bytes +
+    uint64_t next = SIZES_REPLACEMENT_BYTES + exec_partition_times(w->exec).bytes +
                     (k->standby ? steps : 0);
     uint64_t taken = graphs + next + k->kv_reserve;
 
@@ -48,7 +48,7 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
             "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
             "weights and %.2f for steps of %u rows; graphs.memory needs %.2f, a successor %.2f, "
             "kv.reserve %.2f",
-            GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_rows,
+            GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_tokens,
             GIB(graphs), GIB(next), GIB(k->kv_reserve));
     *ret = free - taken;
     return 0;
@@ -80,8 +80,8 @@ make_arena(struct worker *w, struct err *e)
                   old <= c->arena_bytes / 16 * 17);
 
     if (w->adopt->old_kv.fd >= 0 && suits &&
-        gpu_ops(w->gpu)->mem.arena_adopt(w->gpu, w->adopt->old_kv.fd, old, &w->adopt->kv_arena, e) ==
-            0) {
+        gpu_ops(w->gpu)->mem.arena_adopt(w->gpu, w->adopt->old_kv.fd, old, &w->adopt->kv_arena,
+                                         e) == 0) {
         w->adopt->old_kv.fd = -1;
         memcpy(w->adopt->kv_id, w->adopt->old_kv_id, sizeof w->adopt->kv_id);
         c->arena_bytes = old;
@@ -93,7 +93,7 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* A hint: in pages of 4 KiB the tables of many seats cost a walk through the page table at each
+/* A hint: in pages of 4 KiB the tables of many slots cost a walk through the page table at each
  * block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
@@ -119,9 +119,9 @@ kv_memory_open(struct worker *w, struct err *e)
     prefer_huge_pages(w->kv_memory, kv_bytes(c));
     w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
-    if (w->host_tier->later) kv_host_away(w->kv);
+    if (w->host_tier->later) kv_host_tier_away(w->kv);
     if (w->host_tier->host.base)
-        kv_host_room(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
+        kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     TRY(adopt_open(w, w->steps->kv_dtype, host_tier_keeps(w), e));
     FP(load_kv);
     TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));

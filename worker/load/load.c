@@ -8,10 +8,10 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "gpu/gpu.h"
+#include "ipc/channel.h"
 #include "ipc/fd_channel.h"
 #include "ipc/heritage.h"
 #include "ipc/model_options.h"
-#include "ipc/channel.h"
 #include "worker/arch/registry.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
@@ -68,8 +68,8 @@ take_inherited(struct worker *w, struct err *e)
             w->loader->may_use_device = true;
             continue;
         }
-        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) && src->weights_fd < 0 &&
-            (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
+        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+            src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -301,7 +301,7 @@ static int
 complete(struct worker *w, struct err *e)
 {
     struct plan_ring_kv kv;
-    struct work_costs costs;
+    struct step_costs costs;
     nsec since;
 
     if (w->loader->source.weights_fd >= 0) TRY(check_model(w, e));
@@ -385,7 +385,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     TRY(read_source(w, e));
     TRY(model_begin(&w->model, &w->loader->source, arch_families, e));
     TRY(gpu_open(&w->gpu, &device, e));
-    TRY(model_look(w->model, &w->loader->source, w->gpu, weights, e));
+    TRY(model_inspect(w->model, &w->loader->source, w->gpu, weights, e));
     TRY(sizes_set(w, e));
     open_text(w);
     *beside = 0;
@@ -446,8 +446,8 @@ static void
 log_standby(const struct worker *w)
 {
     if (!w->gpu)
-        log_info("the driver of %s is up after %.2f s, nothing else is begun", model_options_device(w->keys),
-                 (double)w->loader->load_ns / NSEC_S);
+        log_info("the driver of %s is up after %.2f s, nothing else is begun",
+                 model_options_device(w->keys), (double)w->loader->load_ns / NSEC_S);
     else
         log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
                  (double)w->loader->load_ns / NSEC_S,

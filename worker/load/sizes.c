@@ -61,7 +61,7 @@ set_kv(struct worker *w, struct err *e)
 {
     const struct model_options *k = w->keys;
 
-    w->kv_config->n_seats = k->max_num_seqs;
+    w->kv_config->n_slots = k->max_num_seqs;
     w->kv_config->host_bytes = k->kv_host_memory;
     w->kv_config->host_bandwidth = k->kv_host_bandwidth;
     w->kv_config->token_time = k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : 0;
@@ -79,7 +79,7 @@ static void
 set_limits(struct worker *w)
 {
     const struct model_options *k = w->keys;
-    uint32_t max_rows = max_batched_tokens(w);
+    uint32_t max_tokens = max_batched_tokens(w);
 
     *w->limits = (struct scheduler_limits){
         .policy = (enum policy)k->policy,
@@ -91,18 +91,18 @@ set_limits(struct worker *w)
         .prompt_wait = k->batch_wait_timeout,
         .enc_wait = k->batch_wait_timeout,
         .max_seqs = k->max_num_seqs,
-        .max_rows = max_rows,
+        .max_tokens = max_tokens,
         .max_len = w->model->shape.max_len,
-        .max_enc_rows = w->max_source && sizes_on_gpu(w)
-                            ? MAX(w->max_source, (uint32_t)GPU_ENC_TOKENS)
-                            : w->max_source,
+        .max_enc_tokens = w->max_source && sizes_on_gpu(w)
+                              ? MAX(w->max_source, (uint32_t)GPU_ENC_TOKENS)
+                              : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
-        .search_rows = SEARCH_BEAMS,
+        .beam_tokens = SEARCH_BEAMS,
         /* While decoding, encoder work per step is limited to that of one full prefill chunk. */
-        .enc_work = (uint64_t)max_rows * w->model->shape.n_encoder_layers,
+        .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
-        w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_rows);
+        w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
 }
 
 /* On a host of one core the two lanes of a divided device still have a thread each. */
@@ -123,13 +123,13 @@ set_steps(struct worker *w)
 {
     struct exec_config *x = w->steps;
 
-    x->max_rows = w->limits->max_rows;
+    x->max_tokens = w->limits->max_tokens;
     x->measure = sizes_on_gpu(w);
     /* KV memory to adopt: its streams want their next token first. Ranks do the same passes or
      * none. */
     x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
     x->max_seqs = w->limits->max_seqs;
-    x->max_enc_rows = w->limits->max_enc_rows;
+    x->max_enc_tokens = w->limits->max_enc_tokens;
     x->max_edits = scheduler_edits(w->limits, w->kv_config);
     x->max_copies = scheduler_copies(w->limits, w->kv_config);
 }
@@ -159,14 +159,14 @@ sizes_set(struct worker *w, struct err *e)
 }
 
 /* The whole model; its encoder by its share of the layers. */
-struct work_costs
+struct step_costs
 sizes_work_costs(const struct worker *w)
 {
     const struct model_shape *s = &w->model->shape;
     double weights = (double)w->model->weight_bytes, layers = s->n_layers + s->n_encoder_layers,
            encoder = weights * s->n_encoder_layers / layers,
            flops = 4 / (double)dtype_bytes(w->model->dtype, 2); /* two a weight */
-    struct work_costs c = { .weights = (uint64_t)(weights - encoder),
+    struct step_costs c = { .weights = (uint64_t)(weights - encoder),
                             .encoder_weights = (uint64_t)encoder,
                             .row_flops = (weights - encoder) * flops,
                             .encoder_flops = encoder * flops,

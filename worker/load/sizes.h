@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "ipc/model_options.h"
-#include "worker/sched/work.h"
+#include "worker/partition/step_cost.h"
 #include "worker/worker.h"
 
 /* Device memory in bytes that a GPU's lane takes beside its scratch (a library's handle, its
@@ -24,6 +24,6 @@ int sizes_check_settings(const struct model_options *k, struct err *e) MUST_USE;
  * the model or the device. */
 int sizes_set(struct worker *w, struct err *e) MUST_USE;
 /* What a step costs, for a first estimate of durations. After the weights are loaded. */
-struct work_costs sizes_work_costs(const struct worker *w);
+struct step_costs sizes_work_costs(const struct worker *w);
 
 #endif

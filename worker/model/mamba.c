@@ -136,7 +136,7 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
         return err_set(
             e, -ENOTSUP, "there are %u groups of heads of state, which %u ranks cannot %s",
             c->n_groups, ranks, c->norm_groups ? "share equally" : "share or have twice");
-    if (!c->norm_groups) c->normed = ranks_share(m, inner);
+    if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;
     c->n_groups = MAX(c->n_groups / ranks, 1u);
     m->shape.own_cols = own_words(c, c->norm_groups ? mamba_inner(c) : inner);

@@ -185,7 +185,7 @@ read_rows(const struct reader *a, char *room, const struct read_piece *p, size_t
 static int
 read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct err *e)
 {
-    const struct st_tensor *t = p->t;
+    const struct safetensors_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
     const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
     uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;

@@ -4,8 +4,8 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "ipc/channel.h"
-#include "wire/msg.h"
 #include "ipc/stat.h"
+#include "wire/msg.h"
 #include "worker/ops/cache_flush.h"
 #include "worker/ops/partition_ctl.h"
 #include "worker/ops/tuning.h"
@@ -183,8 +183,8 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
 {
     static const char *const modes[] = { "off", "auto", "fixed" };
     struct partition_ctl_state s = partition_ctl_state(c->w->partition_ctl);
-    const struct ladder *l = &s.ladder;
-    const struct rung *now = &l->rung[s.rung];
+    const struct partition_list *l = &s.partition_list;
+    const struct partition *now = &l->partition[s.partition];
     struct stats stats = { { 0 } };
 
     (void)args, (void)e;
@@ -196,17 +196,17 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     put_u64(p, "least", l->least);
     put_u64(p, "grain", l->grain);
     put_u64(p, "target_ns", (uint64_t)s.target);
-    put_u64(p, "context", s.rung ? now->context : 0);
-    put_u64(p, "generation", s.rung ? now->generation : 0);
+    put_u64(p, "context", s.partition ? now->prefill_units : 0);
+    put_u64(p, "generation", s.partition ? now->decode_units : 0);
     put_u64(p, "changes", s.n_changes);
     for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
         put_u64(p, stat_rows[i].name, stats.v[i]);
-    msg_key(p, "rungs");
+    msg_key(p, "partitions");
     msgpack_pack_array(p, l->n - 1);
     for (unsigned i = 1; i < l->n; i++) {
         msgpack_pack_array(p, 2);
-        msgpack_pack_uint32(p, l->rung[i].context);
-        msgpack_pack_uint32(p, l->rung[i].generation);
+        msgpack_pack_uint32(p, l->partition[i].prefill_units);
+        msgpack_pack_uint32(p, l->partition[i].decode_units);
     }
     return 0;
 }

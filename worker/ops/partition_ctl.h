@@ -13,17 +13,17 @@
 #include "ipc/model_options.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
+#include "worker/partition/partition_choose.h"
 #include "worker/sched/scheduler.h"
-#include "worker/sched/split.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 /* What an operator sees. */
 struct partition_ctl_state {
-    uint32_t mode; /* SPLIT_OFF, _AUTO, _FIXED */
-    unsigned rung; /* 0: one lane does everything */
-    struct ladder ladder;
+    uint32_t mode;      /* SPLIT_OFF, _AUTO, _FIXED */
+    unsigned partition; /* 0: one lane does everything */
+    struct partition_list partition_list;
     nsec target;
     uint64_t n_changes;
 };
@@ -33,7 +33,7 @@ struct partition_ctl {
     pthread_mutex_t lock;
     struct partition_ctl_state state; /* under the lock */
     uint32_t wish;                    /* mode, under the lock; of SPLIT_FIXED: */
-    struct rung wish_rung;
+    struct partition wish_partition;
     _Atomic bool wished;
 
     /* The engine's. */
@@ -45,14 +45,14 @@ struct partition_ctl {
     } count[STEP_KINDS];
 };
 
-/* Before the lanes are made: the ladder, what each lane does, and the rung to begin with. units:
+/* Before the lanes are made: the partition_list, what each lane does, and the partition to begin with. units:
  * of the device. */
-int partition_ctl_plan(struct partition_ctl *s, const struct model_options *k, struct gpu_parts parts,
-                       uint32_t units, struct scheduler_limits *l, struct exec_config *x,
-                       struct err *e) MUST_USE;
+int partition_ctl_plan(struct partition_ctl *s, const struct model_options *k,
+                       struct gpu_parts parts, uint32_t units, struct scheduler_limits *l,
+                       struct exec_config *x, struct err *e) MUST_USE;
 /* When everything is there. */
 void partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched,
-                        const struct kv_config *kv, const struct work_costs *costs,
+                        const struct kv_config *kv, const struct step_costs *costs,
                         const struct scheduler_limits *l, nsec target);
 /* Before a plan. */
 void partition_ctl_turn(struct partition_ctl *s);

@@ -59,7 +59,7 @@ tuning_begin(struct tuning *t, struct err *e)
     if (t->refuse) return err_set(e, -ENOTSUP, "%s", t->refuse);
     pthread_mutex_lock(&t->lock);
     if (!t->running) {
-        t->done = t->n_rows = 0;
+        t->done = t->n_tokens = 0;
         t->why[0] = 0;
         t->asked = false;
         t->running = true;
@@ -96,7 +96,7 @@ measure_pair(struct tuning *t, struct err *e)
     t->asked = r == 0;
     if (r == 0 && (r = exec_tune(t->exec, &row)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
     pthread_mutex_lock(&t->lock);
-    if (r > 0 && row.best > 0 && t->n_rows < t->room) t->row[t->n_rows++] = row;
+    if (r > 0 && row.best > 0 && t->n_tokens < t->room) t->row[t->n_tokens++] = row;
     /* What cannot be done stays as it is; anything else would go wrong again with the next one. */
     if (r < 0 && r != -ENOTSUP) {
         snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, why.text);
@@ -132,10 +132,10 @@ tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from, struct tu
 
     pthread_mutex_lock(&t->lock);
     *ret = (struct tuning_state){
-        .done = t->done, .total = t->total, .n_rows = t->n_rows, .running = t->running
+        .done = t->done, .total = t->total, .n_tokens = t->n_tokens, .running = t->running
     };
     memcpy(ret->why, t->why, sizeof t->why);
-    if (from < t->n_rows) n = MIN(t->n_rows - from, most);
+    if (from < t->n_tokens) n = MIN(t->n_tokens - from, most);
     if (n) memcpy(row, t->row + from, n * sizeof *row);
     pthread_mutex_unlock(&t->lock);
     return n;

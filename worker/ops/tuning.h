@@ -21,17 +21,17 @@ struct tuning {
     const char *refuse; /* why there is nothing to do here, or NULL */
     pthread_mutex_t lock;
     bool running;
-    bool asked;                         /* the device knows of pair `done` */
-    uint32_t done, total, n_rows, room; /* done counts pairs, those that gave no row too */
-    struct tune_result *row;            /* [room] */
-    char why[160];                      /* why the pass ended before its end; "" it did not */
+    bool asked;                           /* the device knows of pair `done` */
+    uint32_t done, total, n_tokens, room; /* done counts pairs, those that gave no row too */
+    struct tune_result *row;              /* [room] */
+    char why[160];                        /* why the pass ended before its end; "" it did not */
     /* The engine's alone. */
     nsec busy_at;  /* the last turn that was not idle */
     bool given_up; /* unasked: it went wrong, and will again */
 };
 
 struct tuning_state {
-    uint32_t done, total, n_rows;
+    uint32_t done, total, n_tokens;
     bool running;
     char why[160];
 };

@@ -171,7 +171,7 @@ health_beat(struct worker *w, nsec now)
     if (w->loaded && w->sched) {
         w->stats->v[STAT_running] = scheduler_n_running(w->sched);
         w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
-        w->stats->v[STAT_preemptions] = scheduler_n_pauses(w->sched);
+        w->stats->v[STAT_preemptions] = scheduler_n_preemptions(w->sched);
         count_blocks(w);
         exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
     }
@@ -189,13 +189,13 @@ health_launch(struct worker *w, const struct batch *b)
     t->step = b->step;
     t->lane = b->lane;
     t->n_ids = 0;
-    for (uint32_t k = 0; k < b->n_runs && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seat(w->sched, b->run[k].seat);
+    for (uint32_t k = 0; k < b->n_segments && t->n_ids < TRACE_IDS; k++) {
+        const struct seq *s = scheduler_seq_at(w->sched, b->segment[k].slot);
 
         if (s) t->id[t->n_ids++] = s->id;
     }
     for (uint32_t k = 0; k < b->n_encode && t->n_ids < TRACE_IDS; k++) {
-        const struct seq *s = scheduler_seat(w->sched, b->encode[k].seat);
+        const struct seq *s = scheduler_seq_at(w->sched, b->encode[k].slot);
 
         if (s) t->id[t->n_ids++] = s->id;
     }

@@ -3,7 +3,7 @@
  * A sequence goes on in its kept slot, or the slot is given up and the sequence waits like a new
  * one. A beam search goes on whole or not at all; samples that had forked go on one by one.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 #include <errno.h>
 
@@ -24,34 +24,34 @@ adopted_len(const struct scheduler *s, const struct seq *q)
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
-    uint32_t seat = q->adopted_seat, rows = MIN(s->l.max_rows, q->n_prompt - q->n_adopted);
+    uint32_t slot = q->adopted_slot, rows = MIN(s->l.max_tokens, q->n_prompt - q->n_adopted);
     uint32_t len = q->first_member ? admission_len(s, q) : adopted_len(s, q);
     uint32_t unit = MIN(s->unit, rows), i = 0;
-    uint32_t least = q->n_draft ? rows_out(q, 0) : 0;
-    const struct admission way[] = { { rows, rows_out(q, rows > 1 ? rows : 0) },
+    uint32_t least = q->n_draft ? tokens_in_flight(q, 0) : 0;
+    const struct admission way[] = { { rows, tokens_in_flight(q, rows > 1 ? rows : 0) },
                                      { rows, MAX(rows, least) },
                                      { unit, MAX(unit, least) } };
 
-    check(seat < s->n_seats && q->n_adopted < q->n_prompt);
-    if (!s->seat[seat].kept_for_adoption || s->running.n + family_size(q) > s->max_running)
+    check(slot < s->n_slots && q->n_adopted < q->n_prompt);
+    if (!s->slot[slot].kept_for_adoption || s->running.n + seq_group_size(q) > s->max_running)
         return false;
-    if (s->n_free + 1 < family_size(q) || !has_pages(s, q)) return false;
+    if (s->n_free + 1 < seq_group_size(q) || !has_pages(s, q)) return false;
     for (;; i++) {
         struct kv_need n;
 
-        if (i == ARRAY_LEN(way)) return false; /* the seat is given up */
+        if (i == ARRAY_LEN(way)) return false; /* the slot is given up */
         n = blocks_needed(s, q, len, way[i].rows);
-        kv_lower(s->kv, seat, &n);
-        if (kv_resume(s->kv, seat, q->n_adopted, &n) < 0) continue;
+        kv_lower(s->kv, slot, &n);
+        if (kv_resume(s->kv, slot, q->n_adopted, &n) < 0) continue;
         if (!q->first_member || reserve_members(s, q, len, &way[i])) break;
     }
     s->n_kept--;
-    occupy_slot(s, q, seat, SEQ_CONTEXT);
+    occupy_slot(s, q, slot, SEQ_PREFILL);
     for (struct seq *m = q->next_member; m; m = m->next_member)
-        occupy_slot(s, m, take_free_slot(s), SEQ_CONTEXT);
-    s->seat[seat].chunk = way[i].chunk;
-    s->seat[seat].one_step_window = i > 0;
-    s->seat[seat].len = len;
+        occupy_slot(s, m, take_free_slot(s), SEQ_PREFILL);
+    s->slot[slot].chunk = way[i].chunk;
+    s->slot[slot].one_step_window = i > 0;
+    s->slot[slot].len = len;
     q->n_planned = q->n_done = q->n_adopted;
     return true;
 }
@@ -60,18 +60,18 @@ static bool
 admit_search(struct scheduler *s, struct seq *first)
 {
     uint32_t len = adopted_len(s, first), n = 0;
-    struct kv_need each = blocks_needed(s, first, len, rows_out(first, 0));
+    struct kv_need each = blocks_needed(s, first, len, tokens_in_flight(first, 0));
 
     if (s->running.n + first->n_members > s->max_running) return false;
     for (struct seq *m = first; m; m = m->next_member) {
-        if (!s->seat[m->adopted_seat].kept_for_adoption) return false;
-        if (kv_resume(s->kv, m->adopted_seat, m->n_adopted, &each) < 0) return false;
+        if (!s->slot[m->adopted_slot].kept_for_adoption) return false;
+        if (kv_resume(s->kv, m->adopted_slot, m->n_adopted, &each) < 0) return false;
     }
     for (struct seq *m = first; m; m = m->next_member, n++) {
         s->n_kept--;
-        occupy_slot(s, m, m->adopted_seat, SEQ_CONTEXT);
-        s->seat[m->seat].chunk = 1;
-        s->seat[m->seat].len = len;
+        occupy_slot(s, m, m->adopted_slot, SEQ_PREFILL);
+        s->slot[m->slot].chunk = 1;
+        s->slot[m->slot].len = len;
         m->n_planned = m->n_done = m->n_adopted;
         m->has_forked = true;
     }
@@ -81,7 +81,7 @@ admit_search(struct scheduler *s, struct seq *first)
 static void
 give_up_kept_slot(struct scheduler *s, struct seq *q)
 {
-    if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
+    if (q->n_adopted) scheduler_unkeep(s, q->adopted_slot);
     q->n_adopted = 0;
 }
 
@@ -123,7 +123,7 @@ split_off_samples(struct scheduler *s, struct seq *first)
 }
 
 int
-adopt_family(struct scheduler *s, struct seq **ret)
+adopt_seq_group(struct scheduler *s, struct seq **ret)
 {
     struct seq *first = *ret;
 

@@ -1,8 +1,8 @@
-/* encoder.c - sources: who is encoded, and how many layers of it in this step: see core.h.
+/* encoder.c - sources: who is encoded, and how many layers of it in this step: see sched_internal.h.
  *
  * A source runs whole, or so many layers a step that whoever generates in the same step does not wait for long.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 /* Layers of it in this step; left: rows times layers that sources may still take. */
 static uint32_t
@@ -21,21 +21,21 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n)
     struct batch *b = p->b;
 
     b->encode[b->n_encode++] = (struct batch_encode){
-        .seat = q->seat,
-        .first_row = b->n_rows,
-        .n_rows = q->n_source,
-        .enc_row = q->enc_row,
+        .slot = q->slot,
+        .first_token = b->n_tokens,
+        .n_tokens = q->n_source,
+        .enc_token = q->enc_token,
         .first_layer = (uint16_t)q->n_enc_layers,
         .n_layers = (uint16_t)n,
     };
-    for (uint32_t i = 0; i < q->n_source; i++, b->n_rows++) {
-        b->token[b->n_rows] = q->source[i];
-        b->pos[b->n_rows] = (int32_t)i;
+    for (uint32_t i = 0; i < q->n_source; i++, b->n_tokens++) {
+        b->token[b->n_tokens] = q->source[i];
+        b->pos[b->n_tokens] = (int32_t)i;
     }
     b->work |= WORK_ENCODER;
     put_in_step(p, q);
     q->n_enc_layers += n;
-    if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_CONTEXT);
+    if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
 
 /* Somebody decodes: who waits does not leave the device idle. */
@@ -43,8 +43,7 @@ static bool
 any_decoding(const struct scheduler *s)
 {
     for (const struct seq *q = s->running.first; q; q = q->next)
-        if ((q->state == SEQ_CONTEXT || q->state == SEQ_GENERATION) && !q->is_suspended)
-            return true;
+        if ((q->state == SEQ_PREFILL || q->state == SEQ_DECODE) && !q->is_suspended) return true;
     return false;
 }
 
@@ -74,7 +73,7 @@ void
 plan_encoder(struct step_plan *p)
 {
     struct scheduler *s = p->s;
-    uint64_t left = s->l.enc_work && (p->b->work & WORK_GENERATION) ? s->l.enc_work : UINT64_MAX;
+    uint64_t left = s->l.enc_work && (p->b->work & WORK_DECODE) ? s->l.enc_work : UINT64_MAX;
     uint32_t n, may = n_released(p);
     struct seq *q, *next;
 

@@ -4,16 +4,16 @@
  * pools, and change nothing. "Fits" here means an empty cache; admit.c decides whether blocks are
  * free at this moment.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_beam.h"
+#include "worker/kv/kv_fork.h"
 
 #include <errno.h>
 
 uint32_t
-rows_out(const struct seq *q, uint32_t chunk)
+tokens_in_flight(const struct seq *q, uint32_t chunk)
 {
-    return STEPS_OUT * (MAX(chunk, q->n_draft) + 1) + rows_untold(q);
+    return STEPS_OUT * (MAX(chunk, q->n_draft) + 1) + tokens_unreported(q);
 }
 
 struct kv_need
@@ -23,7 +23,7 @@ blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len, uint
 }
 
 uint32_t
-family_size(const struct seq *q)
+seq_group_size(const struct seq *q)
 {
     return q->first_member ? q->n_members : 1;
 }
@@ -37,11 +37,11 @@ member_need(const struct scheduler *s, const struct seq *first, uint32_t len, ui
 uint32_t
 max_running(const struct scheduler_limits *l)
 {
-    return MIN(l->max_seqs, l->max_rows);
+    return MIN(l->max_seqs, l->max_tokens);
 }
 
 uint32_t
-family_edits(const struct scheduler_limits *l)
+seq_group_edits(const struct scheduler_limits *l)
 {
     return MIN(max_running(l), (uint32_t)MAX_BEAMS);
 }
@@ -63,12 +63,12 @@ int
 admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, struct admission *ret,
           struct err *e)
 {
-    uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_rows) : s->l.max_rows;
+    uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_tokens) : s->l.max_tokens;
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
     /* A window keeps the chunk that is planned, and for a successor what is out: another chunk,
      * and tokens of the lane that generates. Smaller ones need less. */
-    uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? rows_out(q, 0) : 0;
-    const struct admission way[] = { { chunk, rows_out(q, chunk) },
+    uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? tokens_in_flight(q, 0) : 0;
+    const struct admission way[] = { { chunk, tokens_in_flight(q, chunk) },
                                      { chunk, MAX(chunk, least) },
                                      { unit, MAX(unit, least) } };
     int r = -EMSGSIZE;
@@ -97,25 +97,25 @@ admission_len(const struct scheduler *s, const struct seq *q)
 int
 limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struct err *e)
 {
-    unsigned work = 0, want = WORK_CONTEXT | WORK_GENERATION;
+    unsigned work = 0, want = WORK_PREFILL | WORK_DECODE;
 
     if (l->policy > POLICY_MAX_REQUESTS)
         return err_set(e, -EINVAL, "there is no policy %d", (int)l->policy);
-    if (l->max_seqs == 0 || l->max_rows == 0 || l->max_len == 0)
+    if (l->max_seqs == 0 || l->max_tokens == 0 || l->max_len == 0)
         return err_set(e, -EINVAL,
                        "max_num_seqs %u, max_num_batched_tokens %u, max_len %u: none may be 0",
-                       l->max_seqs, l->max_rows, l->max_len);
-    if (l->max_seqs > kv->n_seats)
+                       l->max_seqs, l->max_tokens, l->max_len);
+    if (l->max_seqs > kv->n_slots)
         return err_set(e, -EINVAL, "max_num_seqs is %u, the block tables have %u rows", l->max_seqs,
-                       kv->n_seats);
-    if (l->chunk_unit > l->max_rows || (l->max_chunk && l->chunk_unit > l->max_chunk))
+                       kv->n_slots);
+    if (l->chunk_unit > l->max_tokens || (l->max_chunk && l->chunk_unit > l->max_chunk))
         return err_set(
             e, -EINVAL,
             "chunks of a multiple of %u tokens never fit into max_num_batched_tokens %u, "
             "and %u of one prompt",
-            l->chunk_unit, l->max_rows, l->max_chunk ? l->max_chunk : l->max_rows);
+            l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
-    if (l->n_enc_layers > 0 && l->max_enc_rows == 0)
+    if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
         return err_set(e, -EINVAL, "max_source_tokens is 0, and the model has an encoder");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
         return err_set(e, -EINVAL, "%u sizes of encoder batches, at most 8", l->n_enc_batches);
@@ -124,13 +124,13 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
             return err_set(e, -EINVAL, "sizes of encoder batches must grow: %u after %u",
                            l->enc_batch[i], l->enc_batch[i - 1]);
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u guesses a step, at most %d", l->n_draft, MAX_DRAFT);
+        return err_set(e, -EINVAL, "%u drafts a step, at most %d", l->n_draft, MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL, "guesses, and a model whose state cannot be taken back");
+            return err_set(e, -EINVAL, "drafts, and a model whose state cannot be taken back");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
-            return err_set(e, -EINVAL, "guess %u continues the row %u before it", i + 1,
+            return err_set(e, -EINVAL, "draft %u continues the row %u before it", i + 1,
                            1u + l->draft_back[i]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
         return err_set(e, -EINVAL, "%u graph sizes, at most 64", l->n_buckets);
@@ -144,10 +144,10 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
             return err_set(e, -EINVAL, "lane %u does work that another lane does", i);
-        if (l->lane_rows[i] && l->chunk_unit > l->lane_rows[i])
+        if (l->lane_tokens[i] && l->chunk_unit > l->lane_tokens[i])
             return err_set(e, -EINVAL,
                            "chunks of a multiple of %u tokens never fit into lane %u's %u",
-                           l->chunk_unit, i, l->lane_rows[i]);
+                           l->chunk_unit, i, l->lane_tokens[i]);
         work |= l->lane_work[i];
     }
     if (want & ~work) return err_set(e, -EINVAL, "work %x is on no lane", want & ~work);
@@ -158,13 +158,14 @@ int
 limits_check_uncounted(const struct scheduler *s, struct err *e)
 {
     const struct scheduler_limits *l = &s->l;
-    struct kv_need all = kv_need(s->kv, l->max_len, l->max_enc_rows,
-                                 STEPS_OUT * (l->max_rows + 1) + UNTOLD_STEPS * (1u + l->n_draft));
+    struct kv_need all =
+        kv_need(s->kv, l->max_len, l->max_enc_tokens,
+                STEPS_OUT * (l->max_tokens + 1) + UNREPORTED_STEPS * (1u + l->n_draft));
 
     for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
         all.n_blocks[g] = (uint32_t)MIN((uint64_t)all.n_blocks[g] * s->max_running,
                                         (uint64_t)UINT32_MAX);
-    if (kv_fits_alone(s->kv, &all, l->max_len, l->max_enc_rows, NULL) == 0) return 0;
+    if (kv_fits_alone(s->kv, &all, l->max_len, l->max_enc_tokens, NULL) == 0) return 0;
     return err_set(
         e, -EINVAL,
         "policy max_requests counts no blocks, and %u requests of %u tokens do not fit the "
@@ -198,7 +199,7 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
             "are %u",
             n, s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
-        fork_edits(s, q) > (family_edits(&s->l) - 1) * entries)
+        fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
         return err_set(e, -EMSGSIZE, "a prompt of %u tokens is too long for %u outputs",
                        q->n_shared + 1, n);
     return 0;
@@ -217,9 +218,9 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
         return err_set(e, -EINVAL, "the model has no encoder, the request has a source");
     if (s->l.n_enc_layers > 0 && (q->n_source == 0 || !q->source))
         return err_set(e, -EINVAL, "the model has an encoder, the request has no source");
-    if (q->n_source > 0 && q->n_source > s->l.max_enc_rows)
+    if (q->n_source > 0 && q->n_source > s->l.max_enc_tokens)
         return err_set(e, -EMSGSIZE, "the source has %u tokens, max_source_tokens is %u",
-                       q->n_source, s->l.max_enc_rows);
+                       q->n_source, s->l.max_enc_tokens);
     if (q->lora && q->pages > s->l.pages)
         return err_set(e, -EMSGSIZE, "the adapter takes %u pages, the device has %u", q->pages,
                        s->l.pages);
@@ -229,7 +230,7 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
                        "sequence may have",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
-    /* A pause makes a prompt of all but the last token, at most. */
+    /* A preempt makes a prompt of all but the last token, at most. */
     return admission(
         s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
         &way, e);
@@ -238,10 +239,10 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
 uint32_t
 scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
 {
-    uint64_t chunk = l->max_rows / c->tokens_per_block + 2, edits = c->n_seats;
+    uint64_t chunk = l->max_tokens / c->tokens_per_block + 2, edits = c->n_slots;
 
     for (uint32_t g = 0; g < c->n_groups; g++) {
-        uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_rows : l->max_rows;
+        uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_tokens : l->max_tokens;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
         /* behind the window: what the chunks before pushed out, for everyone */
@@ -249,7 +250,7 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         if (c->group[g].kind == KV_STATE) /* its live state, and a snapshot */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
         /* all that one holds who is adopted, or reuses; that a family is told of */
-        edits += (uint64_t)family_edits(l) * c->group[g].max_entries;
+        edits += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
 }

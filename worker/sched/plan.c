@@ -2,9 +2,9 @@
  *
  * Decode rows first, because a stream that has begun must not stutter; then streams that were adopted,
  * for the same reason; then prompts in list order for the rows that are left; then sources, whose rows are
- * counted apart. Everything planned is claimed: nothing after this can fail for want of a block, a row or a seat.
+ * counted apart. Everything planned is claimed: nothing after this can fail for want of a block, a row or a slot.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
 
@@ -12,40 +12,40 @@
 static bool
 may_generate_now(const struct step_plan *p, const struct seq *q)
 {
-    return runnable(p->s, q, p->lane) == WORK_GENERATION && has_paid(p->s, q) &&
+    return runnable(p->s, q, p->lane) == WORK_DECODE && has_paid(p->s, q) &&
            !must_come_first(p->s, q);
 }
 
-/* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a
+/* Rows for drafts: those that nobody needs for a token, and no more than half of them beside a
  * prompt. */
 static uint32_t
 guess_rows(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
-    uint32_t rows = p->rows_left - s->n_in[SEQ_GENERATION];
-    bool prompts = s->work[p->lane] & WORK_CONTEXT && s->n_in[SEQ_CONTEXT] + s->waiting.n > 0;
+    uint32_t rows = p->tokens_left - s->n_in[SEQ_DECODE];
+    bool prompts = s->work[p->lane] & WORK_PREFILL && s->n_in[SEQ_PREFILL] + s->waiting.n > 0;
 
     if (s->l.n_draft == 0) return 0;
     return prompts ? rows / 2 : rows;
 }
 
-/* Its next row, with guesses: no more than it could use, and where blocks are paid for already;
+/* Its next row, with drafts: no more than it could use, and where blocks are paid for already;
  * of a search the rows of all together. */
 static void
-add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *guesses)
+add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
 {
     if (!q->beam) {
-        uint32_t n = MIN(*guesses, q->n_draft);
+        uint32_t n = MIN(*drafts, q->n_draft);
 
         if (n > 0) n = MIN(n, q->max_new - q->n_out - 1);
-        if (n > 0) n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
-        *guesses -= n;
-        add_run(p, q, WORK_GENERATION, 1 + n);
-    } else if (q->first_member == q && all_paid(p->s, q) && may_turn(p, q)) {
-        turn_beams(p, q);
+        if (n > 0) n = MIN(n, p->s->slot[q->slot].len - q->n_planned - 1);
+        *drafts -= n;
+        add_run(p, q, WORK_DECODE, 1 + n);
+    } else if (q->first_member == q && all_paid(p->s, q) && may_step_beams(p, q)) {
+        step_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) {
-            add_run(p, m, WORK_GENERATION, 1);
-            if (m != q) p->b->run[p->b->n_runs - 1].flags |= RUN_SAME_SOURCE;
+            add_run(p, m, WORK_DECODE, 1);
+            if (m != q) p->b->segment[p->b->n_segments - 1].flags |= SEGMENT_SAME_SOURCE;
         }
     }
 }
@@ -58,7 +58,7 @@ fetch_next(const struct step_plan *p, const struct seq *q)
     if (!q) return;
     __builtin_prefetch(q->next, 1);
     __builtin_prefetch((const void *)((uintptr_t)q->next + CACHE_LINE), 1); /* there may be none */
-    __builtin_prefetch(&p->s->seat[q->seat]);
+    __builtin_prefetch(&p->s->slot[q->slot]);
 }
 
 /* Searches wait for those that are in the step that is out, so that the next one has all of
@@ -70,10 +70,10 @@ searches_wait(const struct step_plan *p)
     uint32_t rows = 0;
     bool out = false;
 
-    if (s->l.search_rows == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
+    if (s->l.beam_tokens == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        if (q->state != SEQ_GENERATION || q->is_suspended) continue;
-        if (!q->beam || ++rows > s->l.search_rows) return false;
+        if (q->state != SEQ_DECODE || q->is_suspended) continue;
+        if (!q->beam || ++rows > s->l.beam_tokens) return false;
         out = out || (q->in_flight > 0 && q->lane == p->lane);
     }
     return out;
@@ -82,7 +82,7 @@ searches_wait(const struct step_plan *p)
 static void
 plan_generation(struct step_plan *p)
 {
-    uint32_t guesses = guess_rows(p);
+    uint32_t drafts = guess_rows(p);
     uint64_t oldest = UINT64_MAX;
 
     if (searches_wait(p)) return;
@@ -92,14 +92,14 @@ plan_generation(struct step_plan *p)
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
-            add_next_tokens(p, q, &guesses);
+            add_next_tokens(p, q, &drafts);
         }
     }
-    if (p->b->n_runs > 0 || oldest == UINT64_MAX) return;
+    if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &guesses);
+        if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }
 
 /* Nothing runs, nothing holds a block, and still the head of the queue does not fit: it never will.
@@ -112,11 +112,11 @@ end_hopeless(struct step_plan *p)
 
     if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
-        if (q->in_flight > 0 || s->seat[q->seat].len > 0) return false;
+        if (q->in_flight > 0 || s->slot[q->slot].len > 0) return false;
         if (!head && runnable(s, q, p->lane)) head = q;
     }
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
-        if (runnable(s, q, p->lane)) head = q; /* who is halted stands aside */
+        if (runnable(s, q, p->lane)) head = q; /* who is suspended stands aside */
     if (!head) return false;
     /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
@@ -129,7 +129,7 @@ end_hopeless(struct step_plan *p)
     return true;
 }
 
-/* Of scheduler_batch()'s edits, those that are for what seats hold when they begin. */
+/* Of scheduler_batch()'s edits, those that are for what slots hold when they begin. */
 static uint32_t
 begin_edits(const struct scheduler *s)
 {
@@ -137,17 +137,17 @@ begin_edits(const struct scheduler *s)
     uint32_t n = 0;
 
     for (uint32_t g = 0; g < c->n_groups; g++) n += c->group[g].max_entries;
-    return n * family_edits(&s->l);
+    return n * seq_group_edits(&s->l);
 }
 
 static uint32_t
 pick_bucket(const struct scheduler *s, const struct batch *b)
 {
-    const struct batch_run *last = &b->run[b->n_runs ? b->n_runs - 1 : 0];
+    const struct batch_segment *last = &b->segment[b->n_segments ? b->n_segments - 1 : 0];
 
-    if (b->n_runs == 0) return 0;
+    if (b->n_segments == 0) return 0;
     for (uint32_t i = 0; i < s->l.n_buckets; i++)
-        if (s->l.bucket[i] >= last->first_row + last->n_rows) return s->l.bucket[i];
+        if (s->l.bucket[i] >= last->first_token + last->n_tokens) return s->l.bucket[i];
     return 0;
 }
 
@@ -184,7 +184,8 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     struct step_plan p;
 
     check(lane < s->l.n_lanes);
-    check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
+    check(b->max_tokens >= s->l.max_tokens + s->l.max_enc_tokens &&
+          b->max_segments >= s->max_running);
     check(b->max_encode >= s->max_running);
     s->replan_lanes &= ~(1u << lane);
     if (s->prefill_draining) apply_division(s);
@@ -199,9 +200,9 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
-        b->rung = (uint8_t)(s->l.n_lanes > 1 && lane_is_alone(s, lane) ? 0 : s->rung);
+        b->partition = (uint8_t)(s->l.n_lanes > 1 && lane_is_alone(s, lane) ? 0 : s->partition);
         b->work = 0;
-        b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
+        b->bucket = b->n_tokens = b->n_segments = b->n_logits = 0;
         b->n_encode = b->n_edits = b->n_copies = b->n_waits = b->n_masks = 0;
         p = (struct step_plan){ .s = s,
                                 .b = b,
@@ -212,19 +213,19 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                                          .copy = b->copy,
                                          .max_copies = b->max_copies,
                                          .step = b->step },
-                                .rows_left = s->l.max_rows,
+                                .tokens_left = s->l.max_tokens,
                                 .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;
         kv_ends(s->kv, lane, &p.out);
-        if (s->work[lane] & WORK_GENERATION) plan_generation(&p);
-        if (s->work[lane] & WORK_CONTEXT) plan_adopted(&p);
-        if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
-        if (s->work[lane] & WORK_CONTEXT) plan_context(&p);
+        if (s->work[lane] & WORK_DECODE) plan_generation(&p);
+        if (s->work[lane] & WORK_PREFILL) plan_adopted(&p);
+        if (s->l.policy == POLICY_STATIC && may_join(s)) plan_static_batch(&p);
+        if (s->work[lane] & WORK_PREFILL) plan_prefill(&p);
         if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
         again = again || s->cross_kv_changed;
-        if (b->n_rows == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
+        if (b->n_tokens == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
         if (again) ask_others(s, lane);
-        if (b->n_rows > 0) {
+        if (b->n_tokens > 0) {
             close_batch(&p);
             s->found_no_work[lane] = false;
             return 1;

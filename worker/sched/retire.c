@@ -1,35 +1,35 @@
 /* retire.c - sequences leave their slots: ended, past their deadline, or preempted.
  *
- * leave_seat() gives back the slot, its blocks, encoder rows and adapter pages together, and only
+ * leave_slot() gives back the slot, its blocks, encoder rows and adapter pages together, and only
  * when no step in flight carries the sequence. Slots that are kept for the requests of a previous
  * worker are given up here too.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
 
 #include <string.h>
 
 void
-free_enc_rows(struct scheduler *s, uint32_t seat)
+free_enc_tokens(struct scheduler *s, uint32_t slot)
 {
     uint32_t i = 0;
 
-    if (!s->seat[seat].has_enc_rows) return;
-    while (s->enc[i].seat != seat) i++;
+    if (!s->slot[slot].has_enc_rows) return;
+    while (s->enc[i].slot != slot) i++;
     memmove(&s->enc[i], &s->enc[i + 1], (s->n_enc - i - 1) * sizeof s->enc[0]);
     s->n_enc--;
-    s->seat[seat].has_enc_rows = false;
+    s->slot[slot].has_enc_rows = false;
 }
 
 void
-scheduler_unkeep(struct scheduler *s, uint32_t seat)
+scheduler_unkeep(struct scheduler *s, uint32_t slot)
 {
-    check(seat < s->n_seats);
-    if (!s->seat[seat].kept_for_adoption) return;
-    kv_drop(s->kv, seat);
-    s->seat[seat].kept_for_adoption = false;
-    s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = seat;
+    check(slot < s->n_slots);
+    if (!s->slot[slot].kept_for_adoption) return;
+    kv_drop(s->kv, slot);
+    s->slot[slot].kept_for_adoption = false;
+    s->free_slot[(s->first_free + s->n_free++) % s->n_slots] = slot;
     s->n_kept--;
 }
 
@@ -58,7 +58,7 @@ reset_to_prompt(struct seq *q)
     q->n_prompt = q->n_tokens;
     q->max_new -= made;
     q->min_new -= MIN(q->min_new, made);
-    q->n_planned = q->n_done = q->n_out = q->n_guess = 0;
+    q->n_planned = q->n_done = q->n_out = q->n_draft_in_flight = 0;
     q->n_adopted = 0;
     q->has_forked = false;
     q->fork_step = 0;
@@ -66,29 +66,29 @@ reset_to_prompt(struct seq *q)
     q->cross_kv_cached = false;
     if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
     q->must_encode = q->wants_states;
-    q->behind.seat = 0;
+    q->behind.slot = 0;
 }
 
 void
-leave_seat(struct scheduler *s, struct seq *q)
+leave_slot(struct scheduler *s, struct seq *q)
 {
-    bool paused = q->state == SEQ_PAUSED;
+    bool preempted = q->state == SEQ_PREEMPTED;
 
-    check((paused || q->state == SEQ_ENDED) && q->in_flight == 0 && s->seat[q->seat].seq == q);
-    free_enc_rows(s, q->seat);
-    give_pages(s, q->seat);
+    check((preempted || q->state == SEQ_ENDED) && q->in_flight == 0 && s->slot[q->slot].seq == q);
+    free_enc_tokens(s, q->slot);
+    give_pages(s, q->slot);
     /* What a family has forked is of use to nobody else. */
     if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->has_forked) {
         struct kv_text t = text_of(q, q->n_tokens);
 
-        kv_release(s->kv, q->seat, &t, MIN(q->n_done, q->n_tokens));
+        kv_release(s->kv, q->slot, &t, MIN(q->n_done, q->n_tokens));
     } else {
-        kv_drop(s->kv, q->seat);
+        kv_drop(s->kv, q->slot);
     }
-    s->seat[q->seat] = (struct seat){ 0 };
-    s->free_seat[(s->first_free + s->n_free++) % s->n_seats] = q->seat;
+    s->slot[q->slot] = (struct slot){ 0 };
+    s->free_slot[(s->first_free + s->n_free++) % s->n_slots] = q->slot;
     seq_remove(&s->running, q);
-    if (!paused) {
+    if (!preempted) {
         seq_append(&s->ended, q);
         return;
     }
@@ -120,38 +120,38 @@ may_preempt(const struct scheduler *s, struct seq *q)
     bool told;
 
     q = group_first(q);
-    told = s->seat[q->seat].chunk_planned || (q->has_forked && !q->n_adopted);
+    told = s->slot[q->slot].chunk_planned || (q->has_forked && !q->n_adopted);
     told = told || (q->n_adopted && !all_paid(s, q));
-    if (q->state == SEQ_GENERATION) return true;
-    return q->state == SEQ_CONTEXT && told && !q->prompt_logprobs;
+    if (q->state == SEQ_DECODE) return true;
+    return q->state == SEQ_PREFILL && told && !q->prompt_logprobs;
 }
 
 void
-leave_paused(struct scheduler *s, struct seq *q)
+leave_preempted(struct scheduler *s, struct seq *q)
 {
     if (in_flight(q)) return;
-    for (struct seq *m = group_first(q); m; m = m->next_member) leave_seat(s, m);
+    for (struct seq *m = group_first(q); m; m = m->next_member) leave_slot(s, m);
 }
 
 void
-pause_one(struct scheduler *s, struct seq *q)
+preempt_one(struct scheduler *s, struct seq *q)
 {
-    s->n_pauses++;
+    s->n_preemptions++;
     for (struct seq *m = group_first(q); m; m = m->next_member) {
-        m->n_pauses++;
-        move_seq(s, m, SEQ_PAUSED);
+        m->n_preemptions++;
+        move_seq(s, m, SEQ_PREEMPTED);
     }
-    leave_paused(s, q);
+    leave_preempted(s, q);
 }
 
 struct seq *
-halted_one(const struct scheduler *s, bool pages)
+suspended_seq(const struct scheduler *s, bool pages)
 {
     struct admission way;
 
     for (struct seq *q = s->any_suspended ? s->running.last : NULL; q; q = q->prev)
         if (q->is_suspended && !in_flight(q) && may_preempt(s, q) &&
-            (!pages || s->seat[q->seat].pages) &&
+            (!pages || s->slot[q->slot].pages) &&
             admission(s, group_first(q), q->n_tokens, &way, NULL) == 0) /* it can come back */
             return q;
     return NULL;
@@ -160,17 +160,17 @@ halted_one(const struct scheduler *s, bool pages)
 bool
 give_up_one(struct scheduler *s, nsec now)
 {
-    struct seq *halted = s->reclaim_wanted ? halted_one(s, /* pages= */ false) : NULL;
-    uint32_t seat = 0;
+    struct seq *suspended = s->reclaim_wanted ? suspended_seq(s, /* pages= */ false) : NULL;
+    uint32_t slot = 0;
 
-    if (!halted && s->no_pages) halted = halted_one(s, /* pages= */ true);
+    if (!suspended && s->no_pages) suspended = suspended_seq(s, /* pages= */ true);
     s->no_pages = false;
-    if (halted) pause_one(s, halted);
-    if (halted || !s->reclaim_wanted || now < s->keep_until) return halted;
+    if (suspended) preempt_one(s, suspended);
+    if (suspended || !s->reclaim_wanted || now < s->keep_until) return suspended;
     s->reclaim_wanted = false;
     if (s->n_kept == 0) return false;
-    while (!s->seat[seat].kept_for_adoption) seat++;
-    scheduler_unkeep(s, seat);
+    while (!s->slot[slot].kept_for_adoption) slot++;
+    scheduler_unkeep(s, slot);
     return true;
 }
 
@@ -187,7 +187,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
     if (waited || brought) {
         seq_append(&s->ended, q);
     } else if (q->in_flight == 0) {
-        leave_seat(s, q);
+        leave_slot(s, q);
     }
 }
 
@@ -212,11 +212,11 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
         next = q->next;
         if (q->state == SEQ_ENDED) continue;
         if (q->deadline <= now) {
-            bool family = q->first_member;
+            bool seq_group = q->first_member;
 
             end_seq(s, q, LAGAN_E_DEADLINE);
             ended = true;
-            if (family) next = l->first; /* the others have gone with it */
+            if (seq_group) next = l->first; /* the others have gone with it */
         } else {
             s->next_deadline = MIN(s->next_deadline, q->deadline);
         }

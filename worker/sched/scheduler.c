@@ -2,7 +2,7 @@
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s->l = *l;
     s->turns.quantum = l->quantum;
     s->kv = kv;
-    s->n_seats = kv_config(kv)->n_seats;
+    s->n_slots = kv_config(kv)->n_slots;
     s->max_running = max_running(l);
-    s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_rows ? tokens : 1;
+    s->unit = l->chunk_unit ? l->chunk_unit : tokens <= l->max_tokens ? tokens : 1;
     s->unit_strict = l->chunk_unit > 0;
     s->sees[0] = 1;
     for (uint32_t i = 1; i <= l->n_draft; i++) {
@@ -37,18 +37,18 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     for (unsigned i = 0; i < MAX_LANES; i++) s->waited_for[i] = NSEC_NEVER;
     for (unsigned i = 0; i < l->n_lanes; i++) s->work[i] = l->lane_work[i];
     if (l->policy == POLICY_MAX_REQUESTS) TRY(limits_check_uncounted(s, e));
-    s->seat = aligned_alloc(CACHE_LINE, s->n_seats * sizeof s->seat[0]);
-    s->free_seat = calloc(s->n_seats, sizeof s->free_seat[0]);
-    s->enc = calloc(s->n_seats, sizeof s->enc[0]);
-    s->chunk = calloc(s->n_seats, sizeof s->chunk[0]);
-    s->soon = calloc(2 * (size_t)s->n_seats, sizeof s->soon[0]);
-    s->holder = calloc(s->n_seats, sizeof s->holder[0]);
-    if (!s->seat || !s->free_seat || !s->enc || !s->chunk || !s->soon || !s->holder)
-        return err_set(e, -ENOMEM, "scheduler of %u seats", s->n_seats);
-    for (uint32_t i = 0; i < s->n_seats; i++) {
-        s->seat[i] = (struct seat){ .kept_for_adoption = kv_live(kv, i) };
-        s->n_kept += s->seat[i].kept_for_adoption;
-        if (!s->seat[i].kept_for_adoption) s->free_seat[s->n_free++] = i;
+    s->slot = aligned_alloc(CACHE_LINE, s->n_slots * sizeof s->slot[0]);
+    s->free_slot = calloc(s->n_slots, sizeof s->free_slot[0]);
+    s->enc = calloc(s->n_slots, sizeof s->enc[0]);
+    s->chunk = calloc(s->n_slots, sizeof s->chunk[0]);
+    s->soon = calloc(2 * (size_t)s->n_slots, sizeof s->soon[0]);
+    s->holder = calloc(s->n_slots, sizeof s->holder[0]);
+    if (!s->slot || !s->free_slot || !s->enc || !s->chunk || !s->soon || !s->holder)
+        return err_set(e, -ENOMEM, "scheduler of %u slots", s->n_slots);
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        s->slot[i] = (struct slot){ .kept_for_adoption = kv_live(kv, i) };
+        s->n_kept += s->slot[i].kept_for_adoption;
+        if (!s->slot[i].kept_for_adoption) s->free_slot[s->n_free++] = i;
     }
     *ret = TAKE(s);
     return 0;
@@ -58,8 +58,8 @@ struct scheduler *
 scheduler_free(struct scheduler *s)
 {
     if (s) {
-        free(s->seat);
-        free(s->free_seat);
+        free(s->slot);
+        free(s->free_slot);
         free(s->enc);
         free(s->chunk);
         free(s->soon);
@@ -74,8 +74,8 @@ scheduler_batch(const struct scheduler *s)
 {
     const struct kv_config *c = kv_config(s->kv);
 
-    return batch_new(s->l.max_rows + s->l.max_enc_rows, s->max_running, scheduler_edits(&s->l, c),
-                     scheduler_copies(&s->l, c));
+    return batch_new(s->l.max_tokens + s->l.max_enc_tokens, s->max_running,
+                     scheduler_edits(&s->l, c), scheduler_copies(&s->l, c));
 }
 
 /* ended: also one that has, and waits for its last step. */
@@ -92,21 +92,21 @@ find_seq(const struct scheduler *s, req_id id, bool ended)
 static void
 init_seq(struct scheduler *s, struct seq *q, nsec now)
 {
-    q->seat = UINT32_MAX;
+    q->slot = UINT32_MAX;
     q->n_tokens = q->n_prompt;
-    q->n_planned = q->n_done = q->n_out = q->n_guess = q->in_flight = 0;
-    q->n_pauses = q->n_passed = 0;
-    q->enc_row = q->n_enc_layers = 0;
+    q->n_planned = q->n_done = q->n_out = q->n_draft_in_flight = q->in_flight = 0;
+    q->n_preemptions = q->n_passed = 0;
+    q->enc_token = q->n_enc_layers = 0;
     q->is_suspended = q->has_forked = false;
     q->lane = 0;
     q->lane_step = q->fork_step = 0;
     q->reason = LAGAN_NONE;
     q->arrived = now;
-    q->ticket = s->ticket++;
+    q->arrival_number = s->arrival_number++;
     q->n_cached = 0;
     q->cross_kv_cached = false;
     q->must_encode = q->wants_states;
-    q->behind.seat = 0;
+    q->behind.slot = 0;
     q->turn = fair_queue_give(&s->turns, q->client,
                               (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
@@ -122,7 +122,7 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
         q->n_draft = 0; /* windows hold more */
     TRY(limits_check_seq(s, q, e));
     init_seq(s, q, now);
-    if (s->reuse) kv_space(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
+    if (s->reuse) kv_namespace(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
     for (struct seq *m = q->next_member; m; m = m->next_member) {
         init_seq(s, m, now);
         m->turn = q->turn; /* they stay side by side */
@@ -130,11 +130,11 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
         m->n_draft = 0;
     }
     if (q->first_member) {
-        TRY(adopt_family(s, &q));
+        TRY(adopt_seq_group(s, &q));
     } else {
         move_seq(s, q, SEQ_WAITING);
         if (q->n_adopted && admit_adopted(s, q)) return 0;
-        if (q->n_adopted) scheduler_unkeep(s, q->adopted_seat);
+        if (q->n_adopted) scheduler_unkeep(s, q->adopted_slot);
         q->n_adopted = 0;
     }
     if (q) seq_insert(&s->waiting, q);
@@ -142,20 +142,20 @@ scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
 }
 
 void
-scheduler_keep_prompt(struct scheduler *s, uint32_t seat, uint32_t n_prompt, uint32_t n_source)
+scheduler_keep_prompt(struct scheduler *s, uint32_t slot, uint32_t n_prompt, uint32_t n_source)
 {
     struct kv_need n;
 
-    check(seat < s->n_seats);
-    if (!s->seat[seat].kept_for_adoption || n_prompt > s->l.max_len) return;
+    check(slot < s->n_slots);
+    if (!s->slot[slot].kept_for_adoption || n_prompt > s->l.max_len) return;
     n = kv_need(s->kv, n_prompt, n_source, MIN(s->unit, n_prompt));
-    (void)(kv_raise(s->kv, seat, &n) < 0);
+    (void)(kv_raise(s->kv, slot, &n) < 0);
 }
 
 void
 scheduler_unkeep_all(struct scheduler *s)
 {
-    for (uint32_t i = 0; i < s->n_seats && s->n_kept > 0; i++) scheduler_unkeep(s, i);
+    for (uint32_t i = 0; i < s->n_slots && s->n_kept > 0; i++) scheduler_unkeep(s, i);
     s->reclaim_wanted = false;
 }
 
@@ -180,13 +180,13 @@ scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
 }
 
 void
-scheduler_halt(struct scheduler *s, req_id id, bool halted)
+scheduler_suspend(struct scheduler *s, req_id id, bool suspended)
 {
     for (struct seq *q = s->running.first; q; q = q->next)
-        if (q->id == id) q->is_suspended = halted;
+        if (q->id == id) q->is_suspended = suspended;
     for (struct seq *q = s->waiting.first; q; q = q->next)
-        for (struct seq *m = q; m && q->id == id; m = m->next_member) m->is_suspended = halted;
-    s->any_suspended |= halted;
+        for (struct seq *m = q; m && q->id == id; m = m->next_member) m->is_suspended = suspended;
+    s->any_suspended |= suspended;
 }
 
 nsec
@@ -216,10 +216,10 @@ scheduler_reap(struct scheduler *s)
 }
 
 struct seq *
-scheduler_seat(const struct scheduler *s, uint32_t seat)
+scheduler_seq_at(const struct scheduler *s, uint32_t slot)
 {
-    check(seat < s->n_seats);
-    return s->seat[seat].seq;
+    check(slot < s->n_slots);
+    return s->slot[slot].seq;
 }
 
 uint32_t
@@ -235,9 +235,9 @@ scheduler_n_waiting(const struct scheduler *s)
 }
 
 uint64_t
-scheduler_n_pauses(const struct scheduler *s)
+scheduler_n_preemptions(const struct scheduler *s)
 {
-    return s->n_pauses;
+    return s->n_preemptions;
 }
 
 static void
@@ -271,12 +271,12 @@ check_pages(const struct scheduler *s)
         pages += s->holder[i].n_users ? s->holder[i].pages : 0;
         users += s->holder[i].n_users;
     }
-    for (uint32_t i = 0; i < s->n_seats; i++) {
-        const struct seat *seat = &s->seat[i];
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        const struct slot *slot = &s->slot[i];
 
-        holding += seat->pages > 0;
-        check((seat->pages > 0) == (seat->seq && seat->seq->lora));
-        check(!seat->pages || s->holder[seat->pages - 1].lora == seat->seq->lora);
+        holding += slot->pages > 0;
+        check((slot->pages > 0) == (slot->seq && slot->seq->lora));
+        check(!slot->pages || s->holder[slot->pages - 1].lora == slot->seq->lora);
     }
     check(pages == s->pages_used && pages <= s->l.pages && users == holding);
 }
@@ -294,30 +294,30 @@ scheduler_check(const struct scheduler *s)
     for (const struct seq *q = s->ended.first; q; q = q->next)
         check(q->state == SEQ_ENDED && q->in_flight == 0 && q->reason != LAGAN_NONE);
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        check(q->seat < s->n_seats && s->seat[q->seat].seq == q);
+        check(q->slot < s->n_slots && s->slot[q->slot].seq == q);
         check(q->state >= SEQ_ENCODER && (q->state != SEQ_ENDED || q->in_flight > 0));
         check(q->state != SEQ_LAST || (q->in_flight > 0 && q->n_out == q->max_new));
-        check(q->n_guess <= q->n_out && (q->n_guess == 0 || q->in_flight > 0));
+        check(q->n_draft_in_flight <= q->n_out && (q->n_draft_in_flight == 0 || q->in_flight > 0));
         check(q->in_flight <= 2u * s->l.n_lanes && q->n_out <= q->max_new);
-        check(q->n_planned <= s->seat[q->seat].len);
-        check(q->state != SEQ_PAUSED || q->first_member || q->in_flight > 0);
+        check(q->n_planned <= s->slot[q->slot].len);
+        check(q->state != SEQ_PREEMPTED || q->first_member || q->in_flight > 0);
         check(q->n_planned == (q->n_out ? q->n_prompt + q->n_out - 1 : q->n_planned));
         check(q->n_tokens <= q->n_prompt + q->n_out && q->n_done <= q->n_planned);
-        check(q->state != SEQ_ENCODER || s->seat[q->seat].has_enc_rows);
+        check(q->state != SEQ_ENCODER || s->slot[q->slot].has_enc_rows);
     }
-    for (uint32_t i = 0; i < s->n_seats; i++) {
-        seated += s->seat[i].seq != NULL;
-        kept += s->seat[i].kept_for_adoption;
-        check(!s->seat[i].kept_for_adoption || (!s->seat[i].seq && kv_live(s->kv, i)));
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        seated += s->slot[i].seq != NULL;
+        kept += s->slot[i].kept_for_adoption;
+        check(!s->slot[i].kept_for_adoption || (!s->slot[i].seq && kv_live(s->kv, i)));
     }
     check(s->running.n + s->waiting.n + s->ended.n == n_seqs(s));
-    check(seated == s->running.n && seated + s->n_free + kept == s->n_seats && kept == s->n_kept);
+    check(seated == s->running.n && seated + s->n_free + kept == s->n_slots && kept == s->n_kept);
     check(seated <= s->max_running);
     for (uint32_t i = 0; i < s->n_enc; i++) {
-        check(s->enc[i].n > 0 && s->enc[i].first >= end && s->seat[s->enc[i].seat].has_enc_rows);
+        check(s->enc[i].n > 0 && s->enc[i].first >= end && s->slot[s->enc[i].slot].has_enc_rows);
         end = s->enc[i].first + s->enc[i].n;
     }
-    check(end <= s->l.max_enc_rows);
+    check(end <= s->l.max_enc_tokens);
     check_pages(s);
     for (unsigned l = 0; l < s->l.n_lanes; l++)
         check(s->done[l] <= s->planned[l] && s->planned[l] - s->done[l] <= 2);

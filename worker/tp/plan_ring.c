@@ -214,15 +214,15 @@ plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
 }
 
 static int
-tell_seat(struct worker *w, uint32_t rank, uint32_t seat, const struct sampling *how, struct err *e)
+tell_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling *how, struct err *e)
 {
-    struct plan_ring_seat s = { .seat = seat, .n_bias = how->n_bias, .how = *how };
+    struct plan_ring_slot s = { .slot = slot, .n_bias = how->n_bias, .how = *how };
     size_t bias = how->n_bias * sizeof *how->bias;
     void *to;
 
     s.how.prompt = NULL;
     s.how.bias = NULL;
-    TRY(reserve(w, rank, PLAN_SEAT, sizeof s + bias, &to, e));
+    TRY(reserve(w, rank, PLAN_SLOT, sizeof s + bias, &to, e));
     memcpy(to, &s, sizeof s);
     if (bias) memcpy((char *)to + sizeof s, how->bias, bias);
     return 0;
@@ -230,10 +230,10 @@ tell_seat(struct worker *w, uint32_t rank, uint32_t seat, const struct sampling 
 
 /* In as many records as the ring wants. */
 static int
-tell_tokens(struct worker *w, uint32_t rank, uint32_t seat, const token_id *token, uint32_t n,
+tell_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *token, uint32_t n,
             struct err *e)
 {
-    for (struct plan_ring_tokens t = { .seat = seat }; t.first < n; t.first += t.n) {
+    for (struct plan_ring_tokens t = { .slot = slot }; t.first < n; t.first += t.n) {
         void *to;
 
         t.n = MIN(n - t.first, (uint32_t)PLAN_MOST_TOKENS);
@@ -245,9 +245,9 @@ tell_tokens(struct worker *w, uint32_t rank, uint32_t seat, const token_id *toke
 }
 
 static int
-tell_seen(struct worker *w, uint32_t rank, uint32_t seat, uint32_t n, struct err *e)
+tell_seen(struct worker *w, uint32_t rank, uint32_t slot, uint32_t n, struct err *e)
 {
-    const struct plan_ring_tokens t = { .seat = seat, .n = n };
+    const struct plan_ring_tokens t = { .slot = slot, .n = n };
     void *to;
 
     TRY(reserve(w, rank, PLAN_SEEN, sizeof t, &to, e));
@@ -256,29 +256,29 @@ tell_seen(struct worker *w, uint32_t rank, uint32_t seat, uint32_t n, struct err
 }
 
 int
-plan_ring_sequence(struct worker *w, const struct batch_run *first, const struct seq *seq,
+plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                    const struct sampling *how, struct err *e)
 {
     uint32_t seen = (uint32_t)first->first_pos,
              known = seq->prompt_logprobs ? MAX(seen, seq->n_prompt) : seen;
 
     for (uint32_t r = 1; r <= w->plan->n; r++) {
-        TRY(tell_seat(w, r, first->seat, how, e));
-        TRY(tell_tokens(w, r, first->seat, seq->token, known, e));
-        TRY(tell_seen(w, r, first->seat, seen, e));
+        TRY(tell_slot(w, r, first->slot, how, e));
+        TRY(tell_tokens(w, r, first->slot, seq->token, known, e));
+        TRY(tell_seen(w, r, first->slot, seen, e));
     }
     return 0;
 }
 
 /* A division that an operator has changed: before the first step that runs on it. */
 static int
-tell_parts(struct worker *w, unsigned rung, struct err *e)
+tell_parts(struct worker *w, unsigned partition, struct err *e)
 {
-    struct plan_ring_parts p = { .rung = rung };
+    struct plan_ring_parts p = { .partition = partition };
 
-    if (!memcmp(w->plan->part[rung], exec_parts(w->exec, rung), sizeof p.part)) return 0;
-    memcpy(p.part, exec_parts(w->exec, rung), sizeof p.part);
-    memcpy(w->plan->part[rung], p.part, sizeof p.part);
+    if (!memcmp(w->plan->part[partition], exec_parts(w->exec, partition), sizeof p.part)) return 0;
+    memcpy(p.part, exec_parts(w->exec, partition), sizeof p.part);
+    memcpy(w->plan->part[partition], p.part, sizeof p.part);
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         void *to;
 
@@ -311,7 +311,7 @@ plan_ring_step(struct worker *w, const struct batch *b, struct err *e)
     int bytes;
 
     if (w->plan->n == 0) return 0;
-    TRY(tell_parts(w, b->rung, e));
+    TRY(tell_parts(w, b->partition, e));
     bytes = batch_pack(b, w->plan->packed, w->plan->packed_bytes);
     check(bytes >= 0);
     for (uint32_t r = 1; r <= w->plan->n; r++) TRY(tell_batch(w, r, (size_t)bytes, e));

@@ -2,7 +2,7 @@
  *
  * Rank 0 is a worker like any, with all requests, the scheduler, the manifest and lagand's rings.
  * Each other rank has a part of the model, its own KV memory of the same form, and a plan ring
- * (ipc/channel.h) by which rank 0 tells it whatever a step needs: who has taken a seat, with the
+ * (ipc/channel.h) by which rank 0 tells it whatever a step needs: who has taken a slot, with the
  * tokens that no step will carry, and the batch itself, packed. All run the same steps on each lane
  * in the order of the plan and draw the same tokens, so nothing but answers to the start comes
  * back. When rank 0 sees a step done, every rank has written what that step writes: the last sum
@@ -18,8 +18,8 @@
  *     there                                 used, nor what it says of the host tier
  *                                           KV and manifest -> KV: its number and size
  *     KV -> READY                           all are READY -> serves
- *                                           { SEAT, TOKENS, SEEN of a step's seats, PARTS if an
- *                                           operator has changed its rung's, MORE as often as a
+ *                                           { SLOT, TOKENS, SEEN of a step's slots, PARTS if an
+ *                                           operator has changed its partition's, MORE as often as a
  *                                           step is longer than a record, STEP } ...
  *
  * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/group.h).
@@ -45,16 +45,16 @@ struct plan_ring_left {
 struct plan_ring_kv {
     uint64_t id[2], bytes;
 };
-struct plan_ring_seat {
-    uint32_t seat, n_bias; /* struct nudge [n_bias] behind it */
+struct plan_ring_slot {
+    uint32_t slot, n_bias; /* struct logit_bias [n_bias] behind it */
     struct sampling how;   /* prompt and bias NULL */
 };
 struct plan_ring_tokens {
-    uint32_t seat, first, n, zero; /* token_id [n] behind it; SEEN: none, and first 0 */
+    uint32_t slot, first, n, zero; /* token_id [n] behind it; SEEN: none, and first 0 */
 };
 
 struct plan_ring_parts {
-    uint32_t rung, zero;
+    uint32_t partition, zero;
     struct exec_part part[MAX_LANES];
 };
 
@@ -67,7 +67,7 @@ struct plan_ring {
     struct channel channel[MAX_RANKS - 1];
     void *packed; /* [packed_bytes] a batch */
     size_t packed_bytes;
-    struct exec_part part[MAX_RUNGS][MAX_LANES]; /* as the others know them */
+    struct exec_part part[MAX_PARTITIONS][MAX_LANES]; /* as the others know them */
 };
 
 /* Attaches to the inherited ring of each other rank; none where tensor_parallel is 1. -EBADMSG:
@@ -99,7 +99,7 @@ int plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err
  * depends on (n-grams, frequencies) every rank collects from the steps; for prompt
  * log-probabilities a rank also needs the token behind a step's last one. first: the run of the
  * chunk. Blocks as plan_ring_step(). */
-int plan_ring_sequence(struct worker *w, const struct batch_run *first, const struct seq *seq,
+int plan_ring_sequence(struct worker *w, const struct batch_segment *first, const struct seq *seq,
                        const struct sampling *how, struct err *e) MUST_USE;
 /* Engine thread, right before exec_start(b): sends b to every rank. Blocks while a ring is full,
  * and beats meanwhile. Does nothing without other ranks. */

@@ -117,7 +117,7 @@ find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
     uint32_t token = (uint32_t)first & ((1u << j.shift) - 1);
 
     b.slice =
-        (int32_t)j.a.kv.table[(size_t)p.seat * j.a.kv.table_stride + ((uint32_t)first >> j.shift)];
+        (int32_t)j.a.kv.table[(size_t)p.slot * j.a.kv.table_stride + ((uint32_t)first >> j.shift)];
     b.row = S::D == 64 ? (int)token : 0;
     b.group = S::D == 64 ? (int)p.kv_head : (int)(((p.kv_head << j.shift) + token) / 8);
     return b;
@@ -529,7 +529,8 @@ k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a, stru
 {
     struct job j = {};
 
-    if (l->sms >= FEW || r.n_runs < 2 || r.n_rows == 0 || a->k.data) return cudaErrorInvalidValue;
+    if (l->sms >= FEW || r.n_segments < 2 || r.n_tokens == 0 || a->k.data)
+        return cudaErrorInvalidValue;
     if (a->kv.table && a->kv.tokens_per_block < 8) return cudaErrorInvalidValue;
     if (!make_job(j, l, a, r)) return cudaErrorInvalidValue;
     return a->q.dtype == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);

@@ -4,7 +4,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* gpu.h's attend for two runs or more which all have one row (r.n_single == r.n_runs), or all no more than eight (r.longest)
+/* gpu.h's attend for two runs or more which all have one row (r.n_single_token == r.n_segments), or all no more than eight (r.longest)
  * that see all keys, without a bias, where no head shares a K/V head. Paged, without a mask or keys kept beside a window;
  * head dim 64, 128 or 256; q, out and the cache of one dtype, bf16 or fp16; q's and out's rows at multiples of 16 bytes;
  * blocks of 8 tokens or more; no keys and values to store; a lane of fewer than 96 SMs. Refuses the rest, and everything on a

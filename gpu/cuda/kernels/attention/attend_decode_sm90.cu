@@ -105,7 +105,7 @@ find_span(const struct job &j, const struct place &p)
     s.high = p.tile < p.stop ? min(p.high - pos, KEYS) : 0;
     s.slice = 0;
     if (s.some()) {
-        const slice_id *entry = j.a.kv.table + (size_t)p.seat * j.a.kv.table_stride +
+        const slice_id *entry = j.a.kv.table + (size_t)p.slot * j.a.kv.table_stride +
                                 ((uint32_t)pos >> j.shift);
 
         s.slice = (int32_t)(ONE && j.early ? __ldcg(entry) : *entry);
@@ -488,7 +488,7 @@ template <typename T>
 cudaError_t
 start_as(const struct k_launch *l, const struct job &j)
 {
-    bool one = j.r.n_runs == 1;
+    bool one = j.r.n_segments == 1;
 
     if (j.a.head_dim == 64)
         return one ? start<shape<T, 64, 4>, 4, true>(l, j) : start<shape<T, 64, 4>, 4, false>(l, j);
@@ -506,10 +506,10 @@ k_attend_decode_sm90(const struct k_launch *l, const struct attend *a, struct st
 
     if (a->head_dim != 64 && a->head_dim != 128) return cudaErrorInvalidValue;
     if (a->kv.table && a->kv.tokens_per_block < KEYS) return cudaErrorInvalidValue;
-    if (a->k.data && (r.n_runs != 1 || a->k.dtype != t || a->v.dtype != t || !aligned(a->k) ||
+    if (a->k.data && (r.n_segments != 1 || a->k.dtype != t || a->v.dtype != t || !aligned(a->k) ||
                       !aligned(a->v) || a->kv.n_parts == 1))
         return cudaErrorInvalidValue;
     if (!make_job(j, l, a, r)) return cudaErrorInvalidValue;
-    if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
+    if (r.n_segments == 0 || r.n_tokens == 0) return cudaSuccess;
     return t == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
 }

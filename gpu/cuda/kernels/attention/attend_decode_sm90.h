@@ -5,7 +5,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* gpu.h's attend for runs that all have one row (r.n_single == r.n_runs), or all no more than eight (r.longest) that see
+/* gpu.h's attend for runs that all have one row (r.n_single_token == r.n_segments), or all no more than eight (r.longest) that see
  * all keys, without a bias, where no head shares a K/V head: beams, and their source. Paged, without a mask or keys kept
  * beside a window; head dim 64 or 128; q, out and the cache of one dtype, bf16 or fp16; rows at multiples of 16 bytes; blocks of 16
  * tokens or more; keys and values to store (a->k, a->v) with one run only. Refuses the rest, heads of 128

@@ -145,7 +145,7 @@ finish_piece(const struct job &j, const struct place &p, const struct shares &sh
     if (whole) return;
     sync();
     if (threadIdx.x == 0) {
-        uint32_t *count = j.count + (p.run * j.a.n_kv_heads + p.kv_head) * j.parts + p.part;
+        uint32_t *count = j.count + (p.segment * j.a.n_kv_heads + p.kv_head) * j.parts + p.part;
 
         /* What all our threads stored before the barrier is seen by whom this lets go on. */
         last = add_in_order(count, n) + n == (uint32_t)(p.end - p.begin);

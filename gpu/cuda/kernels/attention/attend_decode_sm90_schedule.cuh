@@ -41,9 +41,9 @@ struct job {
 };
 
 struct place {
-    int32_t seat, pos, low, high; /* the row's; it sees keys [low, high) */
-    uint32_t row, n_rows;         /* the run's, from the first of the step's on */
-    uint32_t run, kv_head, part;
+    int32_t slot, pos, low, high; /* the row's; it sees keys [low, high) */
+    uint32_t row, n_tokens;       /* the run's, from the first of the step's on */
+    uint32_t segment, kv_head, part;
     int32_t begin, end; /* tiles of the unit */
     int32_t from, stop; /* of the piece */
     int32_t tile;
@@ -80,7 +80,7 @@ struct shares {
     __device__ __forceinline__ struct pieces pieces(const struct job &j,
                                                     const struct place &p) const
     {
-        if (j.r.n_runs == 1) return { (p.kv_head * j.parts + p.part) * n, n };
+        if (j.r.n_segments == 1) return { (p.kv_head * j.parts + p.part) * n, n };
 
         uint32_t first = of(p.first_tile);
 
@@ -92,33 +92,33 @@ struct shares {
 __device__ __forceinline__ struct segment
 load_run(const struct segment *r)
 {
-    return { __ldcg(&r->seat), __ldcg(&r->first_row), __ldcg(&r->n_rows), __ldcg(&r->first_pos),
+    return { __ldcg(&r->slot), __ldcg(&r->first_token), __ldcg(&r->n_tokens), __ldcg(&r->first_pos),
              __ldcg(&r->kv_len) };
 }
 
 /* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the same. */
 template <int TILE>
 __device__ __forceinline__ uint32_t
-look(const struct job &j, const struct segment &run, struct place &p)
+look(const struct job &j, const struct segment &segment, struct place &p)
 {
-    p.seat = (int32_t)run.seat;
-    p.pos = run.first_pos;
-    p.row = run.first_row;
-    p.n_rows = run.n_rows;
-    p.high = (int32_t)run.kv_len;
+    p.slot = (int32_t)segment.slot;
+    p.pos = segment.first_pos;
+    p.row = segment.first_token;
+    p.n_tokens = segment.n_tokens;
+    p.high = (int32_t)segment.kv_len;
     if (j.a.causal) p.high = min(p.high, p.pos + 1);
     p.low = 0;
     if (j.a.window && p.pos + 1 > (int64_t)j.a.window) p.low = p.pos + 1 - (int32_t)j.a.window;
     p.low = min(p.low, p.high);
     p.begin = p.low / TILE;
     p.end = max(p.begin + 1, (p.high + TILE - 1) / TILE);
-    return run.n_rows == 0 || run.seat == SEAT_NONE ? 0 : (uint32_t)(p.end - p.begin);
+    return segment.n_tokens == 0 || segment.slot == SLOT_NONE ? 0 : (uint32_t)(p.end - p.begin);
 }
 
 __device__ __forceinline__ uint32_t
 columns(const struct job &j, const struct place &p)
 {
-    return j.by_row ? p.n_rows : min(j.group - p.part * HEADS, (uint32_t)HEADS);
+    return j.by_row ? p.n_tokens : min(j.group - p.part * HEADS, (uint32_t)HEADS);
 }
 
 /* Of a column: its head, and the element of q or out where that begins. */
@@ -167,7 +167,7 @@ step(const struct job &j, struct place &p)
         p.part = 0;
         if (++p.kv_head == j.a.n_kv_heads) {
             p.kv_head = 0;
-            while (look<TILE>(j, j.r.run[++p.run], p) == 0) {
+            while (look<TILE>(j, j.r.segment[++p.segment], p) == 0) {
             }
         }
     }
@@ -179,7 +179,7 @@ template <int TILE>
 __device__ __forceinline__ bool
 find_piece(const struct job &j, struct shares &s, struct place &p)
 {
-    uint32_t n = look<TILE>(j, load_run(&j.r.run[0]), p), unit, piece;
+    uint32_t n = look<TILE>(j, load_run(&j.r.segment[0]), p), unit, piece;
 
     s.n = min(j.pieces, n);
     if (blockIdx.x >= s.n * j.units) return false;
@@ -187,7 +187,7 @@ find_piece(const struct job &j, struct shares &s, struct place &p)
     s.rest = n - s.each * s.n;
     unit = blockIdx.x / s.n;
     piece = blockIdx.x - unit * s.n;
-    p.run = 0;
+    p.segment = 0;
     p.first_tile = 0;
     p.left = s.each + (piece < s.rest);
     take_unit(j, p, unit);
@@ -214,12 +214,12 @@ template <int TILE>
 __device__ __forceinline__ bool
 find_share(const struct job &j, struct shares &s, struct place &p)
 {
-    uint32_t lane = threadIdx.x % 32, each = (j.r.n_runs + 31) / 32,
+    uint32_t lane = threadIdx.x % 32, each = (j.r.n_segments + 31) / 32,
              units = j.parts * j.a.n_kv_heads;
     uint32_t share = blockIdx.x, own = 0, n, upto, before, n_tiles;
 
-    for (uint32_t i = lane * each; i < min((lane + 1) * each, j.r.n_runs); i++)
-        own += look<TILE>(j, j.r.run[i], p);
+    for (uint32_t i = lane * each; i < min((lane + 1) * each, j.r.n_segments); i++)
+        own += look<TILE>(j, j.r.segment[i], p);
     own *= units;
     upto = own;
     for (uint32_t d = 1; d < 32; d *= 2) {
@@ -241,17 +241,17 @@ find_share(const struct job &j, struct shares &s, struct place &p)
     n = own / units;
     if (mine && each > 1)
         for (;; i++) {
-            n = look<TILE>(j, j.r.run[i], p);
+            n = look<TILE>(j, j.r.segment[i], p);
             if (x - before < n * units) break;
             before += n * units;
         }
     x -= __shfl_sync(~0u, before, from);
     n = __shfl_sync(~0u, n, from);
-    p.run = __shfl_sync(~0u, i, from);
-    p.seat = __shfl_sync(~0u, p.seat, from);
+    p.segment = __shfl_sync(~0u, i, from);
+    p.slot = __shfl_sync(~0u, p.slot, from);
     p.pos = __shfl_sync(~0u, p.pos, from);
     p.row = __shfl_sync(~0u, p.row, from);
-    p.n_rows = __shfl_sync(~0u, p.n_rows, from);
+    p.n_tokens = __shfl_sync(~0u, p.n_tokens, from);
     p.low = __shfl_sync(~0u, p.low, from);
     p.high = __shfl_sync(~0u, p.high, from);
     p.begin = p.low / TILE;
@@ -286,10 +286,10 @@ inline bool
 make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     enum dtype t = a->q.dtype;
-    bool by_row = r.n_single < r.n_runs;
+    bool by_row = r.n_single_token < r.n_segments;
 
     if (l->invariant || a->mask || (a->window && a->kept) || !a->kv.table) return false;
-    if (by_row && (!r.longest || r.longest > HEADS || r.n_runs == 1 || a->k.data ||
+    if (by_row && (!r.longest || r.longest > HEADS || r.n_segments == 1 || a->k.data ||
                    a->n_heads != a->n_kv_heads || a->causal || a->window || a->bias))
         return false;
     if ((t != DT_BF16 && t != DT_F16) || a->out.dtype != t || a->kv.dtype != t) return false;
@@ -307,8 +307,8 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     j.parts = CEIL_DIV(j.group, (uint32_t)HEADS);
     j.by_row = by_row;
     j.slot_rows = by_row ? HEADS : MIN(j.group, (uint32_t)HEADS);
-    if ((uint64_t)r.n_runs * a->n_kv_heads * j.parts > K_COUNTERS) return false;
-    j.units = r.n_runs * a->n_kv_heads * j.parts;
+    if ((uint64_t)r.n_segments * a->n_kv_heads * j.parts > K_COUNTERS) return false;
+    j.units = r.n_segments * a->n_kv_heads * j.parts;
     j.slot = (float *)l->work;
     j.count = l->count;
     j.fault = l->fault;

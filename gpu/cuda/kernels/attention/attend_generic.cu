@@ -33,27 +33,27 @@ find_run(const struct step_tokens &r, uint32_t row)
 
     if (threadIdx.x == 0) found = -1;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < r.n_runs; i += THREADS)
-        if (row - r.run[i].first_row < r.run[i].n_rows) found = (int)i;
+    for (uint32_t i = threadIdx.x; i < r.n_segments; i += THREADS)
+        if (row - r.segment[i].first_token < r.segment[i].n_tokens) found = (int)i;
     __syncthreads();
     return found;
 }
 
 /* One (row, head), and the keys it may see: positions [low, high), and below kept. */
 struct seeing {
-    struct segment run;
+    struct segment segment;
     uint32_t row, head, kv_head;
     int32_t pos, low, high, kept;
 };
 
 __device__ struct seeing
-look(const struct attend &a, const struct segment &run, uint32_t row, uint32_t head)
+look(const struct attend &a, const struct segment &segment, uint32_t row, uint32_t head)
 {
-    struct seeing s = { run, row, head, head / (a.n_heads / a.n_kv_heads) };
+    struct seeing s = { segment, row, head, head / (a.n_heads / a.n_kv_heads) };
 
-    s.pos = run.first_pos + (int32_t)(row - run.first_row);
-    s.low = a.kv.table ? 0 : run.first_pos;
-    s.high = a.kv.table ? (int32_t)run.kv_len : run.first_pos + (int32_t)run.n_rows;
+    s.pos = segment.first_pos + (int32_t)(row - segment.first_token);
+    s.low = a.kv.table ? 0 : segment.first_pos;
+    s.high = a.kv.table ? (int32_t)segment.kv_len : segment.first_pos + (int32_t)segment.n_tokens;
     if (a.causal && !a.mask) s.high = min(s.high, s.pos + 1);
     if (a.window) s.low = max((int64_t)s.low, (int64_t)s.pos + 1 - a.window);
     s.kept = a.window && a.kv.table ? min((int32_t)a.kept, s.high) : 0;
@@ -63,9 +63,9 @@ look(const struct attend &a, const struct segment &run, uint32_t row, uint32_t h
 __device__ bool
 masked(const struct attend &a, const struct seeing &s, int32_t j)
 {
-    uint32_t own = (uint32_t)(j - s.run.first_pos);
+    uint32_t own = (uint32_t)(j - s.segment.first_pos);
 
-    return a.mask && j >= s.run.first_pos &&
+    return a.mask && j >= s.segment.first_pos &&
            (own / 32 >= a.mask_words ||
             !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1));
 }
@@ -77,13 +77,13 @@ find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **va
 {
     if ((j < s.low && j >= s.kept) || j >= s.high || masked(a, s, j)) return *value = NULL;
     if (a.kv.table) {
-        const T *k = kv_key<const T>(a.kv, kv_slice(a.kv, s.run.seat, (uint32_t)j), (uint32_t)j,
+        const T *k = kv_key<const T>(a.kv, kv_slice(a.kv, s.segment.slot, (uint32_t)j), (uint32_t)j,
                                      s.kv_head);
 
         *value = (const T *)((const char *)k + kv_value_offset(a.kv));
         return k;
     }
-    size_t at = s.run.first_row + (uint32_t)(j - s.run.first_pos);
+    size_t at = s.segment.first_token + (uint32_t)(j - s.segment.first_pos);
 
     *value = (const T *)a.v.data + at * a.v.stride + (size_t)s.kv_head * a.head_dim;
     return (const T *)a.k.data + at * a.k.stride + (size_t)s.kv_head * a.head_dim;
@@ -119,8 +119,8 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
 
     int i = find_run(r, blockIdx.x);
 
-    if (i < 0 || (a.kv.table && r.run[i].seat == SEAT_NONE)) return;
-    const struct seeing s = look(a, r.run[i], blockIdx.x, blockIdx.y);
+    if (i < 0 || (a.kv.table && r.segment[i].slot == SLOT_NONE)) return;
+    const struct seeing s = look(a, r.segment[i], blockIdx.x, blockIdx.y);
 
     for (uint32_t e = threadIdx.x; e < d; e += THREADS) {
         float one[1];
@@ -230,13 +230,13 @@ cudaError_t
 k_attend_generic(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     enum dtype t = a->kv.table ? a->kv.dtype : a->k.dtype;
-    dim3 grid(r.n_rows, a->n_heads);
+    dim3 grid(r.n_tokens, a->n_heads);
 
     if (a->head_dim == 0 || a->head_dim > MAX_DIM || a->n_heads > 65535)
         return cudaErrorInvalidValue;
     if (!is_float(a->q.dtype) || !is_float(a->out.dtype)) return cudaErrorInvalidValue;
     if (a->kv.table ? a->k.data != NULL : a->v.dtype != t) return cudaErrorInvalidValue;
-    if (r.n_rows == 0 || r.n_runs == 0) return cudaSuccess;
+    if (r.n_tokens == 0 || r.n_segments == 0) return cudaSuccess;
     switch (t) {
     case DT_F32:
         return launch(attend_generic<float>, grid, THREADS, 0, l->st, *a, r);

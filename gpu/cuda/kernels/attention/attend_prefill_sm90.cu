@@ -126,7 +126,7 @@ consume(room<D> &s, const params &p)
         const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
         const uint32_t v = n_kv++, stage = n_kv % STAGES;
-        const output at = { i.row, i.n_rows, i.head };
+        const output at = { i.row, i.n_tokens, i.head };
         const soft old = f;
 
         t--;
@@ -269,14 +269,14 @@ queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
     static const cudaError_t raised = cudaFuncSetAttribute(
         attend<T, D, SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     constexpr uint32_t ROWS = attend_tile<D>::ROWS, KEYS = attend_tile<D>::KEYS;
-    uint32_t tiles = (r.n_rows - r.n_single) / ROWS + (r.n_runs - r.n_single);
+    uint32_t tiles = (r.n_tokens - r.n_single_token) / ROWS + (r.n_segments - r.n_single_token);
     struct params p = {};
     CUtensorMap q, k, v;
 
     if (raised != cudaSuccess) return raised;
-    p.run = r.run;
-    p.first_run = r.n_single;
-    p.n_runs = r.n_runs;
+    p.segment = r.segment;
+    p.first_run = r.n_single_token;
+    p.n_segments = r.n_segments;
     p.table = a->kv.table;
     p.table_stride = a->kv.table_stride;
     p.block_tokens = a->kv.tokens_per_block;
@@ -353,6 +353,7 @@ k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a, struct s
         return cudaErrorInvalidValue;
     }
     if (!encoder()) return cudaErrorInvalidValue;
-    if (r.n_runs <= r.n_single || r.n_rows <= r.n_runs) return cudaErrorInvalidValue;
+    if (r.n_segments <= r.n_single_token || r.n_tokens <= r.n_segments)
+        return cudaErrorInvalidValue;
     return t == DT_F16 ? queue_dim<__half>(l, a, r) : queue_dim<__nv_bfloat16>(l, a, r);
 }

@@ -4,7 +4,7 @@
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* attend() of gpu.h for runs [r.n_single, r.n_runs): the others are another kernel's.
+/* attend() of gpu.h for runs [r.n_single_token, r.n_segments): the others are another kernel's.
  *
  * Takes head dim 64, 128, 256; q, out and the cache (or k and v) of one dtype, bf16 or fp16, with rows at
  * multiples of 16 bytes; blocks of 8 tokens or more; every variant but a.mask and keys kept beside a window. Refuses the rest, steps of

@@ -156,7 +156,7 @@ turn(uint32_t (&x)[4])
 
 /* Where an item's rows go. */
 struct output {
-    uint32_t row, n_rows, head;
+    uint32_t row, n_tokens, head;
 };
 
 /* O divided by its sums, rounded, to out. */
@@ -188,7 +188,7 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
             for (int b = 0; b < 4; b++)
                 x[b] = pack<T>(o[16 * j + 4 * b + 2 * r] * by, o[16 * j + 4 * b + 2 * r + 1] * by);
             turn(x);
-            if (row + 8 * r < i.n_rows)
+            if (row + 8 * r < i.n_tokens)
                 *(uint4 *)(to + 32 * j + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
         }
     }
@@ -250,7 +250,7 @@ store_zeros(const params &p, const struct item &i, uint32_t first, uint32_t thre
         uint32_t row = first + j / (D / 8);
         uint16_t *to = (uint16_t *)p.out + (size_t)(i.row + row) * p.out_stride + i.head * D;
 
-        if (row < i.n_rows) ((uint4 *)to)[j % (D / 8)] = make_uint4(0, 0, 0, 0);
+        if (row < i.n_tokens) ((uint4 *)to)[j % (D / 8)] = make_uint4(0, 0, 0, 0);
     }
 }
 

@@ -31,8 +31,8 @@ constexpr uint32_t TURN = 1, WG_SYNC = 5; /* named barriers: one a consumer warp
 
 /* What the kernel is given beside its tensor maps. */
 struct params {
-    const struct segment *run;
-    uint32_t first_run, n_runs;
+    const struct segment *segment;
+    uint32_t first_run, n_segments;
     const slice_id *table;                           /* NULL: K and V are rows beside q's */
     uint32_t table_stride, block_tokens, box_tokens; /* box: tokens one copy brings */
     uint32_t n_heads, group, window, causal;
@@ -47,13 +47,13 @@ struct params {
 
 /* One item as the fetching warp hands it to the others. Positions count from the run's first key. */
 struct item {
-    int32_t n_tiles;            /* of keys; -1: there are no more items */
-    int32_t last;               /* the highest tile */
-    int32_t pos;                /* of the first row */
-    int32_t first, end;         /* keys that any of its rows sees */
-    int32_t n_keys;             /* of the run */
-    uint32_t row, n_rows, head; /* rows row .. row + n_rows of out */
-    uint32_t seat, key_row;     /* paged; or the row of K and V of the first key */
+    int32_t n_tiles;              /* of keys; -1: there are no more items */
+    int32_t last;                 /* the highest tile */
+    int32_t pos;                  /* of the first row */
+    int32_t first, end;           /* keys that any of its rows sees */
+    int32_t n_keys;               /* of the run */
+    uint32_t row, n_tokens, head; /* rows row .. row + n_tokens of out */
+    uint32_t slot, key_row;       /* paged; or the row of K and V of the first key */
 };
 
 template <int D> struct room {
@@ -79,12 +79,12 @@ template <int D> struct room {
 /* 32 runs in view, one a lane, and where their items begin. It moves only forwards. */
 struct cursor {
     uint32_t first, before, total; /* the first run in view, items before it, items in view */
-    struct segment run;
+    struct segment segment;
     uint32_t n, sum; /* the lane's run: its items, and those of the runs in view up to it */
 };
 
 struct place {
-    struct segment run;
+    struct segment segment;
     uint32_t at, rows; /* item at of a run that has so many row tiles */
 };
 
@@ -94,11 +94,12 @@ look_at_runs(const params &p, cursor &c)
 {
     uint32_t lane = threadIdx.x % 32;
 
-    c.run = {};
+    c.segment = {};
     c.n = 0;
-    if (c.first + lane < p.n_runs) {
-        c.run = p.run[c.first + lane];
-        if (!p.table || c.run.seat != SEAT_NONE) c.n = (c.run.n_rows + ROWS - 1) / ROWS * p.n_heads;
+    if (c.first + lane < p.n_segments) {
+        c.segment = p.segment[c.first + lane];
+        if (!p.table || c.segment.slot != SLOT_NONE)
+            c.n = (c.segment.n_tokens + ROWS - 1) / ROWS * p.n_heads;
     }
     c.sum = c.n;
     for (int step = 1; step < 32; step *= 2) {
@@ -117,19 +118,19 @@ find_item(const params &p, cursor &c, uint32_t item, place &r)
         c.before += c.total;
         c.first += 32;
         c.total = 0;
-        if (c.first >= p.n_runs) return false;
+        if (c.first >= p.n_segments) return false;
         look_at_runs<ROWS>(p, c);
     }
 
     int from = __popc(__ballot_sync(~0u, c.sum <= item - c.before));
 
-    r.run.seat = __shfl_sync(~0u, c.run.seat, from);
-    r.run.first_row = __shfl_sync(~0u, c.run.first_row, from);
-    r.run.n_rows = __shfl_sync(~0u, c.run.n_rows, from);
-    r.run.first_pos = __shfl_sync(~0u, c.run.first_pos, from);
-    r.run.kv_len = __shfl_sync(~0u, c.run.kv_len, from);
+    r.segment.slot = __shfl_sync(~0u, c.segment.slot, from);
+    r.segment.first_token = __shfl_sync(~0u, c.segment.first_token, from);
+    r.segment.n_tokens = __shfl_sync(~0u, c.segment.n_tokens, from);
+    r.segment.first_pos = __shfl_sync(~0u, c.segment.first_pos, from);
+    r.segment.kv_len = __shfl_sync(~0u, c.segment.kv_len, from);
     r.at = item - c.before - __shfl_sync(~0u, c.sum - c.n, from);
-    r.rows = (r.run.n_rows + ROWS - 1) / ROWS;
+    r.rows = (r.segment.n_tokens + ROWS - 1) / ROWS;
     return true;
 }
 
@@ -138,7 +139,8 @@ __device__ struct item
 make_item(const params &p, const place &r)
 {
     using tile = attend_tile<D>;
-    uint32_t n_keys = p.table ? r.run.kv_len : r.run.n_rows, kv_heads = p.n_heads / p.group;
+    uint32_t n_keys = p.table ? r.segment.kv_len : r.segment.n_tokens,
+             kv_heads = p.n_heads / p.group;
     uint64_t head_bytes = (uint64_t)n_keys * D * 4;
     uint32_t together = 1, tile_at, first;
     struct item i;
@@ -150,13 +152,13 @@ make_item(const params &p, const place &r)
     tile_at = r.rows - 1 - r.at % (together * r.rows) / together;
     i.head = r.at / (together * r.rows) * together + r.at % together;
     first = tile_at * tile::ROWS;
-    i.row = r.run.first_row + first;
-    i.seat = r.run.seat;
-    i.key_row = r.run.first_row;
-    i.n_rows = min((uint32_t)tile::ROWS, r.run.n_rows - first);
-    i.pos = (p.table ? r.run.first_pos : 0) + first;
+    i.row = r.segment.first_token + first;
+    i.slot = r.segment.slot;
+    i.key_row = r.segment.first_token;
+    i.n_tokens = min((uint32_t)tile::ROWS, r.segment.n_tokens - first);
+    i.pos = (p.table ? r.segment.first_pos : 0) + first;
     i.n_keys = n_keys;
-    i.end = p.causal ? min(i.pos + (int)i.n_rows, i.n_keys) : i.n_keys;
+    i.end = p.causal ? min(i.pos + (int)i.n_tokens, i.n_keys) : i.n_keys;
     i.first = p.window ? min(max(i.pos + 1 - (int)p.window, 0), i.end) : 0;
     i.last = (i.end - 1) / tile::KEYS;
     i.n_tiles = i.end > i.first ? i.last - i.first / tile::KEYS + 1 : 0;
@@ -180,7 +182,7 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     if (p.table) {
         uint32_t token = first % p.block_tokens;
 
-        b.slice = p.table[(size_t)i.seat * p.table_stride + first / p.block_tokens];
+        b.slice = p.table[(size_t)i.slot * p.table_stride + first / p.block_tokens];
         b.row = D == 64 ? token : 0;
         b.group = D == 64 ? kv_head : (kv_head * p.block_tokens + token) / 8;
     } else {

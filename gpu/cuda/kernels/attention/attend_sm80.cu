@@ -77,9 +77,9 @@ find_rows(const struct job &j, const struct walk &w)
     for (int h = 0; h < 2; h++, p += 8) {
         uint32_t row = S::SINGLE ? 0 : p / j.group;
 
-        r.real[h] = S::SINGLE ? p < j.group : row < w.run.n_rows;
-        r.sees[h] = seen_by(j.a, w.run, row);
-        r.row[h] = w.run.first_row + row;
+        r.real[h] = S::SINGLE ? p < j.group : row < w.segment.n_tokens;
+        r.sees[h] = seen_by(j.a, w.segment, row);
+        r.row[h] = w.segment.first_token + row;
         r.head[h] = r.real[h] ? w.kv_head * j.group + p - row * j.group : 0;
         if (!r.real[h]) r.sees[h].high = r.sees[h].low;
     }
@@ -108,9 +108,9 @@ load_q(const struct job &j, const struct lane_rows &r, uint32_t (&q)[S::D / 16][
 __device__ __forceinline__ bool
 masked(const struct attend &a, const struct walk &w, uint32_t row, int32_t key)
 {
-    uint32_t own = (uint32_t)(key - w.run.first_pos);
+    uint32_t own = (uint32_t)(key - w.segment.first_pos);
 
-    return key >= w.run.first_pos &&
+    return key >= w.segment.first_pos &&
            (own / 32 >= a.mask_words ||
             !(a.mask[(size_t)row * a.mask_words + own / 32] >> own % 32 & 1));
 }
@@ -423,7 +423,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
         uint32_t head = w.kv_head * j.group + p;
         float factor = last_factor(j.a, head, max, sum);
         uint32_t *to =
-            (uint32_t *)((char *)j.a.out.data + ((size_t)w.run.first_row * j.a.out.stride +
+            (uint32_t *)((char *)j.a.out.data + ((size_t)w.segment.first_token * j.a.out.stride +
                                                  (size_t)head * S::D + i % QUADS * 4) *
                                                     2);
 
@@ -638,21 +638,21 @@ attend(const struct k_launch *l, struct job j)
     cudaError_t r = cudaSuccess;
 
     j.parts = CEIL_DIV(j.group, 16u);
-    j.r.n_runs = MIN(all.n_single, all.n_runs);
-    if (j.r.n_runs) {
+    j.r.n_segments = MIN(all.n_single_token, all.n_segments);
+    if (j.r.n_segments) {
         j.slot = (float *)l->work;
         j.count = l->count;
         j.slot_rows = MIN(j.group, 16u);
         j.n_slots = (uint32_t)MIN(l->work_bytes / (j.slot_rows * (D + 2) * 4), (size_t)UINT32_MAX);
-        if ((uint64_t)j.r.n_runs * j.a.n_kv_heads * j.parts > K_COUNTERS) j.n_slots = 0;
+        if ((uint64_t)j.r.n_segments * j.a.n_kv_heads * j.parts > K_COUNTERS) j.n_slots = 0;
         r = start<one>(attend_shares<one, BLOCKS>,
-                       even_grid(BLOCKS * l->sms, j.r.n_runs * j.a.n_kv_heads * j.parts), l, j);
+                       even_grid(BLOCKS * l->sms, j.r.n_segments * j.a.n_kv_heads * j.parts), l, j);
     }
-    j.r.run += j.r.n_runs;
-    j.r.n_runs = all.n_runs - j.r.n_runs;
-    if (r == cudaSuccess && j.r.n_runs) {
-        uint32_t rows = all.n_rows - (all.n_runs - j.r.n_runs);
-        uint32_t units = (uint32_t)((uint64_t)rows * j.group / many::ROWS) + j.r.n_runs;
+    j.r.segment += j.r.n_segments;
+    j.r.n_segments = all.n_segments - j.r.n_segments;
+    if (r == cudaSuccess && j.r.n_segments) {
+        uint32_t rows = all.n_tokens - (all.n_segments - j.r.n_segments);
+        uint32_t units = (uint32_t)((uint64_t)rows * j.group / many::ROWS) + j.r.n_segments;
 
         r = start<many>(attend_units<many>, units * j.a.n_kv_heads, l, j);
     }
@@ -712,7 +712,7 @@ k_attend_sm80(const struct k_launch *l, const struct attend *a, struct step_toke
     }
     if (a->head_dim != 64 && a->head_dim != 128 && a->head_dim != 256) return cudaErrorInvalidValue;
     if (t != DT_BF16 && t != DT_F16) return cudaErrorInvalidValue;
-    if (r.n_runs == 0 || r.n_rows == 0) return cudaSuccess;
+    if (r.n_segments == 0 || r.n_tokens == 0) return cudaSuccess;
     j.a = *a;
     if (!a->window || !a->kv.table) j.a.kept = 0;
     j.r = r;

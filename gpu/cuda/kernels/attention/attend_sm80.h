@@ -10,7 +10,7 @@
  *   q, out    bf16 or fp16, rows 4-byte aligned
  *   k, v, kv  of the same dtype, rows 16-byte aligned; k and v with the same stride. kv: or fp8
  *
- * Runs [0, r.n_single) go to a kernel that shares out their keys evenly over the SMs, the others to one
+ * Runs [0, r.n_single_token) go to a kernel that shares out their keys evenly over the SMs, the others to one
  * that shares out rows: 64 packed rows a block (32 for heads of 256), all their keys.
  *
  * Scores, softmax and sums are fp32, weights are rounded to the dtype before they meet V (their sum is

@@ -83,7 +83,7 @@ find_source(const struct job &j, const struct walk &w)
     s.kept = (uint32_t)max(kept - pos, 0);
     if (s.kept >= TILE) s.first = 0, s.n = TILE, low = pos, high = pos + TILE;
     if (!j.a.kv.table) {
-        s.block = (int32_t)w.run.first_row + pos - w.run.first_pos;
+        s.block = (int32_t)w.segment.first_token + pos - w.segment.first_pos;
         s.offset = w.kv_head * j.a.head_dim * 2;
         return s;
     }
@@ -93,7 +93,7 @@ find_source(const struct job &j, const struct walk &w)
         high = min(high, at + (1 << j.shift));
     }
     if (low < high) at = low;
-    s.block = low < high || at < kept ? (int32_t)kv_slice(j.a.kv, w.run.seat, (uint32_t)at) : 0;
+    s.block = low < high || at < kept ? (int32_t)kv_slice(j.a.kv, w.segment.slot, (uint32_t)at) : 0;
     s.offset = ((w.kv_head << j.shift) + ((uint32_t)pos & ((1u << j.shift) - 1))) * j.key_bytes;
     return s;
 }

@@ -45,13 +45,13 @@ struct seen {
 };
 
 __device__ __forceinline__ struct seen
-seen_by(const struct attend &a, const struct segment &run, uint32_t row)
+seen_by(const struct attend &a, const struct segment &segment, uint32_t row)
 {
     struct seen s;
 
-    s.pos = run.first_pos + (int32_t)row;
-    s.low = a.kv.table ? 0 : run.first_pos;
-    s.high = a.kv.table ? (int32_t)run.kv_len : run.first_pos + (int32_t)run.n_rows;
+    s.pos = segment.first_pos + (int32_t)row;
+    s.low = a.kv.table ? 0 : segment.first_pos;
+    s.high = a.kv.table ? (int32_t)segment.kv_len : segment.first_pos + (int32_t)segment.n_tokens;
     if (a.causal && !a.mask) s.high = min(s.high, s.pos + 1);
     if (a.window && s.pos + 1 > (int64_t)a.window)
         s.low = max(s.low, s.pos + 1 - (int32_t)a.window);
@@ -60,9 +60,9 @@ seen_by(const struct attend &a, const struct segment &run, uint32_t row)
 }
 
 __device__ __forceinline__ bool
-is_padding(const struct attend &a, const struct segment &run)
+is_padding(const struct attend &a, const struct segment &segment)
 {
-    return run.n_rows == 0 || (a.kv.table && run.seat == SEAT_NONE);
+    return segment.n_tokens == 0 || (a.kv.table && segment.slot == SLOT_NONE);
 }
 
 /* Tiles [0, first) and [first + gap, end), of which there is one at least. Without kept keys first is 0. */
@@ -144,7 +144,7 @@ struct shares {
 };
 
 struct walk {
-    struct segment run;
+    struct segment segment;
     uint32_t run_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
     int32_t low, high;           /* what any of its rows sees, beside kept() */
@@ -177,9 +177,9 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
 {
     w.first = w.part * ROWS;
 
-    uint32_t last = min(w.first + ROWS, w.run.n_rows * j.group) - 1;
-    struct seen top = seen_by(j.a, w.run, SINGLE ? 0 : w.first / j.group);
-    struct seen bottom = SINGLE ? top : seen_by(j.a, w.run, last / j.group);
+    uint32_t last = min(w.first + ROWS, w.segment.n_tokens * j.group) - 1;
+    struct seen top = seen_by(j.a, w.segment, SINGLE ? 0 : w.first / j.group);
+    struct seen bottom = SINGLE ? top : seen_by(j.a, w.segment, last / j.group);
 
     w.low = top.low;
     w.high = bottom.high;
@@ -194,7 +194,7 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
 __device__ __forceinline__ void
 open_run(const struct job &j, struct walk &w)
 {
-    while (is_padding(j.a, w.run = j.r.run[w.run_index])) w.run_index++;
+    while (is_padding(j.a, w.segment = j.r.segment[w.run_index])) w.run_index++;
 }
 
 /* The next tile of a share; where a block has one unit of longer runs, of that. */
@@ -227,7 +227,7 @@ struct amount {
 
 /* Lane i has looked at n_each runs from i * n_each on. */
 struct survey {
-    uint32_t n_runs, n_each;
+    uint32_t n_segments, n_each;
     struct amount own, before, all;
 };
 
@@ -236,10 +236,10 @@ __device__ __forceinline__ struct survey
 survey_runs(const struct step_tokens &r, Of of)
 {
     uint32_t lane = threadIdx.x % 32;
-    struct survey s = { r.n_runs, (r.n_runs + 31) / 32 };
+    struct survey s = { r.n_segments, (r.n_segments + 31) / 32 };
 
-    for (uint32_t i = lane * s.n_each; i < min((lane + 1) * s.n_each, s.n_runs); i++) {
-        struct amount a = of(r.run[i]);
+    for (uint32_t i = lane * s.n_each; i < min((lane + 1) * s.n_each, s.n_segments); i++) {
+        struct amount a = of(r.segment[i]);
 
         s.own = { s.own.n + a.n, s.own.splits + a.splits };
     }
@@ -267,7 +267,7 @@ seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, str
 
     before = s.before;
     while (mine) {
-        struct amount a = of(r.run[i]);
+        struct amount a = of(r.segment[i]);
 
         if (x - before.n < a.n) break;
         before = { before.n + a.n, before.splits + a.splits };
@@ -280,35 +280,35 @@ seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, str
 /* ---- even shares of the tiles of all runs; each run has one row ---- */
 
 __device__ __forceinline__ struct tiles
-unit_tiles(const struct job &j, const struct segment &run)
+unit_tiles(const struct job &j, const struct segment &segment)
 {
-    struct seen s = seen_by(j.a, run, 0);
+    struct seen s = seen_by(j.a, segment, 0);
 
     return tiles_of(j.a, s.low, s.high);
 }
 
 __device__ __forceinline__ struct amount
-a_unit_of(const struct job &j, const struct segment &run)
+a_unit_of(const struct job &j, const struct segment &segment)
 {
-    if (is_padding(j.a, run)) return { 0, 0 };
-    struct tiles t = unit_tiles(j, run);
+    if (is_padding(j.a, segment)) return { 0, 0 };
+    struct tiles t = unit_tiles(j, segment);
 
     return { (uint32_t)t.n(), (uint32_t)t.n_splits() };
 }
 
 /* A share's edge: a place among all tiles. */
 struct edge {
-    uint32_t run, unit, skip; /* unit may be one too far: the next run's first */
-    uint32_t tile, slot;      /* tiles and splits before it, of all */
+    uint32_t segment, unit, skip; /* unit may be one too far: the next run's first */
+    uint32_t tile, slot;          /* tiles and splits before it, of all */
 };
 
 /* Tile x, or where a share may begin first behind it. */
 __device__ __forceinline__ struct edge
-edge_at(const struct job &j, uint32_t run, struct amount before, uint32_t x, bool cut)
+edge_at(const struct job &j, uint32_t segment, struct amount before, uint32_t x, bool cut)
 {
-    struct tiles tiles = unit_tiles(j, j.r.run[run]);
+    struct tiles tiles = unit_tiles(j, j.r.segment[segment]);
     uint32_t n = (uint32_t)tiles.n(), splits = (uint32_t)tiles.n_splits();
-    struct edge e = { run, (x - before.n) / n };
+    struct edge e = { segment, (x - before.n) / n };
 
     e.skip = x - before.n - e.unit * n;
     if (e.skip && j.split) e.skip = (uint32_t)tiles.round_up((int32_t)e.skip);
@@ -331,8 +331,8 @@ __device__ __forceinline__ struct walk
 find_share(const struct job &j, struct shares &shares)
 {
     uint32_t units = j.parts * j.a.n_kv_heads;
-    auto of = [&](const struct segment &run) {
-        struct amount a = a_unit_of(j, run);
+    auto of = [&](const struct segment &segment) {
+        struct amount a = a_unit_of(j, segment);
 
         return amount{ a.n * units, a.splits * units };
     };
@@ -349,18 +349,18 @@ find_share(const struct job &j, struct shares &shares)
     shares.rest = s.all.n - shares.each * shares.n;
 
     uint32_t x = shares.begin(blockIdx.x), end = shares.begin(blockIdx.x + 1);
-    uint32_t run = seek(j.r, s, of, x, before);
-    struct edge e = edge_at(j, run, before, x, cut);
+    uint32_t segment = seek(j.r, s, of, x, before);
+    struct edge e = edge_at(j, segment, before, x, cut);
 
     if (end < s.all.n && (j.split || !cut)) {
-        run = seek(j.r, s, of, end, before);
-        end = edge_at(j, run, before, end, cut).tile;
+        segment = seek(j.r, s, of, end, before);
+        end = edge_at(j, segment, before, end, cut).tile;
     }
     w.left = end - e.tile;
     if (w.left == 0) return w;
     w.first_tile = e.tile - e.skip;
     w.slot = e.slot;
-    w.run_index = e.run + (e.unit == units);
+    w.run_index = e.segment + (e.unit == units);
     w.kv_head = e.unit == units ? 0 : e.unit / j.parts;
     w.part = e.unit == units ? 0 : e.unit - w.kv_head * j.parts;
     open_run(j, w);
@@ -376,8 +376,10 @@ template <int ROWS>
 __device__ __forceinline__ struct walk
 find_unit(const struct job &j)
 {
-    auto of = [&](const struct segment &run) {
-        return amount{ is_padding(j.a, run) ? 0 : (run.n_rows * j.group + ROWS - 1) / ROWS, 0 };
+    auto of = [&](const struct segment &segment) {
+        return amount{ is_padding(j.a, segment) ? 0
+                                                : (segment.n_tokens * j.group + ROWS - 1) / ROWS,
+                       0 };
     };
     struct survey s = survey_runs(j.r, of);
     uint32_t x = blockIdx.x / j.a.n_kv_heads;
@@ -388,7 +390,7 @@ find_unit(const struct job &j)
     if (x >= s.all.n) return w;
     x = s.all.n - 1 - x;
     w.run_index = seek(j.r, s, of, x, before);
-    w.run = j.r.run[w.run_index];
+    w.segment = j.r.segment[w.run_index];
     w.kv_head = blockIdx.x % j.a.n_kv_heads;
     w.part = x - before.n;
     w.slot = w.first_tile = 0;

@@ -25,10 +25,10 @@ constexpr uint32_t MAX_PIECES = 8; /* pairs a lane of the one-element path has: 
 struct rope_args {
     struct rope_store s;
     const int32_t *pos;
-    const uint32_t *seat;
-    uint32_t n_rows, n_items; /* of a row */
-    uint32_t n_q, n_k;        /* items of each; the rest is v's */
-    uint32_t rot, group;      /* lanes an item */
+    const uint32_t *slot;
+    uint32_t n_tokens, n_items; /* of a row */
+    uint32_t n_q, n_k;          /* items of each; the rest is v's */
+    uint32_t rot, group;        /* lanes an item */
     uint32_t *fault;
 };
 
@@ -92,7 +92,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
 
     after_previous();
     next_may_start();
-    bool there = row < a.n_rows;
+    bool there = row < a.n_tokens;
     T *head_of_row = there ? (T *)row_at(from, row) + (size_t)head * d : NULL;
 
 #pragma unroll
@@ -108,21 +108,21 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
         if (mine[p][1]) load<N>(x[p][1], head_of_row + second[p]);
     }
 
-    uint32_t seat = there ? a.seat[row] : SEAT_NONE, pos = there ? (uint32_t)a.pos[row] : 0;
+    uint32_t slot = there ? a.slot[row] : SLOT_NONE, pos = there ? (uint32_t)a.pos[row] : 0;
     bool stores = what != ITEM_Q && s.kv.base;
 
     if (there && stores) {
-        if (seat == SEAT_NONE)
+        if (slot == SLOT_NONE)
             there = false;
         else if (pos >> kv_block_shift(s.kv) < s.kv.table_stride)
-            at = kv_slice(s.kv, seat, pos);
+            at = kv_slice(s.kv, slot, pos);
         if (there && at == SLICE_NONE) {
             *a.fault = 1;
             there = false;
         }
     }
     if (what != ITEM_V && s.cos_sin.data && pos >= s.cos_sin.dim[0]) {
-        if (there && seat != SEAT_NONE) *a.fault = 1;
+        if (there && slot != SLOT_NONE) *a.fault = 1;
         there = false;
     }
     const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
@@ -205,7 +205,7 @@ queue(const struct k_launch *l, struct rope_args &a)
                 d * (kv.dtype == DT_E4M3 ? 1 : float_bytes(kv.dtype)) % 16 == 0;
     a.group = 32;
     while (whole && a.group / 2 >= pairs) a.group /= 2;
-    threads = (uint64_t)a.n_rows * a.n_items * a.group;
+    threads = (uint64_t)a.n_tokens * a.n_items * a.group;
     if (threads > UINT32_MAX - THREADS) return cudaErrorInvalidValue;
     dim3 grid((uint32_t)((threads + THREADS - 1) / THREADS));
 
@@ -232,8 +232,8 @@ k_rope_store(const struct k_launch *l, const struct rope_store *s, struct step_t
 
     a.s = *s;
     a.pos = r.pos;
-    a.seat = r.seat;
-    a.n_rows = r.n_rows;
+    a.slot = r.slot;
+    a.n_tokens = r.n_tokens;
     a.rot = rotates ? s->cos_sin.dim[1] : 0;
     a.fault = l->fault;
     /* What is neither normed nor rotated nor stored stays as it is. */
@@ -247,7 +247,7 @@ k_rope_store(const struct k_launch *l, const struct rope_store *s, struct step_t
                    (s->kv.n_parts != 1 && s->v.dtype != type)))
         return cudaErrorInvalidValue;
     if (!is_float(type) || (rotates && s->cos_sin.dtype != DT_F32)) return cudaErrorInvalidValue;
-    if (a.n_rows == 0 || a.n_items == 0 || s->head_dim == 0) return cudaSuccess;
+    if (a.n_tokens == 0 || a.n_items == 0 || s->head_dim == 0) return cudaSuccess;
     WITH_FLOAT(T, type, return queue<T>(l, a));
     return cudaSuccess;
 }

@@ -5,8 +5,8 @@
  *   kv               fp32, bf16, fp16 or fp8, whatever q is; any head_dim and number of tokens a block
  *
  * All in fp32 from load to store, one rounding, into q and into the cache. A head's bits depend on the
- * head and its position alone. A row of SEAT_NONE stores nothing. A position beyond cos_sin, or without a
- * block, of a row that has a seat: the lane fails and nothing is stored there.
+ * head and its position alone. A row of SLOT_NONE stores nothing. A position beyond cos_sin, or without a
+ * block, of a row that has a slot: the lane fails and nothing is stored there.
  * Cost: q, k and v read once, q and the cache written once. */
 #ifndef KERNELS_ATTENTION_ROPE_STORE_H
 #define KERNELS_ATTENTION_ROPE_STORE_H

@@ -17,9 +17,9 @@ kv_block_shift(const struct kv_view &v)
 
 /* The table's entry for a position. SLICE_NONE: there is no such block, touch nothing of it. */
 __device__ __forceinline__ slice_id
-kv_slice(const struct kv_view &v, uint32_t seat, uint32_t pos)
+kv_slice(const struct kv_view &v, uint32_t slot, uint32_t pos)
 {
-    return v.table[(size_t)seat * v.table_stride + (pos >> kv_block_shift(v))];
+    return v.table[(size_t)slot * v.table_stride + (pos >> kv_block_shift(v))];
 }
 
 /* The key of (pos, head) in the slice at: head_dim elements of T. */

@@ -31,7 +31,7 @@ same(uint32_t x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they promised have come ---- */
+/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they reserved_blocks have come ---- */
 
 __device__ __forceinline__ void
 barrier_init(uint32_t bar, uint32_t count)

@@ -45,7 +45,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
                                           struct tensor bias, float beta)
 {
     __shared__ float x_part[SIDE][STEP + 1], w_part[SIDE][STEP + 1];
-    const uint32_t first_row = blockIdx.y * SIDE, first_col = blockIdx.x * SIDE;
+    const uint32_t first_token = blockIdx.y * SIDE, first_col = blockIdx.x * SIDE;
     const uint32_t row = threadIdx.x / ACROSS, col = threadIdx.x % ACROSS;
     float sum[EACH][EACH] = {};
 
@@ -55,7 +55,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
         float part[EACH][EACH] = {};
 
         __syncthreads();
-        stage(x_part, x, first_row, k);
+        stage(x_part, x, first_token, k);
         stage(w_part, w, first_col, k);
         __syncthreads();
 #pragma unroll 8
@@ -80,7 +80,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
     for (uint32_t r = 0; r < EACH; r++)
 #pragma unroll
         for (uint32_t c = 0; c < EACH; c++) {
-            uint32_t i = first_row + row + r * ACROSS, j = first_col + col + c * ACROSS;
+            uint32_t i = first_token + row + r * ACROSS, j = first_col + col + c * ACROSS;
             size_t at = (size_t)i * y.stride + j;
             float v[1] = { sum[r][c] };
 

@@ -41,13 +41,13 @@ __launch_bounds__(THREADS)
 
 __global__ void
 __launch_bounds__(THREADS)
-    tokens(int32_t *token, const uint32_t *seat, const int32_t *last, uint32_t n)
+    tokens(int32_t *token, const uint32_t *slot, const int32_t *last, uint32_t n)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
     after_previous(); /* first: gpu.h says that all before us is complete for who comes behind */
     next_may_start();
-    if (i < n && token[i] == -1 && seat[i] != SEAT_NONE) token[i] = last[seat[i]];
+    if (i < n && token[i] == -1 && slot[i] != SLOT_NONE) token[i] = last[slot[i]];
 }
 
 /* A block takes one run. */
@@ -57,16 +57,16 @@ __launch_bounds__(THREADS)
 {
     after_previous();
     next_may_start();
-    struct segment run = all[blockIdx.x];
+    struct segment segment = all[blockIdx.x];
 
-    if (run.seat == SEAT_NONE) return;
-    seen += (size_t)run.seat * seen_words;
-    if (run.first_pos == 0) {
+    if (segment.slot == SLOT_NONE) return;
+    seen += (size_t)segment.slot * seen_words;
+    if (segment.first_pos == 0) {
         for (uint32_t i = threadIdx.x; i < seen_words; i += THREADS) seen[i] = 0;
         __syncthreads();
     }
-    for (uint32_t i = threadIdx.x; i < run.n_rows; i += THREADS) {
-        uint32_t t = (uint32_t)token[run.first_row + i];
+    for (uint32_t i = threadIdx.x; i < segment.n_tokens; i += THREADS) {
+        uint32_t t = (uint32_t)token[segment.first_token + i];
 
         if (t / 32 < seen_words) atomicOr(&seen[t / 32], 1u << t % 32);
     }
@@ -92,7 +92,7 @@ __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
         if (i < n) {
             e = edit[i];
             if (e.table < t.n && e.entry < t.stride[e.table])
-                to = t.table[e.table] + (size_t)e.seat * t.stride[e.table] + e.entry;
+                to = t.table[e.table] + (size_t)e.slot * t.stride[e.table] + e.entry;
             else
                 *fault = 1;
         }
@@ -167,17 +167,18 @@ k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x, const 
 cudaError_t
 k_resolve_tokens(const struct k_launch *l, struct step_tokens r, const int32_t *last)
 {
-    if (r.n_rows == 0) return cudaSuccess;
-    return launch(tokens, (r.n_rows + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.seat,
-                  last, r.n_rows);
+    if (r.n_tokens == 0) return cudaSuccess;
+    return launch(tokens, (r.n_tokens + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.slot,
+                  last, r.n_tokens);
 }
 
 cudaError_t
 k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
-              const struct segment *run, uint32_t n_runs)
+              const struct segment *segment, uint32_t n_segments)
 {
-    if (n_runs == 0) return cudaSuccess;
-    return launch(see, n_runs, THREADS, 0, l->st, seen, seen_words, (const int32_t *)r.token, run);
+    if (n_segments == 0) return cudaSuccess;
+    return launch(see, n_segments, THREADS, 0, l->st, seen, seen_words, (const int32_t *)r.token,
+                  segment);
 }
 
 cudaError_t

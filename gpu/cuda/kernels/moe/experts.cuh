@@ -50,7 +50,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
 static inline uint32_t
 most_tiles(const struct pairs *p, uint32_t size)
 {
-    uint32_t n = p->n_rows * p->n_top;
+    uint32_t n = p->n_tokens * p->n_top;
 
     return n / size + (p->n_experts < n ? p->n_experts : n);
 }

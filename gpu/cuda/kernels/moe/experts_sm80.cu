@@ -53,11 +53,11 @@ __device__ __forceinline__ void
 fetch(raw<FP4> &to, const char *row, const uint8_t *scale, uint32_t block, uint32_t q, uint32_t k)
 {
     if constexpr (FP4) {
-        uint32_t run = block * (BLOCK_K / MX_RUN) + q;
-        bool there = run < k / MX_RUN;
+        uint32_t segment = block * (BLOCK_K / MX_RUN) + q;
+        bool there = segment < k / MX_RUN;
 
-        to.at[0] = there ? __ldg((const uint4 *)row + run) : make_uint4(0, 0, 0, 0);
-        to.scale = there ? __ldg(scale + run) : 127;
+        to.at[0] = there ? __ldg((const uint4 *)row + segment) : make_uint4(0, 0, 0, 0);
+        to.scale = there ? __ldg(scale + segment) : 127;
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
@@ -142,7 +142,7 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
     __shared__ float part[WARPS][8 * NT][ROWS + 1];
     const uint32_t out = m.y.dim[1], k = m.x.dim[1], blocks = (k + BLOCK_K - 1) / BLOCK_K;
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    const uint32_t first_row = blockIdx.x * ROWS;
+    const uint32_t first_token = blockIdx.x * ROWS;
     const char *row[OWN], *x[NT];
     const uint8_t *scale[OWN];
     float sum[2][NT][4] = {};
@@ -155,7 +155,7 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
 #pragma unroll
     for (uint32_t i = 0; i < OWN;
          i++) { /* rows beyond the last: that one again, stored by nobody */
-        size_t r = (size_t)t.expert * out + min(first_row + g + 8 * i, out - 1);
+        size_t r = (size_t)t.expert * out + min(first_token + g + 8 * i, out - 1);
 
         row[i] = (const char *)m.w.data + (FP4 ? r * k / 2 : r * m.w.stride * 2);
         scale[i] = FP4 ? (const uint8_t *)m.w.scale + r * (k / MX_RUN) : NULL;
@@ -219,7 +219,7 @@ __launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_ma
                 part[warp][8 * n + 2 * q + i % 2][16 * h + g + 8 * (i / 2)] = sum[h][n][i];
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < 8 * NT * ROWS; i += THREADS) {
-        uint32_t who = t.first + i / ROWS, j = first_row + i % ROWS;
+        uint32_t who = t.first + i / ROWS, j = first_token + i % ROWS;
         float v[1] = { 0 };
 
         if (who >= t.end || j >= out) continue;
@@ -246,7 +246,7 @@ template <typename T, bool FP4>
 cudaError_t
 pick(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
 {
-    uint32_t each = p->n_rows * p->n_top / p->n_experts;
+    uint32_t each = p->n_tokens * p->n_top / p->n_experts;
 
     if (each < 4) return queue<T, FP4, 1>(l, m, p);
     if (each < 12) return queue<T, FP4, 2>(l, m, p);

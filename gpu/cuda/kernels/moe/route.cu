@@ -61,9 +61,9 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
 
     after_previous();
     next_may_start();
-    if (row >= p.n_rows) return;
+    if (row >= p.n_tokens) return;
     const float *logits = (const float *)row_at(r.logits, row);
-    bool nobody = r.seat && r.seat[row] == SEAT_NONE;
+    bool nobody = r.slot && r.slot[row] == SLOT_NONE;
 
     for (uint32_t j = 0; j < p.n_top && !nobody; j++) {
         uint64_t most = 0;
@@ -115,7 +115,7 @@ __global__ void
 __launch_bounds__(THREADS) place(const __grid_constant__ struct pairs p)
 {
     __shared__ uint32_t count[WARPS], before;
-    const uint32_t e = blockIdx.x, n = p.n_rows * p.n_top;
+    const uint32_t e = blockIdx.x, n = p.n_tokens * p.n_top;
     uint32_t less = 0, at, all;
 
     after_previous();
@@ -174,8 +174,8 @@ k_route(const struct k_launch *l, const struct route *r)
     cudaError_t e;
 
     if (p->n_experts > 32 * MAX_EACH || p->n_top > 32) return cudaErrorInvalidValue;
-    if (p->n_rows == 0) return cudaSuccess;
-    e = launch(choose, (p->n_rows + WARPS - 1) / WARPS, THREADS, 0, l->st, *r);
+    if (p->n_tokens == 0) return cudaSuccess;
+    e = launch(choose, (p->n_tokens + WARPS - 1) / WARPS, THREADS, 0, l->st, *r);
     return e == cudaSuccess ? launch(place, p->n_experts, THREADS, 0, l->st, *p) : e;
 }
 

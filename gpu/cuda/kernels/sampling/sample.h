@@ -15,7 +15,7 @@
  * Two kernels. The first reads every row once, over CTAs of 8,192 logits, and is done with rows that cut
  * nothing and want no list: greedy, temperature, forced, target, with their log-probability. The second, a
  * CTA a row, returns at once from those rows. A row of NaN and bans sets *fault, unless nobody asked for
- * it (no seat, no target): padding of a graph. Padding with force >= 0 reads no logits at all.
+ * it (no slot, no target): padding of a graph. Padding with force >= 0 reads no logits at all.
  * Deterministic, and a row's bits do not depend on its company. */
 K_API cudaError_t k_sample(const struct k_launch *l, const struct sample *s);
 

@@ -27,12 +27,13 @@ struct shared {
 
 /* Which of this CTA's logits are banned, a bit each. */
 __device__ void
-mark_bans(struct shared &sh, const struct sample &s, const struct sample_row &r, uint32_t first)
+mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
+                uint32_t first)
 {
     for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.ban[i] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < r.n_ban; i += THREADS) {
-        uint32_t at = (uint32_t)s.ban[r.first_ban + i] - first;
+    for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS) {
+        uint32_t at = (uint32_t)s.ban[r.first_suppressed + i] - first;
 
         if (at < CHUNK) atomicOr(&sh.ban[at / 32], 1u << at % 32);
     }
@@ -50,11 +51,11 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
-        uint32_t seen = 0, ban = r.n_ban ? sh.ban[warp * 32 + word] >> shift : 0;
+        uint32_t seen = 0, ban = r.n_suppressed ? sh.ban[warp * 32 + word] >> shift : 0;
 
         word += block * (BLOCK / 32);
         if (penalty && word < s.seen_words)
-            seen = __ldcg(s.seen + (size_t)r.seat * s.seen_words + word) >> shift;
+            seen = __ldcg(s.seen + (size_t)r.slot * s.seen_words + word) >> shift;
         if (masked && word < s.allowed_words)
             ban |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
         else if (masked)
@@ -74,12 +75,12 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
 
 /* What is added to the warp's block, in the row: each logit is one lane's. */
 __device__ void
-nudge(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
+logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
 {
     __threadfence();
     __syncwarp();
-    for (uint32_t i = threadIdx.x % 32; i < r.n_nudge; i += 32) {
-        const struct nudge a = s.nudge[r.first_nudge + i];
+    for (uint32_t i = threadIdx.x % 32; i < r.n_logit_bias; i += 32) {
+        const struct logit_bias a = s.logit_bias[r.first_logit_bias + i];
         uint32_t id = (uint32_t)a.id;
 
         if (id < n && id / BLOCK == block) x[id] = __fadd_rn(__ldcg(x + id), a.add);
@@ -204,7 +205,7 @@ tell_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uin
 __device__ void
 put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
 {
-    if (r.target < 0 && r.seat != SEAT_NONE && s.last) s.last[r.seat] = (int32_t)id;
+    if (r.target < 0 && r.slot != SLOT_NONE && s.last) s.last[r.slot] = (int32_t)id;
     if (s.token) s.token[row] = (int32_t)id;
     if (s.logprob) s.logprob[row] = logprob;
 }
@@ -238,7 +239,7 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     if (w.draw) total = group_sum(total, 32);
     if (lane == 0 && w.list) room.row[row] = row_stat{ best, log_total, total };
     if (best == -CUDART_INF_F) {
-        if (lane == 0 && (r.seat != SEAT_NONE || r.target >= 0)) *fault = 1;
+        if (lane == 0 && (r.slot != SLOT_NONE || r.target >= 0)) *fault = 1;
         id = r.target >= 0 ? r.target : 0;
     } else if (r.target >= 0) {
         id = r.target;
@@ -330,7 +331,7 @@ __launch_bounds__(THREADS, 4)
     after_previous();
     const struct sample_row r = s.row[row];
     const struct wish w = wish_of(r, n);
-    penalty = r.repetition != 1 && r.repetition != 0 && r.seat != SEAT_NONE && s.seen;
+    penalty = r.repetition != 1 && r.repetition != 0 && r.slot != SLOT_NONE && s.seen;
     masked = s.allowed && r.allowed != ALLOW_ALL;
     forced = r.force >= 0 && r.target < 0;
     parts = PARTS && in_parts(r, n);
@@ -338,16 +339,16 @@ __launch_bounds__(THREADS, 4)
         if (blockIdx.x == 0 && threadIdx.x == 0) put(s, r, row, (uint32_t)r.force, 0);
         return;
     }
-    if (r.n_ban) mark_bans(sh, s, r, blockIdx.x * CHUNK);
+    if (r.n_suppressed) mark_suppressed(sh, s, r, blockIdx.x * CHUNK);
     if (block < room.n_blocks && (!parts || has_block(e, n, block))) {
         struct block_stat stat = { -CUDART_INF_F, 0, 0 };
         float v[LANE];
 
         load_block<VEC>(v, x, block, n, lane);
-        if (penalty || r.n_ban || masked || forced || r.n_nudge)
+        if (penalty || r.n_suppressed || masked || forced || r.n_logit_bias)
             change(v, sh, s, r, penalty, masked, x, block, n);
-        if (r.n_nudge && !forced) {
-            nudge(s, r, x, block, n);
+        if (r.n_logit_bias && !forced) {
+            logit_bias(s, r, x, block, n);
             load_block<VEC>(v, x, block, n, lane);
         }
 #pragma unroll

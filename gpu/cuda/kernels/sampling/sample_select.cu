@@ -480,7 +480,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
         draw_row<VEC>(sh, r, want, cut);
     }
     if (threadIdx.x) return;
-    if (want.seat != SEAT_NONE && s.last) s.last[want.seat] = (int32_t)sh.id;
+    if (want.slot != SLOT_NONE && s.last) s.last[want.slot] = (int32_t)sh.id;
     if (s.token) s.token[at] = (int32_t)sh.id;
     if (s.logprob) s.logprob[at] = clean(__ldcg(r.x + sh.id)) - r.best - stat.log_total;
 }

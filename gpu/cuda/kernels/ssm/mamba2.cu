@@ -16,9 +16,9 @@ constexpr uint32_t WARPS = THREADS / 32;
 constexpr uint32_t MAX_TAPS = 8;
 
 __device__ char *
-state_at(const struct kv_view &v, uint32_t seat)
+state_at(const struct kv_view &v, uint32_t slot)
 {
-    return (char *)v.base + (size_t)v.table[(size_t)seat * v.table_stride] * v.slice_bytes;
+    return (char *)v.base + (size_t)v.table[(size_t)slot * v.table_stride] * v.slice_bytes;
 }
 
 __device__ float
@@ -30,22 +30,22 @@ element(const struct tensor &t, uint32_t row, uint32_t col)
     return v[0];
 }
 
-/* A thread takes one channel of one row. Inputs before the step's first row of the seat are the kept ones. */
+/* A thread takes one channel of one row. Inputs before the step's first row of the slot are the kept ones. */
 __global__ void
 __launch_bounds__(THREADS)
-    conv_rows(const __grid_constant__ struct conv c, const int32_t *pos, const uint32_t *seat)
+    conv_rows(const __grid_constant__ struct conv c, const int32_t *pos, const uint32_t *slot)
 {
     uint32_t row = blockIdx.x, channel = blockIdx.y * THREADS + threadIdx.x, here = 0;
     uint32_t n = c.x.dim[1], taps = c.n_taps;
 
     after_previous();
     next_may_start();
-    if (seat[row] == SEAT_NONE || channel >= n) return;
-    const float *kept = (const float *)state_at(c.state, seat[row]);
+    if (slot[row] == SLOT_NONE || channel >= n) return;
+    const float *kept = (const float *)state_at(c.state, slot[row]);
     int32_t p = pos[row];
     float sum = c.bias.data ? ((const float *)c.bias.data)[channel] : 0.0f;
 
-    while (here + 1 < taps && row > here && seat[row - here - 1] == seat[row] &&
+    while (here + 1 < taps && row > here && slot[row - here - 1] == slot[row] &&
            pos[row - here - 1] == p - (int32_t)here - 1)
         here++;
     for (uint32_t k = 0; k < taps; k++) {
@@ -65,25 +65,25 @@ __launch_bounds__(THREADS)
 /* A thread takes one channel of one run: the last inputs are kept, oldest first. */
 __global__ void
 __launch_bounds__(THREADS)
-    conv_keep(const __grid_constant__ struct conv c, const struct segment *run)
+    conv_keep(const __grid_constant__ struct conv c, const struct segment *segment)
 {
     uint32_t channel = blockIdx.y * THREADS + threadIdx.x, n = c.x.dim[1], keep = c.n_taps - 1;
     float v[MAX_TAPS];
 
     after_previous();
     next_may_start();
-    struct segment r = run[blockIdx.x];
-    if (r.seat == SEAT_NONE || r.n_rows == 0 || channel >= n) return;
-    float *kept = (float *)state_at(c.state, r.seat);
+    struct segment r = segment[blockIdx.x];
+    if (r.slot == SLOT_NONE || r.n_tokens == 0 || channel >= n) return;
+    float *kept = (float *)state_at(c.state, r.slot);
 
     for (uint32_t i = 0; i < keep; i++) {
         uint32_t back = keep - i; /* 1: the run's last row */
 
         v[i] = 0;
-        if (back <= r.n_rows)
-            v[i] = element(c.x, r.first_row + r.n_rows - back, channel);
+        if (back <= r.n_tokens)
+            v[i] = element(c.x, r.first_token + r.n_tokens - back, channel);
         else if (r.first_pos > 0)
-            v[i] = kept[(size_t)(i + r.n_rows) * n + channel];
+            v[i] = kept[(size_t)(i + r.n_tokens) * n + channel];
     }
     for (uint32_t i = 0; i < keep; i++) kept[(size_t)i * n + channel] = v[i];
 }
@@ -128,7 +128,7 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)
-    scan_head(const __grid_constant__ struct scan s, const struct segment *run)
+    scan_head(const __grid_constant__ struct scan s, const struct segment *segment)
 {
     uint32_t head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = s.head_dim, n = s.state_dim;
@@ -137,9 +137,9 @@ __launch_bounds__(THREADS)
 
     after_previous();
     next_may_start();
-    struct segment r = run[blockIdx.y];
-    if (r.seat == SEAT_NONE || r.n_rows == 0) return;
-    float *kept = (float *)(state_at(s.state, r.seat) + s.state_at) + (size_t)head * dim * n;
+    struct segment r = segment[blockIdx.y];
+    if (r.slot == SLOT_NONE || r.n_tokens == 0) return;
+    float *kept = (float *)(state_at(s.state, r.slot) + s.state_at) + (size_t)head * dim * n;
     float a = -expf(((const float *)s.a_log.data)[head]);
     float bias = ((const float *)s.dt_bias.data)[head], skip = ((const float *)s.d.data)[head];
 
@@ -151,10 +151,10 @@ __launch_bounds__(THREADS)
 
             state[i][j] = r.first_pos && d < dim && k < n ? kept[(size_t)d * n + k] : 0;
         }
-    take(next, s, r.first_row, head, warp, lane);
-    for (uint32_t t = 0; t < r.n_rows; t++) {
+    take(next, s, r.first_token, head, warp, lane);
+    for (uint32_t t = 0; t < r.n_tokens; t++) {
         now = next;
-        if (t + 1 < r.n_rows) take(next, s, r.first_row + t + 1, head, warp, lane);
+        if (t + 1 < r.n_tokens) take(next, s, r.first_token + t + 1, head, warp, lane);
         float dt = fminf(fmaxf(softplus(now.dt + bias), s.dt_min), s.dt_max);
         float decay = expf(mul_rn(dt, a));
 
@@ -172,7 +172,7 @@ __launch_bounds__(THREADS)
             if (lane == 0 && d < dim) {
                 float y[1] = { sigmoid_times<true>(mul_rn(sum, now.gate[i]), now.gate[i]) };
 
-                store_as<1>(s.y.dtype, row_at(s.y, r.first_row + t), head * dim + d, y);
+                store_as<1>(s.y.dtype, row_at(s.y, r.first_token + t), head * dim + d, y);
             }
         }
     }
@@ -190,11 +190,11 @@ template <int ROWS>
 cudaError_t
 scan_rows(const struct k_launch *l, const struct scan &s, const struct step_tokens &r)
 {
-    dim3 grid(s.n_heads, r.n_runs);
+    dim3 grid(s.n_heads, r.n_segments);
 
-    if (s.state_dim <= 32) return launch(scan_head<ROWS, 1>, grid, THREADS, 0, l->st, s, r.run);
-    if (s.state_dim <= 64) return launch(scan_head<ROWS, 2>, grid, THREADS, 0, l->st, s, r.run);
-    return launch(scan_head<ROWS, 4>, grid, THREADS, 0, l->st, s, r.run);
+    if (s.state_dim <= 32) return launch(scan_head<ROWS, 1>, grid, THREADS, 0, l->st, s, r.segment);
+    if (s.state_dim <= 64) return launch(scan_head<ROWS, 2>, grid, THREADS, 0, l->st, s, r.segment);
+    return launch(scan_head<ROWS, 4>, grid, THREADS, 0, l->st, s, r.segment);
 }
 
 } /* namespace */
@@ -207,10 +207,10 @@ k_conv(const struct k_launch *l, const struct conv *c, struct step_tokens r)
 
     if (c->n_taps > MAX_TAPS || !is_float(c->x.dtype) || !is_float(c->y.dtype))
         return cudaErrorInvalidValue;
-    if (r.n_rows == 0 || r.n_runs == 0) return cudaSuccess;
-    e = launch(conv_rows, dim3(r.n_rows, across), THREADS, 0, l->st, *c, r.pos, r.seat);
+    if (r.n_tokens == 0 || r.n_segments == 0) return cudaSuccess;
+    e = launch(conv_rows, dim3(r.n_tokens, across), THREADS, 0, l->st, *c, r.pos, r.slot);
     if (e != cudaSuccess) return e;
-    return launch(conv_keep, dim3(r.n_runs, across), THREADS, 0, l->st, *c, r.run);
+    return launch(conv_keep, dim3(r.n_segments, across), THREADS, 0, l->st, *c, r.segment);
 }
 
 cudaError_t
@@ -218,7 +218,7 @@ k_scan(const struct k_launch *l, const struct scan *s, struct step_tokens r)
 {
     if (s->head_dim > 128 || s->state_dim > 128 || !is_float(s->x.dtype) || !is_float(s->y.dtype))
         return cudaErrorInvalidValue;
-    if (r.n_runs == 0) return cudaSuccess;
+    if (r.n_segments == 0) return cudaSuccess;
     if (s->head_dim <= 2 * WARPS) return scan_rows<2>(l, *s, r);
     if (s->head_dim <= 8 * WARPS) return scan_rows<8>(l, *s, r);
     return scan_rows<16>(l, *s, r);
