@@ -29,22 +29,24 @@ K/sampling     base gpu K/base K/comm
 K/norm         base gpu K/base K/comm
 gpu/cuda       base gpu K/base K/elementwise K/memory K/attention K/moe K/gemm K/ssm K/comm K/sampling K/norm
 worker/kv      base
+worker/manifest base worker/kv
 worker/sched   include base worker/kv
+worker/partition include base worker/kv worker/sched
 worker/text    base
 worker/model   base gpu worker/kv
 worker/arch    base gpu worker/kv worker/model
-worker/exec    base gpu worker/kv worker/model worker/sched
+worker/exec    base gpu worker/kv worker/model worker/sched worker/partition
 worker/worker.h  base
 worker/io/request.h base worker/sched worker/text worker/exec
-worker/process   worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
-worker/tp        worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process
-worker/ops       worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process
-worker/handover  worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/io/request.h
-worker/load      worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover
-worker/io        worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/io/request.h
-worker           worker/worker.h include base ipc wire gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/load worker/io worker/io/request.h
+worker/process   worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec
+worker/tp        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
+worker/ops       worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
+worker/handover  worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/io/request.h
+worker/load      worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover
+worker/io        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/io/request.h
+worker           worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/load worker/io worker/io/request.h
 route          base
-sim            include base route wire worker/kv worker/sched
+sim            include base route wire worker/kv worker/sched worker/partition
 daemon         include base ipc wire route
 client         include base wire
 ctl            include base client
