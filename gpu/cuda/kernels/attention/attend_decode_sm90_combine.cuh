@@ -89,7 +89,7 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
     constexpr uint32_t QUADS = D / 4, AHEAD = 8;
     const struct pieces all = shares.pieces(j, p);
     const uint32_t n = all.n;
-    auto slot = [&](uint32_t i) { return slot_at<D>(j, 2 * (all.first + i) + (i == 0)); };
+    auto part_entry = [&](uint32_t i) { return slot_at<D>(j, 2 * (all.first + i) + (i == 0)); };
 
     for (uint32_t i = threadIdx.x; i < rows * QUADS; i += THREADS) {
         uint32_t row = i / QUADS, at = i % QUADS * 4;
@@ -101,7 +101,7 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
 
 #pragma unroll
             for (uint32_t k = 0; k < AHEAD; k++) {
-                const float *s = slot(min(from + k, n - 1));
+                const float *s = part_entry(min(from + k, n - 1));
 
                 end[k] = __ldcg((const float2 *)(s + j.slot_rows * D) + row);
                 o[k] = __ldcg((const float4 *)(s + row * D + at));

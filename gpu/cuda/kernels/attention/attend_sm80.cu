@@ -366,7 +366,7 @@ struct splits {
         }
     }
 
-    __device__ __forceinline__ uint32_t slot(uint32_t i) const
+    __device__ __forceinline__ uint32_t part_entry(uint32_t i) const
     {
         return numbered ? first + i : 2 * (first + i) + (i == 0);
     }
@@ -399,7 +399,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
 
 #pragma unroll
             for (uint32_t k = 0; k < AHEAD; k++) {
-                size_t at = splits.slot(min(first + k, splits.n - 1)) * pitch;
+                size_t at = splits.part_entry(min(first + k, splits.n - 1)) * pitch;
 
                 part[k][0] = __ldcg((const float2 *)(o + at));
                 part[k][1] = __ldcg((const float2 *)(o + at) + 1);

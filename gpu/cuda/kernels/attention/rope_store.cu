@@ -52,7 +52,7 @@ pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
 
 /* Where an item's head goes in the cache. */
 __device__ __forceinline__ void *
-slot(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bool value)
+kv_element(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bool value)
 {
     char *key = v.dtype == DT_F32    ? (char *)kv_key<float>(v, at, pos, head)
                 : v.dtype == DT_E4M3 ? (char *)kv_key<uint8_t>(v, at, pos, head)
@@ -178,7 +178,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     }
 
     enum dtype type = stores ? s.kv.dtype : from.dtype;
-    void *to = stores ? slot(s.kv, at, pos, head, what == ITEM_V) : head_of_row;
+    void *to = stores ? kv_element(s.kv, at, pos, head, what == ITEM_V) : head_of_row;
 
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
