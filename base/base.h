@@ -13,12 +13,12 @@
 /* Units and identities are types, so that a prototype says what a number means. */
 typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in them */
 typedef int32_t token_id;  /* an index into the vocabulary; negative is never a token */
-typedef uint32_t block_id; /* an index into one pool's blocks */
+typedef uint32_t seq_slot; /* a sequence slot: a row of the KV tables, 0 .. n_slots - 1 */
 typedef uint32_t
     slice_id; /* a block's first slice, counted from the arena's base: what kernels read */
 typedef uint64_t req_id; /* unique over the daemon's life, never reused */
 
-#define BLOCK_NONE UINT32_MAX
+#define SLOT_NONE UINT32_MAX
 #define SLICE_NONE UINT32_MAX
 #define NSEC_NEVER INT64_MAX
 

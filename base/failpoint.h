@@ -30,7 +30,7 @@
     X(ready_said,      "W3",  "READY is in the outbox") \
     X(host_mapping,    "W3",  "streams go on, a predecessor's host tier is to be mapped; WILD: it is of another size") \
     X(host_mapped,     "W3",  "it is mapped, the engine does not use it yet") \
-    X(loop_published,  "W3",  "published, the bell not rung") \
+    X(loop_published,  "W3",  "published, the bell not partition") \
     X(ring_tail_seen,  "W4",  "tail read, the record not copied") \
     X(ring_copied,     "W5",  "record copied, head not released") \
     X(ring_releasing,  "W5",  "all looked at, head about to move") \
@@ -49,8 +49,8 @@
     X(outbox_copied,   "W8",  "payload written, tail not stored") \
     X(ring_publishing, "W8",  "records whole, tail about to move") \
     X(ring_published,  "W9",  "tail moved, no fence yet") \
-    X(bell_fenced,     "W9",  "fence passed, the bell not rung") \
-    X(bell_rung,       "W9",  "a byte sent") \
+    X(bell_fenced,     "W9",  "fence passed, the bell not partition") \
+    X(bell_partition,       "W9",  "a byte sent") \
     X(bell_announced,  "W10", "wait_seq odd, no fence yet") \
     X(bell_asleep,     "W10", "nothing came: about to sleep") \
     X(bell_woken,      "W10", "wait_seq even again") \
@@ -119,7 +119,7 @@ bool failpoint_wild(enum failpoint p); /* as that; true: WILD, by the caller */
     } while (0)
 uint32_t failpoint_ring(int w);
 #define FP_ENVIRONMENT "LAGAN_FP=",                   /* what lagand passes on to its workers */
-#define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for link_make() */
+#define FP_RINGS failpoint_ring(0), failpoint_ring(1) /* sizes for channel_make() */
 #else
 #define FP(name) ((void)0)
 #define FP_OR(name, wild) ((void)0)

@@ -323,7 +323,7 @@ distance(const char *a, size_t n, const char *b)
 
     check(n < ARRAY_LEN(row));
     for (size_t i = 0; i <= n; i++) row[i] = (uint8_t)i;
-    for (size_t j = 0; b[j] && j < 200; j++) {
+    for (size_t j = 0; j < 200 && b[j]; j++) {
         uint8_t diagonal = row[0];
 
         row[0] = (uint8_t)(j + 1);

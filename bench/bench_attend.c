@@ -3,7 +3,7 @@
  * Keys and values are bf16, in blocks scattered over a pool, cold: one layer after another of as many as
  * the pool holds. A figure is the median of RUNS runs of a recorded graph of layers, by the host's clock;
  * in brackets the least and the most. Beside it the rate at which keys and values are read, or where rows
- * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=any, element
+ * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=generic, element
  * by element; a difference ends the program.
  *
  *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS [--beside]]
@@ -95,8 +95,8 @@ must(const struct side *s, int r)
 static void
 wait_lane(struct side *s)
 {
-    must(s, s->op->lane_mark(s->lane, ++s->step));
-    while (s->op->lane_done(s->lane) < s->step) must(s, s->op->lane_error(s->lane));
+    must(s, s->op->lane.mark(s->lane, ++s->step));
+    while (s->op->lane.done(s->lane) < s->step) must(s, s->op->lane.error(s->lane));
 }
 
 static void
@@ -104,7 +104,7 @@ open_side(struct side *s, struct gpu_options o)
 {
     must(s, gpu_open(&s->gpu, &o, &b.e));
     s->op = gpu_ops(s->gpu);
-    must(s, s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s, s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
 }
 
 static uint32_t
@@ -117,7 +117,7 @@ below(uint32_t n)
 struct work {
     const struct shape *s;
     struct attend a;
-    struct rows r;
+    struct step_tokens r;
     struct tensor other;
     uint32_t layers;
 };
@@ -127,7 +127,7 @@ to_device(char **at, const void *from, size_t bytes)
 {
     void *to = *at;
 
-    must(&b.any, b.any.op->put(b.any.lane, to, from, bytes));
+    must(&b.any, b.any.op->mem.put(b.any.lane, to, from, bytes));
     wait_lane(&b.any);
     *at += ROUND_UP(bytes, 256);
     return to;
@@ -140,9 +140,9 @@ make_work(struct work *w, const struct shape *s)
     uint32_t slice = 2 * s->kv_heads * s->tokens * s->dim, heads = s->kv_heads * s->group;
     uint64_t layer = 2ull * slice * n;
     slice_id *table = malloc(n * sizeof *table);
-    struct run *run = malloc(s->seqs * sizeof *run);
+    struct segment *segment = malloc(s->seqs * sizeof *segment);
     int32_t *pos = malloc(rows * sizeof *pos);
-    uint32_t *seat = malloc(rows * sizeof *seat), reach = 128;
+    uint32_t *slot = malloc(rows * sizeof *slot), reach = 128;
     char *at = b.acts.base;
 
     memset(w, 0, sizeof *w);
@@ -157,19 +157,20 @@ make_work(struct work *w, const struct shape *s)
         table[j] = t;
     }
     for (uint32_t i = 0; i < s->seqs; i++) {
-        run[i] = (struct run){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows), s->len };
+        segment[i] = (struct segment){ i, i * s->rows, s->rows, (int32_t)(s->len - s->rows),
+                                       s->len };
         for (uint32_t j = 0; j < s->rows; j++) {
-            pos[i * s->rows + j] = run[i].first_pos + (int32_t)j;
-            seat[i * s->rows + j] = i;
+            pos[i * s->rows + j] = segment[i].first_pos + (int32_t)j;
+            slot[i * s->rows + j] = i;
         }
     }
-    w->r = (struct rows){ .n_rows = rows,
-                          .n_runs = s->seqs,
-                          .n_single = s->rows == 1 ? s->seqs : 0,
-                          .longest = s->rows,
-                          .pos = to_device(&at, pos, rows * sizeof *pos),
-                          .seat = to_device(&at, seat, rows * sizeof *seat),
-                          .run = to_device(&at, run, s->seqs * sizeof *run) };
+    w->r = (struct step_tokens){ .n_tokens = rows,
+                                 .n_segments = s->seqs,
+                                 .n_single_token = s->rows == 1 ? s->seqs : 0,
+                                 .longest = s->rows,
+                                 .pos = to_device(&at, pos, rows * sizeof *pos),
+                                 .slot = to_device(&at, slot, rows * sizeof *slot),
+                                 .segment = to_device(&at, segment, s->seqs * sizeof *segment) };
     w->a = (struct attend){ .kv = { .base = b.kv.base,
                                     .table = to_device(&at, table, n * sizeof *table),
                                     .table_stride = entries,
@@ -191,16 +192,16 @@ make_work(struct work *w, const struct shape *s)
                             .bias_reach = reach };
     if (s->bias) {
         w->a.bias = (float *)at;
-        must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(at, DT_F32, heads, 2 * reach + 1),
-                                           5, 0, 0, 1));
+        must(&b.any, b.any.op->mem.fill_random(
+                         b.any.lane, tensor_2d(at, DT_F32, heads, 2 * reach + 1), 5, 0, 0, 1));
         at += ROUND_UP(4ull * heads * (2 * reach + 1), 256);
     }
     w->a.q = tensor_2d(at, DT_BF16, rows, heads * s->dim);
     w->a.out = tensor_2d(at + 2ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
     w->other = tensor_2d(at + 4ull * rows * heads * s->dim, DT_BF16, rows, heads * s->dim);
-    must(&b.any, b.any.op->fill_random(b.any.lane, w->a.q, 4, 0, 0, 1));
+    must(&b.any, b.any.op->mem.fill_random(b.any.lane, w->a.q, 4, 0, 0, 1));
     wait_lane(&b.any);
-    free(table), free(run), free(pos), free(seat);
+    free(table), free(segment), free(pos), free(slot);
 }
 
 static void
@@ -227,18 +228,18 @@ compare(const struct work *w)
     char *got = b.host + 2 * n;
 
     memset(got, 0xff, 2 * n);
-    must(&b.fast, b.fast.op->put(b.fast.lane, w->a.out.data, got, 2 * n)); /* NaN */
+    must(&b.fast, b.fast.op->mem.put(b.fast.lane, w->a.out.data, got, 2 * n)); /* NaN */
     attend(&b.fast, w, w->a.out, 0);
-    must(&b.fast, b.fast.op->get(b.fast.lane, got, w->a.out.data, 2 * n));
+    must(&b.fast, b.fast.op->mem.get(b.fast.lane, got, w->a.out.data, 2 * n));
     wait_lane(&b.fast);
     attend(&b.any, w, w->other, 0);
-    must(&b.any, b.any.op->get(b.any.lane, b.host, w->other.data, 2 * n));
+    must(&b.any, b.any.op->mem.get(b.any.lane, b.host, w->other.data, 2 * n));
     wait_lane(&b.any);
     for (size_t i = 0; i < n; i++) {
         double want = value(b.host, i), off = fabs(value(got, i) - want);
 
         if (off <= (2 * fabs(want) + 2) / 256) continue; /* false for a NaN */
-        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=any makes it %g\n", w->s->name,
+        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=generic makes it %g\n", w->s->name,
                 i / w->a.out.dim[1], i % w->a.out.dim[1], (double)value(got, i), want);
         exit(1);
     }
@@ -250,13 +251,13 @@ fill_beside(void)
     struct side *s = &b.beside;
     char *x = (char *)b.acts.base + ACTS - 2 * ROWS * (INNER + OUTER);
 
-    for (; s->step < s->op->lane_done(s->lane) + AHEAD; s->step++) {
+    for (; s->step < s->op->lane.done(s->lane) + AHEAD; s->step++) {
         char *w = (char *)b.kv.base + s->step % MATRICES * 2 * INNER * OUTER;
 
         must(s, s->op->matmul(s->lane, tensor_2d(x + 2 * ROWS * INNER, DT_BF16, ROWS, OUTER),
                               tensor_2d(x, DT_BF16, ROWS, INNER),
                               tensor_2d(w, DT_BF16, OUTER, INNER), NO_TENSOR, 0));
-        must(s, s->op->lane_mark(s->lane, s->step + 1));
+        must(s, s->op->lane.mark(s->lane, s->step + 1));
     }
 }
 
@@ -265,10 +266,10 @@ static double
 empty_beside(void)
 {
     struct side *s = &b.beside;
-    uint64_t n = s->op->lane_done(s->lane);
+    uint64_t n = s->op->lane.done(s->lane);
     nsec from = clock_now();
 
-    while (s->op->lane_done(s->lane) < s->step) must(s, s->op->lane_error(s->lane));
+    while (s->op->lane.done(s->lane) < s->step) must(s, s->op->lane.error(s->lane));
     return (double)(s->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3;
 }
 
@@ -280,9 +281,9 @@ open_beside(uint32_t sms)
     char *x = (char *)b.acts.base + ACTS - 2 * ROWS * (INNER + OUTER);
 
     *s = (struct side){ .gpu = b.fast.gpu, .op = b.fast.op };
-    must(s, s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
-    must(s, s->op->lane_part(s->lane, 0, sms));
-    must(s, s->op->fill_random(s->lane, tensor_2d(x, DT_BF16, ROWS, INNER), 6, 0, 0, 1));
+    must(s, s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s, s->op->lane.part(s->lane, 0, sms));
+    must(s, s->op->mem.fill_random(s->lane, tensor_2d(x, DT_BF16, ROWS, INNER), 6, 0, 0, 1));
     for (int i = 0; i < 2; i++) {
         fill_beside();
         printf(i ? "%u SMs beside it: %.0f TFLOP/s\n" : "", sms, empty_beside());
@@ -303,30 +304,30 @@ measure(const struct work *w)
     n *= 1 + (uint32_t)(2e-3 / (bytes / 4e12 * n + 1e-5)); /* two milliseconds or more */
     n = MIN(n, 2048u);                                     /* what a graph may hold */
     if (s->rows > 1) n = 8;
-    must(side, side->op->graph_begin(side->lane));
+    must(side, side->op->graph.begin(side->lane));
     for (uint32_t i = 0; i < n; i++) attend(side, w, w->a.out, i);
-    must(side, side->op->graph_end(side->lane, &g, &taken));
+    must(side, side->op->graph.end(side->lane, &g, &taken));
     b.n_done = 0, b.during = 0;
-    for (int run = -2; run < RUNS; run++) {
+    for (int segment = -2; segment < RUNS; segment++) {
         uint64_t done;
         double v;
-        int at = run;
+        int at = segment;
         nsec from;
 
         if (b.beside.lane) fill_beside();
-        done = b.beside.lane ? side->op->lane_done(b.beside.lane) : 0;
+        done = b.beside.lane ? side->op->lane.done(b.beside.lane) : 0;
         from = clock_now();
-        must(side, side->op->graph_run(side->lane, g));
+        must(side, side->op->graph.launch(side->lane, g));
         wait_lane(side);
         v = (double)(clock_now() - from) / 1e3 / n;
-        if (run < 0) continue;
-        if (b.beside.lane) b.n_done += side->op->lane_done(b.beside.lane) - done;
+        if (segment < 0) continue;
+        if (b.beside.lane) b.n_done += side->op->lane.done(b.beside.lane) - done;
         b.during += clock_now() - from;
         for (; at > 0 && us[at - 1] > v; at--) us[at] = us[at - 1];
         us[at] = v;
     }
     if (b.beside.lane) empty_beside();
-    side->op->graph_drop(side->lane, g);
+    side->op->graph.drop(side->lane, g);
     for (uint32_t i = 0; i < s->rows; i++) flop += s->len - (s->causal ? s->rows - 1 - i : 0);
     flop *= 4.0 * s->seqs * s->kv_heads * s->group * s->dim;
     printf("| %s | %.1f [%.1f .. %.1f] | ", s->name, us[RUNS / 2], us[0], us[RUNS - 1]);
@@ -374,14 +375,14 @@ main(int argc, char **argv)
         i++;
     }
     any = o;
-    any.kernels = "attend=any";
+    any.kernels = "attend=generic";
     open_side(&b.any, any);
     open_side(&b.fast, o);
-    if (part) must(&b.fast, b.fast.op->lane_part(b.fast.lane, gpu_units(b.fast.gpu) - part, part));
-    must(&b.any, b.any.op->arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
-    must(&b.any, b.any.op->arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
-    must(&b.any, b.any.op->fill_random(b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096),
-                                       1, 0, 0, 1));
+    if (part) must(&b.fast, b.fast.op->lane.part(b.fast.lane, gpu_units(b.fast.gpu) - part, part));
+    must(&b.any, b.any.op->mem.arena_make(b.any.gpu, "kv", POOL, &b.kv, &b.e));
+    must(&b.any, b.any.op->mem.arena_make(b.any.gpu, "acts", ACTS, &b.acts, &b.e));
+    must(&b.any, b.any.op->mem.fill_random(
+                     b.any.lane, tensor_2d(b.kv.base, DT_BF16, POOL / 8192, 4096), 1, 0, 0, 1));
     wait_lane(&b.any);
     if (part && beside) open_beside(gpu_units(b.fast.gpu) - part);
     b.host = malloc(ACTS);
@@ -396,11 +397,11 @@ main(int argc, char **argv)
         compare(&w);
         measure(&w);
     }
-    if (b.beside.lane) b.beside.op->lane_close(b.beside.lane);
-    b.any.op->arena_drop(b.any.gpu, &b.kv);
-    b.any.op->arena_drop(b.any.gpu, &b.acts);
-    b.fast.op->lane_close(b.fast.lane);
-    b.any.op->lane_close(b.any.lane);
+    if (b.beside.lane) b.beside.op->lane.close(b.beside.lane);
+    b.any.op->mem.arena_drop(b.any.gpu, &b.kv);
+    b.any.op->mem.arena_drop(b.any.gpu, &b.acts);
+    b.fast.op->lane.close(b.fast.lane);
+    b.any.op->lane.close(b.any.lane);
     gpu_close(b.fast.gpu);
     gpu_close(b.any.gpu);
     free(b.host);

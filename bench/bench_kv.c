@@ -14,8 +14,8 @@
  * Who takes requests in their order can then begin none of them earlier, in whatever arena. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (README.md).
  */
 #include "base/base.h"
+#include "sim/sim_worker.h"
 #include "sim/trace.h"
-#include "sim/worker.h"
 #include "worker/kv/kv_slab.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static struct trace_line traces[TRACES][REQUESTS];
 struct model {
     const char *name;
     const char *first; /* the group that a split gives its share */
-    struct setting st;
+    struct sim_config st;
 };
 
 static void
@@ -91,12 +91,12 @@ describe(struct model *gemma, struct model *t5)
     t5->st.kv.group[0] = group(KV_FULL, 0, 24, 16 * 64 * 2 * 32);
     t5->st.kv.group[1] = group(KV_CROSS, 0, 24, 16 * 64 * 2 * 32);
     t5->st.sched.n_enc_layers = 24;
-    t5->st.sched.max_enc_rows = 1 << 17;
+    t5->st.sched.max_enc_tokens = 1 << 17;
     for (int i = 0; i < 2; i++) {
-        struct setting *st = i ? &t5->st : &gemma->st;
+        struct sim_config *st = i ? &t5->st : &gemma->st;
 
-        st->kv.n_seats = st->sched.max_seqs = 1024;
-        st->sched.max_rows = 1 << 16;
+        st->kv.n_slots = st->sched.max_seqs = 1024;
+        st->sched.max_tokens = 1 << 16;
         st->sched.max_len = 1 << 14;
         st->sched.chunk_unit = 0;
         setting_close(st);
@@ -105,7 +105,7 @@ describe(struct model *gemma, struct model *t5)
 
 /* One after the other, a request's tokens included. */
 struct offer {
-    struct worker w;
+    struct sim_worker w;
     uint64_t id, tokens;
     uint32_t waiting;
     uint32_t roomy; /* steps in which room_left() */
@@ -114,7 +114,7 @@ struct offer {
 static void
 add(struct offer *o, const struct trace_line *t, bool encdec)
 {
-    struct request *r = calloc(1, sizeof *r);
+    struct sim_request *r = calloc(1, sizeof *r);
     uint32_t prompt = encdec ? 1 : t->isl, source = encdec ? t->isl : 0;
     struct err e;
 
@@ -148,10 +148,10 @@ admitted(const struct offer *o, const struct batch *b)
 {
     uint64_t tokens = 0;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct seq *q = scheduler_seat(o->w.s, b->run[i].seat);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct seq *q = scheduler_seq_at(o->w.s, b->segment[i].slot);
 
-        if (b->run[i].flags & RUN_FIRST_CHUNK)
+        if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
             tokens += (uint64_t)q->n_source + q->n_prompt + q->max_new;
     }
     return tokens;
@@ -165,27 +165,27 @@ blocks_of(const struct offer *o, const struct seq *q)
     return (uint64_t)n.n_blocks[0] + n.n_blocks[1];
 }
 
-/* Blocks that nobody was promised are enough for the first of those that wait for some, their source encoded; of a
+/* Blocks that nobody was reserved_blocks are enough for the first of those that wait for some, their source encoded; of a
  * model without windows, whose blocks are all of one size. */
 static bool
 room_left(const struct offer *o)
 {
     const struct kv_config *c = kv_config(o->w.kv);
-    uint64_t promised = c->n_groups; /* scratch blocks */
+    uint64_t reserved_blocks = c->n_groups; /* scratch blocks */
     const struct seq *first = NULL;
 
-    for (uint32_t i = 0; i < c->n_seats; i++) {
-        const struct seq *q = scheduler_seat(o->w.s, i);
+    for (uint32_t i = 0; i < c->n_slots; i++) {
+        const struct seq *q = scheduler_seq_at(o->w.s, i);
 
         if (!q) continue;
         if (q->n_planned > 0) {
-            promised += blocks_of(o, q);
+            reserved_blocks += blocks_of(o, q);
         } else if (q->in_flight == 0 && (!first || seq_before(q, first))) {
             first = q; /* else its source is in this step */
         }
     }
     return first &&
-           (promised + blocks_of(o, first)) * kv_block_bytes(&c->group[0]) <= c->arena_bytes;
+           (reserved_blocks + blocks_of(o, first)) * kv_block_bytes(&c->group[0]) <= c->arena_bytes;
 }
 
 static void
@@ -213,7 +213,7 @@ static double
 measure(const struct model *m, uint32_t share, int first, int last, uint32_t *roomy)
 {
     static struct offer o;
-    struct setting st = m->st;
+    struct sim_config st = m->st;
     struct err e;
 
     memset(&o, 0, sizeof o);

@@ -5,9 +5,9 @@
  * spread. The candidates take turns, and beyond 64 rows the GPU rests before each run: its power limit would
  * otherwise favour who comes first. Up to 64 rows it is the rate at which weights are read (TB/s), beyond TFLOP/s.
  *
- * Before a candidate is timed its product is compared, element by element, with that of matmul=any,
+ * Before a candidate is timed its product is compared, element by element, with that of matmul=generic,
  * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
- * are promised, in batches of as many rows as its kernel takes. A difference ends the program.
+ * are reserved_blocks, in batches of as many rows as its kernel takes. A difference ends the program.
  *
  *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111] [--from ROWS]
  *                  [--to ROWS] [--part SMS [--beside]] [--ranks N]
@@ -93,8 +93,8 @@ must(int r)
 static void
 wait_lane(void)
 {
-    must(b.at->op->lane_mark(b.at->lane, ++b.at->step));
-    while (b.at->op->lane_done(b.at->lane) < b.at->step) must(b.at->op->lane_error(b.at->lane));
+    must(b.at->op->lane.mark(b.at->lane, ++b.at->step));
+    while (b.at->op->lane.done(b.at->lane) < b.at->step) must(b.at->op->lane.error(b.at->lane));
 }
 
 static uint64_t
@@ -116,15 +116,15 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
 
     b.at = s;
     b.o.kernels = kernels;
-    b.o.tuned = tuned ? b.tuned : NULL;
+    b.o.tuning_file = tuned ? b.tuned : NULL;
     b.o.invariant = invariant;
     must(gpu_open(&s->gpu, &b.o, &b.e));
     s->op = gpu_ops(s->gpu);
     s->step = 0;
     opened = clock_now();
-    must(s->op->lane_open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
+    must(s->op->lane.open(s->gpu, gpu_units(s->gpu), &s->lane, &b.e));
     if (b.part && s != &b.any && s != &b.beside)
-        must(s->op->lane_part(s->lane, gpu_units(s->gpu) - b.part, b.part));
+        must(s->op->lane.part(s->lane, gpu_units(s->gpu) - b.part, b.part));
     printf("device %.1f ms, lane %.1f ms (%s)\n", (double)(opened - from) / NSEC_MS,
            (double)(clock_now() - opened) / NSEC_MS, kernels);
 }
@@ -132,7 +132,7 @@ open_side(struct side *s, const char *kernels, bool tuned, bool invariant)
 static void
 close_side(struct side *s)
 {
-    s->op->lane_close(s->lane);
+    s->op->lane.close(s->lane);
     gpu_close(s->gpu);
     s->gpu = NULL;
     b.at = &b.any;
@@ -144,17 +144,18 @@ open_memory(void)
     uint64_t acts = x_bytes() + 2 * y_bytes() + 4ull * MAX_ROWS * 4096 + 2ull * BESIDE_ROWS * OUTER;
     const struct gpu_ops *op = b.any.op;
 
-    must(op->arena_make(b.any.gpu, "weights", POOL, &b.w, &b.e));
-    must(op->arena_make(b.any.gpu, "acts", acts, &b.acts, &b.e));
+    must(op->mem.arena_make(b.any.gpu, "weights", POOL, &b.w, &b.e));
+    must(op->mem.arena_make(b.any.gpu, "acts", acts, &b.acts, &b.e));
     b.x = b.acts.base;
     b.y = b.x + x_bytes();
     b.other = b.y + y_bytes();
     b.residual = b.other + y_bytes();
     b.product = b.residual + 4ull * MAX_ROWS * 4096;
-    must(op->fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0, 0,
-                         0.02f));
-    must(op->fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 0, 0, 1));
-    must(op->fill_random(b.any.lane, tensor_2d(b.residual, DT_F32, MAX_ROWS, 4096), 3, 0, 0, 1));
+    must(op->mem.fill_random(b.any.lane, tensor_2d(b.w.base, DT_BF16, POOL / 2 / 4096, 4096), 1, 0,
+                             0, 0.02f));
+    must(op->mem.fill_random(b.any.lane, tensor_2d(b.x, DT_BF16, MAX_ROWS, MAX_K), 2, 0, 0, 1));
+    must(
+        op->mem.fill_random(b.any.lane, tensor_2d(b.residual, DT_F32, MAX_ROWS, 4096), 3, 0, 0, 1));
     wait_lane();
 }
 
@@ -263,13 +264,13 @@ fill_beside(void)
     struct side *s = b.at;
 
     b.at = &b.beside;
-    for (; b.at->step < b.at->op->lane_done(b.at->lane) + AHEAD; b.at->step++) {
+    for (; b.at->step < b.at->op->lane.done(b.at->lane) + AHEAD; b.at->step++) {
         char *w = (char *)b.w.base + b.at->step % (POOL / bytes) * bytes;
 
         must(b.at->op->matmul(b.at->lane, tensor_2d(b.product, DT_BF16, BESIDE_ROWS, OUTER),
                               x_of(0, BESIDE_ROWS, INNER), tensor_2d(w, DT_BF16, OUTER, INNER),
                               NO_TENSOR, 0));
-        must(b.at->op->lane_mark(b.at->lane, b.at->step + 1));
+        must(b.at->op->lane.mark(b.at->lane, b.at->step + 1));
     }
     b.at = s;
 }
@@ -279,13 +280,13 @@ static void
 open_beside(void)
 {
     open_side(&b.beside, "matmul=blas", false, false);
-    must(b.at->op->lane_part(b.at->lane, 0, gpu_units(b.at->gpu) - b.part));
+    must(b.at->op->lane.part(b.at->lane, 0, gpu_units(b.at->gpu) - b.part));
     for (int i = 0; i < 2; i++) {
         nsec from = clock_now();
         uint64_t n = b.at->step;
 
         fill_beside();
-        while (b.at->op->lane_done(b.at->lane) < b.at->step) must(b.at->op->lane_error(b.at->lane));
+        while (b.at->op->lane.done(b.at->lane) < b.at->step) must(b.at->op->lane.error(b.at->lane));
         if (i)
             printf("beside it, alone: %.0f TFLOP/s\n",
                    (double)(b.at->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3);
@@ -305,10 +306,10 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
         b.at = &b.way[i];
         w(m, rows, n); /* whatever is found out once */
         wait_lane();
-        must(b.at->op->graph_begin(b.at->lane));
+        must(b.at->op->graph.begin(b.at->lane));
         w(m, rows, n);
-        must(b.at->op->graph_end(b.at->lane, &g[i], &bytes));
-        must(b.at->op->graph_run(b.at->lane, g[i]));
+        must(b.at->op->graph.end(b.at->lane, &g[i], &bytes));
+        must(b.at->op->graph.launch(b.at->lane, g[i]));
         wait_lane();
     }
     for (int run = 0; run < RUNS; run++)
@@ -323,20 +324,20 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
             if (rows > 64) usleep(20000);
             if (b.beside.lane) {
                 fill_beside();
-                done = b.beside.op->lane_done(b.beside.lane);
+                done = b.beside.op->lane.done(b.beside.lane);
             }
             from = clock_now();
-            must(b.at->op->graph_run(b.at->lane, g[i]));
+            must(b.at->op->graph.launch(b.at->lane, g[i]));
             wait_lane();
             v = (double)(clock_now() - from) / 1e3 / n;
-            if (b.beside.lane) b.n_done[i] += b.beside.op->lane_done(b.beside.lane) - done;
+            if (b.beside.lane) b.n_done[i] += b.beside.op->lane.done(b.beside.lane) - done;
             b.during[i] += clock_now() - from;
             for (; at > 0 && us[i][at - 1] > v; at--) us[i][at] = us[i][at - 1];
             us[i][at] = v;
         }
     for (uint32_t i = 0; i < WAYS; i++) {
         if (!has(i, rows)) continue;
-        b.way[i].op->graph_drop(b.way[i].lane, g[i]);
+        b.way[i].op->graph.drop(b.way[i].lane, g[i]);
         to[i * stride] = (struct figure){ us[i][0], us[i][RUNS / 2], us[i][RUNS - 1] };
     }
 }
@@ -353,7 +354,7 @@ checked_rows(uint32_t rows)
     return MIN(rows, 300u);
 }
 
-/* What matmul=any makes of it, into b.host. */
+/* What matmul=generic makes of it, into b.host. */
 static void
 make_reference(const struct matrix *m, uint32_t rows)
 {
@@ -362,7 +363,7 @@ make_reference(const struct matrix *m, uint32_t rows)
 
     b.at = &b.any;
     must(b.at->op->matmul(b.at->lane, y, x_of(0, y.dim[0], m->k), copy_of(m, 0), NO_TENSOR, 0));
-    must(b.at->op->get(b.at->lane, b.host, b.other, 4ull * y.dim[0] * m->n));
+    must(b.at->op->mem.get(b.at->lane, b.host, b.other, 4ull * y.dim[0] * m->n));
     wait_lane();
     b.at = at;
 }
@@ -384,9 +385,9 @@ compare(const char *way, const struct matrix *m, uint32_t rows)
     const float *want = (const float *)b.host;
     double slack = 1e-6 * 0.02 * m->k;
 
-    must(b.at->op->put(b.at->lane, b.y, b.host_other, 2 * n)); /* NaN */
+    must(b.at->op->mem.put(b.at->lane, b.y, b.host_other, 2 * n)); /* NaN */
     multiply(b.y, x_of(0, rows, m->k), copy_of(m, 0));
-    must(b.at->op->get(b.at->lane, b.host_other, b.y, 2 * n));
+    must(b.at->op->mem.get(b.at->lane, b.host_other, b.y, 2 * n));
     wait_lane();
     for (size_t i = 0; i < n; i++) {
         double bound = fabs((double)want[i]) / 256 + slack;
@@ -430,12 +431,12 @@ same_bits(const struct way *way, const struct matrix *m)
         return;
     }
     multiply(b.other, x_of(0, all, m->k), copy_of(m, 0));
-    must(b.at->op->get(b.at->lane, b.host, b.other, row * all));
+    must(b.at->op->mem.get(b.at->lane, b.host, b.other, row * all));
     for (size_t i = 0; i < ARRAY_LEN(size); i++)
         for (uint32_t first = 0; first + size[i] <= all && first < 90; first += 1 + size[i] / 2) {
             if (size[i] < fewest) break;
             multiply(b.y, x_of(first, size[i], m->k), copy_of(m, 0));
-            must(b.at->op->get(b.at->lane, b.host_other, b.y, row * size[i]));
+            must(b.at->op->mem.get(b.at->lane, b.host_other, b.y, row * size[i]));
             wait_lane();
             if (memcmp(b.host_other, b.host + row * first, row * size[i]) == 0) continue;
             fail(way->name, m, size[i], (size_t)first * m->n, "and on depend on their company");
@@ -491,7 +492,7 @@ tune(void)
             if (row_counts[i] >= b.from && row_counts[i] <= b.to)
                 multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
     wait_lane();
-    while ((r = b.at->op->tune(b.at->lane, &us)) > 0)
+    while ((r = b.at->op->lane.tune(b.at->lane, &us)) > 0)
         printf("tune: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u\n", us.n,
                us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
     must(r);
@@ -595,7 +596,7 @@ main(int argc, char **argv)
     b.host_other = malloc(4ull * 300 * MAX_N);
     if (!b.host || !b.host_other) return 1;
     memset(b.host_other, 0xff, 4ull * 300 * MAX_N);
-    open_side(&b.any, "matmul=any,gate_matmul=any", false, false);
+    open_side(&b.any, "matmul=generic,gate_matmul=generic", false, false);
     open_memory();
     if (b.tuned && b.tune) tune();
     for (uint32_t w = 0; w < WAYS; w++) {
@@ -610,8 +611,8 @@ main(int argc, char **argv)
     if (b.beside.gpu) close_side(&b.beside);
     for (uint32_t w = 0; w < WAYS; w++)
         if (b.ways >> w & 1) close_side(&b.way[w]);
-    b.any.op->arena_drop(b.any.gpu, &b.w);
-    b.any.op->arena_drop(b.any.gpu, &b.acts);
+    b.any.op->mem.arena_drop(b.any.gpu, &b.w);
+    b.any.op->mem.arena_drop(b.any.gpu, &b.acts);
     close_side(&b.any);
     free(b.host);
     free(b.host_other);

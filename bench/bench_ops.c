@@ -58,8 +58,8 @@ read_all(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
 static void
 wait_lane(void)
 {
-    b.op->lane_mark(b.lane, ++b.step);
-    while (b.op->lane_done(b.lane) < b.step) usleep(50);
+    b.op->lane.mark(b.lane, ++b.step);
+    while (b.op->lane.done(b.lane) < b.step) usleep(50);
 }
 
 static void
@@ -190,15 +190,15 @@ main(void)
     }
     b.op = gpu_ops(b.gpu);
     b.threads = MIN(gpu_units(b.gpu), 64u);
-    if (b.op->lane_open(b.gpu, b.threads, &b.lane, &e) < 0) return 1;
+    if (b.op->lane.open(b.gpu, b.threads, &b.lane, &e) < 0) return 1;
     b.w = aligned_alloc(64, COPIES * MATRIX * sizeof *b.w);
     b.half = aligned_alloc(64, COPIES * MATRIX * sizeof *b.half);
     b.x = aligned_alloc(64, MAX_ROWS * DIM * sizeof *b.x);
     b.y = aligned_alloc(64, MAX_ROWS * DIM * sizeof *b.y);
     if (!b.w || !b.half || !b.x || !b.y) return 1;
-    b.op->fill_random(b.lane, tensor_2d(b.w, DT_F32, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
-    b.op->fill_random(b.lane, tensor_2d(b.half, DT_BF16, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
-    b.op->fill_random(b.lane, tensor_2d(b.x, DT_F32, MAX_ROWS, DIM), 2, 0, 0, 1);
+    b.op->mem.fill_random(b.lane, tensor_2d(b.w, DT_F32, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
+    b.op->mem.fill_random(b.lane, tensor_2d(b.half, DT_BF16, COPIES * DIM, DIM), 1, 0, 0, 0.02f);
+    b.op->mem.fill_random(b.lane, tensor_2d(b.x, DT_F32, MAX_ROWS, DIM), 2, 0, 0, 1);
     wait_lane();
 #ifdef HAVE_OPENBLAS
     openblas_set_num_threads((int)b.threads);
@@ -226,7 +226,7 @@ main(void)
     ratio("matmul fp32 16 rows", "openblas sgemm 16 rows", 1);
     ratio("matmul bf16 128 rows", "openblas sgemm 128 rows", 1);
 #endif
-    b.op->lane_close(b.lane);
+    b.op->lane.close(b.lane);
     gpu_close(b.gpu);
     return 0;
 }

@@ -2,7 +2,7 @@
  *
  *     bench_ring [RUNS [WORD]]         WORD: only cases with it in their name, and no gates
  *
- * Two processes on the first two processors, the same work for every way (bench/ways.h). Latency: half a
+ * Two processes on the first two processors, the same work for every way (bench/transports.h). Latency: half a
  * round trip, a tenth of them dropped in front, the median of a run. Throughput: what 16,384 messages
  * take as the reader sees them, the median of a run. Step: the writer wakes every half millisecond and
  * sends 64 messages of 32 bytes to a reader that sleeps; what that costs the writer. All cases are taken
@@ -19,7 +19,7 @@
  * The gates G1 to G7 compare medians over the rounds. A peer that was not there at configure is left out.
  */
 #include "base/clock.h"
-#include "bench/ways.h"
+#include "bench/transports.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -204,7 +204,7 @@ throughput(const struct way *w, uint32_t len, uint32_t batch)
 
 struct steps {
     double ns[N_STEPS]; /* of the writer, a step */
-    uint64_t rung;
+    uint64_t partition;
 };
 
 /* ns that a step of 64 tokens costs its writer, the reader asleep; *calls: system calls a step. */
@@ -226,7 +226,7 @@ step(const struct way *w, double *calls)
             w->send(t, (uint64_t)i * STEP_TOKENS, STEP_TOKENS);
             s->ns[i] = (double)(clock_now() - t0);
         }
-        if (w == &way_bell) s->rung = way_bell_rung(t);
+        if (w == &way_bell) s->partition = way_bell_partition(t);
         w->take(t, 0);
         w->leave(t);
         _exit(0);
@@ -235,7 +235,7 @@ step(const struct way *w, double *calls)
     w->send(t, 0, 1);
     reap(pid);
     w->leave(t);
-    *calls = w == &way_bell ? (double)s->rung / N_STEPS : STEP_TOKENS;
+    *calls = w == &way_bell ? (double)s->partition / N_STEPS : STEP_TOKENS;
     return median(s->ns, N_STEPS);
 }
 

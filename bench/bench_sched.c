@@ -109,7 +109,7 @@ struct engine {
     uint8_t n_tokens[MAX_SEQS];
     token_id token[MAX_SEQS * (1 + MAX_DRAFT)];
     void *mem;
-    struct request { /* as worker/request.h has it */
+    struct request { /* as worker/io/request.h has it */
         _Alignas(CACHE_LINE) struct seq seq;
     } * request;
     token_id *all; /* every sequence's tokens: all alike, and nobody looks */
@@ -119,7 +119,8 @@ struct engine {
 static void
 sample(struct engine *e, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++) e->n_tokens[i] = (b->run[i].flags & RUN_SAMPLE) != 0;
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        e->n_tokens[i] = (b->segment[i].flags & SEGMENT_SAMPLE) != 0;
 }
 
 static void
@@ -137,21 +138,21 @@ begin(struct engine *e, const struct shape *shape)
 {
     uint32_t len = shape->blocks * TOKENS, n = shape->seqs + WAITING;
     struct kv_config c = { .n_groups = N_GROUPS,
-                           .n_seats = n,
+                           .n_slots = n,
                            .n_lanes = shape->split ? 2 : 1,
                            .tokens_per_block = TOKENS };
     struct scheduler_limits l = { .max_seqs = n,
-                                  .max_rows = ROWS,
+                                  .max_tokens = ROWS,
                                   .max_chunk = CHUNK,
                                   .max_len = len,
                                   .n_lanes = (uint8_t)c.n_lanes,
-                                  .lane_work = { WORK_CONTEXT, WORK_GENERATION } };
+                                  .lane_work = { WORK_PREFILL, WORK_DECODE } };
     double steps = 0;
     struct kv *kv;
     uintptr_t huge;
     struct err err;
 
-    if (!shape->split) l.lane_work[0] |= WORK_GENERATION;
+    if (!shape->split) l.lane_work[0] |= WORK_DECODE;
     c.group[0] = group(KV_FULL, 0, 10, shape->blocks);
     c.group[1] = group(KV_WINDOW, 1024, 30, shape->blocks);
     c.group[2] = group(KV_WINDOW, 4096, 20, shape->blocks);
@@ -167,7 +168,7 @@ begin(struct engine *e, const struct shape *shape)
     e->request = aligned_alloc(CACHE_LINE, n * sizeof e->request[0]);
     e->all = calloc(len, sizeof e->all[0]);
     check(e->mem && e->request && e->all);
-    huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/start.c */
+    huge = ROUND_UP((uintptr_t)e->mem, HUGE_PAGE); /* as worker/load/kv_memory.c */
     madvise((void *)huge, (uintptr_t)e->mem + kv_bytes(&c) - huge, MADV_HUGEPAGE);
     kv = kv_init((void *)ROUND_UP((uintptr_t)e->mem, (uintptr_t)CACHE_LINE), &c, &err);
     must(scheduler_new(&e->s, &l, kv, &err), &err);
@@ -235,7 +236,7 @@ measure(const struct shape *shape, double us[TURNS])
 
         sample(&e, e.batch[turn % 2]);
         start = clock_now();
-        check(scheduler_plan(e.s, lane, 0, next) == 1 && next->n_runs == shape->seqs);
+        check(scheduler_plan(e.s, lane, 0, next) == 1 && next->n_segments == shape->seqs);
         commit(&e, e.batch[turn % 2]);
         us[turn] = (double)(clock_now() - start) / 1000;
     }
@@ -250,7 +251,7 @@ measure_lookup(double us[2][LOOKUPS])
 {
     enum { LENGTH = 32000 };
     struct kv_config c = { .n_groups = 1,
-                           .n_seats = 1,
+                           .n_slots = 1,
                            .n_lanes = 1,
                            .tokens_per_block = 32,
                            .arena_bytes = (uint64_t)64 << 30,
@@ -261,7 +262,7 @@ measure_lookup(double us[2][LOOKUPS])
     struct kv_out out = { .edit = edit, .max_edits = 2 * LENGTH, .copy = copy, .max_copies = 8 };
     size_t others_bytes = (size_t)64 << 20;
     volatile uint8_t *others = calloc(1, others_bytes);
-    struct kv_space space;
+    struct kv_namespace space;
     struct kv_text text = { .token = token, .n = LENGTH + 1, .space = &space };
     struct kv_need need;
     struct kv_hit hit;
@@ -273,7 +274,7 @@ measure_lookup(double us[2][LOOKUPS])
     check((mem = calloc(1, kv_bytes(&c))) && token && edit && others);
     if (!(kv = kv_init(mem, &c, &e))) must(-1, &e);
     for (int i = 0; i <= LENGTH; i++) token[i] = (i * 7919) % 30011;
-    kv_space(kv, 0, 0, NULL, 0, &space);
+    kv_namespace(kv, 0, 0, NULL, 0, &space);
     need = kv_need(kv, LENGTH + 1, 0, LENGTH);
     check(kv_admit(kv, 0, &need, &text, &hit) == 0);
     kv_start(kv, 0, 1, 0, &out);

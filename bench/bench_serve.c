@@ -114,7 +114,7 @@ submit(struct bench *b, struct request *q)
     lagan_set_bool(r, "ignore_eos", 1);
     lagan_set_int(r, "forced_eos", -1);
     q->sent = clock_now();
-    if (lagan_submit(b->s.client, r, &q->id) < 0) bench_die("%s", lagan_why(b->s.client));
+    if (lagan_submit(b->s.client, r, &q->id) < 0) bench_die("%s", lagan_errmsg(b->s.client));
     lagan_request_free(r);
     free(ids);
     b->n_sent++;
@@ -202,9 +202,11 @@ take(struct bench *b, const struct lagan_event *ev)
         if (b->n_over++ == 0) bench_worker(&b->s, &b->at_ended);
         break;
     case LAGAN_EVENT_ERROR:
-        bench_die("%s: %s", ev->word ? ev->word : "?", ev->message ? ev->message : "?");
-    case LAGAN_EVENT_LOST:
-        bench_die("%s: %s", ev->word ? ev->word : "lost", ev->message ? ev->message : "");
+        bench_die("%s: %s", ev->reason_name ? ev->reason_name : "?",
+                  ev->message ? ev->message : "?");
+    case LAGAN_EVENT_DISCONNECTED:
+        bench_die("%s: %s", ev->reason_name ? ev->reason_name : "lost",
+                  ev->message ? ev->message : "");
     default:
         break;
     }
@@ -247,7 +249,7 @@ play(struct bench *b, uint32_t in_flight)
         else if (r == 0 && wait)
             continue;
         else if (r <= 0)
-            bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
+            bench_die("nothing for two minutes: %s", lagan_errmsg(b->s.client));
         else
             take(b, &ev);
     }
@@ -485,7 +487,7 @@ take_steady(struct bench *b, bool over, double *v, uint32_t *n)
     struct request *q = b->q;
 
     if (lagan_next(b->s.client, &ev, 120000) <= 0)
-        bench_die("nothing for two minutes: %s", lagan_why(b->s.client));
+        bench_die("nothing for two minutes: %s", lagan_errmsg(b->s.client));
     while (q < b->q + b->n_sent && q->id != ev.id) q++;
     if (q == b->q + b->n_sent) return;
     if (ev.kind == LAGAN_EVENT_TOKENS) {

@@ -2,7 +2,7 @@
  *
  *     bench_step DIR [DEVICE]     a model's shape (config.json), random weights in bf16
  *
- * S seats generate at a context of 1,024 tokens, and in every step comes a prompt of C tokens beside them, with
+ * S slots generate at a context of 1,024 tokens, and in every step comes a prompt of C tokens beside them, with
  * encoder-decoders a source. Two steps are out, as in the worker. JSON lines: a step from result to result, the
  * host in exec_start(), the device idle between two steps; medians of five stretches of 20 steps. capture_us: the
  * longest exec_start() that captured a graph, in the steps before those.
@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum {
-    SEATS = 40,
+    SLOTS = 40,
     CONTEXT = 1024,
     STEPS = 20,
     STRETCHES = 5,
@@ -57,7 +57,7 @@ open_kv(struct bench *k)
     uint64_t bytes = 0;
 
     try(model_groups(k->m, DT_BF16, 0, &k->kv, &e), "groups");
-    k->kv.n_seats = SEATS;
+    k->kv.n_slots = SLOTS;
     k->kv.n_lanes = 1;
     for (uint32_t g = 0; g < k->kv.n_groups; g++) {
         struct kv_group *group = &k->kv.group[g];
@@ -66,26 +66,26 @@ open_kv(struct bench *k)
                                       k->kv.tokens_per_block);
         bytes = ROUND_UP(bytes, (uint64_t)group->slice_bytes);
         k->at[g] = bytes / group->slice_bytes;
-        bytes += (uint64_t)SEATS * group->max_entries * group->n_layers * group->n_parts *
+        bytes += (uint64_t)SLOTS * group->max_entries * group->n_layers * group->n_parts *
                  group->slice_bytes;
     }
-    try(gpu_ops(k->gpu)->arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
+    try(gpu_ops(k->gpu)->mem.arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
 }
 
-/* Every entry of every seat, in steps of as many edits as there is room for. */
+/* Every entry of every slot, in steps of as many edits as there is room for. */
 static void
 fill_tables(struct bench *k)
 {
     for (uint32_t g = 0; g < k->kv.n_groups; g++)
-        for (uint32_t seat = 0; seat < SEATS; seat++)
+        for (uint32_t slot = 0; slot < SLOTS; slot++)
             for (uint32_t i = 0; i < k->kv.group[g].max_entries; i++) {
                 const struct kv_group *group = &k->kv.group[g];
-                uint32_t block = seat * group->max_entries + i;
+                uint32_t block = slot * group->max_entries + i;
 
                 k->b->edit[k->b->n_edits++] = (struct kv_edit){
                     .op = EDIT_SET,
                     .group = (uint8_t)g,
-                    .seat = seat,
+                    .slot = slot,
                     .entry = i,
                     .at = (slice_id)(k->at[g] + (uint64_t)block * group->n_layers * group->n_parts)
                 };
@@ -93,51 +93,51 @@ fill_tables(struct bench *k)
 }
 
 static void
-add_run(struct bench *k, uint32_t seat, uint32_t n, uint32_t pos, uint32_t source)
+add_run(struct bench *k, uint32_t slot, uint32_t n, uint32_t pos, uint32_t source)
 {
     struct batch *b = k->b;
 
-    b->run[b->n_runs++] = (struct batch_run){
-        .seat = seat,
-        .first_row = b->n_rows,
-        .n_rows = n,
+    b->segment[b->n_segments++] = (struct batch_segment){
+        .slot = slot,
+        .first_token = b->n_tokens,
+        .n_tokens = n,
         .first_pos = (int32_t)pos,
-        .flags = RUN_SAMPLE,
+        .flags = SEGMENT_SAMPLE,
         .first_logit = b->n_logits++,
         .cross_tokens = source,
     };
-    for (uint32_t i = 0; i < n; i++, b->n_rows++) {
-        b->token[b->n_rows] = pos ? TOKEN_FROM_LAST : (token_id)(1 + (seat + i) % 1000);
-        b->pos[b->n_rows] = (int32_t)(pos + i);
+    for (uint32_t i = 0; i < n; i++, b->n_tokens++) {
+        b->token[b->n_tokens] = pos ? TOKEN_FROM_LAST : (token_id)(1 + (slot + i) % 1000);
+        b->pos[b->n_tokens] = (int32_t)(pos + i);
     }
 }
 
-/* Prompts take the last seats in turn. */
+/* Prompts take the last slots in turn. */
 static void
 plan(struct bench *k)
 {
     uint32_t bucket[GRAPHS_BUCKETS], n = graphs_buckets(bucket, ROWS), i = 0;
-    uint32_t seat = SEATS - 1 - (uint32_t)(k->step % 4), length = k->encoder ? 512 : 0;
+    uint32_t slot = SLOTS - 1 - (uint32_t)(k->step % 4), length = k->encoder ? 512 : 0;
     struct batch *b = k->b;
 
     b->step = ++k->step;
-    b->bucket = b->n_rows = b->n_runs = b->n_logits = b->n_encode = 0;
+    b->bucket = b->n_tokens = b->n_segments = b->n_logits = b->n_encode = 0;
     for (uint32_t s = 0; s < k->n_gen; s++) add_run(k, s, 1, CONTEXT + (uint32_t)k->step, length);
-    if (k->n_prompt) add_run(k, seat, k->encoder ? 1 : k->n_prompt, 0, k->n_prompt);
-    while (k->buckets && i < n && bucket[i] < b->n_rows) i++;
+    if (k->n_prompt) add_run(k, slot, k->encoder ? 1 : k->n_prompt, 0, k->n_prompt);
+    while (k->buckets && i < n && bucket[i] < b->n_tokens) i++;
     if (k->buckets && i < n) b->bucket = bucket[i];
     if (!k->encoder || !k->n_prompt) return;
-    b->run[b->n_runs - 1].flags |= RUN_FIRST_CHUNK;
-    b->run[b->n_runs - 1].enc_rows = k->n_prompt;
+    b->segment[b->n_segments - 1].flags |= SEGMENT_FIRST_CHUNK;
+    b->segment[b->n_segments - 1].enc_tokens = k->n_prompt;
     b->encode[b->n_encode++] = (struct batch_encode){
-        .seat = seat,
-        .first_row = b->n_rows,
-        .n_rows = k->n_prompt,
+        .slot = slot,
+        .first_token = b->n_tokens,
+        .n_tokens = k->n_prompt,
         .n_layers = (uint16_t)k->m->shape.n_encoder_layers,
     };
-    for (uint32_t r = 0; r < k->n_prompt; r++, b->n_rows++) {
-        b->token[b->n_rows] = (token_id)(1 + r % 1000);
-        b->pos[b->n_rows] = (int32_t)r;
+    for (uint32_t r = 0; r < k->n_prompt; r++, b->n_tokens++) {
+        b->token[b->n_tokens] = (token_id)(1 + r % 1000);
+        b->pos[b->n_tokens] = (int32_t)r;
     }
 }
 
@@ -184,15 +184,15 @@ report(const struct bench *k, double step[STRETCHES], double host[STRETCHES],
 static void
 measure(struct bench *k)
 {
-    struct exec_config c = { .max_rows = ROWS,
-                             .max_seqs = SEATS,
-                             .max_enc_rows = k->encoder ? SOURCES : 0,
+    struct exec_config c = { .max_tokens = ROWS,
+                             .max_seqs = SLOTS,
+                             .max_enc_tokens = k->encoder ? SOURCES : 0,
                              .max_edits = k->b->max_edits,
                              .n_lanes = 1,
                              .kv_dtype = DT_BF16,
                              .graphs_memory = k->buckets ? (uint64_t)2 << 30 : 0 };
     struct sampling how = {
-        .top_p = 1, .repetition = 1, .forced_bos = -1, .forced_eos = -1, .max_new = LONGEST
+        .top_p = 1, .repetition_penalty = 1, .forced_bos = -1, .forced_eos = -1, .max_new = LONGEST
     };
     double host[STRETCHES], step[STRETCHES], idle[STRETCHES];
     uint64_t n, bytes;
@@ -200,7 +200,7 @@ measure(struct bench *k)
 
     try(exec_open(&k->x, &c, k->gpu, k->m, &k->kv, &e), "executor");
     exec_blocks(k->x, &k->kv, &k->arena);
-    for (uint32_t s = 0; s < SEATS; s++) exec_seat(k->x, s, &how);
+    for (uint32_t s = 0; s < SLOTS; s++) exec_set_sampling(k->x, s, &how);
     k->step = 0;
     k->b->n_edits = 0;
     fill_tables(k);
@@ -256,7 +256,7 @@ main(int argc, char **argv)
     try(model_open(&k.m, &src, k.gpu, arch_families, &e), argv[1]);
     k.encoder = k.m->shape.n_encoder_layers > 0;
     open_kv(&k);
-    k.b = batch_new(ROWS + SOURCES, SEATS, SEATS * MAX_GROUPS * 1024, SEATS * MAX_GROUPS);
+    k.b = batch_new(ROWS + SOURCES, SLOTS, SLOTS * MAX_GROUPS * 1024, SLOTS * MAX_GROUPS);
     if (!k.b) return 1;
     for (unsigned p = 0; p < ARRAY_LEN(prompt); p++)
         for (unsigned g = 0; g < ARRAY_LEN(gen); g++)
@@ -267,7 +267,7 @@ main(int argc, char **argv)
                 if (k.n_gen + k.n_prompt) measure(&k);
             }
     batch_free(k.b);
-    gpu_ops(k.gpu)->arena_drop(k.gpu, &k.arena);
+    gpu_ops(k.gpu)->mem.arena_drop(k.gpu, &k.arena);
     model_close(k.m);
     gpu_close(k.gpu);
     return 0;

@@ -260,19 +260,19 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
 {
     json_t *w = ask(s, 5000), *stats;
 
-    if (!w) bench_die("workers list: %s", lagan_why(s->client));
+    if (!w) bench_die("workers list: %s", lagan_errmsg(s->client));
     stats = json_object_get(w, "stats");
     *ret = (struct bench_worker){
         .at = clock_now(),
         .cpu = processor_time(s->worker),
         .steps = number(stats, "steps"),
-        .tokens = number(stats, "tokens_out"),
-        .prompt_tokens = number(stats, "tokens_in"),
-        .gaps = number(stats, "gaps"),
-        .idle_ns = number(stats, "idle_ns"),
+        .tokens = number(stats, "generation_tokens"),
+        .prompt_tokens = number(stats, "prompt_tokens"),
+        .gaps = number(stats, "device_gaps"),
+        .idle_ns = number(stats, "device_idle_ns"),
         .graphs = number(stats, "graphs"),
-        .kind = { { number(stats, "prompt_steps"), number(stats, "prompt_ns") },
-                  { number(stats, "answer_steps"), number(stats, "answer_ns") },
+        .kind = { { number(stats, "prefill_steps"), number(stats, "prefill_ns") },
+                  { number(stats, "decode_steps"), number(stats, "decode_ns") },
                   { number(stats, "mixed_steps"), number(stats, "mixed_ns") } },
     };
     json_decref(w);
@@ -287,7 +287,7 @@ bench_tell(const struct bench_serve *s, const char *verb, const char *args)
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", s->dir);
     if (lagan_open(&c, endpoint, 5000) < 0) bench_die("%s cannot be reached", endpoint);
     if (lagan_call(c, verb, args, &reply, NULL, 20000) < 0)
-        bench_die("%s %s: %s", verb, args, lagan_why(c));
+        bench_die("%s %s: %s", verb, args, lagan_errmsg(c));
     free(reply);
     lagan_close(c);
 }

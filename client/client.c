@@ -20,7 +20,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define PING_AFTER (2 * NSEC_S)  /* silent for so long: say something; lagand's lease is 10 s */
+#define PING_AFTER \
+    (2 * NSEC_S) /* silent for so long: say something; lagand's api.idle_timeout is 10 s */
 #define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
 #define WAIT_LEAST (5 * NSEC_MS)
 #define WAIT_MOST (500 * NSEC_MS)
@@ -219,7 +220,8 @@ client_ack(struct lagan *c, bool all)
         msgpack_packer p;
 
         /* Half of the window: lagand never runs dry while we take, and few ACKs are sent. */
-        if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->win / 2))) continue;
+        if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->ack_window / 2)))
+            continue;
         msgpack_sbuffer_init(&b);
         msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
         msg_begin(&p, LAGAN_MSG_ACK, r->rid, 1);
@@ -257,7 +259,7 @@ leave_socket(struct lagan *c)
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* What it lacks, descriptors most likely, others may give back: lagan_patience() says for how long that is waited. */
+/* What it lacks, descriptors most likely, others may give back: lagan_set_reconnect_timeout() says for how long that is waited. */
 static void
 try_again(struct lagan *c)
 {

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "include/lagan.h"
-#include "ipc/curve.h"
-#include "ipc/msg.h"
+#include "wire/curve.h"
+#include "wire/msg.h"
 
 #include <zmq.h>
 
@@ -41,7 +41,7 @@ struct out { /* to be sent once there is a connection */
 struct row { /* an open request; rows are in the order of rid */
     uint64_t rid;
     uint64_t taken, acked; /* chunk numbers: given to the caller, told to lagand */
-    uint32_t win;
+    uint32_t ack_window;
 
     /* what it was asked with: the packed keys, prompt_logprobs last; the deadline and, when it has one
      * from lagand, the seed beside them */
@@ -116,7 +116,7 @@ struct lagan {
     uint32_t next_output;
     int32_t *ids; /* aligned copies of what the frame holds as bytes */
     float *logprob, *values;
-    struct lagan_top *top;
+    struct lagan_top_logprob *top;
     size_t max_ids, max_logprob, max_top, max_values;
 };
 

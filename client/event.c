@@ -141,7 +141,7 @@ take_tensor(struct lagan *c, struct row *row, const msgpack_object *x, struct la
         memcpy(&c->values[i], &bits, 4);
     }
     ev->kind = LAGAN_EVENT_TENSOR;
-    ev->word = name[kind - 1];
+    ev->tensor_name = name[kind - 1];
     ev->values = c->values + known;
     ev->n_values = n - known;
     ev->first_value = *have;
@@ -228,9 +228,9 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     ev->kind = LAGAN_EVENT_OUTPUT;
     ev->output = small(o, "o");
     ev->reason = small(o, "reason");
-    ev->word = msg_reason(ev->reason, NULL);
-    if (!ev->word) ev->word = "error";
-    ev->n_tokens = small(o, "n_tok");
+    ev->reason_name = msg_reason(ev->reason, NULL);
+    if (!ev->reason_name) ev->reason_name = "error";
+    ev->n_tokens = small(o, "n_tokens");
     msg_f64(o, "score", &score);
     ev->score = (float)score;
     ev->cached = small(o, "cached");
@@ -266,8 +266,8 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
 
     ev->kind = LAGAN_EVENT_ERROR;
     ev->reason = small(&m->map, "code");
-    ev->word = msg_reason(ev->reason, &retry);
-    if (!ev->word) ev->word = "internal";
+    ev->reason_name = msg_reason(ev->reason, &retry);
+    if (!ev->reason_name) ev->reason_name = "internal";
     msg_bool(&m->map, "retryable", &retry);
     ev->retryable = retry;
     ev->n_tokens = small(&m->map, "delivered");
@@ -285,8 +285,8 @@ static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {
     ev->reason = c->lost_code;
-    ev->word = msg_reason(c->lost_code, NULL);
-    if (!ev->word) ev->word = "internal";
+    ev->reason_name = msg_reason(c->lost_code, NULL);
+    if (!ev->reason_name) ev->reason_name = "internal";
     ev->message = c->lost_why;
     ev->retryable = 1;
     if (c->n_rows) {
@@ -295,7 +295,7 @@ take_loss(struct lagan *c, struct lagan_event *ev)
         client_close_row(c, ev->id);
         return;
     }
-    ev->kind = LAGAN_EVENT_LOST;
+    ev->kind = LAGAN_EVENT_DISCONNECTED;
     c->losing = false;
 }
 

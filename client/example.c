@@ -19,13 +19,13 @@ main(int argc, char **argv)
     int over = 0, failed = 1;
 
     if (!r || lagan_open(&c, endpoint, 1000) < 0) {
-        fprintf(stderr, "%s\n", lagan_why(NULL));
+        fprintf(stderr, "%s\n", lagan_errmsg(NULL));
         lagan_request_free(r);
         return 3;
     }
     lagan_set_str(r, "text", prompt, strlen(prompt));
     lagan_set_int(r, "max_tokens", 64);
-    if (lagan_submit(c, r, &id) < 0) over = fprintf(stderr, "%s\n", lagan_why(c));
+    if (lagan_submit(c, r, &id) < 0) over = fprintf(stderr, "%s\n", lagan_errmsg(c));
     while (!over && lagan_next(c, &ev, -1) > 0) {
         switch (ev.kind) {
         case LAGAN_EVENT_TOKENS:
@@ -38,7 +38,7 @@ main(int argc, char **argv)
             over = 1;
             break;
         case LAGAN_EVENT_ERROR:
-            fprintf(stderr, "%s: %s\n", ev.word, ev.message);
+            fprintf(stderr, "%s: %s\n", ev.reason_name, ev.message);
             over = 1;
             break;
         default:

@@ -13,7 +13,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define PATIENCE (30 * NSEC_S) /* lagan_patience() */
+#define PATIENCE (30 * NSEC_S) /* lagan_set_reconnect_timeout() */
 #define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
 
 static _Thread_local char open_why[320];
@@ -254,7 +254,7 @@ lagan_close(struct lagan *c)
 }
 
 void
-lagan_patience(struct lagan *c, int ms)
+lagan_set_reconnect_timeout(struct lagan *c, int ms)
 {
     c->patience = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
     client_rearm(c);
@@ -269,7 +269,7 @@ lagan_fd(const struct lagan *c)
 }
 
 const char *
-lagan_why(const struct lagan *c)
+lagan_errmsg(const struct lagan *c)
 {
     return c ? c->why : open_why;
 }

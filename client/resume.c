@@ -98,7 +98,7 @@ client_pack_submit(const struct row *r, msgpack_sbuffer *b)
     msgpack_packer_init(&p, b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_SUBMIT, r->rid, n);
     msgpack_sbuffer_write(b, r->body, r->n_ids ? r->n_plain : r->n_body);
-    if (r->n_ids) msg_key(&p, "done"), pack_ids(&p, r->ids, r->n_ids);
+    if (r->n_ids) msg_key(&p, "generated_ids"), pack_ids(&p, r->ids, r->n_ids);
     if (seed) msg_key(&p, "seed"), msgpack_pack_uint64(&p, r->seed);
     if (!time) return;
     msg_key(&p, "deadline_ms");
@@ -227,12 +227,12 @@ of_rid(const struct row *r)
     return r->rid;
 }
 static uint64_t
-of_have(const struct row *r)
+of_n_tokens(const struct row *r)
 {
     return r->n_ids + r->n_more;
 }
 static uint64_t
-of_text(const struct row *r)
+of_text_bytes(const struct row *r)
 {
     return r->n_text;
 }
@@ -249,8 +249,8 @@ client_resume(struct lagan *c)
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_RESUME, c->resume_rid, 3);
     pack_list(&p, "rids", c, of_rid);
-    pack_list(&p, "have", c, of_have);
-    pack_list(&p, "text", c, of_text);
+    pack_list(&p, "n_tokens", c, of_n_tokens);
+    pack_list(&p, "text_bytes", c, of_text_bytes);
     if (client_send(c, &b) < 0) client_lose(c, LAGAN_E_INTERNAL, c->why);
     msgpack_sbuffer_destroy(&b);
 }

@@ -13,7 +13,7 @@ struct entry { /* one key and its value, already packed */
 struct lagan_request {
     struct entry entry[LAGAN_MAX_KEYS];
     uint32_t n;
-    uint32_t win;
+    uint32_t ack_window;
     int64_t deadline_ms;
     bool no_resume, several;
 };
@@ -23,7 +23,7 @@ lagan_request_new(void)
 {
     struct lagan_request *r = calloc(1, sizeof *r);
 
-    if (r) r->win = LAGAN_DEFAULT_WIN;
+    if (r) r->ack_window = LAGAN_DEFAULT_ACK_WINDOW;
     return r;
 }
 
@@ -63,7 +63,8 @@ lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
     msgpack_packer p;
 
     TRY(begin_value(r, key, &p));
-    if (!strcmp(key, "win") && v >= 1 && v <= LAGAN_MAX_WIN) r->win = (uint32_t)v;
+    if (!strcmp(key, "ack_window") && v >= 1 && v <= LAGAN_MAX_ACK_WINDOW)
+        r->ack_window = (uint32_t)v;
     if (!strcmp(key, "deadline_ms")) r->deadline_ms = v;
     if (!strcmp(key, "n")) r->several = v > 1;
     return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
@@ -199,7 +200,7 @@ keep_body(struct row *row, const struct lagan_request *r)
 
         row->gave_seed |= !strcmp(e->key, "seed");
         if (!strcmp(e->key, "deadline_ms") && r->deadline_ms > 0) continue;
-        if (!strcmp(e->key, "done") && take_done(row, e) == 0) continue;
+        if (!strcmp(e->key, "generated_ids") && take_done(row, e) == 0) continue;
         if (!strcmp(e->key, "prompt_logprobs")) {
             prompt = e;
             continue;
@@ -216,7 +217,7 @@ keep_body(struct row *row, const struct lagan_request *r)
     }
     row->n_body = b.size;
     row->body = msgpack_sbuffer_release(&b);
-    row->win = r->win;
+    row->ack_window = r->ack_window;
     row->no_resume = r->no_resume;
     row->several = r->several;
     if (r->deadline_ms > 0)

@@ -20,21 +20,24 @@ struct bench_opts {
 /* clang-format off */
 const struct opt bench_opts[] = {
     { "prompts", OPT_U32, OPT_AT(bench_opts, prompts), "100", .min = 1, .max = 1000000, .arg = "N",
-      .sentence = "requests" },
-    { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg = "TOKENS",
-      .sentence = "length of a prompt, or of a source" },
-    { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg = "TOKENS",
-      .sentence = "length of an answer, whatever the model would say" },
-    { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg = "N",
-      .sentence = "so many at once at most" },
+      .sentence = "number of requests" },
+    { "input", OPT_U32, OPT_AT(bench_opts, input), "256", .min = 1, .max = LAGAN_MAX_IDS, .arg =
+      "TOKENS",
+      .sentence = "length of each prompt or encoder input, in tokens" },
+    { "output", OPT_U32, OPT_AT(bench_opts, output), "64", .min = 1, .max = LAGAN_MAX_TOKENS, .arg =
+      "TOKENS",
+      .sentence = "length of each output, in tokens; end-of-sequence tokens are ignored" },
+    { "concurrency", OPT_U32, OPT_AT(bench_opts, concurrency), "32", .min = 1, .max = 4096, .arg =
+      "N",
+      .sentence = "requests that are open at the same time, at most" },
     { "rate", OPT_F64, OPT_AT(bench_opts, rate), "0", .max = 1000000, .arg = "N",
-      .sentence = "requests a second, that come as strangers do; 0 is as many as may be at once" },
+      .sentence = "requests per second, with Poisson arrivals; 0: as many as --concurrency allows" },
     { "below", OPT_U32, OPT_AT(bench_opts, below), "256", .min = 4, .max = INT32_MAX, .arg = "ID",
-      .sentence = "prompts are of ids from 3 on, below this one" },
+      .sentence = "prompts have random token ids from 3 to this number, exclusive" },
     { "seed", OPT_U64, OPT_AT(bench_opts, seed), "1", .arg = "N",
-      .sentence = "of the prompts and of when they come" },
+      .sentence = "seed of the prompts and of the arrival times" },
     { "model", OPT_STR, OPT_AT(bench_opts, model), "", .arg = "NAME",
-      .sentence = "which of the served models, where there are several" },
+      .sentence = "name of the model; required if lagand serves several" },
     { 0 }
 };
 /* clang-format on */
@@ -92,7 +95,7 @@ submit(struct bench *b, struct shot *s)
     k = lagan_submit(b->c, r, &s->id);
     lagan_request_free(r);
     b->open++;
-    return k < 0 ? ctl_fail(CTL_FAILED, "%s", lagan_why(b->c)) : 0;
+    return k < 0 ? ctl_fail(CTL_FAILED, "%s", lagan_errmsg(b->c)) : 0;
 }
 
 static void
@@ -154,9 +157,10 @@ run(struct bench *b, size_t n, nsec start)
             if (r) return r;
         }
         r = lagan_next(b->c, &ev, wait);
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(b->c));
-        if (r > 0 && ev.kind == LAGAN_EVENT_LOST)
-            return ctl_fail(CTL_UNREACHABLE, "lagand is gone");
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(b->c));
+        if (r > 0 && ev.kind == LAGAN_EVENT_DISCONNECTED)
+            return ctl_fail(CTL_UNREACHABLE,
+                            "the connection to lagand is lost and could not be restored");
         if (r > 0) take(b, &ev);
     }
     return 0;

@@ -1,9 +1,9 @@
 /* chat.c - laganctl chat: a conversation, line by line. What was said so far goes along with each line, so
  * lagand keeps nothing; with kv.reuse the worker does not compute it again.
  */
-#include "ctl/job.h"
-#include "ctl/lines.h"
-#include "ctl/request.h"
+#include "ctl/line_reader.h"
+#include "ctl/request_options.h"
+#include "ctl/running_request.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +21,7 @@ struct chat_own {
 
 static const struct opt own_opts[] = {
     { "system", OPT_STR, OPT_AT(chat_own, system), .arg = "TEXT",
-      .sentence = "what the model is told before you speak" },
+      .sentence = "system message at the start of the conversation" },
     { 0 },
 };
 struct opt chat_opts[REQUEST_OPTS_MAX];
@@ -30,7 +30,8 @@ struct opt chat_opts[REQUEST_OPTS_MAX];
 static bool
 is_prompt(const char *key)
 {
-    static const char *const prompts[] = { "ids", "text", "messages", "decoder_ids", "done" };
+    static const char *const prompts[] = { "ids", "text", "messages", "decoder_ids",
+                                           "generated_ids" };
 
     for (size_t i = 0; i < ARRAY_LEN(prompts); i++)
         if (!strcmp(prompts[i], key)) return true;
@@ -68,32 +69,35 @@ say(struct talk *t, const char *role, const char *text, size_t n)
 }
 
 static int
-failed(struct talk *t, struct job *j, const struct lagan_event *ev)
+failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
     if (t->o.json)
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     else
-        ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->word, ev->message);
+        ctl_fail(0, "%s%s: %s", j->n_tokens ? "\n" : "", ev->reason_name, ev->message);
     return ctl_exit_of(ev->reason);
 }
 
 /* One event: 1 it goes on, 0 the answer is whole; else an exit code, negative. */
 static int
-take(struct talk *t, struct job *j, const struct lagan_event *ev)
+take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
-    if (ev->kind == LAGAN_EVENT_LOST) return -ctl_fail(CTL_UNREACHABLE, "lagand is lost");
+    if (ev->kind == LAGAN_EVENT_DISCONNECTED)
+        return -ctl_fail(CTL_UNREACHABLE,
+                         "the connection to lagand is lost and could not be restored");
     if (ev->id != j->id) return 1;
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
-        if (job_take(j, ev) < 0)
-            return -ctl_fail(CTL_FAILED, "tokens skip or repeat at %u, a fault of lagand",
+        if (running_request_take(j, ev) < 0)
+            return -ctl_fail(CTL_FAILED,
+                             "error in lagand: tokens at position %u are missing or repeated",
                              ev->first);
         if (t->o.json) return 1;
         fwrite(ev->text, 1, ev->text_len, stdout);
         fflush(stdout);
         return 1;
     case LAGAN_EVENT_OUTPUT:
-        if (t->o.json) job_print_final(j, ev, stdout);
+        if (t->o.json) running_request_print_final(j, ev, stdout);
         return 1;
     case LAGAN_EVENT_ERROR:
         return -failed(t, j, ev);
@@ -107,7 +111,7 @@ take(struct talk *t, struct job *j, const struct lagan_event *ev)
 
 /* Until the answer is whole; Ctrl-C ends it, and waits two seconds for what is said to that. */
 static int
-hear(struct talk *t, struct job *j)
+hear(struct talk *t, struct running_request *j)
 {
     nsec give_up = NSEC_NEVER;
 
@@ -120,7 +124,7 @@ hear(struct talk *t, struct job *j)
             give_up = clock_after(clock_now(), 2 * NSEC_S);
         }
         if (clock_now() > give_up) return 128 + ctl_signal;
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(t->c));
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(t->c));
         if (r <= 0) continue;
         r = take(t, j, &ev);
         if (r <= 0) return ctl_signal ? 128 + ctl_signal : -r;
@@ -131,7 +135,7 @@ static int
 answer(struct talk *t)
 {
     struct lagan_request *r = lagan_request_new();
-    CLEAN(job_free_at) struct job *j = job_new(t->n++);
+    CLEAN(running_request_free_at) struct running_request *j = running_request_new(t->n++);
     char *text = json_dumps(t->messages, JSON_COMPACT);
     struct err e = { 0 };
     int k;
@@ -140,7 +144,7 @@ answer(struct talk *t)
     k = request_from_args(r, &t->args, &e);
     if (k == 0) k = lagan_set_str(r, "messages", text, strlen(text));
     if (k == 0) k = lagan_submit(t->c, r, &j->id);
-    if (k < 0 && !e.code) err_set(&e, k, "%s", lagan_why(t->c));
+    if (k < 0 && !e.code) err_set(&e, k, "%s", lagan_errmsg(t->c));
     lagan_request_free(r);
     free(text);
     if (k < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
@@ -173,17 +177,17 @@ can_chat(struct ctl *ctl, const struct talk *t)
 static int
 converse(struct talk *t)
 {
-    struct lines l;
+    struct line_reader l;
     struct err e = { 0 };
     char *line;
     int r = 0;
 
-    if (lines_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    if (line_reader_open(&l, "-", &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     while (r == 0 && !ctl_signal) {
-        if (!lines_next(&l, &line)) {
+        if (!line_reader_next(&l, &line)) {
             if (l.eof) break;
             if (t->asks) fputs("> ", stdout), fflush(stdout);
-            if (lines_fill(&l, &e) < 0 && !ctl_signal)
+            if (line_reader_fill(&l, &e) < 0 && !ctl_signal)
                 r = ctl_fail(CTL_FAILED, "standard input: %s", e.text);
             continue;
         }
@@ -191,25 +195,25 @@ converse(struct talk *t)
         say(t, "user", line, strlen(line));
         r = answer(t);
     }
-    lines_close(&l);
+    line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)
-        r = ctl_fail(CTL_USAGE, "nothing was said: standard input has no line");
+        r = ctl_fail(CTL_USAGE, "standard input has no message");
     return ctl_signal ? 128 + ctl_signal : r;
 }
 
 int
 cmd_chat(struct ctl *ctl, int argc, char **argv)
 {
-    static const char from_input[] = "what you say is read from standard input, a line at a time";
+    static const char from_input[] = "messages are read from standard input, one per line";
     static struct talk t;
     struct err e = { 0 };
     int r;
 
     t.c = ctl->api;
     if (request_read(&t.args, chat_opts, own_opts, &t.o, &t.o.json, from_input, argc, argv, &e) < 0)
-        return ctl_fail(CTL_USAGE, "%s (`laganctl chat --help` says more)", e.text);
+        return ctl_fail(CTL_USAGE, "%s (see `laganctl chat --help`)", e.text);
     if (t.args.given[FIELD_ids] || t.args.given[FIELD_text] || t.args.given[FIELD_messages])
-        return ctl_fail(CTL_USAGE, "%s; --system TEXT comes before it", from_input);
+        return ctl_fail(CTL_USAGE, "%s; --system TEXT sets the system message", from_input);
     if (!t.args.given[FIELD_max_tokens]) t.args.given[FIELD_max_tokens] = MAX_TOKENS;
     t.asks = isatty(0) && isatty(1) && !t.o.json;
     t.messages = json_array();

@@ -3,7 +3,7 @@
  * A command asks lagand with one verb; with --json the answer is printed as it came, else as a table.
  */
 #include "ctl/ctl.h"
-#include "ctl/lines.h"
+#include "ctl/line_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -41,7 +41,8 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
         id = strtoll(argv[0], &end, 10);
         if (!*argv[0] || *end || id < 0 || errno) {
             json_decref(args);
-            return ctl_fail(CTL_USAGE, "'%s' is no request id; `laganctl requests list` has them",
+            return ctl_fail(CTL_USAGE,
+                            "'%s' is not a request id; `laganctl requests list` prints them",
                             argv[0]);
         }
         json_object_set_new(args, operand, json_integer(id));
@@ -322,8 +323,8 @@ cmd_kv_pools(struct ctl *ctl, int argc, char **argv)
     t = table_new(heads, ARRAY_LEN(heads));
     json_array_foreach(list, i, p)
     {
-        long long hits = json_number(p, "shared") + json_number(p, "copied") +
-                         json_number(p, "moved"),
+        long long hits = json_number(p, "reused_full") + json_number(p, "reused_copied") +
+                         json_number(p, "reused_moved"),
                   all = hits + json_number(p, "missed");
         char bytes[32];
 
@@ -335,7 +336,7 @@ cmd_kv_pools(struct ctl *ctl, int argc, char **argv)
         table_cell(t, true, "%s", text_bytes(bytes, sizeof bytes, (double)json_number(p, "bytes")));
         table_cell(t, true, "%lld", json_number(p, "used"));
         table_cell(t, true, "%lld", json_number(p, "cached"));
-        table_cell(t, true, "%lld", json_number(p, "taken"));
+        table_cell(t, true, "%lld", json_number(p, "allocated"));
         table_cell(t, true, "%lld", hits);
         table_cell(t, true, "%lld", json_number(p, "missed"));
         table_cell(t, true, "%lld%%", all ? 100 * hits / all : 0);
@@ -481,25 +482,26 @@ struct text_opts {
 
 /* clang-format off */
 static const struct opt tokenize_opts[] = {
-    { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "what to tokenize" },
+    { "text", OPT_STR, OPT_AT(text_opts, text), .arg = "TEXT", .sentence = "text to tokenize" },
     { "messages", OPT_STR, OPT_AT(text_opts, messages), .arg = "JSON",
-      .sentence = "a conversation instead: [{\"role\": ..., \"content\": ...}]" },
+      .sentence = "conversation instead of a text: [{\"role\": ..., \"content\": ...}]" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "one {\"text\": ...} or {\"messages\": [...]} a line; - is standard input" },
+      .sentence = "file with one {\"text\": ...} or {\"messages\": [...]} per line; -: standard "
+      "input" },
     { "bare", OPT_BOOL, OPT_AT(text_opts, bare),
-      .sentence = "without the tokens that the model's template adds" },
+      .sentence = "do not add special tokens" },
     { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
-      .sentence = "which of the served models, where there are several" },
+      .sentence = "name of the model; required if lagand serves several" },
     { 0 }
 };
 static const struct opt detokenize_opts[] = {
-    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3", .sentence = "token ids" },
+    { "ids", OPT_STR, OPT_AT(text_opts, ids), .arg = "1,2,3", .sentence = "token ids to convert" },
     { "requests", OPT_STR, OPT_AT(text_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "one {\"ids\": [...]} a line; - is standard input" },
+      .sentence = "file with one {\"ids\": [...]} per line; -: standard input" },
     { "keep_special", OPT_BOOL, OPT_AT(text_opts, keep_special),
-      .sentence = "print special tokens too" },
+      .sentence = "keep special tokens in the text" },
     { "model", OPT_STR, OPT_AT(text_opts, model), .arg = "NAME",
-      .sentence = "which of the served models, where there are several" },
+      .sentence = "name of the model; required if lagand serves several" },
     { 0 }
 };
 /* clang-format on */
@@ -551,20 +553,20 @@ text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *
 static int
 text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
 {
-    struct lines l;
+    struct line_reader l;
     struct err e = { 0 };
     char *line;
     int r, worst = 0;
 
-    if (lines_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
+    if (line_reader_open(&l, o->requests, &e) < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
     ctl->file = o->requests;
     while (!ctl_signal) {
         json_error_t je;
         json_t *args;
 
-        if (!lines_next(&l, &line)) {
+        if (!line_reader_next(&l, &line)) {
             if (l.eof) break;
-            if (lines_fill(&l, &e) < 0) {
+            if (line_reader_fill(&l, &e) < 0) {
                 worst = ctl_fail(CTL_FAILED, "%s: %s", o->requests, e.text);
                 break;
             }
@@ -582,7 +584,7 @@ text_lines(struct ctl *ctl, const char *verb, const struct text_opts *o)
         }
         if (r) worst = worst && worst != r ? CTL_FAILED : r;
     }
-    lines_close(&l);
+    line_reader_close(&l);
     return ctl_signal ? 128 + ctl_signal : worst;
 }
 
@@ -600,10 +602,11 @@ text_command(struct ctl *ctl, const char *verb, int argc, char **argv)
     n = command_args(c, &o, argc, argv);
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (!n && !what && !*o.messages && !*o.requests)
-        return ctl_fail(CTL_USAGE, "%s what? %s or --requests FILE.jsonl", verb,
+        return ctl_fail(CTL_USAGE, "%s needs %s or --requests FILE.jsonl", verb,
                         to_ids ? "--text TEXT, --messages JSON" : "--ids 1,2,3");
     if (n)
-        return ctl_fail(CTL_USAGE, "'%s': the text is --text TEXT, ids are --ids 1,2,3", argv[0]);
+        return ctl_fail(CTL_USAGE, "unexpected argument '%s'; use --text TEXT or --ids 1,2,3",
+                        argv[0]);
     if (*o.requests) return text_lines(ctl, verb, &o);
     if (to_ids && *o.messages)
         return text_call(ctl, verb, &o, json_pack("{s:s}", "messages", o.messages));
@@ -637,158 +640,209 @@ cmd_detokenize(struct ctl *ctl, int argc, char **argv)
 
 /* clang-format off */
 const struct command commands[] = {
-    { "generate", "", "ask a model and print its answer as it comes",
+    { "generate", "", "send prompts to a model and print the output while it is generated",
       "  laganctl generate --text \"12 = \" --max-tokens 32\n"
       "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
       "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > answers.jsonl\n",
       generate_opts, cmd_generate, .alone = false },
-    { "chat", "", "talk to a model: a line in, an answer out, with all that was said before",
+    { "chat", "", "chat with a model: each input line is a message, with the conversation so far",
       "  laganctl chat\n"
       "  laganctl chat --system \"Answer in one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
-      "Each line goes out with the whole conversation, in the words of the model's chat template: its\n"
-      "own where it is one of those that lagan knows, else the one that the model's key chat_template\n"
-      "names. Of a model that answers in channels (gpt-oss) the final one is printed. Answers have at\n"
-      "most 1024 tokens, or --max-tokens. The end of the input (Ctrl-D) ends it; an answer that fails too.\n",
+      "Each message is sent with the whole conversation, formatted with the chat template of "
+      "the model:\n"
+      "the checkpoint's own template if lagan knows it, else the template that the model option\n"
+      "chat_template names. For models with several channels (gpt-oss) only the final channel is\n"
+      "printed. An answer has at most 1024 tokens unless --max-tokens is given. The chat ends "
+      "at the end\n"
+      "of the input (Ctrl-D) or when a request fails.\n",
       chat_opts, cmd_chat, .alone = false },
-    { "tokenize", "", "text to token ids, as the model would",
+    { "tokenize", "", "convert text to token ids with the tokenizer of a model",
       "  laganctl tokenize --text \"hello\"\n"
       "  laganctl tokenize --messages '[{\"role\":\"user\",\"content\":\"hello\"}]'\n"
       "  laganctl tokenize --requests texts.jsonl > ids.jsonl\n\n"
-      "--bare leaves out what the tokenizer puts around a text (<s>, </s>); a conversation has exactly\n"
-      "the tokens of its template.\n",
+      "The tokenizer adds its special tokens (<s>, </s>) unless --bare is given. A conversation "
+      "has\n"
+      "exactly the tokens of the chat template.\n",
       tokenize_opts, cmd_tokenize, .alone = false },
-    { "detokenize", "", "token ids to text",
+    { "detokenize", "", "convert token ids to text with the tokenizer of a model",
       "  laganctl detokenize --ids 104,105\n"
       "  laganctl detokenize --ids 1,104 --keep-special\n"
       "  laganctl detokenize --requests ids.jsonl\n\n"
-      "Bytes that are no character become U+FFFD, ids that are none are refused.\n",
+      "Bytes that are not valid UTF-8 become U+FFFD. Ids outside the vocabulary are rejected.\n",
       detokenize_opts, cmd_detokenize, .alone = false },
-    { "model list", "", "the models that are served, and by how many workers",
-      "  laganctl model list --json\n", NULL, cmd_model_list, .alone = false },
-    { "model verify", "DIR", "could this directory be served? Opens it as a worker does, and reads no weights",
+    { "model list", "", "list the served models and the number of their workers",
+      "  laganctl model list --json\n",
+      NULL, cmd_model_list, .alone = false },
+    { "model verify", "DIR",
+      "check that lagan can serve the model in a directory, without reading its weights",
       "  laganctl model verify models/llama\n"
       "  laganctl --device cuda --set dtype=bf16 model verify /srv/models/llama-8b\n\n"
-      "Opened are the configuration, the heads of the files with every tensor's shape and\n"
-      "type, the tokenizer; said is what it takes of the device's memory. What is wrong is said\n"
-      "with its file, key, tensor or number, and the exit code is not 0. So is whether text and\n"
-      "conversations are served, or why not; a model without them serves token ids.\n"
-      "With --set weights=random:1 a config.json is enough.\n",
+      "The command reads the configuration, the headers of the weight files with the shape and "
+      "type of\n"
+      "every tensor, and the tokenizer, and prints how much device memory the model needs. An "
+      "error\n"
+      "names the file, the key or tensor and the value; the exit code is then not 0. The "
+      "command also\n"
+      "prints whether the model accepts text and conversations, or why not; every model accepts "
+      "token\n"
+      "ids. With --set weights=random:1 a config.json is sufficient.\n",
       NULL, cmd_model_verify, .alone = true },
-    { "status", "", "one screen: lagand, its workers, its load; exit code 7 when degraded",
-      "  laganctl status && echo all is well\n", NULL, cmd_status, .alone = false },
-    { "bench", "", "random prompts, and how fast the answers came; keys as vLLM's bench",
+    { "status", "",
+      "show lagand, its workers and their load on one screen; exit code 7 if degraded",
+      "  laganctl status && echo all is well\n",
+      NULL, cmd_status, .alone = false },
+    { "bench", "",
+      "measure throughput and latency with random prompts; JSON keys as in vLLM's bench",
       "  laganctl bench --input 1000 --output 200 --prompts 500 --concurrency 64\n"
       "  laganctl bench --rate 8 --json\n\n"
-      "One request goes first and is not counted. Times are of this client: ttft to the first token,\n"
-      "tpot from that to the last over the tokens in between, itl between two batches of tokens, e2el\n"
-      "of a whole request. Answers have their length whatever the model says. A model whose ids are\n"
-      "fewer than 256 wants --below.\n",
+      "The first request is a warm-up and is not counted. Times are measured in this client: "
+      "ttft, time\n"
+      "to the first token; tpot, time from the first to the last token divided by the tokens "
+      "after the\n"
+      "first; itl, time between two batches of tokens; e2el, time of a whole request. Every "
+      "output has\n"
+      "the requested length. A model with fewer than 256 token ids needs --below.\n",
       bench_opts, cmd_bench, .alone = false },
-    { "top", "", "the same again and again: what each worker does now, and its tokens a second",
+    { "top", "", "show the state and the token rates of each worker, repeatedly",
       "  laganctl top\n"
       "  laganctl top --every 10 --count 6 --json >> load.jsonl\n\n"
-      "Rates are of what was counted since the look before, so the first has none, nor has a worker that\n"
-      "was started in between. PROMPT/S are prompt tokens that were computed, TOKENS/S those that were\n"
-      "sampled; STEP MS and ROWS are of the last step. Ctrl-C ends it.\n",
+      "Rates are averages since the previous output; the first output has no rates, nor has a "
+      "worker\n"
+      "that was started in between. PROMPT/S are prompt tokens computed per second, TOKENS/S "
+      "tokens\n"
+      "generated per second; STEP MS and TOK/STEP are of the last step. Ctrl-C ends the command.\n",
       top_opts, cmd_top, .alone = false },
-    { "workers list", "", "each worker: state, load, memory, restarts",
+    { "workers list", "", "list the workers with state, load, memory and restarts",
       "  laganctl workers list --json\n\n"
-      "Behind a worker's own state stands that of the process that waits to take its place: standby, it\n"
-      "has loaded; driver up, it keeps a GPU's driver up and takes the rest when its worker dies.\n",
+      "The state of a worker is followed by the state of its standby process: standby, the "
+      "process has\n"
+      "loaded the model; driver up, it keeps a GPU driver initialised and loads the model when "
+      "the\n"
+      "worker fails.\n",
       NULL, cmd_workers, .alone = false },
-    { "requests list", "", "every open request", NULL, NULL, cmd_requests, .alone = false },
-    { "cancel", "ID", "end a request of `requests list`",
-      "  laganctl cancel 17\n", NULL, cmd_cancel, .alone = false },
-    { "drain", "WORKER|all", "let a worker finish and take no more",
+    { "requests list", "", "list the open requests", NULL,
+      NULL, cmd_requests, .alone = false },
+    { "cancel", "ID", "cancel a request of `requests list`",
+      "  laganctl cancel 17\n",
+      NULL, cmd_cancel, .alone = false },
+    { "drain", "WORKER|all", "let a worker finish its requests and give it no new ones",
       "  laganctl drain w0\n"
       "  laganctl drain all\n\n"
-      "It is down then until `laganctl restart` starts it, or lagand begins again.\n",
+      "The worker then exits and stays down until `laganctl restart` or a restart of lagand.\n",
       NULL, cmd_drain, .alone = false },
-    { "restart", "WORKER|all", "let a worker finish, then start it anew",
+    { "restart", "WORKER|all", "let a worker finish its requests, then replace its process",
       "  laganctl restart w0\n\n"
-      "all: each at once; `laganctl reload` is for one after the other.\n",
+      "With all, the workers restart at the same time; `laganctl reload` replaces one after the "
+      "other.\n",
       NULL, cmd_restart, .alone = false },
-    { "reload", "", "replace every worker, one after the other, by the program that lies there now",
+    { "reload", "", "replace all workers by the installed program, one after the other",
       "  laganctl reload\n\n"
-      "Requests pause and go on with the successor; nothing ends. Weights and KV stay where they are.\n",
+      "Open requests pause and continue on the replacement. Weights and KV cache stay in device "
+      "memory.\n",
       NULL, cmd_reload, .alone = false },
-    { "daemon reexec", "", "let lagand begin again: a newer program, or a changed configuration",
+    { "daemon reexec", "",
+      "let lagand replace itself by the installed program, or reread its configuration",
       "  laganctl daemon reexec\n\n"
-      "Clients of liblagan connect again by themselves and their requests go on. Weights and KV stay;\n"
-      "workers that were drained are started again.\n"
-      "The program that lies there is asked first, with --check: where it would not begin, this says\n"
-      "why, and the lagand that runs goes on.\n",
+      "Clients of liblagan reconnect automatically and their requests continue. Weights and KV "
+      "cache\n"
+      "stay in device memory. Drained workers are started again. The installed program is "
+      "tested first\n"
+      "with --check; if the test fails, the command prints the reason and the running lagand "
+      "continues.\n",
       NULL, cmd_reexec, .alone = false },
-    { "tune", "[WORKER]", "measure a GPU worker's matmuls and keep the fastest",
+    { "tune", "[WORKER]", "measure the matmuls of a GPU worker and keep the fastest algorithms",
       "  laganctl tune\n"
       "  laganctl tune w1 --json > tuned.json\n\n"
-      "Every shape of the model is timed with growing numbers of rows, unless it was before. What is\n"
-      "found is used at once and kept, for this GPU, driver and library, in the file that the model's\n"
-      "key cuda.tuned names; without that key the worker refuses. Any worker with the key measures what\n"
-      "requests bring, while it is idle; this command asks for all shapes now.\n\n"
-      "The worker measures only while it has no request, one matmul at a time: serving goes on, and on\n"
-      "a busy worker this takes as long as it is busy. Ctrl-C ends the watching, not the measuring.\n"
-      "WORKER may be left out where there is one.\n",
+      "The worker measures every matmul shape of the model with increasing numbers of rows, "
+      "except for\n"
+      "shapes that were measured before. Results are used immediately and are stored, for this "
+      "GPU,\n"
+      "driver and library, in the tuning file that the model option cuda.tuning_file names; without "
+      "this\n"
+      "option the command is refused. A worker with this option also measures new shapes by "
+      "itself while\n"
+      "it is idle.\n\n"
+      "The worker measures one matmul at a time and only while it has no requests, so that a "
+      "busy worker\n"
+      "needs longer. Ctrl-C ends the command; the measurement continues. WORKER is required if "
+      "there are\n"
+      "several.\n",
       NULL, cmd_tune, .alone = false },
-    { "split show", "[WORKER]", "how a worker's device is divided between prompts and answers",
+    { "split show", "[WORKER]", "show how a worker divides its device between prefill and decode",
       "  laganctl split show --json\n\n"
-      "WORKER may be left out where there is one, here as after split auto, off and set.\n",
+      "WORKER is required if there are several; also for split auto, off and set.\n",
       NULL, cmd_split_show, .alone = false },
-    { "split auto", "[WORKER]", "let the worker choose the division by what steps take",
+    { "split auto", "[WORKER]",
+      "let a worker select the division of its device from measured step times",
       "  laganctl split auto w0\n\n"
-      "It takes the way in which prompts take the least time while tokens come within the model's key\n"
-      "split.target: one lane for both, or a part of the device for each.\n",
+      "The worker selects the division with the fastest prefill that keeps the inter-token "
+      "latency below\n"
+      "the model option split.itl_target: one lane for both, or a part of the device for each.\n",
       NULL, cmd_split_auto, .alone = false },
-    { "split off", "[WORKER]", "one lane for prompts and answers, on the whole device",
-      "  laganctl split off\n", NULL, cmd_split_off, .alone = false },
-    { "split set", "CONTEXT GENERATION [WORKER]", "divide the device: units for prompts, units for answers",
+    { "split off", "[WORKER]", "use one lane for prefill and decode, on the whole device",
+      "  laganctl split off\n",
+      NULL, cmd_split_off, .alone = false },
+    { "split set", "PREFILL DECODE [WORKER]",
+      "divide the device: units of the prefill lane, units of the decode lane",
       "  laganctl split set 64 68\n\n"
-      "Units are SMs, on the CPU threads; `laganctl split show` says how many there are and in what steps\n"
-      "they are divided. It lasts until the worker is started anew: the model's keys split.mode and\n"
-      "split.context_sm say how that one begins. A phase that is alone has the whole device.\n",
+      "Units are SMs on a GPU and threads on the CPU; `laganctl split show` prints their number "
+      "and the\n"
+      "granularity. The division lasts until the worker restarts; the model options split.mode "
+      "and\n"
+      "split.context_sm set the initial one. A lane uses the whole device while the other has "
+      "no work.\n",
       NULL, cmd_split_set, .alone = false },
-    { "events", "", "what has happened: workers, deaths, operators, requests that were lost",
+    { "events", "", "print events: worker states, failures, operator commands, lost requests",
       "  laganctl events -f --json\n\n"
-      "The last 1024, also those of a lagand before this one where it could hand them on: after\n"
-      "`laganctl daemon reexec`, and under systemd after a restart or a crash. The journal has all.\n",
+      "lagand keeps the last 1024 events, also across `laganctl daemon reexec` and, under "
+      "systemd,\n"
+      "across a restart or a crash of lagand. The journal has all events.\n",
       events_opts, cmd_events, .alone = false },
-    { "panic", "", "the workers that died: why, their last words and last lines",
+    { "panic", "", "print failed workers with cause, panic message and last log lines",
       "  laganctl panic\n\n"
-      "The last 32, kept as long as what `laganctl events` tells.\n",
+      "lagand keeps the last 32 failures, as long as the events of `laganctl events`.\n",
       NULL, cmd_panic, .alone = false },
-    { "metrics", "", "counters and gauges as Prometheus reads them",
-      "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n", NULL, cmd_metrics,
-      .alone = false },
-    { "kv stats", "", "blocks of each pool of the KV cache", NULL, NULL, cmd_kv_stats, .alone = false },
-    { "kv pools", "", "blocks of each group of layers, and what of prompts was found in them", NULL, NULL,
-      cmd_kv_pools, .alone = false },
-    { "kv flush", "[WORKER]", "drop what is cached for others only, of one worker or of all",
+    { "metrics", "", "print all metrics in the Prometheus text format",
+      "  laganctl metrics > /var/lib/prometheus/node-exporter/lagan.prom\n",
+      NULL, cmd_metrics, .alone = false },
+    { "kv stats", "", "show the blocks of each KV cache pool", NULL,
+      NULL, cmd_kv_stats, .alone = false },
+    { "kv pools", "", "show the blocks and the prefix cache hits of each KV group", NULL,
+      NULL, cmd_kv_pools, .alone = false },
+    { "kv flush", "[WORKER]", "empty the prefix cache of one worker or of all workers",
       "  laganctl kv flush\n"
       "  laganctl kv flush w0 --json\n\n"
-      "With the model's key kv.reuse a prompt that begins like one before it is not computed again.\n"
-      "What is kept for that is dropped, on the device and on the host, and counted. Requests that run,\n"
-      "wait with what they hold, or are to be resumed lose nothing, and answers stay what they are; the\n"
-      "next prompt of each kind is computed anew and takes longer for it. For measurements from a cold\n"
-      "cache, and after a change that it should not outlive. The memory is free then, not cleared.\n",
+      "With the model option kv.reuse, KV blocks are kept for later requests with the same "
+      "first tokens.\n"
+      "This command removes such blocks from the device and from the host tier and prints their "
+      "number.\n"
+      "Blocks of open requests stay, and results do not change; the next requests compute their "
+      "prompts\n"
+      "again and take longer. Use it to measure with an empty cache, or after a change that the "
+      "cache\n"
+      "should not outlive. The memory is freed, not overwritten.\n",
       NULL, cmd_kv_flush, .alone = false },
-    { "keygen", "FILE", "make a pair of keys for tcp, the secret one in a new file",
-      "  laganctl keygen /etc/lagan/keys          # lagand's: api.keys\n"
-      "  laganctl keygen ~/.lagan-keys            # a client's: --keys\n\n"
-      "A keys file has one key a line, behind one word; its mode is 0600. lagand's has its secret and\n"
-      "the public keys of those who may connect, with a name each and limits if they shall have some:\n\n"
+    { "keygen", "FILE",
+      "generate a key pair for tcp connections and write the secret key to a new file",
+      "  laganctl keygen /etc/lagan/keys          # for lagand: api.keys\n"
+      "  laganctl keygen ~/.lagan-keys            # for a client: --keys\n\n"
+      "A key file has one key per line after a keyword; its mode is 0600. The file of lagand "
+      "has its\n"
+      "secret key and the public keys of its clients, each with a name and optional limits:\n\n"
       "  secret KEY\n"
       "  client KEY alice\n"
       "  client KEY batch max_inflight=64 max_tokens=100000\n\n"
-      "A client's has its own secret and lagand's public key:\n\n"
+      "The file of a client has its own secret key and the public key of lagand:\n\n"
       "  secret KEY\n"
       "  server KEY\n\n"
-      "lagand reads it at start, at `laganctl reload` and at SIGHUP.\n",
+      "lagand reads its file at start, at `laganctl reload` and on SIGHUP.\n",
       NULL, cmd_keygen, .alone = true },
-    { "config show", "", "the merged configuration and where each value came from", NULL, NULL,
-      cmd_config_show, .alone = false },
-    { "config check", "[FILE]", "check a configuration file; exit code 78 when it is wrong",
-      "  laganctl config check /etc/lagan/lagan.yaml\n", NULL, cmd_config_check, .alone = true },
+    { "config show", "", "print the merged configuration and the origin of each value", NULL,
+      NULL, cmd_config_show, .alone = false },
+    { "config check", "[FILE]", "check a configuration file; exit code 78 if it has errors",
+      "  laganctl config check /etc/lagan/lagan.yaml\n",
+      NULL, cmd_config_check, .alone = true },
     { 0 }
 };
 /* clang-format on */

@@ -100,26 +100,28 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
     snprintf(endpoint, sizeof endpoint, "%s", ctl->endpoint);
     if (privileged && !ctl_endpoint(ctl->endpoint, endpoint, sizeof endpoint))
         return ctl_fail(CTL_REFUSED,
-                        "that is for operators, on lagand's own host: --connect "
-                        "ipc://DIR/ctl.sock, with its runtime directory, and not %s",
+                        "this command is for operators on lagand's host: --connect "
+                        "ipc://DIR/ctl.sock with its runtime directory, not %s",
                         ctl->endpoint);
     r = probe(endpoint);
     if (r == -EACCES || r == -EPERM)
-        return ctl_fail(CTL_NO_PERMISSION, "no permission for %s; its group may use it: %s",
-                        endpoint, privileged ? "lagan-admin" : "lagan");
+        return ctl_fail(CTL_NO_PERMISSION,
+                        "no permission for %s; members of the group %s may use it", endpoint,
+                        privileged ? "lagan-admin" : "lagan");
     if (r < 0)
         return ctl_fail(CTL_UNREACHABLE,
                         "no lagand at %s: %s; start one, name its socket with --connect, or use "
                         "--spawn MODEL_DIR",
                         endpoint, strerror(-r));
     if (!strncmp(endpoint, "tcp://", 6) && !*ctl->o.keys)
-        return ctl_fail(
-            CTL_USAGE, "%s needs --keys FILE; laganctl keygen --help says what is in it", endpoint);
+        return ctl_fail(CTL_USAGE,
+                        "%s needs --keys FILE; `laganctl keygen --help` describes the file",
+                        endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
-    if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_why(NULL));
+    if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_errmsg(NULL));
     if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG)) /* what is in the file */
-        return ctl_fail(CTL_CONFIG, "%s", lagan_why(NULL));
-    return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_why(NULL)) : 0;
+        return ctl_fail(CTL_CONFIG, "%s", lagan_errmsg(NULL));
+    return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_errmsg(NULL)) : 0;
 }
 
 int
@@ -140,13 +142,14 @@ ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char 
         if (r < 0 && ctl_signal)
             r = 128 + ctl_signal;
         else if (r == -EREMOTEIO && ctl->line)
-            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line, lagan_why(c));
+            r = ctl_fail(ctl_exit_of(code), "%s: line %zu: %s", ctl->file, ctl->line,
+                         lagan_errmsg(c));
         else if (r == -EREMOTEIO)
-            r = ctl_fail(ctl_exit_of(code), "%s", lagan_why(c));
+            r = ctl_fail(ctl_exit_of(code), "%s", lagan_errmsg(c));
         else if (r == -ETIMEDOUT)
-            r = ctl_fail(CTL_TIMEOUT, "%s", lagan_why(c));
+            r = ctl_fail(CTL_TIMEOUT, "%s", lagan_errmsg(c));
         else if (r < 0)
-            r = ctl_fail(r == -ECONNRESET ? CTL_UNREACHABLE : CTL_FAILED, "%s", lagan_why(c));
+            r = ctl_fail(r == -ECONNRESET ? CTL_UNREACHABLE : CTL_FAILED, "%s", lagan_errmsg(c));
     }
     lagan_close(own);
     free(text);

@@ -17,18 +17,18 @@
 
 /* Of every lagan program; systemd and scripts rely on the numbers. */
 #define EXIT_CODES(X) \
-    X(0, OK, "ok") \
-    X(1, FAILED, "it failed; the message says why") \
-    X(2, USAGE, "the command line is wrong") \
-    X(3, UNREACHABLE, "no lagand answers there") \
+    X(0, OK, "success") \
+    X(1, FAILED, "the command failed; the message says why") \
+    X(2, USAGE, "the command line has errors") \
+    X(3, UNREACHABLE, "no lagand answers at the endpoint") \
     X(4, NOT_FOUND, "no such worker, model or request") \
-    X(5, REFUSED, "known, but not done: policy, state or version") \
-    X(6, TIMEOUT, "it took too long") \
-    X(7, DEGRADED, "it works, but something is wrong") \
-    X(69, UNAVAILABLE, "lagand takes no requests: it drains, or a device is gone") \
-    X(75, QUEUE_FULL, "too much to do; try again later") \
-    X(77, NO_PERMISSION, "this user may not do that") \
-    X(78, CONFIG, "the configuration is wrong")
+    X(5, REFUSED, "refused because of a policy, the present state or the version") \
+    X(6, TIMEOUT, "a timeout passed") \
+    X(7, DEGRADED, "lagand works, but a part of it has failed") \
+    X(69, UNAVAILABLE, "lagand accepts no requests: it drains, or a device is lost") \
+    X(75, QUEUE_FULL, "the queue is full; try again later") \
+    X(77, NO_PERMISSION, "this user is not allowed to do that") \
+    X(78, CONFIG, "the configuration has errors")
 
 enum ctl_exit {
 #define X(number, name, sentence) CTL_##name = number,
@@ -65,14 +65,19 @@ void help(void);
 void command_help(const struct command *c);
 void manual(void);
 
+/* fail.c */
+extern volatile sig_atomic_t
+    ctl_signal; /* SIGINT or SIGTERM once one of them was received; else 0 */
+/* Prints "laganctl: " and the sentence on standard error. Returns code. */
+int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Prints which operands the command takes. Returns CTL_USAGE. */
+int command_usage(const struct command *c);
+
 /* main.c */
 extern const struct opt global_opts[];
-extern volatile sig_atomic_t ctl_signal;                        /* SIGINT or SIGTERM came; 0 none */
-int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3); /* says it, returns code */
 /* Options and operands in any order; operands move to the front of argv, their number is returned, or
  * -1 after the sentence was said. help is printed, and then -2 returned. */
 int command_args(const struct command *c, void *to, int argc, char **argv);
-int command_usage(const struct command *c); /* other operands than it takes: says so, CTL_USAGE */
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
@@ -86,7 +91,7 @@ int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
 /* spawn.c: a private lagand around a command. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
-/* spawn.c: what lagan-worker --look says of a model's directory; free(*line). Else it was said why not. */
+/* spawn.c: what lagan-worker --inspect says of a model's directory; free(*line). Else it was said why not. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
 /* spawn.c: what lagand --check says of a configuration file (NULL: where it is looked for), and the exit code. */
 int spawn_check(const char *file);

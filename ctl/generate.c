@@ -4,9 +4,9 @@
  * line is at hand, take every event that came, then sleep until either side has more. So a program
  * that feeds lines to standard input one by one gets each answer as it is done.
  */
-#include "ctl/job.h"
-#include "ctl/lines.h"
-#include "ctl/request.h"
+#include "ctl/line_reader.h"
+#include "ctl/request_options.h"
+#include "ctl/running_request.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -26,11 +26,12 @@ struct own_opts {
 /* clang-format off */
 static const struct opt own_opts[] = {
     { "requests", OPT_STR, OPT_AT(own_opts, requests), .arg = "FILE.jsonl",
-      .sentence = "one request a line, keys as above with '_' and \"tag\"; options above are their defaults; - is standard input" },
+      .sentence = "file with one JSON request per line: keys as the options above with '_', and "
+      "\"tag\"; options are defaults of absent keys; -: standard input" },
     { "concurrency", OPT_U32, OPT_AT(own_opts, concurrency), "1", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "requests of the file under way at once" },
+      .sentence = "requests of the file that are open at the same time" },
     { "stream", OPT_BOOL, OPT_AT(own_opts, stream),
-      .sentence = "print a line of JSON for each batch of tokens, before the final line" },
+      .sentence = "print a JSON line for each batch of tokens, before the final line of the output" },
     { 0 }
 };
 /* clang-format on */
@@ -39,9 +40,9 @@ struct generate {
     struct lagan *c;
     struct own_opts o;
     struct request_args args;
-    struct lines lines;
-    bool from_file, more; /* more: requests may still come */
-    struct job **jobs;    /* open ones */
+    struct line_reader lines;
+    bool from_file, more;          /* more: requests may still come */
+    struct running_request **jobs; /* open ones */
     size_t n_jobs, n_requests, n_failed, n_tokens;
     double *ttft; /* seconds, one for each request that had tokens */
     size_t n_ttft;
@@ -56,7 +57,7 @@ struct generate {
 /* ---- what is printed */
 
 static void
-note_failure(struct generate *g, struct job *j, int code)
+note_failure(struct generate *g, struct running_request *j, int code)
 {
     if (j->failed) return;
     j->failed = true;
@@ -64,9 +65,9 @@ note_failure(struct generate *g, struct job *j, int code)
 }
 
 static void
-print_plain(const struct generate *g, const struct job *j, const struct lagan_event *ev)
+print_plain(const struct generate *g, const struct running_request *j, const struct lagan_event *ev)
 {
-    const struct job_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
+    const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : NULL;
     size_t i;
 
     if (g->from_file) printf("[%zu] ", j->request);
@@ -80,35 +81,35 @@ print_plain(const struct generate *g, const struct job *j, const struct lagan_ev
 }
 
 static void
-finish_output(struct generate *g, struct job *j, const struct lagan_event *ev)
+finish_output(struct generate *g, struct running_request *j, const struct lagan_event *ev)
 {
-    struct job_output *o = job_output(j, ev->output);
+    struct running_output *o = running_request_output(j, ev->output);
 
     if (!o || o->over) return;
     o->over = true;
-    g->finish = ev->word;
+    g->finish = ev->reason_name;
     if (ev->resumed) {
         g->n_resumed++;
         g->pause = MAX(g->pause, j->pause);
     }
     if (g->o.json || g->o.stream)
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     else
         print_plain(g, j, ev);
 }
 
 static void
-say_failed(struct generate *g, struct job *j, const struct lagan_event *ev)
+say_failed(struct generate *g, struct running_request *j, const struct lagan_event *ev)
 {
     note_failure(g, j, ctl_exit_of(ev->reason));
     if (g->o.json || g->o.stream) {
-        job_print_final(j, ev, stdout);
+        running_request_print_final(j, ev, stdout);
     } else {
         if (j->n_tokens && !g->from_file) putchar('\n');
         if (g->from_file)
-            ctl_fail(0, "request %zu: %s: %s", j->request, ev->word, ev->message);
+            ctl_fail(0, "request %zu: %s: %s", j->request, ev->reason_name, ev->message);
         else if (!g->cancelled)
-            ctl_fail(0, "%s: %s", ev->word, ev->message);
+            ctl_fail(0, "%s: %s", ev->reason_name, ev->message);
     }
 }
 
@@ -167,7 +168,7 @@ print_summary(struct generate *g)
 static void
 drop_job(struct generate *g, size_t i)
 {
-    struct job *j = g->jobs[i];
+    struct running_request *j = g->jobs[i];
 
     if (j->first) {
         g->ttft = realloc(g->ttft, (g->n_ttft + 1) * sizeof *g->ttft);
@@ -177,13 +178,13 @@ drop_job(struct generate *g, size_t i)
         g->last = MAX(g->last, j->last);
     }
     g->n_tokens += j->n_tokens;
-    job_free(j);
+    running_request_free(j);
     g->jobs[i] = g->jobs[--g->n_jobs];
 }
 
 /* Prompt log-probabilities come without ids: they are those of the request, where it had ids. */
 static void
-note_prompt_ids(struct job *j, const struct generate *g, const json_t *line)
+note_prompt_ids(struct running_request *j, const struct generate *g, const json_t *line)
 {
     static const struct {
         const char *key;
@@ -208,15 +209,15 @@ note_prompt_ids(struct job *j, const struct generate *g, const json_t *line)
 }
 
 static void
-refuse_line(struct generate *g, struct job *j, const char *sentence)
+refuse_line(struct generate *g, struct running_request *j, const char *sentence)
 {
     struct lagan_event ev = { .kind = LAGAN_EVENT_ERROR,
                               .reason = LAGAN_E_INVALID_REQUEST,
-                              .word = "invalid_request",
+                              .reason_name = "invalid_request",
                               .message = sentence };
 
     say_failed(g, j, &ev);
-    job_free(j);
+    running_request_free(j);
 }
 
 /* Several outputs are printed whole, each with its number and score, the best first. */
@@ -232,7 +233,7 @@ static int
 submit(struct generate *g, const json_t *line, const char *why_not)
 {
     struct lagan_request *r = lagan_request_new();
-    struct job *j = job_new(g->n_requests++);
+    struct running_request *j = running_request_new(g->n_requests++);
     const json_t *tag = json_object_get(line, "tag");
     struct err e = { 0 };
     int k = 0;
@@ -247,7 +248,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     if (why_not) k = err_set(&e, -EINVAL, "%s", why_not);
     if (k == 0) k = request_from_args(r, &g->args, &e);
     if (k < 0 && !g->from_file) {
-        job_free(j);
+        running_request_free(j);
         lagan_request_free(r);
         return ctl_fail(CTL_USAGE, "%s", e.text);
     }
@@ -255,7 +256,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     if (k == 0) {
         j->start = clock_now();
         k = lagan_submit(g->c, r, &j->id);
-        if (k < 0) err_set(&e, k, "%s", lagan_why(g->c));
+        if (k < 0) err_set(&e, k, "%s", lagan_errmsg(g->c));
     }
     lagan_request_free(r);
     if (k < 0) {
@@ -278,7 +279,7 @@ submit_lines(struct generate *g)
 {
     char *text;
 
-    while (g->more && g->n_jobs < g->o.concurrency && lines_next(&g->lines, &text)) {
+    while (g->more && g->n_jobs < g->o.concurrency && line_reader_next(&g->lines, &text)) {
         json_error_t je;
         char why[256];
         json_t *line;
@@ -300,11 +301,11 @@ submit_lines(struct generate *g)
 static void
 take_event(struct generate *g, const struct lagan_event *ev)
 {
-    struct job *j = NULL;
+    struct running_request *j = NULL;
     size_t i;
     int r;
 
-    if (ev->kind == LAGAN_EVENT_LOST) {
+    if (ev->kind == LAGAN_EVENT_DISCONNECTED) {
         g->lost = true;
         return;
     }
@@ -315,16 +316,16 @@ take_event(struct generate *g, const struct lagan_event *ev)
     case LAGAN_EVENT_TOKENS:
     case LAGAN_EVENT_PROMPT:
     case LAGAN_EVENT_TENSOR:
-        r = job_take(j, ev);
+        r = running_request_take(j, ev);
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);
-            ctl_fail(0, "request %zu, output %u: %s at %u, a fault of lagand", j->request,
-                     ev->output, r == -EPROTO ? "tokens skip or repeat" : "impossible tokens",
+            ctl_fail(0, "error in lagand: request %zu, output %u: %s at position %u", j->request,
+                     ev->output, r == -EPROTO ? "missing or repeated tokens" : "impossible tokens",
                      ev->first);
             return;
         }
         if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
-            job_print_chunk(j, ev, stdout);
+            running_request_print_chunk(j, ev, stdout);
         if (ev->kind == LAGAN_EVENT_TOKENS && !g->from_file && !g->o.json && !g->o.stream &&
             !j->several) {
             fwrite(ev->text, 1, ev->text_len, stdout);
@@ -371,11 +372,11 @@ loop(struct generate *g)
         if (clock_now() > give_up) break;
         if (g->more && (r = submit_lines(g))) return r;
         while ((r = lagan_next(g->c, &ev, 0)) > 0) take_event(g, &ev);
-        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_why(g->c));
+        if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(g->c));
         if (!g->more && !g->n_jobs) break;
         if (g->more && g->n_jobs < g->o.concurrency) fds[1].fd = g->lines.fd;
         if (poll(fds, 2, g->cancelled ? 100 : -1) < 0) continue; /* a signal */
-        if (fds[1].fd >= 0 && fds[1].revents && lines_fill(&g->lines, &e) < 0)
+        if (fds[1].fd >= 0 && fds[1].revents && line_reader_fill(&g->lines, &e) < 0)
             return ctl_fail(CTL_FAILED, "%s: %s", g->o.requests, e.text);
     }
     return 0;
@@ -388,7 +389,7 @@ generate(struct generate *g)
     int r = 0;
 
     g->from_file = *g->o.requests;
-    if (g->from_file && lines_open(&g->lines, g->o.requests, &e) < 0)
+    if (g->from_file && line_reader_open(&g->lines, g->o.requests, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s", e.text);
     g->more = g->from_file;
     g->jobs = calloc(g->o.concurrency, sizeof *g->jobs);
@@ -400,7 +401,7 @@ generate(struct generate *g)
     while (g->n_jobs) drop_job(g, 0);
     free(g->jobs);
     free(g->ttft);
-    if (g->from_file) lines_close(&g->lines);
+    if (g->from_file) line_reader_close(&g->lines);
     if (ctl_signal) return 128 + ctl_signal;
     if (r) return r;
     if (g->lost && g->code != CTL_UNAVAILABLE) return CTL_UNREACHABLE;
@@ -420,7 +421,7 @@ generate_start(void)
 static int
 usage(const char *sentence)
 {
-    return ctl_fail(CTL_USAGE, "%s (`laganctl generate --help` says more)", sentence);
+    return ctl_fail(CTL_USAGE, "%s (see `laganctl generate --help`)", sentence);
 }
 
 int
@@ -430,7 +431,7 @@ cmd_generate(struct ctl *ctl, int argc, char **argv)
     struct err e = { 0 };
 
     if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json,
-                     "a prompt is --text or --ids", argc, argv, &e) < 0)
+                     "the prompt is given by --text or --ids", argc, argv, &e) < 0)
         return usage(e.text);
     if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
         !g.args.given[FIELD_messages])

@@ -1,22 +1,23 @@
-/* help.c - what laganctl says about itself: --help, a command's --help, and laganctl(1), which is all of it.
+/* help.c - --help of laganctl, --help of each command, and the manual laganctl(1).
  *
- * Every word about a command is in the table of commands.c and in tables of options; nothing is said twice.
+ * All text about commands comes from the table of commands.c and the tables of options.
  */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const char about[] = "Talk to lagand: ask a model, see what runs, steer it.";
+static const char about[] =
+    "Command line client of lagand: send requests, show state, control workers.";
 static const char examples[] = "  laganctl --spawn models/gemma generate --text \"a=1;b=2;a?\"\n"
                                "  laganctl generate --ids 1,2,3 --max-tokens 8 --json\n"
                                "  laganctl status\n";
-static const char interrupted[] = "interrupted (requests under way are cancelled)";
+static const char interrupted[] = "interrupted by a signal; open requests are cancelled";
 
 /* Options of every command. */
 static const struct opt common[] = {
-    { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document a line" },
-    { "help", OPT_BOOL, 0, 0, .sentence = "say what the command takes" },
+    { "json", OPT_BOOL, 0, 0, .sentence = "print JSON, one document per line" },
+    { "help", OPT_BOOL, 0, 0, .sentence = "print the options of the command and exit" },
     { 0 },
 };
 
@@ -46,7 +47,7 @@ help(void)
     }
     puts("\nOptions, before the command:");
     opt_help(global_opts, OPT_TYPED, stdout);
-    printf("\nExamples:\n%s\n`laganctl COMMAND --help` says more about one command.\n", examples);
+    printf("\nExamples:\n%s\n`laganctl COMMAND --help` describes one command.\n", examples);
     print_exit_codes();
 }
 
@@ -107,12 +108,13 @@ manual(void)
     const struct command *c;
 
     puts(".Dd 2026\n.Dt LAGANCTL 1\n.Os lagan\n"
-         ".Sh NAME\n.Nm laganctl\n.Nd ask, see and steer lagand\n"
+         ".Sh NAME\n.Nm laganctl\n.Nd command line client of lagand\n"
          ".Sh SYNOPSIS\n.Nm\n.Op Ar OPTION ...\n.Ar COMMAND\n.Op Ar ARGUMENT ...\n.Sh DESCRIPTION");
     puts(about);
-    puts(".Sh OPTIONS\nThey stand before the command.");
+    puts(".Sh OPTIONS\nThese options precede the command.");
     opt_manual(global_opts, OPT_TYPED, stdout);
-    puts(".Sh COMMANDS\nEvery command has these options beside its own, which follow it:");
+    puts(".Sh COMMANDS\nEvery command accepts these options, and those listed with it, after its "
+         "name:");
     opt_manual(common, OPT_TYPED, stdout);
     for (c = commands; c->words; c++) manual_command(c);
     puts(".Sh EXAMPLES");

@@ -16,9 +16,10 @@ struct events_opts {
 
 /* clang-format off */
 const struct opt events_opts[] = {
-    { "follow", OPT_BOOL, OPT_AT(events_opts, follow), .sentence = "go on with those that come; also -f" },
+    { "follow", OPT_BOOL, OPT_AT(events_opts, follow), .sentence =
+      "continue with new events as they occur; also -f" },
     { "last", OPT_U32, OPT_AT(events_opts, last), "50", .min = 1, .max = 1024, .arg = "N",
-      .sentence = "begin with so many of the past" },
+      .sentence = "number of past events to print first" },
     { 0 }
 };
 /* clang-format on */

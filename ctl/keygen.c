@@ -1,4 +1,4 @@
-/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see ipc/curve.h. */
+/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see wire/curve.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -16,7 +16,8 @@ write_secret(const char *path, const char *secret)
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), r;
 
     if (fd < 0 && errno == EEXIST)
-        return ctl_fail(CTL_FAILED, "%s is there already; a secret is not written over", path);
+        return ctl_fail(CTL_FAILED, "%s exists already; keygen does not overwrite a key file",
+                        path);
     if (fd < 0) {
         r = errno == EACCES || errno == EPERM || errno == EROFS ? CTL_NO_PERMISSION : CTL_FAILED;
         return ctl_fail(r, "%s: %s", path, strerror(errno));
@@ -46,7 +47,7 @@ cmd_keygen(struct ctl *ctl, int argc, char **argv)
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n != 1) return command_usage(c);
     if (zmq_curve_keypair(public, secret) < 0)
-        return ctl_fail(CTL_FAILED, "this libzmq has no CURVE: %s", zmq_strerror(errno));
+        return ctl_fail(CTL_FAILED, "libzmq was built without CURVE: %s", zmq_strerror(errno));
     r = write_secret(argv[0], secret);
     explicit_bzero(secret, sizeof secret);
     if (r) return r;

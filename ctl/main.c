@@ -4,47 +4,31 @@
 #include "config.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-volatile sig_atomic_t ctl_signal;
-
 /* clang-format off */
 const struct opt global_opts[] = {
     { "connect", OPT_STR, OPT_AT(ctl_opts, connect), "ipc:///run/lagan/api.sock", .arg = "ENDPOINT",
-      .sentence = "socket of the lagand to talk to" },
+      .sentence = "socket of lagand: ipc://PATH or tcp://HOST:PORT" },
     { "keys", OPT_STR, OPT_AT(ctl_opts, keys), .arg = "FILE",
-      .sentence = "for tcp://HOST:PORT: the file with our secret and lagand's public key" },
+      .sentence = "for tcp://HOST:PORT: file with the client's secret key and lagand's public key" },
     { "spawn", OPT_STR, OPT_AT(ctl_opts, spawn), .arg = "MODEL_DIR",
-      .sentence = "start a private lagand with this model, run the command, stop it" },
+      .sentence = "start a private lagand with this model, run the command, stop lagand" },
     { "device", OPT_STR, OPT_AT(ctl_opts, device), .arg = "DEVICE",
-      .sentence = "with --spawn: cpu, cuda or cuda:N[,N...]" },
+      .sentence = "with --spawn: device of the model: cpu, cuda or cuda:N[,N...]" },
     { "set", OPT_STR, OPT_AT(ctl_opts, set), .flags = OPT_REPEAT, .arg = "KEY=VALUE",
-      .sentence = "with --spawn: any configuration key, for example kv.memory=64MiB; may be repeated, and of one KEY the last counts" },
-    { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "say what there is" },
-    { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version" },
+      .sentence = "with --spawn: value of a configuration key, for example kv.memory=64MiB; may "
+      "be repeated; the last value of a key counts" },
+    { "help", OPT_BOOL, OPT_AT(ctl_opts, help), .sentence = "print commands and options and exit" },
+    { "version", OPT_BOOL, OPT_AT(ctl_opts, version), .sentence = "print the version and exit" },
     { "manual", OPT_BOOL, OPT_AT(ctl_opts, manual), .flags = OPT_HIDDEN,
       .sentence = "print laganctl(1)" },
     { 0 }
 };
 /* clang-format on */
-
-int
-ctl_fail(int code, const char *fmt, ...)
-{
-    va_list ap;
-
-    fflush(stdout);
-    fputs("laganctl: ", stderr);
-    va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
-    va_end(ap);
-    fputc('\n', stderr);
-    return code;
-}
 
 /* How many arguments the words of a command take up at the front of argv; 0: it is not this one. */
 static int
@@ -71,7 +55,7 @@ no_such_command(int argc, char **argv)
 
     for (c = commands; c->words; c++) {
         if (strncmp(c->words, argv[0], len) || c->words[len] != ' ') continue;
-        if (!group) fprintf(stderr, "laganctl: '%s' goes with one of:", argv[0]);
+        if (!group) fprintf(stderr, "laganctl: '%s' needs one of these words after it:", argv[0]);
         fprintf(stderr, " %s", c->words + len + 1);
         group = true;
     }
@@ -112,16 +96,8 @@ command_args(const struct command *c, void *to, int argc, char **argv)
         }
     }
     if (i == argc) return n;
-    ctl_fail(CTL_USAGE, "%s (`laganctl %s --help` says more)", e.text, c->words);
+    ctl_fail(CTL_USAGE, "%s (see `laganctl %s --help`)", e.text, c->words);
     return -1;
-}
-
-int
-command_usage(const struct command *c)
-{
-    if (*c->operands) return ctl_fail(CTL_USAGE, "usage: laganctl %s %s", c->words, c->operands);
-    return ctl_fail(CTL_USAGE, "%s takes no argument (`laganctl %s --help` says more)", c->words,
-                    c->words);
 }
 
 static void
@@ -196,11 +172,12 @@ command_line(int argc, char **argv)
     if (ctl.o.manual) return manual(), 0;
     if (at == argc) return help(), CTL_USAGE;
     if (*ctl.o.spawn && was_given(given, "connect"))
-        return ctl_fail(CTL_USAGE,
-                        "--spawn starts a lagand and --connect names one; give one of them");
+        return ctl_fail(
+            CTL_USAGE,
+            "--spawn starts a lagand and --connect names a running one; use only one of them");
     if (!*ctl.o.spawn && (*ctl.o.device || *ctl.o.set) &&
         !words_match("model verify", argc - at, argv + at))
-        return ctl_fail(CTL_USAGE, "--device and --set go with --spawn; a running lagand has its "
+        return ctl_fail(CTL_USAGE, "--device and --set need --spawn; a running lagand has its own "
                                    "configuration");
     for (c = commands; c->words; c++) {
         n = words_match(c->words, argc - at, argv + at);
@@ -214,7 +191,7 @@ static int
 all_written(int code)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    ctl_fail(0, "not all of the output could be written; is there room where it goes?");
+    ctl_fail(0, "standard output could not be written completely; the disk may be full");
     return code ? code : CTL_FAILED;
 }
 

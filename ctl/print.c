@@ -216,8 +216,7 @@ parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e)
         if (end == p || (*end && *end != ',') || (*end == ',' && !end[1]) || v < INT32_MIN ||
             v > INT32_MAX) {
             free(ids);
-            return err_set(e, -EINVAL,
-                           "'%.20s' is not a token id; ids are numbers with commas between", p);
+            return err_set(e, -EINVAL, "'%.20s' is not a token id; write ids as 1,2,3", p);
         }
         ids[at++] = (int32_t)v;
         p = *end ? end + 1 : end;

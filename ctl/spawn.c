@@ -155,14 +155,16 @@ start(struct spawn *s, const struct ctl *ctl)
     char *line, *rest;
 
     if (sibling_path(program, sizeof program, "lagand") < 0)
-        return ctl_fail(CTL_FAILED, "no lagand beside laganctl to start");
+        return ctl_fail(CTL_FAILED,
+                        "cannot start lagand: the program is not in the directory of laganctl");
     if (*ctl->o.device) {
         argv[n++] = (char *)(uintptr_t) "--device";
         argv[n++] = (char *)(uintptr_t)ctl->o.device;
     }
     strcpy(set, ctl->o.set);
     for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        if (n + 3 > MAX_ARGS) return ctl_fail(CTL_USAGE, "more --set than %d", (MAX_ARGS - 10) / 2);
+        if (n + 3 > MAX_ARGS)
+            return ctl_fail(CTL_USAGE, "--set may be given at most %d times", (MAX_ARGS - 10) / 2);
         argv[n++] = (char *)(uintptr_t) "--set";
         argv[n++] = line;
     }
@@ -280,7 +282,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         if (ctl_signal) return 128 + ctl_signal;
     }
     snprintf(ctl->endpoint, sizeof ctl->endpoint, "ipc://%s/api.sock", s->dir);
-    if (lagan_open(&ctl->api, ctl->endpoint, 0) < 0) return could_not_start(s, lagan_why(NULL));
+    if (lagan_open(&ctl->api, ctl->endpoint, 0) < 0) return could_not_start(s, lagan_errmsg(NULL));
     while (r == 0) {
         json_t *status;
         char *text = NULL;
@@ -290,7 +292,7 @@ wait_ready(struct spawn *s, struct ctl *ctl)
         if (k == -ETIMEDOUT && clock_now() - heard < SILENT_FOR && !ended(s, 0)) continue;
         if (k < 0) {
             if (ended(s, NSEC_S)) return could_not_start(s, NULL);
-            return could_not_start(s, lagan_why(ctl->api));
+            return could_not_start(s, lagan_errmsg(ctl->api));
         }
         heard = clock_now();
         status = json_loads(text, 0, NULL);
@@ -364,7 +366,8 @@ worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, co
     }
     strcpy(set, ctl->o.set);
     for (line = strtok_r(set, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        if (n + 2 > MAX_ARGS) return ctl_fail(CTL_USAGE, "more --set than %d", MAX_ARGS - 10);
+        if (n + 2 > MAX_ARGS)
+            return ctl_fail(CTL_USAGE, "--set may be given at most %d times", MAX_ARGS - 10);
         snprintf(buf + at, cap - at, "--%s", line);
         n = put_arg(argv, first, n, buf + at);
         at += strlen(line) + 3;
@@ -383,7 +386,8 @@ ask_program(const char *name, char **argv, int most, char **ret)
     int out;
 
     if (sibling_path(program, sizeof program, name) < 0)
-        return ctl_fail(CTL_FAILED, "no %s beside laganctl to ask", name);
+        return ctl_fail(CTL_FAILED,
+                        "cannot run %s: the program is not in the directory of laganctl", name);
     argv[0] = program;
     s.log = memfd_create("lagan-log", MFD_CLOEXEC);
     out = memfd_create("lagan-out", MFD_CLOEXEC);
@@ -407,7 +411,7 @@ int
 spawn_look(const struct ctl *ctl, const char *dir, char **ret)
 {
     static char buf[2 * sizeof ctl->o.set + 4096];
-    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--look" };
+    char *argv[MAX_ARGS] = { NULL, (char *)(uintptr_t) "--inspect" };
     int code;
 
     if (strlen(dir) > 2000) return ctl_fail(CTL_USAGE, "%.64s...: the path is too long", dir);

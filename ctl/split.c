@@ -1,4 +1,4 @@
-/* split.c - laganctl split: how a worker's device is divided between prompts and answers. */
+/* split.c - laganctl split: division of a worker's device between the prefill lane and the decode lane. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ struct split_opts {
     bool json, help;
 };
 
-/* Units of one part. 0 or an exit code, once said. */
+/* Reads the units of one lane into args. Returns 0, or an exit code after printing the error. */
 static int
 units(const char *word, const char *key, json_t *args)
 {
@@ -17,8 +17,7 @@ units(const char *word, const char *key, json_t *args)
     long long n = strtoll(word, &end, 10);
 
     if (!*word || *end || n < 1 || n > 4096)
-        return ctl_fail(CTL_USAGE, "'%s' is no number of units for %s", word,
-                        *key == 'c' ? "prompts" : "answers");
+        return ctl_fail(CTL_USAGE, "%s is '%s', it must be a number from 1 to 4096", key, word);
     json_object_set_new(args, key, json_integer(n));
     return 0;
 }
@@ -37,8 +36,8 @@ ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_
     n = command_args(c, &o, argc, argv);
     if (n < 0) return json_decref(args), n == -2 ? 0 : CTL_USAGE;
     if (n < n_units || n > n_units + 1) r = command_usage(c);
-    if (r == 0 && n_units) r = units(argv[0], "context", args);
-    if (r == 0 && n_units) r = units(argv[1], "generation", args);
+    if (r == 0 && n_units) r = units(argv[0], "prefill_units", args);
+    if (r == 0 && n_units) r = units(argv[1], "decode_units", args);
     if (r) return json_decref(args), r;
     if (n > n_units)
         json_object_set_new(args, "worker", json_stringn(argv[n_units], strlen(argv[n_units])));
@@ -63,23 +62,23 @@ cmd_split_show(struct ctl *ctl, int argc, char **argv)
 
     if (!o) return r;
     printf("%lld unit%s, ", json_number(o, "units"), json_number(o, "units") == 1 ? "" : "s");
-    if (json_number(o, "grain"))
-        printf("in parts of %lld at least, in steps of %lld;", json_number(o, "least"),
-               json_number(o, "grain"));
+    if (json_number(o, "granularity"))
+        printf("at least %lld per lane, in multiples of %lld;", json_number(o, "min_units"),
+               json_number(o, "granularity"));
     else
-        printf("which cannot be divided;");
+        printf("not divisible;");
     printf(" mode %s", json_word(o, "mode"));
     if (!strcmp(json_word(o, "mode"), "auto"))
-        printf(", target %.1f ms", (double)json_number(o, "target_ns") / 1e6);
-    if (json_number(o, "context"))
-        printf("\n%lld for prompts, %lld for answers", json_number(o, "context"),
-               json_number(o, "generation"));
+        printf(", inter-token latency target %.1f ms", (double)json_number(o, "target_ns") / 1e6);
+    if (json_number(o, "prefill_units"))
+        printf("\n%lld for prefill, %lld for decode", json_number(o, "prefill_units"),
+               json_number(o, "decode_units"));
     else
-        printf("\none lane for prompts and answers");
-    printf("; %lld changes\n", json_number(o, "changes"));
-    print_steps(o, "prompts", "prompt_steps", "prompt_ns");
-    print_steps(o, "answers", "answer_steps", "answer_ns");
-    print_steps(o, "both", "mixed_steps", "mixed_ns");
+        printf("\none lane for prefill and decode");
+    printf("; %lld changes so far\n", json_number(o, "changes"));
+    print_steps(o, "prefill", "prefill_steps", "prefill_ns");
+    print_steps(o, "decode", "decode_steps", "decode_ns");
+    print_steps(o, "mixed", "mixed_steps", "mixed_ns");
     json_decref(o);
     return r;
 }
@@ -90,7 +89,7 @@ wish(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units)
     json_t *o;
     int r = ask(ctl, verb, argc, argv, n_units, &o);
 
-    if (o) puts("from the next step on");
+    if (o) puts("takes effect with the next step");
     json_decref(o);
     return r;
 }

@@ -16,16 +16,16 @@ struct top_opts {
 /* clang-format off */
 const struct opt top_opts[] = {
     { "every", OPT_U32, OPT_AT(top_opts, every), "1", .min = 1, .max = 3600, .arg = "SECONDS",
-      .sentence = "time from one look to the next" },
+      .sentence = "interval between two outputs" },
     { "count", OPT_U32, OPT_AT(top_opts, count), "0", .arg = "N",
-      .sentence = "so many looks; 0 is until Ctrl-C" },
+      .sentence = "number of outputs; 0: until Ctrl-C" },
     { 0 }
 };
 /* clang-format on */
 
 /* Counters of a worker, and what a second of them is called. */
-static const char *const rates[][2] = { { "tokens_in", "prompt_tokens_s" },
-                                        { "tokens_out", "tokens_s" },
+static const char *const rates[][2] = { { "prompt_tokens", "prompt_tokens_s" },
+                                        { "generation_tokens", "tokens_s" },
                                         { "steps", "steps_s" },
                                         { "finished", "finished_s" } };
 
@@ -58,7 +58,7 @@ row_of(const json_t *w, const json_t *before, double seconds)
 
         json_object_set_new(row, rates[i][1], same ? json_real(n / seconds) : json_null());
     }
-    json_object_set_new(row, "step_rows", json_integer(json_number(stats, "step_rows")));
+    json_object_set_new(row, "step_tokens", json_integer(json_number(stats, "step_tokens")));
     json_object_set_new(row, "step_ms", json_real((double)json_number(stats, "step_ns") / 1e6));
     return row;
 }
@@ -79,7 +79,7 @@ print(const json_t *status, const json_t *rows)
 {
     static const char *const heads[] = { "WORKER",   "STATE",    "RUNNING", "WAITING",
                                          "PROMPT/S", "TOKENS/S", "STEPS/S", "STEP MS",
-                                         "ROWS",     "KV USED",  "CACHED" };
+                                         "TOK/STEP", "KV USED",  "CACHED" };
     struct table *t = table_new(heads, ARRAY_LEN(heads));
     json_t *row;
     size_t i;
@@ -97,7 +97,7 @@ print(const json_t *status, const json_t *rows)
         table_cell(t, true, "%lld", json_number(row, "waiting"));
         for (size_t k = 0; k < 3; k++) rate_cell(t, row, rates[k][1]);
         table_cell(t, true, "%.1f", json_number_value(json_object_get(row, "step_ms")));
-        table_cell(t, true, "%lld", json_number(row, "step_rows"));
+        table_cell(t, true, "%lld", json_number(row, "step_tokens"));
         table_cell(t, true, "%lld%%", blocks ? 100 * json_number(row, "used") / blocks : 0);
         table_cell(t, true, "%lld%%", blocks ? 100 * json_number(row, "cached") / blocks : 0);
     }

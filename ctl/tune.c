@@ -70,7 +70,7 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         list = json_object_get(s, "rows");
         if (!json_is_array(list)) {
             json_decref(s);
-            return ctl_fail(CTL_FAILED, "lagand's answer to tune status makes no sense");
+            return ctl_fail(CTL_FAILED, "lagand's answer to tune status has no rows");
         }
         json_array_extend(rows, list);
         show_progress((long long)real(s, "done"), (long long)real(s, "total"), since);
@@ -82,8 +82,8 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         json_decref(s);
         if (r) nanosleep(&pause, NULL);
         if (ctl_signal)
-            return ctl_fail(128 + ctl_signal, "the worker goes on without us; `laganctl tune` "
-                                              "again shows how far it is");
+            return ctl_fail(128 + ctl_signal, "the worker continues to measure; `laganctl tune` "
+                                              "shows its progress");
     }
 }
 
@@ -139,7 +139,8 @@ finish(const struct tune_opts *o, const json_t *last, json_t *rows)
         print_rows(rows);
     }
     if (why && *why)
-        return ctl_fail(CTL_FAILED, "ended after %lld of %lld matmuls: %s", done, total, why);
+        return ctl_fail(CTL_FAILED, "the measurement ended after %lld of %lld matmuls: %s", done,
+                        total, why);
     return 0;
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 #include "base/clock.h"
-#include "base/turns.h"
+#include "base/fair_queue.h"
 #include "include/lagan_wire.h"
 
 #include <msgpack.h>
@@ -65,7 +65,7 @@ struct daemon_events {
 /* What a worker's READY said of a model; kept when the worker is gone. */
 struct model_facts {
     bool known;
-    uint32_t vocab, max_len, max_source, n_seats, has_text, beams; /* beams: its own, 1 without */
+    uint32_t vocab, max_len, max_source, n_slots, has_text, beams; /* beams: its own, 1 without */
     uint64_t max_tokens, weight_bytes, kv_bytes;
     char family[64];
 };
@@ -86,7 +86,7 @@ struct daemon {
     struct worker *worker[MAX_WORKERS];
     uint32_t n_workers;
     struct model_facts facts[MAX_MODELS];
-    struct turns turns[MAX_MODELS]; /* whose request goes to a worker next */
+    struct fair_queue turns[MAX_MODELS]; /* whose request goes to a worker next */
     char worker_path[1024];
 
     struct ledger_log *ledger_log;

@@ -48,8 +48,8 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     msgpack_pack_map(&p, 3);
     msg_key(&p, "frame");
     msgpack_pack_uint32(&p, LAGAN_MAX_FRAME);
-    msg_key(&p, "win");
-    msgpack_pack_uint32(&p, LAGAN_MAX_WIN);
+    msg_key(&p, "ack_window");
+    msgpack_pack_uint32(&p, LAGAN_MAX_ACK_WINDOW);
     msg_key(&p, "inflight");
     msgpack_pack_uint32(&p, d->config->o.max_inflight);
     msg_key(&p, "models");
@@ -74,7 +74,7 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     }
     FP(front_taken);
     p = frontend_begin(d, LAGAN_MSG_ACCEPT, m->rid, 3);
-    msg_key(&p, "pos");
+    msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
     msgpack_pack_uint64(&p, request_id(r));
@@ -88,7 +88,7 @@ static void
 ack(struct daemon *d, struct client *c, const struct msg *m)
 {
     struct request *r = ledger_find(d->ledger, c->handle, m->rid);
-    uint64_t n, win = 0;
+    uint64_t n, ack_window = 0;
 
     if (!r) return; /* crossed its DONE */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
@@ -96,8 +96,9 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
                         "ACK: n must be the number of a chunk");
         return;
     }
-    msg_u64(&m->map, "win", &win);
-    deliver_acked(d, r, (uint32_t)n, win > LAGAN_MAX_WIN ? LAGAN_MAX_WIN : (uint32_t)win);
+    msg_u64(&m->map, "ack_window", &ack_window);
+    deliver_acked(d, r, (uint32_t)n,
+                  ack_window > LAGAN_MAX_ACK_WINDOW ? LAGAN_MAX_ACK_WINDOW : (uint32_t)ack_window);
 }
 
 static void
@@ -199,7 +200,8 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
     leave_others(d, c);
     d->n_resumes++;
     for (uint32_t i = 0; i < q.n; i++)
-        deliver_resume_named(d, c, q.rid[i].via.u64, q.have[i].via.u64, q.text[i].via.u64);
+        deliver_resume_named(d, c, q.rid[i].via.u64, q.n_tokens[i].via.u64,
+                             q.text_bytes[i].via.u64);
     for (uint32_t i = 0; i < q.n; i++)
         n_unknown += !ledger_find(d->ledger, c->handle, q.rid[i].via.u64);
     frontend_reply(d, m->rid, &p);

@@ -74,7 +74,7 @@ take_arenas(struct daemon *d, struct fdstore *s, const bool lost[MAX_WORKERS])
 {
     for (uint32_t i = 0; i < s->n;) {
         struct store_fd f = s->at[i];
-        struct hand_note note;
+        struct fd_channel_note note;
         struct arenas *a;
         uint32_t w;
         struct err e;
@@ -150,7 +150,7 @@ set_aside_arenas(struct handover_state *h, const struct arenas *a)
     char name[FDSTORE_NAME];
 
     for (uint32_t k = 0; k < a->n; k++)
-        if ((a->at[k].note.flags & HAND_COMPLETE) &&
+        if ((a->at[k].note.flags & FD_CHANNEL_COMPLETE) &&
             fdstore_arena_name(name, a->worker, &a->at[k].note) == 0)
             set_aside(h, name, a->at[k].fd);
 }

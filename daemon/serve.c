@@ -362,7 +362,7 @@ sleep_all(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        if (w->alive && !w->protocol_error) may &= link_sleep(&w->link) > 0;
+        if (w->alive && !w->protocol_error) may &= channel_sleep(&w->channel) > 0;
     }
     return may;
 }
@@ -386,7 +386,7 @@ loop(struct daemon *d)
         r = sd_event_run(d->event, more ? 0 : UINT64_MAX);
         if (r < 0) break;
         for (uint32_t i = 0; i < d->n_workers; i++) {
-            if (d->worker[i]->alive) bell_wake(&d->worker[i]->link.bell);
+            if (d->worker[i]->alive) doorbell_wake(&d->worker[i]->channel.doorbell);
         }
         d->now = clock_now();
         more = turn(d);
@@ -468,7 +468,7 @@ open_daemon(struct daemon *d, struct err *e)
     note_start(d);
     TRY(listen_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
-        d->turns[m].quantum = d->config->model[m].keys.quantum;
+        d->turns[m].quantum = d->config->model[m].keys.fairness_quantum;
         for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
             TRY(worker_make(d, d->n_workers, m, e));
             d->n_workers++;

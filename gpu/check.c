@@ -56,12 +56,13 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
 }
 
 static int
-want_rows(struct lane *l, const char *op, const struct rows *r, bool runs)
+want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool segments)
 {
-    if (!r->pos || !r->seat) REFUSE("%s: rows have no positions or seats", op);
-    if (runs && r->n_runs && !r->run) REFUSE("%s: %u runs, but no array of them", op, r->n_runs);
-    if (runs && r->n_single > r->n_runs)
-        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single, r->n_runs);
+    if (!r->pos || !r->slot) REFUSE("%s: rows have no positions or slots", op);
+    if (segments && r->n_segments && !r->segment)
+        REFUSE("%s: %u runs, but no array of them", op, r->n_segments);
+    if (segments && r->n_single_token > r->n_segments)
+        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single_token, r->n_segments);
     return 0;
 }
 
@@ -108,7 +109,7 @@ rows_for(const struct lane *l, const struct tensor *w)
 static int
 checked_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 {
-    int r = units >= 1 && units <= 4096 ? g->device->lane_open(g, units, ret, e)
+    int r = units >= 1 && units <= 4096 ? g->device->lane.open(g, units, ret, e)
                                         : err_set(e, -EINVAL, "a lane of %u units; %s has %u",
                                                   units, g->describe, g->units);
 
@@ -128,19 +129,19 @@ checked_lane_part(struct lane *l, uint32_t first, uint32_t n)
     if (n < g->parts.least || n > l->units || first > l->units - n)
         REFUSE("lane_part: units %u .. %u of %u, at least %u", first, first + n, l->units,
                g->parts.least);
-    return g->device->lane_part(l, first, n);
+    return g->device->lane.part(l, first, n);
 }
 
 static void
 checked_lane_close(struct lane *l)
 {
-    if (l) l->gpu->device->lane_close(l);
+    if (l) l->gpu->device->lane.close(l);
 }
 
 static int
 checked_lane_mark(struct lane *l, uint64_t step)
 {
-    TRY(l->gpu->device->lane_mark(l, step));
+    TRY(l->gpu->device->lane.mark(l, step));
     __atomic_store_n(&l->marked, step, __ATOMIC_RELEASE);
     return 0;
 }
@@ -148,85 +149,85 @@ checked_lane_mark(struct lane *l, uint64_t step)
 static uint64_t
 checked_lane_done(const struct lane *l)
 {
-    return l->gpu->device->lane_done(l);
+    return l->gpu->device->lane.done(l);
 }
 
 static int
 checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
 {
     if (!other || other->gpu != l->gpu) REFUSE("lane_after: the other lane is of another device");
-    if (l == other || other->gpu->device->lane_done(other) >= step) return 0;
+    if (l == other || other->gpu->device->lane.done(other) >= step) return 0;
     if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
         REFUSE("lane_after: the other lane has not been told to mark step %llu",
                (unsigned long long)step);
-    return l->gpu->device->lane_after(l, other, step);
+    return l->gpu->device->lane.after(l, other, step);
 }
 
 static int
 checked_lane_fd(const struct lane *l)
 {
-    return l->gpu->device->lane_fd(l);
+    return l->gpu->device->lane.fd(l);
 }
 
 static int
 checked_lane_error(const struct lane *l)
 {
-    return l->gpu->device->lane_error(l);
+    return l->gpu->device->lane.error(l);
 }
 
 static int
 checked_graph_begin(struct lane *l)
 {
-    return l->gpu->device->graph_begin(l);
+    return l->gpu->device->graph.begin(l);
 }
 
 static int
 checked_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 {
-    return l->gpu->device->graph_end(l, ret, bytes);
+    return l->gpu->device->graph.end(l, ret, bytes);
 }
 
 static int
-checked_graph_run(struct lane *l, struct graph *g)
+checked_graph_launch(struct lane *l, struct graph *g)
 {
-    if (!g) REFUSE("graph_run: no graph");
-    return l->gpu->device->graph_run(l, g);
+    if (!g) REFUSE("graph_launch: no graph");
+    return l->gpu->device->graph.launch(l, g);
 }
 
 static void
 checked_graph_drop(struct lane *l, struct graph *g)
 {
-    if (g) l->gpu->device->graph_drop(l, g);
+    if (g) l->gpu->device->graph.drop(l, g);
 }
 
 static void
 checked_range_begin(struct lane *l, const char *name)
 {
-    l->gpu->device->range_begin(l, name);
+    l->gpu->device->profile.range_begin(l, name);
 }
 
 static void
 checked_range_end(struct lane *l)
 {
-    l->gpu->device->range_end(l);
+    l->gpu->device->profile.range_end(l);
 }
 
 static void
 checked_work_begin(struct lane *l)
 {
-    l->gpu->device->work_begin(l);
+    l->gpu->device->profile.work_begin(l);
 }
 
 static void
 checked_work_end(struct lane *l)
 {
-    l->gpu->device->work_end(l);
+    l->gpu->device->profile.work_end(l);
 }
 
 static void
 checked_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
 {
-    l->gpu->device->lane_gaps(l, n, ns);
+    l->gpu->device->profile.lane_gaps(l, n, ns);
 }
 
 static int
@@ -234,7 +235,7 @@ checked_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
     if (bytes == 0) return 0;
     if (!dst || !host) REFUSE("put: %zu bytes from or to nowhere", bytes);
-    return l->gpu->device->put(l, dst, host, bytes);
+    return l->gpu->device->mem.put(l, dst, host, bytes);
 }
 
 static int
@@ -242,7 +243,7 @@ checked_get(struct lane *l, void *host, const void *src, size_t bytes)
 {
     if (bytes == 0) return 0;
     if (!host || !src) REFUSE("get: %zu bytes from or to nowhere", bytes);
-    return l->gpu->device->get(l, host, src, bytes);
+    return l->gpu->device->mem.get(l, host, src, bytes);
 }
 
 static int
@@ -253,7 +254,7 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     if (bytes == 0) return 0;
     if (!dst || !src) REFUSE("copy: %zu bytes from or to nowhere", bytes);
     if (d < s + bytes && s < d + bytes) REFUSE("copy: the %zu bytes overlap", bytes);
-    return l->gpu->device->copy(l, dst, src, bytes);
+    return l->gpu->device->mem.copy(l, dst, src, bytes);
 }
 
 static int
@@ -271,7 +272,7 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
         REFUSE("copy_blocks: blocks of %zu bytes are not %zu of every %zu", s.bytes, s.used,
                s.pitch);
     if (s.used == 0) return 0;
-    return l->gpu->device->copy_blocks(l, copy, same, n, s);
+    return l->gpu->device->mem.copy_blocks(l, copy, same, n, s);
 }
 
 static int
@@ -279,7 +280,7 @@ checked_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 {
     if (!sum || (bytes && !p)) REFUSE("checksum: %zu bytes from or to nowhere", bytes);
     if ((uintptr_t)p % 16) REFUSE("checksum: %p is not on 16 bytes", p);
-    return l->gpu->device->checksum(l, sum, p, bytes);
+    return l->gpu->device->mem.checksum(l, sum, p, bytes);
 }
 
 static int
@@ -291,35 +292,37 @@ checked_fill_random(struct lane *l, struct tensor t, uint64_t seed, uint64_t fir
     if (pitch == 0) pitch = t.dim[1];
     if (pitch < t.dim[1])
         REFUSE("fill_random: rows of %u, %llu apart", t.dim[1], (unsigned long long)pitch);
-    return l->gpu->device->fill_random(l, t, seed, first, pitch, std);
+    return l->gpu->device->mem.fill_random(l, t, seed, first, pitch, std);
 }
 
 static int
-checked_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
+checked_update_tables(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
 {
     if (n == 0) return 0;
-    if (t.n > MAX_TOP_TABLES) REFUSE("edit: %u tables, 8 at most", t.n);
-    if (!edit) REFUSE("edit: %u edits, but no array of them", n);
+    if (t.n > MAX_TOP_TABLES) REFUSE("update_tables: %u tables, 8 at most", t.n);
+    if (!edit) REFUSE("update_tables: %u edits, but no array of them", n);
     for (uint32_t i = 0; i < t.n; i++)
-        if (!t.table[i]) REFUSE("edit: table %u is nowhere", i);
-    return l->gpu->device->edit(l, t, edit, n);
+        if (!t.table[i]) REFUSE("update_tables: table %u is nowhere", i);
+    return l->gpu->device->step.update_tables(l, t, edit, n);
 }
 
 static int
-checked_tokens(struct lane *l, struct rows r, const int32_t *last)
+checked_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
-    if (r.n_rows == 0) return 0;
-    if (!r.token || !r.seat || !last) REFUSE("tokens: no tokens, no seats or no last tokens");
-    return l->gpu->device->tokens(l, r, last);
+    if (r.n_tokens == 0) return 0;
+    if (!r.token || !r.slot || !last)
+        REFUSE("resolve_tokens: no tokens, no slots or no last tokens");
+    return l->gpu->device->step.resolve_tokens(l, r, last);
 }
 
 static int
-checked_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
-            const struct run *run, uint32_t n_runs)
+checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+                    const struct segment *segment, uint32_t n_segments)
 {
-    if (n_runs == 0) return 0;
-    if (!seen || !seen_words || !run || !r.token) REFUSE("see: no bits, no runs or no tokens");
-    return l->gpu->device->see(l, seen, seen_words, r, run, n_runs);
+    if (n_segments == 0) return 0;
+    if (!seen || !seen_words || !segment || !r.token)
+        REFUSE("mark_tokens: no bits, no runs or no tokens");
+    return l->gpu->device->step.mark_tokens(l, seen, seen_words, r, segment, n_segments);
 }
 
 static int
@@ -366,18 +369,6 @@ checked_residual(struct lane *l, const struct residual *r)
     if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an rms_norm with a bias");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
-}
-
-static int
-checked_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                   struct tensor bias, float eps)
-{
-    if (x.dim[0] == 0) return 0;
-    TRY(want(l, "layer_norm: x", &x, l->gpu->acts));
-    TRY(want_2d(l, "layer_norm: y", &y, x.dim[0], x.dim[1], from(l, x.dtype)));
-    TRY(want_vector(l, "layer_norm: w", &w, x.dim[1]));
-    TRY(want_vector(l, "layer_norm: bias", &bias, x.dim[1]));
-    return l->gpu->device->layer_norm(l, y, x, w, bias, eps);
 }
 
 static bool
@@ -476,9 +467,9 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
 }
 
 static int
-checked_tune(struct lane *l, struct tune_result *ret)
+checked_lane_tune(struct lane *l, struct tune_result *ret)
 {
-    return l->gpu->device->tune(l, ret);
+    return l->gpu->device->lane.tune(l, ret);
 }
 
 static int
@@ -491,33 +482,33 @@ checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
 }
 
 static int
-checked_times(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
+checked_mul(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
 {
     uint32_t n = x.dim[0], d = x.dim[1];
 
     if (n == 0) return 0;
-    TRY(want(l, "times: x", &x, l->gpu->acts));
-    TRY(want_2d(l, "times: y", &y, n, d, from(l, x.dtype)));
-    if (w.data) TRY(want_2d(l, "times: w", &w, w.dim[0] == 1 ? 1 : n, d, l->gpu->weights));
-    return l->gpu->device->times(l, y, x, w);
+    TRY(want(l, "mul: x", &x, l->gpu->acts));
+    TRY(want_2d(l, "mul: y", &y, n, d, from(l, x.dtype)));
+    if (w.data) TRY(want_2d(l, "mul: w", &w, w.dim[0] == 1 ? 1 : n, d, l->gpu->weights));
+    return l->gpu->device->mul(l, y, x, w);
 }
 
 static int
-checked_sparsify(struct lane *l, struct tensor x, float factor)
+checked_gaussian_topk(struct lane *l, struct tensor x, float factor)
 {
     if (x.dim[0] == 0) return 0;
-    TRY(want(l, "sparsify: x", &x, l->gpu->acts));
-    return l->gpu->device->sparsify(l, x, factor);
+    TRY(want(l, "gaussian_topk: x", &x, l->gpu->acts));
+    return l->gpu->device->gaussian_topk(l, x, factor);
 }
 
 static int
-checked_level(struct lane *l, struct tensor y, struct tensor like, float least)
+checked_match_rms(struct lane *l, struct tensor y, struct tensor like, float least)
 {
     if (y.dim[0] == 0) return 0;
-    TRY(want(l, "level: y", &y, 1u << DT_F32));
-    TRY(want_2d(l, "level: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
-    if (!(least > 0)) REFUSE("level: the least is %g", (double)least);
-    return l->gpu->device->level(l, y, like, least);
+    TRY(want(l, "match_rms: y", &y, 1u << DT_F32));
+    TRY(want_2d(l, "match_rms: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
+    if (!(least > 0)) REFUSE("match_rms: the least is %g", (double)least);
+    return l->gpu->device->match_rms(l, y, like, least);
 }
 
 static int
@@ -549,17 +540,18 @@ want_pairs(struct lane *l, const char *op, const struct pairs *p)
     if (!p->expert || !p->share || !p->place || !p->row || !p->first)
         REFUSE("%s: pairs have no place", op);
     if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
-        (uint64_t)p->n_rows * p->n_top > UINT32_MAX)
-        REFUSE("%s: %u rows to %u of %u experts", op, p->n_rows, p->n_top, p->n_experts);
+        (uint64_t)p->n_tokens * p->n_top > UINT32_MAX)
+        REFUSE("%s: %u rows to %u of %u experts", op, p->n_tokens, p->n_top, p->n_experts);
     return 0;
 }
 
 static int
 checked_route(struct lane *l, const struct route *r)
 {
-    if (r->pairs.n_rows == 0) return 0;
+    if (r->pairs.n_tokens == 0) return 0;
     TRY(want_pairs(l, "route", &r->pairs));
-    TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_rows, r->pairs.n_experts, 1u << DT_F32));
+    TRY(want_2d(l, "route: logits", &r->logits, r->pairs.n_tokens, r->pairs.n_experts,
+                1u << DT_F32));
     TRY(want_vector(l, "route: scale", &r->scale, r->pairs.n_experts));
     if (r->scale.data && r->scale.dtype != DT_F32)
         REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
@@ -585,11 +577,11 @@ want_experts(struct lane *l, const struct tensor *w, uint32_t rows, uint32_t k)
 static int
 checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pairs *p)
 {
-    uint32_t n = p->n_rows * p->n_top, out = m->y.dim[1], k = m->x.dim[1];
+    uint32_t n = p->n_tokens * p->n_top, out = m->y.dim[1], k = m->x.dim[1];
 
     if (n == 0) return 0;
     TRY(want_pairs(l, "expert_matmul", p));
-    TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_rows : n, k, l->gpu->acts));
+    TRY(want_2d(l, "expert_matmul: x", &m->x, m->by_row ? p->n_tokens : n, k, l->gpu->acts));
     TRY(want_2d(l, "expert_matmul: y", &m->y, n, out, 1u << m->x.dtype));
     if (k == 0 || out == 0) REFUSE("expert_matmul: x is [%u, %u], y [%u, %u]", n, k, n, out);
     TRY(want_experts(l, &m->w, p->n_experts * out, k));
@@ -605,35 +597,37 @@ checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct p
     if (y.dim[0] == 0) return 0;
     TRY(want_pairs(l, "combine", p));
     TRY(want(l, "combine: y", &y, l->gpu->acts));
-    if (y.dim[0] != p->n_rows) REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_rows);
-    TRY(want_2d(l, "combine: x", &x, p->n_rows * p->n_top, y.dim[1], 1u << y.dtype));
+    if (y.dim[0] != p->n_tokens)
+        REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_tokens);
+    TRY(want_2d(l, "combine: x", &x, p->n_tokens * p->n_top, y.dim[1], 1u << y.dtype));
     if (overlap(&y, &x)) REFUSE("combine: y and x lie on each other");
     return l->gpu->device->combine(l, y, x, p);
 }
 
 static int
-checked_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+checked_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     if (y.dim[0] == 0) return 0;
-    TRY(want(l, "rows: x", &x, l->gpu->acts | l->gpu->weights));
-    TRY(want_2d(l, "rows: y", &y, y.dim[0], x.dim[1], 1u << x.dtype));
-    if (!which) REFUSE("rows: nobody says which");
-    return l->gpu->device->rows(l, y, x, which);
+    TRY(want(l, "gather_rows: x", &x, l->gpu->acts | l->gpu->weights));
+    TRY(want_2d(l, "gather_rows: y", &y, y.dim[0], x.dim[1], 1u << x.dtype));
+    if (!which) REFUSE("gather_rows: nobody says which");
+    return l->gpu->device->gather_rows(l, y, x, which);
 }
 
 static int
-checked_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+checked_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)
 {
     uint32_t d = s->head_dim;
 
-    if (r.n_rows == 0) return 0;
+    if (r.n_tokens == 0) return 0;
     TRY(want_rows(l, "rope_store", &r, false));
     if (d == 0) REFUSE("rope_store: heads of 0");
-    if (s->q.data) TRY(want_2d(l, "rope_store: q", &s->q, r.n_rows, s->n_heads * d, l->gpu->acts));
+    if (s->q.data)
+        TRY(want_2d(l, "rope_store: q", &s->q, r.n_tokens, s->n_heads * d, l->gpu->acts));
     if (s->k.data) {
-        TRY(want_2d(l, "rope_store: k", &s->k, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+        TRY(want_2d(l, "rope_store: k", &s->k, r.n_tokens, s->n_kv_heads * d, l->gpu->acts));
         if (s->v.data || (s->kv.base && s->kv.n_parts != 1))
-            TRY(want_2d(l, "rope_store: v", &s->v, r.n_rows, s->n_kv_heads * d, l->gpu->acts));
+            TRY(want_2d(l, "rope_store: v", &s->v, r.n_tokens, s->n_kv_heads * d, l->gpu->acts));
     }
     TRY(want_vector(l, "rope_store: q_norm", &s->q_norm, d));
     TRY(want_vector(l, "rope_store: k_norm", &s->k_norm, d));
@@ -647,15 +641,15 @@ checked_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
 }
 
 static int
-checked_attend(struct lane *l, const struct attend *a, struct rows r)
+checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     uint32_t d = a->head_dim, n = a->q.dim[0];
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "attend", &r, true));
     if (d == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads)
         REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
-    if (n < r.n_rows) REFUSE("attend: q has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step %u", n, r.n_tokens);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
     if (a->kv.table) {
@@ -682,13 +676,13 @@ want_state(struct lane *l, const char *op, const struct kv_view *v, uint64_t at,
 }
 
 static int
-checked_conv(struct lane *l, const struct conv *c, struct rows r)
+checked_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 {
     uint32_t n = c->x.dim[0], channels = c->x.dim[1];
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "conv", &r, true));
-    if (n < r.n_rows) REFUSE("conv: x has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("conv: x has %u rows, the step %u", n, r.n_tokens);
     if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: %u taps", c->n_taps);
     TRY(want(l, "conv: x", &c->x, l->gpu->acts));
     TRY(want_2d(l, "conv: y", &c->y, n, channels, 1u << c->x.dtype));
@@ -700,14 +694,14 @@ checked_conv(struct lane *l, const struct conv *c, struct rows r)
 }
 
 static int
-checked_scan(struct lane *l, const struct scan *s, struct rows r)
+checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
 {
     uint32_t n = s->x.dim[0], inner = s->n_heads * s->head_dim;
     unsigned as_x = 1u << s->x.dtype;
 
-    if (r.n_runs == 0) return 0;
+    if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "scan", &r, true));
-    if (n < r.n_rows) REFUSE("scan: x has %u rows, the step %u", n, r.n_rows);
+    if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step %u", n, r.n_tokens);
     if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
         REFUSE("scan: %u heads of %u in %u groups of %u", s->n_heads, s->head_dim, s->n_groups,
                s->state_dim);
@@ -743,7 +737,7 @@ checked_all_reduce(struct lane *l, struct tensor x)
 {
     if (l->gpu->ranks == 1 || x.dim[0] == 0 || x.dim[1] == 0) return 0;
     TRY(want(l, "all_reduce: x", &x, l->gpu->acts | 1u << DT_F32));
-    return l->gpu->device->all_reduce(l, x);
+    return l->gpu->device->collective.all_reduce(l, x);
 }
 
 static int
@@ -756,70 +750,7 @@ checked_all_gather(struct lane *l, struct tensor out, struct tensor x)
     if (ranks == 1 || out.dim[0] == 0 || d == 0) return 0;
     TRY(want(l, "all_gather: out", &out, 1u << DT_F32));
     TRY(want_2d(l, "all_gather: x", &x, out.dim[0], end - first, 1u << DT_F32));
-    return l->gpu->device->all_gather(l, out, x);
+    return l->gpu->device->collective.all_gather(l, out, x);
 }
 
-const struct gpu_ops gpu_checked = {
-    .arena_make = checked_arena_make,
-    .arena_adopt = checked_arena_adopt,
-    .arena_drop = checked_arena_drop,
-    .host_open = checked_host_open,
-    .host_make = checked_host_make,
-    .host_map = checked_host_map,
-    .host_close = checked_host_close,
-    .host_pin = checked_host_pin,
-    .host_unpin = checked_host_unpin,
-    .lane_open = checked_lane_open,
-    .lane_close = checked_lane_close,
-    .lane_part = checked_lane_part,
-    .lane_mark = checked_lane_mark,
-    .lane_done = checked_lane_done,
-    .lane_after = checked_lane_after,
-    .lane_fd = checked_lane_fd,
-    .lane_error = checked_lane_error,
-    .graph_begin = checked_graph_begin,
-    .graph_end = checked_graph_end,
-    .graph_run = checked_graph_run,
-    .graph_drop = checked_graph_drop,
-    .range_begin = checked_range_begin,
-    .range_end = checked_range_end,
-    .work_begin = checked_work_begin,
-    .work_end = checked_work_end,
-    .lane_gaps = checked_lane_gaps,
-    .put = checked_put,
-    .get = checked_get,
-    .copy = checked_copy,
-    .copy_blocks = checked_copy_blocks,
-    .checksum = checked_checksum,
-    .fill_random = checked_fill_random,
-    .edit = checked_edit,
-    .tokens = checked_tokens,
-    .see = checked_see,
-    .embed = checked_embed,
-    .rms_norm = checked_rms_norm,
-    .residual = checked_residual,
-    .layer_norm = checked_layer_norm,
-    .matmul = checked_matmul,
-    .act_matmul = checked_act_matmul,
-    .gate_matmul = checked_gate_matmul,
-    .tune = checked_tune,
-    .add = checked_add,
-    .act = checked_act,
-    .gate = checked_gate,
-    .scale = checked_scale,
-    .times = checked_times,
-    .sparsify = checked_sparsify,
-    .level = checked_level,
-    .altup = checked_altup,
-    .route = checked_route,
-    .expert_matmul = checked_expert_matmul,
-    .combine = checked_combine,
-    .rows = checked_rows,
-    .rope_store = checked_rope_store,
-    .attend = checked_attend,
-    .conv = checked_conv,
-    .scan = checked_scan,
-    .sample = checked_sample,
-    .all_reduce = checked_all_reduce,
-    .all_gather = checked_all_gather,
-};
+const struct gpu_ops gpu_checked = { GPU_TABLE(checked) };

@@ -7,7 +7,7 @@ int
 checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
                    struct err *e)
 {
-    int r = bytes ? g->device->arena_make(g, name, bytes, ret, e)
+    int r = bytes ? g->device->mem.arena_make(g, name, bytes, ret, e)
                   : err_set(e, -EINVAL, "arena %s of 0 bytes", name);
 
     if (r < 0 && e) g->why = *e;
@@ -17,7 +17,7 @@ checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena
 int
 checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
 {
-    int r = bytes ? g->device->arena_adopt(g, fd, bytes, ret, e)
+    int r = bytes ? g->device->mem.arena_adopt(g, fd, bytes, ret, e)
                   : err_set(e, -EINVAL, "adopt fd %d: an arena of 0 bytes", fd);
 
     if (r < 0 && e) g->why = *e;
@@ -27,13 +27,13 @@ checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, st
 void
 checked_arena_drop(struct gpu *g, struct arena *a)
 {
-    g->device->arena_drop(g, a);
+    g->device->mem.arena_drop(g, a);
 }
 
 int
 checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
-    int r = bytes ? g->device->host_open(g, bytes, ret, e)
+    int r = bytes ? g->device->mem.host_open(g, bytes, ret, e)
                   : err_set(e, -EINVAL, "host memory of no bytes");
 
     if (r < 0 && e) g->why = *e;
@@ -47,7 +47,7 @@ checked_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct e
     int r;
 
     check(m->base && piece < m->n && m->fd[piece] < 0);
-    r = g->device->host_make(g, m, piece, e);
+    r = g->device->mem.host_make(g, m, piece, e);
     if (r < 0 && e) g->why = *e;
     return r;
 }
@@ -58,7 +58,7 @@ checked_host_map(struct gpu *g, struct host_memory *m, struct err *e)
     int r;
 
     check(m->base && m->n_mapped < m->n && m->fd[m->n_mapped] >= 0);
-    r = g->device->host_map(g, m, e);
+    r = g->device->mem.host_map(g, m, e);
     if (r < 0 && e) g->why = *e;
     return r;
 }
@@ -66,17 +66,17 @@ checked_host_map(struct gpu *g, struct host_memory *m, struct err *e)
 void
 checked_host_close(struct gpu *g, struct host_memory *m)
 {
-    if (m->base) g->device->host_close(g, m);
+    if (m->base) g->device->mem.host_close(g, m);
 }
 
 int
 checked_host_pin(struct gpu *g, void *p, size_t bytes)
 {
-    return g->device->host_pin(g, p, bytes);
+    return g->device->mem.host_pin(g, p, bytes);
 }
 
 void
 checked_host_unpin(struct gpu *g, void *p, size_t bytes)
 {
-    if (p) g->device->host_unpin(g, p, bytes);
+    if (p) g->device->mem.host_unpin(g, p, bytes);
 }

@@ -217,18 +217,18 @@ gpu_wait(struct lane *l, uint64_t first, uint64_t last)
 {
     const struct gpu_ops *op = &l->gpu->checked;
     struct timespec nap = { .tv_nsec = 20000 }; /* what is waited for takes a good part of a ms */
-    struct pollfd p = { .fd = op->lane_fd(l), .events = POLLIN };
+    struct pollfd p = { .fd = op->lane.fd(l), .events = POLLIN };
     uint64_t done, marks;
 
-    while ((done = op->lane_done(l)) < first || done > last) {
-        TRY(op->lane_error(l));
+    while ((done = op->lane.done(l)) < first || done > last) {
+        TRY(op->lane.error(l));
         if (p.fd < 0)
             nanosleep(&nap, NULL);
         else if (poll(&p, 1, 1000) > 0 && read(p.fd, &marks, sizeof marks) < 0 && errno != EAGAIN &&
                  errno != EINTR)
             return -errno;
     }
-    return op->lane_error(l);
+    return op->lane.error(l);
 }
 
 const char *

@@ -2,8 +2,8 @@
  *
  * A struct gpu is one open device. A struct lane is one queue of work on a share of it (SMs, or
  * threads); every op takes a lane, appends to its queue and returns at once. Ops of a lane run in
- * the order they were queued; lanes wait for each other with lane_after() only. What an op is given
- * by pointer (tensors' data, struct rows' arrays) must stay as it is until a later lane_mark() of
+ * the order they were queued; lanes wait for each other with lane.after() only. What an op is given
+ * by pointer (tensors' data, struct step_tokens' arrays) must stay as it is until a later lane.mark() of
  * that lane is done; structs passed by value or by const pointer are copied.
  *
  * Memory comes from arenas only: one fd, one mapping, made at start and never grown. Two
@@ -34,8 +34,9 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "gpu/ops.h"
 
-enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_E5M2, DT_MXFP4, DT_COUNT };
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_MXFP4, DT_COUNT };
 /* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) + 1) h / (1 +
  * exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
 enum act { ACT_RELU, ACT_RELU2, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
@@ -76,35 +77,35 @@ struct host_memory {
 };
 
 /* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
- * K of (seat, pos, head): base + table[seat * table_stride + pos / tpb] * slice_bytes
+ * K of (slot, pos, head): base + table[slot * table_stride + pos / tpb] * slice_bytes
  *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes
- * Of recurrent state: base + table[seat * table_stride] * slice_bytes, table being the layer's entry. */
+ * Of recurrent state: base + table[slot * table_stride] * slice_bytes, table being the layer's entry. */
 struct kv_view {
     void *base;            /* arena + layer_in_group * n_parts * slice_bytes */
-    const slice_id *table; /* [n_seats][table_stride] on the device; SLICE_NONE: not there */
+    const slice_id *table; /* [n_slots][table_stride] on the device; SLICE_NONE: not there */
     uint32_t table_stride, slice_bytes, n_parts, tokens_per_block, n_kv_heads, head_dim;
     enum dtype dtype;
     float k_scale, v_scale; /* fp8; 1 otherwise */
 };
 
-/* One seat's rows in a step, in position order. */
-struct run {
-    uint32_t seat, first_row, n_rows;
+/* One slot's rows in a step, in position order. */
+struct segment {
+    uint32_t slot, first_token, n_tokens;
     int32_t first_pos; /* of its first row */
     uint32_t kv_len;   /* keys there are once the step's are written; cross: tokens of the source */
 };
 
-/* A step's rows, on the device. A row whose seat is SEAT_NONE is padding: it writes nothing. */
-#define SEAT_NONE UINT32_MAX
-struct rows {
-    uint32_t n_rows, n_runs;
+/* A step's rows, on the device. A row whose slot is SLOT_NONE is padding: it writes nothing. */
+#define SLOT_NONE UINT32_MAX
+struct step_tokens {
+    uint32_t n_tokens, n_segments;
     /* so many of the first runs, or more, have at most one row: 0 is always true */
-    uint32_t n_single;
-    uint32_t longest;      /* no run has more rows; 0: nobody says */
-    int32_t *token;        /* [n_rows]; op tokens() replaces -1 by the seat's last token */
-    const int32_t *pos;    /* [n_rows] */
-    const uint32_t *seat;  /* [n_rows] */
-    const struct run *run; /* [n_runs] */
+    uint32_t n_single_token;
+    uint32_t longest;     /* no run has more rows; 0: nobody says */
+    int32_t *token;       /* [n_tokens]; resolve_tokens() replaces -1 by the slot's last token */
+    const int32_t *pos;   /* [n_tokens] */
+    const uint32_t *slot; /* [n_tokens] */
+    const struct segment *segment; /* [n_segments] */
 };
 
 /* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder states.
@@ -117,18 +118,18 @@ struct rope_store {
     float norm_eps, norm_plus;    /* weight used: w + norm_plus (Gemma 3: 1) */
     struct tensor cos_sin; /* fp32 [max_pos, rot_dim]: cos of rot_dim/2, then sin; or NO_TENSOR */
     uint32_t n_heads, n_kv_heads, head_dim;
-    struct kv_view kv; /* k and v go to (seat, pos); kv.base NULL: nothing is stored */
+    struct kv_view kv; /* k and v go to (slot, pos); kv.base NULL: nothing is stored */
 };
 
-/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SEAT_NONE, are left alone;
- * where k is stored, every row of a seat is of a run. */
+/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SLOT_NONE, are left alone;
+ * where k is stored, every row of a slot is of a run. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
     /* [n, n_kv_heads * head_dim]. Paged: the rows' own, stored first, as rope_store() does without norms and
      * rotation; k NO_TENSOR: they have been */
     struct tensor k, v;
-    /* Runs, table and what of the cache is not of k and v above were complete before this step's tokens(): a kernel
+    /* Runs, table and what of the cache is not of k and v above were complete before this step's resolve_tokens(): a kernel
      * may read them while the op before it still runs */
     bool settled;
     uint32_t n_heads, n_kv_heads, head_dim;
@@ -148,7 +149,8 @@ struct attend {
 };
 
 /* x += in, x += in + in_bias or x += rms_norm(in); then y = norm(x). One pass over the rows; the same bits
- * as the ops one by one (add, rms_norm or layer_norm), because x is fp32. */
+ * as the ops one by one (add, rms_norm, or residual without in for a layer norm), because x is fp32.
+ * A layer norm: (x - mean) / sqrt(var + eps) * y_norm + y_bias. */
 enum residual_norm {
     RESIDUAL_RMS,
     RESIDUAL_LAYER,
@@ -170,32 +172,33 @@ struct residual {
 /* Rows and their experts, on the device: each row has n_top pairs. Sorted pairs are in the order of experts,
  * and of rows within one. */
 struct pairs {
-    uint32_t n_rows, n_top, n_experts;
-    uint32_t *expert; /* [n_rows][n_top] whose; n_experts: a row of SEAT_NONE, which has no pairs */
-    float *share;     /* [n_rows][n_top] */
-    uint32_t *place;  /* [n_rows][n_top] among the sorted ones */
-    uint32_t *row;    /* [n_rows * n_top] of a sorted one */
-    uint32_t *first;  /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
+    uint32_t n_tokens, n_top, n_experts;
+    uint32_t
+        *expert;  /* [n_tokens][n_top] whose; n_experts: a row of SLOT_NONE, which has no pairs */
+    float *share; /* [n_tokens][n_top] */
+    uint32_t *place; /* [n_tokens][n_top] among the sorted ones */
+    uint32_t *row;   /* [n_tokens * n_top] of a sorted one */
+    uint32_t *first; /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
 };
 
 /* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares are the
  * softmax over those, times scale[expert]. NaN is the least. sigmoid: to those with the largest s + bias, s = 1 / (1 +
  * exp(-logit)); shares are s / (the sum of theirs + 1e-20) times factor. Source: NemotronHTopkRouter. */
 struct route {
-    struct tensor logits; /* fp32 [n_rows, n_experts] */
+    struct tensor logits; /* fp32 [n_tokens, n_experts] */
     bool sigmoid;
     struct tensor bias;   /* sigmoid: fp32 [n_experts] */
     float factor;         /* multiplies logits, or shares: above 0 */
     struct tensor scale;  /* fp32 [n_experts] or NO_TENSOR */
-    const uint32_t *seat; /* [n_rows] as rows.seat, or NULL: every row is somebody's */
+    const uint32_t *slot; /* [n_tokens] as rows.slot, or NULL: every row is somebody's */
     struct pairs pairs;   /* out */
 };
 
 /* y[p] = x w[expert]^T + bias[expert] for every sorted pair p. */
 struct expert_matmul {
-    struct tensor y; /* [n_rows * n_top, out], of x's dtype */
+    struct tensor y; /* [n_tokens * n_top, out], of x's dtype */
     struct tensor
-        x; /* by_row: [n_rows, k], the pair's row's; else [n_rows * n_top, k], the pair's own */
+        x; /* by_row: [n_tokens, k], the pair's row's; else [n_tokens * n_top, k], the pair's own */
     struct tensor
         w; /* [n_experts * out, k], one expert below the other; may be MXFP4 beside any x */
     struct tensor bias; /* fp32 [n_experts, out] or NO_TENSOR */
@@ -217,7 +220,7 @@ struct altup {
 };
 
 /* Mamba-2's convolution over a sequence, channel by channel, for rows of runs: y = silu(sum over k of w[k] x[pos -
- * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its seat's state
+ * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its slot's state
  * has kept, fp32 [n_taps - 1][channels] from its start on, oldest first; it keeps the last ones for the next. */
 struct conv {
     struct tensor y, x; /* [n, channels] */
@@ -251,12 +254,12 @@ struct block_size {
     size_t bytes, pitch, used;
 };
 
-/* One row of logits to turn into a token and log-probabilities. On the device. A seat has one sampled row
+/* One row of logits to turn into a token and log-probabilities. On the device. A slot has one sampled row
  * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
- * never chosen; a row of nothing but NaN and bans makes lane_error() -EIO, unless it has neither seat nor
+ * never chosen; a row of nothing but NaN and bans makes lane.error() -EIO, unless it has neither slot nor
  * target: padding. top_k keeps exactly k. */
 struct sample_row {
-    uint32_t seat; /* whose last token is written (and seen[]), or SEAT_NONE */
+    uint32_t slot; /* whose last token is written (and seen[]), or SLOT_NONE */
     uint64_t seed;
     uint32_t output,
         position;      /* noise is keyed by (seed, output, position of the generated token) */
@@ -265,9 +268,10 @@ struct sample_row {
     uint32_t top_k;                 /* 0: off */
     int32_t force;                  /* >= 0: this token, whatever the logits (forced BOS, EOS) */
     int32_t target;                 /* >= 0: sample nothing, report this token's log-probability */
-    uint32_t first_ban, n_ban;      /* into ban[]: -inf (end tokens before min_tokens) */
-    uint32_t first_nudge, n_nudge;  /* into nudge[]: added after the penalty, each id once a row */
-    uint32_t allowed;               /* row of allowed[] that counts, or ALLOW_ALL */
+    uint32_t first_suppressed, n_suppressed; /* into ban[]: -inf (end tokens before min_tokens) */
+    uint32_t first_logit_bias,
+        n_logit_bias;          /* into logit_bias[]: added after the penalty, each id once a row */
+    uint32_t allowed;          /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
     /* A beam's: log-probabilities are taken first, of the logits as they come; penalty, nudges, bans and force act
@@ -277,7 +281,7 @@ struct sample_row {
     uint8_t pad[2];
 };
 #define ALLOW_ALL UINT32_MAX
-struct nudge {
+struct logit_bias {
     int32_t id;
     float add;
 };
@@ -291,16 +295,16 @@ struct sample {
     bool parts;
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
-    const struct nudge *nudge;
+    const struct logit_bias *logit_bias;
     bool beams; /* a row may be a beam's */
     /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
      * NULL: no row has any */
     const uint32_t *allowed;
     uint32_t allowed_words;
     uint32_t n;
-    const uint32_t *seen; /* [n_seats][seen_words] bits of tokens in the history, for repetition */
+    const uint32_t *seen; /* [n_slots][seen_words] bits of tokens in the history, for repetition */
     uint32_t seen_words;
-    int32_t *last;  /* [n_seats] */
+    int32_t *last;  /* [n_slots] */
     int32_t *token; /* [n] out: sampled, forced, or target */
     float *logprob; /* [n] out: of that token, natural log, after penalties, before temperature */
     struct top
@@ -310,12 +314,12 @@ struct sample {
 
 struct table_edit {
     uint32_t table; /* group */
-    uint32_t seat, entry;
+    uint32_t slot, entry;
     slice_id at; /* SLICE_NONE: evicted */
 };
 struct tables {
     uint32_t n, stride[8]; /* groups, at most 8; entries a row */
-    slice_id *table[8];    /* [n_seats][stride] */
+    slice_id *table[8];    /* [n_slots][stride] */
 };
 
 /* One shape that op tune has measured, in microseconds: with the library's first guess, and with the best. best 0:
@@ -329,7 +333,7 @@ struct gpu;
 struct lane;
 struct graph; /* a captured piece of a step */
 
-enum { GPU_MAX_RANKS = 8, GPU_DIVISIONS = 4 };
+enum { GPU_MAX_RANKS = 8, GPU_PARTITIONS = 4 };
 #define GPU_GROUP_BYTES (UINT64_C(20) << 20)
 
 struct gpu_options {
@@ -339,8 +343,8 @@ struct gpu_options {
     /* CUDA; each may be NULL */
     /* folder of cuBLASLt and NCCL; NULL: CUDA_PATH, /usr/local/cuda, the loader's path */
     const char *libs;
-    const char *tuned;   /* file of measured matmul algorithms: see tune; absent: heuristics */
-    const char *kernels; /* "attend=any,matmul=blas": only these candidates, for bisecting */
+    const char *tuning_file; /* measured matmul algorithms: see lane.tune; absent: heuristics */
+    const char *kernels; /* "attend=generic,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
     /* That are to work beside each other; 0: as may be. A driver needs less for one, and is up sooner. */
@@ -351,151 +355,95 @@ struct gpu_options {
     int group_fd; /* a memfd of GPU_GROUP_BYTES, zeros at first, the same for all; the caller's */
 };
 
+/* Every call goes through this table. An op of the op table (ops.h) appends to the lane's queue and
+ * returns at once. */
 struct gpu_ops {
     const char *name; /* "cpu", "cuda" */
+    struct {
+        /* Memory that outlives this process: one allocation, one fd, mapped once. Never grown. */
+        int (*arena_make)(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
+                          struct err *e);
+        /* The file must have exactly that many bytes. On success the arena owns the fd. */
+        int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
+        void (*arena_drop)(struct gpu *g, struct arena *a); /* unmaps and closes it */
+        /* Reserves the addresses only. */
+        int (*host_open)(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e);
+        /* Makes the fd of a piece. */
+        int (*host_make)(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e);
+        /* Maps the next piece. -EINVAL: its fd does not have the size of a piece. */
+        int (*host_map)(struct gpu *g, struct host_memory *m, struct err *e);
+        /* Unmaps and closes all pieces. No copy may be in flight. */
+        void (*host_close)(struct gpu *g, struct host_memory *m);
+        int (*host_pin)(struct gpu *g, void *p, size_t bytes);
+        /* Before the memory is unmapped. No copy may be in flight. */
+        void (*host_unpin)(struct gpu *g, void *p, size_t bytes);
 
-    /* Memory that outlives us: one allocation, one fd, mapped once. Never grown while serving. */
-    int (*arena_make)(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret,
-                      struct err *e);
-    /* The file must have exactly those bytes. On success the fd is the arena's, to close too. */
-    int (*arena_adopt)(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e);
-    void (*arena_drop)(struct gpu *g, struct arena *a); /* unmap and close */
-    int (*host_open)(struct gpu *g, uint64_t bytes, struct host_memory *ret,
-                     struct err *e); /* its addresses alone */
-    int (*host_make)(struct gpu *g, struct host_memory *m, uint32_t piece,
-                     struct err *e); /* its fd */
-    /* The next piece. -EINVAL: its fd has not the bytes of one. */
-    int (*host_map)(struct gpu *g, struct host_memory *m, struct err *e);
-    void (*host_close)(struct gpu *g,
-                       struct host_memory *m); /* unmaps and closes all; no copy is out */
-    int (*host_pin)(struct gpu *g, void *p, size_t bytes);
-    void (*host_unpin)(struct gpu *g, void *p,
-                       size_t bytes); /* before it is unmapped; no copy is out */
-
-    int (*lane_open)(struct gpu *g, uint32_t units, struct lane **ret,
-                     struct err *e);    /* SMs, threads */
-    void (*lane_close)(struct lane *l); /* waits for what is queued */
-    /* What is queued from now on runs on units first .. first + n of those that the lane was opened with. Lanes on
-     * parts that do not overlap do not take each other's units. CPU: a lane has threads of its own, and n of
-     * them work. CUDA: the first n SMs, or the last; a division of the device is made when it is first asked for,
-     * which takes milliseconds, and one of GPU_DIVISIONS makes room for it that no lane is on and no graph was
-     * recorded on (-EBUSY: there is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device
-     * cannot be divided, see gpu_parts(). */
-    int (*lane_part)(struct lane *l, uint32_t first, uint32_t n);
-    /* Queued: lane_done() becomes step. Steps count up. Who counts anew marks 0 first, with nothing else queued, and
-     * waits until lane_done() is 0: until then a step of before counts as one of the new ones, for gpu_wait() as for
-     * lane_after(). */
-    int (*lane_mark)(struct lane *l, uint64_t step);
-    uint64_t (*lane_done)(const struct lane *l); /* no system call */
-    /* Queued: what follows waits for that step of the other lane, which has been told to mark it (-EINVAL else:
-     * so no order of waits can block for ever), and must not be closed before this wait is over. */
-    int (*lane_after)(struct lane *l, const struct lane *other, uint64_t step);
-    int (*lane_fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
-    int (*lane_error)(const struct lane *l); /* 0, or -EIO once the device has failed */
-
-    /* What is queued between begin and end is recorded, not run; run queues it again as one piece.
-     * Device addresses and sizes are fixed then, contents are not, and so is the part of the device: it may be run
-     * while the lane is on that part (-EINVAL else). put and get may not be recorded. One
-     * graph a lane at a time is being recorded. CPU: -ENOTSUP, and gpu_graphs() says so. */
-    int (*graph_begin)(struct lane *l);
-    int (*graph_end)(struct lane *l, struct graph **ret,
-                     uint64_t *bytes); /* bytes: device memory it takes */
-    int (*graph_run)(struct lane *l, struct graph *g);
-    void (*graph_drop)(struct lane *l, struct graph *g); /* not while it may be running */
-
-    /* Named stretches of host time for a profiler; nest. CPU: nothing. */
-    void (*range_begin)(struct lane *l, const char *name);
-    void (*range_end)(struct lane *l);
-    /* With gpu_options.timing, stretches of device time: queued. lane_gaps() is what lay between the end of
-     * one and the begin of the next, so far. Without it, and on the CPU: nothing, and zeros. */
-    void (*work_begin)(struct lane *l);
-    void (*work_end)(struct lane *l);
-    void (*lane_gaps)(struct lane *l, uint64_t *n, uint64_t *ns);
-
-    /* Queued copies. dst, src: arena memory; host: any memory that stays until done, pinned if the copy
-     * is not to hold up the caller. A put may read its host memory before earlier ops are done. */
-    int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
-    int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
-    int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
-    /* n blocks of one size, each one contiguous piece, or the part of it that counts; copy is device memory. same:
-     * the same list in any memory, read before this returns; with it large blocks may go by copy engines,
-     * beside the kernels of other lanes. NULL: the device alone knows it. */
-    int (*copy_blocks)(struct lane *l, const struct block_copy *copy, const struct block_copy *same,
-                       uint32_t n, struct block_size size);
-    /* *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every device: the sum
-     * modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word + golden * (i + 1)),
-     * golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. p is 16-byte aligned. */
-    int (*checksum)(struct lane *l, uint64_t *sum, const void *p, size_t bytes);
-    /* N(0, std) in t, or any byte as likely where t is U8, the same on every device: element (i, j) from seed and the
-     * number first + i * pitch + j, so that a part of a matrix is what it would be in the whole; pitch 0: t's columns. */
-    int (*fill_random)(struct lane *l, struct tensor t, uint64_t seed, uint64_t first,
-                       uint64_t pitch, float std);
-
-    /* Tables of the KV manager, on the device: applied in order. */
-    int (*edit)(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n);
-    /* r.token[i] = last[r.seat[i]] where it is -1. Whatever was queued before is complete for what comes behind,
-     * however early that begins. */
-    int (*tokens)(struct lane *l, struct rows r, const int32_t *last);
-    /* seen[seat] |= the tokens of these runs; a run at position 0 clears the seat first. */
-    int (*see)(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r,
-               const struct run *run, uint32_t n_runs);
-
-    /* Rows in, rows out. n is x.dim[0]; [n, ...] everywhere. embed: a token that the table has no row for gets
-     * row 0's, as in Gemma 3n, whose table of each layer's inputs is shorter than the vocabulary. */
-    int (*embed)(struct lane *l, struct tensor x, struct tensor table, const int32_t *token,
-                 float scale);
-    int (*rms_norm)(
-        struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
-        float
-            plus); /* y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR; x fp32 or as y */
-    int (*residual)(struct lane *l, const struct residual *r);
-    int (*layer_norm)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                      struct tensor bias, float eps);
-    int (*matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                  struct tensor bias, float beta); /* y = x w^T + bias + beta y; w [out, in] */
-    int (*act_matmul)(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-                      struct tensor bias, enum act a); /* y = act(x w^T + bias) */
-    /* y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] may be used on the way. */
-    int (*gate_matmul)(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
-                       struct tensor w, enum act a);
-    /* Of the matmuls this lane has done, take one shape that gpu_options.tuned has no row of, time every way to do
-     * it on the tensors it had last, and keep the best in that file, for this process and later ones. 1: done;
-     * 0: nothing is left. What matmuls wrote last is lost. Not queued: it waits, up to 0.1 s, and nothing may be
-     * queued on any other lane meanwhile. */
-    int (*tune)(struct lane *l, struct tune_result *ret);
-    int (*add)(struct lane *l, struct tensor y, struct tensor x); /* y += x; y fp32 or as x */
-    int (*act)(struct lane *l, struct tensor y, struct tensor x, enum act a);
-    int (*gate)(struct lane *l, struct tensor y, struct tensor gate_up,
-                enum act a); /* [n, 2f]: act(first) * last */
-    int (*scale)(struct lane *l, struct tensor x, float factor,
-                 float softcap); /* cap tanh(factor x / cap) */
-    /* y = x w; w [n, d], or [1, d] for every row, or NO_TENSOR: a copy; x fp32 or as y. y may be x. */
-    int (*times)(struct lane *l, struct tensor y, struct tensor x, struct tensor w);
-    /* x = max(0, x - (mean + factor std)) of its row, std that of the row itself: what stands out. */
-    int (*sparsify)(struct lane *l, struct tensor x, float factor);
-    /* y *= sqrt(mean(like^2) / max(mean(y^2), least)), row by row; both fp32. */
-    int (*level)(struct lane *l, struct tensor y, struct tensor like, float least);
-    int (*altup)(struct lane *l, const struct altup *a);
-    int (*route)(struct lane *l, const struct route *r);
-    int (*expert_matmul)(struct lane *l, const struct expert_matmul *m, const struct pairs *p);
-    /* y[i] = sum over j of share[i][j] x[place[i][j]], j ascending; x [n_rows * n_top, d]. */
-    int (*combine)(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p);
-    int (*rows)(struct lane *l, struct tensor y, struct tensor x,
-                const uint32_t *which); /* y[i] = x[which[i]] */
-    int (*rope_store)(struct lane *l, const struct rope_store *s, struct rows r);
-    int (*attend)(struct lane *l, const struct attend *a, struct rows r);
-    int (*conv)(struct lane *l, const struct conv *c, struct rows r);
-    int (*scan)(struct lane *l, const struct scan *s, struct rows r);
-    int (*sample)(struct lane *l, const struct sample *s);
-
-    /* Ranks of a group, see gpu_options.n_ranks; with one they queue nothing. All ranks queue the same ones of a
-     * lane in the same order. */
-    /* x = the sum of all ranks' x, added in the order of ranks: the same bits on every rank. A GPU adds more than two
-     * in an order of its own where a row's bits may depend on its company; every rank has the same all the same. */
-    int (*all_reduce)(struct lane *l, struct tensor x);
-    /* out [n, d] = every rank's x beside each other, in the order of ranks: rank r's are the columns
-     * [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
-    int (*all_gather)(struct lane *l, struct tensor out, struct tensor x);
+        /* Queued copies. dst, src: arena memory. host: any memory that stays until the copy is done,
+         * pinned if the copy must not block the caller. A put may read its host memory before
+         * earlier ops are done. */
+        int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
+        int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
+        int (*copy)(struct lane *l, void *dst, const void *src, size_t bytes);
+        GPU_MEMORY_OPS(GPU_MEMBER, )
+    } mem;
+    struct {
+        /* units: SMs, or threads. */
+        int (*open)(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
+        void (*close)(struct lane *l); /* waits for all queued work */
+        /* Work queued from now on runs on units first .. first + n of those that the lane was opened
+         * with. Lanes on parts that do not overlap do not take each other's units. CPU: a lane has
+         * threads of its own, and n of them work. CUDA: the first n SMs, or the last. A partition of
+         * the device is made when it is first asked for, which takes milliseconds; one of
+         * GPU_PARTITIONS is replaced that no lane is on and no graph was recorded on (-EBUSY: there
+         * is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device cannot be
+         * divided, see gpu_parts(). */
+        int (*part)(struct lane *l, uint32_t first, uint32_t n);
+        /* Queued: done() returns step from then on. Steps count up. To restart step numbering, queue
+         * mark(0) on an idle lane and wait until done() returns 0; before that, old step numbers
+         * compare as new ones, for gpu_wait() as for after(). */
+        int (*mark)(struct lane *l, uint64_t step);
+        uint64_t (*done)(const struct lane *l); /* no system call */
+        /* Queued: later work of this lane waits for that step of the other lane. The step must have
+         * been marked there (else -EINVAL), so that no order of waits can block for ever. The other
+         * lane must not be closed before the wait is over. */
+        int (*after)(struct lane *l, const struct lane *other, uint64_t step);
+        int (*fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
+        int (*error)(const struct lane *l); /* 0, or -EIO once the device has failed */
+        /* Takes one shape of the matmuls that this lane has done and that gpu_options.tuning_file has
+         * no row for, times every algorithm on the tensors used last, and stores the fastest in that
+         * file. 1: measured one; 0: no shape is left. Overwrites the last results of matmuls. Not
+         * queued: takes up to 0.1 s, during which no other lane may have work. */
+        int (*tune)(struct lane *l, struct tune_result *ret);
+    } lane;
+    struct {
+        /* Ops between begin and end are recorded, not run; run queues them again as one piece. Device
+         * addresses, sizes and the part of the device are fixed then, contents are not: run needs the
+         * lane on that part (else -EINVAL). put and get may not be recorded. A lane records one graph
+         * at a time. CPU: -ENOTSUP, and gpu_graphs() is false. */
+        int (*begin)(struct lane *l);
+        /* bytes: device memory that the graph takes. */
+        int (*end)(struct lane *l, struct graph **ret, uint64_t *bytes);
+        int (*launch)(struct lane *l, struct graph *g);
+        void (*drop)(struct lane *l, struct graph *g); /* must not be running */
+    } graph;
+    struct {
+        /* Named ranges of host time for a profiler; they nest. CPU: no effect. */
+        void (*range_begin)(struct lane *l, const char *name);
+        void (*range_end)(struct lane *l);
+        /* Queued: intervals of device time, with gpu_options.timing. lane_gaps() returns number and
+         * sum of the gaps between the end of one and the begin of the next, so far. Without timing,
+         * and on the CPU: no effect, and zeros. */
+        void (*work_begin)(struct lane *l);
+        void (*work_end)(struct lane *l);
+        void (*lane_gaps)(struct lane *l, uint64_t *n, uint64_t *ns);
+    } profile;
+    struct {
+        GPU_STEP_OPS(GPU_MEMBER, )
+    } step;
+    struct {
+        GPU_COLLECTIVES(GPU_MEMBER, )
+    } collective;
+    GPU_OPS(GPU_MEMBER, )
 };
 
 /* Before gpu_open() with the same options, or not at all: what of it takes none of the device's memory. A GPU's driver is
@@ -527,7 +475,7 @@ bool gpu_graphs(const struct gpu *g);
  * and all there is. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
-/* Until lane_done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
+/* Until lane.done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
  * failed, before or by then. */
 int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
 

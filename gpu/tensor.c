@@ -5,9 +5,9 @@ static const struct {
     const char *name;
     uint32_t bits;
 } type[DT_COUNT] = {
-    [DT_F32] = { "fp32", 32 },     [DT_BF16] = { "bf16", 16 },    [DT_F16] = { "fp16", 16 },
-    [DT_I32] = { "i32", 32 },      [DT_I8] = { "i8", 8 },         [DT_U8] = { "u8", 8 },
-    [DT_E4M3] = { "fp8_e4m3", 8 }, [DT_E5M2] = { "fp8_e5m2", 8 }, [DT_MXFP4] = { "mxfp4", 4 },
+    [DT_F32] = { "fp32", 32 },     [DT_BF16] = { "bf16", 16 },  [DT_F16] = { "fp16", 16 },
+    [DT_I32] = { "i32", 32 },      [DT_I8] = { "i8", 8 },       [DT_U8] = { "u8", 8 },
+    [DT_E4M3] = { "fp8_e4m3", 8 }, [DT_MXFP4] = { "mxfp4", 4 },
 };
 
 size_t

@@ -1,26 +1,43 @@
-/* lagan.h - talk to lagand: open, submit, next event, cancel, close.
- *
- * One struct lagan is one connection and one thread's; open several for several threads. Nothing here
- * blocks but lagan_next() with a timeout and lagan_call(). lagan_fd() is for event loops: when it is
- * readable, call lagan_next() with timeout 0 until it returns 0.
+/* lagan.h - client library of lagand: connect, submit requests, read events, cancel, call commands.
  *
  *     struct lagan *c;
  *     struct lagan_event ev = { .size = sizeof ev };
  *     if (lagan_open(&c, NULL, 1000) < 0) ...
  *     struct lagan_request *r = lagan_request_new();
- *     lagan_set_str(r, "text", "12 = ", 5); lagan_set_int(r, "max_tokens", 32);
- *     uint64_t id; lagan_submit(c, r, &id);
- *     while (lagan_next(c, &ev, -1) > 0 && ev.kind == LAGAN_EVENT_TOKENS) fwrite(ev.text, 1, ev.text_len, stdout);
+ *     lagan_set_str(r, "text", "12 = ", 5);
+ *     lagan_set_int(r, "max_tokens", 32);
+ *     uint64_t id;
+ *     lagan_submit(c, r, &id);
+ *     while (lagan_next(c, &ev, -1) > 0 && ev.kind == LAGAN_EVENT_TOKENS)
+ *         fwrite(ev.text, 1, ev.text_len, stdout);
  *
- * Call lagan_next() at least every few seconds (or watch lagan_fd(), which also wakes for that): it
- * answers for the connection's life. A connection that is lost is made again behind the scenes, and its
- * requests go on, also when lagand itself was started anew: then they are submitted again with the
- * tokens that came, and no token comes twice or is left out. Of this a caller notices a pause, and the
- * score, which then is that of the tokens since. Only what cannot go on ends with an ERROR: a request
- * whose key `resume` is false, one with several outputs of which some came and that no lagand knows any more, and any when there is no lagand for longer than lagan_patience().
+ * Threads: a struct lagan is one connection and is used by one thread at a time. A program with
+ * several threads opens one connection each. The library starts no callbacks and installs no signal
+ * handlers. Requests (struct lagan_request) belong to the caller and are independent of
+ * connections.
  *
- * Errors are negative errno values; lagan_why() has the sentence, for lagan_open() as lagan_why(NULL). Compatibility: additions only within
- * one soname; structs that the library fills carry their size in lagan_event.size and grow at the end.
+ * Blocking: only lagan_open() and lagan_open_keys() with a timeout, lagan_next() with a timeout and
+ * lagan_call() wait. An event loop polls lagan_fd() for readability and then calls lagan_next()
+ * with timeout 0 until lagan_next() returns 0.
+ *
+ * Keep-alive: a program calls lagan_next() at least every 5 s, or polls lagan_fd(), which becomes
+ * readable when a keep-alive message is due. lagand closes a connection that is silent for
+ * api.idle_timeout.
+ *
+ * Lost connections: the library connects again and resumes the open requests, also after a restart
+ * of lagand. No token is delivered twice and none is left out. After a restart of lagand the score
+ * of an output covers the tokens since the restart only. A request ends with LAGAN_EVENT_ERROR if
+ * it cannot be resumed: its key `resume` is false, it has several outputs of which some tokens were
+ * delivered and lagand has lost its state, or no lagand answered within
+ * lagan_set_reconnect_timeout().
+ *
+ * Errors: functions return 0 or a positive number on success, a negative errno value on failure.
+ * lagan_errmsg() has the sentence. -ENOMEM, from every function that allocates, is not listed
+ * below.
+ *
+ * Compatibility: within one soname, functions, event kinds and fields are only added. struct
+ * lagan_event grows at its end; the caller states the size that it was compiled with. Callers
+ * ignore event kinds that they do not know.
  */
 #ifndef LAGAN_H
 #define LAGAN_H
@@ -35,92 +52,151 @@ extern "C" {
 #define LAGAN_API_VERSION 1
 #define LAGAN_EXPORT __attribute__((visibility("default")))
 
-struct lagan;
-struct lagan_request;
+struct lagan;         /* a connection */
+struct lagan_request; /* the keys of a request */
 
+/* The events of a request arrive in this order: PROMPT, then TOKENS and TENSOR, one OUTPUT for each
+ * output, DONE. ERROR may come at any point and is then the last event of the request. */
 enum lagan_event_kind {
-    LAGAN_EVENT_TOKENS = 1, /* new tokens and text of one output */
-    LAGAN_EVENT_PROMPT,     /* prompt log-probabilities, before the first tokens */
-    LAGAN_EVENT_OUTPUT,     /* one output is finished */
-    LAGAN_EVENT_DONE,       /* the request is over: its last event */
-    LAGAN_EVENT_ERROR,      /* the request is over, with code and message: its last event */
-    LAGAN_EVENT_LOST,  /* no lagand for too long: every open request gets one ERROR before it */
-    LAGAN_EVENT_TENSOR /* a piece of what was asked for beside tokens, before those it belongs to */
+    LAGAN_EVENT_TOKENS = 1,   /* new tokens and text of one output */
+    LAGAN_EVENT_PROMPT,       /* log-probabilities of prompt tokens, before the first TOKENS */
+    LAGAN_EVENT_OUTPUT,       /* one output has ended; no further TOKENS of that output */
+    LAGAN_EVENT_DONE,         /* the request has ended: its last event */
+    LAGAN_EVENT_ERROR,        /* the request has failed: its last event */
+    LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; follows the ERROR events of all requests */
+    LAGAN_EVENT_TENSOR /* rows of a requested tensor, before the tokens that they belong to */
 };
 
-struct lagan_top {
-    int32_t id;
-    float logprob;
+struct lagan_top_logprob {
+    int32_t id;    /* token id */
+    float logprob; /* natural logarithm */
 };
 
-struct lagan_event { /* pointers are valid until the next call on the connection */
-    size_t size;
+/* Pointers are valid until the next call with the same connection. A field that the comment does
+ * not assign to the event's kind is 0 or NULL. */
+struct lagan_event {
+    size_t size; /* set by the caller: sizeof(struct lagan_event) */
     enum lagan_event_kind kind;
-    uint64_t id;     /* as lagan_submit() gave it */
-    uint32_t output; /* 0 .. n - 1 */
-    uint32_t first;  /* position of ids[0] among the generated (TOKENS) or the prompt's (PROMPT) */
-    uint32_t n_ids;
-    const int32_t *ids; /* PROMPT: may be NULL */
-    const char *text;   /* whole characters, not NUL-ended */
-    size_t text_len;
-    const float *logprob;        /* [n_ids], or NULL */
-    uint32_t n_top;              /* tops of each token */
-    const struct lagan_top *top; /* [n_ids][n_top], best first */
-    uint32_t reason;             /* OUTPUT, ERROR: enum lagan_reason of lagan_wire.h */
-    const char *word;            /* OUTPUT: "eos", "length", ...; ERROR: "too_long", ... */
-    const char *message;
-    int retryable;
-    float score;
-    uint64_t seed;
+    uint64_t id;     /* of lagan_submit(); 0 for DISCONNECTED */
+    uint32_t output; /* TOKENS, OUTPUT, TENSOR: index of the output, 0 .. n - 1 */
+    uint32_t first;  /* TOKENS: index of ids[0] among the generated tokens; PROMPT: in the prompt */
+    uint32_t n_ids;  /* TOKENS, PROMPT: number of tokens; may be 0 if there is only text */
+    const int32_t *ids;   /* [n_ids]; PROMPT: NULL unless lagand sent them */
+    const char *text;     /* TOKENS: whole UTF-8 characters, not NUL-terminated */
+    size_t text_len;      /* bytes */
+    const float *logprob; /* TOKENS, PROMPT: [n_ids], natural logarithm; NULL if not requested */
+    uint32_t n_top;       /* TOKENS, PROMPT: alternatives of each token */
+    const struct lagan_top_logprob *top; /* [n_ids][n_top], most likely first */
+    uint32_t reason;         /* OUTPUT, ERROR, DISCONNECTED: enum lagan_reason of lagan_wire.h */
+    const char *reason_name; /* name of reason: "eos", "length", ..., "too_long", ... */
+    const char *message;     /* ERROR, DISCONNECTED: a sentence */
+    int retryable;           /* ERROR, DISCONNECTED: 1 if the same request may succeed later */
+    float score;             /* OUTPUT: the beam score, else the sum of the log-probabilities */
+    uint64_t seed;           /* OUTPUT: the seed that was used */
+    /* OUTPUT: n_tokens generated tokens; cached: prompt tokens whose KV was taken from the prefix
+     * cache; resumed: workers that were lost on the way; adopted, recomputed: tokens whose KV the
+     * replacement worker adopted or computed again. ERROR: n_tokens that were delivered before. */
     uint32_t n_tokens, cached, resumed, adopted, recomputed;
-    /* TENSOR: word names it, "encoder_output" or "logits"; values first_value .. + n_values of its rows of cols */
-    const float *values;
+    /* TENSOR: values[0] is element first_value of the tensor in row-major order; a row has cols
+     * elements. */
+    const float *values; /* [n_values] */
     size_t n_values;
     uint64_t first_value;
     uint32_t cols;
+    const char *tensor_name; /* TENSOR: "encoder_output" or "logits" */
 };
 
-/* endpoint NULL: ipc:///run/lagan/api.sock. Returns at once when timeout_ms is 0 (the connection is
- * made behind the scenes), else waits for WELCOME: -ETIMEDOUT. */
+/* ---- connections */
+
+/* Connects to lagand. endpoint: "ipc://PATH"; NULL is ipc:///run/lagan/api.sock. timeout_ms: 0
+ * returns at once and connects during later calls; above 0 waits that long for lagand's answer;
+ * below 0 waits without limit. On success *ret is owned by the caller until lagan_close(); on
+ * failure *ret is unchanged and lagan_errmsg(NULL) has the sentence.
+ * -ETIMEDOUT: no answer in time. -EPROTO: lagand has no protocol version in common. -EINVAL: a tcp
+ * endpoint, which needs lagan_open_keys(), or no endpoint that ZeroMQ accepts. -ENAMETOOLONG. */
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
-/* The same for tcp://HOST:PORT, with a file of keys: lines `secret KEY`, ours, and `server KEY`, lagand's
- * public one; laganctl keygen makes them. The file's mode is 0600. -EACCES: it is not, or lagand does not
- * know the key. */
+
+/* lagan_open() for "tcp://HOST:PORT", which is always encrypted. keys: path of a file with the
+ * lines `secret KEY` (the client's) and `server KEY` (lagand's public key); `laganctl keygen`
+ * writes the keys. The file must be readable by its owner only.
+ * Also -EACCES: other users may read the file, or lagand does not know the key. -ENOENT; -EINVAL:
+ * the file has wrong or missing lines. -ENOTSUP: libzmq was built without CURVE. */
 LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys,
                                  int timeout_ms);
-LAGAN_EXPORT void lagan_close(struct lagan *c); /* NULL is nothing; open requests are cancelled */
-/* How long requests wait for a connection that broke to be made again, and then for a worker of their model where that
- * lagand has none; -1 for ever. 30,000 at first. */
-LAGAN_EXPORT void lagan_patience(struct lagan *c, int ms);
+
+/* Cancels the open requests, closes the connection and frees c. NULL is allowed. May take 200 ms if
+ * lagand does not read. */
+LAGAN_EXPORT void lagan_close(struct lagan *c);
+
+/* Sets how long the library tries to connect again before every open request ends with ERROR, and
+ * how long it submits requests again for whose model lagand has no worker. ms: milliseconds; below
+ * 0 is without limit; 30,000 unless set. */
+LAGAN_EXPORT void lagan_set_reconnect_timeout(struct lagan *c, int ms);
+
+/* Returns a descriptor that is readable when lagan_next() has something to do. It belongs to c and
+ * stays the same until lagan_close(). The caller only polls it. */
 LAGAN_EXPORT int lagan_fd(const struct lagan *c);
-LAGAN_EXPORT const char *lagan_why(const struct lagan *c); /* NULL: this thread's lagan_open() */
+
+/* Returns the sentence of the last failure of c, or "" if there was none. NULL: of this thread's
+ * last lagan_open() or lagan_open_keys(). The text belongs to the library and changes with the next
+ * failure. */
+LAGAN_EXPORT const char *lagan_errmsg(const struct lagan *c);
+
+/* Returns the version of the library, "MAJOR.MINOR.PATCH". */
 LAGAN_EXPORT const char *lagan_version(void);
 
-/* A request is a set of keys, named as in the manual: text, ids, max_tokens, temperature ... A key set
- * twice keeps the last. -EINVAL: the key is too long. Lists are copied. */
+/* ---- requests */
+
+/* Returns an empty request, or NULL if memory is exhausted. The caller frees it with
+ * lagan_request_free() and may submit it any number of times. */
 LAGAN_EXPORT struct lagan_request *lagan_request_new(void);
-LAGAN_EXPORT void lagan_request_free(struct lagan_request *r);
+LAGAN_EXPORT void lagan_request_free(struct lagan_request *r); /* NULL is allowed */
+
+/* Set one key. The keys are those of LAGAN_FIELDS in lagan_wire.h, described in lagan-protocol(7).
+ * A second value replaces the first. Values are copied. The library does not check names, types or
+ * ranges; lagand does, and a wrong value ends the request with LAGAN_E_INVALID_REQUEST.
+ * -EINVAL: key is empty or longer than LAGAN_MAX_KEY. -E2BIG: more than LAGAN_MAX_KEYS keys, or too
+ * many entries. */
 LAGAN_EXPORT int lagan_set_int(struct lagan_request *r, const char *key, int64_t v);
 LAGAN_EXPORT int lagan_set_float(struct lagan_request *r, const char *key, double v);
 LAGAN_EXPORT int lagan_set_bool(struct lagan_request *r, const char *key, int v);
+/* s: n bytes of UTF-8; a terminating NUL is not needed. */
 LAGAN_EXPORT int lagan_set_str(struct lagan_request *r, const char *key, const char *s, size_t n);
+/* ids: n token ids, at most LAGAN_MAX_IDS. */
 LAGAN_EXPORT int lagan_set_ids(struct lagan_request *r, const char *key, const int32_t *ids,
                                size_t n);
-/* logit_bias: what is added to the logits of these tokens. */
+/* For logit_bias: bias[i] is added to the logit of token ids[i]. n: at most LAGAN_MAX_BIAS. */
 LAGAN_EXPORT int lagan_set_bias(struct lagan_request *r, const char *key, const int32_t *ids,
                                 const float *bias, size_t n);
+/* s: n NUL-terminated strings. */
 LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s,
                                 size_t n);
 
+/* Submits a copy of r. *id is the number of the request in events, never 0 and never used twice by
+ * one connection. Without a connection the request is sent after the next connect. On failure there
+ * will be no event. -EMSGSIZE: longer than LAGAN_MAX_FRAME. -EAGAIN: too many messages wait to be
+ * sent; call lagan_next() first. */
 LAGAN_EXPORT int lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id);
-LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id); /* its ERROR event still comes */
-/* 1 and *ev (size set by the caller), 0 nothing within timeout_ms (-1: for ever). -EINTR: a signal came;
- * -ENOMEM; -EINVAL: no size. A connection that breaks is no failure here but an event. */
+
+/* Asks lagand to cancel a request. Events that are under way still arrive; the last one is ERROR
+ * with LAGAN_E_CANCELLED, or DONE if the request ended before. -ENOENT: the request is not open.
+ * -EAGAIN as above. */
+LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id);
+
+/* Reads the next event of any request. timeout_ms: 0 does not wait, below 0 waits without limit.
+ * Returns 1 with *ev filled, or 0 if no event came in time. A lost connection is not a failure: see
+ * above. -EINTR: a signal arrived. -EINVAL: ev->size is not set. */
 LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
 
-/* Everything but generate: verb and arguments as a JSON object (or NULL), the answer as JSON text in
- * *reply (free() it; lists of ids are lists of numbers). -ETIMEDOUT; -EINTR: a signal came; -ECONNRESET: the connection was
- * lost; an ERROR answer is -EREMOTEIO with its code in *code, words in lagan_why(). */
+/* ---- commands */
+
+/* Calls a verb of LAGAN_VERBS in lagan_wire.h and waits for its result; events of requests that
+ * arrive meanwhile are kept for lagan_next(). args: a JSON object, or NULL for none. *reply: the
+ * result as JSON text; the caller passes it to free(). timeout_ms: below 0 waits without limit.
+ * code may be NULL. -EREMOTEIO: lagand answered with an error; *code is its number (enum
+ * lagan_reason) and lagan_errmsg() its message. -ETIMEDOUT. -ECONNRESET: the connection was lost;
+ * whether lagand executed the verb is unknown. -EINTR: a signal arrived. -EINVAL: args is not JSON.
+ * -EMSGSIZE, -EAGAIN as for lagan_submit(). */
 LAGAN_EXPORT int lagan_call(struct lagan *c, const char *verb, const char *args, char **reply,
                             uint32_t *code, int timeout_ms);
 

@@ -1,12 +1,14 @@
-/* lagan_wire.h - what travels: version, message types, request fields, error codes, limits.
+/* lagan_wire.h - the client protocol of lagand: message types, request keys, verbs, errors, limits.
  *
- * Every number and name here is a contract with programs outside this tree: additions only, a
- * number never changes its meaning. One message is one ZeroMQ frame, a MessagePack array
+ * The numbers and names are a contract with programs outside this tree. A number never changes its
+ * meaning; new ones may be added. One message is one ZeroMQ frame, a MessagePack array
  *
  *     [version: uint, type: uint, rid: uint64, {map}]
  *
- * Keys are strings of at most LAGAN_MAX_KEY bytes; unknown keys are ignored, keys that begin with '!' must be
- * understood. Tables carry their sentences: the manual, --help and the error texts come from here.
+ * rid is the client's number of its request or call, and 0 for messages about the connection. Keys
+ * are strings of at most LAGAN_MAX_KEY bytes. An unknown key is ignored; an unknown key that begins
+ * with '!' is rejected. The manual lagan-protocol(7), --help and the error texts are made from the
+ * sentences of these tables.
  */
 #ifndef LAGAN_WIRE_H
 #define LAGAN_WIRE_H
@@ -15,42 +17,52 @@
 
 #define LAGAN_WIRE_VERSION 1
 
-/* Message types. C: client, D: lagand. */
+/* Message types: number, name, sender (C client, D lagand) and keys of the map. */
 #define LAGAN_MESSAGES(X) \
     X(1, HELLO, \
-      "C: protocol range {min, max}, client, session (16 random bytes, optional: whoever knows " \
-      "them " \
-      "is this client, also on another connection)") \
+      "C: min, max: lowest and highest protocol version; client: name and version of the " \
+      "program; " \
+      "session: 16 random bytes, optional. A client that sends the same session on a later " \
+      "connection is the same client") \
     X(2, WELCOME, \
-      "D: proto, instance (16 bytes, new at each start), session, limits, models, state") \
-    X(3, SUBMIT, "C: a request; the keys of LAGAN_FIELDS, flat in the map") \
+      "D: proto: the chosen version; instance: 16 bytes, new at each start of lagand; session; " \
+      "limits: {frame: bytes, ack_window, inflight: open requests}; models; state") \
+    X(3, SUBMIT, "C: a request; the map has the keys of REQUESTS") \
     X(4, ACCEPT, \
-      "D: pos in the queue, id, seed (the one used); from here exactly one DONE or ERROR follows") \
+      "D: queue_position: requests ahead in the queue; id: number of the request in lagand; " \
+      "seed: the seed in use. Exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
-      "D: n chunk number; o output, i first position, t tokens (i32 LE bin), s text, lp (f32 LE " \
-      "bin), tp {k, d: bin of i32, f32}; or pl {i, lp, k, d, t}: the prompt's log-probabilities; " \
-      "or x {k kind, i first value, c columns, d: f32 LE bin}: a piece of a tensor, row by row; " \
-      "more: true when tokens and text do not end together here; end: with the output's last " \
-      "token " \
-      "what DONE will say of it") \
-    X(6, ACK, "C: n cumulative chunk number, win") \
+      "D: n: chunk number from 1. Tokens: o: output; i: index of the first token; t: token ids " \
+      "as " \
+      "a bin of i32 LE; s: text; lp: log-probabilities as a bin of f32 LE; tp: alternatives " \
+      "{k: per token, d: bin of i32 id and f32 log-probability}; more: true if the text of these " \
+      "tokens continues in the next chunk; end: the output's entry of DONE, with its last token. " \
+      "Or pl: " \
+      "log-probabilities of the prompt {i, lp, k, d, t}. Or x: a part of a tensor {k: kind, " \
+      "i: index of the first value, c: columns, d: bin of f32 LE, row by row}") \
+    X(6, ACK, \
+      "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
-      "D: outputs, each {o, reason, word, n_tok, score, cached, seed, resumed, adopted, " \
-      "recomputed}") \
-    X(8, ERROR, "D: code, word, message, retryable, delivered; rid 0: the frame had none") \
-    X(9, CANCEL, "C: rids, a list; {} cancels the rid of the envelope") \
+      "D: outputs: a list of {o, reason, reason_name, n_tokens, score, cached, seed, resumed, " \
+      "adopted, recomputed}") \
+    X(8, ERROR, \
+      "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
+      "could " \
+      "not read the rid of the rejected message") \
+    X(9, CANCEL, "C: rids: requests to cancel; without rids the request of the envelope's rid") \
     X(10, RESUME, \
-      "C: after HELLO with the session of a lost connection, every open request: rids, and of " \
-      "each " \
-      "have (tokens) and text (bytes since its SUBMIT); lists of one length. The answer is REPLY " \
-      "{unknown: rids}; the others go on from there with chunk 1") \
-    X(11, QUERY, "C: rids; answered with their states") \
-    X(12, PING, "both: t, a number") \
-    X(13, PONG, "both: t as it came") \
-    X(14, BYE, "both: reason, retry_after_ms") \
-    X(15, CALL, "C: verb, args") \
-    X(16, REPLY, "D: result") \
-    X(17, EVENT, "D: verb, body: a line of a followed CALL")
+      "C: after HELLO with the session of a lost connection, lists of equal length for all open " \
+      "requests: rids; n_tokens, text_bytes: tokens and bytes of text received since SUBMIT. The " \
+      "answer " \
+      "is REPLY {unknown: rids that lagand does not know}. The other requests continue with " \
+      "chunk 1") \
+    X(11, QUERY, "C: rids; the answer is REPLY with the state of each request") \
+    X(12, PING, "both: t: any number") \
+    X(13, PONG, "both: t of the PING") \
+    X(14, BYE, "both: the sender closes the connection; reason, retry_after_ms") \
+    X(15, CALL, "C: verb, args: a command of CALLS") \
+    X(16, REPLY, "D: result of a CALL, RESUME or QUERY") \
+    X(17, EVENT, "D: verb, body: one line of a CALL that follows a stream")
 
 enum lagan_message {
 #define X(number, name, sentence) LAGAN_MSG_##name = number,
@@ -58,10 +70,11 @@ enum lagan_message {
 #undef X
 };
 
-/* What a request may want beside tokens, as CHUNK's x: kind, name, sentence. */
+/* Tensors that a request may ask for (x of CHUNK): number, C name, name, shape. */
 #define LAGAN_TENSORS(X) \
-    X(1, ENCODER_OUTPUT, "encoder_output", "[source tokens, hidden], before the first token") \
-    X(2, LOGITS, "logits", "[new tokens, vocabulary], each row before its token")
+    X(1, ENCODER_OUTPUT, "encoder_output", \
+      "hidden states of the encoder, [encoder input tokens, hidden size]; before the first token") \
+    X(2, LOGITS, "logits", "logits, [generated tokens, vocabulary]; each row before its token")
 
 enum lagan_tensor {
 #define X(number, name, word, sentence) LAGAN_TENSOR_##name = number,
@@ -70,35 +83,38 @@ enum lagan_tensor {
         LAGAN_N_TENSORS = 2
 };
 
-/* How an output ends without an error. */
+/* Reasons why an output ended without an error: number, C name, name, sentence. */
 #define LAGAN_FINISHES(X) \
-    X(1, EOS, "eos", "an end-of-sequence token") \
-    X(2, LENGTH, "length", "max_tokens, or the model's length") \
-    X(3, STOP, "stop", "a stop token or stop string of the request") \
-    X(4, CANCELLED, "cancelled", "cancelled by the client or an operator") \
-    X(5, ERROR, "error", "an error; see its code")
+    X(1, EOS, "eos", "the model generated an end-of-sequence token") \
+    X(2, LENGTH, "length", "the output reached max_tokens or the model's maximum length") \
+    X(3, STOP, "stop", "the output contains a token of stop_ids or a string of stop") \
+    X(4, CANCELLED, "cancelled", "the client or an operator cancelled the request") \
+    X(5, ERROR, "error", "the request failed; its error code says why")
 
-/* Errors a request or call can end with: number, name, word, retry makes sense, sentence. */
+/* Errors of requests and calls: number, C name, name, 1 if a retry may succeed, sentence. */
 #define LAGAN_ERRORS(X) \
     X(32, INVALID_REQUEST, "invalid_request", 0, \
-      "the request is not valid; the message says where") \
-    X(33, TOO_LONG, "too_long", 0, "longer than the model, the pool or a limit can ever hold") \
-    X(34, QUEUE_FULL, "queue_full", 1, "admission limits are reached; try again later") \
-    X(35, DEADLINE, "deadline", 0, "the deadline passed before the request was done") \
-    X(36, CANCELLED, "cancelled", 0, "cancelled by the client or an operator") \
-    X(37, DRAINING, "draining", 1, "the service takes no new requests: it drains or stops") \
-    X(38, MODEL_NOT_FOUND, "model_not_found", 0, "no such model is served here") \
-    X(39, UNAUTHORIZED, "unauthorized", 0, "this connection may not do that") \
-    X(40, SLOW_READER, "slow_reader", 0, "the client stopped reading") \
-    X(41, WORKER_LOST, "worker_lost", 1, "the worker died and the request could not be resumed") \
-    X(42, POISONED, "poisoned", 0, "this request has killed workers and is not run again") \
-    X(43, OUT_OF_MEMORY, "out_of_memory", 1, "memory ran out") \
-    X(44, DEVICE_LOST, "device_lost", 1, "the device is gone") \
-    X(45, INTERNAL, "internal", 1, "a fault of lagan; the journal has more") \
-    X(46, UNSUPPORTED, "unsupported", 0, "known, but not served by this version or model") \
-    X(47, NOT_FOUND, "not_found", 0, "no such request, worker or verb")
+      "a key or value of the request is not valid; the message names it") \
+    X(33, TOO_LONG, "too_long", 0, \
+      "the request exceeds the length of the model, the KV cache or a limit, and never fits") \
+    X(34, QUEUE_FULL, "queue_full", 1, "the queue or a limit of open requests is full") \
+    X(35, DEADLINE, "deadline", 0, "the deadline of the request passed before it finished") \
+    X(36, CANCELLED, "cancelled", 0, "the client or an operator cancelled the request") \
+    X(37, DRAINING, "draining", 1, "lagand stops or drains and accepts no new requests") \
+    X(38, MODEL_NOT_FOUND, "model_not_found", 0, "lagand does not serve a model of this name") \
+    X(39, UNAUTHORIZED, "unauthorized", 0, "this connection is not allowed to do that") \
+    X(40, SLOW_READER, "slow_reader", 0, "the client did not acknowledge chunks in time") \
+    X(41, WORKER_LOST, "worker_lost", 1, \
+      "the worker failed and another worker could not continue the request") \
+    X(42, POISONED, "poisoned", 0, \
+      "the request made several workers fail and will not be run again") \
+    X(43, OUT_OF_MEMORY, "out_of_memory", 1, "memory is exhausted") \
+    X(44, DEVICE_LOST, "device_lost", 1, "the GPU is no longer available") \
+    X(45, INTERNAL, "internal", 1, "an error inside lagan; the journal has details") \
+    X(46, UNSUPPORTED, "unsupported", 0, "this version or model does not support the request") \
+    X(47, NOT_FOUND, "not_found", 0, "there is no such request, worker or verb")
 
-/* One number space: a rec_finish's reason, DONE's reason and ERROR's code. */
+/* reason of DONE and code of ERROR: one number space. */
 enum lagan_reason {
     LAGAN_NONE = 0,
 #define X(number, name, word, sentence) LAGAN_FINISH_##name = number,
@@ -109,98 +125,184 @@ enum lagan_reason {
 #undef X
 };
 
-/* What SUBMIT and a line of `laganctl generate --requests` may carry: kind, key, least, most, default,
- * served now, sentence. OVER excludes its least value. A key that is not served now is refused by
- * name unless it has its default. */
+/* The keys of SUBMIT and of a line of `laganctl generate --requests`. Columns:
+ *
+ *   kind      C type and reader of the value: wire/msg.h
+ *   key       name; also of the C field in each struct on the way
+ *   least, most, default: range of numbers and lengths; OVER excludes its least value
+ *   record    LAGAND: lagand alone reads the value, or passes it to the worker in another form
+ *             WORKER: struct rec_submit (ipc/records.h) has a field of this name
+ *             SAMPLER: WORKER, and the worker copies it into struct sampling
+ *   fallback  MODEL: with model_defaults an absent key is taken from generation_config.json; FIXED: never
+ *   sentence  of --help and of the manual
+ *
+ * A row generates the field of struct msg_request, its reader, the field of struct rec_submit, both
+ * copies, the ABSENT_ bit, the option of laganctl and the manual. A new WORKER or SAMPLER row
+ * changes SHM_ABI_MAJOR (ipc/layout.h). */
 /* clang-format off */
 #define LAGAN_FIELDS(X) \
-    X(IDS,   ids,                 1, LAGAN_MAX_IDS, 0, 1, "the prompt as token ids, used as they are; encoder-decoder: the encoder's input") \
-    X(STR,   text,                1, LAGAN_MAX_STR, 0, 1, "the prompt as text, in place of ids; the model's template tokens are added") \
-    X(STR,   messages,            1, LAGAN_MAX_STR, 0, 1, "a conversation in place of text, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; the model's chat template is applied") \
-    X(IDS,   decoder_ids,         1, LAGAN_MAX_IDS, 0, 1, "encoder-decoder: the decoder's prefix; default [decoder_start_token_id]") \
-    X(STR,   model,               1, 256,      0,  1, "which of the served models; may be left out when there is one") \
-    X(STR,   key,                 1, LAGAN_MAX_KEY, 0, 1, "idempotency key: a second SUBMIT with it is the first one, unless that ended with an error after which trying again makes sense") \
-    X(IDS,   done,                0, LAGAN_MAX_IDS, 0, 1, "tokens of the answer that came before: it goes on behind them; with the seed they were made with") \
-    X(U32,   max_tokens,          1, LAGAN_MAX_TOKENS, 16, 1, "at most this many new tokens") \
-    X(U32,   min_tokens,          0, LAGAN_MAX_TOKENS, 0, 1, "no end-of-sequence token before this many") \
-    X(F64,   temperature,         0, 100,      0,  1, "0 is greedy") \
-    X(U32,   top_k,               0, 1 << 20,  0,  1, "sample from the K most likely; 0 is all") \
-    X(OVER,  top_p,               0, 1,        1,  1, "sample from the fewest tokens that hold this probability") \
-    X(F64,   min_p,               0, 1,        0,  1, "drop tokens below this share of the most likely one") \
-    X(U64,   seed,                0, 0,        0,  1, "makes sampling repeatable; default: one is chosen and reported") \
-    X(OVER,  repetition_penalty,  0, 10,       1,  1, "over 1 makes tokens already present less likely") \
-    X(F64,   presence_penalty,   -2, 2,        0,  1, "taken from the logits of tokens that were generated already") \
-    X(F64,   frequency_penalty,  -2, 2,        0,  1, "the same, for each time") \
-    X(BIAS,  logit_bias,          0, LAGAN_MAX_BIAS, 0, 1, "added to the logits of these tokens: [id, bias] each") \
-    X(IDS,   stop_ids,            0, LAGAN_MAX_STOPS, 0, 1, "token ids that end the output") \
-    X(STOPS, stop,                0, LAGAN_MAX_STOPS, 0, 1, "strings that end the output; the text stops before them") \
-    X(BOOL,  ignore_eos,          0, 1,        0,  1, "do not end at the model's end-of-sequence tokens") \
-    X(IDS,   eos_ids,             0, LAGAN_MAX_STOPS, 0, 1, "end-of-sequence tokens, an empty list is none; default: the model's") \
-    X(I32,   forced_bos,         -1, INT32_MAX, -2, 1, "the first new token; -1 is none; default: the model's") \
-    X(I32,   forced_eos,         -1, INT32_MAX, -2, 1, "the last token at max_tokens; -1 is none; default: the model's") \
-    X(U32,   logprobs,            0, LAGAN_MAX_TOP, 0, 1, "log-probabilities of new tokens and of the K most likely beside them") \
-    X(U32,   prompt_logprobs,     0, LAGAN_MAX_TOP, 0, 1, "the same for the prompt's tokens") \
-    X(F64,   priority,            0, 1,        0.5, 1, "higher goes first") \
-    X(U64,   deadline_ms,         0, 0,        0,  1, "give up after so many milliseconds; 0 is never") \
-    X(U32,   win,                 1, LAGAN_MAX_WIN, LAGAN_DEFAULT_WIN, 1, "chunks that may be under way before an ACK") \
-    X(BOOL,  resume,              0, 1,        1,  1, "go on with another worker when one is lost") \
-    X(U32,   on_disconnect,       0, 600000, 10000, 1, "milliseconds that it goes on without a connection, for the same session to come back") \
-    X(U32,   beams,               1, LAGAN_MAX_BEAMS, 1, 1, "beam search with so many beams") \
-    X(F64,   length_penalty,   -100, 100,      1,  1, "beam search: over 0 favours long outputs") \
-    X(EARLY, early_stopping,      0, 2,        0,  1, "beam search: true, false or \"never\"") \
-    X(U32,   no_repeat_ngram,     0, 1024,     0,  1, "no sequence of so many tokens comes twice; 0 is off") \
-    X(U32,   n,                   1, LAGAN_MAX_OUTPUTS,       1,  1, "outputs for one prompt") \
-    X(BOOL,  model_defaults,      0, 1,        0,  1, "take what is absent from generation_config.json") \
-    X(BOOL,  return_encoder_output, 0, 1,      0,  1, "send the encoder's states") \
-    X(BOOL,  return_logits,       0, 1,        0,  1, "send the logits of the new tokens, before anything acts on them") \
-    X(ANY,   encoder_features,    0, 0,        0,  1, "a tensor in place of ids, for models that take features")
+    X(IDS,   ids,                      1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "the prompt as token ids, used unchanged; the encoder input of an encoder-decoder model") \
+    X(STR,   text,                     1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
+      "the prompt as text instead of ids; the tokenizer adds its special tokens") \
+    X(STR,   messages,                 1, LAGAN_MAX_STR, 0, LAGAND, FIXED, \
+      "a conversation instead of ids, as JSON: [{\"role\": \"user\", \"content\": \"...\"}]; " \
+      "the chat template of the model is applied") \
+    X(IDS,   decoder_ids,              1, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "first tokens of the decoder of an encoder-decoder model; default: " \
+      "[decoder_start_token_id]") \
+    X(STR,   model,                    1, 256, 0, LAGAND, FIXED, \
+      "name of the model; may be omitted if lagand serves one model only") \
+    X(STR,   idempotency_key,          1, LAGAN_MAX_KEY, 0, LAGAND, FIXED, \
+      "name of the request, unique within the session; a second SUBMIT with this name returns " \
+      "the first request, unless that ended with a retryable error") \
+    X(IDS,   generated_ids,            0, LAGAN_MAX_IDS, 0, LAGAND, FIXED, \
+      "tokens of a partial output to continue from; send the same seed") \
+    X(U32,   max_tokens,               1, LAGAN_MAX_TOKENS, 16, WORKER, MODEL, \
+      "maximum number of generated tokens, generated_ids included") \
+    X(U32,   min_tokens,               0, LAGAN_MAX_TOKENS, 0, WORKER, MODEL, \
+      "generated tokens before an end-of-sequence token is allowed") \
+    X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
+      "sampling temperature; 0: always the most likely token (greedy)") \
+    X(U32,   top_k,                    0, 1 << 20, 0, SAMPLER, MODEL, \
+      "sample from the K most likely tokens; 0: from all") \
+    X(OVER,  top_p,                    0, 1, 1, SAMPLER, MODEL, \
+      "sample from the most likely tokens whose probabilities add up to this value; 1: from all") \
+    X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, \
+      "exclude tokens whose probability is below this share of the most likely token's; 0: none") \
+    X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, \
+      "seed of the random numbers; equal seeds give equal samples; default: lagand chooses a " \
+      "seed and reports it") \
+    X(OVER,  repetition_penalty,       0, 10, 1, SAMPLER, MODEL, \
+      "divide positive and multiply negative logits of tokens in prompt and output by this " \
+      "value; 1: off") \
+    X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, \
+      "subtract this value from the logits of generated tokens; 0: off") \
+    X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, \
+      "subtract this value from the logit of a generated token for each of its occurrences; 0: " \
+      "off") \
+    X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, \
+      "add a bias from -100 to 100 to the logits of these tokens: a list of [id, bias]") \
+    X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "token ids that end the output") \
+    X(STOPS, stop,                     0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "strings that end the output; the text ends before the string") \
+    X(BOOL,  ignore_eos,               0, 1, 0, LAGAND, FIXED, \
+      "continue after an end-of-sequence token") \
+    X(IDS,   eos_ids,                  0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
+      "end-of-sequence tokens, an empty list: none; default: those of the model") \
+    X(I32,   forced_bos,              -1, INT32_MAX, -2, WORKER, FIXED, \
+      "id of the first generated token; -1: not forced; default: of the model") \
+    X(I32,   forced_eos,              -1, INT32_MAX, -2, WORKER, FIXED, \
+      "id of the last token when max_tokens is reached; -1: not forced; default: of the model") \
+    X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
+      "report the log-probability of each generated token and of the K most likely alternatives") \
+    X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
+      "report the log-probability of each prompt token and of the K most likely alternatives") \
+    X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
+      "requests with a higher priority are scheduled first") \
+    X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \
+      "end the request with the error deadline after this many milliseconds; 0: no deadline") \
+    X(U32,   ack_window,               1, LAGAN_MAX_ACK_WINDOW, LAGAN_DEFAULT_ACK_WINDOW, LAGAND, FIXED, \
+      "CHUNK messages that may be unacknowledged") \
+    X(BOOL,  resume,                   0, 1, 1, LAGAND, FIXED, \
+      "continue on another worker if the worker fails") \
+    X(U32,   disconnect_timeout_ms,    0, 600000, 10000, LAGAND, FIXED, \
+      "milliseconds that the request continues without a connection, until its session " \
+      "reconnects") \
+    X(U32,   beams,                    1, LAGAN_MAX_BEAMS, 1, WORKER, MODEL, \
+      "number of beams of a beam search; 1: no beam search") \
+    X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, \
+      "exponent of the length in the beam score; values above 0 favour long outputs") \
+    X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, \
+      "end a beam search as soon as all beams have finished (true), at an estimate (false), or " \
+      "when no better beam is possible (\"never\")") \
+    X(U32,   no_repeat_ngram,          0, 1024, 0, SAMPLER, MODEL, \
+      "no sequence of this many tokens occurs twice; 0: off") \
+    X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \
+      "number of outputs for the prompt") \
+    X(BOOL,  model_defaults,           0, 1, 0, LAGAND, FIXED, \
+      "take the defaults of absent keys from generation_config.json of the model") \
+    X(BOOL,  return_encoder_output,    0, 1, 0, LAGAND, FIXED, \
+      "send the hidden states of the encoder") \
+    X(BOOL,  return_logits,            0, 1, 0, LAGAND, FIXED, \
+      "send the logits of the generated tokens, before penalties and sampling") \
+    X(ANY,   encoder_features,         0, 0, 0, LAGAND, FIXED, \
+      "encoder input as a tensor instead of ids, for models that take features")
 /* clang-format on */
 
-/* What CALL may ask for: identifier, verb, served at ctl.sock only, args, result. Verbs are the words of
- * laganctl's commands; daemon/ops/commands.c answers verb ID in its function cmd_ID().
- * A worker: {name, pid, device, model, state, running, waiting, restarts, arenas: [{name, bytes}],
- * kv: [{pool, blocks, used, cached, free}], load: {phase, done, total} while it loads, why: a sentence
- * when it is not well}. Ids are lists of numbers or a bin of i32 LE, both ways. */
+/* The verbs of CALL: identifier, name, 1 if only ctl.sock answers it, args, result. Verbs are the
+ * commands of laganctl; daemon/ops/commands.c answers verb ID in its function cmd_ID(). A worker is {name, pid, device, model, state, running, waiting, restarts, arenas:
+ * [{name, bytes}], kv: [{pool, blocks, used, cached, free}], load: {phase, done, total} while it
+ * loads, why: a sentence if it has failed}. Token ids are lists of numbers or a bin of i32 LE, in
+ * both directions. */
 /* clang-format off */
 #define LAGAN_VERBS(X) \
-    X(status,         "status",        0, "",                    "{version, pid, uptime_s, state: starting|ready|degraded|draining, models: [name], requests, max_requests, workers: [a worker]}") \
-    X(workers_list,   "workers list",  0, "",                    "[a worker]") \
-    X(requests_list,  "requests list", 0, "",                    "[{id, client, model, worker, state, prompt, generated, age_ms}]; the caller's own on api.sock, all on ctl.sock") \
-    X(cancel,         "cancel",        0, "id of requests list", "{}; the caller's own on api.sock, any on ctl.sock") \
-    X(tokenize,       "tokenize",      0, "text, bare, model; or messages, model", "{ids}") \
-    X(detokenize,     "detokenize",    0, "ids, keep_special, model", "{text}") \
-    X(config_show,    "config show",   0, "",                    "[{key, value, from}]") \
-    X(kv_stats,       "kv stats",      0, "",                    "[{worker, pool, blocks, used, cached, free, bytes}]") \
-    X(kv_pools,       "kv pools",      0, "",                    "[{worker, group, kind: full|window|cross|state, window, pool, bytes: of a block, used, cached, taken, fresh, shared, copied, moved, missed, evicted, offloaded, fetched, host_dropped}]") \
-    X(kv_flush,       "kv flush",      1, "worker, if there are several", "{blocks, bytes, host_blocks, host_bytes}: what was kept for others only, and is dropped; what requests hold stays") \
-    X(metrics,        "metrics",       0, "",                    "{text: counters and gauges in Prometheus' format}") \
-    X(events,         "events",        1, "from: a number",      "{next, events: [{number, at_ms, kind, worker, text}]} from there on, 256 at most") \
-    X(panic,          "panic",         1, "",                    "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: [line]}]: workers that died, the last first") \
-    X(version,        "version",       0, "",                    "{version: of lagand, protocol: version of the wire protocol}") \
-    X(loglevel,       "loglevel",      1, "level: err|warn|info|debug, worker: empty for lagand itself", "{}; messages below that severity are not logged any more") \
-    X(drain,          "drain",         1, "worker",              "{requests: how many it still has}; it finishes them and takes no more") \
-    X(restart,        "restart",       1, "worker",              "{requests}; it finishes them and is started anew") \
-    X(reload,         "reload",        1, "",                    "{}; every worker is replaced, one after the other; requests go on") \
-    X(daemon_reexec,  "daemon reexec", 1, "",                    "{}; lagand becomes the program that lies there now; requests and memory stay") \
-    X(tune,           "tune",          1, "worker, if there are several", "{total: matmuls to measure}; begins, or goes on: they are measured while there is no request") \
-    X(tune_status,    "tune status",   1, "worker, from: rows it has", "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}] from there on, 64 at most}") \
-    X(split_show,     "split show",    1, "worker, if there are several", "{mode: off|auto|fixed, units, least, grain, target_ns, context, generation: units of each, 0: one lane does both, changes, rungs: [[context, generation]], prompt_steps, prompt_ns, answer_steps, answer_ns, mixed_steps, mixed_ns}") \
-    X(split_auto,     "split auto",    1, "worker, if there are several", "{}; the division is chosen by what steps take") \
-    X(split_off,      "split off",     1, "worker, if there are several", "{}; one lane for prompts and answers") \
-    X(split_set,      "split set",     1, "context, generation: units; worker, if there are several", "{}; that division from the next step on")
+    X(status, "status", 0, "", "{version, pid, uptime_s, state: " \
+      "starting|ready|degraded|draining, models: [name], requests, max_requests, queued, " \
+      "workers: [a worker]}") \
+    X(workers_list, "workers list", 0, "", "[a worker]") \
+    X(requests_list, "requests list", 0, "", "[{id, client, model, worker, state, prompt, generated, age_ms}]: " \
+      "the caller's requests on api.sock, all requests on ctl.sock") \
+    X(cancel, "cancel", 0, "id of requests list", "{}; on api.sock only requests of the caller") \
+    X(tokenize, "tokenize", 0, "text, bare: true adds no special tokens, model; or messages, model", \
+      "{ids}") \
+    X(detokenize, "detokenize", 0, "ids, keep_special: true keeps special tokens, model", "{text}") \
+    X(config_show, "config show", 0, "", "[{key, value, from}]") \
+    X(kv_stats, "kv stats", 0, "", "[{worker, pool, blocks, used, cached, free, bytes}]") \
+    X(kv_pools, "kv pools", 0, "", "[{worker, group, kind: full|window|cross|state, window, pool, " \
+      "bytes: of one block, used, cached, allocated, allocated_new, reused_full, reused_copied, " \
+      "reused_moved, missed, evicted, offloaded, onboarded, host_evicted}]") \
+    X(kv_flush, "kv flush", 1, "worker, required if there are several", \
+      "{blocks, bytes, host_blocks, host_bytes}: removed from the prefix cache; blocks of " \
+      "running requests stay") \
+    X(metrics, "metrics", 0, "", "{text: all metrics in the Prometheus text format}") \
+    X(events, "events", 1, "from: number of the first event", \
+      "{next, events: [{number, at_ms, kind, worker, text}]}: at most 256 events from that " \
+      "number on") \
+    X(panic, "panic", 1, "", "[{at_ms, worker, pid, epoch, cause, how, requests, words, log: " \
+      "[line]}]: failed workers, the latest first") \
+    X(version, "version", 0, "", "{version: of lagand, protocol: version of the wire protocol}") \
+    X(loglevel, "loglevel", 1, "level: err|warn|info|debug, worker: empty for lagand itself", \
+      "{}; messages below that severity are not logged any more") \
+    X(drain, "drain", 1, "worker", "{requests: requests that it still has}; the worker " \
+      "finishes them and gets no new requests") \
+    X(restart, "restart", 1, "worker", "{requests: requests that it still has}; the worker " \
+      "finishes them and is replaced") \
+    X(reload, "reload", 1, "", "{}; all workers are replaced one after the other; requests " \
+      "continue") \
+    X(daemon_reexec, "daemon reexec", 1, "", "{}; lagand replaces itself by the installed program; requests " \
+      "and device memory are kept") \
+    X(tune, "tune", 1, "worker, required if there are several", \
+      "{total: matmuls to measure}; starts or continues the measurement, which runs while there " \
+      "are no requests") \
+    X(tune_status, "tune status", 1, "worker, from: number of the first row", \
+      "{done, total, running, why, rows: [{n, k, rows, first_us, best_us, tried}]}: at most 64 " \
+      "rows from that number on") \
+    X(split_show, "split show", 1, "worker, required if there are several", \
+      "{mode: off|auto|fixed, units, min_units, granularity, target_ns, prefill_units, " \
+      "decode_units: 0 if one lane does both, changes, partitions: [[prefill_units, " \
+      "decode_units]], prefill_steps, prefill_ns, decode_steps, decode_ns, mixed_steps, " \
+      "mixed_ns}") \
+    X(split_auto, "split auto", 1, "worker, required if there are several", \
+      "{}; lagan selects the partition from measured step times") \
+    X(split_off, "split off", 1, "worker, required if there are several", \
+      "{}; one lane does prefill and decode") \
+    X(split_set, "split set", 1, "prefill_units, decode_units; worker, required if there are several", \
+      "{}; this partition is used from the next step on")
 /* clang-format on */
 
-/* Limits on one frame; held by one pass before MessagePack-C unpacks. */
-#define LAGAN_MAX_FRAME ((4u << 20) + (64u << 10)) /* the longest prompt, and a rest */
-#define LAGAN_MAX_DEPTH 8    /* two of the envelope; of what a verb answers, five */
-#define LAGAN_MAX_NODES 4096 /* and one more for every integer that stands in a list */
+/* Limits of one message, checked before MessagePack-C unpacks it. */
+#define LAGAN_MAX_FRAME ((4u << 20) + (64u << 10)) /* bytes: the longest prompt and 64 KiB */
+#define LAGAN_MAX_DEPTH 8                          /* nested maps and lists; the envelope has two */
+#define LAGAN_MAX_NODES 4096                       /* values, not counting integers in lists */
 #define LAGAN_MAX_KEYS 64
 #define LAGAN_MAX_KEY 64
 #define LAGAN_MAX_STR (1u << 20)
-#define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt; so many come as a bin of i32 LE */
-#define LAGAN_MAX_TOKENS (1u << 24) /* in one answer */
-#define LAGAN_MAX_LIST (256u << 10) /* integers in all lists of a frame */
-#define LAGAN_MAX_STOPS 16          /* stop strings, stop ids, eos ids: each */
+#define LAGAN_MAX_IDS (1u << 20)    /* tokens in one prompt, as a bin of i32 LE */
+#define LAGAN_MAX_TOKENS (1u << 24) /* in one output */
+#define LAGAN_MAX_LIST (256u << 10) /* integers in all lists of a message */
+#define LAGAN_MAX_STOPS 16          /* entries of stop, stop_ids, eos_ids: each */
 #define LAGAN_MAX_STOP 256          /* bytes of one stop string */
 #define LAGAN_MAX_RIDS 4096         /* requests in one CANCEL or QUERY */
 #define LAGAN_MAX_RESUMES 65536     /* requests in one RESUME */
@@ -208,7 +310,7 @@ enum lagan_reason {
 #define LAGAN_MAX_BEAMS 16
 #define LAGAN_MAX_OUTPUTS 64 /* n */
 #define LAGAN_MAX_BIAS 256   /* entries of logit_bias */
-#define LAGAN_MAX_WIN 256
-#define LAGAN_DEFAULT_WIN 128
+#define LAGAN_MAX_ACK_WINDOW 256
+#define LAGAN_DEFAULT_ACK_WINDOW 128
 
 #endif

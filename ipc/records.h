@@ -1,22 +1,27 @@
-/* records.h - what travels in the rings: payloads after the 16-byte record header (ipc/ring.h).
+/* records.h - the records in the rings: payloads after the 16-byte record header (ipc/ring.h).
  *
- * All little-endian, every struct and every tail 8-aligned. ipc/ never interprets a field; lagand
- * and the worker validate what they read from the other side before they use it: a copy first, then
- * bounds, then use. Types D are written by lagand into the request ring, types W by the worker into
- * the response ring.
+ * Little-endian; every struct and every tail is 8-aligned. ipc/ never interprets a field. lagand
+ * and the worker copy a record, check its bounds and only then use it. Records D are written by
+ * lagand into the request ring, records W by the worker into the response ring.
+ *
+ * ABI: lagand and its workers are always of one build, but a lagand that replaces itself (re-exec)
+ * reads the ledger log of the previous one, and workers of the previous build run on until they are
+ * replaced. Therefore a change of a layout here changes SHM_ABI_MAJOR, and a change of struct
+ * rec_submit also changes MIRROR_MAGIC. ipc/layout.h makes a change without these two a compile
+ * error. A new meaning of an old field changes them too; that the compiler cannot see.
  */
 #ifndef IPC_RECORDS_H
 #define IPC_RECORDS_H
 
 #include "base/base.h"
+#include "include/lagan_wire.h"
 
 enum {
-    REC_SUBMIT = 1, /* rec_submit and tails; fragments with RING_MORE concatenate */
-    REC_CANCEL = 2, /* rec_row */
-    REC_DRAIN = 3,  /* nothing: finish what you have, take no more, then exit 0 */
-    REC_PAUSE = 4,  /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
-    REC_TEXT = 5,   /* rec_text and tails */
-    REC_STATE = 6,  /* daemon's state for the worker's log: u32 */
+    REC_SUBMIT = 1,  /* rec_submit and tails; fragments with RING_MORE concatenate */
+    REC_CANCEL = 2,  /* rec_row */
+    REC_DRAIN = 3,   /* nothing: finish what you have, take no more, then exit 0 */
+    REC_SUSPEND = 4, /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
+    REC_TEXT = 5,    /* rec_text and tails */
 };
 enum {
     REC_READY = 1,           /* rec_ready and tails */
@@ -30,65 +35,75 @@ enum {
     REC_TENSOR = 9, /* rec_tensor and values */
 };
 
+/* Fields of struct rec_submit that LAGAN_FIELDS generates: the type by kind, a field for WORKER and
+ * SAMPLER rows. */
+#define SUBMIT_TYPE_U32 uint32_t
+#define SUBMIT_TYPE_I32 int32_t
+#define SUBMIT_TYPE_F64 float
+#define SUBMIT_TYPE_OVER float
+#define SUBMIT_TYPE_EARLY uint32_t
+#define SUBMIT_FIELD_LAGAND(kind, name)
+#define SUBMIT_FIELD_WORKER(kind, name) SUBMIT_TYPE_##kind name;
+#define SUBMIT_FIELD_SAMPLER(kind, name) SUBMIT_TYPE_##kind name;
+
 struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint32_t row, gen;
     uint64_t id, seed;
-    int64_t deadline_ns; /* CLOCK_MONOTONIC, 0: none */
-    uint32_t n_prompt, n_decoder,
-        n_done;                     /* token ids: prompt, decoder prefix, delivered (output 0) */
-    uint32_t text_bytes, done_text; /* text instead of ids; bytes of text already delivered */
-    /* n, beams: 0 is 1 */
-    uint32_t max_tokens, min_tokens, top_k, n, beams, no_repeat_ngram, logprobs, prompt_logprobs;
-    float temperature, top_p, min_p, repetition, presence, frequency, length_penalty, priority;
-    int32_t forced_bos, forced_eos;             /* -1 off, -2 the model's */
-    uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* 0xffff eos: the model's */
-    uint8_t early_stopping, echo, chat, flags;
-    uint32_t grammar_bytes;
-    uint16_t salt_bytes;
-    uint16_t client; /* whose turn it takes: of a key or a connection, from 1 */
-    uint32_t lora;
-    float done_score; /* of what was delivered */
-    uint32_t absent;  /* ABSENT_*: not given, and the model's own default is wanted */
-    uint32_t pad;
-    /* then, each padded to 8: prompt, decoder, done, text, done's text, eos, stop_ids,
-     * stop (u32 len + bytes, padded together), bias (i32 id, f32)*, grammar, salt; with n > 1: u8[n_done]
-     * whose each token of done is, f32[n] the score of each output's.
-     * chat 1: the text is a day, YYYY-MM-DD and an end of line, and a conversation as JSON */
+    int64_t deadline_ns;          /* CLOCK_MONOTONIC; 0: none */
+    uint32_t n_prompt, n_decoder; /* token ids of the prompt, of the decoder prefix */
+    uint32_t n_done;              /* token ids generated so far, all outputs together */
+    uint32_t text_bytes;          /* of the prompt as text; 0: it is given as ids */
+    uint32_t done_text;           /* bytes of text generated so far */
+    float done_score;             /* score of the tokens generated so far */
+#define X(kind, name, least, most, preset, record, fallback, sentence) \
+    SUBMIT_FIELD_##record(kind, name)
+    /* n, beams: 0 is 1. forced_bos, forced_eos: -1 off, -2 of the model. early_stopping: 2 never */
+    LAGAN_FIELDS(X)
+#undef X
+    uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: those of the model */
+    uint8_t chat;                               /* 1: the text is a conversation */
+    uint8_t flags;                              /* SUBMIT_ */
+    uint16_t salt_bytes;                        /* prepared, not served yet: cache salt */
+    uint16_t client;                            /* number of the client, for fairness; from 1 */
+    uint16_t pad;
+    uint32_t lora;   /* prepared, not served yet: slot of the adapter; 0: none */
+    uint32_t absent; /* ABSENT_: keys that generation_config.json replaces */
+    uint32_t pad2;
+    /* then, each padded to 8: prompt, decoder prefix, generated ids, text, generated text, eos,
+     * stop_ids, stop (u32 len + bytes, padded together), bias (i32 id, f32)*, salt; with n > 1:
+     * u8[n_done] the output of each generated id, f32[n] the score of each output.
+     * chat 1: the text is a date, YYYY-MM-DD and a newline, and a conversation as JSON. */
 };
-/* flags. LOGPROBS: each token's log-probability is wanted, even with logprobs = 0 tops. PAUSED: as if PAUSE
- * came with it. ENCODER_OUTPUT, LOGITS: those tensors too. */
+/* flags. LOGPROBS: report the log-probability of each token, also with logprobs = 0 alternatives.
+ * PAUSED: as if REC_SUSPEND followed. ENCODER_OUTPUT, LOGITS: report those tensors. */
 enum {
     SUBMIT_IGNORE_EOS = 1,
     SUBMIT_LOGPROBS = 2,
     SUBMIT_PROMPT_LOGPROBS = 4,
-    SUBMIT_PAUSED = 8,
+    SUBMIT_SUSPENDED = 8,
     SUBMIT_ENCODER_OUTPUT = 16,
     SUBMIT_LOGITS = 32,
 };
 
-/* Keys that generation_config.json may stand for; a model's max_tokens may come to be less than the record's. */
-#define SUBMIT_ABSENT(X) \
-    X(max_tokens) \
-    X(min_tokens) \
-    X(temperature) \
-    X(top_k) \
-    X(top_p) \
-    X(min_p) \
-    X(repetition_penalty) \
-    X(beams) \
-    X(length_penalty) \
-    X(early_stopping) \
-    X(no_repeat_ngram)
+/* rec_submit.absent: one bit for each MODEL row of LAGAN_FIELDS. The model's max_tokens may be less
+ * than the record's. */
+#define ABSENT_FIXED(prefix, name)
+#define ABSENT_MODEL(prefix, name) prefix##name,
 enum absent_bit {
-#define X(key) ABSENT_BIT_##key,
-    SUBMIT_ABSENT(X)
+#define X(kind, name, least, most, preset, record, fallback, sentence) \
+    ABSENT_##fallback(ABSENT_BIT_, name)
+    LAGAN_FIELDS(X)
 #undef X
+        N_ABSENT_BITS
 };
+#define ABSENT_VALUE_FIXED(name)
+#define ABSENT_VALUE_MODEL(name) ABSENT_##name = 1 << ABSENT_BIT_##name,
 enum {
-#define X(key) ABSENT_##key = 1 << ABSENT_BIT_##key,
-    SUBMIT_ABSENT(X)
+#define X(kind, name, least, most, preset, record, fallback, sentence) ABSENT_VALUE_##fallback(name)
+    LAGAN_FIELDS(X)
 #undef X
 };
+_Static_assert(N_ABSENT_BITS <= 31, "rec_submit.absent");
 
 struct
     rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
@@ -105,7 +120,7 @@ struct rec_text { /* D 5: row names lagand's call slot */
 };
 
 struct rec_ready {                                             /* W 1 */
-    uint32_t vocab, max_len, max_source, n_seats;              /* max_source 0: decoder-only */
+    uint32_t vocab, max_len, max_source, n_slots;              /* max_source 0: decoder-only */
     uint32_t tokens_per_block, n_groups, name_bytes, has_text; /* has_text: a tokenizer is there */
     uint64_t kv_bytes, weight_bytes, max_tokens; /* max_tokens: positions the pools can ever hold */
     int64_t load_ns;
@@ -137,7 +152,6 @@ struct rec_finish { /* W 3 */
     uint16_t output, reason; /* enum lagan_reason */
     float score;
     uint32_t n_tokens, cached, adopted, recomputed;
-    uint32_t bulk_first, bulk_count; /* tensors in the bulk memfd */
 };
 struct rec_reject { /* W 4 */
     uint32_t row, gen;
@@ -158,9 +172,9 @@ struct rec_prompt { /* W 6: positions [first, first + n) of the prompt; may come
      * {i32, f32} top[n][n_top]; packed,
      * the whole padded to 8 */
 };
-/* W 9: values first .. first + n of a tensor, row by row. All of the encoder's output [source tokens, hidden] comes
- * before the row's first token, row k of the logits [generated, vocabulary] before token k. Who goes on from
- * another's tokens begins with the logits of the next one. */
+/* W 9: values first .. first + n of a tensor, row by row. All of the encoder's output [source
+ * tokens, hidden] comes before the row's first token, row k of the logits [generated, vocabulary]
+ * before token k. Who goes on from another's tokens begins with the logits of the next one. */
 struct rec_tensor {
     uint32_t row, gen;
     uint64_t first;
@@ -182,7 +196,7 @@ _Static_assert(sizeof(struct rec_text) == 24, "rec_text");
 _Static_assert(sizeof(struct rec_ready) == 72, "rec_ready");
 _Static_assert(sizeof(struct rec_step) == 16, "rec_step");
 _Static_assert(sizeof(struct rec_out) == 32, "rec_out");
-_Static_assert(sizeof(struct rec_finish) == 40, "rec_finish");
+_Static_assert(sizeof(struct rec_finish) == 32, "rec_finish");
 _Static_assert(sizeof(struct rec_reject) == 16, "rec_reject");
 _Static_assert(sizeof(struct rec_phase) == 24, "rec_phase");
 _Static_assert(sizeof(struct rec_prompt) == 24, "rec_prompt");

@@ -72,11 +72,12 @@ void ring_done(struct ring *r);
  * transient. */
 int ring_reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t spare,
                  void **ret) MUST_USE;
-void ring_publish(struct ring *r); /* store-release of tail; then bell_ring() */
+void ring_publish(struct ring *r); /* store-release of tail; then doorbell_ring() */
 
 /* The oldest record not yet looked at: 1 and *ret, 0 none, -EBADMSG corrupt (for good). */
 int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
-void ring_release(struct ring *r); /* gives room back for all looked at; then bell_ring_room() */
+void ring_release(
+    struct ring *r); /* gives room back for all looked at; then doorbell_ring_room() */
 
 bool ring_empty(const struct ring *r); /* reader: nothing published beyond what was looked at */
 uint64_t ring_room(struct ring *r); /* writer: free bytes now; 0 also when the head is impossible */

@@ -1,10 +1,12 @@
 /* shm.c - see shm.h.
  *
  * Order of making, each step for a reason: size before mapping, fallocate before anyone writes (a full
- * /dev/shm must fail here and not as SIGBUS in the middle of a record), our mapping before the seal that
+ * /dev/shm must fail here and not as SIGBUS in the middle of a record), our mapping before the weights_checksum that
  * forbids new writable ones, the seals before the fd leaves the process.
  */
 #include "ipc/shm.h"
+
+#include "ipc/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,10 @@
 #ifdef __x86_64__
 #include <emmintrin.h>
 #endif
+
+_Static_assert(
+    SHM_LAYOUT_SUM == SHM_LAYOUT,
+    "a shared layout has changed: raise SHM_ABI_MAJOR and update SHM_LAYOUT (ipc/shm.h)");
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
@@ -107,7 +113,7 @@ fill(struct shm *s, enum shm_kind kind, const char *name, struct err *e)
         return err_set(e, -errno, "memfd %s: map read-only: %s", name, strerror(errno));
     }
     if (fcntl(s->fd, F_ADD_SEALS, SEALS | (kind == SHM_D ? F_SEAL_FUTURE_WRITE : 0)) < 0) {
-        return err_set(e, -errno, "memfd %s: seal: %s", name, strerror(errno));
+        return err_set(e, -errno, "memfd %s: weights_checksum: %s", name, strerror(errno));
     }
     map_ready(s);
     return 0;

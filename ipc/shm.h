@@ -14,7 +14,7 @@
  * In a group of ranks each rank but the first has no D: its plans come in a P, laid out like a D and written by rank
  * 0, and its W is read by rank 0 as well.
  *
- * Source: the layout is fixed; changing it, or what a field means, is changing SHM_ABI_MAJOR.
+ * A change of the layout or of the meaning of a field changes SHM_ABI_MAJOR; ipc/layout.h checks the layout.
  */
 #ifndef IPC_SHM_H
 #define IPC_SHM_H
@@ -25,7 +25,8 @@
 #include <stdatomic.h>
 
 #define SHM_MAGIC "LAGANSH\1"
-enum { SHM_ABI_MAJOR = 2, SHM_ABI_MINOR = 1, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
+#define SHM_LAYOUT UINT64_C(2892018328228) /* SHM_LAYOUT_SUM (ipc/layout.h) of this SHM_ABI_MAJOR */
+enum { SHM_ABI_MAJOR = 3, SHM_ABI_MINOR = 1, SHM_PAGE = 4096, SHM_REC_ALIGN = 32 };
 enum shm_kind { SHM_D = 1, SHM_W = 2, SHM_P = 3 };
 enum {
     SHM_CTL_OFF = 4096,
@@ -70,7 +71,7 @@ enum worker_phase {
     PHASE_DRAIN,
     PHASE_EXIT,
     PHASE_STANDBY, /* all is there but what a worker leaves */
-    PHASE_BEGUN /* a GPU's driver is up, nothing of its memory is taken: hand.h's "begin" is awaited */
+    PHASE_BEGUN /* a GPU's driver is up, nothing of its memory is taken: fd_channel.h's "begin" is awaited */
 };
 
 enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
@@ -81,7 +82,7 @@ struct shm_ctl {
     _Alignas(
         128) _Atomic uint64_t head; /* into the PEER's ring; release; pair: acquire in reserve */
     _Alignas(128) _Atomic uint64_t
-        wait_seq; /* a number of a sleep and bell.h's two bits; fence seq_cst; pair: bell_ring() */
+        wait_seq; /* a number of a sleep and doorbell.h's two bits; fence seq_cst; pair: doorbell_ring() */
     _Alignas(
         128) _Atomic uint64_t hb_count; /* relaxed: the engine loop's turns; pair: supervisor */
     _Atomic uint64_t hb_mono_ns;        /* relaxed */
@@ -140,7 +141,7 @@ struct shm {
     struct shm_hdr hdr; /* private copy, validated; the mapped one is never read again */
 };
 
-/* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, seal.
+/* lagand: create, size (fallocate, so that no later touch is SIGBUS), map, write the header, weights_checksum.
  * kind D: also F_SEAL_FUTURE_WRITE, ours is the only writable mapping there will ever be.
  * kinds W and P: mapped read-only here; a worker will be the only writer. ring_log2 0: the kind's default. */
 int shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoch,

@@ -1,7 +1,10 @@
-/* stat.h - counters and gauges of a worker, in W's seqlock: one table of name, unit and sentence.
+/* stat.h - counters and gauges of a worker: one table of kind, name, unit and sentence.
  *
- * The worker's engine thread adds to its private copy and publishes once a turn; lagand reads a
- * consistent copy or none. The same rows give laganctl's tables and the metrics' HELP lines.
+ * The values lie in the shared memory that the worker writes (shm_ctl, ipc/shm.h), guarded by a
+ * sequence lock. The engine thread of the worker adds to a private copy and publishes it once each
+ * loop iteration; lagand reads a consistent copy or none. The rows also give the keys of `workers
+ * list`, the metrics lagan_worker_NAME and lagan_kv_NAME, and their HELP lines. A change of a table
+ * changes SHM_ABI_MAJOR (ipc/records.h).
  */
 #ifndef IPC_STAT_H
 #define IPC_STAT_H
@@ -10,63 +13,90 @@
 #include "ipc/shm.h"
 
 /* clang-format off */
-#define STATS(X)                                                                          \
-    X(COUNTER, requests,       "",       "requests taken from the ring")                  \
-    X(COUNTER, finished,       "",       "outputs ended, for whatever reason")            \
-    X(COUNTER, tokens_in,      "tokens", "prompt tokens computed")                        \
-    X(COUNTER, tokens_out,     "tokens", "tokens sampled and sent")                       \
-    X(COUNTER, steps,          "",       "steps finished, all lanes")                     \
-    X(GAUGE,   running,        "",       "sequences with a seat")                         \
-    X(GAUGE,   waiting,        "",       "sequences without one")                         \
-    X(GAUGE,   blocks,         "blocks", "blocks the arena can hold, all pools")          \
-    X(GAUGE,   blocks_used,    "blocks", "blocks held by sequences")                      \
-    X(GAUGE,   blocks_cached,  "blocks", "free blocks that still hold reusable content")  \
-    X(GAUGE,   host_blocks,    "blocks", "blocks that kv.host_memory can hold")           \
-    X(GAUGE,   host_used,      "blocks", "of those, being fetched")                       \
-    X(GAUGE,   host_cached,    "blocks", "of those, with reusable content")               \
-    X(COUNTER, offloaded,      "blocks", "blocks copied to the host")                     \
-    X(COUNTER, fetched,        "blocks", "blocks copied from the host")                   \
-    X(COUNTER, host_dropped,   "blocks", "blocks that the host had no room for any more") \
-    X(GAUGE,   step_rows,      "rows",   "token rows in the last step")                   \
-    X(GAUGE,   step_ns,        "ns",     "duration of the last step")                     \
-    X(COUNTER, gaps,           "",       "times a lane went from one step to the next (with timing)") \
-    X(COUNTER, idle_ns,        "ns",     "what lay between them")                         \
-    X(GAUGE,   graphs,         "",       "captured steps, all lanes")                     \
-    X(GAUGE,   graph_bytes,    "bytes",  "device memory that they take")                  \
-    X(GAUGE,   split_context,  "units",  "of the device for prompts; 0: all work shares the whole") \
-    X(GAUGE,   split_generation, "units", "of the device for answers; 0: likewise")       \
-    X(COUNTER, split_changes,  "",       "changes of the division")                       \
-    X(COUNTER, prompt_steps,   "",       "steps of prompts and sources alone")            \
-    X(COUNTER, prompt_ns,      "ns",     "time they took")                                \
-    X(COUNTER, answer_steps,   "",       "steps of answers alone")                        \
-    X(COUNTER, answer_ns,      "ns",     "time they took")                                \
-    X(COUNTER, mixed_steps,    "",       "steps of both")                                 \
-    X(COUNTER, mixed_ns,       "ns",     "time they took")                                \
-    X(COUNTER, preemptions,    "",       "sequences put back because blocks ran out")     \
-    X(COUNTER, ring_full,      "",       "times the response ring was full")              \
-    X(GAUGE,   load_done,      "bytes",  "weights loaded so far")                         \
-    X(GAUGE,   load_total,     "bytes",  "weights to load")                               \
-    X(COUNTER, adopted,        "tokens", "of a predecessor's KV, taken over")             \
-    X(COUNTER, recomputed,     "tokens", "of it, computed again")
+#define STATS(X) \
+    X(COUNTER, requests,                "",       "requests received from lagand") \
+    X(COUNTER, finished,                "",       "outputs that ended, for any reason") \
+    X(COUNTER, prompt_tokens,           "tokens", "prompt tokens computed") \
+    X(COUNTER, generation_tokens,       "tokens", "tokens generated and sent to lagand") \
+    X(COUNTER, steps,                   "",       "steps finished, all lanes together") \
+    X(GAUGE,   running,                 "",       "sequences that have a slot") \
+    X(GAUGE,   waiting,                 "",       "sequences that wait for a slot") \
+    X(GAUGE,   blocks,                  "blocks", "capacity of the KV cache, all pools together") \
+    X(GAUGE,   blocks_used,             "blocks", "KV blocks that sequences reference") \
+    X(GAUGE,   blocks_cached,           "blocks", "unreferenced KV blocks with reusable contents") \
+    X(GAUGE,   host_blocks,             "blocks", "capacity of the host tier (kv.host_memory)") \
+    X(GAUGE,   host_blocks_loading,     "blocks", \
+      "blocks of the host tier that are being copied to the device") \
+    X(GAUGE,   host_cached,             "blocks", \
+      "blocks of the host tier with reusable contents") \
+    X(COUNTER, blocks_offloaded,        "blocks", \
+      "KV blocks copied from the device to the host tier") \
+    X(COUNTER, blocks_onboarded,        "blocks", \
+      "KV blocks copied from the host tier to the device") \
+    X(COUNTER, host_blocks_evicted,     "blocks", \
+      "cached blocks removed from the host tier because it was full") \
+    X(GAUGE,   step_tokens,             "tokens", "batched tokens of the last step") \
+    X(GAUGE,   step_ns,                 "ns",     "duration of the last step") \
+    X(COUNTER, device_gaps,             "", \
+      "times between two steps of a lane that were measured (only with step_timing)") \
+    X(COUNTER, device_idle_ns,          "ns", \
+      "time the device was idle between two steps (only with step_timing)") \
+    X(GAUGE,   graphs,                  "",       "captured CUDA graphs, all lanes together") \
+    X(GAUGE,   graph_bytes,             "bytes",  "device memory of the captured CUDA graphs") \
+    X(GAUGE,   partition_prefill_units, "units", \
+      "device units of the prefill lane; 0: the device is not divided") \
+    X(GAUGE,   partition_decode_units,  "units", \
+      "device units of the decode lane; 0: the device is not divided") \
+    X(COUNTER, partition_changes,       "",       "changes of the device partition") \
+    X(COUNTER, prefill_steps,           "",       "steps with prefill or encoder work only") \
+    X(COUNTER, prefill_ns,              "ns", \
+      "duration of steps with prefill or encoder work only") \
+    X(COUNTER, decode_steps,            "",       "steps with decode work only") \
+    X(COUNTER, decode_ns,               "ns",     "duration of steps with decode work only") \
+    X(COUNTER, mixed_steps,             "",       "steps with prefill and decode work") \
+    X(COUNTER, mixed_ns,                "ns", \
+      "duration of steps with prefill and decode work") \
+    X(COUNTER, preemptions,             "",       "sequences preempted because KV blocks ran out") \
+    X(COUNTER, ring_full,               "", \
+      "times a record did not fit into the response ring") \
+    X(GAUGE,   load_done,               "bytes",  "weights loaded so far") \
+    X(GAUGE,   load_total,              "bytes",  "weights to load") \
+    X(COUNTER, adopted,                 "tokens", \
+      "tokens whose KV was adopted from the previous worker") \
+    X(COUNTER, recomputed,              "tokens", \
+      "tokens whose KV the replacement worker computed again")
 
-/* Of one group of KV blocks: layers of one kind and geometry (worker/kv/kv.h). A group without blocks: there is none. */
-#define GROUP_STATS(X)                                                                    \
-    X(GAUGE,   kind,           "",       "1 full, 2 window, 3 cross, 4 state; 0: there is no such group") \
-    X(GAUGE,   window,         "",       "positions that a query sees; 0: all")           \
-    X(GAUGE,   pool,           "",       "groups of equal blocks share one")              \
-    X(GAUGE,   bytes,          "bytes",  "a block of it")                                 \
-    X(GAUGE,   used,           "blocks", "held by sequences")                             \
-    X(GAUGE,   cached,         "blocks", "free, and still hold reusable content")         \
-    X(COUNTER, taken,          "blocks", "given out")                                     \
-    X(COUNTER, fresh,          "blocks", "of those, for the first time")                  \
-    X(COUNTER, shared,         "blocks", "of prompts, that were there whole")             \
-    X(COUNTER, copied,         "blocks", "of prompts, of which a part was there and copied") \
-    X(COUNTER, moved,          "blocks", "of prompts, of which a part was there and taken over") \
-    X(COUNTER, missed,         "blocks", "of prompts, that had to be computed")           \
-    X(COUNTER, evicted,        "blocks", "cached ones that were taken for others")        \
-    X(COUNTER, offloaded,      "blocks", "copied to the host")                            \
-    X(COUNTER, fetched,        "blocks", "copied from the host")                          \
-    X(COUNTER, host_dropped,   "blocks", "that the host had no room for any more")
+/* One KV group: layers of equal kind and geometry (worker/kv/kv.h). */
+#define GROUP_STATS(X) \
+    X(GAUGE,   kind,                    "", \
+      "kind of the KV group: 1 full, 2 window, 3 cross, 4 state; 0: no such group") \
+    X(GAUGE,   window,                  "",       "positions that a query attends to; 0: all") \
+    X(GAUGE,   pool,                    "", \
+      "pool of the group; groups with equal block size share a pool") \
+    X(GAUGE,   bytes,                   "bytes",  "size of one KV block of the group") \
+    X(GAUGE,   used,                    "blocks", \
+      "KV blocks of the group that sequences reference") \
+    X(GAUGE,   cached,                  "blocks", \
+      "unreferenced KV blocks of the group with reusable contents") \
+    X(COUNTER, allocated,               "blocks", "KV blocks allocated for sequences") \
+    X(COUNTER, allocated_new,           "blocks", \
+      "KV blocks allocated that were never used before") \
+    X(COUNTER, reused_full,             "blocks", \
+      "prompt blocks found in the prefix cache and shared") \
+    X(COUNTER, reused_copied,           "blocks", \
+      "prompt blocks of which a part was found in the prefix cache and copied") \
+    X(COUNTER, reused_moved,            "blocks", \
+      "prompt blocks of which a part was found in the prefix cache and taken over without a copy") \
+    X(COUNTER, missed,                  "blocks", \
+      "prompt blocks that were not in the prefix cache and were computed") \
+    X(COUNTER, evicted,                 "blocks", \
+      "cached KV blocks whose memory was reused for other contents") \
+    X(COUNTER, offloaded,               "blocks", \
+      "KV blocks of the group copied from the device to the host tier") \
+    X(COUNTER, onboarded,               "blocks", \
+      "KV blocks of the group copied from the host tier to the device") \
+    X(COUNTER, host_evicted,            "blocks", \
+      "cached blocks of the group removed from the host tier because it was full")
 /* clang-format on */
 
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };
@@ -96,8 +126,10 @@ struct stats {
     uint64_t v[STAT_COUNT];
     uint64_t group[SHM_MAX_GROUPS][GROUP_STAT_COUNT];
 };
+/* Publishes s. Called by the only writer of mine; does not block. */
 void stat_publish(struct shm_ctl *mine, const struct stats *s);
-bool stat_read(const struct shm_ctl *peer,
-               struct stats *ret); /* false: written meanwhile, thrice */
+/* Reads a consistent copy. Returns false, *ret unchanged, if the writer was active at each of three
+ * attempts. */
+bool stat_read(const struct shm_ctl *peer, struct stats *ret);
 
 #endif

@@ -7,7 +7,7 @@ better(const struct route_worker *a, const struct route_worker *b)
     uint64_t x = a->tokens + b->found, y = b->tokens + a->found; /* differences, without a sign */
 
     if (x != y) return x < y;
-    return a->rows < b->rows;
+    return a->n_seqs < b->n_seqs;
 }
 
 uint32_t
@@ -16,7 +16,7 @@ route_pick(const struct route_worker *w, uint32_t n, uint32_t model)
     uint32_t best = ROUTE_NONE;
 
     for (uint32_t i = 0; i < n; i++) {
-        if (!w[i].open || w[i].model != model || w[i].rows >= w[i].max_rows) continue;
+        if (!w[i].open || w[i].model != model || w[i].n_seqs >= w[i].max_seqs) continue;
         if (best == ROUTE_NONE || better(&w[i], &w[best])) best = i;
     }
     return best;
@@ -28,7 +28,7 @@ route_home(const struct route_worker *w, uint32_t n, uint32_t model, uint32_t ho
     bool there = home < n && w[home].model == model && (w[home].open || w[home].comes);
 
     if (!there) return route_pick(w, n, model);
-    return w[home].open && w[home].rows < w[home].max_rows ? home : ROUTE_WAIT;
+    return w[home].open && w[home].n_seqs < w[home].max_seqs ? home : ROUTE_WAIT;
 }
 
 bool

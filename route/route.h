@@ -12,12 +12,12 @@
 #define ROUTE_WAIT (UINT32_MAX - 1)
 
 struct route_worker {
-    bool open;               /* serves, and may be given something now */
-    uint32_t model;          /* which of the served models it runs */
-    uint32_t rows, max_rows; /* sequences it has, and may have */
-    uint64_t tokens;         /* prompt and answer tokens those may still cost */
-    bool comes;              /* it does not serve now, and is about to */
-    uint64_t found;          /* tokens of this request that it need not compute (holders.h) */
+    bool open;                 /* serves, and may be given something now */
+    uint32_t model;            /* which of the served models it runs */
+    uint32_t n_seqs, max_seqs; /* sequences it has, and may have */
+    uint64_t tokens;           /* prompt and answer tokens those may still cost */
+    bool comes;                /* it does not serve now, and is about to */
+    uint64_t found; /* tokens of this request that it need not compute (block_holders.h) */
 };
 
 /* The open worker of that model with room and the fewest tokens ahead, the request's own included but for what is

@@ -11,51 +11,51 @@ static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 static const double LONG_ROWS = 2000;
 
 static double
-between(double x, double x0, double x1, double y0, double y1)
+interpolate(double x, double x0, double x1, double y0, double y1)
 {
     return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
 }
 
 /* What was measured of that division, or lies between what was: of prompts' arithmetic, of answers' bytes. */
 static struct part_share
-measured(const struct cost *c, struct rung r)
+measured_share(const struct sim_cost *c, struct partition r)
 {
     const struct co_run *p = c->co_run;
     uint32_t i = 1;
 
-    if (r.context <= p[0].context) return (struct part_share){ p[0].read, p[0].compute };
-    while (i < c->n_co_runs && p[i].context < r.context) i++;
+    if (r.prefill_units <= p[0].context) return (struct part_share){ p[0].read, p[0].compute };
+    while (i < c->n_co_runs && p[i].context < r.prefill_units) i++;
     if (i == c->n_co_runs) return (struct part_share){ p[i - 1].read, p[i - 1].compute };
     return (struct part_share){
-        between(r.context, p[i - 1].context, p[i].context, p[i - 1].read, p[i].read),
-        between(r.context, p[i - 1].context, p[i].context, p[i - 1].compute, p[i].compute)
+        interpolate(r.prefill_units, p[i - 1].context, p[i].context, p[i - 1].read, p[i].read),
+        interpolate(r.prefill_units, p[i - 1].context, p[i].context, p[i - 1].compute, p[i].compute)
     };
 }
 
 /* Arithmetic of answers goes by units; prompts have the bytes that answers leave. */
 void
-cost_parts(const struct setting *st, const struct ladder *l, unsigned rung, double guess,
-           struct part_share *context, struct part_share *generation)
+cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
+           double guess, struct part_share *context, struct part_share *generation)
 {
-    struct rung r = l->rung[rung];
+    struct partition r = l->partition[partition];
     double units = l->units;
-    struct part_share s = { r.generation / units, r.context / units };
+    struct part_share s = { r.decode_units / units, r.prefill_units / units };
 
-    if (st->cost.n_co_runs) s = measured(&st->cost, r);
+    if (st->cost.n_co_runs) s = measured_share(&st->cost, r);
     s.read = MIN(s.read * guess, 1.);
     *context = (struct part_share){ MAX(1 - s.read, 0.1), s.compute };
-    *generation = (struct part_share){ s.read, r.generation / units };
+    *generation = (struct part_share){ s.read, r.decode_units / units };
 }
 
 struct part_share
-cost_share(const struct setting *st, const struct ladder *l, const struct batch *b,
+cost_share(const struct sim_config *st, const struct partition_list *l, const struct batch *b,
            bool beside_whole)
 {
     struct part_share context, generation, s;
 
-    if (b->rung == 0) return beside_whole ? BESIDE_WHOLE : (struct part_share){ 1, 1 };
-    cost_parts(st, l, b->rung, 1, &context, &generation);
-    s = b->work & WORK_GENERATION ? generation : context;
+    if (b->partition == 0) return beside_whole ? BESIDE_WHOLE : (struct part_share){ 1, 1 };
+    cost_parts(st, l, b->partition, 1, &context, &generation);
+    s = b->work & WORK_DECODE ? generation : context;
     if (!beside_whole) return s;
     return (struct part_share){ MIN(s.read, BESIDE_WHOLE.read),
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
@@ -67,7 +67,7 @@ static const double LONGEST_S = 3600;
 /* How much longer products of so many rows take, and attention of prompts, than at the peak of their part of the device. On a
  * part tiles are spread more evenly. */
 static double
-unevenness(const struct cost *c, double rows, double part)
+tile_unevenness(const struct sim_cost *c, double rows, double part)
 {
     double done = rows, tile = part < 1 ? 0 : c->tile;
 
@@ -79,23 +79,23 @@ unevenness(const struct cost *c, double rows, double part)
 
 /* Answers' attention waits for memory and prompts' for arithmetic, one behind the other; products are of all rows. */
 nsec
-cost_of(const struct setting *st, const struct batch *b, struct part_share has)
+cost_of(const struct sim_config *st, const struct batch *b, struct part_share has)
 {
-    static const unsigned phase[] = { WORK_CONTEXT, WORK_GENERATION };
-    const struct cost *c = &st->cost;
-    const struct work_done all = work_of(&c->work, &st->kv, b,
-                                         WORK_ENCODER | WORK_CONTEXT | WORK_GENERATION);
+    static const unsigned phase[] = { WORK_PREFILL, WORK_DECODE };
+    const struct sim_cost *c = &st->cost;
+    const struct step_cost all = step_cost_of(&c->work, &st->kv, b,
+                                              WORK_ENCODER | WORK_PREFILL | WORK_DECODE);
     double bandwidth = c->bandwidth * has.read, peak = c->peak * has.compute;
-    double more = unevenness(c, b->n_rows, has.compute);
+    double more = tile_unevenness(c, b->n_tokens, has.compute);
     double seconds = MAX(all.weights / bandwidth, more * all.matmul / peak);
 
     for (size_t i = 0; i < ARRAY_LEN(phase); i++) {
-        struct work_done w = work_of(&c->work, &st->kv, b, phase[i]);
+        struct step_cost w = step_cost_of(&c->work, &st->kv, b, phase[i]);
 
-        if (phase[i] == WORK_CONTEXT) w.attend *= more;
+        if (phase[i] == WORK_PREFILL) w.attend *= more;
         seconds += MAX(w.kv / bandwidth, w.attend / peak);
     }
-    if (b->rung && !(b->work & WORK_GENERATION))
-        seconds += (double)c->ends / 1e9 * MIN(1, b->n_rows / LONG_ROWS);
+    if (b->partition && !(b->work & WORK_DECODE))
+        seconds += (double)c->ends / 1e9 * MIN(1, b->n_tokens / LONG_ROWS);
     return c->launch + (nsec)(MIN(seconds, LONGEST_S) * 1e9);
 }

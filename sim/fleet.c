@@ -3,7 +3,7 @@
  * A job is a request from its arrival to its one end, whatever happens to workers meanwhile. It is in the
  * fleet's queue or at one worker.
  */
-#include "sim/fleet_core.h"
+#include "sim/fleet_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { EVENTS = 4096, HOLDINGS = 1 << 23 };
 static int
 open_member(struct fleet *f, uint32_t i, struct err *e)
 {
-    struct member *m = &f->m[i];
+    struct fleet_worker *m = &f->m[i];
 
     TRY(worker_open(&m->w, &f->s.worker, e));
     m->w.sampled = job_tell;
@@ -23,12 +23,12 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
     m->next_event = 0;
     memset(m->running, 0, sizeof m->running);
     f->table[i] = (struct route_worker){ .open = true,
-                                         .max_rows = f->s.worker.sched.max_seqs + f->s.ahead };
+                                         .max_seqs = f->s.worker.sched.max_seqs + f->s.ahead };
     return 0;
 }
 
 static int
-restart(struct fleet *f, uint32_t worker, struct err *e)
+restart_worker(struct fleet *f, uint32_t worker, struct err *e)
 {
     TRY(open_member(f, worker, e));
     mischief_next_death(f, worker);
@@ -42,7 +42,7 @@ tell_use(struct fleet *f)
     struct fleet_use u = { .at = f->next_use, .queued = f->queue.n };
 
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
-        const struct worker *w = &f->m[i].w;
+        const struct sim_worker *w = &f->m[i].w;
 
         if (!f->table[i].open) continue;
         u.waiting += scheduler_n_waiting(w->s);
@@ -61,7 +61,7 @@ tell_use(struct fleet *f)
 }
 
 static int
-happen(struct fleet *f, const struct event *e, struct err *err)
+handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
 {
     bool stale = e->kind <= EVENT_WAKE && e->life != f->m[e->worker].life;
 
@@ -78,7 +78,7 @@ happen(struct fleet *f, const struct event *e, struct err *err)
         mischief_die(f, e->worker);
         break;
     case EVENT_RESTART:
-        return restart(f, e->worker, err);
+        return restart_worker(f, e->worker, err);
     case EVENT_CANCEL:
         mischief_cancel(f, e->job);
         break;
@@ -94,13 +94,13 @@ happen(struct fleet *f, const struct event *e, struct err *err)
 static int
 go_on(struct fleet *f, nsec until, struct err *err)
 {
-    for (const struct event *next; (next = events_next(&f->events)) && next->at <= until;) {
-        struct event e = *next;
+    for (const struct sim_event *next; (next = events_next(&f->events)) && next->at <= until;) {
+        struct sim_event e = *next;
 
         events_drop(&f->events);
         while (f->s.every > 0 && f->next_use <= e.at) tell_use(f);
         f->now = e.at;
-        TRY(happen(f, &e, err));
+        TRY(handle_event(f, &e, err));
     }
     f->now = until == NSEC_NEVER ? f->now : until;
     return 0;
@@ -109,7 +109,7 @@ go_on(struct fleet *f, nsec until, struct err *err)
 int
 fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
 {
-    struct job *j = calloc(1, sizeof *j);
+    struct fleet_request *j = calloc(1, sizeof *j);
 
     if (!j) return err_set(e, -ENOMEM, "request %llu", (unsigned long long)f->result.requests);
     TRY(go_on(f, t->arrival, e));
@@ -134,14 +134,14 @@ fleet_finish(struct fleet *f, struct err *e)
     struct fleet_result *r = &f->result;
 
     while (r->finished + r->cancelled + r->refused < r->requests) {
-        const struct event *next = events_next(&f->events);
+        const struct sim_event *next = events_next(&f->events);
 
         check(next); /* somebody waits for nothing */
         TRY(go_on(f, next->at, e));
     }
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
-        r->pauses += scheduler_n_pauses(f->m[i].w.s);
+        r->pauses += scheduler_n_preemptions(f->m[i].w.s);
         if (!f->s.check) continue;
         while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* rows thrown away */
         scheduler_check(f->m[i].w.s);
@@ -180,7 +180,7 @@ fleet_free(struct fleet *f)
     for (uint32_t i = 0; i < f->s.n_workers && f->m; i++) worker_close(&f->m[i].w);
     events_done(&f->events);
     worker_close(&f->namer);
-    route_holders_free(f->holders);
+    block_holders_free(f->holders);
     free(f->open);
     free(f->m);
     free(f->table);
@@ -205,7 +205,7 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
         return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
     if (f->s.affinity) {
         f->s.worker.kv.max_events = EVENTS;
-        f->holders = route_holders_new(HOLDINGS);
+        f->holders = block_holders_new(HOLDINGS);
         if (!f->holders) return err_set(e, -ENOMEM, "route");
         TRY(worker_open(&f->namer, &f->s.worker, e));
     }

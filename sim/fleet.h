@@ -11,8 +11,8 @@
 #ifndef SIM_FLEET_H
 #define SIM_FLEET_H
 
-#include "sim/hist.h"
-#include "sim/setting.h"
+#include "sim/histogram.h"
+#include "sim/sim_config.h"
 #include "sim/trace.h"
 
 struct fleet;
@@ -21,7 +21,7 @@ struct fleet;
 struct fleet_mischief {
     uint64_t seed;
     double cancelled; /* requests whose client goes away at some time */
-    double halted;    /* whose client does not read for a while, once */
+    double suspended; /* whose client does not read for a while, once */
     double stopped;   /* that end before their length */
     double deaths;    /* of a worker, a second */
     nsec restart;     /* how long a dead worker takes to serve again */
@@ -29,13 +29,13 @@ struct fleet_mischief {
 
 struct fleet_use { /* at one instant, over all workers */
     nsec at;
-    uint64_t queued, waiting, running; /* at nobody's, at a worker's without and with a seat */
+    uint64_t queued, waiting, running; /* at nobody's, at a worker's without and with a slot */
     uint64_t used[MAX_GROUPS], cached[MAX_GROUPS], free[MAX_GROUPS]; /* blocks, pool by pool */
 };
 
 struct fleet_setting {
-    struct setting worker;
-    uint32_t n_workers, ahead; /* ahead: requests that a worker may have beside those with a seat */
+    struct sim_config worker;
+    uint32_t n_workers, ahead; /* ahead: requests that a worker may have beside those with a slot */
     bool affinity;             /* route/ knows what workers could find, from their KV events */
     struct fleet_mischief mischief;
     nsec every; /* of virtual time, `use` is told; 0: never */

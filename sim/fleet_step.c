@@ -1,9 +1,9 @@
-/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_core.h.
+/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_internal.h.
  *
  * A lane has at most two steps out: one that runs, and one planned behind it that begins when that is over and
  * those it waits for are.
  */
-#include "sim/fleet_core.h"
+#include "sim/fleet_internal.h"
 
 #include "sim/cost.h"
 #include "worker/kv/kv_event.h"
@@ -16,27 +16,27 @@ enum { CHECK_EVERY = 4096, CANDIDATES = 16 };
 static void
 start_step(struct fleet *f, uint32_t worker, unsigned lane)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     const struct batch *b = m->w.batch[lane][(m->w.done[lane] + 1) % WORKER_OUT];
     bool beside_whole = false;
     struct part_share has;
 
     if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
-    if (scheduler_turn(m->w.s, b) != lane) return; /* waits for another lane's */
+    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* waits for another lane's */
     for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
         beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
     m->running[lane] = true;
-    m->whole[lane] = b->rung == 0;
-    has = cost_share(&m->w.st, &m->w.ladder, b, beside_whole);
-    events_add(&f->events, (struct event){ .at = f->now + cost_of(&m->w.st, b, has),
-                                           .kind = EVENT_STEP,
-                                           .lane = (uint8_t)lane,
-                                           .worker = worker,
-                                           .life = m->life });
+    m->whole[lane] = b->partition == 0;
+    has = cost_share(&m->w.st, &m->w.partition_list, b, beside_whole);
+    events_add(&f->events, (struct sim_event){ .at = f->now + cost_of(&m->w.st, b, has),
+                                               .kind = EVENT_STEP,
+                                               .lane = (uint8_t)lane,
+                                               .worker = worker,
+                                               .life = m->life });
 }
 
 static void
-digest(struct fleet *f, uint32_t worker, const struct batch *b)
+digest_batch(struct fleet *f, uint32_t worker, const struct batch *b)
 {
     int n = batch_pack(b, f->bytes, PACK_BYTES);
 
@@ -46,12 +46,12 @@ digest(struct fleet *f, uint32_t worker, const struct batch *b)
 
 /* It runs for the first time there: whoever of its client came before it, is no less urgent and has not begun was passed over. */
 static void
-begin(struct fleet *f, struct job *j)
+count_passed_over(struct fleet *f, struct fleet_request *j)
 {
     if (j->begun) return;
     j->begun = true;
-    for (struct job *k = j->prev; k; k = k->prev) {
-        if (k->begun || k->halted || k->gone || k->t.client != j->t.client ||
+    for (struct fleet_request *k = j->prev; k; k = k->prev) {
+        if (k->begun || k->suspended || k->gone || k->t.client != j->t.client ||
             k->t.priority < j->t.priority || (k->t.lora && !j->t.lora))
             continue;
         f->result.passed = MAX(f->result.passed, ++k->passed);
@@ -59,19 +59,19 @@ begin(struct fleet *f, struct job *j)
 }
 
 static void
-begin_all(struct fleet *f, const struct member *m, const struct batch *b)
+begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].flags & RUN_FIRST_CHUNK)
-            begin(f, job_of(scheduler_seat(m->w.s, b->run[i].seat)));
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
+            count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->segment[i].slot)));
     for (uint32_t i = 0; i < b->n_encode; i++)
-        begin(f, job_of(scheduler_seat(m->w.s, b->encode[i].seat)));
+        count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->encode[i].slot)));
 }
 
 void
 fleet_kick(struct fleet *f, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     bool more = true, out = false;
 
     if (!f->table[worker].open) return;
@@ -83,7 +83,7 @@ fleet_kick(struct fleet *f, uint32_t worker)
             if (!b) continue;
             more = true;
             f->result.steps++;
-            if (f->s.digest) digest(f, worker, b);
+            if (f->s.digest) digest_batch(f, worker, b);
             if (f->s.check) begin_all(f, m, b);
             start_step(f, worker, l);
         }
@@ -95,34 +95,34 @@ fleet_kick(struct fleet *f, uint32_t worker)
     jobs_reap(f, m);
     if (!out && scheduler_wake(m->w.s) < m->wake) {
         m->wake = MAX(scheduler_wake(m->w.s), f->now + 1);
-        events_add(
-            &f->events,
-            (struct event){ .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
+        events_add(&f->events,
+                   (struct sim_event){
+                       .at = m->wake, .kind = EVENT_WAKE, .worker = worker, .life = m->life });
     }
 }
 
 void
-fleet_name_blocks(struct fleet *f, struct job *j)
+fleet_name_blocks(struct fleet *f, struct fleet_request *j)
 {
     uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
     token_id *token = malloc(n * sizeof *token);
-    struct kv_space space;
+    struct kv_namespace space;
     struct kv_text t = { .token = token, .n = n, .space = &space };
 
     check(token);
     j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);
     check(j->name);
     for (uint32_t i = 0; i < n; i++) token[i] = request_token(&j->r, i);
-    kv_space(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
+    kv_namespace(f->namer.kv, 0, j->t.lora, NULL, 0, &space);
     j->n_names = kv_names(f->namer.kv, &t, j->name, max);
     free(token);
 }
 
 /* What the worker's blocks became since the last look. */
 static void
-listen(struct fleet *f, uint32_t worker)
+read_kv_events(struct fleet *f, uint32_t worker)
 {
-    struct member *m = &f->m[worker];
+    struct fleet_worker *m = &f->m[worker];
     struct kv_event e[64];
     uint64_t missed = 0;
     uint32_t n, at = 0;
@@ -130,24 +130,24 @@ listen(struct fleet *f, uint32_t worker)
     while (f->holders && (n = kv_events(m->w.kv, &m->next_event, e, ARRAY_LEN(e), &missed)))
         for (uint32_t i = 0; i < n; i++) {
             if (e[i].group != 0) continue;
-            if (e[i].op == KV_STORED) route_hold(f->holders, worker, e[i].name);
-            if (e[i].op == KV_REMOVED) route_lose(f->holders, worker, e[i].name);
+            if (e[i].op == KV_STORED) block_holders_add(f->holders, worker, e[i].name);
+            if (e[i].op == KV_REMOVED) block_holders_remove(f->holders, worker, e[i].name);
         }
     if (missed == 0) return;
-    route_forget(f->holders, worker);
+    block_holders_forget(f->holders, worker);
     while ((n = kv_event_snapshot(m->w.kv, &at, e, ARRAY_LEN(e))))
         for (uint32_t i = 0; i < n; i++)
-            if (e[i].group == 0) route_hold(f->holders, worker, e[i].name);
+            if (e[i].group == 0) block_holders_add(f->holders, worker, e[i].name);
 }
 
 static uint32_t
-pick(struct fleet *f, const struct job *j)
+pick_worker(struct fleet *f, const struct fleet_request *j)
 {
     uint32_t worker[CANDIDATES], found[CANDIDATES], n = 0, i;
 
     if (f->holders)
-        n = route_found(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
-                        CANDIDATES);
+        n = block_holders_find(f->holders, (const uint64_t(*)[2])j->name, j->n_names, worker, found,
+                               CANDIDATES);
     for (uint32_t k = 0; k < n; k++)
         f->table[worker[k]].found = (uint64_t)found[k] * f->s.worker.kv.tokens_per_block;
     i = route_pick(f->table, f->s.n_workers, 0);
@@ -158,8 +158,8 @@ pick(struct fleet *f, const struct job *j)
 void
 fleet_dispatch(struct fleet *f)
 {
-    for (struct job *j; (j = f->queue.first);) {
-        uint32_t i = pick(f, j);
+    for (struct fleet_request *j; (j = f->queue.first);) {
+        uint32_t i = pick_worker(f, j);
 
         if (i == ROUTE_NONE) return;
         jobs_take(&f->queue, j);
@@ -172,9 +172,9 @@ fleet_dispatch(struct fleet *f)
 }
 
 void
-fleet_finish_step(struct fleet *f, const struct event *e)
+fleet_finish_step(struct fleet *f, const struct sim_event *e)
 {
-    struct member *m = &f->m[e->worker];
+    struct fleet_worker *m = &f->m[e->worker];
     uint64_t running = scheduler_n_running(m->w.s);
 
     f->result.peak_running = MAX(f->result.peak_running, running);
@@ -182,7 +182,7 @@ fleet_finish_step(struct fleet *f, const struct event *e)
     check(worker_commit(&m->w, e->lane, f->now));
     jobs_reap(f, m);
     fleet_kick(f, e->worker);
-    listen(f, e->worker);
+    read_kv_events(f, e->worker);
     if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);
     if (f->queue.n > 0) fleet_dispatch(f);
 }

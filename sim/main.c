@@ -1,8 +1,8 @@
 /* main.c - lagan-sim: the scheduler and the KV manager that serve, in virtual time. */
-#include "sim/play.h"
-#include "sim/run.h"
-#include "sim/setting.h"
+#include "sim/scenario_run.h"
+#include "sim/sim_config.h"
 #include "sim/soak.h"
+#include "sim/trace_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ script_main(int argc, char **argv)
         struct err e;
         int r = script_read(&s, argv[i], &e);
 
-        if (r >= 0) r = play(s, stdout, &e);
+        if (r >= 0) r = play_script(s, stdout, &e);
         if (r < 0) fprintf(stderr, "lagan-sim: %s\n", e.text);
         status = MAX(status, r < 0 ? EXIT_USAGE : r);
     }
@@ -64,7 +64,7 @@ static const struct {
 };
 
 static int
-help(FILE *out)
+print_help(FILE *out)
 {
     fputs("Usage: lagan-sim COMMAND [ARGUMENT]...\n"
           "What the scheduler and the KV manager decide, in virtual time, without a model.\n\n"
@@ -79,10 +79,10 @@ help(FILE *out)
 int
 main(int argc, char **argv)
 {
-    if (argc < 2) return help(stderr);
-    if (strcmp(argv[1], "--help") == 0) return help(stdout);
+    if (argc < 2) return print_help(stderr);
+    if (strcmp(argv[1], "--help") == 0) return print_help(stdout);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
     fprintf(stderr, "lagan-sim: %s is no command\n", argv[1]);
-    return help(stderr);
+    return print_help(stderr);
 }

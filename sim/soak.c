@@ -31,42 +31,43 @@ struct dice {
 };
 
 static uint32_t
-below(struct dice *d, uint32_t n)
+draw_below(struct dice *d, uint32_t n)
 {
     return rng_below(&d->state, n);
 }
 
 static uint32_t
-between(struct dice *d, uint32_t least, uint32_t most)
+draw_between(struct dice *d, uint32_t least, uint32_t most)
 {
-    return least + below(d, most - least + 1);
+    return least + draw_below(d, most - least + 1);
 }
 
 static void
-draw_groups(struct dice *d, struct setting *st)
+draw_groups(struct dice *d, struct sim_config *st)
 {
-    uint32_t n = between(d, 1, 3);
+    uint32_t n = draw_between(d, 1, 3);
 
     for (uint32_t g = 0; g < n; g++)
-        st->kv.group[g] = (struct kv_group){ .kind = g > 0 || below(d, 4) == 0 ? KV_WINDOW
-                                                                               : KV_FULL,
-                                             .window = between(d, 2, 60),
-                                             .n_layers = between(d, 1, 3),
+        st->kv.group[g] = (struct kv_group){ .kind = g > 0 || draw_below(d, 4) == 0 ? KV_WINDOW
+                                                                                    : KV_FULL,
+                                             .window = draw_between(d, 2, 60),
+                                             .n_layers = draw_between(d, 1, 3),
                                              .n_parts = 2,
-                                             .slice_bytes = 128u << below(d, 3) };
-    if (below(d, 4) == 0) {
-        st->kv.group[n++] = (struct kv_group){ .kind = KV_STATE,
-                                               .interval = below(d, 5) * st->kv.tokens_per_block,
-                                               .n_layers = between(d, 1, 3),
-                                               .n_parts = 1,
-                                               .slice_bytes = 128u << below(d, 3) };
-    } else if (below(d, 3) == 0) {
+                                             .slice_bytes = 128u << draw_below(d, 3) };
+    if (draw_below(d, 4) == 0) {
+        st->kv.group[n++] =
+            (struct kv_group){ .kind = KV_STATE,
+                               .interval = draw_below(d, 5) * st->kv.tokens_per_block,
+                               .n_layers = draw_between(d, 1, 3),
+                               .n_parts = 1,
+                               .slice_bytes = 128u << draw_below(d, 3) };
+    } else if (draw_below(d, 3) == 0) {
         st->kv.group[n++] = (struct kv_group){
-            .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << below(d, 3)
+            .kind = KV_CROSS, .n_layers = 1, .n_parts = 2, .slice_bytes = 128u << draw_below(d, 3)
         };
-        st->sched.n_enc_layers = (uint16_t)between(d, 1, 6);
-        st->sched.enc_layers = (uint16_t)below(d, 4);
-        st->sched.max_enc_rows = between(d, 64, 200);
+        st->sched.n_enc_layers = (uint16_t)draw_between(d, 1, 6);
+        st->sched.enc_layers = (uint16_t)draw_below(d, 4);
+        st->sched.max_enc_tokens = draw_between(d, 64, 200);
     }
     st->kv.n_groups = n;
 }
@@ -74,59 +75,61 @@ draw_groups(struct dice *d, struct setting *st)
 static void
 draw_lanes(struct dice *d, struct scheduler_limits *l)
 {
-    switch (below(d, 3)) {
+    switch (draw_below(d, 3)) {
     case 0: /* one, as the defaults have it */
         break;
     case 1:
         l->n_lanes = 2;
-        l->lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-        l->lane_work[1] = WORK_GENERATION;
+        l->lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+        l->lane_work[1] = WORK_DECODE;
         break;
     default:
         l->n_lanes = 3;
-        l->lane_work[0] = WORK_GENERATION;
-        l->lane_work[1] = WORK_CONTEXT;
+        l->lane_work[0] = WORK_DECODE;
+        l->lane_work[1] = WORK_PREFILL;
         l->lane_work[2] = WORK_ENCODER;
     }
 }
 
 /* How rows are shared, who waits for whom, what is kept for others. */
 static void
-draw_sharing(struct dice *d, struct setting *st)
+draw_sharing(struct dice *d, struct sim_config *st)
 {
     struct scheduler_limits *l = &st->sched;
 
-    l->chunks = (enum chunks)below(d, 2);
-    if (below(d, 3) == 0) l->max_chunk = between(d, MAX(l->chunk_unit, 1u), l->max_rows);
-    if (below(d, 2)) l->quantum = between(d, 1, 300);
-    l->pages = 4 + below(d, 8);
-    if (below(d, 3) == 0) l->enc_work = between(d, 1, 400);
-    if (below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = between(d, 1, 6);
-    if (below(d, 3) == 0) l->prompt_batch = between(d, 1, 200);
-    l->enc_wait = l->prompt_wait = (nsec)below(d, 20) * st->cost.launch;
-    st->kv.reuse = below(d, 4) > 0;
-    st->kv.copy_partial = below(d, 2);
+    l->chunks = (enum chunks)draw_below(d, 2);
+    if (draw_below(d, 3) == 0)
+        l->max_chunk = draw_between(d, MAX(l->chunk_unit, 1u), l->max_tokens);
+    if (draw_below(d, 2)) l->quantum = draw_between(d, 1, 300);
+    l->pages = 4 + draw_below(d, 8);
+    if (draw_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
+    if (draw_below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = draw_between(d, 1, 6);
+    if (draw_below(d, 3) == 0) l->prompt_batch = draw_between(d, 1, 200);
+    l->enc_wait = l->prompt_wait = (nsec)draw_below(d, 20) * st->cost.launch;
+    st->kv.reuse = draw_below(d, 4) > 0;
+    st->kv.copy_partial = draw_below(d, 2);
 }
 
 static void
 draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
 {
-    struct setting *st = &s->worker;
-    uint32_t scarce = between(d, 1, 8);
+    struct sim_config *st = &s->worker;
+    uint32_t scarce = draw_between(d, 1, 8);
 
-    *s = (struct fleet_setting){
-        .n_workers = between(d, 1, 4), .ahead = below(d, 20), .digest = true, .check = true
-    };
+    *s = (struct fleet_setting){ .n_workers = draw_between(d, 1, 4),
+                                 .ahead = draw_below(d, 20),
+                                 .digest = true,
+                                 .check = true };
     setting_defaults(st);
-    st->kv.tokens_per_block = between(d, 1, 20);
-    st->kv.n_seats = between(d, 2, 40);
+    st->kv.tokens_per_block = draw_between(d, 1, 20);
+    st->kv.n_slots = draw_between(d, 2, 40);
     draw_groups(d, st);
-    st->sched.max_seqs = between(d, 1, st->kv.n_seats);
-    st->sched.max_rows = between(d, 1, 120);
+    st->sched.max_seqs = draw_between(d, 1, st->kv.n_slots);
+    st->sched.max_tokens = draw_between(d, 1, 120);
     st->sched.max_len = 200;
-    st->sched.chunk_unit = below(d, 3) ? 0 : between(d, 1, st->sched.max_rows);
-    st->sched.policy = a->policy == 4 ? (enum policy)below(d, 4) : (enum policy)a->policy;
-    st->cost.launch = (nsec)between(d, 1, 1000) * 1000;
+    st->sched.chunk_unit = draw_below(d, 3) ? 0 : draw_between(d, 1, st->sched.max_tokens);
+    st->sched.policy = a->policy == 4 ? (enum policy)draw_below(d, 4) : (enum policy)a->policy;
+    st->cost.launch = (nsec)draw_between(d, 1, 1000) * 1000;
     draw_sharing(d, st);
     draw_lanes(d, &st->sched);
     setting_close(st);
@@ -138,39 +141,42 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     }
     st->kv.arena_bytes *= st->sched.policy == POLICY_MAX_REQUESTS ? 2 * st->sched.max_seqs + 2
                                                                   : 1 + scarce;
-    s->mischief =
-        (struct fleet_mischief){ .seed = d->state,
-                                 .cancelled = below(d, 3) * 0.1,
-                                 .halted = below(d, 3) * 0.05,
-                                 .stopped = below(d, 3) * 0.2,
-                                 .deaths = below(d, 3) ? 0 : 1e9 / (double)st->cost.launch / 500,
-                                 .restart = st->cost.launch * between(d, 1, 200) };
+    s->mischief = (struct fleet_mischief){ .seed = d->state,
+                                           .cancelled = draw_below(d, 3) * 0.1,
+                                           .suspended = draw_below(d, 3) * 0.05,
+                                           .stopped = draw_below(d, 3) * 0.2,
+                                           .deaths = draw_below(d, 3)
+                                                         ? 0
+                                                         : 1e9 / (double)st->cost.launch / 500,
+                                           .restart = st->cost.launch * draw_between(d, 1, 200) };
 }
 
 static struct trace_line
-draw_request(struct dice *d, const struct setting *st, nsec *at)
+draw_request(struct dice *d, const struct sim_config *st, nsec *at)
 {
     bool encdec = st->sched.n_enc_layers > 0;
-    uint32_t most = below(d, 10) ? 40 : 150;
-    struct trace_line t = { .isl = between(d, 1, encdec ? MIN(most, st->sched.max_enc_rows) : most),
-                            .osl = between(d, 1, below(d, 10) ? 12 : 49),
-                            .prefix_id = below(d, 3) ? TRACE_NONE : below(d, 4),
+    uint32_t most = draw_below(d, 10) ? 40 : 150;
+    struct trace_line t = { .isl = draw_between(
+                                d, 1, encdec ? MIN(most, st->sched.max_enc_tokens) : most),
+                            .osl = draw_between(d, 1, draw_below(d, 10) ? 12 : 49),
+                            .prefix_id = draw_below(d, 3) ? TRACE_NONE : draw_below(d, 4),
                             .session = TRACE_NONE,
-                            .client = below(d, 5),
-                            .lora = below(d, 4) ? 0 : 1 + below(d, 6),
-                            .priority = (float)below(d, 3) / 2,
+                            .client = draw_below(d, 5),
+                            .lora = draw_below(d, 4) ? 0 : 1 + draw_below(d, 6),
+                            .priority = (float)draw_below(d, 3) / 2,
                             .encdec = encdec };
 
-    t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : below(d, t.isl);
-    if (below(d, 4)) *at += st->cost.launch * below(d, 12) / (1 + below(d, 4)); /* or at once */
+    t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : draw_below(d, t.isl);
+    if (draw_below(d, 4))
+        *at += st->cost.launch * draw_below(d, 12) / (1 + draw_below(d, 4)); /* or at once */
     t.arrival = *at;
     return t;
 }
 
 /* One life of a world. */
 static int
-live(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_result *ret,
-     struct err *e)
+live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_result *ret,
+          struct err *e)
 {
     CLEAN(fleet_free_at) struct fleet *f = NULL;
     struct dice d = { seed };
@@ -187,7 +193,7 @@ live(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_resu
     return 0;
 }
 
-struct sum {
+struct soak_sum {
     uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens, pauses;
     /* of all that was planned: another program with the same has decided the same */
     uint64_t digest;
@@ -195,23 +201,24 @@ struct sum {
 };
 
 static int
-soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct sum *sum, struct err *e)
+soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum *sum,
+           struct err *e)
 {
     static struct fleet_result first, second;
     struct fleet_setting s;
     struct dice d = { seed * UINT64_C(0x9e3779b97f4a7c15) };
 
-    for (int i = 0; i < 4; i++) below(&d, 2);
+    for (int i = 0; i < 4; i++) draw_below(&d, 2);
     draw_world(&d, a, &s);
-    TRY(live(&s, seed, n, &first, e));
-    TRY(live(&s, seed, n, &second, e));
+    TRY(live_once(&s, seed, n, &first, e));
+    TRY(live_once(&s, seed, n, &second, e));
     if (first.digest != second.digest || first.end != second.end)
         return err_set(e, -1, "the same calls gave other decisions");
     if (first.finished + first.cancelled + first.refused != n)
         return err_set(e, -1, "%u requests began and %llu ended", n,
                        (unsigned long long)(first.finished + first.cancelled + first.refused));
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was passed over by %u others, with %u seats", first.passed,
+        return err_set(e, -1, "a request was passed over by %u others, with %u slots", first.passed,
                        s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;
@@ -229,7 +236,7 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct sum *sum
 }
 
 static void
-help(void)
+print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
          "Worlds drawn from a seed, lived through twice: every request ends once, blocks are "
@@ -244,7 +251,7 @@ int
 soak_main(int argc, char **argv)
 {
     struct soak_args a;
-    struct sum sum = { 0 };
+    struct soak_sum sum = { 0 };
     struct err e;
     uint64_t given = 0;
     int at = 0, r;
@@ -257,7 +264,7 @@ soak_main(int argc, char **argv)
         return 2;
     }
     if (a.help) {
-        help();
+        print_help();
         return 0;
     }
     for (uint64_t seed = a.seed; sum.requests < a.requests; seed++) {

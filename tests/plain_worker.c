@@ -13,29 +13,29 @@
 #include <time.h>
 
 struct shm_ctl *
-plain_begin(struct link *l, struct heritage *h)
+plain_begin(struct channel *l, struct heritage *h)
 {
     struct shm_ctl *c;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(h, NULL) == 0);
-    check(link_attach(l, heritage_fd(h, "d"), heritage_fd(h, "w"), heritage_fd(h, "bell"), h->epoch,
-                      NULL) == 0);
+    check(channel_attach(l, heritage_fd(h, "d"), heritage_fd(h, "w"), heritage_fd(h, "bell"),
+                         h->epoch, NULL) == 0);
     c = shm_ctl(&l->w);
     atomic_fetch_add(&c->hb_count, 1);
     return c;
 }
 
 void *
-plain_room(struct link *l, uint16_t type, uint32_t len)
+plain_text_buffer(struct channel *l, uint16_t type, uint32_t len)
 {
     void *p;
     int r;
 
     while ((r = ring_reserve(&l->out, type, 0, len, 0, &p)) == -EAGAIN) {
-        link_publish(l);
+        channel_publish(l);
         poll(NULL, 0, 1);
-        if (bell_drain(&l->bell) == -EPIPE) exit(0);
+        if (doorbell_drain(&l->doorbell) == -EPIPE) exit(0);
     }
     check(r == 0);
     memset(p, 0, len);
@@ -43,10 +43,10 @@ plain_room(struct link *l, uint16_t type, uint32_t len)
 }
 
 void
-plain_ready(struct link *l, const char *name, struct rec_ready facts)
+plain_ready(struct channel *l, const char *name, struct rec_ready facts)
 {
     uint32_t n = (uint32_t)strlen(name);
-    struct rec_ready *r = plain_room(l, REC_READY, (uint32_t)sizeof *r + ROUND_UP(n, 8u));
+    struct rec_ready *r = plain_text_buffer(l, REC_READY, (uint32_t)sizeof *r + ROUND_UP(n, 8u));
 
     facts.tokens_per_block = 16;
     facts.n_groups = 1;
@@ -54,27 +54,27 @@ plain_ready(struct link *l, const char *name, struct rec_ready facts)
     facts.max_tokens = facts.max_len;
     *r = facts;
     memcpy(r + 1, name, n);
-    link_publish(l);
+    channel_publish(l);
 }
 
 void
-plain_finish(struct link *l, const struct rec_submit *s, uint16_t reason, uint32_t n_tokens)
+plain_finish(struct channel *l, const struct rec_submit *s, uint16_t reason, uint32_t n_tokens)
 {
-    struct rec_finish *f = plain_room(l, REC_FINISH, sizeof *f);
+    struct rec_finish *f = plain_text_buffer(l, REC_FINISH, sizeof *f);
 
     *f =
         (struct rec_finish){ .row = s->row, .gen = s->gen, .reason = reason, .n_tokens = n_tokens };
 }
 
 bool
-plain_rest(struct link *l, nsec most)
+plain_rest(struct channel *l, nsec most)
 {
     const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-    struct pollfd p = { .fd = l->bell.fd, .events = POLLIN };
-    int r = link_sleep(l);
+    struct pollfd p = { .fd = l->doorbell.fd, .events = POLLIN };
+    int r = channel_sleep(l);
 
     if (r > 0) r = ppoll(&p, 1, &t, NULL);
-    if (r > 0) bell_heard(&l->bell);
-    bell_wake(&l->bell);
+    if (r > 0) doorbell_heard(&l->doorbell);
+    doorbell_wake(&l->doorbell);
     return r != -EPIPE;
 }

@@ -19,7 +19,7 @@ serve() { # serve MODEL ARGUMENT...: with random weights
   shift
   # shellcheck disable=SC2086 # BENCH_SET is words
   timeout -k 20 "${BENCH_SECONDS:-300}" "$root/bench/bench_serve" --model "$srcdir/bench/configs/$model" --device cuda \
-    --set weights=random:1 --set dtype=bf16 --set timing=true ${BENCH_SET:-} "$@" || failed=1
+    --set weights=random:1 --set dtype=bf16 --set step_timing=true ${BENCH_SET:-} "$@" || failed=1
 }
 
 has() { # has MODULE...: Python's; else there is no peer
@@ -74,7 +74,7 @@ for part in $parts; do
         timeout -k 5 120 "$root/bench/bench_load" "$checkpoint" cuda || failed=1
       rm -rf "$checkpoint" ;;
     rows)
-      timeout -k 5 60 "$root/tests/gpu/test_rows" --device cuda >"$trace" 2>&1 &&
+      timeout -k 5 60 "$root/tests/gpu/test_step_inputs" --device cuda >"$trace" 2>&1 &&
         timeout -k 5 60 "$root/bench/bench_rows" || {
         failed=1
         tail -n 20 "$trace"

@@ -4,7 +4,7 @@
     tools/chat_cases.py TEMPLATES > tests/data/chat/cases.json
 
 TEMPLATES: a folder with the published chat templates as NAME.jinja, by the names of the key chat_template
-(ipc/keys.c); they are not kept here, their hashes are (worker/text/chat_file.c). With new ones alone in it, what is
+(ipc/model_options.c); they are not kept here, their hashes are (worker/text/chat_file.c). With new ones alone in it, what is
 printed is put behind what there is. The tokenizers are those of tests/data/tokenizers; spm_gemma4 there is spm_gemma with
 the names of Gemma 4's tokens, and is written here. pip: transformers, jinja2.
 """

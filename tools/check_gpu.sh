@@ -16,20 +16,20 @@ export srcdir=${srcdir:-$root}
 tests='
 60  tests/gpu/test_memory
 60  tests/gpu/test_device
-60  tests/gpu/test_parts
+60  tests/gpu/test_partition
 60  tests/gpu/test_shapes
 120 tests/gpu/test_ops
 120 tests/gpu/test_ops --invariant
 60  tests/gpu/test_ops --part 52 --only *matmul*
-60  tests/gpu/test_exchange
+60  tests/gpu/test_peer_exchange
 60  tests/gpu/test_experts
-60  tests/gpu/test_streams
-60  tests/gpu/test_state
+60  tests/gpu/test_altup
+60  tests/gpu/test_mamba2
 120 tests/gpu/test_steps
 120 tests/gpu/test_attend
 120 tests/gpu/test_attend --invariant
 120 tests/gpu/test_attend --part 52
-60  tests/gpu/test_rows
+60  tests/gpu/test_step_inputs
 120 tests/gpu/test_sample
 120 tests/gpu/test_bits
 120 tests/gpu/test_whole
@@ -41,7 +41,7 @@ tests='
 120 tests/torture/test_resume --kills 12 streams_of_killed_workers_with_two*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
-120 tests/e2e/test_pause
+120 tests/e2e/test_preempt
 120 tests/e2e/test_mixture --draws 4
 300 tests/e2e/test_golden
 60  tests/e2e/test_tune
@@ -54,8 +54,8 @@ tests='
 # Where there are several that we may use: models and sums on as many ranks. The first has all else.
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
-[ "$gpus" -lt 2 ] || tests="60  tests/gpu/test_group --most $gpus
-60  tests/gpu/test_group --most $gpus --kernel all_reduce=nccl,all_gather=nccl
+[ "$gpus" -lt 2 ] || tests="60  tests/gpu/test_collective --most $gpus
+60  tests/gpu/test_collective --most $gpus --kernel all_reduce=nccl,all_gather=nccl
 240 tests/arch/test_ranks --most $gpus
 120 tests/e2e/test_split --set tensor_parallel=2
 120 tests/e2e/test_beams --set tensor_parallel=2 --only samples_are*
@@ -64,24 +64,24 @@ $tests"
 # seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone: what cuBLASLt's store
 # with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/perf.md).
 # What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
-own=matmul=small,matmul=any,act_matmul=small,act_matmul=any,gate_matmul=small,gate_matmul=any
-line=matmul=line,matmul=any,act_matmul=any,gate_matmul=any
-hopper=matmul=sm90,matmul=any,act_matmul=any,gate_matmul=sm90,gate_matmul=any
-ring=matmul=ring,matmul=any,act_matmul=any,gate_matmul=ring,gate_matmul=any
+own=matmul=small,matmul=generic,act_matmul=small,act_matmul=generic,gate_matmul=small,gate_matmul=generic
+line=matmul=line,matmul=generic,act_matmul=generic,gate_matmul=generic
+hopper=matmul=sm90,matmul=generic,act_matmul=generic,gate_matmul=sm90,gate_matmul=generic
+ring=matmul=ring,matmul=generic,act_matmul=generic,gate_matmul=ring,gate_matmul=generic
 sanitized="
 60  memcheck  tests/gpu/test_ops --rounds 10
 60  memcheck  tests/gpu/test_ops --rounds 15 --part 52 --only *matmul*
 60  memcheck  tests/gpu/test_ops --rounds 5 --invariant
-60  memcheck  tests/gpu/test_state --rounds 5
+60  memcheck  tests/gpu/test_mamba2 --rounds 5
 60  memcheck  tests/gpu/test_attend --rounds 10
 60  memcheck  tests/gpu/test_attend --rounds 5 --invariant
 60  memcheck  tests/gpu/test_attend --rounds 10 --part 52
-60  memcheck  tests/gpu/test_exchange
+60  memcheck  tests/gpu/test_peer_exchange
 60  memcheck  tests/gpu/test_experts --rounds 10
-60  memcheck  tests/gpu/test_streams
-60  memcheck  tests/gpu/test_rows
-60  memcheck  tests/gpu/test_parts --only a_*
-60  memcheck  tests/gpu/test_parts --only ops*
+60  memcheck  tests/gpu/test_altup
+60  memcheck  tests/gpu/test_step_inputs
+60  memcheck  tests/gpu/test_partition --only a_*
+60  memcheck  tests/gpu/test_partition --only ops*
 60  memcheck  tests/gpu/test_sample --only a_* --rounds 20
 60  memcheck  tests/gpu/test_sample --only draws* --rounds 5
 60  memcheck  tests/gpu/test_sample --only logprobs* --rounds 5
@@ -89,26 +89,26 @@ sanitized="
 120 racecheck tests/gpu/test_ops --rounds 4 --invariant --kernel $line
 60  racecheck tests/gpu/test_ops --rounds 3 --kernel $hopper --only *matmul*
 120 racecheck tests/gpu/test_ops --rounds 4 --part 52 --dtype bf16 --kernel $ring --only *matmul*
-60  racecheck tests/gpu/test_state --rounds 3
+60  racecheck tests/gpu/test_mamba2 --rounds 3
 120 racecheck tests/gpu/test_attend --rounds 4
 120 racecheck tests/gpu/test_attend --rounds 4 --invariant --only attend_is*
 120 racecheck tests/gpu/test_attend --rounds 4 --part 52 --only generation_sees*
 60  racecheck tests/gpu/test_experts --rounds 10
-60  racecheck tests/gpu/test_streams --rounds 10
-60  racecheck tests/gpu/test_parts --only a_*
-60  racecheck tests/gpu/test_parts --only ops*
-120 racecheck tests/gpu/test_rows
+60  racecheck tests/gpu/test_altup --rounds 10
+60  racecheck tests/gpu/test_partition --only a_*
+60  racecheck tests/gpu/test_partition --only ops*
+120 racecheck tests/gpu/test_step_inputs
 120 racecheck tests/gpu/test_sample --only a_* --rounds 5
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $own
 60  initcheck tests/gpu/test_ops --rounds 5 --invariant --plain --kernel $line
 60  initcheck tests/gpu/test_ops --rounds 10 --plain --kernel $hopper --only *matmul*
 60  initcheck tests/gpu/test_ops --rounds 15 --plain --part 52 --kernel $ring --only *matmul*
-60  initcheck tests/gpu/test_state --rounds 5 --plain
+60  initcheck tests/gpu/test_mamba2 --rounds 5 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain
 120 initcheck tests/gpu/test_attend --rounds 10 --plain --part 52
 60  initcheck tests/gpu/test_experts --rounds 10 --plain
-60  initcheck tests/gpu/test_streams --rounds 20 --plain
-60  initcheck tests/gpu/test_rows --plain
+60  initcheck tests/gpu/test_altup --rounds 20 --plain
+60  initcheck tests/gpu/test_step_inputs --plain
 60  initcheck tests/gpu/test_sample --only a_* --rounds 20 --plain
 "
 

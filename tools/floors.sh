@@ -1,38 +1,63 @@
 #!/bin/sh
 # floors.sh - no file includes a file from its own height or above, except beside itself.
 #
-# The table is the architecture: one line a folder (or a header that is a floor of its own), lowest
-# first, then what it may include besides itself. Change it on purpose or not at all.
+# The table is the architecture: one line a folder, lowest first, then what it may include besides
+# itself. A line may name one header of a folder: that header is lower than the folder. Change the
+# table on purpose or not at all. K is gpu/cuda/kernels. Its comm and sampling share one height:
+# sampling on ranks exchanges statistics, and the exchange skips rows that need no whole logits.
 cd "${srcdir:-$(dirname "$0")/..}" || exit 99
 table=$(mktemp) || exit 99
 trap 'rm -f "$table"' EXIT
-cat >"$table" <<'TABLE'
+sed 's|K/|gpu/cuda/kernels/|g' >"$table" <<'TABLE'
 include
 base
 ipc            include base
+wire           include base ipc
 gpu            base
+gpu/cpu        base gpu
+K/base         base gpu
+K/elementwise  base gpu K/base
+K/memory       base gpu K/base
+K/attention    base gpu K/base
+K/moe          base gpu K/base
+K/gemm         base gpu K/base K/elementwise
+K/ssm          base gpu K/base K/elementwise
+K/comm         base gpu K/base K/sampling
+K/sampling     base gpu K/base K/comm
+K/norm         base gpu K/base K/comm
+gpu/cuda       base gpu K/base K/elementwise K/memory K/attention K/moe K/gemm K/ssm K/comm K/sampling K/norm
 worker/kv      base
+worker/manifest base worker/kv
 worker/sched   include base worker/kv
+worker/partition include base worker/kv worker/sched
 worker/text    base
 worker/model   base gpu worker/kv
 worker/arch    base gpu worker/kv worker/model
-worker/exec    base gpu worker/kv worker/model worker/sched
-worker         include base ipc gpu worker/kv worker/sched worker/text worker/model worker/arch worker/exec
+worker/exec    base gpu worker/kv worker/model worker/sched worker/partition
+worker/worker.h  base
+worker/io/request.h base worker/sched worker/text worker/exec
+worker/process   worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec
+worker/tp        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
+worker/ops       worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process
+worker/handover  worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/io/request.h
+worker/load      worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover
+worker/io        worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/io/request.h
+worker           worker/worker.h include base ipc wire gpu worker/kv worker/manifest worker/sched worker/partition worker/text worker/model worker/arch worker/exec worker/process worker/tp worker/ops worker/handover worker/load worker/io worker/io/request.h
 route          base
-sim            include base ipc route worker/kv worker/sched
+sim            include base route wire worker/kv worker/sched worker/partition
 daemon/daemon.h   include base
-daemon/config     include base ipc daemon/daemon.h
-daemon/persist    include base ipc daemon/daemon.h daemon/config
-daemon/ledger     include base ipc daemon/daemon.h daemon/config daemon/persist
-daemon/net        include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger
-daemon/supervise  include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net
-daemon/request    include base ipc route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise
-daemon/ops        include base ipc daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request
-daemon            include base ipc route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request daemon/ops
-client         include base ipc
+daemon/config     include base ipc wire daemon/daemon.h
+daemon/persist    include base ipc wire daemon/daemon.h daemon/config
+daemon/ledger     include base ipc wire daemon/daemon.h daemon/config daemon/persist
+daemon/net        include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger
+daemon/supervise  include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net
+daemon/request    include base ipc wire route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise
+daemon/ops        include base ipc wire daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request
+daemon            include base ipc wire route daemon/daemon.h daemon/config daemon/persist daemon/ledger daemon/net daemon/supervise daemon/request daemon/ops
+client         include base wire
 ctl            include base client
 TABLE
-find include base ipc gpu worker route sim daemon client ctl \
+find include base ipc wire gpu worker route sim daemon client ctl \
   \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
 while read -r f; do sed -n 's|^#include "\(.*\)"|'"$f"' \1|p' "$f"; done |
 awk '

@@ -43,7 +43,7 @@ field() { sed -n "s/^$2: *//p" "$top/tests/fuzz/planted/$1.txt"; }
 # copy DIR: every source the fuzzer could include.
 copy() {
   mkdir -p "$1" &&
-    find include base ipc gpu worker route sim daemon tests -name '*.[ch]' | tar -cf - -T - | tar -xf - -C "$1"
+    find include base ipc wire gpu worker route sim daemon tests -name '*.[ch]' | tar -cf - -T - | tar -xf - -C "$1"
 }
 
 # compile DIR FLAGS OUT: DIR's fuzzer and its sources, several at a time.

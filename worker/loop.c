@@ -1,46 +1,76 @@
-/* loop.c - the worker's whole life, one turn after another.
+/* loop.c - the engine loop: a worker's whole life, one iteration after another.
  *
- *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for every
- *     idle lane -> publish, ring once -> sleep until a lane finishes or a bell rings } -> drained
+ *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for
+ *     every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
+ *     doorbell rings } -> drained
  *
- * One thread, one loop, nothing else moves a sequence. There is no timer that hides a lost wake-up:
- * the longest sleep is half a second, and only because the supervisor wants to see us beat. A device
- * whose lanes have an fd wakes us; of one without we predict when a step will be done, sleep until
- * shortly before and then look (predict.h). With nothing out nothing is looked at.
+ * One thread moves all sequences. The longest sleep is half a second, and only because the
+ * supervisor expects a heartbeat: no timer stands in for a wake-up. A device whose lanes have an fd
+ * wakes the loop; of another device step_wait.h predicts when a step ends: the loop sleeps until
+ * shortly before and then polls.
  */
+#include "worker/loop.h"
+
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "include/lagan_wire.h"
+#include "ipc/channel.h"
+#include "ipc/model_options.h"
 #include "ipc/records.h"
-#include "worker/control.h"
-#include "worker/health.h"
-#include "worker/legacy.h"
-#include "worker/outputs.h"
-#include "worker/plan.h"
-#include "worker/text_thread.h"
-#include "worker/tier.h"
-#include "worker/worker.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/handover/adopt_log.h"
+#include "worker/handover/host_tier.h"
+#include "worker/io/emit.h"
+#include "worker/io/intake.h"
+#include "worker/io/outbox.h"
+#include "worker/io/outputs.h"
+#include "worker/io/text_thread.h"
+#include "worker/lane_wait.h"
+#include "worker/load/load.h"
+#include "worker/load/sizes.h"
+#include "worker/model/model.h"
+#include "worker/ops/cache_flush.h"
+#include "worker/ops/control.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/ops/tuning.h"
+#include "worker/process/health.h"
+#include "worker/sched/beam_search.h"
+#include "worker/sched/scheduler.h"
+#include "worker/step_wait.h"
+#include "worker/text/detok.h"
+#include "worker/tp/plan_ring.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_TURN = NSEC_MS, IDLE_TURN = 500 * NSEC_MS;
-/* Looking at the device, we take what the other threads have for us this often. */
-static const nsec LOOK_TURN = 100 * NSEC_US;
+static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
+/* While the loop polls the device, it takes what the other threads have finished this often. */
+static const nsec POLL_TIME = 100 * NSEC_US;
 
 static const nsec MOST_BEHIND = 500 * NSEC_MS;
 
-/* Weight bytes a nanosecond that a row is taken to cost until a step has been measured: 30 GFLOP/s at
- * two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's first prompt would be overdue before
- * it is done. */
+/* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been
+ * measured: 30 GFLOP/s at two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's
+ * first prefill would be overdue before it ends. */
 enum { FIRST_GUESS = 30, FIRST_GUESS_GPU = 100000 };
+
+struct loop {
+    struct worker *w;
+    struct worker_lane lane[MAX_LANES];
+    struct seq **seq;       /* [max_seqs] of the step being retired */
+    uint32_t *n_before;     /* [max_seqs] their tokens before its commit */
+    double ns_per_token;    /* fitted to finished steps: predicts the next one's deadline */
+    bool polled;            /* the loop polled the device while a step ended */
+    bool idled;             /* no step was in flight since the last launch */
+    uint64_t after_idle;    /* the step that was launched after that */
+    uint64_t gaps, gaps_ns; /* of the device, as last read */
+    uint64_t reported;      /* load progress in units of 16 MiB, as last reported */
+};
 
 static inline void
 cpu_relax(void)
@@ -55,296 +85,339 @@ ready(void *arg)
 {
     struct worker *w = arg;
 
-    if (!ring_empty(&w->link.in)) return true;
-    return !outbox_empty(&w->outbox) && ring_room(&w->link.out) >= outbox_need(&w->outbox);
+    if (!ring_empty(&w->channel->in)) return true;
+    return !outbox_empty(w->outbox) && ring_room(&w->channel->out) >= outbox_need(w->outbox);
 }
 
-/* Publish what the turn has put out: one store, at most one bell. */
+/* Publishes what the iteration has written: one store, at most one wake-up. */
 static int
-flush(struct worker *w, struct err *e)
+publish(struct worker *w, struct err *e)
 {
-    int r = outbox_flush(&w->outbox, &w->link.out);
+    int r = outbox_flush(w->outbox, &w->channel->out);
 
-    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->link.out));
-    if (!outbox_empty(&w->outbox)) w->stats.v[STAT_ring_full]++;
+    if (r < 0) return err_set(e, r, "response ring: %s", ring_why(&w->channel->out));
+    if (!outbox_empty(w->outbox)) w->stats->v[STAT_ring_full]++;
     if (r > 0) {
-        ring_publish(&w->link.out);
+        ring_publish(&w->channel->out);
         FP(loop_published);
-        bell_ring(&w->link.bell);
+        doorbell_ring(&w->channel->doorbell);
     }
     return 0;
 }
 
-/* Whose step is out on a device without an fd: when to look. */
-static struct predict_wait
-next_look(const struct worker *w, nsec now)
+/* Of the steps in flight on lanes without an fd: when the loop must look at the device. */
+static struct step_wait_next
+next_look(const struct loop *p, nsec now)
 {
-    struct predict_wait first = { .until = NSEC_NEVER };
+    const struct worker *w = p->w;
+    struct step_wait_next first = { .until = NSEC_NEVER };
 
-    for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++) {
-        const struct worker_lane *lane = &w->lane[l];
-        const struct batch *b = lane->batch[(lane->finished + 1) % STEPS_OUT];
-        struct predict_wait here;
+    for (unsigned l = 0; w->loaded && l < w->limits->n_lanes; l++) {
+        const struct worker_lane *lane = &p->lane[l];
+        const struct batch *b = lane->batch[(lane->finished + 1) % STEPS_IN_FLIGHT];
+        struct step_wait_next here;
 
-        if (lane->started == lane->finished || exec_fd(w->e.exec, l) >= 0) continue;
-        here = predict_wait(&lane->predict, b->work, b->n_rows, lane->since, now);
+        if (lane->started == lane->finished || exec_fd(w->exec, l) >= 0) continue;
+        here = step_wait_next(&lane->wait, b->work, b->n_tokens, lane->since, now);
         if (here.look && !first.look) first = here;
         if (here.look == first.look && here.until < first.until) first = here;
     }
     return first;
 }
 
-/* No system call: until a step is done, a record has come, or then. */
+/* Polls without a system call: until a step ends, a record arrives, or then. */
 static void
-look(struct worker *w, nsec until)
+poll_device(struct loop *p, nsec until)
 {
+    struct worker *w = p->w;
+
     for (unsigned n = 1;; n++) {
-        for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
-            if (exec_done(w->e.exec, l) != w->lane[l].finished) {
-                w->seen = true;
+        for (unsigned l = 0; l < w->limits->n_lanes; l++)
+            if (exec_done(w->exec, l) != p->lane[l].finished) {
+                p->polled = true;
                 return;
             }
-        if (!ring_empty(&w->link.in)) return;
+        if (!ring_empty(&w->channel->in)) return;
         if (n % 16 == 0 && clock_now() >= until) return;
         cpu_relax();
     }
 }
 
-/* Sleep until something happens, or as long as that. -EPIPE: lagand is gone. */
+/* Sleeps until an event, or as long as `most`. -EPIPE: lagand is gone. */
 static int
-rest(struct worker *w, nsec now, nsec most)
+sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
-    struct predict_wait next = next_look(w, now);
-    struct pollfd p[3 + MAX_LANES];
-    nfds_t n = 0;
-    int r;
+    struct worker *w = p->w;
+    struct step_wait_next next = next_look(p, now);
+    struct lane_wait f = { .fd = { control_fd(w->control), w->text ? text_thread_fd(w->text) : -1 },
+                           .most = most,
+                           .output_blocked = !outbox_empty(w->outbox),
+                           .ready = ready,
+                           .arg = w };
 
-    w->seen = false;
-    w->idled |= next.until == NSEC_NEVER;
+    p->polled = false;
+    p->idled |= next.until == NSEC_NEVER;
     if (next.look) {
-        look(w, MIN(next.until, now + LOOK_TURN));
+        poll_device(p, MIN(next.until, now + POLL_TIME));
         return 0;
     }
-    if (next.until != NSEC_NEVER) most = MIN(most, next.until - now);
-    p[n++] = (struct pollfd){ .fd = w->link.bell.fd, .events = POLLIN };
-    p[n++] = (struct pollfd){ .fd = control_fd(w->control), .events = POLLIN };
-    if (w->text) p[n++] = (struct pollfd){ .fd = text_thread_fd(w->text), .events = POLLIN };
-    for (unsigned l = 0; w->loaded && l < w->e.limits.n_lanes; l++)
-        if (exec_fd(w->e.exec, l) >= 0)
-            p[n++] = (struct pollfd){ .fd = exec_fd(w->e.exec, l), .events = POLLIN };
-
-    r = bell_sleep(&w->link.bell, !outbox_empty(&w->outbox), ready, w);
-    if (r < 0) return r;
-    if (r > 0) {
-        const struct timespec t = { .tv_sec = most / NSEC_S, .tv_nsec = most % NSEC_S };
-
-        r = ppoll(p, n, &t, NULL);
-        if (r < 0 && errno != EINTR) check(!"poll");
-    }
-    bell_wake(&w->link.bell);
-    if (p[0].revents) bell_heard(&w->link.bell);
-    for (nfds_t i = 1; i < n; i++) {
-        uint64_t count;
-
-        if (!p[i].revents) continue;
-        while (read(p[i].fd, &count, sizeof count) < 0 && errno == EINTR) {
-        }
-    }
-    return 0;
+    if (next.until != NSEC_NEVER) f.most = MIN(most, next.until - now);
+    return lane_wait_sleep(w, &f);
 }
 
-/* A turn while the loader works. */
+/* An iteration while the loader thread runs. */
 static int
-look_on(struct worker *w, struct err *e)
+load_iteration(struct loop *p, struct err *e)
 {
-    uint64_t part = atomic_load_explicit(&w->load_done, memory_order_relaxed) >> 24;
+    struct worker *w = p->w;
+    uint64_t done = atomic_load_explicit(&w->loader->bytes_done, memory_order_relaxed),
+             total = atomic_load_explicit(&w->loader->bytes_total, memory_order_relaxed);
 
-    if (part != w->load_said) emit_phase(w);
-    w->load_said = part;
-    TRY(flush(w, e));
-    return rest(w, clock_now(), LOAD_TURN) < 0 ? err_set(e, -EPIPE, "lagand is gone") : 0;
+    health_beat(w, clock_now());
+    if (done >> 24 != p->reported) emit_phase(w, done, total);
+    p->reported = done >> 24;
+    TRY(publish(w, e));
+    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand is gone") : 0;
 }
 
 static int
-load(struct worker *w, struct err *e)
+load(struct loop *p, struct err *e)
 {
-    TRY(start_run(w, look_on, e));
-    w->loaded = true;
-    return 0;
+    struct worker *w = p->w;
+    int r;
+
+    do {
+        TRY(load_start(w, e));
+        p->reported = UINT64_MAX;
+        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(p, e));
+        if (r < 0) return r;
+    } while ((r = load_standby(w, e)) > 0);
+    w->loaded = r == 0;
+    return r;
 }
 
-/* Bytes of what a step may lead to, and a rest; touched as far as it is asked for. Of the outputs of a search nothing
- * may have been told before its last step, and a token may be any of the vocabulary: then all their text is. */
+/* Bytes of the records of one step and of what arrives beside them; pages are touched only as
+ * far as they are used. The tokens of a beam search may all be reported in its last step, each
+ * with the longest text of the vocabulary. */
 static size_t
-most_of_a_step(const struct worker *w)
+most_record_bytes(const struct worker *w)
 {
-    const struct model_shape *shape = &w->e.model->shape;
-    const struct scheduler_limits *l = &w->e.limits;
-    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 + worker_token_text(w);
+    const struct model_shape *shape = &w->model->shape;
+    const struct scheduler_limits *l = w->limits;
+    size_t token = sizeof(struct rec_step) + sizeof(struct rec_out) + 32 + emit_token_text_bytes(w);
     size_t tensors =
-        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_rows * shape->hidden) *
+        ((size_t)l->max_seqs * shape->vocab + (size_t)l->max_enc_tokens * shape->hidden) *
         sizeof(float);
 
-    return (size_t)l->max_rows * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
+    return (size_t)l->max_tokens * (64 + 8 * (LAGAN_MAX_TOP + 1)) +
            l->max_seqs * ((32u << 10) + (size_t)shape->max_len * token) + 2 * tensors + (8u << 20);
 }
 
 static int
 open_requests(struct worker *w, struct err *e)
 {
-    const struct model_shape *shape = &w->e.model->shape;
-    const struct scheduler_limits *l = &w->e.limits;
-    uint32_t prompt = w->e.max_source ? w->e.max_source : shape->max_len;
+    const struct model_shape *shape = &w->model->shape;
+    const struct scheduler_limits *l = w->limits;
+    uint32_t prompt = w->max_source ? w->max_source : shape->max_len;
 
-    w->owner = calloc(l->max_seqs, sizeof *w->owner);
-    w->named = calloc(w->e.kv_config.n_seats, sizeof *w->named);
-    if (!w->owner || !w->named) return err_set(e, -ENOMEM, "memory for a step");
-    TRY(requests_open(&w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
-                      outputs_room(w->e.max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
+    TRY(adopt_log_open(w, e));
+    TRY(requests_open(w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
+                      outputs_room(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
     TRY(intake_open(w, e));
-    outbox_close(&w->outbox);
-    TRY(outbox_open(&w->outbox, most_of_a_step(w), e));
-    if (!w->e.tokenizer) return 0;
-    w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->e.tokenizer);
+    outbox_close(w->outbox);
+    TRY(outbox_open(w->outbox, most_record_bytes(w), e));
+    if (!w->tokenizer) return 0;
+    w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
     if (!w->text_buf) return err_set(e, -ENOMEM, "memory for a token's text");
-    return text_thread_start(&w->text, &w->requests, w->e.tokenizer, &w->e.chat, prompt, e);
+    return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
-/* Until when the steps that are out may take: past it the supervisor ends us. */
+/* How long the steps in flight may take: past the deadline the supervisor ends this process. */
 static void
-set_deadline(struct worker *w, nsec now)
+set_deadline(struct loop *p, nsec now)
 {
+    struct worker *w = p->w;
     double rows = 0;
     bool out = false;
 
-    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
-        for (uint64_t s = w->lane[l].finished + 1; s <= w->lane[l].started; s++) {
-            rows += w->lane[l].batch[s % STEPS_OUT]->n_rows;
+    for (unsigned l = 0; l < w->limits->n_lanes; l++)
+        for (uint64_t s = p->lane[l].finished + 1; s <= p->lane[l].started; s++) {
+            rows += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
             out = true;
         }
     health_phase(w,
                  out           ? PHASE_STEP
                  : w->draining ? PHASE_DRAIN
                                : PHASE_READY,
-                 out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * w->ns_per_row)) : 0);
+                 out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * p->ns_per_token))
+                     : 0);
 }
 
-/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up to a thousand:
- * one that queues more than fits blocks until the device has got rid of it, and the supervisor takes us for
- * dead. So behind a long step we queue when its end is near, and one of which nothing is known yet is waited for. */
+/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up
+ * to a thousand. A launch into a full queue blocks, and the supervisor takes a blocked worker
+ * for hung. So the step behind a long one is queued when the end of the long one is near; a step
+ * of unknown duration is waited for. */
 static bool
-too_early(const struct worker *w, unsigned lane, nsec now)
+too_early(const struct loop *p, unsigned lane, nsec now)
 {
-    const struct worker_lane *l = &w->lane[lane];
-    const struct batch *b = l->batch[(l->finished + 1) % STEPS_OUT];
+    const struct worker_lane *l = &p->lane[lane];
+    const struct batch *b = l->batch[(l->finished + 1) % STEPS_IN_FLIGHT];
     nsec left;
 
-    if (l->started == l->finished || exec_fd(w->e.exec, lane) >= 0) return false;
-    left = predict_left(&l->predict, b->work, b->n_rows, l->since, now);
-    if (left < 0) left = l->since + (nsec)(b->n_rows * w->ns_per_row) - now;
+    if (l->started == l->finished || exec_fd(p->w->exec, lane) >= 0) return false;
+    left = step_wait_left(&l->wait, b->work, b->n_tokens, l->since, now);
+    if (left < 0) left = l->since + (nsec)(b->n_tokens * p->ns_per_token) - now;
     return left > MOST_BEHIND;
 }
 
-static int
-launch(struct worker *w, unsigned lane, nsec now, struct err *e)
+/* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
+ * what came before. */
+static void
+slot_sequences(struct worker *w, const struct batch *b)
 {
-    struct worker_lane *l = &w->lane[lane];
-    struct batch *b = l->batch[(l->started + 1) % STEPS_OUT];
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *run = &b->segment[i];
+        struct worker_request *q;
+
+        if (!(run->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
+        q = scheduler_seq_at(w->sched, run->slot)->owner;
+        if (run->flags & SEGMENT_FIRST_CHUNK) exec_set_sampling(w->exec, run->slot, &q->sampling);
+        exec_mark_tokens(w->exec, run->slot, q->seq.token, (uint32_t)run->first_pos);
+    }
+}
+
+static int
+send_plan(struct worker *w, const struct batch *b, struct err *e)
+{
+    for (uint32_t i = 0; w->plan->n && i < b->n_segments; i++) {
+        const struct worker_request *q;
+
+        if (!(b->segment[i].flags & SEGMENT_FIRST_CHUNK)) continue;
+        q = scheduler_seq_at(w->sched, b->segment[i].slot)->owner;
+        TRY(plan_ring_sequence(w, &b->segment[i], &q->seq, &q->sampling, e));
+    }
+    return plan_ring_step(w, b, e);
+}
+
+/* 1: a step was launched; 0: there is none for this lane, or not yet. */
+static int
+launch(struct loop *p, unsigned lane, nsec now, struct err *e)
+{
+    struct worker *w = p->w;
+    struct worker_lane *l = &p->lane[lane];
+    struct batch *b = l->batch[(l->started + 1) % STEPS_IN_FLIGHT];
     int r;
 
-    if (l->started - l->finished == STEPS_OUT || too_early(w, lane, now)) return 0;
-    steer_turn(&w->e.steer);
-    r = scheduler_plan(w->e.sched, lane, now, b);
+    if (l->started - l->finished == STEPS_IN_FLIGHT || too_early(p, lane, now)) return 0;
+    partition_ctl_turn(w->partition_ctl);
+    r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].flags & (RUN_FIRST_CHUNK | RUN_BEAM)) {
-            struct request *q = scheduler_seat(w->e.sched, b->run[i].seat)->owner;
-
-            if (b->run[i].flags & RUN_FIRST_CHUNK)
-                exec_seat(w->e.exec, b->run[i].seat, &q->sampling);
-            exec_seen(w->e.exec, b->run[i].seat, q->seq.token, (uint32_t)b->run[i].first_pos);
-        }
+    slot_sequences(w, b);
     if (l->started == l->finished) l->since = now;
     l->started++;
-    steer_began(&w->e.steer, b, now);
-    if (w->idled) w->after_idle = b->step;
-    w->idled = false;
+    partition_ctl_began(w->partition_ctl, b, now);
+    if (p->idled) p->after_idle = b->step;
+    p->idled = false;
     health_launch(w, b);
-    set_deadline(w, now);
-    legacy_launch(w, b);
+    set_deadline(p, now);
+    adopt_log_launch(w, b);
     FP(step_planned);
-    TRY(plan_step(w, b, e));
-    r = exec_start(w->e.exec, b, e);
+    TRY(send_plan(w, b, e));
+    r = exec_start(w->exec, b, e);
     FP(step_launched);
     return r < 0 ? r : 1;
 }
 
-/* A device that had nothing to do was not idle between two steps. */
+/* Gaps are those between two steps of a busy device: not the time before the first step after an
+ * idle time. */
 static void
-count_gaps(struct worker *w, uint64_t step)
+count_gaps(struct loop *p, uint64_t step)
 {
-    uint64_t n, ns;
+    uint64_t *v = p->w->stats->v, n, ns;
 
-    exec_gaps(w->e.exec, &n, &ns);
-    if (step != w->after_idle) {
-        w->stats.v[STAT_gaps] += n - w->gaps;
-        w->stats.v[STAT_idle_ns] += ns - w->gaps_ns;
+    exec_gaps(p->w->exec, &n, &ns);
+    if (step != p->after_idle) {
+        v[STAT_device_gaps] += n - p->gaps;
+        v[STAT_device_idle_ns] += ns - p->gaps_ns;
     }
-    w->gaps = n;
-    w->gaps_ns = ns;
+    p->gaps = n;
+    p->gaps_ns = ns;
 }
 
-/* The lane's oldest step, if it is done: commit, emit. 1: it was; 0: not yet. A step that waited for
- * another lane's has that one committed first, and told: K and V of a token are committed after it was. */
-static int
-retire(struct worker *w, unsigned lane, nsec now, struct seq **seq, uint32_t *n_before)
+/* What a finished step has taken. */
+static void
+measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
 {
-    struct worker_lane *l = &w->lane[lane];
-    const struct batch *b = l->batch[(l->finished + 1) % STEPS_OUT];
+    struct worker *w = p->w;
+    nsec took = now - l->since;
+
+    step_wait_learn(&l->wait, b->work, b->n_tokens, took, p->polled);
+    if (b->n_tokens) {
+        double ns = (double)took / b->n_tokens;
+
+        p->ns_per_token = p->ns_per_token > 0 ? 0.9 * p->ns_per_token + 0.1 * ns : ns;
+    }
+    w->stats->v[STAT_steps]++;
+    if (w->keys->step_timing) count_gaps(p, b->step);
+    w->stats->v[STAT_step_tokens] = b->n_tokens;
+    w->stats->v[STAT_step_ns] = (uint64_t)took;
+    l->since = now;
+}
+
+/* Applies the result to the sequences and publishes it in the manifest, then writes the records. */
+static void
+commit(struct loop *p, const struct batch *b, const struct batch_result *res, nsec now)
+{
+    struct worker *w = p->w;
+    struct seq **seq = p->seq;
+    uint32_t *n_before = p->n_before;
+
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        seq[i] = scheduler_seq_at(w->sched, b->segment[i].slot);
+        n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
+    }
+    FP(step_finished);
+    if (res->status == 0) adopt_log_commit(w, b);
+    scheduler_commit(w->sched, b, res, now);
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&
+            seq[i]->n_tokens > n_before[i] && !seq[i]->beam->over)
+            adopt_log_beams(w, seq[i]);
+    FP(step_committed);
+    emit_step(w, b, res, seq, n_before);
+    FP(step_emitted);
+}
+
+/* Commits the oldest step of a lane if it is finished. 1: it was; 0: not yet; negative: the
+ * device failed. If the step waited for another lane's, that step is committed first: K and V of
+ * a token are committed after the token. */
+static int
+retire(struct loop *p, unsigned lane, nsec now)
+{
+    struct worker *w = p->w;
+    struct worker_lane *l = &p->lane[lane];
+    const struct batch *b = l->batch[(l->finished + 1) % STEPS_IN_FLIGHT];
     const struct batch_result *res;
     unsigned first;
 
     if (l->started == l->finished) return 0;
     /* Without an fd a failed device is noticed only by asking for a step. */
-    if (exec_done(w->e.exec, lane) == l->finished && exec_fd(w->e.exec, lane) >= 0) return 0;
-    while ((first = scheduler_turn(w->e.sched, b)) != lane) {
-        int r = retire(w, first, now, seq, n_before);
+    if (exec_done(w->exec, lane) == l->finished && exec_fd(w->exec, lane) >= 0) return 0;
+    while ((first = scheduler_commit_lane(w->sched, b)) != lane) {
+        int r = retire(p, first, now);
 
-        if (r <= 0 || !outbox_empty(&w->outbox)) return r;
+        if (r <= 0 || !outbox_empty(w->outbox)) return r;
     }
-    if (exec_finish(w->e.exec, lane, &res) < 0) return 0;
-    check(res->step == l->finished + 1);
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        seq[i] = scheduler_seat(w->e.sched, b->run[i].seat);
-        n_before[i] = seq[i] ? seq[i]->n_tokens : 0;
-    }
-    FP(step_finished);
-    if (res->status == 0) legacy_commit(w, b);
-    scheduler_commit(w->e.sched, b, res, now);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (seq[i] && seq[i]->beam && seq[i]->first_member == seq[i] &&
-            seq[i]->n_tokens > n_before[i] && !seq[i]->beam->over)
-            legacy_turned(w, seq[i]);
-    FP(step_committed);
-    emit_step(w, b, res, seq, n_before);
-    FP(step_emitted);
+    res = lane_wait_finished(w, l, lane);
+    if (!res) return 0;
+    commit(p, b, res, now);
     l->finished = res->step;
     health_retire(w, lane, res->step);
-    steer_ended(&w->e.steer, b, now);
-    predict_learn(&l->predict, b->work, b->n_rows, now - l->since, w->seen);
-    if (b->n_rows) {
-        double ns = (double)(now - l->since) / b->n_rows;
-
-        w->ns_per_row = w->ns_per_row > 0 ? 0.9 * w->ns_per_row + 0.1 * ns : ns;
-    }
-    w->stats.v[STAT_steps]++;
-    if (w->keys.timing) count_gaps(w, res->step);
-    w->stats.v[STAT_step_rows] = b->n_rows;
-    w->stats.v[STAT_step_ns] = (uint64_t)(now - l->since);
-    l->since = now;
-    set_deadline(w, now);
+    partition_ctl_ended(w->partition_ctl, b, now);
+    measure(p, l, b, now);
+    set_deadline(p, now);
     return res->status < 0 ? res->status : 1;
 }
 
@@ -353,117 +426,183 @@ reap(struct worker *w)
 {
     struct seq *s;
 
-    while ((s = scheduler_reap(w->e.sched))) {
-        struct request *r = s->owner;
+    while ((s = scheduler_reap(w->sched))) {
+        struct worker_request *r = s->owner;
 
         emit_ended(w, r);
-        request_give(&w->requests, r);
+        request_give(w->requests, r);
     }
 }
 
 static nsec
 may_sleep(const struct worker *w, nsec now)
 {
-    nsec wake = scheduler_wake(w->e.sched);
+    nsec wake = scheduler_wake(w->sched);
 
-    if (wake == NSEC_NEVER || wake - now > IDLE_TURN) return tier_sleep(w, now, IDLE_TURN);
-    return tier_sleep(w, now, MAX(wake - now, (nsec)0));
+    if (wake == NSEC_NEVER || wake - now > IDLE_SLEEP) return host_tier_sleep(w, now, IDLE_SLEEP);
+    return host_tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
-/* No request anywhere in this process, and none that waits to be read. */
+/* No request is in this process, and none is in the request ring. */
 static bool
-nothing_to_do(struct worker *w)
+is_idle(struct loop *p)
 {
-    for (unsigned l = 0; l < w->e.limits.n_lanes; l++)
-        if (w->lane[l].started != w->lane[l].finished) return false;
-    return !w->requests.n_used && !w->draining && ring_empty(&w->link.in) &&
-           outbox_empty(&w->outbox);
+    struct worker *w = p->w;
+
+    for (unsigned l = 0; l < w->limits->n_lanes; l++)
+        if (p->lane[l].started != p->lane[l].finished) return false;
+    return !w->requests->n_used && !w->draining && ring_empty(&w->channel->in) &&
+           outbox_empty(w->outbox);
 }
 
+/* Commits every finished step. A full response ring stops the engine here: no step is retired,
+ * so none is launched. */
 static int
-turn(struct worker *w, struct seq **seq, uint32_t *n_before, struct err *e)
+retire_all(struct loop *p, nsec now, struct err *e)
 {
-    nsec now = clock_now();
-    bool held_up = !outbox_empty(&w->outbox);
-    struct request *r;
-    int busy = 0, got;
+    struct worker *w = p->w;
+    int busy = 0;
 
-    /* A full response ring stops the engine here: no step is finished, so none is launched. */
-    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox); l++) {
-        got = retire(w, l, now, seq, n_before);
-        if (got < 0) return err_set(e, got, "the device failed: %s", gpu_why(w->e.gpu));
-        busy += got;
+    for (unsigned l = 0; l < w->limits->n_lanes && outbox_empty(w->outbox); l++) {
+        int r = retire(p, l, now);
+
+        if (r < 0) return err_set(e, r, "the device failed: %s", gpu_why(w->gpu));
+        busy += r;
     }
-    got = intake_drain(w, now, e);
-    if (got < 0) return got;
-    busy += got;
-    while (w->text && outbox_takes(&w->outbox, &w->link.out) && (r = text_thread_take(w->text))) {
+    return busy;
+}
+
+/* Requests from the ring and from the text thread. */
+static int
+take_requests(struct worker *w, nsec now, struct err *e)
+{
+    struct worker_request *r;
+    int busy = intake_drain(w, now, e);
+
+    while (busy >= 0 && w->text && outbox_takes(w->outbox, &w->channel->out) &&
+           (r = text_thread_take(w->text))) {
         intake_text_done(w, r, now);
         busy = 1;
     }
-    tier_turn(w, now);
-    if (flush_turn(&w->flush, w->e.kv)) {
-        legacy_rest(w);
-        busy = 1;
-    }
-    for (unsigned l = 0; l < w->e.limits.n_lanes && outbox_empty(&w->outbox) && got >= 0; l++)
-        while ((got = launch(w, l, now, e)) > 0) busy = 1;
-    if (got < 0) return got;
+    return busy;
+}
+
+static int
+launch_all(struct loop *p, nsec now, struct err *e)
+{
+    struct worker *w = p->w;
+    int busy = 0, r = 0;
+
+    for (unsigned l = 0; l < w->limits->n_lanes && outbox_empty(w->outbox) && r >= 0; l++)
+        while ((r = launch(p, l, now, e)) > 0) busy = 1;
+    return r < 0 ? r : busy;
+}
+
+/* What operators have asked for and what is freed with time. 1: more may be done at once. */
+static int
+keep_house(struct worker *w, nsec now)
+{
+    host_tier_turn(w, now);
+    if (!cache_flush_turn(w->cache_flush, w->kv)) return 0;
+    adopt_log_tree(w);
+    return 1;
+}
+
+/* 1: drained. */
+static int
+iteration(struct loop *p, struct err *e)
+{
+    struct worker *w = p->w;
+    nsec now = clock_now();
+    bool was_blocked = !outbox_empty(w->outbox);
+    int busy, r;
+
+    TRY(busy = retire_all(p, now, e));
+    TRY(r = take_requests(w, now, e));
+    busy += r + keep_house(w, now);
+    TRY(r = launch_all(p, now, e));
+    busy += r;
     reap(w);
-    legacy_expire(w, now);
-    legacy_rest(w);
-    TRY(flush(w, e));
-    busy |= held_up && outbox_empty(&w->outbox); /* steps may have ended meanwhile, and woken us */
-    health_beat(w, now); /* what the turn has done is there before whoever gets its tokens asks */
+    adopt_expire(w, now);
+    adopt_log_tree(w);
+    TRY(publish(w, e));
+    busy |= was_blocked && outbox_empty(w->outbox); /* steps may have ended meanwhile */
+    partition_ctl_stats(w->partition_ctl, w->stats);
+    health_beat(w, now); /* published before a client that has the tokens can ask for statistics */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
-    if (w->draining && !w->requests.n_used && outbox_empty(&w->outbox)) return 1;
-    got = tuning_turn(&w->tuning, !busy && nothing_to_do(w), now, e);
-    if (got < 0) return got;
-    w->idled |= got > 0;
-    busy += got;
-    if (!busy && rest(w, now, may_sleep(w, now)) < 0) return err_set(e, -EPIPE, "lagand is gone");
+    if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
+    TRY(r = tuning_turn(w->tuning, !busy && is_idle(p), now, e));
+    p->idled |= r > 0;
+    busy += r;
+    if (!busy && sleep_or_poll(p, now, may_sleep(w, now)) < 0)
+        return err_set(e, -EPIPE, "lagand is gone");
     return 0;
+}
+
+static int
+open_lanes(struct loop *p, struct err *e)
+{
+    struct worker *w = p->w;
+
+    for (uint32_t l = 0; l < w->limits->n_lanes; l++)
+        for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
+            p->lane[l].batch[i] = scheduler_batch(w->sched);
+            if (!p->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
+        }
+    p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
+    p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
+    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "memory for a step");
+    p->ns_per_token = (double)w->model->weight_bytes /
+                      (exec_fd(w->exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
+    return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);
+}
+
+static void
+close_lanes(struct loop *p)
+{
+    for (unsigned l = 0; l < MAX_LANES; l++)
+        for (unsigned i = 0; i < STEPS_IN_FLIGHT; i++) batch_free(p->lane[l].batch[i]);
+    free(p->seq);
+    free(p->n_before);
+}
+
+static void
+log_ready(const struct worker *w)
+{
+    const struct loader *l = w->loader;
+
+    log_info("ready in %.2f s (device %.2f, weights %.2f, steps %.2f, KV %.2f) on %s, "
+             "%.1f MiB weights%s, %.1f MiB KV in %u group%s of %u-token blocks",
+             (double)l->load_ns / NSEC_S, (double)l->phase_ns[LOAD_DEVICE] / NSEC_S,
+             (double)l->phase_ns[LOAD_WEIGHTS] / NSEC_S, (double)l->phase_ns[LOAD_STEPS] / NSEC_S,
+             (double)l->phase_ns[LOAD_KV] / NSEC_S, gpu_describe(w->gpu),
+             (double)w->model->weight_bytes / (1 << 20), w->model->adopted ? " (adopted)" : "",
+             (double)w->adopt->kv_arena.bytes / (1 << 20), w->kv_config->n_groups,
+             w->kv_config->n_groups == 1 ? "" : "s", w->kv_config->tokens_per_block);
 }
 
 int
 loop_run(struct worker *w, struct err *e)
 {
-    struct seq **seq = NULL;
-    uint32_t *n_before = NULL;
+    struct loop p = { .w = w };
     int r;
 
-    TRY(outbox_open(&w->outbox, 1 << 20, e));
-    TRY(load(w, e));
+    TRY(outbox_open(w->outbox, 1 << 20, e));
+    TRY(load(&p, e));
+    TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
-    seq = calloc(w->e.limits.max_seqs, sizeof *seq);
-    n_before = calloc(w->e.limits.max_seqs, sizeof *n_before);
-    if (!seq || !n_before) {
-        free(seq);
-        free(n_before);
-        return err_set(e, -ENOMEM, "memory for a step");
-    }
-    w->ns_per_row = (double)w->e.model->weight_bytes /
-                    (exec_fd(w->e.exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
-    TRY(tuning_open(&w->tuning, w->e.exec, start_no_tuning(w), clock_now(), e));
-    flush_open(&w->flush);
+    TRY(tuning_open(w->tuning, w->exec,
+                    tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
+    cache_flush_open(w->cache_flush);
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
-    emit_ready(w);
+    emit_ready(w, w->loader->load_ns);
     FP(ready_said);
-    log_info("ready in %.2f s (device %.2f, weights %.2f, steps %.2f, KV %.2f) on %s, "
-             "%.1f MiB weights%s, %.1f MiB KV in %u group%s of %u-token blocks",
-             (double)w->e.load_ns / NSEC_S, (double)w->e.slice_ns[LOAD_DEVICE] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_WEIGHTS] / NSEC_S,
-             (double)w->e.slice_ns[LOAD_STEPS] / NSEC_S, (double)w->e.slice_ns[LOAD_KV] / NSEC_S,
-             gpu_describe(w->e.gpu), (double)w->e.model->weight_bytes / (1 << 20),
-             w->e.model->adopted ? " (adopted)" : "", (double)w->e.kv_arena.bytes / (1 << 20),
-             w->e.kv_config.n_groups, w->e.kv_config.n_groups == 1 ? "" : "s",
-             w->e.kv_config.tokens_per_block);
-    legacy_begin(w, clock_now());
-    do r = turn(w, seq, n_before, e);
+    log_ready(w);
+    adopt_begin(w, clock_now());
+    do r = iteration(&p, e);
     while (r == 0);
-    free(seq);
-    free(n_before);
-    return r < 0 ? r : 0;
+    if (r > 0) close_lanes(&p);
+    return MIN(r, 0);
 }

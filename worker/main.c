@@ -1,16 +1,37 @@
 /* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours, or
- * a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would mend. A
- * sentence on standard error (which is lagand's pipe) says why, always.
+ * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours,
+ * or a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would
+ * mend. A sentence on standard error (which is lagand's pipe) says why, always.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "worker/control.h"
-#include "worker/health.h"
-#include "worker/plan.h"
-#include "worker/text_thread.h"
-#include "worker/tier.h"
+#include "base/opt.h"
+#include "gpu/gpu.h"
+#include "ipc/heritage.h"
+#include "ipc/model_options.h"
+#include "ipc/channel.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/handover/adopt_log.h"
+#include "worker/handover/host_tier.h"
+#include "worker/io/intake.h"
+#include "worker/io/outbox.h"
+#include "worker/io/request.h"
+#include "worker/io/text_thread.h"
+#include "worker/load/inspect.h"
+#include "worker/load/load.h"
+#include "worker/loop.h"
+#include "worker/ops/cache_flush.h"
+#include "worker/ops/control.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/ops/tuning.h"
+#include "worker/process/health.h"
+#include "worker/rank_loop.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/chat.h"
+#include "worker/tp/plan_ring.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -27,7 +48,48 @@ enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70, EXIT_DEVICE = 74, EXIT_CONFIG = 78 };
 struct own_keys {
     char worker[32], log_level[8];
     uint32_t rank;
-    bool waits, look, help;
+    bool as_standby, inspect, help;
+};
+
+/* Storage of the parts that struct worker points to. */
+static struct {
+    struct model_options keys;
+    struct heritage heritage;
+    struct channel channel;
+    struct chat chat;
+    struct kv_config kv_config;
+    struct exec_config steps;
+    struct scheduler_limits limits;
+    struct loader loader;
+    struct plan_ring plan;
+    struct adopt adopt;
+    struct host_tier host_tier;
+    struct partition_ctl partition_ctl;
+    struct tuning tuning;
+    struct cache_flush cache_flush;
+    struct requests requests;
+    struct outbox outbox;
+    struct stats stats;
+} parts;
+
+static struct worker worker = {
+    .keys = &parts.keys,
+    .heritage = &parts.heritage,
+    .channel = &parts.channel,
+    .chat = &parts.chat,
+    .kv_config = &parts.kv_config,
+    .steps = &parts.steps,
+    .limits = &parts.limits,
+    .loader = &parts.loader,
+    .plan = &parts.plan,
+    .adopt = &parts.adopt,
+    .host_tier = &parts.host_tier,
+    .partition_ctl = &parts.partition_ctl,
+    .tuning = &parts.tuning,
+    .cache_flush = &parts.cache_flush,
+    .requests = &parts.requests,
+    .outbox = &parts.outbox,
+    .stats = &parts.stats,
 };
 
 static const struct opt own_opts[] = {
@@ -37,10 +99,10 @@ static const struct opt own_opts[] = {
       "err, warn, info or debug" },
     { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
       "which one of tensor_parallel ranks" },
-    { "waits", OPT_BOOL, OPT_AT(own_keys, waits), "false", NULL, 0, 0, 0, NULL,
-      "a standby: load, then wait until the worker of that name has died" },
-    { "look", OPT_BOOL, OPT_AT(own_keys, look), "false", NULL, 0, 0, 0, NULL,
-      "say what would be served, as JSON: nothing of the weights is read" },
+    { "as_standby", OPT_BOOL, OPT_AT(own_keys, as_standby), "false", NULL, 0, 0, 0, NULL,
+      "preload, then wait until the worker of the same name has exited" },
+    { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
+      "print as JSON what would be served and exit; weights are not read" },
     { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
     { 0 },
 };
@@ -53,7 +115,7 @@ help(void)
         "\n"
         "There is nothing to run by hand: see lagand --help, laganctl --spawn MODEL_DIR "
         "generate,\n"
-        "or laganctl model verify, which runs it with --look.\n"
+        "or laganctl model verify, which runs it with --inspect.\n"
         "\n"
         "Options of the program:");
     opt_help(own_opts, OPT_TYPED, stdout);
@@ -63,12 +125,14 @@ help(void)
 
 /* Own options and the model's may come in any order; each belongs to one table. */
 static int
-read_argv(struct worker *w, struct own_keys *own, int argc, char **argv, struct err *e)
+read_argv(struct model_options *keys, struct own_keys *own, int argc, char **argv, struct err *e)
 {
     uint64_t given[2] = { 0 };
 
+    for (const struct opt *o = own_opts; o->key; o++)
+        check(!opt_find(model_opts, o->key, strlen(o->key)));
     opt_defaults(own_opts, own);
-    opt_defaults(model_opts, &w->keys);
+    opt_defaults(model_opts, keys);
     for (int i = 1; i < argc; i++) {
         const char *key = argv[i] + 2, *eq = strchr(argv[i], '=');
         size_t n = eq ? (size_t)(eq - key) : strlen(argv[i]) - 2;
@@ -82,7 +146,7 @@ read_argv(struct worker *w, struct own_keys *own, int argc, char **argv, struct 
         if (opt_find(own_opts, name, n))
             TRY(opt_give(own_opts, own, &given[0], name, eq ? eq + 1 : "true", e));
         else
-            TRY(opt_give(model_opts, &w->keys, &given[1], name, eq ? eq + 1 : "true", e));
+            TRY(opt_give(model_opts, keys, &given[1], name, eq ? eq + 1 : "true", e));
     }
     return 0;
 }
@@ -100,16 +164,16 @@ attach(struct worker *w, struct err *e)
 {
     int d, rw, bell;
 
-    TRY(heritage_take(&w->heritage, e));
-    d = heritage_fd(&w->heritage, "d");
-    rw = heritage_fd(&w->heritage, "w");
-    bell = heritage_fd(&w->heritage, "bell");
-    w->hand = heritage_fd(&w->heritage, "hand");
+    TRY(heritage_take(w->heritage, e));
+    d = heritage_fd(w->heritage, "d");
+    rw = heritage_fd(w->heritage, "w");
+    bell = heritage_fd(w->heritage, "bell");
+    w->hand = heritage_fd(w->heritage, "hand");
     if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    if (w->rank) return link_follow(&w->link, d, rw, bell, w->heritage.epoch, e);
-    TRY(link_attach(&w->link, d, rw, bell, w->heritage.epoch, e));
-    return plan_open(w, e);
+    if (w->rank) return channel_follow(w->channel, d, rw, bell, w->heritage->epoch, e);
+    TRY(channel_attach(w->channel, d, rw, bell, w->heritage->epoch, e));
+    return plan_ring_open(w, e);
 }
 
 /* What a failure to start means to the supervisor. */
@@ -121,10 +185,40 @@ exit_code(int r, bool loaded)
     return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
+/* A drained worker gives everything back: for sanitizers, which look for leaks. */
+static void
+close_all(struct worker *w)
+{
+    control_stop(w->control);
+    tuning_close(w->tuning);
+    text_thread_stop(w->text);
+    host_tier_close(w);
+    load_free(w);
+    requests_close(w->requests);
+    outbox_close(w->outbox);
+    intake_close(w);
+    free(w->text_buf);
+    adopt_log_close(w);
+    plan_ring_close(w->plan);
+    channel_close(w->channel);
+}
+
+static int
+inspect(struct worker *w, enum log_level lowest)
+{
+    struct err e = { 0 };
+    int r;
+
+    log_open("lagan-worker", lowest);
+    r = inspect_run(w, &e);
+    if (r < 0) log_err("%s", e.text);
+    return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
+}
+
 int
 main(int argc, char **argv)
 {
-    static struct worker w;
+    struct worker *w = &worker;
     struct own_keys own;
     struct err e = { 0 };
     int r;
@@ -132,7 +226,7 @@ main(int argc, char **argv)
     FP(worker_main);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     log_open("worker", LOG_LEVEL_INFO);
-    r = read_argv(&w, &own, argc, argv, &e);
+    r = read_argv(&parts.keys, &own, argc, argv, &e);
     if (r < 0) {
         log_err("%s", e.text);
         return EXIT_USAGE;
@@ -141,17 +235,12 @@ main(int argc, char **argv)
         help();
         return 0;
     }
-    snprintf(w.name, sizeof w.name, "worker %.20s", own.worker);
-    log_open(w.name, level(own.log_level));
-    if (own.look) {
-        log_open("lagan-worker", level(own.log_level));
-        r = look_run(&w, &e);
-        if (r < 0) log_err("%s", e.text);
-        return r == -EIO ? EXIT_DEVICE : r < 0 ? EXIT_CONFIG : 0;
-    }
-    w.waits = own.waits;
-    w.rank = own.rank;
-    r = attach(&w, &e);
+    snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
+    log_open(w->name, level(own.log_level));
+    if (own.inspect) return inspect(w, level(own.log_level));
+    w->loader->standby = own.as_standby;
+    w->rank = own.rank;
+    r = attach(w, &e);
     if (r == -ENOENT) {
         log_err("this program is started by lagand: see lagan-worker --help");
         return EXIT_USAGE;
@@ -160,32 +249,17 @@ main(int argc, char **argv)
         log_err("%s", e.text);
         return EXIT_INTERNAL;
     }
-    health_arm(&w.link.w);
+    health_arm(&w->channel->w);
     FP(worker_attached);
-    r = w.rank ? follow_run(&w, &e) : loop_run(&w, &e);
-    health_phase(&w, PHASE_EXIT, 0);
+    r = w->rank ? rank_loop_run(w, &e) : loop_run(w, &e);
+    health_phase(w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
-        shutdown(w.hand,
-                 SHUT_RDWR); /* a driver takes long to end us, and our successor may begin now */
-        _exit(exit_code(r, w.loaded)); /* threads may be anywhere; nothing here must be saved */
+        /* A driver takes long to end this process, and the replacement may start now. */
+        shutdown(w->hand, SHUT_RDWR);
+        _exit(exit_code(r, w->loaded)); /* threads may be anywhere; nothing here must be saved */
     }
-
     FP(drain_done);
-    control_stop(w.control);
-    tuning_close(&w.tuning);
-    text_thread_stop(w.text);
-    tier_close(&w);
-    for (unsigned l = 0; l < MAX_LANES; l++)
-        for (unsigned i = 0; i < STEPS_OUT; i++) batch_free(w.lane[l].batch[i]);
-    start_free(&w.e);
-    requests_close(&w.requests);
-    outbox_close(&w.outbox);
-    intake_close(&w);
-    free(w.text_buf);
-    free(w.owner);
-    free(w.named);
-    plan_close(&w.plan);
-    link_close(&w.link);
+    close_all(w);
     return 0;
 }

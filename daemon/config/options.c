@@ -2,7 +2,7 @@
 #include "daemon/config/options.h"
 
 #include "daemon/config/yaml.h"
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -52,8 +52,8 @@ const struct opt daemon_opts[] = {
       "lagand's secret and the keys of those who may connect over tcp; laganctl keygen --help" },
     { "api.ack_timeout", OPT_NSEC, AT(ack_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
       "a client that acknowledges nothing for so long is a slow reader" },
-    { "api.lease", OPT_NSEC, AT(lease), "10s", NULL, 1e6, 0, 0, "TIME",
-      "a client that says nothing for so long is gone" },
+    { "api.idle_timeout", OPT_NSEC, AT(idle_timeout), "10s", NULL, 1e6, 0, 0, "TIME",
+      "close a connection with open requests that sends nothing for this long; without open requests after 6 times this long" },
     { "scheduler.max_num_queued_reqs", OPT_U32, AT(max_queued_reqs), "1024", NULL, 1, 65536, 0, "N",
       "requests that may wait for a worker" },
     { "scheduler.max_num_queued_tokens", OPT_U64, AT(max_queued_tokens), "1000000", NULL, 1, 0, 0,
@@ -204,7 +204,7 @@ static void
 name_models(struct config *c, struct problems *p)
 {
     for (uint32_t i = 0; i < c->n_models; i++) {
-        struct model_keys *k = &c->model[i].keys;
+        struct model_options *k = &c->model[i].keys;
         size_t n = strlen(k->path);
         const char *base;
         struct stat st;

@@ -10,7 +10,7 @@
 #include "base/opt.h"
 #include "daemon/config/problems.h"
 #include "daemon/daemon.h"
-#include "ipc/keys.h"
+#include "ipc/model_options.h"
 
 enum { MAX_ROWS_OF_A_TABLE = 64 };
 
@@ -21,7 +21,7 @@ struct options {
     uint32_t max_inflight, max_user_inflight, max_queued_reqs;
     uint64_t max_queued_tokens, max_user_tokens, memory, tensor_bytes;
     uint32_t max_connections;
-    nsec ack_timeout, lease, stall_timeout, shutdown_timeout, start_timeout;
+    nsec ack_timeout, idle_timeout, stall_timeout, shutdown_timeout, start_timeout;
     uint32_t log_level; /* index into "err|warn|info|debug" */
 };
 
@@ -37,7 +37,7 @@ struct config {
     bool has_file;
     uint32_t n_models;
     struct config_model {
-        struct model_keys keys;
+        struct model_options keys;
         int from[MAX_ROWS_OF_A_TABLE]; /* by row of model_opts */
     } model[MAX_MODELS];
 };

@@ -742,7 +742,7 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     head.done_score = r->outputs.score;
     /* These are sent before the first token. */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
-    if (r->notify.suspend_sent) head.flags |= SUBMIT_PAUSED;
+    if (r->notify.suspend_sent) head.flags |= SUBMIT_SUSPENDED;
     splice(&pos, &head, sizeof head, at, end, to);
     splice(&pos, base + sizeof head, ids, at, end, to);
     splice(&pos, r->outputs.token.p, r->outputs.token.n, at, end, to);

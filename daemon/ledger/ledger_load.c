@@ -9,7 +9,7 @@
 #include "daemon/ledger/ledger_save.h"
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     memcpy(&k, p, sizeof k);
     model = model_named(c, k.model);
     if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
-        !k.ack_window || k.ack_window > LAGAN_MAX_WIN ||
+        !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
         !memcmp(&k.session, &nobody, sizeof nobody))
         return err_set(e, -EBADMSG, "request %llu: a field is out of range",
                        (unsigned long long)k.id);

@@ -12,6 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+_Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
+               "a record of the ledger log has changed: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
+
 /* The log is written anew when it is larger than LOG_LEAST and LOG_FACTOR times what was written
  * last. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };

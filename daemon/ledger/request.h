@@ -108,7 +108,7 @@ struct request {
     uint8_t n_key; /* 0: no idempotency key */
     char key[LAGAN_MAX_KEY];
     uint32_t client;
-    uint64_t fair_tag; /* order among requests of its priority: base/turns.h */
+    uint64_t fair_tag; /* order among requests of its priority: base/fair_queue.h */
     struct request_terms terms;
     uint64_t n_prompt_tokens; /* an estimate for text */
 

@@ -149,7 +149,7 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     for (size_t n = strlen(text); !msg_utf8(text, n);) text[--n] = 0; /* a cut, or their bytes */
     msg_key(&p, "code");
     msgpack_pack_uint32(&p, code);
-    msg_key(&p, "word");
+    msg_key(&p, "reason_name");
     msg_text(&p, msg_reason(code, &retry));
     msg_key(&p, "message");
     msg_text(&p, text);

@@ -18,8 +18,8 @@
 #include "daemon/net/session.h"
 #include "daemon/net/unix_server.h"
 #include "daemon/persist/fdstore.h"
-#include "ipc/curve.h"
-#include "ipc/msg.h"
+#include "wire/curve.h"
+#include "wire/msg.h"
 
 struct tcp_server;
 

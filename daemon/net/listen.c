@@ -111,7 +111,7 @@ most_connections(const struct daemon *d)
 
     if (getrlimit(RLIMIT_NOFILE, &files) < 0) return asked;
     for (uint32_t i = 0; i < d->config->n_models; i++) {
-        const struct model_keys *k = &d->config->model[i].keys;
+        const struct model_options *k = &d->config->model[i].keys;
 
         own += WORKER_FILES * k->workers * MAX(k->tensor_parallel, 1u);
     }

@@ -1,8 +1,8 @@
 /* session.c - see session.h. */
 #include "daemon/net/session.h"
 
+#include "base/fair_queue.h"
 #include "base/map.h"
-#include "base/turns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,7 +195,7 @@ session_user_number(const struct sessions *s, const struct user *u)
 uint16_t
 session_turns(const struct sessions *s, const struct client *c)
 {
-    _Static_assert(MAX_USERS + MAX_CLIENTS < TURNS_CLIENTS, "nobody shares a turn");
+    _Static_assert(MAX_USERS + MAX_CLIENTS < FAIR_QUEUE_CLIENTS, "nobody shares a turn");
     if (c->listener == LISTENER_TCP) return (uint16_t)(1 + session_user_number(s, c->user));
     return (uint16_t)(1 + MAX_USERS + (c->handle & INDEX_MASK));
 }

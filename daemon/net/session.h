@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/ledger/ledger.h"
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 enum { MAX_ROUTING_ID = 255, MAX_USERS = 256, USER_NAME = 47 };
 enum listener_id { LISTENER_API, LISTENER_CTL, LISTENER_TCP, N_LISTENERS };

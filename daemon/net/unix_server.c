@@ -7,7 +7,7 @@
 #include "daemon/net/unix_server.h"
 
 #include "base/log.h"
-#include "ipc/zmtp.h"
+#include "wire/zmtp.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* unix_server.h - clients on this host: lagand's own ROUTER on sockets of the file system (ipc/zmtp.h says the protocol).
+/* unix_server.h - clients on this host: lagand's own ROUTER on sockets of the file system (wire/zmtp.h says the protocol).
  *
  * libzmq serves tcp, where it is needed for CURVE. Here each token would pay for its thread: three system calls a
  * connection and turn, and six to wake it and to be woken. So what goes to one connection in one turn leaves with

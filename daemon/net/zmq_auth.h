@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 #include <systemd/sd-event.h>
 

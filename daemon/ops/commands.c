@@ -105,7 +105,7 @@ put_host_pool(msgpack_packer *p, const struct worker *w)
 {
     const uint64_t *v = w->stats.v;
 
-    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_used], v[STAT_host_cached]);
+    put_pool(p, "host", v[STAT_host_blocks], v[STAT_host_blocks_loading], v[STAT_host_cached]);
 }
 
 static void
@@ -125,7 +125,7 @@ _Static_assert(STAT_COUNT <= LAGAN_MAX_KEYS, "a map of all counters can be read"
 static void
 put_worker(msgpack_packer *p, const struct worker *w)
 {
-    const struct model_keys *k = &w->d->config->model[w->model].keys;
+    const struct model_options *k = &w->d->config->model[w->model].keys;
     bool has_kv = w->stats.v[STAT_blocks] > 0;
 
     msgpack_pack_map(p, 16);

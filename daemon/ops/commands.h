@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "daemon/daemon.h"
 #include "daemon/net/session.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 void command_call(struct daemon *d, struct client *c, const struct msg *m);
 /* "starting", "ready", "degraded", "draining": of the service as a whole. */

@@ -4,8 +4,8 @@
 #include "daemon/config/options.h"
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
-#include "ipc/msg.h"
 #include "ipc/stat.h"
+#include "wire/msg.h"
 
 #include <string.h>
 
@@ -108,10 +108,10 @@ enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* seconds: the value is in 
     X(lagan_clients,                 "gauge",   UNIT_COUNT, "clients that are connected and have sent at least one message", session_n(d->sessions)) \
     X(lagan_requests,                "gauge",   UNIT_COUNT, "requests that are accepted and not ended", ledger_n(d->ledger)) \
     X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_n_queued(d->ledger)) \
-    X(lagan_requests_paused,         "gauge",   UNIT_COUNT, "open requests that are suspended because their client does not read", n_suspended(d)) \
+    X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests that are suspended because their client does not read", n_suspended(d)) \
     X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "bytes of lagand's memory that the open requests may need at most; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
-    X(lagan_refused_total,           "counter", UNIT_COUNT, "messages of clients that were answered with an error at once, requests among them", d->n_refused)
+    X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients that were answered with an error at once, requests among them", d->n_refused)
 
 /* The same of each worker w. */
 #define WORKER_METRICS(X) \

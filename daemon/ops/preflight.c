@@ -127,7 +127,7 @@ start(struct daemon *d, struct err *e)
     int pipe[2], n = 0, r;
 
     TRY(preflight_program(path, e));
-    while (d->argv[n] && n < MAX_ARGS - 2) argv[n] = d->argv[n], n++;
+    while (n < MAX_ARGS - 2 && d->argv[n]) argv[n] = d->argv[n], n++;
     argv[n] = check_only;
     argv[n + 1] = NULL;
     if (pipe2(pipe, O_CLOEXEC | O_NONBLOCK) < 0)

@@ -1,7 +1,7 @@
 /* event_log.c - see event_log.h. */
 #include "daemon/persist/event_log.h"
 
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <fcntl.h>
 #include <stdarg.h>

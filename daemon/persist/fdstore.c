@@ -79,7 +79,7 @@ fdstore_drop(const char *name)
 }
 
 int
-fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct hand_note *note)
+fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct fd_channel_note *note)
 {
     size_t n = strspn(note->name, "abcdefghijklmnopqrstuvwxyz0123456789");
 
@@ -90,11 +90,11 @@ fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct hand_no
 }
 
 bool
-fdstore_arena(const char *name, uint32_t *worker, struct hand_note *note)
+fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note)
 {
     char again[FDSTORE_NAME];
 
-    *note = (struct hand_note){ .flags = HAND_COMPLETE };
+    *note = (struct fd_channel_note){ .flags = FD_CHANNEL_COMPLETE };
     if (sscanf(name, "w%u=%31[a-z0-9]=%" SCNx64 "=%" SCNx64 "=%" SCNx64 "=%x", worker, note->name,
                &note->bytes, &note->fingerprint[0], &note->fingerprint[1], &note->version) != 6)
         return false;

@@ -2,14 +2,14 @@
  *
  * Each has a name. "ledger" is the mirror; "history" what event_log.h keeps; "w0.pid" worker 0's process, so
  * that nobody touches its memory before it has gone; "w0=weights=..." an arena of worker 0, with its note
- * (ipc/hand.h) in the name, because what lies in a device cannot be read from here; "api.sock" the clients'
+ * (ipc/fd_channel.h) in the name, because what lies in a device cannot be read from here; "api.sock" the clients'
  * socket, where that is systemd's own (systemd/lagand.socket). Without systemd all of this does nothing.
  */
 #ifndef DAEMON_PERSIST_FDSTORE_H
 #define DAEMON_PERSIST_FDSTORE_H
 
 #include "base/base.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 
 enum { FDSTORE_MAX = 256, FDSTORE_NAME = 160 };
 
@@ -32,8 +32,8 @@ void fdstore_drop(const char *name);
 
 /* The name of worker i's arena; -EINVAL: the arena's own name would not do as a part of one. */
 int fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker,
-                       const struct hand_note *note) MUST_USE;
+                       const struct fd_channel_note *note) MUST_USE;
 /* Is it such a name? Then which. */
-bool fdstore_arena(const char *name, uint32_t *worker, struct hand_note *note);
+bool fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note);
 
 #endif

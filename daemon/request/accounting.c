@@ -42,7 +42,8 @@ accounting_charge(struct daemon *d, const struct client *c, struct request *r)
     c->user->n_open++;
     c->user->tokens += r->accounting.n_tokens;
     r->submit->client = session_turns(d->sessions, c);
-    fair_tag = turns_give(&d->turns[r->terms.model], r->submit->client, r->accounting.n_tokens);
+    fair_tag = fair_queue_give(&d->turns[r->terms.model], r->submit->client,
+                               r->accounting.n_tokens);
     ledger_set_fair_tag(d->ledger, r, fair_tag);
 }
 
@@ -57,7 +58,7 @@ accounting_recount(struct daemon *d, struct request *r)
     r->accounting.n_tokens = ledger_total_tokens(r->submit);
     if (!r->accounting.charged) return;
     session_user_at(d->sessions, r->accounting.user)->tokens += r->accounting.n_tokens - had;
-    turns_change(&d->turns[r->terms.model], r->submit->client, had, r->accounting.n_tokens);
+    fair_queue_change(&d->turns[r->terms.model], r->submit->client, had, r->accounting.n_tokens);
 }
 
 void
@@ -71,5 +72,5 @@ accounting_release(struct daemon *d, struct request *r)
     r->accounting.charged = false;
     u->n_open--;
     u->tokens -= r->accounting.n_tokens;
-    turns_end(&d->turns[r->terms.model], r->submit->client, outputs_n_unused(r));
+    fair_queue_end(&d->turns[r->terms.model], r->submit->client, outputs_n_unused(r));
 }

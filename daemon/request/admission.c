@@ -80,7 +80,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
 {
     size_t n = sizeof(struct rec_submit) + ids_bytes(&q->ids) + ids_bytes(&q->decoder_ids) +
                ROUND_UP((size_t)text_bytes(q), (size_t)8) + ids_bytes(&q->eos_ids) +
-               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_bias * sizeof q->bias[0];
+               ids_bytes(&q->stop_ids) + stop_bytes(q) + q->n_logit_bias * sizeof q->logit_bias[0];
     struct rec_submit *s = calloc(1, n);
     struct tail t;
 
@@ -91,37 +91,26 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .n_decoder = q->decoder_ids.n,
         .text_bytes = text_bytes(q),
         .chat = q->messages.p != NULL,
-        .max_tokens = q->max_tokens,
-        .min_tokens = q->min_tokens,
-        .top_k = q->top_k,
-        .n = q->n,
-        .beams = q->beams,
-        .no_repeat_ngram = q->no_repeat_ngram,
-        .logprobs = q->logprobs,
-        .prompt_logprobs = q->prompt_logprobs,
-        .temperature = (float)q->temperature,
-        .top_p = (float)q->top_p,
-        .min_p = (float)q->min_p,
-        .repetition = (float)q->repetition_penalty,
-        .presence = (float)q->presence_penalty,
-        .frequency = (float)q->frequency_penalty,
-        .length_penalty = (float)q->length_penalty,
-        .priority = (float)q->priority,
         .absent = q->absent,
-        .forced_bos = q->forced_bos,
-        .forced_eos = q->forced_eos,
         .n_eos = q->has_eos ? (uint16_t)q->eos_ids.n : 0xffff,
         .n_stop_ids = (uint16_t)q->stop_ids.n,
         .n_stop = (uint16_t)q->n_stop,
-        .n_bias = (uint16_t)q->n_bias,
-        .early_stopping = (uint8_t)q->early_stopping,
+        .n_bias = (uint16_t)q->n_logit_bias,
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
                            /* before the first token, if at all */
-                           (q->return_encoder_output && !q->done.n ? SUBMIT_ENCODER_OUTPUT : 0) |
-                           (q->want_prompt_logprobs && !q->done.n ? SUBMIT_PROMPT_LOGPROBS : 0)),
+                           (q->return_encoder_output && !q->generated_ids.n ? SUBMIT_ENCODER_OUTPUT
+                                                                            : 0) |
+                           (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
+                                                                           : 0)),
     };
+#define COPY_LAGAND(kind, name)
+#define COPY_WORKER(kind, name) s->name = (SUBMIT_TYPE_##kind)q->name;
+#define COPY_SAMPLER(kind, name) COPY_WORKER(kind, name)
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(kind, name)
+    LAGAN_FIELDS(X)
+#undef X
     t.at = (char *)(s + 1);
     put_ids(&t, &q->ids);
     put_ids(&t, &q->decoder_ids);
@@ -139,8 +128,8 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         memcpy(t.at + 4, q->stop[i].p, q->stop[i].n);
         t.at += 4 + q->stop[i].n;
     }
-    t.at = (char *)s + n - q->n_bias * sizeof q->bias[0];
-    put(&t, q->bias, q->n_bias * sizeof q->bias[0]);
+    t.at = (char *)s + n - q->n_logit_bias * sizeof q->logit_bias[0];
+    put(&t, q->logit_bias, q->n_logit_bias * sizeof q->logit_bias[0]);
     *bytes = (uint32_t)n;
     return s;
 }
@@ -242,10 +231,10 @@ admission_fits(const struct model_facts *f, const struct rec_submit *s, uint64_t
     p += ROUND_UP((size_t)n_eos * 4, (size_t)8);
     if (k == 0) k = in_vocabulary(f, "stop_ids", p, s->n_stop_ids, e);
     if (k) return k;
-    if (MAX(s->n, s->beams) > MAX(f->n_seats, 1u)) {
+    if (MAX(s->n, s->beams) > MAX(f->n_slots, 1u)) {
         return REFUSED(e, INVALID_REQUEST,
                        "%s is %u, but the model runs at most max_num_seqs = %u sequences",
-                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_seats);
+                       s->beams > 1 ? "beams" : "n", MAX(s->n, s->beams), f->n_slots);
     }
     if (s->forced_bos >= 0 && (uint32_t)s->forced_bos >= f->vocab) {
         return REFUSED(e, INVALID_REQUEST,
@@ -266,9 +255,9 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 {
     if (!f->known) return 0;
     if (longest >= f->max_len)
-        return REFUSED(e, TOO_LONG, "done is %u tokens; the model's length is %u", longest,
-                       f->max_len);
-    return in_vocabulary(f, "done", ids, n, e);
+        return REFUSED(e, TOO_LONG, "generated_ids has %u tokens; the model's length is %u",
+                       longest, f->max_len);
+    return in_vocabulary(f, "generated_ids", ids, n, e);
 }
 
 /* ---- a SUBMIT */
@@ -369,15 +358,19 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
 
     *ret = NULL;
     if (!c->has_session) {
-        return q->key.n ? REFUSED(e, INVALID_REQUEST, "key needs a session, which HELLO gives") : 0;
+        return q->idempotency_key.n ? REFUSED(e, INVALID_REQUEST,
+                                              "idempotency_key needs a session, which HELLO gives")
+                                    : 0;
     }
-    r = q->key.n ? ledger_find_key(d->ledger, &c->session, q->key.p, q->key.n) : NULL;
+    r = q->idempotency_key.n
+            ? ledger_find_key(d->ledger, &c->session, q->idempotency_key.p, q->idempotency_key.n)
+            : NULL;
     if (r && is_retryable(r)) {
         deliver_forget(d, r);
         r = NULL;
     }
     if (r) {
-        if (q->done.n || deliver_resume(d, r, c, rid, 0, 0, q->win) < 0)
+        if (q->generated_ids.n || deliver_resume(d, r, c, rid, 0, 0, q->ack_window) < 0)
             return REFUSED(e, INVALID_REQUEST,
                            "the result of the first request with this key is no longer complete; "
                            "use a new key");
@@ -436,7 +429,7 @@ terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
         .no_resume = !q->resume,
         .accepted = d->now,
         .deadline = q->deadline_ms ? clock_after(d->now, wait) : NSEC_NEVER,
-        .disconnect_timeout = q->on_disconnect * NSEC_MS,
+        .disconnect_timeout = q->disconnect_timeout_ms * NSEC_MS,
     };
 }
 
@@ -471,8 +464,6 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     if (q->encoder_features)
         return REFUSED(e, UNSUPPORTED,
                        "encoder_features: no model here takes features as input; give ids or text");
-    if (*q->refused)
-        return REFUSED(e, INVALID_REQUEST, "%s is not supported by this version", q->refused);
     return 0;
 }
 
@@ -507,9 +498,10 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
     if ((q->absent & ABSENT_max_tokens) && f->known) q->max_tokens = MIN(q->max_tokens, f->max_len);
     if ((q->absent & ABSENT_beams) && f->known) q->beams = f->beams;
     k->submit = admission_record(q, q->has_seed ? q->seed : any_seed(), &k->bytes);
-    if (!k->submit || copy_ids(&k->ids, &q->done) < 0) return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
+    if (!k->submit || copy_ids(&k->ids, &q->generated_ids) < 0)
+        return REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
     code = admission_fits(f, k->submit, d->config->o.tensor_bytes, e);
-    if (!code) code = admission_fits_done(f, k->ids.p, q->done.n, q->done.n, e);
+    if (!code) code = admission_fits_done(f, k->ids.p, q->generated_ids.n, q->generated_ids.n, e);
     if (code) return code;
     return afford(d, c, k->submit, accounting_max_bytes(d, k->model, k->submit, k->bytes), e);
 }
@@ -529,8 +521,8 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
     ledger_set_terms(*ret, &terms);
     if (outputs_init(*ret) < 0)
         code = REFUSED(e, OUT_OF_MEMORY, NO_MEMORY);
-    else if (c->has_session &&
-             ledger_name(d->ledger, *ret, &c->session, k->q.key.p, k->q.key.n) < 0)
+    else if (c->has_session && ledger_name(d->ledger, *ret, &c->session, k->q.idempotency_key.p,
+                                           k->q.idempotency_key.n) < 0)
         code = REFUSED(e, QUEUE_FULL,
                        "idempotency key or request id collides with another request; retry with a "
                        "new one");
@@ -541,7 +533,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
         return code;
     }
     outputs_begin(*ret, &k->ids);
-    deliver_init(*ret, k->q.win);
+    deliver_init(*ret, k->q.ack_window);
     accounting_reserve(d, *ret);
     accounting_charge(d, c, *ret);
     d->n_requests++;

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "daemon/daemon.h"
 #include "daemon/net/session.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 /* A SUBMIT of a client into the ledger, or found there by its key: 0 and *ret, or a code of enum
  * lagan_reason and the sentence.

@@ -11,7 +11,7 @@
 #include "daemon/persist/event_log.h"
 #include "daemon/request/accounting.h"
 #include "daemon/request/lifecycle.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
@@ -21,7 +21,7 @@ enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
     KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
-    IDLE_LEASES = 6
+    IDLE_FACTOR = 6
 };
 static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
 
@@ -114,9 +114,9 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     msgpack_pack_map(p, 10);
     put_u64(p, "o", output);
     put_u64(p, "reason", o.reason);
-    msg_key(p, "word");
+    msg_key(p, "reason_name");
     msg_text(p, msg_reason(o.reason, NULL));
-    put_u64(p, "n_tok", o.n_received);
+    put_u64(p, "n_tokens", o.n_received);
     msg_key(p, "score");
     msgpack_pack_double(p, (double)o.score);
     put_u64(p, "cached", o.cached);
@@ -380,7 +380,7 @@ deliver_init(struct request *r, uint32_t ack_window)
 void
 deliver_restore(struct daemon *d, struct request *r)
 {
-    r->delivery.client_left_at = d->now + d->config->o.lease;
+    r->delivery.client_left_at = d->now + d->config->o.idle_timeout;
 }
 
 void
@@ -392,9 +392,9 @@ deliver_restart(struct daemon *d, struct request *r)
 }
 
 void
-deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t win)
+deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_window)
 {
-    if (win) r->delivery.ack_window = MIN(win, (uint32_t)LAGAN_MAX_WIN);
+    if (ack_window) r->delivery.ack_window = MIN(ack_window, (uint32_t)LAGAN_MAX_ACK_WINDOW);
     /* Cumulative: an older number has no effect, nor has one of a chunk that was not sent. */
     if (n - r->delivery.n_acked > r->delivery.n_chunks - r->delivery.n_acked) return;
     if (n != r->delivery.n_acked) r->delivery.stalled_since = r->delivery.send_blocked ? d->now : 0;
@@ -450,7 +450,7 @@ deliver_client_disconnected(struct daemon *d, uint32_t handle)
 
 int
 deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t rid,
-               uint32_t n_tokens, uint32_t n_text, uint32_t win)
+               uint32_t n_tokens, uint32_t n_text, uint32_t ack_window)
 {
     const struct output_tensor *logits = &r->outputs.tensor[LAGAN_TENSOR_LOGITS - 1];
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
@@ -480,7 +480,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
         log_debug("a closed connection was not told that its request continues elsewhere");
     r->delivery.n_tokens = n_tokens;
     r->delivery.n_text = n_text;
-    r->delivery.ack_window = win;
+    r->delivery.ack_window = ack_window;
     r->delivery.n_chunks = r->delivery.n_acked = r->delivery.mark_chunk = 0;
     r->delivery.mark_token = n_tokens;
     r->delivery.mark_sent = r->delivery.chunk_sent = 0;
@@ -600,7 +600,7 @@ tick_request(struct daemon *d, struct request *r, nsec now)
 static void
 tick_client(struct daemon *d, struct client *c, nsec now)
 {
-    nsec idle = d->config->o.lease;
+    nsec idle = d->config->o.idle_timeout;
 
     if (c->hung_up || c->over) {
         c->hung_up = false;
@@ -612,7 +612,7 @@ tick_client(struct daemon *d, struct client *c, nsec now)
         return;
     }
     /* A client without open requests may be silent for longer, but not for ever. */
-    if (now - c->heard < (c->n_open ? idle : idle * IDLE_LEASES)) return;
+    if (now - c->heard < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
     if (c->n_open)
         log_info("a client with %u open requests exceeded its idle timeout; closing its connection",
                  c->n_open);

@@ -17,8 +17,8 @@
 #include "daemon/request/deliver.h"
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_notify.h"
-#include "ipc/msg.h"
 #include "route/route.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
@@ -31,17 +31,18 @@ static const nsec STAY = 10 *
 static void
 send_fragments(struct worker *w, const struct request *r)
 {
-    uint32_t most = (w->link.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
+    uint32_t most = (w->channel.out.max_rec - RING_HEADER) & ~(uint32_t)(SHM_REC_ALIGN - 1);
     uint32_t bytes = request_record_bytes(r);
 
     while (w->sent_bytes < bytes) {
         uint32_t n = MIN(bytes - w->sent_bytes, most);
         bool more = w->sent_bytes + n < bytes;
         void *to;
-        int k = ring_reserve(&w->link.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE, &to);
+        int k = ring_reserve(&w->channel.out, REC_SUBMIT, more ? RING_MORE : 0, n, CANCEL_SPARE,
+                             &to);
 
         if (k < 0) {
-            link_publish(&w->link);
+            channel_publish(&w->channel);
             worker_notify_reserved(w, k);
             return;
         }
@@ -49,14 +50,14 @@ send_fragments(struct worker *w, const struct request *r)
         w->sent_bytes += n;
     }
     w->sending = REQUEST_NONE;
-    link_publish(&w->link);
+    channel_publish(&w->channel);
 }
 
 static void
 start_sending(struct worker *w, struct request *r)
 {
     request_move(w->d->ledger, r, REQUEST_DISPATCHED);
-    turns_take(&w->d->turns[r->terms.model], r->fair_tag);
+    fair_queue_take(&w->d->turns[r->terms.model], r->fair_tag);
     r->dispatch.worker = w->index;
     r->dispatch.held = true;
     r->dispatch.home = 0;
@@ -94,8 +95,8 @@ fill_routes(struct daemon *d, struct route_worker *t)
             .open = worker_open(w) && w->sending == REQUEST_NONE && w->alone == REQUEST_NONE &&
                     !w->full,
             .model = w->model,
-            .rows = w->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
-            .max_rows = d->facts[w->model].n_seats + REQUESTS_AHEAD,
+            .n_seqs = w->n_seqs, /* each takes a slot, and a worker queues REQUESTS_AHEAD more */
+            .max_seqs = d->facts[w->model].n_slots + REQUESTS_AHEAD,
             .tokens = w->tokens,
             .comes = !worker_over(w) && w->super.state != SUPER_BACKOFF,
         };
@@ -141,7 +142,7 @@ send_to(struct daemon *d, struct route_worker *t, uint32_t i, struct request *r)
     struct worker *w = d->worker[i];
 
     start_sending(w, r);
-    t[i].rows = w->n_seqs;
+    t[i].n_seqs = w->n_seqs;
     t[i].tokens = w->tokens;
     t[i].open = w->sending == REQUEST_NONE && w->alone == REQUEST_NONE && worker_open(w);
 }
@@ -162,7 +163,7 @@ dispatch_suspects(struct daemon *d, struct route_worker *t)
         for (uint32_t k = 0; k < d->n_workers; k++) {
             bool of_model = t[k].model == r->terms.model;
 
-            if (of_model && t[k].open && !t[k].rows) empty = k;
+            if (of_model && t[k].open && !t[k].n_seqs) empty = k;
             starts |= of_model && !worker_open(d->worker[k]) && !worker_over(d->worker[k]);
         }
         if (empty != ROUTE_NONE) {
@@ -261,7 +262,7 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
     static struct fault_trace trace; /* 55 KiB; one thread */
     struct daemon *d = w->d;
 
-    fault_trace_read(&trace, death->fault && w->link.w.base ? shm_trace(&w->link.w) : NULL);
+    fault_trace_read(&trace, death->fault && w->channel.w.base ? shm_trace(&w->channel.w) : NULL);
     w->alone = REQUEST_NONE;
     for (uint32_t i = 0; w->n_rows && i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);

@@ -15,8 +15,8 @@
 #include "daemon/request/lifecycle.h"
 #include "daemon/request/worker_calls.h"
 #include "daemon/request/worker_notify.h"
-#include "ipc/msg.h"
 #include "ipc/records.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <string.h>
@@ -410,19 +410,19 @@ take_ready(struct worker *w, struct rest *b, struct err *e)
         w->super.state != SUPER_DYING) {
         return err_set(e, -EBADMSG, "a second READY");
     }
-    if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_seats || y.n_seats > 65536 ||
+    if (!y.vocab || y.vocab > INT32_MAX || !y.max_len || !y.n_slots || y.n_slots > 65536 ||
         y.beams > LAGAN_MAX_BEAMS || y.name_bytes > b->n || y.name_bytes >= sizeof f->family ||
         b->n - y.name_bytes > 7) {
         return err_set(e, -EBADMSG,
                        "READY: vocabulary %u, length %u, %u slots, %u beams, name of %u bytes",
-                       y.vocab, y.max_len, y.n_seats, y.beams, y.name_bytes);
+                       y.vocab, y.max_len, y.n_slots, y.beams, y.name_bytes);
     }
     *f = (struct model_facts){
         .known = true,
         .vocab = y.vocab,
         .max_len = y.max_len,
         .max_source = y.max_source,
-        .n_seats = y.n_seats,
+        .n_slots = y.n_slots,
         .has_text = y.has_text != 0,
         .beams = MAX(y.beams, 1u),
         .max_tokens = y.max_tokens,
@@ -479,7 +479,7 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
     uint32_t n = 0;
     int r = 0;
 
-    while (n < records && bytes < n_bytes && (r = ring_peek(&w->link.in, &rec)) > 0) {
+    while (n < records && bytes < n_bytes && (r = ring_peek(&w->channel.in, &rec)) > 0) {
         n++;
         w->n_records++;
         bytes += rec.len;
@@ -487,10 +487,10 @@ drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
         FP(relay_taken);
         if (r < 0) break;
     }
-    if (r == -EBADMSG && *ring_why(&w->link.in)) {
-        err_set(e, r, "response ring: %s", ring_why(&w->link.in));
+    if (r == -EBADMSG && *ring_why(&w->channel.in)) {
+        err_set(e, r, "response ring: %s", ring_why(&w->channel.in));
     }
-    if (n) link_release(&w->link);
+    if (n) channel_release(&w->channel);
     return r;
 }
 
@@ -504,7 +504,7 @@ receive_drain(struct worker *w)
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
         return false;
     }
-    return !ring_empty(&w->link.in);
+    return !ring_empty(&w->channel.in);
 }
 
 void

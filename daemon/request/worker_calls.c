@@ -101,7 +101,7 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
                              .n_ids = ids->n,
                              .text_bytes = text->n };
     r = n > UINT32_MAX / 2 ? -EMSGSIZE
-                           : ring_reserve(&w->link.out, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
+                           : ring_reserve(&w->channel.out, REC_TEXT, 0, (uint32_t)n, SPARE, &to);
     if (r < 0) {
         refuse(d, c->handle, rid, r == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_QUEUE_FULL,
                r == -EMSGSIZE ? "the text is too long for a command"
@@ -113,7 +113,7 @@ worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct worke
     to = (char *)to + sizeof rec;
     msg_ids_copy(ids, to);
     if (text->n) memcpy((char *)to + 4 * (size_t)ids->n, text->p, text->n);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
 }
 
 uint64_t

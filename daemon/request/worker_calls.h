@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "daemon/net/session.h"
 #include "daemon/supervise/worker.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 enum { MAX_CALLS = 256, TEXT_TOKENIZE = 1, TEXT_DETOKENIZE = 2, TEXT_FLAG = 1, TEXT_CHAT = 2 };
 

@@ -13,7 +13,7 @@ worker_notify_reserved(struct worker *w, int result)
 {
     if (result == -EAGAIN) w->full = true;
     if (result == -EBADMSG) {
-        worker_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->link.out));
+        worker_broken(w, DEATH_CORRUPTION, "request ring: %s", ring_why(&w->channel.out));
     }
     return result;
 }
@@ -26,12 +26,12 @@ send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t f
     struct rec_row rec = { .row = r->index, .gen = r->gen, .flags = flags };
     void *to;
     int k = w->sending == r->index ? -EAGAIN
-                                   : ring_reserve(&w->link.out, type, 0, sizeof rec, 0, &to);
+                                   : ring_reserve(&w->channel.out, type, 0, sizeof rec, 0, &to);
 
     if (k == -EBADMSG) worker_notify_reserved(w, k);
     if (k < 0) return false;
     memcpy(to, &rec, sizeof rec);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
     return true;
 }
 
@@ -51,7 +51,7 @@ send_suspended(struct worker *w, struct request *r)
     struct request_notify *n = &r->notify;
 
     if (!w->alive || n->suspend_due || n->suspended == n->suspend_sent) return;
-    if (send_notice(w, r, REC_PAUSE, n->suspended)) {
+    if (send_notice(w, r, REC_SUSPEND, n->suspended)) {
         n->suspend_sent = n->suspended;
         return;
     }
@@ -99,7 +99,7 @@ void
 worker_notify_drain(struct worker *w)
 {
     void *to;
-    int k = ring_reserve(&w->link.out, REC_DRAIN, 0, 8, 0, &to);
+    int k = ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to);
 
     if (k < 0) {
         /* A ring this full is not being read. */
@@ -109,5 +109,5 @@ worker_notify_drain(struct worker *w)
         return;
     }
     memset(to, 0, 8);
-    link_publish(&w->link);
+    channel_publish(&w->channel);
 }

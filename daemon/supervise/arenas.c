@@ -17,13 +17,13 @@ arenas_drop(struct arenas *a, const char *name)
     char stored[FDSTORE_NAME];
 
     for (uint32_t i = 0; i < a->n;) {
-        const struct hand_note *note = &a->at[i].note;
+        const struct fd_channel_note *note = &a->at[i].note;
 
         if (name && strcmp(note->name, name)) {
             i++;
             continue;
         }
-        if ((note->flags & HAND_COMPLETE) && fdstore_arena_name(stored, a->worker, note) == 0)
+        if ((note->flags & FD_CHANNEL_COMPLETE) && fdstore_arena_name(stored, a->worker, note) == 0)
             fdstore_drop(stored);
         close(a->at[i].fd);
         a->at[i] = a->at[--a->n];
@@ -35,10 +35,10 @@ arenas_drop_kv(struct arenas *a)
 {
     arenas_drop(a, "kv");
     arenas_drop(a, "manifest");
-    for (uint32_t i = 0; i < HAND_HOSTS; i++) {
-        char host[HAND_NAME];
+    for (uint32_t i = 0; i < FD_CHANNEL_HOSTS; i++) {
+        char host[FD_CHANNEL_NAME];
 
-        hand_host(host, i);
+        fd_channel_host(host, i);
         arenas_drop(a, host);
     }
 }
@@ -51,7 +51,7 @@ arenas_close(struct arenas *a)
 
 /* A device's memory has no size that fstat knows; a file's must be what the note says. */
 int
-arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *e)
+arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd, struct err *e)
 {
     struct stat st;
 
@@ -62,7 +62,7 @@ arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *
     if (a->n == MAX_ARENAS)
         return err_set(e, -EBADMSG, "fd channel: more than %d arenas", MAX_ARENAS);
     a->at[a->n].note = *note;
-    a->at[a->n].note.flags &= HAND_COMPLETE;
+    a->at[a->n].note.flags &= FD_CHANNEL_COMPLETE;
     a->at[a->n++].fd = fd;
     return 0;
 }
@@ -72,8 +72,8 @@ arenas_take(struct arenas *a, int sock, struct err *e)
 {
     for (;;) {
         char stored[FDSTORE_NAME];
-        struct hand_note note;
-        int fd, r = hand_take(sock, &note, &fd, e);
+        struct fd_channel_note note;
+        int fd, r = fd_channel_take(sock, &note, &fd, e);
 
         if (r <= 0) return r;
         if (a->n_taken++ >= MAX_HANDED) {
@@ -85,7 +85,7 @@ arenas_take(struct arenas *a, int sock, struct err *e)
             close(fd);
             return r;
         }
-        if ((note.flags & HAND_COMPLETE) && fdstore_arena_name(stored, a->worker, &note) == 0)
+        if ((note.flags & FD_CHANNEL_COMPLETE) && fdstore_arena_name(stored, a->worker, &note) == 0)
             fdstore_put(stored, fd);
     }
 }
@@ -97,11 +97,11 @@ give(struct arenas *a, const char *name, int sock, struct err *e)
     int n = 0;
 
     for (uint32_t i = 0; i < a->n; i++) {
-        struct hand_note note = a->at[i].note;
+        struct fd_channel_note note = a->at[i].note;
 
-        if (!(note.flags & HAND_COMPLETE) || (name && strcmp(note.name, name))) continue;
-        note.flags |= a->verify_contents ? HAND_VERIFY : 0;
-        TRY(hand_give(sock, &note, a->at[i].fd, e));
+        if (!(note.flags & FD_CHANNEL_COMPLETE) || (name && strcmp(note.name, name))) continue;
+        note.flags |= a->verify_contents ? FD_CHANNEL_VERIFY : 0;
+        TRY(fd_channel_give(sock, &note, a->at[i].fd, e));
         n++;
     }
     return n;

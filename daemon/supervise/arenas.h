@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "daemon/supervise/supervisor.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 
 enum { MAX_ARENAS = 16, MAX_HANDED = 64 };
 
@@ -13,19 +13,20 @@ struct arenas {
     uint32_t worker; /* whose: a part of their names in the fd store */
     uint32_t n;
     struct kept_arena {
-        struct hand_note note;
+        struct fd_channel_note note;
         int fd;
     } at[MAX_ARENAS];
     uint32_t n_taken; /* messages of the present worker */
     bool adopted;     /* it was given some */
     nsec adopted_at;
     uint32_t strikes;     /* faults of its own, each within a minute of an adoption */
-    bool verify_contents; /* somebody wild may have written to them: HAND_VERIFY */
+    bool verify_contents; /* somebody wild may have written to them: FD_CHANNEL_VERIFY */
 };
 
 /* Take one that a former lagand kept, from its fd store: fd is ours. -EBADMSG: it is not what its note
  * says, and stays the caller's. */
-int arenas_keep(struct arenas *a, const struct hand_note *note, int fd, struct err *e) MUST_USE;
+int arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd,
+                struct err *e) MUST_USE;
 /* Take all that the worker has sent up by now. 0; -EPIPE: it has closed; -EBADMSG. */
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Send all that are whole to the next worker; it finds them when it looks. How many. */

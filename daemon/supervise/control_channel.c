@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "daemon/config/runtime_dir.h"
 #include "daemon/net/zmq_router.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "daemon/supervise/worker.h"
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 struct control_channel;
 

@@ -130,7 +130,7 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 void
 process_read_panic(struct worker *w, char *ret, size_t n_ret)
 {
-    struct last_words *words = shm_words(&w->link.w);
+    struct last_words *words = shm_words(&w->channel.w);
     uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
     char text[400], frames[400];
     uint32_t n, n_frames;
@@ -167,7 +167,7 @@ process_release(struct worker *w)
     w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
     w->on_calm = sd_event_source_disable_unref(w->on_calm);
     w->control = control_channel_close(w->control);
-    link_close(&w->link);
+    channel_close(&w->channel);
     if (w->hand >= 0) close(w->hand);
     if (w->log >= 0) close(w->log);
     w->hand = w->log = -1;

@@ -77,19 +77,19 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     int hand[2], bell[2], r;
 
     o->epoch = s->heritage.epoch;
-    r = link_make_plan(&o->link, o->index, o->epoch, o->d->id, bell, e);
+    r = channel_make_plan(&o->channel, o->index, o->epoch, o->d->id, bell, e);
     if (r < 0) return r;
-    pass(lead, "plan", o->rank, o->link.d.fd);
-    pass(lead, "answer", o->rank, o->link.w.fd);
+    pass(lead, "plan", o->rank, o->channel.d.fd);
+    pass(lead, "answer", o->rank, o->channel.w.fd);
     pass(lead, "ring", o->rank, bell[0]);
-    r = hand_pair(hand, e);
+    r = fd_channel_pair(hand, e);
     if (r == 0) {
         o->hand = hand[0];
         s->name = place_of(o)->name;
         s->rank = o->rank;
         s->heritage.n = 0;
-        pass(&s->heritage, "d", 0, o->link.d.fd);
-        pass(&s->heritage, "w", 0, o->link.w.fd);
+        pass(&s->heritage, "d", 0, o->channel.d.fd);
+        pass(&s->heritage, "w", 0, o->channel.w.fd);
         pass(&s->heritage, "bell", 0, bell[1]);
         pass(&s->heritage, "hand", 0, hand[1]);
         pass(&s->heritage, SHARED, 0, group);
@@ -139,7 +139,8 @@ rank_group_close_passed(const struct worker *w, const struct heritage *h)
         bool kept = false; /* the links' own */
 
         for (uint32_t k = 0; k < w->n_others; k++)
-            kept |= h->at[i].fd == w->other[k]->link.d.fd || h->at[i].fd == w->other[k]->link.w.fd;
+            kept |= h->at[i].fd == w->other[k]->channel.d.fd ||
+                    h->at[i].fd == w->other[k]->channel.w.fd;
         if (!kept) close(h->at[i].fd);
     }
 }
@@ -236,7 +237,7 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
         if (!o->alive && o->bell_lost && now - o->bell_lost > LEAVE_TIME)
             worker_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
         if (!o->alive) continue;
-        beat = atomic_load_explicit(&shm_ctl(&o->link.w)->hb_count, memory_order_relaxed);
+        beat = atomic_load_explicit(&shm_ctl(&o->channel.w)->hb_count, memory_order_relaxed);
         o->beat_at = MIN(o->beat_at + worker_discount(o, now, late), now);
         if (beat != o->beat) o->beat_at = now;
         o->beat = beat;

@@ -1,4 +1,5 @@
-/* rank_group.h - a worker whose model is on several ranks (worker/plan.h): the processes beside rank 0.
+/* rank_group.h - a worker whose model is on several ranks (worker/tp/plan_ring.h): the processes beside
+ * rank 0.
  *
  * Rank 0 is the worker, with lagand's rings, in all tables. Another rank has a struct worker too, in other[], of which
  * its process, its hand, arenas and log, its heart and its black box are used; it has no rings of lagand's and is in no

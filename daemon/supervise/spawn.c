@@ -87,7 +87,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
 
     if (r == 0) r = add_arg(c, "--worker=", s->name, "");
     if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
-    if (r == 0 && s->waits) r = add_arg(c, "--waits", "", "");
+    if (r == 0 && s->waits) r = add_arg(c, "--as_standby", "", "");
     if (r == 0 && s->rank) {
         char rank[12];
 
@@ -95,7 +95,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
         r = add_arg(c, "--rank=", rank, "");
     }
     for (const struct opt *o = model_opts; o->key && r == 0; o++) {
-        struct model_keys plain;
+        struct model_options plain;
         char now[1100], def[1100];
 
         opt_defaults(model_opts, &plain);

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/err.h"
 #include "ipc/heritage.h"
-#include "ipc/keys.h"
+#include "ipc/model_options.h"
 
 #include <sys/types.h>
 
@@ -13,7 +13,7 @@ struct spawn {
     const char *path;      /* the program */
     const char *name;      /* "w0" */
     const char *log_level; /* "info" */
-    const struct model_keys *keys;
+    const struct model_options *keys;
     uint32_t rank;
     bool waits;                  /* a standby */
     struct heritage heritage;    /* our numbers of what it inherits, in order */

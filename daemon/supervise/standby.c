@@ -19,7 +19,7 @@
 /* From READY on: to one that opens the device, and to one that has its driver up alone. */
 static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
 
-static const struct model_keys *
+static const struct model_options *
 keys_of(const struct worker *w)
 {
     return &w->d->config->model[w->model].keys;
@@ -128,7 +128,7 @@ make_soon(struct worker *w)
 void
 standby_worker_state(struct worker *w, enum super_state to)
 {
-    if (to == SUPER_READY && (keys_of(w)->standby || keys_on_gpu(keys_of(w))))
+    if (to == SUPER_READY && (keys_of(w)->standby || model_options_on_gpu(keys_of(w))))
         make_soon(w);
     else if (to == SUPER_DRAINING || to == SUPER_STOPPING || to == SUPER_LOST || worker_over(w))
         standby_stop(w->standby);
@@ -143,11 +143,11 @@ standby_may_prepare(const struct worker *s)
 int
 standby_share(const struct worker *s, struct arenas *a, int hand, struct err *e)
 {
-    const struct hand_note begin = { .name = "begin" };
+    const struct fd_channel_note begin = { .name = "begin" };
 
     if (!s->begun) return 0;
     TRY(arenas_lend(a, hand, e));
-    return hand_give(hand, &begin, s->link.d.fd, e);
+    return fd_channel_give(hand, &begin, s->channel.d.fd, e);
 }
 
 /* Not for one that is to leave, or that has not loaded: what ended that may end the next. */
@@ -174,7 +174,7 @@ take_process(struct worker *w, struct worker *s)
     w->epoch = s->epoch;
     w->pid = s->pid;
     w->alive = true;
-    w->link = s->link;
+    w->channel = s->channel;
     w->hand = s->hand;
     w->log = s->log;
     w->on_exit = s->on_exit;
@@ -193,7 +193,7 @@ take_process(struct worker *w, struct worker *s)
 
     s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
     s->control = NULL;
-    s->link = (struct link){ .d.fd = -1, .w.fd = -1, .bell.fd = -1 };
+    s->channel = (struct channel){ .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
     s->hand = s->log = -1;
     process_release(s);
 }
@@ -232,14 +232,14 @@ standby_take(struct worker *w)
 int
 standby_continue(struct worker *w, struct err *e)
 {
-    const struct hand_note go = { .name = "go" };
+    const struct fd_channel_note go = { .name = "go" };
 
     for (uint32_t i = 0; i <= w->n_others; i++) {
         struct worker *o = i ? w->other[i - 1] : w;
 
         sd_event_source_set_enabled(o->on_hand, SD_EVENT_ON);
         TRY(arenas_give(&o->arenas, o->hand, o->d->now, e));
-        TRY(hand_give(o->hand, &go, o->link.d.fd, e));
+        TRY(fd_channel_give(o->hand, &go, o->channel.d.fd, e));
     }
     return 0;
 }

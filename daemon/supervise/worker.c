@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Each ring is an event, what has been rung is not: the socket holds some hundred bytes and is emptied long before,
+/* Each ring is an event, what has been partition is not: the socket holds some hundred bytes and is emptied long before,
  * or when a ring was for nothing. */
 static const uint32_t BELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, BELLS_KEPT = 32;
 static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
@@ -85,13 +85,13 @@ on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
     struct worker *w = arg;
-    bool of_use = w->n_records != w->rung_records; /* the ring before this one */
+    bool of_use = w->n_records != w->signalled_records; /* the ring before this one */
     int r;
 
     (void)fd;
-    w->rung_records = w->n_records;
-    if (++w->n_rung % BELLS_KEPT && of_use && !(revents & shut)) return 0;
-    do r = bell_drain(&w->link.bell);
+    w->signalled_records = w->n_records;
+    if (++w->n_signals % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    do r = doorbell_drain(&w->channel.doorbell);
     while (r > 0 && revents & shut); /* no event follows, and no byte */
     if (r == -EPIPE) {
         sd_event_source_set_enabled(s, SD_EVENT_OFF);
@@ -117,7 +117,7 @@ static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct last_words *page = shm_words(&w->link.w);
+    const struct last_words *page = shm_words(&w->channel.w);
     bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
                  page->text_bytes > 0;
 
@@ -144,13 +144,13 @@ describe(const struct death *d, char *buf, size_t n)
 void
 worker_look(struct worker *w)
 {
-    if (w->alive) stat_read(shm_ctl(&w->link.w), &w->stats);
+    if (w->alive) stat_read(shm_ctl(&w->channel.w), &w->stats);
 }
 
 static void
 add_up(struct worker *w)
 {
-    stat_read(shm_ctl(&w->link.w), &w->stats);
+    stat_read(shm_ctl(&w->channel.w), &w->stats);
     for (uint32_t i = 0; i < STAT_COUNT; i++)
         if (stat_rows[i].kind == STAT_COUNTER) w->former.v[i] += w->stats.v[i];
     for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++)
@@ -233,7 +233,7 @@ worker_watch(struct worker *w, struct err *e)
     int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
 
     if (r >= 0 && !w->lead)
-        r = sd_event_add_io(ev, &w->on_bell, w->link.bell.fd, BELL_EVENTS, on_bell, w);
+        r = sd_event_add_io(ev, &w->on_bell, w->channel.doorbell.fd, BELL_EVENTS, on_bell, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
     /* An end first: what it has left behind is read then, and others' bells would never let it be. */
@@ -262,14 +262,14 @@ start(struct worker *w, struct err *e)
 
     w->epoch = s.heritage.epoch;
     w->begun = w->of && standby_may_prepare(w);
-    r = link_make(&w->link, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
+    r = channel_make(&w->channel, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
     if (r < 0) return r;
-    r = hand_pair(hand, e);
+    r = fd_channel_pair(hand, e);
     /* What the predecessor left waits in the socket before the worker can look. */
     if (r == 0 && w->of) r = standby_share(w, &place->arenas, hand[0], e);
     if (r == 0 && !w->of) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
     if (r >= 0) {
-        const int fds[] = { w->link.d.fd, w->link.w.fd, bell, hand[1] };
+        const int fds[] = { w->channel.d.fd, w->channel.w.fd, bell, hand[1] };
 
         for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
             snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
@@ -410,7 +410,7 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     w->index = w->arenas.worker = index;
     w->model = model;
     w->hand = w->log = -1;
-    w->link.d.fd = w->link.w.fd = w->link.bell.fd = -1;
+    w->channel.d.fd = w->channel.w.fd = w->channel.doorbell.fd = -1;
     w->sending = w->alone = REQUEST_NONE;
     snprintf(w->name, sizeof w->name, "%s", name);
     super_init(&w->super, hands, w, seed);
@@ -493,7 +493,7 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
 nsec
 worker_discount(struct worker *w, nsec now, nsec late)
 {
-    const struct shm_ctl *c = shm_ctl(&w->link.w);
+    const struct shm_ctl *c = shm_ctl(&w->channel.w);
     bool owes = w->super.state == SUPER_DYING || w->bell_lost || w->hand_lost;
 
     if (!w->alive || w->super.state == SUPER_LOST) return late;
@@ -508,7 +508,7 @@ worker_discount(struct worker *w, nsec now, nsec late)
 static void
 check_beat(struct worker *w, nsec now, nsec late)
 {
-    struct shm_ctl *c = shm_ctl(&w->link.w);
+    struct shm_ctl *c = shm_ctl(&w->channel.w);
     uint64_t beat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
     nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
     nsec stall = w->d->config->o.stall_timeout, silent;
@@ -548,7 +548,7 @@ check_beat(struct worker *w, nsec now, nsec late)
 static void
 measure(struct worker *w, nsec now)
 {
-    uint64_t in = w->stats.v[STAT_tokens_in], more = in - w->taken_in;
+    uint64_t in = w->stats.v[STAT_prompt_tokens], more = in - w->taken_in;
 
     if (in > w->taken_in && more < UINT32_MAX && now > w->rate_at)
         w->rate = MAX(w->rate, more * NSEC_S / (uint64_t)(now - w->rate_at));
@@ -563,8 +563,8 @@ check_storm(struct worker *w, nsec now)
 
     if (now - w->storm_at < STORM_TIME) return;
     /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
-    (void)bell_drain(&w->link.bell);
-    bells = w->link.bell.n_heard - w->storm_bells;
+    (void)doorbell_drain(&w->channel.doorbell);
+    bells = w->channel.doorbell.n_heard - w->storm_bells;
     w->storm_at = now;
     w->storm_bells += bells;
     w->storm_records += records;
@@ -594,7 +594,7 @@ has_ended(struct worker *w)
 static void
 check_phase(struct worker *w)
 {
-    uint32_t phase = atomic_load_explicit(&shm_ctl(&w->link.w)->phase, memory_order_relaxed);
+    uint32_t phase = atomic_load_explicit(&shm_ctl(&w->channel.w)->phase, memory_order_relaxed);
 
     if (w->of && w->super.state == SUPER_LOADING &&
         (phase == PHASE_STANDBY || phase == PHASE_BEGUN))
@@ -616,7 +616,7 @@ worker_tick(struct worker *w, nsec now, nsec late)
     if (w->hand_lost) w->hand_lost = MIN(w->hand_lost + late, now);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
-    stat_read(shm_ctl(&w->link.w), &w->stats);
+    stat_read(shm_ctl(&w->channel.w), &w->stats);
     measure(w, now);
     rank_group_tick(w, now, late);
     if (w->alive) check_beat(w, now, late);

@@ -8,7 +8,7 @@
 #include "daemon/supervise/arenas.h"
 #include "daemon/supervise/cpu_starvation.h"
 #include "daemon/supervise/supervisor.h"
-#include "ipc/link.h"
+#include "ipc/channel.h"
 #include "ipc/stat.h"
 
 #include <sys/types.h>
@@ -38,7 +38,7 @@ struct worker {
     /* while there is a process */
     bool alive;
     pid_t pid;
-    struct link link;
+    struct channel channel;
     int hand, log;
     sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end, *on_calm;
     struct control_channel *control;
@@ -47,11 +47,11 @@ struct worker {
     nsec deadline,
         discount; /* of its step; time that passed while we stood still, or it could not run */
     struct cpu_starvation starved;
-    bool warned, asked;    /* silent: told people; asked for its last words */
-    nsec bell_lost;        /* since when its end of the bell is shut; 0: open */
-    nsec hand_lost;        /* its end of hand */
-    uint32_t n_rung;       /* events of its bell */
-    uint64_t rung_records; /* records at the last of them */
+    bool warned, asked;         /* silent: told people; asked for its last words */
+    nsec bell_lost;             /* since when its end of the bell is shut; 0: open */
+    nsec hand_lost;             /* its end of hand */
+    uint32_t n_signals;         /* events of its bell */
+    uint64_t signalled_records; /* records at the last of them */
     uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
     nsec storm_at;
 

@@ -55,7 +55,7 @@ make_file(const char *name, uint64_t bytes, struct err *e)
 }
 
 static int
-arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
+cpu_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *ret, struct err *e)
 {
     int fd = make_file(name, bytes, e), r;
 
@@ -74,13 +74,13 @@ check_file(int fd, uint64_t bytes, struct err *e)
 
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
     if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were promised", fd,
+        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were reserved_blocks", fd,
                        (long long)st.st_size, (unsigned long long)bytes);
     return 0;
 }
 
 static int
-arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
+cpu_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
 {
     int r;
 
@@ -93,7 +93,7 @@ arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err
 }
 
 static void
-arena_drop(struct gpu *g, struct arena *a)
+cpu_arena_drop(struct gpu *g, struct arena *a)
 {
     (void)g;
     if (!a->base) return;
@@ -103,7 +103,7 @@ arena_drop(struct gpu *g, struct arena *a)
 }
 
 static int
-host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
+cpu_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
     struct host_memory m = host_pieces(bytes, HOST_GRAIN);
 
@@ -116,7 +116,7 @@ host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 }
 
 static int
-host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
+cpu_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
 {
     int fd = make_file("host", m->piece, e);
 
@@ -127,7 +127,7 @@ host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err *e)
 }
 
 static int
-host_map(struct gpu *g, struct host_memory *m, struct err *e)
+cpu_host_map(struct gpu *g, struct host_memory *m, struct err *e)
 {
     char *at = (char *)m->base + m->n_mapped * m->piece;
     int fd = m->fd[m->n_mapped];
@@ -143,7 +143,7 @@ host_map(struct gpu *g, struct host_memory *m, struct err *e)
 }
 
 static void
-host_close(struct gpu *g, struct host_memory *m)
+cpu_host_close(struct gpu *g, struct host_memory *m)
 {
     (void)g;
     munmap(m->base, m->bytes);
@@ -154,21 +154,21 @@ host_close(struct gpu *g, struct host_memory *m)
 
 /* Nothing copies by DMA here: any memory will do. */
 static int
-host_pin(struct gpu *g, void *p, size_t bytes)
+cpu_host_pin(struct gpu *g, void *p, size_t bytes)
 {
     (void)g, (void)p, (void)bytes;
     return 0;
 }
 
 static void
-host_unpin(struct gpu *g, void *p, size_t bytes)
+cpu_host_unpin(struct gpu *g, void *p, size_t bytes)
 {
     (void)g, (void)p, (void)bytes;
 }
 
 /* There is one way to multiply. */
 static int
-tune(struct lane *l, struct tune_result *ret)
+cpu_lane_tune(struct lane *l, struct tune_result *ret)
 {
     (void)l, (void)ret;
     return 0;
@@ -176,123 +176,65 @@ tune(struct lane *l, struct tune_result *ret)
 
 /* A step is run as it is queued: there is nothing to record (gpu_graphs() is false). */
 static int
-graph_begin(struct lane *l)
+cpu_graph_begin(struct lane *l)
 {
     (void)l;
     return -ENOTSUP;
 }
 
 static int
-graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
+cpu_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 {
     (void)l, (void)ret, (void)bytes;
     return -ENOTSUP;
 }
 
 static int
-graph_run(struct lane *l, struct graph *g)
+cpu_graph_launch(struct lane *l, struct graph *g)
 {
     (void)l, (void)g;
     return -ENOTSUP;
 }
 
 static void
-graph_drop(struct lane *l, struct graph *g)
+cpu_graph_drop(struct lane *l, struct graph *g)
 {
     (void)l, (void)g;
 }
 
 static void
-range_begin(struct lane *l, const char *name)
+cpu_range_begin(struct lane *l, const char *name)
 {
     (void)l, (void)name;
 }
 
 static void
-range_end(struct lane *l)
+cpu_range_end(struct lane *l)
 {
     (void)l;
 }
 
-/* Stretches of time are a GPU's. */
+/* Device time is measured on a GPU only. */
 static void
-stretch(struct lane *l)
+cpu_work_begin(struct lane *l)
 {
     (void)l;
 }
 
 static void
-lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
+cpu_work_end(struct lane *l)
+{
+    (void)l;
+}
+
+static void
+cpu_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns)
 {
     (void)l;
     *n = *ns = 0;
 }
 
-static const struct gpu_ops ops = {
-    .name = "cpu",
-    .arena_make = arena_make,
-    .arena_adopt = arena_adopt,
-    .arena_drop = arena_drop,
-    .host_open = host_open,
-    .host_make = host_make,
-    .host_map = host_map,
-    .host_close = host_close,
-    .host_pin = host_pin,
-    .host_unpin = host_unpin,
-    .lane_open = cpu_lane_open,
-    .lane_close = cpu_lane_close,
-    .lane_part = cpu_lane_part,
-    .lane_mark = cpu_lane_mark,
-    .lane_done = cpu_lane_done,
-    .lane_after = cpu_lane_after,
-    .lane_fd = cpu_lane_fd,
-    .lane_error = cpu_lane_error,
-    .graph_begin = graph_begin,
-    .graph_end = graph_end,
-    .graph_run = graph_run,
-    .graph_drop = graph_drop,
-    .range_begin = range_begin,
-    .range_end = range_end,
-    .work_begin = stretch,
-    .work_end = stretch,
-    .lane_gaps = lane_gaps,
-    .put = cpu_put,
-    .get = cpu_get,
-    .copy = cpu_copy,
-    .copy_blocks = cpu_copy_blocks,
-    .checksum = cpu_checksum,
-    .fill_random = cpu_fill_random,
-    .edit = cpu_edit,
-    .tokens = cpu_tokens,
-    .see = cpu_see,
-    .embed = cpu_embed,
-    .rms_norm = cpu_rms_norm,
-    .residual = cpu_residual,
-    .layer_norm = cpu_layer_norm,
-    .matmul = cpu_matmul,
-    .act_matmul = cpu_act_matmul,
-    .gate_matmul = cpu_gate_matmul,
-    .tune = tune,
-    .add = cpu_add,
-    .act = cpu_act,
-    .gate = cpu_gate,
-    .scale = cpu_scale,
-    .times = cpu_times,
-    .sparsify = cpu_sparsify,
-    .level = cpu_level,
-    .altup = cpu_altup,
-    .route = cpu_route,
-    .expert_matmul = cpu_expert_matmul,
-    .combine = cpu_combine,
-    .rows = cpu_rows,
-    .rope_store = cpu_rope_store,
-    .attend = cpu_attend,
-    .conv = cpu_conv,
-    .scan = cpu_scan,
-    .sample = cpu_sample,
-    .all_reduce = cpu_all_reduce,
-    .all_gather = cpu_all_gather,
-};
+static const struct gpu_ops ops = { .name = "cpu", GPU_TABLE(cpu) };
 
 static bool
 has_avx2(void)
@@ -347,7 +289,7 @@ cpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 static void
 cpu_close(struct gpu *g)
 {
-    cpu_group_close(((struct cpu *)g)->group);
+    cpu_collective_close(((struct cpu *)g)->group);
     free(g);
 }
 
@@ -365,7 +307,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
         return err_set(e, -ENOTSUP, "this processor has not all of AVX2, FMA and F16C");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
-    r = cpu_group_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
+    r = cpu_collective_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);
     if (r < 0) {
         free(c);
         return r;

@@ -21,7 +21,7 @@ typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cp
 
 /* Copies args (bytes <= CPU_ARGS). max_parts: as many as the work is worth, at least 1; the lane
  * chooses parts <= min(max_parts, its threads). Blocks only while the queue is full. */
-int cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t max_parts);
+int cpu_queue(struct lane *l, cpu_run segment, const void *args, size_t bytes, uint32_t max_parts);
 
 /* The part's share of n units: [*first, *end). */
 static inline void

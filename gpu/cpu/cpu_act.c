@@ -166,11 +166,11 @@ ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *room)
 enum { ACT_PART = 8 << 10 }; /* elements that are worth another thread */
 
 static int
-queue(struct lane *l, cpu_run run, const struct act_args *a)
+queue(struct lane *l, cpu_run body, const struct act_args *a)
 {
     uint32_t n = a->y.dim[0];
 
-    return cpu_queue(l, run, a, sizeof *a,
+    return cpu_queue(l, body, a, sizeof *a,
                      (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ACT_PART));
 }
 

@@ -24,7 +24,7 @@ enum { TILE = 64 };
 
 struct attend_args {
     struct attend a;
-    struct rows r;
+    struct step_tokens r;
 };
 
 /* The row's state between tiles; acc is [head_dim] in the thread's room. */
@@ -41,31 +41,31 @@ struct tile {
 
 /* Whether a row sees key j of its run's own: the mask's word on it. */
 static bool
-unmasked(const struct attend *a, const struct run *run, uint32_t row, uint32_t j)
+unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)
 {
-    uint32_t own = j - (uint32_t)run->first_pos;
+    uint32_t own = j - (uint32_t)segment->first_pos;
 
-    if (!a->mask || j < (uint32_t)run->first_pos) return true;
+    if (!a->mask || j < (uint32_t)segment->first_pos) return true;
     return own / 32 < a->mask_words &&
            (a->mask[(size_t)row * a->mask_words + own / 32] >> own % 32 & 1);
 }
 
 static void
-find_tile(struct tile *t, const struct attend *a, const struct run *run, uint32_t row,
+find_tile(struct tile *t, const struct attend *a, const struct segment *segment, uint32_t row,
           uint32_t kv_head, uint32_t first, uint32_t end, uint32_t window)
 {
     t->n = 0;
     for (uint32_t j = first; j < end; j++) {
         uint32_t i = t->n;
 
-        if ((j < window && j >= a->kept) || !unmasked(a, run, row, j)) continue;
+        if ((j < window && j >= a->kept) || !unmasked(a, segment, row, j)) continue;
         t->pos[t->n++] = j;
         if (a->kv.table) {
-            t->k[i] = kv_key(&a->kv, run->seat, j, kv_head);
+            t->k[i] = kv_key(&a->kv, segment->slot, j, kv_head);
             check(t->k[i]); /* the manager evicts only what no row sees */
             t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
         } else {
-            uint32_t at = run->first_row + (j - (uint32_t)run->first_pos);
+            uint32_t at = segment->first_token + (j - (uint32_t)segment->first_pos);
 
             t->k[i] = (const float *)row_of(&a->k, at) + (size_t)kv_head * a->head_dim;
             t->v[i] = (const float *)row_of(&a->v, at) + (size_t)kv_head * a->head_dim;
@@ -160,13 +160,14 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
 
 /* The keys a row sees: [*first, *end), and those below a->kept. */
 static void
-visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *first, uint32_t *end)
+visible(const struct attend *a, const struct segment *segment, uint32_t pos, uint32_t *first,
+        uint32_t *end)
 {
-    uint32_t low = 0, high = run->kv_len;
+    uint32_t low = 0, high = segment->kv_len;
 
     if (!a->kv.table) {
-        low = (uint32_t)run->first_pos;
-        high = low + run->n_rows;
+        low = (uint32_t)segment->first_pos;
+        high = low + segment->n_tokens;
     }
     if (a->causal && !a->mask) high = pos + 1;
     if (a->window && pos + 1 > a->window) low = MAX(low, pos + 1 - a->window);
@@ -176,16 +177,16 @@ visible(const struct attend *a, const struct run *run, uint32_t pos, uint32_t *f
 
 /* Heads [head, head + n) of one row; they share a K/V head. */
 static void
-attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32_t head, uint32_t n,
-             float *room)
+attend_heads(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t head,
+             uint32_t n, float *room)
 {
-    uint32_t d = a->head_dim, pos = (uint32_t)run->first_pos + (row - run->first_row);
+    uint32_t d = a->head_dim, pos = (uint32_t)segment->first_pos + (row - segment->first_token);
     uint32_t kv_head = head / (a->n_heads / a->n_kv_heads), first, end;
     enum dtype type = a->kv.table ? a->kv.dtype : DT_F32;
     struct soft o[64];
 
     check(n <= ARRAY_LEN(o));
-    visible(a, run, pos, &first, &end);
+    visible(a, segment, pos, &first, &end);
     for (uint32_t h = 0; h < n; h++)
         o[h] = (struct soft){ .max = -INFINITY, .acc = room + (size_t)h * d };
     memset(room, 0, (size_t)n * d * sizeof *room);
@@ -193,7 +194,7 @@ attend_heads(const struct attend *a, const struct run *run, uint32_t row, uint32
         struct tile tile;
 
         to = MIN(ROUND_UP(j + 1, (uint32_t)TILE), end);
-        find_tile(&tile, a, run, row, kv_head, j, to, first);
+        find_tile(&tile, a, segment, row, kv_head, j, to, first);
         if (to >= a->kept) to = MAX(to, first);
         if (tile.n == 0) continue;
         for (uint32_t h = 0; h < n; h++) {
@@ -229,19 +230,20 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
     uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, first, end, before = 0;
     uint32_t most = MIN(CPU_ROOM / (a->head_dim * (uint32_t)sizeof(float)), 64u);
 
-    for (uint32_t i = 0; i < g->r.n_runs; i++) rows += g->r.run[i].n_rows;
+    for (uint32_t i = 0; i < g->r.n_segments; i++) rows += g->r.segment[i].n_tokens;
     cpu_share(rows * a->n_heads, part, parts, &first, &end); /* pairs (row, head), head by head */
-    for (uint32_t i = 0; i < g->r.n_runs; i++) {
-        const struct run *run = &g->r.run[i];
-        uint32_t last = before + run->n_rows * a->n_heads, stop = MIN(end, last);
+    for (uint32_t i = 0; i < g->r.n_segments; i++) {
+        const struct segment *segment = &g->r.segment[i];
+        uint32_t last = before + segment->n_tokens * a->n_heads, stop = MIN(end, last);
 
         for (uint32_t at = MAX(first, before), n; at < stop; at += n) {
             uint32_t head = (at - before) % a->n_heads;
 
             n = MIN(group - head % group, most);
             n = MIN(n, stop - at);
-            if (run->seat == SEAT_NONE && a->kv.table) continue;
-            attend_heads(a, run, run->first_row + (at - before) / a->n_heads, head, n, room);
+            if (segment->slot == SLOT_NONE && a->kv.table) continue;
+            attend_heads(a, segment, segment->first_token + (at - before) / a->n_heads, head, n,
+                         room);
         }
         before = last;
     }
@@ -250,7 +252,7 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
 #ifdef CPU_OPS
 
 int
-cpu_attend(struct lane *l, const struct attend *a, struct rows r)
+cpu_attend(struct lane *l, const struct attend *a, struct step_tokens r)
 {
     struct attend_args g = { *a, r };
 
@@ -260,7 +262,7 @@ cpu_attend(struct lane *l, const struct attend *a, struct rows r)
 
         TRY(cpu_rope_store(l, &store, r));
     }
-    return cpu_queue(l, run_attend, &g, sizeof g, r.n_rows * a->n_heads);
+    return cpu_queue(l, run_attend, &g, sizeof g, r.n_tokens * a->n_heads);
 }
 
 #endif

@@ -147,7 +147,7 @@ run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
 }
 
 int
-cpu_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
+cpu_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint32_t *which)
 {
     struct rows_args a = { y, x, which };
     size_t bytes = dtype_bytes(x.dtype, x.dim[1]) * y.dim[0];
@@ -171,12 +171,12 @@ run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void
         const struct table_edit *e = &a->edit[i];
 
         check(e->table < a->t.n && e->entry < a->t.stride[e->table]);
-        a->t.table[e->table][(size_t)e->seat * a->t.stride[e->table] + e->entry] = e->at;
+        a->t.table[e->table][(size_t)e->slot * a->t.stride[e->table] + e->entry] = e->at;
     }
 }
 
 int
-cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
+cpu_update_tables(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
 {
     struct edit_args a = { t, edit, n };
 
@@ -184,7 +184,7 @@ cpu_edit(struct lane *l, struct tables t, const struct table_edit *edit, uint32_
 }
 
 struct tokens_args {
-    struct rows r;
+    struct step_tokens r;
     const int32_t *last;
 };
 
@@ -194,12 +194,12 @@ run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
     const struct tokens_args *a = args;
 
     (void)part, (void)parts, (void)isa, (void)room;
-    for (uint32_t i = 0; i < a->r.n_rows; i++)
-        if (a->r.token[i] == -1 && a->r.seat[i] != SEAT_NONE) a->r.token[i] = a->last[a->r.seat[i]];
+    for (uint32_t i = 0; i < a->r.n_tokens; i++)
+        if (a->r.token[i] == -1 && a->r.slot[i] != SLOT_NONE) a->r.token[i] = a->last[a->r.slot[i]];
 }
 
 int
-cpu_tokens(struct lane *l, struct rows r, const int32_t *last)
+cpu_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
     struct tokens_args a = { r, last };
 
@@ -208,9 +208,9 @@ cpu_tokens(struct lane *l, struct rows r, const int32_t *last)
 
 struct see_args {
     uint32_t *seen;
-    struct rows r;
-    const struct run *run;
-    uint32_t seen_words, n_runs;
+    struct step_tokens r;
+    const struct segment *segment;
+    uint32_t seen_words, n_segments;
 };
 
 static void
@@ -219,15 +219,15 @@ run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void 
     const struct see_args *a = args;
 
     (void)part, (void)parts, (void)isa, (void)room;
-    for (uint32_t i = 0; i < a->n_runs; i++) {
-        const struct run *run = &a->run[i];
+    for (uint32_t i = 0; i < a->n_segments; i++) {
+        const struct segment *segment = &a->segment[i];
         uint32_t *seen;
 
-        if (run->seat == SEAT_NONE) continue;
-        seen = a->seen + (size_t)run->seat * a->seen_words;
-        if (run->first_pos == 0) memset(seen, 0, a->seen_words * sizeof *seen);
-        for (uint32_t k = 0; k < run->n_rows; k++) {
-            uint32_t t = (uint32_t)a->r.token[run->first_row + k];
+        if (segment->slot == SLOT_NONE) continue;
+        seen = a->seen + (size_t)segment->slot * a->seen_words;
+        if (segment->first_pos == 0) memset(seen, 0, a->seen_words * sizeof *seen);
+        for (uint32_t k = 0; k < segment->n_tokens; k++) {
+            uint32_t t = (uint32_t)a->r.token[segment->first_token + k];
 
             if (t / 32 < a->seen_words) seen[t / 32] |= 1u << t % 32;
         }
@@ -235,10 +235,10 @@ run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void 
 }
 
 int
-cpu_see(struct lane *l, uint32_t *seen, uint32_t seen_words, struct rows r, const struct run *run,
-        uint32_t n_runs)
+cpu_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+                const struct segment *segment, uint32_t n_segments)
 {
-    struct see_args a = { seen, r, run, seen_words, n_runs };
+    struct see_args a = { seen, r, segment, seen_words, n_segments };
 
     return cpu_queue(l, run_see, &a, sizeof a, 1);
 }

@@ -67,7 +67,7 @@ finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 }
 
 ALWAYS void
-few_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end)
+few_logit_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32_t end)
 {
     uint32_t k = a->x.dim[1], n = a->x.dim[0], col = first;
 
@@ -146,11 +146,11 @@ ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
     if (a->x.dim[0] >= FEW_ROWS && !too_long)
         many_rows(a, first, end, room);
     else if (a->w.dtype == DT_F32)
-        few_rows(a, DT_F32, first, end);
+        few_logit_rows(a, DT_F32, first, end);
     else if (a->w.dtype == DT_BF16)
-        few_rows(a, DT_BF16, first, end);
+        few_logit_rows(a, DT_BF16, first, end);
     else
-        few_rows(a, DT_F16, first, end);
+        few_logit_rows(a, DT_F16, first, end);
 }
 
 #ifdef CPU_OPS

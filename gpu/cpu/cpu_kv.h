@@ -4,15 +4,15 @@
 
 #include "gpu/gpu.h"
 
-/* K of (seat, pos, head); NULL where the table has no block. */
+/* K of (slot, pos, head); NULL where the table has no block. */
 static inline void *
-kv_key(const struct kv_view *v, uint32_t seat, uint32_t pos, uint32_t head)
+kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
 {
     uint32_t entry = pos / v->tokens_per_block;
     slice_id at;
 
     check(entry < v->table_stride);
-    at = v->table[(size_t)seat * v->table_stride + entry];
+    at = v->table[(size_t)slot * v->table_stride + entry];
     if (at == SLICE_NONE) return NULL;
     return (char *)v->base + (size_t)at * v->slice_bytes +
            dtype_bytes(v->dtype, ((size_t)head * v->tokens_per_block + pos % v->tokens_per_block) *

@@ -39,7 +39,7 @@ enum kind { JOB_RUN, JOB_MARK, JOB_AFTER, JOB_END };
 struct job {
     enum kind kind;
     uint32_t parts;
-    cpu_run run;
+    cpu_run segment;
     uint64_t step;                /* MARK, AFTER */
     const struct cpu_lane *other; /* AFTER */
     _Alignas(CACHE_LINE) unsigned char args[CPU_ARGS];
@@ -67,7 +67,7 @@ struct cpu_lane {
     /* Written by the leader */
     _Alignas(CACHE_LINE) struct gate tail;
     struct gate marks;     /* goes up with done, for lanes that wait */
-    _Atomic uint64_t done; /* stored with release, loaded with acquire by lane_done() */
+    _Atomic uint64_t done; /* stored with release, loaded with acquire by lane.done() */
     /* Written by the threads */
     _Alignas(CACHE_LINE) struct gate pending; /* helpers still at it */
     _Atomic int error;
@@ -109,7 +109,7 @@ gate_wait(struct gate *g, uint32_t old)
 static void
 run_part(struct worker *w, const struct job *j)
 {
-    j->run(j->args, w->index, j->parts, w->lane->isa, w->room);
+    j->segment(j->args, w->index, j->parts, w->lane->isa, w->room);
 }
 
 static void *
@@ -223,14 +223,14 @@ commit(struct cpu_lane *l)
 }
 
 int
-cpu_queue(struct lane *lane, cpu_run run, const void *args, size_t bytes, uint32_t max_parts)
+cpu_queue(struct lane *lane, cpu_run segment, const void *args, size_t bytes, uint32_t max_parts)
 {
     struct cpu_lane *l = (struct cpu_lane *)lane;
     struct job *j = reserve(l);
 
     check(bytes <= CPU_ARGS);
     j->kind = JOB_RUN;
-    j->run = run;
+    j->segment = segment;
     j->parts = MAX(MIN(max_parts, l->part), 1u);
     memcpy(j->args, args, bytes);
     commit(l);
@@ -332,7 +332,7 @@ end(struct cpu_lane *l)
         free(l->worker[i].room);
     }
     if (l->fd >= 0) close(l->fd);
-    if (l->channel >= 0) cpu_group_leave(((struct cpu *)l->lane.gpu)->group, l->channel);
+    if (l->channel >= 0) cpu_collective_leave(((struct cpu *)l->lane.gpu)->group, l->channel);
     free(l->worker);
     free(l->ring);
     free(l);
@@ -351,7 +351,7 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->isa = ((struct cpu *)g)->isa;
     l->n_threads = l->part = units;
     l->fd = -1;
-    l->channel = cpu_group_join(((struct cpu *)g)->group);
+    l->channel = cpu_collective_join(((struct cpu *)g)->group);
     if (l->channel < 0) return err_set(e, l->channel, "a lane more than a group's ranks share");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");

@@ -53,12 +53,12 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
     uint32_t first, end, k = p->n_top;
 
     check(p->n_experts <= CPU_ROOM / sizeof(float));
-    cpu_share(p->n_rows, part, parts, &first, &end);
+    cpu_share(p->n_tokens, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
         uint32_t *expert = p->expert + (size_t)i * k;
         float *share = p->share + (size_t)i * k, sum = 0;
-        bool nobody = r->seat && r->seat[i] == SEAT_NONE;
+        bool nobody = r->slot && r->slot[i] == SLOT_NONE;
         float *score = room;
 
         for (uint32_t e = 0; e < p->n_experts && r->sigmoid; e++)
@@ -86,7 +86,7 @@ void
 ISA(place)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
     const struct pairs *p = args;
-    uint32_t n = p->n_rows * p->n_top, *first = p->first;
+    uint32_t n = p->n_tokens * p->n_top, *first = p->first;
 
     (void)part, (void)parts, (void)room;
     memset(first, 0, (p->n_experts + 1) * sizeof *first);
@@ -116,7 +116,7 @@ struct product_args {
 static void
 widen(float *to, const struct tensor *w, uint32_t row)
 {
-    uint32_t k = w->dim[1], runs = k / MX_RUN;
+    uint32_t k = w->dim[1], segments = k / MX_RUN;
 
     if (w->dtype != DT_MXFP4) {
         const void *from = row_of(w, row);
@@ -124,9 +124,10 @@ widen(float *to, const struct tensor *w, uint32_t row)
         V8_ROW(k, at, width, v8_put(to, at, width, v8_at_as(w->dtype, from, at, width)));
         return;
     }
-    for (uint32_t i = 0; i < runs; i++) {
-        const uint8_t *code = (const uint8_t *)w->data + ((size_t)row * runs + i) * (MX_RUN / 2);
-        float scale = float_of_e8m0(((const uint8_t *)w->scale)[(size_t)row * runs + i]);
+    for (uint32_t i = 0; i < segments; i++) {
+        const uint8_t *code = (const uint8_t *)w->data +
+                              ((size_t)row * segments + i) * (MX_RUN / 2);
+        float scale = float_of_e8m0(((const uint8_t *)w->scale)[(size_t)row * segments + i]);
 
         for (uint32_t j = 0; j < MX_RUN / 2; j++) {
             to[i * MX_RUN + 2 * j] = float_of_e2m1(code[j] & 15) * scale;
@@ -188,7 +189,7 @@ ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *room)
     uint32_t first, end, k = a->p.n_top, n = a->y.dim[1];
 
     (void)room;
-    cpu_share(a->p.n_rows, part, parts, &first, &end);
+    cpu_share(a->p.n_tokens, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *share = a->p.share + (size_t)i * k;
         const uint32_t *place = a->p.place + (size_t)i * k;
@@ -211,10 +212,10 @@ ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *room)
 int
 cpu_route(struct lane *l, const struct route *r)
 {
-    uint64_t work = (uint64_t)r->pairs.n_rows * r->pairs.n_experts * r->pairs.n_top;
+    uint64_t work = (uint64_t)r->pairs.n_tokens * r->pairs.n_experts * r->pairs.n_top;
 
     TRY(cpu_queue(l, run_choose, r, sizeof *r,
-                  (uint32_t)MIN(1 + work / WORK_PART, r->pairs.n_rows)));
+                  (uint32_t)MIN(1 + work / WORK_PART, r->pairs.n_tokens)));
     return cpu_queue(l, run_place, &r->pairs, sizeof r->pairs, 1);
 }
 
@@ -234,9 +235,10 @@ int
 cpu_combine(struct lane *l, struct tensor y, struct tensor x, const struct pairs *p)
 {
     struct combine_args a = { y, x, *p };
-    uint64_t work = (uint64_t)p->n_rows * p->n_top * y.dim[1];
+    uint64_t work = (uint64_t)p->n_tokens * p->n_top * y.dim[1];
 
-    return cpu_queue(l, run_combine, &a, sizeof a, (uint32_t)MIN(1 + work / WORK_PART, p->n_rows));
+    return cpu_queue(l, run_combine, &a, sizeof a,
+                     (uint32_t)MIN(1 + work / WORK_PART, p->n_tokens));
 }
 
 #endif

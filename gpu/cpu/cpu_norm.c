@@ -1,14 +1,13 @@
-/* cpu_norm.c - rms_norm, residual and layer_norm: gpu.h. Statistics over a row in cpu_dot.h's order. */
+/* cpu_norm.c - rms_norm and residual: gpu.h. Statistics over a row in cpu_dot.h's order. */
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
 CPU_LOOP(rms_norm);
 CPU_LOOP(residual);
-CPU_LOOP(layer_norm);
 
 struct norm_args {
-    struct tensor y, x, w, bias;
+    struct tensor y, x, w;
     float eps, plus;
 };
 
@@ -89,18 +88,6 @@ layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
 }
 
 void
-ISA(layer_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
-{
-    const struct norm_args *a = args;
-    uint32_t first, end;
-
-    (void)room;
-    cpu_share(a->x.dim[0], part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++)
-        layer_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, &a->bias, a->eps);
-}
-
-void
 ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
 {
     const struct residual *r = args;
@@ -131,7 +118,7 @@ int
 cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,
              float plus)
 {
-    struct norm_args a = { y, x, w, NO_TENSOR, eps, plus };
+    struct norm_args a = { y, x, w, eps, plus };
 
     return cpu_queue(l, run_rms_norm, &a, sizeof a,
                      MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
@@ -143,16 +130,6 @@ cpu_residual(struct lane *l, const struct residual *r)
     if (r->parts && l->gpu->ranks > 1) TRY(cpu_all_reduce(l, r->in));
     return cpu_queue(l, run_residual, r, sizeof *r,
                      MIN(r->x.dim[0], 1 + r->x.dim[0] * r->x.dim[1] / NORM_PART));
-}
-
-int
-cpu_layer_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w,
-               struct tensor bias, float eps)
-{
-    struct norm_args a = { y, x, w, bias, eps, 0 };
-
-    return cpu_queue(l, run_layer_norm, &a, sizeof a,
-                     MIN(x.dim[0], 1 + x.dim[0] * x.dim[1] / NORM_PART));
 }
 
 #endif

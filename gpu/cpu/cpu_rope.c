@@ -7,7 +7,7 @@ CPU_LOOP(rope_store);
 
 struct rope_args {
     struct rope_store s;
-    struct rows r;
+    struct step_tokens r;
 };
 
 /* Element i with i + rot / 2, by the angle whose cosines and sines lie in cs; y may be x. */
@@ -45,7 +45,7 @@ store(const struct kv_view *kv, void *to, const float *x)
 static void *
 slot(const struct rope_args *a, uint32_t row, uint32_t head)
 {
-    void *key = kv_key(&a->s.kv, a->r.seat[row], (uint32_t)a->r.pos[row], head);
+    void *key = kv_key(&a->s.kv, a->r.slot[row], (uint32_t)a->r.pos[row], head);
 
     check(key); /* the manager gives a block before the step that writes it */
     return key;
@@ -65,16 +65,16 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
     const struct rope_store *s = &a->s;
     uint32_t first, end, d = s->head_dim;
 
-    cpu_share(a->r.n_rows, part, parts, &first, &end);
+    cpu_share(a->r.n_tokens, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        bool stores = s->kv.base && s->k.data && a->r.seat[i] != SEAT_NONE;
+        bool stores = s->kv.base && s->k.data && a->r.slot[i] != SLOT_NONE;
         const float *cs = NULL;
 
         if (s->cos_sin.data) {
             uint32_t pos = (uint32_t)a->r.pos[i];
 
             if (pos >= s->cos_sin.dim[0]) { /* only a padding row has no position */
-                check(a->r.seat[i] == SEAT_NONE);
+                check(a->r.slot[i] == SLOT_NONE);
                 continue;
             }
             cs = row_of(&s->cos_sin, pos);
@@ -106,14 +106,14 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
 enum { ROPE_PART = 8 << 10 }; /* elements that are worth another thread */
 
 int
-cpu_rope_store(struct lane *l, const struct rope_store *s, struct rows r)
+cpu_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)
 {
     struct rope_args a = { *s, r };
-    uint64_t work = (uint64_t)r.n_rows * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
+    uint64_t work = (uint64_t)r.n_tokens * (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
 
     _Static_assert(sizeof a <= CPU_ARGS, "rope_store's arguments fit a job");
     return cpu_queue(l, run_rope_store, &a, sizeof a,
-                     (uint32_t)MIN(1 + work / ROPE_PART, r.n_rows));
+                     (uint32_t)MIN(1 + work / ROPE_PART, r.n_tokens));
 }
 
 #endif

@@ -13,7 +13,7 @@
  * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
  * them; there all of them stay. A NaN is never chosen.
  */
-#include "gpu/cpu/cpu_group.h"
+#include "gpu/cpu/cpu_collective.h"
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 #include "gpu/philox.h"
@@ -262,8 +262,8 @@ penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t 
 {
     const uint32_t *seen;
 
-    if (r->repetition == 1 || r->repetition == 0 || r->seat == SEAT_NONE || !s->seen) return;
-    seen = s->seen + (size_t)r->seat * s->seen_words;
+    if (r->repetition == 1 || r->repetition == 0 || r->slot == SLOT_NONE || !s->seen) return;
+    seen = s->seen + (size_t)r->slot * s->seen_words;
     for (uint32_t w = 0; w < s->seen_words; w++)
         for (uint32_t bits = seen[w]; bits; bits &= bits - 1) {
             uint32_t i = 32 * w + (uint32_t)__builtin_ctz(bits);
@@ -273,10 +273,10 @@ penalise(const struct sample *s, const struct sample_row *r, float *x, uint32_t 
 }
 
 static void
-nudge(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
+logit_bias(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
-    for (uint32_t i = 0; i < r->n_nudge; i++) {
-        const struct nudge *a = &s->nudge[r->first_nudge + i];
+    for (uint32_t i = 0; i < r->n_logit_bias; i++) {
+        const struct logit_bias *a = &s->logit_bias[r->first_logit_bias + i];
 
         if ((uint32_t)a->id < n) x[a->id] += a->add;
     }
@@ -287,8 +287,8 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
     const uint32_t *bits;
 
-    for (uint32_t i = 0; i < r->n_ban; i++) {
-        uint32_t id = (uint32_t)s->ban[r->first_ban + i];
+    for (uint32_t i = 0; i < r->n_suppressed; i++) {
+        uint32_t id = (uint32_t)s->ban[r->first_suppressed + i];
 
         if (id < n) x[id] = -INFINITY;
     }
@@ -305,7 +305,7 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     int32_t best = -1;
 
     penalise(s, r, x, n);
-    nudge(s, r, x, n);
+    logit_bias(s, r, x, n);
     forbid(s, r, x, n);
     if (r->force >= 0 && r->target < 0) {
         for (uint32_t i = 0; i < n; i++) x[i] = -INFINITY;
@@ -453,7 +453,7 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
     if (r->beam) normalise(x, n);
     best = process(s, r, x, n);
     if (best < 0) {
-        if (r->seat != SEAT_NONE || r->target >= 0) cpu_lane_fail(a->lane);
+        if (r->slot != SLOT_NONE || r->target >= 0) cpu_lane_fail(a->lane);
         best = 0;
     }
     max = r->beam ? 0 : x[best];
@@ -463,7 +463,7 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
                  s->top + r->first_top, room);
     if (r->target < 0) {
         id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, room) : best;
-        if (r->seat != SEAT_NONE && s->last) s->last[r->seat] = id;
+        if (r->slot != SLOT_NONE && s->last) s->last[r->slot] = id;
     }
     if (s->token) s->token[i] = id;
     if (s->logprob) s->logprob[i] = x[id] - max - log_total;

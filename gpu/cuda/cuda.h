@@ -1,16 +1,19 @@
-/* cuda.h - inside the CUDA device: its structs, and the way from an op to a kernel.
+/* cuda.h - inside the CUDA device: its structs, and the functions of its files.
  *
- * cuda.c opens the device, cuda_arena.c has its memory, cuda_lane.c its queues, cuda_rung.c the parts they may
- * be on, cuda_graph.c recorded pieces of a step, cuda_copy.c what travels, cuda_group.c the other ranks,
- * cuda_pick.c an adapter and the candidates of every op, cuda_choice.c the option that restricts them.
+ *     cuda_device     opens the device            cuda_copy        copies, blocks
+ *     cuda_error      errors, current device      cuda_ranks       the other ranks of the group
+ *     cuda_arena      memory                      cuda_collective  all_reduce and all_gather
+ *     cuda_lane       queues                      cuda_pick        candidates of every op
+ *     cuda_partition  parts of the device         cuda_candidates  the option that restricts them
+ *     cuda_graph      recorded parts of a step    cuda_idle_clock  gaps between steps
  *
- * A CUDA error becomes a sentence and a code in one place each: err_set() where a struct err is at hand
- * (open, arenas, lanes), cuda_failed() on a lane, which is finished from then on.
+ * A CUDA error becomes a message and a code in one place each: err_set() where a struct err is at
+ * hand (open, arenas, lanes), cuda_failed() on a lane. The lane has failed from then on.
  */
 #ifndef CUDA_CUDA_H
 #define CUDA_CUDA_H
 
-#include "gpu/cuda/kernels/kernel.h"
+#include "gpu/cuda/kernels/base/kernel.h"
 #include "gpu/device.h"
 
 #include <cudaTypedefs.h>
@@ -42,7 +45,7 @@ struct driver {
 };
 
 /* Of a driver that can divide a device; others do without. */
-#define RUNG_CALLS(X) \
+#define PARTITION_CALLS(X) \
     X(cuDeviceGet, 2000) \
     X(cuDeviceGetDevResource, 12040) \
     X(cuDevSmResourceSplitByCount, 12040) \
@@ -52,68 +55,36 @@ struct driver {
     X(cuGreenCtxStreamCreate, 12050)
 
 /* Divisions there are at once, and lanes that may be on parts of them. */
-enum { CUDA_RUNGS = GPU_DIVISIONS, CUDA_RUNG_LANES = 8 };
+enum { CUDA_PARTITIONS = GPU_PARTITIONS, CUDA_PARTITION_LANES = 8 };
 
 struct cuda_lane;
-struct cuda_rung {
+struct cuda_partition {
     uint32_t at;        /* SMs of its first part; 0: none */
     CUgreenCtx part[2]; /* the first SMs, the others */
     uint32_t n_on;      /* lanes that are on a part */
     uint32_t n_graphs;  /* recorded there */
     uint64_t turn;      /* of the last use */
-    struct cuda_rung_lane {
+    struct cuda_partition_lane {
         const struct cuda_lane *lane; /* NULL: free */
         cudaStream_t st[2];           /* by part; NULL: it was never on it */
-    } lane[CUDA_RUNG_LANES];
+    } lane[CUDA_PARTITION_LANES];
 };
 
-/* cuda_rung.c's; all of it but what look() finds is under the lock. */
-struct cuda_rungs {
+/* cuda_partition.c's; all of it but what look() finds is under the lock. */
+struct cuda_partitions {
 #define X(name, version) PFN_##name##_v##version name;
-    RUNG_CALLS(X)
+    PARTITION_CALLS(X)
 #undef X
     pthread_mutex_t lock;
     struct err why; /* it cannot be divided */
     CUdevice device;
     uint64_t turn;
-    struct cuda_rung rung[CUDA_RUNGS];
+    struct cuda_partition partition[CUDA_PARTITIONS];
 };
 
-enum cuda_op {
-    OP_COPY_BLOCKS,
-    OP_CHECKSUM,
-    OP_FILL_RANDOM,
-    OP_EDIT,
-    OP_TOKENS,
-    OP_SEE,
-    OP_EMBED,
-    OP_RMS_NORM,
-    OP_RESIDUAL,
-    OP_LAYER_NORM,
-    OP_MATMUL,
-    OP_ACT_MATMUL,
-    OP_GATE_MATMUL,
-    OP_ADD,
-    OP_ACT,
-    OP_GATE,
-    OP_SCALE,
-    OP_TIMES,
-    OP_SPARSIFY,
-    OP_LEVEL,
-    OP_ALTUP,
-    OP_ROUTE,
-    OP_EXPERT_MATMUL,
-    OP_COMBINE,
-    OP_ROWS,
-    OP_ROPE_STORE,
-    OP_ATTEND,
-    OP_CONV,
-    OP_SCAN,
-    OP_SAMPLE,
-    OP_ALL_REDUCE,
-    OP_ALL_GATHER,
-    OP_COUNT
-};
+/* OP_matmul and so on: one for each row of the op table. */
+#define CUDA_OP(p, name, params, args) OP_##name,
+enum cuda_op { GPU_EVERY_OP(CUDA_OP, ) OP_COUNT };
 
 struct cuda {
     struct gpu gpu;
@@ -131,8 +102,8 @@ struct cuda {
     bool failed;                /* one of its lanes has */
     uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
     void *blas;                 /* cuda_blas.c */
-    struct cuda_rungs rungs;
-    void *group; /* cuda_group.c; one rank: NULL */
+    struct cuda_partitions partitions;
+    void *group; /* cuda_ranks.c; one rank: NULL */
 };
 
 /* What kernels write for the host, in one pinned page. */
@@ -143,12 +114,12 @@ struct cuda_words {
 
 struct cuda_lane {
     struct lane lane;
-    struct k_lane k;        /* k.st: of the part it is on */
-    cudaStream_t whole;     /* of the device undivided */
-    struct cuda_rung *rung; /* it is on a part of; NULL: on none */
-    cudaEvent_t moved;      /* what was queued before it went to k.st */
-    void *blas;             /* cuda_blas.c: handle and workspace */
-    void *channel;          /* cuda_group.c, from its first sum of ranks on */
+    struct k_launch k;                /* k.st: of the part it is on */
+    cudaStream_t whole;               /* of the device undivided */
+    struct cuda_partition *partition; /* it is on a part of; NULL: on none */
+    cudaEvent_t moved;                /* what was queued before it went to k.st */
+    void *blas;                       /* cuda_blas.c: handle and workspace */
+    void *channel;                    /* cuda_ranks.c, from its first sum of ranks on */
     struct cuda_words *words;
     uint64_t *done_at; /* the device's address of words->done */
     struct {
@@ -163,8 +134,8 @@ struct cuda_lane {
         } at[CUDA_STRETCHES];
         uint64_t n, read; /* stretches that were queued, gaps that were read */
         uint64_t gaps, ns;
-    } clock;
-    nsec next_look; /* when lane_error() asks the driver again */
+    } idle_clock;
+    nsec next_look; /* when lane.error() asks the driver again */
     bool recording;
     int error;
 };
@@ -175,21 +146,24 @@ cuda_of(const struct lane *l)
     return (struct cuda *)l->gpu;
 }
 
-/* Candidates are given the k_lane; those that need more of the lane find it. */
+/* Candidates are given the k_launch; those that need more of the lane find it. */
 static inline struct cuda_lane *
-cuda_lane_of(const struct k_lane *k)
+cuda_lane_of(const struct k_launch *k)
 {
     return (struct cuda_lane *)((char *)(uintptr_t)k - offsetof(struct cuda_lane, k));
 }
 
-/* The calling thread's current device is ours. Every entry that calls the runtime says so first: lanes
- * may be used by another thread than the one that opened the device. */
+/* cuda_error.c */
+/* Makes c the current device of the calling thread. Every function that calls the runtime calls
+ * this first, because lanes may be used by another thread than the one that opened the device. */
 void cuda_enter(const struct cuda *c);
-
-/* The sentence is kept and, but for a recording, the lane is finished: -EIO. For cudaSuccess 0. */
+/* 0 for cudaSuccess, else -EIO: keeps the message for gpu_why() and, unless the lane records a
+ * graph, marks the lane as failed. what: the call, for the message. */
 int cuda_failed(struct lane *l, cudaError_t r, const char *what);
+/* The driver's text for r. Never NULL. */
 const char *cuda_driver_says(const struct cuda *c, CUresult r);
-/* On this process's descriptors of the driver: a child must not hold the device (ARCHITECTURE 2). */
+/* Sets FD_CLOEXEC on this process's descriptors of the driver, because a child process must not
+ * hold the device (ARCHITECTURE 2). Call after everything that may open one. */
 void cuda_close_on_exec(void);
 
 /* cuda_arena.c */
@@ -214,25 +188,25 @@ int cuda_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cuda_lane_fd(const struct lane *l);
 int cuda_lane_error(const struct lane *l);
 
-/* cuda_rung.c */
-void cuda_rung_look(struct cuda *c); /* gpu.parts */
+/* cuda_partition.c */
+void cuda_partition_inspect(struct cuda *c); /* gpu.parts */
 int cuda_lane_part(struct lane *l, uint32_t first, uint32_t n);
-/* One more graph was recorded on that division, or one less is there (-1); r NULL: on none. */
-void cuda_rung_graph(struct cuda *c, struct cuda_rung *r, int more);
-void cuda_rung_leave(struct cuda_lane *l); /* its streams; they have nothing to do */
-void cuda_rung_close(struct cuda *c);
+/* One more graph was recorded on that partition, or one less is there (-1); r NULL: on none. */
+void cuda_partition_count_graph(struct cuda *c, struct cuda_partition *r, int more);
+void cuda_partition_leave(struct cuda_lane *l); /* its streams; they have nothing to do */
+void cuda_partition_close(struct cuda *c);
 
 /* cuda_graph.c */
 int cuda_graph_begin(struct lane *l);
 int cuda_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes);
-int cuda_graph_run(struct lane *l, struct graph *g);
+int cuda_graph_launch(struct lane *l, struct graph *g);
 void cuda_graph_drop(struct lane *l, struct graph *g);
 void cuda_range_begin(struct lane *l, const char *name);
 void cuda_range_end(struct lane *l);
 
-/* cuda_clock.c */
-int cuda_clock_open(struct cuda_lane *l);
-void cuda_clock_close(struct cuda_lane *l);
+/* cuda_idle_clock.c */
+int cuda_idle_clock_open(struct cuda_lane *l);
+void cuda_idle_clock_close(struct cuda_lane *l);
 void cuda_work_begin(struct lane *l);
 void cuda_work_end(struct lane *l);
 void cuda_lane_gaps(struct lane *l, uint64_t *n, uint64_t *ns);
@@ -242,10 +216,10 @@ enum { CUDA_PIECE = 64 << 20 }; /* host memory is pinned in pieces that end at m
 int cuda_put(struct lane *l, void *dst, const void *host, size_t bytes);
 int cuda_get(struct lane *l, void *host, const void *src, size_t bytes);
 int cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes);
-cudaError_t cuda_blocks_by_kernel(const struct k_lane *l, const struct block_copy *copy,
+cudaError_t cuda_blocks_by_kernel(const struct k_launch *l, const struct block_copy *copy,
                                   const struct block_copy *same, uint32_t n,
                                   struct block_size size);
-cudaError_t cuda_blocks_by_engine(const struct k_lane *l, const struct block_copy *copy,
+cudaError_t cuda_blocks_by_engine(const struct k_launch *l, const struct block_copy *copy,
                                   const struct block_copy *same, uint32_t n,
                                   struct block_size size);
 

@@ -195,7 +195,8 @@ adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdevicep
         r = *base ? map_at(c, handle, *base, size) : map(c, handle, size, base);
     c->driver.cuMemRelease(handle);
     if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
-        return err_set(e, -EINVAL, "adopt fd %d: it has not the %llu bytes that were promised", fd,
+        return err_set(e, -EINVAL,
+                       "adopt fd %d: it has not the %llu bytes that were reserved_blocks", fd,
                        (unsigned long long)bytes);
     if (r != CUDA_SUCCESS)
         return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,

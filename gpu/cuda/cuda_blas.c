@@ -7,10 +7,10 @@
 #include "gpu/cuda/cuda_blas.h"
 
 #include "gpu/cuda/cuda_library.h"
-#include "gpu/cuda/cuda_tuned.h"
-#include "gpu/cuda/kernels/gate.h"
-#include "gpu/cuda/kernels/matmul_any.h"
-#include "gpu/cuda/kernels/matmul_line.h"
+#include "gpu/cuda/cuda_tuning_file.h"
+#include "gpu/cuda/kernels/elementwise/gate.h"
+#include "gpu/cuda/kernels/gemm/matmul_generic.h"
+#include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -36,7 +36,7 @@
 #define TEXT(x) TEXT_OF(x)
 #define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNED_BYTES, "the table holds an algorithm whole");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_BYTES, "the table holds an algorithm whole");
 
 enum {
     PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
@@ -64,8 +64,8 @@ struct blas {
 #define X(name) __typeof__(name) *name;
     CALLS(X)
 #undef X
-    struct tuned_table *tuned;
-    char *tuned_path;
+    struct tuning_table *tuning;
+    char *tuning_path;
 };
 
 /* What happens to a product before it is stored; not both. */
@@ -75,10 +75,10 @@ struct then {
 };
 
 struct plan {
-    struct tuned_key key; /* n 0: free */
-    uint32_t sms;         /* of the lane's part */
-    bool none;            /* the library has no algorithm: asked once, not in every step */
-    bool alike;           /* fixed, and of the family ALIKE for many rows */
+    struct tuning_key key; /* n 0: free */
+    uint32_t sms;          /* of the lane's part */
+    bool none;             /* the library has no algorithm: asked once, not in every step */
+    bool alike;            /* fixed, and of the family ALIKE for many rows */
     bool measured;
     struct tensor y, x, w; /* of the last call, for tune */
     struct then then;
@@ -171,8 +171,8 @@ cuda_blas_close(struct cuda *c)
     if (!b) return;
     if (b->opening) pthread_join(b->opener, NULL);
     c->blas = NULL;
-    tuned_close(b->tuned);
-    free(b->tuned_path);
+    tuning_close(b->tuning);
+    free(b->tuning_path);
     if (b->library) dlclose(b->library);
     free(b);
 }
@@ -232,11 +232,11 @@ alignment(const struct tensor *t)
     return (uint8_t)(bits & -bits);
 }
 
-static struct tuned_key
-key_of(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+static struct tuning_key
+key_of(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
        const struct tensor *w, struct then then, bool beta)
 {
-    return (struct tuned_key){
+    return (struct tuning_key){
         .n = w->dim[0],
         .k = w->dim[1],
         .rows = bucket(x->dim[0]),
@@ -294,7 +294,7 @@ make_call(const struct blas *b, struct call *c, const struct tensor *y, const st
 
 /* At most n algorithms, best guess first; how many. */
 static int
-ask(const struct blas_lane *bl, const struct tuned_key *k, struct call *c,
+ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     cublasLtMatmulHeuristicResult_t *ret, int n)
 {
     const struct blas *b = bl->b;
@@ -340,7 +340,7 @@ primer(void *arg)
     struct blas *b = c->blas;
     struct cuda_lane l = { .lane.gpu = &c->gpu, .k.sms = c->gpu.units };
     struct tensor x = tensor_2d(NULL, DT_BF16, FLAT, FLAT), y = x, w = x;
-    struct tuned_key k = key_of(&l.k, &y, &x, &w, (struct then){ 0 }, false);
+    struct tuning_key k = key_of(&l.k, &y, &x, &w, (struct then){ 0 }, false);
     struct blas_lane *bl = calloc(1, sizeof *bl);
     cublasLtMatmulHeuristicResult_t found[1];
     struct call call;
@@ -360,19 +360,19 @@ int
 cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
     struct blas *b = c->blas;
-    struct tuned_machine m = { .sms = c->gpu.units };
+    struct tuning_machine m = { .sms = c->gpu.units };
     struct cudaDeviceProp p;
     int r = wait_for_library(b, e);
 
     if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
         r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
-    if (r == 0 && o->tuned && !(b->tuned_path = strdup(o->tuned)))
+    if (r == 0 && o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
         r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
     if (r == 0) {
         snprintf(m.gpu, sizeof m.gpu, "%.63s", p.name);
         cudaDriverGetVersion(&m.driver);
         m.library = b->cublasLtGetVersion();
-        r = tuned_open(&b->tuned, o->tuned, &m, e);
+        r = tuning_open(&b->tuning, o->tuning_file, &m, e);
     }
     if (r < 0) cuda_blas_close(c);
     if (r == 0) b->opening = pthread_create(&b->opener, NULL, primer, c) == 0;
@@ -380,7 +380,7 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
 }
 
 static struct plan *
-place_of(struct blas_lane *bl, const struct tuned_key *k, uint32_t sms)
+place_of(struct blas_lane *bl, const struct tuning_key *k, uint32_t sms)
 {
     uint64_t hash = sms;
     uint32_t word[sizeof *k / 4];
@@ -409,7 +409,7 @@ family(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm)
 
 /* SMs for an algorithm to fill; 0: all of the device. */
 static uint32_t
-part_of(const struct k_lane *l)
+part_of(const struct k_launch *l)
 {
     return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
 }
@@ -417,7 +417,7 @@ part_of(const struct k_lane *l)
 /* One for every number of rows, or the best for this one of those that add alike: as for the whole device, whatever
  * part the lane is on. Of those that are for fewer SMs not all do. */
 static void
-find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
+find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
            const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
@@ -441,8 +441,8 @@ find_fixed(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
 }
 
 static void
-find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *p,
-               const struct tuned_key *k, const struct tuned *row, const struct tensor *y,
+find_algorithm(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
+               const struct tuning_key *k, const struct tuning_row *row, const struct tensor *y,
                const struct tensor *x, const struct tensor *w, struct then then)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
@@ -470,9 +470,9 @@ find_algorithm(const struct k_lane *l, const struct blas_lane *bl, struct plan *
 }
 
 static bool
-run(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
-    const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
-    const struct tensor *w, float beta)
+run_matmul(const struct k_launch *l, const struct blas_lane *bl, struct call *c,
+           const cublasLtMatmulAlgo_t *algorithm, const struct tensor *y, const struct tensor *x,
+           const struct tensor *w, float beta)
 {
     float one = 1;
 
@@ -483,7 +483,7 @@ run(const struct k_lane *l, const struct blas_lane *bl, struct call *c,
 }
 
 static bool
-takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+takes(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
       const struct tensor *w)
 {
     if (!cuda_lane_of(l)->blas) return false;
@@ -496,28 +496,28 @@ takes(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
 
 /* What is known of that shape, asked for where it is not. */
 static struct plan *
-planned(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+planned(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
         const struct tensor *w, struct then then, float beta)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
-    struct tuned_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
+    struct tuning_key k = key_of(l, y, x, w, then, beta != 0), plain = k;
     struct plan *p = place_of(bl, &k, l->sms);
     bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
 
     plain.epilogue &= 3; /* what is measured without relu is as good with it */
     if (p->key.n == 0)
-        find_algorithm(l, bl, p, &k, whole ? tuned_find(bl->b->tuned, &plain) : NULL, y, x, w,
+        find_algorithm(l, bl, p, &k, whole ? tuning_find(bl->b->tuning, &plain) : NULL, y, x, w,
                        then);
     return p;
 }
 
 static bool
-multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
+multiply(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
          const struct tensor *w, struct then then, float beta)
 {
     struct blas_lane *bl = cuda_lane_of(l)->blas;
     struct plan *p = planned(l, y, x, w, then, beta);
-    struct tuned_key k = p->key;
+    struct tuning_key k = p->key;
     struct call c;
 
     p->y = *y;
@@ -526,18 +526,18 @@ multiply(const struct k_lane *l, const struct tensor *y, const struct tensor *x,
     p->then = then;
     if (p->none || !make_call(bl->b, &c, y, x, w, then, x->dim[0], k.fixed ? 0 : part_of(l)))
         return false;
-    if (run(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
+    if (run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;
     /* A file may hold anything: what the library does not run was not measured here. */
     find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
     p->measured = true;
-    return !p->none && run(l, bl, &c, &p->algorithm, y, x, w, beta);
+    return !p->none && run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
 /* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no beta then), and
  * one rounding. */
 static cudaError_t
-multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+multiply_apart(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                struct tensor bias, float beta, const enum act *act)
 {
     /* An odd number of columns: rows all the same begin where 16 bytes may. */
@@ -563,17 +563,17 @@ multiply_apart(const struct k_lane *l, struct tensor y, struct tensor x, struct 
 }
 
 cudaError_t
-cuda_blas_matmul_line(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+cuda_blas_matmul_line(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                       struct tensor bias, float beta)
 {
     if (!l->invariant || x.dim[0] > MATMUL_LINE_ROWS || bias.data || beta != 0 ||
         !takes(l, &y, &x, &w) || !planned(l, &y, &x, &w, (struct then){ 0 }, 0)->alike)
         return cudaErrorInvalidValue;
-    return k_matmul_line(l, y, x, w);
+    return k_matmul_skinny_invariant(l, y, x, w);
 }
 
 cudaError_t
-cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+cuda_blas_matmul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                  struct tensor bias, float beta)
 {
     bool rounds = y.dtype != DT_F32 || (bias.data && bias.dtype != DT_F32);
@@ -588,7 +588,7 @@ cuda_blas_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struc
 }
 
 cudaError_t
-cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x, struct tensor w,
+cuda_blas_act_matmul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                      struct tensor bias, enum act a)
 {
     bool relu = a == ACT_RELU;
@@ -600,8 +600,8 @@ cuda_blas_act_matmul(const struct k_lane *l, struct tensor y, struct tensor x, s
 }
 
 cudaError_t
-cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor both, struct tensor x,
-                      struct tensor w, enum act a)
+cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, struct tensor both,
+                      struct tensor x, struct tensor w, enum act a)
 {
     cudaError_t r = cuda_blas_matmul(l, both, x, w, NO_TENSOR, 0);
 
@@ -612,7 +612,7 @@ cuda_blas_gate_matmul(const struct k_lane *l, struct tensor y, struct tensor bot
  * that it is far from best (0: nothing is best yet). The work area is written in between, which is more
  * than the L2 holds. */
 static float
-time_of(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
+time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)
 {
     float us[TIMES];
@@ -622,7 +622,7 @@ time_of(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p
 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
         cudaEventRecord(event[0], l->st);
-        if (!run(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
+        if (!run_matmul(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
             cudaGetLastError(); /* of a launch that was refused */
             return -1;
         }
@@ -640,14 +640,14 @@ time_of(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p
 
 /* Of all algorithms for that plan; row gets the best. How many there are. */
 static int
-time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *p,
-         const cudaEvent_t *event, struct tuned *row)
+time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p,
+         const cudaEvent_t *event, struct tuning_row *row)
 {
     cublasLtMatmulHeuristicResult_t found[ASKED];
     struct call asked, c;
     int n;
 
-    *row = (struct tuned){ .key = p->key, .us = -1 };
+    *row = (struct tuning_row){ .key = p->key, .us = -1 };
     if (!make_call(bl->b, &asked, &p->y, &p->x, &p->w, p->then, p->key.rows, 0) ||
         !make_call(bl->b, &c, &p->y, &p->x, &p->w, p->then, p->x.dim[0], 0))
         return 0;
@@ -665,17 +665,17 @@ time_all(const struct k_lane *l, const struct blas_lane *bl, const struct plan *
 }
 
 int
-cuda_blas_tune(struct lane *lane, struct tune_result *ret)
+cuda_lane_tune(struct lane *lane, struct tune_result *ret)
 {
-    const struct k_lane *l = &((struct cuda_lane *)lane)->k;
+    const struct k_launch *l = &((struct cuda_lane *)lane)->k;
     struct blas_lane *bl = ((struct cuda_lane *)lane)->blas;
     struct blas *b = cuda_of(lane)->blas;
     struct plan *p = NULL;
     cudaEvent_t event[2] = { NULL, NULL };
-    struct tuned row;
+    struct tuning_row row;
     int n = 0;
 
-    if (!b || !b->tuned_path || l->sms != lane->gpu->units || l->invariant) return 0;
+    if (!b || !b->tuning_path || l->sms != lane->gpu->units || l->invariant) return 0;
     for (uint32_t i = 0; i < PLANS && !p; i++)
         if (bl->plan[i].key.n && !bl->plan[i].none && !bl->plan[i].measured &&
             !bl->plan[i].then.relu && bl->plan[i].sms == l->sms)
@@ -694,9 +694,9 @@ cuda_blas_tune(struct lane *lane, struct tune_result *ret)
     };
     if (n == 0 || row.us <= 0) return 1;
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
-    if (tuned_put(b->tuned, &row) < 0)
+    if (tuning_put(b->tuning, &row) < 0)
         return err_set(&lane->gpu->why, -ENOSPC, "tune: the table is full");
-    TRY(tuned_save(b->tuned, b->tuned_path, &lane->gpu->why));
+    TRY(tuning_save(b->tuning, b->tuning_path, &lane->gpu->why));
     ret->first = row.heuristic_us;
     ret->best = row.us;
     return 1;

@@ -7,8 +7,8 @@
  * kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
  */
 #include "gpu/cuda/cuda.h"
-#include "gpu/cuda/kernels/blocks.h"
-#include "gpu/cuda/kernels/travel.h"
+#include "gpu/cuda/kernels/memory/copy_blocks.h"
+#include "gpu/cuda/kernels/memory/small_copy.h"
 
 #include <errno.h>
 
@@ -112,7 +112,7 @@ queue_batch(struct batch *b, cudaStream_t st)
 }
 
 cudaError_t
-cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
+cuda_blocks_by_engine(const struct k_launch *k, const struct block_copy *copy,
                       const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda_lane *l = cuda_lane_of(k);
@@ -143,7 +143,7 @@ cuda_blocks_by_engine(const struct k_lane *k, const struct block_copy *copy,
 }
 
 cudaError_t
-cuda_blocks_by_kernel(const struct k_lane *k, const struct block_copy *copy,
+cuda_blocks_by_kernel(const struct k_launch *k, const struct block_copy *copy,
                       const struct block_copy *same, uint32_t n, struct block_size size)
 {
     struct cuda *c = cuda_of(&cuda_lane_of(k)->lane);

@@ -9,12 +9,12 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda.c). NODE: bytes of the device's memory. */
+/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda_device.c). NODE: bytes of the device's memory. */
 enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {
     cudaGraphExec_t exec;
-    struct cuda_rung *rung; /* it was recorded on a part of, with that many SMs */
+    struct cuda_partition *partition; /* it was recorded on a part of, with that many SMs */
     uint32_t sms;
 };
 
@@ -76,26 +76,27 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
         return cuda_failed(lane, r, "graph_end");
     }
     g->sms = l->k.sms;
-    g->rung = l->rung;
-    cuda_rung_graph(cuda_of(lane), g->rung, 1);
+    g->partition = l->partition;
+    cuda_partition_count_graph(cuda_of(lane), g->partition, 1);
     *ret = g;
     *bytes = nodes * NODE;
     return 0;
 }
 
 int
-cuda_graph_run(struct lane *lane, struct graph *g)
+cuda_graph_launch(struct lane *lane, struct graph *g)
 {
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
     if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "graph_run: not while a graph is being recorded");
-    if (g->rung != l->rung || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_run: it was recorded on another part of the device, of %u SMs",
+                       "graph_launch: not while a graph is being recorded");
+    if (g->partition != l->partition || g->sms != l->k.sms)
+        return err_set(&lane->gpu->why, -EINVAL,
+                       "graph_launch: it was recorded on another part of the device, of %u SMs",
                        g->sms);
     cuda_enter(cuda_of(lane));
-    return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_run");
+    return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_launch");
 }
 
 void
@@ -103,7 +104,7 @@ cuda_graph_drop(struct lane *l, struct graph *g)
 {
     cuda_enter(cuda_of(l));
     if (g->exec) cudaGraphExecDestroy(g->exec);
-    cuda_rung_graph(cuda_of(l), g->rung, -1);
+    cuda_partition_count_graph(cuda_of(l), g->partition, -1);
     free(g);
 }
 

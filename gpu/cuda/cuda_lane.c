@@ -1,23 +1,23 @@
-/* cuda_lane.c - a lane: a stream (or one of several, cuda_rung.c), what its kernels work in, its marks and failures.
+/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in, its marks and failures.
  *
- * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane_done()
+ * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane.done()
  * is a load. Waiting for another lane goes by an event that every mark leaves: an event
- * is of work already queued, so no order of lane_after() can block for ever.
+ * is of work already queued, so no order of lane.after() can block for ever.
  *
- * Nobody blocks here but lane_close().
+ * Nobody blocks here but lane.close().
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
-#include "gpu/cuda/cuda_group.h"
+#include "gpu/cuda/cuda_ranks.h"
 
 #include "base/clock.h"
-#include "gpu/cuda/kernels/travel.h"
+#include "gpu/cuda/kernels/memory/small_copy.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* How often lane_error() asks the driver: an illegal access shows nowhere else. */
+/* How often lane.error() asks the driver: an illegal access shows nowhere else. */
 #define LOOK NSEC_MS
 
 static void
@@ -33,10 +33,10 @@ end(struct cuda_lane *l)
     }
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         if (l->mark[i].event) cudaEventDestroy(l->mark[i].event);
-    cuda_group_leave(l);
+    cuda_ranks_leave(l);
     cuda_blas_lane_close(l);
-    cuda_clock_close(l);
-    cuda_rung_leave(l);
+    cuda_idle_clock_close(l);
+    cuda_partition_leave(l);
     if (l->moved) cudaEventDestroy(l->moved);
     if (l->whole) cudaStreamDestroy(l->whole);
     cudaFree(l->k.work);
@@ -92,7 +92,7 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
         TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
-    if (((struct cuda *)g)->timing && cuda_clock_open(l) < 0)
+    if (((struct cuda *)g)->timing && cuda_idle_clock_open(l) < 0)
         return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
     TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
@@ -174,5 +174,5 @@ cuda_lane_error(const struct lane *lane)
     cuda_enter(cuda_of(lane));
     r = cudaStreamQuery(l->k.st);
     if (r != cudaErrorNotReady) return cuda_failed(&l->lane, r, "a step");
-    return l->error = cuda_group_error(l);
+    return l->error = cuda_ranks_error(l);
 }

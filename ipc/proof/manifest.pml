@@ -1,6 +1,6 @@
 /* manifest.pml - whatever instant a worker dies at, what its manifest says may be taken over is true.
  *
- * worker/kv/manifest.c, store by store: requests share seats and blocks (one a position), two steps are out at
+ * worker/manifest/manifest.c, store by store: requests share slots and blocks (one a position), two steps are out at
  * once, on one lane or two; the device writes behind the worker's back and a while after its death. A request
  * ends where its token says so, when the step behind it is on its way already. After each of K kills the next
  * worker reads the manifest, goes on from there, and may be killed doing so.
@@ -15,26 +15,26 @@
 #ifndef K
 #define K 1
 #endif
-#define SEATS 2
+#define SLOTS 2
 #define BLOCKS 2
 #define LEN 2    /* positions of a row */
 #define NOTHING 7
 #define TAG(id, pos) ((id) * LEN + (pos))
 
 /* What outlives a worker. */
-byte m_id[SEATS], m_committed[SEATS], m_end[SEATS], m_at[4];
-bit m_odd[SEATS];
+byte m_id[SLOTS], m_committed[SLOTS], m_end[SLOTS], m_at[4];
+bit m_odd[SLOTS];
 byte content[BLOCKS];
 byte said[3], length[3]; /* the ledger; where each request ends, which its last token tells */
 
 /* Steps that are out, oldest first; what the device has done is true when the worker looks. */
-byte f_n, f_seat[2], f_id[2], f_pos[2], f_block[2];
+byte f_n, f_slot[2], f_id[2], f_pos[2], f_block[2];
 bit f_done[2];
 bool alive, dead = true, finished;
 
 /* The worker's own. */
-byte id[SEATS], next[SEATS], flying[SEATS], held[SEATS], at[4];
-bit used[BLOCKS], due[SEATS], gone[SEATS], begun[SEATS];
+byte id[SLOTS], next[SLOTS], flying[SLOTS], held[SLOTS], at[4];
+bit used[BLOCKS], due[SLOTS], gone[SLOTS], begun[SLOTS];
 
 #define OVER(r) (said[r] == length[r])
 #ifdef NO_ODD
@@ -51,9 +51,9 @@ inline clear_due()
 {
 	k = 0;
 	do
-	:: k < SEATS && due[k] -> BEGIN(k); empty_row(k); END(k); due[k] = 0; k++
-	:: k < SEATS && !due[k] -> k++
-	:: k == SEATS -> k = 0; break
+	:: k < SLOTS && due[k] -> BEGIN(k); empty_row(k); END(k); due[k] = 0; k++
+	:: k < SLOTS && !due[k] -> k++
+	:: k == SLOTS -> k = 0; break
 	od
 }
 
@@ -103,7 +103,7 @@ inline launch(s)
 	m_committed[s] = p + 1;
 #endif
 	d_step {
-		f_seat[f_n] = s; f_id[f_n] = id[s]; f_pos[f_n] = p; f_block[f_n] = b; f_done[f_n] = 0;
+		f_slot[f_n] = s; f_id[f_n] = id[s]; f_pos[f_n] = p; f_block[f_n] = b; f_done[f_n] = 0;
 		f_n++; flying[s]++; next[s]++
 	};
 #ifdef RETRACT_LATE
@@ -114,7 +114,7 @@ inline launch(s)
 
 inline retire()
 {
-	s = f_seat[0]; r = f_id[0]; p = f_pos[0];
+	s = f_slot[0]; r = f_id[0]; p = f_pos[0];
 #ifdef SAY_FIRST
 	if :: p == said[r] && !gone[s] && id[s] == r -> said[r]++ :: else fi;
 #endif
@@ -124,9 +124,9 @@ inline retire()
 #endif
 	d_step {
 		flying[s]--; f_n--;
-		f_seat[0] = f_seat[1]; f_id[0] = f_id[1]; f_pos[0] = f_pos[1];
+		f_slot[0] = f_slot[1]; f_id[0] = f_id[1]; f_pos[0] = f_pos[1];
 		f_block[0] = f_block[1]; f_done[0] = f_done[1];
-		f_seat[1] = 0; f_id[1] = 0; f_pos[1] = 0; f_block[1] = 0; f_done[1] = 0;
+		f_slot[1] = 0; f_id[1] = 0; f_pos[1] = 0; f_block[1] = 0; f_done[1] = 0;
 		if :: id[s] == r && OVER(r) -> gone[s] = 1 :: else fi
 	};
 #ifdef REUSE_EARLY
@@ -160,12 +160,12 @@ proctype Worker()
 	} unless { !alive }
 }
 
-/* A lane does its steps in order; two seats may be on two lanes. */
+/* A lane does its steps in order; two slots may be on two lanes. */
 active proctype Device()
 {
 end:	do
 	:: atomic { !dead && f_n > 0 && !f_done[0] -> content[f_block[0]] = TAG(f_id[0], f_pos[0]); f_done[0] = 1 }
-	:: atomic { !dead && f_n > 1 && !f_done[1] && (f_done[0] || f_seat[0] != f_seat[1]) ->
+	:: atomic { !dead && f_n > 1 && !f_done[1] && (f_done[0] || f_slot[0] != f_slot[1]) ->
 		content[f_block[1]] = TAG(f_id[1], f_pos[1]); f_done[1] = 1 }
 	od
 }
@@ -224,7 +224,7 @@ end:	do
 		d_step {
 			s = 0;
 			do
-			:: s < SEATS -> id[s] = 0; next[s] = 0; flying[s] = 0; held[s] = 0; gone[s] = 0;
+			:: s < SLOTS -> id[s] = 0; next[s] = 0; flying[s] = 0; held[s] = 0; gone[s] = 0;
 				begun[s] = 0; due[s] = 0; s++
 			:: else -> break
 			od;

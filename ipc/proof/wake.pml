@@ -1,7 +1,7 @@
-/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and bell.c at both ends of one ring.
+/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and doorbell.c at both ends of one ring.
  *
  * The producer fills a ring of CAP records, the consumer empties it; each sleeps when it can do nothing, and
- * is rung by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
+ * is partition by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
  * wake-up is an end state in which one side still sleeps.
  *
  * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq a flag and not
@@ -33,7 +33,7 @@ end:	do
 
 inline fence(me) { len(buf[me]) == 0 }
 
-/* bell_ring(), bell_ring_room() */
+/* doorbell_ring(), doorbell_ring_room() */
 inline ring(me, bit_)
 {
 #ifndef NO_RING_FENCE
@@ -62,7 +62,7 @@ inline ring(me, bit_)
 #define NEWS ((seq | bits) != seq)
 #endif
 
-/* bell_sleep(), poll(), bell_wake(), bell_drain(); ready: nothing to sleep for after all. Other things may
+/* doorbell_sleep(), poll(), doorbell_wake(), doorbell_drain(); ready: nothing to sleep for after all. Other things may
  * wake a side too, and it may go to sleep again without having been awake. */
 inline sleep(me, bits, ready)
 {

@@ -6,7 +6,7 @@
  * company, lanes, instruction set) may not change one bit.
  */
 #include "tests/arch/golden.h"
-#include "tests/exec/by_hand.h"
+#include "tests/exec/exec_harness.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static const double TOLERANCE = 1e-4, MARGIN = 1e-3;
 
 struct way {
     const char *isa;
-    uint32_t tokens_per_block, max_rows, n_lanes, enc_layers;
+    uint32_t tokens_per_block, max_tokens, n_lanes, enc_layers;
     bool alone, drop, twice, sliced;
     enum dtype kv;
 };
@@ -25,9 +25,9 @@ static const struct way PLAIN = { "auto", 16, 512, 1, 0, .drop = true };
 
 /* What a run of all prompts gave: tokens and log-probabilities after each position. */
 struct taken {
-    uint32_t n_rows[GOLDEN_PROMPTS];
+    uint32_t n_tokens[GOLDEN_PROMPTS];
     token_id token[GOLDEN_PROMPTS][HAND_LEN];
-    float *lp[GOLDEN_PROMPTS]; /* [n_rows][vocab] */
+    float *lp[GOLDEN_PROMPTS]; /* [n_tokens][vocab] */
 };
 
 static struct hand h;
@@ -46,7 +46,7 @@ static void
 sit(const struct golden *g, uint32_t i, bool prefilled)
 {
     const struct golden_prompt *p = &g->prompt[i];
-    struct hand_seat *s = &h.seat[i];
+    struct hand_slot *s = &h.slot[i];
     uint32_t n = p->decoder ? prefilled ? p->n_decoder : 1 : p->n_input;
 
     memset(s, 0, sizeof *s);
@@ -59,9 +59,9 @@ sit(const struct golden *g, uint32_t i, bool prefilled)
     s->n_new = prefilled ? 1 : GOLDEN_NEW;
     s->all = true;
     s->how = (struct sampling){ .top_p = 1,
-                                .repetition = 1,
-                                .n_logprobs = g->vocab,
-                                .n_prompt_logprobs = g->vocab,
+                                .repetition_penalty = 1,
+                                .logprobs = g->vocab,
+                                .prompt_logprobs = g->vocab,
                                 .want_logprobs = true,
                                 .forced_bos = -1,
                                 .forced_eos = -1 };
@@ -72,26 +72,26 @@ sit(const struct golden *g, uint32_t i, bool prefilled)
 static void
 take(struct taken *t, uint32_t i)
 {
-    struct hand_seat *s = &h.seat[i];
+    struct hand_slot *s = &h.slot[i];
     uint32_t vocab = h.m->shape.vocab;
 
-    t->n_rows[i] = s->n_prompt + s->n_new - 1;
+    t->n_tokens[i] = s->n_prompt + s->n_new - 1;
     t->lp[i] = s->lp;
     memcpy(t->token[i], s->token, sizeof s->token);
     /* what is reported for a token is its place in the list of all: prompt and generated alike */
-    for (uint32_t k = 1; k <= t->n_rows[i]; k++)
+    for (uint32_t k = 1; k <= t->n_tokens[i]; k++)
         assert_true(s->logprob[k] == s->lp[(size_t)(k - 1) * vocab + (uint32_t)s->token[k]]);
     s->active = false;
 }
 
 static void
-run(struct taken *t, const struct golden *g, const char *dir, struct way w, bool prefilled)
+segment(struct taken *t, const struct golden *g, const char *dir, struct way w, bool prefilled)
 {
     struct hand_options o = {
         .dir = dir,
         .isa = w.isa,
         .tokens_per_block = w.tokens_per_block,
-        .max_rows = w.max_rows,
+        .max_tokens = w.max_tokens,
         .n_lanes = w.n_lanes,
         .enc_layers = w.enc_layers,
         .drop = w.drop,
@@ -179,7 +179,7 @@ computes_what_transformers_does(const char *name)
     double worst = 0;
 
     golden_open(&g, name);
-    run(&t, &g, g.dir, PLAIN, false);
+    segment(&t, &g, g.dir, PLAIN, false);
     for (uint32_t i = 0; i < g.n; i++) {
         const struct golden_prompt *p = &g.prompt[i];
 
@@ -195,7 +195,7 @@ static void
 assert_same_bits(const struct golden *g, const struct taken *a, const struct taken *b)
 {
     for (uint32_t i = 0; i < g->n; i++) {
-        uint32_t n = MIN(a->n_rows[i], b->n_rows[i]);
+        uint32_t n = MIN(a->n_tokens[i], b->n_tokens[i]);
 
         for (uint32_t k = 0; k < n; k++)
             if (memcmp(a->lp[i] + (size_t)k * g->vocab, b->lp[i] + (size_t)k * g->vocab,
@@ -208,7 +208,7 @@ assert_same_bits(const struct golden *g, const struct taken *a, const struct tak
 static void
 gives_the_same_bits_however_it_is_run(const char *name)
 {
-    /* Pairs of values meet over the axes; the scalar twin, which takes most of the time, is in two. */
+    /* Pairs of values meet over the axes; the scalar ref, which takes most of the time, is in two. */
     static const struct way other[] = {
         { "auto", 4, 5, 2, 1, .twice = true, .drop = true },
         { "auto", 64, 512, 2, 0, .alone = true },
@@ -221,14 +221,14 @@ gives_the_same_bits_however_it_is_run(const char *name)
     struct taken t, u;
 
     golden_open(&g, name);
-    run(&t, &g, g.dir, PLAIN, false);
+    segment(&t, &g, g.dir, PLAIN, false);
     for (unsigned i = 0; i < ARRAY_LEN(other); i++) {
-        run(&u, &g, g.dir, other[i], false);
+        segment(&u, &g, g.dir, other[i], false);
         assert_same_bits(&g, &t, &u);
         drop(&u);
     }
     if (g.prompt[0].decoder) { /* the decoder's tokens given instead of generated */
-        run(&u, &g, g.dir, PLAIN, true);
+        segment(&u, &g, g.dir, PLAIN, true);
         assert_same_bits(&g, &t, &u);
         drop(&u);
     }
@@ -245,8 +245,8 @@ is_the_same_in_the_other_dialect(const char *name, const char *config)
 
     golden_open(&g, name);
     golden_with_config(&g, config, dir);
-    run(&t, &g, g.dir, PLAIN, false);
-    run(&u, &g, dir, PLAIN, false);
+    segment(&t, &g, g.dir, PLAIN, false);
+    segment(&u, &g, dir, PLAIN, false);
     assert_same_bits(&g, &t, &u);
     drop(&t);
     drop(&u);
@@ -278,7 +278,7 @@ kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
         double worst = 0;
 
         golden_open(&g, name[i]);
-        run(&t, &g, g.dir, way[0], g.prompt[0].decoder != NULL);
+        segment(&t, &g, g.dir, way[0], g.prompt[0].decoder != NULL);
         for (uint32_t p = 0; p < g.n; p++) {
             uint32_t n = g.prompt[p].decoder ? g.prompt[p].n_decoder : g.prompt[p].n_input;
 
@@ -288,7 +288,7 @@ kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
         print_message("%s: %.2g of the largest logit\n", name[i], worst);
         assert_true(worst > 1e-3 && (worst < 0.5 || i >= ARRAY_LEN(name) - EXPERTS));
         for (size_t w = 1; w < ARRAY_LEN(way); w++) {
-            run(&u, &g, g.dir, way[w], g.prompt[0].decoder != NULL);
+            segment(&u, &g, g.dir, way[w], g.prompt[0].decoder != NULL);
             assert_same_bits(&g, &t, &u);
             drop(&u);
         }

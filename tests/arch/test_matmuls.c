@@ -1,7 +1,7 @@
 /* test_matmuls.c - which matmuls a model has, and with how many rows each is measured. */
 #include "tests/test.h"
 #include "worker/arch/registry.h"
-#include "worker/model/matmuls.h"
+#include "worker/model/matmul_shapes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

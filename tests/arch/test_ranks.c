@@ -7,7 +7,7 @@
  * With `--device cuda` each has a GPU; --most: no more ranks than that, others are skipped.
  */
 #include "tests/arch/golden.h"
-#include "tests/exec/by_hand.h"
+#include "tests/exec/exec_harness.h"
 #include "tests/test.h"
 #include "worker/arch/registry.h"
 
@@ -26,7 +26,7 @@ enum { MAX_RANKS = 4, ALONE = 100 /* s that a rank waits for one that has died *
 
 /* What one rank found, where all processes see it. */
 struct found {
-    uint32_t n_rows[GOLDEN_PROMPTS];
+    uint32_t n_tokens[GOLDEN_PROMPTS];
     token_id token[GOLDEN_PROMPTS][HAND_LEN];
     float lp[]; /* [prompts][HAND_LEN][vocab] */
 };
@@ -51,7 +51,7 @@ static void
 sit(const struct golden *g, struct found *f, uint32_t i)
 {
     const struct golden_prompt *p = &g->prompt[i];
-    struct hand_seat *s = &h.seat[i];
+    struct hand_slot *s = &h.slot[i];
     uint32_t n = p->decoder ? 1 : p->n_input;
 
     check(n + GOLDEN_NEW <= HAND_LEN);
@@ -65,9 +65,9 @@ sit(const struct golden *g, struct found *f, uint32_t i)
     s->n_new = GOLDEN_NEW;
     s->all = true;
     s->how = (struct sampling){ .top_p = 1,
-                                .repetition = 1,
-                                .n_logprobs = g->vocab,
-                                .n_prompt_logprobs = g->vocab,
+                                .repetition_penalty = 1,
+                                .logprobs = g->vocab,
+                                .prompt_logprobs = g->vocab,
                                 .want_logprobs = true,
                                 .forced_bos = -1,
                                 .forced_eos = -1 };
@@ -76,14 +76,14 @@ sit(const struct golden *g, struct found *f, uint32_t i)
 }
 
 static void
-run(const struct golden *g, struct found *f, struct hand_options o)
+segment(const struct golden *g, struct found *f, struct hand_options o)
 {
     hand_open(&h, &o);
     for (uint32_t i = 0; i < g->n; i++) sit(g, f, i);
     hand_run(&h);
     for (uint32_t i = 0; i < g->n; i++) {
-        f->n_rows[i] = h.seat[i].n_prompt + h.seat[i].n_new - 1;
-        memcpy(f->token[i], h.seat[i].token, sizeof f->token[i]);
+        f->n_tokens[i] = h.slot[i].n_prompt + h.slot[i].n_new - 1;
+        memcpy(f->token[i], h.slot[i].token, sizeof f->token[i]);
     }
     hand_close(&h);
 }
@@ -108,7 +108,7 @@ run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks, st
         if (pid[o.rank] == 0) {
             setenv("CMOCKA_TEST_ABORT", "1", 1); /* what fails here ends here */
             alarm(ALONE);
-            run(g, found[o.rank], o);
+            segment(g, found[o.rank], o);
             _exit(0);
         }
     }
@@ -162,8 +162,8 @@ is_the_same_on_every_rank(const char *name, uint32_t ranks)
 {
     /* Another chunk, another lane: the bits are of the sums over ranks alone. */
     static const struct hand_options way[] = {
-        { .isa = "auto", .tokens_per_block = 16, .max_rows = 512, .n_lanes = 1, .drop = true },
-        { .isa = "auto", .tokens_per_block = 4, .max_rows = 7, .n_lanes = 2, .enc_layers = 1 },
+        { .isa = "auto", .tokens_per_block = 16, .max_tokens = 512, .n_lanes = 1, .drop = true },
+        { .isa = "auto", .tokens_per_block = 4, .max_tokens = 7, .n_lanes = 2, .enc_layers = 1 },
     };
     struct golden g;
     struct found *found[ARRAY_LEN(way)][MAX_RANKS];

@@ -63,36 +63,36 @@ every_key_is_a_key(void **state)
 
 /* Few keys and a table that is often full make long runs, and removal in the middle of them. */
 static void
-any_order_of_calls_agrees_with_a_naive_twin(void **state)
+any_order_of_calls_agrees_with_a_naive_ref(void **state)
 {
     enum { MAX = 24, KEYS = 40 };
     CLEAN(map_free_at) struct map *m = map_new(MAX);
-    uint32_t twin[KEYS], n = 0;
+    uint32_t ref[KEYS], n = 0;
 
     (void)state;
     test_seed();
-    memset(twin, 0xff, sizeof twin);
+    memset(ref, 0xff, sizeof ref);
     for (uint32_t i = 0; i < 300000; i++) {
         uint32_t k = test_below(KEYS), v = test_below(1000);
         uint64_t key = k * UINT64_C(0x100000000) + (k & 3);
 
         if (test_below(2)) {
-            int want = twin[k] != MAP_NONE ? -EEXIST : n == MAX ? -ENOSPC : 0;
+            int want = ref[k] != MAP_NONE ? -EEXIST : n == MAX ? -ENOSPC : 0;
 
             assert_int_equal(map_put(m, key, v), want);
             if (want == 0) {
-                twin[k] = v;
+                ref[k] = v;
                 n++;
             }
         } else {
-            assert_int_equal(map_take(m, key), twin[k]);
-            n -= twin[k] != MAP_NONE;
-            twin[k] = MAP_NONE;
+            assert_int_equal(map_take(m, key), ref[k]);
+            n -= ref[k] != MAP_NONE;
+            ref[k] = MAP_NONE;
         }
         assert_int_equal(map_n(m), n);
         if (i % 64) continue;
         for (k = 0; k < KEYS; k++) {
-            assert_int_equal(map_find(m, k * UINT64_C(0x100000000) + (k & 3)), twin[k]);
+            assert_int_equal(map_find(m, k * UINT64_C(0x100000000) + (k & 3)), ref[k]);
         }
     }
 }
@@ -105,7 +105,7 @@ main(void)
         cmocka_unit_test(a_key_that_is_there_is_not_replaced),
         cmocka_unit_test(a_full_map_refuses_one_more_and_takes_it_after_a_take),
         cmocka_unit_test(every_key_is_a_key),
-        cmocka_unit_test(any_order_of_calls_agrees_with_a_naive_twin),
+        cmocka_unit_test(any_order_of_calls_agrees_with_a_naive_ref),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@
  * that go on behind tokens are refused first, with queue_full; -1: all of them are, with draining.
  * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
  */
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ struct row { /* a stream under way */
     struct peer peer;
     char session[16];
     uint64_t rid, sent, acked;
-    uint32_t win, at, n;
+    uint32_t ack_window, at, n;
     unsigned char *text;
 };
 
@@ -90,7 +90,7 @@ send_error(const struct peer *to, uint64_t rid, uint32_t code, const char *messa
 
     begin(LAGAN_MSG_ERROR, rid, 5);
     msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
-    msg_key(&p, "word"), msg_text(&p, word ? word : "?");
+    msg_key(&p, "reason_name"), msg_text(&p, word ? word : "?");
     msg_key(&p, "message"), msg_text(&p, message);
     msg_key(&p, "retryable"), retry ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "delivered"), msgpack_pack_int(&p, 0);
@@ -104,7 +104,7 @@ send_done(const struct peer *to, uint64_t rid, uint32_t n_tokens)
     msg_key(&p, "outputs"), msgpack_pack_array(&p, 1), msgpack_pack_map(&p, 6);
     msg_key(&p, "o"), msgpack_pack_int(&p, 0);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_EOS);
-    msg_key(&p, "n_tok"), msgpack_pack_uint32(&p, n_tokens);
+    msg_key(&p, "n_tokens"), msgpack_pack_uint32(&p, n_tokens);
     msg_key(&p, "score"), msgpack_pack_double(&p, -0.5);
     msg_key(&p, "seed"), msgpack_pack_int(&p, 99);
     msg_key(&p, "cached"), msgpack_pack_int(&p, 3);
@@ -126,7 +126,7 @@ send_chunk(const struct peer *to, uint64_t rid, uint64_t n, uint32_t at, int32_t
 static void
 advance(struct row *r)
 {
-    while (!r->hang && r->at < r->n && r->sent - r->acked < r->win) {
+    while (!r->hang && r->at < r->n && r->sent - r->acked < r->ack_window) {
         char s[2] = { r->text && r->text[r->at] < 0x80 ? (char)r->text[r->at] : 'x', 0 };
 
         send_chunk(&r->peer, r->rid, ++r->sent, r->at, r->text ? r->text[r->at] : 7, s);
@@ -150,13 +150,13 @@ session_of(const struct peer *from)
 }
 
 static struct row *
-new_row(const struct peer *from, uint64_t rid, uint32_t win)
+new_row(const struct peer *from, uint64_t rid, uint32_t ack_window)
 {
     int i;
 
     for (i = 0; i < MAX_ROWS && rows[i].used; i++) continue;
     check(i < MAX_ROWS);
-    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .win = win };
+    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .ack_window = ack_window };
     memcpy(rows[i].session, session_of(from), 16);
     return &rows[i];
 }
@@ -194,7 +194,7 @@ take_resume(const struct peer *from, const struct msg *m)
     for (i = 0; i < n; i++) {
         if (!known[i]) continue;
         known[i]->peer = *from;
-        known[i]->at = (uint32_t)number_at(m, "have", i);
+        known[i]->at = (uint32_t)number_at(m, "n_tokens", i);
         known[i]->sent = known[i]->acked = 0;
         advance(known[i]);
     }
@@ -213,7 +213,7 @@ send_last(const struct peer *to, uint64_t rid, bool deep)
     msg_key(&p, "s"), msg_text(&p, "ab");
     msg_key(&p, "end"), msgpack_pack_map(&p, 3);
     msg_key(&p, "reason"), msgpack_pack_int(&p, LAGAN_FINISH_STOP);
-    msg_key(&p, "n_tok"), msgpack_pack_int(&p, 2);
+    msg_key(&p, "n_tokens"), msgpack_pack_int(&p, 2);
     msg_key(&p, "seed");
     for (int i = 0; deep && i < LAGAN_MAX_DEPTH - 3; i++) msgpack_pack_array(&p, 1);
     msgpack_pack_int(&p, 5);
@@ -293,12 +293,7 @@ take_submit(const struct peer *from, const struct msg *m)
         send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, e.text);
         return;
     }
-    if (*q.refused) {
-        snprintf(text, sizeof text, "%s is not served by this version", q.refused);
-        send_error(from, m->rid, LAGAN_E_INVALID_REQUEST, text);
-        return;
-    }
-    if (q.done.n && n_refusals) {
+    if (q.generated_ids.n && n_refusals) {
         if (n_refusals == UINT32_MAX) {
             send_error(from, m->rid, LAGAN_E_DRAINING, "no worker is here");
             return;
@@ -311,7 +306,7 @@ take_submit(const struct peer *from, const struct msg *m)
     msg_key(&p, "seed"), msgpack_pack_int(&p, 4711);
     send_out(from);
     if (!q.has_text) {
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = MIN(q.ids.n, q.max_tokens);
         r->text = malloc(r->n + 1);
         for (i = 0; i < r->n; i++) r->text[i] = (unsigned char)msg_id(&q.ids, i);
@@ -322,31 +317,31 @@ take_submit(const struct peer *from, const struct msg *m)
     snprintf(rest, sizeof rest, "%s", strchr(text, ' ') ? strchr(text, ' ') + 1 : "");
     if (!strncmp(text, "echo ", 5) || !strcmp(text, "lp")) {
         if (!*rest) strcpy(rest, "ab");
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = MIN((uint32_t)strlen(rest), q.max_tokens);
         r->text = (unsigned char *)strdup(rest);
-        r->at = q.done.n;
+        r->at = q.generated_ids.n;
         advance(r);
     } else if (sscanf(text, "many %d", &n) == 1) {
-        r = new_row(from, m->rid, q.win);
+        r = new_row(from, m->rid, q.ack_window);
         r->n = (uint32_t)n;
-        r->at = q.done.n;
-        check(!q.done.n || q.seed == 4711); /* the one that ACCEPT said */
+        r->at = q.generated_ids.n;
+        check(!q.generated_ids.n || q.seed == 4711); /* the one that ACCEPT said */
         advance(r);
     } else if (!strcmp(text, "last") || !strcmp(text, "deep")) {
         send_last(from, m->rid, *text == 'd');
     } else if (!strcmp(text, "prompt")) {
         send_prompt(from, m->rid, n_refusals ? 3 : 2);
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
     } else if (sscanf(text, "error %d", &n) == 1) {
         send_error(from, m->rid, (uint32_t)n, "as the test wished");
     } else if (sscanf(text, "late %d", &n) == 1) {
         send_chunk(from, m->rid, 1, 0, 'a', "a");
         send_error(from, m->rid, (uint32_t)n, "after a token");
     } else if (!strcmp(text, "hang")) {
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
     } else if (!strncmp(text, "raw ", 4)) {
-        new_row(from, m->rid, q.win)->hang = true;
+        new_row(from, m->rid, q.ack_window)->hang = true;
         send_hex(from, rest);
     } else if (!strcmp(text, "logprobs") || !strcmp(text, "badlp")) {
         send_logprobs(from, m->rid, &q, *text == 'b');
@@ -384,9 +379,9 @@ pack_worker(const char *worker)
     msg_key(&p, "done"), msgpack_pack_int(&p, 3 << 20);
     msg_key(&p, "total"), msgpack_pack_int(&p, 8 << 20);
     msg_key(&p, "stats"), msgpack_pack_map(&p, 3);
-    msg_key(&p, "tokens_out"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
+    msg_key(&p, "generation_tokens"), msgpack_pack_int(&p, 1000 * (int)++n_looks);
     msg_key(&p, "step_ns"), msgpack_pack_int(&p, 2500000);
-    msg_key(&p, "step_rows"), msgpack_pack_int(&p, 40);
+    msg_key(&p, "step_tokens"), msgpack_pack_int(&p, 40);
     msg_key(&p, "name"), msg_text(&p, worker);
     msg_key(&p, "pid"), msgpack_pack_int(&p, down ? 0 : 4711);
     msg_key(&p, "device"), msg_text(&p, "cpu");

@@ -1,6 +1,6 @@
 /* test_client.c - the promises of lagan.h, against a lagand that is only wire (mock_lagand.c). */
 #include "client/client.h"
-#include "tests/client/asking.h"
+#include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ tokens_come_in_order_with_their_positions(void **state)
         assert_null(ev.logprob);
     }
     ev = next(c, LAGAN_EVENT_OUTPUT);
-    assert_string_equal(ev.word, "eos");
+    assert_string_equal(ev.reason_name, "eos");
     assert_int_equal(ev.n_tokens, 5);
     assert_int_equal(ev.seed, 99);
     assert_int_equal(ev.cached, 3);
@@ -126,13 +126,13 @@ an_error_is_the_last_event_and_has_word_and_sentence(void **state)
     (void)state;
     ask(c, "error 34");
     ev = next(c, LAGAN_EVENT_ERROR);
-    assert_string_equal(ev.word, "queue_full");
+    assert_string_equal(ev.reason_name, "queue_full");
     assert_string_equal(ev.message, "as the test wished");
     assert_int_equal(ev.retryable, 1);
     ask(c, "late 33");
     next(c, LAGAN_EVENT_TOKENS);
     ev = next(c, LAGAN_EVENT_ERROR);
-    assert_string_equal(ev.word, "too_long");
+    assert_string_equal(ev.reason_name, "too_long");
     assert_int_equal(ev.retryable, 0);
     ev.size = sizeof ev;
     assert_int_equal(lagan_next(c, &ev, 20), 0);
@@ -171,9 +171,9 @@ a_cancelled_request_ends_with_its_error(void **state)
     (void)state;
     assert_int_equal(lagan_next(c, &ev, 50), 0);
     assert_int_equal(lagan_cancel(c, id), 0);
-    assert_string_equal(next(c, LAGAN_EVENT_ERROR).word, "cancelled");
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).reason_name, "cancelled");
     assert_int_equal(lagan_cancel(c, id), -ENOENT);
-    assert_non_null(strstr(lagan_why(c), "not open"));
+    assert_non_null(strstr(lagan_errmsg(c), "not open"));
     lagan_close(c);
 }
 
@@ -202,7 +202,7 @@ a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
 
     (void)state;
     assert_int_equal(lagan_open(&c, "ipc:///tmp/lagan-no-such/api.sock", 30), -ETIMEDOUT);
-    assert_non_null(strstr(lagan_why(NULL), "/tmp/lagan-no-such/api.sock within 30 ms"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "/tmp/lagan-no-such/api.sock within 30 ms"));
     memset(longer, 'a', sizeof longer);
     memcpy(longer, "ipc:///", 7);
     longer[sizeof longer - 1] = '\0';
@@ -223,7 +223,7 @@ another_protocol_is_refused_with_both_numbers(void **state)
     mock_dir(&other);
     mock_start(&other, "2");
     assert_int_equal(lagan_open(&c, other.endpoint, 5000), -EPROTO);
-    assert_non_null(strstr(lagan_why(NULL), "speaks protocol 2, this library 1"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "speaks protocol 2, this library 1"));
     mock_done(&other);
 }
 
@@ -245,14 +245,14 @@ when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **sta
     b = ask(c, "hang");
     ev.size = sizeof ev;
     assert_int_equal(lagan_next(c, &ev, 50), 0);
-    lagan_patience(c, 200);
+    lagan_set_reconnect_timeout(c, 200);
     mock_kill(&own);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, a);
-    assert_string_equal(ev.word, "internal");
+    assert_string_equal(ev.reason_name, "internal");
     assert_int_equal(ev.retryable, 1);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, b);
-    assert_non_null(strstr(next(c, LAGAN_EVENT_LOST).message, "closed the connection"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "closed the connection"));
 
     /* and the next lagand is found without a word from us */
     mock_start(&own, "1");
@@ -286,9 +286,9 @@ a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
     assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_true(c->ping_at != 0);
     c->ping_at -= 9 * NSEC_S; /* nine seconds later */
-    lagan_patience(c, 100);
+    lagan_set_reconnect_timeout(c, 100);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
-    assert_non_null(strstr(next(c, LAGAN_EVENT_LOST).message, "said nothing"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "said nothing"));
     kill(own.pid, SIGCONT);
     lagan_close(c);
     mock_done(&own);
@@ -388,7 +388,7 @@ json_goes_to_lagand_and_comes_back(void **state)
     assert_int_equal(lagan_call(c, "echo", "{\"a\":1e999}", &reply, &code, 5000), -EINVAL);
     assert_int_equal(lagan_call(c, "nonsense", NULL, &reply, &code, 5000), -EREMOTEIO);
     assert_int_equal(code, LAGAN_E_UNSUPPORTED);
-    assert_string_equal(lagan_why(c), "the mock has no such verb");
+    assert_string_equal(lagan_errmsg(c), "the mock has no such verb");
     assert_int_equal(lagan_call(c, "silent", NULL, &reply, &code, 30), -ETIMEDOUT);
     lagan_close(c);
 }
@@ -492,8 +492,8 @@ nonsense_from_lagand_fails_the_request_and_no_more(void **state)
 
         assert_int_equal(ask(c, frames[i]), 1);
         ev = next(c, LAGAN_EVENT_ERROR);
-        assert_string_equal(ev.word, "internal");
-        next(c, LAGAN_EVENT_LOST);
+        assert_string_equal(ev.reason_name, "internal");
+        next(c, LAGAN_EVENT_DISCONNECTED);
         ask(c, "echo z"); /* and the connection still serves */
         assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
         lagan_close(c);
@@ -562,7 +562,7 @@ a_request_over_the_frame_limit_is_refused_here(void **state)
 
     (void)state;
     assert_int_equal(lagan_set_ids(r, "ids", ids, LAGAN_MAX_IDS), 0);
-    assert_int_equal(lagan_set_ids(r, "done", ids, LAGAN_MAX_IDS), 0);
+    assert_int_equal(lagan_set_ids(r, "generated_ids", ids, LAGAN_MAX_IDS), 0);
     assert_int_equal(lagan_submit(c, r, &id), -EMSGSIZE);
     assert_int_equal(id, 77);
     assert_int_equal(c->n_rows, 0);
@@ -599,8 +599,8 @@ goodbye_fails_what_is_open_with_draining(void **state)
 
     (void)state;
     ask(c, "bye");
-    assert_string_equal(next(c, LAGAN_EVENT_ERROR).word, "draining");
-    next(c, LAGAN_EVENT_LOST);
+    assert_string_equal(next(c, LAGAN_EVENT_ERROR).reason_name, "draining");
+    next(c, LAGAN_EVENT_DISCONNECTED);
     lagan_close(c);
 }
 

@@ -4,7 +4,7 @@
  * likes: while HELLO is on its way, with WELCOME on its way, and before a request that was meant for it.
  */
 #include "client/client.h"
-#include "tests/client/asking.h"
+#include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
 #include <poll.h>

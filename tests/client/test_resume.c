@@ -1,7 +1,7 @@
 /* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
  * an error that need not, and no token comes twice or is left out. */
 #include "client/client.h"
-#include "tests/client/asking.h"
+#include "tests/client/client_fixture.h"
 #include "tests/test.h"
 
 #include <signal.h>
@@ -37,7 +37,7 @@ take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
         int r = lagan_next(c, &ev, mock.pid ? 30000 : 0);
 
         if (r == 0 && !mock.pid) return;
-        if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_why(c));
+        if (r != 1) fail_msg("%d instead of an event: %s", r, lagan_errmsg(c));
         if (ev.kind == LAGAN_EVENT_OUTPUT) continue;
         if (ev.kind == LAGAN_EVENT_DONE) {
             assert_int_equal(at[ev.id % N], TOKENS);
@@ -110,7 +110,7 @@ a_list_of_no_tokens_that_came_before_is_not_said_twice(void **state)
     (void)state;
     lagan_set_str(r, "text", "many 300", 8);
     lagan_set_int(r, "max_tokens", 300);
-    lagan_set_ids(r, "done", NULL, 0);
+    lagan_set_ids(r, "generated_ids", NULL, 0);
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     for (uint32_t at = 0; at < 300; at++) {
@@ -165,7 +165,7 @@ an_answer_whose_last_token_is_here_needs_no_lagand_to_end(void **state)
     mock_kill(&mock);
     mock_start(&mock, "1");
     ev = next(c, LAGAN_EVENT_OUTPUT);
-    assert_string_equal(ev.word, "stop");
+    assert_string_equal(ev.reason_name, "stop");
     assert_int_equal(ev.n_tokens, 2);
     assert_int_equal(ev.seed, 5);
     assert_int_equal(next(c, LAGAN_EVENT_DONE).id, id);
@@ -183,7 +183,7 @@ an_end_that_cannot_be_is_an_error_of_lagands(void **state)
     mock_kill(&mock);
     mock_start(&mock, "1");
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
-    next(c, LAGAN_EVENT_LOST);
+    next(c, LAGAN_EVENT_DISCONNECTED);
     lagan_close(c);
 }
 
@@ -215,7 +215,7 @@ a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience(void **state)
 
     (void)state;
     take(c, at, &n_done, 20);
-    lagan_patience(c, 500);
+    lagan_set_reconnect_timeout(c, 500);
     mock_kill(&mock);
     mock.refusals = "-1";
     mock_start(&mock, "1");
@@ -224,7 +224,7 @@ a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience(void **state)
         assert_in_range(lagan_next(c, &ev, 100), 0, 1);
     } while (ev.kind != LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
-    assert_string_equal(ev.word, "draining");
+    assert_string_equal(ev.reason_name, "draining");
     assert_int_equal(c->n_rows, 0);
     assert_true(c->welcome);
     lagan_close(c);
@@ -248,7 +248,7 @@ a_request_that_waits_to_be_tried_again_can_be_cancelled(void **state)
     assert_int_equal(lagan_cancel(c, id), 0);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
-    assert_string_equal(ev.word, "cancelled");
+    assert_string_equal(ev.reason_name, "cancelled");
     assert_int_equal(lagan_next(c, &ev, 200), 0);
     lagan_close(c);
 }
@@ -267,7 +267,7 @@ a_request_that_may_not_resume_ends_with_worker_lost(void **state)
     mock_start(&mock, "1");
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
-    assert_string_equal(ev.word, "worker_lost");
+    assert_string_equal(ev.reason_name, "worker_lost");
     assert_int_equal(ev.retryable, 1);
     ask(c, "echo x", true);
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0],
@@ -294,7 +294,7 @@ what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one(void **state)
         ev.size = sizeof ev;
         assert_int_equal(lagan_next(c, &ev, 30000), 1);
         n[ev.kind]++;
-        if (ev.kind == LAGAN_EVENT_ERROR) assert_string_equal(ev.word, "cancelled");
+        if (ev.kind == LAGAN_EVENT_ERROR) assert_string_equal(ev.reason_name, "cancelled");
         assert_int_equal(ev.id, ev.kind == LAGAN_EVENT_ERROR ? hangs : id);
     }
     assert_int_equal(n[LAGAN_EVENT_ERROR], 1);

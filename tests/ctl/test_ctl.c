@@ -279,25 +279,26 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text x --max-tokes 3", 2, "did you mean max_tokens?" },
         { "$L generate --text", 2, "needs a value" },
         { "$L generate", 2, "there is no prompt" },
-        { "$L generate hello", 2, "'hello' is no option; a prompt is --text or --ids" },
-        { "$L chat hello", 2, "'hello' is no option; what you say is read from standard input" },
-        { "$L detokenize --model x", 2, "detokenize what? --ids 1,2,3" },
-        { "$L tokenize --bare", 2, "tokenize what? --text TEXT" },
+        { "$L generate hello", 2,
+          "'hello' is not an option; the prompt is given by --text or --ids" },
+        { "$L chat hello", 2, "'hello' is not an option; messages are read from standard input" },
+        { "$L detokenize --model x", 2, "detokenize needs --ids 1,2,3" },
+        { "$L tokenize --bare", 2, "tokenize needs --text TEXT" },
         { "./laganctl config check /no/such/file", 78, "lagand: /no/such/file: No such file" },
         { "$L generate --requests /no/such/file", 2, "/no/such/file: No such file" },
         { "$L nonsense", 2, "no command 'nonsense'" },
-        { "$L workers", 2, "'workers' goes with one of: list" },
-        { "$L cancel x", 2, "no request id" },
+        { "$L workers", 2, "'workers' needs one of these words after it: list" },
+        { "$L cancel x", 2, "is not a request id" },
         { "$L cancel", 2, "usage: laganctl cancel ID" },
         { "$L cancel 18", 4, "no request has the id" },
         { "./laganctl --connect ipc://$D/ctl.sock cancel 18", 4, "no request has the id" },
-        { "$L cancel 99999999999999999999", 2, "no request id" },
+        { "$L cancel 99999999999999999999", 2, "is not a request id" },
         { "$L kv stats", 5, "no such verb" },
         { "$L --colour status", 2, "there is no key" },
-        { "$L --set a=b status", 2, "go with --spawn" },
-        { "$L --spawn models/x status", 2, "give one of them" },
+        { "$L --set a=b status", 2, "need --spawn" },
+        { "$L --spawn models/x status", 2, "use only one of them" },
         { "$L reload now", 2,
-          "laganctl: reload takes no argument (`laganctl reload --help` says more)\n" },
+          "laganctl: reload takes no argument (see `laganctl reload --help`)\n" },
         { "$L workers list w0", 2, "workers list takes no argument" },
         { "$L status w0", 2, "status takes no argument" },
         { "$L panic w0", 2, "panic takes no argument" },
@@ -440,7 +441,7 @@ what_could_not_be_written_is_no_success(void **state)
 
         snprintf(line, sizeof line, "$L %s >/dev/full", commands[i]);
         assert_int_equal(sh(line), 1);
-        assert_has(err, "laganctl: not all of the output could be written; is there room");
+        assert_has(err, "laganctl: standard output could not be written completely");
     }
     /* and what is asked for last of a file is not asked for */
     assert_int_equal(sh("(for i in 1 2 3 4 5; do echo '{\"text\": \"echo x\"}'; done; "
@@ -498,9 +499,9 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
     assert_int_equal(sh("$L top --count 1"), 0);
     assert_string_equal(out, "lagand 0.1.0  ready  requests 15 of 1024, 0 queued\n\n"
                              "WORKER  STATE  RUNNING  WAITING  PROMPT/S  TOKENS/S  STEPS/S  "
-                             "STEP MS  ROWS  KV USED  CACHED\n"
+                             "STEP MS  TOK/STEP  KV USED  CACHED\n"
                              "w0      ready        3       12         -         -        -      "
-                             "2.5    40      62%      0%\n");
+                             "2.5        40      62%      0%\n");
     assert_int_equal(sh("$L top --count 2 --every 1 --json"), 0);
     for (int i = 0; i < 2; i++) {
         o = line_of(i);
@@ -717,7 +718,7 @@ keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(sh(command), 1);
-    assert_has(err, "is there already");
+    assert_has(err, "exists already");
     unlink(path);
     strcat(command, " --json");
     assert_int_equal(sh(command), 0);

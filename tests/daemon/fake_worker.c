@@ -8,7 +8,7 @@
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 #include "ipc/heritage.h"
 #include "ipc/stat.h"
 #include "tests/daemon/fake.h"
@@ -37,7 +37,7 @@ struct active {
     uint32_t last_id; /* of the prompt: shows that all of it has come */
 };
 
-static struct link l;
+static struct channel l;
 static struct active active[MAX_ACTIVE];
 static struct stats stats;
 static const char *mode = "good";
@@ -57,16 +57,16 @@ is(const char *word)
 static void
 say_phase(void)
 {
-    struct rec_phase *p = plain_room(&l, REC_PHASE, sizeof *p);
+    struct rec_phase *p = plain_text_buffer(&l, REC_PHASE, sizeof *p);
 
     *p = (struct rec_phase){ .phase = PHASE_LOAD, .done = 1 << 20, .total = 2 << 20 };
-    link_publish(&l);
+    channel_publish(&l);
 }
 
 static void
 finish(struct active *a, uint16_t reason)
 {
-    struct rec_finish *f = plain_room(&l, REC_FINISH, sizeof *f);
+    struct rec_finish *f = plain_text_buffer(&l, REC_FINISH, sizeof *f);
 
     *f = (struct rec_finish){ .row = a->s.row,
                               .gen = a->s.gen,
@@ -81,8 +81,8 @@ static void
 say_prompt(struct active *a)
 {
     uint32_t n = a->s.n_prompt, k = a->s.prompt_logprobs;
-    struct rec_prompt *p = plain_room(&l, REC_PROMPT_LOGPROBS,
-                                      (uint32_t)sizeof *p + n * 8 + n * k * 8);
+    struct rec_prompt *p = plain_text_buffer(&l, REC_PROMPT_LOGPROBS,
+                                             (uint32_t)sizeof *p + n * 8 + n * k * 8);
     float *lp = (float *)(p + 1) + n;
 
     *p = (struct rec_prompt){ .row = a->s.row, .gen = a->s.gen, .n = n, .n_top = k };
@@ -97,7 +97,7 @@ say_token(struct active *a)
     bool lp = a->s.flags & SUBMIT_LOGPROBS, bad = a->n == MISBEHAVE_AT;
     uint32_t k = lp ? a->s.logprobs : 0;
     uint32_t tails = 4 + (lp ? 4 + 8 * k : 0) + 1;
-    struct rec_step *s = plain_room(
+    struct rec_step *s = plain_text_buffer(
         &l, REC_STEP, (uint32_t)(sizeof *s + sizeof(struct rec_out)) + ROUND_UP(tails, 8u));
     struct rec_out *o = (struct rec_out *)(s + 1);
     char *to = (char *)(o + 1);
@@ -175,12 +175,12 @@ misbehave(void)
     if (is("storm")) {
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
-            if (send(l.bell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
+            if (send(l.doorbell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
     if (is("shut-hand")) close(hand); /* and goes on as if nothing had been */
     if (is("shut-bell")) {
-        shutdown(l.bell.fd, SHUT_RDWR);
+        shutdown(l.doorbell.fd, SHUT_RDWR);
         for (;;) {
             atomic_fetch_add(&c->hb_count, 1);
             poll(NULL, 0, 10);
@@ -194,8 +194,8 @@ text_call(const char *data)
     const struct rec_text *t = (const struct rec_text *)data;
     const char *p = data + sizeof *t;
     uint32_t n_ids = t->op == 1 ? t->text_bytes : 0, n_text = t->op == 1 ? 0 : t->n_ids;
-    struct rec_text_done *d = plain_room(&l, REC_TEXT_DONE,
-                                         (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
+    struct rec_text_done *d = plain_text_buffer(
+        &l, REC_TEXT_DONE, (uint32_t)sizeof *d + ROUND_UP(n_ids * 4 + n_text, 8u));
     char *to = (char *)(d + 1);
 
     *d = (struct rec_text_done){
@@ -220,12 +220,12 @@ submit(const struct ring_record *rec)
         *a = (struct active){ .used = true };
         memcpy(&a->s, whole, sizeof a->s);
         a->n = a->s.n_done;
-        a->paused = a->s.flags & SUBMIT_PAUSED;
+        a->paused = a->s.flags & SUBMIT_SUSPENDED;
         stats.v[STAT_requests]++;
         if (a->s.n_prompt)
             memcpy(&a->last_id, whole + sizeof a->s + 4 * (size_t)(a->s.n_prompt - 1), 4);
         if (a->s.n_prompt && *(int32_t *)(void *)(whole + sizeof a->s) == FAKE_REJECT) {
-            struct rec_reject *j = plain_room(&l, REC_REJECT, sizeof *j + 16);
+            struct rec_reject *j = plain_text_buffer(&l, REC_REJECT, sizeof *j + 16);
 
             *j = (struct rec_reject){ a->s.row, a->s.gen, LAGAN_E_TOO_LONG, 13, 0 };
             memcpy(j + 1, "fake says no.", 13);
@@ -260,10 +260,10 @@ intake(void)
         if (rec.type == REC_DRAIN) draining = true;
         if (rec.type == REC_CANCEL && (a = active_of(c)))
             finish(a, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
-        if (rec.type == REC_PAUSE && (a = active_of(c))) a->paused = c->flags;
+        if (rec.type == REC_SUSPEND && (a = active_of(c))) a->paused = c->flags;
     }
     if (!n) return;
-    link_release(&l);
+    channel_release(&l);
 }
 
 /* As the real one does: who is in the step, before it is launched. */
@@ -307,7 +307,7 @@ step(void)
     stats.v[STAT_blocks] = 100;
     stats.v[STAT_blocks_used] = n;
     stats.group[0][GROUP_STAT_kind] = 1;
-    stats.group[0][GROUP_STAT_taken] += n;
+    stats.group[0][GROUP_STAT_allocated] += n;
     atomic_store(&shm_trace(&l.w)->retired[0], ++n_turns);
     return n;
 }
@@ -316,23 +316,23 @@ step(void)
 static void
 give(const char *name, uint64_t epoch)
 {
-    struct hand_note note = { .bytes = 4096, .version = 1, .flags = HAND_COMPLETE };
+    struct fd_channel_note note = { .bytes = 4096, .version = 1, .flags = FD_CHANNEL_COMPLETE };
     int fd = memfd_create("fake arena", MFD_CLOEXEC);
 
     snprintf(note.name, sizeof note.name, "%s", name);
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     check(pwrite(fd, &(char){ (char)epoch }, 1, 0) == 1);
-    check(hand_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(hand, &note, fd, NULL) == 0);
     close(fd);
 }
 
 static void
 take_over(void)
 {
-    struct hand_note got;
+    struct fd_channel_note got;
     int have;
 
-    while (hand_take(hand, &got, &have, NULL) == 1) {
+    while (fd_channel_take(hand, &got, &have, NULL) == 1) {
         char byte = 0;
 
         if (!strcmp(got.name, "go")) {
@@ -342,7 +342,7 @@ take_over(void)
         } else {
             check(pread(have, &byte, 1, 0) == 1);
             fprintf(stderr, "<6>fake: adopted %s of epoch %d%s\n", got.name, byte,
-                    got.flags & HAND_VERIFY ? ", verified" : "");
+                    got.flags & FD_CHANNEL_VERIFY ? ", verified" : "");
         }
         close(have);
     }
@@ -351,7 +351,8 @@ take_over(void)
 static void
 exchange_arenas(uint64_t epoch)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+                          { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
     bool begun = false;
 
@@ -364,7 +365,7 @@ exchange_arenas(uint64_t epoch)
         atomic_store(&c->phase, begun ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), 100);
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE) exit(0);
         take_over();
     }
     give("weights", epoch);
@@ -404,14 +405,14 @@ main(int argc, char **argv)
 
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--path=", 7) == 0) path = argv[i] + 7;
-        waits |= !strcmp(argv[i], "--waits");
+        waits |= !strcmp(argv[i], "--as_standby");
     }
     if (strrchr(path, '/')) mode = strrchr(path, '/') + 1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
-    check(link_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                      h.epoch, NULL) == 0);
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
+                         h.epoch, NULL) == 0);
     fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
@@ -425,7 +426,7 @@ main(int argc, char **argv)
     }
     plain_ready(&l, "fake",
                 (struct rec_ready){
-                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_seats = 64, .has_text = 1 });
+                    .vocab = FAKE_VOCAB, .max_len = FAKE_MAX_LEN, .n_slots = 64, .has_text = 1 });
     for (;;) {
         uint32_t busy;
 
@@ -433,7 +434,7 @@ main(int argc, char **argv)
         intake();
         busy = step();
         stat_publish(c, &stats);
-        link_publish(&l);
+        channel_publish(&l);
         if (draining && !busy) return 0;
         if (busy && is("slow")) poll(NULL, 0, 20);
         if (busy && is("brisk")) poll(NULL, 0, 1);

@@ -439,10 +439,10 @@ hear_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int
     if (m->rid != rid || number(&m->map, "code") != code ||
         !strstr(text_of(&m->map, "message"), words)) {
         fail_msg("rid %llu, %s: \"%s\"; not rid %llu, %s: \"%s\"", (unsigned long long)m->rid,
-                 text_of(&m->map, "word"), text_of(&m->map, "message"), (unsigned long long)rid,
-                 msg_reason(code, NULL), words);
+                 text_of(&m->map, "reason_name"), text_of(&m->map, "message"),
+                 (unsigned long long)rid, msg_reason(code, NULL), words);
     }
-    assert_string_equal(text_of(&m->map, "word"), msg_reason(code, NULL));
+    assert_string_equal(text_of(&m->map, "reason_name"), msg_reason(code, NULL));
 }
 
 /* SUBMIT of n ids and so many tokens, and its ACCEPT. */

@@ -3,9 +3,9 @@
 #define TESTS_DAEMON_RIG_H
 
 #include "base/base.h"
-#include "ipc/msg.h"
 #include "tests/systemd.h"
 #include "tests/test.h"
+#include "wire/msg.h"
 
 #include <sys/types.h>
 

@@ -105,7 +105,7 @@ the_record_has_every_tail_in_its_place(void **state)
 {
     const struct extra more[] = { { "max_tokens", 9 },  { "stop_ids", 7 }, { "eos_ids", 8 },
                                   { "decoder_ids", 6 }, { "logprobs", 0 }, { "seed", 77 },
-                                  { "win", 3 } };
+                                  { "ack_window", 3 } };
     struct err e;
     struct request *r;
     const struct rec_submit *s;
@@ -182,10 +182,12 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
         { { { "beams", 4 }, { "n", 4 }, { "no_repeat_ngram", 3 } }, NULL },
         { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
         { { { "beams", 3 }, { "n", 4 }, { "seed", 1 } }, "n is 4" },
-        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } }, "logprobs and beams" },
-        { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } }, "temperature and beams" },
-        { { { "n", 2 }, { "seed", 1 }, { "win", 1 } }, "give a temperature" },
-        { { { "beams", 17 }, { "seed", 1 }, { "win", 1 } }, "beams is 17" },
+        { { { "beams", 2 }, { "logprobs", 0 }, { "seed", 1 } },
+          "logprobs cannot be combined with beams" },
+        { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } },
+          "temperature cannot be combined with beams" },
+        { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "give a temperature" },
+        { { { "beams", 17 }, { "seed", 1 }, { "ack_window", 1 } }, "beams is 17" },
     };
     struct err e;
     struct request *r;
@@ -203,7 +205,7 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
             fail_msg("%d \"%s\", not \"%s\"", code, e.text, rows[i].words);
         }
     }
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 3 };
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 3 };
     refused(LAGAN_E_INVALID_REQUEST, "max_num_seqs = 3", 30, 2, NULL, "beams", 4);
 }
 
@@ -211,7 +213,7 @@ static void
 beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
-    struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+    struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
     struct err e;
     struct request *r;
 
@@ -220,7 +222,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
     assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
     assert_int_equal(request_n_seqs(r), 1);
     d.facts[0] =
-        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_seats = 4, .beams = 4 };
+        (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 4, .beams = 4 };
     for (int i = 0; i < 2; i++) {
         accounting_recount(&d, r);
         assert_int_equal(request_n_seqs(r), 4);
@@ -234,7 +236,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
     assert_int_equal(submit(2, 3, NULL, more, 2, &r, &e), 0);
     assert_int_equal(request_n_seqs(r), 4);
     assert_int_equal(r->accounting.n_tokens, 3 + 4 * 10);
-    d.facts[0].n_seats = 3;
+    d.facts[0].n_slots = 3;
     refused(LAGAN_E_INVALID_REQUEST, "beams is 4", 3, 2, NULL, "model_defaults", true);
 }
 
@@ -287,7 +289,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
                                       { "n", cases[i].n },
                                       { "beams", cases[i].beams },
                                       { "temperature", cases[i].beams == 1 } };
-        struct turns_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+        struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));

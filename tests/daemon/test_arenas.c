@@ -17,44 +17,44 @@ static const struct death fault = { .cause = DEATH_SIGNAL, .fault = true, .count
 static void
 send_arena(int sock, const char *name, uint64_t says, uint64_t is, uint32_t flags)
 {
-    struct hand_note note = { .bytes = says, .flags = flags };
+    struct fd_channel_note note = { .bytes = says, .flags = flags };
     int fd = memfd_create(name, MFD_CLOEXEC);
 
     strcpy(note.name, name);
     assert_int_equal(ftruncate(fd, (off_t)is), 0);
-    assert_int_equal(hand_give(sock, &note, fd, NULL), 0);
+    assert_int_equal(fd_channel_give(sock, &note, fd, NULL), 0);
     close(fd);
 }
 
 static void
 pair(int s[2])
 {
-    assert_int_equal(hand_pair(s, NULL), 0);
+    assert_int_equal(fd_channel_pair(s, NULL), 0);
 }
 
 static void
 what_one_worker_hands_up_the_next_one_gets(void **state)
 {
     struct arenas a = { 0 };
-    struct hand_note note;
+    struct fd_channel_note note;
     int up[2], down[2], fd;
     struct stat first, second;
 
     (void)state;
     pair(up);
     pair(down);
-    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
     send_arena(up[1], "kv", 8192, 8192, 0); /* not whole: kept, and not given on */
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     assert_int_equal(a.n, 2);
     assert_int_equal(fstat(a.at[0].fd, &first), 0);
     assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1);
-    assert_int_equal(hand_take(down[1], &note, &fd, NULL), 1);
+    assert_int_equal(fd_channel_take(down[1], &note, &fd, NULL), 1);
     assert_string_equal(note.name, "weights");
     assert_int_equal(fstat(fd, &second), 0);
     assert_int_equal(first.st_ino, second.st_ino);
     close(fd);
-    assert_int_equal(hand_take(down[1], &note, &fd, NULL), 0);
+    assert_int_equal(fd_channel_take(down[1], &note, &fd, NULL), 0);
     arenas_drop(&a, NULL);
     assert_int_equal(a.n, 0);
     close(up[0]), close(up[1]), close(down[0]), close(down[1]);
@@ -68,8 +68,8 @@ a_name_given_again_replaces_the_old_arena(void **state)
 
     (void)state;
     pair(up);
-    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
-    send_arena(up[1], "kv", 8192, 8192, HAND_COMPLETE);
+    send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
+    send_arena(up[1], "kv", 8192, 8192, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     assert_int_equal(a.n, 1);
     assert_int_equal(a.at[0].note.bytes, 8192);
@@ -85,7 +85,7 @@ an_arena_smaller_than_it_says_is_refused(void **state)
 
     (void)state;
     pair(up);
-    send_arena(up[1], "kv", 8192, 4096, HAND_COMPLETE);
+    send_arena(up[1], "kv", 8192, 4096, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), -EBADMSG);
     assert_int_equal(a.n, 0);
     close(up[0]), close(up[1]);
@@ -118,11 +118,11 @@ a_worker_that_never_stops_handing_up_is_refused(void **state)
     (void)state;
     pair(up);
     pair(down);
-    do send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    do send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
     while (arenas_take(&a, up[0], NULL) == 0 && n++ < 1000);
     assert_int_equal(n, MAX_HANDED);
     assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1); /* its successor may begin anew */
-    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     arenas_drop(&a, NULL);
     close(up[0]), close(up[1]), close(down[0]), close(down[1]);
@@ -132,16 +132,16 @@ static void
 what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_three(void **state)
 {
     struct arenas a = { 0 };
-    struct hand_note note;
+    struct fd_channel_note note;
     int up[2], down[2], fd;
 
     (void)state;
     pair(up);
     pair(down);
-    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
-    send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
-    send_arena(up[1], "host0", 4096, 4096, HAND_COMPLETE);
-    send_arena(up[1], "manifest", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
+    send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
+    send_arena(up[1], "host0", 4096, 4096, FD_CHANNEL_COMPLETE);
+    send_arena(up[1], "manifest", 4096, 4096, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
 
     arenas_after_death(&a, &killed, 0);
@@ -158,8 +158,8 @@ what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_thre
         if (i == 0) assert_string_equal(a.at[2].note.name, "host0");
         assert_int_equal(arenas_give(&a, down[0], i * NSEC_S, NULL), n_left);
         for (uint32_t k = 0; k < n_left; k++) {
-            assert_int_equal(hand_take(down[1], &note, &fd, NULL), 1);
-            assert_int_equal(note.flags, HAND_COMPLETE | HAND_VERIFY);
+            assert_int_equal(fd_channel_take(down[1], &note, &fd, NULL), 1);
+            assert_int_equal(note.flags, FD_CHANNEL_COMPLETE | FD_CHANNEL_VERIFY);
             close(fd);
         }
         arenas_after_death(&a, &fault, i * NSEC_S + NSEC_MS);
@@ -181,8 +181,8 @@ kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart(void **
 
         pair(up);
         pair(down);
-        send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
-        send_arena(up[1], "kv", 4096, 4096, HAND_COMPLETE);
+        send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
+        send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
         assert_int_equal(arenas_take(&a, up[0], NULL), 0);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(arenas_give(&a, down[0], 0, NULL), 2);
@@ -203,7 +203,7 @@ nothing_in_a_lost_device_is_kept(void **state)
 
     (void)state;
     pair(up);
-    send_arena(up[1], "weights", 4096, 4096, HAND_COMPLETE);
+    send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     arenas_after_death(&a, &lost, 0);
     assert_int_equal(a.n, 0);

@@ -35,7 +35,7 @@ connect_to(struct rig *rig)
     struct lagan *c = NULL;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", rig->run);
-    if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, endpoint, 30000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -67,7 +67,7 @@ take_event(struct stream *s, const struct lagan_event *ev)
         }
         break;
     case LAGAN_EVENT_OUTPUT:
-        assert_string_equal(ev->word, "length");
+        assert_string_equal(ev->reason_name, "length");
         assert_int_equal(ev->n_tokens, TOKENS);
         if (s->seed >= 0) assert_int_equal(ev->seed, s->seed);
         for (uint32_t i = 0; i < TOKENS; i++) assert_int_equal(s->ids[i], fake_token(ev->seed, i));
@@ -79,7 +79,7 @@ take_event(struct stream *s, const struct lagan_event *ev)
         n_done++;
         break;
     default:
-        fail_msg("%s: %s", ev->word, ev->message);
+        fail_msg("%s: %s", ev->reason_name, ev->message);
     }
 }
 
@@ -198,7 +198,7 @@ dial_as(const char *session)
 static bool
 resume_often(struct dealer *c, uint64_t rid, uint32_t have, uint32_t n)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     const msgpack_object *unknown;
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -324,10 +324,11 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
     rig_begin(&r, "slow", NULL);
     here = dial(&r, "api.sock");
     a = dial_as(S1);
-    SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 }, { "on_disconnect", 0 });
+    SAY(a, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 100000 },
+        { "disconnect_timeout_ms", 0 });
     hear_type(a, LAGAN_MSG_ACCEPT, 30000);
     SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 },
-        { "on_disconnect", 600000 });
+        { "disconnect_timeout_ms", 600000 });
     assert_int_equal(open_requests(here, 1), 2);
     hang_up(a);
     since = clock_now();
@@ -372,7 +373,7 @@ a_program_that_was_away_for_longer_than_its_lease_finds_its_request(void **state
     struct lagan *c;
 
     (void)state;
-    rig_begin(&r, "brisk", ARGS("--api.lease", "200ms"));
+    rig_begin(&r, "brisk", ARGS("--api.idle-timeout", "200ms"));
     n_done = 0;
     c = connect_to(&r);
     ask(c, &s, 5);
@@ -398,11 +399,11 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
     uint64_t id;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.lease", "200ms"));
+    rig_begin(&r, "good", ARGS("--api.idle-timeout", "200ms"));
     c = connect_to(&r);
     poll(NULL, 0, 2500);
     lagan_set_ids(q, "ids", ids, 3);
-    lagan_set_str(q, "key", "k1", 2);
+    lagan_set_str(q, "idempotency_key", "k1", 2);
     assert_int_equal(lagan_submit(c, q, &id), 0);
     while (ev.kind != LAGAN_EVENT_DONE && clock_now() < until) {
         if (lagan_next(c, &ev, 1000) < 1) continue;
@@ -470,7 +471,7 @@ say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed, bool r
     msg_key(&p, "resume"), resume ? msgpack_pack_true(&p) : msgpack_pack_false(&p);
     msg_key(&p, "ids"), msg_bin(&p, ids, sizeof ids);
     msg_key(&p, "max_tokens"), msgpack_pack_int(&p, 20);
-    msg_key(&p, "key"), msg_text(&p, key);
+    msg_key(&p, "idempotency_key"), msg_text(&p, key);
     msg_key(&p, "seed"), msgpack_pack_uint64(&p, seed);
     send_bytes(c, b.data, b.size);
     msgpack_sbuffer_destroy(&b);
@@ -485,10 +486,10 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     (void)state;
     rig_begin(&r, "good", NULL);
     none = dial(&r, "api.sock");
-    SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "key", 5 });
-    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "key is not a string", 30000);
+    SAY(none, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "idempotency_key", 5 });
+    hear_error(none, 1, LAGAN_E_INVALID_REQUEST, "idempotency_key is not a string", 30000);
     say_keyed(none, 2, "k1", 9, true);
-    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "key needs a session", 30000);
+    hear_error(none, 2, LAGAN_E_INVALID_REQUEST, "idempotency_key needs a session", 30000);
 
     a = dial_as(S1);
     say_keyed(a, 1, "k1", 9, true);

@@ -117,7 +117,7 @@ who_was_given_up_has_no_place_any_more(void **state)
     struct dealer *idle[2], *late;
 
     (void)state;
-    rig_begin(&r, "good", ARGS("--api.max-connections", "2", "--api.lease", "100ms"));
+    rig_begin(&r, "good", ARGS("--api.max-connections", "2", "--api.idle-timeout", "100ms"));
     for (uint64_t i = 0; i < ARRAY_LEN(idle); i++) {
         idle[i] = dial_narrow(&r, "api.sock", 1000);
         SAY(idle[i], LAGAN_MSG_HELLO, i, { "min", 1 }, { "max", 1 });

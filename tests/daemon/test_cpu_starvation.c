@@ -41,8 +41,9 @@ begin(bool spins, int nice_by)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     stay();
     if (nice_by) setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice_by);
-    while (spins) {
-    }
+    if (spins)
+        for (;;) {
+        }
     for (;;) pause();
 }
 

@@ -84,7 +84,7 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
     c = dial(&r, "api.sock");
     for (uint32_t i = 1; i <= OTHERS + 1; i++) {
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", i == 5 ? FAKE_POISON : 3 }, { "max_tokens", TOKENS },
-            { "seed", i }, { "win", 256 });
+            { "seed", i }, { "ack_window", 256 });
     }
     while (n_done < OTHERS + 1) {
         const struct msg *m = hear(c, 10000);
@@ -131,7 +131,7 @@ requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
     victim = (pid_t)number(&w[0], "pid");
     for (uint64_t i = 1; i <= N; i++)
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
-            { "win", 256 });
+            { "ack_window", 256 });
     for (uint32_t i = 0; i < N;) i += hear(c, 5000)->type == LAGAN_MSG_ACCEPT;
     kill(victim, SIGKILL);
     assert_true(rig_logged(&r, "requeuing 4 requests", 5000));
@@ -371,7 +371,7 @@ a_worker_that_hands_up_nonsense_never_becomes_ready(void **state)
 {
     (void)state;
     rig_start(&r, "bad-hand", NULL);
-    assert_true(rig_logged(&r, "hand: a message is malformed", 3000));
+    assert_true(rig_logged(&r, "fd channel: a message is malformed", 3000));
     assert_true(rig_logged(&r, "died of corruption", 3000));
     kill(r.pid, SIGTERM);
     assert_true(rig_wait(&r, 5000) >= 0);

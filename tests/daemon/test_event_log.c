@@ -221,7 +221,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     assert_non_null(strstr(text, "lagan_worker_restarts_total{worker=\"w0\",model=\"check\"} 1\n"));
     assert_non_null(strstr(text, "# TYPE lagan_worker_step_seconds gauge\n"));
     /* Of both: a counter does not go back with a death. */
-    assert_non_null(taken = strstr(text, "\nlagan_kv_taken_total{worker=\"w0\","));
+    assert_non_null(taken = strstr(text, "\nlagan_kv_allocated_total{worker=\"w0\","));
     assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
     free(text);
     call(api, 4, "panic", NULL, NULL);

@@ -42,8 +42,8 @@ a_request_streams_and_ends_with_done(void **state)
     outputs = msg_get(&m->map, "outputs");
     assert_int_equal(outputs->via.array.size, 1);
     assert_int_equal(number(outputs->via.array.ptr, "reason"), LAGAN_FINISH_LENGTH);
-    assert_string_equal(text_of(outputs->via.array.ptr, "word"), "length");
-    assert_int_equal(number(outputs->via.array.ptr, "n_tok"), 1);
+    assert_string_equal(text_of(outputs->via.array.ptr, "reason_name"), "length");
+    assert_int_equal(number(outputs->via.array.ptr, "n_tokens"), 1);
     assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
     assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the prompt's last id */
     hang_up(c);
@@ -156,7 +156,7 @@ a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
     rig_begin(&r, "good", ARGS("--api.ack-timeout", "400ms"));
     slow = dial(&r, "api.sock");
     quick = dial(&r, "api.sock");
-    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "win", 1 });
+    SAY(slow, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 1000000 }, { "ack_window", 1 });
     hear_type(slow, LAGAN_MSG_ACCEPT, 2000);
     hear_type(slow, LAGAN_MSG_CHUNK, 2000);
     submit(quick, 1, 3, 50, 8);
@@ -180,7 +180,7 @@ a_client_whose_queue_is_full_is_dropped_and_the_others_go_on(void **state)
     quick = dial(&r, "api.sock");
     for (uint64_t i = 0; i < REQUESTS; i++) {
         SAY(slow, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 },
-            { "win", LAGAN_MAX_WIN }, { "logprobs", 20 });
+            { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
     }
     while (!rig_logged(&r, "a client has not read for", 0) && rid < 2000) {
         rid++;
@@ -211,7 +211,7 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     struct dealer *gone, *here;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.lease", "500ms"));
+    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "500ms"));
     here = dial(&r, "api.sock");
     gone = dial(&r, "api.sock");
     submit(gone, 1, 3, 100000, 1);
@@ -234,7 +234,7 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
     pid_t pid;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--api.lease", "10min", "--api.ack-timeout", "10min"));
+    rig_begin(&r, "slow", ARGS("--api.idle-timeout", "10min", "--api.ack-timeout", "10min"));
     pid = fork();
     if (pid == 0) {
         struct rig own = r;
@@ -421,7 +421,7 @@ what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests(void **state)
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL); /* it has 64 seats, and is given 256 sequences more */
+    rig_begin(&r, "slow", NULL); /* it has 64 slots, and is given 256 sequences more */
     c = dial(&r, "api.sock");
     for (uint64_t rid = 0; rid < 20; rid++) {
         SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },
@@ -472,7 +472,8 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
         send_bytes(c, t[i].p, t[i].n);
         m = hear_type(c, LAGAN_MSG_ERROR, 2000);
         if (number(&m->map, "code") != t[i].code) {
-            fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "word"), text_of(&m->map, "message"));
+            fail_msg("frame %zu: %s: %s", i, text_of(&m->map, "reason_name"),
+                     text_of(&m->map, "message"));
         }
     }
     test_seed();

@@ -370,7 +370,7 @@ any_order_of_lives_keeps_the_books(void **state)
 
 /* The number of client 2 that falls together with that of client 1: ledger.c's hash, backwards. */
 static uint64_t
-twin_of(uint64_t rid, uint64_t seed)
+ref_of(uint64_t rid, uint64_t seed)
 {
     const uint64_t odd = UINT64_C(0xd6e8feb86659fd93);
     uint64_t x = rid ^ seed, inverse = odd;
@@ -387,20 +387,20 @@ two_numbers_that_fall_together_are_not_both_had(void **state)
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct session_id mine = { { 1 } };
     struct rec_submit *s = submit(10);
-    uint64_t twin = twin_of(7, 1);
+    uint64_t ref = ref_of(7, 1);
     struct request *r = take(l, 1, 7), *other;
 
     (void)state;
-    assert_null(ledger_find(l, 2, twin));
-    assert_int_equal(ledger_take(l, 2, twin, s, sizeof *s, &other), -EEXIST);
+    assert_null(ledger_find(l, 2, ref));
+    assert_int_equal(ledger_take(l, 2, ref, s, sizeof *s, &other), -EEXIST);
     free(s);
-    other = take(l, 3, twin);
+    other = take(l, 3, ref);
     assert_int_equal(ledger_name(l, other, &mine, NULL, 0), 0);
-    assert_int_equal(ledger_attach(l, other, 2, twin), -EEXIST);
-    assert_ptr_equal(ledger_find(l, 3, twin), other);
+    assert_int_equal(ledger_attach(l, other, 2, ref), -EEXIST);
+    assert_ptr_equal(ledger_find(l, 3, ref), other);
     ledger_check(l);
     end(l, r);
-    assert_int_equal(ledger_attach(l, other, 2, twin), 0);
+    assert_int_equal(ledger_attach(l, other, 2, ref), 0);
     ledger_check(l);
     ledger_free(l);
 }

@@ -96,7 +96,7 @@ tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
     rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
         { "seed", 4 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
     for (uint32_t chunk = 1; chunk <= 2; chunk++) {
@@ -127,7 +127,7 @@ while_its_reader_stands_still_so_does_the_worker(void **state)
     rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
         { "seed", 4 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
     for (int round = 0; round < 2; round++) {
@@ -154,7 +154,7 @@ a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
     rig_begin(&r, "brisk", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 2 },
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 2 },
         { "seed", 9 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
     n = await_pause(ctl);
@@ -202,8 +202,8 @@ log_probabilities_that_wait_pause_the_worker_and_none_is_lost(void **state)
     rig_begin(&r, "good", NULL);
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "win", 1 }, { "seed", 2 },
-        { "logprobs", 1000 });
+    SAY(c, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", TOKENS }, { "ack_window", 1 },
+        { "seed", 2 }, { "logprobs", 1000 });
     hear_type(c, LAGAN_MSG_ACCEPT, 2000);
     assert_in_range(await_pause(ctl), 1, TOKENS / 2);
     while (at < TOKENS) {
@@ -227,7 +227,7 @@ ask_and_do_not_read(uint32_t n)
 
     for (uint64_t i = 0; i < n; i++)
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", 500000 }, { "seed", (int64_t)i },
-            { "win", LAGAN_MAX_WIN }, { "logprobs", 20 });
+            { "ack_window", LAGAN_MAX_ACK_WINDOW }, { "logprobs", 20 });
     assert_true(rig_logged(&r, "a client has not read for", 30000));
     return c;
 }

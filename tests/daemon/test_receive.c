@@ -92,7 +92,7 @@ set_up(void **state)
     d.sessions = sessions_new(1);
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
     w.d = &d;
     w.vocab = VOCAB;
     w.sending = w.alone = REQUEST_NONE;
@@ -394,7 +394,7 @@ ready_comes_once_and_makes_sense(void **state)
     (void)state;
     w.super.state = SUPER_LOADING;
 #define READY \
-    *y = (struct rec_ready){ .vocab = 50, .max_len = 9, .n_seats = 2, .name_bytes = 2 }; \
+    *y = (struct rec_ready){ .vocab = 50, .max_len = 9, .n_slots = 2, .name_bytes = 2 }; \
     memcpy(y + 1, "t5", 2)
     READY;
     y->vocab = 0;
@@ -403,7 +403,7 @@ ready_comes_once_and_makes_sense(void **state)
     y->name_bytes = 200;
     lies(REC_READY, sizeof *y + 8, "name of 200");
     READY;
-    y->n_seats = 1 << 20;
+    y->n_slots = 1 << 20;
     lies(REC_READY, sizeof *y + 8, "slots");
     READY;
     y->beams = LAGAN_MAX_BEAMS + 1;
@@ -497,7 +497,7 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
 static void
 a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
 {
-    const nsec lease = config.o.lease, ack_timeout = config.o.ack_timeout;
+    const nsec idle_timeout = config.o.idle_timeout, ack_timeout = config.o.ack_timeout;
     struct client *c;
     uint32_t gone;
 
@@ -507,8 +507,8 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     assert_non_null(c);
     c->n_open = 1;
     row->delivery.stalled_since = d.now;
-    d.now += lease + ack_timeout;
-    deliver_tick(&d, d.now, lease + ack_timeout - NSEC_MS);
+    d.now += idle_timeout + ack_timeout;
+    deliver_tick(&d, d.now, idle_timeout + ack_timeout - NSEC_MS);
     assert_true(row->attached);
     assert_int_equal(d.now - c->heard, NSEC_MS);
     assert_int_equal(d.now - row->delivery.stalled_since, NSEC_MS);
@@ -646,7 +646,7 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
     assert_false(r->notify.suspended);
     r->notify.suspend_sent = r->notify.suspended;
     request_record(r, 0, &head, sizeof head);
-    assert_int_equal(head.flags & SUBMIT_PAUSED, 0);
+    assert_int_equal(head.flags & SUBMIT_SUSPENDED, 0);
 }
 
 static void
@@ -690,7 +690,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
 
 /* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
 static void
-publish(struct link *theirs, uint16_t type, size_t n)
+publish(struct channel *theirs, uint16_t type, size_t n)
 {
     void *to;
 
@@ -704,15 +704,16 @@ static void
 behind_a_lie_nothing_is_read(void **state)
 {
     static const uint8_t id[16] = { 1 };
-    struct link theirs;
+    struct channel theirs;
     struct rec_out *o;
     struct err e;
     size_t n;
     int bell;
 
     (void)state;
-    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
+                     0);
     w.alive = true;
     w.super.suspect = DEATH_SILENT;
     step(row, 1, "", &n);
@@ -726,8 +727,8 @@ behind_a_lie_nothing_is_read(void **state)
     for (int i = 0; i < 3; i++) assert_false(receive_drain(&w));
     receive_drain_dead(&w);
     assert_int_equal(row->outputs.n_received, 1);
-    link_close(&theirs);
-    link_close(&w.link);
+    channel_close(&theirs);
+    channel_close(&w.channel);
 }
 
 /* Of a model of eight tokens two outputs of five may go on. */
@@ -737,14 +738,15 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     static const uint8_t id[16] = { 1 };
     static const int32_t tokens[5];
     struct rec_submit *s = calloc(1, sizeof *s);
-    struct link theirs;
+    struct channel theirs;
     struct request *r;
     struct err e;
     int bell;
 
     (void)state;
-    assert_int_equal(link_make(&w.link, 0, 1, id, 13, 13, &bell, &e), 0);
-    assert_int_equal(link_attach(&theirs, dup(w.link.d.fd), dup(w.link.w.fd), bell, 1, &e), 0);
+    assert_int_equal(channel_make(&w.channel, 0, 1, id, 13, 13, &bell, &e), 0);
+    assert_int_equal(channel_attach(&theirs, dup(w.channel.d.fd), dup(w.channel.w.fd), bell, 1, &e),
+                     0);
     w.alive = true;
     d.facts[0].max_len = 8;
     *s = (struct rec_submit){ .n = 2, .max_tokens = 7 };
@@ -757,8 +759,8 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     dispatch(&d);
     assert_string_equal(r->result.message, "");
     assert_int_equal(r->state, REQUEST_DISPATCHED);
-    link_close(&theirs);
-    link_close(&w.link);
+    channel_close(&theirs);
+    channel_close(&w.channel);
 }
 
 /* Why it died stands at the end of a lot, as often as not. */

@@ -265,7 +265,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
     ctl = dial(&r, "ctl.sock");
     for (uint64_t i = 1; i <= N; i++)
         SAY(c, LAGAN_MSG_SUBMIT, i, { "ids", 3 }, { "max_tokens", TOKENS }, { "seed", (int64_t)i },
-            { "win", 256 });
+            { "ack_window", 256 });
     for (int heard = 0; n_done < N;) {
         const struct msg *m = hear(c, 5000);
 
@@ -403,7 +403,7 @@ connect_to(void)
     struct lagan *c = NULL;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/api.sock", r.run);
-    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&c, endpoint, 5000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -436,7 +436,7 @@ take_events(struct lagan *c, uint32_t n, nsec until)
 
         if (lagan_next(c, &ev, 20) != 1) continue;
         while (s->id != ev.id) s++;
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             nsec now = clock_now();
 

@@ -1,9 +1,9 @@
 /* test_tcp_server.c - lagand over tcp: with keys, and not without; limits of a key. */
 #include "base/clock.h"
 #include "include/lagan.h"
-#include "ipc/curve.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +92,7 @@ ask(struct lagan *c, uint32_t n_tokens)
     lagan_set_ids(q, "ids", ids, 3);
     lagan_set_int(q, "max_tokens", n_tokens);
     lagan_set_int(q, "seed", 5);
-    lagan_set_int(q, "on_disconnect", 600000); /* for who is lost, not for who has left */
+    lagan_set_int(q, "disconnect_timeout_ms", 600000); /* for who is lost, not for who has left */
     assert_int_equal(lagan_submit(c, q, &id), 0);
     lagan_request_free(q);
     return id;
@@ -103,7 +103,7 @@ connect_as(const char *file)
 {
     struct lagan *c = NULL;
 
-    if (lagan_open_keys(&c, at, file, 30000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open_keys(&c, at, file, 30000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     return c;
 }
 
@@ -147,13 +147,13 @@ a_key_of_the_file_is_served_and_no_other(void **state)
     assert_int_equal(n, 40);
 
     assert_int_equal(lagan_open_keys(&none, at, eves, 30000), -EACCES);
-    assert_non_null(strstr(lagan_why(NULL), "does not know our key"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "does not know our key"));
     assert_true(rig_logged(&r, "its key is not in api.keys", 30000));
     assert_int_equal(lagan_open(&none, at, 1000), -EINVAL);
-    assert_non_null(strstr(lagan_why(NULL), "only with keys"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "only with keys"));
     chmod(alices, 0644);
     assert_int_equal(lagan_open_keys(&none, at, alices, 1000), -EACCES);
-    assert_non_null(strstr(lagan_why(NULL), "mode 0644"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "mode 0644"));
     lagan_close(c);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -224,13 +224,13 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     ask(c[1], 4000); /* more than are left of its tokens */
     do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
-    assert_string_equal(ev.word, "queue_full");
+    assert_string_equal(ev.reason_name, "queue_full");
     assert_non_null(strstr(ev.message, "user key:alice has open requests for"));
     ask(c[0], 1000);
     ask(c[0], 1);
     do assert_int_equal(lagan_next(c[0], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
-    assert_string_equal(ev.word, "queue_full");
+    assert_string_equal(ev.reason_name, "queue_full");
     assert_non_null(strstr(ev.message, "key:alice has 3 open requests"));
     lagan_close(c[1]); /* and with it one request */
     for (int i = 0; i < 1000; i++) {
@@ -263,7 +263,7 @@ reload_reads_the_keys_again(void **state)
     call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
     assert_int_equal(
         number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
-    lagan_patience(c, 0);
+    lagan_set_reconnect_timeout(c, 0);
     lagan_close(c);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -328,7 +328,7 @@ a_key_that_was_replaced_is_not_served_any_more(void **state)
     (void)state;
     reload_with(ctl, 1, eve.public, " alice");
     for (uint64_t i = 2; open_requests(ctl, i); i++) assert_true(poll(NULL, 0, 20) == 0 && i < 500);
-    lagan_patience(c, 0);
+    lagan_set_reconnect_timeout(c, 0);
     lagan_close(c);
     lagan_close(connect_as(eves));
     assert_int_equal(rig_stop(&r), 0);

@@ -5,8 +5,8 @@
 #include "daemon/net/unix_server.h"
 
 #include "base/clock.h"
-#include "ipc/zmtp.h"
 #include "tests/test.h"
+#include "wire/zmtp.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -179,7 +179,7 @@ hear(struct heard *h, uint32_t n, const struct lagan_event *ev)
         h->done = true;
         break;
     default:
-        fail_msg("a request ended with %s: %s", ev->word, ev->message);
+        fail_msg("a request ended with %s: %s", ev->reason_name, ev->message);
     }
 }
 
@@ -199,7 +199,7 @@ ask(const struct serve *s, struct lagan_request *const *r, struct heard *h, uint
 
         for (; sent < n && sent - done < AT_ONCE; sent++)
             assert_int_equal(lagan_submit(c, r[sent], &h[sent].id), 0);
-        if (lagan_next(c, &ev, 60000) <= 0) fail_msg("nothing for a minute: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 60000) <= 0) fail_msg("nothing for a minute: %s", lagan_errmsg(c));
         hear(h, sent, &ev);
         done += ev.kind == LAGAN_EVENT_DONE;
         events += ev.kind == LAGAN_EVENT_TOKENS;
@@ -304,7 +304,7 @@ speak(struct lagan *c, struct lagan_request *r, struct spoken *s)
         for (uint32_t i = 0; ev.kind == LAGAN_EVENT_TOKENS && i < ev.n_ids; i++) {
             assert_true(s->n < PENALISED);
             for (uint32_t k = 0; k < ev.n_top; k++) {
-                const struct lagan_top *t = &ev.top[i * ev.n_top + k];
+                const struct lagan_top_logprob *t = &ev.top[i * ev.n_top + k];
 
                 if (t->id >= 0 && t->id < VOCAB) s->logprob[s->n][t->id] = (double)t->logprob;
             }

@@ -1,4 +1,4 @@
-/* test_cache.c - what was computed is found again, on the device or on the host, and nobody can tell from an answer.
+/* test_vocab_cache.c - what was computed is found again, on the device or on the host, and nobody can tell from an answer.
  *
  * Conversations of several turns, each turn asked with all that was said before: once with room for everything and no
  * cache; then with a cache so small that turns push each other out to the host, and that streams are paused: a first
@@ -66,7 +66,7 @@ submit(struct lagan *c, struct talk *t, uint32_t talk, uint32_t turn, bool encod
 static bool
 take(struct talk *t, uint32_t turn, const struct lagan_event *ev)
 {
-    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->word, ev->message);
+    if (ev->kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev->reason_name, ev->message);
     if (ev->kind == LAGAN_EVENT_TOKENS) {
         assert_true(t->n + ev->n_ids <= NEW && ev->first == t->n);
         memcpy(t->id[turn] + t->n, ev->ids, ev->n_ids * sizeof *ev->ids);
@@ -101,12 +101,12 @@ count(const struct serve *s)
     f = popen(command, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f)) {
-        n.offloaded = metric(line, "lagan_worker_offloaded", n.offloaded);
-        n.fetched = metric(line, "lagan_worker_fetched", n.fetched);
+        n.offloaded = metric(line, "lagan_worker_blocks_offloaded", n.offloaded);
+        n.fetched = metric(line, "lagan_worker_blocks_onboarded", n.fetched);
         n.of_groups = metric(line, "lagan_kv_offloaded", n.of_groups);
-        n.of_groups = metric(line, "lagan_kv_fetched", n.of_groups);
-        n.shared = metric(line, "lagan_kv_shared", n.shared);
-        if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_shared", n.cross);
+        n.of_groups = metric(line, "lagan_kv_onboarded", n.of_groups);
+        n.shared = metric(line, "lagan_kv_reused_full", n.shared);
+        if (strstr(line, "kind=\"cross\"")) n.cross = metric(line, "lagan_kv_reused_full", n.cross);
         n.pauses = metric(line, "preemptions", n.pauses);
     }
     pclose(f);
@@ -155,7 +155,7 @@ converse(const char *model, const char *const *set, bool encoder, struct talk *t
             struct lagan_event ev = { .size = sizeof ev };
             uint32_t i = 0;
 
-            if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+            if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
             while (i < TALKS && t[i].request != ev.id) i++;
             assert_true(i < TALKS);
             over += take(&t[i], turn, &ev);
@@ -181,7 +181,7 @@ with_and_without(const char *model, const char *memory, const char *roomier, boo
                           "kv.host_memory=0",
                           "policy=no_evict",
                           "kv.host_bandwidth=0",
-                          "kv.prompt_rate=100000",
+                          "kv.prefill_rate=100000",
                           "kv.tokens_per_block=8",
                           "max_num_seqs=12",
                           "max_num_batched_tokens=48",
@@ -306,7 +306,7 @@ ask_again(struct lagan *c, struct talk *t)
     for (;;) {
         struct lagan_event ev = { .size = sizeof ev };
 
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         if (take(t, 0, &ev)) return t->n_cached[0];
     }
 }

@@ -152,9 +152,9 @@ answer_and_kill(struct lagan *c, struct lagan_request *r, struct answer *a, pid_
             victim = 0;
         }
         if (ev.kind == LAGAN_EVENT_TENSOR)
-            add_values(strcmp(ev.word, "logits") ? &a->states : &a->logits, &ev);
+            add_values(strcmp(ev.tensor_name, "logits") ? &a->states : &a->logits, &ev);
         if (ev.kind == LAGAN_EVENT_OUTPUT || ev.kind == LAGAN_EVENT_ERROR)
-            snprintf(a->word, sizeof a->word, "%s", ev.word);
+            snprintf(a->word, sizeof a->word, "%s", ev.reason_name);
         if (ev.kind == LAGAN_EVENT_ERROR && ev.message)
             snprintf(a->message, sizeof a->message, "%s", ev.message);
         if (ev.kind == LAGAN_EVENT_DONE || ev.kind == LAGAN_EVENT_ERROR) return;

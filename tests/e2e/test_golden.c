@@ -226,7 +226,8 @@ allowed(const struct golden *g, const struct prompt *p)
 
 /* Largest error of a whole distribution, as a part of the largest logit. */
 static double
-distribution_error(const float *logits, const struct lagan_top *top, uint32_t n, uint32_t vocab)
+distribution_error(const float *logits, const struct lagan_top_logprob *top, uint32_t n,
+                   uint32_t vocab)
 {
     double sum = 0, biggest = logits[0], low = INFINITY, high = -INFINITY, shift;
 
@@ -248,8 +249,8 @@ distribution_error(const float *logits, const struct lagan_top *top, uint32_t n,
 }
 
 static void
-compare(struct golden *g, const struct prompt *p, const float *logits, const struct lagan_top *top,
-        uint32_t n)
+compare(struct golden *g, const struct prompt *p, const float *logits,
+        const struct lagan_top_logprob *top, uint32_t n)
 {
     double part = distribution_error(logits, top, n, g->vocab) / allowed(g, p);
 
@@ -341,7 +342,7 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         break;
     case LAGAN_EVENT_OUTPUT:
         if (!a->how.ends || g->precision == FP32) /* in bf16 it may have gone another way */
-            assert_string_equal(ev->word, a->how.ends ? "eos" : "length");
+            assert_string_equal(ev->reason_name, a->how.ends ? "eos" : "length");
         a->cached = ev->cached;
         a->resumed = ev->resumed;
         break;
@@ -349,7 +350,8 @@ take_event(struct golden *g, struct answer *a, const struct lagan_event *ev)
         a->over = true;
         break;
     default:
-        fail_msg("%s: %s", ev->word ? ev->word : "?", ev->message ? ev->message : "?");
+        fail_msg("%s: %s", ev->reason_name ? ev->reason_name : "?",
+                 ev->message ? ev->message : "?");
     }
 }
 
@@ -406,7 +408,7 @@ collect(struct lagan *c, struct golden *g, struct answer *a, uint32_t n, pid_t v
         uint32_t i = 0;
         int r = lagan_next(c, &ev, 30000);
 
-        if (r <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
+        if (r <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
         while (i < n && a[i].id != ev.id) i++;
         assert_true(i < n);
         assert_false(a[i].over);
@@ -516,11 +518,11 @@ on_the_cpu(struct golden *g, const char *model)
                                           "max_num_batched_tokens=512" };
     /* Two lanes on two sets of threads, in two divisions, and in what auto makes of them; sources beside them. */
     static const char *const lanes[][3] = {
-        { "split.mode=off", "split.encoder=context", "threads=2" },
+        { "split.mode=off", "split.encoder=shared", "threads=2" },
         { "split.mode=off", "split.encoder=own", "threads=2" },
         { "split.mode=fixed", "split.context_sm=1", "threads=3" },
         { "split.mode=fixed", "split.context_sm=0.5", "threads=2" },
-        { "split.mode=auto", "split.target=1ms", "threads=2" },
+        { "split.mode=auto", "split.itl_target=1ms", "threads=2" },
         { "split.mode=fixed", "split.encoder=own", "threads=2" },
     };
     /* All blocks, and all pairs of budget, one lane or two, and reuse. */
@@ -553,7 +555,7 @@ on_a_gpu(struct golden *g, const char *model)
                *const invariant = "numerics=invariant", *const graphs = "graphs.memory=256MiB",
                *const plain = "graphs.memory=0", *const whole = "max_num_batched_tokens=8192",
                *const chunks = "max_num_batched_tokens=100",
-               *const small = "max_num_batched_tokens=64", *const one = "split.encoder=context",
+               *const small = "max_num_batched_tokens=64", *const one = "split.encoder=shared",
                *const two = "split.encoder=own", *const off = "split.mode=off",
                *const fixed = "split.mode=fixed", *const changing = "split.mode=auto";
     static const struct {
@@ -585,7 +587,7 @@ on_a_gpu(struct golden *g, const char *model)
                               w[4],
                               precise[0],
                               precise[1],
-                              "split.target=1ms",
+                              "split.itl_target=1ms",
                               "max_num_seqs=64",
                               "kv.memory=256MiB",
                               NULL };

@@ -12,7 +12,7 @@
  * --device as every test here has it.
  */
 #include "base/clock.h"
-#include "tests/e2e/mix.h"
+#include "tests/e2e/random_mix.h"
 #include "tests/e2e/serve.h"
 #include "tests/test.h"
 
@@ -93,7 +93,7 @@ serve_drawn(struct served *v, const struct model *m, const struct settings *s)
     serve_lagand(&v->s, m->path, s->set, &v->systemd);
     snprintf(v->ctl_endpoint, sizeof v->ctl_endpoint, "ipc://%s/ctl.sock", v->s.dir);
     for (int i = 0; i < 1000 && access(v->ctl_endpoint + 6, F_OK); i++) usleep(10000);
-    if (lagan_open(&v->ctl, v->ctl_endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&v->ctl, v->ctl_endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     for (int i = 0; i < 6000 && !(r = look(v)); i++) usleep(5000);
     assert_int_not_equal(r, 0);
     if (r < 0 && v->s.pid) waitpid(v->s.pid, NULL, 0); /* it gives up when none can be */
@@ -516,7 +516,7 @@ ask_mixed(const struct model *m, const struct settings *s)
     }
     while (rounds--) ask_at_once(&v, m, s);
     counted.pauses += number_of(&v, "preemptions");
-    counted.moved += number_of(&v, "offloaded") + number_of(&v, "fetched");
+    counted.moved += number_of(&v, "blocks_offloaded") + number_of(&v, "blocks_onboarded");
     serve_end(&v);
 }
 

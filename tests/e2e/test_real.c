@@ -34,7 +34,7 @@ struct answer {
     uint64_t id;
     uint32_t n;
     int32_t ids[MOST_NEW];
-    struct lagan_top top[MOST_NEW][TOP];
+    struct lagan_top_logprob top[MOST_NEW][TOP];
 };
 
 static void
@@ -67,10 +67,10 @@ collect(struct lagan *c, const struct shape *s, struct answer *a, uint32_t n)
         uint32_t i = 0;
         int r = lagan_next(c, &ev, 120000);
 
-        if (r <= 0) fail_msg("nothing for two minutes: %s", lagan_why(c));
+        if (r <= 0) fail_msg("nothing for two minutes: %s", lagan_errmsg(c));
         while (i < n && a[i].id != ev.id) i++;
         assert_true(i < n);
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             assert_int_equal(ev.n_top, TOP);
             assert_true(a[i].n + ev.n_ids <= s->n_new);
@@ -139,7 +139,7 @@ twice(const struct shape *s, struct way one, struct way other)
     run(s, other, second);
     for (uint32_t i = 0; i < s->n; i++)
         for (uint32_t k = 0; k < s->n_new; k++) {
-            const struct lagan_top *a = first[i].top[k], *b = second[i].top[k];
+            const struct lagan_top_logprob *a = first[i].top[k], *b = second[i].top[k];
 
             if (memcmp(a, b, sizeof first[i].top[k]) == 0) continue;
             fail_msg(

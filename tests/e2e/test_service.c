@@ -92,15 +92,15 @@ finish(struct lagan *c, uint64_t id, char word[32], char message[256])
         struct lagan_event ev = { .size = sizeof ev };
         int r = lagan_next(c, &ev, 20000);
 
-        if (r <= 0) fail_msg("nothing for 20 s: %s", lagan_why(c));
+        if (r <= 0) fail_msg("nothing for 20 s: %s", lagan_errmsg(c));
         if (ev.id != id) continue;
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             assert_int_equal(ev.first, n);
             n += ev.n_ids;
         }
-        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(word, 32, "%s", ev.word);
+        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(word, 32, "%s", ev.reason_name);
         if (ev.kind == LAGAN_EVENT_ERROR) {
-            snprintf(word, 32, "%s", ev.word);
+            snprintf(word, 32, "%s", ev.reason_name);
             snprintf(message, 256, "%s", ev.message ? ev.message : "");
         }
         if (ev.kind == LAGAN_EVENT_ERROR || ev.kind == LAGAN_EVENT_DONE) return n;
@@ -218,7 +218,7 @@ call(struct lagan *c, const char *verb, const char *args, const char *holds)
     char *reply = NULL;
     int r = lagan_call(c, verb, args, &reply, NULL, 5000);
 
-    if (r < 0) fail_msg("%s %s: %s", verb, args, lagan_why(c));
+    if (r < 0) fail_msg("%s %s: %s", verb, args, lagan_errmsg(c));
     if (!strstr(reply, holds)) fail_msg("%s %s: %s", verb, args, reply);
     free(reply);
 }
@@ -284,7 +284,7 @@ text_of_any_length_goes_to_ids_and_back(void **state)
     call(c, "detokenize", "{\"ids\":[111,55,65]}", "\"k3=\"");
     call(c, "detokenize", "{\"ids\":[111,55]}", "\"k3\"");
     assert_true(lagan_call(c, "detokenize", "{\"ids\":[111,264]}", NULL, NULL, 30000) < 0);
-    assert_non_null(strstr(lagan_why(c), "ids[1] is 264, but the vocabulary has only 264"));
+    assert_non_null(strstr(lagan_errmsg(c), "ids[1] is 264, but the vocabulary has only 264"));
     assert_true(lagan_call(c, "detokenize", "{\"ids\":[-1]}", NULL, NULL, 30000) < 0);
     lagan_close(c);
     serve_stop(&s);
@@ -314,7 +314,7 @@ text_to_one_of_two_models_says_to_which(void **state)
     assert_non_null(strstr(said, "[2,111,55]"));
     c = connect_to(&s);
     assert_true(lagan_call(c, "tokenize", "{\"text\":\"k3\"}", NULL, NULL, 30000) < 0);
-    assert_non_null(strstr(lagan_why(c), "model is missing: 2 models are served here"));
+    assert_non_null(strstr(lagan_errmsg(c), "model is missing: 2 models are served here"));
     lagan_close(c);
     serve_stop(&s);
     unlink(path);
@@ -426,7 +426,7 @@ cancelled_outputs_of_one_request_do_not_cost_its_worker(void **state)
             assert_int_equal(lagan_cancel(c, id), 0);
             cancelled = true;
         }
-        assert_string_equal(ev.word, "cancelled");
+        assert_string_equal(ev.reason_name, "cancelled");
     }
     assert_int_equal(serve_worker(&s), worker);
     lagan_close(c);
@@ -473,9 +473,9 @@ answer(struct serve *s, struct lagan *c, const char *json, int kills)
     for (;;) {
         struct lagan_event ev = { .size = sizeof ev };
 
-        if (lagan_next(c, &ev, 20000) <= 0) fail_msg("nothing for 20 s: %s", lagan_why(c));
+        if (lagan_next(c, &ev, 20000) <= 0) fail_msg("nothing for 20 s: %s", lagan_errmsg(c));
         assert_int_equal(ev.id, id);
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             assert_int_equal(ev.first, a.n);
             assert_true(a.n + ev.n_ids <= 250 && a.n_text + ev.text_len < sizeof a.text);
@@ -635,7 +635,7 @@ wait_accepted(struct lagan *c, uint32_t n)
         char *reply = NULL;
         json_t *o;
 
-        if (lagan_call(c, "status", "{}", &reply, NULL, 20000) < 0) fail_msg("%s", lagan_why(c));
+        if (lagan_call(c, "status", "{}", &reply, NULL, 20000) < 0) fail_msg("%s", lagan_errmsg(c));
         o = json_loads(reply, 0, NULL);
         taken = (uint32_t)json_integer_value(json_object_get(o, "accepted"));
         json_decref(o);
@@ -675,7 +675,7 @@ answers_before(const char *quantum, const char *ask, bool few)
         }
         assert_true(++looks < 200000);
         if (lagan_next(other, &ev, 1) <= 0) continue;
-        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
+        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_DISCONNECTED);
         done += ev.kind == LAGAN_EVENT_DONE;
     }
     lagan_close(flood);
@@ -691,9 +691,10 @@ a_flood_of_one_client_holds_up_neither_another_nor_what_is_urgent(void **state)
     const char *urgent = "{\"ids\":[1,5],\"max_tokens\":8,\"ignore_eos\":true,\"priority\":0.9}";
 
     (void)state;
-    assert_in_range(answers_before("quantum=64", ask, true), 0, 300);
-    assert_in_range(answers_before("quantum=0", urgent, true), 0, 300);
-    assert_in_range(answers_before("quantum=0", ask, false), 610, 620); /* by arrival alone */
+    assert_in_range(answers_before("fairness_quantum=64", ask, true), 0, 300);
+    assert_in_range(answers_before("fairness_quantum=0", urgent, true), 0, 300);
+    assert_in_range(answers_before("fairness_quantum=0", ask, false), 610,
+                    620); /* by arrival alone */
 }
 
 /* KiB of its own that a process has touched. What it shares is bounded by the rings and the KV arena,
@@ -729,7 +730,7 @@ read_client(struct client *k)
 
     while (k->id && lagan_next(k->c, &ev, 0) > 0) {
         assert_int_equal(ev.id, k->id);
-        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_LOST);
+        assert_true(ev.kind != LAGAN_EVENT_ERROR && ev.kind != LAGAN_EVENT_DISCONNECTED);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             assert_int_equal(ev.first, k->n);
             k->n += ev.n_ids;

@@ -1,4 +1,4 @@
-/* test_split.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
+/* test_partition.c - a device divided between prompts and answers, live: no answer changes, nothing waits for ever.
  *
  * A real lagand with a worker of three threads, or of a GPU. What each request answers is known from a worker with one
  * lane; on a GPU numerics is invariant, so that all bits are to be the same.
@@ -56,11 +56,11 @@ take(struct lagan *c, struct answer *a)
     struct lagan_event ev = { .size = sizeof ev };
     uint32_t i = 0;
 
-    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_why(c));
+    if (lagan_next(c, &ev, PATIENCE) <= 0) fail_msg("nothing comes any more: %s", lagan_errmsg(c));
     while (i < REQUESTS && a[i].request != ev.id) i++;
     assert_true(i < REQUESTS);
-    if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.word, "cancelled"))
-        fail_msg("%s: %s", ev.word, ev.message);
+    if (ev.kind == LAGAN_EVENT_ERROR && strcmp(ev.reason_name, "cancelled"))
+        fail_msg("%s: %s", ev.reason_name, ev.message);
     if (ev.kind == LAGAN_EVENT_TOKENS) {
         assert_int_equal(ev.first, a[i].n);
         assert_true(a[i].n + ev.n_ids <= NEW);
@@ -138,7 +138,7 @@ undisturbed(const char *model, bool source)
     struct lagan *c;
 
     memset(want, 0, sizeof want);
-    start(&s, &c, model, "split.mode=off", "split.encoder=context");
+    start(&s, &c, model, "split.mode=off", "split.encoder=shared");
     for (uint32_t i = 0; i < REQUESTS; i++) {
         want[i].request = submit(c, i, source);
         while (!want[i].over) take(c, want);
@@ -171,11 +171,11 @@ shown(const struct serve *s, const char *key)
     return n;
 }
 
-/* Units of the device, and what its rung `rung` has for prompts; 0: there are not so many rungs. */
+/* Units of the device, and what its partition `partition` has for prompts; 0: there are not so many partitions. */
 static uint32_t units, grain, least;
 
 static uint32_t
-rung_of(const struct serve *s, size_t rung)
+partition_of(const struct serve *s, size_t partition)
 {
     char out[2048];
     const json_t *list;
@@ -185,22 +185,22 @@ rung_of(const struct serve *s, size_t rung)
     if (ctl(s, "show --json", out, sizeof out) != 0) fail_msg("%s", out);
     o = json_loads(out, 0, NULL);
     assert_non_null(o);
-    list = json_object_get(o, "rungs");
-    if (rung < json_array_size(list))
-        context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, rung), 0));
+    list = json_object_get(o, "partitions");
+    if (partition < json_array_size(list))
+        context = (uint32_t)json_integer_value(json_array_get(json_array_get(list, partition), 0));
     units = (uint32_t)json_integer_value(json_object_get(o, "units"));
-    grain = (uint32_t)json_integer_value(json_object_get(o, "grain"));
-    least = (uint32_t)json_integer_value(json_object_get(o, "least"));
+    grain = (uint32_t)json_integer_value(json_object_get(o, "granularity"));
+    least = (uint32_t)json_integer_value(json_object_get(o, "min_units"));
     json_decref(o);
     return context;
 }
 
-/* What an operator says, one thing after the other: rungs there are, one there is not yet, no division, auto. */
+/* What an operator says, one thing after the other: partitions there are, one there is not yet, no division, auto. */
 static void
 say(const struct serve *s, uint32_t turn)
 {
     char out[2048], word[64];
-    uint32_t context = rung_of(s, turn % 7);
+    uint32_t context = partition_of(s, turn % 7);
 
     if (turn % 7 == 4) context = least + grain * (turn % MIN((units - 2 * least) / grain + 1, 9u));
     snprintf(word, sizeof word, "set %u %u", context, units - context);
@@ -215,7 +215,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
         const char *model, *mode, *more;
         bool source;
     } ways[] = {
-        { "tests/data/golden/llama3", "split.mode=auto", "split.target=1ms", false },
+        { "tests/data/golden/llama3", "split.mode=auto", "split.itl_target=1ms", false },
         { "tests/data/golden/t5_gated", "split.mode=fixed", "split.encoder=own", true },
     };
     char out[2048], word[64];
@@ -229,7 +229,7 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
 
         undisturbed(ways[w].model, ways[w].source);
         start(&s, &c, ways[w].model, ways[w].mode, ways[w].more);
-        assert_true(rung_of(&s, 0) > 0);
+        assert_true(partition_of(&s, 0) > 0);
         if (!serve_on_gpu()) assert_int_equal(units, 3);
         for (uint32_t round = 0; asked < 14; round++) {
             memset(a, 0, sizeof a);
@@ -242,13 +242,13 @@ no_change_of_the_division_by_an_operator_changes_an_answer(void **state)
             same(a);
         }
         for (size_t i = 0; i < 2; i++) {
-            uint32_t context = serve_on_gpu() ? rung_of(&s, i) : (uint32_t)i + 1;
+            uint32_t context = serve_on_gpu() ? partition_of(&s, i) : (uint32_t)i + 1;
 
             snprintf(word, sizeof word, "set %u %u", context, units - context);
             assert_int_equal(ctl(&s, word, out, sizeof out), 0);
-            for (int k = 0; k < 300 && shown(&s, "context") != context; k++) usleep(100000);
-            assert_int_equal(shown(&s, "context"), context);
-            assert_int_equal(shown(&s, "generation"), units - context);
+            for (int k = 0; k < 300 && shown(&s, "prefill_units") != context; k++) usleep(100000);
+            assert_int_equal(shown(&s, "prefill_units"), context);
+            assert_int_equal(shown(&s, "decode_units"), units - context);
         }
         assert_true(shown(&s, "changes") > 0);
         stop(&s, c);
@@ -265,9 +265,9 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
 
     (void)state;
     start(&s, &c, "tests/data/golden/llama3", "split.mode=fixed", "split.context_sm=0.75");
-    low = rung_of(&s, 0);
-    assert_true(low > 0 && (units == 3 || shown(&s, "context") > low));
-    if (!serve_on_gpu()) assert_int_equal(shown(&s, "context"), 2);
+    low = partition_of(&s, 0);
+    assert_true(low > 0 && (units == 3 || shown(&s, "prefill_units") > low));
+    if (!serve_on_gpu()) assert_int_equal(shown(&s, "prefill_units"), 2);
     snprintf(word, sizeof word, "set %u %u", low, low);
     assert_int_not_equal(ctl(&s, serve_on_gpu() ? word : "set 2 2", out, sizeof out), 0);
     assert_non_null(strstr(out, serve_on_gpu() ? "nearest is" : "nearest is 2 and 1"));
@@ -282,7 +282,7 @@ what_the_device_has_not_is_refused_with_what_it_has(void **state)
     assert_int_equal(ctl(&s, "auto", out, sizeof out), 5);
     assert_non_null(strstr(out, "split.mode is off"));
     assert_int_equal(ctl(&s, "show", out, sizeof out), 0);
-    assert_non_null(strstr(out, "one lane for prompts and answers"));
+    assert_non_null(strstr(out, "one lane for prefill and decode"));
     stop(&s, c);
 }
 
@@ -299,7 +299,7 @@ empty_phases_cancels_and_an_end_at_any_time_leave_nobody_waiting(void **state)
         struct lagan *c;
 
         start(&s, &c, "tests/data/golden/llama3",
-              round % 2 ? "split.mode=auto" : "split.mode=fixed", "split.target=1ms");
+              round % 2 ? "split.mode=auto" : "split.mode=fixed", "split.itl_target=1ms");
         for (uint32_t i = 0; round != 1 && i < REQUESTS; i++) {
             a[i].request = submit(c, i, false);
             if (i % 8 == 0) take(c, a); /* some of them generate by now */

@@ -127,8 +127,8 @@ ask(struct lagan *c, struct lagan_request *r)
     for (;;) {
         struct lagan_event ev = { .size = sizeof ev };
 
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind == LAGAN_EVENT_TOKENS) {
             assert_true(a.n + ev.n_ids <= MAX_TOKENS && a.len + ev.text_len < MAX_TEXT);
             memcpy(a.ids + a.n, ev.ids, ev.n_ids * sizeof *ev.ids);
@@ -136,7 +136,7 @@ ask(struct lagan *c, struct lagan_request *r)
             a.n += (uint32_t)ev.n_ids;
             a.len += ev.text_len;
         }
-        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(a.word, sizeof a.word, "%s", ev.word);
+        if (ev.kind == LAGAN_EVENT_OUTPUT) snprintf(a.word, sizeof a.word, "%s", ev.reason_name);
         if (ev.kind == LAGAN_EVENT_DONE) return a;
     }
 }
@@ -167,7 +167,7 @@ call(struct lagan *c, const char *verb, json_t *args)
     char *text = json_dumps(args, JSON_COMPACT), *reply = NULL;
     json_t *o;
 
-    if (lagan_call(c, verb, text, &reply, NULL, 30000) < 0) fail_msg("%s", lagan_why(c));
+    if (lagan_call(c, verb, text, &reply, NULL, 30000) < 0) fail_msg("%s", lagan_errmsg(c));
     o = json_loads(reply, 0, NULL);
     assert_non_null(o);
     free(text);
@@ -370,8 +370,8 @@ laganctl_chat_sends_along_what_was_said(void **state)
     json_decref(first);
     json_decref(then);
     assert_non_null(strstr(laganctl(&s, "echo Hello | $L chat --max-tokens 2"), "\n"));
-    assert_non_null(
-        strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"), "nothing was said"));
+    assert_non_null(strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 2"),
+                           "standard input has no message"));
     assert_non_null(strstr(laganctl(&s, "$L model list"), "MODEL  "));
     stop(&s, c);
 }
@@ -435,7 +435,7 @@ a_model_without_a_template_says_so(void **state)
         strstr(laganctl(&s, "$L chat </dev/null 2>&1; test $? = 5"), "no chat template"));
     while (lagan_next(c, &ev, 30000) == 1 && ev.kind != LAGAN_EVENT_ERROR) continue;
     assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
-    assert_string_equal(ev.word, "unsupported");
+    assert_string_equal(ev.reason_name, "unsupported");
     assert_string_equal(
         ev.message,
         "the checkpoint has no chat template; the key chat_template names one of ours, or none");

@@ -30,8 +30,8 @@ generate(const struct serve *s, int32_t ids[TOKENS])
     assert_int_equal(lagan_submit(c, r, &id), 0);
     lagan_request_free(r);
     do {
-        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_why(c));
-        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.word, ev.message);
+        if (lagan_next(c, &ev, 30000) <= 0) fail_msg("nothing for 30 s: %s", lagan_errmsg(c));
+        if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", ev.reason_name, ev.message);
         if (ev.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(n + ev.n_ids <= TOKENS);
         memcpy(ids + n, ev.ids, ev.n_ids * sizeof *ids);
@@ -80,7 +80,7 @@ a_gpus_products_are_measured_once_and_the_next_worker_knows_them(void **state)
     (void)state;
     if (!serve_on_gpu()) skip();
     snprintf(path, sizeof path, "/tmp/lagan-tuned-%d", (int)getpid());
-    snprintf(key, sizeof key, "cuda.tuned=%s", path);
+    snprintf(key, sizeof key, "cuda.tuning_file=%s", path);
     unlink(path);
     assert_true(serve_start(&s, LLAMA, set));
     generate(&s, first);
@@ -116,7 +116,7 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
         assert_string_equal(
             said, serve_on_gpu()
                       ? "laganctl: there is no file to keep the results in: name one with this "
-                        "model's key cuda.tuned, then `laganctl daemon reexec`\n"
+                        "model's key cuda.tuning_file, then `laganctl daemon reexec`\n"
                       : "laganctl: the CPU device has nothing to tune\n");
     }
     serve_stop(&s);

@@ -2,7 +2,7 @@
  * are let go of when a faster matmul is found. */
 #include "gpu/cpu/cpu.h"
 #include "gpu/device.h"
-#include "tests/exec/toy.h"
+#include "tests/exec/tiny_exec.h"
 #include "tests/test.h"
 #include "worker/exec/graphs.h"
 
@@ -15,7 +15,7 @@
 struct graph {
     uint32_t n;
     struct recorded {
-        cpu_run run;
+        cpu_run segment;
         unsigned char args[CPU_ARGS];
         size_t bytes;
         uint32_t parts;
@@ -25,18 +25,20 @@ static struct graph *recording;
 static unsigned n_captured, n_replayed, n_dropped;
 static uint64_t graph_bytes;
 static bool captures_fail;
-int __real_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
-int __wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts);
+int __real_cpu_queue(struct lane *l, cpu_run segment, const void *args, size_t bytes,
+                     uint32_t parts);
+int __wrap_cpu_queue(struct lane *l, cpu_run segment, const void *args, size_t bytes,
+                     uint32_t parts);
 
 int
-__wrap_cpu_queue(struct lane *l, cpu_run run, const void *args, size_t bytes, uint32_t parts)
+__wrap_cpu_queue(struct lane *l, cpu_run segment, const void *args, size_t bytes, uint32_t parts)
 {
     struct recorded *r;
 
-    if (!recording) return __real_cpu_queue(l, run, args, bytes, parts);
+    if (!recording) return __real_cpu_queue(l, segment, args, bytes, parts);
     assert_true(recording->n < ARRAY_LEN(recording->op));
     r = &recording->op[recording->n++];
-    *r = (struct recorded){ .run = run, .bytes = bytes, .parts = parts };
+    *r = (struct recorded){ .segment = segment, .bytes = bytes, .parts = parts };
     memcpy(r->args, args, bytes);
     return 0;
 }
@@ -68,7 +70,7 @@ static int
 graph_run(struct lane *l, struct graph *g)
 {
     for (uint32_t i = 0; i < g->n; i++)
-        TRY(__real_cpu_queue(l, g->op[i].run, g->op[i].args, g->op[i].bytes, g->op[i].parts));
+        TRY(__real_cpu_queue(l, g->op[i].segment, g->op[i].args, g->op[i].bytes, g->op[i].parts));
     n_replayed++;
     return 0;
 }
@@ -85,10 +87,10 @@ static void
 captures(struct gpu *g)
 {
     g->graphs = true;
-    g->checked.graph_begin = graph_begin;
-    g->checked.graph_end = graph_end;
-    g->checked.graph_run = graph_run;
-    g->checked.graph_drop = graph_drop;
+    g->checked.graph.begin = graph_begin;
+    g->checked.graph.end = graph_end;
+    g->checked.graph.launch = graph_run;
+    g->checked.graph.drop = graph_drop;
     n_captured = n_replayed = n_dropped = 0;
 }
 
@@ -136,7 +138,7 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
     (void)state;
     for (int c = 0; c < 2; c++)
         for (int generates = 0; generates < 2; generates++) {
-            struct hand_options o = { .twice = true, .max_rows = 24 };
+            struct hand_options o = { .twice = true, .max_tokens = 24 };
 
             for (int captured = 0; captured < 2; captured++) {
                 if (captured) {
@@ -147,7 +149,7 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
                 }
                 open_model(config[c], o);
                 for (uint32_t i = 0; i < 9; i++) {
-                    struct hand_seat *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
+                    struct hand_slot *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
 
                     s->late = 2 * i;
                     if (c == 1) {
@@ -163,24 +165,25 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
         }
 }
 
-static const struct arch *family;
+static const struct arch *seq_group;
 static unsigned n_joined, n_steps;
 static struct {
     uint32_t n, longest;
-    struct run run[64];
+    struct segment segment[64];
 } joined[400];
 
 static int
 forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct rows *c = &s->cross;
+    const struct step_tokens *c = &s->cross;
 
-    n_joined += c->n_runs < s->rows.n_runs;
-    assert_true(n_steps < ARRAY_LEN(joined) && c->n_runs <= ARRAY_LEN(joined->run));
-    joined[n_steps].n = c->n_runs;
+    n_joined += c->n_segments < s->rows.n_segments;
+    assert_true(n_steps < ARRAY_LEN(joined) && c->n_segments <= ARRAY_LEN(joined->segment));
+    joined[n_steps].n = c->n_segments;
     joined[n_steps].longest = c->longest;
-    TRY(m->op->get(s->lane, joined[n_steps++].run, c->run, c->n_runs * sizeof *c->run));
-    return family->forward(m, s, first, n);
+    TRY(m->op->mem.get(s->lane, joined[n_steps++].segment, c->segment,
+                       c->n_segments * sizeof *c->segment));
+    return seq_group->forward(m, s, first, n);
 }
 
 /* Some who are no search come first, then searches of two, four, three and nine beams, one after another. Each beam for
@@ -203,13 +206,13 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
                 graph_bytes = 1000;
             }
             open_model(T5, o);
-            family = h.m->arch;
-            counting = *family;
+            seq_group = h.m->arch;
+            counting = *seq_group;
             counting.forward = forward_counting;
             h.m->arch = &counting;
             for (uint32_t i = 0, k = 0; i < ARRAY_LEN(size); i++)
                 for (uint32_t n = 0; n < size[i]; n++, k++) {
-                    struct hand_seat *s = sit(k, prompt, 40);
+                    struct hand_slot *s = sit(k, prompt, 40);
 
                     s->late = 5 * i;
                     s->source = SOURCE + i % 3;
@@ -222,7 +225,7 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
             take(way ? &b : &a);
             for (unsigned i = 0; way && i < n_steps; i++) /* as it was said */
                 for (uint32_t r = 0; joined[i].longest && r < joined[i].n; r++)
-                    assert_true(joined[i].run[r].n_rows <= joined[i].longest);
+                    assert_true(joined[i].segment[r].n_tokens <= joined[i].longest);
             assert_int_equal(n_joined > 0, way > 0);
             if (way) assert_memory_equal(&a, &b, sizeof a);
         }
@@ -244,7 +247,7 @@ sources_that_are_captured_give_what_plain_ones_give(void **state)
             }
             open_model(T5, o);
             for (uint32_t i = 0; i < 18; i++) {
-                struct hand_seat *s = sit(i, 1, 12);
+                struct hand_slot *s = sit(i, 1, 12);
 
                 s->late = 3 * (i / 2); /* two at a time, and their rows not always side by side */
                 s->source = SOURCE + i % 3;
@@ -267,12 +270,12 @@ more_prompts_than_a_graph_has_room_for_run_plain(void **state)
     };
 
     (void)state;
-    for (uint32_t n = GRAPHS_RUNS; n <= GRAPHS_RUNS + 1; n++) {
+    for (uint32_t n = GRAPHS_SEGMENTS; n <= GRAPHS_SEGMENTS + 1; n++) {
         open_model(LLAMA, o);
         for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
         for (int step = 0; step < 3; step++) hand_run(&h);
         hand_close(&h);
-        assert_int_equal(n_replayed, n <= GRAPHS_RUNS ? 2 : 0);
+        assert_int_equal(n_replayed, n <= GRAPHS_SEGMENTS ? 2 : 0);
     }
 }
 
@@ -356,7 +359,7 @@ tunes(struct gpu *g)
 {
     captures(g);
     tuner = *g->device;
-    tuner.tune = tune;
+    tuner.lane.tune = tune;
     g->device = &tuner;
 }
 
@@ -377,7 +380,7 @@ every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **stat
         open_model(config[c], (struct hand_options){ .twice = true,
                                                      .buckets = true,
                                                      .opened = tunes,
-                                                     .max_rows = 100,
+                                                     .max_tokens = 100,
                                                      .graphs_memory = 1 << 20 });
         sit_mixed(c == 1);
         hand_run(&h);
@@ -410,7 +413,7 @@ every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **stat
     }
 }
 
-static uint32_t passes, most_rows;
+static uint32_t passes, max_tokens;
 static int (*plain_embed)(struct lane *l, struct tensor x, struct tensor table,
                           const int32_t *token, float scale);
 
@@ -418,7 +421,7 @@ static int
 embed(struct lane *l, struct tensor x, struct tensor table, const int32_t *token, float scale)
 {
     passes++;
-    most_rows = MAX(most_rows, x.dim[0]);
+    max_tokens = MAX(max_tokens, x.dim[0]);
     return plain_embed(l, x, table, token, scale);
 }
 
@@ -428,7 +431,7 @@ counts_rows(struct gpu *g)
     captures(g);
     plain_embed = g->checked.embed;
     g->checked.embed = embed;
-    passes = most_rows = 0;
+    passes = max_tokens = 0;
 }
 
 static void
@@ -438,7 +441,7 @@ where_streams_wait_the_first_pass_is_of_one_row(void **state)
     for (int brief = 0; brief < 2; brief++) {
         open_model(LLAMA, (struct hand_options){ .opened = counts_rows, .brief = brief });
         assert_int_equal(passes, brief ? 2 : 4); /* its only layer is the first and the last one */
-        assert_int_equal(most_rows, brief ? 1 : 64);
+        assert_int_equal(max_tokens, brief ? 1 : 64);
         sit_mixed(false);
         hand_run(&h);
         take(brief ? &b : &a);

@@ -1,6 +1,6 @@
 /* test_exec.c - batches made by hand against small models with random weights. */
 #include "gpu/device.h"
-#include "tests/exec/toy.h"
+#include "tests/exec/tiny_exec.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -49,7 +49,7 @@ two_steps_out_give_what_one_at_a_time_gives(void **state)
 {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {
-        open_model(LLAMA, (struct hand_options){ .twice = twice, .max_rows = 7 });
+        open_model(LLAMA, (struct hand_options){ .twice = twice, .max_tokens = 7 });
         for (uint32_t i = 0; i < 5; i++) sit(i, 3 + 9 * i, 20);
         hand_run(&h);
         take(twice ? &b : &a);
@@ -64,7 +64,7 @@ an_encoder_in_layer_slices_gives_what_it_gives_whole(void **state)
     for (uint32_t layers = 0; layers < 3; layers++) {
         open_model(T5, (struct hand_options){ .enc_layers = layers });
         for (uint32_t i = 0; i < 4; i++) {
-            struct hand_seat *s = sit(i, 1 + i, 12);
+            struct hand_slot *s = sit(i, 1 + i, 12);
 
             s->source = SOURCE;
             s->n_source = 3 * (i + 1);
@@ -81,7 +81,7 @@ another_source_gives_other_tokens(void **state)
     (void)state;
     open_model(T5, (struct hand_options){ 0 });
     for (uint32_t i = 0; i < 2; i++) {
-        struct hand_seat *s = sit(i, 1, 12);
+        struct hand_slot *s = sit(i, 1, 12);
 
         s->token[0] = 0;
         s->source = SOURCE + i;
@@ -101,8 +101,8 @@ forced_tokens_come_first_and_last_whatever_the_logits(void **state)
     sit(1, 6, 5)->how.forced_bos = 250;
     sit(2, 6, 5)->how.forced_eos = 251;
     sit(3, 6, 1)->how.forced_bos = 250;
-    h.seat[3].how.forced_eos = 251;
-    for (uint32_t i = 1; i < 4; i++) memcpy(h.seat[i].token, h.seat[0].token, 6 * sizeof(token_id));
+    h.slot[3].how.forced_eos = 251;
+    for (uint32_t i = 1; i < 4; i++) memcpy(h.slot[i].token, h.slot[0].token, 6 * sizeof(token_id));
     hand_run(&h);
     take(&a);
     assert_int_not_equal(a.token[0][6], 250);
@@ -118,19 +118,19 @@ end_tokens_do_not_come_before_the_minimum(void **state)
 {
     enum { VOCAB = 300, NEW = 6, MIN = 3 };
     static float lp[(6 + NEW) * VOCAB];
-    struct hand_seat *s;
+    struct hand_slot *s;
 
     (void)state;
     open_model(LLAMA, (struct hand_options){ 0 });
     sit(0, 6, 1);
     hand_run(&h);
-    h.seat[0].active = false;
+    h.slot[0].active = false;
     s = sit(1, 6, NEW);
-    memcpy(s->token, h.seat[0].token, 6 * sizeof(token_id));
+    memcpy(s->token, h.slot[0].token, 6 * sizeof(token_id));
     s->lp = lp;
-    s->how.n_logprobs = VOCAB;
+    s->how.logprobs = VOCAB;
     s->how.eos[0] = 299;
-    s->how.eos[1] = h.seat[0].token[6]; /* it would come at once */
+    s->how.eos[1] = h.slot[0].token[6]; /* it would come at once */
     s->how.n_eos = 2;
     s->how.min_new = MIN;
     hand_run(&h);
@@ -145,17 +145,17 @@ end_tokens_do_not_come_before_the_minimum(void **state)
 static void
 a_repetition_penalty_counts_prompt_and_generated_tokens(void **state)
 {
-    struct hand_seat *s;
+    struct hand_slot *s;
 
     (void)state;
-    open_model(LLAMA, (struct hand_options){ .twice = true, .max_rows = 5 });
+    open_model(LLAMA, (struct hand_options){ .twice = true, .max_tokens = 5 });
     s = sit(3, 12, 40);
-    s->how.repetition = 1e6f;
+    s->how.repetition_penalty = 1e6f;
     sit(4, 12, 40);
     hand_run(&h);
     for (uint32_t i = 12; i < 52; i++)
         for (uint32_t k = 0; k < i; k++) assert_int_not_equal(s->token[i], s->token[k]);
-    /* the next request in the seat begins with a clean history */
+    /* the next request in the slot begins with a clean history */
     memcpy(a.token[0], s->token, sizeof s->token);
     s->planned = 0;
     hand_run(&h);
@@ -169,9 +169,9 @@ a_drawn_token_depends_on_seed_output_and_position_alone(void **state)
     (void)state;
     open_model(LLAMA, (struct hand_options){ 0 });
     for (uint32_t i = 0; i < 4; i++) {
-        struct hand_seat *s = sit(i, 9, 30);
+        struct hand_slot *s = sit(i, 9, 30);
 
-        memcpy(s->token, h.seat[0].token, 9 * sizeof(token_id));
+        memcpy(s->token, h.slot[0].token, 9 * sizeof(token_id));
         s->how.temperature = 1;
         s->how.seed = 1234 + (i == 2);
         s->how.output = i == 3;
@@ -181,10 +181,10 @@ a_drawn_token_depends_on_seed_output_and_position_alone(void **state)
     assert_memory_equal(a.token[0], a.token[1], sizeof a.token[0]);
     assert_memory_not_equal(a.token[0], a.token[2], sizeof a.token[0]);
     assert_memory_not_equal(a.token[0], a.token[3], sizeof a.token[0]);
-    open_model(LLAMA, (struct hand_options){ .max_rows = 2, .twice = true });
+    open_model(LLAMA, (struct hand_options){ .max_tokens = 2, .twice = true });
     sit(7, 9, 30)->how.temperature = 1;
-    memcpy(h.seat[7].token, a.token[0], 9 * sizeof(token_id));
-    h.seat[7].how.seed = 1234;
+    memcpy(h.slot[7].token, a.token[0], 9 * sizeof(token_id));
+    h.slot[7].how.seed = 1234;
     hand_run(&h);
     take(&b);
     assert_memory_equal(a.token[0], b.token[7], sizeof a.token[0]);
@@ -194,7 +194,7 @@ a_drawn_token_depends_on_seed_output_and_position_alone(void **state)
 static void
 noise_is_another_at_every_position(void **state)
 {
-    struct hand_seat *s;
+    struct hand_slot *s;
     uint32_t same = 0;
 
     (void)state;
@@ -213,12 +213,12 @@ log_probabilities_of_a_long_prompt_come_in_pieces(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct hand_seat *s;
+        struct hand_slot *s;
 
-        open_model(WIDE, (struct hand_options){ .max_rows = i ? 50 : 200 });
+        open_model(WIDE, (struct hand_options){ .max_tokens = i ? 50 : 200 });
         s = sit(0, 150, 2);
         s->all = true;
-        s->how.n_prompt_logprobs = 5;
+        s->how.prompt_logprobs = 5;
         hand_run(&h);
         take(i ? &b : &a);
     }
@@ -227,7 +227,7 @@ log_probabilities_of_a_long_prompt_come_in_pieces(void **state)
 }
 
 static void
-a_seat_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
+a_slot_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
 {
     enum { N = 400 }; /* long enough for the other lane to overtake */
     const struct batch_result *r;
@@ -235,27 +235,28 @@ a_seat_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
     struct batch *t;
 
     (void)state;
-    open_model(LLAMA, (struct hand_options){ .max_rows = N });
+    open_model(LLAMA, (struct hand_options){ .max_tokens = N });
     sit(0, N, 3);
     hand_run(&h);
     take(&a);
-    open_model(LLAMA, (struct hand_options){ .n_lanes = 2, .max_rows = N });
+    open_model(LLAMA, (struct hand_options){ .n_lanes = 2, .max_tokens = N });
     sit(0, N, 3);
-    exec_seat(h.x, 0, &h.seat[0].how);
+    exec_set_sampling(h.x, 0, &h.slot[0].how);
     /* the prompt on lane 0, then a token on lane 1, then one on lane 0 */
     for (uint32_t k = 0; k < 3; k++) {
         unsigned lane = k % 2;
 
         t = hand_batch(&h, lane);
         hand_edits(&h, t, 0, N + k);
-        t->n_rows = k ? 1 : N;
-        for (uint32_t i = 0; i < t->n_rows; i++) {
-            t->token[i] = k ? TOKEN_FROM_LAST : h.seat[0].token[i];
+        t->n_tokens = k ? 1 : N;
+        for (uint32_t i = 0; i < t->n_tokens; i++) {
+            t->token[i] = k ? TOKEN_FROM_LAST : h.slot[0].token[i];
             t->pos[i] = (int32_t)(k ? N - 1 + k : i);
         }
-        t->run[0] =
-            (struct batch_run){ .n_rows = t->n_rows, .first_pos = t->pos[0], .flags = RUN_SAMPLE };
-        t->n_runs = t->n_logits = 1;
+        t->segment[0] = (struct batch_segment){ .n_tokens = t->n_tokens,
+                                                .first_pos = t->pos[0],
+                                                .flags = SEGMENT_SAMPLE };
+        t->n_segments = t->n_logits = 1;
         if (k) {
             t->wait[0] = (struct batch_wait){ .lane = (uint8_t)(1 - lane),
                                               .step = h.started[1 - lane] };
@@ -313,32 +314,32 @@ static void
 act_in_a_group(struct gpu *g)
 {
     group = *g->device;
-    behind = group.lane_after;
-    done = group.lane_done;
-    group.lane_after = wait_and_count;
-    group.lane_done = done_unless_held;
-    group.all_reduce = no_sum;
+    behind = group.lane.after;
+    done = group.lane.done;
+    group.lane.after = wait_and_count;
+    group.lane.done = done_unless_held;
+    group.collective.all_reduce = no_sum;
     group.residual = no_residual;
     g->device = &group;
 }
 
-/* Tokens of that lane's own seat, which wait for nobody: how many steps the device was told to wait for. */
+/* Tokens of that lane's own slot, which wait for nobody: how many steps the device was told to wait for. */
 static unsigned
-waits_of(unsigned lane, uint8_t rung)
+waits_of(unsigned lane, uint8_t partition)
 {
     struct batch *t = hand_batch(&h, lane);
     struct err e = { 0 };
 
-    exec_seat(h.x, lane, &h.seat[lane].how);
+    exec_set_sampling(h.x, lane, &h.slot[lane].how);
     hand_edits(&h, t, lane, 8);
     for (uint32_t i = 0; i < 8; i++) {
-        t->token[i] = h.seat[lane].token[i];
+        t->token[i] = h.slot[lane].token[i];
         t->pos[i] = (int32_t)i;
     }
-    t->n_rows = 8;
-    t->run[0] = (struct batch_run){ .seat = lane, .n_rows = 8 };
-    t->n_runs = 1;
-    t->rung = rung;
+    t->n_tokens = 8;
+    t->segment[0] = (struct batch_segment){ .slot = lane, .n_tokens = 8 };
+    t->n_segments = 1;
+    t->partition = partition;
     n_waits = 0;
     if (exec_start(h.x, t, &e) < 0) fail_msg("%s", e.text);
     h.started[lane]++;
@@ -359,8 +360,8 @@ a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others(void 
                    (struct hand_options){ .n_lanes = 2, .units = 8, .opened = act_in_a_group });
         sit(0, 8, 1);
         sit(1, 8, 1);
-        assert_int_equal(exec_rung(h.x, 1, apart, &e), 0);
-        assert_int_equal(exec_rung(h.x, 2, over, &e), 0);
+        assert_int_equal(exec_set_partition(h.x, 1, apart, &e), 0);
+        assert_int_equal(exec_set_partition(h.x, 2, over, &e), 0);
         h.gpu->ranks = ranks;
         held = true;
         assert_int_equal(waits_of(0, 0), 0);
@@ -381,7 +382,7 @@ a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others(void 
     }
 }
 
-/* Seat 0's tokens, prompt and generated, are known; now a seat is given one of them at its position. */
+/* Seat 0's tokens, prompt and generated, are known; now a slot is given one of them at its position. */
 enum { WALKED = 20, WALKED_TO = 26 };
 
 static struct gpu_ops counter; /* the device's, but for copy_blocks */
@@ -403,33 +404,33 @@ static void
 counts_copies(struct gpu *g)
 {
     counter = *g->device;
-    copies = counter.copy_blocks;
-    counter.copy_blocks = copy_and_count;
+    copies = counter.mem.copy_blocks;
+    counter.mem.copy_blocks = copy_and_count;
     g->device = &counter;
     n_launches = 0;
 }
 
 static void
-walk_seat_0(void)
+walk_slot_0(void)
 {
     open_model(LLAMA, (struct hand_options){ .tokens_per_block = 8, .opened = counts_copies });
     sit(0, WALKED, WALKED_TO - WALKED);
     hand_run(&h);
-    for (uint32_t i = 1; i < 4; i++) exec_seat(h.x, i, &h.seat[0].how);
+    for (uint32_t i = 1; i < 4; i++) exec_set_sampling(h.x, i, &h.slot[0].how);
 }
 
 /* The log-probability of what comes next. */
 static float
-next_of(struct batch *t, uint32_t seat, uint32_t position)
+next_of(struct batch *t, uint32_t slot, uint32_t position)
 {
     struct err e = { 0 };
 
-    t->token[0] = h.seat[0].token[position];
+    t->token[0] = h.slot[0].token[position];
     t->pos[0] = (int32_t)position;
-    t->run[0] = (struct batch_run){
-        .seat = seat, .n_rows = 1, .first_pos = t->pos[0], .flags = RUN_SAMPLE
+    t->segment[0] = (struct batch_segment){
+        .slot = slot, .n_tokens = 1, .first_pos = t->pos[0], .flags = SEGMENT_SAMPLE
     };
-    t->n_rows = t->n_runs = t->n_logits = 1;
+    t->n_tokens = t->n_segments = t->n_logits = 1;
     if (exec_start(h.x, t, &e) < 0) fail_msg("%s", e.text);
     h.started[0]++;
     return hand_finish(&h, 0)->logprob[0];
@@ -438,14 +439,14 @@ next_of(struct batch *t, uint32_t seat, uint32_t position)
 static void
 edit_row(struct batch *t, uint32_t to, uint32_t from)
 {
-    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_ROW, .seat = to, .entry = from };
+    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_COPY, .slot = to, .entry = from };
 }
 
 static void
-edit_entry(struct batch *t, uint32_t seat, uint32_t entry, slice_id at)
+edit_entry(struct batch *t, uint32_t slot, uint32_t entry, slice_id at)
 {
     t->edit[t->n_edits++] =
-        (struct kv_edit){ .op = EDIT_SET, .seat = seat, .entry = entry, .at = at };
+        (struct kv_edit){ .op = EDIT_SET, .slot = slot, .entry = entry, .at = at };
 }
 
 static void
@@ -458,29 +459,29 @@ copy_blocks(struct batch *t, uint32_t to, uint32_t from, bool after)
 }
 
 static void
-a_seat_with_a_copied_table_row_reads_the_same_blocks(void **state)
+a_slot_with_a_copied_table_row_reads_the_same_blocks(void **state)
 {
     struct batch *t;
     slice_id other;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     other = hand_block(&h, 0, 3, 0);
     t = hand_batch(&h, 0);
     edit_entry(t, 1, 0, other); /* overwritten by the row */
     edit_row(t, 1, 0);
     edit_row(t, 2, 1); /* a copy of the copy */
     edit_row(t, 3, 2);
-    edit_entry(t, 2, 1, other);                                 /* and then one of its own */
-    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_END }; /* the manifest's */
+    edit_entry(t, 2, 1, other);                                   /* and then one of its own */
+    t->edit[t->n_edits++] = (struct kv_edit){ .op = EDIT_CLEAR }; /* the manifest's */
     edit_entry(t, 2, 2, other);
-    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 1, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 3); /* each reads what the one before it wrote */
-    assert_true(next_of(hand_batch(&h, 0), 3, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    assert_true(next_of(hand_batch(&h, 0), 3, WALKED + 1) == h.slot[0].logprob[WALKED + 2]);
     t = hand_batch(&h, 0);
     edit_row(t, 2, 3);
     edit_row(t, 3, 1); /* 3 is read before it is written */
-    assert_true(next_of(t, 2, WALKED + 2) == h.seat[0].logprob[WALKED + 3]);
+    assert_true(next_of(t, 2, WALKED + 2) == h.slot[0].logprob[WALKED + 3]);
     hand_close(&h);
 }
 
@@ -491,33 +492,33 @@ what_is_written_into_a_copied_block_is_not_seen_in_the_other(void **state)
     token_id was;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     t = hand_batch(&h, 0);
     hand_edits(&h, t, 1, WALKED_TO);
     copy_blocks(t, 1, 0, /* after= */ false);
-    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 1, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 1); /* all of them at once */
-    was = h.seat[0].token[WALKED];
-    h.seat[0].token[WALKED] = (was + 1) % 200;
+    was = h.slot[0].token[WALKED];
+    h.slot[0].token[WALKED] = (was + 1) % 200;
     next_of(hand_batch(&h, 0), 1, WALKED); /* its own block has another token's K and V now */
-    h.seat[0].token[WALKED] = was;
-    assert_true(next_of(hand_batch(&h, 0), 0, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    h.slot[0].token[WALKED] = was;
+    assert_true(next_of(hand_batch(&h, 0), 0, WALKED + 1) == h.slot[0].logprob[WALKED + 2]);
     hand_close(&h);
 }
 
-/* Of the last block four tokens count: those of a seat that goes on from there. */
+/* Of the last block four tokens count: those of a slot that goes on from there. */
 static void
 of_a_block_no_more_is_copied_than_its_tokens_that_count(void **state)
 {
     struct batch *t;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     t = hand_batch(&h, 0);
     hand_edits(&h, t, 1, WALKED_TO);
     copy_blocks(t, 1, 0, /* after= */ false);
     t->n_copies = CEIL_DIV(WALKED, 8);
-    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 1, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(last_size.used, last_size.pitch);
 
     t = hand_batch(&h, 0);
@@ -527,7 +528,7 @@ of_a_block_no_more_is_copied_than_its_tokens_that_count(void **state)
     for (uint32_t i = 0; i < t->n_copies; i++)
         t->copy[i].n_tokens = (uint16_t)MIN(WALKED - 8 * i, 8u);
     n_launches = 0;
-    assert_true(next_of(t, 2, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 2, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 1); /* as many of each as of the one with most */
     assert_int_equal(last_size.used, last_size.pitch);
 
@@ -537,7 +538,7 @@ of_a_block_no_more_is_copied_than_its_tokens_that_count(void **state)
                                                .n_tokens = WALKED % 8 };
     edit_row(t, 3, 0);
     edit_entry(t, 3, 2, hand_block(&h, 0, 3, 2));
-    assert_true(next_of(t, 3, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 3, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(last_size.used, last_size.pitch / 8 * (WALKED % 8));
     hand_close(&h);
 }
@@ -549,14 +550,14 @@ block_copies_are_done_in_order(void **state)
     struct batch *t;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     t = hand_batch(&h, 0);
     hand_edits(&h, t, 1, WALKED_TO);
     hand_edits(&h, t, 2, WALKED_TO);
     copy_blocks(t, 1, 0, /* after= */ false);
     copy_blocks(t, 2, 1, /* after= */ false);
     copy_blocks(t, 1, 3, /* after= */ false); /* nothing was ever written there */
-    assert_true(next_of(t, 2, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 2, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 3);
     hand_close(&h);
 }
@@ -568,17 +569,17 @@ a_copy_that_comes_after_the_step_has_what_the_step_wrote(void **state)
     float next;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     t = hand_batch(&h, 0);
     hand_edits(&h, t, 1, WALKED_TO);
     hand_edits(&h, t, 2, WALKED_TO);
     copy_blocks(t, 2, 1, /* after= */ true);
     copy_blocks(t, 1, 0, /* after= */ false);
-    h.seat[0].token[WALKED] ^= 1; /* seat 1 writes another one's K and V there */
+    h.slot[0].token[WALKED] ^= 1; /* slot 1 writes another one's K and V there */
     next_of(t, 1, WALKED);
     next = next_of(hand_batch(&h, 0), 1, WALKED + 1);
     assert_true(next_of(hand_batch(&h, 0), 2, WALKED + 1) == next);
-    assert_true(next != h.seat[0].logprob[WALKED + 2]);
+    assert_true(next != h.slot[0].logprob[WALKED + 2]);
     hand_close(&h);
 }
 
@@ -591,7 +592,7 @@ blocks_go_to_the_host_and_come_back_as_they_were(void **state)
     uint32_t block;
 
     (void)state;
-    walk_seat_0();
+    walk_slot_0();
     block = h.kv.group[0].n_layers * h.kv.group[0].n_parts;
     assert_true((uint64_t)2 * n * block * h.kv.group[0].slice_bytes <= HAND_HOST);
     t = hand_batch(&h, 0);
@@ -616,15 +617,15 @@ blocks_go_to_the_host_and_come_back_as_they_were(void **state)
                                                    .from = hand_block(&h, 0, 1, i),
                                                    .to = (n + i) * block };
     }
-    assert_true(next_of(t, 1, WALKED) == h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(t, 1, WALKED) == h.slot[0].logprob[WALKED + 1]);
     assert_int_equal(n_launches, 4);
-    assert_true(next_of(hand_batch(&h, 0), 0, WALKED) != h.seat[0].logprob[WALKED + 1]);
+    assert_true(next_of(hand_batch(&h, 0), 0, WALKED) != h.slot[0].logprob[WALKED + 1]);
     t = hand_batch(&h, 0);
     for (uint32_t i = 0; i < n; i++)
         t->copy[t->n_copies++] = (struct kv_copy){ .from_tier = TIER_HOST,
                                                    .from = (n + i) * block,
                                                    .to = hand_block(&h, 0, 0, i) };
-    assert_true(next_of(t, 0, WALKED + 1) == h.seat[0].logprob[WALKED + 2]);
+    assert_true(next_of(t, 0, WALKED + 1) == h.slot[0].logprob[WALKED + 2]);
     hand_close(&h);
 }
 
@@ -638,15 +639,17 @@ a_result_stays_through_one_more_start(void **state)
     (void)state;
     open_model(LLAMA, (struct hand_options){ 0 });
     sit(0, 1, 1);
-    exec_seat(h.x, 0, &h.seat[0].how);
+    exec_set_sampling(h.x, 0, &h.slot[0].how);
     for (uint32_t k = 0; k < 4; k++) {
         struct batch *t = hand_batch(&h, 0);
 
         hand_edits(&h, t, 0, 1 + k);
         t->token[0] = k ? TOKEN_FROM_LAST : 4;
         t->pos[0] = (int32_t)k;
-        t->run[0] = (struct batch_run){ .n_rows = 1, .first_pos = t->pos[0], .flags = RUN_SAMPLE };
-        t->n_rows = t->n_runs = t->n_logits = 1;
+        t->segment[0] = (struct batch_segment){ .n_tokens = 1,
+                                                .first_pos = t->pos[0],
+                                                .flags = SEGMENT_SAMPLE };
+        t->n_tokens = t->n_segments = t->n_logits = 1;
         if (k == 2) {
             r = hand_finish(&h, 0);
             token = r->token[0];
@@ -667,8 +670,8 @@ a_result_stays_through_one_more_start(void **state)
 
 static const struct arch *real;
 static struct look {
-    uint32_t n_single, n_runs;
-    struct run run[HAND_SEATS];
+    uint32_t n_single_token, n_segments;
+    struct segment segment[HAND_SLOTS];
 } look[64];
 static unsigned n_looks;
 
@@ -679,10 +682,10 @@ forward_looking(const struct model *m, struct step *s, uint32_t first, uint32_t 
     struct look *k = &look[n_looks++];
 
     assert_true(n_looks <= ARRAY_LEN(look));
-    k->n_single = s->rows.n_single;
-    k->n_runs = s->rows.n_runs;
-    assert_int_equal(s->cross.n_single, s->rows.n_single);
-    TRY(m->op->get(s->lane, k->run, s->rows.run, k->n_runs * sizeof *k->run));
+    k->n_single_token = s->rows.n_single_token;
+    k->n_segments = s->rows.n_segments;
+    assert_int_equal(s->cross.n_single_token, s->rows.n_single_token);
+    TRY(m->op->mem.get(s->lane, k->segment, s->rows.segment, k->n_segments * sizeof *k->segment));
     return real->forward(m, s, first, n);
 }
 
@@ -693,7 +696,7 @@ a_step_says_how_many_runs_of_one_row_come_first(void **state)
     unsigned n_mixed = 0;
 
     (void)state;
-    open_model(LLAMA, (struct hand_options){ .max_rows = 16 });
+    open_model(LLAMA, (struct hand_options){ .max_tokens = 16 });
     real = h.m->arch;
     looking = *real;
     looking.forward = forward_looking;
@@ -705,9 +708,11 @@ a_step_says_how_many_runs_of_one_row_come_first(void **state)
     for (unsigned i = 0; i < n_looks; i++) {
         const struct look *k = &look[i];
 
-        for (uint32_t r = 0; r < k->n_single; r++) assert_int_equal(k->run[r].n_rows, 1);
-        if (k->n_single < k->n_runs) assert_true(k->run[k->n_single].n_rows > 1);
-        n_mixed += k->n_single && k->n_single < k->n_runs;
+        for (uint32_t r = 0; r < k->n_single_token; r++)
+            assert_int_equal(k->segment[r].n_tokens, 1);
+        if (k->n_single_token < k->n_segments)
+            assert_true(k->segment[k->n_single_token].n_tokens > 1);
+        n_mixed += k->n_single_token && k->n_single_token < k->n_segments;
     }
     assert_true(n_mixed > 3);
 }
@@ -718,7 +723,7 @@ static int
 forward_counting_few(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     n_short += s->few != NULL;
-    n_none += s->few && !s->n_few;
+    n_none += s->few && !s->n_logit_rows;
     return real->forward(m, s, first, n);
 }
 
@@ -742,20 +747,20 @@ rows_that_nobody_draws_from_end_in_the_last_layer_and_change_nothing(void **stat
         for (int few = 0; few < 2; few++) {
             struct arch arch;
 
-            open_model(config[i], (struct hand_options){ .max_rows = 24 });
+            open_model(config[i], (struct hand_options){ .max_tokens = 24 });
             real = h.m->arch;
-            assert_true(real->ends_few);
+            assert_true(real->ends_with_logit_rows);
             arch = *real;
-            arch.ends_few = few;
+            arch.ends_with_logit_rows = few;
             arch.forward = forward_counting_few;
             h.m->arch = &arch;
             for (uint32_t k = 0; k < 6; k++) {
-                struct hand_seat *seat = sit(k, 86 - 17 * k, 12);
+                struct hand_slot *slot = sit(k, 86 - 17 * k, 12);
 
-                seat->late = 3 * k;
-                seat->how.temperature = 0.8f;
+                slot->late = 3 * k;
+                slot->how.temperature = 0.8f;
             }
-            h.seat[2].all = true;
+            h.slot[2].all = true;
             n_short = n_none = 0;
             hand_run(&h);
             take(few ? &b : &a);
@@ -783,12 +788,12 @@ what_is_not_there_yet_is_refused_by_name(void **state)
     (void)state;
     open_model(LLAMA, (struct hand_options){ 0 });
     t = hand_batch(&h, 0);
-    t->n_rows = t->n_runs = t->n_logits = 1;
+    t->n_tokens = t->n_segments = t->n_logits = 1;
     t->token[0] = t->pos[0] = 0;
-    t->run[0] = (struct batch_run){ .n_rows = 1, .flags = RUN_SAMPLE, .n_draft = 1 };
+    t->segment[0] = (struct batch_segment){ .n_tokens = 1, .flags = SEGMENT_SAMPLE, .n_draft = 1 };
     refuses(t, "draft");
-    t->run[0].n_draft = 0;
-    t->n_copies = HAND_SEATS * MAX_GROUPS + 1;
+    t->segment[0].n_draft = 0;
+    t->n_copies = HAND_SLOTS * MAX_GROUPS + 1;
     refuses(t, "copies");
     hand_close(&h);
 }
@@ -796,7 +801,7 @@ what_is_not_there_yet_is_refused_by_name(void **state)
 static void
 another_kv_dtype_than_the_groups_were_made_for_is_a_sentence(void **state)
 {
-    struct exec_config c = { .max_rows = 4, .max_seqs = 1, .n_lanes = 1, .kv_dtype = DT_BF16 };
+    struct exec_config c = { .max_tokens = 4, .max_seqs = 1, .n_lanes = 1, .kv_dtype = DT_BF16 };
     struct exec *x = NULL;
     struct err e = { 0 };
 
@@ -815,13 +820,13 @@ stepping_allocates_nothing(void **state)
     (void)state;
     open_model(T5, (struct hand_options){ .twice = true, .n_lanes = 2, .enc_layers = 2 });
     for (uint32_t i = 0; i < 6; i++) {
-        struct hand_seat *s = sit(i, 20, 20);
+        struct hand_slot *s = sit(i, 20, 20);
 
         s->source = SOURCE;
         s->n_source = 5;
         s->all = i == 3;
-        s->how.n_prompt_logprobs = s->how.n_logprobs = 4;
-        s->how.repetition = 1.5f;
+        s->how.prompt_logprobs = s->how.logprobs = 4;
+        s->how.repetition_penalty = 1.5f;
         s->how.temperature = 0.7f;
         s->how.top_p = 0.9f;
         s->how.top_k = 20;
@@ -851,10 +856,10 @@ main(void)
         cmocka_unit_test(a_drawn_token_depends_on_seed_output_and_position_alone),
         cmocka_unit_test(noise_is_another_at_every_position),
         cmocka_unit_test(log_probabilities_of_a_long_prompt_come_in_pieces),
-        cmocka_unit_test(a_seat_moves_to_another_lane_behind_the_step_it_waits_for),
+        cmocka_unit_test(a_slot_moves_to_another_lane_behind_the_step_it_waits_for),
         cmocka_unit_test(
             a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others),
-        cmocka_unit_test(a_seat_with_a_copied_table_row_reads_the_same_blocks),
+        cmocka_unit_test(a_slot_with_a_copied_table_row_reads_the_same_blocks),
         cmocka_unit_test(what_is_written_into_a_copied_block_is_not_seen_in_the_other),
         cmocka_unit_test(of_a_block_no_more_is_copied_than_its_tokens_that_count),
         cmocka_unit_test(block_copies_are_done_in_order),

@@ -18,7 +18,7 @@ static bool
 use(struct graphs *g, uint32_t rows, uint64_t step, uint64_t bytes, uint64_t done,
     struct graph **dropped)
 {
-    struct graphs_slot *s = graphs_use(g, GRAPHS_GENERATE, rows, 0, step);
+    struct graphs_slot *s = graphs_use(g, GRAPHS_DECODE, rows, 0, step);
     struct graph *drop;
     int r;
 
@@ -60,7 +60,7 @@ a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
     assert_false(use(&g, 8, 1, 10, 0, NULL));
     assert_false(use(&g, 16, 2, 10, 0, NULL));
     assert_true(use(&g, 8, 3, 10, 0, NULL));
-    assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 0, 4)->graph == graph_no(0));
+    assert_true(graphs_use(&g, GRAPHS_DECODE, 8, 0, 4)->graph == graph_no(0));
     assert_int_equal(g.bytes, 10);
 }
 
@@ -68,35 +68,35 @@ static void
 a_bucket_has_a_graph_of_each_kind(void **state)
 {
     struct graphs g = { .room = 1000 };
-    struct graphs_slot *one = graphs_use(&g, GRAPHS_GENERATE, 8, 0, 1),
-                       *other = graphs_use(&g, GRAPHS_PROMPTS, 8, 0, 2);
+    struct graphs_slot *one = graphs_use(&g, GRAPHS_DECODE, 8, 0, 1),
+                       *other = graphs_use(&g, GRAPHS_PREFILL, 8, 0, 2);
 
     (void)state;
     assert_ptr_not_equal(one, other);
-    assert_true(one->kind == GRAPHS_GENERATE && other->kind == GRAPHS_PROMPTS);
-    assert_ptr_equal(graphs_use(&g, GRAPHS_GENERATE, 8, 0, 3), one);
-    assert_ptr_equal(graphs_use(&g, GRAPHS_PROMPTS, 8, 0, 4), other);
+    assert_true(one->kind == GRAPHS_DECODE && other->kind == GRAPHS_PREFILL);
+    assert_ptr_equal(graphs_use(&g, GRAPHS_DECODE, 8, 0, 3), one);
+    assert_ptr_equal(graphs_use(&g, GRAPHS_PREFILL, 8, 0, 4), other);
 }
 
 static void
-a_rung_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
+a_partition_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
 {
     struct graphs g = { .room = 1000 };
     struct graph *drop;
 
     (void)state;
-    for (uint32_t rung = 0; rung < GRAPHS_RUNGS_MOST; rung++) {
-        struct graphs_slot *s = graphs_use(&g, GRAPHS_GENERATE, 8, rung, 1 + rung);
+    for (uint32_t partition = 0; partition < GRAPHS_MAX_PARTITIONS; partition++) {
+        struct graphs_slot *s = graphs_use(&g, GRAPHS_DECODE, 8, partition, 1 + partition);
 
         assert_null(s->graph);
-        assert_int_equal(graphs_keep(&g, s, graph_no(rung), 10, 1, rung, &drop), 0);
+        assert_int_equal(graphs_keep(&g, s, graph_no(partition), 10, 1, partition, &drop), 0);
     }
-    assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 2, 9)->graph == graph_no(2));
+    assert_true(graphs_use(&g, GRAPHS_DECODE, 8, 2, 9)->graph == graph_no(2));
     assert_true(graphs_take(&g, 2) == graph_no(2));
     assert_null(graphs_take(&g, 2));
-    assert_null(graphs_use(&g, GRAPHS_GENERATE, 8, 2, 10)->graph);
-    assert_true(graphs_use(&g, GRAPHS_GENERATE, 8, 3, 11)->graph == graph_no(3));
-    assert_int_equal(g.bytes, 10 * (GRAPHS_RUNGS_MOST - 1));
+    assert_null(graphs_use(&g, GRAPHS_DECODE, 8, 2, 10)->graph);
+    assert_true(graphs_use(&g, GRAPHS_DECODE, 8, 3, 11)->graph == graph_no(3));
+    assert_int_equal(g.bytes, 10 * (GRAPHS_MAX_PARTITIONS - 1));
 }
 
 static void
@@ -110,7 +110,7 @@ the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **
     for (uint32_t rows = 1; rows <= 3; rows++)
         for (int i = 0; i < 2; i++, step++) use(&g, rows, step, 30, step, NULL);
     assert_int_equal(g.bytes, 90);
-    assert_non_null(graphs_use(&g, GRAPHS_GENERATE, 1, 0, ++step)->graph); /* now 2 is the oldest */
+    assert_non_null(graphs_use(&g, GRAPHS_DECODE, 1, 0, ++step)->graph); /* now 2 is the oldest */
     step++;
     use(&g, 4, step, 30, step - 1, &dropped);
     assert_true(use(&g, 4, step + 1, 30, step, &dropped));
@@ -155,13 +155,13 @@ a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 {
     struct graphs g = { .room = 1000 };
     struct graph *drop;
-    struct graphs_slot *s = graphs_use(&g, GRAPHS_GENERATE, 1, 0, 1);
+    struct graphs_slot *s = graphs_use(&g, GRAPHS_DECODE, 1, 0, 1);
 
     (void)state;
     assert_false(graphs_may_capture(&g, s, 0));
     assert_true(graphs_may_capture(&g, s, 0)); /* nothing is known yet */
     assert_int_equal(graphs_keep(&g, s, graph_no(0), 1, 2 * GRAPHS_DELAY, 1, &drop), 0);
-    s = graphs_use(&g, GRAPHS_GENERATE, 2, 0, 2);
+    s = graphs_use(&g, GRAPHS_DECODE, 2, 0, 2);
     assert_false(graphs_may_capture(&g, s, NSEC_NEVER));
     assert_false(graphs_may_capture(&g, s, GRAPHS_DELAY / 2));
     assert_true(graphs_may_capture(&g, s, GRAPHS_DELAY));
@@ -177,12 +177,12 @@ one_piece_of_a_step_is_captured_and_the_next_one_later(void **state)
     (void)state;
     for (uint64_t step = 1; step <= 2; step++) {
         encode = graphs_use(&g, GRAPHS_ENCODE, 64, 0, step);
-        decode = graphs_use(&g, GRAPHS_GENERATE, 8, 0, step);
+        decode = graphs_use(&g, GRAPHS_DECODE, 8, 0, step);
         assert_int_equal(graphs_may_capture(&g, encode, 0), step == 2);
         if (step == 2) assert_int_equal(graphs_keep(&g, encode, graph_no(0), 10, 1, 1, &drop), 0);
         assert_false(graphs_may_capture(&g, decode, 0));
     }
-    decode = graphs_use(&g, GRAPHS_GENERATE, 8, 0, 3);
+    decode = graphs_use(&g, GRAPHS_DECODE, 8, 0, 3);
     assert_true(graphs_may_capture(&g, decode, 0));
 }
 
@@ -205,9 +205,9 @@ more_buckets_than_slots_run_plain(void **state)
 
     (void)state;
     for (uint32_t i = 1; i <= GRAPHS_MOST; i++)
-        assert_non_null(graphs_use(&g, GRAPHS_GENERATE, i, 0, i));
-    assert_null(graphs_use(&g, GRAPHS_GENERATE, GRAPHS_MOST + 1, 0, 99));
-    assert_non_null(graphs_use(&g, GRAPHS_GENERATE, GRAPHS_MOST, 0, 100));
+        assert_non_null(graphs_use(&g, GRAPHS_DECODE, i, 0, i));
+    assert_null(graphs_use(&g, GRAPHS_DECODE, GRAPHS_MOST + 1, 0, 99));
+    assert_non_null(graphs_use(&g, GRAPHS_DECODE, GRAPHS_MOST, 0, 100));
 }
 
 static void
@@ -219,15 +219,15 @@ graphs_that_are_taken_are_captured_anew(void **state)
     (void)state;
     for (uint32_t i = 1; i <= 2; i++)
         assert_int_equal(
-            graphs_keep(&g, graphs_use(&g, GRAPHS_GENERATE, i, 0, i), graph_no(i), 10, 1, i, &drop),
+            graphs_keep(&g, graphs_use(&g, GRAPHS_DECODE, i, 0, i), graph_no(i), 10, 1, i, &drop),
             0);
     assert_true(graphs_take(&g, GRAPHS_ALL) == graph_no(1));
     assert_true(graphs_take(&g, GRAPHS_ALL) == graph_no(2));
     assert_null(graphs_take(&g, GRAPHS_ALL));
     assert_int_equal(g.bytes, 0);
-    assert_false(graphs_may_capture(&g, graphs_use(&g, GRAPHS_GENERATE, 1, 0, 3),
+    assert_false(graphs_may_capture(&g, graphs_use(&g, GRAPHS_DECODE, 1, 0, 3),
                                     0)); /* plain once, as at first */
-    assert_true(graphs_may_capture(&g, graphs_use(&g, GRAPHS_GENERATE, 1, 0, 4), 0));
+    assert_true(graphs_may_capture(&g, graphs_use(&g, GRAPHS_DECODE, 1, 0, 4), 0));
 }
 
 int
@@ -237,7 +237,7 @@ main(void)
         cmocka_unit_test(buckets_grow_and_end_at_the_largest_step),
         cmocka_unit_test(a_bucket_runs_plain_once_and_is_captured_at_its_second_use),
         cmocka_unit_test(a_bucket_has_a_graph_of_each_kind),
-        cmocka_unit_test(a_rung_has_graphs_of_its_own_and_they_go_by_themselves),
+        cmocka_unit_test(a_partition_has_graphs_of_its_own_and_they_go_by_themselves),
         cmocka_unit_test(the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again),
         cmocka_unit_test(a_graph_that_may_be_running_is_not_dropped),
         cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),

@@ -1,14 +1,14 @@
-/* fuzz_chat.c - hostile conversations: refused with a sentence, or the text that a naive twin writes.
+/* fuzz_chat.c - hostile conversations: refused with a sentence, or the text that a naive ref writes.
  *
  * Input: a byte that picks the template, a byte of flags, then the bytes that a client sent behind a day, or (BUILT)
  * choices of roles and contents from which a conversation is written as JSON. What is taken must come out alike in exact
- * room and not at all in one byte less. A built one must be the twin's text, or refused where the twin refuses it. And a
- * reply of any tokens shows what a twin says that it shows.
+ * room and not at all in one byte less. A built one must be the ref's text, or refused where the ref refuses it. And a
+ * reply of any tokens shows what a ref says that it shows.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/text/chat.h"
-#include "worker/text/document.h"
+#include "worker/text/tokenizer_json.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ open_tokenizer(void)
                   "],\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"b\":%"
                   "d},\"merges\":[]}}",
                   N_TOKENS);
-    check(t && document_read(t, doc, (size_t)n, NULL) == 0);
+    check(t && tokenizer_json_read(t, doc, (size_t)n, NULL) == 0);
     return t;
 }
 
@@ -127,7 +127,7 @@ add(struct text *t, const char *s)
 
 /* What Qwen 3 says of an assistant's words. */
 static void
-twin_thought(struct text *t, const char *x, bool later, bool last)
+ref_thought(struct text *t, const char *x, bool later, bool last)
 {
     const char *end = strstr(x, "</think>"), *content = x, *thought = "";
     char lead[64];
@@ -153,7 +153,7 @@ twin_thought(struct text *t, const char *x, bool later, bool last)
 
 /* By hand, template by template. false: refused. */
 static bool
-twin(const char *name, const struct said *s, uint32_t n, struct text *t)
+ref(const char *name, const struct said *s, uint32_t n, struct text *t)
 {
     bool llama3 = !strncmp(name, "llama3", 6), plain3 = !strcmp(name, "llama3");
     bool harmony = !strcmp(name, "harmony"), gemma4 = !strncmp(name, "gemma4", 6);
@@ -220,7 +220,7 @@ twin(const char *name, const struct said *s, uint32_t n, struct text *t)
         if (qwen) {
             ADD(t, "<|im_start|>", roles[s[i].role], "\n");
             if (qwen3 && s[i].role == 2 && s[i].beside != CONTENT_THOUGHT)
-                twin_thought(t, x, i > query, last);
+                ref_thought(t, x, i > query, last);
             else
                 add(t, x);
             add(t, "<|im_end|>\n");
@@ -357,7 +357,7 @@ examine_built(const struct chat *c, const char *name, struct in *in)
     }
     add(&json, fault == NO_END ? "" : fault == MORE ? "] []" : "]");
     r = examine(c, json.p, json.n, got);
-    if (fault == NONE && twin(name, said, n, &want))
+    if (fault == NONE && ref(name, said, n, &want))
         check(r == (int)want.n && !memcmp(got, want.p, want.n));
     else
         check(r < 0);

@@ -3,7 +3,7 @@
  * Input is a list of operations. Messages with any note and any descriptors wait in a real socket until lagand
  * takes them, the worker dies of any cause, and its successor is given what is left. Frames come
  * from the worker and from others that may not speak; libzmq's side is played here, and so is the fd store. A
- * naive twin says what lagand keeps, gives on, has in the store and hears; no descriptor may stay open.
+ * naive ref says what lagand keeps, gives on, has in the store and hears; no descriptor may stay open.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -28,23 +28,23 @@
 enum { KINDS = 5, ARENA_BYTES = 4096, MAX_SENT = 80, MOST_FDS = 12, LOOKED_AT = 160 };
 enum { FRAME = 512, INBOX = 64, PEERS = 4, LONG_ID = 300, MOST_HEARD = INBOX };
 
-/* ---- the twin of what is handed up */
+/* ---- the ref of what is handed up */
 
-struct twin_arena {
-    char name[HAND_NAME];
+struct ref_arena {
+    char name[FD_CHANNEL_NAME];
     uint64_t bytes;
     bool whole;
     int kind;
 };
 
 static struct sent { /* waits in the socket */
-    struct hand_note note;
+    struct fd_channel_note note;
     size_t bytes;
     uint32_t n_fds;
     int kind;
 } sent[MAX_SENT];
 static uint32_t n_sent, n_gone, n_arenas, n_taken, strikes;
-static struct twin_arena arena[MAX_ARENAS];
+static struct ref_arena arena[MAX_ARENAS];
 static bool verify_contents, adopted;
 static nsec adopted_at;
 
@@ -62,13 +62,13 @@ is_name(const char *name)
 {
     int n = 0;
 
-    for (; n < HAND_NAME && name[n]; n++) {
+    for (; n < FD_CHANNEL_NAME && name[n]; n++) {
         char c = name[n];
 
         if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-'))
             return false;
     }
-    return n > 0 && n < HAND_NAME;
+    return n > 0 && n < FD_CHANNEL_NAME;
 }
 
 static void
@@ -79,7 +79,7 @@ forget(const char *name)
 }
 
 static int
-twin_take(void)
+ref_take(void)
 {
     while (n_gone < n_sent) {
         const struct sent *s = &sent[n_gone++];
@@ -89,16 +89,16 @@ twin_take(void)
         if (++n_taken > MAX_HANDED || s->note.bytes > size_of(s->kind)) return -EBADMSG;
         forget(s->note.name);
         if (n_arenas == MAX_ARENAS) return -EBADMSG;
-        memcpy(arena[n_arenas].name, s->note.name, HAND_NAME);
+        memcpy(arena[n_arenas].name, s->note.name, FD_CHANNEL_NAME);
         arena[n_arenas].bytes = s->note.bytes;
-        arena[n_arenas].whole = s->note.flags & HAND_COMPLETE;
+        arena[n_arenas].whole = s->note.flags & FD_CHANNEL_COMPLETE;
         arena[n_arenas++].kind = s->kind;
     }
     return 0;
 }
 
 static void
-twin_death(const struct death *d, nsec now)
+ref_death(const struct death *d, nsec now)
 {
     if (d->fault) {
         strikes = adopted && now <= adopted_at + 60 * NSEC_S ? strikes + 1 : 1;
@@ -118,7 +118,7 @@ static char stored[MAX_ARENAS + 1][FDSTORE_NAME];
 static uint32_t n_stored;
 
 int
-fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct hand_note *note)
+fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker, const struct fd_channel_note *note)
 {
     snprintf(buf, FDSTORE_NAME, "w%u=%s", worker, note->name);
     return strchr(note->name, '_') ? -EINVAL : 0;
@@ -152,7 +152,7 @@ static int sock[2];
 static void
 open_hand(void)
 {
-    check(hand_pair(sock, NULL) == 0);
+    check(fd_channel_pair(sock, NULL) == 0);
     kind_fd[KINDS - 1] = sock[1];
     n_sent = n_gone = n_taken = 0;
 }
@@ -180,14 +180,14 @@ compare_arenas(void)
 
     check(arenas.n == n_arenas);
     for (uint32_t i = 0; i < n_arenas; i++) {
-        const struct twin_arena *t = &arena[i];
+        const struct ref_arena *t = &arena[i];
         const struct kept_arena *k = arenas.at;
         char name[FDSTORE_NAME];
         uint32_t at = 0, there = 0;
 
         while (at < arenas.n && strcmp(k[at].note.name, t->name)) at++;
         check(at < arenas.n && k[at].note.bytes == t->bytes);
-        check(k[at].note.flags == (t->whole ? HAND_COMPLETE : 0));
+        check(k[at].note.flags == (t->whole ? FD_CHANNEL_COMPLETE : 0));
         check(t->kind == KINDS - 1 || same_file(k[at].fd, kind_fd[t->kind]));
         check(fcntl(k[at].fd, F_GETFD) == FD_CLOEXEC);
         if (!t->whole || strchr(t->name, '_')) continue;
@@ -203,7 +203,7 @@ static void
 take_arenas(void)
 {
     struct err e = { .text = "" };
-    int r = arenas_take(&arenas, sock[0], &e), want = twin_take();
+    int r = arenas_take(&arenas, sock[0], &e), want = ref_take();
 
     check(r == want && (r == 0 || *e.text));
     compare_arenas();
@@ -230,13 +230,13 @@ send_up(struct in *in)
     if (n_sent == MAX_SENT) return;
     *s = (struct sent){ .bytes = sizeof s->note, .n_fds = n_fds };
     if (which < 2 * ARRAY_LEN(names))
-        snprintf(s->note.name, HAND_NAME, "%s", names[which / 2]);
+        snprintf(s->note.name, FD_CHANNEL_NAME, "%s", names[which / 2]);
     else
-        snprintf(s->note.name, HAND_NAME, "n%u", which % 24);
+        snprintf(s->note.name, FD_CHANNEL_NAME, "n%u", which % 24);
     s->note.flags = byte(in);
     s->note.bytes = what & 2 ? (uint64_t)byte(in) * 64 << byte(in) % 56
                              : ARENA_BYTES * (what >> 5 & 1);
-    if (what & 4) memset(s->note.name, 'a', byte(in) % (HAND_NAME + 1));
+    if (what & 4) memset(s->note.name, 'a', byte(in) % (FD_CHANNEL_NAME + 1));
     for (; spoils > 0; spoils--) {
         uint32_t at = byte(in) % sizeof s->note;
 
@@ -270,12 +270,12 @@ succeed(struct in *in)
                        .fault = what & 1,
                        .adopt_kv = what & 2 };
     nsec now = adopted_at + (nsec)byte(in) * NSEC_S / 2;
-    struct hand_note note;
+    struct fd_channel_note note;
     int fd, r;
 
     if (what & 4) take_arenas();
     arenas_after_death(&arenas, &d, now);
-    twin_death(&d, now);
+    ref_death(&d, now);
     compare_arenas();
     close_hand();
     open_hand();
@@ -284,12 +284,13 @@ succeed(struct in *in)
     for (uint32_t i = 0; i < n_arenas; i++) n_whole += arena[i].whole;
     check(r == (int)n_whole);
     adopted = n_whole;
-    while (hand_take(sock[1], &note, &fd, NULL) == 1) {
+    while (fd_channel_take(sock[1], &note, &fd, NULL) == 1) {
         uint32_t at = 0;
 
         while (at < n_arenas && strcmp(arena[at].name, note.name)) at++;
         check(at < n_arenas && arena[at].whole && note.bytes == arena[at].bytes);
-        check(note.flags == (verify_contents ? HAND_COMPLETE | HAND_VERIFY : HAND_COMPLETE));
+        check(note.flags ==
+              (verify_contents ? FD_CHANNEL_COMPLETE | FD_CHANNEL_VERIFY : FD_CHANNEL_COMPLETE));
         check(n_whole-- > 0);
         close(fd);
     }
@@ -458,7 +459,7 @@ sd_event_source_disable_unref(sd_event_source *s)
     return s;
 }
 
-/* ---- the twin of who is heard */
+/* ---- the ref of who is heard */
 
 static struct heard {
     uint64_t number;
@@ -502,7 +503,7 @@ zmq_send(void *socket, const void *data, size_t n, int flags)
 
 /* The frames' form has a fuzzer of its own (fuzz_request), so that its judgement is good enough here. */
 static void
-twin_hear(const struct parcel *p)
+ref_hear(const struct parcel *p)
 {
     const msgpack_object *t;
     uint64_t code = LAGAN_E_INTERNAL;
@@ -531,7 +532,7 @@ pump(void)
     bool more = true;
 
     n_heard = n_want = 0;
-    for (uint32_t i = 0; i < n_inbox; i++) twin_hear(&inbox[i]);
+    for (uint32_t i = 0; i < n_inbox; i++) ref_hear(&inbox[i]);
     *has_come = true;
     while (more) more = control_channel_pump(control);
     check(n_read == n_inbox && n_heard == n_want);

@@ -1,18 +1,18 @@
 /* fuzz_curve.c - a keys file against a naive reading of curve.h: lines, words, and what each may be. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/curve.h"
+#include "wire/curve.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What the twin knows so far. */
+/* What the ref knows so far. */
 static struct {
     char secret[41], server[41], key[CURVE_MAX_PEERS][41], name[CURVE_MAX_PEERS][33];
     uint64_t inflight[CURVE_MAX_PEERS], tokens[CURVE_MAX_PEERS];
     uint32_t n;
-} twin;
+} ref;
 
 static bool
 key_ok(const char *s)
@@ -50,7 +50,7 @@ limit(const char *w)
         v = v * 10 + (eq[i] - '0');
     }
     if (v < 1 || (inflight && v > 4294967295.0)) return false;
-    *(inflight ? &twin.inflight[twin.n] : &twin.tokens[twin.n]) = (uint64_t)v;
+    *(inflight ? &ref.inflight[ref.n] : &ref.tokens[ref.n]) = (uint64_t)v;
     return true;
 }
 
@@ -59,16 +59,16 @@ peer(char **w, uint32_t n)
 {
     uint32_t i;
 
-    if (n < 3 || !key_ok(w[1]) || strlen(w[2]) > 32 || twin.n == CURVE_MAX_PEERS) return false;
+    if (n < 3 || !key_ok(w[1]) || strlen(w[2]) > 32 || ref.n == CURVE_MAX_PEERS) return false;
     for (i = 0; w[2][i]; i++)
         if (w[2][i] < 33 || w[2][i] > 126) return false;
-    twin.inflight[twin.n] = twin.tokens[twin.n] = 0;
+    ref.inflight[ref.n] = ref.tokens[ref.n] = 0;
     for (i = 3; i < n; i++)
         if (!limit(w[i])) return false;
-    for (i = 0; i < twin.n; i++)
-        if (!strcmp(twin.key[i], w[1]) || !strcmp(twin.name[i], w[2])) return false;
-    strcpy(twin.key[twin.n], w[1]);
-    strcpy(twin.name[twin.n++], w[2]);
+    for (i = 0; i < ref.n; i++)
+        if (!strcmp(ref.key[i], w[1]) || !strcmp(ref.name[i], w[2])) return false;
+    strcpy(ref.key[ref.n], w[1]);
+    strcpy(ref.name[ref.n++], w[2]);
     return true;
 }
 
@@ -90,7 +90,7 @@ line(const char *p, size_t len)
         if (!strcmp(w[0], "client")) {
             ok = peer(w, n);
         } else if (is_secret || !strcmp(w[0], "server")) {
-            char *to = is_secret ? twin.secret : twin.server;
+            char *to = is_secret ? ref.secret : ref.server;
 
             ok = n == 2 && key_ok(w[1]) && !*to;
             if (ok) strcpy(to, w[1]);
@@ -113,8 +113,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int r = curve_parse(&f, p, size, &e);
 
     check(r == 0 || (r == -EINVAL && !strncmp(e.text, "line ", 5)));
-    if (nul) return 0; /* in a comment it is nothing, elsewhere wrong: the twin cannot say */
-    memset(&twin, 0, sizeof twin);
+    if (nul) return 0; /* in a comment it is nothing, elsewhere wrong: the ref cannot say */
+    memset(&ref, 0, sizeof ref);
     while (ok && p < end) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
 
@@ -123,12 +123,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     check(ok == (r == 0));
     if (!ok) return 0;
-    check(f.n_peers == twin.n && !strcmp(f.secret, twin.secret) && !strcmp(f.server, twin.server));
+    check(f.n_peers == ref.n && !strcmp(f.secret, ref.secret) && !strcmp(f.server, ref.server));
     for (i = 0; i < f.n_peers; i++) {
-        check(!strcmp(f.peer[i].key, twin.key[i]) && !strcmp(f.peer[i].name, twin.name[i]));
-        check(f.peer[i].max_inflight == twin.inflight[i]);
-        check(f.peer[i].max_tokens == twin.tokens[i]);
-        check(curve_find(&f, twin.key[i]) == &f.peer[i]);
+        check(!strcmp(f.peer[i].key, ref.key[i]) && !strcmp(f.peer[i].name, ref.name[i]));
+        check(f.peer[i].max_inflight == ref.inflight[i]);
+        check(f.peer[i].max_tokens == ref.tokens[i]);
+        check(curve_find(&f, ref.key[i]) == &f.peer[i]);
     }
     return 0;
 }

@@ -1,25 +1,25 @@
-/* fuzz_kv.c - the KV manager against a naive twin: any geometry, any order of calls.
+/* fuzz_kv.c - the KV manager against a naive ref: any geometry, any order of calls.
  *
- * The first bytes choose groups, blocks, arena and lanes; then every few bytes are one call. The twin
+ * The first bytes choose groups, blocks, arena and lanes; then every few bytes are one call. The ref
  * knows the arena as plain units of 128 bytes: whose they are, and which step of which lane used them
- * last. It says what a seat must hold from positions alone, whether a reservation must be granted from
+ * last. It says what a slot must hold from positions alone, whether a reservation must be granted from
  * the slabs that have something in them, and that no step is given memory that another may still use.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_slab.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, STEPS = 256 };
+enum { SLOTS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, STEPS = 256 };
 
 uint64_t fuzz_operations;
 
-struct seat {
+struct slot {
     bool live, fresh; /* fresh: no step yet */
     uint32_t len, source, chunk, pos;
     struct kv_need need;
@@ -27,20 +27,20 @@ struct seat {
     uint32_t n[MAX_GROUPS];
     uint64_t row[MAX_LANES]; /* steps that used its rows of the tables */
 };
-struct twin {
+struct ref {
     struct kv_config c;
     void *mem;
     struct kv *kv;
     uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
-    int16_t owner[MAX_UNITS]; /* seat, -1 free, -2 scratch */
+    int16_t owner[MAX_UNITS]; /* slot, -1 free, -2 scratch */
     uint64_t used[MAX_UNITS][MAX_LANES];
-    struct seat seat[SEATS];
+    struct slot slot[SLOTS];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* what is over before that step of that lane */
     struct kv_edit edit[EDITS];
 };
 static uint32_t
-first_unit(const struct twin *t, uint32_t group, slice_id at)
+first_unit(const struct ref *t, uint32_t group, slice_id at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
 
@@ -51,12 +51,12 @@ first_unit(const struct twin *t, uint32_t group, slice_id at)
 }
 
 static bool
-begin(struct twin *t, struct in *in)
+begin(struct ref *t, struct in *in)
 {
     struct err e;
 
     t->c = (struct kv_config){ .n_groups = byte(in) % 5,
-                               .n_seats = SEATS,
+                               .n_slots = SLOTS,
                                .n_lanes = 1 + byte(in) % MAX_LANES,
                                .tokens_per_block = 1 + byte(in) % 9 };
     for (uint32_t g = 0; g < t->c.n_groups; g++)
@@ -90,7 +90,7 @@ begin(struct twin *t, struct in *in)
 
 /* Slabs that the groups of `like`'s pool need for n blocks more, counted from the units themselves. */
 static uint64_t
-slabs_of_pool(const struct twin *t, uint32_t like, const struct kv_need *n)
+slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
 {
     uint32_t slab_units = t->c.slab_bytes / UNIT, begun = 0;
     uint64_t blocks = 0, per_slab = slab_units / t->block_units[like];
@@ -100,12 +100,12 @@ slabs_of_pool(const struct twin *t, uint32_t like, const struct kv_need *n)
         if (t->block_units[g] != t->block_units[like]) continue;
         blocks += 1 + n->n_blocks[g]; /* 1: scratch */
         has[first_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
-        for (uint32_t s = 0; s < SEATS; s++) {
-            if (!t->seat[s].live) continue;
-            blocks += t->seat[s].need.n_blocks[g];
-            for (uint32_t i = 0; i < t->seat[s].n[g]; i++)
-                if (t->seat[s].at[g][i] != SLICE_NONE)
-                    has[first_unit(t, g, t->seat[s].at[g][i]) / slab_units] = true;
+        for (uint32_t s = 0; s < SLOTS; s++) {
+            if (!t->slot[s].live) continue;
+            blocks += t->slot[s].need.n_blocks[g];
+            for (uint32_t i = 0; i < t->slot[s].n[g]; i++)
+                if (t->slot[s].at[g][i] != SLICE_NONE)
+                    has[first_unit(t, g, t->slot[s].at[g][i]) / slab_units] = true;
         }
     }
     for (uint32_t i = 0; i < ARRAY_LEN(has); i++) begun += has[i];
@@ -113,7 +113,7 @@ slabs_of_pool(const struct twin *t, uint32_t like, const struct kv_need *n)
 }
 
 static bool
-must_grant(const struct twin *t, const struct kv_need *n)
+must_grant(const struct ref *t, const struct kv_need *n)
 {
     uint64_t slabs = 0;
 
@@ -121,8 +121,8 @@ must_grant(const struct twin *t, const struct kv_need *n)
         uint64_t in_group = n->n_blocks[g];
         bool counted = false;
 
-        for (uint32_t s = 0; s < SEATS; s++)
-            if (t->seat[s].live) in_group += t->seat[s].need.n_blocks[g];
+        for (uint32_t s = 0; s < SLOTS; s++)
+            if (t->slot[s].live) in_group += t->slot[s].need.n_blocks[g];
         if (t->c.group[g].max_blocks && in_group > t->c.group[g].max_blocks) return false;
         for (uint32_t i = 0; i < g; i++) counted |= t->block_units[i] == t->block_units[g];
         if (!counted) slabs += slabs_of_pool(t, g, n);
@@ -131,10 +131,10 @@ must_grant(const struct twin *t, const struct kv_need *n)
 }
 
 static void
-reserve(struct twin *t, struct in *in)
+reserve(struct ref *t, struct in *in)
 {
-    uint32_t seat = byte(in) % SEATS;
-    struct seat *s = &t->seat[seat];
+    uint32_t slot = byte(in) % SLOTS;
+    struct slot *s = &t->slot[slot];
     uint32_t len = 1 + byte(in) % 63, source = byte(in) % 40, chunk = 1 + byte(in) % 40;
     struct kv_need n = kv_need(t->kv, len, source, chunk);
     bool fits;
@@ -142,7 +142,7 @@ reserve(struct twin *t, struct in *in)
 
     if (s->live || kv_fits_alone(t->kv, &n, len, source, &e) < 0) return;
     fits = must_grant(t, &n);
-    check(kv_reserve(t->kv, seat, &n) == (fits ? 0 : -EAGAIN));
+    check(kv_reserve(t->kv, slot, &n) == (fits ? 0 : -EAGAIN));
     if (!fits) return;
     s->live = s->fresh = true;
     s->len = len;
@@ -154,7 +154,7 @@ reserve(struct twin *t, struct in *in)
 
 /* The memory is this step's: everybody else's use is over before it. */
 static void
-use(struct twin *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
+use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 {
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || used[l] <= t->clock[lane][step % STEPS][l]);
@@ -162,31 +162,31 @@ use(struct twin *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 }
 
 static void
-release(struct twin *t, uint32_t group, slice_id at, int seat)
+release(struct ref *t, uint32_t group, slice_id at, int slot)
 {
     uint32_t unit = first_unit(t, group, at);
 
     for (uint32_t i = 0; i < t->block_units[group]; i++) {
-        check(t->owner[unit + i] == seat);
+        check(t->owner[unit + i] == slot);
         t->owner[unit + i] = -1;
     }
 }
 
 static void
-apply(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
-    struct seat *s = &t->seat[e->seat];
+    struct slot *s = &t->slot[e->slot];
     uint32_t unit;
 
     use(t, lane, step, s->row);
-    if (e->op == EDIT_END) {
+    if (e->op == EDIT_CLEAR) {
         for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() saw to it */
         return;
     }
     check(e->op == EDIT_SET && e->entry < ENTRIES);
     if (e->at == SLICE_NONE) {
         check(e->entry < s->n[e->group] && t->c.group[e->group].kind == KV_WINDOW);
-        release(t, e->group, s->at[e->group][e->entry], (int)e->seat);
+        release(t, e->group, s->at[e->group][e->entry], (int)e->slot);
         s->at[e->group][e->entry] = SLICE_NONE;
         return;
     }
@@ -195,32 +195,32 @@ apply(struct twin *t, const struct kv_edit *e, unsigned lane, uint64_t step)
     unit = first_unit(t, e->group, e->at);
     for (uint32_t i = 0; i < t->block_units[e->group]; i++) {
         check(t->owner[unit + i] == -1);
-        t->owner[unit + i] = (int16_t)e->seat;
+        t->owner[unit + i] = (int16_t)e->slot;
         use(t, lane, step, t->used[unit + i]);
     }
 }
 
 static void
-lower(struct twin *t, uint32_t seat)
+lower(struct ref *t, uint32_t slot)
 {
-    struct seat *s = &t->seat[seat];
+    struct slot *s = &t->slot[slot];
 
     s->need = kv_need(t->kv, s->len, s->source, 1);
-    kv_lower(t->kv, seat, &s->need);
+    kv_lower(t->kv, slot, &s->need);
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
-        uint32_t first, held = kv_held(t->kv, seat, g, &first);
+        uint32_t first, held = kv_held(t->kv, slot, g, &first);
 
         s->need.n_blocks[g] = MAX(s->need.n_blocks[g], held);
     }
 }
 
-/* A step of the seat's next rows on some lane: ends first, then its own edits, as the scheduler does. */
+/* A step of the slot's next rows on some lane: ends first, then its own edits, as the scheduler does. */
 static void
-plan(struct twin *t, struct in *in)
+plan(struct ref *t, struct in *in)
 {
-    uint32_t seat = byte(in) % SEATS, rows = 1 + byte(in) % 40;
+    uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 40;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct seat *s = &t->seat[seat];
+    struct slot *s = &t->slot[slot];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
     bool launch = s->live && s->pos < s->len;
@@ -232,18 +232,18 @@ plan(struct twin *t, struct in *in)
         uint32_t end = s->pos + MIN(rows, s->chunk);
 
         end = MIN(end, s->len);
-        if (s->fresh) kv_cross(t->kv, lane, seat, s->source, &out);
+        if (s->fresh) kv_cross(t->kv, lane, slot, s->source, &out);
         s->fresh = false;
-        if (rows % 4 != 1) kv_trim(t->kv, seat, s->pos, &out);
+        if (rows % 4 != 1) kv_trim(t->kv, slot, s->pos, &out);
         if (rows % 2) { /* a prompt that is over: chunks of one from here on */
             s->chunk = 1;
             end = s->pos + 1;
-            lower(t, seat);
+            lower(t, slot);
         }
-        kv_trim(t->kv, seat, s->pos, &out);
-        check(kv_room(t->kv, seat, end));
-        kv_grow(t->kv, lane, seat, end, &out);
-        kv_fence(t->kv, seat, lane, step);
+        kv_trim(t->kv, slot, s->pos, &out);
+        check(kv_room(t->kv, slot, end));
+        kv_grow(t->kv, lane, slot, end, &out);
+        kv_fence(t->kv, slot, lane, step);
         s->pos = end;
     }
     kv_ends_sent(t->kv, lane, step);
@@ -268,7 +268,7 @@ plan(struct twin *t, struct in *in)
 
 /* The oldest step of a lane is over, if what it waits for is. */
 static void
-finish(struct twin *t, struct in *in)
+finish(struct ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -281,48 +281,48 @@ finish(struct twin *t, struct in *in)
 }
 
 static void
-drop(struct twin *t, struct in *in)
+drop(struct ref *t, struct in *in)
 {
-    uint32_t seat = byte(in) % SEATS;
-    struct seat *s = &t->seat[seat];
+    uint32_t slot = byte(in) % SLOTS;
+    struct slot *s = &t->slot[slot];
 
-    kv_drop(t->kv, seat);
+    kv_drop(t->kv, slot);
     if (!s->live) return;
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         for (uint32_t i = 0; i < s->n[g]; i++)
-            if (s->at[g][i] != SLICE_NONE) release(t, g, s->at[g][i], (int)seat);
+            if (s->at[g][i] != SLICE_NONE) release(t, g, s->at[g][i], (int)slot);
         s->n[g] = 0;
     }
     s->live = false;
 }
 
-/* What each seat holds, from its positions alone; and the counts, from the units alone. */
+/* What each slot holds, from its positions alone; and the counts, from the units alone. */
 static void
-compare(const struct twin *t)
+compare(const struct ref *t)
 {
     uint64_t units = 0, counted = 0;
     static struct kv_edit edit[EDITS];
 
-    for (uint32_t seat = 0; seat < SEATS; seat++) {
-        const struct seat *s = &t->seat[seat];
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        const struct slot *s = &t->slot[slot];
         struct kv_out out = { .edit = edit, .max_edits = EDITS };
 
-        check(kv_live(t->kv, seat) == s->live);
-        kv_rows(t->kv, seat, &out);
-        check(out.n_edits == kv_n_held(t->kv, seat));
+        check(kv_live(t->kv, slot) == s->live);
+        kv_rows(t->kv, slot, &out);
+        check(out.n_edits == kv_n_held(t->kv, slot));
         for (uint32_t i = 0; i < out.n_edits; i++)
-            check(edit[i].seat == seat && edit[i].at == s->at[edit[i].group][edit[i].entry]);
+            check(edit[i].slot == slot && edit[i].at == s->at[edit[i].group][edit[i].entry]);
         for (uint32_t g = 0; g < t->c.n_groups; g++) {
             const struct kv_group *k = &t->c.group[g];
             uint32_t tokens = t->c.tokens_per_block, end = 0, first, n, held = 0;
 
             if (s->live && !s->fresh)
                 end = CEIL_DIV(k->kind == KV_CROSS ? s->source : s->pos, tokens);
-            n = kv_held(t->kv, seat, g, &first);
+            n = kv_held(t->kv, slot, g, &first);
             check(s->n[g] == end && (n == 0 || first + n == end) && n <= s->need.n_blocks[g]);
             for (uint32_t i = 0; i < s->n[g]; i++) {
                 held += s->at[g][i] != SLICE_NONE;
-                check(kv_entry(t->kv, seat, g, i) == s->at[g][i]);
+                check(kv_entry(t->kv, slot, g, i) == s->at[g][i]);
                 /* the last row computed sees it: it must be there */
                 if (k->kind != KV_WINDOW || (i + 1) * tokens + k->window > s->pos)
                     check(s->at[g][i] != SLICE_NONE);
@@ -346,7 +346,7 @@ compare(const struct twin *t)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct twin *t = calloc(1, sizeof *t);
+    struct ref *t = calloc(1, sizeof *t);
     struct in in = { data, data + size };
 
     check(t);

@@ -1,7 +1,7 @@
-/* fuzz_ledger_load.c - records of the mirror against a naive twin: taken or dropped, and what a row then is.
+/* fuzz_ledger_load.c - records of the mirror against a naive ref: taken or dropped, and what a row then is.
  *
  * Input is a list of records in a short form: a type, a few numbers that mean ids, names and lengths, and
- * bytes to spoil. The twin is written from recall.h and ledger.h alone. What was taken is used as lagand
+ * bytes to spoil. The ref is written from recall.h and ledger.h alone. What was taken is used as lagand
  * would use it, so that a count that lies reads where it may not.
  */
 #include "daemon/config/options.h"
@@ -19,9 +19,9 @@
 
 enum { MAX_ROWS = 300, ROOM = 8192 };
 
-/* ---- the twin: rows as plain lists */
+/* ---- the ref: rows as plain lists */
 
-struct twin_row {
+struct ref_row {
     bool there, open, lp;
     uint64_t id, rid;
     struct session_id session;
@@ -31,13 +31,13 @@ struct twin_row {
     uint64_t n_received[64];
     int32_t token[ROOM / 4];
 };
-static struct twin_row rows[MAX_ROWS];
-static uint32_t n_rows;
+static struct ref_row rows[MAX_ROWS];
+static uint32_t n_tokens;
 
-static struct twin_row *
-twin_id(uint64_t id)
+static struct ref_row *
+ref_id(uint64_t id)
 {
-    for (uint32_t i = 0; i < n_rows; i++) {
+    for (uint32_t i = 0; i < n_tokens; i++) {
         if (rows[i].there && rows[i].id == id) return &rows[i];
     }
     return NULL;
@@ -51,16 +51,17 @@ eights(uint64_t n)
 }
 
 static bool
-twin_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
+ref_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
 {
     static const struct session_id nobody;
-    struct twin_row *t = &rows[n_rows], *old = NULL, *had_key = NULL;
+    struct ref_row *t = &rows[n_tokens], *old = NULL, *had_key = NULL;
     struct rec_submit s;
     uint64_t need;
 
-    if (n < sizeof *k + sizeof s || n_rows == MAX_ROWS) return false;
+    if (n < sizeof *k + sizeof s || n_tokens == MAX_ROWS) return false;
     if (k->submit_bytes != n - sizeof *k || k->n_key > 64) return false;
-    if (k->id == 0 || k->id > INT64_MAX || k->ack_window == 0 || k->ack_window > LAGAN_MAX_WIN)
+    if (k->id == 0 || k->id > INT64_MAX || k->ack_window == 0 ||
+        k->ack_window > LAGAN_MAX_ACK_WINDOW)
         return false;
     if (strncmp(k->model, "mine", 64)) return false;
     if (!memcmp(&k->session, &nobody, sizeof nobody)) return false;
@@ -70,10 +71,10 @@ twin_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
            eights(4 * (uint64_t)s.n_stop_ids);
     if (need > k->submit_bytes || s.n_done || s.done_text || !s.max_tokens ||
         s.max_tokens > LAGAN_MAX_TOKENS || s.logprobs > LAGAN_MAX_TOP ||
-        (s.flags & LEDGER_NOT_SAVED) || s.n > 64 || twin_id(k->id))
+        (s.flags & LEDGER_NOT_SAVED) || s.n > 64 || ref_id(k->id))
         return false;
-    for (uint32_t i = 0; i < n_rows; i++) {
-        struct twin_row *o = &rows[i];
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        struct ref_row *o = &rows[i];
 
         if (!o->there || memcmp(&o->session, &k->session, sizeof nobody)) continue;
         if (k->n_key && o->n_key == k->n_key && !memcmp(o->key, k->key, k->n_key)) {
@@ -85,24 +86,24 @@ twin_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
     }
     if (old) old->there = false;
     if (had_key) had_key->there = false;
-    *t = (struct twin_row){ .there = true,
-                            .open = true,
-                            .lp = s.flags & SUBMIT_LOGPROBS,
-                            .id = k->id,
-                            .rid = k->rid,
-                            .session = k->session,
-                            .n_key = k->n_key,
-                            .most = s.max_tokens,
-                            .n_out = s.n ? s.n : 1,
-                            .tops = s.logprobs };
+    *t = (struct ref_row){ .there = true,
+                           .open = true,
+                           .lp = s.flags & SUBMIT_LOGPROBS,
+                           .id = k->id,
+                           .rid = k->rid,
+                           .session = k->session,
+                           .n_key = k->n_key,
+                           .most = s.max_tokens,
+                           .n_out = s.n ? s.n : 1,
+                           .tops = s.logprobs };
     memcpy(t->key, k->key, k->n_key);
-    n_rows++;
+    n_tokens++;
     return true;
 }
 
 /* Every token and every byte of text is an output's. */
 static bool
-twin_pieces(struct twin_row *t, const struct saved_tokens *k, const uint8_t *p)
+ref_pieces(struct ref_row *t, const struct saved_tokens *k, const uint8_t *p)
 {
     uint64_t said[64] = { 0 }, n = 0, n_text = 0;
 
@@ -122,9 +123,9 @@ twin_pieces(struct twin_row *t, const struct saved_tokens *k, const uint8_t *p)
 }
 
 static bool
-twin_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
+ref_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
 {
-    struct twin_row *t = twin_id(k->id);
+    struct ref_row *t = ref_id(k->id);
     uint64_t bytes = sizeof *k + 4 * (uint64_t)k->n + k->n_text, lps;
 
     if (n < sizeof *k || !t || !t->open || k->first != t->n) return false;
@@ -135,7 +136,7 @@ twin_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
     lps = (uint64_t)k->first + k->n - k->lp_first;
     if (t->lp) bytes += lps * (4 + 8 * (uint64_t)t->tops);
     if (bytes != n ||
-        (t->n_out > 1 && !twin_pieces(t, k, p + n - k->n_pieces * sizeof(struct output_piece))))
+        (t->n_out > 1 && !ref_pieces(t, k, p + n - k->n_pieces * sizeof(struct output_piece))))
         return false;
     memcpy(t->token + t->n, p + sizeof *k, 4 * (size_t)k->n);
     t->n += k->n;
@@ -144,12 +145,12 @@ twin_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
 }
 
 static bool
-twin_take_rid(struct twin_row *t, uint64_t rid)
+ref_take_rid(struct ref_row *t, uint64_t rid)
 {
-    struct twin_row *old = NULL;
+    struct ref_row *old = NULL;
 
-    for (uint32_t i = 0; i < n_rows; i++) {
-        struct twin_row *o = &rows[i];
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        struct ref_row *o = &rows[i];
 
         if (!o->there || o == t || o->rid != rid) continue;
         if (memcmp(&o->session, &t->session, sizeof t->session)) continue;
@@ -162,23 +163,23 @@ twin_take_rid(struct twin_row *t, uint64_t rid)
 }
 
 static bool
-twin_take(uint16_t type, const uint8_t *p, uint32_t n)
+ref_take(uint16_t type, const uint8_t *p, uint32_t n)
 {
     struct saved_request row = { 0 };
     struct saved_tokens tokens = { 0 };
     struct saved_end end = { 0 };
-    struct twin_row *t;
+    struct ref_row *t;
     uint64_t id = 0;
 
     if (n >= 8) memcpy(&id, p, 8);
-    t = twin_id(id);
+    t = ref_id(id);
     switch (type) {
     case SAVED_REQUEST:
         memcpy(&row, p, n < sizeof row ? n : sizeof row);
-        return twin_take_row(&row, p, n);
+        return ref_take_row(&row, p, n);
     case SAVED_TOKENS:
         memcpy(&tokens, p, n < sizeof tokens ? n : sizeof tokens);
-        return twin_take_tokens(&tokens, p, n);
+        return ref_take_tokens(&tokens, p, n);
     case SAVED_STATE:
         return n == sizeof(struct saved_state) && t && t->open;
     case SAVED_END:
@@ -198,7 +199,7 @@ twin_take(uint16_t type, const uint8_t *p, uint32_t n)
         return true;
     case SAVED_RID:
         if (n == 16) memcpy(&id, p + 8, 8);
-        return n == 16 && t && twin_take_rid(t, id);
+        return n == 16 && t && ref_take_rid(t, id);
     default:
         return false;
     }
@@ -237,7 +238,7 @@ static uint32_t
 make_tokens(struct in *in, uint8_t *p)
 {
     struct saved_tokens k = { .id = byte(in) % 32 };
-    const struct twin_row *t = twin_id(k.id);
+    const struct ref_row *t = ref_id(k.id);
     uint32_t at, acked = byte(in) % 8, each = t && t->lp ? 4 + 8 * t->tops : 0;
 
     k.n = byte(in) % 16;
@@ -280,7 +281,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         return sizeof state;
     }
     if (type == SAVED_END) {
-        const struct twin_row *t = twin_id(id);
+        const struct ref_row *t = ref_id(id);
 
         end.reason = (uint16_t)(byte(in) % 64);
         memcpy(p, &end, sizeof end);
@@ -302,7 +303,7 @@ use(struct ledger *l)
 
     for (uint32_t i = 0; i < ledger_capacity(l); i++) {
         struct request *r = ledger_request(l, i);
-        const struct twin_row *t = r ? twin_id(r->id) : NULL;
+        const struct ref_row *t = r ? ref_id(r->id) : NULL;
         uint32_t n;
         char *whole;
 
@@ -333,9 +334,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     config.n_models = 1;
     memcpy(config.model[0].keys.name, "mine", 5);
-    n_rows = 0;
+    n_tokens = 0;
     check(l);
-    while (in.p < in.end && n_rows < MAX_ROWS) {
+    while (in.p < in.end && n_tokens < MAX_ROWS) {
         uint32_t op = byte(&in), n;
         uint16_t type = (uint16_t)(op % 8);
         uint8_t made[ROOM], *record;
@@ -352,7 +353,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         record = malloc(n ? n : 1); /* so that a read beyond it is seen */
         check(record);
         memcpy(record, made, n);
-        taken = twin_take(type, record, n);
+        taken = ref_take(type, record, n);
         check((ledger_load_record(l, &config, type, record, n, &e) == 0) == taken);
         check(taken || *e.text);
         free(record);

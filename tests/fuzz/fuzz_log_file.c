@@ -1,4 +1,4 @@
-/* fuzz_log_file.c - the mirror's reader against a naive twin: any bytes, the same records.
+/* fuzz_log_file.c - the mirror's reader against a naive ref: any bytes, the same records.
  *
  * Input is a list of operations: the real writer appends and turns, now and then without an end, a
  * hostile one pokes bytes and forges records that would fit. Whatever lies there then is read by both.
@@ -22,7 +22,7 @@ word(struct in *in)
     return low | byte(in) << 8;
 }
 
-/* ---- the twin */
+/* ---- the ref */
 
 static uint64_t
 number(const uint8_t *p, int n)
@@ -53,7 +53,7 @@ struct record {
 
 /* How many; -1: it is no mirror. */
 static int
-twin_read(const uint8_t *b, struct record *out)
+ref_read(const uint8_t *b, struct record *out)
 {
     uint64_t half = number(b + 8, 8), best = 0;
     const uint8_t *p = NULL;
@@ -104,7 +104,7 @@ static void
 both_read(const uint8_t *b, int stop)
 {
     static struct record want[MAX_RECORDS];
-    struct hearing h = { .want = want, .n = twin_read(b, want), .stop = stop };
+    struct hearing h = { .want = want, .n = ref_read(b, want), .stop = stop };
     struct err e = { .text = "" };
     int r = log_file_read(b, BYTES, hear, &h, &e);
 
@@ -163,7 +163,7 @@ static void
 inherit(struct log_file *m)
 {
     static struct record none[MAX_RECORDS];
-    bool good = twin_read(m->base, none) >= 0 && number(m->base + 8, 8) == HALF;
+    bool good = ref_read(m->base, none) >= 0 && number(m->base + 8, 8) == HALF;
     int fd = dup(m->fd);
     struct log_file heir;
     struct err e;
@@ -178,7 +178,7 @@ inherit(struct log_file *m)
     check(log_file_reserve(&heir, 1, 8));
     log_file_commit(&heir);
     log_file_turned(&heir);
-    check(log_file_bytes(&heir) == 40 && twin_read(heir.base, none) == 1);
+    check(log_file_bytes(&heir) == 40 && ref_read(heir.base, none) == 1);
     both_read(heir.base, 0);
     log_file_close(&heir);
 }

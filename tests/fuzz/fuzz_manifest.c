@@ -1,11 +1,11 @@
 /* fuzz_manifest.c - a manifest that anything may have written to, against a naive reading of manifest.h.
  *
  * The first bytes choose groups, blocks and arena; then every few bytes are one call: steps, ends, and
- * deaths. Before a death some words of the manifest are changed; the twin, which knows the arena as plain
+ * deaths. Before a death some words of the manifest are changed; the ref, which knows the arena as plain
  * units of 128 bytes, says from the words alone which rows may be taken over. Those that were go on, so
  * that manifest and tables must agree from then on, and every row of an untouched manifest must be taken.
  *
- * In every other arena what was computed may be found, and labels are written and changed too. Then the twin knows
+ * In every other arena what was computed may be found, and labels are written and changed too. Then the ref knows
  * less: what may be found of an untouched manifest is what could be found before, and of any that is wrong the
  * manager's own check finds no block in two places.
  */
@@ -13,28 +13,28 @@
 
 #include "worker/kv/kv_reuse.h"
 #include "worker/kv/kv_slab.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
+enum { SLOTS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
 
-struct seat {
+struct slot {
     bool live, done;
     uint32_t pos, len, source;
 };
-struct twin {
+struct ref {
     struct kv_config c;
     void *mem, *memory; /* kv's, the manifest's */
     struct kv *kv;
     struct manifest m;
-    struct manifest_found found[SEATS];
-    struct seat seat[SEATS];
+    struct manifest_found found[SLOTS];
+    struct slot slot[SLOTS];
     uint64_t step;
     uint32_t slab_units, block_units[MAX_GROUPS];
-    token_id token[SEATS][ENTRIES * 5], source[ENTRIES * 5];
+    token_id token[SLOTS][ENTRIES * 5], source[ENTRIES * 5];
     bool capped, shared;      /* shared: rows may share full blocks since somebody changed words */
     uint8_t taken[MAX_UNITS]; /* by a row that was believed, or by scratch */
     uint32_t slab_block[MAX_UNITS]; /* units a block of the slab's pool has; 0: nobody's */
@@ -60,7 +60,7 @@ word(struct in *in)
 }
 
 static bool
-open_kv(struct twin *t)
+open_kv(struct ref *t)
 {
     struct err e;
 
@@ -71,18 +71,18 @@ open_kv(struct twin *t)
 }
 
 static bool
-begin(struct twin *t, struct in *in)
+begin(struct ref *t, struct in *in)
 {
     t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
-                               .n_seats = SEATS,
+                               .n_slots = SLOTS,
                                .n_lanes = 1,
                                .tokens_per_block = 1 + byte(in) % 5 };
     t->c.reuse = byte(in) % 2;
-    for (uint32_t i = 0; i < SEATS; i++) /* beginnings that are alike */
+    for (uint32_t i = 0; i < SLOTS; i++) /* beginnings that are alike */
         for (uint32_t k = 0; k < ENTRIES * 5; k++)
             t->token[i][k] = (token_id)(k % 3 + (k > 8 * i ? i : 0));
     /* A window of 1 sees nothing behind a block's border: then what is found there is no block, but the name of a
-     * node, which goes with the seat that stands at it. */
+     * node, which goes with the slot that stands at it. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
                                            .window = 1 + t->c.reuse + byte(in) % 12,
@@ -105,33 +105,33 @@ begin(struct twin *t, struct in *in)
 }
 
 static struct kv_text
-text_of(struct twin *t, uint32_t i, uint32_t n, struct kv_space *space)
+text_of(struct ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
 {
     struct kv_text text = { .token = t->token[i],
                             .n = n,
                             .source = t->source,
-                            .n_source = MIN(t->seat[i].source, (uint32_t)ENTRIES * 5),
+                            .n_source = MIN(t->slot[i].source, (uint32_t)ENTRIES * 5),
                             .space = space };
 
-    kv_space(t->kv, 0, 0, t->source, text.n_source, space);
+    kv_namespace(t->kv, 0, 0, t->source, text.n_source, space);
     return text;
 }
 
-/* A seat's next step, once the one before it is done; its first, if it has none. */
+/* A slot's next step, once the one before it is done; its first, if it has none. */
 static void
-step(struct twin *t, struct in *in)
+step(struct ref *t, struct in *in)
 {
-    uint32_t i = byte(in) % SEATS, rows = 1 + byte(in) % ROWS;
-    struct seat *s = &t->seat[i];
+    uint32_t i = byte(in) % SLOTS, rows = 1 + byte(in) % ROWS;
+    struct slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
-    struct manifest_owner o = { .seat = i, .id = 100 + i, .n_tokens = 3, .n_cross = 0 };
+    struct manifest_owner o = { .slot = i, .id = 100 + i, .n_tokens = 3, .n_cross = 0 };
     bool first = !s->live;
 
     if (first) {
         uint32_t most = ENTRIES * t->c.tokens_per_block;
         struct kv_need need;
 
-        *s = (struct seat){ .len = 1 + byte(in) % most, .source = byte(in) % (most + 1) };
+        *s = (struct slot){ .len = 1 + byte(in) % most, .source = byte(in) % (most + 1) };
         need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
         if (kv_fits_alone(t->kv, &need, s->len, s->source, NULL) < 0) return;
         if (kv_reserve(t->kv, i, &need) < 0) return;
@@ -150,7 +150,7 @@ step(struct twin *t, struct in *in)
     kv_grow(t->kv, 0, i, s->pos + rows, &out);
     kv_fence(t->kv, i, 0, ++t->step);
     kv_ends_sent(t->kv, 0, t->step);
-    manifest_labels(&t->m, t->kv);
+    manifest_put_nodes(&t->m, t->kv);
     manifest_launch(&t->m, t->edit, out.n_edits, &o, first);
     s->pos += rows;
     s->done = byte(in) % 4; /* otherwise it dies while out */
@@ -158,7 +158,7 @@ step(struct twin *t, struct in *in)
     kv_done(t->kv, 0, t->step);
     manifest_commit(&t->m, i, s->pos);
     if (t->c.reuse) {
-        struct kv_space space;
+        struct kv_namespace space;
         struct kv_text text = text_of(t, i, s->pos, &space);
 
         kv_store(t->kv, i, &text, s->pos);
@@ -166,33 +166,33 @@ step(struct twin *t, struct in *in)
 }
 
 static uint32_t *
-row_word(const struct twin *t, uint32_t seat, uint32_t at)
+row_word(const struct ref *t, uint32_t slot, uint32_t at)
 {
-    return (uint32_t *)t->memory + (t->m.h.row_at + (size_t)seat * t->m.h.row_bytes) / 4 + at;
+    return (uint32_t *)t->memory + (t->m.h.row_at + (size_t)slot * t->m.h.row_bytes) / 4 + at;
 }
 
 static uint32_t *
-table(const struct twin *t, uint32_t seat, uint32_t group)
+table(const struct ref *t, uint32_t slot, uint32_t group)
 {
-    return row_word(t, seat, t->m.h.group[group].table_at / 4);
+    return row_word(t, slot, t->m.h.group[group].table_at / 4);
 }
 
 /* Words of a row by their offsets in manifest.h. */
 static uint32_t
-seq_of(const struct twin *t, uint32_t seat)
+seq_of(const struct ref *t, uint32_t slot)
 {
-    return *row_word(t, seat, 0);
+    return *row_word(t, slot, 0);
 }
 
 static uint32_t
-committed_of(const struct twin *t, uint32_t seat)
+committed_of(const struct ref *t, uint32_t slot)
 {
-    return *row_word(t, seat, 1);
+    return *row_word(t, slot, 1);
 }
 
 /* The words of a node's label that are told, from some node on; NULL: there is none. */
 static uint32_t *
-told(const struct twin *t, uint32_t from)
+told(const struct ref *t, uint32_t from)
 {
     uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, words = t->m.h.node_bytes / 4;
 
@@ -206,10 +206,10 @@ told(const struct twin *t, uint32_t from)
 
 /* A word of a label: mostly where a block of it is, as another label or a row has it, or beside that. */
 static bool
-poke_label(struct twin *t, struct in *in)
+poke_label(struct ref *t, struct in *in)
 {
     uint32_t *node = told(t, byte(in) % 40), *other = told(t, byte(in) % 40), v = word(in), at;
-    uint32_t how = byte(in), seat = byte(in) % SEATS, g = byte(in) % t->c.n_groups;
+    uint32_t how = byte(in), slot = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
 
     if (!node) return false;
     at = how % 4 ? 12 + 2 * (how / 4 % t->c.n_groups) : v % (t->m.h.node_bytes / 4);
@@ -218,7 +218,7 @@ poke_label(struct twin *t, struct in *in)
         v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g : at];
         break;
     case 1:
-        v = table(t, seat, g)[byte(in) % ENTRIES] + 1;
+        v = table(t, slot, g)[byte(in) % ENTRIES] + 1;
         break;
     case 2:
         v = node[at] + 1 + v % 40;
@@ -232,42 +232,42 @@ poke_label(struct twin *t, struct in *in)
 }
 
 static bool
-poke(struct twin *t, struct in *in)
+poke(struct ref *t, struct in *in)
 {
-    uint32_t seat = byte(in) % SEATS, other = byte(in) % SEATS, g = byte(in) % t->c.n_groups;
+    uint32_t slot = byte(in) % SLOTS, other = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
     uint32_t i = byte(in) % ENTRIES, v = word(in), *at;
 
-    if (i % 4) i = (*row_word(t, seat, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near its first */
+    if (i % 4) i = (*row_word(t, slot, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near its first */
     switch (byte(in) % 8) {
     case 0:
-        at = table(t, seat, g) + i;
+        at = table(t, slot, g) + i;
         break;
     case 1: /* another row's block */
-        at = table(t, seat, g) + i;
+        at = table(t, slot, g) + i;
         v = table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
         break;
     case 2:
-        at = table(t, seat, g) + i;
+        at = table(t, slot, g) + i;
         v = *at + 1 - v % 3;
         break;
     case 3:
-        at = row_word(t, seat, (56 + 4 * g) / 4); /* first */
+        at = row_word(t, slot, (56 + 4 * g) / 4); /* first */
         v = v % 4 ? *at + 1 : v;
         break;
     case 4:
-        at = row_word(t, seat, (88 + 4 * g) / 4); /* end */
+        at = row_word(t, slot, (88 + 4 * g) / 4); /* end */
         v = v % 4 ? *at - 1 : v;
         break;
     case 5:
-        at = row_word(t, seat, 1);
+        at = row_word(t, slot, 1);
         v = v % 4 ? *at + v % 16 - 8 : v;
         break;
     case 6:
-        at = row_word(t, seat, v % 2 ? 0 : 4); /* seq, n_cross */
+        at = row_word(t, slot, v % 2 ? 0 : 4); /* seq, n_cross */
         v = *at + 1;
         break;
     default:
-        at = row_word(t, seat, byte(in) % (t->m.h.row_bytes / 4));
+        at = row_word(t, slot, byte(in) % (t->m.h.row_bytes / 4));
         break;
     }
     if (*at == v) return false;
@@ -277,7 +277,7 @@ poke(struct twin *t, struct in *in)
 
 /* Take the block's units, if all are free and it lies where a block of its group may. */
 static bool
-take(struct twin *t, uint32_t group, uint32_t at)
+take(struct ref *t, uint32_t group, uint32_t at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT, n = t->block_units[group];
     uint64_t slab = unit / t->slab_units;
@@ -294,14 +294,14 @@ take(struct twin *t, uint32_t group, uint32_t at)
 
 /* May this row be taken over, after those before it? */
 static bool
-believable(struct twin *t, uint32_t seat, uint32_t used[MAX_GROUPS])
+believable(struct ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
 {
-    uint32_t committed = committed_of(t, seat), source = *row_word(t, seat, 4);
+    uint32_t committed = committed_of(t, slot), source = *row_word(t, slot, 4);
 
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         const struct kv_group *k = &t->c.group[g];
-        uint32_t first = *row_word(t, seat, (56 + 4 * g) / 4), tokens = t->c.tokens_per_block;
-        uint32_t end = *row_word(t, seat, (88 + 4 * g) / 4);
+        uint32_t first = *row_word(t, slot, (56 + 4 * g) / 4), tokens = t->c.tokens_per_block;
+        uint32_t end = *row_word(t, slot, (88 + 4 * g) / 4);
         uint64_t need = k->kind == KV_CROSS ? source : committed;
 
         if (first > end || end > ENTRIES || (uint64_t)end * tokens < need) return false;
@@ -313,28 +313,28 @@ believable(struct twin *t, uint32_t seat, uint32_t used[MAX_GROUPS])
         used[g] += end - first;
         if (k->max_blocks && used[g] > k->max_blocks) return false;
         for (uint32_t i = first; i < end; i++)
-            if (!take(t, g, table(t, seat, g)[i])) return false;
+            if (!take(t, g, table(t, slot, g)[i])) return false;
     }
     return true;
 }
 
 static void
-believe(struct twin *t, bool want[SEATS])
+believe(struct ref *t, bool want[SLOTS])
 {
     uint32_t used[MAX_GROUPS] = { 0 };
 
     memset(t->taken, 0, sizeof t->taken);
     memset(t->slab_block, 0, sizeof t->slab_block);
     for (uint32_t g = 0; g < t->c.n_groups; g++) check(take(t, g, kv_scratch(t->kv, g)));
-    for (uint32_t seat = 0; seat < SEATS; seat++) {
-        struct twin *before = malloc(sizeof *before);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        struct ref *before = malloc(sizeof *before);
         uint32_t used_before[MAX_GROUPS];
 
         memcpy(before, t, sizeof *before);
         memcpy(used_before, used, sizeof used);
-        want[seat] = seq_of(t, seat) % 2 == 0 && committed_of(t, seat) > 0 &&
-                     (*row_word(t, seat, 2) || *row_word(t, seat, 3)) && believable(t, seat, used);
-        if (!want[seat]) {
+        want[slot] = seq_of(t, slot) % 2 == 0 && committed_of(t, slot) > 0 &&
+                     (*row_word(t, slot, 2) || *row_word(t, slot, 3)) && believable(t, slot, used);
+        if (!want[slot]) {
             memcpy(t->taken, before->taken, sizeof t->taken);
             memcpy(t->slab_block, before->slab_block, sizeof t->slab_block);
             memcpy(used, used_before, sizeof used);
@@ -345,9 +345,9 @@ believe(struct twin *t, bool want[SEATS])
 
 /* Rows of one request, which it has where it has beams or samples: they may share full blocks. */
 static bool
-some_of_one_request(const struct twin *t)
+some_of_one_request(const struct ref *t)
 {
-    for (uint32_t i = 0; i < SEATS; i++)
+    for (uint32_t i = 0; i < SLOTS; i++)
         for (uint32_t k = 0; k < i; k++)
             if (*row_word(t, i, 2) == *row_word(t, k, 2) && *row_word(t, i, 2) &&
                 *row_word(t, i, 3) == *row_word(t, k, 3))
@@ -357,14 +357,14 @@ some_of_one_request(const struct twin *t)
 
 /* The request comes again, or does not. */
 static void
-go_on(struct twin *t, struct in *in, uint32_t i)
+go_on(struct ref *t, struct in *in, uint32_t i)
 {
-    struct seat *s = &t->seat[i];
+    struct slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     struct kv_need need;
     int r;
 
-    *s = (struct seat){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
+    *s = (struct slot){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
     s->len = s->pos + byte(in) % 30;
     need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
     if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
@@ -382,11 +382,11 @@ go_on(struct twin *t, struct in *in, uint32_t i)
     manifest_launch(&t->m, t->edit, out.n_edits, NULL, 0);
 }
 
-/* Blocks of a seat's text that may be found. */
+/* Blocks of a slot's text that may be found. */
 static uint32_t
-n_found(struct twin *t, uint32_t i)
+n_found(struct ref *t, uint32_t i)
 {
-    struct kv_space space;
+    struct kv_namespace space;
     struct kv_text text = text_of(t, i, ENTRIES * t->c.tokens_per_block, &space);
     struct kv_hit hit;
 
@@ -395,17 +395,17 @@ n_found(struct twin *t, uint32_t i)
 }
 
 static void
-die(struct twin *t, struct in *in)
+die(struct ref *t, struct in *in)
 {
-    uint32_t before[SEATS] = { 0 };
+    uint32_t before[SLOTS] = { 0 };
     uint32_t pokes = byte(in) % 5, changed = 0, n = 0;
     struct manifest_adopted a;
     slice_id *room = malloc(t->m.h.row_bytes);
-    bool want[SEATS], may[SEATS];
+    bool want[SLOTS], may[SLOTS];
     struct err e;
 
-    if (t->c.reuse) manifest_labels(&t->m, t->kv);
-    for (uint32_t i = 0; i < SEATS && t->c.reuse; i++) before[i] = n_found(t, i);
+    if (t->c.reuse) manifest_put_nodes(&t->m, t->kv);
+    for (uint32_t i = 0; i < SLOTS && t->c.reuse; i++) before[i] = n_found(t, i);
     for (uint32_t i = 0; i < pokes; i++)
         changed += t->c.reuse && byte(in) % 2 ? poke_label(t, in) : poke(t, in);
     if (pokes == 4) { /* a cap is not of the geometry */
@@ -423,22 +423,22 @@ die(struct twin *t, struct in *in)
     }
     check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, print, kv_id, &e) == 0);
     believe(t, want);
-    for (uint32_t i = 0; i < SEATS; i++)
+    for (uint32_t i = 0; i < SLOTS; i++)
         may[i] = seq_of(t, i) % 2 == 0 && committed_of(t, i) > 0 &&
                  (*row_word(t, i, 2) || *row_word(t, i, 3));
     t->shared |= (t->c.reuse && changed) || some_of_one_request(t);
     a = manifest_adopt(&t->m, t->kv, true, t->found, room);
     kv_check(t->kv);
-    for (uint32_t i = 0; i < SEATS; i++) {
+    for (uint32_t i = 0; i < SLOTS; i++) {
         if (t->shared) want[i] = kv_live(t->kv, i);
         check(t->shared || t->capped || n_found(t, i) == before[i]);
     }
-    check(t->shared || a.no_labels == 0);
-    for (uint32_t i = 0; i < SEATS; i++) {
+    check(t->shared || a.no_nodes == 0);
+    for (uint32_t i = 0; i < SLOTS; i++) {
         check(kv_live(t->kv, i) == want[i] && (t->found[i].owner.id != 0) == want[i]);
         check(changed || t->shared || want[i] == may[i]); /* what nobody touched is all there */
         n += want[i];
-        t->seat[i].live = false;
+        t->slot[i].live = false;
         if (!want[i]) { /* cleared, before its blocks are anybody's */
             check(*row_word(t, i, 2) == 0 && *row_word(t, i, 3) == 0 && seq_of(t, i) % 2 == 0);
             continue;
@@ -452,7 +452,7 @@ die(struct twin *t, struct in *in)
         }
     }
     check(a.rows == n);
-    for (uint32_t i = 0; i < SEATS; i++)
+    for (uint32_t i = 0; i < SLOTS; i++)
         if (want[i]) go_on(t, in, i);
     kv_check(t->kv);
     free(room);
@@ -461,8 +461,8 @@ die(struct twin *t, struct in *in)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct twin twin;
-    struct twin *t = &twin;
+    static struct ref ref;
+    struct ref *t = &ref;
     struct in in = { data, data + size };
 
     memset(t, 0, sizeof *t);
@@ -473,14 +473,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (op < 6) step(t, &in);
             if (op == 6) die(t, &in);
             if (op == 7) {
-                uint32_t i = byte(&in) % SEATS;
-                struct kv_space space;
-                struct kv_text text = text_of(t, i, t->seat[i].pos, &space);
+                uint32_t i = byte(&in) % SLOTS;
+                struct kv_namespace space;
+                struct kv_text text = text_of(t, i, t->slot[i].pos, &space);
 
-                if (t->c.reuse && t->seat[i].live && t->seat[i].done && t->seat[i].pos > 0)
-                    kv_release(t->kv, i, &text, t->seat[i].pos);
+                if (t->c.reuse && t->slot[i].live && t->slot[i].done && t->slot[i].pos > 0)
+                    kv_release(t->kv, i, &text, t->slot[i].pos);
                 kv_drop(t->kv, i);
-                t->seat[i].live = false;
+                t->slot[i].live = false;
             }
             kv_check(t->kv);
         }

@@ -1,5 +1,5 @@
 /* fuzz_mxfp4.c - a checkpoint of GPT-OSS that is almost right, through the loader: the same verdict as a naive
- * twin, and every weight of every expert where gpu.h says it is.
+ * ref, and every weight of every expert where gpu.h says it is.
  *
  * Input: a byte of flags (FP4: codes and scales, else bf16 as [in, out]; then the number of experts and two
  * sizes), up to EDITS edits of three bytes (which tensor, what, by how much), then bytes that tensors are
@@ -12,7 +12,7 @@
 #include "gpu/fp.h"
 #include "worker/arch/registry.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -109,16 +109,16 @@ checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 /* What gpu.c has: it would bring the devices with it. */
 static const struct gpu_ops ops = {
     .name = "cpu",
-    .arena_make = arena_make,
-    .arena_drop = arena_drop,
-    .host_pin = pin,
-    .host_unpin = unpin,
-    .lane_open = lane_open,
-    .lane_close = lane_close,
-    .lane_mark = lane_mark,
-    .put = put,
-    .get = get,
-    .checksum = checksum,
+    .mem.arena_make = arena_make,
+    .mem.arena_drop = arena_drop,
+    .mem.host_pin = pin,
+    .mem.host_unpin = unpin,
+    .lane.open = lane_open,
+    .lane.close = lane_close,
+    .lane.mark = lane_mark,
+    .mem.put = put,
+    .mem.get = get,
+    .mem.checksum = checksum,
 };
 
 const struct gpu_ops *
@@ -176,7 +176,7 @@ struct made {
     uint32_t n_dims, dim[6];
     size_t at, bytes; /* in data */
     bool bytes_wanted;
-    /* The twin's: what it should be. vector: of that many, perhaps as a row */
+    /* The ref's: what it should be. vector: of that many, perhaps as a row */
     uint32_t want_dims, want[4];
     bool gone, vector;
 };
@@ -325,7 +325,7 @@ place(struct ckpt *c, struct in *in)
     return true;
 }
 
-/* ---- the twin */
+/* ---- the ref */
 
 static bool
 good(const struct made *t)

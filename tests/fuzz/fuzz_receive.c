@@ -1,7 +1,7 @@
-/* fuzz_receive.c - what a hostile worker says against a naive twin: believed or not, and what a row then is.
+/* fuzz_receive.c - what a hostile worker says against a naive ref: believed or not, and what a row then is.
  *
  * Input is a table of requests and a list of records in a short form: a type, whose request, numbers
- * that are right, and words to spoil. The twin is written from records.h and relay.h alone, on plain
+ * that are right, and words to spoil. The ref is written from records.h and relay.h alone, on plain
  * bytes. A record that cannot be true ends the input, as it ends the worker.
  */
 #include "daemon/config/options.h"
@@ -32,9 +32,9 @@ enum {
     RING_LOG2 = 16
 };
 
-/* ---- the twin */
+/* ---- the ref */
 
-struct twin_row {
+struct ref_row {
     uint32_t index, gen;
     bool held, other, partly, ended,
         start_unknown; /* other: another worker's; partly: being n_delivered */
@@ -43,7 +43,7 @@ struct twin_row {
     uint64_t values[2], kept[2];
     uint32_t cols[2];
     uint32_t tops, ptops, max, n_received, prompt_said;
-    struct twin_output {
+    struct ref_output {
         uint32_t n_received, text_said;
         bool over;
     } out[MAX_OUTPUTS];
@@ -52,8 +52,8 @@ struct twin_row {
     uint32_t token[MAX_OUTPUTS * MAX_TOKENS];
     uint8_t text[MAX_TEXT], whose[MAX_OUTPUTS * MAX_TOKENS];
 };
-static struct twin_row rows[MAX_ROWS];
-static uint32_t n_rows, vocab;
+static struct ref_row rows[MAX_ROWS];
+static uint32_t n_tokens, vocab;
 static bool loading;
 
 static uint32_t
@@ -90,11 +90,11 @@ is_reason(uint32_t r)
     return (r >= 1 && r <= 5) || (r >= 32 && r <= 47);
 }
 
-static struct twin_row *
+static struct ref_row *
 named(const uint8_t *p)
 {
-    for (uint32_t i = 0; i < n_rows; i++) {
-        struct twin_row *t = &rows[i];
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        struct ref_row *t = &rows[i];
 
         if (t->index == word(p, 4) && t->gen == word(p + 4, 4))
             return t->held && !t->other && !t->partly ? t : NULL;
@@ -103,11 +103,11 @@ named(const uint8_t *p)
 }
 
 static bool
-twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
+ref_out(const uint8_t *p, uint64_t n, uint64_t *taken)
 {
     uint64_t tokens, text, tops, each, all;
-    struct twin_output *o;
-    struct twin_row *t;
+    struct ref_output *o;
+    struct ref_row *t;
     uint32_t output;
 
     if (n < 32) return false;
@@ -145,23 +145,23 @@ twin_out(const uint8_t *p, uint64_t n, uint64_t *taken)
 
 /* Entries before one that lies stand. */
 static bool
-twin_step(const uint8_t *p, uint64_t n)
+ref_step(const uint8_t *p, uint64_t n)
 {
     uint64_t at = 16, taken;
 
     if (n < 16 || word(p + 12, 4) > 65536) return false;
     for (uint32_t i = word(p + 12, 4); i > 0; i--) {
-        if (!twin_out(p + at, n - at, &taken)) return false;
+        if (!ref_out(p + at, n - at, &taken)) return false;
         at += taken;
     }
     return at == n;
 }
 
 static bool
-twin_finish(const uint8_t *p, uint64_t n)
+ref_finish(const uint8_t *p, uint64_t n)
 {
-    struct twin_row *t = n == 40 ? named(p) : NULL;
-    struct twin_output *o;
+    struct ref_row *t = n == 32 ? named(p) : NULL;
+    struct ref_output *o;
 
     if (!t || word(p + 8, 2) >= t->n_outs || !is_reason(word(p + 10, 2))) return false;
     o = &t->out[word(p + 8, 2)];
@@ -175,10 +175,10 @@ twin_finish(const uint8_t *p, uint64_t n)
 }
 
 static bool
-twin_reject(const uint8_t *p, uint64_t n)
+ref_reject(const uint8_t *p, uint64_t n)
 {
     uint32_t text, reason;
-    struct twin_row *t;
+    struct ref_row *t;
 
     if (n < 16) return false;
     text = word(p + 10, 2);
@@ -192,10 +192,10 @@ twin_reject(const uint8_t *p, uint64_t n)
 }
 
 static bool
-twin_prompt(const uint8_t *p, uint64_t n)
+ref_prompt(const uint8_t *p, uint64_t n)
 {
     uint64_t first, some, tops, need;
-    struct twin_row *t;
+    struct ref_row *t;
 
     if (n < 24) return false;
     first = word(p + 8, 4);
@@ -211,11 +211,11 @@ twin_prompt(const uint8_t *p, uint64_t n)
 }
 
 static bool
-twin_tensor(const uint8_t *p, uint64_t n)
+ref_tensor(const uint8_t *p, uint64_t n)
 {
     uint64_t first, some, end;
     uint32_t kind;
-    struct twin_row *t;
+    struct ref_row *t;
 
     if (n < 32) return false;
     first = word(p + 8, 4) | (uint64_t)word(p + 12, 4) << 32;
@@ -234,7 +234,7 @@ twin_tensor(const uint8_t *p, uint64_t n)
 }
 
 static bool
-twin_ready(const uint8_t *p, uint64_t n)
+ref_ready(const uint8_t *p, uint64_t n)
 {
     uint32_t name;
 
@@ -250,7 +250,7 @@ twin_ready(const uint8_t *p, uint64_t n)
 
 /* Nobody has asked for text here: what comes is judged and dropped. */
 static bool
-twin_text(const uint8_t *p, uint64_t n)
+ref_text(const uint8_t *p, uint64_t n)
 {
     uint64_t ids, text;
 
@@ -262,24 +262,24 @@ twin_text(const uint8_t *p, uint64_t n)
 }
 
 static bool
-twin_take(uint16_t type, uint16_t flags, const uint8_t *p, uint32_t n)
+ref_take(uint16_t type, uint16_t flags, const uint8_t *p, uint32_t n)
 {
     if (flags) return false;
     switch (type) {
     case REC_READY:
-        return twin_ready(p, n);
+        return ref_ready(p, n);
     case REC_STEP:
-        return twin_step(p, n);
+        return ref_step(p, n);
     case REC_FINISH:
-        return twin_finish(p, n);
+        return ref_finish(p, n);
     case REC_REJECT:
-        return twin_reject(p, n);
+        return ref_reject(p, n);
     case REC_PROMPT_LOGPROBS:
-        return twin_prompt(p, n);
+        return ref_prompt(p, n);
     case REC_TEXT_DONE:
-        return twin_text(p, n);
+        return ref_text(p, n);
     case REC_TENSOR:
-        return twin_tensor(p, n);
+        return ref_tensor(p, n);
     case REC_PHASE:
         return n == 24;
     default:
@@ -306,14 +306,14 @@ make_step(struct in *in, uint8_t *p)
 {
     uint32_t n = sizeof(struct rec_step);
     struct rec_step s = { .n_ent = 1 + byte(in) % 3 };
-    struct twin_output out[MAX_ROWS][MAX_OUTPUTS];
+    struct ref_output out[MAX_ROWS][MAX_OUTPUTS];
 
-    for (uint32_t i = 0; i < n_rows; i++) memcpy(out[i], rows[i].out, sizeof out[i]);
+    for (uint32_t i = 0; i < n_tokens; i++) memcpy(out[i], rows[i].out, sizeof out[i]);
     memcpy(p, &s, sizeof s);
     for (uint32_t i = 0; i < s.n_ent; i++) {
-        uint32_t k = byte(in) % n_rows, at, what = byte(in);
-        const struct twin_row *t = &rows[k];
-        struct twin_output *of = &out[k][what / 3 % t->n_outs];
+        uint32_t k = byte(in) % n_tokens, at, what = byte(in);
+        const struct ref_row *t = &rows[k];
+        struct ref_output *of = &out[k][what / 3 % t->n_outs];
         struct rec_out o = { .row = t->index,
                              .gen = t->gen,
                              .output = (uint16_t)(what > 250 ? t->n_outs : of - out[k]),
@@ -339,7 +339,7 @@ make_step(struct in *in, uint8_t *p)
 static uint32_t
 make(struct in *in, uint16_t type, uint8_t *p)
 {
-    const struct twin_row *t = &rows[byte(in) % n_rows];
+    const struct ref_row *t = &rows[byte(in) % n_tokens];
 
     memset(p, 0, ROOM);
     if (type == REC_STEP) return make_step(in, p);
@@ -375,7 +375,7 @@ make(struct in *in, uint16_t type, uint8_t *p)
         return (uint32_t)sizeof o + ROUND_UP(4 * o.n, 8u);
     }
     if (type == REC_READY) {
-        struct rec_ready y = { .vocab = VOCAB + byte(in), .max_len = 9, .n_seats = 4 };
+        struct rec_ready y = { .vocab = VOCAB + byte(in), .max_len = 9, .n_slots = 4 };
 
         y.name_bytes = byte(in) % 80;
         y.beams = y.name_bytes % 18;
@@ -412,7 +412,7 @@ spoil(struct in *in, uint8_t *p, uint32_t n)
 static struct config config;
 static struct daemon d;
 static struct worker w;
-static struct link ours, theirs; /* both ends of a pair of rings, until one is broken */
+static struct channel ours, theirs; /* both ends of a pair of rings, until one is broken */
 
 static void
 connect_worker(void)
@@ -422,11 +422,11 @@ connect_worker(void)
 
     if (ours.in.data && !*ring_why(&ours.in)) return;
     if (ours.in.data) {
-        link_close(&theirs);
-        link_close(&ours);
+        channel_close(&theirs);
+        channel_close(&ours);
     }
-    check(link_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
-    check(link_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
+    check(channel_make(&ours, 0, 1, id, RING_LOG2, RING_LOG2, &bell, NULL) == 0);
+    check(channel_attach(&theirs, dup(ours.d.fd), dup(ours.w.fd), bell, 1, NULL) == 0);
 }
 
 static int
@@ -462,7 +462,7 @@ begin(struct in *in)
     memset(&d, 0, sizeof d);
     memset(&w, 0, sizeof w);
     connect_worker();
-    w.link = ours;
+    w.channel = ours;
     w.alive = true;
     opt_defaults(daemon_opts, &config.o);
     d.config = &config;
@@ -473,7 +473,7 @@ begin(struct in *in)
     d.calls = worker_calls_new();
     d.quarantine = quarantine_new();
     check(d.ledger && d.sessions && d.calls);
-    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_seats = 4 };
+    d.facts[0] = (struct model_facts){ .known = true, .vocab = VOCAB, .n_slots = 4 };
     w.d = &d;
     w.vocab = VOCAB;
     w.sending = w.alone = REQUEST_NONE;
@@ -481,21 +481,21 @@ begin(struct in *in)
     loading = byte(in) % 4 == 3;
     w.super.state = loading ? SUPER_LOADING : SUPER_READY;
     vocab = VOCAB;
-    n_rows = 1 + byte(in) % MAX_ROWS;
+    n_tokens = 1 + byte(in) % MAX_ROWS;
 }
 
 /* One that the worker has, or may not speak of. */
 static void
 take_row(uint32_t i, struct in *in)
 {
-    struct twin_row *t = &rows[i];
+    struct ref_row *t = &rows[i];
     uint32_t what = byte(in), tops = byte(in);
     struct rec_submit *s = calloc(1, sizeof *s);
     struct request *r;
     bool blamed;
 
     check(s);
-    *t = (struct twin_row){
+    *t = (struct ref_row){
         .held = true, .lp = what & 1, .plp = what & 2, .start_unknown = what & 4
     };
     t->other = (what >> 3) % 8 == 1;
@@ -539,7 +539,7 @@ take_row(uint32_t i, struct in *in)
 
 /* Whose the tokens are, piece by piece. */
 static void
-compare_outputs(const struct twin_row *t, const struct request *r)
+compare_outputs(const struct ref_row *t, const struct request *r)
 {
     uint32_t n = 0, n_text = 0;
 
@@ -559,14 +559,14 @@ compare_outputs(const struct twin_row *t, const struct request *r)
     check(!r->outputs.each || (n == t->n && n_text == t->n_text));
 }
 
-/* Is every row what the twin says? */
+/* Is every row what the ref says? */
 static void
 compare(void)
 {
     uint32_t held = 0;
 
-    for (uint32_t i = 0; i < n_rows; i++) {
-        const struct twin_row *t = &rows[i];
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        const struct ref_row *t = &rows[i];
         const struct request *r = ledger_request(d.ledger, t->index);
 
         held += t->held;
@@ -595,7 +595,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool taken = true;
 
     begin(&in);
-    for (uint32_t i = 0; i < n_rows; i++) take_row(i, &in);
+    for (uint32_t i = 0; i < n_tokens; i++) take_row(i, &in);
     while (in.p < in.end && taken) {
         static uint8_t made[ROOM];
         uint32_t op = byte(&in), n;
@@ -608,13 +608,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check(ring_reserve(&theirs.out, type, flags, n, 0, &record) == 0);
         memcpy(record, made, n);
         ring_publish(&theirs.out);
-        taken = twin_take(type, flags, made, n);
+        taken = ref_take(type, flags, made, n);
         receive_drain(&w);
         check((w.super.suspect == DEATH_NONE) == taken && (taken || *w.why));
         compare();
     }
     receive_drain_dead(&w);
-    ours = w.link;
+    ours = w.channel;
     ledger_free(d.ledger);
     sessions_free(d.sessions);
     worker_calls_free(d.calls);

@@ -1,21 +1,21 @@
-/* fuzz_request.c - a client's frame against naive twins: the bounded pass, and SUBMIT's keys.
+/* fuzz_request.c - a client's frame against naive refs: the bounded pass, and SUBMIT's keys.
  *
  * The first byte of an input chooses: an odd one is followed by a frame as it is, an even one by a recipe
  * for a RESUME (4) or for a SUBMIT whose keys exist and whose values are of any kind, because bytes at
  * random spell no key.
- * The twins are written from lagan_wire.h and msg.h alone: one recursive walk that is not afraid of the
+ * The refs are written from lagan_wire.h and msg.h alone: one recursive walk that is not afraid of the
  * stack, and one if for each key. Both must give the verdict of the real code, for every input.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/msg.h"
+#include "wire/msg.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the twin of msg_check() */
+/* ---- the ref of msg_check() */
 
 struct walk {
     const uint8_t *p, *end;
@@ -37,7 +37,7 @@ take(struct walk *w, uint32_t n, bool *ok)
 
 /* Code points, the slow way. */
 static bool
-twin_utf8(const uint8_t *s, uint64_t n)
+ref_utf8(const uint8_t *s, uint64_t n)
 {
     uint64_t i = 0;
 
@@ -68,36 +68,36 @@ struct key {
     uint64_t n;
 };
 
-static bool twin_value(struct walk *w, int depth, bool in_list, struct key *as_key);
+static bool ref_value(struct walk *w, int depth, bool in_list, struct key *as_key);
 
 static bool
-twin_list(struct walk *w, uint64_t n, int depth)
+ref_list(struct walk *w, uint64_t n, int depth)
 {
     if (depth > 8) return false;
     while (n--)
-        if (!twin_value(w, depth, /* in_list= */ true, NULL)) return false;
+        if (!ref_value(w, depth, /* in_list= */ true, NULL)) return false;
     return true;
 }
 
 static bool
-twin_map(struct walk *w, uint64_t n, int depth)
+ref_map(struct walk *w, uint64_t n, int depth)
 {
     struct key keys[64];
     uint64_t i, k;
 
     if (n > 64 || depth > 8) return false;
     for (i = 0; i < n; i++) {
-        if (!twin_value(w, depth, false, &keys[i]) || keys[i].n > 64) return false;
+        if (!ref_value(w, depth, false, &keys[i]) || keys[i].n > 64) return false;
         for (k = 0; k < i; k++)
             if (keys[k].n == keys[i].n && !memcmp(keys[k].p, keys[i].p, keys[i].n)) return false;
-        if (!twin_value(w, depth, false, NULL)) return false;
+        if (!ref_value(w, depth, false, NULL)) return false;
     }
     return true;
 }
 
 /* depth: containers that are open around this value. */
 static bool
-twin_value(struct walk *w, int depth, bool in_list, struct key *as_key)
+ref_value(struct walk *w, int depth, bool in_list, struct key *as_key)
 {
     bool ok = true;
     uint8_t b = (uint8_t)take(w, 1, &ok);
@@ -130,8 +130,7 @@ twin_value(struct walk *w, int depth, bool in_list, struct key *as_key)
     }
     if ((b & 0xe0) == 0xa0 || (b >= 0xd9 && b <= 0xdb)) { /* a string */
         n = b < 0xc0 ? b & 31 : take(w, 1u << (b - 0xd9), &ok);
-        if (!ok || n > (uint64_t)(w->end - w->p) || n > 1048576 || !twin_utf8(w->p, n))
-            return false;
+        if (!ok || n > (uint64_t)(w->end - w->p) || n > 1048576 || !ref_utf8(w->p, n)) return false;
         if (as_key) *as_key = (struct key){ w->p, n };
         w->p += n;
         return true;
@@ -143,29 +142,29 @@ twin_value(struct walk *w, int depth, bool in_list, struct key *as_key)
         w->p += n;
         return true;
     }
-    if ((b & 0xf0) == 0x90) return twin_list(w, b & 15, depth + 1);
+    if ((b & 0xf0) == 0x90) return ref_list(w, b & 15, depth + 1);
     if (b == 0xdc || b == 0xdd) {
         n = take(w, b == 0xdc ? 2 : 4, &ok);
-        return ok && twin_list(w, n, depth + 1);
+        return ok && ref_list(w, n, depth + 1);
     }
-    if ((b & 0xf0) == 0x80) return twin_map(w, b & 15, depth + 1);
+    if ((b & 0xf0) == 0x80) return ref_map(w, b & 15, depth + 1);
     if (b == 0xde || b == 0xdf) {
         n = take(w, b == 0xde ? 2 : 4, &ok);
-        return ok && twin_map(w, n, depth + 1);
+        return ok && ref_map(w, n, depth + 1);
     }
     return false; /* 0xc1, ext */
 }
 
 static bool
-twin_check(const uint8_t *p, size_t n)
+ref_check(const uint8_t *p, size_t n)
 {
     struct walk w = { p, p + n, 0, 0 };
 
-    return n <= 4 * 1024 * 1024 + 65536 && twin_value(&w, 0, false, NULL) && w.p == w.end &&
+    return n <= 4 * 1024 * 1024 + 65536 && ref_value(&w, 0, false, NULL) && w.p == w.end &&
            w.nodes <= 4096 && w.ids <= 256 * 1024;
 }
 
-/* ---- the twin of msg_request(): what a key may be, one if each */
+/* ---- the ref of msg_request(): what a key may be, one if each */
 
 #define POSITIVE MSGPACK_OBJECT_POSITIVE_INTEGER
 #define NEGATIVE MSGPACK_OBJECT_NEGATIVE_INTEGER
@@ -197,7 +196,7 @@ string(const msgpack_object *o, uint32_t most)
 {
     if (o->type == MSGPACK_OBJECT_STR) return o->via.str.size >= 1 && o->via.str.size <= most;
     return o->type == MSGPACK_OBJECT_BIN && o->via.bin.size >= 1 && o->via.bin.size <= most &&
-           twin_utf8((const uint8_t *)o->via.bin.ptr, o->via.bin.size);
+           ref_utf8((const uint8_t *)o->via.bin.ptr, o->via.bin.size);
 }
 
 static bool
@@ -262,11 +261,11 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ids")) return ids(v, 1, 1048576);
     if (KEY("decoder_ids")) return ids(v, 1, 1048576);
     if (KEY("eos_ids") || KEY("stop_ids")) return ids(v, 0, 16);
-    if (KEY("done")) return ids(v, 0, 1048576);
-    if (KEY("on_disconnect")) return whole(v, 0, 600000);
+    if (KEY("generated_ids")) return ids(v, 0, 1048576);
+    if (KEY("disconnect_timeout_ms")) return whole(v, 0, 600000);
     if (KEY("text") || KEY("messages")) return string(v, 1048576);
     if (KEY("model")) return string(v, 256);
-    if (KEY("key")) return string(v, 64);
+    if (KEY("idempotency_key")) return string(v, 64);
     if (KEY("stop")) return stop(v);
     if (KEY("max_tokens")) return whole(v, 1, 16777216);
     if (KEY("min_tokens")) return whole(v, 0, 16777216);
@@ -281,7 +280,7 @@ value_ok(const char *k, uint32_t n, const msgpack_object *v)
     if (KEY("ignore_eos") || KEY("resume")) return truth;
     if (KEY("presence_penalty") || KEY("frequency_penalty")) return real(v, -2, 2);
     if (KEY("logit_bias")) return bias(v);
-    if (KEY("win")) return whole(v, 1, 256);
+    if (KEY("ack_window")) return whole(v, 1, 256);
     if (KEY("beams")) return whole(v, 1, 16);
     if (KEY("n")) return whole(v, 1, 64);
     if (KEY("no_repeat_ngram")) return whole(v, 0, 1024);
@@ -313,9 +312,9 @@ n_ids(const msgpack_object *map, const char *key)
 
 /* Three lists of one length, of unsigned integers alone. */
 static bool
-twin_resume(const msgpack_object *map)
+ref_resume(const msgpack_object *map)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n[3], i, k;
 
     for (i = 0; i < 3; i++) {
@@ -340,7 +339,7 @@ most_tokens(const msgpack_object *map)
 
 /* Beams are no samples, and samples need noise. */
 static bool
-twin_agrees(const msgpack_object *map)
+ref_agrees(const msgpack_object *map)
 {
     uint64_t beams = whole_or(map, "beams", 1), n = whole_or(map, "n", 1);
     const msgpack_object *stop = msg_get(map, "stop");
@@ -350,7 +349,7 @@ twin_agrees(const msgpack_object *map)
     msg_f64(map, "temperature", &temperature);
     msg_bool(map, "model_defaults", &defaults);
     msg_bool(map, "return_logits", &logits);
-    if (n > 1 && n_ids(map, "done") > 0) return false;
+    if (n > 1 && n_ids(map, "generated_ids") > 0) return false;
     if (logits && (n > 1 || beams > 1)) return false;
     if (defaults && !(msg_get(map, "beams") && msg_get(map, "temperature"))) return true;
     if (beams == 1) return n == 1 || temperature > 0;
@@ -360,7 +359,7 @@ twin_agrees(const msgpack_object *map)
 }
 
 static bool
-twin_request(const msgpack_object *map)
+ref_request(const msgpack_object *map)
 {
     bool ids = msg_get(map, "ids"), text = msg_get(map, "text"), said = msg_get(map, "messages");
     uint32_t i;
@@ -372,8 +371,8 @@ twin_request(const msgpack_object *map)
     }
     if (ids + text + said > 1) return false;
     if (!ids && !text && !said && !msg_get(map, "encoder_features")) return false;
-    if (n_ids(map, "done") >= most_tokens(map)) return false;
-    if (!twin_agrees(map)) return false;
+    if (n_ids(map, "generated_ids") >= most_tokens(map)) return false;
+    if (!ref_agrees(map)) return false;
     return whole_or(map, "min_tokens", 0) <= most_tokens(map);
 }
 
@@ -386,7 +385,7 @@ look_at(const uint8_t *frame, size_t n)
     struct msg_resume resume;
     struct msg m;
     struct err e = { 0 };
-    bool fine = twin_check(frame, n);
+    bool fine = ref_check(frame, n);
     int r = msg_check(frame, n, &e);
     uint32_t i;
 
@@ -397,16 +396,16 @@ look_at(const uint8_t *frame, size_t n)
     if (r < 0) return;
     check(m.version == 1 && m.map.type == MSGPACK_OBJECT_MAP);
     r = msg_resume(&resume, &m, &e);
-    check((r == 0) == twin_resume(&m.map) && (r == 0 || (r == -EINVAL && *e.text)));
+    check((r == 0) == ref_resume(&m.map) && (r == 0 || (r == -EINVAL && *e.text)));
     for (i = 0; r == 0 && i < resume.n; i++) {
         check(resume.rid[i].via.u64 == msg_get(&m.map, "rids")->via.array.ptr[i].via.u64);
-        check(resume.have[i].via.u64 == msg_get(&m.map, "have")->via.array.ptr[i].via.u64);
-        check(resume.text[i].via.u64 == msg_get(&m.map, "text")->via.array.ptr[i].via.u64);
+        check(resume.n_tokens[i].via.u64 == msg_get(&m.map, "n_tokens")->via.array.ptr[i].via.u64);
+        check(resume.text_bytes[i].via.u64 ==
+              msg_get(&m.map, "text_bytes")->via.array.ptr[i].via.u64);
     }
     r = msg_request(&q, &m, &e);
-    check((r == 0) == twin_request(&m.map));
+    check((r == 0) == ref_request(&m.map));
     if (r == 0) {
-        check(!*q.refused);
         for (i = 0; i < q.ids.n; i++) check(msg_id(&q.ids, i) >= 0);
         for (i = 0; i < q.decoder_ids.n; i++) check(msg_id(&q.decoder_ids, i) >= 0);
         for (i = 0; i < q.n_stop; i++)
@@ -578,7 +577,7 @@ static const struct field {
     enum kind kind;
     double least, most;
 } fields[] = {
-#define X(kind, name, least, most, preset, served, sentence) { #name, kind, least, most },
+#define X(kind, name, least, most, preset, record, fallback, sentence) { #name, kind, least, most },
     LAGAN_FIELDS(X)
 #undef X
 };
@@ -700,7 +699,7 @@ cook(struct in *in, msgpack_sbuffer *b)
 static void
 cook_resume(struct in *in, msgpack_sbuffer *b)
 {
-    static const char *const keys[] = { "rids", "have", "text" };
+    static const char *const keys[] = { "rids", "n_tokens", "text_bytes" };
     uint32_t n = 1 + byte(in) % 3, missing = byte(in) % 16, i, k;
     msgpack_packer p;
 

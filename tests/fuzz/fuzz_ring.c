@@ -1,7 +1,7 @@
-/* fuzz_ring.c - the ring against a naive twin: any bytes, any indices, the same verdict.
+/* fuzz_ring.c - the ring against a naive ref: any bytes, any indices, the same verdict.
  *
  * Input is a list of operations: the real writer reserves and publishes, a hostile one pokes bytes into
- * the ring, the tail or the head, the real reader peeks and releases. The twin is written from the
+ * the ring, the tail or the head, the real reader peeks and releases. The ref is written from the
  * rules of ring.h alone, on plain bytes, and says for every call what must come out.
  */
 #include "tests/fuzz/fuzz.h"
@@ -23,9 +23,9 @@ word(struct in *in)
     return low | byte(in) << 8;
 }
 
-/* ---- the twin of the reader */
+/* ---- the ref of the reader */
 
-struct twin {
+struct ref {
     uint64_t seen, read, given; /* tail as last looked at, read so far, given back */
     uint64_t have; /* bytes taken out of the ring, which are not looked at there again */
     uint32_t next;
@@ -44,7 +44,7 @@ number(const uint8_t *p, int n)
 
 /* n bytes from what was read on: when some are missing, a chunk, up to the tail or the wrap. */
 static const uint8_t *
-twin_take(struct twin *t, const uint8_t *ring, uint64_t n)
+ref_take(struct ref *t, const uint8_t *ring, uint64_t n)
 {
     uint64_t wrap = t->read - t->read % CAP + CAP;
 
@@ -60,7 +60,7 @@ twin_take(struct twin *t, const uint8_t *ring, uint64_t n)
 
 /* 1 and the record's place, 0, or -EBADMSG. */
 static int
-twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
+ref_peek(struct ref *t, const uint8_t *ring, uint64_t tail, const uint8_t **ret)
 {
     if (t->dead) return -EBADMSG;
     for (int pads = 0;; pads++) {
@@ -76,7 +76,7 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
             t->seen = tail;
         }
         if (t->seen == t->read) return 0;
-        h = twin_take(t, ring, RING_HEADER);
+        h = ref_take(t, ring, RING_HEADER);
         len = number(h, 4);
         type = number(h + 4, 2);
         for (size = 32; size < 16 + len; size += 32) {
@@ -91,7 +91,7 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
                       len > MAX_REC - 16 || (type == 1 && len > 40) || number(h + 6, 2) > 1;
         }
         if (t->dead) return -EBADMSG;
-        if (type) twin_take(t, ring, size);
+        if (type) ref_take(t, ring, size);
         t->read += size;
         if (type == 0) continue;
         t->next++;
@@ -100,7 +100,7 @@ twin_peek(struct twin *t, const uint8_t *ring, uint64_t tail, const uint8_t **re
     }
 }
 
-/* ---- the twin of the writer: what reserve must answer */
+/* ---- the ref of the writer: what reserve must answer */
 
 struct pen {
     uint64_t at, published, head; /* head as last looked at */
@@ -184,7 +184,7 @@ poke(struct in *in, uint8_t *ring, uint32_t n)
 /* A header where the next record would be, as a reader that has read everything would like it; the bits
  * of op take that back in one place each. */
 static void
-forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct twin *t)
+forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct ref *t)
 {
     uint64_t room = CAP - tail % CAP;
     struct ring_header h = {
@@ -208,7 +208,7 @@ forge(struct in *in, uint8_t *ring, uint32_t op, uint64_t tail, const struct twi
 /* Where a hostile tail goes: behind the record that is there, about a ring's length beyond what was read, or
  * anywhere. */
 static uint64_t
-moved(struct in *in, uint32_t op, uint64_t tail, const uint8_t *ring, const struct twin *t)
+moved(struct in *in, uint32_t op, uint64_t tail, const uint8_t *ring, const struct ref *t)
 {
     if (op & 32) return tail + (16 + number(ring + tail % CAP / 32 * 32, 4) + 31) / 32 * 32;
     if (op & 64) return t->read + CAP - UINT64_C(32) * byte(in);
@@ -216,11 +216,11 @@ moved(struct in *in, uint32_t op, uint64_t tail, const uint8_t *ring, const stru
 }
 
 static void
-peek(struct ring *r, struct twin *t, const uint8_t *ring, uint64_t tail)
+peek(struct ring *r, struct ref *t, const uint8_t *ring, uint64_t tail)
 {
     const uint8_t *h = NULL;
     struct ring_record rec;
-    int want = twin_peek(t, ring, tail, &h), got = ring_peek(r, &rec);
+    int want = ref_peek(t, ring, tail, &h), got = ring_peek(r, &rec);
 
     check(got == want);
     if (got == 1) {
@@ -236,7 +236,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct in in = { data, data + size };
     struct shm a = segment(SHM_W), b = segment(SHM_D);
     struct shm_ctl *wc = shm_ctl(&a), *rc = shm_ctl(&b);
-    struct twin twin = { 0 };
+    struct ref ref = { 0 };
     struct pen pen = { 0 };
     struct ring w, r;
 
@@ -270,13 +270,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (op & 8) {
                 poke(&in, shm_ring(&a), 1 + op / 16);
             } else {
-                forge(&in, shm_ring(&a), op, tail, &twin);
+                forge(&in, shm_ring(&a), op, tail, &ref);
             }
             pen.poked = true;
             break;
         case 4: /* and its indices */
             if (op & 8) {
-                tail = moved(&in, op, tail, shm_ring(&a), &twin);
+                tail = moved(&in, op, tail, shm_ring(&a), &ref);
                 atomic_store_explicit(&wc->tail, tail, memory_order_relaxed);
             } else {
                 head += op & 16 ? (uint64_t)(int64_t)(int8_t)byte(&in) * 32 : word(&in);
@@ -284,14 +284,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             }
             break;
         case 5:
-            peek(&r, &twin, shm_ring(&a), tail);
+            peek(&r, &ref, shm_ring(&a), tail);
             break;
         case 6:
             ring_release(&r);
-            twin.given = twin.read;
+            ref.given = ref.read;
             break;
         default: {
-            bool empty = tail == twin.read && twin.seen == twin.read;
+            bool empty = tail == ref.read && ref.seen == ref.read;
             uint64_t room;
 
             check(ring_empty(&r) == empty);

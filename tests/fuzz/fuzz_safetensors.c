@@ -1,4 +1,4 @@
-/* fuzz_safetensors.c - a safetensors header against a naive twin over jansson: the same verdict, the same
+/* fuzz_safetensors.c - a safetensors header against a naive ref over jansson: the same verdict, the same
  * tensors, and every byte of every tensor is there.
  *
  * Input: a byte of flags, two of data length, then the header's text, or (BUILT) choices from which a
@@ -7,7 +7,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/model/st_header.h"
+#include "worker/model/safetensors_header.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -65,7 +65,7 @@ build(struct in *in, char *text)
     return len;
 }
 
-/* ---- the twin */
+/* ---- the ref */
 
 static unsigned
 depth(const json_t *j)
@@ -113,9 +113,9 @@ whole(const json_t *j, uint64_t *ret)
     return true;
 }
 
-/* One tensor by the rules of st_header.h; *t: what must come out. */
+/* One tensor by the rules of safetensors_header.h; *t: what must come out. */
 static bool
-good_tensor(const char *name, const json_t *j, uint64_t room, struct st_tensor *t)
+good_tensor(const char *name, const json_t *j, uint64_t room, struct safetensors_tensor *t)
 {
     const json_t *shape = json_object_get(j, "shape"), *at = json_object_get(j, "data_offsets");
     const char *type = json_string_value(json_object_get(j, "dtype"));
@@ -141,10 +141,10 @@ good_tensor(const char *name, const json_t *j, uint64_t room, struct st_tensor *
 /* Compare the verdict and the table with what jansson reads. No verdict where the two may differ: -0, zero
  * bytes, which jansson skips behind numbers, and what jansson itself refuses. */
 static void
-compare(const char *text, size_t len, uint64_t room, int code, struct st_table *table)
+compare(const char *text, size_t len, uint64_t room, int code, struct safetensors_table *table)
 {
     json_t *whole_header = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL), *j;
-    struct st_tensor *want;
+    struct safetensors_tensor *want;
     const char *name;
     bool good = true;
     uint32_t n = 0;
@@ -169,7 +169,7 @@ compare(const char *text, size_t len, uint64_t room, int code, struct st_table *
     if (code == 0) {
         check(n == table->n);
         for (uint32_t i = 0; i < n; i++) {
-            const struct st_tensor *t = st_table_find(table, want[i].name);
+            const struct safetensors_tensor *t = safetensors_table_find(table, want[i].name);
 
             check(t && t->n_dims == want[i].n_dims && t->offset == want[i].offset);
             check(t->bytes == want[i].bytes);
@@ -182,12 +182,12 @@ compare(const char *text, size_t len, uint64_t room, int code, struct st_table *
 
 /* What holds for every table, whatever the text was. */
 static void
-examine(const struct st_table *t, const struct st_shard *f)
+examine(const struct safetensors_table *t, const struct st_shard *f)
 {
     volatile uint8_t sum = 0;
 
     for (uint32_t i = 0; i < t->n; i++) {
-        const struct st_tensor *x = &t->tensor[i];
+        const struct safetensors_tensor *x = &t->tensor[i];
         const uint8_t *p = x->data;
         char shape[128];
 
@@ -195,7 +195,7 @@ examine(const struct st_table *t, const struct st_shard *f)
         check((size_t)(p - f->map) >= f->header_bytes);
         check((size_t)(p - f->map) + x->bytes <= f->bytes);
         if (x->bytes) sum = (uint8_t)(sum + p[0] + p[x->bytes - 1]);
-        check(strlen(st_shape(x, shape, sizeof shape)) < sizeof shape);
+        check(strlen(safetensors_shape(x, shape, sizeof shape)) < sizeof shape);
         if (i) check(strcmp(t->tensor[i - 1].name, x->name) < 0);
     }
 }
@@ -208,7 +208,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint32_t flags = byte(&in), room = byte(&in) | (byte(&in) & 3) << 8;
     uint64_t claimed = 0;
     struct st_shard f = { .name = "m" };
-    struct st_table t = { 0 };
+    struct safetensors_table t = { 0 };
     struct err e = { 0 };
     uint8_t *bytes;
     size_t len;
@@ -230,21 +230,21 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         bytes[i] = i < 8 ? (uint8_t)(claimed >> 8 * i) : i < 8 + len ? (uint8_t)text[i - 8] : 7;
     f.map = bytes;
 
-    code = st_header_read(&t, &f, 0, &e);
-    if (code == 0) code = st_table_sort(&t, &e);
+    code = safetensors_header_read(&t, &f, 0, &e);
+    if (code == 0) code = safetensors_table_sort(&t, &e);
     check(code == 0 || (code == -EBADMSG && e.code == code && *e.text));
     if (code == 0) examine(&t, &f);
     /* jansson has no such key, and so no verdict; none of build()'s stands anywhere else. */
     if (flags & BUILT && code == 0) check(!memmem(text, len, "\\u0000", 6));
     if (!(flags & (LENGTH | CUT))) {
-        /* Too short to be a header at all, or else the twin knows. */
+        /* Too short to be a header at all, or else the ref knows. */
         if (len >= 2) compare(text, len, room, code, &t);
         if (len < 2) check(code < 0);
     } else if (code == 0) {
         check(claimed >= 2 && f.bytes >= 8 && claimed <= f.bytes - 8);
         compare((const char *)bytes + 8, claimed, f.bytes - 8 - claimed, code, &t);
     }
-    st_table_done(&t);
+    safetensors_table_done(&t);
     free(bytes);
     return 0;
 }

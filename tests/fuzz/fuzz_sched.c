@@ -1,47 +1,47 @@
-/* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/run.h).
+/* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/sched_harness.h).
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, halt, fail, let time pass, die and go on with what is left. The device checks each step it is
+ * commit, cancel, suspend, fail, let time pass, die and go on with what is left. The device checks each step it is
  * handed. Here: every request ends once, with the tokens that its length, end ids and fate say; everything comes back
- * in the end, within as many steps as there is work; where blocks are simply counted a naive twin plans the same
+ * in the end, within as many steps as there is work; where blocks are simply counted a naive ref plans the same
  * steps; and a second run of the same calls gives the same batches.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "tests/sched/run.h"
-#include "tests/sched/twin.h"
-#include "worker/sched/core.h"
+#include "tests/sched/ref_sched.h"
+#include "tests/sched/sched_harness.h"
+#include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REQUESTS = 48, MAX_FAMILY = 4 };
+enum { MAX_REQUESTS = 48, MAX_SEQ_GROUP = 4 };
 
 uint64_t fuzz_operations;
 
 struct request {
     req_id id;
-    struct seq *seq[MAX_FAMILY]; /* [n]: itself, or its beams or samples; NULL: it came back */
+    struct seq *seq[MAX_SEQ_GROUP]; /* [n]: itself, or its beams or samples; NULL: it came back */
     uint32_t n, n_open, n_shared;
-    bool meddled;                /* cancelled, late or failed: any length will do */
-    uint32_t n_seen[MAX_FAMILY]; /* tokens at the last look: they only grow */
+    bool meddled;                   /* cancelled, late or failed: any length will do */
+    uint32_t n_seen[MAX_SEQ_GROUP]; /* tokens at the last look: they only grow */
 };
 struct world {
-    struct run r;
+    struct sched_fixture r;
     struct request request[MAX_REQUESTS];
     uint32_t n;
-    uint64_t trace;    /* of every batch */
-    struct twin *twin; /* NULL: not in this world */
+    uint64_t trace;  /* of every batch */
+    struct ref *ref; /* NULL: not in this world */
     uint64_t
-        wrote[RUN_SEATS]; /* sitting(), once a step of it is over: before, no manifest says so */
+        wrote[RUN_SLOTS]; /* sitting(), once a step of it is over: before, no manifest says so */
 };
-struct left { /* a seat of a process that died */
-    struct kv_row row;
+struct left { /* a slot of a process that died */
+    struct kv_entry_found row;
     slice_id entry[MAX_GROUPS][RUN_ENTRIES];
 };
-static struct left left[RUN_SEATS];
+static struct left left[RUN_SLOTS];
 static uint32_t n_left;
 static struct world *meant; /* by run.c's hooks */
 
@@ -49,29 +49,29 @@ static struct world *meant; /* by run.c's hooks */
 static uint64_t
 sitting(const struct seq *q)
 {
-    return q->id | (uint64_t)(q->n_pauses + 1) << 56;
+    return q->id | (uint64_t)(q->n_preemptions + 1) << 56;
 }
 
 /* A step is over, this one or another that it waited for. */
 static void
-finishing(struct run *r, const struct batch *b)
+finishing(struct sched_fixture *r, const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        meant->wrote[b->run[i].seat] = sitting(scheduler_seat(r->s, b->run[i].seat));
-    if (meant->twin) twin_commit(meant->twin, b->lane, r->failing, r->now);
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        meant->wrote[b->segment[i].slot] = sitting(scheduler_seq_at(r->s, b->segment[i].slot));
+    if (meant->ref) ref_commit(meant->ref, b->lane, r->failing, r->now);
 }
 
 static void
 begin(struct world *w, struct in *in)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t shape = byte(in), n = 1 + shape % 3;
     bool encoder = shape & 8, counted = byte(in) % 2;
 
     run_defaults(r);
     r->l.policy = (enum policy)((shape >> 4) % 3);
     r->c.tokens_per_block = 1 + byte(in) % 12;
-    r->c.n_seats = 1 + byte(in) % 9;
+    r->c.n_slots = 1 + byte(in) % 9;
     for (uint32_t g = 0; g < n; g++)
         r->c.group[g] = run_group(g > 0 && !counted ? KV_WINDOW : KV_FULL, 1 + byte(in) % 20,
                                   128u << byte(in) % 3,
@@ -80,42 +80,42 @@ begin(struct world *w, struct in *in)
         r->c.group[n++] = run_group(KV_CROSS, 0, 128u << byte(in) % 3, counted ? 60 : 0);
         r->l.n_enc_layers = (uint16_t)(1 + byte(in) % 5);
         r->l.enc_layers = (uint16_t)(byte(in) % 4);
-        r->l.max_enc_rows = 1 + byte(in) % 60;
+        r->l.max_enc_tokens = 1 + byte(in) % 60;
     }
     r->c.n_groups = n;
     r->c.arena_bytes = (uint64_t)(2 * n + byte(in) % 40) * kv_slab_bytes(&r->c);
     if (counted) r->c.arena_bytes = 1 << 20;
-    r->l.max_seqs = 1 + byte(in) % r->c.n_seats;
-    r->l.max_rows = 1 + byte(in) % 50;
-    r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_rows;
+    r->l.max_seqs = 1 + byte(in) % r->c.n_slots;
+    r->l.max_tokens = 1 + byte(in) % 50;
+    r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_tokens;
     r->l.max_len = 20 + byte(in);
     switch (byte(in) % 4) {
     case 0: /* one lane, as the defaults have it */
         break;
     case 1:
         r->l.n_lanes = 2;
-        r->l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-        r->l.lane_work[1] = WORK_GENERATION;
+        r->l.lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+        r->l.lane_work[1] = WORK_DECODE;
         break;
     case 2:
         r->l.n_lanes = 2;
-        r->l.lane_work[0] = WORK_CONTEXT | WORK_GENERATION;
+        r->l.lane_work[0] = WORK_PREFILL | WORK_DECODE;
         r->l.lane_work[1] = WORK_ENCODER;
         break;
     default:
         r->l.n_lanes = 3;
-        r->l.lane_work[0] = WORK_GENERATION;
-        r->l.lane_work[1] = WORK_CONTEXT;
+        r->l.lane_work[0] = WORK_DECODE;
+        r->l.lane_work[1] = WORK_PREFILL;
         r->l.lane_work[2] = WORK_ENCODER;
     }
     r->c.n_lanes = r->l.n_lanes;
     shape = byte(in);
     r->c.reuse = shape & 128 && !counted;
     r->c.copy_partial = shape & 64;
-    r->l.chunks = shape & 1 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
-    if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_rows);
+    r->l.chunks = shape & 1 ? CHUNK_POLICY_EQUAL_PROGRESS : CHUNK_POLICY_FCFS;
+    if (shape & 2) r->l.max_chunk = MAX(r->l.chunk_unit, 1 + byte(in) % r->l.max_tokens);
     for (unsigned i = 0; i < r->l.n_lanes && shape & 2; i++) {
-        r->l.lane_rows[i] = byte(in) % 2 ? MAX(r->l.chunk_unit, 1 + byte(in) % 20) : 0;
+        r->l.lane_tokens[i] = byte(in) % 2 ? MAX(r->l.chunk_unit, 1 + byte(in) % 20) : 0;
         r->l.lane_seqs[i] = byte(in) % 4;
     }
     if (shape & 4) r->l.quantum = 1 + byte(in);
@@ -131,14 +131,14 @@ begin(struct world *w, struct in *in)
         r->l.prompt_wait = byte(in);
     }
     shape = byte(in);
-    if (shape & 16) r->l.search_rows = shape % 16;
+    if (shape & 16) r->l.beam_tokens = shape % 16;
     if (shape % 3 == 0) {
         r->l.n_draft = byte(in) % (MAX_DRAFT + 1);
         for (uint32_t i = 0; i < r->l.n_draft; i++)
             r->l.draft_back[i] = (uint8_t)(byte(in) % 2 ? 0 : byte(in) % (i + 1));
     }
     run_open(r);
-    if (counted) w->twin = twin_new(&r->c, &r->l);
+    if (counted) w->ref = ref_new(&r->c, &r->l);
     meant = w;
     r->finishing = finishing;
 }
@@ -155,7 +155,7 @@ forget(struct request *k)
 static void
 add(struct world *w, struct in *in, uint32_t n, bool beams)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t n_prompt = 1 + byte(in) % 60, max_new = 1 + byte(in) % 40, what = byte(in);
     uint32_t n_source = r->l.n_enc_layers ? 1 + byte(in) % 60 : 0, stem = 0;
     struct request *k = &w->request[w->n];
@@ -165,15 +165,15 @@ add(struct world *w, struct in *in, uint32_t n, bool beams)
 
     if (w->n == MAX_REQUESTS) return;
     if (r->c.reuse && what % 4) stem = 1 + byte(in) % 2; /* begins like others, most of the time */
-    if (n_source && stem == 1) n_source = 1 + r->l.max_enc_rows / 3;
+    if (n_source && stem == 1) n_source = 1 + r->l.max_enc_tokens / 3;
     k->id = w->n;
     if (n > 1) {
-        k->id = run_twin(w->n, stem ? stem : 3 + w->n, n_prompt);
+        k->id = run_ref(w->n, stem ? stem : 3 + w->n, n_prompt);
     } else if (stem) {
-        k->id = run_twin(w->n, stem, byte(in));
+        k->id = run_ref(w->n, stem, byte(in));
     }
     if (what & 32) deadline = r->now + 1 + byte(in);
-    first = n > 1 ? seq_family(k->id, n, beams, n_prompt, max_new, n_source)
+    first = n > 1 ? seq_group_of(k->id, n, beams, n_prompt, max_new, n_source)
                   : seq_new(k->id, n_prompt, max_new, n_source);
     first->prompt_logprobs = what & 64;
     k->n_shared = first->n_shared;
@@ -201,7 +201,7 @@ add(struct world *w, struct in *in, uint32_t n, bool beams)
         return;
     }
     k->n_open = k->n;
-    if (w->twin) twin_add(w->twin, first, r->now);
+    if (w->ref) ref_add(w->ref, first, r->now);
 }
 
 /* Tokens a request has when nobody meddles: up to the first end id that counts, or all. */
@@ -260,44 +260,44 @@ look(struct world *w)
 
 /* Who, as what, with how many rows or layers, in that order. */
 static void
-compare(const struct world *w, const struct batch *b, const struct twin_step *twin)
+compare(const struct world *w, const struct batch *b, const struct ref_step *ref)
 {
     uint32_t i = 0;
 
-    for (; b && i < b->n_runs; i++) {
-        const struct batch_run *run = &b->run[i];
+    for (; b && i < b->n_segments; i++) {
+        const struct batch_segment *run = &b->segment[i];
 
-        const struct seq *q = scheduler_seat(w->r.s, run->seat);
+        const struct seq *q = scheduler_seq_at(w->r.s, run->slot);
 
-        check(i < twin->n && q->id == twin->run[i].id && seq_member(q) == twin->run[i].member);
-        check(run->work == twin->run[i].work && run->n_rows == twin->run[i].n_rows);
+        check(i < ref->n && q->id == ref->run[i].id && seq_member(q) == ref->run[i].member);
+        check(run->work == ref->run[i].work && run->n_tokens == ref->run[i].n_tokens);
     }
     for (uint32_t k = 0; b && k < b->n_encode; k++, i++) {
         const struct batch_encode *c = &b->encode[k];
 
-        check(i < twin->n && scheduler_seat(w->r.s, c->seat)->id == twin->run[i].id);
-        check(twin->run[i].work == WORK_ENCODER && c->n_layers == twin->run[i].n_rows);
+        check(i < ref->n && scheduler_seq_at(w->r.s, c->slot)->id == ref->run[i].id);
+        check(ref->run[i].work == WORK_ENCODER && c->n_layers == ref->run[i].n_tokens);
     }
-    check(i == twin->n);
-    check(scheduler_wake(w->r.s) <= twin->until); /* who waits for company is asked again */
+    check(i == ref->n);
+    check(scheduler_wake(w->r.s) <= ref->until); /* who waits for company is asked again */
 }
 
 static const struct batch *
 plan(struct world *w, unsigned lane)
 {
     static uint8_t bytes[1 << 18];
-    static struct twin_step step;
+    static struct ref_step step;
     const struct batch *b = run_plan(&w->r, lane);
     int n = b ? batch_pack(b, bytes, sizeof bytes) : 0;
 
     step.n = 0;
     step.until = NSEC_NEVER;
-    if (w->twin) twin_plan(w->twin, lane, w->r.now, &step);
-    if (w->twin) compare(w, b, &step);
+    if (w->ref) ref_plan(w->ref, lane, w->r.now, &step);
+    if (w->ref) compare(w, b, &step);
 
     check(n >= 0);
-    for (uint32_t i = 0; b && i < b->n_runs; i++)
-        check(!scheduler_seat(w->r.s, b->run[i].seat)->halted);
+    for (uint32_t i = 0; b && i < b->n_segments; i++)
+        check(!scheduler_seq_at(w->r.s, b->segment[i].slot)->is_suspended);
     for (int i = 0; i < n; i++) w->trace = (w->trace ^ bytes[i]) * UINT64_C(0x100000001b3);
     return b;
 }
@@ -308,8 +308,8 @@ static bool
 goes_on(const struct world *w, const struct seq *q)
 {
     if (q->fork_step > w->r.done[q->fork_lane]) return false;
-    if (!q->beam) return q->forked || q->first_member == q;
-    return q->forked && !q->beam->over && q->beam->n_new > 0 && q->state == SEQ_GENERATION &&
+    if (!q->beam) return q->has_forked || q->first_member == q;
+    return q->has_forked && !q->beam->over && q->beam->n_new > 0 && q->state == SEQ_DECODE &&
            q->n_done + 1 == q->n_tokens;
 }
 
@@ -320,14 +320,14 @@ leave(struct world *w)
     struct kv *kv = w->r.kv;
 
     n_left = 0;
-    for (uint32_t i = 0; i < w->r.c.n_seats; i++) {
-        const struct seq *q = scheduler_seat(w->r.s, i);
+    for (uint32_t i = 0; i < w->r.c.n_slots; i++) {
+        const struct seq *q = scheduler_seq_at(w->r.s, i);
         struct left *l = &left[n_left];
 
-        if (q && (q->first_member || q->forked) && !goes_on(w, q)) continue;
+        if (q && (q->first_member || q->has_forked) && !goes_on(w, q)) continue;
         if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
         n_left++;
-        l->row = (struct kv_row){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
+        l->row = (struct kv_entry_found){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
         for (uint32_t g = 0; g < w->r.c.n_groups; g++) {
             uint32_t first, n = kv_held(kv, i, g, &first);
 
@@ -339,7 +339,7 @@ leave(struct world *w)
 }
 
 static void
-adopt(struct run *r)
+adopt(struct sched_fixture *r)
 {
     for (uint32_t i = 0; i < n_left; i++)
         if (kv_adopt(r->kv, &left[i].row) < 0) left[i].row.id = UINT64_MAX;
@@ -351,7 +351,7 @@ static const struct left *
 left_of(const struct seq *q)
 {
     for (uint32_t i = 0; i < n_left; i++)
-        if (left[i].row.id == q->id && left[i].row.seat == q->seat) return &left[i];
+        if (left[i].row.id == q->id && left[i].row.slot == q->slot) return &left[i];
     return NULL;
 }
 
@@ -388,13 +388,13 @@ family_again(struct world *w, struct request *k)
                            .lora = old.lora,
                            .pages = old.pages,
                            .deadline = old.deadline,
-                           .lockstep = old.lockstep,
+                           .plan_after_commit = old.plan_after_commit,
                            .beam = old.beam,
                            .owner = old.owner,
                            .first_member = first,
                            .next_member = i + 1 < k->n ? k->seq[i + 1] : NULL,
                            .n_adopted = l ? MIN(l->row.committed, old.n_tokens - 1) : 0,
-                           .adopted_seat = old.seat };
+                           .adopted_slot = old.slot };
         memcpy(q->end_id, old.end_id, sizeof q->end_id);
     }
     first->n_members = k->n;
@@ -402,7 +402,7 @@ family_again(struct world *w, struct request *k)
     return scheduler_add(w->r.s, first, w->r.now, &e) == 0;
 }
 
-/* With all that it has so far; on its old seat where that was taken over and `claims` says so. */
+/* With all that it has so far; on its old slot where that was taken over and `claims` says so. */
 static void
 again(struct world *w, struct request *k, bool claims)
 {
@@ -430,7 +430,7 @@ again(struct world *w, struct request *k, bool claims)
     for (uint32_t i = 0; i < n_left && claims; i++) {
         if (left[i].row.id != q->id) continue;
         q->n_adopted = MIN(left[i].row.committed, q->n_prompt - 1);
-        q->adopted_seat = left[i].row.seat;
+        q->adopted_slot = left[i].row.slot;
     }
     seq_free(old);
     k->seq[0] = q;
@@ -445,7 +445,7 @@ die(struct world *w, struct in *in)
 
     reap(w);
     leave(w);
-    w->twin = twin_free(w->twin);
+    w->ref = ref_free(w->ref);
     run_die(&w->r);
     w->r.adopt = adopt;
     run_again(&w->r);
@@ -463,7 +463,7 @@ die(struct world *w, struct in *in)
 static void
 call(struct world *w, struct in *in)
 {
-    struct run *r = &w->r;
+    struct sched_fixture *r = &w->r;
     uint32_t what = byte(in);
 
     switch (what % 16) {
@@ -478,18 +478,18 @@ call(struct world *w, struct in *in)
         w->request[what].meddled = true;
         if (!w->request[what].n_open) break;
         scheduler_cancel(r->s, w->request[what].id, LAGAN_E_CANCELLED);
-        if (w->twin) twin_cancel(w->twin, w->request[what].id);
+        if (w->ref) ref_cancel(w->ref, w->request[what].id);
         break;
     case 4:
         if (what & 128 && w->n) {
             struct request *k = &w->request[byte(in) % w->n];
 
             if (!k->n_open) break;
-            scheduler_halt(r->s, k->id, what & 64);
-            if (w->twin) twin_halt(w->twin, k->id, what & 64);
-        } else if (what & 64 && !w->twin && r->l.n_lanes > 1) {
+            scheduler_suspend(r->s, k->id, what & 64);
+            if (w->ref) ref_halt(w->ref, k->id, what & 64);
+        } else if (what & 64 && !w->ref && r->l.n_lanes > 1) {
             r->divided = true;
-            scheduler_divide(r->s, what / 16 % 4, byte(in) % 32);
+            scheduler_set_partition(r->s, what / 16 % 4, byte(in) % 32);
         } else {
             r->now += byte(in);
         }
@@ -499,7 +499,7 @@ call(struct world *w, struct in *in)
         for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
             for (uint32_t m = 0; m < w->request[i].n; m++)
                 if (w->request[i].seq[m] && (w->request[i].seq[m]->in_flight > 0 ||
-                                             w->request[i].seq[m]->state == SEQ_CONTEXT))
+                                             w->request[i].seq[m]->state == SEQ_PREFILL))
                     w->request[i].meddled = true;
         run_commit(r, what / 16 % r->l.n_lanes);
         r->failing = false;
@@ -550,9 +550,9 @@ settle(struct world *w)
 static bool
 holds(const struct world *w, const struct seq *q)
 {
-    if (!q->halted || q->state == SEQ_WAITING) return false;
+    if (!q->is_suspended || q->state == SEQ_WAITING) return false;
     if (q->n_source || q->prompt_logprobs || q->n_adopted || q->n_done == 0) return true;
-    return q->state == SEQ_CONTEXT && !q->forked && !w->r.s->seat[q->seat].begun;
+    return q->state == SEQ_PREFILL && !q->has_forked && !w->r.s->slot[q->slot].chunk_planned;
 }
 
 /* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
@@ -572,9 +572,9 @@ drain(struct world *w)
         struct request *k = &w->request[i];
 
         if (!k->n_open) continue;
-        for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->halted);
-        scheduler_halt(w->r.s, k->id, false);
-        if (w->twin) twin_halt(w->twin, k->id, false);
+        for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->is_suspended);
+        scheduler_suspend(w->r.s, k->id, false);
+        if (w->ref) ref_halt(w->ref, k->id, false);
     }
     settle(w);
     scheduler_unkeep_all(w->r.s);
@@ -597,7 +597,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (; in.p < in.end; fuzz_operations += round == 0) call(w, &in);
         drain(w);
         run_close(&w->r);
-        twin_free(w->twin);
+        ref_free(w->ref);
         check(round == 0 || trace == w->trace);
         trace = w->trace;
         free(w);

@@ -2,15 +2,15 @@
  *
  * Input: a byte of flags, a length and that many choices of which a text is made, then the document, or (BUILT)
  * choices from which one is put together that is almost right. What opens must encode any text, alike in exact
- * room and not at all in one less; words must give the tokens of naive twins that merge pair by pair, or try
+ * room and not at all in one less; words must give the tokens of naive refs that merge pair by pair, or try
  * every piece at every place; what ids decode to must be whole characters, a stream's alike, in the room that is
- * promised to be enough; and where bytes are tokens and nothing else happens to text, text must come back.
+ * reserved_blocks to be enough; and where bytes are tokens and nothing else happens to text, text must come back.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "worker/text/detok.h"
-#include "worker/text/document.h"
 #include "worker/text/tokenizer.h"
+#include "worker/text/tokenizer_json.h"
 #include "worker/text/utf8.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUILT = 1, PLAIN = 2, MAX_DOC = 1 << 15, MAX_TEXT = 256, TWIN_TEXT = 48, MAX_IDS = 4096 };
+enum { BUILT = 1, PLAIN = 2, MAX_DOC = 1 << 15, MAX_TEXT = 256, REF_TEXT = 48, MAX_IDS = 4096 };
 
 /* ---- a document that is almost right */
 
@@ -325,7 +325,7 @@ build(struct in *in, char *text, bool plain)
     return d.n;
 }
 
-/* ---- the twins */
+/* ---- the refs */
 
 /* Merge pair by pair: the lowest rank, the leftmost of equals. */
 static int
@@ -376,7 +376,7 @@ compare_bpe(struct tokenizer *t, const char *word, size_t n)
 static void
 compare_unigram(struct tokenizer *t, const char *word, size_t n)
 {
-    double best[TWIN_TEXT + 1], sum = 0, least = INFINITY;
+    double best[REF_TEXT + 1], sum = 0, least = INFINITY;
     token_id got[MAX_IDS];
     int n_got = unigram_word(&t->unigram, &t->vocab, word, n, got, MAX_IDS);
     size_t len, at = 0;
@@ -418,7 +418,7 @@ static void
 stream_is_whole(const struct tokenizer *t, const token_id *ids, int n, const char *want, int n_want)
 {
     size_t cap = DETOK_HELD + 3 * (size_t)tokenizer_longest(t);
-    char *buf = malloc(cap); /* exactly what is promised to be enough */
+    char *buf = malloc(cap); /* exactly what is reserved_blocks to be enough */
     struct detok d;
     bool stopped;
     int len = 0;
@@ -445,12 +445,12 @@ static void
 examine(struct tokenizer *t, const char *text, size_t n, struct in *choices, bool plain)
 {
     static token_id ids[MAX_IDS], random[32];
-    static char back[1 << 20], word[TWIN_TEXT];
+    static char back[1 << 20], word[REF_TEXT];
     struct err e = { 0 };
     int n_ids = tokenizer_encode(t, text, n, plain, ids, MAX_IDS, &e), len;
     token_id *exact;
 
-    check(vocab_is_sound(&t->vocab) && added_is_sound(&t->added, &t->vocab));
+    check(vocab_is_sound(&t->vocab) && added_tokens_is_sound(&t->added, &t->vocab));
     check(t->is_unigram ? unigram_is_sound(&t->unigram, &t->vocab)
                         : bpe_is_sound(&t->bpe, &t->vocab));
     if (n_ids < 0) {
@@ -517,7 +517,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     exact = malloc(len + !len); /* so that one byte too far is seen */
     check(exact);
     memcpy(exact, doc, len);
-    r = document_read(t, exact, len, &e);
+    r = tokenizer_json_read(t, exact, len, &e);
     free(exact);
     if (r < 0)
         check((r == -EBADMSG || r == -ENOTSUP || r == -EMSGSIZE) && e.code == r && *e.text);

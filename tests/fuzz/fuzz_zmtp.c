@@ -1,12 +1,12 @@
 /* fuzz_zmtp.c - a connection's bytes in pieces against a naive reading of the whole of them.
  *
  * Input is a greeting and a list of parts in a short form: READY, frames, commands, and bytes as they are, each of
- * which may be spoiled; then the lengths of the pieces in which all that comes. The twin is written from zmtp.h
+ * which may be spoiled; then the lengths of the pieces in which all that comes. The ref is written from zmtp.h
  * alone and has everything at once.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ipc/zmtp.h"
+#include "wire/zmtp.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ struct heard {
 static uint8_t stream[ROOM];
 static uint32_t n_stream;
 static struct heard said[MAX_ITEMS], heard[MAX_ITEMS];
-static uint32_t n_said, n_heard, twin_missing;
+static uint32_t n_said, n_heard, ref_missing;
 
 static uint64_t
 sum(const uint8_t *p, uint32_t n)
@@ -34,7 +34,7 @@ sum(const uint8_t *p, uint32_t n)
     return h;
 }
 
-/* ---- the twin */
+/* ---- the ref */
 
 static void
 say(enum zmtp_what what, const uint8_t *p, uint32_t n, uint32_t n_frames)
@@ -43,7 +43,7 @@ say(enum zmtp_what what, const uint8_t *p, uint32_t n, uint32_t n_frames)
 }
 
 static bool
-twin_ready(const uint8_t *p, uint32_t n)
+ref_ready(const uint8_t *p, uint32_t n)
 {
     static const char *const types[] = { "DEALER", "REQ", "ROUTER" };
     bool good = true;
@@ -79,11 +79,11 @@ named(const uint8_t *p, uint32_t n, const char *name)
 
 /* 1: it is understood, and if it is READY that is said. */
 static bool
-twin_command(const uint8_t *p, uint32_t n, bool *open)
+ref_command(const uint8_t *p, uint32_t n, bool *open)
 {
     if (!n || !p[0] || p[0] >= n) return false;
     if (!*open) {
-        if (!named(p, n, "READY") || !twin_ready(p + 6, n - 6)) return false;
+        if (!named(p, n, "READY") || !ref_ready(p + 6, n - 6)) return false;
         *open = true;
         say(ZMTP_READY, p, 0, 0);
     } else if (named(p, n, "PING")) {
@@ -94,13 +94,13 @@ twin_command(const uint8_t *p, uint32_t n, bool *open)
 }
 
 static int
-twin(const uint8_t *p, uint32_t n)
+ref(const uint8_t *p, uint32_t n)
 {
     static const uint8_t null[20] = { 'N', 'U', 'L', 'L' };
     uint32_t at = 64, frames = 0, spent = 0;
     bool open = false;
 
-    n_said = twin_missing = 0;
+    n_said = ref_missing = 0;
     if ((n > 0 && p[0] != 0xff) || (n > 9 && p[9] != 0x7f) || (n > 10 && p[10] < 3)) return -EPROTO;
     if (n >= 32 && memcmp(p + 12, null, 20)) return -EPROTO;
     while (at < n) {
@@ -113,11 +113,11 @@ twin(const uint8_t *p, uint32_t n)
         if (size > MOST || (!(flags & 4) && size + spent > MOST)) return -EMSGSIZE;
         at += head;
         if (size > n - at) {
-            twin_missing = (uint32_t)(size - (n - at));
+            ref_missing = (uint32_t)(size - (n - at));
             return 0;
         }
         if (flags & 4) {
-            if (!twin_command(p + at, (uint32_t)size, &open)) return -EPROTO;
+            if (!ref_command(p + at, (uint32_t)size, &open)) return -EPROTO;
         } else {
             frames++;
             spent += (uint32_t)size + 9;
@@ -266,7 +266,7 @@ feed(struct in *in, int wrong)
         at += n;
     }
     check((r < 0 ? r : 0) == wrong);
-    if (r >= 0) check(zmtp_missing(&z) == twin_missing);
+    if (r >= 0) check(zmtp_missing(&z) == ref_missing);
     zmtp_close(&z);
 }
 
@@ -280,7 +280,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     n_stream = 0;
     put_hello(&in);
     while (parts-- && n_stream < ROOM) put_any(&in);
-    wrong = twin(stream, n_stream);
+    wrong = ref(stream, n_stream);
     feed(&in, wrong);
     check(n_heard == n_said);
     for (uint32_t i = 0; i < n_said; i++)

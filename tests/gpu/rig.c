@@ -1,7 +1,7 @@
 /* rig.c - see rig.h.
  *
  * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
- * twin is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
+ * ref is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
  * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
  *
  * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and ends a program that
@@ -44,8 +44,8 @@ struct piece {
 static struct {
     struct gpu *gpu;
     struct lane *lane;
-    struct arena arena, bulk; /* bulk: without a twin, made when it is first wanted */
-    char *twin, *poison;      /* poison: [POISON], pinned, for --plain */
+    struct arena arena, bulk; /* bulk: without a ref, made when it is first wanted */
+    char *ref, *poison;       /* poison: [POISON], pinned, for --plain */
     uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
     unsigned n_pieces, n_open, last; /* last: found */
@@ -145,7 +145,7 @@ make_arena(const char *name, uint64_t bytes, struct arena *ret)
     if (plain) {
         assert_int_equal(plain_call("cuMemAlloc_v2", &p, bytes), 0);
         *ret = (struct arena){ .base = (void *)(uintptr_t)p, .bytes = bytes, .fd = -1 };
-    } else if (gpu_ops(one.gpu)->arena_make(one.gpu, name, bytes, ret, &e) < 0) {
+    } else if (gpu_ops(one.gpu)->mem.arena_make(one.gpu, name, bytes, ret, &e) < 0) {
         fail_msg("%s", e.text);
     }
 }
@@ -159,7 +159,7 @@ drop_arena(struct arena *a)
     if (plain)
         plain_call("cuMemFree_v2", &p, 0);
     else
-        gpu_ops(one.gpu)->arena_drop(one.gpu, a);
+        gpu_ops(one.gpu)->mem.arena_drop(one.gpu, a);
     a->base = NULL;
 }
 
@@ -170,7 +170,8 @@ pinned(size_t bytes, bool pin)
                    -1, 0);
 
     assert_true(p != MAP_FAILED);
-    if (pin && gpu_ops(one.gpu)->host_pin(one.gpu, p, bytes) < 0) fail_msg("%s", gpu_why(one.gpu));
+    if (pin && gpu_ops(one.gpu)->mem.host_pin(one.gpu, p, bytes) < 0)
+        fail_msg("%s", gpu_why(one.gpu));
     return p;
 }
 
@@ -182,14 +183,14 @@ open_shared(void)
 
     if (gpu_open(&one.gpu, &options, &e) < 0) fail_msg("%s", e.text);
     op = gpu_ops(one.gpu);
-    if (op->lane_open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
-    if (lane_units && op->lane_part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
+    if (op->lane.open(one.gpu, gpu_units(one.gpu), &one.lane, &e) < 0) fail_msg("%s", e.text);
+    if (lane_units && op->lane.part(one.lane, gpu_units(one.gpu) - lane_units, lane_units) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
-    if (one.twin) return;
+    if (one.ref) return;
     /* From pinned memory a kernel takes what is small, and the tool does not see it. */
-    one.twin = pinned(ARENA_BYTES, !plain);
+    one.ref = pinned(ARENA_BYTES, !plain);
     if (plain) memset(one.poison = pinned(POISON, true), 0xff, POISON);
 }
 
@@ -199,7 +200,7 @@ close_shared(void)
 {
     const struct gpu_ops *op = gpu_ops(one.gpu);
 
-    op->lane_close(one.lane);
+    op->lane.close(one.lane);
     drop_arena(&one.arena);
     drop_arena(&one.bulk);
     gpu_close(one.gpu);
@@ -211,7 +212,7 @@ rig_begin(void **state)
 {
     (void)state;
     one.n_open = 0;
-    if (one.gpu && gpu_ops(one.gpu)->lane_error(one.lane) < 0) close_shared();
+    if (one.gpu && gpu_ops(one.gpu)->lane.error(one.lane) < 0) close_shared();
     return 0;
 }
 
@@ -250,7 +251,7 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
     o.isa = isa;
     if (gpu_open(&r->gpu, &o, &e) < 0) fail_msg("%s", e.text);
     r->op = gpu_ops(r->gpu);
-    if (r->op->lane_open(r->gpu, threads, &r->lane, &e) < 0) fail_msg("%s", e.text);
+    if (r->op->lane.open(r->gpu, threads, &r->lane, &e) < 0) fail_msg("%s", e.text);
 }
 
 void
@@ -263,9 +264,9 @@ void
 rig_close(struct rig *r)
 {
     if (rig_cuda()) {
-        if (--one.n_open == 0 && r->op->lane_error(r->lane) < 0) close_shared();
+        if (--one.n_open == 0 && r->op->lane.error(r->lane) < 0) close_shared();
     } else {
-        r->op->lane_close(r->lane);
+        r->op->lane.close(r->lane);
         gpu_close(r->gpu);
     }
     for (unsigned i = 0; i < r->n_owned; i++) free(r->owned[i]);
@@ -275,10 +276,10 @@ rig_close(struct rig *r)
 static void
 wait_for_fd(struct rig *r)
 {
-    struct pollfd p = { .fd = r->op->lane_fd(r->lane), .events = POLLIN };
+    struct pollfd p = { .fd = r->op->lane.fd(r->lane), .events = POLLIN };
 
-    assert_int_equal(r->op->lane_mark(r->lane, ++r->step), 0);
-    while (r->op->lane_done(r->lane) < r->step) {
+    assert_int_equal(r->op->lane.mark(r->lane, ++r->step), 0);
+    while (r->op->lane.done(r->lane) < r->step) {
         uint64_t n;
 
         assert_true(poll(&p, 1, 60000) == 1);
@@ -293,9 +294,9 @@ wait_polling(struct rig *r)
 
     one.step = MAX(one.step, r->step) + 1;
     r->step = one.step;
-    if (r->op->lane_mark(r->lane, one.step) < 0) fail_msg("%s", gpu_why(r->gpu));
-    while (r->op->lane_done(r->lane) < one.step) {
-        if (r->op->lane_error(r->lane) < 0) return;
+    if (r->op->lane.mark(r->lane, one.step) < 0) fail_msg("%s", gpu_why(r->gpu));
+    while (r->op->lane.done(r->lane) < one.step) {
+        if (r->op->lane.error(r->lane) < 0) return;
         if (clock_now() > until) {
             fprintf(stderr, "the device is still busy after a minute\n");
             _exit(124); /* nothing that is queued behind it would end either */
@@ -312,8 +313,8 @@ rig_send(struct rig *r)
         struct piece *p = &one.piece[i];
 
         if (!p->dirty) continue;
-        if (r->op->put(r->lane, (char *)one.arena.base + p->first, one.twin + p->first,
-                       p->next - p->first) < 0)
+        if (r->op->mem.put(r->lane, (char *)one.arena.base + p->first, one.ref + p->first,
+                           p->next - p->first) < 0)
             fail_msg("%s", gpu_why(r->gpu));
         p->dirty = false;
         sent = true;
@@ -358,19 +359,19 @@ fetch(struct piece *p)
     struct rig r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
 
     p->stale = false;
-    if (r.op->get(r.lane, one.twin + p->first, (char *)one.arena.base + p->first,
-                  p->next - p->first) < 0)
+    if (r.op->mem.get(r.lane, one.ref + p->first, (char *)one.arena.base + p->first,
+                      p->next - p->first) < 0)
         fail_msg("%s", gpu_why(one.gpu));
     wait_polling(&r);
     for (uint64_t j = p->end; j < p->next; j++)
-        if ((unsigned char)one.twin[j] != 0xff)
+        if ((unsigned char)one.ref[j] != 0xff)
             fail_msg("a buffer of %llu bytes: something was written %llu bytes behind its end",
                      (unsigned long long)(p->end - p->first), (unsigned long long)(j - p->end));
 }
 
-/* The twin of an address, as it is now. */
+/* The ref of an address, as it is now. */
 static void *
-twin(const void *p, bool to_write)
+ref(const void *p, bool to_write)
 {
     const char *c = p, *base = one.arena.base;
     struct piece *piece;
@@ -379,7 +380,7 @@ twin(const void *p, bool to_write)
     piece = find_piece((uint64_t)(c - base));
     if (piece->stale) fetch(piece);
     piece->dirty |= to_write;
-    return one.twin + (c - base);
+    return one.ref + (c - base);
 }
 
 /* Behind the tool's back. */
@@ -387,8 +388,8 @@ static void
 poison(struct rig *r, uint64_t first, uint64_t end)
 {
     for (uint64_t at = first; at < end; at += POISON)
-        if (r->op->put(r->lane, (char *)one.arena.base + at, one.poison,
-                       MIN(end - at, (uint64_t)POISON)) < 0)
+        if (r->op->mem.put(r->lane, (char *)one.arena.base + at, one.poison,
+                           MIN(end - at, (uint64_t)POISON)) < 0)
             fail_msg("%s", gpu_why(r->gpu));
 }
 
@@ -402,7 +403,7 @@ rig_bytes(struct rig *r, size_t bytes)
 
         one.used = ROUND_UP(first + bytes + GAP, GAP);
         assert_true(one.used <= ARENA_BYTES && one.n_pieces < MAX_PIECES);
-        memset(one.twin + first, 0xff, one.used - first);
+        memset(one.ref + first, 0xff, one.used - first);
         one.piece[one.n_pieces++] = (struct piece){ first, first + bytes, one.used, !plain, false };
         if (plain) poison(r, first, one.used);
         return (char *)one.arena.base + first;
@@ -426,7 +427,7 @@ rig_copy(struct rig *r, const void *from, size_t bytes)
 void *
 rig_host(const void *p)
 {
-    return twin(p, true);
+    return ref(p, true);
 }
 
 float
@@ -515,7 +516,7 @@ double
 at(struct tensor t, uint32_t row, uint32_t col)
 {
     size_t n = (size_t)row * t.stride + col;
-    const void *data = twin(t.data, false);
+    const void *data = ref(t.data, false);
 
     if (t.dtype == DT_F32) return ((const float *)data)[n];
     if (t.dtype == DT_E4M3) return float_of_e4m3(((const uint8_t *)data)[n]);
@@ -561,14 +562,14 @@ same_bits(struct tensor a, struct tensor b)
 
 /* With base, or memory of our own. */
 static void
-page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots, uint32_t max_pos,
      uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
-    uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_seats * n_entries;
+    uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_slots * n_entries;
     uint32_t bytes = (uint32_t)ROUND_UP(dtype_bytes(t, (size_t)n_kv_heads * tpb * head_dim), 128);
     slice_id *table;
 
-    p->n_seats = n_seats;
+    p->n_slots = n_slots;
     p->n_entries = n_entries;
     p->table = rig_bytes(r, n * sizeof(slice_id));
     table = HOST(p->table);
@@ -594,24 +595,24 @@ page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_seats,
 }
 
 void
-rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
           uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
-    page(r, p, NULL, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
+    page(r, p, NULL, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
                  uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     uint32_t values = (uint32_t)ROUND_UP(n_kv_heads * tpb * head_dim, 128u);
-    struct tensor blocks = rig_device(r, t, 2 * n_seats * CEIL_DIV(max_pos, tpb), values);
+    struct tensor blocks = rig_device(r, t, 2 * n_slots * CEIL_DIV(max_pos, tpb), values);
 
-    page(r, p, blocks.data, t, n_seats, max_pos, tpb, n_kv_heads, head_dim);
+    page(r, p, blocks.data, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n)
+rig_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n)
 {
     const struct kv_view *v = &p->view;
     uint32_t tpb = v->tokens_per_block, d = v->head_dim;
@@ -619,7 +620,7 @@ rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n)
     for (uint32_t part = 0; part < 2; part++)
         for (uint32_t head = 0; head < v->n_kv_heads; head++)
             for (uint32_t j = first; j < first + n; j++) {
-                slice_id block = HOST(p->table)[seat * p->n_entries + j / tpb];
+                slice_id block = HOST(p->table)[slot * p->n_entries + j / tpb];
                 char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
                 struct tensor t = tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, d);
 

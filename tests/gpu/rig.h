@@ -2,10 +2,10 @@
  *
  * A test program says rig_args() first: it runs on the CPU, or with `--device cuda` on a GPU. What a rig
  * hands out lies on the device: an op may be given its address, the host may not touch it. Every buffer
- * has a twin on the host (on the CPU device: itself) that HOST() and at() find. So a test
+ * has a ref on the host (on the CPU device: itself) that HOST() and at() find. So a test
  *
- *     makes buffers, fills HOST(p)     the twins
- *     rig_send()                       twins -> device; nothing may be queued then
+ *     makes buffers, fills HOST(p)     the refs
+ *     rig_send()                       refs -> device; nothing may be queued then
  *     queues ops
  *     rig_wait()                       done; what is looked at from now on comes back
  *     looks at at(), HOST(p)
@@ -52,7 +52,7 @@ void rig_wait(struct rig *r); /* until everything queued is done */
 
 void *rig_bytes(struct rig *r, size_t bytes);                  /* 0xff: NaN in every float type */
 void *rig_copy(struct rig *r, const void *from, size_t bytes); /* the same, filled */
-void *rig_host(const void *p); /* the twin of device memory; any other address is its own */
+void *rig_host(const void *p); /* the ref of device memory; any other address is its own */
 #define HOST(p) ((__typeof__(p))rig_host(p))
 
 float rig_normal(void);                        /* roughly N(0, 1) */
@@ -68,7 +68,7 @@ struct tensor rig_empty(struct rig *r, enum dtype t, uint32_t rows, uint32_t col
 struct tensor rig_output(struct rig *r, uint32_t rows, uint32_t cols,
                          uint32_t stride);               /* of activations */
 struct tensor rig_twice(struct rig *r, struct tensor t); /* the same content once more */
-/* A GPU's alone: no twin, any content, gigabytes of it. */
+/* A GPU's alone: no ref, any content, gigabytes of it. */
 struct tensor rig_device(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols);
 double at(struct tensor t, uint32_t row, uint32_t col); /* a float tensor's element */
 void set(struct tensor t, uint32_t row, uint32_t col, float x);
@@ -77,18 +77,18 @@ double rounding(enum dtype t); /* what one rounding to nearest may lose, relativ
 /* Whether the two have the same bits, NaN equal to NaN; prints the first place that differs. */
 bool same_bits(struct tensor a, struct tensor b);
 
-/* A sequence cache of one group: K and V of n_seats sequences, blocks scattered over the base. */
+/* A sequence cache of one group: K and V of n_slots sequences, blocks scattered over the base. */
 struct paged {
     struct kv_view view;
-    uint32_t n_seats, n_entries;
+    uint32_t n_slots, n_entries;
     slice_id *table;
 };
-void rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats, uint32_t max_pos,
+void rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
                uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim);
-/* The same with blocks that have no twin. */
-void rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_seats,
+/* The same with blocks that have no ref. */
+void rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots,
                       uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim);
 /* Random values for K and V of positions first .. first + n. */
-void rig_fill_kv(struct paged *p, uint32_t seat, uint32_t first, uint32_t n);
+void rig_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n);
 
 #endif

@@ -1,7 +1,7 @@
-/* test_attend.c - attend() and rope_store() against naive.h as test_ops.c has the other ops: random shapes,
+/* test_attend.c - attend() and rope_store() against ref_attend.h as test_ops.c has the other ops: random shapes,
  * odd strides, a cache and outputs poisoned with NaN first.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"
@@ -37,7 +37,7 @@ rope_store_norms_rotates_and_stores(void **state)
         struct tensor q, k, v, q_old, k_old, cs, qn, kn;
         struct rope_store s;
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
 
         open_any(&r);
         rig_paged(&r, &p, some_kv(&r), 2, max_pos, 1u << test_below(5), n_kv, d);
@@ -50,10 +50,10 @@ rope_store_norms_rotates_and_stores(void **state)
         qn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         kn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         pos = rig_bytes(&r, rows * sizeof *pos);
-        seat = rig_bytes(&r, rows * sizeof *seat);
+        slot = rig_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < rows; i++) {
-            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a seat alike */
-            HOST(seat)[i] = i == 2 ? SEAT_NONE : i < 5 ? 0 : 1;
+            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a slot alike */
+            HOST(slot)[i] = i == 2 ? SLOT_NONE : i < 5 ? 0 : 1;
         }
         s = (struct rope_store){ .q = q,
                                  .k = k,
@@ -70,7 +70,8 @@ rope_store_norms_rotates_and_stores(void **state)
         if (stores) s.kv = p.view;
         rig_send(&r);
         assert_int_equal(
-            r.op->rope_store(r.lane, &s, (struct rows){ .n_rows = rows, .pos = pos, .seat = seat }),
+            r.op->rope_store(r.lane, &s,
+                             (struct step_tokens){ .n_tokens = rows, .pos = pos, .slot = slot }),
             0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
@@ -79,7 +80,7 @@ rope_store_norms_rotates_and_stores(void **state)
                 uint32_t head = is_k ? h - n_heads : h;
                 struct tensor from = is_k ? k_old : q_old, w = is_k ? kn : qn;
                 double x[256], sum = 0;
-                uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(seat)[i];
+                uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(slot)[i];
 
                 for (uint32_t e = 0; e < d; e++) {
                     x[e] = at(from, i, head * d + e);
@@ -99,8 +100,8 @@ rope_store_norms_rotates_and_stores(void **state)
                         size = fabs(x[e] * c) + fabs(x[pair] * sn) + 1e-3;
                     }
                     if (is_k && stores) {
-                        if (whose == SEAT_NONE) continue;
-                        got = naive_kv(&p.view, 0, whose, here, head, e);
+                        if (whose == SLOT_NONE) continue;
+                        got = ref_kv(&p.view, 0, whose, here, head, e);
                         assert_true(at(k, i, head * d + e) == at(k_old, i, head * d + e));
                     } else {
                         got = at(is_k ? k : q, i, head * d + e);
@@ -108,7 +109,7 @@ rope_store_norms_rotates_and_stores(void **state)
                     near_steps(got, want, size, is_k && stores ? p.view.dtype : r.act,
                                rotates ? size : 0);
                     if (is_k && stores) {
-                        got = naive_kv(&p.view, 1, whose, here, head, e);
+                        got = ref_kv(&p.view, 1, whose, here, head, e);
                         want = at(s.v, i, head * d + e);
                         if (v_norm) {
                             double squares = 0;
@@ -129,15 +130,16 @@ static const uint32_t fast_dim[] = { 64, 128, 256 };
 
 /* A tree of drafts: every row sees itself and some of the rows before it. */
 static void
-some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_runs, uint32_t rows)
+some_mask(struct rig *r, struct attend *a, const struct segment *segment, uint32_t n_segments,
+          uint32_t rows)
 {
     uint32_t *bits;
 
     a->mask_words = 2;
     a->mask = bits = rig_bytes(r, rows * 2 * sizeof *bits);
-    for (uint32_t i = 0; i < n_runs; i++)
-        for (uint32_t j = 0; j < run[i].n_rows; j++) {
-            uint32_t *row = HOST(bits) + (run[i].first_row + j) * 2;
+    for (uint32_t i = 0; i < n_segments; i++)
+        for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
+            uint32_t *row = HOST(bits) + (segment[i].first_token + j) * 2;
 
             for (uint32_t w = 0; w < 2; w++) row[w] = test_below(1u << 31) & test_below(1u << 31);
             row[0] &= j < 31 ? (2u << j) - 1 : UINT32_MAX;
@@ -148,15 +150,16 @@ some_mask(struct rig *r, struct attend *a, const struct run *run, uint32_t n_run
 
 /* The runs as a graph has them: some of no rows among them. to has room for three of those a run, and three more. */
 static uint32_t
-with_empty_runs(const struct run *run, uint32_t n, struct run *to, uint32_t *n_single)
+with_empty_runs(const struct segment *segment, uint32_t n, struct segment *to,
+                uint32_t *n_single_token)
 {
-    uint32_t single = *n_single, k = 0;
+    uint32_t single = *n_single_token, k = 0;
 
     for (uint32_t i = 0; i <= n; i++) {
         for (uint32_t empty = test_below(4); empty; empty--)
-            to[k++] = (struct run){ .seat = SEAT_NONE };
-        if (i == single) *n_single = k;
-        if (i < n) to[k++] = run[i];
+            to[k++] = (struct segment){ .slot = SLOT_NONE };
+        if (i == single) *n_single_token = k;
+        if (i < n) to[k++] = segment[i];
     }
     return k;
 }
@@ -173,34 +176,34 @@ own_keys(struct rig *r, struct attend *a, uint32_t rows, uint32_t pad)
 
 /* What has been queued is complete for what comes: so attend() may take its cache as settled. */
 static void
-settle(struct rig *r, struct attend *a, const struct rows *step)
+settle(struct rig *r, struct attend *a, const struct step_tokens *step)
 {
-    struct rows some = *step;
+    struct step_tokens some = *step;
 
     a->settled = true;
-    some.token = rig_bytes(r, step->n_rows * sizeof *some.token);
-    memset(HOST(some.token), 0, step->n_rows * sizeof *some.token);
+    some.token = rig_bytes(r, step->n_tokens * sizeof *some.token);
+    memset(HOST(some.token), 0, step->n_tokens * sizeof *some.token);
     rig_send(r);
-    assert_int_equal(r->op->tokens(r->lane, some, some.token), 0);
+    assert_int_equal(r->op->step.resolve_tokens(r->lane, some, some.token), 0);
 }
 
 /* What attend() has stored of a row: those keys and values as the cache's type has them. */
 static void
-check_stored(const struct attend *a, const struct run *run, uint32_t row, uint32_t e)
+check_stored(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t e)
 {
-    uint32_t pos = (uint32_t)run->first_pos + row - run->first_row;
+    uint32_t pos = (uint32_t)segment->first_pos + row - segment->first_token;
 
     for (uint32_t h = 0; h < a->n_kv_heads; h++)
         for (uint32_t part = 0; part < a->kv.n_parts; part++) {
             double want = at(part ? a->v : a->k, row, h * a->head_dim + e);
 
-            near(naive_kv(&a->kv, part, run->seat, pos, h, e), want, fabs(want), a->kv.dtype);
+            near(ref_kv(&a->kv, part, segment->slot, pos, h, e), want, fabs(want), a->kv.dtype);
         }
 }
 
 /* The same once more: whoever of a GPU's blocks comes last, the bits are the same. */
 static void
-attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct rows step)
+attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct step_tokens step)
 {
     struct attend again = *a;
 
@@ -215,7 +218,7 @@ attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct ro
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
 {
-    enum { SEATS = 4 };
+    enum { SLOTS = 4 };
 
     (void)state;
     for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
@@ -224,32 +227,33 @@ attend_is_softmax_over_the_visible_keys(void **state)
         uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
         uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
         uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
-        struct run run[SEATS] = { { 0 } }, all[4 * SEATS + 3] = { { 0 } };
+        struct segment segment[SLOTS] = { { 0 } }, all[4 * SLOTS + 3] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = {
             .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
         };
-        struct rows step = { .n_runs = SEATS };
+        struct step_tokens step = { .n_segments = SLOTS };
         struct tensor again;
         bool stores = false;
         float *sinks, *bias;
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
 
         open_any(&r);
-        rig_paged(&r, &p, some_kv(&r), SEATS, far + 120, tpb, n_kv, d);
-        for (uint32_t i = 0; i < SEATS; i++) {
-            run[i].seat = (i + 1) % SEATS;
-            run[i].first_row = rows;
-            run[i].n_rows = between(1, test_below(2) ? 1 : whole && test_below(2) ? 120 : 20);
-            run[i].first_pos = kind == 3 ? 0 : (int32_t)test_below(far);
-            run[i].kv_len = kind == 2 ? test_below(far)
-                                      : (uint32_t)run[i].first_pos + run[i].n_rows;
-            rows += run[i].n_rows;
+        rig_paged(&r, &p, some_kv(&r), SLOTS, far + 120, tpb, n_kv, d);
+        for (uint32_t i = 0; i < SLOTS; i++) {
+            segment[i].slot = (i + 1) % SLOTS;
+            segment[i].first_token = rows;
+            segment[i].n_tokens = between(1, test_below(2) ? 1 : whole && test_below(2) ? 120 : 20);
+            segment[i].first_pos = kind == 3 ? 0 : (int32_t)test_below(far);
+            segment[i].kv_len = kind == 2 ? test_below(far)
+                                          : (uint32_t)segment[i].first_pos + segment[i].n_tokens;
+            rows += segment[i].n_tokens;
         }
-        while (step.n_single < SEATS && run[step.n_single].n_rows == 1) step.n_single++;
-        step.n_single = test_below(step.n_single + 1);
+        while (step.n_single_token < SLOTS && segment[step.n_single_token].n_tokens == 1)
+            step.n_single_token++;
+        step.n_single_token = test_below(step.n_single_token + 1);
         a.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
         a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
         if (kind == 3) { /* encoder: keys are rows */
@@ -267,40 +271,43 @@ attend_is_softmax_over_the_visible_keys(void **state)
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
-        for (uint32_t i = 0; kind != 3 && i < SEATS; i++)
-            rig_fill_kv(&p, run[i].seat, 0, stores ? (uint32_t)run[i].first_pos : run[i].kv_len);
+        for (uint32_t i = 0; kind != 3 && i < SLOTS; i++)
+            rig_fill_kv(&p, segment[i].slot, 0,
+                        stores ? (uint32_t)segment[i].first_pos : segment[i].kv_len);
         if (kind < 2 && !a.window && test_below(3) == 0) {
-            for (uint32_t i = 0; i < SEATS; i++) assert_true(run[i].n_rows <= 120);
-            if (MAX(MAX(run[0].n_rows, run[1].n_rows), MAX(run[2].n_rows, run[3].n_rows)) <= 32)
-                some_mask(&r, &a, run, SEATS, rows);
+            for (uint32_t i = 0; i < SLOTS; i++) assert_true(segment[i].n_tokens <= 120);
+            if (MAX(MAX(segment[0].n_tokens, segment[1].n_tokens),
+                    MAX(segment[2].n_tokens, segment[3].n_tokens)) <= 32)
+                some_mask(&r, &a, segment, SLOTS, rows);
         }
         pos = rig_bytes(&r, rows * sizeof *pos);
-        seat = rig_bytes(&r, rows * sizeof *seat);
-        for (uint32_t i = 0; i < SEATS; i++)
-            for (uint32_t j = 0; j < run[i].n_rows; j++) {
-                HOST(pos)[run[i].first_row + j] = run[i].first_pos + (int32_t)j;
-                HOST(seat)[run[i].first_row + j] = run[i].seat;
+        slot = rig_bytes(&r, rows * sizeof *slot);
+        for (uint32_t i = 0; i < SLOTS; i++)
+            for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
+                HOST(pos)[segment[i].first_token + j] = segment[i].first_pos + (int32_t)j;
+                HOST(slot)[segment[i].first_token + j] = segment[i].slot;
             }
-        step.n_rows = rows;
-        memcpy(all, run, sizeof run);
-        if (test_below(2)) step.n_runs = with_empty_runs(run, SEATS, all, &step.n_single);
-        step.run = rig_copy(&r, all, sizeof all);
+        step.n_tokens = rows;
+        memcpy(all, segment, sizeof segment);
+        if (test_below(2))
+            step.n_segments = with_empty_runs(segment, SLOTS, all, &step.n_single_token);
+        step.segment = rig_copy(&r, all, sizeof all);
         step.pos = pos;
-        step.seat = seat;
+        step.slot = slot;
         again = rig_twice(&r, a.out);
         if (test_below(2))
             settle(&r, &a, &step);
         else
             rig_send(&r);
         attend_twice(&r, &a, again, step);
-        for (uint32_t i = 0; i < SEATS; i++)
+        for (uint32_t i = 0; i < SLOTS; i++)
             for (uint32_t l = 0; l < (whole ? 4 : 30); l++) {
-                uint32_t row = run[i].first_row + test_below(run[i].n_rows);
+                uint32_t row = segment[i].first_token + test_below(segment[i].n_tokens);
                 uint32_t head = test_below(n_heads), e = test_below(d);
-                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+                double size, want = ref_attend(&a, &segment[i], row, head, e, &size);
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
-                if (stores) check_stored(&a, &run[i], row, e);
+                if (stores) check_stored(&a, &segment[i], row, e);
             }
         rig_close(&r);
     }
@@ -318,16 +325,16 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
         uint32_t d = rig_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
-        struct run run[MOST] = { { 0 } };
+        struct segment segment[MOST] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
-        struct rows step = { .n_rows = seqs, .n_runs = seqs, .n_single = seqs };
+        struct step_tokens step = { .n_tokens = seqs, .n_segments = seqs, .n_single_token = seqs };
         struct tensor again;
         bool stores;
         float *sinks, *bias;
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
 
         open_any(&r);
         rig_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
@@ -346,20 +353,20 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
         pos = rig_bytes(&r, seqs * sizeof *pos);
-        seat = rig_bytes(&r, seqs * sizeof *seat);
+        slot = rig_bytes(&r, seqs * sizeof *slot);
         for (uint32_t i = 0; i < seqs; i++) {
             uint32_t keys = test_below(4) ? between(1, far) : between(1, 40);
 
-            run[i] = (struct run){ i, i, 1, (int32_t)keys - 1, keys };
-            if (!a.causal && test_below(4) == 0) run[i].kv_len = keys = 0;
+            segment[i] = (struct segment){ i, i, 1, (int32_t)keys - 1, keys };
+            if (!a.causal && test_below(4) == 0) segment[i].kv_len = keys = 0;
             rig_fill_kv(&p, i, 0, keys - stores);
-            if (i && test_below(8) == 0) run[i].seat = SEAT_NONE;
-            HOST(pos)[i] = run[i].first_pos;
-            HOST(seat)[i] = run[i].seat;
+            if (i && test_below(8) == 0) segment[i].slot = SLOT_NONE;
+            HOST(pos)[i] = segment[i].first_pos;
+            HOST(slot)[i] = segment[i].slot;
         }
-        step.run = rig_copy(&r, run, seqs * sizeof *run);
+        step.segment = rig_copy(&r, segment, seqs * sizeof *segment);
         step.pos = pos;
-        step.seat = seat;
+        step.slot = slot;
         again = rig_twice(&r, a.out);
         if (test_below(2))
             settle(&r, &a, &step);
@@ -370,13 +377,13 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
             uint32_t i = test_below(seqs), head = test_below(n_heads), e = test_below(d);
             double size, got = at(a.out, i, head * d + e), want;
 
-            if (run[i].seat == SEAT_NONE) {
+            if (segment[i].slot == SLOT_NONE) {
                 assert_true(isnan(got)); /* as it was before */
                 continue;
             }
-            want = naive_attend(&a, &run[i], i, head, e, &size);
+            want = ref_attend(&a, &segment[i], i, head, e, &size);
             near_steps(got, want, 8, r.act, size);
-            if (stores) check_stored(&a, &run[i], i, e);
+            if (stores) check_stored(&a, &segment[i], i, e);
         }
         rig_close(&r);
     }
@@ -394,23 +401,24 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 3000 / seqs + 20, rows = 0;
         uint32_t group = test_below(4) ? 1 : 2, n_kv = between(1, 3), n_heads = n_kv * group;
         uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
-        struct run run[MOST] = { { 0 } };
+        struct segment segment[MOST] = { { 0 } };
         struct rig r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
-        struct rows step = { .n_runs = seqs, .longest = 8 };
+        struct step_tokens step = { .n_segments = seqs, .longest = 8 };
         float *sinks;
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
 
         for (uint32_t i = 0; i < seqs; i++) {
             uint32_t keys = test_below(4) ? between(1, far) : test_below(40);
 
-            run[i] = (struct run){ i, rows, i && test_below(8) == 0 ? 0 : between(1, 8), 3, keys };
-            if (run[i].n_rows == 0) run[i].seat = SEAT_NONE;
-            rows += run[i].n_rows;
+            segment[i] = (struct segment){ i, rows, i && test_below(8) == 0 ? 0 : between(1, 8), 3,
+                                           keys };
+            if (segment[i].n_tokens == 0) segment[i].slot = SLOT_NONE;
+            rows += segment[i].n_tokens;
         }
-        step.n_rows = rows;
+        step.n_tokens = rows;
         open_any(&r);
         rig_paged(&r, &p, some_kv(&r), seqs, far + 40, 16u << test_below(3), n_kv, d);
         a.kv = p.view;
@@ -420,17 +428,17 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         pos = rig_bytes(&r, rows * sizeof *pos);
-        seat = rig_bytes(&r, rows * sizeof *seat);
+        slot = rig_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < seqs; i++) {
-            rig_fill_kv(&p, i, 0, run[i].kv_len);
-            for (uint32_t j = 0; j < run[i].n_rows; j++) {
-                HOST(pos)[run[i].first_row + j] = 3 + (int32_t)j;
-                HOST(seat)[run[i].first_row + j] = i;
+            rig_fill_kv(&p, i, 0, segment[i].kv_len);
+            for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
+                HOST(pos)[segment[i].first_token + j] = 3 + (int32_t)j;
+                HOST(slot)[segment[i].first_token + j] = i;
             }
         }
-        step.run = rig_copy(&r, run, seqs * sizeof *run);
+        step.segment = rig_copy(&r, segment, seqs * sizeof *segment);
         step.pos = pos;
-        step.seat = seat;
+        step.slot = slot;
         if (test_below(2))
             settle(&r, &a, &step);
         else
@@ -438,10 +446,10 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < seqs; i++)
-            for (uint32_t l = 0; l < 3 * run[i].n_rows; l++) {
-                uint32_t row = run[i].first_row + l % run[i].n_rows;
+            for (uint32_t l = 0; l < 3 * segment[i].n_tokens; l++) {
+                uint32_t row = segment[i].first_token + l % segment[i].n_tokens;
                 uint32_t head = test_below(n_heads), e = test_below(d);
-                double size, want = naive_attend(&a, &run[i], row, head, e, &size);
+                double size, want = ref_attend(&a, &segment[i], row, head, e, &size);
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
             }
@@ -459,9 +467,9 @@ generation_reads_what_the_steps_before_it_stored(void **state)
     for (int n = 0; n < rig_rounds(6); n++) {
         uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
         uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
-        struct run run[ALL][MOST] = { { { 0 } } };
+        struct segment segment[ALL][MOST] = { { { 0 } } };
         struct attend a[ALL];
-        struct rows step[ALL];
+        struct step_tokens step[ALL];
         struct tensor q, k, v, out;
         struct rig r;
         struct paged p;
@@ -476,20 +484,21 @@ generation_reads_what_the_steps_before_it_stored(void **state)
         for (uint32_t i = 0; i < ALL; i++) {
             int32_t *pos = rig_bytes(&r, seqs * sizeof *pos),
                     *token = rig_copy(&r, &(int32_t[MOST]){ 0 }, sizeof *token * MOST);
-            uint32_t *seat = rig_bytes(&r, seqs * sizeof *seat), at = i % STEPS;
+            uint32_t *slot = rig_bytes(&r, seqs * sizeof *slot), at = i % STEPS;
 
             for (uint32_t s = 0; s < seqs; s++) {
                 HOST(pos)[s] = (int32_t)at;
-                HOST(seat)[s] = s;
-                run[i][s] = (struct run){ s, s, 1, (int32_t)at, at + 1 };
+                HOST(slot)[s] = s;
+                segment[i][s] = (struct segment){ s, s, 1, (int32_t)at, at + 1 };
             }
-            step[i] = (struct rows){ .n_rows = seqs,
-                                     .n_runs = seqs,
-                                     .n_single = seqs,
-                                     .token = token,
-                                     .pos = pos,
-                                     .seat = seat,
-                                     .run = rig_copy(&r, run[i], sizeof run[i]) };
+            step[i] =
+                (struct step_tokens){ .n_tokens = seqs,
+                                      .n_segments = seqs,
+                                      .n_single_token = seqs,
+                                      .token = token,
+                                      .pos = pos,
+                                      .slot = slot,
+                                      .segment = rig_copy(&r, segment[i], sizeof segment[i]) };
             a[i] = (struct attend){ .out = tensor_rows(out, i * seqs, seqs),
                                     .q = tensor_rows(q, i * seqs, seqs),
                                     .k = tensor_rows(k, i * seqs, seqs),
@@ -504,7 +513,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
         }
         rig_send(&r);
         for (uint32_t i = 0; i < ALL; i++) {
-            assert_int_equal(r.op->tokens(r.lane, step[i], step[i].token), 0);
+            assert_int_equal(r.op->step.resolve_tokens(r.lane, step[i], step[i].token), 0);
             assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
         }
         rig_wait(&r);
@@ -512,10 +521,10 @@ generation_reads_what_the_steps_before_it_stored(void **state)
             uint32_t i = STEPS + test_below(STEPS), s = test_below(seqs),
                      head = test_below(n_heads);
             uint32_t e = test_below(d);
-            double size, want = naive_attend(&a[i], &run[i][s], s, head, e, &size);
+            double size, want = ref_attend(&a[i], &segment[i][s], s, head, e, &size);
 
             near_steps(at(a[i].out, s, head * d + e), want, 8, r.act, size);
-            check_stored(&a[i], &run[i][s], s, e);
+            check_stored(&a[i], &segment[i][s], s, e);
         }
         rig_close(&r);
     }
@@ -531,7 +540,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
 
     (void)state;
     for (int round = 0; round < 3; round++) {
-        struct run run[ROWS];
+        struct segment segment[ROWS];
         struct rig r;
         struct paged p;
         struct tensor q, k, v;
@@ -539,9 +548,9 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
             .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES, .scale = 1, .causal = true
         };
         struct rope_store s = { .n_heads = 1, .n_kv_heads = 1, .head_dim = CODES };
-        struct rows step = { .n_rows = ROWS, .n_runs = ROWS, .n_single = ROWS };
+        struct step_tokens step = { .n_tokens = ROWS, .n_segments = ROWS, .n_single_token = ROWS };
         int32_t *pos;
-        uint32_t *seat;
+        uint32_t *slot;
 
         open_any(&r);
         rig_paged(&r, &p, DT_E4M3, ROWS, 1, 16, 1, CODES);
@@ -549,11 +558,11 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         k = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
         v = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
         pos = rig_bytes(&r, ROWS * sizeof *pos);
-        seat = rig_bytes(&r, ROWS * sizeof *seat);
+        slot = rig_bytes(&r, ROWS * sizeof *slot);
         for (uint32_t i = 0; i < ROWS; i++) {
             HOST(pos)[i] = 0;
-            HOST(seat)[i] = i;
-            run[i] = (struct run){ i, i, 1, 0, 1 };
+            HOST(slot)[i] = i;
+            segment[i] = (struct segment){ i, i, 1, 0, 1 };
         }
         for (uint32_t b = 0; b < CODES; b++) {
             float f = float_of_e4m3((uint8_t)b),
@@ -569,7 +578,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         }
         s.k = k, s.v = v, s.kv = p.view;
         a.q = q, a.kv = p.view, a.out = rig_output(&r, ROWS, CODES, CODES);
-        step.pos = pos, step.seat = seat, step.run = rig_copy(&r, run, sizeof run);
+        step.pos = pos, step.slot = slot, step.segment = rig_copy(&r, segment, sizeof segment);
         rig_send(&r);
         assert_int_equal(r.op->rope_store(r.lane, &s, step), 0);
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
@@ -577,7 +586,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t e = 0; e < CODES; e++) {
                 float x = (float)at(k, i, e), want = float_of_e4m3(e4m3_of_float(x));
-                float got = (float)naive_kv(&p.view, 0, i, 0, 0, e);
+                float got = (float)ref_kv(&p.view, 0, i, 0, 0, e);
 
                 if (bits_of_float(got) != bits_of_float(want) && !(isnan(got) && isnan(want)))
                     fail_msg("%.9g is kept as %.9g, not %.9g", (double)x, (double)got,

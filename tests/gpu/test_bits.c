@@ -112,8 +112,12 @@ do_rms(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first
 static void
 do_layer(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
-    assert_int_equal(r->op->layer_norm(r->lane, tensor_rows(out, first, n),
-                                       tensor_rows(in[0], first, n), in[1], in[2], 1e-5f),
+    assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = tensor_rows(in[3], first, n),
+                                                                  .y = tensor_rows(out, first, n),
+                                                                  .y_norm = in[1],
+                                                                  .y_bias = in[2],
+                                                                  .eps = 1e-5f,
+                                                                  .norm = RESIDUAL_LAYER }),
                      0);
 }
 
@@ -124,12 +128,13 @@ norms_give_a_row_the_same_bits_in_any_batch(void **state)
     for (uint32_t n = 1; n < 200; n += 1 + test_below(30)) {
         uint32_t d = whole() ? 64 * (1 + n % 60) : n;
         struct rig r;
-        struct tensor in[3];
+        struct tensor in[4];
 
         rig_open(&r, "scalar", 1);
         in[0] = rig_tensor(&r, r.act, 300, d, d, 5);
         in[1] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, 1, d, d, 1);
         in[2] = rig_tensor(&r, DT_F32, 1, d, d, 1);
+        in[3] = rig_tensor(&r, DT_F32, 300, d, d, 5);
         same_in_every_manner("rms_norm", do_rms, in, r.act, 300, d);
         same_in_every_manner("layer_norm", do_layer, in, r.act, 300, d);
         rig_close(&r);
@@ -161,7 +166,7 @@ do_scale(struct rig *r, const struct tensor *in, struct tensor out, uint32_t fir
     struct tensor y = tensor_rows(out, first, n);
 
     assert_true(n <= 8);
-    assert_int_equal(r->op->rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, y, tensor_rows(in[0], first, n), in[1].data), 0);
     assert_int_equal(r->op->scale(r->lane, y, 1.7f, 30), 0);
     assert_int_equal(r->op->add(r->lane, y, tensor_rows(in[0], first, n)), 0);
 }
@@ -220,7 +225,7 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     y.dtype = r->act; /* in the room of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
     a.y = y;
-    assert_int_equal(r->op->rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
     if (fused) {
         assert_int_equal(r->op->residual(r->lane, &a), 0);
         return;
@@ -230,9 +235,13 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
     if (which_norm == RESIDUAL_RMS)
         assert_int_equal(r->op->rms_norm(r->lane, y, x, in[3], 1e-6f, 1), 0);
     else
-        assert_int_equal(r->op->layer_norm(r->lane, y, x, in[3], in[2], 1e-6f), 0);
-    if (which_norm == RESIDUAL_POST)
-        assert_int_equal(r->op->layer_norm(r->lane, x, x, in[3], in[2], 1e-6f), 0);
+        assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = x,
+                                                                      .y = y,
+                                                                      .y_norm = in[3],
+                                                                      .y_bias = in[2],
+                                                                      .eps = 1e-6f,
+                                                                      .norm = which_norm }),
+                         0);
 }
 
 static void
@@ -337,7 +346,7 @@ static void
 do_fill(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     (void)in, (void)n;
-    if (first == 0) assert_int_equal(r->op->fill_random(r->lane, out, 9, 0, 0, 1), 0);
+    if (first == 0) assert_int_equal(r->op->mem.fill_random(r->lane, out, 9, 0, 0, 1), 0);
 }
 
 static void
@@ -352,8 +361,8 @@ a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
     all = rig_empty(&r, DT_F32, ROWS, COLS, COLS);
     part = rig_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, all, 7, 0, 0, 1), 0);
-    assert_int_equal(r.op->fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, all, 7, 0, 0, 1), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
     rig_wait(&r);
     assert_true(same_bits(tensor_cols(tensor_rows(all, ROW, ROWS - ROW), COL, COLS - COL), part));
     rig_close(&r);
@@ -380,34 +389,34 @@ embed_and_fill_random_have_the_same_bits_everywhere(void **state)
 
 /* ---- attention: a sequence's rows, however its prompt was cut and its blocks are laid out ---- */
 
-enum { SEATS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
+enum { SLOTS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
 static uint32_t length = 210, dim = 40; /* of a sequence, of a head */
 
 struct sequences {
-    struct tensor q[SEATS], k[SEATS], v[SEATS], cos_sin, norm;
+    struct tensor q[SLOTS], k[SLOTS], v[SLOTS], cos_sin, norm;
     float *sinks, *bias;
     uint32_t window, kept;
     float softcap;
     enum dtype kv;
 };
 
-/* One step: rows of several seats, with the ones before already in the cache. */
+/* One step: rows of several slots, with the ones before already in the cache. */
 static void
-step(struct rig *r, const struct sequences *s, struct paged *p, const struct run *run,
-     uint32_t n_runs, struct tensor *out)
+step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *segment,
+     uint32_t n_segments, struct tensor *out)
 {
-    uint32_t n = run[n_runs - 1].first_row + run[n_runs - 1].n_rows, qc = HEADS * dim,
-             kc = KV_HEADS * dim;
+    uint32_t n = segment[n_segments - 1].first_token + segment[n_segments - 1].n_tokens,
+             qc = HEADS * dim, kc = KV_HEADS * dim;
     size_t each = dtype_bytes(r->act, 1);
     struct tensor q = rig_output(r, n, qc, qc), k = rig_output(r, n, kc, kc),
                   v = rig_output(r, n, kc, kc), o = rig_output(r, n, qc, qc);
     int32_t *pos = rig_bytes(r, n * sizeof *pos);
-    uint32_t *seat = rig_bytes(r, n * sizeof *seat);
-    struct rows rows = { .n_rows = n,
-                         .n_runs = n_runs,
-                         .pos = pos,
-                         .seat = seat,
-                         .run = rig_copy(r, run, n_runs * sizeof *run) };
+    uint32_t *slot = rig_bytes(r, n * sizeof *slot);
+    struct step_tokens rows = { .n_tokens = n,
+                                .n_segments = n_segments,
+                                .pos = pos,
+                                .slot = slot,
+                                .segment = rig_copy(r, segment, n_segments * sizeof *segment) };
     struct rope_store rope = { .q = q,
                                .k = k,
                                .v = v,
@@ -434,13 +443,13 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
                         .bias = s->bias,
                         .bias_reach = 70 };
 
-    for (uint32_t i = 0; i < n_runs; i++)
-        for (uint32_t j = 0; j < run[i].n_rows; j++) {
-            uint32_t row = run[i].first_row + j, from = (uint32_t)run[i].first_pos + j;
-            uint32_t w = run[i].seat;
+    for (uint32_t i = 0; i < n_segments; i++)
+        for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
+            uint32_t row = segment[i].first_token + j, from = (uint32_t)segment[i].first_pos + j;
+            uint32_t w = segment[i].slot;
 
             HOST(pos)[row] = (int32_t)from;
-            HOST(seat)[row] = w;
+            HOST(slot)[row] = w;
             memcpy(HOST(tensor_rows(q, row, 1).data), HOST(tensor_rows(s->q[w], from, 1).data),
                    qc * each);
             memcpy(HOST(tensor_rows(k, row, 1).data), HOST(tensor_rows(s->k[w], from, 1).data),
@@ -449,45 +458,47 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct run
                    kc * each);
         }
     /* Whatever is said of single rows, the bits are the same. */
-    while (rows.n_single < n_runs && run[rows.n_single].n_rows == 1) rows.n_single++;
-    rows.n_single = test_below(rows.n_single + 1);
+    while (rows.n_single_token < n_segments && segment[rows.n_single_token].n_tokens == 1)
+        rows.n_single_token++;
+    rows.n_single_token = test_below(rows.n_single_token + 1);
     rig_send(r);
     assert_int_equal(r->op->rope_store(r->lane, &rope, rows), 0);
     assert_int_equal(r->op->attend(r->lane, &a, rows), 0);
     rig_wait(r);
-    for (uint32_t i = 0; i < n_runs; i++)
-        memcpy(HOST(tensor_rows(out[run[i].seat], (uint32_t)run[i].first_pos, 1).data),
-               HOST(tensor_rows(o, run[i].first_row, 1).data), run[i].n_rows * qc * each);
+    for (uint32_t i = 0; i < n_segments; i++)
+        memcpy(HOST(tensor_rows(out[segment[i].slot], (uint32_t)segment[i].first_pos, 1).data),
+               HOST(tensor_rows(o, segment[i].first_token, 1).data),
+               segment[i].n_tokens * qc * each);
 }
 
-/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), seats side
+/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), slots side
  * by side. What slid out of the window and is not kept loses its block, as the KV manager would do it. */
 static void
 run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint32_t tpb,
               uint32_t chunk, struct tensor *out)
 {
-    uint32_t done[SEATS] = { 0 };
+    uint32_t done[SLOTS] = { 0 };
     struct rig r;
     struct paged p;
 
     rig_open(&r, isa, threads);
-    rig_paged(&r, &p, s->kv, SEATS, length, tpb, KV_HEADS, dim);
+    rig_paged(&r, &p, s->kv, SLOTS, length, tpb, KV_HEADS, dim);
     for (;;) {
-        struct run run[SEATS];
+        struct segment segment[SLOTS];
         uint32_t n = 0, rows = 0;
 
-        for (uint32_t i = 0; i < SEATS; i++) {
+        for (uint32_t i = 0; i < SLOTS; i++) {
             uint32_t take = chunk ? chunk : test_below(33);
 
             take = MIN(take, length - done[i]);
             if (!take) continue;
-            run[n++] = (struct run){ i, rows, take, (int32_t)done[i], done[i] + take };
+            segment[n++] = (struct segment){ i, rows, take, (int32_t)done[i], done[i] + take };
             rows += take;
             done[i] += take;
         }
-        if (n) step(&r, s, &p, run, n, out);
-        if (done[0] + done[1] + done[2] == SEATS * length) break;
-        for (uint32_t i = 0; s->window && i < SEATS; i++)
+        if (n) step(&r, s, &p, segment, n, out);
+        if (done[0] + done[1] + done[2] == SLOTS * length) break;
+        for (uint32_t i = 0; s->window && i < SLOTS; i++)
             for (uint32_t e = CEIL_DIV(s->kept, tpb); (e + 1) * tpb + s->window <= done[i] + 1; e++)
                 HOST(p.table)[i * p.n_entries + e] = SLICE_NONE;
     }
@@ -517,7 +528,7 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
     for (int variant = 0; variant < 6; variant++) {
         static const enum dtype cache[] = { DT_F32, DT_BF16, DT_E4M3 };
         struct sequences s = { .kv = cache[variant % 3] };
-        struct tensor out[ARRAY_LEN(way)][SEATS];
+        struct tensor out[ARRAY_LEN(way)][SLOTS];
         uint32_t tpb = 16u << test_below(3);
         struct rig r;
         float *table;
@@ -525,7 +536,7 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         rig_open(&r, "scalar", 1);
         if (rig_cuda()) dim = cuda_dim[variant];
         if (rig_cuda() && s.kv != DT_E4M3) s.kv = r.act;
-        for (int i = 0; i < SEATS; i++) {
+        for (int i = 0; i < SLOTS; i++) {
             s.q[i] = rig_tensor(&r, r.act, length, HEADS * dim, HEADS * dim, 1);
             s.k[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
             s.v[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
@@ -539,13 +550,13 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         s.softcap = variant == 4 ? 3 : 0;
         s.bias = variant == 5 ? table : NULL;
         for (size_t w = 0; w < ARRAY_LEN(way); w++) {
-            for (int i = 0; i < SEATS; i++)
+            for (int i = 0; i < SLOTS; i++)
                 out[w][i] = rig_output(&r, length, HEADS * dim, HEADS * dim);
             run_sequences(&s, way[w].isa, way[w].threads, rig_cuda() ? tpb : way[w].tpb,
                           way[w].chunk ? MIN(way[w].chunk, length) : 0, out[w]);
-            for (int i = 0; i < SEATS; i++)
+            for (int i = 0; i < SLOTS; i++)
                 if (!same_bits(out[0][i], out[w][i]))
-                    fail_msg("variant %d, %s, seat %d: %s, %u threads, %u tokens a block, chunk %u",
+                    fail_msg("variant %d, %s, slot %d: %s, %u threads, %u tokens a block, chunk %u",
                              variant, dtype_name(r.act), i, way[w].isa, way[w].threads, way[w].tpb,
                              way[w].chunk);
         }
@@ -572,7 +583,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
     v = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
     for (uint32_t m = 0; m < 3; m++) {
         bool alone = m == 1;
-        struct run run[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
+        struct segment segment[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
         uint32_t zero[A + B] = { 0 }, *zeros;
         struct rig r;
 
@@ -580,8 +591,8 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
         zeros = rig_copy(&r, zero, sizeof zero);
         out = rig_output(&keep, A + B, q_cols, q_cols);
         for (uint32_t i = 0; i < (alone ? 2u : 1u); i++) {
-            uint32_t first = i * A, n = alone ? run[i].n_rows : A + B;
-            struct run here = { i, 0, n, 0, n };
+            uint32_t first = i * A, n = alone ? segment[i].n_tokens : A + B;
+            struct segment here = { i, 0, n, 0, n };
             struct attend a = { .out = tensor_rows(out, first, n),
                                 .q = tensor_rows(q, first, n),
                                 .k = tensor_rows(k, first, n),
@@ -590,12 +601,12 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
                                 .n_kv_heads = KV_HEADS,
                                 .head_dim = dim,
                                 .scale = 0.2f };
-            struct rows rows = { .n_rows = n,
-                                 .n_runs = alone ? 1 : 2,
-                                 .pos = (const int32_t *)zeros,
-                                 .seat = zeros,
-                                 .run = alone ? rig_copy(&r, &here, sizeof here)
-                                              : rig_copy(&r, run, sizeof run) };
+            struct step_tokens rows = { .n_tokens = n,
+                                        .n_segments = alone ? 1 : 2,
+                                        .pos = (const int32_t *)zeros,
+                                        .slot = zeros,
+                                        .segment = alone ? rig_copy(&r, &here, sizeof here)
+                                                         : rig_copy(&r, segment, sizeof segment) };
 
             rig_send(&r);
             assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
@@ -619,7 +630,7 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
 
     (void)state;
     rig_open(&r, "auto", 2);
-    assert_int_equal(r.op->lane_open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
     x = rig_tensor(&r, r.act, ROWS, K, K, 1);
     w = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
     want = rig_output(&r, ROWS, OUT, OUT);
@@ -631,13 +642,13 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
     for (uint64_t i = 1; i <= TIMES; i++) {
         assert_int_equal(r.op->matmul(r.lane, a, x, w, NO_TENSOR, 0), 0);
         assert_int_equal(r.op->matmul(other, b, x, w, NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(other, i), 0);
-        assert_int_equal(r.op->lane_after(r.lane, other, i), 0);
+        assert_int_equal(r.op->lane.mark(other, i), 0);
+        assert_int_equal(r.op->lane.after(r.lane, other, i), 0);
         rig_wait(&r);
         assert_true(same_bits(want, a));
         assert_true(same_bits(want, b));
     }
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -667,7 +678,7 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
     n_shapes = rig_cuda() ? ARRAY_LEN(shape) : 1;
     if (rig_cuda()) units = gpu_units(r.gpu);
     lane[0] = r.lane;
-    assert_int_equal(r.op->lane_open(r.gpu, units, &lane[1], &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, units, &lane[1], &e), 0);
     for (size_t s = 0; s < n_shapes; s++) {
         uint32_t rows = shape[s].rows, k = shape[s].k, out = shape[s].out;
 
@@ -685,13 +696,13 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                          parts.grain *
                              (uint32_t)(t % ((units - 2 * parts.least) / parts.grain + 1));
 
-        assert_int_equal(r.op->lane_part(lane[0], 0, first), 0);
-        assert_int_equal(r.op->lane_part(lane[1], first, units - first), 0);
+        assert_int_equal(r.op->lane.part(lane[0], 0, first), 0);
+        assert_int_equal(r.op->lane.part(lane[1], first, units - first), 0);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
                 assert_int_equal(r.op->matmul(lane[i], y[i][s], x[s], w[s], NO_TENSOR, 0), 0);
-        assert_int_equal(r.op->lane_mark(lane[1], t), 0);
-        assert_int_equal(r.op->lane_after(r.lane, lane[1], t), 0);
+        assert_int_equal(r.op->lane.mark(lane[1], t), 0);
+        assert_int_equal(r.op->lane.after(r.lane, lane[1], t), 0);
         rig_wait(&r);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
@@ -699,8 +710,8 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                     fail_msg("%s, shape %zu, part %d of %u and %u", dtype_name(r.act), s, i, first,
                              units - first);
     }
-    assert_int_equal(r.op->lane_part(lane[0], 0, units), 0);
-    r.op->lane_close(lane[1]);
+    assert_int_equal(r.op->lane.part(lane[0], 0, units), 0);
+    r.op->lane.close(lane[1]);
     rig_close(&r);
 }
 

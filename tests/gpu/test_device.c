@@ -60,14 +60,14 @@ checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
             sum = rig_bytes(&r, 2 * sizeof *sum);
             for (size_t k = 0; k < size[i]; k++) HOST(p)[k] = (uint8_t)test_below(256);
             rig_send(&r);
-            assert_int_equal(r.op->checksum(r.lane, sum, p, size[i]), 0);
+            assert_int_equal(r.op->mem.checksum(r.lane, sum, p, size[i]), 0);
             rig_wait(&r);
             first = HOST(sum)[0];
             assert_true(first == checksum_of(HOST(p), size[i]));
             if (size[i]) {
                 HOST(p)[test_below((uint32_t)size[i])] ^= 1;
                 rig_send(&r);
-                assert_int_equal(r.op->checksum(r.lane, sum + 1, p, size[i]), 0);
+                assert_int_equal(r.op->mem.checksum(r.lane, sum + 1, p, size[i]), 0);
                 rig_wait(&r);
                 assert_true(first != HOST(sum)[1]);
             }
@@ -107,7 +107,8 @@ blocks_are_copied_and_nothing_beside_them(void **state)
             copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
         there = rig_copy(&r, copy, sizeof copy);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, s), 0);
+        assert_int_equal(r.op->mem.copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, s),
+                         0);
         rig_wait(&r);
         for (size_t i = 0; i < (BLOCKS - 1) * bytes; i += pitch) {
             const char *got = HOST((char *)copy[i / bytes].to) + i % bytes;
@@ -137,7 +138,7 @@ blocks_travel_to_the_host_and_back(void **state)
         struct rig r;
 
         rig_open(&r, "auto", 2);
-        assert_int_equal(r.op->host_pin(r.gpu, host, (size_t)BLOCKS * MOST), 0);
+        assert_int_equal(r.op->mem.host_pin(r.gpu, host, (size_t)BLOCKS * MOST), 0);
         memset(host, 0xaa, (size_t)BLOCKS * MOST);
         a = rig_bytes(&r, BLOCKS * bytes);
         b = rig_bytes(&r, BLOCKS * bytes);
@@ -152,16 +153,16 @@ blocks_travel_to_the_host_and_back(void **state)
         outs = rig_copy(&r, out, sizeof out);
         ins = rig_copy(&r, in, sizeof in);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
-                                           (struct block_size){ .bytes = bytes }),
+        assert_int_equal(r.op->mem.copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
+                                               (struct block_size){ .bytes = bytes }),
                          0);
-        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
-                                           (struct block_size){ .bytes = bytes }),
+        assert_int_equal(r.op->mem.copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
+                                               (struct block_size){ .bytes = bytes }),
                          0);
         rig_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
         assert_memory_equal(HOST(a), host + (BLOCKS - 1) * bytes, bytes);
-        r.op->host_unpin(r.gpu, host, (size_t)BLOCKS * MOST);
+        r.op->mem.host_unpin(r.gpu, host, (size_t)BLOCKS * MOST);
         rig_close(&r);
     }
     free(host);
@@ -185,14 +186,14 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
         char *a, *b;
 
         rig_open(&r, "auto", 2);
-        if (r.op->host_open(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
-        if (r.op->host_open(r.gpu, all, &taken, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->mem.host_open(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->mem.host_open(r.gpu, all, &taken, &e) < 0) fail_msg("%s", e.text);
         assert_true(made.n > 1 && made.bytes >= all);
         for (uint32_t i = 0; i < made.n; i++) {
-            if (r.op->host_make(r.gpu, &made, i, &e) < 0) fail_msg("%s", e.text);
-            if (r.op->host_map(r.gpu, &made, &e) < 0) fail_msg("%s", e.text);
+            if (r.op->mem.host_make(r.gpu, &made, i, &e) < 0) fail_msg("%s", e.text);
+            if (r.op->mem.host_map(r.gpu, &made, &e) < 0) fail_msg("%s", e.text);
             taken.fd[i] = dup(made.fd[i]);
-            if (r.op->host_map(r.gpu, &taken, &e) < 0) fail_msg("%s", e.text);
+            if (r.op->mem.host_map(r.gpu, &taken, &e) < 0) fail_msg("%s", e.text);
         }
         a = rig_bytes(&r, BLOCKS * bytes);
         b = rig_bytes(&r, BLOCKS * bytes);
@@ -207,26 +208,26 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
         outs = rig_copy(&r, out, sizeof out);
         ins = rig_copy(&r, in, sizeof in);
         rig_send(&r);
-        assert_int_equal(r.op->copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
-                                           (struct block_size){ .bytes = bytes }),
+        assert_int_equal(r.op->mem.copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
+                                               (struct block_size){ .bytes = bytes }),
                          0);
         rig_wait(&r);
         if (!rig_cuda()) /* there it is the device's alone */
             assert_memory_equal(HOST(a), (char *)taken.base + (BLOCKS - 1) * bytes, bytes);
-        r.op->host_close(r.gpu, &made);
+        r.op->mem.host_close(r.gpu, &made);
         assert_null(made.base);
-        assert_int_equal(r.op->copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
-                                           (struct block_size){ .bytes = bytes }),
+        assert_int_equal(r.op->mem.copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
+                                               (struct block_size){ .bytes = bytes }),
                          0);
         rig_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
-        if (r.op->host_open(r.gpu, all + HOST_PIECES * (4 << 20), &other, &e) < 0)
+        if (r.op->mem.host_open(r.gpu, all + HOST_PIECES * (4 << 20), &other, &e) < 0)
             fail_msg("%s", e.text);
         other.fd[0] = dup(taken.fd[0]); /* it is smaller */
-        assert_true(r.op->host_map(r.gpu, &other, &e) < 0);
+        assert_true(r.op->mem.host_map(r.gpu, &other, &e) < 0);
         assert_int_equal(other.n_mapped, 0);
-        r.op->host_close(r.gpu, &other);
-        r.op->host_close(r.gpu, &taken);
+        r.op->mem.host_close(r.gpu, &other);
+        r.op->mem.host_close(r.gpu, &taken);
         rig_close(&r);
     }
 }
@@ -244,23 +245,23 @@ an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     sum = rig_bytes(&r, 2 * sizeof *sum);
-    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", bytes, &a, &e), 0);
     assert_true(a.bytes == bytes);
     assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
     rig_send(&r);
     assert_int_equal(
-        r.op->fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 0, 0, 1), 0);
-    assert_int_equal(r.op->checksum(r.lane, sum, a.base, bytes), 0);
+        r.op->mem.fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 0, 0, 1), 0);
+    assert_int_equal(r.op->mem.checksum(r.lane, sum, a.base, bytes), 0);
     rig_wait(&r);
     fd = dup(a.fd);
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     assert_int_equal(a.fd, -1);
-    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
-    assert_int_equal(r.op->checksum(r.lane, sum + 1, b.base, bytes), 0);
+    assert_int_equal(r.op->mem.arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
+    assert_int_equal(r.op->mem.checksum(r.lane, sum + 1, b.base, bytes), 0);
     rig_wait(&r);
     assert_true(HOST(sum)[0] == HOST(sum)[1]);
     assert_int_equal(b.fd, fd);
-    r.op->arena_drop(r.gpu, &b);
+    r.op->mem.arena_drop(r.gpu, &b);
     rig_close(&r);
 }
 
@@ -277,13 +278,13 @@ memory_that_an_arena_takes_is_free_again_after_it(void **state)
     rig_open(&r, "auto", 1);
     assert_int_equal(gpu_memory(r.gpu, &free_1, &own, &total), 0);
     assert_true(own > 0 && free_1 + own <= total);
-    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", bytes, &a, &e), 0);
     assert_int_equal(gpu_memory(r.gpu, &free_2, &own, &total), 0);
     assert_true(free_2 + bytes <= free_1 + (16 << 20));
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     assert_int_equal(gpu_memory(r.gpu, &free_3, &own, &total), 0);
     assert_true(free_3 + (16 << 20) >= free_1);
-    assert_true(r.op->arena_make(r.gpu, "too large", total + bytes, &a, &e) < 0);
+    assert_true(r.op->mem.arena_make(r.gpu, "too large", total + bytes, &a, &e) < 0);
     assert_non_null(strstr(e.text, "too large"));
     rig_close(&r);
 }
@@ -294,7 +295,7 @@ another_lane(struct rig *r)
     struct lane *other;
     struct err e = { 0 };
 
-    if (r->op->lane_open(r->gpu, rig_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
+    if (r->op->lane.open(r->gpu, rig_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
         fail_msg("%s", e.text);
     return other;
 }
@@ -321,13 +322,13 @@ a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
         struct lane *l = lane[i % 2], *other = lane[(i + 1) % 2];
 
         assert_int_equal(r.op->add(l, x, one), 0);
-        assert_int_equal(r.op->lane_mark(l, 1000000 + i), 0);
-        assert_int_equal(r.op->lane_after(other, l, 1000000 + i), 0);
+        assert_int_equal(r.op->lane.mark(l, 1000000 + i), 0);
+        assert_int_equal(r.op->lane.after(other, l, 1000000 + i), 0);
     }
     r.step = 2000000;
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == TIMES);
-    r.op->lane_close(lane[1]);
+    r.op->lane.close(lane[1]);
     rig_close(&r);
 }
 
@@ -352,17 +353,17 @@ a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
     }
     rig_send(&r);
     rig_wait(&r);
-    assert_int_equal(r.op->lane_mark(other, 5), 0);
-    while (r.op->lane_done(other) != 5) assert_int_equal(r.op->lane_error(other), 0);
-    assert_int_equal(r.op->lane_mark(other, 0), 0);
-    while (r.op->lane_done(other) != 0) assert_int_equal(r.op->lane_error(other), 0);
+    assert_int_equal(r.op->lane.mark(other, 5), 0);
+    while (r.op->lane.done(other) != 5) assert_int_equal(r.op->lane.error(other), 0);
+    assert_int_equal(r.op->lane.mark(other, 0), 0);
+    while (r.op->lane.done(other) != 0) assert_int_equal(r.op->lane.error(other), 0);
     for (int i = 0; i < TIMES; i++) assert_int_equal(r.op->add(other, x, one), 0);
-    assert_int_equal(r.op->lane_mark(other, 1), 0);
-    assert_int_equal(r.op->lane_after(r.lane, other, 1), 0);
+    assert_int_equal(r.op->lane.mark(other, 1), 0);
+    assert_int_equal(r.op->lane.after(r.lane, other, 1), 0);
     assert_int_equal(r.op->add(r.lane, y, x), 0);
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)y.data)[i] == TIMES);
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -375,14 +376,14 @@ a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     other = another_lane(&r);
-    assert_int_equal(r.op->lane_after(r.lane, other, 1), -EINVAL);
+    assert_int_equal(r.op->lane.after(r.lane, other, 1), -EINVAL);
     assert_non_null(strstr(gpu_why(r.gpu), "step 1"));
-    assert_int_equal(r.op->lane_mark(other, 1), 0);
-    assert_int_equal(r.op->lane_after(r.lane, other, 1), 0);
-    assert_int_equal(r.op->lane_after(r.lane, other, 2), -EINVAL);
-    assert_int_equal(r.op->lane_after(r.lane, r.lane, 1 << 20), 0); /* its own order is enough */
+    assert_int_equal(r.op->lane.mark(other, 1), 0);
+    assert_int_equal(r.op->lane.after(r.lane, other, 1), 0);
+    assert_int_equal(r.op->lane.after(r.lane, other, 2), -EINVAL);
+    assert_int_equal(r.op->lane.after(r.lane, r.lane, 1 << 20), 0); /* its own order is enough */
     rig_wait(&r);
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -401,9 +402,9 @@ marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
         uint64_t last = 0;
 
         assert_int_equal(r.op->scale(r.lane, x, 1.0f, 0), 0);
-        assert_int_equal(r.op->lane_mark(r.lane, 3000000 + i), 0);
-        while (i % 20 == 0 && r.op->lane_done(r.lane) < 3000000 + i) {
-            uint64_t now = r.op->lane_done(r.lane);
+        assert_int_equal(r.op->lane.mark(r.lane, 3000000 + i), 0);
+        while (i % 20 == 0 && r.op->lane.done(r.lane) < 3000000 + i) {
+            uint64_t now = r.op->lane.done(r.lane);
 
             assert_true(now >= last && now <= 3000000 + i);
             last = now;
@@ -411,7 +412,7 @@ marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
     }
     r.step = 4000000;
     rig_wait(&r);
-    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(r.op->lane.error(r.lane), 0);
     rig_close(&r);
 }
 
@@ -428,7 +429,7 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
     (void)state;
     rig_open(&r, "auto", 1);
     if (!gpu_graphs(r.gpu)) {
-        assert_int_equal(r.op->graph_begin(r.lane), -ENOTSUP);
+        assert_int_equal(r.op->graph.begin(r.lane), -ENOTSUP);
         rig_close(&r);
         skip();
     }
@@ -439,10 +440,10 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
     plain = rig_output(&r, ROWS, OUT, OUT);
     rig_send(&r);
     rig_wait(&r);
-    assert_int_equal(r.op->graph_begin(r.lane), 0);
+    assert_int_equal(r.op->graph.begin(r.lane), 0);
     assert_int_equal(r.op->rms_norm(r.lane, x, x, norm, 1e-6f, 1), 0);
     assert_int_equal(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), 0);
-    assert_int_equal(r.op->graph_end(r.lane, &g, &bytes), 0);
+    assert_int_equal(r.op->graph.end(r.lane, &g, &bytes), 0);
     rig_wait(&r);
     assert_true(at(y, 0, 0) != at(y, 0, 0)); /* recorded, not run: still poison */
     for (int n = 0; n < 5; n++) {
@@ -451,13 +452,13 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t j = 0; j < K; j++) set(x, i, j, (float)at(again, i, j));
         rig_send(&r);
-        assert_int_equal(r.op->graph_run(r.lane, g), 0);
+        assert_int_equal(r.op->graph.launch(r.lane, g), 0);
         assert_int_equal(r.op->rms_norm(r.lane, again, again, norm, 1e-6f, 1), 0);
         assert_int_equal(r.op->matmul(r.lane, plain, again, w, NO_TENSOR, 0), 0);
         rig_wait(&r);
         assert_true(same_bits(plain, y));
     }
-    r.op->graph_drop(r.lane, g);
+    r.op->graph.drop(r.lane, g);
     rig_close(&r);
 }
 
@@ -482,14 +483,14 @@ a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on(void **state)
     for (uint32_t i = 0; i < N; i++) HOST((float *)x.data)[i] = 0, HOST((float *)one.data)[i] = 1;
     rig_send(&r);
     for (int more = 1; more >= 0; more--) {
-        assert_int_equal(r.op->graph_begin(r.lane), 0);
+        assert_int_equal(r.op->graph.begin(r.lane), 0);
         for (int i = 0; i < MOST + more; i++) assert_int_equal(r.op->add(r.lane, x, one), 0);
-        assert_int_equal(r.op->graph_end(r.lane, &g, &bytes), more ? -E2BIG : 0);
+        assert_int_equal(r.op->graph.end(r.lane, &g, &bytes), more ? -E2BIG : 0);
     }
-    for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph_run(r.lane, g), 0);
+    for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph.launch(r.lane, g), 0);
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == 20 * MOST);
-    r.op->graph_drop(r.lane, g);
+    r.op->graph.drop(r.lane, g);
     rig_close(&r);
 }
 

@@ -1,7 +1,7 @@
 /* test_experts.c - rows and their experts (route, expert_matmul, combine) against doubles, and rule 1 of
  * gpu/README.md: a row's result is the same bits in any company. MXFP4 is decoded here from its definition.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -10,12 +10,12 @@
 
 enum { ROUNDS = 30 };
 
-/* n rows to k of e experts; seat: every fifth row is nobody's. */
+/* n rows to k of e experts; slot: every fifth row is nobody's. */
 static struct pairs
 new_pairs(struct rig *r, uint32_t n, uint32_t k, uint32_t e)
 {
     return (struct pairs){
-        .n_rows = n,
+        .n_tokens = n,
         .n_top = k,
         .n_experts = e,
         .expert = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
@@ -27,12 +27,12 @@ new_pairs(struct rig *r, uint32_t n, uint32_t k, uint32_t e)
 }
 
 static uint32_t *
-new_seats(struct rig *r, uint32_t n, bool all)
+new_slots(struct rig *r, uint32_t n, bool all)
 {
-    uint32_t *seat = rig_bytes(r, n * sizeof *seat);
+    uint32_t *slot = rig_bytes(r, n * sizeof *slot);
 
-    for (uint32_t i = 0; i < n; i++) HOST(seat)[i] = all || test_below(5) ? i : SEAT_NONE;
-    return seat;
+    for (uint32_t i = 0; i < n; i++) HOST(slot)[i] = all || test_below(5) ? i : SLOT_NONE;
+    return slot;
 }
 
 /* Whether expert a comes before b for that row: larger, or as large and lower. NaN is the least. */
@@ -108,12 +108,12 @@ check_sigmoid_row(const struct route *r, uint32_t i)
 
 /* Sorted pairs: by expert, and by row within one; everybody's is there once. */
 static void
-check_places(const struct pairs *p, const uint32_t *seat)
+check_places(const struct pairs *p, const uint32_t *slot)
 {
     const uint32_t *first = HOST(p->first), *row = HOST(p->row);
     uint32_t want = 0;
 
-    for (uint32_t i = 0; i < p->n_rows; i++) want += seat[i] == SEAT_NONE ? 0 : p->n_top;
+    for (uint32_t i = 0; i < p->n_tokens; i++) want += slot[i] == SLOT_NONE ? 0 : p->n_top;
     assert_int_equal(first[0], 0);
     assert_int_equal(first[p->n_experts], want);
     for (uint32_t e = 0; e < p->n_experts; e++) {
@@ -123,7 +123,7 @@ check_places(const struct pairs *p, const uint32_t *seat)
             const uint32_t *place = HOST(p->place) + (size_t)row[at] * p->n_top;
             uint32_t j = 0;
 
-            assert_true(row[at] < p->n_rows && (at == first[e] || row[at] > row[at - 1]));
+            assert_true(row[at] < p->n_tokens && (at == first[e] || row[at] > row[at - 1]));
             while (j < p->n_top && expert[j] != e) j++;
             assert_true(j < p->n_top && place[j] == at);
         }
@@ -139,7 +139,7 @@ a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
         uint32_t rows = between(1, n % 5 ? 40 : 900);
         struct rig r;
         struct route a = { .factor = n % 2 ? 1 : 0.3f };
-        uint32_t *seat;
+        uint32_t *slot;
 
         open_any(&r);
         a.logits = rig_tensor(&r, DT_F32, rows, e, e + test_below(5), 2);
@@ -153,19 +153,19 @@ a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
         if (a.sigmoid) a.bias = rig_tensor(&r, DT_F32, 1, e, e, 1);
         if (n % 2) a.scale = rig_tensor(&r, DT_F32, 1, e, e, 1);
         a.pairs = new_pairs(&r, rows, k, e);
-        seat = new_seats(&r, rows, n % 4 == 0);
-        a.seat = n % 4 == 0 ? NULL : seat;
+        slot = new_slots(&r, rows, n % 4 == 0);
+        a.slot = n % 4 == 0 ? NULL : slot;
         rig_send(&r);
         assert_int_equal(r.op->route(r.lane, &a), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
-            if (HOST(seat)[i] != SEAT_NONE && a.sigmoid)
+            if (HOST(slot)[i] != SLOT_NONE && a.sigmoid)
                 check_sigmoid_row(&a, i);
-            else if (HOST(seat)[i] != SEAT_NONE)
+            else if (HOST(slot)[i] != SLOT_NONE)
                 check_row(&a, i);
             else
                 assert_int_equal(HOST(a.pairs.expert)[(size_t)i * k], e);
-        check_places(&a.pairs, HOST(seat));
+        check_places(&a.pairs, HOST(slot));
         rig_close(&r);
     }
 }
@@ -228,7 +228,7 @@ expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
         open_any(&r);
         a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
         a.pairs = new_pairs(&r, rows, top, e);
-        a.seat = new_seats(&r, rows, false);
+        a.slot = new_slots(&r, rows, false);
         m.x = rig_tensor(&r, r.act, m.by_row ? rows : pairs, k, whole ? k : k + test_below(9), 1);
         w = new_weights(&r, fp4, e * out, k);
         m.w = w.w;
@@ -314,7 +314,7 @@ combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
         open_any(&r);
         a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
         a.pairs = new_pairs(&r, rows, top, e);
-        a.seat = new_seats(&r, rows, false);
+        a.slot = new_slots(&r, rows, false);
         x = rig_tensor(&r, r.act, rows * top, d, d, 1);
         y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
         rig_send(&r);
@@ -323,7 +323,7 @@ combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
-                bool nobody = HOST(a.seat)[i] == SEAT_NONE;
+                bool nobody = HOST(a.slot)[i] == SLOT_NONE;
                 double sum = 0, size = 0;
 
                 for (uint32_t t = 0; t < top && !nobody; t++) {
@@ -357,7 +357,7 @@ one_company(struct rig *r, const struct work *k, struct tensor out, uint32_t fir
                                .bias = k->bias,
                                .by_row = true };
 
-    a.pairs.n_rows = n;
+    a.pairs.n_tokens = n;
     assert_int_equal(r->op->route(r->lane, &a), 0);
     assert_int_equal(r->op->expert_matmul(r->lane, &m, &a.pairs), 0);
     assert_int_equal(r->op->combine(r->lane, tensor_rows(out, first, n), m.y, &a.pairs), 0);

@@ -52,13 +52,13 @@ two_lanes_run_at_the_same_time(void **state)
 
     (void)state;
     rig_open(&r, "auto", 1);
-    assert_int_equal(r.op->lane_open(r.gpu, 1, &other, &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, 1, &other, &e), 0);
     /* Lane A's job ends only if lane B's runs meanwhile. */
     assert_int_equal(cpu_queue(r.lane, wait_and_set, &first, sizeof first, 1), 0);
     assert_int_equal(cpu_queue(other, wait_and_set, &second, sizeof second, 1), 0);
     rig_wait(&r);
     assert_int_equal(word, 2);
-    r.op->lane_close(other);
+    r.op->lane.close(other);
     rig_close(&r);
 }
 
@@ -74,23 +74,23 @@ a_lane_waits_for_another_ones_step_and_not_for_less(void **state)
         struct err e;
 
         rig_open(&r, "auto", 1 + n % 3);
-        assert_int_equal(r.op->lane_open(r.gpu, 2, &other, &e), 0);
+        assert_int_equal(r.op->lane.open(r.gpu, 2, &other, &e), 0);
         assert_int_equal(cpu_queue(other, wait_and_set, &gate, sizeof gate, 2), 0);
-        assert_int_equal(r.op->lane_mark(other, 4), 0);
+        assert_int_equal(r.op->lane.mark(other, 4), 0);
         assert_int_equal(cpu_queue(other, wait_and_set, &end, sizeof end, 2), 0);
-        assert_int_equal(r.op->lane_mark(other, 5), 0);
-        assert_int_equal(r.op->lane_after(r.lane, other, 5), 0);
+        assert_int_equal(r.op->lane.mark(other, 5), 0);
+        assert_int_equal(r.op->lane.after(r.lane, other, 5), 0);
         assert_int_equal(cpu_queue(r.lane, wait_and_set, &after, sizeof after, 1), 0);
-        assert_int_equal(r.op->lane_mark(r.lane, 1), 0);
+        assert_int_equal(r.op->lane.mark(r.lane, 1), 0);
         if (n % 10 == 0) sleep_ms(3);
-        assert_int_equal(r.op->lane_done(r.lane), 0);
-        assert_int_equal(r.op->lane_done(other), 0);
+        assert_int_equal(r.op->lane.done(r.lane), 0);
+        assert_int_equal(r.op->lane.done(other), 0);
         atomic_store(&word, 10);
         r.step = 1;
         rig_wait(&r);
         assert_int_equal(word, 13);
-        assert_int_equal(r.op->lane_done(other), 5);
-        r.op->lane_close(other);
+        assert_int_equal(r.op->lane.done(other), 5);
+        r.op->lane.close(other);
         rig_close(&r);
     }
 }
@@ -106,15 +106,15 @@ the_fd_is_readable_after_a_mark_and_not_before(void **state)
 
     (void)state;
     rig_open(&r, "auto", 2);
-    p = (struct pollfd){ .fd = r.op->lane_fd(r.lane), .events = POLLIN };
+    p = (struct pollfd){ .fd = r.op->lane.fd(r.lane), .events = POLLIN };
     assert_true(fcntl(p.fd, F_GETFD) & FD_CLOEXEC);
     assert_true(fcntl(p.fd, F_GETFL) & O_NONBLOCK);
     assert_int_equal(cpu_queue(r.lane, wait_and_set, &n, sizeof n, 1), 0);
-    assert_int_equal(r.op->lane_mark(r.lane, 3), 0);
+    assert_int_equal(r.op->lane.mark(r.lane, 3), 0);
     assert_int_equal(poll(&p, 1, 10), 0);
     atomic_store(&word, 1);
     assert_int_equal(poll(&p, 1, 10000), 1);
-    assert_int_equal(r.op->lane_done(r.lane), 3);
+    assert_int_equal(r.op->lane.done(r.lane), 3);
     assert_int_equal(read(p.fd, &count, sizeof count), sizeof count);
     assert_int_equal(poll(&p, 1, 0), 0);
     rig_close(&r);
@@ -230,7 +230,7 @@ a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before(void **state)
         uint32_t n = 1 + i * i / 3 % THREADS;
         struct parted all = { n };
 
-        assert_int_equal(r.op->lane_part(r.lane, THREADS - n, n), 0);
+        assert_int_equal(r.op->lane.part(r.lane, THREADS - n, n), 0);
         assert_int_equal(cpu_queue(r.lane, expect_parts, &all, sizeof all, 64), 0);
     }
     rig_wait(&r);
@@ -283,7 +283,7 @@ an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
 
     (void)state;
     rig_open(&r, "auto", 1);
-    assert_int_equal(r.op->arena_make(r.gpu, "test", bytes, &a, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", bytes, &a, &e), 0);
     assert_int_equal(ftruncate(a.fd, 4096), -1);
     assert_int_equal(ftruncate(a.fd, (off_t)bytes + 4096), -1);
     assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
@@ -292,14 +292,14 @@ an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
     fd = dup(a.fd);
     assert_int_equal(fstat(fd, &st), 0);
     assert_true(st.st_blocks < 100); /* touched lazily */
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     assert_int_equal(a.fd, -1);
-    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes - 1, &b, &e), -EINVAL);
+    assert_int_equal(r.op->mem.arena_adopt(r.gpu, fd, bytes - 1, &b, &e), -EINVAL);
     assert_non_null(strstr(e.text, "bytes"));
-    assert_int_equal(r.op->arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
+    assert_int_equal(r.op->mem.arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
     assert_int_equal(((char *)b.base)[5], 55);
     assert_int_equal(((char *)b.base)[bytes - 1], 56);
-    r.op->arena_drop(r.gpu, &b);
+    r.op->mem.arena_drop(r.gpu, &b);
     rig_close(&r);
 }
 

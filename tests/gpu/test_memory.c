@@ -78,8 +78,8 @@ take_fd(int from)
 static void
 wait_done(const struct gpu_ops *op, struct lane *l, uint64_t step)
 {
-    must(op->lane_mark(l, step), "mark", "");
-    while (op->lane_done(l) < step && op->lane_error(l) == 0) usleep(100);
+    must(op->lane.mark(l, step), "mark", "");
+    while (op->lane.done(l) < step && op->lane.error(l) == 0) usleep(100);
 }
 
 /* "make": an arena full of words, its fd sent, then copies without end inside a second one;
@@ -97,26 +97,26 @@ child(const char *what, int to, const char *on)
 
     must(gpu_open(&g, &o, &e), "open", e.text);
     op = gpu_ops(g);
-    must(op->lane_open(g, 1, &l, &e), "lane", e.text);
-    must(op->arena_make(g, "words", ODD, &a, &e), "make", e.text);
-    must(op->arena_make(g, "others", BYTES, &b, &e), "make", e.text);
+    must(op->lane.open(g, 1, &l, &e), "lane", e.text);
+    must(op->mem.arena_make(g, "words", ODD, &a, &e), "make", e.text);
+    must(op->mem.arena_make(g, "others", BYTES, &b, &e), "make", e.text);
     for (uint64_t i = 0; i * 8 < ODD; i++) host[i] = word_of(i);
-    must(op->put(l, a.base, host, ODD), "put", gpu_why(g));
+    must(op->mem.put(l, a.base, host, ODD), "put", gpu_why(g));
     wait_done(op, l, 1);
     send_fd(to, a.fd);
     if (strcmp(what, "fault") == 0) {
         struct block_copy wrong = { b.base, (char *)a.base + ((uint64_t)1 << 40) };
 
-        must(op->put(l, b.base, &wrong, sizeof wrong), "put", gpu_why(g));
-        must(op->copy_blocks(l, b.base, NULL, 1, (struct block_size){ .bytes = 4096 }),
+        must(op->mem.put(l, b.base, &wrong, sizeof wrong), "put", gpu_why(g));
+        must(op->mem.copy_blocks(l, b.base, NULL, 1, (struct block_size){ .bytes = 4096 }),
              "copy_blocks", gpu_why(g));
-        must(op->lane_mark(l, 2), "mark", gpu_why(g));
-        for (int n = 0; n < 20000 && op->lane_error(l) == 0; n++) usleep(100);
+        must(op->lane.mark(l, 2), "mark", gpu_why(g));
+        for (int n = 0; n < 20000 && op->lane.error(l) == 0; n++) usleep(100);
         fprintf(stderr, "    said: %s\n", gpu_why(g));
-        return op->lane_error(l) == -EIO && *gpu_why(g) ? 0 : 4;
+        return op->lane.error(l) == -EIO && *gpu_why(g) ? 0 : 4;
     }
     for (uint64_t step = 2;; step++) {
-        op->copy(l, b.base, (char *)b.base + BYTES / 2, BYTES / 2);
+        op->mem.copy(l, b.base, (char *)b.base + BYTES / 2, BYTES / 2);
         if (step % 8 == 0) wait_done(op, l, step);
     }
 }
@@ -151,7 +151,7 @@ expect_words(struct rig *r, const struct arena *a)
 
     back = mmap(NULL, ODD + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(back != MAP_FAILED);
-    assert_int_equal(r->op->get(r->lane, back, a->base, ODD), 0);
+    assert_int_equal(r->op->mem.get(r->lane, back, a->base, ODD), 0);
     rig_wait(r);
     for (uint64_t i = 0; i < ODD / 8; i++) wrong += back[i] != word_of(i);
     assert_int_equal(wrong, 0);
@@ -182,13 +182,13 @@ an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status));
         reaped = clock_now();
-        if (r.op->arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
+        if (r.op->mem.arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
         adopted = clock_now();
         assert_true(a.fd == fd && a.bytes == ODD);
         expect_words(&r, &a);
         print_message("    killed to reaped %lld us, adopted %lld us later\n",
                       (long long)(reaped - killed) / 1000, (long long)(adopted - reaped) / 1000);
-        r.op->arena_drop(r.gpu, &a);
+        r.op->mem.arena_drop(r.gpu, &a);
         close(from);
         rig_close(&r);
     }
@@ -212,9 +212,9 @@ an_arena_is_whole_after_its_makers_device_failed(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    if (r.op->arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
+    if (r.op->mem.arena_adopt(r.gpu, fd, ODD, &a, &e) < 0) fail_msg("%s", e.text);
     expect_words(&r, &a);
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     close(from);
     rig_close(&r);
 }
@@ -230,19 +230,20 @@ what_is_adopted_must_be_an_arena_of_that_size(void **state)
 
     (void)state;
     rig_open(&r, "auto", 1);
-    assert_int_equal(r.op->arena_make(r.gpu, "test", BYTES, &a, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", BYTES, &a, &e), 0);
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         e.text[0] = '\0';
-        if (r.op->arena_adopt(r.gpu, a.fd, wrong[i], &b, &e) != -EINVAL)
+        if (r.op->mem.arena_adopt(r.gpu, a.fd, wrong[i], &b, &e) != -EINVAL)
             fail_msg("%llu of %llu bytes: %s", (unsigned long long)wrong[i],
                      (unsigned long long)BYTES, e.text);
         assert_non_null(strstr(e.text, "bytes"));
     }
     fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (r.op->arena_adopt(r.gpu, fd, BYTES, &b, &e) != -EINVAL) fail_msg("/dev/null: %s", e.text);
+    if (r.op->mem.arena_adopt(r.gpu, fd, BYTES, &b, &e) != -EINVAL)
+        fail_msg("/dev/null: %s", e.text);
     print_message("    %s\n", e.text);
     close(fd);
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     rig_close(&r);
 }
 
@@ -260,12 +261,12 @@ no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
     assert_int_equal(gpu_memory(r.gpu, &free, &own, &total), 0);
     print_message("    free %.2f, own %.2f, total %.2f GiB\n", (double)free / 0x1p30,
                   (double)own / 0x1p30, (double)total / 0x1p30);
-    assert_int_equal(r.op->arena_make(r.gpu, "kv", total, &a, &e), -ENOMEM);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", total, &a, &e), -ENOMEM);
     print_message("    %s\n", e.text);
     assert_non_null(strstr(e.text, "arena kv"));
     assert_non_null(strstr(e.text, "are free"));
-    assert_int_equal(r.op->arena_make(r.gpu, "kv", BYTES, &a, &e), 0); /* and goes on */
-    r.op->arena_drop(r.gpu, &a);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", BYTES, &a, &e), 0); /* and goes on */
+    r.op->mem.arena_drop(r.gpu, &a);
     rig_close(&r);
 }
 
@@ -303,7 +304,7 @@ a_device_that_cannot_be_had_is_named(void **state)
         { "gpu", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda", "attend=none", "has no candidate \"none\"" },
-        { "cuda", "atend=any", "there is no op \"atend\"" },
+        { "cuda", "atend=generic", "there is no op \"atend\"" },
         { "cuda", "attend", "is not op=candidate" },
     };
 
@@ -335,36 +336,37 @@ pinned_memory_is_copied_in_one_piece(void **state)
     if (!host) {
         host = mmap(NULL, 3 * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(host != MAP_FAILED);
-        assert_int_equal(r.op->host_pin(r.gpu, host, 3 * n), 0);
+        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 3 * n), 0);
     }
-    assert_int_equal(r.op->arena_make(r.gpu, "test", n, &a, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", n, &a, &e), 0);
     for (size_t i = 0; i < n / 8 - 1024; i++) {
         uint64_t w = word_of(i);
         memcpy(host + from + 8 * i, &w, 8);
     }
     n -= 8192;
-    assert_int_equal(r.op->put(r.lane, a.base, host + from, n), 0);
-    assert_int_equal(r.op->get(r.lane, host + 2 * from + n, a.base, n), 0);
+    assert_int_equal(r.op->mem.put(r.lane, a.base, host + from, n), 0);
+    assert_int_equal(r.op->mem.get(r.lane, host + 2 * from + n, a.base, n), 0);
     rig_wait(&r);
     assert_memory_equal(host + from, host + 2 * from + n, n);
     for (int way = 0; way < 2; way++) {
         nsec t = clock_now();
 
         for (int i = 0; i < 10; i++)
-            assert_int_equal(
-                way ? r.op->get(r.lane, host, a.base, n) : r.op->put(r.lane, a.base, host, n), 0);
+            assert_int_equal(way ? r.op->mem.get(r.lane, host, a.base, n)
+                                 : r.op->mem.put(r.lane, a.base, host, n),
+                             0);
         if (rig_cuda())
             print_message("    %s: queued in %lld us", way ? "get" : "put",
                           (long long)(clock_now() - t) / 1000);
         r.step += 10;
-        assert_int_equal(r.op->lane_mark(r.lane, r.step), 0);
-        while (r.op->lane_done(r.lane) < r.step)
+        assert_int_equal(r.op->lane.mark(r.lane, r.step), 0);
+        while (r.op->lane.done(r.lane) < r.step)
             ;
         if (rig_cuda())
             print_message(", %.1f GB/s\n", 10.0 * (double)n / (double)(clock_now() - t));
     }
     rig_wait(&r);
-    r.op->arena_drop(r.gpu, &a);
+    r.op->mem.arena_drop(r.gpu, &a);
     rig_close(&r);
 }
 
@@ -382,7 +384,7 @@ copies_of_any_size_and_place_touch_nothing_else(void **state)
     if (!host) {
         host = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(host != MAP_FAILED);
-        assert_int_equal(r.op->host_pin(r.gpu, host, 2 * ROOM), 0);
+        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 2 * ROOM), 0);
     }
     dev = rig_bytes(&r, ROOM);
     dev2 = rig_bytes(&r, ROOM);
@@ -395,9 +397,9 @@ copies_of_any_size_and_place_touch_nothing_else(void **state)
         for (uint32_t k = 0; k < ROOM; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
         memset(host + ROOM, 0xff, ROOM);
         rig_send(&r); /* all 0xff */
-        assert_int_equal(r.op->put(r.lane, dev + a, host + b, n), 0);
-        assert_int_equal(r.op->copy(r.lane, dev2 + c, dev + a, n), 0);
-        assert_int_equal(r.op->get(r.lane, host + ROOM + b, dev2 + c, n), 0);
+        assert_int_equal(r.op->mem.put(r.lane, dev + a, host + b, n), 0);
+        assert_int_equal(r.op->mem.copy(r.lane, dev2 + c, dev + a, n), 0);
+        assert_int_equal(r.op->mem.get(r.lane, host + ROOM + b, dev2 + c, n), 0);
         rig_wait(&r);
         assert_memory_equal(host + ROOM + b, host + b, n);
         assert_memory_equal(HOST(dev) + a, host + b, n);
@@ -436,24 +438,24 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
     rig_wait(&r);
     t = clock_now();
     for (int k = 0; k < GRAPHS; k++) {
-        assert_int_equal(r.op->graph_begin(r.lane), 0);
-        assert_int_equal(r.op->graph_begin(r.lane), -EINVAL);
-        assert_int_equal(r.op->copy(r.lane, a + (k + 1) * N, a + k * N, N), 0);
-        assert_int_equal(r.op->put(r.lane, b, host, 64), -EINVAL);
-        assert_int_equal(r.op->get(r.lane, host, b, 64), -EINVAL);
-        assert_int_equal(r.op->lane_mark(r.lane, r.step + 1), -EINVAL);
-        assert_int_equal(r.op->lane_error(r.lane), 0);
-        assert_int_equal(r.op->graph_end(r.lane, &g[k], &bytes), 0);
+        assert_int_equal(r.op->graph.begin(r.lane), 0);
+        assert_int_equal(r.op->graph.begin(r.lane), -EINVAL);
+        assert_int_equal(r.op->mem.copy(r.lane, a + (k + 1) * N, a + k * N, N), 0);
+        assert_int_equal(r.op->mem.put(r.lane, b, host, 64), -EINVAL);
+        assert_int_equal(r.op->mem.get(r.lane, host, b, 64), -EINVAL);
+        assert_int_equal(r.op->lane.mark(r.lane, r.step + 1), -EINVAL);
+        assert_int_equal(r.op->lane.error(r.lane), 0);
+        assert_int_equal(r.op->graph.end(r.lane, &g[k], &bytes), 0);
         sum += bytes;
     }
-    assert_int_equal(r.op->graph_end(r.lane, &g[0], &bytes), -EINVAL);
+    assert_int_equal(r.op->graph.end(r.lane, &g[0], &bytes), -EINVAL);
     print_message("    a graph: %lld us, %llu bytes\n",
                   (long long)(clock_now() - t) / 1000 / GRAPHS, (unsigned long long)sum / GRAPHS);
-    for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph_run(r.lane, g[k]), 0);
+    for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph.launch(r.lane, g[k]), 0);
     rig_wait(&r);
     for (int k = 0; k < GRAPHS; k++) {
         assert_memory_equal(HOST(a), HOST(a) + (k + 1) * N, N);
-        r.op->graph_drop(r.lane, g[k]);
+        r.op->graph.drop(r.lane, g[k]);
     }
     rig_close(&r);
 }
@@ -471,8 +473,8 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
 
     (void)state;
     rig_open(&r, "auto", 1);
-    assert_int_equal(r.op->lane_open(r.gpu, 1, &other, &e), 0);
-    assert_int_equal(r.op->arena_make(r.gpu, "test", 2 * (uint64_t)N, &a, &e), 0);
+    assert_int_equal(r.op->lane.open(r.gpu, 1, &other, &e), 0);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "test", 2 * (uint64_t)N, &a, &e), 0);
     end = rig_bytes(&r, 2 * TIMES * sizeof *end);
     for (uint32_t i = 0; i < TIMES; i++) HOST(end)[i] = i + 1, HOST(end)[TIMES + i] = 0;
     rig_send(&r);
@@ -481,13 +483,13 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
         char *word = (char *)a.base + N - 4;
 
         /* A long copy before the word: who does not wait reads the word before. */
-        assert_int_equal(r.op->copy(other, (char *)a.base + N, a.base, N), 0);
-        assert_int_equal(r.op->copy(other, word, end + i, 4), 0);
-        assert_int_equal(r.op->lane_mark(other, i + 1), 0);
-        assert_int_equal(r.op->lane_after(r.lane, other, i + 1), 0);
-        assert_int_equal(r.op->copy(r.lane, end + TIMES + i, word, 4), 0);
-        assert_int_equal(r.op->lane_mark(r.lane, r.step + 1 + i), 0);
-        assert_int_equal(r.op->lane_after(other, r.lane, r.step + 1 + i), 0);
+        assert_int_equal(r.op->mem.copy(other, (char *)a.base + N, a.base, N), 0);
+        assert_int_equal(r.op->mem.copy(other, word, end + i, 4), 0);
+        assert_int_equal(r.op->lane.mark(other, i + 1), 0);
+        assert_int_equal(r.op->lane.after(r.lane, other, i + 1), 0);
+        assert_int_equal(r.op->mem.copy(r.lane, end + TIMES + i, word, 4), 0);
+        assert_int_equal(r.op->lane.mark(r.lane, r.step + 1 + i), 0);
+        assert_int_equal(r.op->lane.after(other, r.lane, r.step + 1 + i), 0);
     }
     r.step += TIMES;
     rig_wait(&r);
@@ -497,8 +499,8 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
         last = i;
     }
     assert_int_equal(last, TIMES - 1);
-    r.op->lane_close(other);
-    r.op->arena_drop(r.gpu, &a);
+    r.op->lane.close(other);
+    r.op->mem.arena_drop(r.gpu, &a);
     rig_close(&r);
 }
 
@@ -518,20 +520,20 @@ a_mark_is_seen_soon_and_asking_is_cheap(void **state)
     rig_wait(&r);
     t = clock_now();
     for (int i = 0; i < N; i++) {
-        assert_int_equal(r.op->lane_mark(r.lane, ++r.step), 0);
-        while (r.op->lane_done(r.lane) < r.step)
+        assert_int_equal(r.op->lane.mark(r.lane, ++r.step), 0);
+        while (r.op->lane.done(r.lane) < r.step)
             ;
     }
     t = clock_now() - t;
     queued = clock_now();
-    for (int i = 0; i < 50; i++) r.op->lane_mark(r.lane, ++r.step);
+    for (int i = 0; i < 50; i++) r.op->lane.mark(r.lane, ++r.step);
     queued = clock_now() - queued;
     asked = clock_now();
-    for (int i = 0; i < N; i++) assert_int_equal(r.op->lane_error(r.lane), 0);
+    for (int i = 0; i < N; i++) assert_int_equal(r.op->lane.error(r.lane), 0);
     asked = clock_now() - asked;
     print_message("    mark to seen %lld ns, to queue one %lld ns, lane_error %lld ns\n",
                   (long long)t / N, (long long)queued / 50, (long long)asked / N);
-    assert_int_equal(r.op->copy(r.lane, p, p + 2048, 2048), 0);
+    assert_int_equal(r.op->mem.copy(r.lane, p, p + 2048, 2048), 0);
     rig_wait(&r);
     rig_close(&r);
 }

@@ -2,8 +2,8 @@
  * library (fake_nccl.c) are built beside this program.
  */
 #include "base/clock.h"
-#include "gpu/cuda/cuda_meet.h"
 #include "gpu/cuda/cuda_nccl.h"
+#include "gpu/cuda/cuda_rendezvous.h"
 #include "gpu/gpu.h"
 #include "tests/test.h"
 
@@ -100,16 +100,16 @@ static int
 rank_1(int fd)
 {
     nsec until = clock_now() + 20 * NSEC_S;
-    struct meet m = { 0 };
+    struct rendezvous m = { 0 };
     char id[128];
     struct err e;
 
-    if (meet_open(&m, 1, 2, fd, &e) < 0) return 1;
-    if (meet_hear(&m, 3, MEET_ID, 0, id, sizeof id, until, &e) < 0) return 2;
+    if (rendezvous_open(&m, 1, 2, fd, &e) < 0) return 1;
+    if (rendezvous_wait(&m, 3, RENDEZVOUS_ID, 0, id, sizeof id, until, &e) < 0) return 2;
     for (int i = 0; i < 128; i++)
         if (id[i] != (char)(i * 3)) return 3;
-    meet_say(&m, 3, MEET_READY, id, 4);
-    meet_close(&m);
+    rendezvous_post(&m, 3, RENDEZVOUS_READY, id, 4);
+    rendezvous_close(&m);
     return 0;
 }
 
@@ -117,7 +117,7 @@ static void
 a_note_reaches_the_other_process(void **state)
 {
     nsec until = clock_now() + 20 * NSEC_S;
-    struct meet m = { 0 };
+    struct rendezvous m = { 0 };
     int fd = shared(), status;
     char id[128], back[4];
     struct err e = { 0 };
@@ -127,33 +127,35 @@ a_note_reaches_the_other_process(void **state)
     fflush(NULL);
     pid = fork();
     if (pid == 0) _exit(rank_1(fd));
-    assert_int_equal(meet_open(&m, 0, 2, fd, &e), 0);
+    assert_int_equal(rendezvous_open(&m, 0, 2, fd, &e), 0);
     usleep(20000);
     for (int i = 0; i < 128; i++) id[i] = (char)(i * 3);
-    meet_say(&m, 3, MEET_ID, id, sizeof id);
-    if (meet_hear(&m, 3, MEET_READY, 1, back, sizeof back, until, &e) < 0) fail_msg("%s", e.text);
+    rendezvous_post(&m, 3, RENDEZVOUS_ID, id, sizeof id);
+    if (rendezvous_wait(&m, 3, RENDEZVOUS_READY, 1, back, sizeof back, until, &e) < 0)
+        fail_msg("%s", e.text);
     assert_memory_equal(back, id, sizeof back);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    meet_close(&m);
+    rendezvous_close(&m);
     close(fd);
 }
 
 static void
 a_rank_that_does_not_come_is_named(void **state)
 {
-    struct meet m = { 0 };
+    struct rendezvous m = { 0 };
     int fd = shared();
     struct err e = { 0 };
 
     (void)state;
-    assert_int_equal(meet_open(&m, 0, 3, fd, &e), 0);
-    meet_say(&m, 0, MEET_READY, NULL, 0);
-    assert_int_equal(meet_hear(&m, 0, MEET_READY, 0, NULL, 0, clock_now(), &e), 0);
-    assert_int_equal(meet_hear(&m, 0, MEET_READY, 2, NULL, 0, clock_now() + NSEC_MS, &e),
-                     -ETIMEDOUT);
+    assert_int_equal(rendezvous_open(&m, 0, 3, fd, &e), 0);
+    rendezvous_post(&m, 0, RENDEZVOUS_READY, NULL, 0);
+    assert_int_equal(rendezvous_wait(&m, 0, RENDEZVOUS_READY, 0, NULL, 0, clock_now(), &e), 0);
+    assert_int_equal(
+        rendezvous_wait(&m, 0, RENDEZVOUS_READY, 2, NULL, 0, clock_now() + NSEC_MS, &e),
+        -ETIMEDOUT);
     assert_string_equal(e.text, "rank 2 of 3 has not said that it is ready");
-    meet_close(&m);
+    rendezvous_close(&m);
     close(fd);
 }
 
@@ -161,13 +163,13 @@ static void
 memory_of_another_size_is_refused(void **state)
 {
     int fd = memfd_create("group", MFD_CLOEXEC);
-    struct meet m = { 0 };
+    struct rendezvous m = { 0 };
     struct err e = { 0 };
 
     (void)state;
-    assert_int_equal(meet_open(&m, 0, 2, fd, &e), -EINVAL);
+    assert_int_equal(rendezvous_open(&m, 0, 2, fd, &e), -EINVAL);
     assert_non_null(strstr(e.text, "has 0 bytes"));
-    assert_int_equal(meet_open(&m, 0, 2, -1, &e), -EBADF);
+    assert_int_equal(rendezvous_open(&m, 0, 2, -1, &e), -EBADF);
     close(fd);
 }
 

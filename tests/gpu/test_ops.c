@@ -1,10 +1,10 @@
 /* test_ops.c - every op but attention (test_attend.c) against a naive reference in double: random shapes,
- * odd strides, outputs poisoned with NaN first, within the bound of naive.h.
+ * odd strides, outputs poisoned with NaN first, within the bound of ref_attend.h.
  *
  * On a GPU every other shape is one that kernels for whole tiles take; of large outputs a sample is looked
  * at, since the reference is one core.
  */
-#include "tests/gpu/naive.h"
+#include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"
@@ -152,12 +152,18 @@ layer_norm_takes_the_mean_off_first(void **state)
         struct tensor x, y, w = NO_TENSOR, b = NO_TENSOR;
 
         open_any(&r);
-        x = rig_tensor(&r, r.act, rows, d, whole ? d : d + test_below(9), 3);
+        x = rig_tensor(&r, DT_F32, rows, d, whole ? d : d + test_below(9), 3);
         y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
         if (test_below(3)) w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         if (test_below(3)) b = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
         rig_send(&r);
-        assert_int_equal(r.op->layer_norm(r.lane, y, x, w, b, 1e-5f), 0);
+        assert_int_equal(r.op->residual(r.lane, &(struct residual){ .x = x,
+                                                                    .y = y,
+                                                                    .y_norm = w,
+                                                                    .y_bias = b,
+                                                                    .eps = 1e-5f,
+                                                                    .norm = RESIDUAL_LAYER }),
+                         0);
         rig_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double mean = 0, var = 0;
@@ -417,7 +423,7 @@ rows_copies_are_bytes(void **state)
         which = rig_bytes(&r, 50 * sizeof *which);
         for (int i = 0; i < 50; i++) HOST(which)[i] = test_below(20);
         rig_send(&r);
-        assert_int_equal(r.op->rows(r.lane, y, x, which), 0);
+        assert_int_equal(r.op->gather_rows(r.lane, y, x, which), 0);
         rig_wait(&r);
         for (uint32_t i = 0; i < 50; i++)
             for (uint32_t j = 0; j < d; j++) assert_true(at(y, i, j) == at(x, HOST(which)[i], j));
@@ -431,20 +437,20 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     enum { N = 3 << 18 };
     static uint32_t host[N], back[N];
     const struct table_edit edit[] = {
-        { .table = 1, .seat = 1, .entry = 2, .at = 7 },
-        { .table = 0, .seat = 2, .entry = 1, .at = 9 },
+        { .table = 1, .slot = 1, .entry = 2, .at = 7 },
+        { .table = 0, .slot = 2, .entry = 1, .at = 9 },
         { .table = 1,
-          .seat = 1,
+          .slot = 1,
           .entry = 2,
           .at = SLICE_NONE }, /* in order: the later one stands */
     };
     const int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 }, pos[] = { 0, 0, 0, 0 };
-    const uint32_t seat[] = { 0, 2, SEAT_NONE, 1 };
+    const uint32_t slot[] = { 0, 2, SLOT_NONE, 1 };
     const slice_id table[6] = { 0 };
     struct rig r;
     uint32_t *a, *b;
     slice_id *t0, *t1;
-    struct rows rows;
+    struct step_tokens rows;
 
     (void)state;
     open_any(&r);
@@ -452,23 +458,23 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     b = rig_bytes(&r, sizeof host);
     t0 = rig_copy(&r, table, sizeof table);
     t1 = rig_copy(&r, table, sizeof table);
-    rows = (struct rows){ .n_rows = 4,
-                          .token = rig_copy(&r, token, sizeof token),
-                          .pos = rig_copy(&r, pos, sizeof pos),
-                          .seat = rig_copy(&r, seat, sizeof seat) };
+    rows = (struct step_tokens){ .n_tokens = 4,
+                                 .token = rig_copy(&r, token, sizeof token),
+                                 .pos = rig_copy(&r, pos, sizeof pos),
+                                 .slot = rig_copy(&r, slot, sizeof slot) };
     const struct table_edit *edits = rig_copy(&r, edit, sizeof edit);
     const int32_t *lasts = rig_copy(&r, last, sizeof last);
 
     for (uint32_t i = 0; i < N; i++) host[i] = HOST(a)[i] = i;
     rig_send(&r);
-    assert_int_equal(r.op->put(r.lane, b, host, sizeof host), 0);
-    assert_int_equal(r.op->copy(r.lane, b + 1, a, 64), 0);
-    assert_int_equal(r.op->get(r.lane, back, b, sizeof back), 0);
-    assert_int_equal(r.op->edit(r.lane,
-                                (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } },
-                                edits, 3),
-                     0);
-    assert_int_equal(r.op->tokens(r.lane, rows, lasts), 0);
+    assert_int_equal(r.op->mem.put(r.lane, b, host, sizeof host), 0);
+    assert_int_equal(r.op->mem.copy(r.lane, b + 1, a, 64), 0);
+    assert_int_equal(r.op->mem.get(r.lane, back, b, sizeof back), 0);
+    assert_int_equal(
+        r.op->step.update_tables(
+            r.lane, (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } }, edits, 3),
+        0);
+    assert_int_equal(r.op->step.resolve_tokens(r.lane, rows, lasts), 0);
     rig_wait(&r);
     for (uint32_t i = 0; i < N; i++)
         if (back[i] != (i >= 1 && i <= 16 ? i - 1 : i)) fail_msg("word %u is %u", i, back[i]);
@@ -492,11 +498,11 @@ same_on_the_cpu(struct tensor t)
     struct gpu *cpu;
 
     assert_int_equal(gpu_open(&cpu, &o, &e), 0);
-    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
     here.data = malloc(dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
     assert_non_null(here.data);
-    assert_int_equal(gpu_ops(cpu)->fill_random(lane, here, 42, 0, 0, 0.02f), 0);
-    gpu_ops(cpu)->lane_close(lane);
+    assert_int_equal(gpu_ops(cpu)->mem.fill_random(lane, here, 42, 0, 0, 0.02f), 0);
+    gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
     assert_true(same_bits(here, t));
     free(here.data);
@@ -518,10 +524,10 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
     c = rig_empty(&r, DT_F32, N, COLS, COLS);
     h = rig_empty(&r, DT_BF16, N, COLS, COLS);
     rig_send(&r);
-    assert_int_equal(r.op->fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
-    assert_int_equal(r.op->fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
+    assert_int_equal(r.op->mem.fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
     rig_wait(&r);
     assert_true(same_bits(a, b));
     assert_int_not_equal(memcmp(HOST(a.data), HOST(c.data), 64), 0);

@@ -1,4 +1,4 @@
-/* test_sample.c - sample() and see(): penalties, bans, cuts, draws, log-probabilities; against a naive
+/* test_sample.c - sample() and mark_tokens(): penalties, bans, cuts, draws, log-probabilities; against a naive
  * sampler that sorts the whole vocabulary in double.
  */
 #include "tests/gpu/rig.h"
@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_VOCAB = 5000, N_BAN = 4 };
+enum { MAX_VOCAB = 5000, N_SUPPRESSED = 4 };
 
 static const struct sample_row plain = {
-    .seat = SEAT_NONE,
+    .slot = SLOT_NONE,
     .top_p = 1,
     .repetition = 1,
     .force = -1,
@@ -53,7 +53,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
                logits.dim[1] * sizeof(float));
     s = (struct sample){ .logits = copy,
                          .row = rig_copy(&r, row, n * sizeof *row),
-                         .ban = ban ? rig_copy(&r, ban, N_BAN * sizeof *ban) : NULL,
+                         .ban = ban ? rig_copy(&r, ban, N_SUPPRESSED * sizeof *ban) : NULL,
                          .n = n,
                          .seen = seen,
                          .seen_words = seen_words,
@@ -65,7 +65,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
     d = *HOST(there);
-    d.error = r.op->lane_error(r.lane);
+    d.error = r.op->lane.error(r.lane);
     rig_close(&r);
     return d;
 }
@@ -89,7 +89,7 @@ better_first(const void *a, const void *b)
 
 /* Which ids transformers' warpers leave, best first; returns how many. p[id]: probability among them. */
 static uint32_t
-naive_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
+ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
 {
     double total = 0, before = 0;
     uint32_t left = r->top_k && r->top_k < n ? r->top_k : n, keep = 0;
@@ -128,13 +128,13 @@ temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
     f[700] = f[300] = f[900] = 50;
     f[1001 + 1000] = 50;
     f[2002] = 50;
-    row[0].seat = 5;
+    row[0].slot = 5;
     d = sample(x, row, NULL);
     assert_int_equal(d.token[0], 300);
     assert_int_equal(d.token[1], 1000);
     assert_int_equal(d.token[2], 0);
     assert_int_equal(d.last[5], 300);
-    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no seat: nobody's last token */
+    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no slot: nobody's last token */
     rig_close(&r);
 }
 
@@ -161,7 +161,7 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     ((float *)HOST(x.data))[143] = -NAN;
     d = sample(x, row, NULL); /* a row that nobody asked for: a graph's padding */
     assert_int_equal(d.error, 0);
-    row[1].seat = 3;
+    row[1].slot = 3;
     d = sample(x, row, NULL);
     assert_int_equal(d.error, -EIO);
     if (!rig_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is finished then */
@@ -176,11 +176,11 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     struct sample_row row[2] = { plain, plain };
     uint32_t *seen;
     int32_t token[] = { 3, 9, 40, 64, 5 };
-    uint32_t seat[5] = { 0 };
+    uint32_t slot[5] = { 0 };
     int32_t pos[5] = { 0 };
-    struct run run[] = { { .seat = 1, .first_row = 0, .n_rows = 4, .first_pos = 0 },
-                         { .seat = 0, .first_row = 4, .n_rows = 1, .first_pos = 7 } };
-    struct rows rows = { .n_rows = 5 };
+    struct segment segment[] = { { .slot = 1, .first_token = 0, .n_tokens = 4, .first_pos = 0 },
+                                 { .slot = 0, .first_token = 4, .n_tokens = 1, .first_pos = 7 } };
+    struct step_tokens rows = { .n_tokens = 5 };
     struct drawn d;
     float *f;
 
@@ -188,13 +188,13 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     rig_open(&r, "auto", 1);
     rows.token = rig_copy(&r, token, sizeof token);
     rows.pos = rig_copy(&r, pos, sizeof pos);
-    rows.seat = rig_copy(&r, seat, sizeof seat);
+    rows.slot = rig_copy(&r, slot, sizeof slot);
     seen = rig_bytes(&r, 2 * 3 * sizeof *seen);
     memset(HOST(seen), 0, 12);
-    const struct run *runs = rig_copy(&r, run, sizeof run);
+    const struct segment *segments = rig_copy(&r, segment, sizeof segment);
 
     rig_send(&r);
-    assert_int_equal(r.op->see(r.lane, seen, 3, rows, runs, 2), 0);
+    assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, segments, 2), 0);
     rig_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
     assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
@@ -205,14 +205,14 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     for (int i = 0; i < 90; i++) f[i] = f[90 + i] = -5;
     f[9] = 6, f[10] = 5;                  /* 6 / 1.5 falls behind 5 */
     f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 falls behind -1.25 */
-    row[0].seat = row[1].seat = 1;
+    row[0].slot = row[1].slot = 1;
     row[0].repetition = row[1].repetition = 1.5f;
     row[0].want_logprob = true;
     d = sample_with("auto", 1, x, row, NULL, seen, 3);
     assert_int_equal(d.token[0], 10);
     assert_int_equal(d.token[1], 65);
     row[1].repetition = 1;
-    row[0].seat = SEAT_NONE;
+    row[0].slot = SLOT_NONE;
     d = sample_with("auto", 1, x, row, NULL, seen, 3);
     assert_int_equal(d.token[0], 9);
     assert_int_equal(d.token[1], 64);
@@ -222,7 +222,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
 static void
 banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
 {
-    int32_t ban[N_BAN] = { 1, 7, 50, 49 };
+    int32_t ban[N_SUPPRESSED] = { 1, 7, 50, 49 };
     struct sample_row row[3] = { plain, plain, plain };
     struct rig r;
     struct tensor x;
@@ -235,15 +235,15 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     f = HOST(x.data);
     f[50] = 30, f[7] = 20, f[20] = 10;
     f[51 + 3] = NAN;
-    row[0].first_ban = 1;
-    row[0].n_ban = 2;
+    row[0].first_suppressed = 1;
+    row[0].n_suppressed = 2;
     row[0].n_top = 3;
     row[1].force = 3;
     row[1].want_logprob = true;
     row[1].temperature = 1;
-    row[1].seat = 4;
-    row[2].first_ban = 2;
-    row[2].n_ban = 2;
+    row[1].slot = 4;
+    row[2].first_suppressed = 2;
+    row[2].n_suppressed = 2;
     row[2].force = 50; /* being last, the forced end beats the ban: transformers' order */
     d = sample(x, row, ban);
     assert_int_equal(d.token[0], 20);
@@ -262,7 +262,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
 {
     enum { VOCAB = 70, WORDS = 2, ROWS = 5 };
     const uint32_t bits[3][WORDS] = { { 0, 0 }, { 1u << 4 | 1u << 31, 1u << 9 }, { 0, 1 } };
-    int32_t ban[N_BAN] = { 4 };
+    int32_t ban[N_SUPPRESSED] = { 4 };
     struct sample_row row[ROWS] = { plain, plain, plain, plain, plain };
     struct rig r;
     struct drawn *there;
@@ -288,7 +288,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     }
     row[0].n_top = 4;
     row[1].allowed = ALLOW_ALL; /* beside others that are bound */
-    row[2].n_ban = 1;           /* both: 4 is banned, 31 or 41 is left */
+    row[2].n_suppressed = 1;    /* both: 4 is banned, 31 or 41 is left */
     row[3].allowed = 2;         /* the one that is left, whatever it weighs */
     row[3].temperature = 1;
     row[3].top_p = 0.5f;
@@ -298,7 +298,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     rig_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
     rig_wait(&r);
-    assert_int_equal(r.op->lane_error(r.lane), 0);
+    assert_int_equal(r.op->lane.error(r.lane), 0);
     assert_int_equal(HOST(s.token)[0], 4);
     assert_int_equal(HOST(s.top)[0].id, 4);
     assert_true(HOST(s.top)[0].logprob > -0.001f);
@@ -337,7 +337,7 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
         row[1].target = (int32_t)test_below(vocab);
         row[1].n_top = 1;
         row[1].first_top = 8;
-        row[1].seat = 2;
+        row[1].slot = 2;
         d = sample(x, row, NULL);
         for (uint32_t i = 0; i < vocab; i++) id[i] = i, total += exp(f[i]);
         order_by = f;
@@ -384,7 +384,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
         if (n / 2 % 2) r1.top_p = (float)(1 + test_below(999)) / 1000;
         if (n / 4 % 2) r1.min_p = (float)test_below(300) / 1000;
         r1.seed = test_below(1000);
-        naive_candidates(f, vocab, &r1, id, p);
+        ref_candidates(f, vocab, &r1, id, p);
         for (uint32_t i = 0; i < draws; i += 64) {
             struct drawn d;
 
@@ -428,7 +428,7 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
     struct sample_row row[64];
     struct rig r;
     struct tensor x;
-    struct drawn all, twin, alone;
+    struct drawn all, ref, alone;
     uint32_t same_seed = 0;
 
     (void)state;
@@ -446,8 +446,8 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
         row[i].first_top = 4 * i;
     }
     all = sample_with("auto", 4, x, row, NULL, NULL, 0);
-    twin = sample_with("scalar", 1, x, row, NULL, NULL, 0);
-    assert_memory_equal(&all, &twin, sizeof all);
+    ref = sample_with("scalar", 1, x, row, NULL, NULL, 0);
+    assert_memory_equal(&all, &ref, sizeof all);
     for (uint32_t i = 0; i < 64; i++) {
         struct sample_row one = row[i];
 
@@ -466,7 +466,7 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
 
 /* Anything a row may ask for, of logits with ties, plateaus, NaN and infinities. */
 static void
-random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
+random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppressed)
 {
     static const float temperature[] = { 0, 1, 0.7f, 0.01f, 5, 1e-20f };
     static const float top_p[] = { 1, 1, 0.9f, 0.5f, 0.999999f, 0 };
@@ -492,7 +492,7 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
     row->repetition = test_below(3) ? 1 : 1.3f;
     row->force = test_below(12) ? -1 : (int32_t)test_below(vocab);
     row->target = test_below(8) ? -1 : (int32_t)test_below(vocab);
-    row->n_ban = vocab < 100 ? 0 : test_below(n_ban + 1);
+    row->n_suppressed = vocab < 100 ? 0 : test_below(n_suppressed + 1);
     row->want_logprob = test_below(2);
     row->seed = test_below(UINT32_MAX);
     row->output = test_below(4);
@@ -501,8 +501,8 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_ban)
 
 /* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
 static double
-naive_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
-            const struct nudge *nudge, const int32_t *ban, const uint32_t *seen)
+ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
+          const struct logit_bias *logit_bias, const int32_t *ban, const uint32_t *seen)
 {
     double max = -INFINITY, sum = 0, worth;
 
@@ -511,9 +511,9 @@ naive_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32
     for (uint32_t i = 0; i < vocab; i++) sum += exp((double)x[i] - max);
     worth = (double)x[id] - max - log(sum);
     if (seen[id / 32] >> id % 32 & 1) worth *= (double)row->repetition;
-    for (uint32_t i = 0; i < row->n_nudge; i++)
-        if ((uint32_t)nudge[i].id == id) worth += (double)nudge[i].add;
-    for (uint32_t i = 0; i < row->n_ban; i++)
+    for (uint32_t i = 0; i < row->n_logit_bias; i++)
+        if ((uint32_t)logit_bias[i].id == id) worth += (double)logit_bias[i].add;
+    for (uint32_t i = 0; i < row->n_suppressed; i++)
         if ((uint32_t)ban[i] == id) worth = -INFINITY;
     return worth;
 }
@@ -522,7 +522,7 @@ static void
 a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_again(void **state)
 {
     enum { ROWS = 8, VOCAB = 5000, TOPS = 40 };
-    static const struct nudge nudge[] = { { 7, 3 }, { 4999, -1 }, { 1024, 8 } };
+    static const struct logit_bias logit_bias[] = { { 7, 3 }, { 4999, -1 }, { 1024, 8 } };
     static const int32_t ban[] = { 12, 4096, 3 };
     static float x[ROWS * VOCAB];
     static uint32_t seen[ROWS][VOCAB / 32 + 1];
@@ -536,12 +536,12 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 
         for (uint32_t i = 0; i < ROWS; i++) {
             row[i] = plain;
-            row[i].seat = i;
+            row[i].slot = i;
             row[i].beam = i != 3;
             row[i].n_top = TOPS;
             row[i].first_top = i * TOPS;
-            if (i % 2) row[i].n_nudge = ARRAY_LEN(nudge);
-            if (i % 4 > 1) row[i].n_ban = ARRAY_LEN(ban);
+            if (i % 2) row[i].n_logit_bias = ARRAY_LEN(logit_bias);
+            if (i % 4 > 1) row[i].n_suppressed = ARRAY_LEN(ban);
             if (i > 4) row[i].repetition = 1.5f;
             if (i == 7) row[i].force = 19;
             for (uint32_t k = 0; k < vocab; k++) x[i * vocab + k] = 4 * rig_normal();
@@ -555,7 +555,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                                          .stride = vocab },
                              .row = rig_copy(&r, row, sizeof row),
                              .ban = rig_copy(&r, ban, sizeof ban),
-                             .nudge = rig_copy(&r, nudge, sizeof nudge),
+                             .logit_bias = rig_copy(&r, logit_bias, sizeof logit_bias),
                              .beams = true,
                              .n = ROWS,
                              .seen = rig_copy(&r, seen, sizeof seen),
@@ -574,8 +574,8 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 
             if (i == 3) continue;
             for (uint32_t k = 0; k < n; k++) {
-                double want = naive_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id, nudge,
-                                          ban, seen[i]);
+                double want = ref_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id,
+                                        logit_bias, ban, seen[i]);
 
                 assert_true(k == 0 || t[k].logprob <= t[k - 1].logprob);
                 if (want > -INFINITY) {
@@ -586,7 +586,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                 least = want;
             }
             for (uint32_t k = 0; k < vocab; k++)
-                better += naive_worth(&row[i], x + i * vocab, vocab, k, nudge, ban, seen[i]) >
+                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, ban, seen[i]) >
                           least + 1e-4;
             assert_true(better < n);
             for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
@@ -612,23 +612,24 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     (void)state;
     assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
                      0);
-    assert_int_equal(gpu_ops(cpu)->lane_open(cpu, 1, &lane, &e), 0);
+    assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
     for (uint64_t n = 0; n < (uint64_t)rig_rounds(60); n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];
-        int32_t ban[N_BAN], token[ROWS], last[ROWS];
-        struct nudge nudge[N_BAN];
+        int32_t ban[N_SUPPRESSED], token[ROWS], last[ROWS];
+        struct logit_bias logit_bias[N_SUPPRESSED];
         float logprob[ROWS];
         struct rig r;
         struct sample s, t;
 
         memset(top, 0x7f, sizeof top);
         memset(last, 0x7f, sizeof last);
-        for (uint32_t i = 0; i < N_BAN; i++) {
+        for (uint32_t i = 0; i < N_SUPPRESSED; i++) {
             ban[i] = (int32_t)(1 + test_below(vocab + 1));
-            nudge[i] = (struct nudge){ (int32_t)(i * vocab / N_BAN + test_below(vocab / N_BAN + 1)),
-                                       rig_normal() };
+            logit_bias[i] = (struct logit_bias){ (int32_t)(i * vocab / N_SUPPRESSED +
+                                                           test_below(vocab / N_SUPPRESSED + 1)),
+                                                 rig_normal() };
         }
         for (uint32_t i = 0; i < ROWS * WORDS; i++)
             seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
@@ -640,10 +641,10 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         }
         for (uint32_t i = 0; i < ROWS; i++) {
             row[i] = plain;
-            random_row(x + i * stride, vocab, &row[i], N_BAN);
-            if (test_below(5)) row[i].seat = i;
+            random_row(x + i * stride, vocab, &row[i], N_SUPPRESSED);
+            if (test_below(5)) row[i].slot = i;
             if (test_below(3) == 0) row[i].allowed = test_below(3);
-            row[i].n_nudge = vocab < 100 || test_below(3) ? 0 : test_below(N_BAN + 1);
+            row[i].n_logit_bias = vocab < 100 || test_below(3) ? 0 : test_below(N_SUPPRESSED + 1);
             row[i].n_top = test_below(2) ? 0 : test_below(test_below(2) ? 20 : 1025);
             row[i].first_top = n_top;
             n_top += row[i].n_top;
@@ -655,7 +656,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                                          .stride = stride },
                              .row = rig_copy(&r, row, sizeof row),
                              .ban = rig_copy(&r, ban, sizeof ban),
-                             .nudge = rig_copy(&r, nudge, sizeof nudge),
+                             .logit_bias = rig_copy(&r, logit_bias, sizeof logit_bias),
                              .allowed = rig_copy(&r, allowed, sizeof allowed),
                              .allowed_words = words,
                              .n = ROWS,
@@ -667,16 +668,16 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                              .top = rig_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.ban = ban, t.nudge = nudge, t.allowed = allowed, t.seen = seen,
+        t.row = row, t.ban = ban, t.logit_bias = logit_bias, t.allowed = allowed, t.seen = seen,
         t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
         rig_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
         rig_wait(&r);
         assert_int_equal(gpu_ops(cpu)->sample(lane, &t), 0);
-        assert_int_equal(gpu_ops(cpu)->lane_mark(lane, n + 1), 0);
-        while (gpu_ops(cpu)->lane_done(lane) < n + 1) usleep(50);
-        assert_int_equal(r.op->lane_error(r.lane), 0);
+        assert_int_equal(gpu_ops(cpu)->lane.mark(lane, n + 1), 0);
+        while (gpu_ops(cpu)->lane.done(lane) < n + 1) usleep(50);
+        assert_int_equal(r.op->lane.error(r.lane), 0);
         for (uint32_t i = 0; i < ROWS; i++) {
             const struct top *a = HOST(s.top) + row[i].first_top, *b = top[1] + row[i].first_top;
 
@@ -705,7 +706,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                             sizeof *s.top * (ROWS * 1024 - n_top));
         rig_close(&r);
     }
-    gpu_ops(cpu)->lane_close(lane);
+    gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
 }
 

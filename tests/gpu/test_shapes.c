@@ -85,7 +85,10 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->embed(r.lane, y, typed(x, DT_MXFP4), token, 1), "table is mxfp4");
     refused(r.op->rms_norm(r.lane, f32(4, 9), x, NO_TENSOR, 0, 0), "rms_norm: y is [4, 9]");
     refused(r.op->rms_norm(r.lane, y, x, f32(1, 9), 0, 0), "rms_norm: w is [1, 9]");
-    refused(r.op->layer_norm(r.lane, y, x, f32(1, 10), f32(2, 10), 0), "bias is [2, 10]");
+    refused(r.op->residual(
+                r.lane,
+                &(struct residual){ .x = x, .y = y, .y_bias = f32(2, 10), .norm = RESIDUAL_LAYER }),
+            "y_bias is [2, 10]");
     refused(r.op->add(r.lane, y, f32(3, 10)), "add: x is [3, 10]");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = f32(4, 9) }),
             "residual: y is [4, 9]");
@@ -114,9 +117,10 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->gate(r.lane, y, x, ACT_SILU), "gate_up is [4, 10], it should be [4, 20]");
     refused(r.op->scale(r.lane, typed(x, DT_I32), 1, 0), "scale: x is i32");
     refused(r.op->scale(r.lane, x, 1, -3), "softcap of -3");
-    refused(r.op->rows(r.lane, elsewhere(4, 9), x, (uint32_t[4]){ 0 }), "rows: y is [4, 9]");
-    refused(r.op->rows(r.lane, y, x, NULL), "nobody says which");
-    refused(r.op->fill_random(r.lane, NO_TENSOR, 1, 0, 0, 1), "fill_random: t has no data");
+    refused(r.op->gather_rows(r.lane, elsewhere(4, 9), x, (uint32_t[4]){ 0 }),
+            "gather_rows: y is [4, 9]");
+    refused(r.op->gather_rows(r.lane, y, x, NULL), "nobody says which");
+    refused(r.op->mem.fill_random(r.lane, NO_TENSOR, 1, 0, 0, 1), "fill_random: t has no data");
     /* A vector may lie as a row or as a column. */
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(1, 10), 0, 0), 0);
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(10, 1), 0, 0), 0);
@@ -127,37 +131,37 @@ copies_refuse_nowhere_and_overlap(void **state)
 {
     struct tables t = { .n = 9 };
     struct table_edit edit = { 0 };
-    struct rows rows = { .n_rows = 1 };
+    struct step_tokens rows = { .n_tokens = 1 };
     int32_t last = 0;
     uint32_t seen = 0;
-    struct run run = { 0 };
+    struct segment segment = { 0 };
 
     (void)state;
-    refused(r.op->put(r.lane, NULL, memory, 4), "put: 4 bytes");
-    refused(r.op->get(r.lane, memory, NULL, 4), "get: 4 bytes");
-    refused(r.op->copy(r.lane, memory, memory + 1, 8), "overlap");
-    assert_int_equal(r.op->copy(r.lane, NULL, NULL, 0), 0);
-    refused(r.op->edit(r.lane, t, &edit, 1), "9 tables");
+    refused(r.op->mem.put(r.lane, NULL, memory, 4), "put: 4 bytes");
+    refused(r.op->mem.get(r.lane, memory, NULL, 4), "get: 4 bytes");
+    refused(r.op->mem.copy(r.lane, memory, memory + 1, 8), "overlap");
+    assert_int_equal(r.op->mem.copy(r.lane, NULL, NULL, 0), 0);
+    refused(r.op->step.update_tables(r.lane, t, &edit, 1), "9 tables");
     t.n = 1;
-    refused(r.op->edit(r.lane, t, &edit, 1), "table 0 is nowhere");
-    refused(r.op->tokens(r.lane, rows, &last), "tokens:");
-    refused(r.op->see(r.lane, &seen, 0, rows, &run, 1), "see:");
-    refused(r.op->lane_after(r.lane, NULL, 1), "lane_after");
+    refused(r.op->step.update_tables(r.lane, t, &edit, 1), "table 0 is nowhere");
+    refused(r.op->step.resolve_tokens(r.lane, rows, &last), "resolve_tokens:");
+    refused(r.op->step.mark_tokens(r.lane, &seen, 0, rows, &segment, 1), "mark_tokens:");
+    refused(r.op->lane.after(r.lane, NULL, 1), "lane_after");
 }
 
 static void
 rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
 {
     const int32_t pos[4] = { 0, 1, 2, 3 };
-    const uint32_t seat[4] = { 0 };
+    const uint32_t slot[4] = { 0 };
     const slice_id table[4] = { 0, 2, 4, 6 };
-    const struct run run = { 0, 0, 4, 0, 4 };
-    uint32_t *const seats = rig_copy(&r, seat, sizeof seat);
-    struct rows rows = { .n_rows = 4,
-                         .n_runs = 1,
-                         .pos = rig_copy(&r, pos, sizeof pos),
-                         .seat = seats,
-                         .run = rig_copy(&r, &run, sizeof run) };
+    const struct segment segment = { 0, 0, 4, 0, 4 };
+    uint32_t *const slots = rig_copy(&r, slot, sizeof slot);
+    struct step_tokens rows = { .n_tokens = 4,
+                                .n_segments = 1,
+                                .pos = rig_copy(&r, pos, sizeof pos),
+                                .slot = slots,
+                                .segment = rig_copy(&r, &segment, sizeof segment) };
     struct kv_view kv = { .base = memory + 1024,
                           .table = rig_copy(&r, table, sizeof table),
                           .table_stride = 4,
@@ -200,13 +204,13 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 24, the op 2 of 16");
     s = good, s.kv.slice_bytes = 510;
     refused(r.op->rope_store(r.lane, &s, rows), "a slice of 510 bytes does not hold 512");
-    s = good, s.kv.dtype = DT_E5M2;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV is fp8_e5m2");
+    s = good, s.kv.dtype = DT_MXFP4;
+    refused(r.op->rope_store(r.lane, &s, rows), "KV is mxfp4");
     s = good, s.kv.tokens_per_block = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
-    s = good, rows.seat = NULL;
-    refused(r.op->rope_store(r.lane, &s, rows), "no positions or seats");
-    rows.seat = seats;
+    s = good, rows.slot = NULL;
+    refused(r.op->rope_store(r.lane, &s, rows), "no positions or slots");
+    rows.slot = slots;
 
     assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
     a.n_kv_heads = 3;
@@ -223,9 +227,9 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;
     refused(r.op->attend(r.lane, &a, rows), "mask of no words");
-    a = fine, rows.n_single = rows.n_runs + 1;
+    a = fine, rows.n_single_token = rows.n_segments + 1;
     refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
-    rows.n_single = 0;
+    rows.n_single_token = 0;
     rig_wait(&r); /* the two that were fine read our arrays */
 }
 
@@ -276,9 +280,9 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
         assert_true(!rig_cuda() || gpu_open(&g, &o, &e) < 0);
         assert_non_null(strstr(e.text, o.device));
     }
-    assert_int_equal(r.op->lane_open(r.gpu, 0, &l, &e), -EINVAL);
+    assert_int_equal(r.op->lane.open(r.gpu, 0, &l, &e), -EINVAL);
     assert_non_null(strstr(e.text, "0 units"));
-    assert_int_equal(r.op->arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
     assert_string_equal(r.op->name, rig_cuda() ? "cuda" : "cpu");
     assert_non_null(strstr(gpu_describe(r.gpu), rig_cuda() ? "cuda" : "cpu ("));
     assert_true(gpu_units(r.gpu) >= 1);
@@ -293,15 +297,15 @@ a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused(void **state)
     if (parts.grain) {
         uint32_t units = r.lane->units;
 
-        refused(r.op->lane_part(r.lane, 0, 0), "lane_part");
-        refused(r.op->lane_part(r.lane, 0, units + 1), "lane_part");
-        refused(r.op->lane_part(r.lane, units, 1), "lane_part");
-        refused(r.op->lane_part(r.lane, UINT32_MAX, 1), "lane_part");
-        assert_int_equal(r.op->lane_part(r.lane, 0, units), 0);
+        refused(r.op->lane.part(r.lane, 0, 0), "lane_part");
+        refused(r.op->lane.part(r.lane, 0, units + 1), "lane_part");
+        refused(r.op->lane.part(r.lane, units, 1), "lane_part");
+        refused(r.op->lane.part(r.lane, UINT32_MAX, 1), "lane_part");
+        assert_int_equal(r.op->lane.part(r.lane, 0, units), 0);
     }
     r.gpu->parts = (struct gpu_parts){ 0 };
     assert_int_equal(gpu_parts(r.gpu).grain, 0);
-    assert_int_equal(r.op->lane_part(r.lane, 0, 1), -ENOTSUP);
+    assert_int_equal(r.op->lane.part(r.lane, 0, 1), -ENOTSUP);
     assert_non_null(strstr(gpu_why(r.gpu), "cannot be divided"));
     r.gpu->parts = parts;
     memset(&r.gpu->why, 0, sizeof r.gpu->why);

@@ -4,7 +4,7 @@
  * and whether what was queued is done. The same requests are run several times over; by then every kernel is loaded
  * and every piece captured. What is asked during one more run is counted by name (driver_calls.h).
  */
-#include "tests/exec/toy.h"
+#include "tests/exec/tiny_exec.h"
 #include "tests/gpu/driver_calls.h"
 #include "tests/gpu/rig.h"
 #include "tests/test.h"
@@ -72,13 +72,13 @@ static void
 ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
 {
     static const struct hand_options way[] = {
-        { .max_rows = 64 },
+        { .max_tokens = 64 },
         { .twice = true },
         { .buckets = true },
-        { .max_rows = 5, .enc_layers = 1 },
+        { .max_tokens = 5, .enc_layers = 1 },
         { .n_lanes = 2 },
         { .twice = true, .buckets = true },
-        { .twice = true, .buckets = true, .max_rows = 5, .n_lanes = 2, .drop = true },
+        { .twice = true, .buckets = true, .max_tokens = 5, .n_lanes = 2, .drop = true },
     };
 
     (void)state;
@@ -91,9 +91,9 @@ static void
 ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
 {
     static const struct hand_options way[] = {
-        { .max_rows = 64 },
+        { .max_tokens = 64 },
         { .n_lanes = 2, .parts = true },
-        { .n_lanes = 2, .parts = true, .twice = true, .max_rows = 5, .drop = true },
+        { .n_lanes = 2, .parts = true, .twice = true, .max_tokens = 5, .drop = true },
         { .n_lanes = 2, .parts = true, .twice = true, .buckets = true },
     };
 
@@ -118,8 +118,8 @@ static const char *const steady[] = {
 static void
 once_more(void)
 {
-    for (uint32_t i = 0; i < HAND_SEATS; i++)
-        h.seat[i].late = h.started[i % h.o.n_lanes] + 3 * (i / 2);
+    for (uint32_t i = 0; i < HAND_SLOTS; i++)
+        h.slot[i].late = h.started[i % h.o.n_lanes] + 3 * (i / 2);
     hand_run(&h);
 }
 
@@ -184,8 +184,8 @@ what_allocates_or_waits_would_be_seen(void **state)
     if (!rig_cuda()) skip();
     open_kind(&kinds[0], (struct hand_options){ 0 });
     driver_calls_begin();
-    assert_int_equal(gpu_ops(h.gpu)->lane_open(h.gpu, 8, &lane, &e), 0);
-    gpu_ops(h.gpu)->lane_close(lane);
+    assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
+    gpu_ops(h.gpu)->lane.close(lane);
     driver_calls_end();
     assert_non_null(driver_calls_beside(steady));
     assert_true(driver_calls("cuMemAlloc") > 0);

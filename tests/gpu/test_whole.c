@@ -23,7 +23,7 @@ filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed,
 {
     struct tensor x = rig_device(r, t, rows, cols);
 
-    assert_int_equal(r->op->fill_random(r->lane, x, seed, 0, 0, std), 0);
+    assert_int_equal(r->op->mem.fill_random(r->lane, x, seed, 0, 0, std), 0);
     return x;
 }
 
@@ -34,7 +34,7 @@ sum_of(struct rig *r, uint64_t *sum, struct tensor y, uint32_t first, uint32_t n
     struct tensor t = tensor_rows(y, first, n);
     size_t bytes = dtype_bytes(y.dtype, (size_t)n * y.stride);
 
-    assert_int_equal(r->op->checksum(r->lane, sum, t.data, bytes), 0);
+    assert_int_equal(r->op->mem.checksum(r->lane, sum, t.data, bytes), 0);
     rig_wait(r);
     return HOST(sum)[0];
 }
@@ -162,8 +162,8 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor y, uint32_t fi
 
     a.y.dtype = r->act;
     a.y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
-    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
-                                 tensor_rows(in[1], first, n).data, (size_t)n * y.stride * 4),
+    assert_int_equal(r->op->mem.copy(r->lane, tensor_rows(y, first, n).data,
+                                     tensor_rows(in[1], first, n).data, (size_t)n * y.stride * 4),
                      0);
     assert_int_equal(r->op->residual(r->lane, &a), 0);
 }
@@ -224,7 +224,7 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
 
         rig_open(&r, NULL, 0);
         for (uint32_t i = 0; i < N; i++)
-            row[i] = (struct sample_row){ .seat = SEAT_NONE,
+            row[i] = (struct sample_row){ .slot = SLOT_NONE,
                                           .top_p = i % 3 ? 1 : 0.9f,
                                           .temperature = i % 4 ? 0 : 1,
                                           .repetition = 1,
@@ -251,9 +251,9 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                                     .logprob = logprob + first,
                                     .top = top };
 
-                assert_int_equal(r.op->copy(r.lane, s.logits.data,
-                                            tensor_rows(logits, first, n).data,
-                                            (size_t)n * vocab[v] * 4),
+                assert_int_equal(r.op->mem.copy(r.lane, s.logits.data,
+                                                tensor_rows(logits, first, n).data,
+                                                (size_t)n * vocab[v] * 4),
                                  0);
                 assert_int_equal(r.op->sample(r.lane, &s), 0);
                 rig_wait(&r);
@@ -286,9 +286,9 @@ static struct heads now; /* the case */
 static void
 widen(struct rig *r, struct paged *p, uint32_t entries)
 {
-    slice_id *table = rig_bytes(r, (size_t)p->n_seats * entries * sizeof *table); /* SLICE_NONE */
+    slice_id *table = rig_bytes(r, (size_t)p->n_slots * entries * sizeof *table); /* SLICE_NONE */
 
-    for (uint32_t i = 0; i < p->n_seats; i++)
+    for (uint32_t i = 0; i < p->n_slots; i++)
         memcpy(HOST(table) + (size_t)i * entries, HOST(p->table) + (size_t)i * p->n_entries,
                p->n_entries * sizeof *table);
     p->table = table;
@@ -297,7 +297,7 @@ widen(struct rig *r, struct paged *p, uint32_t entries)
     p->view.table_stride = entries;
 }
 
-/* Rows [first, first + n) of the sequence in seat 0; others: so many seats beside it, each with one row at its
+/* Rows [first, first + n) of the sequence in slot 0; others: so many slots beside it, each with one row at its
  * end, before or behind. */
 static void
 attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uint32_t *which,
@@ -307,9 +307,9 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
     /* q is the first columns of q, k and v, as a model has it. */
     struct tensor qkv = rig_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
     struct tensor q = tensor_cols(qkv, 0, cols), out = rig_device(r, r->act, rows, cols);
-    struct run run[64] = { { 0 } }, *runs;
+    struct segment segment[64] = { { 0 } }, *segments;
     int32_t *pos = rig_bytes(r, rows * sizeof *pos);
-    uint32_t *seat = rig_bytes(r, rows * sizeof *seat), at_row = before ? others : 0;
+    uint32_t *slot = rig_bytes(r, rows * sizeof *slot), at_row = before ? others : 0;
     struct attend a = { .out = out,
                         .q = q,
                         .kv = kv,
@@ -321,33 +321,36 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
                         .scale = now.bias ? 1 : 0.09f,
                         .bias = now.bias ? in[2].data : NULL,
                         .bias_reach = 127 };
-    struct rows step = { .n_rows = rows, .n_runs = others + 1, .pos = pos, .seat = seat };
+    struct step_tokens step = {
+        .n_tokens = rows, .n_segments = others + 1, .pos = pos, .slot = slot
+    };
 
     for (uint32_t i = 0; i <= others; i++) {
         bool mine = before ? i == others : i == 0;
-        struct run *it = &run[i];
+        struct segment *it = &segment[i];
 
-        it->seat = mine ? 0 : before ? i + 1 : i;
-        it->first_row = mine ? at_row : before ? i : n + i - 1;
-        it->n_rows = mine ? n : 1;
-        it->first_pos = mine ? (int32_t)first : (int32_t)(700 + 31 * it->seat);
-        it->kv_len = (uint32_t)it->first_pos + it->n_rows;
-        for (uint32_t j = 0; j < it->n_rows; j++) {
-            HOST(pos)[it->first_row + j] = it->first_pos + (int32_t)j;
-            HOST(seat)[it->first_row + j] = it->seat;
+        it->slot = mine ? 0 : before ? i + 1 : i;
+        it->first_token = mine ? at_row : before ? i : n + i - 1;
+        it->n_tokens = mine ? n : 1;
+        it->first_pos = mine ? (int32_t)first : (int32_t)(700 + 31 * it->slot);
+        it->kv_len = (uint32_t)it->first_pos + it->n_tokens;
+        for (uint32_t j = 0; j < it->n_tokens; j++) {
+            HOST(pos)[it->first_token + j] = it->first_pos + (int32_t)j;
+            HOST(slot)[it->first_token + j] = it->slot;
         }
     }
     if (n == 1) single = others + 1;
-    step.n_single = single;
-    step.run = runs = rig_copy(r, run, (others + 1) * sizeof *run);
-    (void)runs;
+    step.n_single_token = single;
+    step.segment = segments = rig_copy(r, segment, (others + 1) * sizeof *segment);
+    (void)segments;
     rig_send(r);
-    assert_int_equal(r->op->rows(r->lane, q, in[1], which), 0);
-    assert_int_equal(r->op->rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, q, in[1], which), 0);
+    assert_int_equal(r->op->gather_rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first),
+                     0);
     assert_int_equal(r->op->attend(r->lane, &a, step), 0);
-    assert_int_equal(r->op->copy(r->lane, tensor_rows(y, first, n).data,
-                                 tensor_rows(out, at_row, n).data,
-                                 dtype_bytes(r->act, (size_t)n * cols)),
+    assert_int_equal(r->op->mem.copy(r->lane, tensor_rows(y, first, n).data,
+                                     tensor_rows(out, at_row, n).data,
+                                     dtype_bytes(r->act, (size_t)n * cols)),
                      0);
 }
 
@@ -359,7 +362,7 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
         { "27B full", 32, 16, 128, 0, false }, { "27B window", 32, 16, 128, 1024, false },
         { "256 wide", 8, 4, 256, 0, false },
     };
-    enum { SEATS = 40, TPB = 64, MODEL_LENGTH = 131072 };
+    enum { SLOTS = 40, TPB = 64, MODEL_LENGTH = 131072 };
 
     (void)state;
     for (size_t h = 0; h < ARRAY_LEN(heads); h++)
@@ -374,18 +377,18 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
             rig_open(&r, NULL, 0);
             now = heads[h];
             cols = now.heads * now.dim;
-            rig_paged_device(&r, &p, r.act, SEATS, ROWS, TPB, now.kv_heads, now.dim);
-            assert_int_equal(
-                r.op->fill_random(r.lane,
-                                  tensor_2d(p.view.base, r.act, 2 * SEATS * CEIL_DIV(ROWS, TPB),
-                                            p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
-                                  5, 0, 0, 1),
-                0);
+            rig_paged_device(&r, &p, r.act, SLOTS, ROWS, TPB, now.kv_heads, now.dim);
+            assert_int_equal(r.op->mem.fill_random(
+                                 r.lane,
+                                 tensor_2d(p.view.base, r.act, 2 * SLOTS * CEIL_DIV(ROWS, TPB),
+                                           p.view.slice_bytes / (uint32_t)dtype_bytes(r.act, 1)),
+                                 5, 0, 0, 1),
+                             0);
             widen(&r, &p, MODEL_LENGTH / TPB);
-            which = rig_bytes(&r, (ROWS + SEATS) * sizeof *which);
-            for (uint32_t i = 0; i < ROWS + SEATS; i++) HOST(which)[i] = i;
+            which = rig_bytes(&r, (ROWS + SLOTS) * sizeof *which);
+            for (uint32_t i = 0; i < ROWS + SLOTS; i++) HOST(which)[i] = i;
             in[0] = filled(&r, r.act, ROWS, cols, 1, 1);
-            in[1] = filled(&r, r.act, ROWS + SEATS, cols, 3, 1);
+            in[1] = filled(&r, r.act, ROWS + SLOTS, cols, 3, 1);
             in[2] = filled(&r, DT_F32, now.heads, 255, 4, 1);
             want = rig_device(&r, r.act, ROWS, cols);
             got = rig_device(&r, r.act, ROWS, cols);

@@ -7,7 +7,7 @@
 #include "tests/test.h"
 
 #include "base/clock.h"
-#include "ipc/link.h"
+#include "ipc/channel.h"
 #include "ipc/records.h"
 
 #include <dirent.h>
@@ -40,18 +40,18 @@ word_of(uint32_t n, uint32_t i)
 }
 
 static void
-write_for_ever(struct link *made, int bell, uint64_t epoch)
+write_for_ever(struct channel *made, int bell, uint64_t epoch)
 {
-    struct link l;
+    struct channel l;
 
-    if (link_attach(&l, dup(made->d.fd), dup(made->w.fd), bell, epoch, NULL) < 0) _exit(1);
+    if (channel_attach(&l, dup(made->d.fd), dup(made->w.fd), bell, epoch, NULL) < 0) _exit(1);
     for (uint32_t n = 0;;) {
         uint32_t len = length_of(n);
         void *p;
         int r = ring_reserve(&l.out, REC_STEP, 0, len, 0, &p);
 
         if (r == -EAGAIN) {
-            link_publish(&l);
+            channel_publish(&l);
             sched_yield();
             continue;
         }
@@ -64,14 +64,14 @@ write_for_ever(struct link *made, int bell, uint64_t epoch)
         memset((uint8_t *)p + len / 8 * 8, (int)n & 0xff, len % 8);
         n++;
         if (n % 5 == 0) {
-            link_publish(&l);
+            channel_publish(&l);
         }
     }
 }
 
 /* Take everything there is; how many. */
 static uint32_t
-take_all(struct link *l, uint32_t next)
+take_all(struct channel *l, uint32_t next)
 {
     struct ring_record rec;
     uint32_t first = next;
@@ -94,7 +94,7 @@ take_all(struct link *l, uint32_t next)
     }
     if (r < 0) print_error("%s\n", ring_why(&l->in));
     assert_int_equal(r, 0);
-    link_release(l);
+    channel_release(l);
     return next - first;
 }
 
@@ -132,7 +132,7 @@ no_kill_tears_or_loses_a_published_record(void **state)
     test_seed();
     /* Two seconds; on a machine that is busy with others until there was enough to judge. */
     while (clock_now() - began < WHILE || kills < ENOUGH_KILLS || records < ENOUGH_RECORDS) {
-        struct link l;
+        struct channel l;
         struct err e;
         int bell, status;
         uint32_t next = 0, from_bell = 0;
@@ -142,7 +142,7 @@ no_kill_tears_or_loses_a_published_record(void **state)
         if (clock_now() - began > LIMIT)
             fail_msg("%u kills, %llu records and no more", kills, (unsigned long long)records);
         kills++;
-        assert_int_equal(link_make(&l, 0, kills, id, LOG2, LOG2, &bell, &e), 0);
+        assert_int_equal(channel_make(&l, 0, kills, id, LOG2, LOG2, &bell, &e), 0);
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
@@ -161,10 +161,10 @@ no_kill_tears_or_loses_a_published_record(void **state)
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         next += take_all(&l, next);
-        while (bell_drain(&l.bell) >= 0) from_bell++; /* ends: the peer's end is closed */
+        while (doorbell_drain(&l.doorbell) >= 0) from_bell++; /* ends: the peer's end is closed */
         assert_int_equal(take_all(&l, next), 0);
         records += next;
-        link_close(&l);
+        channel_close(&l);
         assert_int_equal(mappings(), 0);
     }
     assert_int_equal(entries("/proc/self/fd"), fds);

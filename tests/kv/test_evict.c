@@ -1,6 +1,6 @@
 /* test_evict.c - what goes first, what of it goes to the host, and who is told: rows P, O and V of the
  * scenarios. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_event.h"
 
@@ -14,33 +14,27 @@ ranges_to_keep_are_checked(void **state) /* P-11 */
     struct err e;
 
     (void)state;
-    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90, 0 }, { 4, 8, 10, 0 } }, 2, &e),
-                     0);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90 }, { 4, 8, 10 } }, 2, &e), 0);
     assert_int_equal(
-        kv_keep_check((struct kv_keep[]){ { 0, UINT32_MAX, 90, 0 }, { 4, 8, 10, 0 } }, 2, &e),
-        -EINVAL);
-    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 4, 4, 90, 0 } }, 1, &e), -EINVAL);
-    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90, 0 }, { 3, 8, 10, 0 } }, 2, &e),
+        kv_keep_check((struct kv_keep[]){ { 0, UINT32_MAX, 90 }, { 4, 8, 10 } }, 2, &e), -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 4, 4, 90 } }, 1, &e), -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 90 }, { 3, 8, 10 } }, 2, &e),
                      -EINVAL);
-    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 101, 0 } }, 1, &e), -EINVAL);
-    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 1, -1 } }, 1, &e), -EINVAL);
+    assert_int_equal(kv_keep_check((struct kv_keep[]){ { 0, 4, 101 } }, 1, &e), -EINVAL);
 }
 
 static void
-keep(struct bed *b, uint32_t seat, const struct kv_keep *k, uint32_t n)
+keep(struct bed *b, uint32_t slot, const struct kv_keep *k, uint32_t n)
 {
-    b->seat[seat].text.keep = k;
-    b->seat[seat].text.n_keep = n;
+    b->slot[slot].text.keep = k;
+    b->slot[slot].text.n_keep = n;
 }
 
-static void
-low_priorities_go_first(void **state) /* P-01 */
+KV_TEST(low_priorities_go_first, bed(4)) /* P-01 */
 {
-    static const struct kv_keep parts[] = { { 0, 4, 90, 0 }, { 4, 8, 10, 0 } };
-    static const struct kv_keep low[] = { { 0, UINT32_MAX, 20, 0 } };
-    struct bed *b = bed(4);
+    static const struct kv_keep parts[] = { { 0, 4, 90 }, { 4, 8, 10 } };
+    static const struct kv_keep low[] = { { 0, UINT32_MAX, 20 } };
 
-    (void)state;
     prompt_of(b, 0, 0, 8, NULL), keep(b, 0, parts, 2), add(b, 0, 0);
     prompt_of(b, 1, 8, 8, NULL), add(b, 1, 0);
     release(b, 0), release(b, 1);
@@ -53,17 +47,13 @@ low_priorities_go_first(void **state) /* P-01 */
     assert_int_equal(add(b, 4, 0), 4);
     prompt_of(b, 5, 16, 8, NULL);
     assert_int_equal(add(b, 5, 0), 0);
-    close_bed(b);
 }
 
-static void
-high_priorities_outlive_what_came_later(void **state) /* P-02 */
+KV_TEST(high_priorities_outlive_what_came_later, bed(8)) /* P-02 */
 {
-    static const struct kv_keep high[] = { { 0, UINT32_MAX, 90, 0 } },
-                                low[] = { { 0, UINT32_MAX, 5, 0 } };
-    struct bed *b = bed(8);
+    static const struct kv_keep high[] = { { 0, UINT32_MAX, 90 } },
+                                low[] = { { 0, UINT32_MAX, 5 } };
 
-    (void)state;
     prompt_of(b, 0, 0, 12, NULL), keep(b, 0, high, 1), add(b, 0, 1);
     assert_int_equal(n_free(b), 5);
     gen_plus(b, 0, 500);
@@ -77,36 +67,12 @@ high_priorities_outlive_what_came_later(void **state) /* P-02 */
     release(b, 2);
     prompt_of(b, 0, 0, 12, NULL);
     assert_int_equal(add(b, 0, 0), 11);
-    close_bed(b);
 }
 
-static void
-a_duration_that_is_over_counts_no_more(void **state) /* P-03 */
+KV_TEST(a_priority_below_the_usual_goes_before_what_nobody_had, bed(4)) /* P-05 */
 {
-    static const struct kv_keep brief[] = { { 0, UINT32_MAX, 80, 10 } },
-                                usual[] = { { 0, UINT32_MAX, 50, 0 } };
-    struct bed *b = bed(8);
+    static const struct kv_keep parts[] = { { 0, 4, 90 }, { 4, 8, 0 } };
 
-    (void)state;
-    prompt_of(b, 0, 0, 12, NULL), keep(b, 0, brief, 1), add(b, 0, 0);
-    prompt_of(b, 1, 100, 12, NULL), keep(b, 1, usual, 1), add(b, 1, 0);
-    release(b, 0), release(b, 1);
-    kv_now(b->kv, 50);
-    kv_check(b->kv);
-    prompt_of(b, 2, 200, 12, NULL), add(b, 2, 0);
-    expect(b, 2, 6, 7, 2);
-    prompt_of(b, 3, 100, 12, NULL);
-    assert_int_equal(add(b, 3, 0), 11);
-    close_bed(b);
-}
-
-static void
-a_priority_below_the_usual_goes_before_what_nobody_had(void **state) /* P-05 */
-{
-    static const struct kv_keep parts[] = { { 0, 4, 90, 0 }, { 4, 8, 0, 0 } };
-    struct bed *b = bed(4);
-
-    (void)state;
     prompt_of(b, 0, 0, 8, NULL), keep(b, 0, parts, 2), add(b, 0, 0);
     release(b, 0);
     prompt_of(b, 0, 100, 4, NULL), add(b, 0, 0);
@@ -114,42 +80,29 @@ a_priority_below_the_usual_goes_before_what_nobody_had(void **state) /* P-05 */
     assert_int_equal(n_free(b), 3);
     prompt_of(b, 1, 0, 4, TOKENS(200, 201, 202, 203));
     assert_int_equal(add(b, 1, 0), 4);
-    close_bed(b);
 }
 
 /* An elastic pool: the end of a chain is evicted first, and nothing is left that leads nowhere. */
-static void
-what_leads_to_others_is_evicted_after_them(void **state)
+KV_TEST(what_leads_to_others_is_evicted_after_them,
+        bed_of(0, .arena_bytes = 9 * 256, .group = { group(KV_FULL, 0, 0) }))
 {
-    struct bed *b = calloc(1, sizeof *b);
     struct kv_hit hit;
 
-    (void)state;
-    b->c.n_groups = 1;
-    b->c.group[0] = group(KV_FULL, 0, 0);
-    b->c.arena_bytes = 9 * 256;
-    open_bed(b, 0);
     prompt_of(b, 0, 0, 25, NULL), add(b, 0, 0);
     release(b, 0);
     for (uint32_t n = 1; n <= 6;
          n++) { /* two blocks were free, and the last of seven was never stored */
         prompt_of(b, n, 100 * (token_id)n, 4, NULL), add(b, n, 0);
         prompt_of(b, 0, 0, 25, NULL);
-        kv_lookup(b->kv, &b->seat[0].text, &hit);
+        kv_lookup(kv, &b->slot[0].text, &hit);
         assert_int_equal(hit.n_full, n <= 2 ? 6 : 8 - n);
     }
-    close_bed(b);
 }
 
 static struct bed *
 bed_with_host(uint32_t n_blocks, uint32_t n_cells)
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    b->c.copy_partial = true;
-    b->c.host_bytes = n_cells * 256;
-    open_bed(b, n_blocks);
-    return b;
+    return bed_of(n_blocks, .copy_partial = true, .host_bytes = n_cells * 256);
 }
 
 static uint32_t
@@ -161,15 +114,13 @@ on_host(const struct bed *b)
     return n.used + n.cached;
 }
 
-static void
-what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest(void **state) /* O-01 */
+KV_TEST(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest,
+        bed_with_host(4, 1)) /* O-01 */
 {
-    static const struct kv_keep second[] = { { 4, 8, 75, 0 } };
-    struct bed *b = bed_with_host(4, 1);
+    static const struct kv_keep second[] = { { 4, 8, 75 } };
     struct kv_need need;
     struct kv_stats n;
 
-    (void)state;
     prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
     store(b, 0, 4);
     for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
@@ -179,21 +130,20 @@ what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest(void **state) 
     assert_int_equal(n_free(b), 0);
     release(b, 0);
     assert_int_equal(n_free(b), 3);
-    need = kv_need(b->kv, 9, 0, 4);
-    assert_int_equal(kv_raise(b->kv, 1, &need), 0);
+    need = kv_need(kv, 9, 0, 4);
+    assert_int_equal(kv_raise(kv, 1, &need), 0);
     gen_plus(b, 1, 104);
     assert_int_equal(b->out.n_copies, 1); /* block 2 */
     assert_int_equal(b->copy[0].to_tier, TIER_HOST);
     assert_int_equal(on_host(b), 1);
     for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
     prompt_of(b, 2, 0, 12, NULL);
-    kv_lookup(b->kv, &b->seat[2].text, &b->seat[2].hit);
-    assert_int_equal(b->seat[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
-    assert_int_equal(b->seat[2].hit.n_host[0], 1);
-    kv_stats(b->kv, 0, &n);
+    kv_lookup(kv, &b->slot[2].text, &b->slot[2].hit);
+    assert_int_equal(b->slot[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
+    assert_int_equal(b->slot[2].hit.n_host[0], 1);
+    kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 2);
     assert_int_equal(n.host_dropped, 1);
-    close_bed(b);
 }
 
 /* Of two cells one can be reached at first; the other comes in time, or does not. */
@@ -202,14 +152,14 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
 {
     (void)state;
     for (int comes = 0; comes < 2; comes++) {
-        static const struct kv_keep second[] = { { 4, 8, 75, 0 } };
+        static const struct kv_keep second[] = { { 4, 8, 75 } };
         struct bed *b = bed_with_host(4, 2);
         struct kv_count host;
         struct kv_need need;
         struct kv_stats n;
 
         kv_count_host(b->kv, &host);
-        kv_host_room(b->kv, host.block_bytes);
+        kv_host_tier_set_size(b->kv, host.block_bytes);
         prompt_of(b, 0, 0, 4, NULL), keep(b, 0, second, 1), add(b, 0, 8);
         store(b, 0, 4);
         for (token_id t = 4; t < 12; t++) gen_plus(b, 0, t);
@@ -218,78 +168,66 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
         need = kv_need(b->kv, 9, 0, 4);
         assert_int_equal(kv_raise(b->kv, 1, &need), 0);
         gen_plus(b, 1, 104);
-        assert_int_equal(kv_host_used(b->kv), host.block_bytes);
-        if (comes) kv_host_room(b->kv, 2 * host.block_bytes);
+        assert_int_equal(kv_host_tier_used(b->kv), host.block_bytes);
+        if (comes) kv_host_tier_set_size(b->kv, 2 * host.block_bytes);
         for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
         kv_stats(b->kv, 0, &n);
         assert_int_equal(n.offloaded, 2);
         assert_int_equal(n.host_dropped, !comes);
-        assert_int_equal(kv_host_used(b->kv), (1 + comes) * host.block_bytes);
+        assert_int_equal(kv_host_tier_used(b->kv), (1 + comes) * host.block_bytes);
         kv_check(b->kv);
         close_bed(b);
     }
 }
 
-static void
-what_lies_on_the_host_is_fetched_and_stays_there(void **state) /* O-04 */
+KV_TEST(what_lies_on_the_host_is_fetched_and_stays_there, bed_with_host(4, 8)) /* O-04 */
 {
-    struct bed *b = bed_with_host(4, 8);
     struct kv_stats n;
 
-    (void)state;
     for (uint32_t round = 0; round < 4; round++) {
         token_id first = round % 2 ? 100 : 0;
 
         prompt_of(b, 0, first, 16, NULL);
         assert_int_equal(add(b, 0, 0), round < 2 ? 0 : 12);
-        if (round >= 2) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        if (round >= 2) assert_int_equal(b->slot[0].hit.n_host[0], 3);
         release_at(b, 0, 12);
         assert_int_equal(n_free(b), 4);
     }
-    kv_stats(b->kv, 0, &n);
+    kv_stats(kv, 0, &n);
     assert_int_equal(n.fetched, 6);
-    close_bed(b);
 }
 
 /* As what_lies_on_the_host_is_fetched..., but for two rounds its memory is not there. */
-static void
-a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing(void **state)
+KV_TEST(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing, bed_with_host(4, 8))
 {
-    struct bed *b = bed_with_host(4, 8);
     struct kv_stats n;
 
-    (void)state;
     for (uint32_t round = 0; round < 6; round++) {
         token_id first = round % 2 ? 100 : 0;
 
-        if (round == 2) kv_host_away(b->kv);
-        if (round == 4) kv_host_came(b->kv, true);
+        if (round == 2) kv_host_tier_away(kv);
+        if (round == 4) kv_host_tier_came(kv, true);
         prompt_of(b, 0, first, 16, NULL);
         assert_int_equal(add(b, 0, 0), round < 4 ? 0 : 12);
-        if (round >= 4) assert_int_equal(b->seat[0].hit.n_host[0], 3);
+        if (round >= 4) assert_int_equal(b->slot[0].hit.n_host[0], 3);
         release_at(b, 0, 12);
         assert_int_equal(n_free(b), 4);
         assert_int_equal(on_host(b), round == 0 || round / 2 == 1 ? 0 : round == 1 ? 3 : 6);
     }
-    kv_stats(b->kv, 0, &n);
+    kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 6);
     assert_int_equal(n.fetched, 6);
-    close_bed(b);
 }
 
-static void
-what_a_host_has_lost_is_found_no_more(void **state)
+KV_TEST(what_a_host_has_lost_is_found_no_more, bed_with_host(4, 8))
 {
-    struct bed *b = bed_with_host(4, 8);
-
-    (void)state;
     for (uint32_t round = 0; round < 3; round++) {
         prompt_of(b, 0, 100 * round, 16, NULL), add(b, 0, 0);
         release_at(b, 0, 12);
     }
     assert_int_equal(on_host(b), 6);
-    kv_host_away(b->kv);
-    kv_host_came(b->kv, false);
+    kv_host_tier_away(kv);
+    kv_host_tier_came(kv, false);
     assert_int_equal(on_host(b), 0);
     for (uint32_t round = 0; round < 2; round++) {
         prompt_of(b, 0, 100 * round, 16, NULL);
@@ -297,16 +235,12 @@ what_a_host_has_lost_is_found_no_more(void **state)
         release_at(b, 0, 12);
     }
     assert_int_equal(on_host(b), 6); /* the third's, and the first's again */
-    close_bed(b);
 }
 
-static void
-low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
+KV_TEST(low_priorities_are_dropped_and_the_usual_go_to_the_host, bed_with_host(2, 4)) /* O-05 */
 {
-    static const struct kv_keep five[] = { { 0, UINT32_MAX, 5, 0 } };
-    struct bed *b = bed_with_host(2, 4);
+    static const struct kv_keep five[] = { { 0, UINT32_MAX, 5 } };
 
-    (void)state;
     prompt_of(b, 0, 0, 4, NULL), keep(b, 0, five, 1), add(b, 0, 0);
     release_at(b, 0, 4);
     prompt_of(b, 0, 100, 8, NULL), add(b, 0, 0);
@@ -314,15 +248,10 @@ low_priorities_are_dropped_and_the_usual_go_to_the_host(void **state) /* O-05 */
     assert_int_equal(on_host(b), 0);
     prompt_of(b, 0, 200, 8, NULL), add(b, 0, 0);
     assert_int_equal(on_host(b), 2);
-    close_bed(b);
 }
 
-static void
-what_is_hit_twice_is_on_the_host_before_it_must_go(void **state)
+KV_TEST(what_is_hit_twice_is_on_the_host_before_it_must_go, bed_with_host(8, 8))
 {
-    struct bed *b = bed_with_host(8, 8);
-
-    (void)state;
     for (int hits = -1; hits < 3; hits++) {
         prompt_of(b, 0, 0, 10, NULL);
         assert_int_equal(add(b, 0, 0), hits < 0 ? 0 : 8);
@@ -332,29 +261,26 @@ what_is_hit_twice_is_on_the_host_before_it_must_go(void **state)
     }
     prompt_of(b, 0, 500, 32, NULL), add(b, 0, 0);
     assert_int_equal(b->out.n_copies, 0);
-    kv_drop(b->kv, 0);
+    kv_drop(kv, 0);
     prompt_of(b, 0, 0, 10, NULL);
     assert_int_equal(add(b, 0, 0), 8);
-    assert_int_equal(b->seat[0].hit.n_host[0], 2);
-    close_bed(b);
+    assert_int_equal(b->slot[0].hit.n_host[0], 2);
 }
 
 /* Blocks of two sizes, whose slices are no multiples of each other. */
 static void
 cells_of_all_groups_lie_side_by_side(void **state)
 {
-    struct bed *b = calloc(1, sizeof *b);
+    struct kv_group small = group(KV_FULL, 0, 0), large = small;
     bool taken[192] = { false };
+    struct bed *b;
 
     (void)state;
-    b->c.n_groups = 2;
-    b->c.group[0] = group(KV_FULL, 0, 0);
-    b->c.group[1] = group(KV_FULL, 0, 0);
-    b->c.group[0].slice_bytes = 384;
-    b->c.group[1].slice_bytes = 512;
-    b->c.arena_bytes = 4 * kv_slab_bytes(&b->c);
-    b->c.host_bytes = sizeof taken * 128;
-    open_bed(b, 0);
+    small.slice_bytes = 384;
+    large.slice_bytes = 512;
+    b = bed_of(0, .group = { small, large }, .arena_bytes = 4 * 3072,
+               .host_bytes = sizeof taken * 128);
+    assert_int_equal(b->c.slab_bytes, 3072);
     for (token_id t = 0; t < 500; t += 100) {
         prompt_of(b, 0, t, 9, NULL), add(b, 0, 0);
         for (uint32_t i = 0; i < b->out.n_copies; i++) {
@@ -373,27 +299,22 @@ cells_of_all_groups_lie_side_by_side(void **state)
     close_bed(b);
 }
 
-static void
-two_who_hit_the_same_on_the_host_share_what_the_first_fetches(void **state)
+KV_TEST(two_who_hit_the_same_on_the_host_share_what_the_first_fetches, bed_with_host(8, 8))
 {
-    struct bed *b = bed_with_host(8, 8);
-
-    (void)state;
     prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
     release_at(b, 0, 8);
     prompt_of(b, 0, 500, 32, NULL), add(b, 0, 0);
-    kv_drop(b->kv, 0);
+    kv_drop(kv, 0);
     for (uint32_t i = 1; i < 3; i++) {
         prompt_of(b, i, 0, 9, NULL);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_host[0], 2);
+        assert_int_equal(b->slot[i].hit.n_host[0], 2);
     }
     start(b, 1);
     assert_int_equal(b->out.n_copies, 2);
     start(b, 2);
     assert_int_equal(b->out.n_copies, 0);
-    assert_int_equal(kv_entry(b->kv, 1, 0, 1), kv_entry(b->kv, 2, 0, 1));
-    close_bed(b);
+    assert_int_equal(kv_entry(kv, 1, 0, 1), kv_entry(kv, 2, 0, 1));
 }
 
 static void
@@ -401,12 +322,10 @@ what_is_slower_to_fetch_than_to_compute_stays_on_the_host(void **state)
 {
     (void)state;
     for (int slow = 0; slow < 2; slow++) {
-        struct bed *b = calloc(1, sizeof *b);
+        /* 256 ns a block of 4 tokens */
+        struct bed *b = bed_of(4, .host_bytes = 8 * 256, .host_bandwidth = 1000000000,
+                               .token_time = slow ? 63 : 65);
 
-        b->c.host_bytes = 8 * 256;
-        b->c.host_bandwidth = UINT64_C(1000000000); /* 256 ns a block of 4 tokens */
-        b->c.token_time = slow ? 63 : 65;
-        open_bed(b, 4);
         prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
         release_at(b, 0, 8);
         prompt_of(b, 0, 500, 16, NULL), add(b, 0, 0);
@@ -431,22 +350,15 @@ read_events(struct bed *b, uint64_t *next, struct kv_event e[64])
 static struct bed *
 bed_with_events(uint32_t n_blocks, uint32_t max)
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    b->c.copy_partial = true;
-    b->c.max_events = max;
-    open_bed(b, n_blocks);
-    return b;
+    return bed_of(n_blocks, .copy_partial = true, .max_events = max);
 }
 
-static void
-events_say_what_is_stored_and_removed_in_order(void **state) /* V-02, V-03, V-04 */
+KV_TEST(events_say_what_is_stored_and_removed_in_order,
+        bed_with_events(4, 64)) /* V-02, V-03, V-04 */
 {
-    struct bed *b = bed_with_events(4, 64);
     struct kv_event e[64];
     uint64_t next = 0, last[2];
 
-    (void)state;
     prompt_of(b, 0, 0, 10, NULL), add(b, 0, 0);
     store(b, 0, 9);
     assert_int_equal(read_events(b, &next, e), 2);
@@ -462,24 +374,20 @@ events_say_what_is_stored_and_removed_in_order(void **state) /* V-02, V-03, V-04
     prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
     store(b, 0, 8);
     assert_int_equal(read_events(b, &next, e), 0);
-    kv_drop(b->kv, 0);
+    kv_drop(kv, 0);
     prompt_of(b, 0, 100, 15, NULL), add(b, 0, 0);
     store(b, 0, 14);
     assert_int_equal(read_events(b, &next, e), 6); /* three are evicted, then three are stored */
     for (int i = 0; i < 6; i++) assert_int_equal(e[i].op, i < 3 ? KV_REMOVED : KV_STORED);
-    close_bed(b);
 }
 
-static void
-a_change_of_priority_is_an_event(void **state) /* P-14 */
+KV_TEST(a_change_of_priority_is_an_event, bed_with_events(8, 64)) /* P-14 */
 {
-    static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50, 0 } },
-                                ten[] = { { 0, UINT32_MAX, 10, 0 } };
-    struct bed *b = bed_with_events(8, 64);
+    static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50 } },
+                                ten[] = { { 0, UINT32_MAX, 10 } };
     struct kv_event e[64];
     uint64_t next = 0;
 
-    (void)state;
     prompt_of(b, 0, 0, 8, NULL), keep(b, 0, fifty, 1), add(b, 0, 0);
     release_at(b, 0, 8);
     assert_int_equal(read_events(b, &next, e), 2);
@@ -491,61 +399,48 @@ a_change_of_priority_is_an_event(void **state) /* P-14 */
     assert_int_equal(e[0].op, KV_UPDATED);
     assert_int_equal(e[1].was, 50);
     assert_int_equal(e[1].priority, 10);
-    close_bed(b);
 }
 
-static void
-an_event_says_why(void **state) /* H3; the rest is tests/scenarios/H3-why */
+KV_TEST(an_event_says_why,
+        bed_of(2, .copy_partial = true, .max_events = 64,
+               .host_bytes = 4 * 256)) /* H3; the rest is tests/scenarios/H3-why */
 {
-    static const struct kv_keep ten[] = { { 0, UINT32_MAX, 50, 10 } };
-    struct bed *b = calloc(1, sizeof *b);
+    static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50 } };
     struct kv_event e[64];
     uint64_t next = 0;
 
-    (void)state;
-    b->c.copy_partial = true;
-    b->c.max_events = 64;
-    b->c.host_bytes = 4 * 256;
-    open_bed(b, 2);
-    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, ten, 1), add(b, 0, 0);
+    prompt_of(b, 0, 0, 8, NULL), keep(b, 0, fifty, 1), add(b, 0, 0);
     release_at(b, 0, 4);
-    kv_now(b->kv, 11);
-    assert_int_equal(read_events(b, &next, e), 2);
+    assert_int_equal(read_events(b, &next, e), 1);
     assert_int_equal(e[0].why, KV_ASKED);
-    assert_int_equal(e[1].op, KV_UPDATED);
-    assert_int_equal(e[1].why, KV_EXPIRY);
     prompt_of(b, 0, 100, 8, NULL), add(b, 0, 0);
-    kv_drop(b->kv, 0);
+    kv_drop(kv, 0);
     assert_int_equal(read_events(b, &next, e), 1);
     assert_int_equal(e[0].tier, TIER_HOST);
     assert_int_equal(e[0].why, KV_PRESSURE);
-    kv_host_away(b->kv);
-    kv_host_came(b->kv, false);
+    kv_host_tier_away(kv);
+    kv_host_tier_came(kv, false);
     assert_int_equal(read_events(b, &next, e), 1);
     assert_int_equal(e[0].op, KV_REMOVED);
     assert_int_equal(e[0].why, KV_LOST);
-    close_bed(b);
 }
 
-static void
-who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot(void **state) /* V-05 */
+KV_TEST(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot,
+        bed_with_events(8, 1)) /* V-05 */
 {
-    struct bed *b = bed_with_events(8, 1);
     struct kv_event e[64];
     uint64_t next = 0, missed;
     uint32_t at = 0;
 
-    (void)state;
     prompt_of(b, 0, 0, 13, NULL), add(b, 0, 0);
     store(b, 0, 12);
-    assert_int_equal(kv_events(b->kv, &next, e, 64, &missed), 1);
+    assert_int_equal(kv_events(kv, &next, e, 64, &missed), 1);
     assert_int_equal(missed, 2);
-    assert_int_equal(next, kv_event_end(b->kv));
-    assert_int_equal(kv_event_snapshot(b->kv, &at, e, 2), 2);
-    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 2, 2), 1);
-    assert_int_equal(kv_event_snapshot(b->kv, &at, e + 3, 2), 0);
+    assert_int_equal(next, kv_event_end(kv));
+    assert_int_equal(kv_event_snapshot(kv, &at, e, 2), 2);
+    assert_int_equal(kv_event_snapshot(kv, &at, e + 2, 2), 1);
+    assert_int_equal(kv_event_snapshot(kv, &at, e + 3, 2), 0);
     assert_memory_equal(e[2].parent, e[1].name, 16);
-    close_bed(b);
 }
 
 int
@@ -555,7 +450,6 @@ main(void)
         cmocka_unit_test(ranges_to_keep_are_checked),
         cmocka_unit_test(low_priorities_go_first),
         cmocka_unit_test(high_priorities_outlive_what_came_later),
-        cmocka_unit_test(a_duration_that_is_over_counts_no_more),
         cmocka_unit_test(a_priority_below_the_usual_goes_before_what_nobody_had),
         cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
         cmocka_unit_test(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing),

@@ -1,19 +1,12 @@
 /* test_groups.c - what is found and evicted where there are several groups: windows, sources, and pools
  * that share their slabs. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <stdlib.h>
 
-static void
-a_window_finds_what_its_next_query_sees(void **state) /* S-03 */
+KV_TEST(a_window_finds_what_its_next_query_sees,
+        bed_of(16, .copy_partial = true, .group = { group(KV_WINDOW, 16, 16) })) /* S-03 */
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    (void)state;
-    b->c.n_groups = 1;
-    b->c.copy_partial = true;
-    b->c.group[0] = group(KV_WINDOW, 16, 16);
-    open_bed(b, 16);
     prompt_of(b, 0, 0, 16, NULL), add(b, 0, 4);
     expect(b, 0, 0, 1, 2, 3);
     store(b, 0, 16);
@@ -25,48 +18,40 @@ a_window_finds_what_its_next_query_sees(void **state) /* S-03 */
     gen_plus(b, 0, 100), gen_plus(b, 0, 101);
     expect(b, 0, 0, 5, 6);
     release(b, 0);
-    close_bed(b);
 }
 
-static void
-a_hit_holds_in_all_groups_at_once(void **state) /* S-05, S-06 */
+KV_TEST(a_hit_holds_in_all_groups_at_once,
+        bed_of(40, .copy_partial = true,
+               .group = { group(KV_FULL, 0, 40), group(KV_WINDOW, 8, 12) })) /* S-05, S-06 */
 {
-    struct bed *b = calloc(1, sizeof *b);
     token_id more[8] = { 900, 901, 902, 903, 904, 905, 906, -1 };
     struct kv_hit hit;
 
-    (void)state;
-    b->c.n_groups = 2;
-    b->c.copy_partial = true;
-    b->c.group[0] = group(KV_FULL, 0, 40);
-    b->c.group[1] = group(KV_WINDOW, 8, 12);
-    open_bed(b, 40);
     prompt_of(b, 0, 0, 40, NULL), add(b, 0, 0);
     gen(b, 0, 40);
     release(b, 0);
     prompt_of(b, 0, 0, 39, more);
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 39);
     assert_int_equal(hit.n_cached[0], 9);
     assert_int_equal(hit.n_cached[1], 1); /* of 32 .. 35; its part of the next is not a block yet */
     prompt_of(b, 1, 1000, 12, NULL), add(b, 1, 0); /* the window's 36 .. 39 is taken */
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 36);
     prompt_of(b, 2, 2000, 4, NULL), add(b, 2, 0); /* and 32 .. 35 */
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 32);
     assert_int_equal(hit.n_cached[0], 8);
     assert_int_equal(hit.n_cached[1], 2);
-    close_bed(b);
 }
 
 static void
-with_source(struct bed *b, uint32_t seat, const token_id *source, uint32_t n)
+with_source(struct bed *b, uint32_t slot, const token_id *source, uint32_t n)
 {
-    struct seat *s = &b->seat[seat];
+    struct slot *s = &b->slot[slot];
 
-    prompt_of(b, seat, 0, 9, NULL);
-    kv_space(b->kv, 0, 0, source, n, &b->space);
+    prompt_of(b, slot, 0, 9, NULL);
+    kv_namespace(b->kv, 0, 0, source, n, &b->space);
     s->text.source = source;
     s->text.n_source = n;
 }
@@ -74,101 +59,76 @@ with_source(struct bed *b, uint32_t seat, const token_id *source, uint32_t n)
 static struct bed *
 bed_with_cross(uint32_t n_blocks)
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    b->c.n_groups = 2;
-    b->c.copy_partial = true;
-    b->c.group[0] = group(KV_FULL, 0, n_blocks);
-    b->c.group[1] = group(KV_CROSS, 0, n_blocks);
-    open_bed(b, n_blocks);
-    return b;
+    return bed_of(n_blocks, .copy_partial = true,
+                  .group = { group(KV_FULL, 0, n_blocks), group(KV_CROSS, 0, n_blocks) });
 }
 
-static void
-a_source_is_found_whole_or_not_at_all(void **state) /* K-12 */
+KV_TEST(a_source_is_found_whole_or_not_at_all, bed_with_cross(16)) /* K-12 */
 {
     static const token_id source[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     static const token_id other[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99, 98, 97, 96 };
-    struct bed *b = bed_with_cross(16);
 
-    (void)state;
     with_source(b, 0, source, 16), add(b, 0, 0);
-    assert_false(b->seat[0].hit.cross);
+    assert_false(b->slot[0].hit.cross);
     store(b, 0, 9); /* while it runs: it is shared, and by its prefixes too */
     with_source(b, 1, source, 16);
     assert_int_equal(add(b, 1, 0), 8);
-    assert_true(b->seat[1].hit.cross);
-    assert_int_equal(b->seat[1].hit.n_held[1], 4);
-    assert_int_equal(kv_entry(b->kv, 0, 1, 3), kv_entry(b->kv, 1, 1, 3));
+    assert_true(b->slot[1].hit.cross);
+    assert_int_equal(b->slot[1].hit.n_held[1], 4);
+    assert_int_equal(kv_entry(kv, 0, 1, 3), kv_entry(kv, 1, 1, 3));
     with_source(b, 2, other, 16); /* another source: nothing of the decoder's either */
     assert_int_equal(add(b, 2, 0), 0);
-    assert_false(b->seat[2].hit.cross);
+    assert_false(b->slot[2].hit.cross);
     with_source(b, 3, source, 15);
     assert_int_equal(admit(b, 3, 0), 0);
-    assert_false(b->seat[3].hit.cross);
-    close_bed(b);
+    assert_false(b->slot[3].hit.cross);
 }
 
-static void
-a_source_that_lost_a_block_is_not_found(void **state)
+KV_TEST(a_source_that_lost_a_block_is_not_found, bed_with_cross(5))
 {
     static const token_id source[14] = { 5, 6, 7, 8 }, fill[16] = { 9 };
-    struct bed *b = bed_with_cross(5);
 
-    (void)state;
     with_source(b, 0, source, 14), add(b, 0, 0);
     release(b, 0);
     with_source(b, 0, source, 14);
     assert_int_equal(admit(b, 0, 0), 0);
-    assert_true(b->seat[0].hit.cross);
-    kv_drop(b->kv, 0);
+    assert_true(b->slot[0].hit.cross);
+    kv_drop(kv, 0);
     with_source(b, 1, fill, 8), add(b, 1, 0);
     with_source(b, 0, source, 14);
-    kv_lookup(b->kv, &b->seat[0].text, &b->seat[0].hit);
-    assert_false(b->seat[0].hit.cross);
-    close_bed(b);
+    kv_lookup(kv, &b->slot[0].text, &b->slot[0].hit);
+    assert_false(b->slot[0].hit.cross);
 }
 
-static void
-features_without_tokens_are_found_by_nobody(void **state) /* B-12 */
+KV_TEST(features_without_tokens_are_found_by_nobody, bed_with_cross(16)) /* B-12 */
 {
-    struct bed *b = bed_with_cross(16);
-
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         with_source(b, i, NULL, 16);
         assert_int_equal(add(b, i, 0), 0); /* nor its decoder's blocks, which depend on them */
-        assert_false(b->seat[i].hit.cross);
+        assert_false(b->slot[i].hit.cross);
         store(b, i, 9);
     }
-    close_bed(b);
 }
 
 static struct bed *
 two_pools(uint32_t n_slabs, float share_a, float share_b)
 {
-    struct bed *b = calloc(1, sizeof *b);
+    struct kv_group self = group(KV_FULL, 0, 0), cross = group(KV_CROSS, 0, 0);
+    struct bed *b;
 
-    b->c.n_groups = 2;
-    b->c.group[0] = group(KV_FULL, 0, 0);
-    b->c.group[1] = group(KV_CROSS, 0, 0);
-    b->c.group[1].n_layers = 3; /* a block is a slab, three of the others are */
-    b->c.group[0].share = share_a;
-    b->c.group[1].share = share_b;
-    b->c.arena_bytes = (uint64_t)n_slabs * 768;
-    open_bed(b, 0);
+    cross.n_layers = 3; /* a block is a slab, three of the others are */
+    self.share = share_a;
+    cross.share = share_b;
+    b = bed_of(0, .group = { self, cross }, .arena_bytes = (uint64_t)n_slabs * 768);
     assert_int_equal(b->c.slab_bytes, 768);
     return b;
 }
 
 /* One block in each of four slabs is as much as four slabs, while the others may still want three. */
-static void
-a_hit_is_left_where_its_slabs_are_promised_to_another_pool(void **state)
+KV_TEST(a_hit_is_left_where_its_slabs_are_promised_to_another_pool, two_pools(7, 0, 0))
 {
     struct kv_need need = { { 0, 3 } };
-    struct bed *b = two_pools(7, 0, 0);
 
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         prompt_of(b, i, 100 * (token_id)i, 4, NULL);
         add(b, i, 13);
@@ -177,14 +137,13 @@ a_hit_is_left_where_its_slabs_are_promised_to_another_pool(void **state)
         for (uint32_t i = 0; i < 3; i++) gen_plus(b, i, 100 * (token_id)i + k);
     for (uint32_t i = 0; i < 3; i++) release(b, i);
     prompt_of(b, 3, 0, 17, NULL);
-    kv_lookup(b->kv, &b->seat[3].text, &b->seat[3].hit);
-    assert_int_equal(b->seat[3].hit.n_tokens, 16);
-    assert_int_equal(kv_reserve(b->kv, 4, &need), 0);
+    kv_lookup(kv, &b->slot[3].text, &b->slot[3].hit);
+    assert_int_equal(b->slot[3].hit.n_tokens, 16);
+    assert_int_equal(kv_reserve(kv, 4, &need), 0);
     assert_int_equal(add(b, 3, 0), 0);
     b->out.n_edits = 0;
-    kv_cross(b->kv, 0, 4, 12, &b->out); /* what was promised can be had */
-    kv_check(b->kv);
-    close_bed(b);
+    kv_cross(kv, 0, 4, 12, &b->out); /* what was reserved_blocks can be had */
+    kv_check(kv);
 }
 
 /* Sources of 4 tokens, one slab each, computed and let go. */
@@ -196,7 +155,7 @@ many_sources(struct bed *b, uint32_t first, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         source[i][0] = (token_id)(first + i);
         with_source(b, 0, source[i], 4);
-        b->seat[0].token[0] = (token_id)(first + i);
+        b->slot[0].token[0] = (token_id)(first + i);
         assert_int_equal(admit(b, 0, 0), 0);
         start(b, 0);
         release_at(b, 0, 3); /* nothing of the decoder's is full */
@@ -215,39 +174,31 @@ n_cached(const struct bed *b, uint32_t pool)
 static void
 fill_with_prompts(struct bed *b, uint32_t first, uint32_t n)
 {
-    struct kv_space none;
+    struct kv_namespace none;
 
-    kv_space(b->kv, 0, 0, NULL, 0, &none);
+    kv_namespace(b->kv, 0, 0, NULL, 0, &none);
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, 1, (token_id)(first + 10 * i), 4, NULL);
-        b->seat[1].text.space = &none;
+        b->slot[1].text.space = &none;
         add(b, 1, 0);
         release_at(b, 1, 4);
     }
 }
 
-static void
-without_shares_a_pool_takes_whatever_is_oldest(void **state)
+KV_TEST(without_shares_a_pool_takes_whatever_is_oldest, two_pools(18, 0, 0))
 {
-    struct bed *b = two_pools(18, 0, 0);
-
-    (void)state;
     fill_with_prompts(b, 1000, 60);
     assert_true(n_cached(b, 0) > 45);
     many_sources(b, 0, 40);
     assert_true(n_cached(b, 1) > 10);
     fill_with_prompts(b, 5000, 60);
     assert_true(n_cached(b, 0) > 40);
-    close_bed(b);
 }
 
-static void
-a_pool_is_held_to_its_share_by_those_who_are_below_theirs(void **state)
+KV_TEST(a_pool_is_held_to_its_share_by_those_who_are_below_theirs, two_pools(18, 0.5f, 0.5f))
 {
-    struct bed *b = two_pools(18, 0.5f, 0.5f);
     uint32_t sources;
 
-    (void)state;
     fill_with_prompts(b, 1000, 60);
     assert_true(n_cached(b, 0) > 45); /* all of it, while nobody else wants any */
     many_sources(b, 0, 40);
@@ -257,7 +208,6 @@ a_pool_is_held_to_its_share_by_those_who_are_below_theirs(void **state)
     assert_in_range(n_cached(b, 1), 6, sources);
     many_sources(b, 100, 40);
     assert_in_range(n_cached(b, 1), 7, 10);
-    close_bed(b);
 }
 
 int

@@ -1,17 +1,13 @@
 /* test_reuse.c - what one sequence computed, another finds: rows K and B of the scenarios, and what
  * they do not say. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void
-one_long_chain(void **state) /* K-01 */
+KV_TEST(one_long_chain, bed(8)) /* K-01 */
 {
-    struct bed *b = bed(8);
-
-    (void)state;
     prompt_of(b, 0, 0, 9, NULL);
     assert_int_equal(add(b, 0, 0), 0);
     expect(b, 0, 0, 1, 2);
@@ -57,27 +53,23 @@ one_long_chain(void **state) /* K-01 */
     release(b, 0);
     prompt_of(b, 0, 0, 1, NULL);
     assert_int_equal(add(b, 0, 0), 0);
-    close_bed(b);
 }
 
 static void
-with_extra(struct bed *b, uint32_t seat, const uint64_t *extra, uint32_t n_extra,
+with_extra(struct bed *b, uint32_t slot, const uint64_t *extra, uint32_t n_extra,
            const token_id *more)
 {
-    prompt_of(b, seat, 100, 6, TOKENS(0, 1, 2));
-    for (; more && *more >= 0; more++) b->seat[seat].token[b->seat[seat].n++] = *more;
-    b->seat[seat].text.n = b->seat[seat].n;
-    memcpy(b->seat[seat].extra, extra, n_extra * sizeof *extra);
+    prompt_of(b, slot, 100, 6, TOKENS(0, 1, 2));
+    for (; more && *more >= 0; more++) b->slot[slot].token[b->slot[slot].n++] = *more;
+    b->slot[slot].text.n = b->slot[slot].n;
+    memcpy(b->slot[slot].extra, extra, n_extra * sizeof *extra);
 }
 
-static void
-extra_ids_tell_equal_tokens_apart(void **state) /* K-02 */
+KV_TEST(extra_ids_tell_equal_tokens_apart, bed(16)) /* K-02 */
 {
     static const uint64_t one[] = { 1, 1, 2, 2, 3, 3 }, two[] = { 4, 4, 5, 5, 6, 6 },
                           three[] = { 1, 1, 2, 2, 4, 4 };
-    struct bed *b = bed(16);
 
-    (void)state;
     with_extra(b, 0, one, 6, NULL);
     assert_int_equal(add(b, 0, 0), 0);
     expect(b, 0, 0, 1, 2);
@@ -106,11 +98,9 @@ extra_ids_tell_equal_tokens_apart(void **state) /* K-02 */
     assert_int_equal(add(b, 1, 0), 4);
     expect(b, 1, 0, 8, 9);
     assert_int_equal(n_free(b), 10);
-    close_bed(b);
 }
 
-static void
-another_salt_shares_nothing(void **state) /* K-04 */
+KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
 {
     static const struct {
         uint64_t salt;
@@ -122,40 +112,33 @@ another_salt_shares_nothing(void **state) /* K-04 */
                 { 12345, false, 8, { 3, 4, 6, -1 } },
                 { 67890, true, 0, { 7, 8, 9, -1 } },
                 { 0, false, 8, { 0, 1, 10, -1 } } };
-    struct bed *b = bed(16);
 
-    (void)state;
     for (uint32_t i = 0; i < ARRAY_LEN(row); i++) {
-        kv_space(b->kv, row[i].salt, 0, NULL, 0, &b->space);
+        kv_namespace(kv, row[i].salt, 0, NULL, 0, &b->space);
         prompt_of(b, i, 100, 6, TOKENS(0, 1, 2));
         assert_int_equal(add(b, i, 0), row[i].pos);
         expect_ids(b, i, 0, row[i].id);
         gen(b, i, 3), gen(b, i, 4);
         if (!row[i].keep) release(b, i);
     }
-    close_bed(b);
 }
 
-static void
-another_adapter_or_source_shares_no_prefix(void **state)
+KV_TEST(another_adapter_or_source_shares_no_prefix, bed(4))
 {
     static const token_id source[] = { 1, 2, 3 }, longer[] = { 1, 2, 3, 4 };
-    struct kv_space s[5];
-    struct bed *b = bed(4);
+    struct kv_namespace s[5];
 
-    (void)state;
-    kv_space(b->kv, 0, 0, NULL, 0, &s[0]);
-    kv_space(b->kv, 0, 1, NULL, 0, &s[1]);
-    kv_space(b->kv, 1, 0, NULL, 0, &s[2]);
-    kv_space(b->kv, 0, 0, source, 3, &s[3]);
-    kv_space(b->kv, 0, 0, longer, 4, &s[4]);
+    kv_namespace(kv, 0, 0, NULL, 0, &s[0]);
+    kv_namespace(kv, 0, 1, NULL, 0, &s[1]);
+    kv_namespace(kv, 1, 0, NULL, 0, &s[2]);
+    kv_namespace(kv, 0, 0, source, 3, &s[3]);
+    kv_namespace(kv, 0, 0, longer, 4, &s[4]);
     for (uint32_t i = 0; i < ARRAY_LEN(s); i++)
         for (uint32_t k = 0; k < ARRAY_LEN(s); k++) {
             assert_int_equal(memcmp(s[i].self, s[k].self, 16) == 0, i == k);
             assert_int_equal(memcmp(s[i].cross, s[k].cross, 16) == 0, i == k);
             assert_true(memcmp(s[i].self, s[k].cross, 16));
         }
-    close_bed(b);
 }
 
 static void
@@ -179,12 +162,8 @@ only_what_is_computed_is_found(void **state) /* K-06 */
     }
 }
 
-static void
-released_blocks_are_taken_in_the_order_of_their_release(void **state) /* K-07 */
+KV_TEST(released_blocks_are_taken_in_the_order_of_their_release, bed(4)) /* K-07 */
 {
-    struct bed *b = bed(4);
-
-    (void)state;
     prompt_of(b, 0, 0, 4, NULL);
     add(b, 0, 1);
     store(b, 0, 4);
@@ -203,18 +182,11 @@ released_blocks_are_taken_in_the_order_of_their_release(void **state) /* K-07 */
     assert_int_equal(n_free(b), 0);
     prompt_of(b, 1, 7, 2, NULL);
     assert_int_equal(admit(b, 1, 0), -EAGAIN);
-    close_bed(b);
 }
 
-static void
-the_longest_part_is_taken(void **state) /* K-08 */
+KV_TEST(the_longest_part_is_taken,
+        bed_of(10, .tokens_per_block = 8, .copy_partial = true)) /* K-08 */
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    (void)state;
-    b->c.tokens_per_block = 8;
-    b->c.copy_partial = true;
-    open_bed(b, 10);
     prompt_of(b, 0, 0, 20, NULL);
     add(b, 0, 3);
     expect(b, 0, 0, 1, 2);
@@ -236,20 +208,15 @@ the_longest_part_is_taken(void **state) /* K-08 */
     assert_int_equal(add(b, 1, 0), 23);
     expect(b, 1, 0, 1, 6);
     assert_int_equal(n_free(b), 6);
-    close_bed(b);
 }
 
-static void
-twins_of_one_batch_share_nothing_and_the_next_finds_it(void **state) /* K-10 */
+KV_TEST(refs_of_one_batch_share_nothing_and_the_next_finds_it, bed(12)) /* K-10 */
 {
-    struct bed *b = bed(12);
-
-    (void)state;
     for (uint32_t i = 0; i < 3; i++) {
         prompt_of(b, i, 0, 9, NULL);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_tokens, 0);
-        assert_memory_equal(b->seat[i].hit.next, b->seat[0].hit.next, 16);
+        assert_int_equal(b->slot[i].hit.n_tokens, 0);
+        assert_memory_equal(b->slot[i].hit.next, b->slot[0].hit.next, 16);
     }
     for (uint32_t i = 0; i < 3; i++) start(b, i);
     assert_int_equal(n_free(b), 3);
@@ -257,16 +224,10 @@ twins_of_one_batch_share_nothing_and_the_next_finds_it(void **state) /* K-10 */
     assert_int_equal(n_free(b), 12);
     prompt_of(b, 3, 0, 9, NULL);
     assert_int_equal(add(b, 3, 0), 8);
-    close_bed(b);
 }
 
-static void
-without_copies_a_leaf_is_taken_over_and_nothing_else(void **state) /* K-11 */
+KV_TEST(without_copies_a_leaf_is_taken_over_and_nothing_else, bed_of(8)) /* K-11 */
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    (void)state;
-    open_bed(b, 8);
     prompt_of(b, 0, 0, 9, NULL);
     add(b, 0, 0);
     release(b, 0);
@@ -274,7 +235,6 @@ without_copies_a_leaf_is_taken_over_and_nothing_else(void **state) /* K-11 */
     assert_int_equal(add(b, 0, 0), 0);
     prompt_of(b, 1, 0, 7, TOKENS(9, 9));
     assert_int_equal(add(b, 1, 0), 7);
-    close_bed(b);
 }
 
 struct member {
@@ -298,7 +258,7 @@ batch(uint32_t n_seed, const struct member *m, uint32_t n, uint32_t entry)
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, i, 0, m[i].n, m[i].more);
         assert_int_equal(admit(b, i, 0), 0);
-        assert_int_equal(b->seat[i].hit.n_tokens, m[i].pos);
+        assert_int_equal(b->slot[i].hit.n_tokens, m[i].pos);
     }
     for (uint32_t i = 0; i < n; i++) {
         start(b, i);
@@ -334,13 +294,10 @@ who_goes_on_in_a_block_that_several_want(void **state) /* B-01 .. B-06, B-08, B-
     batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 0, { 500, 501, -1 }, 0, 0 } }, 2, 1);
 }
 
-static void
-what_is_copied_from_is_had_back_for_the_blocks_that_follow(void **state) /* B-07 */
+KV_TEST(what_is_copied_from_is_had_back_for_the_blocks_that_follow, bed(8)) /* B-07 */
 {
-    struct bed *b = bed(8);
     token_id more[31];
 
-    (void)state;
     prompt_of(b, 0, 0, 9, NULL);
     add(b, 0, 0);
     gen(b, 0, 9);
@@ -350,15 +307,10 @@ what_is_copied_from_is_had_back_for_the_blocks_that_follow(void **state) /* B-07
     prompt_of(b, 0, 0, 2, more);
     assert_int_equal(add(b, 0, 0), 2);
     assert_int_equal(n_free(b), 0);
-    close_bed(b);
 }
 
-static void
-holding_a_block_leaves_what_follows_it_found(void **state) /* P-06 */
+KV_TEST(holding_a_block_leaves_what_follows_it_found, bed(6)) /* P-06 */
 {
-    struct bed *b = bed(6);
-
-    (void)state;
     prompt_of(b, 0, 0, 24, NULL), add(b, 0, 0);
     gen(b, 0, 24);
     release(b, 0);
@@ -368,11 +320,10 @@ holding_a_block_leaves_what_follows_it_found(void **state) /* P-06 */
     prompt_of(b, 1, 0, 13, NULL);
     assert_int_equal(admit(b, 1, 0), 0);
     assert_int_equal(n_free(b), 3);
-    kv_drop(b->kv, 1);
-    kv_drop(b->kv, 0);
+    kv_drop(kv, 1);
+    kv_drop(kv, 0);
     prompt_of(b, 0, 0, 24, NULL);
     assert_int_equal(add(b, 0, 0), 23);
-    close_bed(b);
 }
 
 int
@@ -386,7 +337,7 @@ main(void)
         cmocka_unit_test(only_what_is_computed_is_found),
         cmocka_unit_test(released_blocks_are_taken_in_the_order_of_their_release),
         cmocka_unit_test(the_longest_part_is_taken),
-        cmocka_unit_test(twins_of_one_batch_share_nothing_and_the_next_finds_it),
+        cmocka_unit_test(refs_of_one_batch_share_nothing_and_the_next_finds_it),
         cmocka_unit_test(without_copies_a_leaf_is_taken_over_and_nothing_else),
         cmocka_unit_test(who_goes_on_in_a_block_that_several_want),
         cmocka_unit_test(what_is_copied_from_is_had_back_for_the_blocks_that_follow),

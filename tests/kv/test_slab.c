@@ -1,7 +1,5 @@
 /* test_slab.c - slabs: their size, and how pools share them. */
-#include "tests/test.h"
-
-#include "worker/kv/kv_seat.h"
+#include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +17,7 @@ struct shape {
 static struct kv_config
 model(const struct shape *shape, uint32_t n)
 {
-    struct kv_config c = { .n_groups = n, .n_seats = 4, .n_lanes = 1, .arena_bytes = 1u << 30 };
+    struct kv_config c = { .n_groups = n, .n_slots = 4, .n_lanes = 1, .arena_bytes = 1u << 30 };
     bool fits;
 
     for (c.tokens_per_block = 64;; c.tokens_per_block /= 2) {
@@ -104,23 +102,14 @@ sizes_that_have_no_slab_are_told_apart(void **state)
 }
 
 /* Two pools: blocks of 1 KiB, eight a slab, and blocks of a slab each. */
-static struct kv *
-two_pools(struct kv_config *c, uint32_t n_slabs)
+static struct bed *
+two_pools(uint32_t n_slabs)
 {
-    struct err e;
+    struct kv_group small = group(KV_FULL, 0, 0), large = group(KV_CROSS, 0, 0);
 
-    *c = (struct kv_config){ .n_groups = 2,
-                             .n_seats = 64,
-                             .n_lanes = 2,
-                             .tokens_per_block = 4,
-                             .arena_bytes = n_slabs * (uint64_t)(8 * KIB) };
-    c->group[0] = (struct kv_group){
-        .kind = KV_FULL, .n_layers = 1, .n_parts = 2, .slice_bytes = 512, .max_entries = 64
-    };
-    c->group[1] = (struct kv_group){
-        .kind = KV_CROSS, .n_layers = 8, .n_parts = 2, .slice_bytes = 512, .max_entries = 64
-    };
-    return kv_init(calloc(1, kv_bytes(c)), c, &e);
+    small.slice_bytes = large.slice_bytes = 512;
+    large.n_layers = 8;
+    return pool(4, n_slabs * (8 * KIB / 256), small, large);
 }
 
 static void
@@ -128,6 +117,7 @@ groups_of_equal_block_bytes_share_a_pool(void **state)
 {
     static const struct shape t5[] = { { 24, 16, 64, 0 }, { 24, 16, 64, 0 } };
     struct kv_config c = model(t5, 2);
+    struct bed *b;
     struct kv *kv;
     struct err e;
 
@@ -138,24 +128,19 @@ groups_of_equal_block_bytes_share_a_pool(void **state)
     assert_int_equal(kv_n_pools(kv), 1);
     assert_int_equal(c.group[1].pool, 0);
     free(kv);
-    kv = two_pools(&c, 8);
-    assert_int_equal(kv_n_pools(kv), 2);
-    assert_int_equal(c.group[1].pool, 1);
-    assert_int_equal(c.slab_bytes, 8 * KIB);
-    free(kv);
+    b = two_pools(8);
+    assert_int_equal(kv_n_pools(b->kv), 2);
+    assert_int_equal(b->c.group[1].pool, 1);
+    assert_int_equal(b->c.slab_bytes, 8 * KIB);
+    close_bed(b);
 }
 
-static void
-a_pool_gives_a_slab_back_when_its_last_block_is_free(void **state)
+KV_TEST(a_pool_gives_a_slab_back_when_its_last_block_is_free, two_pools(10))
 {
-    struct kv_config c;
-    struct kv *kv = two_pools(&c, 10);
-    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_out out = bed_out(b);
     struct kv_need need = { { 20, 0 } };
     struct kv_count n;
 
-    (void)state;
-    assert_non_null(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks,
                      8); /* ten slabs: one begun by pool 0's scratch, one of 1's scratch */
@@ -168,41 +153,30 @@ a_pool_gives_a_slab_back_when_its_last_block_is_free(void **state)
     kv_check(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks, 8);
-    free(out.edit);
-    free(kv);
 }
 
-static void
-a_reservation_counts_whole_slabs_of_every_pool(void **state)
+KV_TEST(a_reservation_counts_whole_slabs_of_every_pool, two_pools(5))
 {
-    struct kv_config c;
-    struct kv *kv = two_pools(&c, 5);
     struct kv_need small = { { 8, 0 } }, both = { { 8, 2 } }, large = { { 0, 2 } };
 
     /* Five slabs. Scratch has one (begun, seven blocks left) and one (full). Three are free. */
-    (void)state;
     assert_int_equal(kv_reserve(kv, 0, &both), 0); /* 9 small: 2 slabs; 3 large: 3 slabs */
     assert_int_equal(kv_reserve(kv, 1, &large), -EAGAIN);
     assert_int_equal(kv_reserve(kv, 1, &small), -EAGAIN); /* 17 small would be 3 slabs */
     small.n_blocks[0] = 7;
     assert_int_equal(kv_reserve(kv, 1, &small), 0); /* 16 still lie in 2 */
     kv_check(kv);
-    free(kv);
 }
 
-static void
-a_slab_half_used_by_another_pool_is_not_promised(void **state)
+KV_TEST(a_slab_half_used_by_another_pool_is_not_promised, two_pools(6))
 {
-    struct kv_config c;
-    struct kv *kv = two_pools(&c, 6);
-    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_out out = bed_out(b);
     struct kv_need small = { { 8, 0 } }, large = { { 0, 4 } };
 
-    /* Blocks of seats 0, 1 and 2 interleave over four slabs; then only seat 2's few remain. */
-    (void)state;
-    for (uint32_t seat = 0; seat < 3; seat++) assert_int_equal(kv_reserve(kv, seat, &small), 0);
+    /* Blocks of slots 0, 1 and 2 interleave over four slabs; then only slot 2's few remain. */
+    for (uint32_t slot = 0; slot < 3; slot++) assert_int_equal(kv_reserve(kv, slot, &small), 0);
     for (uint32_t pos = 4; pos <= 32; pos += 4)
-        for (uint32_t seat = 0; seat < 3; seat++) kv_grow(kv, 0, seat, pos, &out);
+        for (uint32_t slot = 0; slot < 3; slot++) kv_grow(kv, 0, slot, pos, &out);
     kv_check(kv);
     kv_drop(kv, 0);
     kv_drop(kv, 1);
@@ -214,37 +188,29 @@ a_slab_half_used_by_another_pool_is_not_promised(void **state)
     assert_int_equal(kv_reserve(kv, 3, &large), 0);
     kv_cross(kv, 0, 3, 4, &out);
     kv_check(kv);
-    free(out.edit);
-    free(kv);
 }
 
-static void
-a_nearly_full_slab_is_filled_before_another(void **state)
+KV_TEST(a_nearly_full_slab_is_filled_before_another, two_pools(6))
 {
     static const uint32_t blocks[] = { 7, 7, 1, 1 };
-    struct kv_config c;
-    struct kv *kv = two_pools(&c, 6);
-    struct kv_out out = { .edit = calloc(200, sizeof *out.edit), .max_edits = 200 };
+    struct kv_out out = bed_out(b);
     struct kv_need need = { { 0 } };
     struct kv_count n;
 
-    /* Seat 0 fills up the scratch block's slab, seats 1 and 2 the next, seat 3 begins a third. */
-    (void)state;
-    for (uint32_t seat = 0; seat < 4; seat++) {
-        need.n_blocks[0] = blocks[seat];
-        assert_int_equal(kv_reserve(kv, seat, &need), 0);
-        kv_grow(kv, 0, seat, 4 * blocks[seat], &out);
+    /* Seat 0 fills up the scratch block's slab, slots 1 and 2 the next, slot 3 begins a third. */
+    for (uint32_t slot = 0; slot < 4; slot++) {
+        need.n_blocks[0] = blocks[slot];
+        assert_int_equal(kv_reserve(kv, slot, &need), 0);
+        kv_grow(kv, 0, slot, 4 * blocks[slot], &out);
     }
     kv_drop(kv, 2); /* a hole in the second */
     need.n_blocks[0] = 1;
     assert_int_equal(kv_reserve(kv, 4, &need), 0);
     kv_grow(kv, 0, 4, 4, &out);
-    kv_drop(kv, 3); /* so the third is empty, if seat 4 sits in the hole */
+    kv_drop(kv, 3); /* so the third is empty, if slot 4 sits in the hole */
     kv_check(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks, 3);
-    free(out.edit);
-    free(kv);
 }
 
 int

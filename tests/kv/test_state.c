@@ -1,10 +1,10 @@
 /* test_state.c - recurrent state: live ones, snapshots at borders, what is found and what a successor gets;
  * and sinks, which stay when a window moves on. Rows R of the scenarios. */
-#include "tests/kv/bed.h"
+#include "tests/kv/kv_fixture.h"
 
-#include "worker/kv/kv_beam.h"
+#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_state.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,27 +16,16 @@ enum { LAYERS = 3, INTERVAL = 16 };
 static struct bed *
 hybrid(uint32_t interval, uint32_t n_slabs)
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    b->c.copy_partial = true;
-    b->c.n_groups = 2;
-    b->c.group[0] = group(KV_FULL, 0, 0);
-    b->c.group[1] = group(KV_STATE, 0, 0);
-    b->c.group[1].n_layers = LAYERS;
-    b->c.group[1].n_parts = 1;
-    b->c.group[1].slice_bytes = 256;
-    b->c.group[1].interval = interval;
-    b->c.arena_bytes = (uint64_t)n_slabs * 256;
-    open_bed(b, 0);
-    return b;
+    return bed_of(0, .copy_partial = true, .arena_bytes = (uint64_t)n_slabs * 256,
+                  .group = { group(KV_FULL, 0, 0), state_group(LAYERS, 256, interval) });
 }
 
 static uint32_t
-states_held(const struct bed *b, uint32_t seat)
+states_held(const struct bed *b, uint32_t slot)
 {
     uint32_t first;
 
-    return kv_held(b->kv, seat, 1, &first) / LAYERS;
+    return kv_held(b->kv, slot, 1, &first) / LAYERS;
 }
 
 /* Copies of the last step: all of them before its work, or all after it. */
@@ -66,12 +55,8 @@ borders_are_the_interval_and_the_last_one_of_the_prompt(void **state)
     close_bed(b);
 }
 
-static void
-without_snapshots_a_sequence_has_one_state_at_any_length(void **state) /* */
+KV_TEST(without_snapshots_a_sequence_has_one_state_at_any_length, hybrid(0, 200)) /* */
 {
-    struct bed *b = hybrid(0, 200);
-
-    (void)state;
     prompt_of(b, 0, 0, 37, NULL);
     assert_int_equal(add(b, 0, 20), 0);
     assert_int_equal(states_held(b, 0), 1);
@@ -81,11 +66,10 @@ without_snapshots_a_sequence_has_one_state_at_any_length(void **state) /* R-01 *
     release(b, 0);
     prompt_of(b, 0, 0, 37, NULL);
     assert_int_equal(add(b, 0, 0), 0); /* and nothing is found */
-    close_bed(b);
 }
 
 static void
-a_seat_holds_its_live_state_and_its_last_snapshots(void **state) /* */
+a_slot_holds_its_live_state_and_its_last_snapshots(void **state) /* */
 {
     static const struct {
         uint32_t n, held;
@@ -104,12 +88,8 @@ a_seat_holds_its_live_state_and_its_last_snapshots(void **state) /* R-02 */
     }
 }
 
-static void
-a_snapshot_is_copied_after_the_step_that_ends_at_its_border(void **state)
+KV_TEST(a_snapshot_is_copied_after_the_step_that_ends_at_its_border, hybrid(INTERVAL, 200))
 {
-    struct bed *b = hybrid(INTERVAL, 200);
-
-    (void)state;
     prompt_of(b, 0, 0, 17, NULL); /* 16 and then one */
     add(b, 0, 40);
     expect_copies(b, 0, false);
@@ -118,20 +98,15 @@ a_snapshot_is_copied_after_the_step_that_ends_at_its_border(void **state)
     gen_plus(b, 0, 31); /* position 31: 32 are there after it */
     expect_copies(b, LAYERS, true);
     for (uint32_t i = 0; i < LAYERS; i++) {
-        assert_int_equal(b->out.copy[i].from, kv_entry(b->kv, 0, 1, i));
-        assert_int_equal(b->out.copy[i].to, kv_entry(b->kv, 0, 1, 2 * LAYERS + i));
+        assert_int_equal(b->out.copy[i].from, kv_entry(kv, 0, 1, i));
+        assert_int_equal(b->out.copy[i].to, kv_entry(kv, 0, 1, 2 * LAYERS + i));
         assert_int_equal(b->out.copy[i].n_tokens, 0);
         assert_int_equal(b->edit[b->out.n_edits - LAYERS + i].pos, 32);
     }
-    close_bed(b);
 }
 
-static void
-a_hit_ends_at_a_snapshot_and_never_in_a_block(void **state) /* */
+KV_TEST(a_hit_ends_at_a_snapshot_and_never_in_a_block, hybrid(INTERVAL, 400)) /* */
 {
-    struct bed *b = hybrid(INTERVAL, 400);
-
-    (void)state;
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 0);
     release(b, 0);
@@ -145,15 +120,10 @@ a_hit_ends_at_a_snapshot_and_never_in_a_block(void **state) /* R-04 */
     assert_int_equal(add(b, 3, 0), 0);
     prompt_of(b, 4, 0, 40, NULL);
     assert_int_equal(add(b, 4, 0), 36);
-    close_bed(b);
 }
 
-static void
-a_live_state_is_its_seats_own(void **state)
+KV_TEST(a_live_state_is_its_slots_own, hybrid(INTERVAL, 400))
 {
-    struct bed *b = hybrid(INTERVAL, 400);
-
-    (void)state;
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 8);
     store(b, 0, 40);
@@ -161,23 +131,19 @@ a_live_state_is_its_seats_own(void **state)
     assert_int_equal(add(b, 1, 8), 36);
     expect_copies(b, LAYERS, false);
     for (uint32_t i = 0; i < LAYERS; i++) {
-        assert_int_not_equal(kv_entry(b->kv, 0, 1, i), kv_entry(b->kv, 1, 1, i));
-        assert_int_equal(b->out.copy[i].to, kv_entry(b->kv, 1, 1, i));
-        assert_int_equal(b->out.copy[i].from, kv_entry(b->kv, 1, 1, LAYERS + i));
+        assert_int_not_equal(kv_entry(kv, 0, 1, i), kv_entry(kv, 1, 1, i));
+        assert_int_equal(b->out.copy[i].to, kv_entry(kv, 1, 1, i));
+        assert_int_equal(b->out.copy[i].from, kv_entry(kv, 1, 1, LAYERS + i));
         /* the other's third */
-        assert_int_equal(b->out.copy[i].from, kv_entry(b->kv, 0, 1, 3 * LAYERS + i));
+        assert_int_equal(b->out.copy[i].from, kv_entry(kv, 0, 1, 3 * LAYERS + i));
     }
-    close_bed(b);
 }
 
-static void
-a_snapshot_leaves_whole(void **state)
+KV_TEST(a_snapshot_leaves_whole, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
 {
-    struct bed *b = hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1);
     struct kv_stats stats;
     struct kv_hit hit;
 
-    (void)state;
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 0);
     release(b, 0);
@@ -185,54 +151,39 @@ a_snapshot_leaves_whole(void **state)
      * there. One that needs 6 more than are free takes a snapshot apart. */
     prompt_of(b, 1, 1000, 24, NULL);
     assert_int_equal(add(b, 1, 0), 0);
-    kv_stats(b->kv, 1, &stats);
+    kv_stats(kv, 1, &stats);
     assert_true(stats.evicted > 0 && stats.evicted % LAYERS == 0);
-    b->seat[0].text.n = 40;
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    b->slot[0].text.n = 40;
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_true(hit.n_tokens == 0 || hit.n_tokens % 4 == 0);
-    kv_drop(b->kv, 1);
-    kv_check(b->kv);
-    close_bed(b);
+    kv_drop(kv, 1);
+    kv_check(kv);
 }
 
-static void
-what_leads_to_a_snapshot_takes_it_along(void **state)
+KV_TEST(what_leads_to_a_snapshot_takes_it_along, hybrid(INTERVAL, 400))
 {
-    struct bed *b = hybrid(INTERVAL, 400);
     struct kv_hit hit;
 
-    (void)state;
     prompt_of(b, 0, 0, 33, NULL);
     add(b, 0, 0);
     release(b, 0);
     prompt_of(b, 0, 0, 33, NULL);
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 32);
     assert_int_equal(hit.n_cached[1], LAYERS);
     assert_int_equal(hit.n_cached[0], 8);
-    close_bed(b);
 }
 
-static void
-no_attention_at_all_is_a_cache_of_states(void **state) /* X-10, with state */
+KV_TEST(no_attention_at_all_is_a_cache_of_states,
+        bed_of(0, .arena_bytes = 40 * 128,
+               .group = { state_group(LAYERS, 128, INTERVAL) })) /* X-10, with state */
 {
-    struct bed *b = calloc(1, sizeof *b);
-
-    (void)state;
-    b->c.n_groups = 1;
-    b->c.group[0] = group(KV_STATE, 0, 0);
-    b->c.group[0].n_layers = LAYERS;
-    b->c.group[0].n_parts = 1;
-    b->c.group[0].interval = INTERVAL;
-    b->c.arena_bytes = 40 * 128;
-    open_bed(b, 0);
     prompt_of(b, 0, 0, 200, NULL);
     assert_int_equal(add(b, 0, 20), 0);
     for (token_id t = 200; t < 220; t++) gen_plus(b, 0, t);
     release(b, 0);
     prompt_of(b, 0, 0, 230, NULL);
     assert_int_equal(add(b, 0, 0), 208); /* nothing but its length limits it */
-    close_bed(b);
 }
 
 static void
@@ -240,8 +191,8 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
 {
     static const uint64_t print[2], id[2];
     struct bed *b = hybrid(INTERVAL, 400);
-    struct manifest_owner owner = { .seat = 0, .id = 7, .n_tokens = 37 };
-    struct manifest_found found[BED_SEATS];
+    struct manifest_owner owner = { .slot = 0, .id = 7, .n_tokens = 37 };
+    struct manifest_found found[BED_SLOTS];
     struct manifest m;
     void *base = calloc(1, manifest_bytes(&b->c));
     slice_id *room, was[LAYERS];
@@ -255,7 +206,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     manifest_make(&m, base, &b->c, print, id);
     room = malloc(m.h.row_bytes);
     prompt_of(b, 0, 0, 37, NULL);
-    manifest_hash(b->seat[0].token, 37, owner.tokens_hash);
+    manifest_hash(b->slot[0].token, 37, owner.tokens_hash);
     manifest_hash(NULL, 0, owner.source_hash);
     assert_int_equal(admit(b, 0, 20), 0);
     start(b, 0);
@@ -272,7 +223,7 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     assert_int_equal(adopted.rows, 1);
     assert_int_equal(adopted.no_rows, 0);
     kv_check(b->kv);
-    assert_int_equal(manifest_claim(found, BED_SEATS, 7, 0, b->seat[0].token, 37, NULL, 0, &resume),
+    assert_int_equal(manifest_claim(found, BED_SLOTS, 7, 0, b->slot[0].token, 37, NULL, 0, &resume),
                      0);
     assert_int_equal(resume, 32);
     need = kv_need(b->kv, 57, 0, 37);
@@ -299,90 +250,73 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     free(base);
 }
 
-static void
-beams_have_states_of_their_own(void **state)
+KV_TEST(beams_have_states_of_their_own, hybrid(INTERVAL, 400))
 {
-    struct bed *b = hybrid(INTERVAL, 400);
-    static const uint32_t seat[] = { 0, 1, 2 };
+    static const uint32_t slot[] = { 0, 1, 2 };
     static const uint8_t parent[] = { 1, 1, 0 };
     struct kv_need need;
     slice_id before[3];
 
-    (void)state;
     prompt_of(b, 0, 0, 10, NULL);
-    need = kv_need(b->kv, 30, 0, 10);
-    assert_int_equal(kv_reserve(b->kv, 0, &need), 0);
+    need = kv_need(kv, 30, 0, 10);
+    assert_int_equal(kv_reserve(kv, 0, &need), 0);
     start(b, 0);
-    need = kv_fork_need(b->kv, 30, 10, 1);
-    for (uint32_t i = 1; i < 3; i++) assert_int_equal(kv_reserve(b->kv, i, &need), 0);
+    need = kv_fork_need(kv, 30, 10, 1);
+    for (uint32_t i = 1; i < 3; i++) assert_int_equal(kv_reserve(kv, i, &need), 0);
     b->out.n_edits = b->out.n_copies = 0;
-    for (uint32_t i = 1; i < 3; i++) kv_fork(b->kv, 0, b->step + 1, 0, i, 10, 10, &b->out);
-    kv_check(b->kv);
+    for (uint32_t i = 1; i < 3; i++) kv_fork(kv, 0, b->step + 1, 0, i, 10, 10, &b->out);
+    kv_check(kv);
     assert_int_equal(b->out.n_copies, 2 * (1 + LAYERS)); /* the block that is written, the states */
-    for (uint32_t i = 0; i < 3; i++) before[i] = kv_entry(b->kv, i, 1, 0);
+    for (uint32_t i = 0; i < 3; i++) before[i] = kv_entry(kv, i, 1, 0);
     b->out.n_edits = b->out.n_copies = 0;
-    kv_reorder(b->kv, 0, b->step + 2, seat, parent, 3, 10, &b->out);
-    kv_check(b->kv);
-    assert_int_equal(kv_entry(b->kv, 0, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
-    assert_int_equal(kv_entry(b->kv, 1, 1, 0), before[1]); /* it goes on from itself */
-    assert_int_equal(kv_entry(b->kv, 2, 1, 0), before[0]);
+    kv_reorder(kv, 0, b->step + 2, slot, parent, 3, 10, &b->out);
+    kv_check(kv);
+    assert_int_equal(kv_entry(kv, 0, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
+    assert_int_equal(kv_entry(kv, 1, 1, 0), before[1]); /* it goes on from itself */
+    assert_int_equal(kv_entry(kv, 2, 1, 0), before[0]);
     assert_int_equal(b->out.n_copies, 1 + LAYERS);
-    kv_done(b->kv, 0, b->step += 2);
-    close_bed(b);
+    kv_done(kv, 0, b->step += 2);
 }
 
 static struct bed *
 sinking(uint32_t sinks, uint32_t max_blocks)
 {
-    struct bed *b = calloc(1, sizeof *b);
+    struct kv_group window = group(KV_WINDOW, 8, max_blocks);
 
-    b->c.copy_partial = true;
-    b->c.n_groups = 1;
-    b->c.group[0] = group(KV_WINDOW, 8, max_blocks);
-    b->c.group[0].sinks = sinks;
-    b->c.arena_bytes = 100 * 256;
-    open_bed(b, 0);
-    return b;
+    window.sinks = sinks;
+    return bed_of(0, .copy_partial = true, .group = { window }, .arena_bytes = 100 * 256);
 }
 
-static void
-sinks_stay_when_the_window_moves_on(void **state)
+KV_TEST(sinks_stay_when_the_window_moves_on, sinking(5, 0)) /* two blocks */
 {
-    struct bed *b = sinking(5, 0); /* two blocks */
     uint32_t first;
 
-    (void)state;
     prompt_of(b, 0, 0, 12, NULL);
     add(b, 0, 60);
     for (token_id t = 12; t < 60; t++) gen_plus(b, 0, t);
     for (uint32_t i = 0; i < 15; i++)
-        assert_int_equal(kv_entry(b->kv, 0, 0, i) != SLICE_NONE, i < 2 || i >= 13);
-    assert_int_equal(kv_held(b->kv, 0, 0, &first), 4);
+        assert_int_equal(kv_entry(kv, 0, 0, i) != SLICE_NONE, i < 2 || i >= 13);
+    assert_int_equal(kv_held(kv, 0, 0, &first), 4);
     release_at(b, 0, 60);
     prompt_of(b, 0, 0, 61, NULL);
     assert_int_equal(add(b, 0, 0), 60); /* both ends are there */
     for (uint32_t i = 0; i < 16; i++)
-        assert_int_equal(kv_entry(b->kv, 0, 0, i) != SLICE_NONE, i < 2 || i >= 13);
-    close_bed(b);
+        assert_int_equal(kv_entry(kv, 0, 0, i) != SLICE_NONE, i < 2 || i >= 13);
 }
 
-static void
-a_window_is_not_found_without_its_sinks(void **state)
+KV_TEST(a_window_is_not_found_without_its_sinks, sinking(4, 8))
 {
-    struct bed *b = sinking(4, 8);
     struct kv_hit hit;
 
-    (void)state;
     prompt_of(b, 0, 0, 20, NULL);
     add(b, 0, 0);
     release(b, 0);
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 19);
     prompt_of(b, 1, 1000, 16, NULL); /* takes one: the first that was released */
     add(b, 1, 0);
-    kv_lookup(b->kv, &b->seat[0].text, &hit);
+    kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 0);
-    close_bed(b);
 }
 
 int
@@ -391,10 +325,10 @@ main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_are_the_interval_and_the_last_one_of_the_prompt),
         cmocka_unit_test(without_snapshots_a_sequence_has_one_state_at_any_length),
-        cmocka_unit_test(a_seat_holds_its_live_state_and_its_last_snapshots),
+        cmocka_unit_test(a_slot_holds_its_live_state_and_its_last_snapshots),
         cmocka_unit_test(a_snapshot_is_copied_after_the_step_that_ends_at_its_border),
         cmocka_unit_test(a_hit_ends_at_a_snapshot_and_never_in_a_block),
-        cmocka_unit_test(a_live_state_is_its_seats_own),
+        cmocka_unit_test(a_live_state_is_its_slots_own),
         cmocka_unit_test(a_snapshot_leaves_whole),
         cmocka_unit_test(what_leads_to_a_snapshot_takes_it_along),
         cmocka_unit_test(no_attention_at_all_is_a_cache_of_states),

@@ -1,5 +1,5 @@
 /* config.json as people publish it: both dialects, and sentences that name the key. */
-#include "tests/model/ckpt.h"
+#include "tests/model/checkpoint_writer.h"
 #include "tests/test.h"
 #include "worker/model/config.h"
 

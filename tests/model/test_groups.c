@@ -18,7 +18,7 @@ plain(uint32_t n)
     memset(&c, 0, sizeof c);
     m.shape.n_layers = n;
     m.shape.max_len = 1000;
-    for (uint16_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++)
         m.shape.layer[i] = (struct layer_shape){
             .n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .kv_parts = 2, .kv_from = i
         };

@@ -1,5 +1,5 @@
 /* model_open() beside the weights: the family, token ids, lengths, and what is refused by name. */
-#include "tests/model/toy.h"
+#include "tests/model/tiny_model.h"
 #include "tests/test.h"
 
 #include <errno.h>

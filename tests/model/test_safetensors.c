@@ -1,5 +1,5 @@
 /* Checkpoint files from people we do not know: what is right is found, what is wrong is named. */
-#include "tests/model/ckpt.h"
+#include "tests/model/checkpoint_writer.h"
 #include "tests/test.h"
 #include "worker/model/safetensors.h"
 
@@ -16,46 +16,46 @@ static struct err e;
 
 /* Read a header with n bytes of data behind it. */
 static int
-read_header(const char *header, size_t n, struct st_table *t, uint8_t **bytes)
+read_header(const char *header, size_t n, struct safetensors_table *t, uint8_t **bytes)
 {
     struct st_shard f = { .name = "m.safetensors" };
     int code;
 
     memset(t, 0, sizeof *t);
     f.map = *bytes = ckpt_raw(header, n, &f.bytes);
-    code = st_header_read(t, &f, 0, &e);
-    return code < 0 ? code : st_table_sort(t, &e);
+    code = safetensors_header_read(t, &f, 0, &e);
+    return code < 0 ? code : safetensors_table_sort(t, &e);
 }
 
 static void
 refused(const char *header, size_t n, const char *sentence)
 {
-    struct st_table t;
+    struct safetensors_table t;
     uint8_t *bytes;
 
     assert_int_equal(read_header(header, n, &t, &bytes), -EBADMSG);
     assert_string_equal(e.text, sentence);
-    st_table_done(&t);
+    safetensors_table_done(&t);
     free(bytes);
 }
 
 static void
 taken(const char *header, size_t n, uint32_t n_tensors)
 {
-    struct st_table t;
+    struct safetensors_table t;
     uint8_t *bytes;
 
     assert_int_equal(read_header(header, n, &t, &bytes), 0);
     assert_int_equal(t.n, n_tensors);
-    st_table_done(&t);
+    safetensors_table_done(&t);
     free(bytes);
 }
 
 static void
 tensors_are_found_by_name_with_type_shape_and_place(void **state)
 {
-    struct st_table t;
-    struct st_tensor *x;
+    struct safetensors_table t;
+    struct safetensors_tensor *x;
     uint8_t *bytes;
 
     (void)state;
@@ -66,19 +66,19 @@ tensors_are_found_by_name_with_type_shape_and_place(void **state)
                     32, &t, &bytes),
         0);
     assert_int_equal(t.n, 4);
-    x = st_table_find(&t, "b");
+    x = safetensors_table_find(&t, "b");
     assert_non_null(x);
     assert_int_equal(x->dtype, DT_BF16);
     assert_int_equal(x->n_dims, 2);
     assert_int_equal(x->dim[1], 3);
     assert_int_equal(x->bytes, 12);
     assert_string_equal(x->file, "m.safetensors");
-    x = st_table_find(&t, "a");
-    assert_ptr_equal(x->data, (const uint8_t *)st_table_find(&t, "b")->data + 16);
-    assert_int_equal(st_table_find(&t, "c")->dtype, DT_COUNT);
-    assert_int_equal(st_table_find(&t, "d")->bytes, 0);
-    assert_null(st_table_find(&t, "e"));
-    st_table_done(&t);
+    x = safetensors_table_find(&t, "a");
+    assert_ptr_equal(x->data, (const uint8_t *)safetensors_table_find(&t, "b")->data + 16);
+    assert_int_equal(safetensors_table_find(&t, "c")->dtype, DT_COUNT);
+    assert_int_equal(safetensors_table_find(&t, "d")->bytes, 0);
+    assert_null(safetensors_table_find(&t, "e"));
+    safetensors_table_done(&t);
     free(bytes);
 }
 
@@ -87,24 +87,24 @@ a_header_length_nobody_means_is_refused(void **state)
 {
     uint8_t bytes[64] = { 0 };
     struct st_shard f = { .name = "m", .map = bytes, .bytes = sizeof bytes };
-    struct st_table t = { 0 };
+    struct safetensors_table t = { 0 };
     uint64_t len = 1;
 
     (void)state;
     memcpy(bytes, &len, 8);
-    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     assert_string_equal(e.text, "m: header length 1 is outside 2 to 100000000: not safetensors");
     len = 100000001;
     memcpy(bytes, &len, 8);
-    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     len = 100;
     memcpy(bytes, &len, 8);
-    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     assert_string_equal(e.text, "m: cut short: 44 bytes of the header are missing");
     f.bytes = 7;
-    assert_int_equal(st_header_read(&t, &f, 0, &e), -EBADMSG);
+    assert_int_equal(safetensors_header_read(&t, &f, 0, &e), -EBADMSG);
     assert_string_equal(e.text, "m is 7 bytes, too short for a safetensors file");
-    st_table_done(&t);
+    safetensors_table_done(&t);
 }
 
 static void
@@ -190,17 +190,17 @@ fields_that_are_missing_or_foreign_or_twice_are_refused(void **state)
 static void
 a_header_that_is_no_json_says_where(void **state)
 {
-    struct st_table t;
+    struct safetensors_table t;
     uint8_t *bytes;
 
     (void)state;
     assert_int_equal(read_header("{\"a\":{\"shape\":[1 2]}}", 8, &t, &bytes), -EBADMSG);
     assert_non_null(strstr(e.text, "m.safetensors: a: line 1, column"));
-    st_table_done(&t);
+    safetensors_table_done(&t);
     free(bytes);
     assert_int_equal(read_header("{} x", 8, &t, &bytes), -EBADMSG);
     assert_non_null(strstr(e.text, "m.safetensors: header: line 1, column"));
-    st_table_done(&t);
+    safetensors_table_done(&t);
     free(bytes);
 }
 
@@ -215,7 +215,7 @@ static void
 a_single_file_is_opened_and_mapped(void **state)
 {
     struct safetensors *s;
-    struct st_tensor *t;
+    struct safetensors_tensor *t;
     struct ckpt c;
     float f;
 

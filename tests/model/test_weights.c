@@ -1,7 +1,7 @@
 /* Checkpoints of a toy family: every flag of a weight table, every way the bytes come to lie. */
 #include "gpu/device.h"
 #include "gpu/fp.h"
-#include "tests/model/toy.h"
+#include "tests/model/tiny_model.h"
 #include "tests/test.h"
 #include "worker/model/weights.h"
 
@@ -602,8 +602,9 @@ a_damaged_tensor_is_rebuilt_alone(void **state)
         assert_int_equal(told.total,
                          dtype_bytes(t->embed.dtype, (TOY_VOCAB + 4 * TOY_KV) * TOY_HIDDEN));
         assert_int_equal(told.done, told.total);
-        assert_memory_equal(b->weights.base, before,
-                            place_of(a, l[2].wide)); /* not the seal: it was looked at */
+        assert_memory_equal(
+            b->weights.base, before,
+            place_of(a, l[2].wide)); /* not the weights_checksum: it was looked at */
         if (!random) holds_all(b, DT_BF16);
         model_close(b);
 
@@ -645,8 +646,9 @@ an_open_model_knows_whether_its_weights_are_what_they_were(void **state)
     assert_int_equal(model_check(a, &e), 1);
     ((uint8_t *)a->weights.base)[place_of(a, l[1].qkv) + 3] ^= 0x10;
     assert_int_equal(model_check(b, &e), 0);
-    /* The seal there may be damaged too: nothing of it is taken on trust. */
-    memset((uint8_t *)a->weights.base + a->seal_at, 0, a->weights.bytes - a->seal_at);
+    /* The weights_checksum there may be damaged too: nothing of it is taken on trust. */
+    memset((uint8_t *)a->weights.base + a->weights_checksum_at, 0,
+           a->weights.bytes - a->weights_checksum_at);
     ((uint8_t *)a->weights.base)[place_of(a, l[2].wide)] ^= 1;
     assert_int_equal(model_check(b, &e), 1);
     model_close(b);
@@ -667,7 +669,7 @@ a_load_that_did_not_end_is_begun_again(void **state)
     a = opened(&s);
     for (word = a->weights.base; *word != UINT64_C(0x6c616573676c); word++) {
     }
-    assert_int_equal(word[2], 1); /* complete: weights_seal.c */
+    assert_int_equal(word[2], 1); /* complete: weights_checksum.c */
     word[2] = 0;
     b = adopted_after_damage(s, a, NULL, 0);
     assert_true(b->n_rebuilt > 10);

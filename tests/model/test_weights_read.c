@@ -1,6 +1,6 @@
 /* test_weights_read.c - pieces of a checkpoint's files, read by threads. */
 #include "gpu/fp.h"
-#include "tests/model/toy.h"
+#include "tests/model/tiny_model.h"
 #include "tests/test.h"
 #include "worker/model/weights_read.h"
 

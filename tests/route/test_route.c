@@ -1,7 +1,7 @@
 /* test_route.c - the promises of route.h. */
 #include "route/route.h"
 
-#include "route/holders.h"
+#include "route/block_holders.h"
 
 #include "tests/test.h"
 
@@ -27,7 +27,7 @@ of_equals_fewer_requests_then_the_lower_index(void **state)
 
     (void)state;
     assert_int_equal(route_pick(w, 3, 0), 1);
-    w[0].rows = 2;
+    w[0].n_seqs = 2;
     assert_int_equal(route_pick(w, 3, 0), 0);
 }
 
@@ -60,9 +60,9 @@ a_request_goes_home_or_waits_while_home_comes(void **state)
     (void)state;
     assert_int_equal(route_home(w, 2, 0, 0), ROUTE_WAIT);
     assert_int_equal(route_home(w, 2, 0, 1), 1);
-    w[1].rows = 10;
+    w[1].n_seqs = 10;
     assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT); /* no room now: its KV is still there */
-    w[1].rows = 5;
+    w[1].n_seqs = 5;
     w[0].comes = false; /* it failed */
     assert_int_equal(route_home(w, 2, 0, 0), 1);
     assert_int_equal(route_home(w, 2, 0, 7), 1);
@@ -101,28 +101,28 @@ static void
 who_has_the_latest_block_is_found_first(void **state)
 {
     static const uint64_t name[][2] = { { 1, 10 }, { 2, 10 }, { 3, 10 }, { 66, 10 } };
-    CLEAN(route_holders_free_at) struct route_holders *h = route_holders_new(16);
+    CLEAN(block_holders_free_at) struct block_holders *h = block_holders_new(16);
     uint32_t worker[2], found[2];
 
     (void)state;
-    assert_int_equal(route_found(h, name, 4, worker, found, 2), 0);
-    for (int i = 0; i < 3; i++) route_hold(h, 7, name[i]);
-    route_hold(h, 7, name[2]); /* it is there */
-    route_hold(h, 5, name[0]);
-    assert_int_equal(route_found(h, name, 4, worker, found, 2), 2);
+    assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 0);
+    for (int i = 0; i < 3; i++) block_holders_add(h, 7, name[i]);
+    block_holders_add(h, 7, name[2]); /* it is there */
+    block_holders_add(h, 5, name[0]);
+    assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 2);
     assert_int_equal(worker[0], 7);
     assert_int_equal(found[0], 3);
     assert_int_equal(worker[1], 5);
     assert_int_equal(found[1], 1);
-    assert_int_equal(route_found(h, name, 1, worker, found, 1),
+    assert_int_equal(block_holders_find(h, name, 1, worker, found, 1),
                      0); /* two have it: it tells nobody apart */
-    route_lose(h, 7, name[2]);
-    route_lose(h, 7, name[2]);
-    route_hold(h, 3, name[3]); /* another name of the same bucket as name[1] */
-    assert_int_equal(route_found(h, name, 3, worker, found, 2), 2);
+    block_holders_remove(h, 7, name[2]);
+    block_holders_remove(h, 7, name[2]);
+    block_holders_add(h, 3, name[3]); /* another name of the same bucket as name[1] */
+    assert_int_equal(block_holders_find(h, name, 3, worker, found, 2), 2);
     assert_int_equal(found[0], 2);
-    route_forget(h, 7);
-    assert_int_equal(route_found(h, name, 4, worker, found, 2), 2);
+    block_holders_forget(h, 7);
+    assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 2);
     assert_int_equal(worker[0], 3);
     assert_int_equal(found[0], 4);
     assert_int_equal(worker[1], 5);
@@ -132,15 +132,15 @@ static void
 beyond_its_capacity_nothing_is_noted(void **state)
 {
     static const uint64_t name[][2] = { { 1, 1 }, { 2, 1 }, { 3, 1 } };
-    CLEAN(route_holders_free_at) struct route_holders *h = route_holders_new(2);
+    CLEAN(block_holders_free_at) struct block_holders *h = block_holders_new(2);
     uint32_t worker, found;
 
     (void)state;
-    for (int i = 0; i < 3; i++) route_hold(h, 0, name[i]);
-    assert_int_equal(route_found(h, &name[2], 1, &worker, &found, 1), 0);
-    route_lose(h, 0, name[0]);
-    route_hold(h, 0, name[2]);
-    assert_int_equal(route_found(h, &name[2], 1, &worker, &found, 1), 1);
+    for (int i = 0; i < 3; i++) block_holders_add(h, 0, name[i]);
+    assert_int_equal(block_holders_find(h, &name[2], 1, &worker, &found, 1), 0);
+    block_holders_remove(h, 0, name[0]);
+    block_holders_add(h, 0, name[2]);
+    assert_int_equal(block_holders_find(h, &name[2], 1, &worker, &found, 1), 1);
 }
 
 int

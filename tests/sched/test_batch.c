@@ -18,39 +18,39 @@ full_batch(void)
     assert_non_null(b);
     b->step = 77;
     b->lane = 1;
-    b->rung = 2;
-    b->work = WORK_CONTEXT | WORK_GENERATION | WORK_ENCODER;
+    b->partition = 2;
+    b->work = WORK_PREFILL | WORK_DECODE | WORK_ENCODER;
     b->bucket = 32;
-    b->n_rows = 12;
-    b->n_runs = 2;
+    b->n_tokens = 12;
+    b->n_segments = 2;
     b->n_logits = b->n_masks = 8;
     b->n_encode = b->n_edits = b->n_copies = b->n_waits = 1;
     for (int i = 0; i < 12; i++) {
-        b->token[i] = i == 4 ? TOKEN_FROM_LAST : i > 4 && i < 8 ? TOKEN_GUESS(i - 4) : 100 + i;
+        b->token[i] = i == 4 ? TOKEN_FROM_LAST : i > 4 && i < 8 ? TOKEN_DRAFT(i - 4) : 100 + i;
         b->pos[i] = i;
     }
-    b->run[0] = (struct batch_run){ .seat = 3,
-                                    .n_rows = 4,
-                                    .first_pos = 64,
-                                    .work = WORK_CONTEXT,
-                                    .flags = RUN_PROMPT_LOGPROBS | RUN_FIRST_CHUNK,
-                                    .enc_row = 5,
-                                    .enc_rows = 7,
-                                    .cross_tokens = 7 };
-    b->run[1] = (struct batch_run){ .seat = 4,
-                                    .first_row = 4,
-                                    .n_rows = 4,
-                                    .first_pos = 812,
-                                    .work = WORK_GENERATION,
-                                    .flags = RUN_SAMPLE | RUN_MASK,
-                                    .n_draft = 3,
-                                    .first_logit = 4 };
-    /* two guesses for one place, and one behind the second of them */
+    b->segment[0] = (struct batch_segment){ .slot = 3,
+                                            .n_tokens = 4,
+                                            .first_pos = 64,
+                                            .work = WORK_PREFILL,
+                                            .flags = SEGMENT_PROMPT_LOGPROBS | SEGMENT_FIRST_CHUNK,
+                                            .enc_token = 5,
+                                            .enc_tokens = 7,
+                                            .cross_tokens = 7 };
+    b->segment[1] = (struct batch_segment){ .slot = 4,
+                                            .first_token = 4,
+                                            .n_tokens = 4,
+                                            .first_pos = 812,
+                                            .work = WORK_DECODE,
+                                            .flags = SEGMENT_SAMPLE | SEGMENT_MASK,
+                                            .n_draft = 3,
+                                            .first_logit = 4 };
+    /* two drafts for one place, and one behind the second of them */
     memcpy(&b->mask[4], (const uint32_t[]){ 1, 3, 5, 13 }, 4 * sizeof b->mask[0]);
     b->encode[0] = (struct batch_encode){
-        .seat = 6, .first_row = 8, .n_rows = 4, .enc_row = 8, .first_layer = 2, .n_layers = 3
+        .slot = 6, .first_token = 8, .n_tokens = 4, .enc_token = 8, .first_layer = 2, .n_layers = 3
     };
-    b->edit[0] = (struct kv_edit){ .op = EDIT_ROW, .group = 1, .entry = 16, .at = 2 };
+    b->edit[0] = (struct kv_edit){ .op = EDIT_COPY, .group = 1, .entry = 16, .at = 2 };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
     b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
     return b;
@@ -68,13 +68,13 @@ packed_and_unpacked_is_the_same_batch(void **state)
     assert_true(n > 0);
     assert_int_equal(batch_unpack(c, one, (size_t)n, &e), 0);
     assert_int_equal(c->step, 77);
-    assert_int_equal(c->run[1].first_pos, 812);
+    assert_int_equal(c->segment[1].first_pos, 812);
     assert_int_equal(c->token[4], TOKEN_FROM_LAST);
-    assert_int_equal(c->encode[0].enc_row, 8);
+    assert_int_equal(c->encode[0].enc_token, 8);
     assert_int_equal(c->copy[0].after, 1);
     assert_int_equal(c->edit[0].at, 2);
     assert_int_equal(c->wait[0].step, 76);
-    assert_int_equal(c->token[7], TOKEN_GUESS(3));
+    assert_int_equal(c->token[7], TOKEN_DRAFT(3));
     assert_int_equal(c->mask[7], 13);
     assert_int_equal(batch_pack(c, two, sizeof two), n);
     assert_memory_equal(one, two, (size_t)n);
@@ -103,13 +103,13 @@ no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
     size_t most = batch_most_bytes(b);
 
     (void)state;
-    b->n_rows = b->max_rows;
-    b->n_runs = b->max_runs;
+    b->n_tokens = b->max_tokens;
+    b->n_segments = b->max_segments;
     b->n_encode = b->max_encode;
     b->n_edits = b->max_edits;
     b->n_copies = b->max_copies;
     b->n_waits = b->max_waits;
-    b->n_masks = b->max_rows;
+    b->n_masks = b->max_tokens;
     assert_true(most <= sizeof buf);
     assert_int_equal(batch_pack(b, buf, sizeof buf), most);
     batch_free(b);
@@ -161,25 +161,25 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
         struct err e;
         int n;
 
-        if (what == 0) b->run[1].first_row = 3;
-        if (what == 1) b->run[0].n_rows = 0;
-        if (what == 2) b->run[1].first_logit = 3;
+        if (what == 0) b->segment[1].first_token = 3;
+        if (what == 1) b->segment[0].n_tokens = 0;
+        if (what == 2) b->segment[1].first_logit = 3;
         if (what == 3) b->n_logits = 9;
-        if (what == 4) b->encode[0].first_row = 4;
-        if (what == 5) b->n_rows = 13;
+        if (what == 4) b->encode[0].first_token = 4;
+        if (what == 5) b->n_tokens = 13;
         if (what == 6) b->edit[0].op = 9;
         if (what == 7) b->edit[0].group = MAX_GROUPS;
-        if (what == 8) b->run[1].n_draft = 2;
+        if (what == 8) b->segment[1].n_draft = 2;
         if (what == 9) b->wait[0].lane = MAX_LANES;
         if (what == 10) b->n_masks = 0;
-        if (what == 11) b->run[1].flags = RUN_SAMPLE; /* nobody's masks */
-        if (what == 12) b->mask[5] = 7;               /* sees who comes after it */
-        if (what == 13) b->mask[7] = 5;               /* and not itself */
+        if (what == 11) b->segment[1].flags = SEGMENT_SAMPLE; /* nobody's masks */
+        if (what == 12) b->mask[5] = 7;                       /* sees who comes after it */
+        if (what == 13) b->mask[7] = 5;                       /* and not itself */
         if (what == 14) b->n_masks = 7;
         n = batch_pack(b, buf, sizeof buf);
         assert_true(n > 0);
         assert_int_equal(batch_unpack(c, buf, (size_t)n, &e), -EBADMSG);
-        assert_int_equal(c->n_rows + c->n_runs + c->n_edits, 0); /* half a batch is none */
+        assert_int_equal(c->n_tokens + c->n_segments + c->n_edits, 0); /* half a batch is none */
         batch_free(b);
         batch_free(c);
     }
@@ -204,9 +204,9 @@ no_bytes_make_it_read_or_write_outside(void **state)
         if (batch_unpack(c, exact, (size_t)n, &e) == 0) {
             uint64_t rows = 0;
 
-            for (uint32_t i = 0; i < c->n_runs; i++) rows += c->run[i].n_rows;
-            for (uint32_t i = 0; i < c->n_encode; i++) rows += c->encode[i].n_rows;
-            assert_int_equal(rows, c->n_rows);
+            for (uint32_t i = 0; i < c->n_segments; i++) rows += c->segment[i].n_tokens;
+            for (uint32_t i = 0; i < c->n_encode; i++) rows += c->encode[i].n_tokens;
+            assert_int_equal(rows, c->n_tokens);
         }
         free(exact);
     }

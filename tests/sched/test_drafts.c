@@ -1,5 +1,5 @@
 /* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned again. */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static struct seq *
 guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
@@ -19,6 +19,15 @@ guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
     return q;
 }
 
+/* The defaults, with so many draft tokens in a step. */
+static void
+begin(uint32_t n_draft)
+{
+    run_defaults(&r);
+    r.l.n_draft = (uint8_t)n_draft;
+    run_open(&r);
+}
+
 static void
 reap(struct seq *q, uint16_t reason)
 {
@@ -26,6 +35,15 @@ reap(struct seq *q, uint16_t reason)
     assert_int_equal(q->reason, reason);
     run_check_tokens(q);
     seq_free(q);
+}
+
+/* The same of the last sequence. */
+static void
+end(struct seq *q, uint16_t reason)
+{
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, reason);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -36,21 +54,19 @@ guesses_follow_the_token_that_they_continue(void **state)
     uint32_t taken;
 
     (void)state;
-    run_defaults(&r);
-    r.l.n_draft = 3;
-    run_open(&r);
+    begin(3);
     q = guessing(7, 5, 30);
     b = run_step(&r, 0);
-    assert_int_equal(b->run[0].n_draft, 0); /* a prompt is known */
+    assert_int_equal(b->segment[0].n_draft, 0); /* a prompt is known */
     b = run_step(&r, 0);
-    assert_int_equal(b->n_rows, 4);
+    assert_int_equal(b->n_tokens, 4);
     assert_int_equal(b->n_logits, 4);
     assert_int_equal(b->n_masks, 0); /* a chain needs none */
-    assert_int_equal(b->run[0].n_draft, 3);
-    assert_int_equal(b->run[0].first_pos, 5);
+    assert_int_equal(b->segment[0].n_draft, 3);
+    assert_int_equal(b->segment[0].first_pos, 5);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
     for (int i = 1; i < 4; i++) {
-        assert_int_equal(b->token[i], TOKEN_GUESS(i));
+        assert_int_equal(b->token[i], TOKEN_DRAFT(i));
         assert_int_equal(b->pos[i], 5 + i);
     }
     taken = fake_taken(&r.l, 7, 5, 3);
@@ -58,8 +74,7 @@ guesses_follow_the_token_that_they_continue(void **state)
     assert_int_equal(q->n_done, 5 + taken);
     while (run_step(&r, 0)) continue;
     assert_int_equal(q->n_tokens, 35);
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -70,29 +85,25 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
     struct seq *q;
 
     (void)state;
-    run_defaults(&r);
-    r.l.n_draft = 4;
-    run_open(&r);
+    begin(4);
     q = guessing(3, first, 60);
     run_step(&r, 0);
     assert_non_null(run_plan(&r, 0));
-    while ((b = run_plan(&r, 0))) { /* run.c checks each place against the device's */
-        behind += (b->run[0].flags & RUN_BEHIND_GUESSES) != 0;
-        refused += (uint32_t)b->run[0].first_pos - q->n_done - 1 - b->run[0].n_draft > 0;
+    while ((b = run_plan(&r, 0))) { /* sched_harness.c checks each place against the device's */
+        behind += (b->segment[0].flags & SEGMENT_AFTER_DRAFTS) != 0;
+        refused += (uint32_t)b->segment[0].first_pos - q->n_done - 1 - b->segment[0].n_draft > 0;
         run_commit(&r, 0);
     }
     assert_true(behind > 5 && refused > 0);
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q->n_tokens, 65);
-    reap(q, LAGAN_FINISH_LENGTH);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
 a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
 {
-    /* two guesses for the next place, two behind the second of them */
+    /* two drafts for the next place, two behind the second of them */
     static const uint8_t back[] = { 0, 1, 0, 1 };
     static const uint32_t sees[] = { 1, 3, 5, 13, 21 }, depth[] = { 0, 1, 1, 2, 2 };
     const struct batch *b;
@@ -110,8 +121,8 @@ a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
     b = run_step(&r, 0);
     assert_int_equal(b->n_masks, 6);
     assert_int_equal(b->mask[0], 0);
-    assert_false(b->run[0].flags & RUN_MASK);
-    assert_true(b->run[1].flags & RUN_MASK);
+    assert_false(b->segment[0].flags & SEGMENT_MASK);
+    assert_true(b->segment[1].flags & SEGMENT_MASK);
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(b->mask[1 + i], sees[i]);
         assert_int_equal(b->pos[1 + i], 5 + depth[i]);
@@ -119,8 +130,7 @@ a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
     while (run_step(&r, 0)) continue;
     assert_int_equal(q->n_tokens, 45);
     reap(plain, LAGAN_FINISH_LENGTH);
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -131,19 +141,17 @@ nobody_guesses_beyond_its_length(void **state)
 
     (void)state;
     for (uint32_t max_new = 1; max_new < 20; max_new++) {
-        run_defaults(&r);
-        r.l.n_draft = 5;
-        run_open(&r);
+        begin(5);
         q = guessing(max_new, 3, max_new);
         while (run_plan(&r, 0)) {
             b = run_plan(&r, 0);
-            if (b) assert_true((uint32_t)b->run[0].first_pos + b->run[0].n_rows < 3 + max_new);
+            if (b)
+                assert_true((uint32_t)b->segment[0].first_pos + b->segment[0].n_tokens <
+                            3 + max_new);
             while (run_commit(&r, 0)) continue;
         }
         assert_int_equal(q->n_tokens, 3 + max_new);
-        reap(q, LAGAN_FINISH_LENGTH);
-        assert_int_equal(run_used(&r), 0);
-        run_close(&r);
+        end(q, LAGAN_FINISH_LENGTH);
     }
 }
 
@@ -154,9 +162,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
 
     (void)state;
     for (uint32_t at = 0; at < 20; at++) {
-        run_defaults(&r);
-        r.l.n_draft = 6;
-        run_open(&r);
+        begin(6);
         q = seq_new(at, 3, 30, 0);
         q->n_draft = 6;
         q->n_end = q->n_eos = 1;
@@ -165,8 +171,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
         while (run_plan(&r, 0) || run_commit(&r, 0))
             if (r.planned[0] - r.done[0] == 2) run_commit(&r, 0);
         assert_true(q->n_tokens <= 4 + at);
-        reap(q, LAGAN_FINISH_EOS);
-        run_close(&r);
+        end(q, LAGAN_FINISH_EOS);
     }
 }
 
@@ -179,21 +184,21 @@ tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
     (void)state;
     run_defaults(&r);
     r.l.n_draft = 8;
-    r.l.max_rows = 13;
+    r.l.max_tokens = 13;
     run_open(&r);
     for (uint32_t i = 0; i < 3; i++) q[i] = guessing(i, 4, 100);
     run_step(&r, 0);
     b = run_step(&r, 0);
-    assert_int_equal(b->n_runs, 3);
-    assert_int_equal(b->run[0].n_draft, 8); /* the first in the list takes what it can */
-    assert_int_equal(b->run[1].n_draft, 2);
-    assert_int_equal(b->run[2].n_draft, 0);
+    assert_int_equal(b->n_segments, 3);
+    assert_int_equal(b->segment[0].n_draft, 8); /* the first in the list takes what it can */
+    assert_int_equal(b->segment[1].n_draft, 2);
+    assert_int_equal(b->segment[2].n_draft, 0);
     prompt = seq_new(9, 50, 1, 0);
     run_add(&r, prompt);
     b = run_step(&r, 0);
-    assert_int_equal(b->n_runs, 4);
-    assert_int_equal(b->run[0].n_draft, 5);
-    assert_int_equal(b->run[3].n_rows, 5);
+    assert_int_equal(b->n_segments, 4);
+    assert_int_equal(b->segment[0].n_draft, 5);
+    assert_int_equal(b->segment[3].n_tokens, 5);
     while (run_step(&r, 0)) continue;
     reap(prompt, LAGAN_FINISH_LENGTH);
     for (struct seq *e; (e = scheduler_reap(r.s));) {
@@ -218,12 +223,11 @@ with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **sta
     q = guessing(1, 6, 60);
     run_step(&r, 0);
     while ((b = run_step(&r, 0))) { /* blocks of ten tokens */
-        uint32_t last = (uint32_t)b->run[0].first_pos + b->run[0].n_rows - 1;
+        uint32_t last = (uint32_t)b->segment[0].first_pos + b->segment[0].n_tokens - 1;
 
-        assert_int_equal(last / 10, b->run[0].first_pos / 10);
+        assert_int_equal(last / 10, b->segment[0].first_pos / 10);
     }
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -240,8 +244,7 @@ who_would_not_fit_with_guesses_goes_without(void **state)
     q = guessing(1, 2, 20);
     assert_int_equal(q->n_draft, 0);
     while (run_step(&r, 0)) continue;
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -254,14 +257,15 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
     r.c.tokens_per_block = 2;
     r.c.reuse = true;
     r.c.n_lanes = r.l.n_lanes = 2;
-    r.l.lane_work[0] = WORK_CONTEXT;
-    r.l.lane_work[1] = WORK_GENERATION;
+    r.l.lane_work[0] = WORK_PREFILL;
+    r.l.lane_work[1] = WORK_DECODE;
     r.l.n_draft = 6;
     run_open(&r);
-    q = guessing(run_twin(0, 5, 40), 9, 30);
+    q = guessing(run_ref(0, 5, 40), 9, 30);
     assert_non_null(run_plan(&r, 0));
     assert_non_null(run_plan(&r, 1));
-    assert_int_equal(run_plan(&r, 1)->run[0].flags & RUN_BEHIND_GUESSES, RUN_BEHIND_GUESSES);
+    assert_int_equal(run_plan(&r, 1)->segment[0].flags & SEGMENT_AFTER_DRAFTS,
+                     SEGMENT_AFTER_DRAFTS);
     r.failing = true;
     run_commit(&r, 0);
     r.failing = false;
@@ -269,12 +273,11 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
     run_commit(&r, 1);
     assert_int_equal(q->n_done, 0);
     reap(q, LAGAN_E_INTERNAL);
-    next = seq_new(run_twin(1, 5, 40), 9, 1, 0);
+    next = seq_new(run_ref(1, 5, 40), 9, 1, 0);
     run_add(&r, next);
     run_step(&r, 0);
     assert_int_equal(next->n_cached, 0);
-    reap(next, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(next, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -286,27 +289,26 @@ who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
     (void)state;
     run_defaults(&r);
     r.c.n_lanes = r.l.n_lanes = 2;
-    r.l.lane_work[0] = WORK_CONTEXT;
-    r.l.lane_work[1] = WORK_GENERATION;
+    r.l.lane_work[0] = WORK_PREFILL;
+    r.l.lane_work[1] = WORK_DECODE;
     r.l.n_draft = 3;
     run_open(&r);
-    scheduler_divide(r.s, 1, 0);
+    scheduler_set_partition(r.s, 1, 0);
     r.divided = true;
     q = guessing(7, 5, 30);
     run_step(&r, 0);
-    for (int i = 0; i < 2; i++) assert_int_equal(run_plan(&r, 1)->run[0].n_draft, 3);
-    scheduler_divide(r.s, 0, 0); /* lane 0 generates from here on */
+    for (int i = 0; i < 2; i++) assert_int_equal(run_plan(&r, 1)->segment[0].n_draft, 3);
+    scheduler_set_partition(r.s, 0, 0); /* lane 0 generates from here on */
     assert_null(run_plan(&r, 0));
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));
     run_commit(&r, 1);
     b = run_plan(&r, 0);
-    assert_int_equal(b->run[0].first_pos, q->n_done);
-    assert_int_equal(b->run[0].flags & RUN_BEHIND_GUESSES, 0);
+    assert_int_equal(b->segment[0].first_pos, q->n_done);
+    assert_int_equal(b->segment[0].flags & SEGMENT_AFTER_DRAFTS, 0);
     run_commit(&r, 0);
     while (run_step(&r, 0)) continue;
-    reap(q, LAGAN_FINISH_LENGTH);
-    run_close(&r);
+    end(q, LAGAN_FINISH_LENGTH);
 }
 
 static void
@@ -323,7 +325,7 @@ limits_that_no_tree_has_are_refused(void **state)
     r.l.n_draft = 3;
     r.l.draft_back[1] = 2;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
-    assert_string_equal(e.text, "guess 2 continues the row 3 before it");
+    assert_string_equal(e.text, "draft 2 continues the row 3 before it");
     run_close(&r);
 }
 

@@ -1,5 +1,5 @@
 /* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G). */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
@@ -7,34 +7,16 @@
 #include <errno.h>
 #include <string.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
-defaults(uint32_t max_enc_rows)
+defaults(uint32_t max_enc_tokens)
 {
     run_defaults(&r);
     r.c.n_groups = 2;
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
     r.l.n_enc_layers = 6;
-    r.l.max_enc_rows = max_enc_rows;
-}
-
-static void
-run_out(void)
-{
-    for (;;)
-        if (!run_plan(&r, 0) && !run_commit(&r, 0)) return;
-}
-
-static void
-close_all(struct seq **q, int n)
-{
-    for (int i = 0; i < n; i++) {
-        run_check_tokens(q[i]);
-        seq_free(q[i]);
-    }
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
+    r.l.max_enc_tokens = max_enc_tokens;
 }
 
 static void
@@ -45,28 +27,25 @@ the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
 
     (void)state;
     defaults(100);
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_runs, 0);
+    assert_int_equal(b->n_segments, 0);
     assert_int_equal(b->n_encode, 1);
-    assert_int_equal(b->n_rows, 33);
+    assert_int_equal(b->n_tokens, 33);
     assert_int_equal(b->encode[0].n_layers, 6);
     assert_int_equal(b->work, WORK_ENCODER);
     b = run_plan(&r, 0); /* launched behind it, not waiting for its result */
     assert_int_equal(b->n_encode, 0);
-    assert_int_equal(b->n_runs, 1);
-    assert_int_equal(b->run[0].flags, RUN_FIRST_CHUNK | RUN_SAMPLE);
-    assert_int_equal(b->run[0].enc_rows, 33);
-    assert_int_equal(b->run[0].cross_tokens, 33);
+    assert_int_equal(b->n_segments, 1);
+    assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
+    assert_int_equal(b->segment[0].enc_tokens, 33);
+    assert_int_equal(b->segment[0].cross_tokens, 33);
     assert_int_equal(b->n_waits, 0);
     run_commit(&r, 0);
     b = run_plan(&r, 0);
-    assert_int_equal(b->run[0].enc_rows, 0); /* projected once */
-    assert_int_equal(b->run[0].cross_tokens, 33);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    assert_int_equal(b->segment[0].enc_tokens, 0); /* projected once */
+    assert_int_equal(b->segment[0].cross_tokens, 33);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -81,24 +60,21 @@ an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
     r.l.enc_layers = 4;
     r.l.n_buckets = 1;
     r.l.bucket[0] = 2;
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     for (int i = 0; i < 3; i++) run_step(&r, 0);
     run_add(&r, q[1]);
     for (int i = 0; i < 2; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->n_runs, 1);
+        assert_int_equal(b->n_segments, 1);
         assert_int_equal(b->n_encode, 1);
         assert_int_equal(b->encode[0].first_layer, first[i]);
         assert_int_equal(b->encode[0].n_layers, n[i]);
-        assert_int_equal(b->encode[0].first_row, 1); /* decoder rows first */
+        assert_int_equal(b->encode[0].first_token, 1); /* decoder rows first */
         assert_int_equal(b->bucket, 2); /* sources are not in graphs, nor in their rows */
     }
     b = run_step(&r, 0);
-    assert_int_equal(b->n_runs, 2);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    assert_int_equal(b->n_segments, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -110,16 +86,14 @@ encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
     defaults(50);
     run_open(&r);
     for (int i = 0; i < 5; i++) run_add(&r, q[i] = seq_new((req_id)i, 1, 3, 20));
-    assert_int_equal(run_plan(&r, 0)->n_encode, 2); /* 40 of 50 rows */
-    assert_int_equal(run_plan(&r, 0)->n_runs, 2);   /* both project */
+    assert_int_equal(run_plan(&r, 0)->n_encode, 2);   /* 40 of 50 rows */
+    assert_int_equal(run_plan(&r, 0)->n_segments, 2); /* both project */
     run_commit(&r, 0);
     scheduler_check(r.s);
     assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* which is not done yet */
     run_commit(&r, 0);
     assert_int_equal(run_plan(&r, 0)->n_encode, 2);
-    run_out();
-    for (int i = 0; i < 5; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 5);
+    run_finish(&r, q, 5);
 }
 
 static void
@@ -134,7 +108,7 @@ a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
     run_add(&r, q[0] = seq_new(0, 1, 3, 10));
     run_add(&r, q[1] = seq_new(1, 1, 3, 40));
     run_plan(&r, 0);
-    assert_int_equal(q[1]->enc_row, 10);
+    assert_int_equal(q[1]->enc_token, 10);
     scheduler_cancel(r.s, 0, LAGAN_E_CANCELLED);
     run_commit(&r, 0);
     run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; and who is behind it waits */
@@ -144,10 +118,9 @@ a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
     scheduler_cancel(r.s, 2, LAGAN_E_CANCELLED);
     b = run_plan(&r, 0);
     assert_int_equal(b->n_encode, 1);
-    assert_int_equal(q[3]->enc_row, 0);
-    run_out();
-    for (int i = 0; i < 4; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 4);
+    assert_int_equal(q[3]->enc_token, 0);
+    run_drain(&r);
+    run_end(&r, q, 4);
 }
 
 static void
@@ -158,17 +131,16 @@ a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
 
     (void)state;
     defaults(50);
-    r.l.max_rows = r.l.chunk_unit = 10;
-    run_open(&r);
-    run_add(&r, q);
+    r.l.max_tokens = r.l.chunk_unit = 10;
+    run_open_with(&r, &q, 1);
     for (const struct batch *b; (b = run_step(&r, 0));)
-        for (uint32_t i = 0; i < b->n_runs; i++) {
-            projected += b->run[i].enc_rows;
-            assert_int_equal(b->run[i].enc_rows > 0, b->run[i].first_pos == 0);
+        for (uint32_t i = 0; i < b->n_segments; i++) {
+            projected += b->segment[i].enc_tokens;
+            assert_int_equal(b->segment[i].enc_tokens > 0, b->segment[i].first_pos == 0);
         }
     assert_int_equal(projected, 12);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -179,21 +151,18 @@ a_new_source_and_a_running_one_share_a_step(void **state) /* X-09 */
 
     (void)state;
     defaults(50);
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 0);
     run_add(&r, q[1]);
     run_step(&r, 0);
     b = run_step(&r, 0);
-    assert_int_equal(b->n_runs, 2);
-    assert_int_equal(b->run[0].enc_rows, 0);
-    assert_int_equal(b->run[0].cross_tokens, 5);
-    assert_int_equal(b->run[1].enc_rows, 7); /* rows projected: 7, the new one's */
-    assert_int_equal(b->run[1].cross_tokens, 7);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    assert_int_equal(b->n_segments, 2);
+    assert_int_equal(b->segment[0].enc_tokens, 0);
+    assert_int_equal(b->segment[0].cross_tokens, 5);
+    assert_int_equal(b->segment[1].enc_tokens, 7); /* rows projected: 7, the new one's */
+    assert_int_equal(b->segment[1].cross_tokens, 7);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -206,9 +175,8 @@ whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* X-07 
 
         defaults(50);
         r.l.enc_layers = 2;
-        run_open(&r);
-        run_add(&r, q);
-        if (when == 0) run_out();       /* finished */
+        run_open_with(&r, &q, 1);
+        if (when == 0) run_drain(&r);   /* finished */
         if (when == 1) run_plan(&r, 0); /* cancelled while the encoder runs */
         for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between the two */
         for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* in generation */
@@ -218,13 +186,13 @@ whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* X-07 
             r.failing = false;
         }
         scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
-        run_out();
+        run_drain(&r);
         assert_ptr_equal(scheduler_reap(r.s), q);
         assert_int_equal(run_used(&r), 0);
         run_add(&r, next); /* needs every encoder row */
-        run_out();
+        run_drain(&r);
         assert_ptr_equal(scheduler_reap(r.s), next);
-        close_all(both, 2);
+        run_end(&r, both, 2);
     }
 }
 
@@ -238,9 +206,7 @@ pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
     run_open(&r);
     for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new((req_id)i, 1, 3, 20));
     assert_int_equal(run_plan(&r, 0)->n_encode, 4);
-    run_out();
-    for (int i = 0; i < 4; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 4);
+    run_finish(&r, q, 4);
 }
 
 static void
@@ -258,7 +224,7 @@ a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-0
     assert_int_equal(scheduler_add(r.s, none, 0, &e), -EINVAL);
     assert_non_null(strstr(e.text, "no source"));
     seq_free(none);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -273,32 +239,33 @@ a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
     run_open(&r);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "source of 41"));
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
 samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
 {
-    struct seq *first = seq_family(1, 3, /* beams= */ false, 1, 4, 20), *q;
+    struct seq *first = seq_group_of(1, 3, /* beams= */ false, 1, 4, 20), *q;
 
     (void)state;
     defaults(100);
     run_open(&r);
     run_add(&r, first);
     assert_int_equal(run_plan(&r, 0)->n_encode, 1);
-    assert_int_equal(run_plan(&r, 0)->n_runs, 1); /* the first's row, and with it the others fork */
-    assert_true(first->forked);
+    assert_int_equal(run_plan(&r, 0)->n_segments,
+                     1); /* the first's row, and with it the others fork */
+    assert_true(first->has_forked);
     r.failing = true;
     run_commit(&r, 0);
     r.failing = false;
-    run_out();
+    run_drain(&r);
     for (int i = 0; i < 3; i++) {
         q = scheduler_reap(r.s);
         assert_non_null(q);
         assert_int_equal(q->reason, LAGAN_E_INTERNAL);
         seq_free(q);
     }
-    close_all(NULL, 0);
+    run_end(&r, NULL, 0);
 }
 
 int

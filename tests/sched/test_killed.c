@@ -1,23 +1,23 @@
 /* test_killed.c - a worker that dies between any two stores into its manifest, and its successor.
  *
- * The scheduler runs on run.c's device, with the manifest written around each launch as the engine does. At
+ * The scheduler runs on sched_harness.c's device, with the manifest written around each launch as the engine does. At
  * every single store a successor looks at a copy: what it would adopt must be what the device holds, and
  * what has been told must be there to go on from. Then some stores are the last: the process is gone, the
  * next one adopts, every request is submitted again with what was told, and each step is checked by
  * the device. The same search finds each of the mistakes that the order of publication is there to prevent.
  */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "base/failpoint.h"
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
+enum { SLOTS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
 enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, LABELS_LATE, N_MISTAKES };
 /* What a story is about, in bits. */
 enum {
@@ -39,14 +39,14 @@ struct job {
     uint32_t n_prompt, max_new, n_source, told; /* told: prompt and tokens that lagand has */
 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct manifest m;
 static void *memory;
-static struct manifest_found found[SEATS];
+static struct manifest_found found[SLOTS];
 static struct job job[JOBS];
-static uint32_t written[SEATS]; /* positions of finished steps */
+static uint32_t written[SLOTS]; /* positions of finished steps */
 static req_id
-    begun[SEATS]; /* who has had one there: of who has not, what it has found may be lost */
+    begun[SLOTS]; /* who has had one there: of who has not, what it has found may be lost */
 static const uint64_t print[2] = { 1, 2 }, kv_id[2] = { 3, 4 };
 static struct {
     enum mistake mistake;
@@ -75,7 +75,7 @@ is_there(const struct kv *kv, const struct manifest_owner *o, uint32_t pos)
         uint32_t n = k->kind == KV_CROSS ? o->n_cross : pos;
 
         for (uint32_t i = kv_kind_first(k, BLOCK, pos); i * BLOCK < n; i++) {
-            slice_id at = kv_entry(kv, o->seat, g, i);
+            slice_id at = kv_entry(kv, o->slot, g, i);
 
             if (at == SLICE_NONE || !run_holds(&r, TIER_DEVICE, g, at, job_of(o->id)->text, i,
                                                MIN(n - i * BLOCK, (uint32_t)BLOCK)))
@@ -110,23 +110,23 @@ look_for(struct kv *kv, const struct job *j)
                          .source = j->n_source ? j->text->source : NULL,
                          .n_source = j->n_source };
     struct kv_need need = kv_need(kv, t.n, j->n_source, 9);
-    struct kv_space space;
+    struct kv_namespace space;
     struct kv_hit hit;
-    uint32_t seat = 0;
+    uint32_t slot = 0;
 
-    while (seat < SEATS && kv_live(kv, seat)) seat++;
-    kv_space(kv, 0, 0, t.source, t.n_source, &space);
+    while (slot < SLOTS && kv_live(kv, slot)) slot++;
+    kv_namespace(kv, 0, 0, t.source, t.n_source, &space);
     t.space = &space;
-    if (seat == SEATS || kv_admit(kv, seat, &need, &t, &hit) < 0) return;
-    kv_start(kv, 0, 1, seat, &out);
+    if (slot == SLOTS || kv_admit(kv, slot, &need, &t, &hit) < 0) return;
+    kv_start(kv, 0, 1, slot, &out);
     kv_check(kv);
     life.found += hit.n_tokens;
     for (uint32_t g = 0; g < r.c.n_groups; g++) {
         bool cross = r.c.group[g].kind == KV_CROSS;
-        uint32_t first, n = kv_held(kv, seat, g, &first), end = cross ? j->n_source : hit.n_tokens;
+        uint32_t first, n = kv_held(kv, slot, g, &first), end = cross ? j->n_source : hit.n_tokens;
 
         for (uint32_t i = first; i < first + n; i++) {
-            slice_id at = kv_entry(kv, seat, g, i);
+            slice_id at = kv_entry(kv, slot, g, i);
             const struct kv_copy *c = copy_to(&out, g, at);
 
             life.fetched += c && c->from_tier == TIER_HOST;
@@ -141,7 +141,7 @@ look_for(struct kv *kv, const struct job *j)
 static void
 look(void)
 {
-    struct manifest_found here[SEATS];
+    struct manifest_found here[SLOTS];
     slice_id room[MAX_GROUPS * ENTRIES + 64];
     void *copy = malloc(m.h.bytes), *mem = calloc(1, kv_bytes(&r.c));
     struct manifest seen;
@@ -156,22 +156,22 @@ look(void)
     assert_int_equal(manifest_open(&seen, copy, m.h.bytes, &c, print, kv_id, &e), 0);
     a = manifest_adopt(&seen, kv, true, here, room);
     kv_check(kv);
-    life.wrong += a.no_labels + a.no_rows;
-    for (uint32_t seat = 0; seat < SEATS; seat++) {
-        const struct manifest_owner *o = &here[seat].owner;
-        const struct manifest_row *row =
-            (void *)((char *)memory + m.h.row_at + (size_t)seat * m.h.row_bytes);
-        const struct seq *q = scheduler_seat(r.s, seat);
+    life.wrong += a.no_nodes + a.no_rows;
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        const struct manifest_owner *o = &here[slot].owner;
+        const struct manifest_entry *row =
+            (void *)((char *)memory + m.h.row_at + (size_t)slot * m.h.row_bytes);
+        const struct seq *q = scheduler_seq_at(r.s, slot);
         uint32_t told = q ? job_of(q->id)->told : 0, pos;
 
         if (o->id) {
-            pos = MIN(here[seat].row.committed, job_of(o->id)->told - 1);
-            if (!is_there(kv, o, pos) || here[seat].row.committed > written[seat]) life.wrong++;
+            pos = MIN(here[slot].row.committed, job_of(o->id)->told - 1);
+            if (!is_there(kv, o, pos) || here[slot].row.committed > written[slot]) life.wrong++;
         }
         if (!q || q->n_done == 0 || q->state == SEQ_ENDED || (row->seq & 1)) continue;
-        if (begun[seat] != q->id) continue;
+        if (begun[slot] != q->id) continue;
         pos = MIN(q->n_done, told - 1);
-        if (o->id != q->id || here[seat].row.committed < pos) life.lost++;
+        if (o->id != q->id || here[slot].row.committed < pos) life.lost++;
     }
     if (c.reuse) look_for(kv, &job[test_below(JOBS)]);
     free(mem);
@@ -195,13 +195,13 @@ owners(const struct batch *b, struct manifest_owner *to)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct seq *q = scheduler_seat(r.s, b->run[i].seat);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct seq *q = scheduler_seq_at(r.s, b->segment[i].slot);
         struct manifest_owner *o = &to[n];
 
-        if (!(b->run[i].flags & RUN_FIRST_CHUNK) || q->n_adopted) continue;
+        if (!(b->segment[i].flags & SEGMENT_FIRST_CHUNK) || q->n_adopted) continue;
         *o = (struct manifest_owner){
-            .seat = q->seat, .id = q->id, .n_cross = q->n_source, .n_tokens = q->n_prompt
+            .slot = q->slot, .id = q->id, .n_cross = q->n_source, .n_tokens = q->n_prompt
         };
         manifest_hash(q->token, q->n_prompt, o->tokens_hash);
         manifest_hash(q->source, q->n_source, o->source_hash);
@@ -210,7 +210,7 @@ owners(const struct batch *b, struct manifest_owner *to)
     return n;
 }
 
-/* Those edits that leave a table, and those that do not, in their order; ends of seats that are taken again
+/* Those edits that leave a table, and those that do not, in their order; ends of slots that are taken again
  * with this step stand first in any case. */
 static uint32_t
 edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owners, uint8_t op,
@@ -222,27 +222,28 @@ edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owner
         const struct kv_edit *e = &b->edit[i];
         bool is = e->op == op && e->at == SLICE_NONE;
 
-        for (uint32_t k = 0; k < n_owners; k++) is = is && o[k].seat != e->seat;
+        for (uint32_t k = 0; k < n_owners; k++) is = is && o[k].slot != e->slot;
         if (is == want) to[n++] = *e;
     }
     return n;
 }
 
 static void
-launching(struct run *run, const struct batch *b)
+launching(struct sched_fixture *run, const struct batch *b)
 {
-    struct manifest_owner o[SEATS];
+    struct manifest_owner o[SLOTS];
     uint32_t n = owners(b, o);
     static struct kv_edit some[EDITS];
 
     (void)run;
     assert_true(b->n_edits <= EDITS);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].flags & RUN_FIRST_CHUNK && !scheduler_seat(r.s, b->run[i].seat)->n_adopted)
-            begun[b->run[i].seat] = 0;
-    if (life.mistake != LABELS_LATE) manifest_labels(&m, r.kv);
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (b->segment[i].flags & SEGMENT_FIRST_CHUNK &&
+            !scheduler_seq_at(r.s, b->segment[i].slot)->n_adopted)
+            begun[b->segment[i].slot] = 0;
+    if (life.mistake != LABELS_LATE) manifest_put_nodes(&m, r.kv);
     if (life.mistake == DROPS_LATE || life.mistake == ENDS_LATE) {
-        uint8_t op = life.mistake == ENDS_LATE ? EDIT_END : EDIT_SET;
+        uint8_t op = life.mistake == ENDS_LATE ? EDIT_CLEAR : EDIT_SET;
 
         manifest_launch(&m, some, edits_of(b, o, n, op, false, some), o, n);
         manifest_launch(&m, some, edits_of(b, o, n, op, true, some), NULL, 0);
@@ -254,36 +255,37 @@ launching(struct run *run, const struct batch *b)
 static void
 commit(const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        manifest_commit(&m, b->run[i].seat, (uint32_t)b->run[i].first_pos + b->run[i].n_rows);
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        manifest_commit(&m, b->segment[i].slot,
+                        (uint32_t)b->segment[i].first_pos + b->segment[i].n_tokens);
 }
 
 static void
-launched(struct run *run, const struct batch *b)
+launched(struct sched_fixture *run, const struct batch *b)
 {
-    struct manifest_owner o[SEATS];
+    struct manifest_owner o[SLOTS];
     uint32_t n = owners(b, o);
 
     (void)run;
     if (life.mistake == LAUNCH_LATE) manifest_launch(&m, b->edit, b->n_edits, o, n);
-    if (life.mistake == LABELS_LATE) manifest_labels(&m, r.kv);
-    for (uint32_t i = 0; i < n; i++) written[o[i].seat] = 0;
+    if (life.mistake == LABELS_LATE) manifest_put_nodes(&m, r.kv);
+    for (uint32_t i = 0; i < n; i++) written[o[i].slot] = 0;
     if (life.mistake == COMMIT_EARLY) commit(b);
 }
 
 static void
-finishing(struct run *run, const struct batch *b)
+finishing(struct sched_fixture *run, const struct batch *b)
 {
     (void)run;
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        written[b->run[i].seat] = (uint32_t)b->run[i].first_pos + b->run[i].n_rows;
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        written[b->segment[i].slot] = (uint32_t)b->segment[i].first_pos + b->segment[i].n_tokens;
     if (life.mistake != COMMIT_EARLY) commit(b);
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        begun[b->run[i].seat] = scheduler_seat(r.s, b->run[i].seat)->id;
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        begun[b->segment[i].slot] = scheduler_seq_at(r.s, b->segment[i].slot)->id;
 }
 
 static void
-adopt(struct run *run)
+adopt(struct sched_fixture *run)
 {
     slice_id room[MAX_GROUPS * ENTRIES + 64];
     struct manifest_adopted a;
@@ -297,7 +299,7 @@ adopt(struct run *run)
     assert_int_equal(manifest_open(&m, memory, m.h.bytes, &run->c, print, kv_id, &e), 0);
     a = manifest_adopt(&m, run->kv, true, found, room);
     kv_check(run->kv);
-    assert_int_equal(a.no_labels, 0);
+    assert_int_equal(a.no_nodes, 0);
     assert_int_equal(a.no_rows, 0);
 }
 
@@ -307,21 +309,21 @@ submit(struct job *j)
     req_id id = j->id;
     struct seq *q = seq_new(id, j->told, j->n_prompt + j->max_new - j->told, j->n_source);
     uint32_t resume;
-    int seat = manifest_claim(found, SEATS, id, 0, q->token, j->told, q->source, j->n_source,
+    int slot = manifest_claim(found, SLOTS, id, 0, q->token, j->told, q->source, j->n_source,
                               &resume);
 
-    if (seat >= 0 && resume > 0) {
+    if (slot >= 0 && resume > 0) {
         q->n_adopted = resume;
-        q->adopted_seat = (uint32_t)seat;
-    } else if (seat >= 0) {
+        q->adopted_slot = (uint32_t)slot;
+    } else if (slot >= 0) {
         assert_int_equal(j->told, 1); /* its hash and its source are right */
-        scheduler_unkeep(r.s, (uint32_t)seat);
+        scheduler_unkeep(r.s, (uint32_t)slot);
     }
     j->q = q;
     run_add(&r, q);
-    if (seat < 0) return;
-    if (q->n_adopted) manifest_commit(&m, (uint32_t)seat, resume);
-    if (q->n_adopted) begun[seat] = id;
+    if (slot < 0) return;
+    if (q->n_adopted) manifest_commit(&m, (uint32_t)slot, resume);
+    if (q->n_adopted) begun[slot] = id;
     life.again++;
     life.adopted += q->n_adopted > 0;
 }
@@ -334,24 +336,24 @@ begin(uint32_t shape)
     memset(found, 0, sizeof found);
     memset(begun, 0, sizeof begun);
     memory = NULL;
-    r.c.n_seats = r.l.max_seqs = SEATS;
+    r.c.n_slots = r.l.max_seqs = SLOTS;
     r.c.tokens_per_block = BLOCK;
-    r.l.max_rows = 9;
+    r.l.max_tokens = 9;
     r.l.max_len = ENTRIES * BLOCK;
     r.c.n_groups = 1 + (shape & WINDOW ? 1 : 0) + (shape & CROSS ? 1 : 0);
     r.c.group[0] = run_group(KV_FULL, 0, 128, 0);
     if (shape & WINDOW) r.c.group[1] = run_group(KV_WINDOW, 6, 256, 0);
     if (shape & CROSS) {
         r.c.group[r.c.n_groups - 1] = run_group(KV_CROSS, 0, 128, 0);
-        r.l.max_enc_rows = 40;
+        r.l.max_enc_tokens = 40;
         r.l.n_enc_layers = 2;
     }
     for (uint32_t g = 0; g < r.c.n_groups; g++) r.c.group[g].max_entries = ENTRIES;
     r.c.arena_bytes = (uint64_t)(shape & TINY ? 20 : shape & TIGHT ? 40 : 90) * 256 * r.c.n_groups;
     if (shape & LANES) {
         r.c.n_lanes = r.l.n_lanes = 2;
-        r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-        r.l.lane_work[1] = WORK_GENERATION;
+        r.l.lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+        r.l.lane_work[1] = WORK_DECODE;
     }
     if (shape & STEPWISE) r.l.policy = POLICY_MAX_UTILIZATION;
     r.c.reuse = r.c.copy_partial = shape & REUSE;
@@ -364,7 +366,7 @@ begin(uint32_t shape)
     for (uint32_t i = 0; i < JOBS; i++) {
         uint32_t stem = 1 + i % 3;
 
-        job[i] = (struct job){ .id = shape & REUSE ? run_twin(i + 1, stem, test_below(20)) : i + 1,
+        job[i] = (struct job){ .id = shape & REUSE ? run_ref(i + 1, stem, test_below(20)) : i + 1,
                                .n_prompt = 1 + test_below(30),
                                .max_new = 1 + test_below(20) };
         if (shape & CROSS) job[i].n_source = shape & REUSE ? 5 * stem : 1 + test_below(20);
@@ -407,7 +409,7 @@ static void
 again(void)
 {
     run_again(&r);
-    for (uint32_t i = 0; i < SEATS; i++)
+    for (uint32_t i = 0; i < SLOTS; i++)
         if (found[i].owner.id && found[i].row.committed < found[i].owner.n_tokens)
             scheduler_keep_prompt(r.s, i, found[i].owner.n_tokens, found[i].owner.n_cross);
 }
@@ -432,7 +434,7 @@ static void
 flush(void)
 {
     kv_flush(r.kv, 1 + test_below(20), &life.went);
-    manifest_labels(&m, r.kv);
+    manifest_put_nodes(&m, r.kv);
 }
 
 /* One story, until every request has ended; kills of it are a number of stores apart. */
@@ -559,8 +561,8 @@ streams_that_go_on_come_before_prompts(void **state)
     assert_int_equal(job[1].q->n_adopted, 5);
     b = run_plan(&r, 0);
     assert_true(in_batch(b, job[1].q));
-    assert_int_equal(b->run[0].seat, job[1].q->seat);
-    assert_int_equal(b->run[0].n_rows, 1);
+    assert_int_equal(b->segment[0].slot, job[1].q->slot);
+    assert_int_equal(b->segment[0].n_tokens, 1);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
     assert_int_equal(job[1].told, 12);
     end();
@@ -575,7 +577,7 @@ longest_in_rows(void)
 
     do n = kv_need(r.kv, --len, 0, 1);
     while (kv_fits_alone(r.kv, &n, len, 0, NULL) < 0);
-    n = kv_need(r.kv, len, 0, r.l.max_rows);
+    n = kv_need(r.kv, len, 0, r.l.max_tokens);
     assert_true(kv_fits_alone(r.kv, &n, len, 0, NULL) < 0);
     return len;
 }
@@ -627,7 +629,7 @@ what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
     r.now = 100;
     b = run_plan(&r, 0);
     assert_true(b && in_batch(b, job[3].q));
-    submit(&job[2]); /* the first seat was enough */
+    submit(&job[2]); /* the first slot was enough */
     assert_true(job[2].q->n_adopted > 0);
     scheduler_unkeep_all(r.s);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();

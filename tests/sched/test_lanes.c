@@ -1,66 +1,41 @@
 /* test_lanes.c - prompts on one lane, generation on another (E): hand-over, waits, no stalls. */
 #include "base/clock.h"
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
-#include "worker/sched/split.h"
+#include "worker/partition/partition_choose.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-static struct run r;
+static struct sched_fixture r;
 
 static void
 split(void)
 {
     run_defaults(&r);
     r.c.n_lanes = r.l.n_lanes = 2;
-    r.l.lane_work[0] = WORK_ENCODER | WORK_CONTEXT;
-    r.l.lane_work[1] = WORK_GENERATION;
-    r.l.max_rows = 40;
+    r.l.lane_work[0] = WORK_ENCODER | WORK_PREFILL;
+    r.l.lane_work[1] = WORK_DECODE;
+    r.l.max_tokens = 40;
     r.l.chunk_unit = 10;
 }
 
 static void
-run_out(void)
-{
-    for (bool more = true; more;) {
-        more = run_plan(&r, 0) != NULL;
-        more = run_plan(&r, 1) || more;
-        more = run_commit(&r, 0) || more;
-        more = run_commit(&r, 1) || more;
-    }
-}
-
-static void
-close_all(struct seq **q, int n)
-{
-    for (int i = 0; i < n; i++) {
-        run_check_tokens(q[i]);
-        assert_int_equal(q[i]->n_tokens, q[i]->n_prompt + q[i]->max_new);
-        seq_free(q[i]);
-    }
-    assert_null(scheduler_reap(r.s));
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-}
-
-static void
-a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
+a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
 {
     struct seq *q = seq_new(1, 50, 5, 0);
     const struct batch *b;
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     assert_null(run_plan(&r, 1));
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* its prompt is not whole */
     b = run_plan(&r, 0);
-    assert_int_equal(b->run[0].n_rows, 10);
+    assert_int_equal(b->segment[0].n_tokens, 10);
     b = run_plan(&r, 1); /* launched while the last chunk runs */
     assert_non_null(b);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
@@ -68,9 +43,7 @@ a_seat_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
     assert_null(run_plan(&r, 0)); /* generation is not its work */
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -81,22 +54,19 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
     assert_non_null(run_plan(&r, 0)); /* all of its prompt, not done */
     b = run_plan(&r, 1);
-    assert_int_equal(b->n_runs, 1); /* q[0] alone */
+    assert_int_equal(b->n_segments, 1); /* q[0] alone */
     assert_int_equal(b->n_waits, 0);
     run_commit(&r, 0);
     b = run_plan(&r, 1);
-    assert_int_equal(b->n_runs, 2);
+    assert_int_equal(b->n_segments, 2);
     assert_int_equal(b->n_waits, 0);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -111,22 +81,19 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
     r.l.n_enc_layers = 4;
     r.l.enc_layers = 2;
-    r.l.max_enc_rows = 64;
+    r.l.max_enc_tokens = 64;
     r.l.lane_work[0] = WORK_ENCODER;
-    r.l.lane_work[1] = WORK_CONTEXT | WORK_GENERATION;
-    run_open(&r);
-    run_add(&r, q);
+    r.l.lane_work[1] = WORK_PREFILL | WORK_DECODE;
+    run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1)); /* half its layers */
     assert_non_null(run_plan(&r, 0));
     b = run_plan(&r, 1);
-    assert_int_equal(b->run[0].flags, RUN_FIRST_CHUNK | RUN_SAMPLE);
+    assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
     assert_int_equal(b->n_waits, 1);
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -137,9 +104,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
     (void)state;
     split();
     r.c.group[0].max_blocks = 8; /* exactly the first two */
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     run_step(&r, 0);
     run_add(&r, q[2]);
     for (int i = 0; i < 29; i++) {
@@ -147,9 +112,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
         assert_non_null(run_step(&r, 1));
     }
     assert_non_null(run_plan(&r, 0));
-    run_out();
-    for (int i = 0; i < 3; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 3);
+    run_finish(&r, q, 3);
 }
 
 static void
@@ -159,24 +122,22 @@ one_token_more_never_visits_the_generation_lane(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
     assert_null(run_plan(&r, 1));
     run_commit(&r, 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
-a_seat_cancelled_between_its_lanes_leaves_both(void **state)
+a_slot_cancelled_between_its_lanes_leaves_both(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     run_plan(&r, 1);
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
@@ -184,10 +145,7 @@ a_seat_cancelled_between_its_lanes_leaves_both(void **state)
     assert_null(scheduler_reap(r.s));
     scheduler_check(r.s);
     run_commit(&r, 1);
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(run_used(&r), 0);
-    seq_free(q);
-    run_close(&r);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -198,16 +156,13 @@ a_lane_found_done_names_the_one_to_commit_first(void **state)
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     b = run_plan(&r, 1);
-    assert_int_equal(scheduler_turn(r.s, b), 0);
+    assert_int_equal(scheduler_commit_lane(r.s, b), 0);
     run_commit(&r, 0);
-    assert_int_equal(scheduler_turn(r.s, b), 1);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    assert_int_equal(scheduler_commit_lane(r.s, b), 1);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -227,9 +182,7 @@ many_prompts_pass_through_both_lanes(
         q[i] = seq_new((req_id)i, 1 + 37 * (uint32_t)i % 90, 1 + (uint32_t)i, 0);
         run_add(&r, q[i]);
     }
-    run_out();
-    for (int i = 0; i < 20; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 20);
+    run_finish(&r, q, 20);
 }
 
 static void
@@ -241,28 +194,35 @@ the_lane_of_prompts_has_bounds_of_its_own(
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 30;
+    r.l.lane_tokens[0] = 30;
     r.l.lane_seqs[0] = 2;
     run_open(&r);
     for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new(1 + (req_id)i, i == 3 ? 60 : 10, 5, 0));
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_runs, 2); /* of the three that fit into 40 rows, and into 30 */
+    assert_int_equal(b->n_segments, 2); /* of the three that fit into 40 rows, and into 30 */
     run_commit(&r, 0);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_runs, 2);
-    assert_int_equal(b->n_rows, 30);
-    run_out();
-    while (scheduler_reap(r.s)) {
-    }
-    close_all(q, 4);
+    assert_int_equal(b->n_segments, 2);
+    assert_int_equal(b->n_tokens, 30);
+    run_finish(&r, q, 4);
 }
 
-/* On rung 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
+/* On partition 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
 static void
-divide(unsigned rung, uint32_t rows)
+divide(unsigned partition, uint32_t rows)
 {
-    scheduler_divide(r.s, rung, rows);
-    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_CONTEXT | (rung ? 0 : WORK_GENERATION));
+    scheduler_set_partition(r.s, partition, rows);
+    r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_PREFILL | (partition ? 0 : WORK_DECODE));
+}
+
+/* Opens, divides and computes the prompt of q. */
+static void
+open_decoding(struct seq *q, unsigned partition, uint32_t rows)
+{
+    run_open(&r);
+    divide(partition, rows);
+    run_add(&r, q);
+    run_step(&r, 0);
 }
 
 static void
@@ -275,19 +235,17 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
     run_open(&r);
     divide(2, 0);
     run_add(&r, q[0]);
-    assert_int_equal(run_plan(&r, 0)->rung, 0); /* nobody generates */
+    assert_int_equal(run_plan(&r, 0)->partition, 0); /* nobody generates */
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->rung, 2); /* beside the prompt */
+    assert_int_equal(run_plan(&r, 1)->partition, 2); /* beside the prompt */
     run_commit(&r, 0);
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->rung, 0); /* no prompt is there */
+    assert_int_equal(run_plan(&r, 1)->partition, 0); /* no prompt is there */
     run_add(&r, q[1]);
-    assert_int_equal(run_plan(&r, 0)->rung, 2);
-    assert_int_equal(run_plan(&r, 1)->rung, 2);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    assert_int_equal(run_plan(&r, 0)->partition, 2);
+    assert_int_equal(run_plan(&r, 1)->partition, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -307,12 +265,10 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
     for (int i = 0; i < 29; i++) {
         const struct batch *b = run_step(&r, 1);
 
-        assert_int_equal(b->rung, 0);
+        assert_int_equal(b->partition, 0);
         if (i < 28) assert_null(run_plan(&r, 0));
     }
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -323,26 +279,21 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 10;
-    run_open(&r);
-    divide(0, 21);
-    run_add(&r, q[0]);
-    run_step(&r, 0);
+    r.l.lane_tokens[0] = 10;
+    open_decoding(q[0], 0, 21);
     run_add(&r, q[1]);
     b = run_step(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
-    assert_int_equal(b->n_rows, 21);
+    assert_int_equal(b->work, WORK_PREFILL | WORK_DECODE);
+    assert_int_equal(b->n_tokens, 21);
     divide(0, 1); /* a unit of prompts goes on whoever generates */
-    assert_int_equal(run_step(&r, 0)->n_rows, 11);
+    assert_int_equal(run_step(&r, 0)->n_tokens, 11);
     assert_null(run_plan(&r, 1));
     divide(1, 0);
     b = run_plan(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT);
-    assert_int_equal(b->n_rows, 10);
-    assert_int_equal(run_plan(&r, 1)->work, WORK_GENERATION);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    assert_int_equal(b->work, WORK_PREFILL);
+    assert_int_equal(b->n_tokens, 10);
+    assert_int_equal(run_plan(&r, 1)->work, WORK_DECODE);
+    run_finish(&r, q, 2);
 }
 
 /* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's sixty-four. */
@@ -360,16 +311,11 @@ a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
         split();
         r.c.tokens_per_block = 64;
         r.l.chunk_unit = 0;
-        r.l.max_rows = 200;
-        run_open(&r);
-        divide(0, as[i].asked);
-        run_add(&r, q[0]);
-        run_step(&r, 0);
+        r.l.max_tokens = 200;
+        open_decoding(q[0], 0, as[i].asked);
         run_add(&r, q[1]);
-        assert_int_equal(run_step(&r, 0)->n_rows, as[i].rows);
-        run_out();
-        for (int k = 0; k < 2; k++) assert_non_null(scheduler_reap(r.s));
-        close_all(q, 2);
+        assert_int_equal(run_step(&r, 0)->n_tokens, as[i].rows);
+        run_finish(&r, q, 2);
     }
 }
 
@@ -381,72 +327,64 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
 
     (void)state;
     split();
-    r.l.lane_rows[0] = 30;
-    run_open(&r);
-    divide(3, 0);
-    run_add(&r, q[0]);
-    run_step(&r, 0);
+    r.l.lane_tokens[0] = 30;
+    open_decoding(q[0], 3, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
-    assert_int_equal(run_plan(&r, 0)->rung, 3);
+    assert_int_equal(run_plan(&r, 0)->partition, 3);
     for (int again = 0; again < 2; again++) {
         divide(0, 21);
         assert_null(run_plan(&r, 0)); /* 60 rows are left of that prompt */
         b = run_step(&r, 1);
-        assert_int_equal(b->work, WORK_GENERATION);
-        assert_int_equal(b->rung, 3);
+        assert_int_equal(b->work, WORK_DECODE);
+        assert_int_equal(b->partition, 3);
         if (again) break;
         divide(3, 0); /* after all: prompts go on */
         run_commit(&r, 0);
-        assert_int_equal(run_plan(&r, 0)->rung, 3);
+        assert_int_equal(run_plan(&r, 0)->partition, 3);
     }
     run_commit(&r, 0);
     b = run_step(&r, 0);
-    assert_int_equal(b->work, WORK_CONTEXT | WORK_GENERATION);
-    assert_int_equal(b->n_rows, 21);
+    assert_int_equal(b->work, WORK_PREFILL | WORK_DECODE);
+    assert_int_equal(b->n_tokens, 21);
     assert_null(run_plan(&r, 1));
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    run_finish(&r, q, 2);
 }
 
 /* One that fits into two steps is planned whole before the next asking. */
 static void
 the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
 {
-    const struct split_limits limits = { 64, 8192, 50 * NSEC_MS };
-    const struct work_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
+    const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
+    const struct step_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
     struct seq *q = seq_new(1, 10, 30, 0);
-    struct work_done prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };
+    struct step_cost prompt = { .weights = 1.6e10, .matmul = 8192 * 1.6e10 };
     struct split *x = calloc(1, sizeof *x);
-    struct ladder l;
+    struct partition_list l;
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     run_step(&r, 0);
-    ladder_make(&l, 132, 8, 8);
-    split_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
-    steptime_learn(&x->time, STEP_GENERATION, 0, &x->load.decode, 4 * NSEC_MS, 0);
+    partition_list_make(&l, 132, 8, 8);
+    partition_choose_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
+    step_time_learn(&x->time, STEP_DECODE, 0, &x->load.decode, 4 * NSEC_MS, 0);
     /* A part takes twice the time of prompts, ten times that of answers. */
-    for (unsigned rung = 1; rung < l.n; rung++) {
-        steptime_learn(&x->time, STEP_GENERATION, rung, &x->load.decode, 40 * NSEC_MS, 1);
-        steptime_learn(&x->time, STEP_CONTEXT, rung, &prompt, 400 * NSEC_MS, 1);
+    for (unsigned partition = 1; partition < l.n; partition++) {
+        step_time_learn(&x->time, STEP_DECODE, partition, &x->load.decode, 40 * NSEC_MS, 1);
+        step_time_learn(&x->time, STEP_PREFILL, partition, &prompt, 400 * NSEC_MS, 1);
     }
-    steptime_learn(&x->time, STEP_CONTEXT, 0, &prompt, 200 * NSEC_MS, 0);
+    step_time_learn(&x->time, STEP_PREFILL, 0, &prompt, 200 * NSEC_MS, 0);
     prompt.matmul /= 8;
-    steptime_learn(&x->time, STEP_BOTH, 0, &prompt, 30 * NSEC_MS, 0);
+    step_time_learn(&x->time, STEP_BOTH, 0, &prompt, 30 * NSEC_MS, 0);
     x->flow.rows = 10000;
     x->flow.tokens = 6;
     x->flow.ends = 1;
-    split_begin(x, 4);
+    partition_choose_start(x, 4);
     x->news = true;
-    assert_int_equal(split_turn(x, &l, r.s).rung, 0);
+    assert_int_equal(partition_choose(x, &l, r.s).partition, 0);
     free(x);
-    run_out();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    close_all(&q, 1);
+    run_finish(&r, &q, 1);
 }
 
 /* The device checks every token and block; steps of both lanes are out while the division changes. */
@@ -475,12 +413,11 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
                 idle = 0;
             }
             if (test_below(3) == 0)
-                divide(test_below(2) * test_below(MAX_RUNGS), test_below(3) * 10);
+                divide(test_below(2) * test_below(MAX_PARTITIONS), test_below(3) * 10);
             if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
             while (scheduler_reap(r.s)) gone++;
         }
-        run_out();
-        close_all(q, ARRAY_LEN(q));
+        run_finish(&r, q, ARRAY_LEN(q));
     }
 }
 
@@ -497,7 +434,7 @@ both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /*
         assert_null(run_plan(&r, 1 - id % 2));
         assert_true(scheduler_wake(r.s) == NSEC_NEVER);
         run_add(&r, q);
-        run_out();
+        run_drain(&r);
         assert_ptr_equal(scheduler_reap(r.s), q);
         run_check_tokens(q);
         seq_free(q);
@@ -519,12 +456,9 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
         split();
         r.l.policy = policies[i];
         r.c.group[0].max_blocks = 8; /* the largest alone, with its answer */
-        r.l.chunks = CHUNKS_EQUAL;
-        run_open(&r);
-        for (int k = 0; k < 3; k++) run_add(&r, q[k]);
-        run_out();
-        for (int k = 0; k < 3; k++) assert_non_null(scheduler_reap(r.s));
-        close_all(q, 3);
+        r.l.chunks = CHUNK_POLICY_EQUAL_PROGRESS;
+        run_open_with(&r, q, 3);
+        run_finish(&r, q, 3);
     }
 }
 
@@ -538,18 +472,15 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
     split();
     r.l.policy = POLICY_MAX_UTILIZATION;
     r.c.group[0].max_blocks = 8;
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
-    assert_int_equal(run_step(&r, 0)->n_rows, 40);
+    assert_int_equal(run_step(&r, 0)->n_tokens, 40);
     for (int i = 0; i < 58; i++) assert_non_null(run_step(&r, 1));
-    assert_int_equal(q[0]->n_pauses, 0);
-    assert_int_equal(q[1]->n_pauses, 1);
-    run_out();
-    for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
-    close_all(q, 2);
+    assert_int_equal(q[0]->n_preemptions, 0);
+    assert_int_equal(q[1]->n_preemptions, 1);
+    run_finish(&r, q, 2);
 }
 
 static void
@@ -564,10 +495,10 @@ one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
     run_open(&r);
     assert_int_equal(scheduler_add(r.s, big, 0, &e), -EMSGSIZE);
     run_add(&r, q);
-    run_out();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     seq_free(big);
-    close_all(&q, 1);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -579,14 +510,12 @@ a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
     (void)state;
     split();
     r.c.group[0].max_blocks = 4;
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     run_step(&r, 0);
     assert_null(run_plan(&r, 0));
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* it generates, and no step carries it */
     assert_non_null(run_plan(&r, 0));
-    run_out();
+    run_drain(&r);
     for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
     for (int i = 0; i < 2; i++) seq_free(q[i]);
     assert_int_equal(run_used(&r), 0);
@@ -620,7 +549,7 @@ a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
         if (test_below(2) ? run_plan(&r, lane) != NULL : run_commit(&r, lane)) idle = 0;
         while (scheduler_reap(r.s)) gone++;
     }
-    run_out();
+    run_drain(&r);
     assert_int_equal(run_used(&r), 0);
     for (int i = 0; i < N; i++) seq_free(q[i]);
     run_close(&r);
@@ -633,8 +562,7 @@ a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **sta
 
     (void)state;
     split();
-    run_open(&r);
-    run_add(&r, q[0]);
+    run_open_with(&r, q, 1);
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
@@ -645,7 +573,7 @@ a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **sta
     r.failing = false;
     assert_ptr_equal(scheduler_reap(r.s), q[1]);
     assert_int_equal(q[1]->reason, LAGAN_E_INTERNAL);
-    run_out();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     run_check_tokens(q[0]);
     for (int i = 0; i < 2; i++) seq_free(q[i]);
@@ -657,12 +585,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_seat_is_handed_over_behind_its_last_chunk),
+        cmocka_unit_test(a_slot_is_handed_over_behind_its_last_chunk),
         cmocka_unit_test(nobody_who_generates_waits_for_somebody_elses_prompt),
         cmocka_unit_test(an_encoder_on_a_lane_of_its_own_is_waited_for),
         cmocka_unit_test(a_context_waits_for_blocks_and_goes_on_when_one_is_free),
         cmocka_unit_test(one_token_more_never_visits_the_generation_lane),
-        cmocka_unit_test(a_seat_cancelled_between_its_lanes_leaves_both),
+        cmocka_unit_test(a_slot_cancelled_between_its_lanes_leaves_both),
         cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
         cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),

@@ -2,7 +2,7 @@
  *
  * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
  */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
@@ -12,9 +12,9 @@
 
 enum { MAX = 4 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
-static int n_seqs;
+static uint32_t n_seqs;
 
 static void
 open_pool(enum policy policy, uint32_t blocks, uint32_t max_seqs)
@@ -30,7 +30,7 @@ open_pool(enum policy policy, uint32_t blocks, uint32_t max_seqs)
 static struct seq *
 request(uint32_t n_prompt, uint32_t max_new)
 {
-    q[n_seqs] = seq_new((req_id)n_seqs, n_prompt, max_new, 0);
+    q[n_seqs] = seq_new(n_seqs, n_prompt, max_new, 0);
     return q[n_seqs++];
 }
 
@@ -38,15 +38,6 @@ static void
 many(int n, uint32_t n_prompt, uint32_t max_new)
 {
     for (int i = 0; i < n; i++) request(n_prompt, max_new);
-}
-
-static void
-done(void)
-{
-    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
 }
 
 /* From that iteration on these run, by bit; the last row's are none. */
@@ -59,7 +50,7 @@ struct span {
 static void
 play(const int *arrives, const struct span *span)
 {
-    int added = 0;
+    uint32_t added = 0;
 
     for (int it = 0;; it++) {
         const struct batch *b;
@@ -68,7 +59,7 @@ play(const int *arrives, const struct span *span)
         while (added < n_seqs && (!arrives || arrives[added] <= it)) run_add(&r, q[added++]);
         if (span->who && span[1].from == it) span++;
         b = run_plan(&r, 0);
-        for (int i = 0; i < added; i++)
+        for (uint32_t i = 0; i < added; i++)
             if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
         if (who != span->who) print_error("iteration %d: %x run, not %x\n", it, who, span->who);
         assert_int_equal(who, span->who);
@@ -89,7 +80,7 @@ every_policy_runs_what_fits(void **state) /* C-01 */
         run_open(&r);
         many(2, 10, 80);
         play(NULL, span);
-        done();
+        run_end(&r, q, n_seqs);
     }
 }
 
@@ -103,11 +94,11 @@ max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 *
     run_open(&r);
     many(2, 10, 80);
     play(NULL, span);
-    assert_int_equal(q[0]->n_pauses, 0);
-    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[0]->n_preemptions, 0);
+    assert_int_equal(q[1]->n_preemptions, 1);
     assert_int_equal(q[1]->n_prompt, 51); /* what it had generated is prompt */
     assert_int_equal(q[1]->max_new, 39);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -122,7 +113,7 @@ the_lower_priority_is_paused(void **state) /* C-08 */
     request(10, 80)->priority = 0.6f;
     play(NULL, span);
     assert_int_equal(q[0]->n_prompt, 51);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -132,12 +123,12 @@ a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-
 
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 2);
-    r.l.max_rows = r.l.chunk_unit = 40;
+    r.l.max_tokens = r.l.chunk_unit = 40;
     run_open(&r);
     many(2, 70, 20);
     play(NULL, span);
-    assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
-    done();
+    assert_int_equal(q[0]->n_preemptions + q[1]->n_preemptions, 0);
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -155,11 +146,11 @@ late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
     many(4, 10, 80);
     play(arrives, span);
     assert_int_equal(q[3]->n_prompt, 41);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
-a_higher_priority_takes_a_seat(void **state) /* C-17 */
+a_higher_priority_takes_a_slot(void **state) /* C-17 */
 {
     static const int arrives[] = { 0, 0, 2, 2 };
     static const struct span span[] = { { 0, 3 }, { 2, 12 }, { 12, 3 }, { 20, 0 } };
@@ -173,7 +164,7 @@ a_higher_priority_takes_a_seat(void **state) /* C-17 */
     play(arrives, span);
     assert_int_equal(q[0]->n_prompt, 12);
     assert_int_equal(q[1]->max_new, 8);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -188,7 +179,7 @@ a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
     request(10, 40);
     request(10, 80);
     play(NULL, span);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -196,7 +187,7 @@ a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
 {
     (void)state;
     open_pool(POLICY_STATIC, 0, 3);
-    r.l.max_rows = r.l.chunk_unit = 20; /* a prompt takes two steps */
+    r.l.max_tokens = r.l.chunk_unit = 20; /* a prompt takes two steps */
     run_open(&r);
     request(30, 18);
     request(30, 17);
@@ -212,7 +203,7 @@ a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
         assert_true(over || q[3]->state == SEQ_WAITING);
     } while (run_step(&r, 0));
     assert_int_equal(q[3]->state, SEQ_ENDED);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -227,14 +218,14 @@ max_requests_counts_nothing_where_nothing_can_run_out(void **state)
     run_open(&r);
     many(4, 10, 10);
     play(NULL, span);
-    done();
+    run_end(&r, q, n_seqs);
 
     open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 */
     run_open(&r);
     r.l.policy = POLICY_MAX_REQUESTS;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
     assert_non_null(strstr(e.text, "2 requests of 90 tokens"));
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -251,7 +242,7 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
         if (i > 0) run_commit(&r, 0);
     }
     assert_null(run_plan(&r, 0)); /* no block for position 20: the last one is asked to go */
-    assert_int_equal(q[1]->state, SEQ_PAUSED);
+    assert_int_equal(q[1]->state, SEQ_PREEMPTED);
     assert_int_equal(run_used(&r), 4);
     run_commit(&r, 0);
     assert_int_equal(q[1]->state, SEQ_WAITING);
@@ -261,7 +252,7 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -281,8 +272,8 @@ who_ends_anyway_is_waited_for(void **state)
     assert_null(run_plan(&r, 0)); /* no block for position 20 of the first: not yet */
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
-    assert_int_equal(q[0]->n_pauses + q[1]->n_pauses, 0);
-    done();
+    assert_int_equal(q[0]->n_preemptions + q[1]->n_preemptions, 0);
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -295,16 +286,16 @@ an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was
     r.c.n_groups = 2;
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 4);
     r.l.n_enc_layers = 2;
-    r.l.max_enc_rows = 100;
+    r.l.max_enc_tokens = 100;
     run_open(&r);
     for (int i = 0; i < 2; i++) run_add(&r, q[n_seqs++] = seq_new((req_id)i, 1, 30, 15));
     for (const struct batch *b; (b = run_step(&r, 0));)
-        for (uint32_t i = 0; i < b->n_encode; i++) encoded += b->encode[i].n_rows;
-    assert_int_equal(q[0]->n_pauses, 0);
-    assert_true(q[1]->n_pauses > 0);
-    assert_int_equal(encoded, 15 * (2 + q[1]->n_pauses));
+        for (uint32_t i = 0; i < b->n_encode; i++) encoded += b->encode[i].n_tokens;
+    assert_int_equal(q[0]->n_preemptions, 0);
+    assert_true(q[1]->n_preemptions > 0);
+    assert_int_equal(encoded, 15 * (2 + q[1]->n_preemptions));
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -322,10 +313,10 @@ a_pause_keeps_min_new_and_end_ids(void **state)
     run_add(&r, q[1]);
     while (run_step(&r, 0)) {
     }
-    assert_int_equal(q[1]->n_pauses, 1);
+    assert_int_equal(q[1]->n_preemptions, 1);
     assert_int_equal(q[1]->n_tokens, 10 + 64);
     assert_int_equal(q[1]->reason, LAGAN_FINISH_EOS);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -337,14 +328,14 @@ a_paused_one_that_is_cancelled_or_late_ends(void **state)
     many(2, 10, 80);
     run_add(&r, q[0]);
     run_add(&r, q[1]);
-    while (q[1]->n_pauses == 0) run_step(&r, 0);
+    while (q[1]->n_preemptions == 0) run_step(&r, 0);
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
     assert_ptr_equal(scheduler_reap(r.s), q[1]);
     assert_int_equal(q[1]->reason, LAGAN_E_CANCELLED);
     run_check_tokens(q[1]);
     while (run_step(&r, 0)) {
     }
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
@@ -360,28 +351,28 @@ prompt_logprobs_are_told_once(void **state)
     run_add(&r, q[0]);
     run_add(&r, q[1]);
     for (const struct batch *b; (b = run_step(&r, 0));)
-        for (uint32_t i = 0; i < b->n_runs; i++)
-            if (b->run[i].flags & RUN_PROMPT_LOGPROBS) told += b->run[i].n_rows;
-    assert_int_equal(q[1]->n_pauses, 1);
+        for (uint32_t i = 0; i < b->n_segments; i++)
+            if (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) told += b->segment[i].n_tokens;
+    assert_int_equal(q[1]->n_preemptions, 1);
     assert_int_equal(told, 10);
-    done();
+    run_end(&r, q, n_seqs);
 }
 
 static void
 who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
 {
-    struct seq *halted, *last, *first;
+    struct seq *suspended, *last, *first;
 
     (void)state;
     run_defaults(&r);
     r.l.policy = POLICY_MAX_UTILIZATION;
     r.l.max_seqs = 1;
     run_open(&r);
-    halted = seq_new(1, 5, 30, 0);
-    run_add(&r, halted);
+    suspended = seq_new(1, 5, 30, 0);
+    run_add(&r, suspended);
     run_step(&r, 0);
     run_step(&r, 0);
-    scheduler_halt(r.s, 1, true);
+    scheduler_suspend(r.s, 1, true);
     last = seq_new(2, 5, 3, 0);
     last->priority = 0;
     run_add(&r, last);
@@ -389,8 +380,8 @@ who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
     first->priority = 1;
     run_add(&r, first);
     assert_true(in_batch(run_step(&r, 0), first)); /* it went round for ever */
-    assert_int_equal(halted->state, SEQ_WAITING);
-    scheduler_halt(r.s, 1, false);
+    assert_int_equal(suspended->state, SEQ_WAITING);
+    scheduler_suspend(r.s, 1, false);
     while (run_step(&r, 0)) continue;
     for (struct seq *over; (over = scheduler_reap(r.s));) {
         run_check_tokens(over);
@@ -409,7 +400,7 @@ main(void)
         cmocka_unit_test(the_lower_priority_is_paused),
         cmocka_unit_test(a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it),
         cmocka_unit_test(late_arrivals_are_paused_first_and_come_back_in_order),
-        cmocka_unit_test(a_higher_priority_takes_a_seat),
+        cmocka_unit_test(a_higher_priority_takes_a_slot),
         cmocka_unit_test(a_static_batch_drains_before_the_next_starts),
         cmocka_unit_test(a_static_batch_is_all_that_fits_even_without_rows_for_it),
         cmocka_unit_test(max_requests_counts_nothing_where_nothing_can_run_out),

@@ -2,16 +2,16 @@
  *
  * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
  */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
 
 enum { MAX = 8 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
-static int n_seqs;
+static uint32_t n_seqs;
 
 static void
 begin(uint32_t blocks, uint32_t max_seqs)
@@ -27,18 +27,8 @@ begin(uint32_t blocks, uint32_t max_seqs)
 static struct seq *
 request(uint32_t alike, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
 {
-    q[n_seqs] = seq_new(run_twin((uint32_t)n_seqs, 1, alike), n_prompt, max_new, n_source);
+    q[n_seqs] = seq_new(run_ref(n_seqs, 1, alike), n_prompt, max_new, n_source);
     return q[n_seqs++];
-}
-
-static void
-done(void)
-{
-    for (int i = 0; i < n_seqs; i++) scheduler_cancel(r.s, q[i]->id, LAGAN_E_CANCELLED);
-    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
 }
 
 static unsigned
@@ -47,7 +37,7 @@ step(void)
     const struct batch *b = run_plan(&r, 0);
     unsigned who = 0;
 
-    for (int i = 0; i < n_seqs && b; i++)
+    for (uint32_t i = 0; i < n_seqs && b; i++)
         if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who |= 1u << i;
     scheduler_check(r.s);
     if (b) run_commit(&r, 0);
@@ -69,17 +59,17 @@ what_was_computed_before_is_not_computed_again(void **state)
     run_add(&r,
             request(35, 45, 5, 0)); /* its way parts at 35, and 39 are there: 3 blocks and a part */
     b = run_step(&r, 0);
-    assert_int_equal(b->run[0].first_pos, 35);
-    assert_int_equal(b->run[0].n_rows, 10);
+    assert_int_equal(b->segment[0].first_pos, 35);
+    assert_int_equal(b->segment[0].n_tokens, 10);
     assert_int_equal(q[1]->n_cached, 35);
     run_add(&r, request(100, 35, 5, 0));
-    assert_int_equal(run_step(&r, 0)->n_runs, 2);
+    assert_int_equal(run_step(&r, 0)->n_segments, 2);
     assert_int_equal(q[2]->n_cached, 34); /* the last token is computed: its logits are wanted */
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
-twins_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
+refs_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
 {
     (void)state;
     for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
@@ -93,12 +83,12 @@ twins_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
         assert_int_equal(q[2]->n_cached, 20);
         assert_int_equal(step(), 6);
         assert_int_equal(step(), 0);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
 static void
-a_static_batch_has_no_time_for_twins(void **state) /* C-24 */
+a_static_batch_has_no_time_for_refs(void **state) /* C-24 */
 {
     (void)state;
     begin(20, 3);
@@ -108,15 +98,15 @@ a_static_batch_has_no_time_for_twins(void **state) /* C-24 */
     assert_int_equal(step(), 7);
     assert_int_equal(step(), 7);
     assert_int_equal(step(), 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
-a_twin_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
+a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
 {
     (void)state;
     begin(20, 2);
-    r.l.max_rows = r.l.chunk_unit = 20;
+    r.l.max_tokens = r.l.chunk_unit = 20;
     run_open(&r);
     run_add(&r, request(50, 50, 40, 0));
     run_add(&r, request(50, 50, 40, 0));
@@ -126,15 +116,15 @@ a_twin_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iterati
     assert_int_equal(q[1]->n_planned, 50);
     for (int it = 3; it < 42; it++) assert_int_equal(step(), 3);
     assert_int_equal(step(), 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
-a_twin_waits_only_until_their_ways_part(void **state)
+a_ref_waits_only_until_their_ways_part(void **state)
 {
     (void)state;
     begin(40, 2);
-    r.l.max_rows = 40;
+    r.l.max_tokens = 40;
     r.l.max_chunk = r.l.chunk_unit = 20;
     run_open(&r);
     run_add(&r, request(200, 100, 5, 0));
@@ -142,35 +132,35 @@ a_twin_waits_only_until_their_ways_part(void **state)
     assert_int_equal(step(), 1);
     assert_int_equal(step(), 3);
     assert_true(q[1]->n_cached >= 20 && q[1]->n_cached < 30);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
-nobody_waits_for_a_twin_that_stands_still_or_is_gone(void **state)
+nobody_waits_for_a_ref_that_stands_still_or_is_gone(void **state)
 {
     (void)state;
     begin(40, 3);
-    r.l.max_rows = r.l.chunk_unit = 20;
+    r.l.max_tokens = r.l.chunk_unit = 20;
     run_open(&r);
     for (int i = 0; i < 3; i++) run_add(&r, request(100, 100, 5, 0));
     assert_int_equal(step(), 1);
-    scheduler_halt(r.s, q[0]->id, true);
+    scheduler_suspend(r.s, q[0]->id, true);
     assert_int_equal(step(), 2);
     assert_int_equal(q[1]->n_cached, 20);
     assert_int_equal(step(), 2); /* the third waits for the second now */
     scheduler_cancel(r.s, q[1]->id, LAGAN_E_CANCELLED);
     assert_int_equal(step(), 4);
     assert_true(q[2]->n_cached >= 60);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 /* It may be passed over by others for as long as there are any. */
 static void
-nobody_waits_for_a_twin_that_is_less_urgent(void **state)
+nobody_waits_for_a_ref_that_is_less_urgent(void **state)
 {
     (void)state;
     begin(40, 3);
-    r.l.max_rows = r.l.chunk_unit = 20;
+    r.l.max_tokens = r.l.chunk_unit = 20;
     run_open(&r);
     request(100, 100, 5, 0)->priority = 0;
     run_add(&r, q[0]);
@@ -180,7 +170,7 @@ nobody_waits_for_a_twin_that_is_less_urgent(void **state)
     assert_int_equal(step(), 2);
     assert_int_equal(q[1]->n_cached, 20);
     for (int i = 0; i < 3; i++) assert_int_equal(step(), 2);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -194,8 +184,8 @@ who_asks_for_prompt_logprobs_finds_nothing(void **state)
     }
     request(100, 35, 1, 0)->prompt_logprobs = true;
     run_add(&r, q[1]);
-    assert_int_equal(run_step(&r, 0)->run[0].n_rows, 35);
-    done();
+    assert_int_equal(run_step(&r, 0)->segment[0].n_tokens, 35);
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -209,9 +199,9 @@ salt_and_adapter_share_nothing(void **state)
         q[i]->lora = (uint64_t)i >> 1;
         run_add(&r, q[i]);
     }
-    assert_int_equal(step(), 15); /* no twins either */
+    assert_int_equal(step(), 15); /* no refs either */
     for (int i = 0; i < 4; i++) assert_int_equal(q[i]->n_cached, 0);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -226,14 +216,15 @@ a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
     run_add(&r, request(0, 10, 60, 0));
     run_add(&r, request(0, 10, 80, 0));
     for (const struct batch *b; (b = run_step(&r, 0));)
-        for (uint32_t i = 0; i < b->n_runs; i++)
-            if (scheduler_seat(r.s, b->run[i].seat) == q[1] && (b->run[i].flags & RUN_FIRST_CHUNK))
-                rows += b->run[i].n_rows;
-    assert_int_equal(q[1]->n_pauses, 1);
+        for (uint32_t i = 0; i < b->n_segments; i++)
+            if (scheduler_seq_at(r.s, b->segment[i].slot) == q[1] &&
+                (b->segment[i].flags & SEGMENT_FIRST_CHUNK))
+                rows += b->segment[i].n_tokens;
+    assert_int_equal(q[1]->n_preemptions, 1);
     assert_int_equal(q[1]->n_cached, 0);            /* of what it asked for nothing was there */
     assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all that it had */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -243,7 +234,7 @@ open_encoder(uint32_t max_seqs)
     r.c.n_groups = 2;
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
     r.l.n_enc_layers = 4;
-    r.l.max_enc_rows = 1000;
+    r.l.max_enc_tokens = 1000;
 }
 
 static void
@@ -262,8 +253,8 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         run_add(&r, q[n_seqs++]);
         while (step()) {
         }
-        kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        kv_host_tier_away(r.kv);
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[2]);
         assert_int_equal(step(), 0);
         run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
@@ -274,18 +265,18 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         while (step()) {
         }
         q[n_seqs] = seq_new(2000, 75, 5, 0);
-        kv_host_came(r.kv, /* whole= */ true);
+        kv_host_tier_came(r.kv, /* whole= */ true);
         run_add(&r, q[n_seqs++]);
         while (step()) {
         }
-        kv_host_away(r.kv);
-        request(100, 35, 5, 0)->resumed = true;
+        kv_host_tier_away(r.kv);
+        request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[5]);
         assert_int_equal(step(), 0);
-        kv_host_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);
+        kv_host_tier_came(r.kv, /* whole= */ policy == POLICY_NO_EVICT);
         assert_int_equal(step(), 32);
         assert_int_equal(q[5]->n_cached, policy == POLICY_NO_EVICT ? 30 : 0);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -299,7 +290,7 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
         open_encoder(2);
         if (split) {
             r.c.n_lanes = r.l.n_lanes = 2;
-            r.l.lane_work[0] = WORK_CONTEXT | WORK_GENERATION;
+            r.l.lane_work[0] = WORK_PREFILL | WORK_DECODE;
             r.l.lane_work[1] = WORK_ENCODER;
         }
         run_open(&r);
@@ -316,11 +307,11 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
         }
         assert_non_null(b);
         assert_int_equal(b->n_encode, 0);
-        assert_int_equal(b->run[0].enc_rows, 0);
-        assert_int_equal(b->run[0].cross_tokens, 15);
+        assert_int_equal(b->segment[0].enc_tokens, 0);
+        assert_int_equal(b->segment[0].cross_tokens, 15);
         run_add(&r, request(0, 1, 3, 16)); /* longer: another source */
         assert_int_equal((split ? run_step(&r, 1) : run_step(&r, 0))->n_encode, 1);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -334,12 +325,12 @@ a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
     r.l.policy = POLICY_MAX_UTILIZATION;
     run_open(&r);
     for (uint32_t i = 0; i < 3; i++) {
-        first[i] = seq_family(run_twin(i, 1, 100), 2, /* beams= */ false, 25, 30, 0);
+        first[i] = seq_group_of(run_ref(i, 1, 100), 2, /* beams= */ false, 25, 30, 0);
         first[i]->salt = first[i]->next_member->salt = i;
         run_add(&r, first[i]);
     }
     while (run_step(&r, 0)) scheduler_check(r.s);
-    assert_true(scheduler_n_pauses(r.s) > 2);
+    assert_true(scheduler_n_preemptions(r.s) > 2);
     for (uint32_t i = 0; i < 6; i++) {
         s = scheduler_reap(r.s);
         assert_non_null(s);
@@ -347,7 +338,7 @@ a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
         run_check_tokens(s);
         seq_free(s);
     }
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 int
@@ -355,12 +346,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_computed_before_is_not_computed_again),
-        cmocka_unit_test(twins_wait_until_the_first_has_computed_the_prompt),
-        cmocka_unit_test(a_static_batch_has_no_time_for_twins),
-        cmocka_unit_test(a_twin_waits_for_every_block_that_it_can_share),
-        cmocka_unit_test(a_twin_waits_only_until_their_ways_part),
-        cmocka_unit_test(nobody_waits_for_a_twin_that_stands_still_or_is_gone),
-        cmocka_unit_test(nobody_waits_for_a_twin_that_is_less_urgent),
+        cmocka_unit_test(refs_wait_until_the_first_has_computed_the_prompt),
+        cmocka_unit_test(a_static_batch_has_no_time_for_refs),
+        cmocka_unit_test(a_ref_waits_for_every_block_that_it_can_share),
+        cmocka_unit_test(a_ref_waits_only_until_their_ways_part),
+        cmocka_unit_test(nobody_waits_for_a_ref_that_stands_still_or_is_gone),
+        cmocka_unit_test(nobody_waits_for_a_ref_that_is_less_urgent),
         cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
         cmocka_unit_test(salt_and_adapter_share_nothing),
         cmocka_unit_test(a_paused_one_finds_what_it_had),

@@ -1,5 +1,5 @@
 /* test_scheduler.c - a sequence's life in one lane: added, planned a step ahead, ended, reaped. */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
@@ -12,31 +12,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct run r;
+static struct sched_fixture r;
 
+/* Opens the defaults and adds q, unless it is NULL. */
 static void
-begin(void)
+begin(struct seq *q)
 {
     run_defaults(&r);
-    run_open(&r);
+    run_open_with(&r, &q, q ? 1 : 0);
 }
 
+/* Runs to the end: q is the one sequence that ends then, for that reason, with so many tokens. */
 static void
-end(struct seq *q)
+end(struct seq *q, uint16_t reason, uint32_t n_tokens)
 {
-    run_check_tokens(q);
-    seq_free(q);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-}
-
-/* The commit that makes q end, with steps planned one ahead throughout. */
-static void
-run_ahead(void)
-{
-    do {
-        if (run_plan(&r, 0)) continue;
-    } while (run_commit(&r, 0));
+    run_drain(&r);
+    assert_ptr_equal(scheduler_reap(r.s), q);
+    assert_int_equal(q->reason, reason);
+    assert_int_equal(q->n_tokens, n_tokens);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -46,24 +40,19 @@ a_step_is_planned_before_the_one_ahead_is_committed(void **state)
     const struct batch *b;
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_rows, 12);
-    assert_int_equal(b->run[0].flags, RUN_SAMPLE | RUN_FIRST_CHUNK);
+    assert_int_equal(b->n_tokens, 12);
+    assert_int_equal(b->segment[0].flags, SEGMENT_SAMPLE | SEGMENT_FIRST_CHUNK);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_rows, 1);
+    assert_int_equal(b->n_tokens, 1);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
     assert_int_equal(b->pos[0], 12);
     assert_null(run_plan(&r, 0)); /* at most two are out */
     run_commit(&r, 0);
     assert_int_equal(q->n_tokens, 13);
     assert_non_null(run_plan(&r, 0));
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->reason, LAGAN_FINISH_LENGTH);
-    assert_int_equal(q->n_tokens, 15);
-    end(q);
+    end(q, LAGAN_FINISH_LENGTH, 15);
 }
 
 static void
@@ -73,18 +62,17 @@ a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the l
     uint32_t rows = 0;
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     for (;;) {
         const struct batch *b = run_plan(&r, 0);
 
-        if (b) rows += b->n_rows;
+        if (b) rows += b->n_tokens;
         if (!b && !run_commit(&r, 0)) break;
     }
     assert_int_equal(rows, 4 + 5);
     assert_int_equal(q->state, SEQ_ENDED);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -93,7 +81,7 @@ an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = fake_token(1, 9);
     q->n_end = q->n_eos = 1;
     run_add(&r, q);
@@ -112,7 +100,7 @@ an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
     assert_null(scheduler_reap(r.s));
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
     assert_int_equal(q->n_tokens, 10); /* the end id is the last, nothing after it */
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -121,17 +109,13 @@ a_stop_id_is_told_from_an_end_of_sequence(void **state)
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = 1001; /* never sampled */
     q->end_id[1] = fake_token(1, 6);
     q->n_eos = 1;
     q->n_end = 2;
     run_add(&r, q);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->reason, LAGAN_FINISH_STOP);
-    assert_int_equal(q->n_tokens, 7);
-    end(q);
+    end(q, LAGAN_FINISH_STOP, 7);
 }
 
 static void
@@ -141,16 +125,12 @@ no_end_id_counts_before_min_new_tokens(void **state)
         struct seq *q = seq_new(1, 4, 8, 0);
 
         (void)state;
-        begin();
+        begin(NULL);
         q->min_new = min_new;
         q->end_id[0] = fake_token(1, 6); /* the third generated: two came before it */
         q->n_end = q->n_eos = 1;
         run_add(&r, q);
-        run_ahead();
-        assert_ptr_equal(scheduler_reap(r.s), q);
-        assert_int_equal(q->n_tokens, min_new <= 2 ? 7 : 12);
-        assert_int_equal(q->reason, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH);
-        end(q);
+        end(q, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH, min_new <= 2 ? 7 : 12);
     }
 }
 
@@ -160,14 +140,14 @@ an_end_id_as_the_last_token_is_an_end_of_sequence(void **state)
     struct seq *q = seq_new(1, 4, 3, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->end_id[0] = fake_token(1, 6);
     q->n_end = q->n_eos = 1;
     run_add(&r, q);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -176,8 +156,7 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
     struct seq *q = seq_new(1, 4, 50, 0);
 
     (void)state;
-    begin();
-    run_add(&r, q);
+    begin(q);
     scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_CANCELLED);
@@ -195,7 +174,7 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_FINISH_STOP);
     assert_int_equal(q->n_tokens, 4);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -206,27 +185,26 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = r.l.chunk_unit = 20;
-    run_open(&r);
-    run_add(&r, q);
+    r.l.max_tokens = r.l.chunk_unit = 20;
+    run_open_with(&r, &q, 1);
     run_add(&r, other);
     for (int round = 0; round < 3; round++) { /* between chunks, then while it generates */
         assert_true(in_batch(run_plan(&r, 0), q));
-        scheduler_halt(r.s, 1, true);
+        scheduler_suspend(r.s, 1, true);
         run_commit(&r, 0); /* what was launched counts */
         n = q->n_planned;
         for (int i = 0; i < 10; i++) assert_false(in_batch(run_step(&r, 0), q));
         assert_int_equal(q->n_planned, n);
-        scheduler_halt(r.s, 1, false);
+        scheduler_suspend(r.s, 1, false);
     }
-    scheduler_halt(r.s, 77, true);
+    scheduler_suspend(r.s, 77, true);
     assert_true(in_batch(run_step(&r, 0), q));
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->n_tokens, 45);
     run_check_tokens(other);
     seq_free(scheduler_reap(r.s));
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -237,25 +215,21 @@ what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(voi
     (void)state;
     run_defaults(&r);
     r.l.max_seqs = 1;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     for (int i = 0; i < 5; i++) run_step(&r, 0);
-    scheduler_halt(r.s, 1, true);
-    assert_null(run_plan(&r, 0)); /* nobody wants its seat */
-    assert_int_equal(q->state, SEQ_GENERATION);
+    scheduler_suspend(r.s, 1, true);
+    assert_null(run_plan(&r, 0)); /* nobody wants its slot */
+    assert_int_equal(q->state, SEQ_DECODE);
     run_add(&r, other);
     assert_true(in_batch(run_step(&r, 0), other));
     assert_int_equal(q->state, SEQ_WAITING);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), other);
     seq_free(other);
     assert_null(run_plan(&r, 0));
-    scheduler_halt(r.s, 1, false);
+    scheduler_suspend(r.s, 1, false);
     assert_true(in_batch(run_step(&r, 0), q));
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->n_tokens, 45);
-    end(q);
+    end(q, LAGAN_FINISH_LENGTH, 45);
 }
 
 static void
@@ -264,17 +238,17 @@ a_deadline_passes_also_for_what_is_halted(void **state)
     struct seq *q = seq_new(1, 5, 20, 0);
 
     (void)state;
-    begin();
+    begin(NULL);
     q->deadline = r.now + 100;
     run_add(&r, q);
     run_step(&r, 0);
-    scheduler_halt(r.s, 1, true);
+    scheduler_suspend(r.s, 1, true);
     assert_int_equal(scheduler_wake(r.s), q->deadline);
     r.now += 100;
     assert_null(run_plan(&r, 0));
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_DEADLINE);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -284,9 +258,8 @@ a_cancelled_chunk_gives_everything_back(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = r.l.chunk_unit = 10;
-    run_open(&r);
-    run_add(&r, q);
+    r.l.max_tokens = r.l.chunk_unit = 10;
+    run_open_with(&r, &q, 1);
     run_plan(&r, 0);
     run_plan(&r, 0);
     run_commit(&r, 0);
@@ -295,7 +268,7 @@ a_cancelled_chunk_gives_everything_back(void **state)
     run_commit(&r, 0);
     assert_int_equal(run_used(&r), 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -329,7 +302,7 @@ a_deadline_ends_what_waits_and_what_runs(void **state)
     assert_int_equal(q->n_tokens, 7);
     assert_int_equal(scheduler_wake(r.s), NSEC_NEVER);
     seq_free(w);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -340,8 +313,7 @@ a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
     (void)state;
     run_defaults(&r);
     r.l.max_seqs = 2;
-    run_open(&r);
-    for (int i = 0; i < 3; i++) run_add(&r, q[i]);
+    run_open_with(&r, q, 3);
     run_plan(&r, 0);
     r.failing = true;
     run_commit(&r, 0);
@@ -354,10 +326,10 @@ a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
         assert_int_equal(s->n_tokens, 4);
         seq_free(s);
     }
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[2]);
     assert_int_equal(q[2]->reason, LAGAN_FINISH_LENGTH);
-    end(q[2]);
+    run_end(&r, &q[2], 1);
 }
 
 static void
@@ -368,7 +340,7 @@ decoding_comes_first_and_prompts_take_what_is_left(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = 20;
+    r.l.max_tokens = 20;
     r.l.chunk_unit = 0;
     run_open(&r);
     for (int i = 0; i < 3; i++) run_add(&r, q[i] = seq_new((req_id)i, 6, 30, 0));
@@ -376,10 +348,10 @@ decoding_comes_first_and_prompts_take_what_is_left(void **state)
     run_add(&r, q[3] = seq_new(3, 100, 5, 0));
     q[3]->priority = 1; /* even so */
     b = run_step(&r, 0);
-    assert_int_equal(b->n_runs, 4);
-    for (int i = 0; i < 3; i++) assert_int_equal(b->run[i].work, WORK_GENERATION);
-    assert_int_equal(b->run[3].n_rows, 10); /* of 17 left: a whole block */
-    assert_int_equal(b->work, WORK_GENERATION | WORK_CONTEXT);
+    assert_int_equal(b->n_segments, 4);
+    for (int i = 0; i < 3; i++) assert_int_equal(b->segment[i].work, WORK_DECODE);
+    assert_int_equal(b->segment[3].n_tokens, 10); /* of 17 left: a whole block */
+    assert_int_equal(b->work, WORK_DECODE | WORK_PREFILL);
     for (int i = 0; i < 4; i++) {
         scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
         seq_free(scheduler_reap(r.s));
@@ -396,7 +368,7 @@ a_budget_below_the_unit_still_moves_the_first_prompt(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = 12; /* blocks of 10 */
+    r.l.max_tokens = 12; /* blocks of 10 */
     r.l.chunk_unit = 0;
     run_open(&r);
     for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new((req_id)i, 3, 40, 0));
@@ -405,8 +377,8 @@ a_budget_below_the_unit_still_moves_the_first_prompt(void **state)
     run_add(&r, q[5] = seq_new(5, 33, 1, 0));
     for (int i = 0; at < 33; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->n_runs, 5); /* four decode, one prompt: no crumbs for the second */
-        at += b->run[4].n_rows;
+        assert_int_equal(b->n_segments, 5); /* four decode, one prompt: no crumbs for the second */
+        at += b->segment[4].n_tokens;
         if (i == 0) assert_int_equal(at, 8);
         if (i == 1) assert_int_equal(at, 10); /* back to whole blocks */
         if (i == 2) assert_int_equal(at, 18);
@@ -424,12 +396,12 @@ never_more_sequences_than_rows_to_decode_them(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = 5; /* 16 requests at 5 tokens a step are a golden case */
+    r.l.max_tokens = 5; /* 16 requests at 5 tokens a step are a golden case */
     r.l.chunk_unit = 0;
     run_open(&r);
     for (int i = 0; i < 8; i++) run_add(&r, q[i] = seq_new((req_id)i, 7, 20, 0));
     for (const struct batch *b; (b = run_step(&r, 0));) {
-        assert_true(b->n_rows <= 5);
+        assert_true(b->n_tokens <= 5);
         assert_true(scheduler_n_running(r.s) <= 5);
     }
     for (int i = 0; i < 8; i++) seq_free(scheduler_reap(r.s));
@@ -445,25 +417,24 @@ prompt_logprobs_ask_for_logits_of_every_prompt_row(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_rows = 10;
+    r.l.max_tokens = 10;
     r.l.chunk_unit = 10;
     run_open(&r);
     q->prompt_logprobs = true;
     run_add(&r, q);
     for (int i = 0; i < 2; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->run[0].flags, RUN_PROMPT_LOGPROBS | (i == 0 ? RUN_FIRST_CHUNK : 0));
+        assert_int_equal(b->segment[0].flags,
+                         SEGMENT_PROMPT_LOGPROBS | (i == 0 ? SEGMENT_FIRST_CHUNK : 0));
         assert_int_equal(b->n_logits, 10);
     }
     b = run_step(&r, 0);
-    assert_int_equal(b->run[0].flags, RUN_PROMPT_LOGPROBS | RUN_SAMPLE);
+    assert_int_equal(b->segment[0].flags, SEGMENT_PROMPT_LOGPROBS | SEGMENT_SAMPLE);
     assert_int_equal(b->n_logits, 5); /* the last is also the sampled one */
     b = run_step(&r, 0);
-    assert_int_equal(b->run[0].flags, RUN_SAMPLE);
+    assert_int_equal(b->segment[0].flags, SEGMENT_SAMPLE);
     assert_int_equal(b->n_logits, 1);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -479,16 +450,14 @@ a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
     r.l.bucket[1] = 4;
     r.l.bucket[2] = 8;
     run_open(&r);
-    scheduler_divide(r.s, 3, 0);
+    scheduler_set_partition(r.s, 3, 0);
     run_add(&r, q);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 0); /* nine rows: none holds them */
-    assert_int_equal(b->rung, 3);
+    assert_int_equal(b->partition, 3);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 1);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 }
 
 static void
@@ -515,9 +484,7 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
     seq_free(q);
     q = seq_new(1, 90, 10, 0); /* exactly */
     run_add(&r, q);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    end(q);
+    run_finish(&r, &q, 1);
 
     run_defaults(&r);
     r.c.arena_bytes = 256 * 11; /* scratch and ten */
@@ -526,30 +493,29 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "2816 bytes"));
     assert_non_null(strstr(e.text, "can have 100"));
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
 a_request_that_is_none_is_refused_by_name(void **state)
 {
-    struct seq *q = seq_new(1, 4, 4, 0), *twin = seq_new(1, 4, 4, 0), *empty = seq_new(2, 0, 4, 0),
+    struct seq *q = seq_new(1, 4, 4, 0), *ref = seq_new(1, 4, 4, 0), *empty = seq_new(2, 0, 4, 0),
                *source = seq_new(3, 4, 4, 5);
     struct err e;
 
     (void)state;
-    begin();
-    run_add(&r, q);
-    assert_int_equal(scheduler_add(r.s, twin, 0, &e), -EEXIST);
+    begin(q);
+    assert_int_equal(scheduler_add(r.s, ref, 0, &e), -EEXIST);
     assert_int_equal(scheduler_add(r.s, empty, 0, &e), -EINVAL);
     assert_int_equal(scheduler_add(r.s, source, 0, &e), -EINVAL);
     assert_non_null(strstr(e.text, "no encoder"));
     assert_int_equal(scheduler_n_waiting(r.s), 1);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q);
-    seq_free(twin);
+    seq_free(ref);
     seq_free(empty);
     seq_free(source);
-    end(q);
+    run_end(&r, &q, 1);
 }
 
 static void
@@ -561,19 +527,17 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
     (void)state;
     run_defaults(&r);
     r.c.group[0].max_blocks = 10;
-    run_open(&r);
-    run_add(&r, q[0]);
-    run_add(&r, q[1]);
+    run_open_with(&r, q, 2);
     assert_int_equal(kv_reserve(r.kv, 63, &held),
                      0);              /* somebody else's: not the scheduler's doing */
     assert_non_null(run_plan(&r, 0)); /* the second fits */
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     assert_int_equal(q[0]->reason, LAGAN_E_TOO_LONG);
-    run_ahead();
+    run_drain(&r);
     assert_ptr_equal(scheduler_reap(r.s), q[1]);
     kv_drop(r.kv, 63);
     seq_free(q[0]);
-    end(q[1]);
+    run_end(&r, &q[1], 1);
 }
 
 static void
@@ -586,15 +550,15 @@ limits_that_could_never_work_are_refused_by_name(void **state)
     struct err e;
 
     (void)state;
-    begin();
+    begin(NULL);
     for (int i = 0; i < (int)ARRAY_LEN(words); i++) {
         struct scheduler_limits l = r.l;
 
         if (i == 0) l.max_seqs = 0;
         if (i == 1) l.max_seqs = 65;
-        if (i == 2) l.chunk_unit = 100, l.max_rows = 50; /* M-12: stuck for ever */
+        if (i == 2) l.chunk_unit = 100, l.max_tokens = 50; /* M-12: stuck for ever */
         if (i == 3) r.c.n_lanes = 2;
-        if (i == 4) l.lane_work[0] = WORK_CONTEXT;
+        if (i == 4) l.lane_work[0] = WORK_PREFILL;
         if (i == 5) l.n_enc_layers = 3;
         if (i == 6) l.n_lanes = 2;
         if (i == 7) l.n_buckets = 2, l.bucket[0] = l.bucket[1] = 4;
@@ -605,14 +569,14 @@ limits_that_could_never_work_are_refused_by_name(void **state)
             r.c.n_lanes = 2;
             run_open(&r);
             l.n_lanes = 2;
-            l.lane_work[1] = WORK_GENERATION;
+            l.lane_work[1] = WORK_DECODE;
         }
         assert_int_equal(scheduler_new(&s, &l, r.kv, &e), -EINVAL);
         if (!strstr(e.text, words[i])) print_error("%s: %s\n", words[i], e.text);
         assert_non_null(strstr(e.text, words[i]));
         if (i == 3) {
             run_close(&r);
-            begin();
+            begin(NULL);
         }
     }
     run_close(&r);
@@ -628,14 +592,10 @@ a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones(void **state)
     run_defaults(&r);
     r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20 and one-block chunks: 4 blocks */
     r.l.chunk_unit = 0;
-    run_open(&r);
-    run_add(&r, q);
+    run_open_with(&r, &q, 1);
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_rows, 10);
-    run_ahead();
-    assert_ptr_equal(scheduler_reap(r.s), q);
-    assert_int_equal(q->n_tokens, 220);
-    end(q);
+    assert_int_equal(b->n_tokens, 10);
+    end(q, LAGAN_FINISH_LENGTH, 220);
 }
 
 static void
@@ -649,7 +609,7 @@ the_same_calls_give_the_same_batches(void **state)
         run_defaults(&r);
         r.c.n_groups = 2;
         r.c.group[1] = run_group(KV_WINDOW, 15, 256, 0);
-        r.l.max_rows = 40;
+        r.l.max_tokens = 40;
         r.l.max_seqs = 5;
         run_open(&r);
         for (req_id i = 0; i < 12; i++)
@@ -684,13 +644,13 @@ planning_and_committing_allocate_nothing(void **state)
     run_defaults(&r);
     r.c.n_groups = 2;
     r.c.group[1] = run_group(KV_WINDOW, 15, 256, 0);
-    r.l.max_rows = 40;
+    r.l.max_tokens = 40;
     r.l.max_seqs = 5;
     run_open(&r);
     for (int i = 0; i < 8; i++) q[i] = seq_new((req_id)i, 30, 40, 0);
     before = mallinfo2();
     for (int i = 0; i < 8; i++) run_add(&r, q[i]);
-    run_ahead();
+    run_drain(&r);
     for (int i = 0; i < 8; i++) assert_non_null(scheduler_reap(r.s));
     after = mallinfo2();
     assert_int_equal(before.uordblks, after.uordblks);

@@ -2,7 +2,7 @@
  *
  * Ids (M-04 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
  */
-#include "tests/sched/run.h"
+#include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
 #include "include/lagan_wire.h"
@@ -12,9 +12,9 @@
 
 enum { MAX = 16 };
 
-static struct run r;
+static struct sched_fixture r;
 static struct seq *q[MAX];
-static int n_seqs;
+static uint32_t n_seqs;
 
 static void
 begin(uint32_t max_seqs)
@@ -27,24 +27,14 @@ begin(uint32_t max_seqs)
 static struct seq *
 request(uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
 {
-    q[n_seqs] = seq_new((req_id)n_seqs, n_prompt, max_new, n_source);
+    q[n_seqs] = seq_new(n_seqs, n_prompt, max_new, n_source);
     return q[n_seqs++];
 }
 
 static void
 add_all(void)
 {
-    for (int i = 0; i < n_seqs; i++) run_add(&r, q[i]);
-}
-
-static void
-done(void)
-{
-    for (int i = 0; i < n_seqs; i++) scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
-    for (struct seq *s; (s = scheduler_reap(r.s));) run_check_tokens(s);
-    assert_int_equal(run_used(&r), 0);
-    run_close(&r);
-    for (int i = 0; i < n_seqs; i++) seq_free(q[i]);
+    for (uint32_t i = 0; i < n_seqs; i++) run_add(&r, q[i]);
 }
 
 static void
@@ -91,12 +81,12 @@ prompts_share_a_step_first_come_or_equally(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(row) * 2; i++) {
         size_t k = i / 2;
-        enum chunks chunks = i % 2 ? CHUNKS_EQUAL : CHUNKS_FIRST_COME;
+        enum chunks chunks = i % 2 ? CHUNK_POLICY_EQUAL_PROGRESS : CHUNK_POLICY_FCFS;
 
-        if (!(row[k].how & (chunks == CHUNKS_EQUAL ? EQ : FC))) continue;
+        if (!(row[k].how & (chunks == CHUNK_POLICY_EQUAL_PROGRESS ? EQ : FC))) continue;
         begin(3);
         r.l.chunks = chunks;
-        r.l.max_rows = row[k].capacity;
+        r.l.max_tokens = row[k].capacity;
         r.l.chunk_unit = row[k].unit;
         r.l.max_chunk = row[k].most;
         run_open(&r);
@@ -104,14 +94,14 @@ prompts_share_a_step_first_come_or_equally(void **state)
         add_all();
         for (int it = 0; it < 5 && row[k].at[it][0]; it++) {
             assert_non_null(run_step(&r, 0));
-            for (int n = 0; n < n_seqs; n++) {
+            for (uint32_t n = 0; n < n_seqs; n++) {
                 if (q[n]->n_planned != row[k].at[it][n])
                     print_error("%s, iteration %d, request %d\n", row[k].id, it, n);
                 assert_int_equal(q[n]->n_planned, row[k].at[it][n]);
             }
         }
         assert_null(run_step(&r, 0));
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -122,8 +112,8 @@ equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
 
     (void)state;
     begin(2);
-    r.l.chunks = CHUNKS_EQUAL;
-    r.l.max_rows = 7;
+    r.l.chunks = CHUNK_POLICY_EQUAL_PROGRESS;
+    r.l.max_tokens = 7;
     r.l.chunk_unit = 5;
     run_open(&r);
     request(12, 5, 0);
@@ -138,7 +128,7 @@ equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
     assert_int_equal(q[0]->state, SEQ_ENDED); /* at iteration 5, the other at 8 */
     for (int it = 6; it <= 8; it++) assert_non_null(run_step(&r, 0));
     assert_int_equal(q[1]->state, SEQ_ENDED);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 /* Who runs, by bit, in each iteration until nobody does. */
@@ -150,7 +140,7 @@ play(unsigned *who, int max)
 
         who[it] = 0;
         if (!b) return it;
-        for (int i = 0; i < n_seqs; i++)
+        for (uint32_t i = 0; i < n_seqs; i++)
             if (q[i]->state > SEQ_WAITING && in_batch(b, q[i])) who[it] |= 1u << i;
         scheduler_check(r.s);
         run_commit(&r, 0);
@@ -165,7 +155,7 @@ open_encoder(uint32_t max_seqs)
     r.c.n_groups = 2;
     r.c.group[1] = run_group(KV_CROSS, 0, 128, 0);
     r.l.n_enc_layers = 4;
-    r.l.max_enc_rows = 1000;
+    r.l.max_enc_tokens = 1000;
 }
 
 static void
@@ -194,7 +184,7 @@ an_adapter_is_counted_once(void **state) /* C-04 */
         assert_int_equal(play(who, 200), 50);
         assert_int_equal(who[0], 7);
         assert_int_equal(who[49], 7);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -210,7 +200,7 @@ who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
         assert_int_equal(who[0], 5);
         assert_int_equal(who[49], 5);
         assert_int_equal(who[50], 2);
-        done();
+        run_cancel(&r, q, n_seqs);
     }
 }
 
@@ -225,11 +215,11 @@ max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
     assert_int_equal(who[0], 1);
     assert_int_equal(who[50], 2);
     assert_int_equal(who[100], 4);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
-who_wants_pages_stops_nobody_who_has_a_seat(void **state)
+who_wants_pages_stops_nobody_who_has_a_slot(void **state)
 {
     (void)state;
     open_encoder(3);
@@ -239,7 +229,7 @@ who_wants_pages_stops_nobody_who_has_a_seat(void **state)
     request(10, 5, 10)->lora = 1;
     q[0]->pages = 2;
     run_add(&r, q[0]);
-    assert_int_equal(run_step(&r, 0)->n_encode, 1); /* a seat and pages, and no KV yet */
+    assert_int_equal(run_step(&r, 0)->n_encode, 1); /* a slot and pages, and no KV yet */
     request(10, 5, 10)->lora = 2;
     q[1]->pages = 3;
     q[1]->priority = 1;
@@ -247,9 +237,10 @@ who_wants_pages_stops_nobody_who_has_a_seat(void **state)
     while (run_step(&r, 0)) {
     }
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
-    assert_int_equal(q[0]->n_pauses, 0); /* nor is anybody paused: that need not free a page */
+    assert_int_equal(q[0]->n_preemptions,
+                     0); /* nor is anybody preempted: that need not free a page */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static struct seq *
@@ -263,7 +254,7 @@ adapted(uint64_t lora, uint32_t max_new)
 }
 
 static void
-who_waits_for_pages_is_passed_over_by_as_many_as_there_are_seats(void **state)
+who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
 {
     (void)state;
     begin(4);
@@ -285,8 +276,8 @@ who_waits_for_pages_is_passed_over_by_as_many_as_there_are_seats(void **state)
     for (int i = 0; i < 4; i++) run_step(&r, 0);
     assert_int_not_equal(q[1]->state, SEQ_WAITING);
     while (run_step(&r, 0)) scheduler_check(r.s);
-    for (int i = 0; i < n_seqs; i++) assert_int_equal(q[i]->state, SEQ_ENDED);
-    done();
+    for (uint32_t i = 0; i < n_seqs; i++) assert_int_equal(q[i]->state, SEQ_ENDED);
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -298,14 +289,14 @@ a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
     run_open(&r);
     run_add(&r, adapted(1, 40));
     for (int i = 0; i < 5; i++) run_step(&r, 0);
-    scheduler_halt(r.s, 0, true);
+    scheduler_suspend(r.s, 0, true);
     run_add(&r, adapted(2, 4));
     while (q[1]->state != SEQ_ENDED) assert_non_null(run_step(&r, 0));
     assert_int_equal(q[0]->state, SEQ_WAITING);
-    scheduler_halt(r.s, 0, false);
+    scheduler_suspend(r.s, 0, false);
     while (run_step(&r, 0)) scheduler_check(r.s);
     assert_int_equal(q[0]->state, SEQ_ENDED);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -321,7 +312,7 @@ an_adapter_larger_than_the_device_is_refused(void **state)
     q[0]->pages = 11;
     assert_int_equal(scheduler_add(r.s, q[0], 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "11 pages"));
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -341,7 +332,7 @@ a_client_with_many_requests_leaves_others_their_turn(void **state)
     assert_int_equal(n, 13);
     for (int i = 0; i < 3; i++) assert_int_equal(at[10 + i], 2 * i + 1); /* one each, in turn */
     for (int i = 1; i < 10; i++) assert_true(at[i] > at[i - 1]);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -361,7 +352,7 @@ turns_count_tokens_and_not_requests(void **state)
     assert_int_equal(at[0], 2); /* with the third of the other client, and it came first */
     assert_int_equal(at[5], 3);
     assert_int_equal(at[1], 6);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -388,7 +379,7 @@ what_was_not_used_is_given_back(void **state)
     other->client = 2;
     run_add(&r, other);
     assert_true(other->turn <= one->turn);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -404,7 +395,7 @@ priority_comes_before_turns(void **state)
     request(10, 10, 0)->client = 2;
     add_all();
     assert_true(in_batch(run_step(&r, 0), q[1]));
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 static void
@@ -425,7 +416,7 @@ a_long_source_comes_in_slices_beside_a_stream(void **state)
     run_add(&r, request(1, 5, 20));
     for (int i = 0; i < 4; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->work, WORK_GENERATION | WORK_ENCODER);
+        assert_int_equal(b->work, WORK_DECODE | WORK_ENCODER);
         assert_true(in_batch(b, q[0]));
         assert_int_equal(b->n_encode, 1);
         assert_int_equal(b->encode[0].first_layer, layer++);
@@ -433,19 +424,19 @@ a_long_source_comes_in_slices_beside_a_stream(void **state)
     }
     b = run_step(&r, 0);
     assert_true(in_batch(b, q[1])); /* its prompt */
-    assert_int_equal(b->encode[0].n_rows, 20);
+    assert_int_equal(b->encode[0].n_tokens, 20);
     assert_int_equal(b->encode[0].n_layers, 4);
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
-/* n sources wait, n_gen generate, of 32 seats: how many start. */
+/* n sources wait, n_gen generate, of 32 slots: how many start. */
 static uint32_t
 start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
 {
     const struct batch *b;
     struct seq *gen[32], *w[32];
     uint32_t started;
-    struct run *run = &r;
+    struct sched_fixture *run = &r;
 
     open_encoder(32);
     memcpy(r.l.enc_batch, sizes, n_sizes * sizeof *sizes);
@@ -478,7 +469,7 @@ sources_wait_for_company(void **state)
     assert_int_equal(start(eight, 1, 7, 24, 0), 0);   /* M-33 */
     assert_int_equal(start(eight, 1, 12, 20, 0), 8);  /* M-34 */
     assert_int_equal(start(odd, 3, 5, 24, 100), 3);   /* M-35 */
-    assert_int_equal(start(eight, 1, 8, 25, 100), 0); /* M-36: seven seats */
+    assert_int_equal(start(eight, 1, 8, 25, 100), 0); /* M-36: seven slots */
     assert_int_equal(start(eight, 1, 8, 24, 100), 8);
     assert_int_equal(start(even, 3, 12, 20, 100), 4); /* M-37 */
     assert_int_equal(start(eight, 1, 7, 0, 0), 7);    /* M-38: nobody decodes */
@@ -495,19 +486,19 @@ prompts_wait_for_company_beside_a_stream(void **state) /* B5 */
     run_add(&r, request(20, 40, 0)); /* nobody generates: it need not wait */
     assert_true(in_batch(run_step(&r, 0), q[0]));
     run_add(&r, request(20, 5, 0));
-    assert_int_equal(run_step(&r, 0)->n_runs, 1);
+    assert_int_equal(run_step(&r, 0)->n_segments, 1);
     assert_int_equal(scheduler_wake(r.s), 1000);
     run_add(&r, request(30, 5, 0)); /* now they are 50 */
-    assert_int_equal(run_step(&r, 0)->n_runs, 3);
+    assert_int_equal(run_step(&r, 0)->n_segments, 3);
     run_add(&r, request(20, 5, 0));
-    assert_int_equal(run_step(&r, 0)->n_runs, 3);
+    assert_int_equal(run_step(&r, 0)->n_segments, 3);
     r.now += 1000; /* or it has waited long enough */
-    assert_int_equal(run_step(&r, 0)->n_runs, 4);
+    assert_int_equal(run_step(&r, 0)->n_segments, 4);
     run_add(&r, request(20, 5, 0));
-    scheduler_halt(r.s, 0, true);
+    scheduler_suspend(r.s, 0, true);
     for (int i = 0; i < 10; i++) run_step(&r, 0);
     assert_int_equal(q[4]->state, SEQ_ENDED); /* a stream that stands still is none */
-    done();
+    run_cancel(&r, q, n_seqs);
 }
 
 int
@@ -519,8 +510,8 @@ main(void)
         cmocka_unit_test(an_adapter_is_counted_once),
         cmocka_unit_test(who_wants_pages_alone_is_passed_over),
         cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
-        cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_seat),
-        cmocka_unit_test(who_waits_for_pages_is_passed_over_by_as_many_as_there_are_seats),
+        cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_slot),
+        cmocka_unit_test(who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots),
         cmocka_unit_test(a_reader_that_stands_still_gives_an_adapters_pages_up),
         cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
         cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "sim/cost.h"
-#include "sim/run.h"
+#include "sim/trace_run.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -29,8 +29,8 @@ small_fleet(uint32_t n_workers, enum policy policy)
     s.worker.kv.group[1] = (struct kv_group){
         .kind = KV_WINDOW, .window = 20, .n_layers = 3, .n_parts = 2, .slice_bytes = 128
     };
-    s.worker.kv.n_seats = s.worker.sched.max_seqs = 12;
-    s.worker.sched.max_rows = 48;
+    s.worker.kv.n_slots = s.worker.sched.max_seqs = 12;
+    s.worker.sched.max_tokens = 48;
     s.worker.sched.max_len = 120;
     s.worker.sched.chunk_unit = 0;
     s.worker.sched.policy = policy;
@@ -76,7 +76,7 @@ every_request_ends_once_whatever_happens(void **state)
 
         s.mischief = (struct fleet_mischief){ .seed = i + 1,
                                               .cancelled = 0.2,
-                                              .halted = 0.1,
+                                              .suspended = 0.1,
                                               .stopped = 0.3,
                                               .deaths = 20,
                                               .restart = 10000000 };
@@ -176,27 +176,27 @@ a_conversation_goes_where_its_beginning_is(void **state)
 static void
 a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 {
-    struct setting st;
-    struct batch_run run[] = { { .first_pos = 99, .n_rows = 1, .work = WORK_GENERATION },
-                               { .n_rows = 100, .work = WORK_CONTEXT } };
-    struct batch b = { .n_rows = 1, .n_runs = 1, .run = run };
+    struct sim_config st;
+    struct batch_segment run[] = { { .first_pos = 99, .n_tokens = 1, .work = WORK_DECODE },
+                                   { .n_tokens = 100, .work = WORK_PREFILL } };
+    struct batch b = { .n_tokens = 1, .n_segments = 1, .segment = run };
     const struct part_share whole = { 1, 1 };
 
     (void)state;
     setting_defaults(&st);
     st.kv.n_groups = 1;
     st.kv.group[0] = (struct kv_group){ .n_layers = 2, .n_parts = 2, .slice_bytes = 1000 };
-    st.cost = (struct cost){ .work = { .weights = 60000, .row_flops = 1000, .attend = { 10 } },
-                             .bandwidth = 1e9,
-                             .peak = 1e9,
-                             .launch = 500 };
+    st.cost = (struct sim_cost){ .work = { .weights = 60000, .row_flops = 1000, .attend = { 10 } },
+                                 .bandwidth = 1e9,
+                                 .peak = 1e9,
+                                 .launch = 500 };
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
     /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
-    b.n_runs = 2;
+    b.n_segments = 2;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 101000 + 40000 + 50500);
-    b.n_runs = 1;
+    b.n_segments = 1;
     st.cost.peak = 1e7;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 100000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ 1, .5 }), 500 + 200000 + 200000);
@@ -211,15 +211,15 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 static void
 a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
 {
-    struct batch b = { .work = WORK_CONTEXT, .rung = 1 };
+    struct batch b = { .work = WORK_PREFILL, .partition = 1 };
     struct part_share s;
-    struct setting st;
-    struct ladder l;
+    struct sim_config st;
+    struct partition_list l;
 
     (void)state;
     setting_defaults(&st);
-    ladder_make(&l, 100, 1, 1);
-    l.rung[1] = (struct rung){ 75, 25 };
+    partition_list_make(&l, 100, 1, 1);
+    l.partition[1] = (struct partition){ 75, 25 };
     s = cost_share(&st, &l, &b, false); /* nothing was measured: by units */
     assert_true(s.compute == .75 && s.read == .75);
     st.cost.n_co_runs = 2;
@@ -227,10 +227,10 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
     st.cost.co_run[1] = (struct co_run){ 90, 10, .8, .4 };
     s = cost_share(&st, &l, &b, false);
     assert_true(s.compute > .6499 && s.compute < .6501 && s.read > .4499 && s.read < .4501);
-    b.work = WORK_GENERATION;
+    b.work = WORK_DECODE;
     s = cost_share(&st, &l, &b, false);
     assert_true(s.compute == .25 && s.read > .5499 && s.read < .5501);
-    b.rung = 0;
+    b.partition = 0;
     s = cost_share(&st, &l, &b, false);
     assert_true(s.compute == 1 && s.read == 1);
     assert_true(cost_share(&st, &l, &b, true).read < .5);
@@ -238,7 +238,7 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
 
 struct load {
     uint32_t isl, osl, n;
-    uint32_t seats; /* 0: the model's */
+    uint32_t slots; /* 0: the model's */
     double parts;   /* of what parts have of the device beside each other; 0: as it is */
     uint32_t rows;  /* of a step; 0: the model's */
     double guess; /* what auto thinks at first that answers read on a part, of what they do; 0: 1 */
@@ -260,8 +260,8 @@ divided(uint32_t mode, const char *context, const struct load *x)
              x->model ? x->model : "llama-8b-h200");
     if (setting_read(&s.worker, path, &e) < 0) fail_msg("%s", e.text);
     setting_divide(&s.worker, mode, context);
-    if (x->seats) s.worker.kv.n_seats = s.worker.sched.max_seqs = x->seats;
-    if (x->rows) s.worker.sched.max_rows = x->rows;
+    if (x->slots) s.worker.kv.n_slots = s.worker.sched.max_seqs = x->slots;
+    if (x->rows) s.worker.sched.max_tokens = x->rows;
     if (x->guess > 0) s.worker.cost.guess = x->guess;
     for (uint32_t i = 0; i < s.worker.cost.n_co_runs && x->parts > 0; i++) {
         s.worker.cost.co_run[i].read *= x->parts;
@@ -282,7 +282,7 @@ divided(uint32_t mode, const char *context, const struct load *x)
 }
 
 static void
-auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does(void **state)
+auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does(void **state)
 {
     /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it, and are thought
      * to be, and some that are worth more; parts that were measured to be a little worse than they are, or twice as good;
@@ -301,7 +301,7 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
         { 184, 9, 1500, 21, .86, 0, 1.2 },    { 523, 2, 1500, 8, .86, 0, 0 },
         { 242, 22, 800, 4, 1.03, 0, 1.4 },    { 10000, 600, 60, 10, 0, 0, 0, "llama-13b-h200" },
     };
-    static const char *const rung[] = { "64", "72", "80", "112" };
+    static const char *const partition[] = { "64", "72", "80", "112" };
 
     (void)state;
     for (size_t k = 0; k < ARRAY_LEN(load); k++) {
@@ -310,14 +310,14 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
         nsec best = it->end, off = it->end;
 
         free(it);
-        for (size_t i = 0; i < ARRAY_LEN(rung); i++) {
-            it = divided(DIVIDE_FIXED, rung[i], x);
+        for (size_t i = 0; i < ARRAY_LEN(partition); i++) {
+            it = divided(DIVIDE_FIXED, partition[i], x);
             best = MIN(best, it->end);
             free(it);
         }
         it = divided(DIVIDE_AUTO, "", x);
-        print_message("%u/%u, %u seats: off %.1f s, best %.1f, auto %.1f\n", x->isl, x->osl,
-                      x->seats, (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
+        print_message("%u/%u, %u slots: off %.1f s, best %.1f, auto %.1f\n", x->isl, x->osl,
+                      x->slots, (double)off / 1e9, (double)best / 1e9, (double)it->end / 1e9);
         assert_true((double)best > .97 * (double)it->end);
         free(it);
     }
@@ -326,7 +326,7 @@ auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does
 /* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates whenever auto is asked. It was on
  * 112 | 20 for good, by a guess before the first step, with 0.57 to 0.74 of what off does. */
 static void
-auto_leaves_a_rung_where_answers_are_one_step_long(void **state)
+auto_leaves_a_partition_where_answers_are_one_step_long(void **state)
 {
     static const struct load load[] = {
         { 105, 2, 2000, 7, .89, 0, 1.05 }, { 113, 2, 2000, 6, .85, 0, 1.01 },
@@ -374,14 +374,14 @@ auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
     for (int k = 0; k < 12; k++) {
         struct load x = { .isl = (uint32_t)drawn(100, 12000),
                           .osl = (uint32_t)drawn(2, 1500),
-                          .seats = (uint32_t)drawn(4, 96),
+                          .slots = (uint32_t)drawn(4, 96),
                           .parts = drawn(.7, 1.05),
                           .guess = drawn(1, 1.5) };
         struct fleet_result *it;
 
-        x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.seats);
+        x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.slots);
         it = divided(DIVIDE_AUTO, "", &x);
-        print_message("%u/%u, %u seats, parts %.2f: auto %.1f s, %.1f ms", x.isl, x.osl, x.seats,
+        print_message("%u/%u, %u slots, parts %.2f: auto %.1f s, %.1f ms", x.isl, x.osl, x.slots,
                       x.parts, (double)it->end / 1e9, (double)hist_at(&it->itl, .99) / 1e6);
         assert_true(in_time(it));
         for (size_t i = 0; i < ARRAY_LEN(context); i++) {
@@ -441,7 +441,7 @@ what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
 
         print_message("%u/%u, %u in flight, %s, %u rows: %.3f requests/s, GPU %.3f; TPOT %.1f ms, "
                       "GPU %.1f\n",
-                      x->isl, x->osl, x->seats, *did[i].context ? did[i].context : "off",
+                      x->isl, x->osl, x->slots, *did[i].context ? did[i].context : "off",
                       x->rows ? x->rows : 8192, requests, did[i].requests, tpot, did[i].tpot);
         assert_true(requests > .94 * did[i].requests && requests < 1.06 * did[i].requests);
         assert_true(did[i].tpot == 0 || (tpot > .92 * did[i].tpot && tpot < 1.08 * did[i].tpot));
@@ -566,8 +566,8 @@ main(void)
         cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
         cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
         cmocka_unit_test(
-            auto_is_as_good_as_off_and_every_rung_where_both_phases_weigh_and_where_one_does),
-        cmocka_unit_test(auto_leaves_a_rung_where_answers_are_one_step_long),
+            auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does),
+        cmocka_unit_test(auto_leaves_a_partition_where_answers_are_one_step_long),
         cmocka_unit_test(auto_is_as_good_on_any_load_and_keeps_its_target),
         cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
         cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),

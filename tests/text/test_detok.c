@@ -236,7 +236,7 @@ too_small_a_room_changes_nothing(void **state)
     assert_memory_equal(&d, &was, sizeof d);
 }
 
-/* The naive twin: everything decoded, then searched. */
+/* The naive ref: everything decoded, then searched. */
 static int
 decode_and_search(const struct detok *stops, const token_id *ids, int n, char *text, bool *stopped)
 {

@@ -161,7 +161,7 @@ take(struct answers *a, const struct lagan_event *e)
         a->n_tokens += j->got.n;
     } else {
         service_print_log(a->v, 40);
-        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->word,
+        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->reason_name,
                  e->message);
     }
 }
@@ -178,7 +178,7 @@ answers_turn(struct answers *a, int ms, bool more)
         assert_int_equal(lagan_submit(a->c, a->job[i].q, &a->job[i].id), 0);
     }
     for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0, a->n_events++) take(a, &e);
-    if (r < 0 && r != -4) fail_msg("%s", lagan_why(a->c));
+    if (r < 0 && r != -4) fail_msg("%s", lagan_errmsg(a->c));
 }
 
 void
@@ -241,8 +241,8 @@ answers_total(struct answers *a, const char *name)
 static bool
 all_met(struct answers *a)
 {
-    return answers_counted(a, "offloaded", ANSWER_ALL) > 0 &&
-           answers_counted(a, "fetched", ANSWER_ALL) > 0 &&
+    return answers_counted(a, "blocks_offloaded", ANSWER_ALL) > 0 &&
+           answers_counted(a, "blocks_onboarded", ANSWER_ALL) > 0 &&
            answers_counted(a, "preemptions", ANSWER_ALL) > 0 &&
            (!a->lanes || answers_counted(a, "preemptions", ANSWER_T5) > 0);
 }
@@ -257,8 +257,8 @@ run_undisturbed(struct answers *a)
         answers_settle(a);
     }
     print_message("undisturbed: %llu blocks to the host, %llu back, %llu pauses\n",
-                  (unsigned long long)answers_counted(a, "offloaded", ANSWER_ALL),
-                  (unsigned long long)answers_counted(a, "fetched", ANSWER_ALL),
+                  (unsigned long long)answers_counted(a, "blocks_offloaded", ANSWER_ALL),
+                  (unsigned long long)answers_counted(a, "blocks_onboarded", ANSWER_ALL),
                   (unsigned long long)answers_counted(a, "preemptions", ANSWER_ALL));
     assert_true(all_met(a));
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
@@ -307,7 +307,7 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
     a->v = v;
     v->n_standbys = ANSWER_MODELS * ((1 + answers_beside(standby)) * ranks - 1);
     service_start(v, ANSWER_MODELS, a->config, args);
-    if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     if (a->job[0].q) return;
     make_jobs(a);
     run_undisturbed(a);

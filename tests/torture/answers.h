@@ -26,7 +26,7 @@ struct answer {
     uint32_t n, reason, adopted; /* adopted: positions that were not computed again */
     int32_t id[ANSWER_TOKENS];
     float logprob[ANSWER_TOKENS];
-    struct lagan_top top[ANSWER_TOKENS][ANSWER_TOPS];
+    struct lagan_top_logprob top[ANSWER_TOKENS][ANSWER_TOPS];
     uint64_t other[ANSWER_OUTPUTS]; /* outputs behind the first: a hash of all that came of each */
     uint32_t n_other[ANSWER_OUTPUTS];
 };

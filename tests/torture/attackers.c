@@ -4,8 +4,8 @@
 
 #include "base/rng.h"
 #include "include/lagan_wire.h"
-#include "ipc/msg.h"
 #include "tests/test.h"
+#include "wire/msg.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -58,7 +58,7 @@ long_request(uint64_t rid)
     msg_begin(&p, LAGAN_MSG_SUBMIT, rid, 4);
     msg_key(&p, "ids"), msg_bin(&p, ids, sizeof ids);
     msg_key(&p, "max_tokens"), msgpack_pack_uint32(&p, 100000);
-    msg_key(&p, "win"), msgpack_pack_int(&p, LAGAN_MAX_WIN);
+    msg_key(&p, "ack_window"), msgpack_pack_int(&p, LAGAN_MAX_ACK_WINDOW);
     msg_key(&p, "logprobs"), msgpack_pack_int(&p, 20);
     return b;
 }

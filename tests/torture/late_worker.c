@@ -4,19 +4,20 @@
  * Linked in front of two of its own functions (--wrap). It also takes its time in between, so that the device
  * has written by then.
  */
-#include "worker/legacy.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt_log.h"
 
 #include <poll.h>
 
-void __real_legacy_launch(struct worker *w, const struct batch *b);
-void __wrap_legacy_launch(struct worker *w, const struct batch *b);
+void __real_adopt_log_launch(struct worker *w, const struct batch *b);
+void __wrap_adopt_log_launch(struct worker *w, const struct batch *b);
 int __real_exec_start(struct exec *x, const struct batch *b, struct err *e);
 int __wrap_exec_start(struct exec *x, const struct batch *b, struct err *e);
 
 static struct worker *worker;
 
 void
-__wrap_legacy_launch(struct worker *w, const struct batch *b)
+__wrap_adopt_log_launch(struct worker *w, const struct batch *b)
 {
     (void)b;
     worker = w;
@@ -29,6 +30,6 @@ __wrap_exec_start(struct exec *x, const struct batch *b, struct err *e)
 
     do poll(NULL, 0, 1);
     while (r == 0 && exec_done(x, b->lane) < b->step);
-    __real_legacy_launch(worker, b);
+    __real_adopt_log_launch(worker, b);
     return r;
 }

@@ -5,9 +5,9 @@
 #include "base/base.h"
 #include "base/failpoint.h"
 
-enum { MOCK_VOCAB = 32000, MOCK_MAX_LEN = 1 << 16, MOCK_SEATS = 64, MOCK_WORKERS = 64 };
-/* What lagand gives a worker beyond its seats; and rings that hold a step of all of them. */
-enum { MOCK_ROWS = MOCK_SEATS + 256, MOCK_RING_D = 16, MOCK_RING_W = 17 };
+enum { MOCK_VOCAB = 32000, MOCK_MAX_LEN = 1 << 16, MOCK_SLOTS = 64, MOCK_WORKERS = 64 };
+/* What lagand gives a worker beyond its slots; and rings that hold a step of all of them. */
+enum { MOCK_ROWS = MOCK_SLOTS + 256, MOCK_RING_D = 16, MOCK_RING_W = 17 };
 /* A prompt that begins with this aborts the worker at its fourth token. */
 enum { MOCK_POISON = MOCK_VOCAB - 1, MOCK_POISON_AT = 3 };
 enum { MOCK_OWNERS = 1 << 16, MOCK_WAITS = 1 << 16 };

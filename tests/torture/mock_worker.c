@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "include/lagan_wire.h"
-#include "ipc/hand.h"
+#include "ipc/fd_channel.h"
 #include "ipc/stat.h"
 #include "tests/plain_worker.h"
 #include "tests/torture/mock.h"
@@ -29,7 +29,7 @@ struct active {
     bool used, poison, paused;
 };
 
-static struct link l;
+static struct channel l;
 static struct mock_board *board;
 static struct stats stats;
 static struct active active[MOCK_ROWS];
@@ -55,8 +55,8 @@ static void
 reject(const struct rec_submit *s, const char *why)
 {
     size_t n = strlen(why);
-    struct rec_reject *j = plain_room(&l, REC_REJECT,
-                                      (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
+    struct rec_reject *j = plain_text_buffer(&l, REC_REJECT,
+                                             (uint32_t)(sizeof *j + ROUND_UP(n, (size_t)8)));
 
     *j = (struct rec_reject){ s->row, s->gen, LAGAN_E_INTERNAL, (uint16_t)n, 0 };
     memcpy(j + 1, why, n);
@@ -98,14 +98,14 @@ take(const char *bytes)
     }
     while (a < active + ARRAY_LEN(active) && a->used) a++;
     if (a == active + ARRAY_LEN(active)) {
-        reject(&s, "there is no seat left");
+        reject(&s, "there is no slot left");
         return;
     }
     *a = (struct active){ .s = s,
                           .n = s.n_done,
                           .used = true,
                           .poison = s.n_prompt && prompt[0] == MOCK_POISON,
-                          .paused = s.flags & SUBMIT_PAUSED };
+                          .paused = s.flags & SUBMIT_SUSPENDED };
     n_active++;
     n_paused += a->paused;
     note_owner(&s);
@@ -161,12 +161,12 @@ intake(void)
         n++;
         if (rec.type == REC_SUBMIT) submit(&rec);
         if (rec.type == REC_CANCEL) cancel(rec.data);
-        if (rec.type == REC_PAUSE) pause_or_go_on(rec.data);
+        if (rec.type == REC_SUSPEND) pause_or_go_on(rec.data);
         if (rec.type == REC_DRAIN) draining = true;
     }
     check(r == 0);
     if (!n) return;
-    link_release(&l);
+    channel_release(&l);
 }
 
 /* Who is in the step, before it is begun: whom a death in it is blamed on. */
@@ -197,7 +197,7 @@ step(void)
     if (!n) return;
     trace();
     FP(step_planned);
-    s = plain_room(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
+    s = plain_text_buffer(&l, REC_STEP, (uint32_t)(sizeof *s + n * (sizeof *o + 8)));
     *s = (struct rec_step){ .step = n_steps, .n_ent = n };
     o = (struct rec_out *)(s + 1);
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++) {
@@ -238,11 +238,11 @@ map_board(void)
 static bool
 take_over(int hand, bool *begins)
 {
-    struct hand_note got;
+    struct fd_channel_note got;
     bool go = false;
     int old;
 
-    while (hand_take(hand, &got, &old, NULL) == 1) {
+    while (fd_channel_take(hand, &got, &old, NULL) == 1) {
         close(old);
         go |= !strcmp(got.name, "go");
         *begins |= !strcmp(got.name, "begin");
@@ -253,14 +253,15 @@ take_over(int hand, bool *begins)
 static void
 stand_by(int hand, bool begins)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN }, { .fd = l.bell.fd, .events = POLLIN } };
+    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+                          { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
 
     do {
         atomic_store(&c->phase, begins ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), (int)(IDLE / NSEC_MS));
-        if (bell_drain(&l.bell) == -EPIPE) exit(0);
+        if (doorbell_drain(&l.doorbell) == -EPIPE) exit(0);
     } while (!take_over(hand, &begins));
 }
 
@@ -268,14 +269,14 @@ stand_by(int hand, bool begins)
 static void
 hand_over(int hand, uint64_t epoch)
 {
-    struct hand_note note = {
-        .name = "weights", .bytes = 4096, .version = 1, .flags = HAND_COMPLETE
+    struct fd_channel_note note = {
+        .name = "weights", .bytes = 4096, .version = 1, .flags = FD_CHANNEL_COMPLETE
     };
     int fd = memfd_create("lagand:mock", MFD_CLOEXEC);
 
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     note.fingerprint[0] = epoch;
-    check(hand_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(hand, &note, fd, NULL) == 0);
     close(fd);
 }
 
@@ -290,7 +291,7 @@ main(int argc, char **argv)
     FP(worker_main);
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
-        waits |= !strcmp(argv[i], "--waits");
+        waits |= !strcmp(argv[i], "--as_standby");
     }
     map_board();
     c = plain_begin(&l, &h);
@@ -303,7 +304,7 @@ main(int argc, char **argv)
     atomic_store(&board->pid[own], getpid());
     plain_ready(
         &l, "mock",
-        (struct rec_ready){ .vocab = MOCK_VOCAB, .max_len = MOCK_MAX_LEN, .n_seats = MOCK_SEATS });
+        (struct rec_ready){ .vocab = MOCK_VOCAB, .max_len = MOCK_MAX_LEN, .n_slots = MOCK_SLOTS });
     for (nsec due = 0; !draining || n_active;) {
         atomic_fetch_add(&c->hb_count, 1);
         intake();
@@ -313,7 +314,7 @@ main(int argc, char **argv)
         }
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);
-        link_publish(&l);
+        channel_publish(&l);
         if (!plain_rest(&l, n_active > n_paused ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
     }
     return 0;

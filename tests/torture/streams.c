@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "include/lagan_wire.h"
-#include "ipc/msg.h"
 #include "tests/test.h"
 #include "tests/torture/mock.h"
+#include "wire/msg.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -171,7 +171,7 @@ take_end(struct streams *s, struct stream *t, const struct msg *m)
         assert_true(o && o->type == MSGPACK_OBJECT_ARRAY && o->via.array.size == 1);
         o = o->via.array.ptr;
         s->n_resumed += number(o, "resumed");
-        history_done(&s->history, t->id, number(o, "reason"), number(o, "n_tok"));
+        history_done(&s->history, t->id, number(o, "reason"), number(o, "n_tokens"));
     } else if (t->poison && number(&m->map, "code") == LAGAN_E_POISONED) {
         uint64_t allowed = s->history.allowed;
 
@@ -253,7 +253,7 @@ take_all(struct streams *s)
     return n;
 }
 
-/* Who waits for long says that it is there: api.lease. */
+/* Who waits for long says that it is there: api.idle_timeout. */
 static void
 ping(struct streams *s)
 {

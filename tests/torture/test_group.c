@@ -281,10 +281,10 @@ what_one_rank_has_lost_is_nobodys(void **state)
 }
 
 static const enum failpoint points[] = {
-    FP_worker_main,   FP_worker_attached, FP_load_device,   FP_load_steps,      FP_load_kv,
-    FP_load_done,     FP_hand_given,      FP_ready_said,    FP_manifest_stored, FP_step_planned,
-    FP_rank_planned,  FP_rank_launched,   FP_step_launched, FP_step_finished,   FP_step_committed,
-    FP_ring_reserved, FP_ring_publishing, FP_bell_rung,
+    FP_worker_main,   FP_worker_attached, FP_load_device,    FP_load_steps,      FP_load_kv,
+    FP_load_done,     FP_hand_given,      FP_ready_said,     FP_manifest_stored, FP_step_planned,
+    FP_rank_planned,  FP_rank_launched,   FP_step_launched,  FP_step_finished,   FP_step_committed,
+    FP_ring_reserved, FP_ring_publishing, FP_bell_partition,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -428,8 +428,8 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
-        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(e.n_ids <= NEW - n && e.logprob);
         memcpy(id + n, e.ids, e.n_ids * sizeof *id);
@@ -539,7 +539,7 @@ every_answer_to_an_operator_can_be_read(void **state)
         uint32_t code, depth;
 
         if (lagan_call(ctl, verbs[i], NULL, &reply, &code, 20000))
-            fail_msg("%s: %s", verbs[i], lagan_why(ctl));
+            fail_msg("%s: %s", verbs[i], lagan_errmsg(ctl));
         depth = depth_of(reply);
         if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: %u deep, no room for a level", verbs[i], depth);
         deepest = MAX(deepest, depth);
@@ -549,7 +549,7 @@ every_answer_to_an_operator_can_be_read(void **state)
     stop_llama(c, ctl);
 }
 
-/* Divisions that are not on the ladder: each rank's units are divided as rank 0's are, before a step runs so. */
+/* Divisions that are not on the partition_list: each rank's units are divided as rank 0's are, before a step runs so. */
 static void
 what_an_operator_divides_every_rank_divides(void **state)
 {
@@ -602,8 +602,8 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_why(c));
-        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.word, e.message);
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         id = e.ids[0];
         *logprob = e.logprob[0];
@@ -732,25 +732,6 @@ ranks_of_other_weights_are_refused_with_both(void **state)
     close(FOLDER);
 }
 
-static void
-other_ways_to_divide_a_model_are_refused_by_name(void **state)
-{
-    static const char *const keys[] = { "pipeline_parallel", "context_parallel", "expert_parallel",
-                                        "attention_data_parallel" };
-
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        char config[200], words[80];
-
-        snprintf(
-            config, sizeof config,
-            "models:\n  - { name: llama, path: @/tests/data/golden/llama3, device: cpu, %s: 2 }\n",
-            keys[i]);
-        snprintf(words, sizeof words, "%s: not served yet, only 1", keys[i]);
-        is_refused(config, "lagan-worker", words);
-    }
-}
-
 int
 main(int argc, char **argv)
 {
@@ -773,7 +754,6 @@ main(int argc, char **argv)
         T(ranks_of_other_settings_are_refused_with_the_difference),
         T(ranks_of_another_version_are_refused_with_both),
         T(ranks_of_other_weights_are_refused_with_both),
-        T(other_ways_to_divide_a_model_are_refused_by_name),
     };
 
     torture_args(argc, argv,

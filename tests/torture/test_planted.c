@@ -9,7 +9,7 @@
 #include "tests/test.h"
 #include "tests/torture/answers.h"
 #include "tests/torture/args.h"
-#include "tests/torture/remains.h"
+#include "tests/torture/leak_check.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -111,10 +111,10 @@ spoil_unproven(void)
 
     assert_non_null(kept);
     memset(kept, NAN_BYTE, left.kv_bytes);
-    for (uint32_t seat = 0; seat < left.m.h.n_seats; seat++) {
+    for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, seat, left.room, &f) != 1) continue;
+        if (manifest_read(&left.m, slot, left.room, &f) != 1) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++)
                 keep(kept, g, f.row.entry[g][i]);
@@ -173,18 +173,18 @@ job_of(const struct manifest_found *f)
 static struct job *
 spoil_proven(uint32_t *first)
 {
-    uint32_t from = test_below(left.m.h.n_seats), g = 0;
+    uint32_t from = test_below(left.m.h.n_slots), g = 0;
 
     while (g < left.m.h.n_groups && left.m.h.group[g].kind != KV_FULL) g++;
     assert_true(g < left.m.h.n_groups);
-    for (uint32_t k = 0; k < left.m.h.n_seats; k++) {
-        uint32_t seat = (from + k) % left.m.h.n_seats, entry;
+    for (uint32_t k = 0; k < left.m.h.n_slots; k++) {
+        uint32_t slot = (from + k) % left.m.h.n_slots, entry;
         struct manifest_found f;
         struct job *j;
         uint64_t bytes;
         float *at;
 
-        if (manifest_read(&left.m, seat, left.room, &f) != 1 || !(j = job_of(&f))) continue;
+        if (manifest_read(&left.m, slot, left.room, &f) != 1 || !(j = job_of(&f))) continue;
         entry = test_below(remains_proven(&left, &f, g));
         at = (float *)(void *)remains_block(&left, g, f.row.entry[g][entry], &bytes);
         for (uint64_t i = 0; i < bytes / sizeof *at; i++)
@@ -260,10 +260,10 @@ changes(void)
 {
     uint32_t n = 0;
 
-    for (uint32_t seat = 0; seat < left.m.h.n_seats; seat++) {
+    for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, seat, left.room, &f) != 1 || f.owner.n_beams) continue;
+        if (manifest_read(&left.m, slot, left.room, &f) != 1 || f.owner.n_beams) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < f.row.committed / left.m.h.tokens_per_block; i++)
                 if (f.row.entry[g][i] != SLICE_NONE)

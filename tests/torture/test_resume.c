@@ -133,13 +133,15 @@ streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too(void **state
 /* ---- at every point */
 
 static const enum failpoint points[] = {
-    FP_worker_main,     FP_worker_attached, FP_load_device,     FP_load_steps,    FP_load_weights,
-    FP_load_kv,         FP_load_done,       FP_hand_given,      FP_ready_said,    FP_host_mapping,
-    FP_host_mapped,     FP_loop_published,  FP_ring_tail_seen,  FP_ring_copied,   FP_ring_releasing,
-    FP_ring_released,   FP_intake_taken,    FP_manifest_stored, FP_step_planned,  FP_step_launched,
-    FP_step_finished,   FP_step_committed,  FP_step_emitted,    FP_ring_reserved, FP_outbox_copied,
-    FP_ring_publishing, FP_ring_published,  FP_bell_fenced,     FP_bell_rung,     FP_bell_announced,
-    FP_bell_asleep,     FP_bell_woken,      FP_stat_writing,    FP_finish_said,
+    FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
+    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_hand_given,
+    FP_ready_said,     FP_host_mapping,    FP_host_mapped,    FP_loop_published,
+    FP_ring_tail_seen, FP_ring_copied,     FP_ring_releasing, FP_ring_released,
+    FP_intake_taken,   FP_manifest_stored, FP_step_planned,   FP_step_launched,
+    FP_step_finished,  FP_step_committed,  FP_step_emitted,   FP_ring_reserved,
+    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_bell_fenced,
+    FP_bell_partition, FP_bell_announced,  FP_bell_asleep,    FP_bell_woken,
+    FP_stat_writing,   FP_finish_said,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -200,7 +202,7 @@ operate(const char *verb)
     uint32_t code;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_why(NULL));
+    if (lagan_open(&ctl, endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
     lagan_call(ctl, verb, "{\"worker\":\"w0\"}", &reply, &code, 20000);
     free(reply);
     lagan_close(ctl);
@@ -293,7 +295,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_turn(&ans, 0, true);
         answers_settle(&ans);
     }
-    assert_true(answers_counted(&ans, "offloaded", 0) > 0);
+    assert_true(answers_counted(&ans, "blocks_offloaded", 0) > 0);
     /* As it is used; of a GPU's, whose pieces are of 2 MiB, the first is all there is. */
     assert_true(strcmp(torture_device, "cpu") ||
                 service_logged(&v, "of the host tier are mapped now") > 0);
@@ -307,7 +309,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         answers_turn(&ans, 0, true);
     }
     answers_settle(&ans);
-    assert_int_equal(answers_counted(&ans, "fetched", 0), 0);
+    assert_int_equal(answers_counted(&ans, "blocks_onboarded", 0), 0);
     assert_int_equal(service_logged(&v, "w0: a host tier of"), lines);
     kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
     for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
@@ -320,7 +322,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
     await_tier(++lines);
     assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty);
     answers_turn(&ans, 0, true), answers_settle(&ans);
-    assert_true(answers_counted(&ans, "fetched", 0) > 0);
+    assert_true(answers_counted(&ans, "blocks_onboarded", 0) > 0);
     answers_stop(&ans);
 }
 

@@ -5,10 +5,10 @@
  * computed again: noise where nothing is committed changes nothing, noise where something is changes bits.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "include/lagan_wire.h"
-#include "worker/kv/manifest.h"
+#include "worker/manifest/manifest.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -92,7 +92,7 @@ put(char *tails, uint32_t *at, const void *from, size_t n)
 }
 
 static void
-submit(struct played *p, uint32_t row, uint32_t gen, const struct job *j, const struct stream *s)
+submit(struct harness *p, uint32_t row, uint32_t gen, const struct job *j, const struct stream *s)
 {
     struct rec_submit sub = {
         .row = row,
@@ -106,7 +106,7 @@ submit(struct played *p, uint32_t row, uint32_t gen, const struct job *j, const 
         .max_tokens = j->max_tokens,
         .temperature = j->temperature,
         .top_p = 1,
-        .repetition = j->repetition,
+        .repetition_penalty = j->repetition,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
@@ -131,7 +131,7 @@ submit(struct played *p, uint32_t row, uint32_t gen, const struct job *j, const 
         memcpy(stop + 4, j->stop, len);
         put(tails, &at, stop, 4 + len);
     }
-    play_submit(p, &sub, tails, at);
+    harness_submit(p, &sub, tails, at);
 }
 
 static const char *
@@ -188,10 +188,10 @@ all_ended(const struct stream *streams)
 }
 
 /* What a process leaves, changed before the next one sees it. */
-typedef void change(struct play_arenas *left);
+typedef void change(struct harness_arenas *left);
 
 static void *
-map(const struct play_arenas *left, const char *name)
+map(const struct harness_arenas *left, const char *name)
 {
     for (uint32_t i = 0; i < left->n; i++) {
         void *at = MAP_FAILED;
@@ -207,15 +207,16 @@ map(const struct play_arenas *left, const char *name)
 
 /* Noise into the blocks with committed positions, or into all others. */
 static void
-noise(struct play_arenas *left, bool committed)
+noise(struct harness_arenas *left, bool committed)
 {
     const char *at = map(left, "manifest");
     const struct manifest_head *h = (const void *)at;
     char *kv = map(left, "kv"), *keep = malloc(h->arena_bytes);
 
     memset(keep, committed, h->arena_bytes);
-    for (uint32_t seat = 0; seat < h->n_seats; seat++) {
-        const struct manifest_row *r = (const void *)(at + h->row_at + (size_t)seat * h->row_bytes);
+    for (uint32_t slot = 0; slot < h->n_slots; slot++) {
+        const struct manifest_entry *r =
+            (const void *)(at + h->row_at + (size_t)slot * h->row_bytes);
 
         for (uint32_t g = 0; g < h->n_groups && r->id; g++) {
             const struct manifest_group *k = &h->group[g];
@@ -235,19 +236,19 @@ noise(struct play_arenas *left, bool committed)
 }
 
 static void
-noise_beside(struct play_arenas *left)
+noise_beside(struct harness_arenas *left)
 {
     noise(left, false);
 }
 
 static void
-noise_into(struct play_arenas *left)
+noise_into(struct harness_arenas *left)
 {
     noise(left, true);
 }
 
 static void
-no_manifest(struct play_arenas *left)
+no_manifest(struct harness_arenas *left)
 {
     for (uint32_t i = 0; i < left->n; i++) {
         if (strcmp(left->note[i].name, "manifest")) continue;
@@ -260,11 +261,11 @@ no_manifest(struct play_arenas *left)
 
 /* The KV arena of another life: its number is not the manifest's. */
 static void
-other_kv(struct play_arenas *left)
+other_kv(struct harness_arenas *left)
 {
     for (uint32_t i = 0; i < left->n; i++)
         if (!strcmp(left->note[i].name, "kv")) left->note[i].fingerprint[0] ^= 1;
-    if (!play_on_gpu()) noise(left, true);
+    if (!harness_on_gpu()) noise(left, true);
 }
 
 /* All jobs, by one process after another: each tells some records and is killed a moment after. kills 0: one
@@ -272,32 +273,32 @@ other_kv(struct play_arenas *left)
 static void
 play(const struct setting *set, uint32_t kills, change *changed, struct stream *streams)
 {
-    struct play_arenas left = { 0 };
+    struct harness_arenas left = { 0 };
 
     memset(streams, 0, JOBS * sizeof *streams);
     for (uint32_t gen = 1; !all_ended(streams); gen++) {
         uint32_t records = gen <= kills ? 1 + test_below(16) : 0;
         const struct ring_record *r;
         struct rec_ready ready;
-        struct played p;
+        struct harness p;
 
         assert_true(gen <= kills + 1);
-        play_start(&p, set->model, set->option, &left);
-        play_close_left(&left);
-        play_wait_ready(&p, &ready);
+        harness_start(&p, set->model, set->option, &left);
+        harness_close_left(&left);
+        harness_wait_ready(&p, &ready);
         for (uint32_t i = 0; i < JOBS; i++)
             if (!streams[i].reason) submit(&p, i, gen, &set->job[i], &streams[i]);
-        while (!all_ended(streams) && (r = play_next(&p))) {
+        while (!all_ended(streams) && (r = harness_next(&p))) {
             take(r, streams, gen);
             if (records && --records == 0) break;
         }
         if (test_below(2)) usleep(test_below(1500));
-        play_kill(&p, &left);
-        while (ring_peek(&p.link.in, &p.rec) > 0) take(&p.rec, streams, gen);
-        play_close(&p);
+        harness_kill(&p, &left);
+        while (ring_peek(&p.channel.in, &p.rec) > 0) take(&p.rec, streams, gen);
+        harness_close(&p);
         if (changed) changed(&left);
     }
-    play_close_left(&left);
+    harness_close_left(&left);
 }
 
 static bool
@@ -328,10 +329,10 @@ streams_go_on_bit_for_bit_after_kills_at_any_moment(void **state)
     uint64_t adopted = 0, recomputed = 0;
 
     (void)state;
-    for (uint32_t i = 0; i < (play_on_gpu() ? ON_GPU : ARRAY_LEN(settings)); i++) {
+    for (uint32_t i = 0; i < (harness_on_gpu() ? ON_GPU : ARRAY_LEN(settings)); i++) {
         play(&settings[i], 0, NULL, quiet);
-        for (int round = 0; round < (play_on_gpu() ? 1 : 3); round++) {
-            play(&settings[i], 1 + test_below(play_on_gpu() ? 2 : 5), NULL, killed);
+        for (int round = 0; round < (harness_on_gpu() ? 1 : 3); round++) {
+            play(&settings[i], 1 + test_below(harness_on_gpu() ? 2 : 5), NULL, killed);
             if (!same(quiet, killed)) fail_msg("%s, setting %u", settings[i].model, i);
             sum(killed, &adopted, &recomputed);
         }
@@ -349,8 +350,8 @@ text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string(void **state)
     (void)state;
     play(&text, 0, NULL, quiet);
     assert_int_equal(quiet[1].reason, LAGAN_FINISH_STOP);
-    for (int round = 0; round < (play_on_gpu() ? 1 : 6); round++) {
-        play(&text, 1 + test_below(play_on_gpu() ? 2 : 8), NULL, killed);
+    for (int round = 0; round < (harness_on_gpu() ? 1 : 6); round++) {
+        play(&text, 1 + test_below(harness_on_gpu() ? 2 : 8), NULL, killed);
         assert_true(same(quiet, killed));
     }
 }
@@ -403,8 +404,8 @@ main(int argc, char **argv)
         cmocka_unit_test(text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string),
     };
 
-    play_args(argc, argv);
+    harness_args(argc, argv);
     /* A GPU's memory is not the test's to look into. */
-    if (play_on_gpu()) cmocka_set_skip_filter("noise_*");
+    if (harness_on_gpu()) cmocka_set_skip_filter("noise_*");
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

@@ -1,5 +1,5 @@
 /* test_outbox.c - what outbox.h promises: records wait, move whole, in order, and never grow past it. */
-#include "worker/outbox.h"
+#include "worker/io/outbox.h"
 
 #include "tests/test.h"
 

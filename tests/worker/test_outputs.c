@@ -1,11 +1,16 @@
 /* test_outputs.c - what outputs.h promises of a search that goes on where its steps are not computed again to the same
  * bits, with the test in the place of the device, of what a predecessor left, and of the scheduler.
  */
-#include "worker/outputs.h"
+#include "worker/io/outputs.h"
 
+#include "gpu/gpu.h"
 #include "include/lagan_wire.h"
+#include "ipc/model_options.h"
 #include "tests/test.h"
-#include "worker/legacy.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/model/model.h"
+#include "worker/sched/scheduler.h"
 
 #include <string.h>
 
@@ -36,7 +41,7 @@ scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
 }
 
 void
-scheduler_halt(struct scheduler *s, req_id id, bool halted)
+scheduler_suspend(struct scheduler *s, req_id id, bool halted)
 {
     (void)s;
     (void)id;
@@ -44,7 +49,7 @@ scheduler_halt(struct scheduler *s, req_id id, bool halted)
 }
 
 bool
-legacy_claim_search(struct worker *of, struct request *r, const token_id *told)
+adopt_claim_search(struct worker *of, struct worker_request *r, const token_id *told)
 {
     (void)of;
     (void)r;
@@ -53,35 +58,35 @@ legacy_claim_search(struct worker *of, struct request *r, const token_id *told)
 }
 
 void
-legacy_claim(struct worker *of, struct request *r)
+adopt_claim(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_claimed(struct worker *of, struct request *r)
+adopt_claimed(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_leave(struct worker *of, struct request *r)
+adopt_leave(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-legacy_forget(struct worker *of, struct request *r)
+adopt_forget(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-emit_ended(struct worker *of, struct request *r)
+emit_ended(struct worker *of, struct worker_request *r)
 {
     (void)of;
     n_ended++;
@@ -114,21 +119,25 @@ token_at(uint32_t i)
 }
 
 /* A search of a prompt of one token, of whose best output so many were told; its first slot. */
-static struct request *
+static struct worker_request *
 come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
 {
     static struct model model;
+    static struct model_options keys;
+    static struct requests requests;
     static token_id told[1 << 17];
-    struct request *r;
+    struct worker_request *r;
     struct err e;
 
     memset(&w, 0, sizeof w);
     added = NULL;
     n_ended = 0;
     model.shape.max_len = max_len;
-    w.e.model = &model;
-    assert_int_equal(requests_open(&w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
-    r = request_take(&w.requests);
+    w.model = &model;
+    w.keys = &keys;
+    w.requests = &requests;
+    assert_int_equal(requests_open(w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
+    r = request_take(w.requests);
     assert_non_null(r);
     r->state = REQUEST_LIVE;
     r->n_outputs = 1;
@@ -153,15 +162,15 @@ static void
 all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
 {
     enum { MAX_LEN = 60000, TOLD = 50000 };
-    struct request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
+    struct worker_request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
 
     (void)state;
     assert_ptr_equal(added, &r->seq);
     assert_int_equal(r->beam.n_new, TOLD);
-    for (struct request *m = r; m; m = m->next)
+    for (struct worker_request *m = r; m; m = m->next)
         for (uint32_t i = 0; i < TOLD; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
     for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][TOLD - 1] == -3.0f);
-    requests_close(&w.requests);
+    requests_close(w.requests);
 }
 
 /* Its worker died between the last token and the word that it was the last. */
@@ -174,7 +183,7 @@ a_search_that_was_told_to_the_models_length_has_ended(void **state)
         assert_null(added);
         assert_int_equal(n_ended, BEAMS);
         assert_int_equal(ended_with, LAGAN_FINISH_LENGTH);
-        requests_close(&w.requests);
+        requests_close(w.requests);
     }
 }
 

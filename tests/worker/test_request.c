@@ -1,5 +1,5 @@
 /* test_request.c - what request.h promises: a fixed number of slots, each with room of its own. */
-#include "worker/request.h"
+#include "worker/io/request.h"
 
 #include "tests/test.h"
 
@@ -26,7 +26,7 @@ static void
 every_slot_is_taken_once_and_comes_back(void **state)
 {
     struct requests q;
-    struct request *r[N];
+    struct worker_request *r[N];
     struct err e;
 
     (void)state;
@@ -54,7 +54,7 @@ static void
 slots_come_back_in_any_order(void **state)
 {
     uint32_t taken = 0, n = 0;
-    struct request *r[N];
+    struct worker_request *r[N];
     struct requests q;
     struct err e;
 
@@ -101,7 +101,7 @@ static void
 a_slot_that_a_call_had_is_a_request_s_again(void **state)
 {
     struct requests q;
-    struct request *r;
+    struct worker_request *r;
     struct err e;
 
     (void)state;
@@ -119,7 +119,7 @@ static void
 rooms_do_not_touch_each_other(void **state)
 {
     struct requests q;
-    struct request *a, *b;
+    struct worker_request *a, *b;
     struct err e;
 
     (void)state;
@@ -142,7 +142,7 @@ static void
 a_long_request_gives_its_memory_back(void **state)
 {
     struct requests q;
-    struct request *r;
+    struct worker_request *r;
     struct err e;
     long before, during;
 

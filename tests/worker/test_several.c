@@ -2,7 +2,7 @@
  * to a worker after the one that died. test_worker.c has the others.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "include/lagan_wire.h"
 
@@ -17,7 +17,7 @@
 
 /* Of a record's settings those that change nothing. */
 #define PLAIN \
-    .gen = 1, .top_p = 1, .repetition = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
+    .gen = 1, .top_p = 1, .repetition_penalty = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
     .flags = SUBMIT_IGNORE_EOS
 
 /* No token may come twice, and all of the vocabulary has come. */
@@ -30,12 +30,12 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
     struct rec_submit s = { PLAIN, .no_repeat_ngram = 1 };
     int32_t ids[VOCAB];
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     (void)state;
     for (int32_t i = 0; i < VOCAB; i++) ids[i] = i;
-    play_start(&p, "tests/data/golden/gemma4_big", large, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "tests/data/golden/gemma4_big", large, NULL);
+    harness_wait_ready(&p, &ready);
     assert_int_equal(ready.vocab, VOCAB);
     for (s.row = 0; s.row < 4; s.row++) {
         const struct ring_record *r;
@@ -44,14 +44,14 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
         s.beams = s.row % 2 ? 2 : 1;
         s.n_prompt = s.row < 2 ? VOCAB : VOCAB - 8;
         s.max_tokens = s.row < 2 ? 1 : 7;
-        play_submit(&p, &s, ids, s.n_prompt * (uint32_t)sizeof *ids);
-        do r = play_next(&p);
+        harness_submit(&p, &s, ids, s.n_prompt * (uint32_t)sizeof *ids);
+        do r = harness_next(&p);
         while (r && r->type == REC_STEP);
         assert_non_null(r);
         assert_int_equal(r->type, s.row < 2 ? REC_REJECT : REC_FINISH);
     }
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 /* So far from 1 a length_penalty makes of any score more than a float holds; lagand's clients take no such number. */
@@ -76,13 +76,13 @@ a_score_that_no_float_holds_is_told_as_the_largest(void **state)
                                            "--dtype=fp32", NULL };
     uint32_t ended = 0;
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     (void)state;
-    play_start(&p, "tests/data/golden/llama2", options, NULL);
-    play_wait_ready(&p, &ready);
-    play_submit(&p, &s, &with, sizeof with);
-    while (ended < 2 && (r = play_next(&p))) {
+    harness_start(&p, "tests/data/golden/llama2", options, NULL);
+    harness_wait_ready(&p, &ready);
+    harness_submit(&p, &s, &with, sizeof with);
+    while (ended < 2 && (r = harness_next(&p))) {
         struct rec_finish f;
         struct rec_out o;
 
@@ -98,8 +98,8 @@ a_score_that_no_float_holds_is_told_as_the_largest(void **state)
         ended++;
     }
     assert_int_equal(ended, 2);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 enum { SECOND_NEW = 24 };
@@ -123,31 +123,31 @@ second_output(int32_t token[SECOND_NEW], bool others)
                             .temperature = 1 };
     uint32_t n = 1, ended = 0, all = others ? 4 : 2;
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     for (int32_t i = 0; i < 8; i++) with.source[i] = 60 + i;
     for (int32_t i = 0; i < SECOND_NEW; i++) with.done[i] = 50 + i % 5;
     with.whose[SECOND_NEW - 1] = 1; /* a token of the second; all but one of the first */
     token[0] = with.done[SECOND_NEW - 1];
-    play_start(&p, "models/numbers-t5", two, NULL);
-    play_wait_ready(&p, &ready);
-    play_submit(&p, &s, &with, sizeof with);
+    harness_start(&p, "models/numbers-t5", two, NULL);
+    harness_wait_ready(&p, &ready);
+    harness_submit(&p, &s, &with, sizeof with);
     while (ended < all) {
-        const struct ring_record *r = play_next(&p);
+        const struct ring_record *r = harness_next(&p);
         const char *at;
 
         assert_non_null(r);
         if (r->type == REC_FINISH && ++ended == 1 && others) {
             const int32_t other[8] = { 90, 91, 92, 93, 94, 95, 96, 97 };
 
-            play_pause(&p, 1, true);
+            harness_pause(&p, 1, true);
             s.n_done = s.n = 0;
             for (s.row = 2; s.row < 4; s.row++) {
                 s.id = 1000 + s.row;
-                play_submit(&p, &s, other, sizeof other);
+                harness_submit(&p, &s, other, sizeof other);
             }
         }
-        if (r->type == REC_FINISH && ended == 3) play_pause(&p, 1, false);
+        if (r->type == REC_FINISH && ended == 3) harness_pause(&p, 1, false);
         if (r->type != REC_STEP) continue;
         at = (const char *)r->data + sizeof(struct rec_step);
         for (uint32_t k = ((const struct rec_step *)r->data)->n_ent; k > 0; k--) {
@@ -162,8 +162,8 @@ second_output(int32_t token[SECOND_NEW], bool others)
         }
     }
     assert_int_equal(n, SECOND_NEW);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 static void
@@ -179,7 +179,7 @@ an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers(vo
 
 /* What one character is. */
 static int32_t
-token_of(struct played *p, char text)
+token_of(struct harness *p, char text)
 {
     struct rec_text call = { .op = 1, .gen = 1, .flags = 1, .text_bytes = 1 };
     const struct ring_record *r;
@@ -188,11 +188,11 @@ token_of(struct played *p, char text)
     char *to;
 
     assert_int_equal(
-        ring_reserve(&p->link.out, REC_TEXT, 0, (uint32_t)sizeof call + 1, 0, (void **)&to), 0);
+        ring_reserve(&p->channel.out, REC_TEXT, 0, (uint32_t)sizeof call + 1, 0, (void **)&to), 0);
     memcpy(to, &call, sizeof call);
     to[sizeof call] = text;
-    link_publish(&p->link);
-    r = play_next(p);
+    channel_publish(&p->channel);
+    r = harness_next(p);
     assert_non_null(r);
     assert_int_equal(r->type, REC_TEXT_DONE);
     memcpy(&d, r->data, sizeof d);
@@ -229,11 +229,11 @@ go_on_behind_a_stop(bool text)
     uint32_t reason[2] = { 0 }, n[2] = { 0 };
     char tail[sizeof with];
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
     size_t at = 0;
 
-    play_start(&p, "models/recall-gemma3", two, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "models/recall-gemma3", two, NULL);
+    harness_wait_ready(&p, &ready);
     with.done[0] = token_of(&p, 'x');
     with.done[1] = token_of(&p, 'y');
     if (!text) at += sizeof with.prompt;
@@ -246,9 +246,9 @@ go_on_behind_a_stop(bool text)
     at += sizeof with.stop_bytes + sizeof with.stop;
     memcpy(tail + at, with.whose, sizeof with.whose + sizeof with.score);
     at += sizeof with.whose + sizeof with.score;
-    play_submit(&p, &s, tail, (uint32_t)at);
+    harness_submit(&p, &s, tail, (uint32_t)at);
     for (uint32_t ended = 0; ended < 2;) {
-        const struct ring_record *r = play_next(&p);
+        const struct ring_record *r = harness_next(&p);
         struct rec_finish f;
 
         assert_non_null(r);
@@ -263,8 +263,8 @@ go_on_behind_a_stop(bool text)
     assert_int_equal(n[0], 1);
     assert_true(reason[1] == LAGAN_FINISH_STOP || n[1] == 6);
     assert_true(n[1] > 1);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 static void
@@ -277,7 +277,7 @@ an_output_goes_on_though_the_first_has_met_its_stop(void **state)
 
 /* As many records as it takes. */
 static void
-submit_pieces(struct played *p, const char *bytes, uint32_t n)
+submit_pieces(struct harness *p, const char *bytes, uint32_t n)
 {
     const uint32_t piece = 64 << 10;
 
@@ -285,14 +285,14 @@ submit_pieces(struct played *p, const char *bytes, uint32_t n)
         uint32_t some = MIN(piece, n - at);
         void *to;
 
-        while (ring_reserve(&p->link.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
+        while (ring_reserve(&p->channel.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
                             &to) == -EAGAIN) {
             assert_int_equal(waitpid(p->pid, NULL, WNOHANG), 0); /* nobody takes them any more */
             usleep(1000);
         }
         memcpy(to, bytes + at, some);
         at += some;
-        link_publish(&p->link);
+        channel_publish(&p->channel);
     }
 }
 
@@ -323,7 +323,7 @@ enum { COMING = 64, COMING_SOURCE = 4 };
 
 /* A request that goes on: all but one output were told to their end, and that one but for so many tokens; with so much text. */
 static void
-submit_told(struct played *p, uint32_t each, uint32_t missing, uint32_t text)
+submit_told(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
 {
     const uint32_t n = COMING * each - missing;
     const struct rec_submit s = { PLAIN,           .row = 1,
@@ -360,13 +360,13 @@ come_back(const char *model, const char *max_len, uint32_t each, uint32_t missin
                                       NULL };
     bool over[COMING] = { false };
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
-    play_start(&p, model, long_ones, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, model, long_ones, NULL);
+    harness_wait_ready(&p, &ready);
     submit_told(&p, each, missing, 0);
     for (uint32_t n = 0; n < COMING;) {
-        const struct ring_record *r = play_next(&p);
+        const struct ring_record *r = harness_next(&p);
         struct rec_finish f;
 
         assert_non_null(r);
@@ -379,8 +379,8 @@ come_back(const char *model, const char *max_len, uint32_t each, uint32_t missin
         over[f.output] = true;
         n++;
     }
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 static void
@@ -408,23 +408,23 @@ a_request_that_comes_back_too_long_is_refused_and_kills_nobody(void **state)
     const int32_t ids[4] = { 60, 61, 62 }; /* in eights */
     const struct ring_record *r;
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
     uint32_t n;
 
     (void)state;
-    play_start(&p, "models/numbers-t5", small, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "models/numbers-t5", small, NULL);
+    harness_wait_ready(&p, &ready);
     submit_told(&p, 2000, 0, 32 << 20);
-    r = play_next(&p);
+    r = harness_next(&p);
     assert_non_null(r);
     assert_int_equal(r->type, REC_REJECT);
     assert_int_equal(((const struct rec_reject *)r->data)->row, 1);
     assert_int_equal(((const struct rec_reject *)r->data)->reason, LAGAN_E_TOO_LONG);
-    play_submit(&p, &next, ids, sizeof ids);
-    play_finish(&p, &n);
+    harness_submit(&p, &next, ids, sizeof ids);
+    harness_finish(&p, &n);
     assert_int_equal(n, 4);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 /* One token more, whose text is as long. */
@@ -455,17 +455,17 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
     uint64_t text = 0;
     char dir[32], sed[100];
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     (void)state;
     snprintf(sed, sizeof sed, "s/\\\"vocab\\\": *{/&\\\"$(printf %%0%dd 0)\\\": %d,/", LONG_TEXT,
              LONG_TOKEN);
     make_like(dir, "models/numbers-t5", sed, "tokenizer.json");
-    play_start(&p, dir, four, NULL);
-    play_wait_ready(&p, &ready);
-    play_submit(&p, &s, &with, sizeof with);
+    harness_start(&p, dir, four, NULL);
+    harness_wait_ready(&p, &ready);
+    harness_submit(&p, &s, &with, sizeof with);
     for (uint32_t ended = 0; ended < N;) {
-        const struct ring_record *r = play_next(&p);
+        const struct ring_record *r = harness_next(&p);
         const char *at;
 
         assert_non_null(r);
@@ -485,8 +485,8 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
         }
     }
     assert_true(text > (uint64_t)N * (EACH - 100) * LONG_TEXT);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
     remove_it(dir);
 }
 

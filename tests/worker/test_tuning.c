@@ -1,5 +1,5 @@
 /* test_tuning.c - when the worker measures, what it keeps, and what ends it; the device is pretended. */
-#include "worker/tuning.h"
+#include "worker/ops/tuning.h"
 
 #include "base/clock.h"
 #include "tests/test.h"
@@ -101,7 +101,7 @@ one_matmul_a_turn_and_only_while_idle(void **state)
         assert_int_equal(n_asked, PAIRS * (pass + 1));
         assert_int_equal(n, PAIRS - 1);
         assert_int_equal(s.done, PAIRS);
-        assert_int_equal(s.n_rows, PAIRS - 1);
+        assert_int_equal(s.n_tokens, PAIRS - 1);
     }
     assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
     tuning_close(&t);

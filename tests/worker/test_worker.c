@@ -5,7 +5,7 @@
  * going away.
  */
 #include "tests/test.h"
-#include "tests/worker/play.h"
+#include "tests/worker/harness.h"
 
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -23,19 +23,19 @@ static const char *const options[] = { "--kv.memory=4MiB", "--max_num_seqs=4", "
                                        "--dtype=fp32", NULL };
 
 static void
-start(struct played *p)
+start(struct harness *p)
 {
     struct rec_ready ready;
 
-    play_start(p, "tests/data/golden/llama2", options, NULL);
-    play_wait_ready(p, &ready);
+    harness_start(p, "tests/data/golden/llama2", options, NULL);
+    harness_wait_ready(p, &ready);
 }
 
 enum { TAIL_IDS = 264 };
 
 /* n_done of the ids are an answer's beginning, said by a worker that died. eos ends it, -1: nothing. */
 static void
-submit_flagged(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
+submit_flagged(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
                int32_t eos, uint32_t min_tokens, uint32_t max_tokens, uint8_t flags)
 {
     struct rec_submit s = {
@@ -47,7 +47,7 @@ submit_flagged(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, u
         .min_tokens = min_tokens,
         .max_tokens = max_tokens,
         .top_p = 1,
-        .repetition = 1,
+        .repetition_penalty = 1,
         .priority = 0.5f,
         .forced_bos = -2,
         .forced_eos = -2,
@@ -61,18 +61,18 @@ submit_flagged(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, u
     memcpy(tail, ids, s.n_prompt * sizeof *ids);
     memcpy(tail + done_at, ids + s.n_prompt, n_done * sizeof *ids);
     tail[eos_at] = eos;
-    play_submit(p, &s, tail, (eos_at + (eos < 0 ? 0 : 2)) * (uint32_t)sizeof *tail);
+    harness_submit(p, &s, tail, (eos_at + (eos < 0 ? 0 : 2)) * (uint32_t)sizeof *tail);
 }
 
 static void
-submit_rest(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
+submit_rest(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
             int32_t eos, uint32_t min_tokens, uint32_t max_tokens)
 {
     submit_flagged(p, row, ids, n, n_done, eos, min_tokens, max_tokens, 0);
 }
 
 static void
-submit(struct played *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t max_tokens)
+submit(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t max_tokens)
 {
     submit_rest(p, row, ids, n, 0, -1, 0, max_tokens);
 }
@@ -81,7 +81,7 @@ static void
 a_request_gives_its_tokens_in_order_and_one_finish(void **state)
 {
     const int32_t ids[] = { 1, 5, 9 };
-    struct played p;
+    struct harness p;
     struct rec_ready ready;
     const struct ring_record *r;
     uint32_t tokens = 0;
@@ -89,14 +89,14 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     int status;
 
     (void)state;
-    play_start(&p, "tests/data/golden/llama2", options, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "tests/data/golden/llama2", options, NULL);
+    harness_wait_ready(&p, &ready);
     assert_int_equal(ready.vocab, 320);
     assert_int_equal(ready.max_len, 256);
     assert_int_equal(ready.max_source, 0);
     assert_int_equal(ready.has_text, 0);
     submit(&p, 3, ids, 3, 12);
-    while ((r = play_next(&p)) && r->type == REC_STEP) {
+    while ((r = harness_next(&p)) && r->type == REC_STEP) {
         struct rec_step s;
         struct rec_out o;
         int32_t token;
@@ -118,12 +118,12 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
     assert_int_equal(((const struct rec_finish *)r->data)->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(((const struct rec_finish *)r->data)->n_tokens, 12);
 
-    assert_int_equal(ring_reserve(&p.link.out, REC_DRAIN, 0, 0, 0, &drain), 0);
-    link_publish(&p.link);
-    status = play_wait_exit(&p);
+    assert_int_equal(ring_reserve(&p.channel.out, REC_DRAIN, 0, 0, 0, &drain), 0);
+    channel_publish(&p.channel);
+    status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    play_close(&p);
+    harness_close(&p);
 }
 
 static void
@@ -132,30 +132,30 @@ ready_says_how_many_beams_the_models_defaults_ask_for(void **state)
     static const char *const small[] = { "--max_num_seqs=4", "--kv.memory=4MiB", "--threads=1",
                                          NULL };
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     (void)state;
-    play_start(&p, "tests/data/golden/bart", small, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "tests/data/golden/bart", small, NULL);
+    harness_wait_ready(&p, &ready);
     assert_int_equal(ready.beams, 4);
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 static bool
-quiet(struct played *p, int ms)
+quiet(struct harness *p, int ms)
 {
     for (nsec until = clock_now() + ms * NSEC_MS; clock_now() < until; poll(NULL, 0, 5))
-        if (!ring_empty(&p->link.in)) return false;
+        if (!ring_empty(&p->channel.in)) return false;
     return true;
 }
 
 /* Tokens of STEPs from `at` on, until there are so many or, with no `most`, nothing has come for a while. */
 static uint32_t
-take_tokens(struct played *p, uint32_t at, uint32_t most, int32_t *token)
+take_tokens(struct harness *p, uint32_t at, uint32_t most, int32_t *token)
 {
     while (most ? at < most : !quiet(p, 300)) {
-        const struct ring_record *r = play_next(p);
+        const struct ring_record *r = harness_next(p);
         struct rec_out o;
 
         assert_non_null(r);
@@ -174,37 +174,37 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
     enum { TOKENS = 200 };
     const int32_t ids[] = { 1, 5, 9 };
     int32_t undisturbed[TOKENS], token[TOKENS], all[3 + TOKENS];
-    struct played p;
+    struct harness p;
     uint32_t n, n_finish, row = 2;
 
     (void)state;
     start(&p);
     submit(&p, 1, ids, 3, TOKENS);
     take_tokens(&p, 0, TOKENS, undisturbed);
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
 
     for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
         submit(&p, row, ids, 3, TOKENS);
-        play_pause(&p, row, true);
+        harness_pause(&p, row, true);
         n = take_tokens(&p, 0, 0, token); /* what was under way */
     }
     submit(&p, 1, ids, 3, 4); /* for others it works */
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
-    play_pause(&p, row - 1, false);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    harness_pause(&p, row - 1, false);
     take_tokens(&p, n, TOKENS, token);
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
     assert_memory_equal(token, undisturbed, sizeof token);
 
     memcpy(all, ids, sizeof ids);
     memcpy(all + 3, undisturbed, 20 * sizeof *all);
-    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_PAUSED); /* from a dead worker */
+    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_SUSPENDED); /* from a dead worker */
     assert_true(quiet(&p, 300));
-    play_pause(&p, row, false);
+    harness_pause(&p, row, false);
     take_tokens(&p, 20, TOKENS, token);
     assert_memory_equal(token, undisturbed, sizeof token);
     kill(p.pid, SIGKILL);
-    play_wait_exit(&p);
-    play_close(&p);
+    harness_wait_exit(&p);
+    harness_close(&p);
 }
 
 /* How long a worker that may say 1 << log2 bytes unread takes for logits that are read every 10 ms. */
@@ -212,26 +212,26 @@ static nsec
 read_now_and_then(uint32_t log2, uint32_t n_tokens, uint32_t *n_reads)
 {
     const int32_t ids[] = { 1, 5, 9 };
-    struct played p;
+    struct harness p;
     uint32_t n = 0;
     nsec since;
 
-    play_ring(log2);
+    harness_ring(log2);
     start(&p);
-    play_ring(20);
+    harness_ring(20);
     submit_flagged(&p, 1, ids, 3, 0, -1, 0, n_tokens, SUBMIT_LOGITS);
     since = clock_now();
     for (*n_reads = 0; n < n_tokens; (*n_reads)++) {
         struct ring_record rec;
 
         usleep(10000);
-        while (ring_peek(&p.link.in, &rec) > 0) n += rec.type == REC_STEP;
-        link_release(&p.link);
+        while (ring_peek(&p.channel.in, &rec) > 0) n += rec.type == REC_STEP;
+        channel_release(&p.channel);
     }
     since = clock_now() - since;
     kill(p.pid, SIGKILL);
-    play_wait_exit(&p);
-    play_close(&p);
+    harness_wait_exit(&p);
+    harness_close(&p);
     return since;
 }
 
@@ -250,116 +250,116 @@ a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read(void **state)
 }
 
 static void
-a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
+a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
 {
     enum { TOKENS = 200 };
-    static const char *const one_seat[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
+    static const char *const one_slot[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
                                             "--dtype=fp32", NULL };
     const int32_t ids[] = { 1, 5, 9 };
     int32_t undisturbed[TOKENS], token[TOKENS];
     uint32_t n, n_finish, row = 2;
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
 
     (void)state;
-    play_start(&p, "tests/data/golden/llama2", one_seat, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "tests/data/golden/llama2", one_slot, NULL);
+    harness_wait_ready(&p, &ready);
     submit(&p, 1, ids, 3, TOKENS);
     take_tokens(&p, 0, TOKENS, undisturbed);
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
     for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
         submit(&p, row, ids, 3, TOKENS);
-        play_pause(&p, row, true);
+        harness_pause(&p, row, true);
         n = take_tokens(&p, 0, 0, token);
     }
     submit(&p, 1, ids, 3, 4);
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
-    play_pause(&p, row - 1, false);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    harness_pause(&p, row - 1, false);
     take_tokens(&p, n, TOKENS, token);
-    assert_int_equal(play_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
+    assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
     assert_int_equal(n_finish, TOKENS);
     assert_memory_equal(token, undisturbed, sizeof token);
     kill(p.pid, SIGKILL);
-    play_wait_exit(&p);
-    play_close(&p);
+    harness_wait_exit(&p);
+    harness_close(&p);
 }
 
 static void
 a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
 {
     int32_t ids[256] = { 1, 5, 9, 7, 8 };
-    struct played p;
+    struct harness p;
     uint32_t n;
 
     (void)state;
     for (uint32_t i = 5; i < ARRAY_LEN(ids); i++) ids[i] = 3;
     start(&p);
     submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* the end of sequence was said, FINISH was not */
-    assert_int_equal(play_finish(&p, &n), LAGAN_FINISH_EOS);
+    assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_EOS);
     assert_int_equal(n, 2);
     submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* too early to be an end: it goes on */
-    play_finish(&p, &n);
+    harness_finish(&p, &n);
     assert_true(n > 2);
     submit_rest(&p, 3, ids, 256, 251, -1, 0, 300); /* at the model's length */
-    assert_int_equal(play_finish(&p, &n), LAGAN_FINISH_LENGTH);
+    assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_LENGTH);
     assert_int_equal(n, 251);
     kill(p.pid, SIGKILL);
-    play_wait_exit(&p);
-    play_close(&p);
+    harness_wait_exit(&p);
+    harness_close(&p);
 }
 
 static void
 arenas_come_up_the_hand_socket_complete(void **state)
 {
-    struct played p;
+    struct harness p;
     struct rec_ready ready;
-    struct hand_note note;
+    struct fd_channel_note note;
     struct err e;
     bool kv = false;
     int fd;
 
     (void)state;
-    play_start(&p, "tests/data/golden/llama2", options, NULL);
-    play_wait_ready(&p, &ready);
-    while (hand_take(p.hand, &note, &fd, &e) > 0) {
-        assert_true(note.flags & HAND_COMPLETE);
+    harness_start(&p, "tests/data/golden/llama2", options, NULL);
+    harness_wait_ready(&p, &ready);
+    while (fd_channel_take(p.hand, &note, &fd, &e) > 0) {
+        assert_true(note.flags & FD_CHANNEL_COMPLETE);
         assert_true(note.bytes > 0);
         if (!strcmp(note.name, "kv")) kv = note.bytes == ready.kv_bytes;
         close(fd);
     }
     assert_true(kv);
     kill(p.pid, SIGKILL);
-    play_wait_exit(&p);
-    play_close(&p);
+    harness_wait_exit(&p);
+    harness_close(&p);
 }
 
 static void
 a_corrupt_request_ring_ends_the_worker_and_says_so(void **state)
 {
     const int32_t ids[] = { 1 };
-    struct played p;
+    struct harness p;
     int status;
 
     (void)state;
     start(&p);
     submit(&p, 1, ids, 1, 0); /* no token asked for: lagand never writes that */
-    status = play_wait_exit(&p);
+    status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 70);
-    play_close(&p);
+    harness_close(&p);
 }
 
 static void
 a_worker_whose_lagand_is_gone_ends(void **state)
 {
-    struct played p;
+    struct harness p;
     int status;
 
     (void)state;
     start(&p);
     close(p.hand);
-    link_close(&p.link); /* the bell hangs up */
-    status = play_wait_exit(&p);
+    channel_close(&p.channel); /* the bell hangs up */
+    status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
 }
@@ -368,7 +368,7 @@ static void
 a_signal_leaves_last_words(void **state)
 {
     static const int fatal[] = { SIGSEGV, SIGBUS };
-    struct played p;
+    struct harness p;
     int status;
 
     (void)state;
@@ -376,23 +376,23 @@ a_signal_leaves_last_words(void **state)
         struct last_words *words;
 
         start(&p);
-        words = shm_words(&p.link.w);
+        words = shm_words(&p.channel.w);
         kill(p.pid, SIGUSR2); /* a report that is asked for is not in the way of the last one */
         for (int i = 0; i < 1000 && atomic_load(&words->state) != 2; i++) usleep(10000);
         assert_int_equal(words->signal, SIGUSR2);
         kill(p.pid, fatal[k]);
-        status = play_wait_exit(&p);
+        status = harness_wait_exit(&p);
         assert_true(WIFSIGNALED(status));
         assert_int_equal(atomic_load(&words->state), 2);
         assert_int_equal(words->signal, fatal[k]);
         assert_true(words->n_frames > 2);
-        play_close(&p);
+        harness_close(&p);
     }
 }
 
 /* The worker has had no work for a while. */
 static void
-wait_until_it_rests(const struct played *p)
+wait_until_it_rests(const struct harness *p)
 {
     struct timespec had = { 0 }, has = { .tv_sec = -1 };
     clockid_t clock;
@@ -415,26 +415,26 @@ answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
     struct rec_text call = { .op = 1, .gen = 1, .text_bytes = BYTES };
     const struct ring_record *r;
     struct rec_ready ready;
-    struct played p;
+    struct harness p;
     bool seen[CALLS] = { false };
     char *to;
 
     (void)state;
-    play_start(&p, "models/recall-gemma3", small, NULL);
-    play_wait_ready(&p, &ready);
+    harness_start(&p, "models/recall-gemma3", small, NULL);
+    harness_wait_ready(&p, &ready);
     for (call.row = 0; call.row < CALLS; call.row++) {
-        while (ring_reserve(&p.link.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
+        while (ring_reserve(&p.channel.out, REC_TEXT, 0, (uint32_t)sizeof call + BYTES, 0,
                             (void **)&to) == -EAGAIN)
             usleep(1000);
         memcpy(to, &call, sizeof call);
         memset(to + sizeof call, 'x', BYTES);
-        link_publish(&p.link);
+        channel_publish(&p.channel);
     }
     wait_until_it_rests(&p);
     for (uint32_t i = 0; i < CALLS; i++) {
         struct rec_text_done d;
 
-        r = play_next(&p);
+        r = harness_next(&p);
         assert_non_null(r);
         assert_int_equal(r->type, REC_TEXT_DONE);
         memcpy(&d, r->data, sizeof d);
@@ -442,8 +442,8 @@ answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
         assert_true(d.n_ids > BYTES / 2 && d.row < CALLS && !seen[d.row]);
         seen[d.row] = true;
     }
-    play_kill(&p, &(struct play_arenas){ 0 });
-    play_close(&p);
+    harness_kill(&p, &(struct harness_arenas){ 0 });
+    harness_close(&p);
 }
 
 int
@@ -455,7 +455,7 @@ main(void)
         cmocka_unit_test(a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read),
         cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(
-            a_paused_request_gives_its_seat_to_who_waits_and_goes_on_with_the_same_tokens),
+            a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens),
         cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
         cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
         cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),

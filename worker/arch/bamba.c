@@ -5,9 +5,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/mamba.h"
 #include "worker/model/model.h"
-#include "worker/model/table.h"
 
 #include <errno.h>
 #include <math.h>
@@ -58,12 +58,12 @@ static const struct weight_rule weights[] = {
     { MAMBA "norm.weight",            LAYER(mamba.norm),      DIM_1,             DIM_MAMBA_INNER,   W_STATE | W_FP32 },
     { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE | W_SPLIT_COLS },
     { ATTN "q_proj.weight",           LAYER(qkv),             DIM_Q,             DIM_HIDDEN,        W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
     { ATTN "o_proj.weight",           LAYER(o),               DIM_HIDDEN,        DIM_Q,             W_SPLIT_COLS },
     { L "pre_ff_layernorm.weight",    LAYER(ff_norm),         DIM_1,             DIM_HIDDEN,        W_FP32 },
     { MLP "gate_proj.weight",         LAYER(gate_up),         DIM_FF,            DIM_HIDDEN,        W_SPLIT_ROWS },
-    { MLP "up_proj.weight",           LAYER(gate_up),         DIM_FF,            DIM_HIDDEN,        W_SPLIT_ROWS | W_BELOW },
+    { MLP "up_proj.weight",           LAYER(gate_up),         DIM_FF,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
     { MLP "down_proj.weight",         LAYER(down),            DIM_HIDDEN,        DIM_FF,            W_SPLIT_COLS },
     { 0 },
 };
@@ -155,7 +155,7 @@ prepare(struct model *m, struct err *e)
 
     for (uint32_t i = 0; i < m->shape.n_layers; i++)
         if (m->shape.layer[i].mixer == MIX_ATTENTION)
-            return table_rope(m, 0, &cfg->rope, m->shape.layer[i].head_dim, e);
+            return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[i].head_dim, e);
     return 0;
 }
 
@@ -166,7 +166,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct bamba_cfg *cfg = m->cfg;
     const struct bamba *top = m->top;
     const struct bamba_layer *w = (const struct bamba_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_rows, ff = m->shape.layer[0].n_ff;
+    uint32_t rows = s->rows.n_tokens, ff = m->shape.layer[0].n_ff;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);

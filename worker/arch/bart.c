@@ -9,7 +9,7 @@
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -58,7 +58,7 @@ struct bart_cfg {
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
-#define BELOW (W_SPLIT_ROWS | W_BELOW)
+#define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
@@ -242,7 +242,7 @@ then_next(struct tensor x, struct tensor bias)
 
 /* x = norm(scale * embedding + position); BART's y too. */
 static int
-embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct rows r,
+embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct step_tokens r,
       struct tensor positions, const struct norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;
@@ -251,7 +251,7 @@ embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, s
     struct residual sum = then(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
 
     sum.norm = RESIDUAL_POST;
-    sum.in = block_scratch(s, BLOCK_OUT, r.n_rows, m->shape.hidden);
+    sum.in = block_scratch(s, BLOCK_OUT, r.n_tokens, m->shape.hidden);
     TRY(m->op->embed(s->lane, x, top->shared, r.token, cfg->embed_scale));
     TRY(m->op->embed(s->lane, sum.in, tensor_rows(positions, FIRST_POSITION, n), r.pos, 1));
     return m->op->residual(s->lane, &sum);
@@ -291,7 +291,7 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct bart *top = m->top;
     const struct layer_shape *shape = &m->shape.encoder[0];
     const struct bart_encoder *w = (const struct bart_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
     struct attend a = {
@@ -330,7 +330,7 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct bart_layer *w = (const struct bart_layer *)m->layer + first;
     uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_rows, 2 * q);
+    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
 
     for (uint32_t l = first; l < first + n; l++, w++) {
         struct rope_store store = {
@@ -354,7 +354,7 @@ self_attention(const struct model *m, struct step *s, const struct bart_layer *w
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
     struct attend a = {
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
@@ -382,7 +382,7 @@ cross_attention(const struct model *m, struct step *s, const struct bart_layer *
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
     struct attend a = {
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
         .q = block_scratch(s, BLOCK_QKV, rows, q),
@@ -421,7 +421,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
     const struct bart_layer *w = (const struct bart_layer *)m->layer + first;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_rows, m->shape.hidden);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     TRY(begin_decoder(m, s, w, first, h));
     for (uint32_t l = first; l < first + n; l++, w++) {
@@ -457,7 +457,7 @@ const struct arch arch_bart = {
     .layer_bytes = sizeof(struct bart_layer),
     .encoder_bytes = sizeof(struct bart_encoder),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", "model.", NULL },
     .configure = configure,
     .forward = forward,

@@ -71,7 +71,7 @@ gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g
              uint32_t n, struct tensor h, struct tensor *ret)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = s->rows.n_rows, cols = n * g->each;
+    uint32_t rows = s->rows.n_tokens, cols = n * g->each;
     uint32_t all = ROUND_UP(m->shape.n_layers * g->each, 4u);
     struct tensor sum = block_area(s, BLOCK_OWN, 0, rows, cols, m->act);
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
@@ -101,7 +101,7 @@ gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct
 
     TRY(op->matmul(s->lane, g, h, gate, NO_TENSOR, 0));
     TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
-    TRY(op->times(s->lane, g, g, input));
+    TRY(op->mul(s->lane, g, g, input));
     return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
 }
 

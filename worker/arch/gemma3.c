@@ -8,9 +8,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -50,15 +50,15 @@ static const struct weight_rule weights[] = {
     { "norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.self_attn.q_proj.weight",         LAYER(qkv),       DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS },
-    { "layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
-    { "layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
+    { "layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { "layers.%u.self_attn.q_norm.weight",         LAYER(q_norm),    DIM_1,      DIM_HEAD,   W_FP32 },
     { "layers.%u.self_attn.k_norm.weight",         LAYER(k_norm),    DIM_1,      DIM_HEAD,   W_FP32 },
     { "layers.%u.self_attn.o_proj.weight",         LAYER(o),         DIM_HIDDEN, DIM_Q,      W_SPLIT_COLS },
     { "layers.%u.post_attention_layernorm.weight", LAYER(attn_post), DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.pre_feedforward_layernorm.weight", LAYER(ff_norm),  DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS },
-    { "layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { "layers.%u.mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS },
     { "layers.%u.post_feedforward_layernorm.weight", LAYER(ff_post), DIM_1,      DIM_HIDDEN, W_FP32 },
     { 0 },
@@ -145,7 +145,7 @@ tables(struct model *m, struct err *e)
     const struct gemma3_cfg *cfg = m->cfg;
 
     for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        TRY(table_rope(m, i, &cfg->rope[i], m->shape.dim[DIM_HEAD], e));
+        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.dim[DIM_HEAD], e));
     return 0;
 }
 
@@ -176,7 +176,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma3 *top = m->top;
     const struct gemma3_layer *w = (const struct gemma3_layer *)m->layer + first;
     const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
+    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
     uint32_t ff = m->shape.dim[DIM_FF];
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
@@ -225,7 +225,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
         TRY(op->rope_store(s->lane, &rope, s->rows));
         TRY(op->attend(s->lane, &a, s->rows));
-        TRY(block_few(m, s, l, &heads));
+        TRY(block_logit_rows(m, s, l, &heads));
         h = tensor_rows(h, 0, s->x.dim[0]);
         middle.x = s->x;
         middle.y = h;
@@ -257,12 +257,12 @@ const struct arch arch_gemma3 = {
     .top_bytes = sizeof(struct gemma3),
     .layer_bytes = sizeof(struct gemma3_layer),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "model.", "language_model.model.", "model.language_model.",
                                        NULL },
     .configure = configure,
     .tables = tables,
     .forward = forward,
     .logits = logits,
-    .ends_few = true,
+    .ends_with_logit_rows = true,
 };

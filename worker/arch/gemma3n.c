@@ -10,9 +10,9 @@
 #include "worker/arch/gemma.h"
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -66,22 +66,22 @@ struct gemma3n_cfg {
 #define L "layers.%u."
 #define ATTN L "self_attn."
 #define ALTUP L "altup."
-#define OWN (W_SPLIT_ROWS | W_BELOW | W_OWN_KV)
+#define OWN (W_SPLIT_ROWS | W_STACKED | W_OWN_KV)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      goes to                  rows          cols */
     { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,    DIM_HIDDEN,  0 },
     { "norm.weight",                          TOP(norm),               DIM_1,        DIM_HIDDEN,  W_FP32 },
-    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_LOOKED_UP },
+    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN,  0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,        DIM_EACH,    W_FP32 },
     { "altup_projections.0.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_projections.1.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_BELOW },
-    { "altup_projections.2.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_BELOW },
+    { "altup_projections.1.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_projections.2.weight",           TOP(altup_in),           DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
     { "altup_unembed_projections.0.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  0 },
-    { "altup_unembed_projections.1.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_BELOW },
-    { "altup_unembed_projections.2.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_BELOW },
+    { "altup_unembed_projections.1.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
+    { "altup_unembed_projections.2.weight",   TOP(altup_out),          DIM_HIDDEN,   DIM_HIDDEN,  W_STACKED },
     { L "input_layernorm.weight",             LAYER(attn_norm),        DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ATTN "q_proj.weight",                   LAYER(qkv),              DIM_Q,        DIM_HIDDEN,  W_SPLIT_ROWS },
     { ATTN "k_proj.weight",                   LAYER(qkv),              DIM_KV,       DIM_HIDDEN,  OWN },
@@ -92,7 +92,7 @@ static const struct weight_rule weights[] = {
     { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,        DIM_HIDDEN,  W_FP32 },
     { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
     { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS },
-    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,       DIM_HIDDEN,  W_SPLIT_ROWS | W_STACKED },
     { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,   DIM_FF,      W_SPLIT_COLS },
     { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,        DIM_HIDDEN,  W_FP32 },
     { ALTUP "router_norm.weight",             LAYER(router_norm),      DIM_1,        DIM_HIDDEN,  W_FP32 },
@@ -245,7 +245,7 @@ prepare(struct model *m, struct err *e)
     const struct gemma3n_cfg *cfg = m->cfg;
 
     for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        TRY(table_rope(m, i, &cfg->rope[i], m->shape.layer[0].head_dim, e));
+        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.layer[0].head_dim, e));
     return 0;
 }
 
@@ -263,7 +263,7 @@ static struct own
 own_of(const struct model *m, const struct step *s)
 {
     const struct gemma3n_cfg *cfg = m->cfg;
-    uint32_t rows = s->rows.n_rows, hidden = m->shape.hidden, wide = ROUND_UP(hidden, 4u);
+    uint32_t rows = s->rows.n_tokens, hidden = m->shape.hidden, wide = ROUND_UP(hidden, 4u);
     uint32_t at = gemma_input_words(m->shape.n_layers, cfg->each);
 
     return (struct own){
@@ -322,11 +322,11 @@ sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
     struct tensor all = gate;
 
     if (m->ranks > 1) all = block_area(s, BLOCK_OWN, cfg->gates_at, gate.dim[0], ff, m->act);
-    TRY(op->all_gather(s->lane, all, gate));
-    TRY(op->sparsify(s->lane, all, cfg->edge[l]));
+    TRY(op->collective.all_gather(s->lane, all, gate));
+    TRY(op->gaussian_topk(s->lane, all, cfg->edge[l]));
     if (m->ranks == 1) return 0;
-    return op->times(s->lane, gate, tensor_cols(all, ranks_share(m, ff).first, gate.dim[1]),
-                     NO_TENSOR);
+    return op->mul(s->lane, gate, tensor_cols(all, sharding_share(m, ff).first, gate.dim[1]),
+                   NO_TENSOR);
 }
 
 static int
@@ -354,14 +354,14 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
     const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_rows;
+    uint32_t rows = s->rows.n_tokens;
     struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
     struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
     struct tensor x = stream(m, s, cfg->active);
     struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->eps };
     struct residual add = { .x = o->work, .eps = cfg->eps };
 
-    TRY(op->times(s->lane, o->work, x, NO_TENSOR));
+    TRY(op->mul(s->lane, o->work, x, NO_TENSOR));
     TRY(op->rms_norm(s->lane, o->h, x, w->attn_norm, cfg->eps, 0));
     TRY(op->residual(s->lane, &laurel));
     TRY(op->matmul(s->lane, o->rank, o->h, w->left, NO_TENSOR, 0));
@@ -395,7 +395,7 @@ begin(const struct model *m, struct step *s, const struct own *o)
     TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
     for (uint32_t i = 1; i < STREAMS; i++)
-        TRY(op->level(s->lane, stream(m, s, i), stream(m, s, 0), LEAST));
+        TRY(op->match_rms(s->lane, stream(m, s, i), stream(m, s, 0), LEAST));
     return 0;
 }
 
@@ -408,12 +408,12 @@ end(const struct model *m, struct step *s, const struct own *o)
     const struct gemma3n *top = m->top;
     uint32_t hidden = m->shape.hidden;
 
-    TRY(op->times(s->lane, o->work, stream(m, s, 0), NO_TENSOR));
+    TRY(op->mul(s->lane, o->work, stream(m, s, 0), NO_TENSOR));
     for (uint32_t i = 1; i < STREAMS; i++) {
-        TRY(op->times(s->lane, o->h, stream(m, s, i), NO_TENSOR));
+        TRY(op->mul(s->lane, o->h, stream(m, s, i), NO_TENSOR));
         TRY(op->matmul(s->lane, o->other, o->h,
                        tensor_rows(top->altup_out, (i - 1) * hidden, hidden), NO_TENSOR, 0));
-        TRY(op->level(s->lane, o->other, stream(m, s, 0), LEAST));
+        TRY(op->match_rms(s->lane, o->other, stream(m, s, 0), LEAST));
         TRY(op->add(s->lane, o->work, o->other));
     }
     TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
@@ -446,7 +446,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(route(m, s, &o, w, o.work, correct.coef, w->correct));
         TRY(op->altup(s->lane, &correct));
 
-        TRY(op->times(s->lane, o.h, active, w->output_scale));
+        TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, w->input_gate, w->input_projection,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
         for (uint32_t i = 1; i < STREAMS; i++) { /* never the first, whichever is active */

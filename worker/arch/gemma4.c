@@ -9,9 +9,9 @@
 #include "worker/arch/gemma.h"
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -66,14 +66,14 @@ struct gemma4_cfg {
 #define DIM_BESIDE DIM_OWN_6
 #define L "layers.%u."
 #define ATTN L "self_attn."
-#define OWN (W_SPLIT_ROWS | W_BELOW | W_OWN_KV)
+#define OWN (W_SPLIT_ROWS | W_STACKED | W_OWN_KV)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
     /* in the checkpoint                      goes to                  rows         cols */
     { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,   DIM_HIDDEN,  0 },
     { "norm.weight",                          TOP(norm),               DIM_1,       DIM_HIDDEN,  W_FP32 },
-    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, W_LOOKED_UP },
+    { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN, 0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,       DIM_EACH,    W_FP32 },
     { L "input_layernorm.weight",             LAYER(attn_norm),        DIM_1,       DIM_HIDDEN,  W_FP32 },
@@ -86,7 +86,7 @@ static const struct weight_rule weights[] = {
     { L "post_attention_layernorm.weight",    LAYER(attn_post),        DIM_1,       DIM_HIDDEN,  W_FP32 },
     { L "pre_feedforward_layernorm.weight",   LAYER(ff_norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
     { L "mlp.gate_proj.weight",               LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS },
-    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.up_proj.weight",                 LAYER(gate_up),          DIM_FF,      DIM_HIDDEN,  W_SPLIT_ROWS | W_STACKED },
     { L "mlp.down_proj.weight",               LAYER(down),             DIM_HIDDEN,  DIM_FF,      W_SPLIT_COLS },
     { L "post_feedforward_layernorm.weight",  LAYER(ff_post),          DIM_1,       DIM_HIDDEN,  W_FP32 },
     { L "router.proj.weight",                 LAYER(router),           DIM_EXPERTS, DIM_HIDDEN,  0 },
@@ -292,9 +292,9 @@ prepare(struct model *m, struct err *e)
     const struct gemma4_layer *w = m->layer;
 
     for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        if (cfg->head_dim[i]) TRY(table_rope(m, i, &cfg->rope[i], cfg->head_dim[i], e));
+        if (cfg->head_dim[i]) TRY(host_tables_rope(m, i, &cfg->rope[i], cfg->head_dim[i], e));
     for (uint32_t i = 0; i < m->shape.n_layers; i++)
-        TRY(table_read(m, &cfg->scalar[i], w[i].scalar, e));
+        TRY(host_tables_read(m, &cfg->scalar[i], w[i].scalar, e));
     return 0;
 }
 
@@ -336,7 +336,7 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
     TRY(block_experts(m, s, shape, found, h, &experts));
-    TRY(op->all_reduce(s->lane, found));
+    TRY(op->collective.all_reduce(s->lane, found));
     TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
     return op->add(s->lane, sum, found);
 }
@@ -352,7 +352,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
-    uint32_t rows = s->rows.n_rows;
+    uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), inputs = NO_TENSOR;
 
@@ -374,12 +374,12 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
         TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
         TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));
         TRY(op->residual(s->lane, &end));
 
         if (cfg->each) {
-            TRY(op->times(s->lane, h, s->x, NO_TENSOR));
+            TRY(op->mul(s->lane, h, s->x, NO_TENSOR));
             TRY(gemma_use_input(m, s, sum, h, w->input_gate, w->input_projection,
                                 tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
             end.in_norm = w->input_post;
@@ -410,7 +410,7 @@ const struct arch arch_gemma4 = {
     .top_bytes = sizeof(struct gemma4),
     .layer_bytes = sizeof(struct gemma4_layer),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "model.", "model.language_model.", "language_model.model.",
                                        NULL },
     .configure = configure,

@@ -8,9 +8,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -50,7 +50,7 @@ struct gpt_oss_cfg {
 #define L "model.layers.%u."
 #define ATTN L "self_attn."
 #define MLP L "mlp."
-#define PLAIN (W_EXPERTS | W_TURNED)
+#define PLAIN (W_EXPERTS | W_TRANSPOSED)
 #define CODES (W_EXPERTS | W_FP4)
 #define SCALES (W_EXPERTS | W_E8M0)
 
@@ -62,11 +62,11 @@ static const struct weight_rule weights[] = {
     { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",         LAYER(attn_norm),    DIM_1,       DIM_HIDDEN,   W_FP32 },
     { ATTN "q_proj.weight",               LAYER(qkv),          DIM_Q,       DIM_HIDDEN,   W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.weight",               LAYER(qkv),          DIM_KV,      DIM_HIDDEN,   W_SPLIT_ROWS | W_STACKED },
     { ATTN "q_proj.bias",                 LAYER(qkv_bias),     DIM_Q,       DIM_1,        W_FP32 | W_SPLIT_ROWS },
-    { ATTN "k_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.bias",                 LAYER(qkv_bias),     DIM_KV,      DIM_1,        W_FP32 | W_SPLIT_ROWS | W_STACKED },
     { ATTN "sinks",                       LAYER(sinks),        DIM_HEADS,   DIM_1,        W_FP32 | W_SPLIT_ROWS },
     { ATTN "o_proj.weight",               LAYER(o),            DIM_HIDDEN,  DIM_Q,        W_SPLIT_COLS },
     { ATTN "o_proj.bias",                 LAYER(o_bias),       DIM_1,       DIM_HIDDEN,   W_FP32 },
@@ -193,7 +193,7 @@ prepare(struct model *m, struct err *e)
 {
     const struct gpt_oss_cfg *cfg = m->cfg;
 
-    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+    return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
 static int
@@ -204,7 +204,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gpt_oss *top = m->top;
     const struct gpt_oss_layer *w = (const struct gpt_oss_layer *)m->layer + first;
     const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_rows, q = shape->n_heads * shape->head_dim;
+    uint32_t rows = s->rows.n_tokens, q = shape->n_heads * shape->head_dim;
     uint32_t kv = shape->n_kv_heads * shape->head_dim;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
@@ -259,7 +259,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
         TRY(op->matmul(s->lane, router, h, w->router, w->router_bias, 0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         add.in_bias = NO_TENSOR;
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].attn_norm : top->norm;
@@ -284,7 +284,7 @@ const struct arch arch_gpt_oss = {
     .top_bytes = sizeof(struct gpt_oss),
     .layer_bytes = sizeof(struct gpt_oss_layer),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

@@ -7,9 +7,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/mamba.h"
 #include "worker/model/model.h"
-#include "worker/model/table.h"
 
 #include <errno.h>
 #include <string.h>
@@ -65,8 +65,8 @@ static const struct weight_rule weights[] = {
     { MAMBA "norm.weight",                 LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
     { MAMBA "out_proj.weight",             LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
     { ATTN "q_proj.weight",                LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { ATTN "o_proj.weight",                LAYER(o),               DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
     { L "post_attention_layernorm.weight", LAYER(ff_norm),         DIM_1,              DIM_HIDDEN,         W_FP32 },
     { L "shared_mlp.input_linear.weight",  LAYER(gate_up),         DIM_GATE_UP,        DIM_HIDDEN,         W_SPLIT_ROWS },
@@ -194,7 +194,7 @@ prepare(struct model *m, struct err *e)
 
     for (uint32_t i = 0; i < m->shape.n_layers && cfg->rotates; i++)
         if (m->shape.layer[i].mixer == MIX_ATTENTION)
-            return table_rope(m, 0, &cfg->rope, m->shape.layer[i].head_dim, e);
+            return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[i].head_dim, e);
     return 0;
 }
 
@@ -226,7 +226,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct granite_cfg *cfg = m->cfg;
     const struct granite *top = m->top;
     const struct granite_layer *w = (const struct granite_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_rows;
+    uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
     struct tensor cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR;
@@ -243,14 +243,14 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         else
             TRY(block_attend(m, s, l, h, w->qkv, cos_sin, cfg->scale, &y));
         TRY(op->matmul(s->lane, sum, y, keeps ? w->mamba.out : w->o, NO_TENSOR, 0));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
         add.y = h;
         add.y_norm = w->ff_norm;
         TRY(op->residual(s->lane, &add));
 
         TRY(feed_forward(m, s, &m->shape.layer[l], w, sum, h));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].norm : top->norm;

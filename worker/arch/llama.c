@@ -7,9 +7,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -47,12 +47,12 @@ static const struct weight_rule weights[] = {
     { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { "model.layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
     { "model.layers.%u.self_attn.q_proj.weight",         LAYER(qkv),       DIM_Q,      DIM_HIDDEN, W_SPLIT_ROWS },
-    { "model.layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
-    { "model.layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "model.layers.%u.self_attn.k_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
+    { "model.layers.%u.self_attn.v_proj.weight",         LAYER(qkv),       DIM_KV,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { "model.layers.%u.self_attn.o_proj.weight",         LAYER(o),         DIM_HIDDEN, DIM_Q,      W_SPLIT_COLS },
     { "model.layers.%u.post_attention_layernorm.weight", LAYER(ff_norm),   DIM_1,      DIM_HIDDEN, W_FP32 },
     { "model.layers.%u.mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS },
-    { "model.layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { "model.layers.%u.mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,     DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { "model.layers.%u.mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN, DIM_FF,     W_SPLIT_COLS },
     { 0 },
 };
@@ -147,7 +147,7 @@ tables(struct model *m, struct err *e)
 {
     const struct llama_cfg *cfg = m->cfg;
 
-    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+    return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
 /* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
@@ -177,7 +177,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct llama *top = m->top;
     const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
     uint32_t ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_rows, m->shape.hidden);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
@@ -186,7 +186,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         struct tensor heads, gate_up, inner;
 
         TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &heads));
-        TRY(block_few(m, s, l, &heads));
+        TRY(block_logit_rows(m, s, l, &heads));
         h = tensor_rows(h, 0, s->x.dim[0]);
         middle.x = s->x;
         middle.y = h;
@@ -215,11 +215,11 @@ const struct arch arch_llama = {
     .top_bytes = sizeof(struct llama),
     .layer_bytes = sizeof(struct llama_layer),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .tables = tables,
     .forward = forward,
     .logits = logits,
-    .ends_few = true,
+    .ends_with_logit_rows = true,
 };

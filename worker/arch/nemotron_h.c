@@ -41,7 +41,7 @@ struct nemotron_cfg {
 #define DIM_EXPERT_FF DIM_OWN_5
 #define L "layers.%u."
 #define MIXER L "mixer."
-#define EXPERTS (W_EXPERTS | W_ONE_BY_ONE | W_BESIDE)
+#define EXPERTS (W_EXPERTS | W_ONE_BY_ONE | W_MOE_LAYERS)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
@@ -59,17 +59,17 @@ static const struct weight_rule weights[] = {
     { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS | W_FP32 },
     { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
     { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
-    { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
-    { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BELOW },
+    { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
+    { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { MIXER "o_proj.weight",                  LAYER(o),               DIM_HIDDEN,         DIM_Q,              W_SPLIT_COLS },
     { MIXER "gate.weight",                    LAYER(router),          DIM_EXPERTS,        DIM_HIDDEN,         0 },
     { MIXER "gate.e_score_correction_bias",   LAYER(correction),      DIM_1,              DIM_EXPERTS,        W_FP32 },
     { MIXER "experts.%u.up_proj.weight",      LAYER(experts_up),      DIM_EXPERT_FF,      DIM_HIDDEN,         EXPERTS | W_SPLIT_ROWS },
     { MIXER "experts.%u.down_proj.weight",    LAYER(experts_down),    DIM_HIDDEN,         DIM_EXPERT_FF,      EXPERTS | W_SPLIT_COLS },
-    { MIXER "shared_experts.up_proj.weight",  LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_BESIDE },
-    { MIXER "shared_experts.down_proj.weight", LAYER(down),           DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_BESIDE },
-    { MIXER "up_proj.weight",                 LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_ALONE },
-    { MIXER "down_proj.weight",               LAYER(down),            DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_ALONE },
+    { MIXER "shared_experts.up_proj.weight",  LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_MOE_LAYERS },
+    { MIXER "shared_experts.down_proj.weight", LAYER(down),           DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_MOE_LAYERS },
+    { MIXER "up_proj.weight",                 LAYER(up),              DIM_FF,             DIM_HIDDEN,         W_SPLIT_ROWS | W_DENSE_LAYERS },
+    { MIXER "down_proj.weight",               LAYER(down),            DIM_HIDDEN,         DIM_FF,             W_SPLIT_COLS | W_DENSE_LAYERS },
     { 0 },
 };
 /* clang-format on */
@@ -298,7 +298,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct nemotron_cfg *cfg = m->cfg;
     const struct nemotron *top = m->top;
     const struct nemotron_layer *w = (const struct nemotron_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_rows;
+    uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
     struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
@@ -309,7 +309,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         bool last = l + 1 == first + n;
 
         TRY(mix(m, s, l, w, sum, h));
-        TRY(op->all_reduce(s->lane, sum));
+        TRY(op->collective.all_reduce(s->lane, sum));
         add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
         add.y_norm = !last ? w[1].norm : top->norm;
         TRY(op->residual(s->lane, &add));

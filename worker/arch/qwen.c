@@ -7,9 +7,9 @@
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -56,17 +56,17 @@ static const struct weight_rule weights[] = {
     { "lm_head.weight",                    TOP(head),        DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",          LAYER(attn_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
     { ATTN "q_proj.weight",                LAYER(qkv),       DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { ATTN "k_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.weight",                LAYER(qkv),       DIM_KV,      DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { ATTN "q_proj.bias",                  LAYER(qkv_bias),  DIM_Q_BIAS,  DIM_1,      W_FP32 | W_SPLIT_ROWS },
-    { ATTN "k_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_BELOW },
-    { ATTN "v_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_BELOW },
+    { ATTN "k_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_STACKED },
+    { ATTN "v_proj.bias",                  LAYER(qkv_bias),  DIM_KV_BIAS, DIM_1,      W_FP32 | W_SPLIT_ROWS | W_STACKED },
     { ATTN "q_norm.weight",                LAYER(q_norm),    DIM_1,       DIM_NORM,   W_FP32 },
     { ATTN "k_norm.weight",                LAYER(k_norm),    DIM_1,       DIM_NORM,   W_FP32 },
     { ATTN "o_proj.weight",                LAYER(o),         DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
     { L "post_attention_layernorm.weight", LAYER(ff_norm),   DIM_1,       DIM_HIDDEN, W_FP32 },
     { L "mlp.gate_proj.weight",            LAYER(gate_up),   DIM_FF,      DIM_HIDDEN, W_SPLIT_ROWS },
-    { L "mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,      DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { L "mlp.up_proj.weight",              LAYER(gate_up),   DIM_FF,      DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { L "mlp.down_proj.weight",            LAYER(down),      DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
     { 0 },
 };
@@ -178,7 +178,7 @@ tables(struct model *m, struct err *e)
 {
     const struct qwen_cfg *cfg = m->cfg;
 
-    return table_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
+    return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
 static int
@@ -246,7 +246,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct qwen_cfg *cfg = m->cfg;
     const struct qwen *top = m->top;
     const struct qwen_layer *w = (const struct qwen_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_rows, ff = m->shape.dim[DIM_FF];
+    uint32_t rows = s->rows.n_tokens, ff = m->shape.dim[DIM_FF];
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, m->shape.dim[DIM_Q]);
 
@@ -257,7 +257,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         struct tensor gate_up, inner;
 
         TRY(attend(m, s, l, w, h, heads));
-        TRY(block_few(m, s, l, &heads));
+        TRY(block_logit_rows(m, s, l, &heads));
         h = tensor_rows(h, 0, s->x.dim[0]);
         middle.x = s->x;
         middle.y = h;
@@ -286,11 +286,11 @@ const struct arch arch_qwen = {
     .top_bytes = sizeof(struct qwen),
     .layer_bytes = sizeof(struct qwen_layer),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .tables = tables,
     .forward = forward,
     .logits = logits,
-    .ends_few = true,
+    .ends_with_logit_rows = true,
 };

@@ -8,9 +8,9 @@
 #include "worker/arch/t5_bias.h"
 #include "worker/model/blocks.h"
 #include "worker/model/config.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 
 #include <errno.h>
 #include <math.h>
@@ -70,30 +70,30 @@ static const struct weight_rule weights[] = {
     { E "0.SelfAttention.relative_attention_bias.weight", ENC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
     { E "0.layer_norm.weight",               ENC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
     { E "0.SelfAttention.q.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { E "0.SelfAttention.k.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
-    { E "0.SelfAttention.v.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { E "0.SelfAttention.k.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
+    { E "0.SelfAttention.v.weight",          ENC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { E "0.SelfAttention.o.weight",          ENC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
     { E "1.layer_norm.weight",               ENC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
     { E "1.DenseReluDense.wi.weight",        ENC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
     { E "1.DenseReluDense.wi_0.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { E "1.DenseReluDense.wi_1.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { E "1.DenseReluDense.wi_1.weight",      ENC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { E "1.DenseReluDense.wo.weight",        ENC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
 
     { D "0.SelfAttention.relative_attention_bias.weight", DEC(bias), DIM_BUCKETS, DIM_HEADS, W_FIRST | W_FP32 | W_SPLIT_COLS },
     { D "0.layer_norm.weight",               DEC(self_norm),    DIM_1,       DIM_HIDDEN, W_FP32 },
     { D "0.SelfAttention.q.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "0.SelfAttention.k.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
-    { D "0.SelfAttention.v.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "0.SelfAttention.k.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
+    { D "0.SelfAttention.v.weight",          DEC(qkv),          DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { D "0.SelfAttention.o.weight",          DEC(o),            DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
     { D "1.layer_norm.weight",               DEC(cross_norm),   DIM_1,       DIM_HIDDEN, W_FP32 },
     { D "1.EncDecAttention.q.weight",        DEC(cross_q),      DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
     { D "1.EncDecAttention.k.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "1.EncDecAttention.v.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "1.EncDecAttention.v.weight",        DEC(cross_kv),     DIM_Q,       DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { D "1.EncDecAttention.o.weight",        DEC(cross_o),      DIM_HIDDEN,  DIM_Q,      W_SPLIT_COLS },
     { D "2.layer_norm.weight",               DEC(ff_norm),      DIM_1,       DIM_HIDDEN, W_FP32 },
     { D "2.DenseReluDense.wi.weight",        DEC(plain),        DIM_PLAIN,   DIM_HIDDEN, W_SPLIT_ROWS },
     { D "2.DenseReluDense.wi_0.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS },
-    { D "2.DenseReluDense.wi_1.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_BELOW },
+    { D "2.DenseReluDense.wi_1.weight",      DEC(gate_up),      DIM_GATED,   DIM_HIDDEN, W_SPLIT_ROWS | W_STACKED },
     { D "2.DenseReluDense.wo.weight",        DEC(down),         DIM_HIDDEN,  DIM_FF,     W_SPLIT_COLS },
     { 0 },
 };
@@ -206,13 +206,13 @@ make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_bucke
     struct t5_cfg *cfg = m->cfg;
     uint32_t heads = m->shape.dim[DIM_HEADS], reach = t5_reach(b), cols = 2 * reach + 1;
     float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
-    int r = w && out ? table_read(m, w, weight, e)
+    int r = w && out ? host_tables_read(m, w, weight, e)
                      : err_set(e, -ENOMEM, "position biases of %u heads x %u", heads, cols);
 
     cfg->reach[which] = reach;
     if (r >= 0) {
         t5_bias(out, w, heads, b);
-        r = table_make(m, which, heads, cols, out, e);
+        r = host_tables_make(m, which, heads, cols, out, e);
     }
     free(w);
     free(out);
@@ -264,7 +264,7 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct t5_cfg *cfg = m->cfg;
     const struct t5 *top = m->top;
     const struct t5_encoder *w = (const struct t5_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
     struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
@@ -303,7 +303,7 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
     uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_rows, 2 * q);
+    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
 
     for (uint32_t l = first; l < first + n; l++, w++) {
         struct rope_store store = {
@@ -328,7 +328,7 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
     const struct gpu_ops *op = m->op;
     const struct t5_cfg *cfg = m->cfg;
     const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
     struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
     struct attend a = {
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
@@ -357,7 +357,7 @@ cross_attention(const struct model *m, struct step *s, const struct t5_layer *w,
 {
     const struct gpu_ops *op = m->op;
     const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_rows, q = m->shape.dim[DIM_Q];
+    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
     struct attend a = {
         .out = block_scratch(s, BLOCK_HEADS, rows, q),
         .q = block_scratch(s, BLOCK_QKV, rows, q),
@@ -380,7 +380,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct t5_cfg *cfg = m->cfg;
     const struct t5 *top = m->top;
     const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_rows, m->shape.hidden);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
     TRY(m->op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
@@ -416,7 +416,7 @@ const struct arch arch_t5 = {
     .layer_bytes = sizeof(struct t5_layer),
     .encoder_bytes = sizeof(struct t5_encoder),
     .weights = weights,
-    .divide = ranks_as_said,
+    .divide = sharding_agrees,
     .prefixes = (const char *const[]){ "", NULL },
     .configure = configure,
     .prepare = prepare,

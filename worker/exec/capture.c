@@ -2,7 +2,7 @@
  * graphs.c's. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 
@@ -15,11 +15,11 @@ busy(const struct exec_lane *l, nsec now)
 }
 
 void
-drop_graphs(struct exec *x, struct exec_lane *l, uint32_t rung)
+drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
 {
     struct graph *g;
 
-    while ((g = graphs_take(&l->graphs, rung))) x->op->graph_drop(l->lane, g);
+    while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
 }
 
 /* Record a piece into its slot, if that is due; it stays empty where it is not, or cannot be. */
@@ -34,10 +34,10 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs
     int r, end;
 
     if (!graphs_may_capture(&l->graphs, slot, busy(l, began))) return;
-    r = op->graph_begin(l->lane);
+    r = op->graph.begin(l->lane);
     if (r == 0) {
         r = piece(x, l, t);
-        end = op->graph_end(l->lane, &graph, &bytes);
+        end = op->graph.end(l->lane, &graph, &bytes);
         if (r == 0) r = end;
     }
     if (r < 0) {
@@ -46,12 +46,12 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs
         graphs_never(slot);
     }
     while (r == 0 && !slot->graph) {
-        r = graphs_keep(&l->graphs, slot, graph, bytes, clock_now() - began, op->lane_done(l->lane),
+        r = graphs_keep(&l->graphs, slot, graph, bytes, clock_now() - began, op->lane.done(l->lane),
                         &drop);
-        if (drop) op->graph_drop(l->lane, drop);
+        if (drop) op->graph.drop(l->lane, drop);
         if (r == -EAGAIN) r = 0;
     }
-    if (r < 0 && graph) op->graph_drop(l->lane, graph);
+    if (r < 0 && graph) op->graph.drop(l->lane, graph);
 }
 
 int
@@ -59,5 +59,5 @@ queue_piece(struct exec *x, struct exec_lane *l, const struct todo *t, struct gr
             piece_fn *piece)
 {
     if (slot && !slot->graph) capture(x, l, t, slot, piece);
-    return slot && slot->graph ? x->op->graph_run(l->lane, slot->graph) : piece(x, l, t);
+    return slot && slot->graph ? x->op->graph.launch(l->lane, slot->graph) : piece(x, l, t);
 }

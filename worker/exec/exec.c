@@ -2,7 +2,7 @@
 #include "worker/exec/exec.h"
 
 #include "base/clock.h"
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* LOGITS_BYTES: of a piece's rows. The head is read once a piece: so a piece has a row for every seat, if
+/* LOGITS_BYTES: of a piece's rows. The head is read once a piece: so a piece has a row for every slot, if
  * that is not more than a device's memory would notice. */
 enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
@@ -32,7 +32,7 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
                    dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
-/* Where the tokens of a group's blocks lie, if all of its layers have them alike: moves.c. */
+/* Where the tokens of a group's blocks lie, if all of its layers have them alike: kv_moves.c. */
 static void
 see_tokens(struct exec *x, const struct kv_config *kv, uint32_t group)
 {
@@ -112,15 +112,15 @@ set_sizes(struct exec *x, const struct exec_config *c, const struct model *m,
     const struct model_shape *s = &m->shape;
     uint32_t most = (uint32_t)(LOGITS_BYTES / (sizeof(float) * s->vocab));
 
-    check(c->n_lanes && c->n_lanes <= MAX_LANES && c->max_rows && kv->n_seats);
+    check(c->n_lanes && c->n_lanes <= MAX_LANES && c->max_tokens && kv->n_slots);
     x->m = m;
     x->c = *c;
     if (!c->max_edits) x->c.max_edits = DEFAULT_EDITS;
-    if (!c->max_copies) x->c.max_copies = kv->n_seats * kv->n_groups;
-    if (!s->n_encoder_layers) x->c.max_enc_rows = 0;
-    x->n_seats = kv->n_seats;
-    x->scratch_rows = MAX(x->c.max_rows, x->c.max_enc_rows);
-    x->piece = MIN(MAX(MIN(most, x->n_seats), (uint32_t)LEAST_PIECE), x->c.max_rows);
+    if (!c->max_copies) x->c.max_copies = kv->n_slots * kv->n_groups;
+    if (!s->n_encoder_layers) x->c.max_enc_tokens = 0;
+    x->n_slots = kv->n_slots;
+    x->scratch_rows = MAX(x->c.max_tokens, x->c.max_enc_tokens);
+    x->piece = MIN(MAX(MIN(most, x->n_slots), (uint32_t)LEAST_PIECE), x->c.max_tokens);
     x->top_most = MIN(s->vocab, (uint32_t)MAX_TOP);
     x->seen_words = CEIL_DIV(s->vocab, 32);
 }
@@ -132,7 +132,7 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     int r;
 
     l->units = MAX(units, 1u);
-    TRY(x->op->lane_open(x->gpu, l->units, &l->lane, e));
+    TRY(x->op->lane.open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
     /* Something that is mapped, until there are blocks: padding looks at none. */
@@ -167,7 +167,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],
                       c->lane_units[i] ? c->lane_units[i] : gpu_units(g) / c->n_lanes, kv, e));
-    r = rungs_open(x);
+    r = exec_partition_open(x);
     if (r < 0) return err_set(e, r, "%s", gpu_why(g));
     *ret = TAKE(x);
     return 0;
@@ -181,7 +181,7 @@ lane_end(struct exec *x, struct exec_lane *l)
     if (l->graphs.n && l->finished < l->started)
         gpu_wait(l->lane, l->outcome[(l->started - 1) % OUTCOMES].r.step, UINT64_MAX);
     drop_graphs(x, l, GRAPHS_ALL);
-    x->op->lane_close(l->lane);
+    x->op->lane.close(l->lane);
 }
 
 struct exec *
@@ -195,19 +195,19 @@ exec_close(struct exec *x)
 }
 
 void
-exec_seat(struct exec *x, uint32_t seat, const struct sampling *s)
+exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s)
 {
-    check(seat < x->n_seats && s->n_eos <= ARRAY_LEN(s->eos));
-    x->seat[seat] = *s;
+    check(slot < x->n_slots && s->n_eos <= ARRAY_LEN(s->eos));
+    x->slot[slot] = *s;
 }
 
 void
-exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n)
+exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n)
 {
-    uint32_t *bits = x->recalled + (size_t)seat * x->seen_words;
+    uint32_t *bits = x->recalled + (size_t)slot * x->seen_words;
 
-    x->recall[seat] = n > 0 && wants_history(&x->seat[seat]);
-    if (!x->recall[seat]) return;
+    x->recall[slot] = n > 0 && wants_history(&x->slot[slot]);
+    if (!x->recall[slot]) return;
     memset(bits, 0, x->seen_words * sizeof *bits);
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
 }
@@ -215,7 +215,8 @@ exec_seen(struct exec *x, uint32_t seat, const token_id *token, uint32_t n)
 bool
 exec_looks_back(const struct sampling *s)
 {
-    return s->n_candidates || s->no_repeat_ngram || s->presence != 0 || s->frequency != 0;
+    return s->n_candidates || s->no_repeat_ngram || s->presence_penalty != 0 ||
+           s->frequency_penalty != 0;
 }
 
 /* Whether every run of the decoder has one row, and a row of logits that a token is drawn from. Sources and their
@@ -223,10 +224,11 @@ exec_looks_back(const struct sampling *s)
 static bool
 generates(const struct batch *b)
 {
-    for (uint32_t i = 0; i < b->n_runs; i++)
-        if (b->run[i].n_rows != 1 || b->run[i].first_logit != i || (b->run[i].flags & RUN_BEAM))
+    for (uint32_t i = 0; i < b->n_segments; i++)
+        if (b->segment[i].n_tokens != 1 || b->segment[i].first_logit != i ||
+            (b->segment[i].flags & SEGMENT_BEAM))
             return false;
-    return b->n_logits == b->n_runs;
+    return b->n_logits == b->n_segments;
 }
 
 /* Runs from the first of more than one row on. */
@@ -235,26 +237,26 @@ n_longer(const struct batch *b)
 {
     uint32_t i = 0;
 
-    while (i < b->n_runs && b->run[i].n_rows == 1) i++;
-    return b->n_runs - i;
+    while (i < b->n_segments && b->segment[i].n_tokens == 1) i++;
+    return b->n_segments - i;
 }
 
 /* What of a graph its decoder can be. */
 static enum graphs_kind
 kind_of(const struct batch *b)
 {
-    uint32_t n_sources = 0, n_rows = 0;
+    uint32_t n_sources = 0, n_tokens = 0;
 
-    if (generates(b)) return GRAPHS_GENERATE;
-    if (n_longer(b)) return GRAPHS_PROMPTS;
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        bool first = !(b->run[i].flags & RUN_SAME_SOURCE);
+    if (generates(b)) return GRAPHS_DECODE;
+    if (n_longer(b)) return GRAPHS_PREFILL;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        bool first = !(b->segment[i].flags & SEGMENT_SAME_SOURCE);
 
         n_sources += first;
-        n_rows = first ? 1 : n_rows + 1;
-        if (n_rows > GRAPHS_BEAM_ROWS) return GRAPHS_PROMPTS;
+        n_tokens = first ? 1 : n_tokens + 1;
+        if (n_tokens > GRAPHS_BEAM_ROWS) return GRAPHS_PREFILL;
     }
-    return n_sources <= b->n_runs / 2 ? GRAPHS_BEAMS : GRAPHS_PROMPTS;
+    return n_sources <= b->n_segments / 2 ? GRAPHS_BEAMS : GRAPHS_PREFILL;
 }
 
 /* The step's arrays, padded to its bucket where it may be a graph. */
@@ -264,16 +266,16 @@ stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct b
 {
     enum graphs_kind kind = kind_of(b);
 
-    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_RUNS &&
-        !(kind == GRAPHS_GENERATE && tensors_wanted(x, b)))
-        t->decode = graphs_use(&l->graphs, kind, b->bucket, b->rung, b->step);
-    if (t->decode) t->n_single = MIN(b->bucket, x->n_seats);
+    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_SEGMENTS &&
+        !(kind == GRAPHS_DECODE && tensor_output_wanted(x, b)))
+        t->decode = graphs_use(&l->graphs, kind, b->bucket, b->partition, b->step);
+    if (t->decode) t->n_single_token = MIN(b->bucket, x->n_slots);
     st->step.used = st->encode.used = st->project.used = 0;
     stage_decoder(x, l, st, b, t);
-    draw_stage(x, st, b, o, t);
-    tensors_stage(x, b, o, t);
+    sampling_stage(x, st, b, o, t);
+    tensor_output_stage(x, b, o, t);
     stage_rest(x, st, b, t);
-    if (x->c.max_enc_rows) stage_sources(x, l, st, b, t);
+    if (x->c.max_enc_tokens) stage_sources(x, l, st, b, t);
     o->r.step = b->step;
     o->r.lane = b->lane;
 }
@@ -288,16 +290,16 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
     int r;
 
     check(b->lane < x->c.n_lanes && l->started - l->finished < STAGES);
-    check(b->rung < MAX_RUNGS);
+    check(b->partition < MAX_PARTITIONS);
     TRY(stage_refuse(x, b, e));
-    x->op->range_begin(l->lane, "step");
-    x->op->range_begin(l->lane, "stage");
+    x->op->profile.range_begin(l->lane, "step");
+    x->op->profile.range_begin(l->lane, "stage");
     stage_step(x, l, st, b, o, &t);
-    x->op->range_end(l->lane);
+    x->op->profile.range_end(l->lane);
     if (l->started == l->finished) l->since = clock_now();
-    r = take_part(x, l, &x->part[b->rung][b->lane]);
+    r = exec_partition_take(x, l, &x->part[b->partition][b->lane]);
     if (r == 0) r = queue_step(x, l, st, b, &t, o);
-    x->op->range_end(l->lane);
+    x->op->profile.range_end(l->lane);
     if (r < 0)
         return err_set(e, r, "step %llu of lane %u: %s", (unsigned long long)b->step, b->lane,
                        gpu_why(x->gpu));
@@ -308,7 +310,7 @@ exec_start(struct exec *x, const struct batch *b, struct err *e)
 int
 exec_fd(const struct exec *x, unsigned lane)
 {
-    return x->op->lane_fd(x->lane[lane].lane);
+    return x->op->lane.fd(x->lane[lane].lane);
 }
 
 void
@@ -318,7 +320,7 @@ exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
     for (unsigned i = 0; i < x->c.n_lanes; i++) {
         uint64_t gaps, of;
 
-        x->op->lane_gaps(x->lane[i].lane, &gaps, &of);
+        x->op->profile.lane_gaps(x->lane[i].lane, &gaps, &of);
         *n += gaps;
         *ns += of;
     }
@@ -327,15 +329,15 @@ exec_gaps(struct exec *x, uint64_t *n, uint64_t *ns)
 uint64_t
 exec_done(const struct exec *x, unsigned lane)
 {
-    return x->op->lane_done(x->lane[lane].lane);
+    return x->op->lane.done(x->lane[lane].lane);
 }
 
 static bool
 is_done(const struct exec *x, const struct exec_lane *l)
 {
     return l->finished < l->started &&
-           (x->op->lane_done(l->lane) >= l->outcome[l->finished % OUTCOMES].r.step ||
-            x->op->lane_error(l->lane) < 0);
+           (x->op->lane.done(l->lane) >= l->outcome[l->finished % OUTCOMES].r.step ||
+            x->op->lane.error(l->lane) < 0);
 }
 
 /* A mark that comes after the first look makes the fd readable; the second look, after the fd was
@@ -343,7 +345,7 @@ is_done(const struct exec *x, const struct exec_lane *l)
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {
-    struct pollfd p = { .fd = x->op->lane_fd(l->lane), .events = POLLIN };
+    struct pollfd p = { .fd = x->op->lane.fd(l->lane), .events = POLLIN };
     uint64_t n;
 
     if (is_done(x, l)) return true;
@@ -365,8 +367,8 @@ exec_finish(struct exec *x, unsigned lane, const struct batch_result **r)
     now = clock_now();
     l->step_ns = l->step_ns ? (7 * l->step_ns + (now - l->since)) / 8 : now - l->since;
     l->since = now;
-    o->r.status = x->op->lane_error(l->lane) < 0 ? -EIO : 0;
-    if (!o->r.status) draw_finish(o);
+    o->r.status = x->op->lane.error(l->lane) < 0 ? -EIO : 0;
+    if (!o->r.status) sampling_finish(o);
     *r = &o->r;
     return 0;
 }

@@ -28,14 +28,16 @@ graphs_source_bucket(uint32_t rows)
 }
 
 struct graphs_slot *
-graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint32_t rung, uint64_t step)
+graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint32_t partition,
+           uint64_t step)
 {
     struct graphs_slot *s = g->slot;
 
-    while (s < g->slot + g->n && (s->rows != rows || s->kind != kind || s->rung != rung)) s++;
+    while (s < g->slot + g->n && (s->rows != rows || s->kind != kind || s->partition != partition))
+        s++;
     if (s == g->slot + GRAPHS_MOST) return NULL;
     if (s == g->slot + g->n) {
-        *s = (struct graphs_slot){ .kind = kind, .rows = rows, .rung = rung, .wait = 1 };
+        *s = (struct graphs_slot){ .kind = kind, .rows = rows, .partition = partition, .wait = 1 };
         g->n++;
     }
     s->turn = ++g->turn;
@@ -101,19 +103,19 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
 }
 
 static bool
-is_of(const struct graphs_slot *s, uint32_t rung)
+is_of(const struct graphs_slot *s, uint32_t partition)
 {
-    return s->graph && (rung == GRAPHS_ALL || s->rung == rung);
+    return s->graph && (partition == GRAPHS_ALL || s->partition == partition);
 }
 
 struct graph *
-graphs_take(struct graphs *g, uint32_t rung)
+graphs_take(struct graphs *g, uint32_t partition)
 {
     for (uint32_t i = 0; i < g->n; i++) {
         struct graphs_slot *s = &g->slot[i];
         struct graph *graph = s->graph;
 
-        if (!is_of(s, rung)) continue;
+        if (!is_of(s, partition)) continue;
         g->bytes -= s->bytes;
         s->graph = NULL;
         s->wait = 1;

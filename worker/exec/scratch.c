@@ -4,7 +4,7 @@
  * sizes, then against the arena and the host mapping. So a size is written in one place, and what is
  * not touched (log-probabilities nobody asks for) costs address space only.
  */
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 #include <string.h>
@@ -54,22 +54,22 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 static size_t
 step_bytes(const struct exec *x)
 {
-    size_t rows = x->c.max_rows, seats = x->n_seats;
+    size_t rows = x->c.max_tokens, slots = x->n_slots;
 
     return rows * (3 * sizeof(int32_t) + sizeof(uint32_t) + sizeof(struct sample_row)) +
-           (3 * seats + 2 * GRAPHS_RUNS) * sizeof(struct run) +
+           (3 * slots + 2 * GRAPHS_SEGMENTS) * sizeof(struct segment) +
            x->c.max_edits * MAX(sizeof(struct table_edit), sizeof(struct block_copy)) +
            x->c.max_copies * sizeof(struct block_copy) + (size_t)32 * CACHE_LINE;
 }
 
 static size_t
-source_bytes(const struct exec *x, size_t n_runs)
+source_bytes(const struct exec *x, size_t n_segments)
 {
-    return 4 * x->c.max_enc_rows * sizeof(int32_t) + n_runs * sizeof(struct run) +
+    return 4 * x->c.max_enc_tokens * sizeof(int32_t) + n_segments * sizeof(struct segment) +
            (size_t)8 * CACHE_LINE;
 }
 
-/* One on the device for all stages: see inside.h. */
+/* One on the device for all stages: see exec_internal.h. */
 static void
 lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
 {
@@ -81,55 +81,57 @@ lay_out_image(struct image *im, const struct image *first, size_t bytes, struct 
 static void
 lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
 {
-    uint32_t hidden = x->m->shape.hidden, rows = x->c.max_rows, cols[MAX_SCRATCH];
+    uint32_t hidden = x->m->shape.hidden, rows = x->c.max_tokens, cols[MAX_SCRATCH];
     uint64_t tops = (uint64_t)rows * x->top_most;
     enum dtype act = x->m->act;
 
     l->x = matrix(p, DT_F32, rows, hidden * MAX(x->m->shape.n_streams, 1u));
     l->normed = matrix(p, act, rows, hidden);
-    l->few_x = x->m->arch->ends_few ? matrix(p, DT_F32, x->n_seats, hidden) : NO_TENSOR;
+    l->logit_x = x->m->arch->ends_with_logit_rows ? matrix(p, DT_F32, x->n_slots, hidden)
+                                                  : NO_TENSOR;
     model_scratch(x->m, cols);
     for (unsigned i = 0; i < ARRAY_LEN(cols); i++)
         l->scratch[i] = cols[i] ? matrix(p, act, x->scratch_rows, cols[i]) : NO_TENSOR;
     l->picked = matrix(p, act, x->piece, hidden);
-    l->sources = matrix(p, act, x->c.max_enc_rows, hidden);
-    l->source_x = matrix(p, DT_F32, MIN(x->c.max_enc_rows, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
-    l->source_out = matrix(p, act, MIN(x->c.max_enc_rows, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
+    l->sources = matrix(p, act, x->c.max_enc_tokens, hidden);
+    l->source_x = matrix(p, DT_F32, MIN(x->c.max_enc_tokens, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
+    l->source_out = matrix(p, act, MIN(x->c.max_enc_tokens, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
-    l->ban = on_dev(p, (uint64_t)x->n_seats * MAX_BAN, sizeof *l->ban);
-    l->nudge = on_dev(p, (uint64_t)x->n_seats * MAX_NUDGE, sizeof *l->nudge);
+    l->ban = on_dev(p, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->ban);
+    l->logit_bias = on_dev(p, (uint64_t)x->n_slots * MAX_LOGIT_BIAS, sizeof *l->logit_bias);
     l->top = on_dev(p, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
         struct stage *st = &l->stage[i], *first = &l->stage[0];
 
         lay_out_image(&st->step, &first->step, step_bytes(x), p);
         lay_out_image(&st->encode, &first->encode,
-                      source_bytes(x, x->n_seats + (size_t)GRAPHS_RUNS), p);
+                      source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->ban = take(p->far, &p->far_used, (uint64_t)x->n_seats * MAX_BAN * sizeof *st->ban);
-        st->nudge = take(p->far, &p->far_used,
-                         (uint64_t)x->n_seats * MAX_NUDGE * sizeof *st->nudge);
-        st->near_ban = on_host(p, NEAR_WISHES, sizeof *st->near_ban);
-        st->near_nudge = on_host(p, NEAR_WISHES, sizeof *st->near_nudge);
+        st->ban = take(p->far, &p->far_used,
+                       (uint64_t)x->n_slots * MAX_SUPPRESSED * sizeof *st->ban);
+        st->logit_bias = take(p->far, &p->far_used,
+                              (uint64_t)x->n_slots * MAX_LOGIT_BIAS * sizeof *st->logit_bias);
+        st->near_suppressed = on_host(p, NEAR_CHANGES, sizeof *st->near_suppressed);
+        st->near_logit_bias = on_host(p, NEAR_CHANGES, sizeof *st->near_logit_bias);
     }
     for (unsigned i = 0; i < OUTCOMES; i++) {
         struct outcome *o = &l->outcome[i];
 
         o->drawn = on_host(p, 2 * (uint64_t)rows, sizeof *o->drawn);
-        o->run_logit = on_host(p, x->n_seats, sizeof *o->run_logit);
-        o->r.n_tokens = on_host(p, x->n_seats, sizeof *o->r.n_tokens);
-        o->r.token = on_host(p, (uint64_t)x->n_seats * (1 + MAX_DRAFT), sizeof *o->r.token);
+        o->segment_logit = on_host(p, x->n_slots, sizeof *o->segment_logit);
+        o->r.n_tokens = on_host(p, x->n_slots, sizeof *o->r.n_tokens);
+        o->r.token = on_host(p, (uint64_t)x->n_slots * (1 + MAX_DRAFT), sizeof *o->r.token);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
         o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
-        o->logits_at = on_host(p, x->n_seats, sizeof *o->logits_at);
-        o->states_at = on_host(p, x->n_seats, sizeof *o->states_at);
-        o->n_states = on_host(p, x->n_seats, sizeof *o->n_states);
+        o->logits_at = on_host(p, x->n_slots, sizeof *o->logits_at);
+        o->states_at = on_host(p, x->n_slots, sizeof *o->states_at);
+        o->n_states = on_host(p, x->n_slots, sizeof *o->n_states);
         o->logits = take(p->far, &p->far_used,
-                         (uint64_t)x->n_seats * x->m->shape.vocab * sizeof *o->logits);
+                         (uint64_t)x->n_slots * x->m->shape.vocab * sizeof *o->logits);
         o->states = take(p->far, &p->far_used,
-                         (uint64_t)x->c.max_enc_rows * hidden * dtype_bytes(act, 1));
+                         (uint64_t)x->c.max_enc_tokens * hidden * dtype_bytes(act, 1));
     }
 }
 
@@ -139,18 +141,18 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->tables.n = kv->n_groups;
     for (uint32_t g = 0; g < kv->n_groups; g++) {
         x->tables.stride[g] = ROUND_UP(kv->group[g].max_entries, (uint32_t)ROW_ENTRIES);
-        x->tables.table[g] = on_dev(p, (uint64_t)x->n_seats * x->tables.stride[g],
+        x->tables.table[g] = on_dev(p, (uint64_t)x->n_slots * x->tables.stride[g],
                                     sizeof(slice_id));
     }
-    x->last = on_dev(p, x->n_seats, sizeof *x->last);
-    x->seen = on_dev(p, (uint64_t)x->n_seats * x->seen_words, sizeof *x->seen);
-    x->enc_state = matrix(p, DT_F32, x->c.max_enc_rows, x->m->shape.hidden);
-    x->enc_out = matrix(p, x->m->act, x->c.max_enc_rows, x->m->shape.hidden);
-    x->seat = on_host(p, x->n_seats, sizeof *x->seat);
+    x->last = on_dev(p, x->n_slots, sizeof *x->last);
+    x->seen = on_dev(p, (uint64_t)x->n_slots * x->seen_words, sizeof *x->seen);
+    x->enc_state = matrix(p, DT_F32, x->c.max_enc_tokens, x->m->shape.hidden);
+    x->enc_out = matrix(p, x->m->act, x->c.max_enc_tokens, x->m->shape.hidden);
+    x->slot = on_host(p, x->n_slots, sizeof *x->slot);
     x->place = take(p->far, &p->far_used, (uint64_t)x->c.max_copies * sizeof *x->place);
-    x->recall = on_host(p, x->n_seats, sizeof *x->recall);
+    x->recall = on_host(p, x->n_slots, sizeof *x->recall);
     x->recalled = take(p->far, &p->far_used,
-                       (uint64_t)x->n_seats * x->seen_words * sizeof *x->recalled);
+                       (uint64_t)x->n_slots * x->seen_words * sizeof *x->recalled);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
 
@@ -163,15 +165,15 @@ clear_tables(struct exec *x, struct err *e)
     struct lane *lane;
     int r = 0;
 
-    TRY(x->op->lane_open(x->gpu, 1, &lane, e));
+    TRY(x->op->lane.open(x->gpu, 1, &lane, e));
     for (uint32_t g = 0; g < x->tables.n && r >= 0; g++) {
-        uint64_t n = (uint64_t)x->n_seats * x->tables.stride[g];
+        uint64_t n = (uint64_t)x->n_slots * x->tables.stride[g];
 
         for (uint64_t i = 0; i < n && r >= 0; i += ARRAY_LEN(none))
-            r = x->op->put(lane, x->tables.table[g] + i, none,
-                           MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
+            r = x->op->mem.put(lane, x->tables.table[g] + i, none,
+                               MIN(n - i, ARRAY_LEN(none)) * sizeof none[0]);
     }
-    x->op->lane_close(lane);
+    x->op->lane.close(lane);
     return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
 }
 
@@ -192,19 +194,20 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     int r;
 
     lay_out(x, kv, &p);
-    r = x->op->arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
+    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
     if (r < 0)
-        return err_while(
-            e, r, "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
-            (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_rows, x->c.max_enc_rows);
+        return err_while(e, r,
+                         "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
+                         (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_tokens,
+                         x->c.max_enc_tokens);
     x->host_bytes = p.host_used;
     x->far_bytes = p.far_used;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))
-        return err_set(e, -ENOMEM, "staging of %llu MiB for %u seats",
-                       (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_seats);
-    r = x->op->host_pin(x->gpu, x->host, x->host_bytes);
+        return err_set(e, -ENOMEM, "staging of %llu MiB for %u slots",
+                       (unsigned long long)((x->host_bytes + x->far_bytes) >> 20), x->n_slots);
+    r = x->op->mem.host_pin(x->gpu, x->host, x->host_bytes);
     if (r < 0) return err_set(e, r, "pin staging memory: %s", gpu_why(x->gpu));
     p = (struct plan){ .dev = x->arena.base, .host = x->host, .far = x->far };
     lay_out(x, kv, &p);
@@ -214,8 +217,8 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
 void
 scratch_close(struct exec *x)
 {
-    if (x->host) x->op->host_unpin(x->gpu, x->host, x->host_bytes);
+    if (x->host) x->op->mem.host_unpin(x->gpu, x->host, x->host_bytes);
     if (x->host) munmap(x->host, x->host_bytes);
     if (x->far) munmap(x->far, x->far_bytes);
-    if (x->arena.base) x->op->arena_drop(x->gpu, &x->arena);
+    if (x->arena.base) x->op->mem.arena_drop(x->gpu, &x->arena);
 }

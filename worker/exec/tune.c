@@ -3,7 +3,7 @@
  * Shapes are the model's, rows the buckets by which the device keeps algorithms. Both are few: a list of
  * pairs, walked anew each time, because that is cheaper than to keep it.
  */
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 
@@ -95,7 +95,7 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
     if (!matmul_room(l, &m, rows, &from, &to))
         return err_set(e, -ENOTSUP, "[%u, %u]: no scratch of so many columns", m.w.dim[0],
                        m.w.dim[1]);
-    r = x->op->fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
+    r = x->op->mem.fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
     return r < 0 ? err_set(e, r, "%s", gpu_why(x->gpu)) : 0;
 }
@@ -106,7 +106,7 @@ exec_tune(struct exec *x, struct tune_result *ret)
     int r = 0;
 
     for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
-        r = x->op->tune(x->lane[i].lane, ret);
+        r = x->op->lane.tune(x->lane[i].lane, ret);
         /* Captured steps hold the algorithm of before. */
         if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i], GRAPHS_ALL);
     }

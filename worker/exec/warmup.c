@@ -8,7 +8,7 @@
  * Where streams wait for a successor the second one is left out: that library takes longer to come up than all else, and
  * may do so beside them.
  */
-#include "worker/exec/inside.h"
+#include "worker/exec/exec_internal.h"
 
 enum { ROWS = 64 };
 
@@ -18,31 +18,31 @@ stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
 {
     struct step *s = &l->step;
     int32_t *token, *pos;
-    uint32_t *seat, *which;
-    struct run *run;
+    uint32_t *slot, *which;
+    struct segment *segment;
     struct sample_row *row;
 
     im->used = 0;
     token = TAKE_ARRAY(im, int32_t, n, &s->rows.token);
     pos = TAKE_ARRAY(im, int32_t, n, &s->rows.pos);
-    seat = TAKE_ARRAY(im, uint32_t, n, &s->rows.seat);
-    run = TAKE_ARRAY(im, struct run, 1, &s->rows.run);
+    slot = TAKE_ARRAY(im, uint32_t, n, &s->rows.slot);
+    segment = TAKE_ARRAY(im, struct segment, 1, &s->rows.segment);
     which = TAKE_ARRAY(im, uint32_t, 1, &t->which);
     row = TAKE_ARRAY(im, struct sample_row, 1, &t->row);
     for (uint32_t i = 0; i < n; i++) {
         token[i] = pos[i] = 0;
-        seat[i] = SEAT_NONE;
+        slot[i] = SLOT_NONE;
     }
-    *run = (struct run){ .seat = SEAT_NONE, .n_rows = n, .kv_len = n };
+    *segment = (struct segment){ .slot = SLOT_NONE, .n_tokens = n, .kv_len = n };
     *which = n - 1;
-    *row = draw_padding;
-    s->rows.n_rows = n;
-    s->rows.n_runs = 1;
-    s->rows.n_single = n == 1;
+    *row = sampling_padding;
+    s->rows.n_tokens = n;
+    s->rows.n_segments = 1;
+    s->rows.n_single_token = n == 1;
     s->cross = s->enc = s->project = s->rows;
     s->x = tensor_rows(l->x, 0, n);
     s->normed = tensor_rows(l->normed, 0, n);
-    t->draw_rows = t->n_logits = 1;
+    t->n_sample_rows = t->n_logits = 1;
 }
 
 static int
@@ -64,18 +64,18 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 {
     const struct model_shape *shape = &x->m->shape;
 
-    TRY(x->op->put(l->lane, im->dev, im->host, im->used));
+    TRY(x->op->mem.put(l->lane, im->dev, im->host, im->used));
     if (shape->n_encoder_layers && n > 1) TRY(queue_source(x, l, n));
     TRY(x->m->arch->forward(x->m, &l->step, 0, 1));
     TRY(x->m->arch->forward(x->m, &l->step, shape->n_layers - 1, 1));
-    return draw_queue(x, l, t);
+    return sampling_queue(x, l, t);
 }
 
 int
 settle(struct exec *x, struct exec_lane *l)
 {
     for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
-        TRY(x->op->lane_mark(l->lane, mark));
+        TRY(x->op->lane.mark(l->lane, mark));
         TRY(gpu_wait(l->lane, mark, mark));
     }
     return 0;
@@ -84,8 +84,8 @@ settle(struct exec *x, struct exec_lane *l)
 int
 warm_up(struct exec *x, struct exec_lane *l)
 {
-    uint32_t most = MIN(x->c.max_rows,
-                        x->m->shape.n_encoder_layers ? x->c.max_enc_rows : UINT32_MAX);
+    uint32_t most = MIN(x->c.max_tokens,
+                        x->m->shape.n_encoder_layers ? x->c.max_enc_tokens : UINT32_MAX);
     uint32_t n[] = { 1, MIN(most, (uint32_t)ROWS) };
 
     for (unsigned i = 0; i < (x->c.brief ? 1 : ARRAY_LEN(n)); i++) {

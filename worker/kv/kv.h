@@ -13,7 +13,7 @@
 enum { MAX_GROUPS = 8, MAX_LANES = 3 };
 enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
 
-/* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a seat.
+/* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a slot.
  *   slice = one layer's K (or V, or state) of one block: [n_kv_heads][tokens][head_dim], then block
  *           scales if the dtype has them, rounded up to 128 B
  *   block = n_layers x n_parts slices, layer-major, K before V, contiguous; its name in tables, edits
@@ -48,13 +48,13 @@ kv_block_bytes(const struct kv_group *g)
 }
 
 struct kv_config {
-    uint32_t n_groups, n_seats, n_lanes;
+    uint32_t n_groups, n_slots, n_lanes;
     uint32_t tokens_per_block; /* one for all groups: they share one reuse tree */
     struct kv_group group[MAX_GROUPS];
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_slab_bytes() */
     bool fifo;           /* scenarios: blocks of a group strictly in the order of their release */
-    bool reuse;          /* blocks are kept for others when their seat is dropped: kv_reuse.h */
+    bool reuse;          /* blocks are kept for others when their slot is dropped: kv_reuse.h */
     bool copy_partial;   /* a part of a block that others hold is copied */
     bool extra_ids;      /* texts have them */
     uint32_t max_events; /* kept for readers: kv_event.h */
@@ -79,13 +79,13 @@ kv_table_bytes(const struct kv_config *c)
 uint32_t kv_slab_bytes(const struct kv_config *c);
 
 /* What changed of tables. The only way they, the manifest's rows and TP followers learn anything. In order.
- * What may be found goes to the manifest alone: kv_label.h. */
-enum edit_op { EDIT_SET, EDIT_ROW, EDIT_END };
+ * What may be found goes to the manifest alone: kv_tree_export.h. */
+enum edit_op { EDIT_SET, EDIT_COPY, EDIT_CLEAR };
 struct kv_edit {
     uint8_t op, group;
     uint16_t zero;
-    uint32_t seat;
-    uint32_t entry; /* SET: index.  ROW: source seat (beam reorder, fork) */
+    seq_slot slot;
+    uint32_t entry; /* SET: index.  ROW: source slot (beam reorder, fork) */
     slice_id at;    /* SET: the block; SLICE_NONE = evicted */
     uint64_t pos;   /* SET of a snapshot's entry: the positions it is of */
 };
@@ -99,10 +99,12 @@ struct kv_copy {
     slice_id from, to;
 };
 
-struct kv_row { /* one seat of a predecessor's manifest: copied out, bounded, not yet believed */
+struct
+    kv_entry_found { /* one slot of a predecessor's manifest: copied out, bounded, not yet believed */
     req_id id;
-    uint32_t seat, committed, cross_tokens; /* committed: positions whose K/V are written */
-    const slice_id *entry[MAX_GROUPS];      /* leading SLICE_NONE: behind a window */
+    seq_slot slot;
+    uint32_t committed, cross_tokens;  /* committed: positions whose K/V are written */
+    const slice_id *entry[MAX_GROUPS]; /* leading SLICE_NONE: behind a window */
     uint32_t n_entries[MAX_GROUPS];
     uint32_t snapshot[KV_SNAPSHOTS]; /* positions that each is of; 0: none */
 };
@@ -125,32 +127,29 @@ void kv_count_host(const struct kv *kv,
                    struct kv_count *ret); /* used: being fetched. Away: no blocks */
 /* The group's block for padding rows of a graph: held from the start, in no count. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
-/* Positions one sequence could ever have, alone in the arena, with a source of n_source tokens and
- * chunks of at most a block. */
-uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
 void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
 
-/* Take over what a predecessor left in the arena: after kv_init(), before anything else. The seat then
- * holds those blocks and has reserved no more; kv_seat.h goes on with it or drops it.
+/* Take over what a predecessor left in the arena: after kv_init(), before anything else. The slot then
+ * holds those blocks and has reserved no more; kv_seq.h goes on with it or drops it.
  * -EBADMSG: not provable (out of range, owned twice, wrong pool, a hole, too short); -ENODATA: there is nothing to
- * go on from, kv_row_resume() is 0. Nothing is changed then. */
-int kv_adopt(struct kv *kv, const struct kv_row *r) MUST_USE;
+ * go on from, kv_entry_resume() is 0. Nothing is changed then. */
+int kv_adopt(struct kv *kv, const struct kv_entry_found *r) MUST_USE;
 /* The position to go on from: all that is committed, or where there is state the last snapshot. */
-uint32_t kv_row_resume(const struct kv *kv, const struct kv_row *r);
+uint32_t kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r);
 void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
 
 /* The host tier's memory may come later than the first sequence. Away: nothing is found there and nothing goes
  * there, but what it holds stays in the tree. kv_init(): it is there. */
-void kv_host_away(struct kv *kv); /* before the first kv_admit() */
-/* So many bytes of it can be reached, no fewer than kv_host_used(); kv_init(): all. What a cell is asked of beyond them
+void kv_host_tier_away(struct kv *kv); /* before the first kv_admit() */
+/* So many bytes of it can be reached, no fewer than kv_host_tier_used(); kv_init(): all. What a cell is asked of beyond them
  * finds none, or takes one of those that hold something. */
-void kv_host_room(struct kv *kv, uint64_t bytes);
-uint64_t kv_host_used(const struct kv *kv); /* bytes that hold something, or did */
-bool kv_host_is_away(const struct kv *kv);
+void kv_host_tier_set_size(struct kv *kv, uint64_t bytes);
+uint64_t kv_host_tier_used(const struct kv *kv); /* bytes that hold something, or did */
+bool kv_host_tier_is_away(const struct kv *kv);
 /* It has come, and is used from here on. whole: with all that it held; false: with nothing of it. */
-void kv_host_came(struct kv *kv, bool whole);
-void kv_host_empty(struct kv *kv); /* what it held is lost. While it is away. */
+void kv_host_tier_came(struct kv *kv, bool whole);
+void kv_host_tier_clear(struct kv *kv); /* what it held is lost. While it is away. */
 
-/* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seat.h. */
+/* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seq.h. */
 
 #endif

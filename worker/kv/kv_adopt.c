@@ -1,33 +1,20 @@
 /* kv_adopt.c - the only way in for a predecessor's blocks: see kv.h.
  *
- * While rows come in, a slab has its pool, its blocks their seats, and everything its counts; the lists
+ * While rows come in, a slab has its pool, its blocks their slots, and everything its counts; the lists
  * of free blocks and open slabs are as kv_init() left them, and kv_adopt_end() makes them anew.
  */
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_kind.h"
-#include "worker/kv/kv_label.h"
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_seq.h"
 #include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
+#include "worker/kv/kv_tree_export.h"
 
 #include <errno.h>
 
-int
-kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
-{
-    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
-    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
-    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
-
-    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
-    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
-    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
-    return 0;
-}
-
 /* The entry is full in the row: nobody will write it again. */
 static bool
-is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry)
+is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry)
 {
     return !kv_is_positions(kv, group) ||
            (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
@@ -35,22 +22,23 @@ is_full(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t en
 
 /* Rows that begin alike share full blocks, each at the same entry; without reuse those of one request alone. */
 static bool
-is_shared(const struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry,
+is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
           uint32_t block)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
 
     if (b->state != BLOCK_HELD || b->group != group) return false;
     if (!b->owner || !is_full(kv, r, group, entry)) return false;
-    if (!kv->c.reuse && kv_seats(kv)[b->owner - 1].adopted != r->id) return false;
+    if (!kv->c.reuse && kv_seqs(kv)[b->owner - 1].adopted != r->id) return false;
     return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
 }
 
 /* While rows come in, the owner of a block is a row in which it is full. */
 static int
-claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, slice_id at)
+claim(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry, slice_id at)
 {
-    uint32_t pool = kv->c.group[group].pool, seat = r->seat, block;
+    uint32_t pool = kv->c.group[group].pool, block;
+    seq_slot slot = r->slot;
     struct kv_slab *s;
     struct kv_block *b;
 
@@ -59,7 +47,7 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
     b = &kv_blocks(kv)[block];
     if (is_shared(kv, r, group, entry, block)) {
         b->n_refs++;
-        kv_table(kv, group, seat)[entry] = block + 1;
+        kv_table(kv, group, slot)[entry] = block + 1;
         return 0;
     }
     if ((s->pool && s->pool != pool + 1) || b->state != BLOCK_FREE) return -EBADMSG;
@@ -68,20 +56,20 @@ claim(struct kv *kv, const struct kv_row *r, uint32_t group, uint32_t entry, sli
         .n_refs = 1,
         .group = (uint8_t)group,
         .priority = KV_PRIORITY,
-        .owner = is_full(kv, r, group, entry) ? seat + 1 : 0,
+        .owner = is_full(kv, r, group, entry) ? slot + 1 : 0,
     };
     if (!s->pool) kv_slab_claim(kv, kv_slab_of(kv, block), pool);
     if (s->n_used++ == 0) kv->pool[pool].n_hot++;
     kv->pool[pool].n_used++;
     kv->used[group]++;
-    kv_table(kv, group, seat)[entry] = block + 1;
+    kv_table(kv, group, slot)[entry] = block + 1;
     return 0;
 }
 
 static void
-unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
+unclaim(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
 {
-    uint32_t *row = kv_table(kv, group, seat), block = row[entry] - 1;
+    uint32_t *row = kv_table(kv, group, slot), block = row[entry] - 1;
     struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     uint32_t pool = kv->c.group[group].pool;
 
@@ -99,7 +87,7 @@ unclaim(struct kv *kv, uint32_t group, uint32_t seat, uint32_t entry)
 
 /* The row's last snapshot that is whole: its place; KV_SNAPSHOTS: there is none. */
 static uint32_t
-last_snapshot(const struct kv *kv, const struct kv_row *r, uint32_t group)
+last_snapshot(const struct kv *kv, const struct kv_entry_found *r, uint32_t group)
 {
     uint32_t n = kv->c.group[group].n_layers, best = KV_SNAPSHOTS;
 
@@ -112,7 +100,7 @@ last_snapshot(const struct kv *kv, const struct kv_row *r, uint32_t group)
 }
 
 uint32_t
-kv_row_resume(const struct kv *kv, const struct kv_row *r)
+kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r)
 {
     uint32_t pos = r->committed;
 
@@ -125,13 +113,13 @@ kv_row_resume(const struct kv *kv, const struct kv_row *r)
     return pos;
 }
 
-/* Entries of the row that the seat is to have, and how far behind its own they stand there. */
+/* Entries of the row that the slot is to have, and how far behind its own they stand there. */
 struct claim {
     uint32_t first, end, shift;
 };
 
 static int
-check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, struct claim *ret)
+check_row(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, struct claim *ret)
 {
     const struct kv_group *g = &kv->c.group[group];
     uint32_t tokens = kv->c.tokens_per_block, n = r->n_entries[group], first = 0;
@@ -152,55 +140,56 @@ check_row(const struct kv *kv, const struct kv_row *r, uint32_t group, struct cl
         *ret = (struct claim){ first, n, 0 };
         held = n - first + MIN(first, sinks);
     }
-    if (g->max_blocks && kv->promised[group] + (uint64_t)held > g->max_blocks) return -EBADMSG;
+    if (g->max_blocks && kv->reserved_blocks[group] + (uint64_t)held > g->max_blocks)
+        return -EBADMSG;
     return 0;
 }
 
 static void
-unclaim_before(struct kv *kv, uint32_t seat, uint32_t group, uint32_t end)
+unclaim_before(struct kv *kv, seq_slot slot, uint32_t group, uint32_t end)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t i = kv_begin(kv, s, group); i < end; i = kv_after(kv, s, group, i))
-        unclaim(kv, group, seat, i);
+        unclaim(kv, group, slot, i);
     s->first[group] = s->end[group] = 0;
 }
 
 static int
-claim_group(struct kv *kv, const struct kv_row *r, uint32_t group, const struct claim *c)
+claim_group(struct kv *kv, const struct kv_entry_found *r, uint32_t group, const struct claim *c)
 {
-    struct kv_seat *s = &kv_seats(kv)[r->seat];
+    struct kv_seq *s = &kv_seqs(kv)[r->slot];
 
     s->first[group] = c->first;
     s->end[group] = c->end;
     for (uint32_t i = kv_begin(kv, s, group); i < c->end; i = kv_after(kv, s, group, i)) {
         if (claim(kv, r, group, i, r->entry[group][i + c->shift]) == 0) continue;
-        unclaim_before(kv, r->seat, group, i);
+        unclaim_before(kv, r->slot, group, i);
         return -EBADMSG;
     }
     return 0;
 }
 
 int
-kv_adopt(struct kv *kv, const struct kv_row *r)
+kv_adopt(struct kv *kv, const struct kv_entry_found *r)
 {
-    struct kv_seat *s;
+    struct kv_seq *s;
     uint32_t used[MAX_GROUPS];
     struct claim c[MAX_GROUPS];
 
-    if (r->seat >= kv->c.n_seats || kv_seats(kv)[r->seat].live || !r->committed) return -EBADMSG;
-    if (kv_row_resume(kv, r) == 0) return -ENODATA;
+    if (r->slot >= kv->c.n_slots || kv_seqs(kv)[r->slot].live || !r->committed) return -EBADMSG;
+    if (kv_entry_resume(kv, r) == 0) return -ENODATA;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &c[g]));
-    s = &kv_seats(kv)[r->seat];
+    s = &kv_seqs(kv)[r->slot];
     s->adopted = r->id;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         used[g] = kv->used[g];
         if (claim_group(kv, r, g, &c[g]) == 0) continue;
-        while (g-- > 0) unclaim_before(kv, r->seat, g, s->end[g]);
+        while (g-- > 0) unclaim_before(kv, r->slot, g, s->end[g]);
         return -EBADMSG;
     }
     s->live = true;
-    s->snapshot[0] = kv->has_state ? kv_row_resume(kv, r) : 0;
+    s->snapshot[0] = kv->has_state ? kv_entry_resume(kv, r) : 0;
     s->next_snapshot = kv->has_state;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         s->reserved[g] = kv_n_entries(kv, s, g);
@@ -251,40 +240,40 @@ kv_adopt_end(struct kv *kv)
             if (!kv->last_slab) kv->last_slab = i;
         }
     }
-    kv_label_end(kv);
+    kv_tree_export_end(kv);
 }
 
-/* What the seat goes on to write may be found no more: it may become something else. false: others hold it. */
+/* What the slot goes on to write may be found no more: it may become something else. false: others hold it. */
 static bool
-writes_alone(const struct kv *kv, uint32_t seat, uint32_t first)
+writes_alone(const struct kv *kv, seq_slot slot, uint32_t first)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++)
-            if (kv_blocks(kv)[kv_table(kv, g, seat)[i] - 1].n_refs > 1) return false;
+            if (kv_blocks(kv)[kv_table(kv, g, slot)[i] - 1].n_refs > 1) return false;
     return true;
 }
 
 static void
-take_back(struct kv *kv, uint32_t seat, uint32_t first)
+take_back(struct kv *kv, seq_slot slot, uint32_t first)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         for (uint32_t i = MAX(first, s->first[g]); kv_is_positions(kv, g) && i < s->end[g]; i++) {
-            uint32_t block = kv_table(kv, g, seat)[i] - 1;
+            uint32_t block = kv_table(kv, g, slot)[i] - 1;
 
             if (kv_blocks(kv)[block].node) kv_tree_detach(kv, block, KV_ASKED);
         }
 }
 
 int
-kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
+kv_resume(struct kv *kv, seq_slot slot, uint32_t pos, const struct kv_need *n)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
-    check(seat < kv->c.n_seats && s->live);
+    check(slot < kv->c.n_slots && s->live);
     for (uint32_t i = 0; i < kv->c.n_groups; i++) {
         const struct kv_group *g = &kv->c.group[i];
 
@@ -293,9 +282,9 @@ kv_resume(struct kv *kv, uint32_t seat, uint32_t pos, const struct kv_need *n)
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
         if (s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block)) return -ENODATA;
     }
-    if (!writes_alone(kv, seat, pos / kv->c.tokens_per_block)) return -ENODATA;
-    TRY(kv_raise(kv, seat, n));
-    take_back(kv, seat, pos / kv->c.tokens_per_block);
+    if (!writes_alone(kv, slot, pos / kv->c.tokens_per_block)) return -ENODATA;
+    TRY(kv_raise(kv, slot, n));
+    take_back(kv, slot, pos / kv->c.tokens_per_block);
     s->starting = true;
     return 0;
 }

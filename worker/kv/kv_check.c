@@ -1,7 +1,7 @@
 /* kv_check.c - every block is in exactly one place, counted from scratch: see kv.h. */
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_evict_queue.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
-#include "worker/kv/kv_queue.h"
 #include "worker/kv/kv_tree.h"
 
 struct tally {                          /* of one group */
@@ -83,10 +83,10 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 {
     uint32_t n = 0, last = entry, layers = kv->c.group[group].n_layers;
 
-    /* A snapshot may be any of a seat's. */
+    /* A snapshot may be any of a slot's. */
     if (kv->c.group[group].kind == KV_STATE) last = layers * KV_SNAPSHOTS + (entry %= layers);
-    for (uint32_t i = 0; i < kv->c.n_seats; i++) {
-        const struct kv_seat *s = &kv_seats(kv)[i];
+    for (uint32_t i = 0; i < kv->c.n_slots; i++) {
+        const struct kv_seq *s = &kv_seqs(kv)[i];
 
         for (uint32_t e = entry; e <= last; e += layers)
             n += kv_has_entry(kv, s, group, e) && kv_table(kv, group, i)[e] == block + 1;
@@ -96,11 +96,11 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 }
 
 static void
-check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
+check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct tally *n)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
     const struct kv_block *all = kv_blocks(kv);
-    const uint32_t *row = kv_table(kv, group, seat);
+    const uint32_t *row = kv_table(kv, group, slot);
     uint32_t cells = 0;
 
     check(s->first[group] <= s->end[group]);
@@ -122,7 +122,7 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
         check(s->starting && b->state == BLOCK_HELD && b->group == group && b->node);
         check(s->part > 0 && s->part <= kv_node(kv, b->node)->n_tokens);
         n->tails++;
-        n->own += b->owner == seat + 1;
+        n->own += b->owner == slot + 1;
     }
     n->entries += kv_n_entries(kv, s, group) - cells;
     n->cells += cells;
@@ -132,7 +132,7 @@ check_seat(const struct kv *kv, uint32_t seat, uint32_t group, struct tally *n)
 static uint64_t
 check_queue(const struct kv *kv, uint32_t group, uint64_t max)
 {
-    const struct kv_queue *q = &kv->queue[group];
+    const struct kv_evict_queue *q = &kv->queue[group];
     uint64_t n = 0;
 
     for (unsigned p = 0; p <= KV_PRIORITY_MAX; p++) {
@@ -182,15 +182,15 @@ static void
 check_group(const struct kv *kv, uint32_t group, struct tally *n)
 {
     const struct kv_group *g = &kv->c.group[group];
-    uint64_t promised = n->reserved + n->tails - n->own;
+    uint64_t reserved_blocks = n->reserved + n->tails - n->own;
 
-    if (kv_counts_once(kv, group)) promised = n->held + n->reserved - n->entries - n->own;
+    if (kv_counts_once(kv, group)) reserved_blocks = n->held + n->reserved - n->entries - n->own;
     n->queued = check_queue(kv, group, n->cached);
     check(kv_blocks(kv)[kv->scratch[group]].state == BLOCK_SCRATCH);
     check(n->held == kv->used[group] && n->refs == n->entries + n->tails);
     check(n->cached == kv->cached[group] && n->queued == n->cached);
-    check(promised == kv->promised[group] && n->held <= promised);
-    check(!g->max_blocks || promised <= g->max_blocks);
+    check(reserved_blocks == kv->reserved_blocks[group] && n->held <= reserved_blocks);
+    check(!g->max_blocks || reserved_blocks <= g->max_blocks);
     check(!g->max_blocks || n->held + n->cached <= g->max_blocks);
 }
 
@@ -198,7 +198,7 @@ static void
 check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
 {
     const struct kv_pool *pool = &kv->pool[p];
-    uint64_t in_slabs = 0, held = 0, cached = 0, blank = 0, promised = 0;
+    uint64_t in_slabs = 0, held = 0, cached = 0, blank = 0, reserved_blocks = 0;
     uint32_t slabs = 0, open = 0, listed = 0, hot = 0, cold = 0, cold_listed = 0;
 
     for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
@@ -224,11 +224,12 @@ check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
         held += n[g].held;
         cached += n[g].cached;
         blank += n[g].blank;
-        promised += kv->promised[g];
+        reserved_blocks += kv->reserved_blocks[g];
     }
     check(slabs == pool->n_slabs && listed == open && hot == pool->n_hot && cold_listed == cold);
     check(in_slabs == held + pool->n_scratch && held == pool->n_used);
-    check(cached == pool->n_cached && blank == pool->n_blank && promised == pool->n_promised);
+    check(cached == pool->n_cached && blank == pool->n_blank &&
+          reserved_blocks == pool->n_reserved_blocks);
 }
 
 void
@@ -239,10 +240,10 @@ kv_check(const struct kv *kv)
     uint32_t ending = 0, pins = 0, cursors = 0;
 
     check_slabs(kv, n);
-    for (uint32_t seat = 0; seat < kv->c.n_seats; seat++) {
-        ending += kv_seats(kv)[seat].ending;
-        cursors += kv_seats(kv)[seat].cursor != 0;
-        for (uint32_t g = 0; g < kv->c.n_groups; g++) check_seat(kv, seat, g, &n[g]);
+    for (seq_slot slot = 0; slot < kv->c.n_slots; slot++) {
+        ending += kv_seqs(kv)[slot].ending;
+        cursors += kv_seqs(kv)[slot].cursor != 0;
+        for (uint32_t g = 0; g < kv->c.n_groups; g++) check_slot(kv, slot, g, &n[g]);
     }
     check(ending == kv->n_ends);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) check_group(kv, g, &n[g]);
@@ -251,7 +252,7 @@ kv_check(const struct kv *kv)
         check_pool(kv, p, n);
         needed += kv_pool_slabs(kv, p, 0);
     }
-    check(needed <= kv->n_slabs); /* what is promised can be had: kv_core.h */
+    check(needed <= kv->n_slabs); /* what is reserved_blocks can be had: kv_internal.h */
     for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) pins += kv_node(kv, i)->n_pins;
     check(pins == cursors && !kv->busy);
     kv_tree_check(kv);

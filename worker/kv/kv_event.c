@@ -1,7 +1,7 @@
 /* kv_event.c - see kv_event.h. */
 #include "worker/kv/kv_event.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 
 static struct kv_event *
 ring(const struct kv *kv)

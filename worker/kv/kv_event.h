@@ -19,7 +19,6 @@ enum kv_why {
     KV_ASKED, /* by a request: it stores it, says how long it is kept, fetches it or goes on in it */
     KV_PRESSURE, /* its place is taken for others */
     KV_ORPHAN,   /* the same, and before all others: what led to it had gone */
-    KV_EXPIRY,   /* it was kept for so long */
     KV_LOST,     /* with the host's memory */
     KV_FLUSHED,  /* an operator asked */
     KV_WHYS
@@ -36,8 +35,7 @@ struct kv_event {
 static inline const char *
 kv_why_name(enum kv_why why)
 {
-    static const char *const names[KV_WHYS] = { "asked",  "pressure", "orphan",
-                                                "expiry", "lost",     "flushed" };
+    static const char *const names[KV_WHYS] = { "asked", "pressure", "orphan", "lost", "flushed" };
 
     return names[why];
 }

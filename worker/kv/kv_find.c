@@ -12,7 +12,7 @@ n_positions(const struct kv *kv, const struct kv_found *f)
     return f->depth * kv->c.tokens_per_block + f->part;
 }
 
-/* First entry of the group that a seat with the hit holds. */
+/* First entry of the group that a slot with the hit holds. */
 static uint32_t
 first_entry(const struct kv *kv, uint32_t group, const struct kv_found *f)
 {

@@ -6,7 +6,7 @@
 #ifndef KV_FIND_H
 #define KV_FIND_H
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 
 struct kv_found {
     uint32_t node, depth; /* full blocks, and the node they lead to */

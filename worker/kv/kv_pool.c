@@ -1,36 +1,22 @@
 /* kv_pool.c - see kv_pool.h. */
 #include "worker/kv/kv_pool.h"
 
-#include "worker/kv/kv_core.h"
-#include "worker/kv/kv_host.h"
-#include "worker/kv/kv_queue.h"
+#include "worker/kv/kv_evict_queue.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_slab.h"
 #include "worker/kv/kv_tree.h"
-
-static void
-raise_wait(const struct kv *kv, uint64_t wait[MAX_LANES], unsigned lane, unsigned of, uint64_t step)
-{
-    if (of != lane && step > kv->done[of]) wait[of] = MAX(wait[of], step);
-}
-
-void
-kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES])
-{
-    const struct kv_block *b = &kv_blocks(kv)[block];
-
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, wait, lane, l, b->step[l]);
-}
 
 uint32_t
 kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
 {
     const struct kv_pool *p = &kv->pool[pool];
-    uint64_t full = CEIL_DIV(p->n_scratch + p->n_promised + n, p->per_slab);
+    uint64_t full = CEIL_DIV(p->n_scratch + p->n_reserved_blocks + n, p->per_slab);
 
     return (uint32_t)MIN(MAX(full, p->n_hot), UINT32_MAX);
 }
 
-/* Whether the pool may hold a block of one slab more: kv_core.h, the promise. */
+/* Whether the pool may hold a block of one slab more: kv_internal.h, the promise. */
 static bool
 may_warm(const struct kv *kv, uint32_t pool)
 {
@@ -73,7 +59,7 @@ free_layers(struct kv *kv, uint32_t block)
     while (at != block) {
         uint32_t next = all[at].more - 1;
 
-        kv_queue_remove(kv, at);
+        kv_evict_queue_remove(kv, at);
         kv->cached[all[at].group]--;
         kv->pool[kv->c.group[all[at].group].pool].n_cached--;
         list_free(kv, at);
@@ -91,17 +77,17 @@ evict(struct kv *kv, uint32_t block, struct take *t)
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
 
-    kv_queue_remove(kv, block);
+    kv_evict_queue_remove(kv, block);
     kv->cached[b->group]--;
     p->n_cached--;
     if (b->node) {
         kv->stats[b->group].evicted++;
         b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
-        kv_host_offload(kv, block, t->lane, t->out);
+        kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
         if (kv->c.group[b->group].kind == KV_STATE)
             kv->stats[b->group].evicted += free_layers(kv, block);
-        kv_tree_detach(kv, block, kv_queue_why(kv, block));
+        kv_tree_detach(kv, block, kv_evict_queue_why(kv, block));
     } else {
         p->n_blank--;
     }
@@ -129,9 +115,9 @@ victim(const struct kv *kv, uint32_t pool)
     uint32_t best = 0;
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t b = kv->c.group[g].pool == pool ? kv_queue_first(kv, g) : 0;
+        uint32_t b = kv->c.group[g].pool == pool ? kv_evict_queue_first(kv, g) : 0;
 
-        if (b && (!best || kv_queue_before(&all[b - 1], &all[best - 1]))) best = b;
+        if (b && (!best || kv_evict_queue_before(&all[b - 1], &all[best - 1]))) best = b;
     }
     return best;
 }
@@ -221,7 +207,7 @@ take_in_place(struct kv *kv, uint32_t pool, struct take *t)
             if (kv_blocks(kv)[first + i].state == BLOCK_CACHED)
                 return take_cached(kv, first + i, t);
     }
-    check(false); /* what was promised can always be had */
+    check(false); /* what was reserved_blocks can always be had */
     return 0;
 }
 
@@ -229,7 +215,7 @@ take_in_place(struct kv *kv, uint32_t pool, struct take *t)
 static uint32_t
 take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
 {
-    uint32_t own = kv_queue_first(kv, group);
+    uint32_t own = kv_evict_queue_first(kv, group);
 
     check(own); /* a limit counts promises, and what is not held of those is cached */
     if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
@@ -246,7 +232,7 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
     const struct kv_group *g = &kv->c.group[group];
     const struct kv_block *all = kv_blocks(kv);
     struct kv_pool *p = &kv->pool[g->pool];
-    uint32_t own = kv->c.fifo ? kv_queue_first(kv, group) : 0, cold;
+    uint32_t own = kv->c.fifo ? kv_evict_queue_first(kv, group) : 0, cold;
     bool capped = g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks, warm;
 
     if (!capped && !own && p->first_open && kv_slabs(kv)[p->first_open - 1].n_used > 0)
@@ -279,8 +265,8 @@ kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
     struct kv_block *b = &kv_blocks(kv)[block];
     const struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
 
-    kv_pool_wait(kv, block, lane, out->wait);
-    for (unsigned l = 0; l < kv->c.n_lanes; l++) raise_wait(kv, out->wait, lane, l, s->before[l]);
+    kv_wait_block(kv, lane, block, out);
+    kv_wait_steps(kv, lane, s->before, out);
     *b = (struct kv_block){
         .state = BLOCK_HELD, .n_refs = 1, .group = (uint8_t)group, .priority = KV_PRIORITY
     };
@@ -299,13 +285,24 @@ kv_pool_share(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_HELD || (b->state == BLOCK_CACHED && b->node));
     if (b->n_refs++ > 0) return;
-    kv_queue_remove(kv, block);
+    kv_evict_queue_remove(kv, block);
     b->state = BLOCK_HELD;
     kv->cached[b->group]--;
     kv->used[b->group]++;
     p->n_cached--;
     p->n_used++;
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
+}
+
+void
+kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block)
+{
+    struct kv_block *b = &kv_blocks(kv)[block];
+
+    if (b->owner) kv_charge(kv, group, 1);
+    if (b->state == BLOCK_CACHED && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
+    b->owner = 0;
+    kv_pool_share(kv, block);
 }
 
 /* The first of a queue. How many blocks were found till now. */
@@ -316,7 +313,7 @@ flush(struct kv *kv, uint32_t block)
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
     uint32_t n = 0;
 
-    kv_queue_remove(kv, block);
+    kv_evict_queue_remove(kv, block);
     kv->cached[b->group]--;
     p->n_cached--;
     if (b->node) {
@@ -336,7 +333,7 @@ kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
     uint32_t n = 0, at;
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
-        while (n < max && (at = kv_queue_first(kv, g))) {
+        while (n < max && (at = kv_evict_queue_first(kv, g))) {
             uint32_t some = flush(kv, at - 1);
 
             *bytes += some * kv_block_bytes(&kv->c.group[g]);
@@ -362,7 +359,7 @@ kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
         kv->cached[b->group]++;
         p->n_cached++;
         p->n_blank += !b->node;
-        kv_queue_push(kv, block);
+        kv_evict_queue_push(kv, block);
     } else {
         list_free(kv, block);
     }

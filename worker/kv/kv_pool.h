@@ -15,21 +15,23 @@
 #ifndef KV_POOL_H
 #define KV_POOL_H
 
-#include "worker/kv/kv_seat.h"
+#include "worker/kv/kv_seq.h"
 
 /* A block of the group, used by the next step of the lane. out->wait[l] is raised to the step of lane l that
  * it must wait for; a copy takes what it held to the host. The caller holds a reservation. */
 uint32_t kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out);
 void kv_pool_share(struct kv *kv, uint32_t block); /* a held or cached one: one holder more */
+/* kv_pool_share(), and charges the group for what the block costs beside the holder's reservation: a
+ * cached block of a group that counts shared blocks once, and the block that the previous owner of a
+ * tail now needs for its copy. */
+void kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block);
 /* One holder less; true: nobody holds it now. It is cached if the tree has it, and free if not. */
 bool kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step);
 /* Cached blocks are free, and found by nobody, until they were max; a snapshot goes whole. How many, and *bytes grows by
  * theirs. */
 uint32_t kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes);
-/* What that step of a block given back must be waited for. */
-void kv_pool_wait(const struct kv *kv, uint32_t block, unsigned lane, uint64_t wait[MAX_LANES]);
 
-/* Slabs the pool needs for n blocks beside those it has promised; never fewer than hold a held block. */
+/* Slabs the pool needs for n blocks beside those it has reserved_blocks; never fewer than hold a held block. */
 uint32_t kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n);
 
 #endif

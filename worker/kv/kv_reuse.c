@@ -1,20 +1,21 @@
 /* kv_reuse.c - see kv_reuse.h: what is found is held, copied and fetched.
  *
- * A part of a block (a tail) belongs to nobody until its seat is started. The first who wants an unheld
+ * A part of a block (a tail) belongs to nobody until its slot is started. The first who wants an unheld
  * leaf owns it, to go on in it; whoever wants it too takes it from him, and he will copy: so the last one
- * goes on in it, after the copies. A seat that needs two blocks more may own what it will only copy
+ * goes on in it, after the copies. A slot that needs two blocks more may own what it will only copy
  * from, since it has it back before it needs the second.
  */
 #include "worker/kv/kv_reuse.h"
 
 #include "worker/kv/kv_find.h"
-#include "worker/kv/kv_host.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/kv/kv_onboard.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
 #include <errno.h>
 
-/* What a hit costs beside what the seat reserves. */
+/* What a hit costs beside what the slot reserves. */
 struct bill {
     uint64_t blocks[MAX_GROUPS];
     uint64_t hot[MAX_GROUPS]; /* slabs, by pool */
@@ -35,7 +36,7 @@ bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
     bill->hot[kv->c.group[group].pool]++;
 }
 
-/* Whether a seat that has spare blocks to take goes on in the block, or has it back in time. */
+/* Whether a slot that has spare blocks to take goes on in the block, or has it back in time. */
 static bool
 may_own(const struct kv *kv, const struct kv_block *b, bool lend, uint32_t spare)
 {
@@ -72,7 +73,7 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
             if (own && kv_counts_once(kv, g)) bill.blocks[g]--;
             if (!own && !kv_counts_once(kv, g)) bill.blocks[g]++;
         }
-        if (k->max_blocks && kv->promised[g] + bill.blocks[g] > k->max_blocks) return false;
+        if (k->max_blocks && kv->reserved_blocks[g] + bill.blocks[g] > k->max_blocks) return false;
         blocks[k->pool] += bill.blocks[g];
     }
     for (uint32_t p = 0; p < kv->n_pools; p++)
@@ -80,40 +81,28 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
     return slabs <= kv->n_slabs;
 }
 
-/* Whoever owned it will copy from it: that takes a block more, which the new holder's bill had. */
 static void
-share(struct kv *kv, uint32_t group, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    if (b->owner) kv_charge(kv, group, 1);
-    if (b->state == BLOCK_CACHED && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
-    b->owner = 0;
-    kv_pool_share(kv, block);
-}
-
-static void
-hold_tail(struct kv *kv, uint32_t seat, const struct kv_text *t, const struct kv_found *f,
+hold_tail(struct kv *kv, seq_slot slot, const struct kv_text *t, const struct kv_found *f,
           uint32_t group, bool lend)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t block = kv_node(kv, f->tail)->slot[group] - 1;
     struct kv_block *b = &kv_blocks(kv)[block];
     bool own = may_own(kv, b, lend, s->reserved[group] - kv_n_entries(kv, s, group));
 
-    share(kv, group, block);
+    kv_pool_hold(kv, group, block);
     if (own && kv_counts_once(kv, group)) kv_charge(kv, group, -1);
     if (!own && !kv_counts_once(kv, group)) kv_charge(kv, group, 1);
-    if (own) b->owner = seat + 1;
+    if (own) b->owner = slot + 1;
     s->tail[group] = block + 1;
-    if (own) kv_keep_entry(kv, t, block, f->depth);
+    if (own) kv_tree_set_priority(kv, t, block, f->depth);
 }
 
 static void
-hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+hold(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text *t,
      const struct kv_found *f, bool lend)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         struct kv_walk w = kv_find_walk(kv, t, f, g);
@@ -125,21 +114,21 @@ hold(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text
             uint32_t block = w.link - 1;
 
             if (kv_is_cell(kv, block)) {
-                kv_host_hold(kv, block);
+                kv_host_tier_hold(kv, block);
                 s->n_host[g]++;
             } else {
                 struct kv_block *b = &kv_blocks(kv)[block];
 
-                share(kv, g, block);
+                kv_pool_hold(kv, g, block);
                 if (kv_counts_once(kv, g)) kv_charge(kv, g, -1);
                 b->n_hits = MIN(b->n_hits + 1, 15);
             }
-            if (kv_is_positions(kv, g)) kv_keep_entry(kv, t, block, w.entry);
-            if (kv->c.group[g].kind == KV_STATE) kv_keep_entry(kv, t, block, f->depth - 1);
-            kv_table(kv, g, seat)[w.entry] = block + 1;
+            if (kv_is_positions(kv, g)) kv_tree_set_priority(kv, t, block, w.entry);
+            if (kv->c.group[g].kind == KV_STATE) kv_tree_set_priority(kv, t, block, f->depth - 1);
+            kv_table(kv, g, slot)[w.entry] = block + 1;
             kv->stats[g].shared++;
         }
-        if (f->tail && kv_is_self(kv, g)) hold_tail(kv, seat, t, f, g, lend);
+        if (f->tail && kv_is_self(kv, g)) hold_tail(kv, slot, t, f, g, lend);
     }
     s->live = true;
     s->starting = f->depth || f->part || f->cross;
@@ -184,51 +173,54 @@ count(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
 }
 
 int
-kv_admit(struct kv *kv, uint32_t seat, const struct kv_need *n, const struct kv_text *t,
+kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text *t,
          struct kv_hit *ret)
 {
     struct kv_found f = kv_find(kv, t);
     bool lend;
 
-    check(seat < kv->c.n_seats && !kv_seats(kv)[seat].live);
+    check(slot < kv->c.n_slots && !kv_seqs(kv)[slot].live);
     if (!settle(kv, n, t, &f, &lend)) return -EAGAIN;
     kv_find_describe(kv, t, &f, ret);
-    hold(kv, seat, n, t, &f, lend);
+    hold(kv, slot, n, t, &f, lend);
     count(kv, t, &f);
     return 0;
 }
 
-/* The part of the tail, in a block of the seat's own. */
-static void
-copy_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
-          struct kv_out *out)
+int
+kv_reserve(struct kv *kv, seq_slot slot, const struct kv_need *n)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out);
+    struct kv_hit none;
 
-    kv_table(kv, group, seat)[s->end[group]++] = to + 1;
-    check(out->n_copies < out->max_copies);
-    out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                   .n_tokens = (uint16_t)s->part,
-                                                   .from = kv_slice(kv, group, from),
-                                                   .to = kv_slice(kv, group, to) };
-    kv_blocks(kv)[to].priority = kv_blocks(kv)[from].priority;
-    *kv_term(kv, to) = *kv_term(kv, from);
-    kv->stats[group].copied++;
-    kv_give_tail(kv, seat, group, lane, step);
+    return kv_admit(kv, slot, n, NULL, &none);
 }
 
-/* Those who are yet to copy from what the seat goes on in, before it writes there: with this step. */
+/* The part of the tail, in a block of the slot's own. */
 static void
-copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
+          struct kv_out *out)
+{
+    struct kv_seq *s = &kv_seqs(kv)[slot];
+    uint32_t from = s->tail[group] - 1, to = kv_pool_take(kv, group, lane, out);
+
+    kv_table(kv, group, slot)[s->end[group]++] = to + 1;
+    kv_add_copy(kv, group, from, to, out)->n_tokens = (uint16_t)s->part;
+    kv_blocks(kv)[to].priority = kv_blocks(kv)[from].priority;
+    kv->stats[group].copied++;
+    kv_give_tail(kv, slot, group, lane, step);
+}
+
+/* Those who are yet to copy from what the slot goes on in, before it writes there: with this step. */
+static void
+copy_for_others(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)
 {
-    uint32_t tail = kv_seats(kv)[seat].tail[group];
+    uint32_t tail = kv_seqs(kv)[slot].tail[group];
 
-    for (uint32_t i = 0; i < kv->c.n_seats && kv_blocks(kv)[tail - 1].n_refs > 1; i++) {
-        struct kv_seat *s = &kv_seats(kv)[i];
+    for (uint32_t i = 0; i < kv->c.n_slots && kv_blocks(kv)[tail - 1].n_refs > 1; i++) {
+        struct kv_seq *s = &kv_seqs(kv)[i];
 
-        if (i == seat || s->tail[group] != tail) continue;
+        if (i == slot || s->tail[group] != tail) continue;
         kv_wait_row(kv, lane, i, out);
         copy_tail(kv, i, group, lane, step, out);
         s->lane = (uint8_t)lane;
@@ -237,80 +229,55 @@ copy_for_others(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uin
 }
 
 static void
-start_tail(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
+start_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
            struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t block = s->tail[group] - 1, spare = s->reserved[group] - kv_n_entries(kv, s, group);
     struct kv_block *b = &kv_blocks(kv)[block];
 
-    if (b->owner == seat + 1) copy_for_others(kv, seat, group, lane, step, out);
-    if (b->owner != seat + 1 || (!kv_is_leaf(kv, b->node) && spare >= 2)) {
-        copy_tail(kv, seat, group, lane, step, out);
+    if (b->owner == slot + 1) copy_for_others(kv, slot, group, lane, step, out);
+    if (b->owner != slot + 1 || (!kv_is_leaf(kv, b->node) && spare >= 2)) {
+        copy_tail(kv, slot, group, lane, step, out);
         return;
     }
     check(b->n_refs == 1);
-    kv_pool_wait(kv, block, lane, out->wait);
+    kv_wait_block(kv, lane, block, out);
     kv_tree_detach(kv, block, KV_ASKED);
     b->owner = s->tail[group] = 0;
-    kv_table(kv, group, seat)[s->end[group]++] = block + 1;
+    kv_table(kv, group, slot)[s->end[group]++] = block + 1;
     kv->stats[group].moved++;
-}
-
-/* Cells of the group's entries become blocks. Where another seat has fetched the same, they share it. */
-static void
-fetch_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, uint64_t step,
-              struct kv_out *out)
-{
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t *row = kv_table(kv, group, seat);
-
-    for (uint32_t i = kv_begin(kv, s, group); s->n_host[group] > 0; i = kv_after(kv, s, group, i)) {
-        uint32_t cell = row[i] - 1, there;
-
-        if (!kv_is_cell(kv, cell)) continue;
-        s->n_host[group]--;
-        there = kv_node(kv, kv_blocks(kv)[cell].node)->slot[group];
-        if (there) {
-            share(kv, group, there - 1);
-            if (kv_counts_once(kv, group)) kv_charge(kv, group, -1);
-            row[i] = there;
-        } else {
-            row[i] = kv_host_fetch(kv, cell, lane, out) + 1;
-        }
-        kv_host_give(kv, cell, lane, step);
-    }
 }
 
 /* What another lane is fetching is waited for; what is hit again and again is on the host before it must go. */
 static void
-look_at_entries(struct kv *kv, uint32_t seat, uint32_t group, unsigned lane, struct kv_out *out)
+look_at_entries(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t i = s->first[group]; kv->n_cells > 0 && i < s->end[group]; i++) {
-        uint32_t block = kv_table(kv, group, seat)[i] - 1;
+        uint32_t block = kv_table(kv, group, slot)[i] - 1;
 
-        if (kv_blocks(kv)[block].coming) kv_pool_wait(kv, block, lane, out->wait);
-        if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_offload(kv, block, lane, out);
+        if (kv_blocks(kv)[block].coming) kv_wait_block(kv, lane, block, out);
+        if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_tier_offload(kv, block, lane, out);
     }
 }
 
 void
-kv_start(struct kv *kv, unsigned lane, uint64_t step, uint32_t seat, struct kv_out *out)
+kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
     check(s->live);
     if (!s->starting) return;
-    kv_wait_row(kv, lane, seat, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) fetch_entries(kv, seat, g, lane, step, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) look_at_entries(kv, seat, g, lane, out);
+    kv_wait_row(kv, lane, slot, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) kv_onboard(kv, lane, step, slot, g, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) look_at_entries(kv, slot, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        if (s->tail[g]) start_tail(kv, seat, g, lane, step, out);
-        if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, seat, g, out);
+        if (s->tail[g]) start_tail(kv, slot, g, lane, step, out);
+        if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, slot, g, out);
     }
-    kv_rows(kv, seat, out);
+    kv_rows(kv, slot, out);
     s->starting = false;
 }
 
@@ -319,7 +286,7 @@ kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret)
 {
     uint32_t n = kv_pool_flush(kv, max, &ret->bytes), host;
 
-    host = kv_host_flush(kv, n < max ? max - n : 0, KV_FLUSHED, &ret->host_bytes);
+    host = kv_host_tier_flush(kv, n < max ? max - n : 0, KV_FLUSHED, &ret->host_bytes);
     ret->blocks += n;
     ret->host_blocks += host;
     return n + host;

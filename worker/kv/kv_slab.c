@@ -1,46 +1,9 @@
 /* kv_slab.c - see kv_slab.h. */
 #include "worker/kv/kv_slab.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 
-uint64_t
-kv_slice_lcm(const struct kv_config *c)
-{
-    uint64_t lcm = 1;
-
-    for (uint32_t g = 0; g < c->n_groups; g++) {
-        uint64_t a = lcm, b = c->group[g].slice_bytes;
-
-        if (b == 0) return 0;
-        while (b) {
-            uint64_t rest = a % b;
-
-            a = b;
-            b = rest;
-        }
-        lcm = lcm / a * c->group[g].slice_bytes;
-        if (lcm > UINT32_MAX) return 0;
-    }
-    return lcm;
-}
-
-uint32_t
-kv_slab_bytes(const struct kv_config *c)
-{
-    uint64_t lcm = kv_slice_lcm(c), largest = 0, slab;
-
-    for (uint32_t g = 0; g < c->n_groups; g++) largest = MAX(largest, kv_block_bytes(&c->group[g]));
-    if (lcm == 0 || largest == 0) return 0;
-    /* Ends: a slab of 20 largest blocks wastes less than a block, which is 5 %. */
-    for (slab = ROUND_UP(largest, lcm); slab <= UINT32_MAX; slab += lcm) {
-        bool fits = true;
-
-        for (uint32_t g = 0; g < c->n_groups; g++)
-            fits = fits && slab % kv_block_bytes(&c->group[g]) * 20 <= slab;
-        if (fits) return (uint32_t)slab;
-    }
-    return 0;
-}
+#include <errno.h>
 
 void
 kv_slab_open_first(struct kv *kv, uint32_t slab)
@@ -198,4 +161,17 @@ kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached)
     if (full && !was_full) close_slab(kv, slab);
     if (was_full && !full) kv_slab_open_first(kv, slab);
     if (!hot && !cold) give_back(kv, slab);
+}
+
+int
+kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret)
+{
+    const struct kv_pool *p = &kv->pool[kv->c.group[group].pool];
+    uint64_t byte = (uint64_t)at * kv->c.group[group].slice_bytes;
+    uint64_t slab = byte / kv->c.slab_bytes, in_slab = byte % kv->c.slab_bytes;
+
+    if (at == SLICE_NONE || slab >= kv->n_slabs) return -EBADMSG;
+    if (in_slab % p->block_bytes || in_slab / p->block_bytes >= p->per_slab) return -EBADMSG;
+    *ret = (uint32_t)(slab * kv->stride + in_slab / p->block_bytes);
+    return 0;
 }

@@ -6,8 +6,6 @@
 
 #include "worker/kv/kv.h"
 
-uint64_t kv_slice_lcm(const struct kv_config *c); /* of all slice_bytes; 0: beyond 32 bits */
-
 /* A slab for the pool, linked into its list of slabs with a free block. The caller has made sure that
  * there is one. lane: one that needs no wait there is preferred. */
 uint32_t kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane);
@@ -22,5 +20,9 @@ void kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached);
 
 /* The pool's list of slabs with a free block: fill a nearly full one first, so that others empty. */
 void kv_slab_open_first(struct kv *kv, uint32_t slab);
+
+/* Writes the number of the block whose first slice is `at` to *ret. -EBADMSG: no block of the group's
+ * pool can begin there; *ret is unchanged. */
+int kv_block_at(const struct kv *kv, uint32_t group, slice_id at, uint32_t *ret) MUST_USE;
 
 #endif

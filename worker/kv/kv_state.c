@@ -5,8 +5,10 @@
  */
 #include "worker/kv/kv_state.h"
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
+#include "worker/kv/kv_table.h"
+#include "worker/kv/kv_tree.h"
 
 uint32_t
 kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
@@ -22,119 +24,101 @@ kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
 
 /* Blocks of the group's entries first .. first + n_layers, and what is there of them on the device. */
 static void
-take_layers(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, uint32_t first,
+take_layers(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_t first,
             uint32_t pos, struct kv_out *out)
 {
-    uint32_t *row = kv_table(kv, group, seat);
+    uint32_t *row = kv_table(kv, group, slot);
 
     for (uint32_t i = first; i < first + kv->c.group[group].n_layers; i++) {
         uint32_t block = kv_pool_take(kv, group, lane, out);
 
         row[i] = block + 1;
-        kv_add_edit(out, EDIT_SET, group, seat, i, kv_slice(kv, group, block));
+        kv_add_edit(out, EDIT_SET, group, slot, i, kv_slice(kv, group, block));
         out->edit[out->n_edits - 1].pos = pos;
     }
 }
 
 static void
-copy_layers(struct kv *kv, uint32_t seat, uint32_t group, uint32_t from, uint32_t to, bool after,
+copy_layers(struct kv *kv, seq_slot slot, uint32_t group, uint32_t from, uint32_t to, bool after,
             struct kv_out *out)
 {
-    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++) {
-        check(out->n_copies < out->max_copies);
-        out->copy[out->n_copies++] = (struct kv_copy){ .group = (uint8_t)group,
-                                                       .after = after,
-                                                       .from = kv_entry(kv, seat, group, from + i),
-                                                       .to = kv_entry(kv, seat, group, to + i) };
-    }
+    const uint32_t *row = kv_table(kv, group, slot);
+
+    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
+        kv_add_copy(kv, group, row[from + i] - 1, row[to + i] - 1, out)->after = after;
 }
 
 void
-kv_state_grow(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_grow(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
 
     if (s->end[group] > 0) return;
     s->end[group] = kv->c.group[group].n_layers;
     check(s->end[group] <= s->reserved[group]);
-    take_layers(kv, lane, seat, group, 0, 0, out);
+    take_layers(kv, lane, slot, group, 0, 0, out);
 }
 
-/* What the seat begins with is its first snapshot; its edits come with those of all that it holds. */
+/* What the slot begins with is its first snapshot; its edits come with those of all that it holds. */
 void
-kv_state_start(struct kv *kv, unsigned lane, uint32_t seat, uint32_t group, struct kv_out *out)
+kv_state_start(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t n = kv->c.group[group].n_layers;
 
     if (s->first[group] != n) return;
     s->first[group] = 0;
     check(s->end[group] <= s->reserved[group]);
     for (uint32_t i = 0; i < n; i++)
-        kv_table(kv, group, seat)[i] = kv_pool_take(kv, group, lane, out) + 1;
-    copy_layers(kv, seat, group, n, 0, false, out);
+        kv_table(kv, group, slot)[i] = kv_pool_take(kv, group, lane, out) + 1;
+    copy_layers(kv, slot, group, n, 0, false, out);
 }
 
 void
-kv_snapshot(struct kv *kv, unsigned lane, uint32_t seat, uint32_t pos, struct kv_out *out)
+kv_snapshot(struct kv *kv, unsigned lane, seq_slot slot, uint32_t pos, struct kv_out *out)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
-    uint32_t slot = s->next_snapshot;
+    struct kv_seq *s = &kv_seqs(kv)[slot];
+    uint32_t ring_index = s->next_snapshot;
 
     check(s->live && !s->starting && pos % kv->c.tokens_per_block == 0);
     if (!kv->interval) return;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-        uint32_t n = kv->c.group[g].n_layers, first = n * (1 + slot);
+        uint32_t n = kv->c.group[g].n_layers, first = n * (1 + ring_index);
 
         if (kv->c.group[g].kind != KV_STATE) continue;
         check(first <= s->end[g]);
         for (uint32_t i = first; i < first + n && s->end[g] > first; i++)
-            kv_pool_give(kv, kv_table(kv, g, seat)[i] - 1, s->lane, s->step);
+            kv_pool_give(kv, kv_table(kv, g, slot)[i] - 1, s->lane, s->step);
         s->end[g] = MAX(s->end[g], first + n);
         check(s->end[g] <= s->reserved[g]);
-        take_layers(kv, lane, seat, g, first, pos, out);
-        copy_layers(kv, seat, g, 0, first, true, out);
+        take_layers(kv, lane, slot, g, first, pos, out);
+        copy_layers(kv, slot, g, 0, first, true, out);
     }
-    s->snapshot[slot] = pos;
-    s->next_snapshot = (slot + 1) % KV_SNAPSHOTS;
+    s->snapshot[ring_index] = pos;
+    s->next_snapshot = (ring_index + 1) % KV_SNAPSHOTS;
 }
 
 void
-kv_state_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t group,
+kv_state_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node, uint32_t group,
                uint32_t entry)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
     struct kv_block *all = kv_blocks(kv);
-    uint32_t n = kv->c.group[group].n_layers, slot = 0;
+    uint32_t n = kv->c.group[group].n_layers, ring_index = 0;
     const uint32_t *row;
 
     if (kv_node(kv, node)->n_tokens < kv->c.tokens_per_block) return;
-    while (slot < KV_SNAPSHOTS && s->snapshot[slot] != (entry + 1) * kv->c.tokens_per_block) slot++;
-    if (slot == KV_SNAPSHOTS || kv_node(kv, node)->slot[group]) return;
-    row = kv_table(kv, group, seat) + (size_t)n * (1 + slot);
+    while (ring_index < KV_SNAPSHOTS &&
+           s->snapshot[ring_index] != (entry + 1) * kv->c.tokens_per_block)
+        ring_index++;
+    if (ring_index == KV_SNAPSHOTS || kv_node(kv, node)->slot[group]) return;
+    row = kv_table(kv, group, slot) + (size_t)n * (1 + ring_index);
     if (all[row[0] - 1].node) return;
     for (uint32_t i = 0; i < n; i++) {
-        kv_keep_entry(kv, t, row[i] - 1, entry);
+        kv_tree_set_priority(kv, t, row[i] - 1, entry);
         all[row[i] - 1].node = node;
         all[row[i] - 1].more = row[(i + 1) % n];
     }
     kv_node(kv, node)->slot[group] = row[0];
     kv_event_put(kv, KV_STORED, row[0] - 1, all[row[0] - 1].priority, KV_ASKED);
-}
-
-void
-kv_state_forget(struct kv *kv, uint32_t block, enum kv_why why)
-{
-    struct kv_block *all = kv_blocks(kv);
-    struct kv_node *node = kv_node(kv, all[block].node);
-    uint32_t at = node->slot[all[block].group];
-
-    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
-    node->slot[all[block].group] = 0;
-    while (at) {
-        uint32_t next = all[at - 1].more;
-
-        all[at - 1].node = all[at - 1].more = 0;
-        at = next;
-    }
 }

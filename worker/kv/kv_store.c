@@ -1,5 +1,5 @@
 /* kv_store.c - what was computed may be found by others: see kv_reuse.h. */
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_tree.h"
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <xxhash.h>
 
 void
-kv_space(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
-         uint32_t n_source, struct kv_space *ret)
+kv_namespace(const struct kv *kv, uint64_t salt, uint64_t lora, const token_id *source,
+             uint32_t n_source, struct kv_namespace *ret)
 {
     uint64_t in[4] = { salt, lora, n_source, 0 };
     XXH3_state_t state;
@@ -37,30 +37,12 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
         if (keep[i].priority > KV_PRIORITY_MAX)
             return err_set(e, -EINVAL, "priority %u is above %d", keep[i].priority,
                            KV_PRIORITY_MAX);
-        if (keep[i].duration < 0)
-            return err_set(e, -EINVAL, "a range is kept for %lld ns", (long long)keep[i].duration);
         if (i > 0 && keep[i].start < keep[i - 1].end)
             return err_set(e, -EINVAL,
                            "ranges to keep overlap: one ends at %u, the next begins at %u",
                            keep[i - 1].end, keep[i].start);
     }
     return 0;
-}
-
-void
-kv_keep_entry(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
-{
-    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
-    struct kv_block *b = &kv_blocks(kv)[block];
-    uint8_t was = b->priority;
-
-    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
-        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
-        b->priority = t->keep[i].priority;
-        kv_term(kv, block)->keep = t->keep[i].duration;
-        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
-        return;
-    }
 }
 
 uint32_t
@@ -76,30 +58,30 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
     return n;
 }
 
-/* The seat's blocks of that entry into the node, where nobody's are there before. */
+/* The slot's blocks of that entry into the node, where nobody's are there before. */
 static void
-store_entry(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t node, uint32_t entry,
+store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         uint32_t block;
 
         if ((kv->c.group[g].kind != KV_CROSS) != self) continue;
         if (kv->c.group[g].kind == KV_STATE) {
-            kv_state_store(kv, seat, t, node, g, entry);
+            kv_state_store(kv, slot, t, node, g, entry);
             continue;
         }
         if (!kv_has_entry(kv, s, g, entry)) continue;
-        block = kv_table(kv, g, seat)[entry] - 1;
+        block = kv_table(kv, g, slot)[entry] - 1;
         if (kv_blocks(kv)[block].node || kv_node(kv, node)->slot[g]) continue;
-        if (self) kv_keep_entry(kv, t, block, entry);
+        if (self) kv_tree_set_priority(kv, t, block, entry);
         kv_tree_attach(kv, node, block);
     }
 }
 
-/* The node of the seat's next entry; 0: no room in the tree, and the seat stores no more. */
+/* The node of the slot's next entry; 0: no room in the tree, and the slot stores no more. */
 static uint32_t
 next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
 {
@@ -122,7 +104,7 @@ begin(struct kv *kv, const uint64_t space[2], uint32_t *cursor)
 }
 
 static void
-store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
+store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
@@ -133,21 +115,21 @@ store_cross(struct kv *kv, uint32_t seat, const struct kv_text *t)
         uint32_t node = next_node(kv, cursor, &p);
 
         if (!node) break;
-        store_entry(kv, seat, t, node, at / tokens, false);
+        store_entry(kv, slot, t, node, at / tokens, false);
         kv_tree_pin(kv, node, &cursor);
     }
     kv_tree_pin(kv, 0, &cursor);
 }
 
 void
-kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t tokens = kv->c.tokens_per_block;
 
     if (!kv->c.reuse || !s->live || s->dull || n == 0 || kv_text_of_features(t)) return;
     check(n <= t->n && !s->starting);
-    if (!s->cross_stored && t->n_source) store_cross(kv, seat, t);
+    if (!s->cross_stored && t->n_source) store_cross(kv, slot, t);
     s->cross_stored = true;
     if (n / tokens <= s->n_stored) return;
     if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) s->dull = true;
@@ -159,7 +141,7 @@ kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
             s->dull = true;
             return;
         }
-        store_entry(kv, seat, t, node, s->n_stored, true);
+        store_entry(kv, slot, t, node, s->n_stored, true);
         kv_tree_pin(kv, node, &s->cursor);
         s->n_stored++;
     }
@@ -167,19 +149,19 @@ kv_store(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
 
 /* Blocks of its own that had twins when they were stored: where the twin is gone, they fill the gap. */
 static void
-fill_gaps(struct kv *kv, uint32_t seat, const struct kv_text *t)
+fill_gaps(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t node = s->cursor;
 
     for (uint32_t i = s->n_stored; i > 0; i--, node = kv_node(kv, node)->parent)
-        store_entry(kv, seat, t, node, i - 1, true);
+        store_entry(kv, slot, t, node, i - 1, true);
 }
 
 static void
-store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 {
-    struct kv_seat *s = &kv_seats(kv)[seat];
+    struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t tokens = kv->c.tokens_per_block, node;
     struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
 
@@ -187,32 +169,32 @@ store_rest(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
     if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) return;
     node = next_node(kv, s->cursor, &p);
     if (!node) return;
-    store_entry(kv, seat, t, node, s->n_stored, true);
+    store_entry(kv, slot, t, node, s->n_stored, true);
     kv_tree_pin(kv, node, &s->cursor);
 }
 
 /* What is in no node is kept too where victims go in release order. */
 static void
-keep_all(struct kv *kv, uint32_t seat, const struct kv_text *t)
+keep_all(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t g = 0; t->keep && g < kv->c.n_groups; g++)
         for (uint32_t i = kv_begin(kv, s, g); kv_is_positions(kv, g) && i < s->end[g];
              i = kv_after(kv, s, g, i))
-            kv_keep_entry(kv, t, kv_table(kv, g, seat)[i] - 1, i);
+            kv_tree_set_priority(kv, t, kv_table(kv, g, slot)[i] - 1, i);
 }
 
 void
-kv_release(struct kv *kv, uint32_t seat, const struct kv_text *t, uint32_t n)
+kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
 {
-    const struct kv_seat *s = &kv_seats(kv)[seat];
+    const struct kv_seq *s = &kv_seqs(kv)[slot];
 
     if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
-        kv_store(kv, seat, t, n);
-        fill_gaps(kv, seat, t);
-        if (!s->dull) store_rest(kv, seat, t, n);
-        keep_all(kv, seat, t);
+        kv_store(kv, slot, t, n);
+        fill_gaps(kv, slot, t);
+        if (!s->dull) store_rest(kv, slot, t, n);
+        keep_all(kv, slot, t);
     }
-    kv_drop(kv, seat);
+    kv_drop(kv, slot);
 }

@@ -1,7 +1,7 @@
 /* kv_tree.c - see kv_tree.h. */
 #include "worker/kv/kv_tree.h"
 
-#include "worker/kv/kv_queue.h"
+#include "worker/kv/kv_evict_queue.h"
 
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -19,7 +19,7 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
         lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv_is_positions(kv, g)) lead = 1;
-    kv->n_nodes = (uint32_t)MIN((1 + lead) * n_blocks + 64 + 2 * kv->c.n_seats, UINT32_MAX / 2);
+    kv->n_nodes = (uint32_t)MIN((1 + lead) * n_blocks + 64 + 2 * kv->c.n_slots, UINT32_MAX / 2);
     for (kv->n_buckets = 64; kv->n_buckets < kv->n_nodes;) kv->n_buckets *= 2;
     kv->node_at = ROUND_UP(at, (uint64_t)CACHE_LINE);
     kv->bucket_at = kv->node_at + kv->n_nodes * sizeof(struct kv_node);
@@ -239,7 +239,8 @@ next_below(const struct kv *kv, uint32_t top, uint32_t at)
 static void
 orphan(struct kv *kv, uint32_t link)
 {
-    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED) kv_queue_push_orphan(kv, link - 1);
+    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED)
+        kv_evict_queue_push_orphan(kv, link - 1);
 }
 
 /* What hangs below goes first, leaves before what leads to them: so there is nothing below the next. */
@@ -269,6 +270,24 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
 }
 
+/* All layers of the snapshot leave the tree. */
+static void
+forget_snapshot(struct kv *kv, uint32_t block, enum kv_why why)
+{
+    struct kv_block *all = kv_blocks(kv);
+    struct kv_node *node = kv_node(kv, all[block].node);
+    uint32_t at = node->slot[all[block].group];
+
+    kv_event_put(kv, KV_REMOVED, at - 1, all[at - 1].priority, why);
+    node->slot[all[block].group] = 0;
+    while (at) {
+        uint32_t next = all[at - 1].more;
+
+        all[at - 1].node = all[at - 1].more = 0;
+        at = next;
+    }
+}
+
 void
 kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
 {
@@ -279,7 +298,7 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     enum kv_kind kind = kv->c.group[b->group].kind;
 
     if (kind == KV_STATE) {
-        kv_state_forget(kv, block, why);
+        forget_snapshot(kv, block, why);
         kv_tree_prune(kv, node);
         return;
     }
@@ -298,6 +317,21 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
     if (!kv->c.fifo && (kind == KV_CROSS || kind == KV_FULL)) orphan_below(kv, top);
     kv_tree_prune(kv, node);
+}
+
+void
+kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry)
+{
+    uint64_t token = (uint64_t)entry * kv->c.tokens_per_block;
+    struct kv_block *b = &kv_blocks(kv)[block];
+    uint8_t was = b->priority;
+
+    for (uint32_t i = 0; t->keep && i < t->n_keep; i++) {
+        if (token < t->keep[i].start || token >= t->keep[i].end) continue;
+        b->priority = t->keep[i].priority;
+        if (b->node && was != b->priority) kv_event_put(kv, KV_UPDATED, block, was, KV_ASKED);
+        return;
+    }
 }
 
 void

@@ -7,7 +7,7 @@
 #ifndef KV_TREE_H
 #define KV_TREE_H
 
-#include "worker/kv/kv_core.h"
+#include "worker/kv/kv_internal.h"
 
 struct kv_piece { /* of a text: tokens of one block */
     const token_id *token;
@@ -35,15 +35,18 @@ void kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t n
 /* Nodes from below the root down to it. */
 uint32_t kv_tree_depth(const struct kv *kv, uint32_t node);
 const token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
-void kv_tree_note(struct kv *kv, uint32_t node); /* it is to be told: kv_label.h */
+void kv_tree_note(struct kv *kv, uint32_t node); /* it is to be told: kv_tree_export.h */
 /* It and those before it, as far as they lead nowhere, are no more. */
 void kv_tree_prune(struct kv *kv, uint32_t node);
 
 void kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block); /* the slot is empty */
 /* The block is found no more. What cannot be reached without it goes first from here on. */
 void kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why);
+/* Sets the retention priority of a held block to what t says of the entry; an entry in no range of t
+ * leaves the priority as it is. */
+void kv_tree_set_priority(struct kv *kv, const struct kv_text *t, uint32_t block, uint32_t entry);
 void kv_tree_pin(struct kv *kv, uint32_t node,
-                 uint32_t *cursor); /* move a seat's cursor there; 0: off */
+                 uint32_t *cursor); /* move a slot's cursor there; 0: off */
 
 void kv_tree_check(const struct kv *kv);
 

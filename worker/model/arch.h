@@ -72,30 +72,30 @@ struct model_shape {
 /* One line of the weight table: this tensor of the checkpoint goes to that field, in this shape. */
 enum weight_home { IN_TOP, IN_LAYER, IN_ENCODER };
 enum {
-    W_BELOW = 1, /* stack under the line above, in the same field: k under q, v under k */
+    W_STACKED = 1, /* stack under the line above, in the same field: k under q, v under k */
     W_TIED =
         2, /* when absent, and shape.tied, the field is the embedding: the table's first line */
-    W_OPTIONAL = 4, /* when absent, data stays NULL and forward() looks */
-    W_LOCAL = 8,    /* only in layers with a window */
-    W_GLOBAL = 16,  /* only in layers without */
+    W_OPTIONAL = 4,      /* when absent, data stays NULL and forward() looks */
+    W_WINDOW_LAYERS = 8, /* only in layers with a window */
+    W_FULL_LAYERS = 16,  /* only in layers without */
     W_SPLIT_ROWS =
         32, /* among ranks, and so the columns; none: each has the whole. Of experts, in each */
     W_SPLIT_COLS = 64,
-    W_FIRST = 256,    /* only in layer 0 */
-    W_FP32 = 512,     /* kept in fp32 whatever dtype= says: norms, bias tables */
-    W_EXPERTS = 1024, /* [experts, rows, cols]: the layer's experts one below the other */
-    W_TURNED = 2048,  /* an expert is stored as [cols, rows] */
+    W_FIRST = 256,       /* only in layer 0 */
+    W_FP32 = 512,        /* kept in fp32 whatever dtype= says: norms, bias tables */
+    W_EXPERTS = 1024,    /* [experts, rows, cols]: the layer's experts one below the other */
+    W_TRANSPOSED = 2048, /* an expert is stored as [cols, rows] */
     /* MXFP4: bytes of two codes each, [experts, rows, cols / 32, 16], and, on the next line for the same
      * field, a power of two for 32 of them, [experts, rows, cols / 32]. Kept so whatever dtype= says */
     W_FP4 = 4096,
     W_E8M0 = 8192,
     /* Not in layers that read another's cache, where nobody needs it if it is there */
     W_OWN_KV = 16384,
-    W_STATE = 32768,      /* only in layers that keep recurrent state */
-    W_ONE_BY_ONE = 65536, /* W_EXPERTS: each a tensor of its own, the name's second %u */
-    W_BESIDE = 131072,    /* only in layers with experts */
-    W_ALONE = 262144,     /* only in layers without */
-    W_LOOKED_UP = 524288, /* rows are taken out of it; it is no side of a product */
+    W_STATE = 32768,         /* only in layers that keep recurrent state */
+    W_ONE_BY_ONE = 65536,    /* W_EXPERTS: each a tensor of its own, the name's second %u */
+    W_MOE_LAYERS = 131072,   /* only in layers with experts */
+    W_DENSE_LAYERS = 262144, /* only in layers without */
+    W_EMBEDDING = 524288,    /* rows are taken out of it; it is no side of a product */
 };
 
 struct weight_rule {
@@ -135,7 +135,8 @@ struct arch {
                          uint32_t n); /* new sources' K/V */
     /* Rows of normed hidden states to fp32 logits, with the family's cap or scale. */
     int (*logits)(const struct model *m, struct step *s, struct tensor out, struct tensor x);
-    bool ends_few; /* forward() asks block_few() in its last layer, so that step.few may be set */
+    bool
+        ends_with_logit_rows; /* forward() asks block_logit_rows() in its last layer, so that step.few may be set */
 };
 
 #endif

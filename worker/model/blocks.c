@@ -1,7 +1,7 @@
 /* blocks.c - see blocks.h. */
 #include "worker/model/blocks.h"
 
-#include "worker/model/ranks.h"
+#include "worker/model/sharding.h"
 
 #include <string.h>
 
@@ -103,8 +103,8 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
         .bias = e->bias,
         .factor = e->factor,
         .scale = e->scale,
-        .seat = s->rows.seat,
-        .pairs = { .n_rows = rows, .n_top = l->n_top, .n_experts = l->n_experts },
+        .slot = s->rows.slot,
+        .pairs = { .n_tokens = rows, .n_top = l->n_top, .n_experts = l->n_experts },
     };
     struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, (e->plain ? 1 : 2) * l->expert_ff,
                                     m->act);
@@ -178,16 +178,16 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
 }
 
 int
-block_few(const struct model *m, struct step *s, uint32_t l, struct tensor *heads)
+block_logit_rows(const struct model *m, struct step *s, uint32_t l, struct tensor *heads)
 {
     struct tensor all = *heads, x = s->x;
 
     if (!s->few || l + 1 < m->shape.n_layers) return 0;
-    *heads = block_scratch(s, BLOCK_QKV, s->n_few, all.dim[1]);
-    s->x = tensor_rows(s->few_x, 0, s->n_few);
-    s->normed = tensor_rows(s->normed, 0, s->n_few);
-    TRY(m->op->rows(s->lane, *heads, all, s->few));
-    return m->op->rows(s->lane, s->x, x, s->few);
+    *heads = block_scratch(s, BLOCK_QKV, s->n_logit_rows, all.dim[1]);
+    s->x = tensor_rows(s->logit_x, 0, s->n_logit_rows);
+    s->normed = tensor_rows(s->normed, 0, s->n_logit_rows);
+    TRY(m->op->gather_rows(s->lane, *heads, all, s->few));
+    return m->op->gather_rows(s->lane, s->x, x, s->few);
 }
 
 int
@@ -203,7 +203,7 @@ block_residual(const struct model *m, struct step *s, struct tensor in, struct t
 struct tensor
 block_own_logits(const struct model *m, struct tensor out)
 {
-    struct span ours = ranks_share(m, m->whole.vocab);
+    struct span ours = sharding_share(m, m->whole.vocab);
 
     return tensor_cols(out, ours.first, ours.n);
 }
@@ -212,7 +212,7 @@ int
 block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
            struct tensor w, struct tensor bias)
 {
-    struct span ours = ranks_share(m, m->whole.vocab);
+    struct span ours = sharding_share(m, m->whole.vocab);
 
     if (w.dim[0] == m->whole.vocab) w = tensor_rows(w, ours.first, ours.n);
     if (bias.data) bias = tensor_cols(bias, ours.first, ours.n);

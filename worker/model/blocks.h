@@ -55,7 +55,7 @@ int block_attend(const struct model *m, struct step *s, uint32_t l, struct tenso
 
 /* What is left of the last layer behind attention concerns the rows of s->few alone, if that is set: a chunk in the
  * middle of a prompt has none. Then *heads [n, q], s->x and s->normed are of those rows from here on. */
-int block_few(const struct model *m, struct step *s, uint32_t l, struct tensor *heads);
+int block_logit_rows(const struct model *m, struct step *s, uint32_t l, struct tensor *heads);
 
 /* The end of a sublayer: in w^T, summed over the ranks (w's columns are split among them, so each has a
  * part of the sum), is r.in; r's other fields are the caller's. */

@@ -23,7 +23,7 @@ add(XXH3_state_t *x, const void *p, size_t n)
 }
 
 static void
-add_sample(XXH3_state_t *x, const struct st_tensor *t)
+add_sample(XXH3_state_t *x, const struct safetensors_tensor *t)
 {
     const char *data = t->data;
     uint64_t n = MIN(t->bytes, (uint64_t)SAMPLE), middle = (t->bytes - n) / 2;
@@ -39,7 +39,7 @@ want_samples(struct safetensors *files)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 
     for (uint32_t i = 0; i < safetensors_n(files); i++) {
-        const struct st_tensor *t = safetensors_at(files, i);
+        const struct safetensors_tensor *t = safetensors_at(files, i);
         uint64_t n = MIN(t->bytes, (uint64_t)SAMPLE);
         uintptr_t place[2] = { (uintptr_t)t->data, (uintptr_t)t->data + (t->bytes - n) / 2 };
 
@@ -63,7 +63,7 @@ add_files(XXH3_state_t *x, struct safetensors *files)
         add(x, f->map, f->bytes <= WHOLE ? f->bytes : f->header_bytes);
     }
     for (uint32_t i = 0; i < safetensors_n(files); i++) {
-        const struct st_tensor *t = safetensors_at(files, i);
+        const struct safetensors_tensor *t = safetensors_at(files, i);
 
         if (safetensors_shard(files, t->shard)->bytes > WHOLE) add_sample(x, t);
     }

@@ -131,7 +131,7 @@ read_defaults(struct generation *g, const json_t *from)
     bool sample = false;
 
     *g = (struct generation){
-        .temperature = 1, .top_p = 1, .repetition = 1, .length_penalty = 1, .beams = 1
+        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .length_penalty = 1, .beams = 1
     };
     g->top_k = DEFAULT_TOP_K;
     if (cfg_bool(from, "do_sample", false, &sample, NULL) < 0) not_served(g, "do_sample");
@@ -140,16 +140,16 @@ read_defaults(struct generation *g, const json_t *from)
     take_f32(g, from, "min_p", 0, 1, &g->min_p);
     take_u32(g, from, "top_k", 0, 1 << 20, &g->top_k);
     if (!sample) g->temperature = g->min_p = g->top_k = 0, g->top_p = 1;
-    take_f32(g, from, "repetition_penalty", 1e-6, 10, &g->repetition);
+    take_f32(g, from, "repetition_penalty", 1e-6, 10, &g->repetition_penalty);
     take_f32(g, from, "length_penalty", -100, 100, &g->length_penalty);
     take_u32(g, from, "num_beams", 1, 16, &g->beams);
     take_u32(g, from, "no_repeat_ngram_size", 0, 1024, &g->no_repeat_ngram);
-    take_u32(g, from, "max_new_tokens", 1, MOST, &g->max_new);
+    take_u32(g, from, "max_new_tokens", 1, MOST, &g->max_tokens);
     take_u32(g, from, "max_length", 1, MOST, &g->max_length);
-    take_u32(g, from, "min_new_tokens", 0, MOST, &g->min_new);
+    take_u32(g, from, "min_new_tokens", 0, MOST, &g->min_tokens);
     take_u32(g, from, "min_length", 0, MOST, &g->min_length);
-    if (!g->max_new && !g->max_length) g->max_new = DEFAULT_NEW;
-    if (g->max_new) g->max_length = 0;
+    if (!g->max_tokens && !g->max_length) g->max_tokens = DEFAULT_NEW;
+    if (g->max_tokens) g->max_length = 0;
     take_early_stopping(g, from);
     if (sample && g->beams > 1) not_served(g, "do_sample");
     look_for_what_is_not_served(g, from);

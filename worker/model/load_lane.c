@@ -4,20 +4,20 @@
 int
 load_lane_open(struct model *m, struct err *e)
 {
-    return m->op->lane_open(m->gpu, gpu_units(m->gpu), &m->lane, e);
+    return m->op->lane.open(m->gpu, gpu_units(m->gpu), &m->lane, e);
 }
 
 void
 load_lane_close(struct model *m)
 {
-    m->op->lane_close(m->lane);
+    m->op->lane.close(m->lane);
     m->lane = NULL;
 }
 
 int64_t
 load_lane_mark(struct model *m)
 {
-    int r = m->op->lane_mark(m->lane, ++m->lane_step);
+    int r = m->op->lane.mark(m->lane, ++m->lane_step);
 
     return r < 0 ? r : (int64_t)m->lane_step;
 }

@@ -136,7 +136,7 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
         return err_set(
             e, -ENOTSUP, "there are %u groups of heads of state, which %u ranks cannot %s",
             c->n_groups, ranks, c->norm_groups ? "share equally" : "share or have twice");
-    if (!c->norm_groups) c->normed = ranks_share(m, inner);
+    if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;
     c->n_groups = MAX(c->n_groups / ranks, 1u);
     m->shape.own_cols = own_words(c, c->norm_groups ? mamba_inner(c) : inner);
@@ -190,11 +190,11 @@ mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct ma
     TRY(op->scan(s->lane, &scan, s->rows));
     *y = tensor_cols(normed, c->normed.first, inner);
     if (!c->norm_groups) {
-        TRY(op->all_gather(s->lane, all, mixed));
+        TRY(op->collective.all_gather(s->lane, all, mixed));
         return op->rms_norm(s->lane, normed, all, w->norm, c->eps, 0);
     }
     TRY(op->rms_norm(s->lane, tensor_2d(normed.data, m->act, rows * c->n_groups, part),
                      tensor_2d(mixed.data, m->act, rows * c->n_groups, part), NO_TENSOR, c->eps,
                      0));
-    return op->times(s->lane, normed, normed, w->norm);
+    return op->mul(s->lane, normed, normed, w->norm);
 }

@@ -13,7 +13,7 @@
 
 #include "worker/model/config.h"
 #include "worker/model/model.h"
-#include "worker/model/ranks.h"
+#include "worker/model/sharding.h"
 
 enum { MAMBA_MAX_TAPS = 8 };
 

@@ -4,12 +4,12 @@
 
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
+#include "worker/model/host_tables.h"
 #include "worker/model/load_lane.h"
-#include "worker/model/ranks.h"
 #include "worker/model/safetensors.h"
-#include "worker/model/table.h"
+#include "worker/model/sharding.h"
 #include "worker/model/weights.h"
-#include "worker/model/weights_seal.h"
+#include "worker/model/weights_checksum.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -56,17 +56,17 @@ read_files(struct reading *r, const char *dir, struct err *e)
 }
 
 static const struct arch *
-family_of(const struct arch *const *families, const char *type)
+seq_group_of(const struct arch *const *seq_groups, const char *type)
 {
-    for (; *families; families++)
-        for (const char *const *t = (*families)->hf_types; *t; t++)
-            if (strcmp(*t, type) == 0) return *families;
+    for (; *seq_groups; seq_groups++)
+        for (const char *const *t = (*seq_groups)->hf_types; *t; t++)
+            if (strcmp(*t, type) == 0) return *seq_groups;
     return NULL;
 }
 
 /* The text model's type decides, then the whole model's. */
 static int
-pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
+pick_family(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
             struct err *e)
 {
     const char *type, *outer;
@@ -75,11 +75,11 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
 
     TRY(cfg_str(r->config, "model_type", NULL, &type, e));
     TRY(cfg_str(r->whole, "model_type", "", &outer, e));
-    m->arch = family_of(families, type);
-    if (!m->arch) m->arch = family_of(families, outer);
+    m->arch = seq_group_of(seq_groups, type);
+    if (!m->arch) m->arch = seq_group_of(seq_groups, outer);
     if (m->arch) return 0;
-    for (; *families; families++)
-        for (const char *const *t = (*families)->hf_types; *t && len < sizeof known; t++)
+    for (; *seq_groups; seq_groups++)
+        for (const char *const *t = (*seq_groups)->hf_types; *t && len < sizeof known; t++)
             len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", len ? ", " : "", *t);
     return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
 }
@@ -132,12 +132,12 @@ refuse_others(const struct arch *a, const json_t *whole, const json_t *config, s
 }
 
 static int
-configure(struct model *m, const struct reading *r, const struct arch *const *families,
+configure(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
           struct err *e)
 {
     const struct arch *a;
 
-    TRY(pick_family(m, r, families, e));
+    TRY(pick_family(m, r, seq_groups, e));
     a = m->arch;
     TRY(check_quantised(a, r->config, e));
     TRY(refuse_others(a, r->whole, r->config, e));
@@ -146,7 +146,7 @@ configure(struct model *m, const struct reading *r, const struct arch *const *fa
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
     TRY(a->configure(r->config, &m->shape, m->cfg, e));
     check_shape(&m->shape);
-    TRY(ranks_divide(m, e));
+    TRY(sharding_divide(m, e));
     m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
     m->encoder = calloc(m->shape.n_encoder_layers + 1, MAX(a->encoder_bytes, (size_t)1));
     if (!m->layer || !m->encoder) return err_set(e, -ENOMEM, "no memory for the model");
@@ -210,7 +210,7 @@ load(struct model *m, const struct model_source *src, struct reading *r, struct 
 }
 
 static int
-begin(struct model *m, const struct model_source *src, const struct arch *const *families,
+begin(struct model *m, const struct model_source *src, const struct arch *const *seq_groups,
       struct err *e)
 {
     struct reading *r = m->reading = calloc(1, sizeof *r);
@@ -219,7 +219,7 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     if (!r) return err_set(e, -ENOMEM, "no memory");
     r->fd = -1;
     TRY(read_files(r, src->dir, e));
-    code = configure(m, r, families, e);
+    code = configure(m, r, seq_groups, e);
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
@@ -227,8 +227,8 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
 }
 
 int
-model_begin(struct model **ret, const struct model_source *src, const struct arch *const *families,
-            struct err *e)
+model_begin(struct model **ret, const struct model_source *src,
+            const struct arch *const *seq_groups, struct err *e)
 {
     CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
     int code;
@@ -239,7 +239,7 @@ model_begin(struct model **ret, const struct model_source *src, const struct arc
     m->weights.fd = -1;
     m->rank = src->rank;
     m->ranks = MAX(src->n_ranks, 1u);
-    code = begin(m, src, families, e);
+    code = begin(m, src, seq_groups, e);
     if (code < 0) return err_while(e, code, "load %.60s", src->dir);
     *ret = TAKE(m);
     return 0;
@@ -251,7 +251,7 @@ end(struct model *m, const struct model_source *src, struct err *e)
     TRY(load_lane_open(m, e));
     TRY(load(m, src, m->reading, e));
     if (m->arch->prepare) TRY(m->arch->prepare(m, e));
-    return table_put_all(m, e);
+    return host_tables_put(m, e);
 }
 
 int
@@ -275,12 +275,12 @@ look(struct model *m, const struct model_source *src, uint64_t *bytes, struct er
     struct weights_from from;
 
     TRY(find_weights(m, src, m->reading, &from, e));
-    return weights_look(m, &from, bytes, e);
+    return weights_inspect(m, &from, bytes, e);
 }
 
 int
-model_look(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
-           struct err *e)
+model_inspect(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
+              struct err *e)
 {
     int code;
 
@@ -292,10 +292,10 @@ model_look(struct model *m, const struct model_source *src, struct gpu *g, uint6
 
 int
 model_open(struct model **ret, const struct model_source *src, struct gpu *g,
-           const struct arch *const *families, struct err *e)
+           const struct arch *const *seq_groups, struct err *e)
 {
     struct model *made = NULL;
-    int code = model_begin(&made, src, families, e);
+    int code = model_begin(&made, src, seq_groups, e);
     CLEAN(model_close_at) struct model *m = made;
 
     if (code < 0) {
@@ -312,9 +312,9 @@ model_check(struct model *m, struct err *e)
 {
     int r;
 
-    if (!m->seal) return 0;
+    if (!m->weights_checksum) return 0;
     TRY(load_lane_open(m, e));
-    r = weights_seal_again(m, e);
+    r = weights_checksum_again(m, e);
     load_lane_close(m);
     return r;
 }
@@ -324,10 +324,10 @@ model_close(struct model *m)
 {
     if (!m) return NULL;
     reading_done(m);
-    table_drop_all(m);
-    if (m->weights.base) m->op->arena_drop(m->gpu, &m->weights);
+    host_tables_drop(m);
+    if (m->weights.base) m->op->mem.arena_drop(m->gpu, &m->weights);
     safetensors_close(m->files);
-    free(m->seal);
+    free(m->weights_checksum);
     free(m->unused);
     free(m->encoder);
     free(m->layer);

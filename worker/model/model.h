@@ -19,18 +19,19 @@ enum { MAX_EOS = 16, MAX_TABLES = 8, MAX_SCRATCH = 12 };
 
 struct reading;
 struct safetensors;
-struct seal;
-struct table_work;
+struct weights_checksum;
+struct host_table_work;
 
 /* How generate() of transformers would generate, were it told nothing: for requests with model_defaults. */
 struct generation {
     float temperature; /* 0: greedy, whatever the file says beside do_sample false */
-    float top_p, min_p, repetition, length_penalty;
+    float top_p, min_p, repetition_penalty, length_penalty;
     uint32_t top_k, beams, no_repeat_ngram;
-    uint32_t max_new, max_length; /* 0: not said; max_length and min_length count the prompt too */
-    uint32_t min_new, min_length;
-    uint8_t early_stopping; /* as struct rec_submit's */
-    char unserved[48];      /* a key that asks for what is not served, "": none */
+    uint32_t max_tokens,
+        max_length; /* 0: not said; max_length and min_length count the prompt too */
+    uint32_t min_tokens, min_length;
+    uint32_t early_stopping; /* as struct rec_submit's */
+    char unserved[48];       /* a key that asks for what is not served, "": none */
 };
 
 struct model {
@@ -38,21 +39,22 @@ struct model {
     const struct gpu_ops *op;
     const struct arch *arch;
     uint32_t rank, ranks;
-    struct model_shape shape, whole;   /* of our rank's part; of all ranks together (ranks.h) */
+    struct model_shape shape, whole;   /* of our rank's part; of all ranks together (sharding.h) */
     void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
     enum dtype dtype, act; /* of matrices (CPU: of the first), and of activations between them */
-    struct tensor table[MAX_TABLES];      /* rope cos/sin by kind, T5 bias tables */
-    struct arena table_arena[MAX_TABLES]; /* where they lie: table.h */
-    struct table_work *work[MAX_TABLES];  /* those that are being made */
-    struct reading *reading;              /* between model_begin() and model_load() */
-    struct arena weights;                 /* fd -1: everything is used in place */
+    struct tensor table[MAX_TABLES];          /* rope cos/sin by kind, T5 bias tables */
+    struct arena table_arena[MAX_TABLES];     /* where they lie: host_tables.h */
+    struct host_table_work *work[MAX_TABLES]; /* those that are being made */
+    struct reading *reading;                  /* between model_begin() and model_load() */
+    struct arena weights;                     /* fd -1: everything is used in place */
     uint64_t fingerprint[2]; /* checkpoint digest, dtype, packing version, family, rank */
     uint64_t checkpoint[2];  /* the same, whatever the rank */
     uint64_t weight_bytes;
     bool adopted;
     uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */
-    struct seal *seal;  /* what weights had for checksums when it was opened (weights_seal.h) */
-    uint64_t seal_at;
+    struct weights_checksum *
+        weights_checksum; /* what weights had for checksums when it was opened (weights_checksum.h) */
+    uint64_t weights_checksum_at;
     struct lane *lane; /* load_lane.h; NULL once the model is open */
     uint64_t lane_step;
 
@@ -78,7 +80,7 @@ struct model_source {
     uint64_t seed;
     uint32_t max_len; /* 0: the model's */
     uint32_t rank,
-        n_ranks;    /* of a group (ranks.h), the same as the device's; n_ranks 0 and 1: alone */
+        n_ranks;    /* of a group (sharding.h), the same as the device's; n_ranks 0 and 1: alone */
     int weights_fd; /* a predecessor's arena, or -1; model_open() keeps or closes it, always */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
@@ -89,17 +91,17 @@ struct model_source {
  * for what is not implemented, by name; -EINVAL, -EBADMSG: a file is wrong. Reads all weights: minutes for
  * the largest, with src->progress every 16 MiB. */
 int model_open(struct model **ret, const struct model_source *src, struct gpu *g,
-               const struct arch *const *families, struct err *e) MUST_USE;
+               const struct arch *const *seq_groups, struct err *e) MUST_USE;
 /* The same in two: what needs no device, then the rest. Rotary tables are computed from the first on, while a driver
  * comes up. src stays until the second, which alone takes its fd; where that fails the model is to be closed. */
 int model_begin(struct model **ret, const struct model_source *src,
-                const struct arch *const *families, struct err *e) MUST_USE;
+                const struct arch *const *seq_groups, struct err *e) MUST_USE;
 int model_load(struct model *m, const struct model_source *src, struct gpu *g,
                struct err *e) MUST_USE;
 /* Instead of the second: could it be loaded? The files' heads alone are read; m's sizes (weight_bytes, dtype, act, unused)
  * follow, and the memory that weights would take on the device. m is of no more use then than to be asked and closed. */
-int model_look(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
-               struct err *e) MUST_USE;
+int model_inspect(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
+                  struct err *e) MUST_USE;
 /* Reads all weights that others have mapped too, after one of them may have written where it had no business:
  * how many tensors are not what they were. Then the model is of no more use than to be closed. */
 int model_check(struct model *m, struct err *e) MUST_USE;
@@ -120,22 +122,22 @@ void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
  * others; "" and 0: none. -EINVAL: no such kind, none of it in this model, more than there is, or both. */
 int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
 
-/* Device views of one batch, plus scratch. Rows are [n_rows, ...]; what is not said to be fp32 has the
+/* Device views of one batch, plus scratch. Rows are [n_tokens, ...]; what is not said to be fp32 has the
  * dtype of activations. Filled by worker/exec. */
 struct step {
     struct lane *lane;
-    struct rows rows;              /* the decoder's rows */
-    struct rows enc;               /* the encoder's: runs are sources */
-    struct rows cross;             /* the same decoder rows; runs' kv_len is the source's */
-    struct rows project;           /* rows of enc_state to project: pos, seat; no runs needed */
+    struct step_tokens rows;       /* the decoder's rows */
+    struct step_tokens enc;        /* the encoder's: runs are sources */
+    struct step_tokens cross;      /* the same decoder rows; runs' kv_len is the source's */
+    struct step_tokens project;    /* rows of enc_state to project: pos, slot; no runs needed */
     struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
     struct tensor x;      /* fp32 [n, hidden] of each stream: what layers add to */
     struct tensor normed; /* [n, hidden]: x after the last layer, normed */
-    /* The only rows whose normed will be read, n_few of them, on the device: block_few(). NULL: all are. */
+    /* The only rows whose normed will be read, n_logit_rows of them, on the device: block_logit_rows(). NULL: all are. */
     const uint32_t *few;
-    uint32_t n_few;
-    struct tensor few_x;     /* fp32 [at least n_few, hidden] */
+    uint32_t n_logit_rows;
+    struct tensor logit_x;   /* fp32 [at least n_logit_rows, hidden] */
     struct tensor enc_x;     /* fp32 [enc rows, hidden]: a slice's sources, in and out */
     struct tensor enc_out;   /* [enc rows, hidden]: enc_x after the last layer, normed */
     struct tensor project_x; /* [project rows, hidden]: rows of enc_out, of this step or before */

@@ -1,8 +1,8 @@
-/* safetensors.c - see safetensors.h: files, shards and their index; a header's content is st_header.c's. */
+/* safetensors.c - see safetensors.h: files, shards and their index; a header's content is safetensors_header.c's. */
 #include "worker/model/safetensors.h"
 
 #include "worker/model/config.h"
-#include "worker/model/st_header.h"
+#include "worker/model/safetensors_header.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #define INDEX "model.safetensors.index.json"
 
 struct safetensors {
-    struct st_table table;
+    struct safetensors_table table;
     uint32_t n_shards;
     struct st_shard *shard; /* [n_shards]; names and maps are ours */
 };
@@ -26,7 +26,7 @@ struct safetensors *
 safetensors_close(struct safetensors *s)
 {
     if (!s) return NULL;
-    st_table_done(&s->table);
+    safetensors_table_done(&s->table);
     for (uint32_t i = 0; i < s->n_shards; i++) {
         if (s->shard[i].map) munmap((void *)(uintptr_t)s->shard[i].map, s->shard[i].bytes);
         free((void *)(uintptr_t)s->shard[i].name);
@@ -74,7 +74,7 @@ map_shard(struct st_shard *f, const char *dir, struct err *e)
         return err_set(e, -EINVAL, "%.180s is not a file", path);
     }
     f->bytes = (uint64_t)st.st_size;
-    /* A length of 0 cannot be mapped; st_header_read() says that it is too short. */
+    /* A length of 0 cannot be mapped; safetensors_header_read() says that it is too short. */
     map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     close(fd);
     if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
@@ -89,7 +89,7 @@ open_shard(struct safetensors *s, const char *dir, const char *name, struct err 
 
     if (!f) return err_set(e, -ENOMEM, "%s: no memory for its name", name);
     TRY(map_shard(f, dir, e));
-    return st_header_read(&s->table, f, s->n_shards - 1, e);
+    return safetensors_header_read(&s->table, f, s->n_shards - 1, e);
 }
 
 static int
@@ -99,7 +99,7 @@ open_single(struct safetensors **ret, const char *dir, struct err *e)
 
     if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
     TRY(open_shard(s, dir, ONE_FILE, e));
-    TRY(st_table_sort(&s->table, e));
+    TRY(safetensors_table_sort(&s->table, e));
     *ret = TAKE(s);
     return 0;
 }
@@ -142,7 +142,7 @@ check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
 
     json_object_foreach((json_t *)(uintptr_t)weight_map, name, file)
     {
-        const struct st_tensor *t = safetensors_find(s, name);
+        const struct safetensors_tensor *t = safetensors_find(s, name);
         const char *f = json_string_value(file);
 
         if (!t || strcmp(t->file, f))
@@ -160,7 +160,7 @@ open_index(struct safetensors **ret, const char *dir, const json_t *index, struc
     if (!s) return err_set(e, -ENOMEM, "no memory for a checkpoint");
     if (!json_is_object(weight_map)) return err_set(e, -EBADMSG, INDEX " has no weight_map");
     TRY(open_shards(s, dir, weight_map, e));
-    TRY(st_table_sort(&s->table, e));
+    TRY(safetensors_table_sort(&s->table, e));
     TRY(check_index(s, weight_map, e));
     *ret = TAKE(s);
     return 0;
@@ -191,10 +191,10 @@ safetensors_open(struct safetensors **ret, const char *dir, struct err *e)
     return code;
 }
 
-struct st_tensor *
+struct safetensors_tensor *
 safetensors_find(struct safetensors *s, const char *name)
 {
-    return st_table_find(&s->table, name);
+    return safetensors_table_find(&s->table, name);
 }
 
 uint32_t
@@ -203,7 +203,7 @@ safetensors_n(const struct safetensors *s)
     return s->table.n;
 }
 
-struct st_tensor *
+struct safetensors_tensor *
 safetensors_at(struct safetensors *s, uint32_t i)
 {
     check(i < s->table.n);

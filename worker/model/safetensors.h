@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "worker/model/st_header.h"
+#include "worker/model/safetensors_header.h"
 
 struct safetensors;
 
@@ -19,10 +19,11 @@ int safetensors_open(struct safetensors **ret, const char *dir, struct err *e) M
 struct safetensors *safetensors_close(struct safetensors *s); /* NULL in, NULL out */
 CLEAN_FUNC(struct safetensors, safetensors_close)
 
-struct st_tensor *safetensors_find(struct safetensors *s, const char *name); /* NULL: not there */
+struct safetensors_tensor *safetensors_find(struct safetensors *s,
+                                            const char *name); /* NULL: not there */
 /* In the order of their names. */
 uint32_t safetensors_n(const struct safetensors *s);
-struct st_tensor *safetensors_at(struct safetensors *s, uint32_t i);
+struct safetensors_tensor *safetensors_at(struct safetensors *s, uint32_t i);
 uint32_t safetensors_n_shards(const struct safetensors *s);
 const struct st_shard *safetensors_shard(const struct safetensors *s, uint32_t i);
 

@@ -4,10 +4,10 @@
 #include "worker/model/fingerprint.h"
 #include "worker/model/load_lane.h"
 #include "worker/model/safetensors.h"
-#include "worker/model/st_header.h"
+#include "worker/model/safetensors_header.h"
+#include "worker/model/weights_checksum.h"
 #include "worker/model/weights_fill.h"
 #include "worker/model/weights_plan.h"
-#include "worker/model/weights_seal.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -24,7 +24,7 @@ take_over(const struct weights_plan *p)
     if (*p->from->fd < 0 || src->weights_bytes != p->arena_bytes ||
         memcmp(src->weights_fingerprint, m->fingerprint, sizeof m->fingerprint) != 0)
         return false;
-    if (m->op->arena_adopt(m->gpu, *p->from->fd, p->arena_bytes, &m->weights, NULL) < 0)
+    if (m->op->mem.arena_adopt(m->gpu, *p->from->fd, p->arena_bytes, &m->weights, NULL) < 0)
         return false;
     *p->from->fd = -1;
     return true;
@@ -35,24 +35,24 @@ make_arena(struct weights_plan *p, struct err *e)
 {
     struct model *m = p->m;
 
-    TRY(m->op->arena_make(m->gpu, "weights", p->arena_bytes, &m->weights, e));
+    TRY(m->op->mem.arena_make(m->gpu, "weights", p->arena_bytes, &m->weights, e));
     for (uint32_t i = 0; i < p->n_fields; i++) p->field[i].stale = p->field[i].bytes > 0;
-    TRY(weights_seal_begin(p, e));
+    TRY(weights_checksum_begin(p, e));
     TRY(weights_fill(p, e));
-    return weights_seal_end(p, e);
+    return weights_checksum_end(p, e);
 }
 
 /* What a dying process damaged is rebuilt, tensor by tensor. */
 static int
 mend(struct weights_plan *p, struct err *e)
 {
-    int n = weights_seal_check(p, e);
+    int n = weights_checksum_check(p, e);
 
     if (n <= 0) return n;
     p->m->n_rebuilt = (uint32_t)n;
-    if (p->seal_bad) TRY(weights_seal_begin(p, e));
+    if (p->seal_bad) TRY(weights_checksum_begin(p, e));
     TRY(weights_fill(p, e));
-    return weights_seal_end(p, e);
+    return weights_checksum_end(p, e);
 }
 
 static void
@@ -143,7 +143,7 @@ list_unused(struct model *m, struct err *e)
     m->unused = calloc(n + 1, sizeof *m->unused);
     if (!m->unused) return err_set(e, -ENOMEM, "no memory to list tensors");
     for (uint32_t i = 0; i < n; i++) {
-        const struct st_tensor *t = safetensors_at(m->files, i);
+        const struct safetensors_tensor *t = safetensors_at(m->files, i);
 
         if (t->used || is_copy(t->name) || expected_unused(t->name)) continue;
         if (!is_other_part(t->name))
@@ -160,10 +160,10 @@ static int
 check_copies(const struct weights_plan *p, struct err *e)
 {
     struct safetensors *files = p->m->files;
-    const struct st_tensor *embed = p->part[p->field[0].first].stored;
+    const struct safetensors_tensor *embed = p->part[p->field[0].first].stored;
 
     for (uint32_t i = 0; files && i < safetensors_n(files); i++) {
-        const struct st_tensor *t = safetensors_at(files, i);
+        const struct safetensors_tensor *t = safetensors_at(files, i);
 
         if (t->used || !is_copy(t->name)) continue;
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
@@ -177,7 +177,7 @@ check_copies(const struct weights_plan *p, struct err *e)
 }
 
 static int
-run(struct weights_plan *p, struct err *e)
+segment(struct weights_plan *p, struct err *e)
 {
     TRY(weights_plan_make(p, e));
     TRY(list_unused(p->m, e));
@@ -186,14 +186,15 @@ run(struct weights_plan *p, struct err *e)
     if (!p->m->adopted) TRY(check_copies(p, e)); /* who made the arena has looked */
     if (p->arena_bytes) {
         TRY(p->m->adopted ? mend(p, e) : make_arena(p, e));
-        TRY(weights_seal_keep(p, e));
+        TRY(weights_checksum_keep(p, e));
     }
     hand_out(p);
     return 0;
 }
 
 int
-weights_look(struct model *m, const struct weights_from *from, uint64_t *arena_bytes, struct err *e)
+weights_inspect(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
+                struct err *e)
 {
     struct weights_plan p = { .m = m, .from = from };
     int code = weights_plan_make(&p, e);
@@ -208,7 +209,7 @@ int
 weights_load(struct model *m, const struct weights_from *from, struct err *e)
 {
     struct weights_plan p = { .m = m, .from = from };
-    int code = run(&p, e);
+    int code = segment(&p, e);
 
     weights_plan_done(&p);
     return code;

@@ -27,8 +27,8 @@ int weights_load(struct model *m, const struct weights_from *from, struct err *e
 
 /* What weights_load() would fill, without a tensor read or memory for one: m's weight_bytes, dtype, act and unused, and
  * the arena's size. */
-int weights_look(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
-                 struct err *e) MUST_USE;
+int weights_inspect(struct model *m, const struct weights_from *from, uint64_t *arena_bytes,
+                    struct err *e) MUST_USE;
 
 /* n elements from one of fp32, bf16, fp16 to another, or the same. -ERANGE: a finite value is beyond
  * what fp16 holds. */

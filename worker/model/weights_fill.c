@@ -2,8 +2,8 @@
 #include "worker/model/weights_fill.h"
 
 #include "worker/model/load_lane.h"
+#include "worker/model/weights_checksum.h"
 #include "worker/model/weights_read.h"
-#include "worker/model/weights_seal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ piece_elements(const struct field *f, const struct part *q)
 {
     size_t n = READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
 
-    return q->rule->flags & W_TURNED || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
+    return q->rule->flags & W_TRANSPOSED || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
 }
 
 static struct read_piece
@@ -73,7 +73,7 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
         p.row = q->col.n;
         p.pitch = q->cols;
     }
-    if (q->rule->flags & W_TURNED) {
+    if (q->rule->flags & W_TRANSPOSED) {
         p.rows = q->rows / q->experts;
         p.cols = q->cols;
     }
@@ -136,8 +136,8 @@ copy_pieces(struct filling *w, struct reading *r, struct err *e)
 
         if (i >= READ_BEHIND) TRY(retire(w, r, &done, i + 1 - READ_BEHIND, e));
         TRY(weights_read_next(r, &host, e));
-        TRY(failed(w, m->op->put(m->lane, s->to, host, s->bytes), e));
-        if (s->last) TRY(failed(w, weights_seal_field(w->plan, s->field), e));
+        TRY(failed(w, m->op->mem.put(m->lane, s->to, host, s->bytes), e));
+        if (s->last) TRY(failed(w, weights_checksum_field(w->plan, s->field), e));
         s->mark = load_lane_mark(m);
     }
     return retire(w, r, &done, w->n, e);
@@ -170,7 +170,7 @@ fill_scales(struct model *m, char *to, size_t bytes)
 
     memset(scale, RANDOM_E8M0, sizeof scale);
     for (size_t at = 0; at < bytes; at += sizeof scale)
-        TRY(m->op->put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
+        TRY(m->op->mem.put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
     return 0;
 }
 
@@ -192,14 +192,14 @@ fill_random(struct filling *w, struct err *e)
             size_t bytes = dtype_bytes(f->dtype, (size_t)q->row.n * q->col.n);
             int r = q->rule->flags & W_E8M0
                         ? fill_scales(m, to, bytes)
-                        : m->op->fill_random(m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n),
-                                             seed, (uint64_t)q->row.first * q->cols + q->col.first,
-                                             q->cols, RANDOM_STD);
+                        : m->op->mem.fill_random(
+                              m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n), seed,
+                              (uint64_t)q->row.first * q->cols + q->col.first, q->cols, RANDOM_STD);
 
             TRY(failed(w, r, e));
             to += bytes;
         }
-        TRY(load_lane_end(m, weights_seal_field(p, i), "fill weights", e));
+        TRY(load_lane_end(m, weights_checksum_field(p, i), "fill weights", e));
         tell(w, f->bytes);
     }
     return 0;

@@ -1,7 +1,7 @@
 /* weights_plan.c - see weights_plan.h. */
 #include "worker/model/weights_plan.h"
 
-#include "worker/model/weights_seal.h"
+#include "worker/model/weights_checksum.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_
                                                         : &m->whole.encoder[layer];
 
     part[0] = (struct span){ 0, size_of(m, r, d, layer) };
-    return split && m->ranks > 1 ? ranks_parts(m, d, part[0].n, l, part) : 1;
+    return split && m->ranks > 1 ? sharding_parts(m, d, part[0].n, l, part) : 1;
 }
 
 /* Whether this line stands for a tensor in this layer at all. */
@@ -68,17 +68,17 @@ applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
     bool local = r->home == IN_LAYER && m->shape.layer[layer].window > 0;
 
     if ((r->flags & W_FIRST) && layer > 0) return false;
-    if ((r->flags & W_LOCAL) && !local) return false;
-    if ((r->flags & W_GLOBAL) && local) return false;
-    if ((r->flags & W_BESIDE) && m->shape.layer[layer].n_experts == 0) return false;
-    if ((r->flags & W_ALONE) && m->shape.layer[layer].n_experts > 0) return false;
+    if ((r->flags & W_WINDOW_LAYERS) && !local) return false;
+    if ((r->flags & W_FULL_LAYERS) && local) return false;
+    if ((r->flags & W_MOE_LAYERS) && m->shape.layer[layer].n_experts == 0) return false;
+    if ((r->flags & W_DENSE_LAYERS) && m->shape.layer[layer].n_experts > 0) return false;
     if ((r->flags & W_STATE) && m->shape.layer[layer].mixer != MIX_STATE) return false;
     if ((r->flags & W_OWN_KV) && m->shape.layer[layer].kv_from != layer) return false;
     return size_of(m, r, r->rows, layer) > 0 && size_of(m, r, r->cols, layer) > 0;
 }
 
 /* The tensor under the first prefix that has it, or NULL. */
-static struct st_tensor *
+static struct safetensors_tensor *
 find(const struct model *m, const char *name)
 {
     static const char *const none[] = { "", NULL };
@@ -86,7 +86,7 @@ find(const struct model *m, const char *name)
     char full[2 * ST_MAX_NAME];
 
     for (; *prefix; prefix++) {
-        struct st_tensor *t;
+        struct safetensors_tensor *t;
 
         snprintf(full, sizeof full, "%s%s", *prefix, name);
         t = safetensors_find(m->files, full);
@@ -99,9 +99,9 @@ find(const struct model *m, const char *name)
 static int
 check_experts(const struct part *p, struct err *e)
 {
-    const struct st_tensor *t = p->stored;
+    const struct safetensors_tensor *t = p->stored;
     uint32_t rows = p->rows / p->experts;
-    bool turned = p->rule->flags & W_TURNED;
+    bool turned = p->rule->flags & W_TRANSPOSED;
     uint64_t rest = 1;
     char shape[128];
 
@@ -110,14 +110,14 @@ check_experts(const struct part *p, struct err *e)
         rest == (turned ? rows : p->cols))
         return 0;
     return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u, %u]", t->file,
-                   t->name, st_shape(t, shape, sizeof shape), p->experts, turned ? p->cols : rows,
-                   turned ? rows : p->cols);
+                   t->name, safetensors_shape(t, shape, sizeof shape), p->experts,
+                   turned ? p->cols : rows, turned ? rows : p->cols);
 }
 
 static int
 check_shape(const struct part *p, struct err *e)
 {
-    const struct st_tensor *t = p->stored;
+    const struct safetensors_tensor *t = p->stored;
     uint64_t rest = 1;
     bool vector = p->rule->rows == DIM_1, good;
     char shape[128];
@@ -128,7 +128,7 @@ check_shape(const struct part *p, struct err *e)
            (vector || (t->n_dims >= (p->cols > 1 ? 2 : 1) && t->dim[0] == p->rows));
     if (vector && t->n_dims > 1 && t->dim[0] != 1) good = false;
     if (good) return 0;
-    st_shape(t, shape, sizeof shape);
+    safetensors_shape(t, shape, sizeof shape);
     if (vector)
         return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u]", t->file, t->name,
                        shape, p->cols);
@@ -186,7 +186,8 @@ lies_well(const struct weights_plan *p, const struct field *f)
     const struct part *q = &p->part[f->first];
 
     return f->n_parts == 1 && q->stored && q->stored->dtype == f->dtype && q->col.n == q->cols &&
-           (uintptr_t)part_data(q) % IN_PLACE == 0 && !(q->rule->flags & W_TURNED) && on_cpu(p->m);
+           (uintptr_t)part_data(q) % IN_PLACE == 0 && !(q->rule->flags & W_TRANSPOSED) &&
+           on_cpu(p->m);
 }
 
 /* Sizes and place of the field whose parts are [f->first, p->n_parts). */
@@ -297,7 +298,7 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
         if (p->m->ranks > 1) divide_part(p, layer);
         expert = line->flags & W_ONE_BY_ONE ? expert + 1 : 0;
         if (expert == p->m->shape.layer[layer].n_experts) expert = 0;
-    } while (expert || ((++line)->name && (line->flags & W_BELOW)));
+    } while (expert || ((++line)->name && (line->flags & W_STACKED)));
 
     if (p->n_parts == f.first) return 0;
     tied = (r->flags & W_TIED) && p->m->shape.tied;
@@ -325,7 +326,7 @@ plan_home(struct weights_plan *p, enum weight_home home, uint32_t n, char *base,
 {
     for (uint32_t layer = 0; layer < n; layer++)
         for (const struct weight_rule *r = p->m->arch->weights; r->name; r++)
-            if (r->home == home && !(r->flags & W_BELOW))
+            if (r->home == home && !(r->flags & W_STACKED))
                 TRY(plan_field(p, r, layer, base + layer * each, e));
     return 0;
 }
@@ -352,8 +353,8 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     TRY(plan_home(p, IN_LAYER, s->n_layers, p->m->layer, a->layer_bytes, e));
     p->m->act = gpu_act_dtype(p->m->gpu, p->m->dtype);
     if (p->arena_bytes == 0) return 0;
-    p->seal_at = p->arena_bytes;
-    p->arena_bytes += ROUND_UP(weights_seal_bytes(p->n_fields), (uint64_t)FIELD);
+    p->weights_checksum_at = p->arena_bytes;
+    p->arena_bytes += ROUND_UP(weights_checksum_bytes(p->n_fields), (uint64_t)FIELD);
     return 0;
 }
 

@@ -2,22 +2,22 @@
  *
  * A line and those stacked under it are a field: one struct tensor of the family's, made of parts, each a
  * tensor of the checkpoint. Fields that are not used in place lie in the arena in the order of the table,
- * each on 128 bytes, and the seal (weights_seal.h) after the last.
+ * each on 128 bytes, and the weights_checksum (weights_checksum.h) after the last.
  */
 #ifndef MODEL_WEIGHTS_PLAN_H
 #define MODEL_WEIGHTS_PLAN_H
 
-#include "worker/model/ranks.h"
+#include "worker/model/sharding.h"
 #include "worker/model/weights.h"
 
 /* One tensor of the checkpoint. */
 struct part {
     const struct weight_rule *rule;
-    struct st_tensor *stored; /* NULL: random */
-    char name[ST_MAX_NAME];   /* without a prefix */
-    uint32_t rows, cols;      /* as stored; W_FP4, W_E8M0: of bytes */
-    struct span row, col;     /* our part of them */
-    uint32_t experts;         /* W_EXPERTS: rows are theirs, one below the other */
+    struct safetensors_tensor *stored; /* NULL: random */
+    char name[ST_MAX_NAME];            /* without a prefix */
+    uint32_t rows, cols;               /* as stored; W_FP4, W_E8M0: of bytes */
+    struct span row, col;              /* our part of them */
+    uint32_t experts;                  /* W_EXPERTS: rows are theirs, one below the other */
 };
 
 /* One struct tensor of the family: parts stacked, or another field. */
@@ -37,8 +37,8 @@ struct weights_plan {
     struct part *part;
     struct field *field;
     uint32_t n_parts, n_fields;
-    uint64_t arena_bytes, seal_at; /* 0: everything is used in place */
-    bool seal_bad;                 /* an adopted arena's is not ours */
+    uint64_t arena_bytes, weights_checksum_at; /* 0: everything is used in place */
+    bool seal_bad;                             /* an adopted arena's is not ours */
 };
 
 /* Our first element of it in the mapped file. */

@@ -185,7 +185,7 @@ read_rows(const struct reader *a, char *room, const struct read_piece *p, size_t
 static int
 read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct err *e)
 {
-    const struct st_tensor *t = p->t;
+    const struct safetensors_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
     const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
     uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;
@@ -267,7 +267,7 @@ make_slots(struct reading *r, struct err *e)
     if (r->rooms == MAP_FAILED) r->rooms = NULL;
     if (!r->slot || !r->rooms)
         return err_set(e, -ENOMEM, "no memory to read weights in: %zu MiB", bytes >> 20);
-    code = r->m->op->host_pin(r->m->gpu, r->rooms, bytes);
+    code = r->m->op->mem.host_pin(r->m->gpu, r->rooms, bytes);
     if (code < 0)
         return err_set(e, code, "pin %zu MiB to read weights in: %s", bytes >> 20,
                        gpu_why(r->m->gpu));
@@ -341,7 +341,7 @@ weights_read_stop(struct reading *r)
     pthread_mutex_unlock(&r->lock);
     for (uint32_t i = 0; i < r->n_readers; i++) pthread_join(r->thread[i], NULL);
     if (r->rooms) {
-        r->m->op->host_unpin(r->m->gpu, r->rooms, r->slot_bytes * r->n_slots);
+        r->m->op->mem.host_unpin(r->m->gpu, r->rooms, r->slot_bytes * r->n_slots);
         munmap(r->rooms, r->slot_bytes * r->n_slots);
     }
     pthread_cond_destroy(&r->freed);

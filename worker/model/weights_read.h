@@ -15,7 +15,7 @@
 enum { READ_PIECE = 16 << 20, READ_BEHIND = 4 };
 
 struct read_piece {
-    const struct st_tensor *t;
+    const struct safetensors_tensor *t;
     uint64_t first; /* element */
     size_t n;       /* elements */
     enum dtype dtype;

@@ -14,8 +14,8 @@
 struct head {
     uint32_t magic, bytes; /* bytes: of the whole */
     uint64_t step;
-    uint8_t lane, rung, work, zero;
-    uint32_t bucket, n_rows, n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
+    uint8_t lane, partition, work, zero;
+    uint32_t bucket, n_tokens, n_segments, n_logits, n_encode, n_edits, n_copies, n_waits;
     uint32_t n_masks;
 };
 struct packed_copy {
@@ -28,7 +28,7 @@ struct packed_wait {
     uint32_t lane, zero;
 };
 _Static_assert(sizeof(struct head) == 56, "no padding");
-_Static_assert(sizeof(struct batch_run) == 36, "no padding");
+_Static_assert(sizeof(struct batch_segment) == 36, "no padding");
 _Static_assert(sizeof(struct batch_encode) == 20, "no padding");
 _Static_assert(sizeof(struct kv_edit) == 24, "no padding");
 _Static_assert(sizeof(struct packed_copy) == 16, "no padding");
@@ -37,8 +37,8 @@ _Static_assert(sizeof(struct packed_wait) == 16, "no padding");
 static size_t
 packed_bytes(const struct head *h)
 {
-    return sizeof *h + (size_t)h->n_rows * (sizeof(token_id) + sizeof(int32_t)) +
-           (size_t)h->n_runs * sizeof(struct batch_run) +
+    return sizeof *h + (size_t)h->n_tokens * (sizeof(token_id) + sizeof(int32_t)) +
+           (size_t)h->n_segments * sizeof(struct batch_segment) +
            (size_t)h->n_encode * sizeof(struct batch_encode) +
            (size_t)h->n_masks * sizeof(uint32_t) + (size_t)h->n_edits * sizeof(struct kv_edit) +
            (size_t)h->n_copies * sizeof(struct packed_copy) +
@@ -48,37 +48,37 @@ packed_bytes(const struct head *h)
 size_t
 batch_most_bytes(const struct batch *b)
 {
-    const struct head h = { .n_rows = b->max_rows,
-                            .n_runs = b->max_runs,
+    const struct head h = { .n_tokens = b->max_tokens,
+                            .n_segments = b->max_segments,
                             .n_encode = b->max_encode,
                             .n_edits = b->max_edits,
                             .n_copies = b->max_copies,
                             .n_waits = b->max_waits,
-                            .n_masks = b->max_rows };
+                            .n_masks = b->max_tokens };
 
     return packed_bytes(&h);
 }
 
 struct batch *
-batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits, uint32_t max_copies)
+batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max_edits, uint32_t max_copies)
 {
     CLEAN(batch_free_at) struct batch *b = calloc(1, sizeof *b);
 
     if (!b) return NULL;
-    b->max_rows = max_rows;
-    b->max_runs = b->max_encode = max_runs;
+    b->max_tokens = max_tokens;
+    b->max_segments = b->max_encode = max_segments;
     b->max_copies = max_copies;
     b->max_edits = max_edits;
     b->max_waits = MAX_LANES;
-    b->token = calloc(MAX(max_rows, 1u), sizeof b->token[0]);
-    b->pos = calloc(MAX(max_rows, 1u), sizeof b->pos[0]);
-    b->run = calloc(MAX(max_runs, 1u), sizeof b->run[0]);
-    b->encode = calloc(MAX(max_runs, 1u), sizeof b->encode[0]);
+    b->token = calloc(MAX(max_tokens, 1u), sizeof b->token[0]);
+    b->pos = calloc(MAX(max_tokens, 1u), sizeof b->pos[0]);
+    b->segment = calloc(MAX(max_segments, 1u), sizeof b->segment[0]);
+    b->encode = calloc(MAX(max_segments, 1u), sizeof b->encode[0]);
     b->copy = calloc(MAX(b->max_copies, 1u), sizeof b->copy[0]);
-    b->mask = calloc(MAX(max_rows, 1u), sizeof b->mask[0]);
+    b->mask = calloc(MAX(max_tokens, 1u), sizeof b->mask[0]);
     b->edit = calloc(MAX(max_edits, 1u), sizeof b->edit[0]);
     b->wait = calloc(b->max_waits, sizeof b->wait[0]);
-    if (!b->token || !b->pos || !b->run || !b->encode || !b->copy || !b->mask || !b->edit ||
+    if (!b->token || !b->pos || !b->segment || !b->encode || !b->copy || !b->mask || !b->edit ||
         !b->wait)
         return NULL;
     return TAKE(b);
@@ -90,7 +90,7 @@ batch_free(struct batch *b)
     if (b) {
         free(b->token);
         free(b->pos);
-        free(b->run);
+        free(b->segment);
         free(b->encode);
         free(b->copy);
         free(b->mask);
@@ -102,7 +102,7 @@ batch_free(struct batch *b)
 }
 
 static uint8_t *
-put(uint8_t *to, const void *from, size_t bytes)
+pack_bytes(uint8_t *to, const void *from, size_t bytes)
 {
     if (bytes > 0) memcpy(to, from, bytes);
     return to + bytes;
@@ -114,11 +114,11 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
     struct head h = { .magic = BATCH_MAGIC,
                       .step = b->step,
                       .lane = b->lane,
-                      .rung = b->rung,
+                      .partition = b->partition,
                       .work = b->work,
                       .bucket = b->bucket,
-                      .n_rows = b->n_rows,
-                      .n_runs = b->n_runs,
+                      .n_tokens = b->n_tokens,
+                      .n_segments = b->n_segments,
                       .n_logits = b->n_logits,
                       .n_encode = b->n_encode,
                       .n_edits = b->n_edits,
@@ -130,13 +130,13 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
 
     if (bytes > cap || bytes > INT32_MAX) return -ENOSPC;
     h.bytes = (uint32_t)bytes;
-    to = put(to, &h, sizeof h);
-    to = put(to, b->token, b->n_rows * sizeof b->token[0]);
-    to = put(to, b->pos, b->n_rows * sizeof b->pos[0]);
-    to = put(to, b->run, b->n_runs * sizeof b->run[0]);
-    to = put(to, b->encode, b->n_encode * sizeof b->encode[0]);
-    to = put(to, b->mask, b->n_masks * sizeof b->mask[0]);
-    to = put(to, b->edit, b->n_edits * sizeof b->edit[0]);
+    to = pack_bytes(to, &h, sizeof h);
+    to = pack_bytes(to, b->token, b->n_tokens * sizeof b->token[0]);
+    to = pack_bytes(to, b->pos, b->n_tokens * sizeof b->pos[0]);
+    to = pack_bytes(to, b->segment, b->n_segments * sizeof b->segment[0]);
+    to = pack_bytes(to, b->encode, b->n_encode * sizeof b->encode[0]);
+    to = pack_bytes(to, b->mask, b->n_masks * sizeof b->mask[0]);
+    to = pack_bytes(to, b->edit, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct kv_copy *c = &b->copy[i];
         struct packed_copy p = { .group = c->group,
@@ -147,19 +147,19 @@ batch_pack(const struct batch *b, void *buf, size_t cap)
                                  .from = c->from,
                                  .to = c->to };
 
-        to = put(to, &p, sizeof p);
+        to = pack_bytes(to, &p, sizeof p);
     }
     for (uint32_t i = 0; i < b->n_waits; i++) {
         struct packed_wait p = { .step = b->wait[i].step, .lane = b->wait[i].lane };
 
-        to = put(to, &p, sizeof p);
+        to = pack_bytes(to, &p, sizeof p);
     }
     check(to == (uint8_t *)buf + bytes);
     return (int)bytes;
 }
 
 static const uint8_t *
-get(void *to, const uint8_t *from, size_t bytes)
+unpack_bytes(void *to, const uint8_t *from, size_t bytes)
 {
     if (bytes > 0) memcpy(to, from, bytes);
     return from + bytes;
@@ -167,9 +167,9 @@ get(void *to, const uint8_t *from, size_t bytes)
 
 /* A row sees itself and some of those before it. */
 static bool
-masks_fit(const struct batch *b, const struct batch_run *r)
+masks_fit(const struct batch *b, const struct batch_segment *r)
 {
-    for (uint32_t i = 0; i < r->n_rows; i++)
+    for (uint32_t i = 0; i < r->n_tokens; i++)
         if (b->mask[r->first_logit + i] >> i != 1) return false;
     return true;
 }
@@ -180,42 +180,42 @@ check_rows(const struct batch *b, struct err *e)
 {
     uint64_t row = 0, logits = 0, masks = 0;
 
-    for (uint32_t i = 0; i < b->n_runs; i++) {
-        const struct batch_run *r = &b->run[i];
-        uint32_t want = r->flags & RUN_PROMPT_LOGPROBS ? r->n_rows
-                        : r->flags & RUN_SAMPLE        ? 1u + r->n_draft
-                                                       : 0;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *r = &b->segment[i];
+        uint32_t want = r->flags & SEGMENT_PROMPT_LOGPROBS ? r->n_tokens
+                        : r->flags & SEGMENT_SAMPLE        ? 1u + r->n_draft
+                                                           : 0;
 
-        if (r->first_row != row || r->n_rows == 0 || r->first_pos < 0 || r->n_draft >= r->n_rows ||
-            r->n_draft > MAX_DRAFT)
-            return err_set(e, -EBADMSG, "run %u: rows %u to %u where %llu is next", i, r->first_row,
-                           r->first_row + r->n_rows, (unsigned long long)row);
+        if (r->first_token != row || r->n_tokens == 0 || r->first_pos < 0 ||
+            r->n_draft >= r->n_tokens || r->n_draft > MAX_DRAFT)
+            return err_set(e, -EBADMSG, "run %u: rows %u to %u where %llu is next", i,
+                           r->first_token, r->first_token + r->n_tokens, (unsigned long long)row);
         if (want > 0 && r->first_logit != logits)
             return err_set(e, -EBADMSG, "run %u: logits from %u where %llu is next", i,
                            r->first_logit, (unsigned long long)logits);
-        row += r->n_rows;
+        row += r->n_tokens;
         logits += want;
-        if (!(r->flags & RUN_MASK)) continue;
+        if (!(r->flags & SEGMENT_MASK)) continue;
         masks = b->n_logits;
-        if (want == 0 || r->n_rows != 1u + r->n_draft || logits > b->n_masks || !masks_fit(b, r))
-            return err_set(e, -EBADMSG, "run %u: a mask of %u rows does not fit its %u guesses", i,
+        if (want == 0 || r->n_tokens != 1u + r->n_draft || logits > b->n_masks || !masks_fit(b, r))
+            return err_set(e, -EBADMSG, "run %u: a mask of %u rows does not fit its %u drafts", i,
                            b->n_masks, r->n_draft);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         const struct batch_encode *c = &b->encode[i];
 
-        if (c->first_row != row || c->n_rows == 0 || c->n_layers == 0)
+        if (c->first_token != row || c->n_tokens == 0 || c->n_layers == 0)
             return err_set(e, -EBADMSG, "source %u: rows %u to %u where %llu is next", i,
-                           c->first_row, c->first_row + c->n_rows, (unsigned long long)row);
-        row += c->n_rows;
+                           c->first_token, c->first_token + c->n_tokens, (unsigned long long)row);
+        row += c->n_tokens;
     }
-    if (row != b->n_rows || logits != b->n_logits || masks != b->n_masks)
+    if (row != b->n_tokens || logits != b->n_logits || masks != b->n_masks)
         return err_set(e, -EBADMSG,
                        "a batch of %u rows, %u logits, %u masks, its parts have %llu, %llu, %llu",
-                       b->n_rows, b->n_logits, b->n_masks, (unsigned long long)row,
+                       b->n_tokens, b->n_logits, b->n_masks, (unsigned long long)row,
                        (unsigned long long)logits, (unsigned long long)masks);
     for (uint32_t i = 0; i < b->n_edits; i++)
-        if (b->edit[i].op > EDIT_END || b->edit[i].group >= MAX_GROUPS)
+        if (b->edit[i].op > EDIT_CLEAR || b->edit[i].group >= MAX_GROUPS)
             return err_set(e, -EBADMSG, "edit %u: operation %u on group %u", i, b->edit[i].op,
                            b->edit[i].group);
     for (uint32_t i = 0; i < b->n_waits; i++)
@@ -232,44 +232,44 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     int r;
 
     if (n < sizeof h) return err_set(e, -EBADMSG, "a batch of %zu bytes has no head", n);
-    from = get(&h, from, sizeof h);
+    from = unpack_bytes(&h, from, sizeof h);
     if (h.magic != BATCH_MAGIC || h.zero || h.lane >= MAX_LANES)
         return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
-    if (h.n_rows > b->max_rows || h.n_runs > b->max_runs || h.n_encode > b->max_encode ||
-        h.n_edits > b->max_edits || h.n_copies > b->max_copies || h.n_waits > b->max_waits ||
-        h.n_logits > h.n_rows || h.n_masks > h.n_logits)
+    if (h.n_tokens > b->max_tokens || h.n_segments > b->max_segments ||
+        h.n_encode > b->max_encode || h.n_edits > b->max_edits || h.n_copies > b->max_copies ||
+        h.n_waits > b->max_waits || h.n_logits > h.n_tokens || h.n_masks > h.n_logits)
         return err_set(
             e, -EMSGSIZE,
             "a batch of %u rows, %u runs, %u sources, %u edits, %u copies, %u waits; room "
             "for %u, %u, %u, %u, %u, %u",
-            h.n_rows, h.n_runs, h.n_encode, h.n_edits, h.n_copies, h.n_waits, b->max_rows,
-            b->max_runs, b->max_encode, b->max_edits, b->max_copies, b->max_waits);
+            h.n_tokens, h.n_segments, h.n_encode, h.n_edits, h.n_copies, h.n_waits, b->max_tokens,
+            b->max_segments, b->max_encode, b->max_edits, b->max_copies, b->max_waits);
     if (h.bytes != n || packed_bytes(&h) != n)
         return err_set(e, -EBADMSG, "a batch of %zu bytes says it has %u and counts %zu", n,
                        h.bytes, packed_bytes(&h));
     b->step = h.step;
     b->lane = h.lane;
-    b->rung = h.rung;
+    b->partition = h.partition;
     b->work = h.work;
     b->bucket = h.bucket;
-    b->n_rows = h.n_rows;
-    b->n_runs = h.n_runs;
+    b->n_tokens = h.n_tokens;
+    b->n_segments = h.n_segments;
     b->n_logits = h.n_logits;
     b->n_encode = h.n_encode;
     b->n_edits = h.n_edits;
     b->n_copies = h.n_copies;
     b->n_waits = h.n_waits;
     b->n_masks = h.n_masks;
-    from = get(b->token, from, b->n_rows * sizeof b->token[0]);
-    from = get(b->pos, from, b->n_rows * sizeof b->pos[0]);
-    from = get(b->run, from, b->n_runs * sizeof b->run[0]);
-    from = get(b->encode, from, b->n_encode * sizeof b->encode[0]);
-    from = get(b->mask, from, b->n_masks * sizeof b->mask[0]);
-    from = get(b->edit, from, b->n_edits * sizeof b->edit[0]);
+    from = unpack_bytes(b->token, from, b->n_tokens * sizeof b->token[0]);
+    from = unpack_bytes(b->pos, from, b->n_tokens * sizeof b->pos[0]);
+    from = unpack_bytes(b->segment, from, b->n_segments * sizeof b->segment[0]);
+    from = unpack_bytes(b->encode, from, b->n_encode * sizeof b->encode[0]);
+    from = unpack_bytes(b->mask, from, b->n_masks * sizeof b->mask[0]);
+    from = unpack_bytes(b->edit, from, b->n_edits * sizeof b->edit[0]);
     for (uint32_t i = 0; i < b->n_copies; i++) {
         struct packed_copy p;
 
-        from = get(&p, from, sizeof p);
+        from = unpack_bytes(&p, from, sizeof p);
         b->copy[i] = (struct kv_copy){ .group = p.group,
                                        .from_tier = p.from_tier,
                                        .to_tier = p.to_tier,
@@ -281,13 +281,13 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     for (uint32_t i = 0; i < b->n_waits; i++) {
         struct packed_wait p;
 
-        from = get(&p, from, sizeof p);
+        from = unpack_bytes(&p, from, sizeof p);
         b->wait[i] = (struct batch_wait){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
                                           .step = p.step };
     }
     r = check_rows(b, e);
     if (r < 0) /* half a batch is none */
-        b->n_rows = b->n_runs = b->n_logits = b->n_encode = b->n_edits = b->n_copies = b->n_waits =
-            b->n_masks = 0;
+        b->n_tokens = b->n_segments = b->n_logits = b->n_encode = b->n_edits = b->n_copies =
+            b->n_waits = b->n_masks = 0;
     return r;
 }

@@ -18,47 +18,48 @@
 #include "base/err.h"
 #include "worker/kv/kv.h"
 
-#define TOKEN_FROM_LAST (-1) /* last_token[seat] on the device, whichever lane wrote it */
-/* What was guessed on the device behind last_token[seat]: guess i, from 1, is row i of its run. */
-#define TOKEN_GUESS(i) (-1 - (int32_t)(i))
+#define TOKEN_FROM_LAST (-1) /* last_token[slot] on the device, whichever lane wrote it */
+/* What was guessed on the device behind last_token[slot]: draft i, from 1, is row i of its run. */
+#define TOKEN_DRAFT(i) (-1 - (int32_t)(i))
 enum { MAX_BEAMS = 16, MAX_DRAFT = 8 }; /* MAX_LANES: kv.h */
-enum work { WORK_ENCODER = 1, WORK_CONTEXT = 2, WORK_GENERATION = 4 };
+enum work { WORK_ENCODER = 1, WORK_PREFILL = 2, WORK_DECODE = 4 };
 enum {
-    RUN_SAMPLE = 1,
-    RUN_PROMPT_LOGPROBS = 2,
-    RUN_FIRST_CHUNK = 4,
-    RUN_BEAM = 8,
-    RUN_MASK = 16, /* its guesses are a tree: mask[] says what a row sees of its run */
-    /* The step before it has guesses and is not told yet: first_pos and pos[] count all of them as taken, and
+    SEGMENT_SAMPLE = 1,
+    SEGMENT_PROMPT_LOGPROBS = 2,
+    SEGMENT_FIRST_CHUNK = 4,
+    SEGMENT_BEAM = 8,
+    SEGMENT_MASK = 16, /* its drafts are a tree: mask[] says what a row sees of its run */
+    /* The step before it has drafts and is not told yet: first_pos and pos[] count all of them as taken, and
      * the device moves the run back by as many as it refused. */
-    RUN_BEHIND_GUESSES = 32,
-    RUN_SAME_SOURCE =
+    SEGMENT_AFTER_DRAFTS = 32,
+    SEGMENT_SAME_SOURCE =
         64 /* a beam of the search that the run before is of: its source's keys are the same */
 };
 
-/* Rows of one seat, in position order. A seat is one row of every table: one beam or sample. Row i's K and V lie
- * at position first_pos + i, also those of a tree, whose pos[] says how deep it stands; before the seat's next
+/* Rows of one slot, in position order. A slot is one row of every table: one beam or sample. Row i's K and V lie
+ * at position first_pos + i, also those of a tree, whose pos[] says how deep it stands; before the slot's next
  * step the device moves those of the rows that were taken together. */
-struct batch_run {
-    uint32_t seat, first_row, n_rows;
+struct batch_segment {
+    uint32_t slot, first_token, n_tokens;
     int32_t first_pos;
     uint8_t work, flags;
-    uint16_t n_draft;     /* the last n_draft rows are guesses: n_draft + 1 rows of logits */
-    uint32_t first_logit; /* its first row of logits, if any: RUN_SAMPLE 1 + n_draft,
-                             RUN_PROMPT_LOGPROBS n_rows (the last one is also the sampled one) */
-    uint32_t enc_row;  /* RUN_FIRST_CHUNK, encoder-decoder: its states, to project into cross KV */
-    uint32_t enc_rows; /* 0: cross KV is there already (running, or reused) */
+    uint16_t n_draft;     /* the last n_draft rows are drafts: n_draft + 1 rows of logits */
+    uint32_t first_logit; /* its first row of logits, if any: SEGMENT_SAMPLE 1 + n_draft,
+                             SEGMENT_PROMPT_LOGPROBS n_tokens (the last one is also the sampled one) */
+    uint32_t
+        enc_token; /* SEGMENT_FIRST_CHUNK, encoder-decoder: its states, to project into cross KV */
+    uint32_t enc_tokens;   /* 0: cross KV is there already (running, or reused) */
     uint32_t cross_tokens; /* tokens of its source: keys of its cross attention; 0: decoder-only */
 };
 
 /* Encoder work comes in layer slices: rows are a source's, whole; hidden states stay on the device
- * in enc_state[enc_row ..]. token[] and pos[] are read when first_layer == 0. */
+ * in enc_state[enc_token ..]. token[] and pos[] are read when first_layer == 0. */
 struct batch_encode {
-    uint32_t seat, first_row, n_rows, enc_row;
+    uint32_t slot, first_token, n_tokens, enc_token;
     uint16_t first_layer, n_layers;
 };
 
-/* Not before that lane has finished that step: hand-over of a seat, or a block another lane last read. */
+/* Not before that lane has finished that step: hand-over of a slot, or a block another lane last read. */
 struct batch_wait {
     uint8_t lane;
     uint64_t step;
@@ -66,25 +67,26 @@ struct batch_wait {
 
 struct batch {
     uint64_t step; /* of this lane, from 1 */
-    uint8_t lane, rung, work;
+    uint8_t lane, partition, work;
     uint32_t
         bucket; /* decoder rows the graph runs (the batch's or more), 0 = no graph; those beyond the
-                   batch's: no seat */
-    uint32_t n_rows; /* decoder and encoder rows together */
-    uint32_t n_runs, n_logits, n_encode, n_edits, n_copies, n_waits;
-    uint32_t n_masks;            /* n_logits, or 0 when no run has RUN_MASK */
-    token_id *token;             /* [n_rows] */
-    int32_t *pos;                /* [n_rows] */
-    struct batch_run *run;       /* [n_runs]; the beams of a request are neighbours */
-    struct batch_encode *encode; /* [n_encode] */
-    uint32_t *mask;              /* [n_masks] by row of logits: bit j: it sees row j of its run */
-    struct kv_edit *edit;        /* [n_edits] applied first, in order; EDIT_ROW: the group's row */
-    struct kv_copy *copy;        /* [n_copies] */
-    struct batch_wait *wait;     /* [n_waits] */
-    uint32_t max_rows, max_runs, max_encode, max_edits, max_copies, max_waits; /* capacities */
+                   batch's: no slot */
+    uint32_t n_tokens; /* decoder and encoder rows together */
+    uint32_t n_segments, n_logits, n_encode, n_edits, n_copies, n_waits;
+    uint32_t n_masks;              /* n_logits, or 0 when no run has SEGMENT_MASK */
+    token_id *token;               /* [n_tokens] */
+    int32_t *pos;                  /* [n_tokens] */
+    struct batch_segment *segment; /* [n_segments]; the beams of a request are neighbours */
+    struct batch_encode *encode;   /* [n_encode] */
+    uint32_t *mask;                /* [n_masks] by row of logits: bit j: it sees row j of its run */
+    struct kv_edit *edit;    /* [n_edits] applied first, in order; EDIT_COPY: the group's row */
+    struct kv_copy *copy;    /* [n_copies] */
+    struct batch_wait *wait; /* [n_waits] */
+    uint32_t max_tokens, max_segments, max_encode, max_edits, max_copies,
+        max_waits; /* capacities */
 };
 
-struct batch *batch_new(uint32_t max_rows, uint32_t max_runs, uint32_t max_edits,
+struct batch *batch_new(uint32_t max_tokens, uint32_t max_segments, uint32_t max_edits,
                         uint32_t max_copies) MUST_USE;
 struct batch *batch_free(struct batch *b);
 CLEAN_FUNC(struct batch, batch_free)
@@ -104,12 +106,12 @@ struct batch_result { /* capacity as the batch; by run unless said otherwise */
     uint8_t lane;
     int status;        /* 0, or -EIO: nothing of this step counts */
     uint8_t *n_tokens; /* 0 .. 1 + n_draft */
-    token_id *token;   /* [n_runs][1 + MAX_DRAFT] */
+    token_id *token;   /* [n_segments][1 + MAX_DRAFT] */
     float *logprob;    /* [n_logits] of the token sampled, or of the prompt's next token */
     uint32_t
         *first_top; /* [n_logits + 1] row i's tops are top[first_top[i]] .. [first_top[i + 1]] */
     struct batch_top
-        *top; /* RUN_BEAM: its candidates, log-probabilities after all that changes them */
+        *top; /* SEGMENT_BEAM: its candidates, log-probabilities after all that changes them */
 };
 
 #endif

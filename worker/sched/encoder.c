@@ -1,12 +1,12 @@
-/* encoder.c - sources: who is encoded, and how many layers of it in this step: see core.h.
+/* encoder.c - sources: who is encoded, and how many layers of it in this step: see sched_internal.h.
  *
  * A source runs whole, or so many layers a step that whoever generates in the same step does not wait for long.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 /* Layers of it in this step; left: rows times layers that sources may still take. */
 static uint32_t
-layers(const struct plan *p, const struct seq *q, uint64_t left)
+layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
 {
     uint32_t all = p->s->l.n_enc_layers, a_step = p->s->l.enc_layers ? p->s->l.enc_layers : all;
     uint64_t fit = left / q->n_source;
@@ -16,46 +16,46 @@ layers(const struct plan *p, const struct seq *q, uint64_t left)
 }
 
 static void
-add_encode(struct plan *p, struct seq *q, uint32_t n)
+add_encode(struct step_plan *p, struct seq *q, uint32_t n)
 {
     struct batch *b = p->b;
 
     b->encode[b->n_encode++] = (struct batch_encode){
-        .seat = q->seat,
-        .first_row = b->n_rows,
-        .n_rows = q->n_source,
-        .enc_row = q->enc_row,
+        .slot = q->slot,
+        .first_token = b->n_tokens,
+        .n_tokens = q->n_source,
+        .enc_token = q->enc_token,
         .first_layer = (uint16_t)q->n_enc_layers,
         .n_layers = (uint16_t)n,
     };
-    for (uint32_t i = 0; i < q->n_source; i++, b->n_rows++) {
-        b->token[b->n_rows] = q->source[i];
-        b->pos[b->n_rows] = (int32_t)i;
+    for (uint32_t i = 0; i < q->n_source; i++, b->n_tokens++) {
+        b->token[b->n_tokens] = q->source[i];
+        b->pos[b->n_tokens] = (int32_t)i;
     }
     b->work |= WORK_ENCODER;
-    carry(p, q);
+    put_in_step(p, q);
     q->n_enc_layers += n;
-    if (q->n_enc_layers == p->s->l.n_enc_layers) move(p->s, q, SEQ_CONTEXT);
+    if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
 
 /* Somebody decodes: who waits does not leave the device idle. */
 static bool
-decoding(const struct scheduler *s)
+any_decoding(const struct scheduler *s)
 {
     for (const struct seq *q = s->running.first; q; q = q->next)
-        if ((q->state == SEQ_CONTEXT || q->state == SEQ_GENERATION) && !q->halted) return true;
+        if ((q->state == SEQ_PREFILL || q->state == SEQ_DECODE) && !q->is_suspended) return true;
     return false;
 }
 
 /* How many of those that wait may start: all, or with company. */
 static uint32_t
-released(const struct plan *p)
+n_released(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t n = 0, slots = MIN(s->n_free, s->max_running - s->running.n), some = 0;
     nsec oldest = NSEC_NEVER;
 
-    if (s->l.n_enc_batches == 0 || !decoding(s)) return UINT32_MAX;
+    if (s->l.n_enc_batches == 0 || !any_decoding(s)) return UINT32_MAX;
     for (const struct seq *q = s->waiting.first; q; q = q->next) {
         if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         oldest = MIN(oldest, q->arrived);
@@ -70,16 +70,16 @@ released(const struct plan *p)
 }
 
 void
-plan_encoder(struct plan *p)
+plan_encoder(struct step_plan *p)
 {
     struct scheduler *s = p->s;
-    uint64_t left = s->l.enc_work && (p->b->work & WORK_GENERATION) ? s->l.enc_work : UINT64_MAX;
-    uint32_t n, may = released(p);
+    uint64_t left = s->l.enc_work && (p->b->work & WORK_DECODE) ? s->l.enc_work : UINT64_MAX;
+    uint32_t n, may = n_released(p);
     struct seq *q, *next;
 
     for (q = s->n_in[SEQ_ENCODER] ? s->running.first : NULL; q; q = q->next) {
         if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
-        n = layers(p, q, left);
+        n = layers_now(p, q, left);
         if (n == 0) continue;
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);
@@ -88,7 +88,7 @@ plan_encoder(struct plan *p)
         next = q->next;
         if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;
         if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
-        n = layers(p, q, left);
+        n = layers_now(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);

@@ -2,317 +2,134 @@
  *
  * Decode rows first, because a stream that has begun must not stutter; then streams that were adopted,
  * for the same reason; then prompts in list order for the rows that are left; then sources, whose rows are
- * counted apart. Everything planned is claimed: nothing after this can fail for want of a block, a row or a seat.
+ * counted apart. Everything planned is claimed: nothing after this can fail for want of a block, a row or a slot.
  */
-#include "worker/sched/core.h"
+#include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
-#include "worker/kv/kv_state.h"
-
-static bool
-must_wait(const struct plan *p, const struct seq *q)
-{
-    return q->lane != p->lane && q->lane_step > p->s->done[q->lane];
-}
-
-void
-carry(struct plan *p, struct seq *q)
-{
-    if (must_wait(p, q)) p->out.wait[q->lane] = MAX(p->out.wait[q->lane], q->lane_step);
-    q->in_flight++;
-    q->lane = (uint8_t)p->lane;
-    q->lane_step = p->b->step;
-}
-
-static void
-set_quiet(const struct plan *p, const struct seq *q, uint32_t end)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-
-    kv_quiet(p->s->kv, q->seat, &seat->quiet_end, &seat->quiet_first);
-    seat->quiet_end = MIN(seat->quiet_end, kv_border(p->s->kv, end, q->n_prompt) - 1);
-    seat->near_end = seat->lowered ? seat->quiet_end - MIN(seat->quiet_end, 1u) : 0;
-    seat->near_first = seat->quiet_first - MIN(seat->quiet_first, 1u);
-}
-
-/* Blocks for positions up to end, less those that no query from done on sees. */
-static void
-change_blocks(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-    struct kv *kv = p->s->kv;
-
-    if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->seat, q->lane, q->lane_step);
-    if (done >= seat->quiet_first) kv_trim(kv, q->seat, done, &p->out);
-    if (q->n_done >= q->n_prompt && !seat->lowered) { /* a row a step is out, now and for ever */
-        struct kv_need need = kv_need(kv, seat->len, q->n_source, rows_out(q, 0));
-
-        kv_lower(kv, q->seat, &need);
-        seat->lowered = true;
-    }
-    if (end > seat->quiet_end) {
-        uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
-
-        if (!kv_room(kv, q->seat, end)) kv_trim(kv, q->seat, q->n_planned - q->n_guess, &p->out);
-        kv_grow(kv, p->lane, q->seat, end, &p->out);
-        check(end <= border);
-        if (end == border) kv_snapshot(kv, p->lane, q->seat, end, &p->out);
-    }
-    set_quiet(p, q, end);
-}
-
-/* scheduler_plan() asks for it before the next step's walk. */
-static void
-note_soon(struct scheduler *s, uint32_t seat, bool go)
-{
-    check(s->n_soon < 2 * s->n_seats);
-    s->soon[s->n_soon++] = (struct kv_soon){ seat, go };
-}
-
-/* What its row of the next step needs, or this one. */
-static COLD void
-near_border(struct plan *p, const struct seq *q, uint32_t end, uint32_t done)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-
-    if (end > seat->quiet_end || done >= seat->quiet_first ||
-        (!seat->lowered && q->n_done >= q->n_prompt))
-        change_blocks(p, q, end, done);
-    if (end == seat->quiet_end) note_soon(p->s, q->seat, /* go= */ false);
-    if (done + 1 == seat->quiet_first) note_soon(p->s, q->seat, /* go= */ true);
-}
-
-/* Its rows of logits see of its run what it says there; those of others nothing but what is before them. */
-static void
-add_masks(struct plan *p, struct batch_run *r)
-{
-    bool tree = false;
-
-    for (uint32_t i = 1; i <= r->n_draft; i++) tree = tree || p->s->depth[i] != i;
-    for (uint32_t i = r->first_logit; i < p->b->n_logits; i++)
-        p->b->mask[i] = tree ? p->s->sees[i - r->first_logit] : 0;
-    if (tree) r->flags |= RUN_MASK;
-    p->b->n_masks |= tree;
-}
-
-/* The first rows of it: the device is told what its seat holds, and where its source's states are. */
-static COLD void
-begin_seat(struct plan *p, struct seq *q, struct batch_run *r)
-{
-    struct seat *seat = &p->s->seat[q->seat];
-    /* What it begins with, it has forked. */
-    bool member = q->forked && q->first_member != q && !q->n_adopted;
-
-    r->flags |= RUN_FIRST_CHUNK;
-    seat->begun = true;
-    if (!member) {
-        p->begins -= kv_n_held(p->s->kv, q->seat);
-        kv_start(p->s->kv, p->lane, p->b->step, q->seat, &p->out);
-    }
-    if (q->n_source > 0 && !q->n_adopted && !member && !seat->crossed) {
-        r->enc_row = q->enc_row;
-        r->enc_rows = q->n_source;
-        kv_cross(p->s->kv, p->lane, q->seat, q->n_source, &p->out);
-    }
-}
-
-/* A token is known, or is on the device. */
-static void
-put_rows(const struct plan *p, const struct seq *q, const struct batch_run *r)
-{
-    uint32_t first = q->n_planned, known = q->lockstep ? q->n_tokens : q->n_prompt, i = 0;
-    token_id *token = &p->b->token[r->first_row];
-    int32_t *pos = &p->b->pos[r->first_row];
-
-    for (; i < r->n_rows && first + i < known; i++) {
-        token[i] = q->token[first + i];
-        pos[i] = (int32_t)(first + i);
-    }
-    for (; i < r->n_rows; i++) {
-        token[i] = TOKEN_GUESS(i);
-        pos[i] = (int32_t)(first + (r->n_draft ? p->s->depth[i] : i));
-    }
-}
-
-void
-add_run(struct plan *p, struct seq *q, unsigned work, uint32_t n_rows)
-{
-    struct batch *b = p->b;
-    uint32_t end = q->n_planned + n_rows, n_logits = 0;
-    struct batch_run *r = &b->run[b->n_runs++];
-    const struct seat *seat = &p->s->seat[q->seat];
-    uint32_t done = seen_from(q);
-
-    *r = (struct batch_run){
-        .seat = q->seat,
-        .first_row = b->n_rows,
-        .n_rows = n_rows,
-        .first_pos = (int32_t)q->n_planned,
-        .work = (uint8_t)work,
-        .flags = q->n_guess ? RUN_BEHIND_GUESSES : 0,
-        .n_draft = (uint16_t)(work == WORK_GENERATION ? n_rows - 1 : 0),
-        .first_logit = b->n_logits,
-        .cross_tokens = q->n_source,
-    };
-    if (!seat->begun) begin_seat(p, q, r);
-    if (q->first_member && forks_now(q)) fork_members(p, q);
-    if (end >= q->n_prompt) {
-        r->flags |= q->beam ? RUN_SAMPLE | RUN_BEAM : RUN_SAMPLE;
-        n_logits = 1u + r->n_draft;
-    }
-    if (work == WORK_CONTEXT && q->prompt_logprobs) {
-        r->flags |= RUN_PROMPT_LOGPROBS;
-        n_logits = n_rows;
-    }
-    b->n_logits += n_logits;
-    if (p->s->tree) add_masks(p, r);
-    if (end > seat->near_end || done >= seat->near_first) near_border(p, q, end, done);
-    carry(p, q);
-    put_rows(p, q, r);
-    q->n_planned = end;
-    b->n_rows += n_rows;
-    b->work |= (uint8_t)work;
-    p->rows_left -= n_rows;
-    if (!(r->flags & RUN_SAMPLE)) return;
-    q->n_out += 1u + r->n_draft;
-    q->n_guess += r->n_draft;
-    p->s->closed = p->s->l.policy == POLICY_STATIC;
-    if (q->n_out == q->max_new && q->n_guess == 0) {
-        move(p->s, q, SEQ_LAST);
-    } else if (q->state == SEQ_CONTEXT) {
-        move(p->s, q, SEQ_GENERATION);
-    }
-}
 
 /* It generates, and has the block for its next row. */
 static bool
-generates(const struct plan *p, const struct seq *q)
+may_generate_now(const struct step_plan *p, const struct seq *q)
 {
-    return runnable(p->s, q, p->lane) == WORK_GENERATION && has_paid(p->s, q) &&
+    return runnable(p->s, q, p->lane) == WORK_DECODE && has_paid(p->s, q) &&
            !must_come_first(p->s, q);
 }
 
-/* Rows for guesses: those that nobody needs for a token, and no more than half of them beside a prompt. */
+/* Rows for drafts: those that nobody needs for a token, and no more than half of them beside a
+ * prompt. */
 static uint32_t
-guess_rows(const struct plan *p)
+guess_rows(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
-    uint32_t rows = p->rows_left - s->n_in[SEQ_GENERATION];
-    bool prompts = s->work[p->lane] & WORK_CONTEXT && s->n_in[SEQ_CONTEXT] + s->waiting.n > 0;
+    uint32_t rows = p->tokens_left - s->n_in[SEQ_DECODE];
+    bool prompts = s->work[p->lane] & WORK_PREFILL && s->n_in[SEQ_PREFILL] + s->waiting.n > 0;
 
     if (s->l.n_draft == 0) return 0;
     return prompts ? rows / 2 : rows;
 }
 
-/* Its next row, with guesses: no more than it could use, and where blocks are paid for already; of a search the
- * rows of all together. */
+/* Its next row, with drafts: no more than it could use, and where blocks are paid for already;
+ * of a search the rows of all together. */
 static void
-go_on(struct plan *p, struct seq *q, uint32_t *guesses)
+add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
 {
     if (!q->beam) {
-        uint32_t n = MIN(*guesses, q->n_draft);
+        uint32_t n = MIN(*drafts, q->n_draft);
 
         if (n > 0) n = MIN(n, q->max_new - q->n_out - 1);
-        if (n > 0) n = MIN(n, p->s->seat[q->seat].len - q->n_planned - 1);
-        *guesses -= n;
-        add_run(p, q, WORK_GENERATION, 1 + n);
-    } else if (q->first_member == q && all_paid(p->s, q) && may_turn(p, q)) {
-        turn_beams(p, q);
+        if (n > 0) n = MIN(n, p->s->slot[q->slot].len - q->n_planned - 1);
+        *drafts -= n;
+        add_run(p, q, WORK_DECODE, 1 + n);
+    } else if (q->first_member == q && all_paid(p->s, q) && may_step_beams(p, q)) {
+        step_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) {
-            add_run(p, m, WORK_GENERATION, 1);
-            if (m != q) p->b->run[p->b->n_runs - 1].flags |= RUN_SAME_SOURCE;
+            add_run(p, m, WORK_DECODE, 1);
+            if (m != q) p->b->segment[p->b->n_segments - 1].flags |= SEGMENT_SAME_SOURCE;
         }
     }
 }
 
-/* What the walk will look at next but one, of which nothing is in the processor's caches: of a thousand. */
+/* What the walk will look at next but one, of which nothing is in the processor's caches: of a
+ * thousand. */
 static inline void
-fetch_next(const struct plan *p, const struct seq *q)
+fetch_next(const struct step_plan *p, const struct seq *q)
 {
     if (!q) return;
     __builtin_prefetch(q->next, 1);
     __builtin_prefetch((const void *)((uintptr_t)q->next + CACHE_LINE), 1); /* there may be none */
-    __builtin_prefetch(&p->s->seat[q->seat]);
+    __builtin_prefetch(&p->s->slot[q->slot]);
 }
 
-/* Searches wait for those that are in the step that is out, so that the next one has all of them: else they would stay
- * apart, and each step takes as long as if it had the others too. */
+/* Searches wait for those that are in the step that is out, so that the next one has all of
+ * them: else they would stay apart, and each step takes as long as if it had the others too. */
 static bool
-searches_wait(const struct plan *p)
+searches_wait(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t rows = 0;
     bool out = false;
 
-    if (s->l.search_rows == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
+    if (s->l.beam_tokens == 0 || s->planned[p->lane] == s->done[p->lane]) return false;
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        if (q->state != SEQ_GENERATION || q->halted) continue;
-        if (!q->beam || ++rows > s->l.search_rows) return false;
+        if (q->state != SEQ_DECODE || q->is_suspended) continue;
+        if (!q->beam || ++rows > s->l.beam_tokens) return false;
         out = out || (q->in_flight > 0 && q->lane == p->lane);
     }
     return out;
 }
 
 static void
-plan_generation(struct plan *p)
+plan_generation(struct step_plan *p)
 {
-    uint32_t guesses = guess_rows(p);
+    uint32_t drafts = guess_rows(p);
     uint64_t oldest = UINT64_MAX;
 
     if (searches_wait(p)) return;
     for (struct seq *q = p->s->running.first; q; q = q->next) {
         fetch_next(p, q->next);
-        if (!generates(p, q)) continue;
+        if (!may_generate_now(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
         } else {
-            go_on(p, q, &guesses);
+            add_next_tokens(p, q, &drafts);
         }
     }
-    if (p->b->n_runs > 0 || oldest == UINT64_MAX) return;
+    if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
     /* Handed over while their last chunk still runs: a row that waits for another lane holds up
      * nobody where there is no other row. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
-        if (generates(p, q) && q->lane_step <= oldest) go_on(p, q, &guesses);
-}
-
-bool
-streaming(const struct plan *p)
-{
-    if (p->b->work & WORK_GENERATION) return true;
-    for (const struct seq *q = p->s->running.first; q; q = q->next)
-        if (q->state == SEQ_GENERATION && !q->halted) return true;
-    return false;
+        if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }
 
 /* Nothing runs, nothing holds a block, and still the head of the queue does not fit: it never will.
  * scheduler_add() refuses those that it can know of. */
 static bool
-end_hopeless(struct plan *p)
+end_hopeless(struct step_plan *p)
 {
     struct scheduler *s = p->s;
     struct seq *head = NULL;
 
     if (s->n_kept > 0) return false;
     for (struct seq *q = s->running.first; q; q = q->next) {
-        if (q->in_flight > 0 || s->seat[q->seat].len > 0) return false;
+        if (q->in_flight > 0 || s->slot[q->slot].len > 0) return false;
         if (!head && runnable(s, q, p->lane)) head = q;
     }
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
-        if (runnable(s, q, p->lane)) head = q; /* who is halted stands aside */
+        if (runnable(s, q, p->lane)) head = q; /* who is suspended stands aside */
     if (!head) return false;
     /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
-        if (!q->cross_there) continue;
-        q->encodes = true;
-        q->cross_there = false;
+        if (!q->cross_kv_cached) continue;
+        q->must_encode = true;
+        q->cross_kv_cached = false;
         return true;
     }
     end_seq(s, head, LAGAN_E_TOO_LONG);
     return true;
 }
 
-/* Of scheduler_batch()'s edits, those that are for what seats hold when they begin. */
+/* Of scheduler_batch()'s edits, those that are for what slots hold when they begin. */
 static uint32_t
 begin_edits(const struct scheduler *s)
 {
@@ -320,22 +137,22 @@ begin_edits(const struct scheduler *s)
     uint32_t n = 0;
 
     for (uint32_t g = 0; g < c->n_groups; g++) n += c->group[g].max_entries;
-    return n * family_edits(&s->l);
+    return n * seq_group_edits(&s->l);
 }
 
 static uint32_t
 pick_bucket(const struct scheduler *s, const struct batch *b)
 {
-    const struct batch_run *last = &b->run[b->n_runs ? b->n_runs - 1 : 0];
+    const struct batch_segment *last = &b->segment[b->n_segments ? b->n_segments - 1 : 0];
 
-    if (b->n_runs == 0) return 0;
+    if (b->n_segments == 0) return 0;
     for (uint32_t i = 0; i < s->l.n_buckets; i++)
-        if (s->l.bucket[i] >= last->first_row + last->n_rows) return s->l.bucket[i];
+        if (s->l.bucket[i] >= last->first_token + last->n_tokens) return s->l.bucket[i];
     return 0;
 }
 
 static void
-close_batch(struct plan *p)
+close_batch(struct step_plan *p)
 {
     struct batch *b = p->b;
     struct scheduler *s = p->s;
@@ -357,63 +174,63 @@ close_batch(struct plan *p)
 static void
 ask_others(struct scheduler *s, unsigned lane)
 {
-    s->ask |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
+    s->replan_lanes |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
 }
 
 int
 scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
 {
     bool again;
-    struct plan p;
+    struct step_plan p;
 
     check(lane < s->l.n_lanes);
-    check(b->max_rows >= s->l.max_rows + s->l.max_enc_rows && b->max_runs >= s->max_running);
+    check(b->max_tokens >= s->l.max_tokens + s->l.max_enc_tokens &&
+          b->max_segments >= s->max_running);
     check(b->max_encode >= s->max_running);
-    s->ask &= ~(1u << lane);
-    if (s->drains) divide(s);
-    if (expire(s, now)) ask_others(s, lane);
-    if (s->reuse) kv_now(s->kv, now);
+    s->replan_lanes &= ~(1u << lane);
+    if (s->prefill_draining) apply_division(s);
+    if (expire_deadlines(s, now)) ask_others(s, lane);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (give_up_one(s, now)) ask_others(s, lane);
     kv_fetch(s->kv, s->soon, s->n_soon);
     s->n_soon = 0;
     do {
-        if (s->running.n == 0) s->closed = false;
-        s->turned = false;
+        if (s->running.n == 0) s->static_batch_closed = false;
+        s->cross_kv_changed = false;
         again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
-        b->rung = (uint8_t)(s->l.n_lanes > 1 && alone(s, lane) ? 0 : s->rung);
+        b->partition = (uint8_t)(s->l.n_lanes > 1 && lane_is_alone(s, lane) ? 0 : s->partition);
         b->work = 0;
-        b->bucket = b->n_rows = b->n_runs = b->n_logits = 0;
+        b->bucket = b->n_tokens = b->n_segments = b->n_logits = 0;
         b->n_encode = b->n_edits = b->n_copies = b->n_waits = b->n_masks = 0;
-        p = (struct plan){ .s = s,
-                           .b = b,
-                           .lane = lane,
-                           .now = now,
-                           .out = { .edit = b->edit,
-                                    .max_edits = b->max_edits,
-                                    .copy = b->copy,
-                                    .max_copies = b->max_copies,
-                                    .step = b->step },
-                           .rows_left = s->l.max_rows,
-                           .begins = begin_edits(s) };
+        p = (struct step_plan){ .s = s,
+                                .b = b,
+                                .lane = lane,
+                                .now = now,
+                                .out = { .edit = b->edit,
+                                         .max_edits = b->max_edits,
+                                         .copy = b->copy,
+                                         .max_copies = b->max_copies,
+                                         .step = b->step },
+                                .tokens_left = s->l.max_tokens,
+                                .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;
         kv_ends(s->kv, lane, &p.out);
-        if (s->work[lane] & WORK_GENERATION) plan_generation(&p);
-        if (s->work[lane] & WORK_CONTEXT) plan_adopted(&p);
-        if (s->l.policy == POLICY_STATIC && may_join(s)) form_batch(&p);
-        if (s->work[lane] & WORK_CONTEXT) plan_context(&p);
+        if (s->work[lane] & WORK_DECODE) plan_generation(&p);
+        if (s->work[lane] & WORK_PREFILL) plan_adopted(&p);
+        if (s->l.policy == POLICY_STATIC && may_join(s)) plan_static_batch(&p);
+        if (s->work[lane] & WORK_PREFILL) plan_prefill(&p);
         if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
-        again = again || s->turned;
-        if (b->n_rows == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
+        again = again || s->cross_kv_changed;
+        if (b->n_tokens == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
         if (again) ask_others(s, lane);
-        if (b->n_rows > 0) {
+        if (b->n_tokens > 0) {
             close_batch(&p);
-            s->idle[lane] = false;
+            s->found_no_work[lane] = false;
             return 1;
         }
     } while (again);
-    s->idle[lane] = true;
+    s->found_no_work[lane] = true;
     return 0;
 }

@@ -4,13 +4,13 @@
 /* Bits of the states that may follow. */
 static const unsigned follows[] = {
     /* clang-format off */
-    [SEQ_NEW]        = 1u << SEQ_WAITING | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
-    [SEQ_WAITING]    = 1u << SEQ_ENCODER | 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
-    [SEQ_ENCODER]    = 1u << SEQ_CONTEXT | 1u << SEQ_ENDED,
-    [SEQ_CONTEXT]    = 1u << SEQ_GENERATION | 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED,
-    [SEQ_GENERATION] = 1u << SEQ_LAST | 1u << SEQ_PAUSED | 1u << SEQ_ENDED,
+    [SEQ_NEW]        = 1u << SEQ_WAITING | 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
+    [SEQ_WAITING]    = 1u << SEQ_ENCODER | 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
+    [SEQ_ENCODER]    = 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
+    [SEQ_PREFILL]    = 1u << SEQ_DECODE | 1u << SEQ_LAST | 1u << SEQ_PREEMPTED | 1u << SEQ_ENDED,
+    [SEQ_DECODE] = 1u << SEQ_LAST | 1u << SEQ_PREEMPTED | 1u << SEQ_ENDED,
     [SEQ_LAST]       = 1u << SEQ_ENDED,
-    [SEQ_PAUSED]     = 1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED,
+    [SEQ_PREEMPTED]     = 1u << SEQ_NEW | 1u << SEQ_WAITING | 1u << SEQ_ENDED,
     [SEQ_ENDED]      = 1u << SEQ_NEW,
     /* clang-format on */
 };
@@ -28,7 +28,7 @@ seq_before(const struct seq *a, const struct seq *b)
 {
     if (a->priority > b->priority) return true;
     if (a->priority < b->priority) return false;
-    return a->turn < b->turn || (a->turn == b->turn && a->ticket < b->ticket);
+    return a->turn < b->turn || (a->turn == b->turn && a->arrival_number < b->arrival_number);
 }
 
 static void

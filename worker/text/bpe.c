@@ -6,7 +6,7 @@
  */
 #include "worker/text/bpe.h"
 
-#include "worker/text/doc.h"
+#include "worker/text/json_section.h"
 #include "worker/text/utf8.h"
 
 #include <errno.h>
@@ -106,7 +106,7 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
         memmove(gap, gap + 1, (size_t)m);
         return add_merge(b, v, s, (size_t)n, (size_t)m, e);
     }
-    TRY(doc_array(j, "an element of model.merges", e));
+    TRY(json_section_array(j, "an element of model.merges", e));
     TRY(json_next(j, e));
     if (j->kind != JSON_STRING || (n = json_unescape(j, s, room)) < 0)
         return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
@@ -127,8 +127,8 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
     char s[VOCAB_MAX_PIECE];
     int more;
 
-    TRY(doc_array(&merges, "model.merges", e));
-    while ((more = doc_element(&count, e)) > 0) {
+    TRY(json_section_array(&merges, "model.merges", e));
+    while ((more = json_section_element(&count, e)) > 0) {
         TRY(json_skip(&count, e));
         n++;
     }
@@ -138,7 +138,8 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
     if (!b->merge) return err_set(e, -ENOMEM, "merges");
     for (uint32_t i = 0; i < b->n_slots; i++) b->merge[i] = (struct merge){ .rank = NONE };
     b->cuts_at_marks = !v->byte_level && vocab_find(v, mark, MARK) >= 0;
-    while ((more = doc_element(&merges, e)) > 0) TRY(read_merge(b, v, &merges, s, sizeof s, e));
+    while ((more = json_section_element(&merges, e)) > 0)
+        TRY(read_merge(b, v, &merges, s, sizeof s, e));
     return more;
 }
 

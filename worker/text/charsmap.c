@@ -99,7 +99,8 @@ put_entry(const struct charsmap *m, const char *text, size_t n, struct room *r)
     size_t at = find(m, text, n);
 
     if (!at) return 0;
-    TRY(room_put(r, (const char *)m->blob + at, strnlen((const char *)m->blob + at, m->n - at)));
+    TRY(text_buffer_put(r, (const char *)m->blob + at,
+                        strnlen((const char *)m->blob + at, m->n - at)));
     return 1;
 }
 
@@ -114,7 +115,7 @@ put_cluster(const struct charsmap *m, const char *text, size_t n, struct room *r
         (void)char_at(text, n, i, &len);
         r1 = put_entry(m, text + i, len, r);
         TRY(r1);
-        if (r1 == 0) TRY(room_put(r, text + i, len));
+        if (r1 == 0) TRY(text_buffer_put(r, text + i, len));
     }
     return 0;
 }

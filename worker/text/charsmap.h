@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "worker/text/room.h"
+#include "worker/text/text_buffer.h"
 
 struct charsmap {
     uint8_t *blob;

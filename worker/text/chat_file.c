@@ -1,8 +1,8 @@
 /* chat_file.c - see chat_file.h. */
 #include "worker/text/chat_file.h"
 
-#include "worker/text/cache.h"
-#include "worker/text/doc.h"
+#include "worker/text/json_section.h"
+#include "worker/text/vocab_cache.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ read_one(const char *dir, const char *name, char **text, size_t *n, struct err *
 
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
-    r = doc_file(path, text, n, e);
+    r = json_section_file(path, text, n, e);
     if (r == -ENOENT) return 0;
     return r < 0 ? r : 1;
 }
@@ -75,8 +75,8 @@ string_of(char **text, size_t *n, const char *key, struct err *e)
 
     json_open(&j, *text, *n);
     TRY(json_next(&j, e));
-    TRY(doc_object(&j, "the document", e));
-    while ((more = doc_key(&j, e)) > 0) {
+    TRY(json_section_object(&j, "the document", e));
+    while ((more = json_section_key(&j, e)) > 0) {
         if (!json_is(&j, key)) {
             TRY(json_skip(&j, e));
             continue;
@@ -103,7 +103,7 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
         if (r <= 0) continue;
         r = string_of(text, n, "chat_template", e);
         if (r < 0) err_while(e, r, "%s/%s", dir, names[i]);
-        if (r == 0) doc_free(text), *text = NULL;
+        if (r == 0) json_section_free(text), *text = NULL;
     }
     return r;
 }
@@ -111,13 +111,13 @@ find_template(const char *dir, char **text, size_t *n, struct err *e)
 int
 chat_file_hash(const char *dir, uint64_t hash[2], struct err *e)
 {
-    CLEAN(doc_free) char *text = NULL;
+    CLEAN(json_section_free) char *text = NULL;
     size_t n = 0;
     int r = find_template(dir, &text, &n, e);
 
     if (r <= 0) return r;
     while (n && strchr(" \t\r\n", text[n - 1])) n--;
-    cache_hash_of(text, n, hash);
+    vocab_cache_hash_of(text, n, hash);
     return 1;
 }
 
@@ -129,11 +129,11 @@ read_token(struct json *j, char *buf, size_t n, struct err *e)
     int more;
 
     TRY(json_next(&at, e));
-    if (at.kind != JSON_OBJECT) return doc_text(j, "the token", buf, n, e);
+    if (at.kind != JSON_OBJECT) return json_section_text(j, "the token", buf, n, e);
     buf[0] = '\0';
-    while ((more = doc_key(&at, e)) > 0)
+    while ((more = json_section_key(&at, e)) > 0)
         if (json_is(&at, "content"))
-            TRY(doc_text(&at, "its content", buf, n, e));
+            TRY(json_section_text(&at, "its content", buf, n, e));
         else
             TRY(json_skip(&at, e));
     return more;
@@ -142,7 +142,7 @@ read_token(struct json *j, char *buf, size_t n, struct err *e)
 int
 chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct err *e)
 {
-    CLEAN(doc_free) char *text = NULL;
+    CLEAN(json_section_free) char *text = NULL;
     struct json j;
     size_t len = 0;
     int more = read_one(dir, "tokenizer_config.json", &text, &len, e);
@@ -150,8 +150,8 @@ chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct er
     if (more <= 0) return more;
     json_open(&j, text, len);
     TRY(json_next(&j, e));
-    TRY(doc_object(&j, "the document", e));
-    while ((more = doc_key(&j, e)) > 0) {
+    TRY(json_section_object(&j, "the document", e));
+    while ((more = json_section_key(&j, e)) > 0) {
         if (json_is(&j, key)) {
             TRY(read_token(&j, buf, n, e));
             return 1;
@@ -164,7 +164,7 @@ chat_file_token(const char *dir, const char *key, char *buf, size_t n, struct er
 const char *
 chat_file_type(const char *dir, char type[32])
 {
-    CLEAN(doc_free) char *text = NULL;
+    CLEAN(json_section_free) char *text = NULL;
     size_t n = 0;
 
     if (read_one(dir, "config.json", &text, &n, NULL) <= 0 ||

@@ -3,7 +3,7 @@
 #include "worker/text/pattern.h"
 
 #include "worker/text/chars.h"
-#include "worker/text/doc.h"
+#include "worker/text/json_section.h"
 
 #include <errno.h>
 #include <pcre2.h>
@@ -97,15 +97,15 @@ pattern_read(struct pattern *p, const char *where, struct json *j, struct err *e
     int more;
 
     TRY(json_next(j, e));
-    TRY(doc_object(j, where, e));
-    while ((more = doc_key(j, e)) > 0) {
+    TRY(json_section_object(j, where, e));
+    while ((more = json_section_key(j, e)) > 0) {
         bool regex = json_is(j, "Regex");
 
         if (!regex && !json_is(j, "String"))
             return err_set(e, -ENOTSUP, "%s: a pattern by %.*s is not served yet", where,
                            (int)MIN(j->text_len, (size_t)32), j->text);
         if (p->code || p->text) return err_set(e, -EBADMSG, "%s: two patterns", where);
-        TRY(doc_text(j, where, text, sizeof text, e));
+        TRY(json_section_text(j, where, text, sizeof text, e));
         TRY(regex ? pattern_regex(p, where, text, e) : pattern_string(p, where, text, e));
     }
     return more;

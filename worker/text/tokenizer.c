@@ -1,11 +1,11 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "worker/text/tokenizer.h"
 
-#include "worker/text/cache.h"
-#include "worker/text/doc.h"
-#include "worker/text/document.h"
-#include "worker/text/parts.h"
+#include "worker/text/json_section.h"
+#include "worker/text/tokenizer_json.h"
+#include "worker/text/tokenizer_parts.h"
 #include "worker/text/utf8.h"
+#include "worker/text/vocab_cache.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,17 +23,17 @@ int
 tokenizer_open(struct tokenizer **ret, const char *dir, struct err *e)
 {
     CLEAN(tokenizer_close_at) struct tokenizer *t = calloc(1, sizeof *t);
-    CLEAN(doc_free) char *text = NULL;
+    CLEAN(json_section_free) char *text = NULL;
     char path[4096];
     size_t n = 0;
     int r;
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
     TRY(path_of(path, dir, e));
-    TRY(doc_file(path, &text, &n, e));
-    r = document_read(t, text, n, e);
+    TRY(json_section_file(path, &text, &n, e));
+    r = tokenizer_json_read(t, text, n, e);
     if (r < 0) return err_while(e, r, "%s", path);
-    cache_hash_of(text, n, t->document);
+    vocab_cache_hash_of(text, n, t->document);
     *ret = TAKE(t);
     return 0;
 }
@@ -47,8 +47,8 @@ tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, s
 
     if (!t) return err_set(e, -ENOMEM, "tokenizer");
     TRY(path_of(path, dir, e));
-    TRY(cache_hash(path, hash, e));
-    if (cache_load(t, kept, hash) == 0) return 0;
+    TRY(vocab_cache_hash(path, hash, e));
+    if (vocab_cache_load(t, kept, hash) == 0) return 0;
     *ret = TAKE(t);
     return 1;
 }
@@ -56,16 +56,16 @@ tokenizer_open_kept(struct tokenizer **ret, const char *dir, const char *kept, s
 int
 tokenizer_keep(struct tokenizer *t, const char *kept, struct err *e)
 {
-    return cache_store(t, kept, e);
+    return vocab_cache_store(t, kept, e);
 }
 
 void
-parts_free(struct tokenizer *t)
+tokenizer_parts_free(struct tokenizer *t)
 {
     vocab_free(&t->vocab);
-    added_free(&t->added);
-    normal_free(&t->normal);
-    pretok_free(&t->pretok);
+    added_tokens_free(&t->added);
+    normalizer_free(&t->normal);
+    pre_tokenizer_free(&t->pretok);
     bpe_free(&t->bpe);
     unigram_free(&t->unigram);
     room_free(&t->config);
@@ -75,8 +75,8 @@ struct tokenizer *
 tokenizer_close(struct tokenizer *t)
 {
     if (!t) return NULL;
-    cache_unmap(t);
-    parts_free(t);
+    vocab_cache_unmap(t);
+    tokenizer_parts_free(t);
     free(t);
     return NULL;
 }
@@ -90,7 +90,7 @@ tokenizer_size(const struct tokenizer *t)
 uint32_t
 tokenizer_longest(const struct tokenizer *t)
 {
-    return decode_longest(&t->decoder, t->vocab.longest);
+    return decoder_longest(&t->decoder, t->vocab.longest);
 }
 
 /* ---- encoding */
@@ -142,11 +142,11 @@ put_gap(struct out *o, const char *text, size_t n, struct err *e)
     size_t gap_len;
     token_id id;
 
-    TRY(normal_run(&o->t->normal, &text, &n, e));
+    TRY(normalizer_run(&o->t->normal, &text, &n, e));
     w = (struct added_walk){ .text = text, .n = n };
     do {
-        id = added_next(&o->t->added, true, &w, &gap, &gap_len);
-        TRY(pretok_run(&o->t->pretok, gap, gap_len, begins && gap == text, put_word, o, e));
+        id = added_tokens_next(&o->t->added, true, &w, &gap, &gap_len);
+        TRY(pre_tokenizer_run(&o->t->pretok, gap, gap_len, begins && gap == text, put_word, o, e));
         if (id >= 0) TRY(put(o, id, e));
     } while (id >= 0);
     return 0;
@@ -161,7 +161,7 @@ put_text(struct out *o, const char *text, size_t n, struct err *e)
     token_id id;
 
     do {
-        id = added_next(&o->t->added, false, &w, &gap, &gap_len);
+        id = added_tokens_next(&o->t->added, false, &w, &gap, &gap_len);
         if (gap_len) TRY(put_gap(o, gap, gap_len, e));
         if (id >= 0) TRY(put(o, id, e));
     } while (id >= 0);
@@ -207,13 +207,13 @@ tokenizer_decode_add(const struct tokenizer *t, struct decoding *s, token_id id,
 {
     const struct piece *p = vocab_piece(&t->vocab, id);
 
-    if (p && (!p->special || keep_special)) decode_add(&t->decoder, s, &t->vocab, p, sink, arg);
+    if (p && (!p->special || keep_special)) decoder_add(&t->decoder, s, &t->vocab, p, sink, arg);
 }
 
 void
 tokenizer_decode_end(const struct tokenizer *t, struct decoding *s, decode_sink *sink, void *arg)
 {
-    decode_end(&t->decoder, s, sink, arg);
+    decoder_end(&t->decoder, s, sink, arg);
 }
 
 struct text {

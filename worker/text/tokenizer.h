@@ -1,7 +1,7 @@
 /* tokenizer.h - text to tokens and back, from tokenizer.json alone.
  *
  * Byte-level BPE, SentencePiece's BPE with byte fallback, and Unigram; what a file asks for beyond what
- * added.h, normal.h, pretok.h, post.h and decode.h list is refused by name. Added tokens are cut out of
+ * added_tokens.h, normalizer.h, pre_tokenizer.h, post_processor.h and decoder.h list is refused by name. Added tokens are cut out of
  * the raw text first (longest, leftmost); template tokens are added unless bare. Pure: no thread, no I/O
  * after tokenizer_open(). tokenizer_encode() works in room that t holds, so one thread encodes; the
  * functions that take t as const may run beside it in any other. The room grows for a longer text or word
@@ -12,7 +12,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
-#include "worker/text/decode.h"
+#include "worker/text/decoder.h"
 
 struct tokenizer;
 

@@ -17,7 +17,7 @@ enum {
     VOCAB_MAX_PIECE = 4096  /* bytes */
 };
 
-/* All arrays are flat, without pointers, so that they can be kept in a file (cache.h). */
+/* All arrays are flat, without pointers, so that they can be kept in a file (vocab_cache.h). */
 struct vocab {
     char *bytes;         /* all pieces, one after the other */
     struct piece *piece; /* [n], by id */

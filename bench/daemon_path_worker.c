@@ -1,0 +1,112 @@
+/* daemon_path_worker.c - a worker without a model for bench_path: steps at a fixed pace, tokens that are times.
+ *
+ * The model directory's name is the pace in microseconds. Each step gives every request one token, the
+ * low 31 bits of the clock in nanoseconds when the step was made; so whoever reads it knows how long it
+ * took to come. Otherwise it does with its rings what lagan-worker does.
+ */
+#include "base/clock.h"
+#include "include/lagan_wire.h"
+#include "tests/plain_worker.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOTS = 512, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
+
+static struct channel l;
+static struct rec_submit active[ROWS]; /* n_done: tokens said */
+static uint32_t n_active;
+static uint64_t n_steps;
+static const nsec IDLE = 200 * NSEC_MS;
+static bool draining;
+
+static void
+finish(uint32_t i, uint16_t reason)
+{
+    plain_finish(&l, &active[i], reason, active[i].n_done);
+    active[i] = active[--n_active];
+}
+
+static void
+intake(void)
+{
+    struct ring_record rec;
+    bool any = false;
+    int r;
+
+    while ((r = ring_peek(&l.in, &rec)) > 0) {
+        const struct rec_row *c = rec.data;
+
+        any = true;
+        if (rec.type == REC_DRAIN) draining = true;
+        if (rec.type == REC_SUBMIT) {
+            check(n_active < ROWS && !(rec.flags & RING_MORE));
+            memcpy(&active[n_active++], rec.data, sizeof *active);
+        }
+        for (uint32_t i = 0; rec.type == REC_CANCEL && i < n_active; i++)
+            if (active[i].row == c->row && active[i].gen == c->gen)
+                finish(i, c->flags ? (uint16_t)c->flags : LAGAN_FINISH_CANCELLED);
+    }
+    check(r == 0);
+    if (any) channel_release(&l);
+}
+
+static void
+step(void)
+{
+    struct rec_step *s;
+    struct rec_out *o;
+    int32_t now;
+
+    if (!n_active) return;
+    s = plain_text_buffer(&l, REC_STEP, (uint32_t)(sizeof *s + n_active * (sizeof *o + 8)));
+    *s = (struct rec_step){ .step = ++n_steps, .n_ent = n_active };
+    now = (int32_t)(clock_now() & INT32_MAX);
+    o = (struct rec_out *)(s + 1);
+    for (uint32_t i = 0; i < n_active; i++) {
+        char *tail = (char *)(o + 1);
+
+        *o = (struct rec_out){ .row = active[i].row,
+                               .gen = active[i].gen,
+                               .n_tokens = 1,
+                               .first = active[i].n_done,
+                               .text_bytes = 1,
+                               .text_first = active[i].n_done };
+        memcpy(tail, &now, sizeof now);
+        tail[sizeof now] = 'a';
+        o = (struct rec_out *)(void *)(tail + 8);
+        active[i].n_done++;
+    }
+    for (uint32_t i = n_active; i-- > 0;)
+        if (active[i].n_done == active[i].max_tokens) finish(i, LAGAN_FINISH_LENGTH);
+}
+
+int
+main(int argc, char **argv)
+{
+    nsec pace = 0, due = 0;
+    struct heritage h;
+    struct shm_ctl *c;
+
+    for (int i = 1; i < argc; i++)
+        if (!strncmp(argv[i], "--path=", 7) && strrchr(argv[i], '/'))
+            pace = atoi(strrchr(argv[i], '/') + 1) * NSEC_US;
+    c = plain_begin(&l, &h);
+    plain_ready(&l, "path",
+                (struct rec_ready){ .vocab = INT32_MAX, .max_len = MAX_LEN, .n_slots = SLOTS });
+    while (!draining || n_active) {
+        nsec now = clock_now();
+
+        atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
+        intake();
+        if (now >= due) {
+            step();
+            channel_publish(&l);
+            /* At its pace, and not faster after a pause. */
+            due = now - due > pace ? now + pace : due + pace;
+        }
+        if (!plain_rest(&l, n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
+    }
+    return 0;
+}

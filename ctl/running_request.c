@@ -1,0 +1,262 @@
+/* running_request.c - see running_request.h. */
+#include "ctl/running_request.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_OUTPUTS = 64 };
+
+struct running_request *
+running_request_new(size_t request)
+{
+    struct running_request *j = calloc(1, sizeof *j);
+
+    check(j);
+    j->request = request;
+    j->start = clock_now();
+    return j;
+}
+
+static void
+output_done(struct running_output *o)
+{
+    free(o->ids);
+    free(o->logprob);
+    free(o->top);
+    free(o->text);
+}
+
+void
+running_request_free(struct running_request *j)
+{
+    uint32_t i;
+
+    for (i = 0; i < j->n_outputs; i++) output_done(&j->output[i]);
+    output_done(&j->prompt);
+    for (i = 0; i < LAGAN_N_TENSORS; i++) free(j->tensor[i].value);
+    free(j->output);
+    free(j->tag);
+    free(j);
+}
+
+struct running_output *
+running_request_output(struct running_request *j, uint32_t output)
+{
+    if (output >= MAX_OUTPUTS) return NULL;
+    if (output >= j->n_outputs) {
+        j->output = realloc(j->output, (output + 1) * sizeof *j->output);
+        check(j->output);
+        memset(j->output + j->n_outputs, 0, (output + 1 - j->n_outputs) * sizeof *j->output);
+        j->n_outputs = output + 1;
+    }
+    return &j->output[output];
+}
+
+static void
+more_ids(struct running_output *o, size_t n)
+{
+    if (n <= o->max_ids) return;
+    o->max_ids = MAX(2 * o->max_ids, n);
+    o->ids = realloc(o->ids, o->max_ids * sizeof *o->ids);
+    check(o->ids);
+}
+
+static int
+take_logprobs(struct running_output *o, const struct lagan_event *ev)
+{
+    size_t n = o->n_logprob + ev->n_ids;
+
+    if (!ev->logprob || !ev->n_ids) return 0;
+    if (o->n_logprob && ev->n_top != o->n_top) return -EBADMSG;
+    o->n_top = ev->n_top;
+    o->logprob = realloc(o->logprob, n * sizeof *o->logprob);
+    check(o->logprob);
+    memcpy(o->logprob + o->n_logprob, ev->logprob, ev->n_ids * sizeof *o->logprob);
+    if (ev->n_top) {
+        o->top = realloc(o->top, n * ev->n_top * sizeof *o->top);
+        check(o->top);
+        memcpy(o->top + o->n_logprob * ev->n_top, ev->top,
+               (size_t)ev->n_ids * ev->n_top * sizeof *o->top);
+    }
+    o->n_logprob = n;
+    return 0;
+}
+
+static const char *const tensor_name[] = {
+#define X(number, name, word, sentence) word,
+    LAGAN_TENSORS(X)
+#undef X
+};
+
+static int
+take_tensor(struct running_request *j, const struct lagan_event *ev)
+{
+    struct running_tensor *t = j->tensor;
+
+    while (strcmp(tensor_name[t - j->tensor], ev->tensor_name))
+        t++; /* the library knows no other */
+    if (t->n && ev->first_value != t->n) return -EPROTO;
+    t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
+    check(t->value);
+    memcpy(t->value + t->n, ev->values, ev->n_values * sizeof *t->value);
+    t->n += ev->n_values;
+    t->cols = ev->cols;
+    return 0;
+}
+
+int
+running_request_take(struct running_request *j, const struct lagan_event *ev)
+{
+    bool prompt = ev->kind == LAGAN_EVENT_PROMPT, tensor = ev->kind == LAGAN_EVENT_TENSOR;
+    struct running_output *o = prompt || tensor ? &j->prompt
+                                                : running_request_output(j, ev->output);
+
+    if (!o) return -EBADMSG;
+    if (tensor) return take_tensor(j, ev);
+    if (!prompt && !o->n_ids) o->base = ev->first;
+    if (ev->first != (prompt ? o->n_logprob : o->base + o->n_ids)) return -EPROTO;
+    if (prompt && !ev->ids) return take_logprobs(o, ev); /* the ids are those of the request */
+    if (prompt && !ev->first) o->n_ids = 0;
+    more_ids(o, o->n_ids + ev->n_ids);
+    if (ev->n_ids) memcpy(o->ids + o->n_ids, ev->ids, ev->n_ids * sizeof *o->ids);
+    o->n_ids += ev->n_ids;
+    if (prompt) return take_logprobs(o, ev);
+    if (o->n_text + ev->text_len > o->max_text) {
+        o->max_text = 2 * (o->n_text + ev->text_len) + 64;
+        o->text = realloc(o->text, o->max_text);
+        check(o->text);
+    }
+    if (ev->text_len) memcpy(o->text + o->n_text, ev->text, ev->text_len);
+    o->n_text += ev->text_len;
+    j->n_tokens += ev->n_ids;
+    if (j->first) j->pause = MAX(j->pause, clock_now() - j->last);
+    j->last = clock_now();
+    if (!j->first) j->first = j->last;
+    return take_logprobs(o, ev);
+}
+
+static void
+print_ids(FILE *out, const int32_t *ids, size_t n)
+{
+    size_t i;
+
+    putc('[', out);
+    for (i = 0; i < n; i++) fprintf(out, "%s%d", i ? "," : "", ids[i]);
+    putc(']', out);
+}
+
+/* [{"id","logprob","top"}...]; the first token of a prompt is predicted by nothing: null. */
+static void
+print_logprobs(FILE *out, const struct running_output *o, bool prompt)
+{
+    size_t i, k;
+
+    putc('[', out);
+    for (i = 0; i < o->n_logprob; i++) {
+        if (i) putc(',', out);
+        if (prompt && !i) {
+            fputs("null", out);
+            continue;
+        }
+        fputs("{\"id\":", out);
+        if (i < o->n_ids)
+            fprintf(out, "%d", o->ids[i]);
+        else
+            fputs("null", out);
+        fputs(",\"logprob\":", out);
+        print_float(out, o->logprob[i]);
+        fputs(",\"top\":[", out);
+        for (k = 0; k < o->n_top; k++) {
+            const struct lagan_top_logprob *t = &o->top[i * o->n_top + k];
+
+            fprintf(out, "%s[%d,", k ? "," : "", t->id);
+            print_float(out, t->logprob);
+            putc(']', out);
+        }
+        fputs("]}", out);
+    }
+    putc(']', out);
+}
+
+/* ,"name":[[row], [row]] */
+static void
+print_tensor(FILE *out, const char *name, const struct running_tensor *t)
+{
+    fprintf(out, ",\"%s\":[", name);
+    for (uint64_t i = 0; i < t->n; i++) {
+        fputs(i % t->cols ? "," : i ? "],[" : "[", out);
+        print_float(out, t->value[i]);
+    }
+    fputs("]]", out);
+}
+
+static void
+print_error(FILE *out, const struct lagan_event *ev)
+{
+    fputs("{\"code\":", out);
+    print_json_string(out, ev->reason_name, strlen(ev->reason_name));
+    fputs(",\"message\":", out);
+    print_json_string(out, ev->message, strlen(ev->message));
+    fprintf(out, ",\"retryable\":%s}", ev->retryable ? "true" : "false");
+}
+
+static void
+print_head(const struct running_request *j, uint32_t output, FILE *out)
+{
+    fprintf(out, "{\"request\":%zu,\"output\":%u", j->request, output);
+    if (j->tag) fprintf(out, ",\"tag\":%s", j->tag);
+}
+
+void
+running_request_print_chunk(const struct running_request *j, const struct lagan_event *ev,
+                            FILE *out)
+{
+    print_head(j, ev->output, out);
+    fprintf(out, ",\"first\":%u,\"ids\":", ev->first);
+    print_ids(out, ev->ids, ev->n_ids);
+    fputs("}\n", out);
+    fflush(out);
+}
+
+void
+running_request_print_final(const struct running_request *j, const struct lagan_event *ev,
+                            FILE *out)
+{
+    static const struct running_output nothing;
+    const struct running_output *o = ev->output < j->n_outputs ? &j->output[ev->output] : &nothing;
+    bool error = ev->kind == LAGAN_EVENT_ERROR;
+    const char *finish = !error                            ? ev->reason_name
+                         : ev->reason == LAGAN_E_CANCELLED ? "cancelled"
+                                                           : "error";
+
+    print_head(j, ev->output, out);
+    fputs(",\"ids\":", out);
+    print_ids(out, o->ids, o->n_ids);
+    fputs(",\"text\":", out);
+    print_json_string(out, o->text ? o->text : "", o->n_text);
+    fprintf(out, ",\"finish\":\"%s\",\"score\":", finish);
+    print_float(out, ev->score);
+    fprintf(out, ",\"cached\":%u,\"logprobs\":", ev->cached);
+    if (j->want_logprobs)
+        print_logprobs(out, o, /* prompt= */ false);
+    else
+        fputs("null", out);
+    fputs(",\"prompt_logprobs\":", out);
+    if (j->want_prompt_logprobs)
+        print_logprobs(out, &j->prompt, /* prompt= */ true);
+    else
+        fputs("null", out);
+    for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++)
+        if (j->tensor[i].n) print_tensor(out, tensor_name[i], &j->tensor[i]);
+    fputs(",\"error\":", out);
+    if (error)
+        print_error(out, ev);
+    else
+        fputs("null", out);
+    fprintf(out, ",\"seed\":%" PRIu64 ",\"resumed\":%u,\"adopted\":%u,\"recomputed\":%u}\n",
+            ev->seed, ev->resumed, ev->adopted, ev->recomputed);
+    fflush(out);
+}

@@ -1,0 +1,167 @@
+/* cpu_altup.c - times, sparsify, level, altup: gpu.h. */
+#include "gpu/cpu/cpu_dot.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(times);
+CPU_LOOP(sparsify);
+CPU_LOOP(level);
+CPU_LOOP(altup);
+
+enum { ROW_PART = 8 << 10 }; /* elements that are worth another thread */
+
+struct streams_args {
+    struct tensor y, x, w;
+    float factor;
+};
+
+void
+ISA(times)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct streams_args *a = args;
+    uint32_t first, end, n = a->y.dim[1];
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *x = row_of(&a->x, i);
+        const void *w = a->w.data ? row_of(&a->w, a->w.dim[0] == 1 ? 0 : i) : NULL;
+        float *y = row_of(&a->y, i);
+
+        V8_ROW(n, at, width, {
+            v8 v = v8_at(x, at, width);
+
+            if (w) v = v8_mul(v, v8_at_as(a->w.dtype, w, at, width));
+            v8_put(y, at, width, v);
+        });
+    }
+}
+
+/* Sum of a row. */
+ALWAYS float
+sum_of(const float *x, uint32_t n)
+{
+    v8 sum[2] = { v8_set(0), v8_set(0) };
+
+    V8_ROW(n, at, width, sum[at / 8 % 2] = v8_add(sum[at / 8 % 2], v8_at(x, at, width)));
+    return v8_sum(v8_add(sum[0], sum[1]));
+}
+
+void
+ISA(sparsify)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct streams_args *a = args;
+    uint32_t first, end, n = a->y.dim[1];
+
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        float *x = row_of(&a->y, i), mean = sum_of(x, n) / (float)n, *off = room, edge;
+        uint32_t piece = CPU_ROOM / sizeof *off;
+        float squares = 0;
+
+        /* Distances from the mean lie in the room, as many as fit, so that the padding of their sum is zeros. */
+        for (uint32_t from = 0; from < n; from += piece) {
+            uint32_t m = MIN(piece, n - from);
+
+            V8_ROW(m, at, width,
+                   v8_put(off, at, width, v8_sub(v8_at(x + from, at, width), v8_set(mean))));
+            squares += dot_1x1(DT_F32, off, off, m);
+        }
+        edge = fma_1(__builtin_sqrtf(squares / (float)n), a->factor, mean);
+        V8_ROW(n, at, width, {
+            v8 v = v8_sub(v8_at(x, at, width), v8_set(edge));
+
+            v8_put(x, at, width, v8_if_less(v, v8_set(0), v8_set(0), v));
+        });
+    }
+}
+
+void
+ISA(level)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct streams_args *a = args;
+    uint32_t first, end, n = a->y.dim[1];
+
+    (void)room;
+    cpu_share(a->y.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *like = row_of(&a->x, i);
+        float *y = row_of(&a->y, i), want = dot_1x1(DT_F32, like, like, n) / (float)n;
+        float have = dot_1x1(DT_F32, y, y, n) / (float)n;
+        v8 k = v8_set(__builtin_sqrtf(want) / __builtin_sqrtf(MAX(have, a->factor)));
+
+        V8_ROW(n, at, width, v8_put(y, at, width, v8_mul(v8_at(y, at, width), k)));
+    }
+}
+
+enum { MOST_STREAMS = 8 };
+
+void
+ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct altup *a = args;
+    uint32_t first, end, n = a->n_streams, d = a->x.dim[1] / n;
+
+    (void)room;
+    cpu_share(a->x.dim[0], part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const float *coef = row_of(&a->coef, i);
+        const float *in = a->step == ALTUP_CORRECT ? row_of(&a->in, i) : NULL;
+        float *x = row_of(&a->x, i);
+
+        V8_ROW(d, at, width, {
+            v8 was[MOST_STREAMS];
+
+            for (uint32_t j = 0; j < n; j++) was[j] = v8_at(x + (size_t)j * d, at, width);
+            for (uint32_t j = 0; j < n; j++) {
+                v8 sum = was[j];
+
+                if (in)
+                    sum = v8_fma(v8_set(1 + coef[j]), v8_sub(v8_at(in, at, width), was[a->active]),
+                                 sum);
+                for (uint32_t k = 0; k < n && !in; k++)
+                    sum = v8_fma(v8_set(coef[j * n + k]), was[k], sum);
+                v8_put(x + (size_t)j * d, at, width, sum);
+            }
+        });
+    }
+}
+
+#ifdef CPU_OPS
+
+static int
+queue(struct lane *l, cpu_run body, const struct streams_args *a)
+{
+    uint32_t n = a->y.dim[0];
+
+    return cpu_queue(l, body, a, sizeof *a,
+                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->y.dim[1] / ROW_PART));
+}
+
+int
+cpu_mul(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
+{
+    return queue(l, run_times, &(struct streams_args){ .y = y, .x = x, .w = w });
+}
+
+int
+cpu_gaussian_topk(struct lane *l, struct tensor x, float factor)
+{
+    return queue(l, run_sparsify, &(struct streams_args){ .y = x, .factor = factor });
+}
+
+int
+cpu_match_rms(struct lane *l, struct tensor y, struct tensor like, float least)
+{
+    return queue(l, run_level, &(struct streams_args){ .y = y, .x = like, .factor = least });
+}
+
+int
+cpu_altup(struct lane *l, const struct altup *a)
+{
+    uint32_t n = a->x.dim[0];
+
+    return cpu_queue(l, run_altup, a, sizeof *a,
+                     (uint32_t)MIN((uint64_t)n, 1 + (uint64_t)n * a->x.dim[1] / ROW_PART));
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* cpu_collective.c - see cpu_collective.h. */
+#include "gpu/cpu/cpu_collective.h"
+
+#include "base/clock.h"
+#include "gpu/cpu/cpu_ops.h"
+#include "gpu/rank_memory.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* CHANNELS: the loader's lane and the executor's. SLOT: floats of one exchange at most. SPIN: as a lane's own. */
+enum { CHANNELS = 8, SLOT = 32 << 10, SPIN = 20000 };
+
+/* What one rank writes of a channel. */
+struct place {
+    _Alignas(CACHE_LINE) _Atomic uint32_t turn;
+    _Alignas(CACHE_LINE) float slot[2][SLOT];
+};
+struct shared {
+    struct place place[CHANNELS][GPU_MAX_RANKS];
+};
+_Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "what starts a group makes that much");
+
+struct cpu_collective {
+    uint32_t rank, ranks;
+    struct shared *shared;
+    uint32_t turn[CHANNELS]; /* ours, by the channel's lane alone */
+    bool taken[CHANNELS];
+};
+
+struct reduce {
+    struct cpu_collective *g;
+    int channel;
+    struct tensor x;
+};
+struct gather {
+    struct cpu_collective *g;
+    int channel;
+    struct tensor out, x;
+};
+struct drawn {
+    struct cpu_collective *g;
+    int channel;
+    struct sample s;
+};
+
+int
+cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
+                    struct err *e)
+{
+    struct cpu_collective *g;
+    void *p;
+
+    *ret = NULL;
+    if (ranks == 1) return 0;
+    TRY(rank_memory_map(&p, sizeof(struct shared), ranks, fd, e));
+    g = calloc(1, sizeof *g);
+    if (!g) {
+        munmap(p, sizeof(struct shared));
+        return err_set(e, -ENOMEM, "a group of %u ranks: no memory", ranks);
+    }
+    *g = (struct cpu_collective){ .rank = rank, .ranks = ranks, .shared = p };
+    *ret = g;
+    return 0;
+}
+
+struct cpu_collective *
+cpu_collective_close(struct cpu_collective *g)
+{
+    if (!g) return NULL;
+    munmap(g->shared, sizeof *g->shared);
+    free(g);
+    return NULL;
+}
+
+int
+cpu_collective_join(struct cpu_collective *g)
+{
+    for (int i = 0; g && i < CHANNELS; i++) {
+        if (g->taken[i]) continue;
+        g->taken[i] = true;
+        return i;
+    }
+    return g ? -EAGAIN : 0;
+}
+
+void
+cpu_collective_leave(struct cpu_collective *g, int channel)
+{
+    if (g) g->taken[channel] = false;
+}
+
+static void
+futex(_Atomic uint32_t *word, int op, uint32_t value)
+{
+    syscall(SYS_futex, word, op, value, NULL, NULL, 0);
+}
+
+/* Until that rank's turn has come to ours. */
+static void
+wait_for(_Atomic uint32_t *turn, uint32_t ours)
+{
+    nsec until = 0;
+    uint32_t seen;
+
+    for (unsigned n = 0; (seen = atomic_load_explicit(turn, memory_order_acquire)) - ours > INT_MAX;
+         n++) {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#endif
+        if (n % 64 != 63) continue;
+        if (!until) until = clock_now() + SPIN;
+        if (clock_now() >= until) futex(turn, FUTEX_WAIT, seen);
+    }
+}
+
+static float *
+slot_of(const struct cpu_collective *g, int channel, uint32_t rank)
+{
+    return g->shared->place[channel][rank].slot[g->turn[channel] % 2];
+}
+
+/* What lies in our slot is there for all, and theirs for us. */
+static void
+meet(const struct cpu_collective *g, int channel)
+{
+    struct place *place = g->shared->place[channel];
+    uint32_t turn = g->turn[channel] + 1;
+
+    atomic_store_explicit(&place[g->rank].turn, turn, memory_order_release);
+    futex(&place[g->rank].turn, FUTEX_WAKE, INT_MAX);
+    for (uint32_t r = 0; r < g->ranks; r++)
+        if (r != g->rank) wait_for(&place[r].turn, turn);
+}
+
+/* A rank's share of n columns. */
+static void
+share(const struct cpu_collective *g, uint32_t rank, uint32_t n, uint32_t *first, uint32_t *end)
+{
+    cpu_share(n, rank, g->ranks, first, end);
+}
+
+static void
+copy_rows(float *to, size_t to_stride, const float *from, size_t from_stride, uint32_t rows,
+          uint32_t cols)
+{
+    for (uint32_t i = 0; i < rows; i++)
+        memcpy(to + i * to_stride, from + i * from_stride, cols * sizeof *to);
+}
+
+static void
+reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uint32_t rows,
+             uint32_t cols)
+{
+    copy_rows(slot_of(g, channel, g->rank), cols, x, stride, rows, cols);
+    meet(g, channel);
+    copy_rows(x, stride, slot_of(g, channel, 0), cols, rows, cols);
+    for (uint32_t r = 1; r < g->ranks; r++) {
+        const float *part = slot_of(g, channel, r);
+
+        for (uint32_t i = 0; i < rows; i++)
+            for (uint32_t j = 0; j < cols; j++) x[i * stride + j] += part[(size_t)i * cols + j];
+    }
+    g->turn[channel]++;
+}
+
+static void
+run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct reduce *a = args;
+    uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
+    float *x = a->x.data;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0; i < a->x.dim[0]; i += rows)
+        for (uint32_t j = 0; j < a->x.dim[1]; j += cols)
+            reduce_piece(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
+                         MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
+}
+
+/* Rows [row, row + rows) and of every rank's share its columns [col, col + cols), as far as it has them. */
+static void
+gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
+{
+    struct cpu_collective *g = a->g;
+    const float *x = (const float *)a->x.data + (size_t)row * a->x.stride;
+    float *out = (float *)a->out.data + (size_t)row * a->out.stride;
+
+    if (col < a->x.dim[1])
+        copy_rows(slot_of(g, a->channel, g->rank), cols, x + col, a->x.stride, rows,
+                  MIN(cols, a->x.dim[1] - col));
+    meet(g, a->channel);
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        uint32_t first, end;
+
+        share(g, r, a->out.dim[1], &first, &end);
+        if (first + col < end)
+            copy_rows(out + first + col, a->out.stride, slot_of(g, a->channel, r), cols, rows,
+                      MIN(cols, end - first - col));
+    }
+    g->turn[a->channel]++;
+}
+
+static void
+run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct gather *a = args;
+    uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
+    uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0; i < a->out.dim[0]; i += rows)
+        for (uint32_t j = 0; j < widest; j += cols)
+            gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
+}
+
+static void
+run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+{
+    const struct drawn *a = args;
+    float *mine;
+
+    (void)part, (void)parts, (void)isa, (void)room;
+    for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->turn[a->channel]++) {
+        n = MIN(a->s.n - i, (uint32_t)SLOT);
+        mine = slot_of(a->g, a->channel, a->g->rank);
+        memcpy(mine, a->s.token + i, n * sizeof *mine);
+        for (uint32_t j = 0; j < n; j++)
+            if (a->s.row[i + j].beam) mine[j] = 0;
+        meet(a->g, a->channel);
+        for (uint32_t r = 0; r < a->g->ranks; r++)
+            check(!memcmp(mine, slot_of(a->g, a->channel, r), n * sizeof *mine));
+    }
+}
+
+int
+cpu_all_reduce(struct lane *l, struct tensor x)
+{
+    struct reduce a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), x };
+
+    return cpu_queue(l, run_reduce, &a, sizeof a, 1);
+}
+
+int
+cpu_all_gather(struct lane *l, struct tensor out, struct tensor x)
+{
+    struct gather a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), out, x };
+
+    return cpu_queue(l, run_gather, &a, sizeof a, 1);
+}
+
+int
+cpu_all_same(struct lane *l, const struct sample *s)
+{
+    struct drawn a = { ((struct cpu *)l->gpu)->group, cpu_lane_channel(l), *s };
+
+    return cpu_queue(l, run_same, &a, sizeof a, 1);
+}

@@ -1,0 +1,190 @@
+/* cpu_mamba2.c - recurrent layers: the convolution and the scan of Mamba-2: gpu.h.
+ *
+ * Both go row by row from what the rows before have left, so that chunks make no difference. The convolution is cut
+ * by channels, the scan by (run, head). A head's state is [head_dim][state_dim]; the sum over state_dim is
+ * cpu_dot.h's order.
+ */
+#include "gpu/cpu/cpu_math.h"
+#include "gpu/cpu/cpu_ops.h"
+
+CPU_LOOP(conv);
+CPU_LOOP(scan);
+
+struct conv_args {
+    struct conv conv;
+    struct step_tokens rows;
+};
+struct scan_args {
+    struct scan scan;
+    struct step_tokens rows;
+};
+_Static_assert(sizeof(struct scan_args) <= CPU_ARGS, "scan's arguments fit a job");
+
+static char *
+state_of(const struct kv_view *v, uint32_t slot)
+{
+    slice_id at = v->table[(size_t)slot * v->table_stride];
+
+    check(at != SLICE_NONE);
+    return (char *)v->base + (size_t)at * v->slice_bytes;
+}
+
+/* Input i before the run's first row, oldest first, of `taps - 1` that are kept. */
+static const float *
+input_at(const struct conv *c, const struct segment *r, const float *kept, int32_t row)
+{
+    if (row >= 0) return row_of(&c->x, r->first_token + (uint32_t)row);
+    return kept + (size_t)(row + (int32_t)c->n_taps - 1) * c->x.dim[1];
+}
+
+/* Channels first .. end of one run. w: their taps, one tap's channels after the other. */
+static void
+conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t first,
+         uint32_t end)
+{
+    float *kept = (float *)state_of(&c->state, r->slot);
+    uint32_t n = c->x.dim[1], taps = c->n_taps, width;
+    const float *bias = c->bias.data;
+    v8 one = v8_set(1.0f);
+
+    for (uint32_t i = 0; r->first_pos == 0 && i + 1 < taps; i++)
+        memset(kept + (size_t)i * n + first, 0, (end - first) * sizeof *kept);
+    for (int32_t t = 0; t < (int32_t)r->n_tokens; t++) {
+        float *y = row_of(&c->y, r->first_token + (uint32_t)t);
+
+        for (uint32_t at = first; at < end; at += width) {
+            v8 sum = v8_set(0);
+
+            width = MIN(8u, end - at);
+            if (bias) sum = v8_at(bias, at, width);
+            for (uint32_t k = 0; k < taps; k++)
+                sum = v8_fma(v8_at(w + (size_t)k * (end - first), at - first, width),
+                             v8_at(input_at(c, r, kept, t + (int32_t)(k + 1 - taps)), at, width),
+                             sum);
+            v8_put(y, at, width, v8_div(sum, v8_add(one, v8_exp(v8_neg(sum)))));
+        }
+    }
+    for (int32_t i = 0; i + 1 < (int32_t)taps; i++)
+        memmove(kept + (size_t)i * n + first,
+                input_at(c, r, kept, (int32_t)r->n_tokens + i + 1 - (int32_t)taps) + first,
+                (end - first) * sizeof *kept);
+}
+
+void
+ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct conv *c = &((const struct conv_args *)args)->conv;
+    const struct step_tokens *rows = &((const struct conv_args *)args)->rows;
+    uint32_t first, end, n = c->x.dim[1], some;
+    const float *from = c->w.data;
+    float *w = room;
+
+    cpu_share(CEIL_DIV(n, 8u), part, parts, &first, &end);
+    first *= 8;
+    end = MIN(end * 8, n);
+    for (; first < end; first += some) {
+        some = MIN(end - first, (uint32_t)(CPU_ROOM / sizeof *w / c->n_taps));
+        for (uint32_t k = 0; k < c->n_taps; k++)
+            for (uint32_t i = 0; i < some; i++)
+                w[(size_t)k * some + i] = from[(size_t)(first + i) * c->n_taps + k];
+        for (uint32_t i = 0; i < rows->n_segments; i++)
+            if (rows->segment[i].slot != SLOT_NONE && rows->segment[i].n_tokens)
+                conv_run(c, &rows->segment[i], w, first, first + some);
+    }
+}
+
+/* log(1 + e^x), to the last bits also where e^x is small: log(w) e^x / (w - 1) with w = 1 + e^x rounded. */
+ALWAYS float
+softplus(float x)
+{
+    float u = exp_1(MIN(x, 80.0f)), w = 1.0f + u;
+
+    if (x > 20.0f) return x;
+    return w == 1.0f ? u : log_1(w) * (u / (w - 1.0f));
+}
+
+/* state = decay state + dx b, and the sum of state c. */
+ALWAYS float
+scan_row(float *state, float decay, float dx, const float *b, const float *c, uint32_t n)
+{
+    v8 keep = v8_set(decay), add = v8_set(dx), sum[2] = { v8_set(0), v8_set(0) };
+    uint32_t width;
+
+    for (uint32_t at = 0; at < n; at += width) {
+        v8 s;
+
+        width = MIN(8u, n - at);
+        s = v8_fma(add, v8_at(b, at, width), v8_mul(keep, v8_at(state, at, width)));
+        v8_put(state, at, width, s);
+        sum[at / 8 % 2] = v8_fma(s, v8_at(c, at, width), sum[at / 8 % 2]);
+    }
+    return v8_sum(v8_add(sum[0], sum[1]));
+}
+
+static void
+scan_head(const struct scan *s, const struct segment *r, uint32_t head)
+{
+    uint32_t group = head / (s->n_heads / s->n_groups), dim = s->head_dim, n = s->state_dim;
+    float *state = (float *)(state_of(&s->state, r->slot) + s->state_at) + (size_t)head * dim * n;
+    float a = -exp_1(((const float *)s->a_log.data)[head]);
+    float bias = ((const float *)s->dt_bias.data)[head], skip = ((const float *)s->d.data)[head];
+
+    if (r->first_pos == 0) memset(state, 0, (size_t)dim * n * sizeof *state);
+    for (uint32_t t = r->first_token; t < r->first_token + r->n_tokens; t++) {
+        const float *x = (const float *)row_of(&s->x, t) + (size_t)head * dim;
+        const float *gate = (const float *)row_of(&s->gate, t) + (size_t)head * dim;
+        const float *b = (const float *)row_of(&s->x, t) + s->n_heads * dim + group * n;
+        const float *c = b + s->n_groups * n;
+        float *y = (float *)row_of(&s->y, t) + (size_t)head * dim;
+        float dt = softplus(((const float *)row_of(&s->dt, t))[head] + bias), decay;
+
+        dt = MIN(MAX(dt, s->dt_min), s->dt_max);
+        decay = exp_1(dt * a);
+        for (uint32_t i = 0; i < dim; i++) {
+            float sum = scan_row(state + (size_t)i * n, decay, dt * x[i], b, c, n);
+
+            sum = fma_1(skip, x[i], sum);
+            y[i] = sum * (gate[i] / (1.0f + exp_1(-gate[i])));
+        }
+    }
+}
+
+void
+ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
+{
+    const struct scan *s = &((const struct scan_args *)args)->scan;
+    const struct step_tokens *rows = &((const struct scan_args *)args)->rows;
+    uint32_t first, end;
+
+    (void)room;
+    cpu_share(rows->n_segments * s->n_heads, part, parts, &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        const struct segment *r = &rows->segment[i / s->n_heads];
+
+        if (r->slot != SLOT_NONE && r->n_tokens) scan_head(s, r, i % s->n_heads);
+    }
+}
+
+#ifdef CPU_OPS
+
+enum { STATE_PART = 8 << 10 }; /* elements that are worth another thread */
+
+int
+cpu_conv(struct lane *l, const struct conv *c, struct step_tokens r)
+{
+    struct conv_args a = { .conv = *c, .rows = r };
+    uint64_t worth = 1 + (uint64_t)c->x.dim[0] * c->x.dim[1] * c->n_taps / STATE_PART;
+
+    return cpu_queue(l, run_conv, &a, sizeof a, (uint32_t)MIN(worth, CEIL_DIV(c->x.dim[1], 8u)));
+}
+
+int
+cpu_scan(struct lane *l, const struct scan *s, struct step_tokens r)
+{
+    struct scan_args a = { .scan = *s, .rows = r };
+    uint64_t worth = 1 + (uint64_t)s->x.dim[0] * s->x.dim[1] * s->state_dim / STATE_PART;
+
+    return cpu_queue(l, run_scan, &a, sizeof a, (uint32_t)MIN(worth, r.n_segments * s->n_heads));
+}
+
+#endif

@@ -1,0 +1,248 @@
+/* cuda_device.c - the CUDA device's module, lagan-cuda.so: opened by gpu.c when a worker asks for a GPU.
+ *
+ * The module links the runtime statically and finds the driver's calls at run time, so that programs
+ * without a GPU never see either. Opening it says what a host lacks, each time in one sentence that an
+ * operator can act on.
+ */
+#include "gpu/cuda/cuda.h"
+#include "gpu/cuda/cuda_blas.h"
+#include "gpu/cuda/cuda_ranks.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int
+find_driver(struct cuda *c, struct err *e)
+{
+    enum cudaDriverEntryPointQueryResult how;
+    cudaError_t r;
+
+#define X(name, version) \
+    r = cudaGetDriverEntryPointByVersion(#name, (void **)&c->driver.name, version, \
+                                         cudaEnableDefault, &how); \
+    if (r != cudaSuccess || how != cudaDriverEntryPointSuccess) \
+        return err_set(e, -ENODEV, "the CUDA driver has no %s: update it", #name);
+    DRIVER_CALLS(X)
+#undef X
+    return 0;
+}
+
+/* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
+ * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
+ * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads, and one
+ * for a lane alone, which is all that is queued then. Ranks have a library's lanes beside theirs, a part of the device
+ * has queues of its own. */
+static void
+set_up(const struct gpu_options *o)
+{
+    bool alone = o->n_lanes == 1 && o->n_ranks <= 1;
+
+    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", alone ? "1" : "3", 0);
+}
+
+static int
+find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
+{
+    int driver = 0, runtime = 0, n = 0;
+    cudaError_t r;
+
+    cudaRuntimeGetVersion(&runtime);
+    r = cudaDriverGetVersion(&driver);
+    if (r != cudaSuccess || driver == 0)
+        return err_set(e, -ENODEV,
+                       "there is no CUDA driver (libcuda.so.1): install the NVIDIA driver on this "
+                       "host, or use device cpu");
+    if (driver / 1000 < runtime / 1000)
+        return err_set(e, -ENODEV,
+                       "the CUDA driver is for CUDA %d.%d, this module needs %d.%d: update the "
+                       "driver, or build with a toolkit of its version",
+                       driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    r = cudaGetDeviceCount(&n);
+    if (r == cudaErrorInsufficientDriver)
+        return err_set(e, -ENODEV,
+                       "the CUDA driver (%d.%d) is older than this module needs (%d.%d)",
+                       driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (r == cudaErrorNoDevice || (r == cudaSuccess && n == 0))
+        return err_set(e, -ENODEV,
+                       "there is a CUDA driver but no GPU that we may use: see nvidia-smi, "
+                       "CUDA_VISIBLE_DEVICES and the rights on /dev/nvidia*");
+    if (r != cudaSuccess)
+        return err_set(e, -ENODEV, "the CUDA driver does not start: %s", cudaGetErrorString(r));
+    if (ranks > (uint32_t)n)
+        return err_set(e, -ENODEV,
+                       "%u ranks need a GPU each: this host has %d that we may use (nvidia-smi, "
+                       "CUDA_VISIBLE_DEVICES)",
+                       ranks, n);
+    if (ordinal >= (uint32_t)n)
+        return err_set(e, -ENODEV, "there is no GPU %u: this host has %d, counted from 0", ordinal,
+                       n);
+    return 0;
+}
+
+/* sm_90a runs on 9.0 alone, sm_80 on 8.0 and later 8.x. */
+static bool
+has_kernels_for(int major, int minor)
+{
+    const char *s = CUDA_ARCHS;
+
+    while (*s) {
+        char *end;
+        int arch = (int)strtol(s, &end, 10);
+
+        if (*end == 'a' ? arch == major * 10 + minor : arch / 10 == major && arch % 10 <= minor)
+            return true;
+        s = end + strcspn(end, ",");
+        if (*s) s++;
+    }
+    return false;
+}
+
+static int
+look_at(struct cuda *c, struct err *e)
+{
+    int major = 0, minor = 0, sms = 0, mode = 0;
+    struct cudaDeviceProp p;
+    cudaError_t r = cudaGetDeviceProperties(&p, c->ordinal);
+
+    if (r == cudaSuccess)
+        r = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->ordinal);
+    if (r == cudaSuccess)
+        r = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->ordinal);
+    if (r == cudaSuccess)
+        r = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->ordinal);
+    if (r == cudaSuccess) r = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
+    if (r != cudaSuccess)
+        return err_set(e, -EIO, "GPU %d does not answer: %s", c->ordinal, cudaGetErrorString(r));
+    if (mode == cudaComputeModeProhibited)
+        return err_set(e, -EACCES,
+                       "GPU %d (%s) is in compute mode \"prohibited\": allow it with nvidia-smi -i "
+                       "%d -c DEFAULT",
+                       c->ordinal, p.name, c->ordinal);
+    if (!has_kernels_for(major, minor))
+        return err_set(e, -ENOTSUP,
+                       "GPU %d (%s) is of architecture %d%d, this module has kernels for %s: build "
+                       "with --with-cuda-arch=%d%d%s",
+                       c->ordinal, p.name, major, minor, CUDA_ARCHS, major, minor,
+                       major == 9 ? "a" : "");
+    c->sm = (uint32_t)(major * 10 + minor);
+    c->gpu.units = (uint32_t)sms;
+    snprintf(c->gpu.describe, sizeof c->gpu.describe, "cuda:%d (%.32s, %d SMs)", c->ordinal, p.name,
+             sms);
+    return 0;
+}
+
+/* The context. A waiting thread sleeps: only lane.close() waits. */
+static int
+start(struct cuda *c, struct err *e)
+{
+    int mode = 0;
+    size_t free = 0, total = 0;
+    cudaError_t r;
+
+    r = cudaSetDevice(c->ordinal);
+    if (r == cudaSuccess) r = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
+    if (r == cudaSuccess) r = cudaMemGetInfo(&free, &total);
+    cuda_close_on_exec();
+    if (r == cudaSuccess) return 0;
+    cudaGetLastError();
+    cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
+    if (mode == cudaComputeModeExclusiveProcess && r == cudaErrorDevicesUnavailable)
+        return err_set(
+            e, -EBUSY,
+            "%s is in compute mode \"exclusive process\" and another process has it: end "
+            "that one, or nvidia-smi -i %d -c DEFAULT",
+            c->gpu.describe, c->ordinal);
+    if (r == cudaErrorMemoryAllocation)
+        return err_set(e, -ENOMEM,
+                       "%s has no room for a context (about 0.5 GiB): other processes have its "
+                       "memory, see nvidia-smi",
+                       c->gpu.describe);
+    return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
+}
+
+/* What is neither free nor in our arenas: ours, on a card that we have to ourselves. */
+static int
+memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
+{
+    const struct cuda *c = (const struct cuda *)g;
+    size_t f = 0, t = 0;
+
+    cuda_enter(c);
+    if (cudaMemGetInfo(&f, &t) != cudaSuccess) return -EIO;
+    *free = f;
+    *total = t;
+    *own = t - MIN(f + c->mapped, t);
+    return 0;
+}
+
+static void
+close_device(struct gpu *g)
+{
+    cuda_ranks_close((struct cuda *)g);
+    cuda_blas_close((struct cuda *)g);
+    cuda_partition_close((struct cuda *)g);
+    free(g);
+}
+CLEAN_FUNC(struct gpu, close_device)
+
+__attribute__((visibility("default"))) int lagan_cuda_begin(uint32_t ordinal,
+                                                            const struct gpu_options *o,
+                                                            struct err *e);
+
+int
+lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
+{
+    set_up(o);
+    TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
+    cuda_close_on_exec();
+    cuda_blas_load(o);
+    return 0;
+}
+
+__attribute__((visibility("default"))) int lagan_cuda_open(struct gpu **ret, uint32_t ordinal,
+                                                           const struct gpu_options *o,
+                                                           void (*last_words)(const char *sentence),
+                                                           struct err *e);
+
+int
+lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
+                void (*last_words)(const char *sentence), struct err *e)
+{
+    CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
+    struct cuda *c = (struct cuda *)g;
+    bool blas;
+
+    if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
+    pthread_mutex_init(&c->pin_lock, NULL);
+    check_last_words = last_words;
+    set_up(o);
+    TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
+    c->ordinal = (int)ordinal;
+    c->invariant = o->invariant;
+    c->timing = o->timing;
+    TRY(look_at(c, e));
+    TRY(cuda_pick_open(c, o->kernels, e));
+    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
+    blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
+           cuda_pick_may(c, OP_gate_matmul, "blas");
+    if (blas) TRY(cuda_blas_begin(c, o, e));
+    TRY(cuda_ranks_begin(c, o, e));
+    TRY(start(c, e));
+    TRY(cuda_ranks_open(c, e));
+    TRY(find_driver(c, e));
+    cuda_partition_inspect(c);
+    TRY(cuda_arena_open(c, e));
+    if (blas) TRY(cuda_blas_open(c, o, e));
+    g->device = &cuda_ops;
+    g->close = close_device;
+    g->memory = memory;
+    if (c->group) g->group = cuda_ranks_describe;
+    g->acts = g->weights = 1 << DT_F32 | 1 << DT_BF16 | 1 << DT_F16;
+    g->kvs = g->acts | 1 << DT_E4M3;
+    g->graphs = true;
+    *ret = TAKE(g);
+    return 0;
+}

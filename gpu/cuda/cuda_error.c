@@ -1,0 +1,60 @@
+/* cuda_error.c - the functions below all other files of the CUDA device: they make the device
+ * current, turn errors of the runtime and the driver into messages, and close the driver's
+ * descriptors on exec.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void
+cuda_enter(const struct cuda *c)
+{
+    static _Thread_local int current = -1;
+
+    if (current == c->ordinal) return;
+    if (cudaSetDevice(c->ordinal) == cudaSuccess) current = c->ordinal;
+}
+
+const char *
+cuda_driver_says(const struct cuda *c, CUresult r)
+{
+    const char *text = NULL;
+
+    if (c->driver.cuGetErrorString(r, &text) != CUDA_SUCCESS || !text) return "an unknown error";
+    return text;
+}
+
+int
+cuda_failed(struct lane *lane, cudaError_t r, const char *what)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+
+    if (r == cudaSuccess) return 0;
+    cudaGetLastError();
+    /* What cannot be recorded is no failure of the device: it may still be run. */
+    if (!l->recording) l->error = -EIO;
+    return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
+                   cudaGetErrorString(r));
+}
+
+void
+cuda_close_on_exec(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    const struct dirent *d;
+
+    while (dir && (d = readdir(dir))) {
+        char target[64];
+        ssize_t n = readlinkat(dirfd(dir), d->d_name, target, sizeof target - 1);
+
+        if (n < 0) continue;
+        target[n] = '\0';
+        if (strncmp(target, "/dev/nvidia", 11) == 0) fcntl(atoi(d->d_name), F_SETFD, FD_CLOEXEC);
+    }
+    if (dir) closedir(dir);
+}

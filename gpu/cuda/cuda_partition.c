@@ -1,0 +1,300 @@
+/* cuda_partition.c - a device divided in two: green contexts, and the lanes' streams on them.
+ *
+ * A partition is known by how many SMs its first part has. The driver hands SMs out in groups of those that can be
+ * scheduled together (gpu_parts.grain); the part that is a multiple of them is such groups, the other one has what is
+ * left. Each part is a green context, and each lane that was ever on it has a stream there:
+ *
+ *     device     SMs  |<------ part 0 ------>|<-- part 1 -->|
+ *     streams         a lane's, another's     a lane's ...
+ *
+ * Memory, modules and events are the device's one context's. A lane that goes to another stream leaves an event
+ * behind and the new stream waits for it: so its ops stay in order. What was recorded on a part runs on it wherever it
+ * is launched; so a graph belongs to its partition, which stays as long as it has any.
+ *
+ * Nothing of this is made before the first lane.part(). A partition takes milliseconds to make and memory to keep: there
+ * are at most CUDA_PARTITIONS, and the one not used for longest makes room.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Of a driver for green contexts, which is younger than what the rest needs. */
+#define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
+
+static int
+failed(const struct cuda *c, CUresult r, const char *what, uint32_t at, struct err *e)
+{
+    if (r == CUDA_SUCCESS) return 0;
+    return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO, "%s in %u and %u SMs: %s: %s",
+                   c->gpu.describe, at, c->gpu.units - at, what, cuda_driver_says(c, r));
+}
+
+static bool
+find_calls(struct cuda *c)
+{
+    enum cudaDriverEntryPointQueryResult how;
+    cudaError_t r;
+
+#define X(name, version) \
+    r = cudaGetDriverEntryPointByVersion(#name, (void **)&c->partitions.name, version, \
+                                         cudaEnableDefault, &how); \
+    if (r != cudaSuccess || how != cudaDriverEntryPointSuccess) { \
+        cudaGetLastError(); \
+        err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided by " NEWER, c->gpu.describe, \
+                #name); \
+        return false; \
+    }
+    PARTITION_CALLS(X)
+#undef X
+    return true;
+}
+
+void
+cuda_partition_inspect(struct cuda *c)
+{
+    struct gpu_parts *parts = &c->gpu.parts;
+    CUdevResource all;
+    unsigned groups = 0;
+    CUresult r;
+
+    pthread_mutex_init(&c->partitions.lock, NULL);
+    parts->why = c->partitions.why.text;
+    if (!find_calls(c)) return;
+    r = c->partitions.cuDeviceGet(&c->partitions.device, c->ordinal);
+    if (r == CUDA_SUCCESS)
+        r = c->partitions.cuDeviceGetDevResource(c->partitions.device, &all,
+                                                 CU_DEV_RESOURCE_TYPE_SM);
+    if (r != CUDA_SUCCESS) {
+        err_set(&c->partitions.why, -ENOTSUP, "%s cannot be divided: %s", c->gpu.describe,
+                cuda_driver_says(c, r));
+        return;
+    }
+    if (all.sm.smCount != c->gpu.units) {
+        err_set(&c->partitions.why, -ENOTSUP,
+                "%s cannot be divided: its driver would share out %u SMs (another process's MPS?)",
+                c->gpu.describe, all.sm.smCount);
+        return;
+    }
+    *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
+                                 .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
+    /* A part with no whole group, of SMs that are left over alone, refuses what wants several SMs at once. */
+    if (c->partitions.cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
+            CUDA_SUCCESS &&
+        groups * parts->grain < c->gpu.units)
+        parts->least = MAX(parts->least,
+                           ROUND_UP(c->gpu.units - groups * parts->grain + 1, parts->grain));
+}
+
+/* The SMs of both parts. */
+static int
+share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
+{
+    uint32_t units = c->gpu.units, grain = c->gpu.parts.grain;
+    unsigned whole = at % grain ? 1 : 0, n = 1, want = whole ? units - at : at;
+    CUdevResource all;
+
+    if (want % grain)
+        return err_set(e, -EINVAL, "%s in %u and %u SMs: neither is a multiple of %u",
+                       c->gpu.describe, at, units - at, grain);
+    TRY(failed(
+        c,
+        c->partitions.cuDeviceGetDevResource(c->partitions.device, &all, CU_DEV_RESOURCE_TYPE_SM),
+        "its SMs", at, e));
+    TRY(failed(
+        c,
+        c->partitions.cuDevSmResourceSplitByCount(&part[whole], &n, &all, &part[!whole], 0, want),
+        "to share them out", at, e));
+    if (part[whole].sm.smCount == want && part[!whole].sm.smCount == units - want) return 0;
+    return err_set(e, -EINVAL, "%s in %u and %u SMs: its driver would give %u and %u",
+                   c->gpu.describe, at, units - at, part[0].sm.smCount, part[1].sm.smCount);
+}
+
+static void
+drop_stream(cudaStream_t *st)
+{
+    if (!*st) return;
+    cudaStreamSynchronize(*st);
+    cudaStreamDestroy(*st);
+    *st = NULL;
+}
+
+static void
+clear(struct cuda *c, struct cuda_partition *r)
+{
+    for (size_t i = 0; i < ARRAY_LEN(r->lane); i++)
+        for (int k = 0; k < 2; k++) drop_stream(&r->lane[i].st[k]);
+    for (int k = 0; k < 2; k++)
+        if (r->part[k]) c->partitions.cuGreenCtxDestroy(r->part[k]);
+    memset(r, 0, sizeof *r);
+}
+
+static int
+make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
+{
+    CUdevResource part[2];
+    int ret = share_out(c, at, part, e);
+
+    for (int k = 0; k < 2 && ret == 0; k++) {
+        CUdevResourceDesc d;
+
+        ret = failed(c, c->partitions.cuDevResourceGenerateDesc(&d, &part[k], 1), "a part", at, e);
+        if (ret == 0)
+            ret = failed(c,
+                         c->partitions.cuGreenCtxCreate(&r->part[k], d, c->partitions.device,
+                                                        CU_GREEN_CTX_DEFAULT_STREAM),
+                         "a green context", at, e);
+    }
+    cuda_close_on_exec();
+    if (ret < 0)
+        clear(c, r);
+    else
+        r->at = at;
+    return ret;
+}
+
+/* One that is free, or in nobody's use; the least recently used. */
+static struct cuda_partition *
+room(struct cuda *c)
+{
+    struct cuda_partition *best = NULL;
+
+    for (size_t i = 0; i < ARRAY_LEN(c->partitions.partition); i++) {
+        struct cuda_partition *r = &c->partitions.partition[i];
+
+        if (r->n_on || r->n_graphs) continue;
+        if (!best || r->turn < best->turn) best = r;
+    }
+    return best;
+}
+
+static int
+find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
+{
+    struct cuda_partition *r;
+
+    for (size_t i = 0; i < ARRAY_LEN(c->partitions.partition); i++)
+        if (c->partitions.partition[i].at == at) {
+            *ret = &c->partitions.partition[i];
+            return 0;
+        }
+    r = room(c);
+    if (!r)
+        return err_set(e, -EBUSY, "%s in %u and %u SMs: %d other partitions are in use",
+                       c->gpu.describe, at, c->gpu.units - at, CUDA_PARTITIONS);
+    clear(c, r);
+    *ret = r;
+    return make(c, r, at, e);
+}
+
+/* The lane's stream on that part. */
+static int
+stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int part,
+       cudaStream_t *ret, struct err *e)
+{
+    size_t i = 0;
+    CUstream st;
+
+    while (i < ARRAY_LEN(r->lane) && r->lane[i].lane != l) i++;
+    if (i == ARRAY_LEN(r->lane))
+        for (i = 0; i < ARRAY_LEN(r->lane) && r->lane[i].lane;) i++;
+    if (i == ARRAY_LEN(r->lane))
+        return err_set(e, -EBUSY, "%s: more than %d lanes on parts of it", c->gpu.describe,
+                       CUDA_PARTITION_LANES);
+    if (!r->lane[i].st[part]) {
+        TRY(failed(
+            c, c->partitions.cuGreenCtxStreamCreate(&st, r->part[part], CU_STREAM_NON_BLOCKING, 0),
+            "a stream", r->at, e));
+        r->lane[i].lane = l;
+        r->lane[i].st[part] = st;
+    }
+    *ret = r->lane[i].st[part];
+    return 0;
+}
+
+/* What the lane was told to do is done before what it will be told. */
+static int
+move(struct cuda_lane *l, struct cuda_partition *r, cudaStream_t st, uint32_t sms)
+{
+    cudaError_t e;
+
+    if (st == l->k.st) return 0;
+    e = cudaEventRecord(l->moved, l->k.st);
+    if (e == cudaSuccess) e = cudaStreamWaitEvent(st, l->moved, 0);
+    if (e != cudaSuccess) return cuda_failed(&l->lane, e, "lane_part");
+    if (l->partition) l->partition->n_on--;
+    if (r) r->n_on++;
+    l->partition = r;
+    l->k.st = st;
+    l->k.sms = sms;
+    return 0;
+}
+
+static int
+to_part(struct cuda *c, struct cuda_lane *l, uint32_t first, uint32_t n)
+{
+    struct err *e = &c->gpu.why;
+    uint32_t units = c->gpu.units;
+    struct cuda_partition *r = NULL;
+    cudaStream_t st = NULL;
+
+    if (n == l->lane.units) return move(l, NULL, l->whole, MIN(n, units));
+    if (l->lane.units != units || (first && first + n != units))
+        return err_set(e, -EINVAL,
+                       "lane_part: SMs %u .. %u are neither the first nor the last of %s", first,
+                       first + n, c->gpu.describe);
+    TRY(find(c, first ? first : n, &r, e));
+    TRY(stream(c, r, l, first != 0, &st, e));
+    r->turn = ++c->partitions.turn;
+    return move(l, r, st, n);
+}
+
+int
+cuda_lane_part(struct lane *lane, uint32_t first, uint32_t n)
+{
+    struct cuda_lane *l = (struct cuda_lane *)lane;
+    struct cuda *c = cuda_of(lane);
+    int r;
+
+    if (l->recording)
+        return err_set(&c->gpu.why, -EINVAL, "lane_part: not while a graph is being recorded");
+    cuda_enter(c);
+    pthread_mutex_lock(&c->partitions.lock);
+    r = to_part(c, l, first, n);
+    pthread_mutex_unlock(&c->partitions.lock);
+    return r;
+}
+
+void
+cuda_partition_count_graph(struct cuda *c, struct cuda_partition *r, int more)
+{
+    if (!r) return;
+    pthread_mutex_lock(&c->partitions.lock);
+    r->n_graphs += (uint32_t)more;
+    pthread_mutex_unlock(&c->partitions.lock);
+}
+
+void
+cuda_partition_leave(struct cuda_lane *l)
+{
+    struct cuda *c = cuda_of(&l->lane);
+
+    pthread_mutex_lock(&c->partitions.lock);
+    if (l->partition) l->partition->n_on--;
+    for (size_t i = 0; i < ARRAY_LEN(c->partitions.partition); i++)
+        for (size_t k = 0; k < CUDA_PARTITION_LANES; k++) {
+            struct cuda_partition_lane *of = &c->partitions.partition[i].lane[k];
+
+            if (of->lane != l) continue;
+            for (int p = 0; p < 2; p++) drop_stream(&of->st[p]);
+            of->lane = NULL;
+        }
+    pthread_mutex_unlock(&c->partitions.lock);
+}
+
+void
+cuda_partition_close(struct cuda *c)
+{
+    for (size_t i = 0; i < ARRAY_LEN(c->partitions.partition); i++)
+        clear(c, &c->partitions.partition[i]);
+}

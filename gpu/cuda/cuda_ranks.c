@@ -1,0 +1,354 @@
+/* cuda_ranks.c - see cuda_ranks.h.
+ *
+ * Making a channel, on every rank:
+ *
+ *     memory, its handle said     all handles heard, mapped     whether that worked, from all
+ *     NCCL's name from rank 0     its communicator     a sum and a gathering of each kind of size: connections, kernels
+ *     READY said and heard: from here on others may write into the memory, which is zeros
+ */
+#include "gpu/cuda/cuda_ranks.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUP_TIME (60 * NSEC_S)
+
+/* How another rank maps our memory. */
+struct memory_note {
+    cudaIpcMemHandle_t handle;
+    uint32_t there;
+};
+_Static_assert(sizeof(struct memory_note) <= RENDEZVOUS_BYTES &&
+                   sizeof(struct nccl_id) <= RENDEZVOUS_BYTES,
+               "a note holds them");
+
+static void *
+opener(void *arg)
+{
+    struct cuda_ranks *g = arg;
+
+    g->opened = nccl_open(&g->nccl, g->libs, &g->why);
+    return NULL;
+}
+
+/* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and nobody else is to reach
+ * them. It would map what a recorded sum is of into the other ranks' processes; arenas are nobody's but ours. */
+int
+cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
+{
+    struct cuda_ranks *g;
+
+    if (o->n_ranks <= 1) return 0;
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
+    g = calloc(1, sizeof *g);
+    if (!g) return err_set(e, -ENOMEM, "a group of ranks: no memory");
+    c->group = g;
+    g->cuda = c;
+    TRY(rendezvous_open(&g->rendezvous, o->rank, o->n_ranks, o->group_fd, e));
+    if (o->libs && !(g->libs = strdup(o->libs)))
+        return err_set(e, -ENOMEM, "a group of ranks: no memory");
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) {
+        g->channel[i].group = g;
+        g->channel[i].number = i;
+    }
+    g->opening = pthread_create(&g->opener, NULL, opener, g) == 0;
+    if (!g->opening) opener(g);
+    return 0;
+}
+
+/* ---- making a channel, on a thread of its own */
+
+static int
+said(cudaError_t r, const char *what, struct err *e)
+{
+    if (r == cudaSuccess) return 0;
+    cudaGetLastError();
+    return err_set(e, r == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, "a group's %s: %s", what,
+                   cudaGetErrorString(r));
+}
+
+/* Memory that cannot be mapped by all ranks (no way from GPU to GPU, a container in between) is no failure: NCCL has
+ * others. */
+static int
+map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
+{
+    struct cuda_ranks *g = ch->group;
+    struct exchange *x = &ch->exchange;
+    size_t bytes = K_EXCHANGE_BYTES(g->rendezvous.ranks);
+    struct memory_note note = { .there = 0 };
+    uint32_t ok = 1;
+
+    TRY(said(cudaMalloc(&ch->memory, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn), "memory", e));
+    TRY(said(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn, st),
+             "memory", e));
+    TRY(said(cudaStreamSynchronize(st), "memory", e));
+    x->rank = g->rendezvous.rank;
+    x->ranks = g->rendezvous.ranks;
+    x->turn = (uint32_t *)((char *)ch->memory + bytes);
+    note.there = cudaIpcGetMemHandle(&note.handle, ch->memory) == cudaSuccess;
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
+    for (uint32_t r = 0; r < x->ranks; r++) {
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, r, &note, sizeof note,
+                            until, e));
+        if (r == x->rank)
+            x->at[r] = ch->memory;
+        else if (!note.there || cudaIpcOpenMemHandle(&x->at[r], note.handle,
+                                                     cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+            ok = 0;
+    }
+    cudaGetLastError();
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, &ok, sizeof ok);
+    ch->mapped = true;
+    for (uint32_t r = 0; r < x->ranks; r++) {
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_MAPPED, r, &ok, sizeof ok, until,
+                            e));
+        ch->mapped &= ok;
+    }
+    return 0;
+}
+
+static int
+connect(struct channel *ch, nsec until, struct err *e)
+{
+    struct cuda_ranks *g = ch->group;
+    struct nccl_id id;
+
+    if (g->rendezvous.rank == 0) {
+        TRY(nccl_said(&g->nccl, g->nccl.GetUniqueId(&id), "a communicator's name", e));
+        rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_ID, &id, sizeof id);
+    }
+    TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
+    return nccl_said(
+        &g->nccl,
+        g->nccl.CommInitRank(&ch->comm, (int)g->rendezvous.ranks, id, (int)g->rendezvous.rank),
+        "a communicator", e);
+}
+
+/* It connects ranks, and loads kernels, at the first use of each of its ways: not in a step. Sums of zeros are zeros. */
+static int
+try_out(struct channel *ch, cudaStream_t st, struct err *e)
+{
+    static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* of floats */
+    struct cuda_ranks *g = ch->group;
+    uint32_t ranks = g->rendezvous.ranks;
+
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        size_t n = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)), part = n / ranks;
+        float *x = ch->memory;
+
+        TRY(nccl_said(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
+                      "a first sum", e));
+        TRY(nccl_said(
+            &g->nccl,
+            g->nccl.AllGather(x + part * g->rendezvous.rank, x, part, NCCL_F32, ch->comm, st),
+            "a first gathering", e));
+    }
+    return said(cudaStreamSynchronize(st), "first sums", e);
+}
+
+static int
+make_by(struct channel *ch, cudaStream_t st, struct err *e)
+{
+    struct cuda_ranks *g = ch->group;
+    nsec until = ch->since + GROUP_TIME;
+
+    TRY(map_all(ch, st, until, e));
+    TRY(connect(ch, until, e));
+    TRY(try_out(ch, st, e));
+    rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_READY, NULL, 0);
+    for (uint32_t r = 0; r < g->rendezvous.ranks; r++)
+        TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_READY, r, NULL, 0, until, e));
+    return 0;
+}
+
+static int
+make(struct channel *ch, struct err *e)
+{
+    cudaStream_t st;
+    int r;
+
+    TRY(said(cudaSetDevice(ch->group->cuda->ordinal), "device", e));
+    TRY(said(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking), "stream", e));
+    r = make_by(ch, st, e);
+    cudaStreamDestroy(st);
+    cuda_close_on_exec();
+    return r;
+}
+
+static void *
+maker(void *arg)
+{
+    struct channel *ch = arg;
+
+    ch->made = make(ch, &ch->why);
+    if (ch->number == 0) ch->group->took = clock_now() - ch->since;
+    return NULL;
+}
+
+static int
+begin(struct channel *ch, struct err *e)
+{
+    ch->since = clock_now();
+    ch->begun = true;
+    if (pthread_create(&ch->maker, NULL, maker, ch) == 0) return 0;
+    ch->lost = true;
+    return err_set(e, -EAGAIN, "a group's thread cannot be started");
+}
+
+/* A library that hangs is left alone: this process is of no use any more, and says why. */
+static int
+await(struct channel *ch, struct err *e)
+{
+    nsec since = clock_now(), left = MAX(ch->since + GROUP_TIME + NSEC_S - since, (nsec)0);
+    struct timespec t;
+
+    if (ch->lost) return err_set(e, -EIO, "the ranks never met");
+    if (!ch->done) {
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_sec += left / NSEC_S;
+        if (pthread_clockjoin_np(ch->maker, NULL, CLOCK_MONOTONIC, &t)) {
+            ch->lost = true;
+            return err_set(e, -ETIMEDOUT,
+                           "the ranks have not met after %lld s: NCCL still waits (NCCL_DEBUG=INFO "
+                           "says for what)",
+                           (long long)(GROUP_TIME / NSEC_S));
+        }
+        ch->done = true;
+        ch->group->waited += clock_now() - since;
+    }
+    return ch->made < 0 ? err_set(e, ch->made, "%s", ch->why.text) : 0;
+}
+
+/* ---- what the device sees */
+
+int
+cuda_ranks_open(struct cuda *c, struct err *e)
+{
+    struct cuda_ranks *g = c->group;
+
+    if (!g) return 0;
+    if (g->opening) pthread_join(g->opener, NULL);
+    g->opening = false;
+    if (g->opened < 0) return err_set(e, g->opened, "%s", g->why.text);
+    return begin(&g->channel[0], e);
+}
+
+static bool
+close_channel(struct channel *ch)
+{
+    struct err none;
+
+    if (!ch->begun) return true;
+    await(ch, &none);
+    if (ch->lost) return false;
+    if (ch->comm) ch->group->nccl.CommAbort(ch->comm); /* waits for nobody */
+    for (uint32_t r = 0; r < ch->exchange.ranks; r++)
+        if (r != ch->exchange.rank && ch->exchange.at[r]) cudaIpcCloseMemHandle(ch->exchange.at[r]);
+    cudaFree(ch->memory);
+    return true;
+}
+
+void
+cuda_ranks_close(struct cuda *c)
+{
+    struct cuda_ranks *g = c->group;
+    bool all = true;
+
+    if (!g) return;
+    c->group = NULL;
+    cuda_enter(c);
+    if (g->opening) pthread_join(g->opener, NULL);
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) all &= close_channel(&g->channel[i]);
+    cudaGetLastError();
+    if (!all) return;
+    rendezvous_close(
+        &g->rendezvous); /* NCCL stays loaded: it may have threads that are about to end */
+    free(g->libs);
+    free(g);
+}
+
+static struct channel *
+free_channel(struct cuda_ranks *g)
+{
+    for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++)
+        if (!g->channel[i].taken) return &g->channel[i];
+    return NULL;
+}
+
+static int
+join(struct cuda_lane *l, struct err *e)
+{
+    struct channel *ch = free_channel(cuda_of(&l->lane)->group);
+
+    if (l->recording) return err_set(e, -EINVAL, "a lane's first sum of ranks cannot be recorded");
+    if (!ch)
+        return err_set(e, -EAGAIN, "%d lanes of a group have sums already", RENDEZVOUS_CHANNELS);
+    if (!ch->begun) TRY(begin(ch, e));
+    TRY(await(ch, e));
+    if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
+        return err_set(e, -ENOTSUP,
+                       "%u GPUs that cannot map each other's memory have no invariant numerics: "
+                       "NCCL adds in an order of its own",
+                       ch->exchange.ranks);
+    ch->taken = true;
+    l->channel = ch;
+    return 0;
+}
+
+int
+cuda_ranks_join(struct cuda_lane *l)
+{
+    int r;
+
+    if (l->channel) return 0;
+    cuda_enter(cuda_of(&l->lane));
+    r = join(l, &l->lane.gpu->why);
+    if (r < 0 && !l->recording) l->error = -EIO;
+    return r;
+}
+
+void
+cuda_ranks_leave(struct cuda_lane *l)
+{
+    if (l->channel) ((struct channel *)l->channel)->taken = false;
+    l->channel = NULL;
+}
+
+int
+cuda_ranks_error(struct cuda_lane *l)
+{
+    struct channel *ch = l->channel;
+    int error = NCCL_OK, r;
+
+    if (!ch) return 0;
+    r = ch->group->nccl.CommGetAsyncError(ch->comm, &error);
+    return nccl_said(&ch->group->nccl, r == NCCL_OK ? error : r, "a rank", &l->lane.gpu->why);
+}
+
+int
+cuda_ranks_why(struct cuda_lane *l, int r)
+{
+    struct cuda_ranks *g = cuda_of(&l->lane)->group;
+
+    if (r < 0 && g->said.code) err_set(&l->lane.gpu->why, r, "%s", g->said.text);
+    g->said.code = 0;
+    return r;
+}
+
+const char *
+cuda_ranks_describe(const struct gpu *gpu)
+{
+    struct cuda_ranks *g = ((const struct cuda *)gpu)->group;
+    int v = g->nccl.version;
+
+    snprintf(g->describe, sizeof g->describe,
+             "NCCL %d.%d.%d%s in %.2f s beside the load, waited for it %.2f s", v / 10000,
+             v / 100 % 100, v % 100, g->channel[0].mapped ? " and each other's memory" : "",
+             (double)g->took / NSEC_S, (double)g->waited / NSEC_S);
+    return g->describe;
+}

@@ -1,0 +1,537 @@
+/* attend_decode_ring_sm90.cu - see attend_decode_ring_sm90.h.
+ *
+ * One block an SM. One warp asks the copy engine for tiles of KEYS keys and their values and so fills a ring of shared
+ * memory; warpgroups take its tiles in turn:
+ *
+ *     scores    S^T [keys, 8] = K Q^T         K: rows along the sum, as they come
+ *     values    O^T [head dim, 8] += V^T P^T  V: rows along the product's
+ *
+ * The eight columns are heads, or the rows of a run that see the same keys. No thread loads a key or a value. Another
+ * warp brings Q of the next piece meanwhile. A warpgroup has a softmax of its own until a piece ends; then they become one in
+ * shared memory (attend_decode_sm90_combine.cuh).
+ */
+#include "gpu/cuda/kernels/attention/attend_decode_ring_sm90.h"
+
+#include "gpu/cuda/kernels/attention/attend_decode_sm90_combine.cuh"
+#include "gpu/cuda/kernels/attention/kv_tma_sm90.cuh"
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/sm90.cuh"
+
+using namespace attend_one;
+using sm90::async_fence;
+using sm90::barrier_arrive;
+using sm90::barrier_arrive_warp;
+using sm90::barrier_expect;
+using sm90::barrier_init;
+using sm90::barrier_wait;
+using sm90::named_sync;
+using sm90::pin;
+using sm90::same;
+using sm90::smem;
+using sm90::tile_desc;
+using sm90::tma_load;
+using sm90::wgmma_begin;
+using sm90::wgmma_commit;
+using sm90::wgmma_wait;
+
+namespace {
+
+template <typename T_, int D_> struct shape {
+    using T = T_;
+    static constexpr int D = D_, GROUPS = 2, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 64;
+    static constexpr int KEYS = D == 64 ? 128 : 64,
+                         BYTES = KEYS * D * 2; /* of a tile; one of K, or of V */
+    static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS); /* slots */
+    static constexpr int M = KEYS / 64,
+                         HALVES = D / 64; /* products' 64 rows in a tile, in a head */
+};
+
+constexpr int ROOMS = 2; /* to meet in, in turn */
+
+enum { SYNC_ALL = 1, SYNC_GROUP = 2 }; /* named barriers */
+
+template <class S> struct room {
+    struct alignas(1024) {
+        unsigned char q[2][S::HALVES * 1024];         /* [D / 64][8][64], swizzled */
+        unsigned char weight[S::GROUPS][S::M * 1024]; /* P^T: [KEYS / 64][8][64], swizzled */
+    } t;
+    float group_o[ROOMS][S::GROUPS][HEADS][S::D + 4];
+    float group_max[ROOMS][S::GROUPS][HEADS], warp_sum[ROOMS][S::GROUPS][4][HEADS];
+    float peak[S::GROUPS][4][HEADS];
+    uint64_t full[S::MOST], empty[S::MOST], q_full[2], q_empty[2];
+    bool last;
+    /* The ring: K, V, K, ... as [KEYS / 8][D / 64][8][64], swizzled. Tiles of one slot are one warpgroup's, so it sees every
+     * phase of the slot's barriers. */
+    alignas(1024) unsigned char slot[S::MOST][S::BYTES];
+};
+
+/* d [64, 8] (+)= a b^T; a: rows along the sum, or, ALONG_M, along the product's; b [8, 16]: along the sum. */
+#define RING_SS(TYPE) \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %6, 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
+                 " {%0,%1,%2,%3}, %4, %5, keep, 1, 1, %7, 0;\n}" \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+                 : "l"(a), "l"(b), "r"((int)keep), "n"((int)ALONG_M))
+
+template <class T, bool ALONG_M>
+__device__ __forceinline__ void
+wgmma_8(float (&c)[4], uint64_t a, uint64_t b, bool keep)
+{
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        RING_SS("bf16");
+    else
+        RING_SS("f16");
+}
+
+/* Whether it holds for any thread of the warpgroup. */
+__device__ __forceinline__ bool
+any_of_group(uint32_t name, bool mine)
+{
+    int any;
+
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\n"
+                 "barrier.cta.red.or.pred q, %2, 128, p;\nselp.b32 %0, 1, 0, q;\n}"
+                 : "=r"(any)
+                 : "r"((int)mine), "r"(name)
+                 : "memory");
+    return any;
+}
+
+/* ---- the ring's other end ---- */
+
+/* Where the maps have a part of a tile: kv_tma_sm90.cuh. */
+struct box {
+    int row, group, slice;
+};
+
+template <class S>
+__device__ __forceinline__ struct box
+find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
+{
+    int32_t first = p.tile * S::KEYS + (int32_t)(threadIdx.x % 32 * box_tokens);
+    struct box b = { 0, 0, -1 };
+
+    if (threadIdx.x % 32 >= S::KEYS / box_tokens || first >= p.high ||
+        first + (int32_t)box_tokens <= p.low)
+        return b;
+    uint32_t token = (uint32_t)first & ((1u << j.shift) - 1);
+
+    b.slice =
+        (int32_t)j.a.kv.table[(size_t)p.slot * j.a.kv.table_stride + ((uint32_t)first >> j.shift)];
+    b.row = S::D == 64 ? (int)token : 0;
+    b.group = S::D == 64 ? (int)p.kv_head : (int)(((p.kv_head << j.shift) + token) / 8);
+    return b;
+}
+
+template <class S>
+__device__ __forceinline__ void
+fetch(struct room<S> &s, const struct job &j, struct place p, uint32_t slots, uint32_t box_tokens,
+      const CUtensorMap *k, const CUtensorMap *v)
+{
+    const uint32_t lane = threadIdx.x % 32, offset = lane * box_tokens * S::D * 2;
+    const bool brings = lane < S::KEYS / box_tokens;
+    struct box b = find_box<S>(j, p, box_tokens);
+    uint32_t slot = 0, phase = 1;
+
+    for (;;) {
+        const bool more = p.tile + 1 < p.stop || p.left > 0;
+        struct box ahead = b; /* looked up before we wait */
+
+        if (more) {
+            step<S::KEYS>(j, p);
+            ahead = find_box<S>(j, p, box_tokens);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t full = smem(&s.full[slot + i]);
+
+            barrier_wait(smem(&s.empty[slot + i]), phase);
+            if (lane == 0) barrier_expect(full, S::BYTES);
+            __syncwarp();
+            if (brings)
+                tma_load(smem(s.slot[slot + i]) + offset, i ? v : k, full, 0, b.row, 0, b.group,
+                         b.slice);
+        }
+        if (!more) break;
+        b = ahead;
+        slot += 2;
+        if (slot == slots) slot = 0, phase ^= 1;
+    }
+}
+
+/* Q of every piece. */
+template <class S>
+__device__ __forceinline__ void
+bring_q(struct room<S> &s, const struct job &j, struct place p)
+{
+    constexpr uint32_t VECS = S::D / 8, EACH = HEADS * VECS / 32;
+    const uint32_t lane = threadIdx.x % 32;
+
+    for (uint32_t piece = 0;; piece++) {
+        const uint32_t rows = columns(j, p);
+        uint4 q[EACH];
+
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++) {
+            uint32_t row = (lane + 32 * i) / VECS, vec = (lane + 32 * i) % VECS;
+
+            q[i] = make_uint4(0, 0, 0, 0);
+            if (row < rows)
+                q[i] = *(const uint4 *)((const char *)j.a.q.data +
+                                        (begin_of(j, p, j.a.q, row) + vec * 8) * 2);
+        }
+        barrier_wait(smem(&s.q_empty[piece % 2]), piece / 2 % 2 ^ 1);
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++) {
+            uint32_t row = (lane + 32 * i) / VECS, vec = (lane + 32 * i) % VECS;
+
+            *(uint4 *)(s.t.q[piece % 2] + vec / 8 * 1024 + row * 128 + (vec % 8 ^ row) * 16) = q[i];
+        }
+        async_fence();
+        barrier_arrive(smem(&s.q_full[piece % 2]));
+        if (p.left == 0) break;
+        p.tile = p.stop - 1;
+        step<S::KEYS>(j, p);
+    }
+}
+
+/* ---- scores, softmax, values ---- */
+
+/* Of a warpgroup. Lane (g, i) of warp w: of columns 2 i and 2 i + 1 largest score, the same in the whole warpgroup, the sum
+ * of its own keys' weights; o[h]: of elements 64 h + 16 w + g and 8 further, each of both columns. */
+template <class S> struct state {
+    float max[2], sum[2], o[S::HALVES][4];
+
+    __device__ __forceinline__ void clear()
+    {
+        max[0] = max[1] = -INFINITY;
+        sum[0] = sum[1] = 0;
+#pragma unroll
+        for (int h = 0; h < S::HALVES; h++)
+            for (int i = 0; i < 4; i++) o[h][i] = 0;
+    }
+};
+
+/* Dots to scores in powers of two; first: position of the thread's first key. */
+template <class S>
+__device__ __forceinline__ void
+shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], int32_t first)
+{
+    const struct attend &a = j.a;
+
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int32_t key = first + m * 64 + i / 2 * 8;
+
+            x[m][i] *= j.before;
+            if (a.softcap != 0) /* tanh x = 1 - 2 / (e^2x + 1) */
+                x[m][i] = j.after * (1 - __fdividef(2, exp2_fast(2 * LOG2E * x[m][i]) + 1));
+            if (a.bias) {
+                int32_t reach = (int32_t)a.bias_reach;
+                uint32_t row = min(p.part * HEADS + threadIdx.x % 4 * 2 + i % 2, j.group - 1);
+                float bias = a.bias[(size_t)(p.kv_head * j.group + row) * (2 * reach + 1) + reach +
+                                    max(-reach, min(reach, key - p.pos))];
+
+                x[m][i] = fmaf(bias, LOG2E, x[m][i]);
+            }
+            if (key < p.low || key >= p.high) x[m][i] = -INFINITY;
+        }
+}
+
+/* The largest scores are raised: of the whole warpgroup, alike. */
+template <class S>
+__device__ __forceinline__ void
+raise(struct room<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        for (int d = 4; d < 32; d *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], d));
+        if (lane < 4) s.peak[group][warp][2 * lane + h] = top[h];
+    }
+    named_sync(SYNC_GROUP + group, 128);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float keep;
+
+        top[h] = st.max[h];
+        for (int w = 0; w < 4; w++) top[h] = fmaxf(top[h], s.peak[group][w][lane % 4 * 2 + h]);
+        keep = exp2_fast(st.max[h] - top[h]);
+        st.max[h] = top[h];
+        st.sum[h] *= keep;
+#pragma unroll
+        for (int n = 0; n < S::HALVES; n++) {
+            st.o[n][h] *= keep;
+            st.o[n][h + 2] *= keep;
+        }
+    }
+}
+
+/* Zeros in place of the values of keys that are not seen: 0 times NaN is not 0. */
+template <class S>
+__device__ __forceinline__ void
+clear_hidden(unsigned char *v, int32_t low, int32_t high)
+{
+    uint4 *vec = (uint4 *)v; /* all of a key's, so the swizzle is no matter */
+
+    for (int i = threadIdx.x % 128; i < S::KEYS * S::D / 8; i += 128) {
+        int32_t key = i / S::D * 8 + i / 8 % 8;
+
+        if (key < low || key >= high) vec[i] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* An 8 x 8 matrix and the next, turned over, to shared memory: lanes 0..15 give the addresses of their rows. */
+__device__ __forceinline__ void
+store_turned(uint32_t at, uint32_t a, uint32_t b)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(at), "r"(a),
+                 "r"(b)
+                 : "memory");
+}
+
+template <class S>
+__device__ __forceinline__ void
+take_tile(struct room<S> &s, const struct job &j, const struct place &p, uint32_t group,
+          uint32_t slot, uint32_t phase, uint32_t q_slot, struct state<S> &st)
+{
+    using T = typename S::T;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int32_t first = p.tile * S::KEYS, low = p.low - first, high = p.high - first;
+    const uint64_t k = tile_desc(same(smem(s.slot[slot])), S::D * 16, 16),
+                   v = tile_desc(same(smem(s.slot[slot + 1])), S::D * 16, 1024),
+                   q = tile_desc(same(smem(s.t.q[q_slot])), 1024, 16),
+                   weight = tile_desc(same(smem(s.t.weight[group])), 1024, 16);
+    float x[S::M][4], top[2] = { -INFINITY, -INFINITY };
+
+    barrier_wait(smem(&s.full[slot]), phase);
+#pragma unroll
+    for (int m = 0; m < S::M; m++) pin(x[m]);
+    wgmma_begin();
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int n = 0; n < S::D / 16; n++)
+            wgmma_8<T, false>(x[m], k + (m * 128 * S::D + n / 4 * 1024 + n % 4 * 32) / 16,
+                              q + (n / 4 * 1024 + n % 4 * 32) / 16, n > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int m = 0; m < S::M; m++) pin(x[m]);
+    barrier_arrive_warp(smem(&s.empty[slot]));
+
+    shape_scores<S>(j, p, x, first + (int32_t)(warp * 16 + lane / 4));
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) top[i % 2] = fmaxf(top[i % 2], x[m][i]);
+    if (any_of_group(SYNC_GROUP + group, top[0] - st.max[0] > SLACK || top[1] - st.max[1] > SLACK))
+        raise<S>(s, group, st, top);
+#pragma unroll
+    for (int m = 0; m < S::M; m++) {
+        uint32_t row = lane % 8, vec = warp * 2 + lane / 8 % 2;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            /* A row that sees nothing has no largest score. */
+            x[m][i] = x[m][i] == -INFINITY ? 0 : exp2_fast(x[m][i] - st.max[i % 2]);
+            st.sum[i % 2] += x[m][i];
+        }
+        store_turned(smem(s.t.weight[group]) + m * 1024 + row * 128 + (vec ^ row) * 16,
+                     pack<T>(x[m][0], x[m][1]), pack<T>(x[m][2], x[m][3]));
+    }
+    barrier_wait(smem(&s.full[slot + 1]), phase);
+    if (low > 0 || high < S::KEYS) clear_hidden<S>(s.slot[slot + 1], low, high);
+    async_fence();
+    named_sync(SYNC_GROUP + group, 128);
+#pragma unroll
+    for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
+    wgmma_begin();
+#pragma unroll
+    for (int n = 0; n < S::KEYS / 16; n++)
+#pragma unroll
+        for (int h = 0; h < S::HALVES; h++)
+            wgmma_8<T, true>(st.o[h], v + (n * 32 * S::D + h * 1024) / 16,
+                             weight + (n / 4 * 1024 + n % 4 * 32) / 16, true);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int h = 0; h < S::HALVES; h++) pin(st.o[h]);
+    barrier_arrive_warp(smem(&s.empty[slot + 1]));
+}
+
+/* The warpgroups' states of a piece become one. */
+template <class S>
+__device__ __forceinline__ void
+end_piece(struct room<S> &s, const struct job &j, const struct place &p,
+          const struct shares &shares, uint32_t group, uint32_t turn, struct state<S> &st)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
+    const uint32_t rows = columns(j, p);
+    /* Twice: racecheck loses count of one that groups come to by different numbers of their own (gpu/cuda/README.md). */
+    auto sync = [] {
+        named_sync(SYNC_ALL, S::CONSUMERS);
+        named_sync(SYNC_ALL, S::CONSUMERS);
+    };
+
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        const uint32_t row = lane % 4 * 2 + h;
+
+        for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
+        if (row >= rows) continue;
+        if (g == 0) {
+            s.warp_sum[turn][group][warp][row] = st.sum[h];
+            if (warp == 0) s.group_max[turn][group][row] = st.max[h];
+        }
+#pragma unroll
+        for (int n = 0; n < S::HALVES; n++) {
+            float *o = &s.group_o[turn][group][row][n * 64 + warp * 16 + g];
+
+            o[0] = st.o[n][h];
+            o[8] = st.o[n][h + 2];
+        }
+    }
+    st.clear();
+    sync();
+    finish_piece<typename S::T, S::D, S::CONSUMERS, S::GROUPS>(
+        j, p, shares, s.last,
+        [&](int k, uint32_t row, uint32_t at, float2 &end, float4 &o) {
+            const float(&sum)[4][HEADS] = s.warp_sum[turn][k];
+
+            end = make_float2(s.group_max[turn][k][row],
+                              (sum[0][row] + sum[1][row]) + (sum[2][row] + sum[3][row]));
+            o = *(const float4 *)&s.group_o[turn][k][row][at];
+        },
+        sync);
+}
+
+template <class S>
+__device__ __forceinline__ void
+consume(struct room<S> &s, const struct job &j, const struct shares &shares, struct place p,
+        uint32_t slots)
+{
+    const uint32_t group = same(threadIdx.x / 128);
+    uint32_t slot = 0, phase = 0, turn = 0, piece = 0;
+    struct state<S> st;
+
+    st.clear();
+    barrier_wait(smem(&s.q_full[0]), 0);
+    for (;;) {
+        const bool ends = p.tile + 1 == p.stop, more = !ends || p.left > 0;
+
+        if (turn == group) take_tile<S>(s, j, p, group, slot, phase, piece % 2, st);
+        if (++turn == S::GROUPS) turn = 0;
+        slot += 2;
+        if (slot == slots) slot = 0, phase ^= 1;
+        if (ends) {
+            barrier_arrive_warp(smem(&s.q_empty[piece % 2]));
+            end_piece<S>(s, j, p, shares, group, piece % ROOMS, st);
+            piece++;
+        }
+        if (!more) break;
+        step<S::KEYS>(j, p);
+        if (ends) barrier_wait(smem(&s.q_full[piece % 2]), piece / 2 % 2);
+    }
+}
+
+template <class S>
+__global__ void
+__launch_bounds__(S::THREADS, 1)
+    attend_ring(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
+                const __grid_constant__ struct job j, uint32_t slots, uint32_t box_tokens)
+{
+    extern __shared__ unsigned char raw[];
+    struct room<S> &s = *(struct room<S> *)(raw + (-smem(raw) & 1023));
+    const uint32_t warp = same(threadIdx.x / 32);
+    struct shares shares;
+    struct place p;
+
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < slots; i++) {
+            barrier_init(smem(&s.full[i]), 1);
+            barrier_init(smem(&s.empty[i]), 4);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(smem(&s.q_full[i]), 32);
+            barrier_init(smem(&s.q_empty[i]), 4 * S::GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sm90::tma_prefetch(&k);
+        sm90::tma_prefetch(&v);
+    }
+    __syncthreads();
+    after_previous();
+    next_may_start();
+    if (!find_share<S::KEYS>(j, shares, p)) return;
+    if (warp < 4 * S::GROUPS)
+        consume<S>(s, j, shares, p, slots);
+    else if (warp == 4 * S::GROUPS)
+        fetch<S>(s, j, p, slots, box_tokens, &k, &v);
+    else
+        bring_q<S>(s, j, p);
+}
+
+/* ---- the host's side ---- */
+
+/* From so many SMs on attend_sm80 reads as fast, or faster. */
+constexpr uint32_t FEW = 96;
+
+/* What is on its way: more than 5 MB or so only wait for each other, and who computes beside waits with them. */
+uint32_t
+ring_bytes(uint32_t sms)
+{
+    return sms < 40 ? 192 << 10 : 128 << 10;
+}
+
+template <class S>
+cudaError_t
+start(const struct k_launch *l, struct job j)
+{
+    constexpr size_t room_bytes = sizeof(struct room<S>) + 1024;
+    static const cudaError_t raised = cudaFuncSetAttribute(
+        attend_ring<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, room_bytes);
+    const uint32_t box = MIN(j.a.kv.tokens_per_block, (uint32_t)S::KEYS);
+    const uint32_t slots = MIN(ring_bytes(l->sms) / S::BYTES, (uint32_t)S::MOST);
+    CUtensorMap k, v;
+
+    static_assert(room_bytes <= 227 * 1024, "more than an SM has");
+    if (raised != cudaSuccess) return raised;
+    if (!share_among(j, l->sms, l) || !encoder() || !make_kv_maps<S::D>(&k, &v, &j.a.kv, box))
+        return cudaErrorInvalidValue;
+    return launch(attend_ring<S>, j.most, S::THREADS, room_bytes - (S::MOST - slots) * S::BYTES,
+                  l->st, k, v, j, slots, box);
+}
+
+template <typename T>
+cudaError_t
+start_as(const struct k_launch *l, const struct job &j)
+{
+    switch (j.a.head_dim) {
+    case 64:
+        return start<shape<T, 64>>(l, j);
+    case 128:
+        return start<shape<T, 128>>(l, j);
+    case 256:
+        return start<shape<T, 256>>(l, j);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
+
+} /* namespace */
+
+cudaError_t
+k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a, struct step_tokens r)
+{
+    struct job j = {};
+
+    if (l->sms >= FEW || r.n_segments < 2 || r.n_tokens == 0 || a->k.data)
+        return cudaErrorInvalidValue;
+    if (a->kv.table && a->kv.tokens_per_block < 8) return cudaErrorInvalidValue;
+    if (!make_job(j, l, a, r)) return cudaErrorInvalidValue;
+    return a->q.dtype == DT_BF16 ? start_as<__nv_bfloat16>(l, j) : start_as<__half>(l, j);
+}

@@ -1,0 +1,259 @@
+/* attend_prefill_sm90_math.cuh - attend_prefill_sm90.cu's arithmetic: what a warpgroup does with 64 rows and a tile of keys.
+ *
+ * A thread holds, of rows r and r + 8 of its warp's 16 (r = lane / 4), every eighth pair of columns: as
+ * wgmma leaves its result. So element j of an array is of row j / 2 % 2 and column
+ * j / 4 * 8 + lane % 4 * 2 + j % 2, and the four lanes of a row share its maximum and its sum.
+ *
+ * P of a key that a row does not see is 0, but 0 times NaN is not: rows of V that no row of the item sees
+ * are overwritten with zeros before they are used (clear_hidden). Every warpgroup does so for itself:
+ * all write the same.
+ */
+#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
+#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
+
+#include "gpu/cuda/kernels/attention/attend_prefill_sm90_schedule.cuh"
+
+namespace {
+
+/* Columns (counted from the thread's first one in the tile) outside of [first, end) are not seen. */
+template <int KEYS>
+__device__ __forceinline__ void
+hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j++) {
+        const int at = j / 4 * 8 + j % 2;
+
+        if (at < first[j / 2 % 2] || at >= end[j / 2 % 2]) s[j] = -INFINITY;
+    }
+}
+
+/* Zeros in place of V's rows below first and from end on, of a tile. */
+template <int D>
+__device__ __forceinline__ void
+clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
+{
+    constexpr int KEYS = attend_tile<D>::KEYS;
+    uint4 *vec = (uint4 *)v; /* 8 a row of 64 columns; all of them, so the swizzle is no matter */
+
+    for (int j = thread; j < KEYS * D / 8; j += 128) {
+        int key = j / D * 8 + j / 8 % 8;
+
+        if (key < first || key >= end) vec[j] = make_uint4(0, 0, 0, 0);
+    }
+    async_fence();
+    named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
+}
+
+/* Biases to start a tile's products from. diagonal: as in shape_scores(). */
+template <int KEYS>
+__device__ __forceinline__ void
+lay_bias(float (&s)[KEYS / 2], const float *diagonal)
+{
+    float old[2] = { diagonal[-8], diagonal[-7] };
+
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j += 4) {
+        s[j] = diagonal[2 * j];
+        s[j + 1] = diagonal[2 * j + 1];
+        s[j + 2] = old[0];
+        s[j + 3] = old[1];
+        old[0] = s[j];
+        old[1] = s[j + 1];
+    }
+}
+
+/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the tile. */
+template <int KEYS>
+__device__ __forceinline__ void
+shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
+{
+    if (p.softcap != 0) {
+        float in = 2 * LOG2E * p.scale / p.softcap, cap = p.softcap * LOG2E;
+
+#pragma unroll
+        for (int j = 0; j < KEYS / 2; j++) /* tanh x = 1 - 2 / (1 + e^2x) */
+            s[j] = cap - 2 * cap * reciprocal(1 + exp2_fast(s[j] * in));
+    }
+    if (p.bias) {
+        const float scale = p.softcap != 0 ? 1 : p.scale;
+
+        float old[2] = { diagonal[-8], diagonal[-7] };
+
+        /* Eight rows on is the same diagonal as eight columns back. */
+#pragma unroll
+        for (int j = 0; j < KEYS / 2; j += 4) {
+            float now[2] = { diagonal[2 * j], diagonal[2 * j + 1] };
+
+            s[j] = fmaf(s[j], scale, now[0]);
+            s[j + 1] = fmaf(s[j + 1], scale, now[1]);
+            s[j + 2] = fmaf(s[j + 2], scale, old[0]);
+            s[j + 3] = fmaf(s[j + 3], scale, old[1]);
+            old[0] = now[0];
+            old[1] = now[1];
+        }
+    }
+}
+
+/* Of one thread: rows at and at + 8 of its warp's 16; scores times mult are in base 2. */
+struct soft {
+    float max[2], sum[2];
+};
+
+/* Scores to probabilities, in place; keep: what earlier sums are worth now. */
+template <int KEYS>
+__device__ __forceinline__ void
+soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
+{
+    float top[2] = { o.max[0], o.max[1] }, less[2];
+
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j++) top[j / 2 % 2] = fmaxf(top[j / 2 % 2], s[j]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+        less[r] = top[r] == -INFINITY ? 0 : top[r] * mult;
+        keep[r] = exp2_fast(o.max[r] * mult - less[r]);
+        o.max[r] = top[r];
+        o.sum[r] *= keep[r];
+    }
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; j++) {
+        s[j] = exp2_fast(fmaf(s[j], mult, -less[j / 2 % 2]));
+        o.sum[j / 2 % 2] += s[j];
+    }
+}
+
+template <class T, int KEYS>
+__device__ __forceinline__ void
+round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
+}
+
+/* The four lanes of a row hold 4 bytes of each of 4 vectors of 16; afterwards each has one vector whole. */
+__device__ __forceinline__ void
+turn(uint32_t (&x)[4])
+{
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        bool odd = threadIdx.x & step;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & step) continue;
+            uint32_t got = __shfl_xor_sync(~0u, odd ? x[i] : x[i + step], step);
+
+            if (odd)
+                x[i] = got;
+            else
+                x[i + step] = got;
+        }
+    }
+}
+
+/* Where an item's rows go. */
+struct output {
+    uint32_t row, n_tokens, head;
+};
+
+/* O divided by its sums, rounded, to out. */
+template <class T, int D>
+__device__ __forceinline__ void
+store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, float mult)
+{
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float by, max = f.max[r] * mult;
+
+        f.sum[r] += __shfl_xor_sync(~0u, f.sum[r], 1);
+        f.sum[r] += __shfl_xor_sync(~0u, f.sum[r], 2);
+        by = f.sum[r] > 0 ? reciprocal(f.sum[r]) : 0;
+        if (p.sinks && f.sum[r] > 0) {
+            float sink = p.sinks[i.head] * LOG2E, top = fmaxf(max, sink);
+            float keep = exp2_fast(max - top);
+
+            by = keep * reciprocal(f.sum[r] * keep + exp2_fast(sink - top));
+        }
+        T *to = (T *)p.out + (size_t)(i.row + row + 8 * r) * p.out_stride + i.head * D;
+#pragma unroll
+        for (int j = 0; j < D / 32; j++) {
+            uint32_t x[4];
+
+#pragma unroll
+            for (int b = 0; b < 4; b++)
+                x[b] = pack<T>(o[16 * j + 4 * b + 2 * r] * by, o[16 * j + 4 * b + 2 * r + 1] * by);
+            turn(x);
+            if (row + 8 * r < i.n_tokens)
+                *(uint4 *)(to + 32 * j + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+    }
+}
+
+/* s = q k^T of 64 rows and a tile of keys, or s += it, queued. */
+template <class T, int D, bool ADD>
+__device__ __forceinline__ void
+queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
+{
+    using tile = attend_tile<D>;
+
+    pin(s);
+    wgmma_begin();
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+        wgmma_ss<T, tile::KEYS>(s, q + (j / 4 * tile::ROWS * 128 + j % 4 * 32) / 16,
+                                k + (j / 4 * 1024 + j % 4 * 32) / 16, ADD || j > 0);
+    wgmma_commit();
+}
+
+/* The same, q in registers. */
+template <class T, int D, bool ADD>
+__device__ __forceinline__ void
+queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_t k)
+{
+    using tile = attend_tile<D>;
+
+    pin(s);
+    pin(q);
+    wgmma_begin();
+#pragma unroll
+    for (int j = 0; j < D / 16; j++)
+        wgmma_rs<T, tile::KEYS, false>(s, q + 4 * j, k + (j / 4 * 1024 + j % 4 * 32) / 16,
+                                       ADD || j > 0);
+    wgmma_commit();
+}
+
+/* o += p v, queued. */
+template <class T, int D>
+__device__ __forceinline__ void
+queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_t v)
+{
+    pin(o);
+    pin(x);
+    wgmma_begin();
+#pragma unroll
+    for (int j = 0; j < attend_tile<D>::KEYS / 16; j++)
+        wgmma_rs<T, D, true>(o, x + 4 * j, v + j * 2 * D * 16 / 16, true);
+    wgmma_commit();
+}
+
+/* Rows that see no key. */
+template <int D>
+__device__ void
+store_zeros(const params &p, const struct item &i, uint32_t first, uint32_t thread)
+{
+    for (uint32_t j = thread; j < 64 * D / 8; j += 128) {
+        uint32_t row = first + j / (D / 8);
+        uint16_t *to = (uint16_t *)p.out + (size_t)(i.row + row) * p.out_stride + i.head * D;
+
+        if (row < i.n_tokens) ((uint4 *)to)[j % (D / 8)] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+} /* namespace */
+
+#endif

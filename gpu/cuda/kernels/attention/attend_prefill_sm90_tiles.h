@@ -1,0 +1,27 @@
+/* attend_prefill_sm90_tiles.h - what a block of attend_prefill_sm90.cu holds, by head dim.
+ *
+ *     head dim   rows  keys  stages  Q slots   shared memory, KiB          registers of a consumer thread
+ *     64         192   128   4       2         Q 2 x 24, K 4 x 16, V 4 x 16    S 64 + P 32 + O  32
+ *     128        128   128   2       2         Q 2 x 32, K 2 x 32, V 2 x 32    S 64 + P 32 + O  64 + Q 32
+ *     256        128    64   2       1         Q     64, K 2 x 32, V 2 x 32    S 32 + P 16 + O 128
+ *
+ * A warpgroup has 64 rows; two of them may have 224 registers a thread, three 160. Three warpgroups cost
+ * heads of 64 a few spills and hide what two leave idle (docs/perf.md). Q_REGS: Q is read into registers
+ * once an item, so that the tensor cores read a third less of shared memory for S.
+ */
+#ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H
+#define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H
+
+template <int HEAD_DIM> struct attend_tile;
+
+template <> struct attend_tile<64> {
+    enum { ROWS = 192, KEYS = 128, STAGES = 4, Q_SLOTS = 2, Q_REGS = 0 };
+};
+template <> struct attend_tile<128> {
+    enum { ROWS = 128, KEYS = 128, STAGES = 2, Q_SLOTS = 2, Q_REGS = 1 };
+};
+template <> struct attend_tile<256> {
+    enum { ROWS = 128, KEYS = 64, STAGES = 2, Q_SLOTS = 1, Q_REGS = 0 };
+};
+
+#endif

@@ -1,0 +1,148 @@
+/* sm80.cuh - the instructions of sm_80 that a tensor-core kernel is made of, one function each.
+ *
+ * Fragments of m16n8k16, as everywhere in kernels/: lane = 4 g + q owns of a 16 x 16 left side rows g and
+ * g + 8, of a 16 x 8 result (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
+ */
+#ifndef KERNELS_BASE_SM80_CUH
+#define KERNELS_BASE_SM80_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t
+shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes to shared memory without passing registers. */
+__device__ __forceinline__ void
+copy_async(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* The same, or zeros: from is not read then. */
+__device__ __forceinline__ void
+copy_async_or_zero(uint32_t to, const void *from, bool copy)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(copy ? 16 : 0)
+                 : "memory");
+}
+
+__device__ __forceinline__ void
+copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* This thread's copies are there, but for those of its last n commits. */
+template <int n>
+__device__ __forceinline__ void
+copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. */
+__device__ __forceinline__ void
+load_matrices(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void
+load_matrices_turned(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* An 8 x 8 matrix of 16-bit elements, two a lane, row by row; becomes its transpose. */
+__device__ __forceinline__ uint32_t
+turn_matrix(uint32_t x)
+{
+    uint32_t y;
+
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* c += a b, fp32 sums. T says how the 16-bit elements are meant. */
+template <typename T>
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1);
+
+template <>
+__device__ __forceinline__ void
+mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void
+mma<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two floats rounded into one register, low first. */
+template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high);
+
+template <>
+__device__ __forceinline__ uint32_t
+pack<__nv_bfloat16>(float low, float high)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+
+    return *(uint32_t *)&v;
+}
+
+template <>
+__device__ __forceinline__ uint32_t
+pack<__half>(float low, float high)
+{
+    __half2 v = __floats2half2_rn(low, high);
+
+    return *(uint32_t *)&v;
+}
+
+/* Adds to a counter in device memory and returns what it held; what was written before (here, and by
+ * whom we have met at a barrier) is seen by whoever adds later, and the other way round. */
+__device__ __forceinline__ uint32_t
+add_in_order(uint32_t *count, uint32_t n)
+{
+    uint32_t was;
+
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(was)
+                 : "l"(count), "r"(n)
+                 : "memory");
+    return was;
+}
+
+/* 2^x within 2 ulp; 2^-inf is 0, 2^0 is 1. */
+__device__ __forceinline__ float
+exp2_fast(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

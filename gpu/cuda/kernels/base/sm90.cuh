@@ -1,0 +1,325 @@
+/* sm90.cuh - sm_90a's own instructions, one short function each: mbarriers, tensor copies, wgmma.
+ *
+ * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads has rows
+ * of 128 bytes (64 values of 16 bits) in the 128-byte swizzle: 8 rows are an atom of 1,024 bytes, to
+ * which every tile is aligned. A head wider than 64 is several such tiles, one behind the other.
+ *
+ * The registers a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler from
+ * moving their values about between the two.
+ */
+#ifndef KERNELS_BASE_SM90_CUH
+#define KERNELS_BASE_SM90_CUH
+
+#include <cuda.h> /* CUtensorMap; nothing of libcuda is linked */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+#include <type_traits>
+
+namespace sm90 {
+
+__device__ __forceinline__ uint32_t
+smem(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* x is the same in every lane of the warp: so that it goes where descriptors go, to uniform registers. */
+__device__ __forceinline__ uint32_t
+same(uint32_t x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
+/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they reserved_blocks have come ---- */
+
+__device__ __forceinline__ void
+barrier_init(uint32_t bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count));
+}
+
+__device__ __forceinline__ void
+barrier_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+/* The whole warp is done with what the barrier guards: one arrival. */
+__device__ __forceinline__ void
+barrier_arrive_warp(uint32_t bar)
+{
+    __syncwarp(); /* every lane's reads are before lane 0's arrival */
+    if (threadIdx.x % 32 == 0) barrier_arrive(bar);
+}
+
+__device__ __forceinline__ void
+barrier_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of that parity is over; of a fresh barrier parity 1 is. */
+__device__ __forceinline__ void
+barrier_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra over;\n"
+                 "bra again;\n"
+                 "over:\n"
+                 "}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Barriers just made, and what ordinary stores wrote, are seen by the copy engine and the tensor cores. */
+__device__ __forceinline__ void
+async_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Named barriers 1..15 of the block; n threads, waiting ones and arriving ones together. */
+__device__ __forceinline__ void
+named_sync(uint32_t name, uint32_t n)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(n) : "memory");
+}
+
+__device__ __forceinline__ void
+named_arrive(uint32_t name, uint32_t n)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(n) : "memory");
+}
+
+template <int N>
+__device__ __forceinline__ void
+registers_up()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N>
+__device__ __forceinline__ void
+registers_down()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* ---- tensor copies ---- */
+
+__device__ __forceinline__ void
+tma_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* One box to shared memory; what lies outside of the tensor arrives as zeros. */
+__device__ __forceinline__ void
+tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1)
+                 : "memory");
+}
+
+__device__ __forceinline__ void
+tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c2, int c3, int c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+                 : "memory");
+}
+
+/* ---- wgmma ---- */
+
+/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes from one
+ * atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose columns are the
+ * product's columns (V; any for Q and K, whose columns are summed over). */
+__device__ __forceinline__ uint64_t
+tile_desc(uint32_t at, uint32_t down, uint32_t wide)
+{
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(wide >> 4) << 16 |
+           (uint64_t)(down >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+__device__ __forceinline__ void
+wgmma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void
+wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most N of the committed groups are still under way. */
+template <int N>
+__device__ __forceinline__ void
+wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+template <int N>
+__device__ __forceinline__ void
+pin(float (&r)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+template <int N>
+__device__ __forceinline__ void
+pin(uint32_t (&r)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(r[i])::"memory");
+}
+
+#define HOPPER_F4(a, i) "+f"((a)[i]), "+f"((a)[i + 1]), "+f"((a)[i + 2]), "+f"((a)[i + 3])
+#define HOPPER_F8(a, i) HOPPER_F4(a, i), HOPPER_F4(a, i + 4)
+#define HOPPER_F16(a, i) HOPPER_F8(a, i), HOPPER_F8(a, i + 8)
+#define HOPPER_F32(a, i) HOPPER_F16(a, i), HOPPER_F16(a, i + 16)
+#define HOPPER_F64(a, i) HOPPER_F32(a, i), HOPPER_F32(a, i + 32)
+#define HOPPER_F128(a, i) HOPPER_F64(a, i), HOPPER_F64(a, i + 64)
+
+#define HOPPER_N8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define HOPPER_N16 HOPPER_N8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HOPPER_N32 HOPPER_N16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_N64 \
+    HOPPER_N32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50," \
+               "%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define HOPPER_N128 \
+    HOPPER_N64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82," \
+               "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101," \
+               "%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117," \
+               "%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+/* c [64, N] (+)= a [64, 16] b [N, 16]^T, both tiles in shared memory, rows along the sum. */
+#define HOPPER_SS(N, TYPE, LIST, REGS, A, B, KEEP) \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A \
+                 ", " B ", keep, 1, 1, 0, 0;\n}" \
+                 : REGS \
+                 : "l"(a), "l"(b), "r"((int)keep))
+
+template <class T, int N>
+__device__ __forceinline__ void
+wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
+{
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+
+    if constexpr (N == 16 && bf16)
+        HOPPER_SS(16, "bf16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
+    else if constexpr (N == 16)
+        HOPPER_SS(16, "f16", HOPPER_N8, HOPPER_F8(c, 0), "%8", "%9", "%10");
+    else if constexpr (N == 32 && bf16)
+        HOPPER_SS(32, "bf16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
+    else if constexpr (N == 32)
+        HOPPER_SS(32, "f16", HOPPER_N16, HOPPER_F16(c, 0), "%16", "%17", "%18");
+    else if constexpr (N == 64 && bf16)
+        HOPPER_SS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
+    else if constexpr (N == 64)
+        HOPPER_SS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32", "%33", "%34");
+    else if constexpr (N == 128 && bf16)
+        HOPPER_SS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64", "%65", "%66");
+    else if constexpr (N == 128)
+        HOPPER_SS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64", "%65", "%66");
+    else
+        static_assert(N == 16 || N == 32 || N == 64 || N == 128, "a tile of 16 to 128 rows");
+}
+
+/* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to 16 bits).
+ * b in shared memory: [16, N], rows along N, or, not ALONG_N, [N, 16]^T, rows along the sum. */
+#define HOPPER_RS(N, TYPE, LIST, REGS, A, B, KEEP, ALONG) \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
+                 "}, {" A "}, " B ", keep, 1, 1, " ALONG ";\n}" \
+                 : REGS \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)keep), \
+                   "n"((int)ALONG_N))
+
+template <class T, int N, bool ALONG_N>
+__device__ __forceinline__ void
+wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
+{
+    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
+
+    if constexpr (N == 64 && bf16)
+        HOPPER_RS(64, "bf16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
+    else if constexpr (N == 64)
+        HOPPER_RS(64, "f16", HOPPER_N32, HOPPER_F32(c, 0), "%32,%33,%34,%35", "%36", "%37", "%38");
+    else if constexpr (N == 128 && bf16)
+        HOPPER_RS(128, "bf16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69",
+                  "%70");
+    else if constexpr (N == 128)
+        HOPPER_RS(128, "f16", HOPPER_N64, HOPPER_F64(c, 0), "%64,%65,%66,%67", "%68", "%69", "%70");
+    else if constexpr (N == 256 && bf16)
+        HOPPER_RS(256, "bf16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132",
+                  "%133", "%134");
+    else if constexpr (N == 256)
+        HOPPER_RS(256, "f16", HOPPER_N128, HOPPER_F128(c, 0), "%128,%129,%130,%131", "%132", "%133",
+                  "%134");
+    else
+        static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
+}
+
+/* 16 x 16 values of a tile of 64 columns, as wgmma_rs takes them; at: of the first of the warp's 16 rows
+ * (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
+__device__ __forceinline__ void
+load_operand(uint32_t *a, uint32_t at, uint32_t column)
+{
+    uint32_t lane = threadIdx.x % 32, row = lane % 16, vec = column / 8 + lane / 16;
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(at + row * 128 + (vec ^ row % 8) * 16)
+                 : "memory");
+}
+
+/* Two values of a tensor core's operand; lo is the one of the lower column. */
+template <class T>
+__device__ __forceinline__ uint32_t
+pack(float lo, float hi)
+{
+    uint32_t r;
+
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* 2^x; 0 at -inf. Two units in the last place (PTX ISA, ex2.approx.ftz). */
+__device__ __forceinline__ float
+exp2_fast(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1 / x, to one unit in the last place (PTX ISA, rcp.approx.ftz). */
+__device__ __forceinline__ float
+reciprocal(float x)
+{
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+} /* namespace sm90 */
+
+#endif

@@ -1,0 +1,47 @@
+/* tma_map.cuh - what the copy engine is told of a tensor (CUtensorMap), made on the host. */
+#ifndef KERNELS_BASE_TMA_MAP_CUH
+#define KERNELS_BASE_TMA_MAP_CUH
+
+#include "gpu/gpu.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+namespace {
+
+/* cuTensorMapEncodeTiled, asked of the driver: libcuda is not linked. */
+PFN_cuTensorMapEncodeTiled_v12000
+encoder()
+{
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
+        void *f = NULL;
+        cudaDriverEntryPointQueryResult found;
+
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                             &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            f = NULL;
+        return (PFN_cuTensorMapEncodeTiled_v12000)f;
+    }();
+
+    return encode;
+}
+
+/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, of all but the innermost. */
+bool
+make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
+         const cuuint64_t *stride, const cuuint32_t *box)
+{
+    static const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
+
+    return encoder()(map,
+                     t == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                     n, data, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+} /* namespace */
+
+#endif

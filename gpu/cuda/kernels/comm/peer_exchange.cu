@@ -1,0 +1,469 @@
+/* peer_exchange.cu - see peer_exchange.h.
+ *
+ * Rows that are aligned go by units of 16 bytes, bare; others an element at a time, with counts. Either has the same place
+ * in every rank's memory.
+ */
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/comm/peer_exchange.cuh"
+#include "gpu/cuda/kernels/sampling/sample_math.cuh"
+
+namespace {
+
+__host__ __device__ __forceinline__ uint32_t
+first_of(const struct exchange &e, uint32_t d, uint32_t rank)
+{
+    return (uint32_t)((uint64_t)d * rank / e.ranks);
+}
+
+/* ---- an element at a time: it travels as fp32, in half a line ---- */
+
+constexpr uint32_t THREADS = 256;
+
+__device__ __forceinline__ void
+send_all(const struct exchange &e, float v, uint32_t turn)
+{
+    for (uint32_t r = 0; r < e.ranks; r++)
+        if (r != e.rank)
+            send_line(lines_at(e.at[r], e, turn, e.rank) + threadIdx.x, __float_as_uint(v), 0,
+                      turn);
+}
+
+__device__ __forceinline__ float
+of_rank(const struct exchange &e, uint32_t r, float own, uint32_t turn)
+{
+    const uint4 *from = lines_at(e.at[e.rank], e, turn, r) + threadIdx.x;
+    uint32_t v, none;
+
+    if (r == e.rank) return own;
+    while (!hear_line(from, &v, &none, turn)) continue;
+    return __uint_as_float(v);
+}
+
+template <typename T>
+__global__ void
+__launch_bounds__(THREADS)
+    reduce(const __grid_constant__ struct exchange e, struct tensor x, uint32_t per_row, uint32_t n)
+{
+    uint32_t turn;
+
+    next_may_start();
+    after_previous();
+    turn = turn_of(e);
+    for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
+        uint32_t u = first + threadIdx.x;
+
+        turn = next_turn(turn);
+        if (u < n) {
+            T *p = (T *)x.data + (size_t)(u / per_row) * x.stride + u % per_row;
+            float own = to_float(*p), total = 0;
+
+            send_all(e, own, turn);
+            for (uint32_t r = 0; r < e.ranks; r++) {
+                float v = of_rank(e, r, own, turn);
+
+                total = r ? add_rn(total, v) : v;
+            }
+            *p = of_float<T>(total);
+        }
+        __syncthreads(); /* the block has read all of this turn */
+    }
+    end_turn(e, turn);
+}
+
+/* Everybody sends as many as the widest part has: a turn that one rank did not send would be no turn. */
+__global__ void
+__launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
+                                  struct tensor x, uint32_t per_row, uint32_t n)
+{
+    uint32_t turn;
+
+    next_may_start();
+    after_previous();
+    turn = turn_of(e);
+    for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
+        uint32_t u = first + threadIdx.x, row = u / per_row, col = u % per_row;
+        float own = 0;
+
+        turn = next_turn(turn);
+        if (u < n) {
+            float *to = (float *)out.data + (size_t)row * out.stride;
+
+            if (col < x.dim[1]) own = ((const float *)x.data)[(size_t)row * x.stride + col];
+            send_all(e, own, turn);
+            for (uint32_t r = 0; r < e.ranks; r++) {
+                uint32_t begin = first_of(e, out.dim[1], r), end = first_of(e, out.dim[1], r + 1);
+                float v = of_rank(e, r, own, turn);
+
+                if (begin + col < end) to[begin + col] = v;
+            }
+        }
+        __syncthreads();
+    }
+    end_turn(e, turn);
+}
+
+/* ---- by units, one turn a kernel ---- */
+
+/* A thread has every so many units, FEW at once: what it sends next is on its way while it hears of these. */
+constexpr uint32_t FEW = 4, ADDERS = 256, GATHERERS = 512;
+
+struct units {
+    struct exchange e;
+    struct tensor x, out;
+    uint32_t per_row, n;           /* of a row of x, and of all */
+    const struct sample_row *draw; /* of out's rows, where the whole of some is not wanted */
+};
+
+/* Bits of the rows that travel; NULL: all do. */
+typedef const uint32_t *row_bits;
+
+/* The thread's i-th; n or more: there is none. */
+__device__ __forceinline__ uint32_t
+unit_of(uint32_t i)
+{
+    return (i * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+/* Whether the thread has it, and it travels. */
+__device__ __forceinline__ bool
+has_unit(const struct units &a, row_bits some, uint32_t i)
+{
+    uint32_t u = unit_of(i), row;
+
+    if (u >= a.n || !some) return u < a.n;
+    row = u / a.per_row;
+    return some[row / 32] >> row % 32 & 1;
+}
+
+template <typename T>
+__device__ __forceinline__ uint4 *
+unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
+{
+    return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
+}
+
+/* The two ways, a sum and a gathering: at() is where the thread's first is on its way from one rank to another, take()
+ * hears of everybody's and puts them where they belong. */
+struct sums {
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
+                                                uint32_t from, uint32_t to)
+    {
+        return bare_at(e.at[to], e, turn, from) + threadIdx.x;
+    }
+
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t turn, row_bits some);
+};
+
+struct parts {
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
+                                                uint32_t from, uint32_t to)
+    {
+        return (uint4 *)((char *)e.at[to] + 2 * K_EXCHANGE_AREA(e.ranks)) +
+               (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
+                   K_EXCHANGE_PART(e.ranks) +
+               threadIdx.x;
+    }
+
+    template <typename T>
+    __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
+                                                uint32_t turn, row_bits some);
+};
+
+template <typename Way, typename T>
+__device__ __forceinline__ void
+send_units(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+{
+    uint4 own[FEW];
+
+#pragma unroll
+    for (uint32_t i = 0; i < FEW; i++)
+        if (has_unit(a, some, first + i)) own[i] = *unit_at<T>(a.x, a.per_row, unit_of(first + i));
+    for (uint32_t r = 0; r < a.e.ranks; r++) {
+        uint4 *to = Way::at(a.e, turn, a.e.rank, r);
+
+        if (r == a.e.rank) continue;
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++)
+            if (has_unit(a, some, first + i)) send_bare(to + (first + i) * blockDim.x, &own[i].x);
+    }
+}
+
+/* Until they are there. They leave room behind. */
+template <typename Way>
+__device__ __forceinline__ void
+hear_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, uint32_t turn,
+           row_bits some)
+{
+    uint4 *from = Way::at(a.e, turn, r, a.e.rank);
+    bool all;
+
+    do {
+        all = true;
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++)
+            if (has_unit(a, some, first + i))
+                all &= hear_bare(from + (first + i) * blockDim.x, &v[i].x);
+    } while (!all);
+#pragma unroll
+    for (uint32_t i = 0; i < FEW; i++)
+        if (has_unit(a, some, first + i)) clear_bare(from + (first + i) * blockDim.x);
+}
+
+template <typename T>
+__device__ __forceinline__ void
+sums::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+{
+    constexpr int N = 16 / sizeof(T);
+    float total[FEW][N];
+    uint4 v[FEW];
+
+    for (uint32_t r = 0; r < a.e.ranks; r++) {
+        if (r != a.e.rank) hear_units<sums>(v, a, r, first, turn, some);
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++) {
+            uint32_t u = unit_of(first + i);
+
+            if (u >= a.n) continue;
+            if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                float f = to_float(((const T *)&v[i])[j]);
+
+                total[i][j] = r ? add_rn(total[i][j], f) : f;
+            }
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < FEW; i++) {
+        if (unit_of(first + i) >= a.n) continue;
+#pragma unroll
+        for (int j = 0; j < N; j++) ((T *)&v[i])[j] = of_float<T>(total[i][j]);
+        *unit_at<T>(a.x, a.per_row, unit_of(first + i)) = v[i];
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void
+parts::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+{
+    uint4 v[FEW];
+
+    for (uint32_t r = 0; r < a.e.ranks; r++) {
+        struct tensor part = a.out;
+
+        part.data = (T *)a.out.data + first_of(a.e, a.out.dim[1], r);
+        if (r == a.e.rank && part.data == a.x.data) continue;
+        if (r != a.e.rank) hear_units<parts>(v, a, r, first, turn, some);
+#pragma unroll
+        for (uint32_t i = 0; i < FEW; i++) {
+            uint32_t u = unit_of(first + i);
+
+            if (!has_unit(a, some, first + i)) continue;
+            if (r == a.e.rank) v[i] = *unit_at<T>(a.x, a.per_row, u);
+            *unit_at<T>(part, a.per_row, u) = v[i];
+        }
+    }
+}
+
+/* Either is one turn. */
+template <typename Way, typename T>
+__device__ __forceinline__ void
+run_units(const struct units &a, uint32_t turn, row_bits some)
+{
+    send_units<Way, T>(a, 0, turn, some);
+    for (uint32_t first = 0; unit_of(first) < a.n; first += FEW) {
+        send_units<Way, T>(a, first + FEW, turn, some);
+        Way::template take<T>(a, first, turn, some);
+    }
+    __syncthreads();
+    end_turn(a.e, turn);
+}
+
+template <typename Way, typename T>
+__device__ __forceinline__ void
+run_all_units(const struct units &a)
+{
+    next_may_start();
+    after_previous();
+    run_units<Way, T>(a, next_turn(turn_of(a.e)), NULL);
+}
+
+template <typename T>
+__global__ void
+__launch_bounds__(ADDERS) reduce_units(const __grid_constant__ struct units a)
+{
+    run_all_units<sums, T>(a);
+}
+
+__global__ void
+__launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a)
+{
+    run_all_units<parts, float>(a);
+}
+
+/* ---- what is to be drawn from ---- */
+
+/* Of a row that is drawn from in parts (sample_math.cuh) a rank has blocks of which others have columns, too: at most its
+ * first and its last. A thread's unit of the first, or, the upper half of the threads, of the last; false: none. */
+__device__ __forceinline__ bool
+edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
+{
+    constexpr uint32_t EACH = sampling::BLOCK / 4;
+    uint32_t first = first_of(a.e, a.out.dim[1], rank), end = first_of(a.e, a.out.dim[1], rank + 1);
+    uint32_t head = min((first + sampling::BLOCK - 1) / sampling::BLOCK * sampling::BLOCK, end);
+    uint32_t tail = rank + 1 == a.e.ranks ? end
+                                          : max(end / sampling::BLOCK * sampling::BLOCK, head);
+    bool upper = threadIdx.x >= EACH;
+
+    *col = (upper ? tail : first) + threadIdx.x % EACH * 4;
+    return *col < (upper ? end : head);
+}
+static_assert(GATHERERS == sampling::BLOCK / 2, "a thread for every unit of two blocks");
+
+/* The blocks that ranks have parts of, of row blockIdx.x. */
+__device__ __forceinline__ void
+gather_edges(const struct units &a, uint32_t turn)
+{
+    float *row = (float *)a.out.data + (size_t)blockIdx.x * a.out.stride;
+    uint32_t col;
+    uint4 v;
+
+    if (edge_unit(a, a.e.rank, &col)) {
+        v = *(const uint4 *)(row + col);
+        for (uint32_t r = 0; r < a.e.ranks; r++)
+            if (r != a.e.rank)
+                send_bare(bare_at(a.e.at[r], a.e, turn, a.e.rank) + threadIdx.x, &v.x);
+    }
+    for (uint32_t r = 0; r < a.e.ranks; r++) {
+        uint4 *from = bare_at(a.e.at[a.e.rank], a.e, turn, r) + threadIdx.x;
+
+        if (r == a.e.rank || !edge_unit(a, r, &col)) continue;
+        while (!hear_bare(from, &v.x)) continue;
+        clear_bare(from);
+        *(uint4 *)(row + col) = v;
+    }
+}
+
+/* Logits in place: all of the rows that are drawn from whole, and of the others what lies across ranks. Two turns at most; what the
+ * first left has been cleared before the second is sent. */
+__global__ void
+__launch_bounds__(GATHERERS) gather_drawn(const __grid_constant__ struct units a)
+{
+    __shared__ uint32_t whole[K_EXCHANGE_BLOCKS / 32];
+    uint32_t rows = a.n / a.per_row, turn;
+    bool mine = false;
+
+    after_previous();
+    turn = turn_of(a.e);
+    if (threadIdx.x < K_EXCHANGE_BLOCKS) {
+        bool is = threadIdx.x < rows && !sampling::in_parts(a.draw[threadIdx.x], a.out.dim[1]);
+        uint32_t bits = __ballot_sync(~0u, is);
+
+        if (threadIdx.x % 32 == 0) whole[threadIdx.x / 32] = bits;
+    }
+    if (blockIdx.x < rows) {
+        const struct sample_row r = a.draw[blockIdx.x];
+
+        mine = sampling::in_parts(r, a.out.dim[1]) && !sampling::is_forced(r, a.out.dim[1]);
+    }
+    if (mine) {
+        turn = next_turn(turn);
+        gather_edges(a, turn);
+        __threadfence_system();
+    }
+    __syncthreads();
+    if (whole[0] | whole[1] | whole[2] | whole[3])
+        run_units<parts, float>(a, next_turn(turn), whole);
+    else
+        end_turn(a.e, turn);
+}
+static_assert(K_EXCHANGE_BLOCKS == 128, "four words of bits");
+
+uint32_t
+grid_of(uint32_t n, uint32_t threads)
+{
+    uint32_t blocks = (n + threads - 1) / threads;
+
+    return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
+}
+
+/* As many rows at once as there is room for: lines, of a block. What does not go at once does not begin early: its blocks would
+ * wait where those of another rank on this device are to be. */
+cudaError_t
+queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
+            uint32_t lines, struct units a)
+{
+    uint32_t most = lines / threads * threads * K_EXCHANGE_BLOCKS / a.per_row, rows = a.x.dim[0];
+    size_t x_row = (size_t)a.x.stride * float_bytes(a.x.dtype),
+           out_row = (size_t)a.out.stride * sizeof(float);
+    cudaError_t r = cudaSuccess;
+
+    if (a.draw && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS;
+    if (most == 0) return cudaErrorInvalidValue;
+    while (rows && r == cudaSuccess) {
+        uint32_t some = rows < most ? rows : most, blocks;
+
+        a.n = some * a.per_row;
+        blocks = grid_of(a.n, threads);
+        if (a.draw && blocks < some) blocks = some;
+        r = launch_when(rows == a.x.dim[0], kernel, blocks, threads, 0, l->st, a);
+        a.x.data = (char *)a.x.data + some * x_row;
+        if (a.out.data) a.out.data = (char *)a.out.data + some * out_row;
+        if (a.draw) a.draw += some;
+        rows -= some;
+    }
+    return r;
+}
+
+} /* namespace */
+
+cudaError_t
+k_exchange_sum(const struct k_launch *l, const struct exchange *e, struct tensor x)
+{
+    uint64_t n = (uint64_t)x.dim[0] * x.dim[1];
+    struct units a = { *e, x, {}, 0, 0, NULL };
+
+    if (n > INT32_MAX) return cudaErrorInvalidValue;
+    if (n == 0) return cudaSuccess;
+    WITH_FLOAT(T, x.dtype, {
+        a.per_row = x.dim[1] / (16 / sizeof(T));
+        if (x.dim[1] % (16 / sizeof(T)) == 0 && rows_fit(x, 16 / sizeof(T)))
+            return queue_units(l, reduce_units<T>, ADDERS, K_EXCHANGE_LINES, a);
+        return launch(reduce<T>, grid_of((uint32_t)n, THREADS), THREADS, 0, l->st, *e, x, x.dim[1],
+                      (uint32_t)n);
+    });
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t
+k_exchange_gather(const struct k_launch *l, const struct exchange *e, struct tensor out,
+                  struct tensor x)
+{
+    uint32_t widest = (out.dim[1] + e->ranks - 1) / e->ranks;
+    uint64_t n = (uint64_t)out.dim[0] * widest;
+    struct units a = { *e, x, out, widest / 4, 0, NULL };
+
+    if (n > INT32_MAX || out.dtype != DT_F32 || x.dtype != DT_F32) return cudaErrorInvalidValue;
+    if (n == 0) return cudaSuccess;
+    if (out.dim[1] % (4 * e->ranks) == 0 && rows_fit(out, 4) && rows_fit(x, 4))
+        return queue_units(l, gather_units, GATHERERS, K_EXCHANGE_PART(e->ranks), a);
+    return launch(gather, grid_of((uint32_t)n, THREADS), THREADS, 0, l->st, *e, out, x, widest,
+                  (uint32_t)n);
+}
+
+cudaError_t
+k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e, struct tensor logits,
+                        const struct sample_row *draw)
+{
+    uint32_t d = logits.dim[1];
+    struct units a = { *e, logits, logits, d / e->ranks / 4, 0, draw };
+
+    if (d % (4 * e->ranks) || d == 0 || logits.dtype != DT_F32 || !rows_fit(logits, 4))
+        return cudaErrorInvalidValue;
+    a.x.data = (float *)logits.data + first_of(*e, d, e->rank);
+    a.x.dim[1] = d / e->ranks;
+    return queue_units(l, gather_drawn, GATHERERS, K_EXCHANGE_PART(e->ranks), a);
+}

@@ -1,0 +1,35 @@
+/* act.cuh - the activations, as kernels apply them to one fp32 value. */
+#ifndef KERNELS_ELEMENTWISE_ACT_CUH
+#define KERNELS_ELEMENTWISE_ACT_CUH
+
+#include "gpu/gpu.h"
+
+/* EXACT: fp32 activations, held to fp32's own error; else results are rounded to 16 bits anyway. */
+template <bool EXACT>
+__device__ __forceinline__ float
+sigmoid_times(float x, float u)
+{
+    if (EXACT) return x / (1.0f + expf(-u));
+    return __fdividef(x, 1.0f + __expf(-u));
+}
+
+template <bool EXACT>
+__device__ __forceinline__ float
+activate(float x, enum act act)
+{
+    switch (act) {
+    case ACT_RELU:
+        return x < 0.0f ? 0.0f : x;
+    case ACT_RELU2:
+        return x < 0.0f ? 0.0f : x * x;
+    case ACT_SILU:
+        return sigmoid_times<EXACT>(x, x);
+    case ACT_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    case ACT_GELU_TANH:
+        return sigmoid_times<EXACT>(x, 1.59576912f * fmaf(0.044715f * x * x, x, x));
+    }
+    return x;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* gate.cu - see gate.h.
+ *
+ * A thread takes N neighbouring elements of a row: 16 bytes of it, or one element where rows are not
+ * aligned. A block takes THREADS * N columns of one row, and then of the rows grid.y further on.
+ */
+#include "gpu/cuda/kernels/elementwise/gate.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/elementwise/act.cuh"
+
+namespace {
+
+constexpr uint32_t THREADS = 256;
+constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
+
+/* y = act(x), times what stands times elements further on unless times is 0. */
+template <typename T, int N>
+__global__ void
+__launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
+{
+    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+
+    after_previous();
+    next_may_start();
+    if (at >= y.dim[1]) return;
+    for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
+        const T *from = (const T *)row_at(x, i) + at;
+        float v[N], m[N];
+
+        load<N>(v, from);
+        if (times) load<N>(m, from + times);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            v[j] = activate<sizeof(T) == 4>(v[j], act);
+            if (times) v[j] *= m[j];
+        }
+        store<N>((T *)row_at(y, i) + at, v);
+    }
+}
+
+/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+template <typename T, int N>
+__global__ void
+__launch_bounds__(THREADS) turns(struct tensor y, struct tensor x)
+{
+    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+
+    after_previous();
+    next_may_start();
+    if (at >= y.dim[1]) return;
+    for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
+        const T *from = (const T *)row_at(x, i) + 2 * at;
+        float v[2][N], out[N];
+
+        load<N>(v[0], from);
+        load<N>(v[1], from + N);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float gate = fminf((&v[0][0])[2 * j], 7.0f);
+            float up = fmaxf(fminf((&v[0][0])[2 * j + 1], 7.0f), -7.0f);
+
+            out[j] = sigmoid_times<sizeof(T) == 4>((up + 1.0f) * gate, 1.702f * gate);
+        }
+        store<N>((T *)row_at(y, i) + at, out);
+    }
+}
+
+template <typename Y, typename X, int N>
+__global__ void
+__launch_bounds__(THREADS) add(struct tensor y, struct tensor x)
+{
+    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+
+    after_previous();
+    next_may_start();
+    if (at >= y.dim[1]) return;
+    for (uint32_t i = blockIdx.y; i < y.dim[0]; i += gridDim.y) {
+        Y *to = (Y *)row_at(y, i) + at;
+        float v[N], u[N];
+
+        load<N>(v, to);
+        load<N>(u, (const X *)row_at(x, i) + at);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = add_rn(v[j], u[j]);
+        store<N>(to, v);
+    }
+}
+
+template <typename T, int N>
+__global__ void
+__launch_bounds__(THREADS) scale(struct tensor x, float factor, float softcap)
+{
+    uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
+
+    after_previous();
+    next_may_start();
+    if (at >= x.dim[1]) return;
+    for (uint32_t i = blockIdx.y; i < x.dim[0]; i += gridDim.y) {
+        T *to = (T *)row_at(x, i) + at;
+        float v[N];
+
+        load<N>(v, to);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            v[j] *= factor;
+            if (softcap != 0) v[j] = softcap * tanhf(v[j] / softcap);
+        }
+        store<N>(to, v);
+    }
+}
+
+dim3
+grid(const struct tensor &y, uint32_t each)
+{
+    uint32_t n = y.dim[0] < MAX_ROWS ? y.dim[0] : MAX_ROWS;
+
+    return dim3((y.dim[1] + THREADS * each - 1) / (THREADS * each), n);
+}
+
+bool
+nothing(const struct tensor &y)
+{
+    return y.dim[0] == 0 || y.dim[1] == 0;
+}
+
+cudaError_t
+act_any(const struct k_launch *l, struct tensor y, struct tensor x, uint32_t times, enum act a)
+{
+    if (y.dtype != x.dtype || (unsigned)a > ACT_GELU_TANH) return cudaErrorInvalidValue;
+    WITH_FLOAT(T, y.dtype, {
+        constexpr uint32_t N = 16 / sizeof(T);
+
+        if (nothing(y)) return cudaSuccess;
+        if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(x, N))
+            return launch(act<T, N>, grid(y, N), THREADS, 0, l->st, y, x, times, a);
+        return launch(act<T, 1>, grid(y, 1), THREADS, 0, l->st, y, x, times, a);
+    });
+    return cudaSuccess;
+}
+
+template <typename Y, typename X>
+cudaError_t
+add_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x)
+{
+    constexpr uint32_t N = 16 / sizeof(Y);
+
+    if (nothing(y)) return cudaSuccess;
+    if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(x, N))
+        return launch(add<Y, X, N>, grid(y, N), THREADS, 0, l->st, y, x);
+    return launch(add<Y, X, 1>, grid(y, 1), THREADS, 0, l->st, y, x);
+}
+
+} /* namespace */
+
+cudaError_t
+k_act(const struct k_launch *l, struct tensor y, struct tensor x, enum act a)
+{
+    return act_any(l, y, x, 0, a);
+}
+
+cudaError_t
+k_gate(const struct k_launch *l, struct tensor y, struct tensor gate_up, enum act a)
+{
+    if (a != ACT_SWIGLU_CLAMPED) return act_any(l, y, gate_up, y.dim[1], a);
+    if (y.dtype != gate_up.dtype) return cudaErrorInvalidValue;
+    WITH_FLOAT(T, y.dtype, {
+        constexpr uint32_t N = 16 / sizeof(T);
+
+        if (nothing(y)) return cudaSuccess;
+        if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(gate_up, N))
+            return launch(turns<T, N>, grid(y, N), THREADS, 0, l->st, y, gate_up);
+        return launch(turns<T, 1>, grid(y, 1), THREADS, 0, l->st, y, gate_up);
+    });
+    return cudaSuccess;
+}
+
+cudaError_t
+k_add(const struct k_launch *l, struct tensor y, struct tensor x)
+{
+    WITH_FLOAT(X, x.dtype, {
+        if (y.dtype == DT_F32) return add_as<float, X>(l, y, x);
+        if (y.dtype == x.dtype) return add_as<X, X>(l, y, x);
+    });
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t
+k_scale(const struct k_launch *l, struct tensor x, float factor, float softcap)
+{
+    WITH_FLOAT(T, x.dtype, {
+        constexpr uint32_t N = 16 / sizeof(T);
+
+        if (nothing(x)) return cudaSuccess;
+        if (x.dim[1] % N == 0 && rows_fit(x, N))
+            return launch(scale<T, N>, grid(x, N), THREADS, 0, l->st, x, factor, softcap);
+        return launch(scale<T, 1>, grid(x, 1), THREADS, 0, l->st, x, factor, softcap);
+    });
+    return cudaSuccess;
+}

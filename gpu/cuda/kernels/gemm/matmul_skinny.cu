@@ -1,0 +1,358 @@
+/* matmul_skinny.cu - see matmul_skinny.h.
+ *
+ * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: rows of x cost nothing
+ * while w goes by. A block, one an SM, owns tiles of TILES * 16 rows of w at a time, over the whole of K. Its
+ * warps take the 64-wide blocks of K in turn, each through a ring of its own in shared memory:
+ *
+ *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
+ *
+ * A lane copies 16 bytes at a time so that eight lanes read 128 bytes of one row, and takes 16 bytes for
+ * a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the instruction wants 2 t,
+ * 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted the same way for w and x, and a sum does not care. Chunks of
+ * odd rows are swapped by fours, so that eight lanes that read together touch different banks.
+ *
+ * The ring is what keeps memory busy: nearly 200 KiB an SM on their way at any time, through the ends of
+ * tiles too; and the first copies of w start before the kernel in front of this one has ended. With half
+ * of that the next kernel could start beside this one, but then two blocks of one kernel meet on one SM
+ * and a chain of matmuls is a fifth slower (measured); T5's, too, with rings no larger than a block's share of w.
+ *
+ * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES, COLS and
+ * the number of blocks do not enter, so neither M nor the lane's SMs show in the bits.
+ */
+#include "gpu/cuda/kernels/gemm/matmul_skinny.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/sm80.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/elementwise/act.cuh"
+
+namespace {
+
+constexpr int WARPS = 8;
+constexpr int THREADS = WARPS * 32;
+constexpr int RING = 200 << 10;
+constexpr int BLOCK_K = 64;
+constexpr int ROW = BLOCK_K * 2;   /* bytes of a row in a stage */
+constexpr uint32_t SHORT_K = 2048; /* two tiles of it are no more than the ring holds */
+constexpr uint32_t MANY_N = 4096;  /* columns of y beyond 16 rows */
+constexpr uint32_t FEW = 96;       /* SMs that do not take all that memory gives */
+
+/* y and what goes into it beside the product. */
+struct product_end {
+    void *y;
+    const void *bias;
+    size_t y_row; /* elements */
+    enum dtype y_type, bias_type;
+    float beta;
+    bool acts;
+    enum act act;
+};
+
+struct args {
+    struct product_end end;
+    const void *x, *w;
+    size_t x_row, w_row; /* bytes from row to row */
+    uint32_t m, n, k;    /* n: rows of y's product; w has twice as many for a gate */
+    uint32_t passes;     /* tiles a block takes */
+    uint32_t rounds;     /* blocks of K a warp takes of each */
+};
+
+__device__ __forceinline__ void
+store_product(const struct product_end &e, uint32_t row, uint32_t n, float product)
+{
+    float v[1] = { product }, old[1];
+
+    if (e.bias) {
+        load_as<1>(old, e.bias_type, e.bias, n);
+        v[0] += old[0];
+    }
+    if (e.beta != 0) {
+        load_as<1>(old, e.y_type, e.y, row * e.y_row + n);
+        v[0] = fmaf(e.beta, old[0], v[0]);
+    }
+    if (e.acts) v[0] = activate<false>(v[0], e.act);
+    store_as<1>(e.y_type, e.y, row * e.y_row + n, v);
+}
+
+__device__ __forceinline__ uint4
+fragment(uint32_t at)
+{
+    uint4 v;
+
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+/* TILES: 16-row tiles of w a block takes at once; of a gate the first half are rows of w1 and the second
+ * the same rows of w2. COLS: 8-row groups of x. */
+template <typename T, int TILES, int COLS, bool GATE> struct shape {
+    static constexpr int W_ROWS = TILES * 16, X_ROWS = COLS * 8;
+    static constexpr int OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a pass makes */
+    static constexpr int STAGE = (W_ROWS + X_ROWS) * ROW;  /* bytes, a warp */
+    static constexpr int STAGES = RING / (STAGE * WARPS) < 2 ? 2 : RING / (STAGE * WARPS);
+    static constexpr int PITCH = X_ROWS + 1; /* floats, of a row of sums: odd, for the banks */
+    static constexpr int SUMS = WARPS * W_ROWS * PITCH * 4;
+    static constexpr int SMEM = STAGES * STAGE * WARPS + SUMS;
+};
+
+template <typename T, int TILES, int COLS, bool GATE>
+__global__ void
+__launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
+{
+    typedef shape<T, TILES, COLS, GATE> S;
+    extern __shared__ __align__(128) char smem[];
+    float *sums = (float *)(smem + S::STAGES * S::STAGE * WARPS);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t ring = shared_address(smem) + warp * S::STAGES * S::STAGE;
+    const uint32_t steps = a.passes * a.rounds;
+    /* What this lane copies: chunk (lane % 8) of every fourth row from (lane / 8) on. */
+    const uint32_t c_row = lane / 8, c_k = lane % 8 * 8;
+    const uint32_t c_to = c_row * ROW + ((lane % 8) ^ (c_row & 1) * 4) * 16;
+    /* What it reads: chunk t, then 4 + t, of rows g + 8 i. */
+    const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
+    float acc[TILES][COLS][4];
+
+    /* Steps are copied in order. */
+    uint32_t w_pass = 0, w_round = 0, x_round = 0;
+    auto copy_w = [&](uint32_t step) {
+        uint32_t first = (w_pass * gridDim.x + blockIdx.x) * S::OUT;
+        uint32_t k = (w_round * WARPS + warp) * BLOCK_K + c_k;
+        uint32_t to = ring + step % S::STAGES * S::STAGE + c_to;
+
+#pragma unroll
+        for (int i = 0; i < S::W_ROWS / 4; i++) {
+            int r = i * 4; /* + c_row */
+            uint32_t row = first + c_row + (GATE && r >= S::OUT ? r - S::OUT : r);
+            bool there = k < a.k && row < a.n;
+
+            if (GATE && r >= S::OUT) row += a.n;
+            copy_async_or_zero(to + r * ROW,
+                               (const char *)a.w + (there ? row * a.w_row + k * 2 : 0), there);
+        }
+        if (++w_round == a.rounds) {
+            w_round = 0;
+            w_pass++;
+        }
+    };
+    auto copy_x = [&](uint32_t step) {
+        uint32_t k = (x_round * WARPS + warp) * BLOCK_K + c_k;
+        uint32_t to = ring + step % S::STAGES * S::STAGE + S::W_ROWS * ROW + c_to;
+
+#pragma unroll
+        for (int i = 0; i < S::X_ROWS / 4; i++) {
+            uint32_t row = c_row + i * 4;
+            bool there = k < a.k && row < a.m;
+
+            copy_async_or_zero(to + i * 4 * ROW,
+                               (const char *)a.x + (there ? row * a.x_row + k * 2 : 0), there);
+        }
+        if (++x_round == a.rounds) x_round = 0;
+    };
+
+    auto total = [&](uint32_t col, uint32_t row) {
+        const float *at = sums + col * S::PITCH + row;
+        float v = 0;
+
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) v += at[i * S::W_ROWS * S::PITCH];
+        return v;
+    };
+
+    next_may_start();
+#pragma unroll
+    for (int s = 0; s < S::STAGES; s++)
+        if (s < steps) copy_w(s);
+    after_previous();
+#pragma unroll
+    for (int s = 0; s < S::STAGES; s++) {
+        if (s < steps) copy_x(s);
+        copy_commit();
+    }
+
+    for (uint32_t step = 0, pass = 0; pass < a.passes; pass++) {
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) acc[i][j][c] = 0;
+
+        for (uint32_t round = 0; round < a.rounds; round++, step++) {
+            uint32_t w_at = ring + step % S::STAGES * S::STAGE + f_at;
+            uint32_t x_at = w_at + S::W_ROWS * ROW;
+
+            copy_wait<S::STAGES - 1>();
+            __syncwarp();
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint4 b[COLS];
+
+                /* Chunk 4 + t lies at the swapped place of chunk t. */
+#pragma unroll
+                for (int j = 0; j < COLS; j++) b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
+#pragma unroll
+                for (int i = 0; i < TILES; i++) {
+                    uint4 lo = fragment((w_at + i * 16 * ROW) ^ half * 64);
+                    uint4 hi = fragment((w_at + (i * 16 + 8) * ROW) ^ half * 64);
+                    uint32_t first[4] = { lo.x, hi.x, lo.y, hi.y };
+                    uint32_t last[4] = { lo.z, hi.z, lo.w, hi.w };
+
+#pragma unroll
+                    for (int j = 0; j < COLS; j++) {
+                        mma<T>(acc[i][j], first, b[j].x, b[j].y);
+                        mma<T>(acc[i][j], last, b[j].z, b[j].w);
+                    }
+                }
+            }
+            __syncwarp(); /* every lane has read the stage */
+            if (step + S::STAGES < steps) {
+                copy_w(step + S::STAGES);
+                copy_x(step + S::STAGES);
+            }
+            copy_commit();
+        }
+
+        __syncthreads(); /* the sums of the pass before have been read */
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    sums[(warp * S::W_ROWS + i * 16 + g + c / 2 * 8) * S::PITCH + j * 8 + 2 * t +
+                         c % 2] = acc[i][j][c];
+        __syncthreads();
+        for (uint32_t o = threadIdx.x; o < S::OUT * a.m; o += THREADS) {
+            uint32_t col = o % S::OUT, row = o / S::OUT;
+            uint32_t n = (pass * gridDim.x + blockIdx.x) * S::OUT + col;
+            float v;
+
+            if (n >= a.n) continue;
+            v = total(col, row);
+            if (GATE) v = activate<false>(v, a.end.act) * total(S::OUT + col, row);
+            store_product(a.end, row, n, v);
+        }
+    }
+}
+
+template <typename T, int TILES, int COLS, bool GATE>
+cudaError_t
+queue(const struct k_launch *l, struct args a)
+{
+    typedef shape<T, TILES, COLS, GATE> S;
+    static cudaError_t raised = cudaFuncSetAttribute(
+        matmul_skinny<T, TILES, COLS, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM);
+    uint32_t tiles = (a.n + S::OUT - 1) / S::OUT, grid = tiles < l->sms ? tiles : l->sms;
+
+    if (raised != cudaSuccess) return raised;
+    a.passes = (tiles + grid - 1) / grid;
+    a.rounds = (a.k + WARPS * BLOCK_K - 1) / (WARPS * BLOCK_K);
+    return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
+}
+
+/* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
+ * than 8 rows and where there are tiles enough, and make one pass of two where K is short. On FEW SMs, a part of a
+ * device, memory gives more than warps take, and two products at a time take more. */
+template <typename T, bool GATE>
+cudaError_t
+queue_as(const struct k_launch *l, const struct args &a)
+{
+    constexpr int LEAST = GATE ? 2 : 1;
+    bool pairs = (a.k <= SHORT_K && a.n > 16 * l->sms && a.n <= 32 * l->sms) ||
+                 (l->sms < FEW && a.n > 32 * l->sms);
+
+    if (a.m <= 8) return pairs ? queue<T, 2, 1, GATE>(l, a) : queue<T, LEAST, 1, GATE>(l, a);
+    if (a.m <= 16)
+        return pairs || a.n >= 6 * 16 * l->sms ? queue<T, 2, 2, GATE>(l, a)
+                                               : queue<T, LEAST, 2, GATE>(l, a);
+    return a.n > 16 * l->sms ? queue<T, 2, 4, GATE>(l, a) : queue<T, LEAST, 4, GATE>(l, a);
+}
+
+template <bool GATE>
+cudaError_t
+queue_typed(const struct k_launch *l, const struct args &a, enum dtype t)
+{
+    return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
+}
+
+/* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile. */
+uint32_t
+most_rows(const struct k_launch *l, uint32_t n, uint32_t k)
+{
+    return n <= MANY_N && (k <= SHORT_K || n > 16 * l->sms) ? MATMUL_SMALL_ROWS : 16;
+}
+
+bool
+takes(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
+      const struct tensor &w)
+{
+    if (x.dtype != w.dtype || (x.dtype != DT_BF16 && x.dtype != DT_F16)) return false;
+    return !l->invariant && x.dim[0] <= most_rows(l, y.dim[1], x.dim[1]) && x.dim[1] % 8 == 0 &&
+           rows_fit(x, 8) && rows_fit(w, 8) && (y.dtype == DT_F32 || y.dtype == x.dtype);
+}
+
+struct args
+args_of(const struct tensor &y, const struct tensor &x, const struct tensor &w)
+{
+    struct args a = {};
+
+    a.end.y = y.data;
+    a.x = x.data;
+    a.w = w.data;
+    a.x_row = (size_t)x.stride * 2;
+    a.w_row = (size_t)w.stride * 2;
+    a.end.y_row = y.stride;
+    a.m = x.dim[0];
+    a.n = y.dim[1];
+    a.k = x.dim[1];
+    a.end.y_type = y.dtype;
+    return a;
+}
+
+} /* namespace */
+
+cudaError_t
+k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                struct tensor bias, float beta)
+{
+    struct args a = args_of(y, x, w);
+
+    if (!takes(l, y, x, w) || (bias.data && !is_float(bias.dtype))) return cudaErrorInvalidValue;
+    if (a.m == 0) return cudaSuccess;
+    a.end.bias = bias.data;
+    a.end.bias_type = bias.dtype;
+    a.end.beta = beta;
+    return queue_typed<false>(l, a, x.dtype);
+}
+
+cudaError_t
+k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                    struct tensor bias, enum act act)
+{
+    struct args a = args_of(y, x, w);
+
+    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH || (bias.data && !is_float(bias.dtype)))
+        return cudaErrorInvalidValue;
+    if (a.m == 0) return cudaSuccess;
+    a.end.bias = bias.data;
+    a.end.bias_type = bias.dtype;
+    a.end.acts = true;
+    a.end.act = act;
+    return queue_typed<false>(l, a, x.dtype);
+}
+
+cudaError_t
+k_gate_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor both, struct tensor x,
+                     struct tensor w, enum act act)
+{
+    struct args a = args_of(y, x, w);
+
+    (void)both;
+    if (!takes(l, y, x, w) || (unsigned)act > ACT_GELU_TANH) return cudaErrorInvalidValue;
+    if (a.m == 0) return cudaSuccess;
+    a.end.act = act;
+    return queue_typed<true>(l, a, x.dtype);
+}

@@ -1,0 +1,469 @@
+/* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h.
+ *
+ * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A step is a tile of w's rows by 64 of K; the
+ * steps of all tiles, one tile's behind the other's, are cut into as many even runs as there are blocks, one an SM. One
+ * thread copies a block's steps, through the ends of tiles:
+ *
+ *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
+ *
+ * A tile that one block has all of is written at once. Of another one each block leaves its sums in memory, and the last to
+ * come adds them up, in the order of K: each warp for its sixteen rows, so nobody waits for anybody.
+ *
+ * The ring is nearly all of an SM's shared memory, and its first copies of w start before the kernel in front of this
+ * one has ended.
+ */
+#include "gpu/cuda/kernels/gemm/matmul_streamk_sm90.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/sm80.cuh"
+#include "gpu/cuda/kernels/base/sm90.cuh"
+#include "gpu/cuda/kernels/base/tma_map.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/elementwise/act.cuh"
+
+using sm90::async_fence;
+using sm90::barrier_arrive_warp;
+using sm90::barrier_expect;
+using sm90::barrier_init;
+using sm90::barrier_wait;
+using sm90::pin;
+using sm90::same;
+using sm90::smem;
+using sm90::tile_desc;
+using sm90::tma_load;
+using sm90::wgmma_begin;
+using sm90::wgmma_commit;
+using sm90::wgmma_ss;
+using sm90::wgmma_wait;
+
+namespace {
+
+constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of one in a stage */
+constexpr uint32_t RING = 208 << 10;
+constexpr uint32_t LEAST_STEPS = 4; /* of a block */
+constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
+/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have matmul_skinny for 16 rows. */
+constexpr uint32_t FEWEST = 28, FEW = 96;
+
+/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate eight rows of w1 and the same eight of w2 take turns.
+ * COLS: rows of x there is room for. One warp more copies. */
+template <int GROUPS, int COLS, bool GATE> struct shape {
+    static constexpr uint32_t W_ROWS = GROUPS * 64;
+    static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a tile makes */
+    static constexpr uint32_t STAGE = (W_ROWS + COLS) * ROW, STAGES = RING / STAGE;
+    static constexpr uint32_t WARPS = GROUPS * 4, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32;
+    static constexpr uint32_t PART = W_ROWS * COLS; /* floats: a tile's sums */
+    static constexpr uint32_t SMEM = STAGES * STAGE + 1024;
+};
+
+struct args {
+    void *y;
+    size_t y_row;      /* elements */
+    uint32_t m, n;     /* of y */
+    uint32_t k, steps; /* of a tile, of all */
+    float *part;       /* [blocks][2][PART] */
+    uint32_t *count;   /* [tiles][WARPS] */
+    enum dtype y_type;
+    enum act act;
+};
+
+/* The first step of a block, and whose a step is. */
+__device__ __forceinline__ uint32_t
+first_of(const struct args &a, uint32_t block)
+{
+    return a.steps * block / gridDim.x;
+}
+
+__device__ __forceinline__ uint32_t
+block_of(const struct args &a, uint32_t step)
+{
+    return ((step + 1) * gridDim.x - 1) / a.steps;
+}
+
+/* A step of the block, and where in the ring it is. */
+template <uint32_t STAGES> struct place {
+    uint32_t tile, k, stage, phase;
+
+    __device__ __forceinline__ void next(const struct args &a)
+    {
+        if (++k == a.k) k = 0, tile++;
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+/* What is read once is the first to leave the second level of cache. */
+__device__ __forceinline__ void
+load_once(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c3)
+{
+    asm volatile("{\n.reg .b64 policy;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+                 "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}" ::"r"(to),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(0), "r"(c3)
+                 : "memory");
+}
+
+template <int GROUPS, int COLS, bool GATE> struct block {
+    typedef shape<GROUPS, COLS, GATE> S;
+    typedef struct place<S::STAGES> place;
+    uint32_t ring, full, empty; /* addresses */
+    uint32_t first, n;          /* steps: first .. first + n - 1 */
+
+    __device__ __forceinline__ place begin(const struct args &a) const
+    {
+        return { first / a.k, first % a.k, 0, 0 };
+    }
+
+    __device__ __forceinline__ void copy_w(const CUtensorMap *w, const place &p) const
+    {
+        uint32_t bar = full + p.stage * 8, row = p.tile * S::OUT;
+
+        barrier_expect(bar, S::STAGE);
+        load_once(ring + p.stage * S::STAGE, w, bar, p.k * BLOCK_K, GATE ? 0 : row,
+                  GATE ? row / 8 : 0);
+    }
+
+    __device__ __forceinline__ void copy_x(const CUtensorMap *x, const place &p) const
+    {
+        tma_load(ring + p.stage * S::STAGE + S::W_ROWS * ROW, x, full + p.stage * 8, p.k * BLOCK_K,
+                 0);
+    }
+
+    __device__ __forceinline__ void fetch(const CUtensorMap *w, const CUtensorMap *x,
+                                          const struct args &a) const
+    {
+        uint32_t early = min(n, S::STAGES);
+        place p = begin(a), q = p;
+
+        for (uint32_t i = 0; i < early; i++, p.next(a)) copy_w(w, p);
+        after_previous();
+        for (uint32_t i = 0; i < early; i++, q.next(a)) copy_x(x, q);
+        for (uint32_t i = early; i < n; i++, p.next(a)) {
+            barrier_wait(empty + p.stage * 8, p.phase ^ 1);
+            copy_w(w, p);
+            copy_x(x, p);
+        }
+    }
+
+    /* The sums of so many steps of one tile. */
+    template <typename T>
+    __device__ __forceinline__ void multiply(const struct args &a, place &p, uint32_t steps,
+                                             float (&c)[COLS / 2]) const
+    {
+        uint32_t group = same(threadIdx.x / 128), before = 0;
+
+        pin(c);
+        for (uint32_t i = 0; i < steps; i++, p.next(a)) {
+            uint32_t at = ring + p.stage * S::STAGE;
+
+            barrier_wait(full + p.stage * 8, p.phase);
+            wgmma_begin();
+#pragma unroll
+            for (uint32_t k = 0; k < BLOCK_K / 16; k++)
+                wgmma_ss<T, COLS>(c, tile_desc(at + group * 64 * ROW + k * 32, 1024, 0),
+                                  tile_desc(at + S::W_ROWS * ROW + k * 32, 1024, 0), i || k);
+            wgmma_commit();
+            if (i) {
+                wgmma_wait<1>(); /* the step before has been read */
+                barrier_arrive_warp(before);
+            }
+            before = empty + p.stage * 8;
+        }
+        wgmma_wait<0>();
+        pin(c);
+        barrier_arrive_warp(before);
+    }
+
+    /* The thread's part of what a block leaves of a tile: of the one that it begins in, or of the one it ends in. */
+    __device__ __forceinline__ float4 *part(const struct args &a, uint32_t tile, uint32_t b) const
+    {
+        uint32_t which = 2 * b + (first_of(a, b) < tile * a.k);
+
+        return (float4 *)(a.part + (size_t)which * S::PART) + threadIdx.x;
+    }
+
+    /* The warp's sums of a tile, from those of all its blocks. false: another block will have them. */
+    __device__ __forceinline__ bool gather(const struct args &a, uint32_t tile,
+                                           float (&c)[COLS / 2]) const
+    {
+        constexpr uint32_t FOURS = COLS / 8, AHEAD = (COLS > 32 ? 1 : 2) * (GROUPS > 2 ? 1 : 2);
+        uint32_t from = block_of(a, tile * a.k), to = block_of(a, tile * a.k + a.k - 1);
+        uint32_t *count = a.count + tile * S::WARPS + threadIdx.x / 32, came = 0;
+        float4 *mine = part(a, tile, blockIdx.x), own[FOURS], sum[FOURS];
+
+#pragma unroll
+        for (uint32_t i = 0; i < FOURS; i++) {
+            own[i] = make_float4(c[4 * i], c[4 * i + 1], c[4 * i + 2], c[4 * i + 3]);
+            sum[i] = make_float4(0, 0, 0, 0);
+            mine[i * S::CONSUMERS] = own[i];
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            came = add_in_order(count, 1);
+            if (came == to - from) *count = 0;
+        }
+        if (same(came) != to - from) return false;
+        __syncwarp(); /* what lane 0 saw come, all may read */
+        for (uint32_t b = from; b <= to; b += AHEAD) {
+            float4 v[AHEAD][FOURS];
+
+#pragma unroll
+            for (uint32_t j = 0; j < AHEAD; j++) {
+                const float4 *at = part(a, tile, min(b + j, to));
+
+#pragma unroll
+                for (uint32_t i = 0; i < FOURS; i++)
+                    v[j][i] = b + j == blockIdx.x ? own[i] : __ldcg(at + i * S::CONSUMERS);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < AHEAD; j++)
+                if (b + j <= to)
+#pragma unroll
+                    for (uint32_t i = 0; i < FOURS; i++) {
+                        sum[i].x += v[j][i].x, sum[i].y += v[j][i].y;
+                        sum[i].z += v[j][i].z, sum[i].w += v[j][i].w;
+                    }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < FOURS; i++) {
+            c[4 * i] = sum[i].x, c[4 * i + 1] = sum[i].y;
+            c[4 * i + 2] = sum[i].z, c[4 * i + 3] = sum[i].w;
+        }
+        return true;
+    }
+
+    /* v[a][b] of lane (g, t): column 8 a + g, row 2 t + b. Returned: columns 8 a + g / 4 * 4 and three more of row 2 t + b,
+     * where b is g's lowest bit and a the next. */
+    __device__ __forceinline__ void turn(const float (&v)[2][2], float (&four)[4]) const
+    {
+        const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;
+        float two[2][2];
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float other = __shfl_xor_sync(~0u, b ? v[i][0] : v[i][1], 4);
+
+            two[i][0] = b ? other : v[i][0];
+            two[i][1] = b ? v[i][1] : other;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float other = __shfl_xor_sync(~0u, h ? two[0][i] : two[1][i], 8);
+
+            four[i] = h ? other : two[0][i];
+            four[2 + i] = h ? two[1][i] : other;
+        }
+    }
+
+    __device__ __forceinline__ void store(const struct args &a, uint32_t tile,
+                                          const float (&c)[COLS / 2]) const
+    {
+        const uint32_t warp = threadIdx.x / 32, g = threadIdx.x / 4 % 8, t = threadIdx.x % 4;
+        const uint32_t col = tile * S::OUT + warp * (GATE ? 8 : 16) + g / 4 * 4;
+
+#pragma unroll
+        for (uint32_t i = 0; i < COLS / 8; i += GATE ? 2 : 1) {
+            const uint32_t h = g / 2 % 2, row = (i + (GATE ? h : 0)) * 8 + 2 * t + g % 2;
+            const uint32_t at = col + (GATE ? 0 : h * 8);
+            float v[2][2], four[4];
+
+#pragma unroll
+            for (uint32_t j = 0; j < 2; j++)
+#pragma unroll
+                for (uint32_t b = 0; b < 2; b++)
+                    v[j][b] = GATE ? activate<false>(c[4 * (i + j) + b], a.act) *
+                                         c[4 * (i + j) + 2 + b]
+                                   : c[4 * i + 2 * j + b];
+            turn(v, four);
+            if (row < a.m && at < a.n) store_as<4>(a.y_type, a.y, row * a.y_row + at, four);
+        }
+    }
+
+    template <typename T> __device__ __forceinline__ void consume(const struct args &a) const
+    {
+        place p = begin(a);
+        float c[COLS / 2];
+
+#pragma unroll
+        for (uint32_t i = 0; i < COLS / 2; i++) c[i] = 0;
+        for (uint32_t left = n; left;) {
+            uint32_t tile = p.tile, steps = min(left, a.k - p.k);
+
+            multiply<T>(a, p, steps, c);
+            left -= steps;
+            if (steps == a.k || gather(a, tile, c)) store(a, tile, c);
+        }
+    }
+};
+
+template <typename T, int GROUPS, int COLS, bool GATE>
+__global__ void
+__launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
+    matmul_ring(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                const __grid_constant__ struct args a)
+{
+    typedef shape<GROUPS, COLS, GATE> S;
+    extern __shared__ char memory[];
+    __shared__ uint64_t bar[2 * S::STAGES];
+    struct block<GROUPS, COLS, GATE> b;
+
+    next_may_start();
+    b.ring = (smem(memory) + 1023) & ~1023;
+    b.full = smem(bar);
+    b.empty = b.full + S::STAGES * 8;
+    b.first = first_of(a, blockIdx.x);
+    b.n = first_of(a, blockIdx.x + 1) - b.first;
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < S::STAGES; i++) {
+            barrier_init(b.full + i * 8, 1);
+            barrier_init(b.empty + i * 8, S::WARPS);
+        }
+        async_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x == S::CONSUMERS)
+        b.fetch(&w, &x, a);
+    else
+        after_previous();
+    if (threadIdx.x < S::CONSUMERS) b.template consume<T>(a);
+}
+
+/* ---- the host's side ---- */
+
+/* {of K, row, 1, 1}, or, of a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy brings so many rows. */
+bool
+map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
+{
+    const cuuint64_t row = (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
+    const cuuint64_t n = gate ? t.dim[0] / 2 : t.dim[0];
+    const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, turns[4] = { t.dim[1], 8, 2, n / 8 };
+    const cuuint64_t stride[3] = { row, n * row, 8 * row };
+    const cuuint32_t flat_box[4] = { BLOCK_K, rows, 1, 1 };
+    const cuuint32_t turns_box[4] = { BLOCK_K, 8, 2, rows / 16 };
+
+    return make_map(map, t.dtype, t.data, 4, gate ? turns : flat, stride,
+                    gate ? turns_box : flat_box);
+}
+
+bool
+map_x(CUtensorMap *map, const struct tensor &x, uint32_t rows)
+{
+    const cuuint64_t dim[2] = { x.dim[1], x.dim[0] };
+    const cuuint64_t stride[1] = { (cuuint64_t)(x.dim[0] > 1 ? x.stride : (x.dim[1] + 7) & ~7u) *
+                                   2 };
+    const cuuint32_t box[2] = { BLOCK_K, rows };
+
+    return make_map(map, x.dtype, x.data, 2, dim, stride, box);
+}
+
+template <typename T, int GROUPS, int COLS, bool GATE>
+cudaError_t
+queue(const struct k_launch *l, const struct tensor &x, const struct tensor &w, struct args a)
+{
+    typedef shape<GROUPS, COLS, GATE> S;
+    static const cudaError_t raised = cudaFuncSetAttribute(
+        matmul_ring<T, GROUPS, COLS, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM);
+    const uint64_t tiles = (a.n + S::OUT - 1) / S::OUT, steps = tiles * a.k;
+    const uint32_t blocks = (uint32_t)MAX(MIN(l->sms, steps / LEAST_STEPS), 1u);
+    CUtensorMap w_map, x_map;
+
+    if (raised != cudaSuccess) return raised;
+    if (steps >= UINT32_MAX / (blocks + 1) || tiles * S::WARPS > K_COUNTERS ||
+        2 * sizeof(float) * blocks * S::PART > l->work_bytes)
+        return cudaErrorInvalidValue;
+    if (!map_of(&w_map, w, S::W_ROWS, GATE) || !map_x(&x_map, x, COLS))
+        return cudaErrorInvalidValue;
+    a.steps = (uint32_t)steps;
+    return launch(matmul_ring<T, GROUPS, COLS, GATE>, blocks, S::THREADS, S::SMEM, l->st, w_map,
+                  x_map, a);
+}
+
+template <typename T, int GROUPS, bool GATE>
+cudaError_t
+queue_rows(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
+           const struct args &a)
+{
+    if (a.m <= 16) return queue<T, GROUPS, 16, GATE>(l, x, w, a);
+    if (a.m <= 32) return queue<T, GROUPS, 32, GATE>(l, x, w, a);
+    return queue<T, GROUPS, 64, GATE>(l, x, w, a);
+}
+
+/* With small tiles fewer sums go through memory, with large ones x is read less often. */
+template <typename T, bool GATE>
+cudaError_t
+queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
+         const struct args &a)
+{
+    bool large = l->sms < FEWEST || a.n >= 2 * l->sms * shape<4, 16, GATE>::OUT;
+
+    return large ? queue_rows<T, 4, GATE>(l, x, w, a) : queue_rows<T, 2, GATE>(l, x, w, a);
+}
+
+uint32_t
+device_sms()
+{
+    static const uint32_t sms = [] {
+        int device, n = 0;
+
+        if (cudaGetDevice(&device) != cudaSuccess ||
+            cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+            n = 0;
+        return (uint32_t)n;
+    }();
+
+    return sms;
+}
+
+/* Others are as fast with fewer rows and with small matrices, and on the whole device. */
+bool
+worth_it(const struct k_launch *l, uint32_t rows, const struct tensor &w)
+{
+    if (rows <= 8 || (rows <= 32 && (uint64_t)w.dim[0] * w.dim[1] <= LARGE)) return false;
+    return l->sms < (rows <= 16 ? FEW : device_sms());
+}
+
+template <bool GATE>
+cudaError_t
+multiply(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
+         const struct tensor &w, enum act act)
+{
+    struct args a = {};
+
+    if (l->invariant || !encoder() || x.dtype != w.dtype ||
+        (x.dtype != DT_BF16 && x.dtype != DT_F16) || (y.dtype != DT_F32 && y.dtype != x.dtype))
+        return cudaErrorInvalidValue;
+    if (x.dim[0] > MATMUL_RING_ROWS || x.dim[1] == 0 || x.dim[1] % 8 || y.dim[1] % (GATE ? 8 : 4) ||
+        !rows_fit(x, 8) || !rows_fit(w, 8) || !rows_fit(y, 4) || (unsigned)act > ACT_GELU_TANH)
+        return cudaErrorInvalidValue;
+    if (x.dim[0] == 0) return cudaSuccess;
+    if (!worth_it(l, x.dim[0], w)) return cudaErrorInvalidValue;
+    a.y = y.data;
+    a.y_row = y.stride;
+    a.m = x.dim[0];
+    a.n = y.dim[1];
+    a.k = (x.dim[1] + BLOCK_K - 1) / BLOCK_K;
+    a.part = (float *)l->work;
+    a.count = l->count;
+    a.y_type = y.dtype;
+    a.act = act;
+    return x.dtype == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, x, w, a)
+                              : queue_as<__half, GATE>(l, x, w, a);
+}
+
+} /* namespace */
+
+cudaError_t
+k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
+                      struct tensor bias, float beta)
+{
+    if (bias.data || beta != 0) return cudaErrorInvalidValue;
+    return multiply<false>(l, y, x, w, ACT_RELU);
+}
+
+cudaError_t
+k_gate_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor both,
+                           struct tensor x, struct tensor w, enum act a)
+{
+    (void)both;
+    return multiply<true>(l, y, x, w, a);
+}

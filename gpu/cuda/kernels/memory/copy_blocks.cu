@@ -1,0 +1,61 @@
+/* copy_blocks.cu - see copy_blocks.h.
+ *
+ * copy_blocks: a warp takes pieces of PIECE bytes, or what is left of used, warps side by side, so that neighbours in the grid are
+ * neighbours on the bus. A lane has UNROLL loads of 16 bytes on their way before it stores the first: with
+ * COPY_SMS blocks of THREADS that is 512 KiB, several times what the bus holds between asking and having.
+ */
+#include "gpu/cuda/kernels/memory/copy_blocks.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+
+namespace {
+
+constexpr uint32_t COPY_SMS = 4;
+constexpr uint32_t THREADS = 1024;
+constexpr uint32_t UNROLL = 8;
+constexpr uint32_t PIECE = 32 * 16 * UNROLL;
+
+/* n_pieces: of every pitch; n_parts: of a block, pitches times that; n: of all blocks. */
+__global__ void
+__launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n_pieces,
+                                       uint32_t n_parts, uint64_t n, struct block_size size)
+{
+    uint32_t lane = threadIdx.x % 32, warps = gridDim.x * (THREADS / 32);
+
+    after_previous();
+    next_may_start();
+    for (uint64_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < n; i += warps) {
+        uint64_t block = i / n_parts;
+        uint32_t part = (uint32_t)(i % n_parts);
+        size_t within = (size_t)(part % n_pieces) * PIECE;
+        size_t at = part / n_pieces * size.pitch + within;
+        const uint4 *from = (const uint4 *)((const char *)copy[block].from + at) + lane;
+        uint4 *to = (uint4 *)((char *)copy[block].to + at) + lane, v[UNROLL];
+        uint32_t words = (uint32_t)(size.used - within < PIECE ? size.used - within : PIECE) / 16;
+
+#pragma unroll
+        for (uint32_t j = 0; j < UNROLL; j++)
+            if (j * 32 + lane < words) v[j] = __ldcs(from + j * 32);
+#pragma unroll
+        for (uint32_t j = 0; j < UNROLL; j++)
+            if (j * 32 + lane < words) __stcs(to + j * 32, v[j]);
+    }
+}
+
+} /* namespace */
+
+cudaError_t
+k_copy_blocks(const struct k_launch *l, const struct block_copy *copy, uint32_t n,
+              struct block_size size, bool host)
+{
+    uint64_t pieces = (size.used + PIECE - 1) / PIECE, parts = size.bytes / size.pitch * pieces;
+    uint64_t all = parts * n, blocks = (all + THREADS / 32 - 1) / (THREADS / 32);
+    uint32_t most = host ? COPY_SMS : l->sms;
+
+    if ((size.bytes | size.pitch | size.used) % 16 || parts > UINT32_MAX)
+        return cudaErrorInvalidValue;
+    if (all == 0) return cudaSuccess;
+    if (blocks > most) blocks = most;
+    return launch(copy_blocks, (uint32_t)blocks, THREADS, 0, l->st, copy, (uint32_t)pieces,
+                  (uint32_t)parts, all, size);
+}

@@ -1,0 +1,190 @@
+/* step_inputs.cu - see step_inputs.h. */
+#include "gpu/cuda/kernels/memory/step_inputs.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+
+namespace {
+
+constexpr uint32_t THREADS = 256;
+constexpr uint32_t WORDS = 4; /* of a row that a thread copies */
+constexpr uint32_t EDITS = 1024;
+constexpr uint32_t PLACES = 2 * EDITS; /* half of them free: short ways to a place */
+
+/* A block takes THREADS * WORDS words of one row. */
+template <typename W>
+__global__ void
+__launch_bounds__(THREADS)
+    rows(char *y, const char *x, size_t y_stride, size_t x_stride, uint32_t n_words,
+         uint32_t x_rows, const uint32_t *which, uint32_t *fault)
+{
+    uint32_t first = blockIdx.y * THREADS * WORDS + threadIdx.x;
+    W w[WORDS];
+
+    after_previous();
+    next_may_start();
+    uint32_t from = which[blockIdx.x];
+
+    if (from >= x_rows) {
+        *fault = 1;
+        return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < WORDS; i++)
+        if (first + i * THREADS < n_words)
+            w[i] = ((const W *)(x + from * x_stride))[first + i * THREADS];
+#pragma unroll
+    for (uint32_t i = 0; i < WORDS; i++)
+        if (first + i * THREADS < n_words)
+            ((W *)(y + blockIdx.x * y_stride))[first + i * THREADS] = w[i];
+}
+
+__global__ void
+__launch_bounds__(THREADS)
+    tokens(int32_t *token, const uint32_t *slot, const int32_t *last, uint32_t n)
+{
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+
+    after_previous(); /* first: gpu.h says that all before us is complete for who comes behind */
+    next_may_start();
+    if (i < n && token[i] == -1 && slot[i] != SLOT_NONE) token[i] = last[slot[i]];
+}
+
+/* A block takes one run. */
+__global__ void
+__launch_bounds__(THREADS)
+    see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct segment *all)
+{
+    after_previous();
+    next_may_start();
+    struct segment segment = all[blockIdx.x];
+
+    if (segment.slot == SLOT_NONE) return;
+    seen += (size_t)segment.slot * seen_words;
+    if (segment.first_pos == 0) {
+        for (uint32_t i = threadIdx.x; i < seen_words; i += THREADS) seen[i] = 0;
+        __syncthreads();
+    }
+    for (uint32_t i = threadIdx.x; i < segment.n_tokens; i += THREADS) {
+        uint32_t t = (uint32_t)token[segment.first_token + i];
+
+        if (t / 32 < seen_words) atomicOr(&seen[t / 32], 1u << t % 32);
+    }
+}
+
+/* One block, EDITS edits at a time. Threads meet at their entry's place in a table in shared memory, which
+ * keeps the last edit's index: that one is written. What the next EDITS write comes after. */
+__global__ void
+__launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
+                              const struct table_edit *edit, uint32_t n, uint32_t *fault)
+{
+    __shared__ unsigned long long entry[PLACES];
+    __shared__ uint32_t last[PLACES];
+
+    after_previous();
+    next_may_start();
+    for (uint32_t first = 0; first < n; first += blockDim.x) {
+        uint32_t i = first + threadIdx.x, at = 0;
+        slice_id *to = NULL;
+        struct table_edit e;
+
+        for (uint32_t p = threadIdx.x; p < PLACES; p += blockDim.x) entry[p] = last[p] = 0;
+        if (i < n) {
+            e = edit[i];
+            if (e.table < t.n && e.entry < t.stride[e.table])
+                to = t.table[e.table] + (size_t)e.slot * t.stride[e.table] + e.entry;
+            else
+                *fault = 1;
+        }
+        __syncthreads();
+        if (to) {
+            unsigned long long mine = (unsigned long long)to;
+
+            for (at = (uint32_t)(mine / sizeof *to * 2654435761u) % PLACES;;
+                 at = (at + 1) % PLACES) {
+                unsigned long long was = atomicCAS(&entry[at], 0ull, mine);
+
+                if (was == 0 || was == mine) break;
+            }
+            atomicMax(&last[at], i);
+        }
+        __syncthreads();
+        if (to && last[at] == i) *to = e.at;
+        __syncthreads();
+    }
+}
+
+/* Of an element. 0: not whole bytes. */
+size_t
+bytes_of(enum dtype t)
+{
+    switch (t) {
+    case DT_F32:
+    case DT_I32:
+        return 4;
+    case DT_BF16:
+    case DT_F16:
+        return 2;
+    case DT_I8:
+    case DT_U8:
+    case DT_E4M3:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+template <typename W>
+cudaError_t
+rows_as(const struct k_launch *l, const struct tensor &y, const struct tensor &x,
+        const uint32_t *which, size_t bytes)
+{
+    uint32_t n = (uint32_t)(bytes / sizeof(W));
+
+    return launch(rows<W>, dim3(y.dim[0], (n + THREADS * WORDS - 1) / (THREADS * WORDS)), THREADS,
+                  0, l->st, (char *)y.data, (const char *)x.data, y.stride * bytes_of(y.dtype),
+                  x.stride * bytes_of(x.dtype), n, x.dim[0], which, l->fault);
+}
+
+} /* namespace */
+
+cudaError_t
+k_gather_rows(const struct k_launch *l, struct tensor y, struct tensor x, const uint32_t *which)
+{
+    size_t bytes = x.dim[1] * bytes_of(x.dtype);
+    size_t fit = (uintptr_t)y.data | (uintptr_t)x.data | bytes | y.stride * bytes_of(y.dtype) |
+                 x.stride * bytes_of(x.dtype);
+
+    if (y.dtype != x.dtype || !bytes_of(x.dtype) || y.dim[1] != x.dim[1])
+        return cudaErrorInvalidValue;
+    if (y.dim[0] == 0 || bytes == 0) return cudaSuccess;
+    if (fit % 16 == 0) return rows_as<uint4>(l, y, x, which, bytes);
+    if (fit % 4 == 0) return rows_as<uint32_t>(l, y, x, which, bytes);
+    if (fit % 2 == 0) return rows_as<uint16_t>(l, y, x, which, bytes);
+    return rows_as<uint8_t>(l, y, x, which, bytes);
+}
+
+cudaError_t
+k_resolve_tokens(const struct k_launch *l, struct step_tokens r, const int32_t *last)
+{
+    if (r.n_tokens == 0) return cudaSuccess;
+    return launch(tokens, (r.n_tokens + THREADS - 1) / THREADS, THREADS, 0, l->st, r.token, r.slot,
+                  last, r.n_tokens);
+}
+
+cudaError_t
+k_mark_tokens(const struct k_launch *l, uint32_t *seen, uint32_t seen_words, struct step_tokens r,
+              const struct segment *segment, uint32_t n_segments)
+{
+    if (n_segments == 0) return cudaSuccess;
+    return launch(see, n_segments, THREADS, 0, l->st, seen, seen_words, (const int32_t *)r.token,
+                  segment);
+}
+
+cudaError_t
+k_update_tables(const struct k_launch *l, struct tables t, const struct table_edit *e, uint32_t n)
+{
+    if (n == 0) return cudaSuccess;
+    if (t.n > 8) return cudaErrorInvalidValue;
+    return launch(edit, 1, n <= THREADS ? THREADS : EDITS, 0, l->st, t, e, n, l->fault);
+}

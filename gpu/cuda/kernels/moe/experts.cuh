@@ -1,0 +1,58 @@
+/* experts.cuh - which pairs a block of a product over experts has. */
+#ifndef KERNELS_MOE_EXPERTS_CUH
+#define KERNELS_MOE_EXPERTS_CUH
+
+#include "gpu/gpu.h"
+
+/* Pairs [first, end), at most so many, of one expert; none where there are fewer tiles. */
+struct expert_tile {
+    uint32_t expert, first, end;
+};
+
+/* The index-th tile of `size` pairs, experts in order, the last of each perhaps smaller. Every thread of a warp
+ * asks the same and gets the same. */
+__device__ __forceinline__ struct expert_tile
+find_tile(const struct pairs &p, uint32_t index, uint32_t size)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    struct expert_tile t = {};
+
+    for (uint32_t from = 0; from < p.n_experts; from += 32) {
+        uint32_t e = from + lane < p.n_experts ? from + lane : p.n_experts - 1;
+        uint32_t first = p.first[e], end = p.first[e + 1], before, all;
+        uint32_t tiles = from + lane < p.n_experts ? (end - first + size - 1) / size : 0;
+
+        before = tiles; /* and of the lanes below */
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            uint32_t v = __shfl_up_sync(~0u, before, step);
+
+            if (lane >= (uint32_t)step) before += v;
+        }
+        all = __shfl_sync(~0u, before, 31);
+        before -= tiles;
+        if (index < all) {
+            uint32_t whose = __ballot_sync(~0u, index >= before && index < before + tiles);
+            int owner = __ffs((int)whose) - 1;
+
+            t.expert = from + (uint32_t)owner;
+            t.first = __shfl_sync(~0u, first, owner) +
+                      (index - __shfl_sync(~0u, before, owner)) * size;
+            t.end = min(t.first + size, __shfl_sync(~0u, end, owner));
+            return t;
+        }
+        index -= all;
+    }
+    return t;
+}
+
+/* Tiles there may be, whoever chose whom. */
+static inline uint32_t
+most_tiles(const struct pairs *p, uint32_t size)
+{
+    uint32_t n = p->n_tokens * p->n_top;
+
+    return n / size + (p->n_experts < n ? p->n_experts : n);
+}
+
+#endif

@@ -1,0 +1,270 @@
+/* experts_sm80.cu - see experts.h.
+ *
+ * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x, as in matmul_skinny.cu. A block has
+ * ROWS = 32 rows of one expert's w and up to 8 NT of its pairs; its four warps take the blocks of K, BLOCK_K =
+ * 128 long, in turn and are added in order at the end. Of a block of K a lane (g, q) has 32 elements of each of
+ * its rows, in registers:
+ *
+ *     16 bits    four times 8 neighbours, from 32 i + 8 q on: four lanes read 64 bytes of a row at once
+ *     MXFP4      one run, 32 q .. 32 q + 31: 16 bytes and a scale
+ *
+ * as 16 words of two: the instruction's k is permuted the same way for w and x, and a sum does not care. Codes of
+ * MXFP4 become 16-bit floats four at a time by moving bits: a code's exponent and fraction put where bf16 has
+ * the end of the one and the begin of the other are 2^-126 times too small, and the product with the run's scale
+ * puts that right, exactly. Words so made hold elements i and i + 4, and so must x's.
+ *
+ * NT changes which pairs are in registers together and nothing else: the bits of a pair are the same with any.
+ */
+#include "gpu/cuda/kernels/moe/experts.h"
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/sm80.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/moe/experts.cuh"
+
+namespace {
+
+constexpr int WARPS = 4;
+constexpr int THREADS = WARPS * 32;
+constexpr uint32_t ROWS = 32;
+constexpr uint32_t BLOCK_K = 128;
+constexpr int OWN = ROWS / 8; /* rows a lane has */
+
+/* What a lane has of a row and a block of K: as it lies in memory. */
+template <bool FP4> struct raw;
+template <> struct raw<false> {
+    uint4 at[4];
+};
+template <> struct raw<true> {
+    uint4 at[1];
+    uint32_t scale;
+};
+
+/* First element of the i-th eight that lane q has. */
+template <bool FP4>
+__device__ __forceinline__ uint32_t
+element_of(uint32_t block, uint32_t q, uint32_t i)
+{
+    return block * BLOCK_K + (FP4 ? 32 * q + 8 * i : 32 * i + 8 * q);
+}
+
+template <bool FP4>
+__device__ __forceinline__ void
+fetch(raw<FP4> &to, const char *row, const uint8_t *scale, uint32_t block, uint32_t q, uint32_t k)
+{
+    if constexpr (FP4) {
+        uint32_t segment = block * (BLOCK_K / MX_RUN) + q;
+        bool there = segment < k / MX_RUN;
+
+        to.at[0] = there ? __ldg((const uint4 *)row + segment) : make_uint4(0, 0, 0, 0);
+        to.scale = there ? __ldg(scale + segment) : 127;
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t at = element_of<false>(block, q, i);
+
+            to.at[i] = at < k ? __ldg((const uint4 *)(row + 2 * (size_t)at))
+                              : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+__device__ __forceinline__ uint32_t
+times2(uint32_t a, uint32_t b)
+{
+    __nv_bfloat162 v = __hmul2(*(__nv_bfloat162 *)&a, *(__nv_bfloat162 *)&b);
+
+    return *(uint32_t *)&v;
+}
+
+/* Both halves 2^(e - 127) of bf16, e from 0 to 254. */
+__device__ __forceinline__ uint32_t
+power(uint32_t e)
+{
+    uint32_t h = e == 0 ? 0x40 : e << 7;
+
+    return h << 16 | h;
+}
+
+/* To words of two 16-bit floats. */
+template <bool FP4>
+__device__ __forceinline__ void
+expand(uint32_t (&w)[16], const raw<FP4> &from)
+{
+    const uint32_t *word = (const uint32_t *)from.at;
+
+    if constexpr (FP4) {
+        uint32_t e = from.scale + 126; /* of bf16, less its bias: 2^126 and the scale's own */
+        uint32_t scale = from.scale == 255 ? 0x7fff7fff : power(e < 254 ? e : 254);
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                uint32_t sign = word[i] << (12 - 4 * j) & 0x80008000u;
+                uint32_t size = (j < 2 ? word[i] << (6 - 4 * j) : word[i] >> (4 * j - 6)) &
+                                0x01c001c0u;
+
+                w[4 * i + j] = times2(sign | size, scale);
+            }
+        if (e > 254 && from.scale < 255) /* a scale above 2: the rest of it */
+#pragma unroll
+            for (int i = 0; i < 16; i++) w[i] = times2(w[i], power(e - 254 + 127));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; i++) w[i] = word[i];
+    }
+}
+
+/* x's eights to words that meet those: neighbours, or i and i + 4. */
+template <bool FP4>
+__device__ __forceinline__ void
+pair_up(uint32_t (&x)[16])
+{
+    if constexpr (FP4) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 4) {
+            uint32_t a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];
+
+            x[i] = __byte_perm(a, c, 0x5410);
+            x[i + 1] = __byte_perm(a, c, 0x7632);
+            x[i + 2] = __byte_perm(b, d, 0x5410);
+            x[i + 3] = __byte_perm(b, d, 0x7632);
+        }
+    }
+}
+
+template <typename T, bool FP4, int NT>
+__global__ void
+__launch_bounds__(THREADS) experts_sm80(const __grid_constant__ struct expert_matmul m,
+                                        const __grid_constant__ struct pairs p)
+{
+    __shared__ float part[WARPS][8 * NT][ROWS + 1];
+    const uint32_t out = m.y.dim[1], k = m.x.dim[1], blocks = (k + BLOCK_K - 1) / BLOCK_K;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    const uint32_t first_token = blockIdx.x * ROWS;
+    const char *row[OWN], *x[NT];
+    const uint8_t *scale[OWN];
+    float sum[2][NT][4] = {};
+
+    after_previous();
+    next_may_start();
+    const struct expert_tile t = find_tile(p, blockIdx.y, 8 * NT);
+
+    if (t.first == t.end) return;
+#pragma unroll
+    for (uint32_t i = 0; i < OWN;
+         i++) { /* rows beyond the last: that one again, stored by nobody */
+        size_t r = (size_t)t.expert * out + min(first_token + g + 8 * i, out - 1);
+
+        row[i] = (const char *)m.w.data + (FP4 ? r * k / 2 : r * m.w.stride * 2);
+        scale[i] = FP4 ? (const uint8_t *)m.w.scale + r * (k / MX_RUN) : NULL;
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        uint32_t who = t.first + 8 * n + g;
+
+        x[n] = who < t.end ? (const char *)row_at(m.x, m.by_row ? p.row[who] : who) : NULL;
+    }
+
+    raw<FP4> next[OWN];
+
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (warp < blocks) fetch<FP4>(next[i], row[i], scale[i], warp, q, k);
+    for (uint32_t b = warp; b < blocks; b += WARPS) {
+        uint32_t w[OWN][16];
+
+#pragma unroll
+        for (int i = 0; i < OWN; i++) expand<FP4>(w[i], next[i]);
+        if (b + WARPS < blocks) {
+#pragma unroll
+            for (int i = 0; i < OWN; i++) fetch<FP4>(next[i], row[i], scale[i], b + WARPS, q, k);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            uint32_t v[16];
+
+            if (NT > 1 && t.first + 8 * n >= t.end) break;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t at = element_of<FP4>(b, q, i);
+                uint4 u = make_uint4(0, 0, 0, 0);
+
+                if (x[n] && at < k) u = *(const uint4 *)(x[n] + 2 * (size_t)at);
+                v[4 * i] = u.x;
+                v[4 * i + 1] = u.y;
+                v[4 * i + 2] = u.z;
+                v[4 * i + 3] = u.w;
+            }
+            pair_up<FP4>(v);
+#pragma unroll
+            for (int s = 0; s < 8; s++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t a[4] = { w[2 * h][2 * s], w[2 * h + 1][2 * s],
+                                            w[2 * h][2 * s + 1], w[2 * h + 1][2 * s + 1] };
+
+                    mma<T>(sum[h][n], a, v[2 * s], v[2 * s + 1]);
+                }
+        }
+    }
+
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                part[warp][8 * n + 2 * q + i % 2][16 * h + g + 8 * (i / 2)] = sum[h][n][i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < 8 * NT * ROWS; i += THREADS) {
+        uint32_t who = t.first + i / ROWS, j = first_token + i % ROWS;
+        float v[1] = { 0 };
+
+        if (who >= t.end || j >= out) continue;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) v[0] = add_rn(v[0], part[w][i / ROWS][i % ROWS]);
+        if (m.bias.data) v[0] = add_rn(v[0], ((const float *)row_at(m.bias, t.expert))[j]);
+        store<1>((T *)row_at(m.y, who) + j, v);
+    }
+}
+
+template <typename T, bool FP4, int NT>
+cudaError_t
+queue(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    dim3 grid((m->y.dim[1] + ROWS - 1) / ROWS, most_tiles(p, 8 * NT));
+
+    if (grid.y > 65535) return cudaErrorInvalidValue;
+    if (grid.y == 0) return cudaSuccess;
+    return launch(experts_sm80<T, FP4, NT>, grid, THREADS, 0, l->st, *m, *p);
+}
+
+/* By what an expert has on average. */
+template <typename T, bool FP4>
+cudaError_t
+pick(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    uint32_t each = p->n_tokens * p->n_top / p->n_experts;
+
+    if (each < 4) return queue<T, FP4, 1>(l, m, p);
+    if (each < 12) return queue<T, FP4, 2>(l, m, p);
+    return queue<T, FP4, 8>(l, m, p);
+}
+
+} /* namespace */
+
+cudaError_t
+k_experts_sm80(const struct k_launch *l, const struct expert_matmul *m, const struct pairs *p)
+{
+    bool fp4 = m->w.dtype == DT_MXFP4;
+
+    if (m->x.dim[1] % MX_RUN || !rows_fit(m->x, 8) || m->y.dtype != m->x.dtype ||
+        (uintptr_t)m->w.data % 16 || (!fp4 && m->w.stride % 8))
+        return cudaErrorInvalidValue;
+    if (m->x.dtype == DT_BF16 && fp4) return pick<__nv_bfloat16, true>(l, m, p);
+    if (m->x.dtype == DT_BF16 && m->w.dtype == DT_BF16) return pick<__nv_bfloat16, false>(l, m, p);
+    if (m->x.dtype == DT_F16 && m->w.dtype == DT_F16) return pick<__half, false>(l, m, p);
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,261 @@
+/* sample_math.cuh - what the two kernels of sample share: weights, noise, walks, and where they meet.
+ *
+ * The numbers here are those of cpu_sample.c, operation by operation: a weight comes of the same
+ * polynomial with the same roundings, cut down to a whole number of units, so that sums are exact and
+ * their order is free. What has to have the CPU's bits is written with __f..._rn(), which nvcc leaves as
+ * it stands.
+ */
+#ifndef KERNELS_SAMPLING_SAMPLE_MATH_CUH
+#define KERNELS_SAMPLING_SAMPLE_MATH_CUH
+
+#include "gpu/cuda/kernels/base/launch.cuh"
+#include "gpu/cuda/kernels/base/vec.cuh"
+#include "gpu/cuda/kernels/sampling/sample.h"
+#include "gpu/philox.h"
+
+#include <float.h>
+#include <math_constants.h>
+
+namespace sampling {
+
+typedef unsigned long long u64;
+
+/* A block is 1,024 logits that a warp holds, 32 a lane: it, lane, c -> block * 1024 + it * 128 + lane * 4
+ * + c. A lane's 32 are a group. */
+constexpr uint32_t BLOCK = 1024, LANE = 32, MAX_BLOCKS = 1024;
+constexpr int UNIT_BLOCK = 30, UNIT_ROW = 42; /* bits of a unit, as in cpu_sample.c */
+
+struct alignas(16) block_stat {
+    float best, sum; /* sum of exp(x - best) */
+    u64 mass;        /* of exp((x - best) * rate), in units of a block */
+};
+struct row_stat {
+    float best, log_total;
+    u64 mass; /* in units of a row */
+};
+struct room {
+    struct block_stat *block; /* [n][n_blocks] */
+    struct row_stat *row;     /* [n] */
+    float *group;             /* [n][n_blocks * LANE] the best of each; of rows that want a list */
+    uint32_t n_blocks;
+};
+
+/* What a row is about. */
+struct wish {
+    bool draw, cuts, list, sum;
+    float rate; /* log2(e) / temperature */
+};
+
+__device__ __forceinline__ struct wish
+wish_of(const struct sample_row &r, uint32_t n)
+{
+    struct wish w;
+
+    w.draw = r.target < 0 && r.force < 0 && r.temperature > 0;
+    w.cuts = w.draw && ((r.top_k && r.top_k < n) || r.top_p < 1 || r.min_p > 0);
+    w.list = w.cuts || r.n_top;
+    w.sum = r.n_top || r.want_logprob || r.target >= 0;
+    w.rate = w.draw ? fminf(__fdiv_rn(1.44269504f, r.temperature), FLT_MAX) : 0;
+    return w;
+}
+
+/* Ranks draw from such a row in parts. */
+__device__ __forceinline__ bool
+in_parts(const struct sample_row &r, uint32_t n)
+{
+    return !wish_of(r, n).list && !r.beam;
+}
+
+/* Of such a row no logit matters. */
+__device__ __forceinline__ bool
+is_forced(const struct sample_row &r, uint32_t n)
+{
+    return r.force >= 0 && r.target < 0 && !r.n_top && (uint32_t)r.force < n;
+}
+
+/* No NaN, no +inf. */
+__device__ __forceinline__ float
+clean(float x)
+{
+    return fminf(fmaxf(x, -CUDART_INF_F), FLT_MAX);
+}
+
+/* Larger floats have larger keys; both zeros the same one. */
+__device__ __forceinline__ uint32_t
+key_of(float x)
+{
+    uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
+
+    return u & 0x80000000 ? ~u : u | 0x80000000;
+}
+
+__device__ __forceinline__ float
+of_key(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
+}
+
+/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and something as small
+ * below. A NaN is far below: a block of nothing but -inf weighs nothing. */
+template <int SHIFT, int FLOOR>
+__device__ __forceinline__ float
+power(float y)
+{
+    const float round = 12582912.0f + SHIFT; /* the nearest integer, plus SHIFT, in the low bits */
+    float shifted, f, p;
+
+    y = fmaxf(y, (float)FLOOR);
+    shifted = __fadd_rn(y, round);
+    f = __fsub_rn(y, __fsub_rn(shifted, round));
+    p = __fmaf_rn(0x1.5bba18p-10f, f, 0x1.3cea88p-7f);
+    p = __fmaf_rn(p, f, 0x1.c6b752p-5f);
+    p = __fmaf_rn(p, f, 0x1.ebf9bcp-3f);
+    p = __fmaf_rn(p, f, 0x1.62e42ap-1f);
+    p = __fmaf_rn(p, f, 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
+
+/* A logit's weight beside the best of its block, as a float of whole and broken units. From -44 on down
+ * it is less than one of either kind. */
+template <int UNIT>
+__device__ __forceinline__ float
+weigh(float x, float best, float rate)
+{
+    return power<UNIT, -44>(__fmul_rn(__fsub_rn(x, best), rate));
+}
+
+/* What turns a block's units into the row's. */
+__device__ __forceinline__ double
+factor_of(float block_best, float best, float rate)
+{
+    return (double)power<0, -115>(__fmul_rn(__fsub_rn(block_best, best), rate)) * 0x1p12;
+}
+
+__device__ __forceinline__ u64
+scaled(u64 mass, double factor)
+{
+    return __double2ull_rz(__dmul_rn(__ull2double_rn(mass), factor));
+}
+
+/* A whole number below total: Philox 4x32-10 of (seed; output, position). */
+__device__ __forceinline__ u64
+noise(const struct sample_row &r, u64 total)
+{
+    uint32_t counter[4] = { r.output, r.position }, w[4];
+
+    philox(r.seed, counter, w);
+    return __umul64hi((u64)w[0] << 32 | w[1], total);
+}
+
+/* A lane's part of a block; -inf beyond n. Past the first level of cache: others may have written it. */
+template <bool VEC>
+__device__ __forceinline__ void
+load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t it = 0; it < 8; it++) {
+        uint32_t at = block * BLOCK + it * 128 + lane * 4;
+
+        if (VEC && at + 4 <= n) {
+            float4 f = __ldcg((const float4 *)(x + at));
+
+            v[it * 4] = f.x, v[it * 4 + 1] = f.y, v[it * 4 + 2] = f.z, v[it * 4 + 3] = f.w;
+        } else {
+#pragma unroll
+            for (uint32_t c = 0; c < 4; c++)
+                v[it * 4 + c] = at + c < n ? __ldcg(x + at + c) : -CUDART_INF_F;
+        }
+    }
+}
+
+__device__ __forceinline__ float
+warp_max(float v)
+{
+    return of_key(__reduce_max_sync(~0u, key_of(v)));
+}
+
+__device__ __forceinline__ u64
+warp_scan(u64 v, uint32_t lane) /* with its own */
+{
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        u64 from = __shfl_up_sync(~0u, v, step);
+
+        if (lane >= step) v += from;
+    }
+    return v;
+}
+
+/* What the threads before hold together, and *total what all do. room: WARPS of them. Every thread of the
+ * CTA calls it. */
+template <int WARPS>
+__device__ __forceinline__ u64
+cta_scan(u64 v, u64 *total, u64 *room)
+{
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 with = warp_scan(v, lane), before = 0, all = 0;
+
+    __syncthreads();
+    if (lane == 31) room[warp] = with;
+    __syncthreads();
+    for (uint32_t i = 0; i < WARPS; i++) {
+        if (i == warp) before = all;
+        all += room[i];
+    }
+    *total = all;
+    return before + with - v;
+}
+
+/* A warp's walk through one block in the order of ids: the first at which the weights so far, scaled,
+ * exceed what is left. weight(v, id): in units. */
+template <bool VEC, typename F>
+__device__ __forceinline__ uint32_t
+walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weight)
+{
+    uint32_t lane = threadIdx.x % 32, it = 0, at, hit = 0, who;
+    float v[LANE];
+    u64 sum[8], before = 0, with;
+
+    load_block<VEC>(v, x, block, n, lane);
+    auto weight_at = [&](uint32_t i, uint32_t c) {
+        uint32_t id = block * BLOCK + i * 128 + lane * 4 + c;
+
+        return (u64)weight(clean(v[i * 4 + c]), id); /* beyond n: -inf */
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        sum[i] = 0;
+        for (uint32_t c = 0; c < 4; c++) sum[i] += weight_at(i, c);
+        sum[i] = group_sum(sum[i], 32);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 7; i++) /* the eighth that holds it */
+        if (it == i && scaled(before + sum[i], factor) <= left) before += sum[i], it++;
+    at = block * BLOCK + it * 128 + lane * 4;
+    with = 0;
+    u64 w[4];
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c++) {
+        float mine = 0;
+
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) mine = it == i ? v[i * 4 + c] : mine;
+        w[c] = weight(clean(mine), at + c);
+        with += w[c];
+    }
+    with = before + warp_scan(with, lane) - with;
+#pragma unroll
+    for (; hit < 4; hit++) {
+        with += w[hit];
+        if (scaled(with, factor) > left) break;
+    }
+    who = __ballot_sync(~0u, hit < 4);
+    return __shfl_sync(~0u, at + hit, who ? __ffs(who) - 1 : 0);
+}
+
+/* The second kernel: sample_select.cu. */
+cudaError_t second(const struct k_launch *l, const struct sample &s, const struct room &r,
+                   bool vec);
+
+} /* namespace sampling */
+
+#endif

@@ -1,0 +1,461 @@
+/* sample_scan.cu - sample: the pass over every logit. See sample.h.
+ *
+ *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
+ *
+ * Rows of beams are made log-probabilities first, by a kernel that is queued where there are some. A warp loads its
+ * block into registers, 32 values a lane, applies penalty, what is added, bans, what is allowed and force (and writes the row back then, for those who read it again), and leaves the block's best, its sum of exp
+ * and its mass of weights. The row's last CTA to finish puts them together: best, total, log-probability, the draw's block,
+ * and walks that one block a second time. Everything that is added up is either whole numbers or added in
+ * the order of the blocks, so it does not matter who comes last.
+ */
+#include "gpu/cuda/kernels/comm/peer_exchange.cuh"
+#include "gpu/cuda/kernels/sampling/sample_math.cuh"
+
+namespace sampling {
+namespace {
+
+constexpr int THREADS = 256, WARPS = THREADS / 32, TAKERS = 1024;
+constexpr uint32_t CHUNK = WARPS * BLOCK;
+
+struct shared {
+    union {
+        uint32_t ban[CHUNK / 32];
+        struct block_stat stat[MAX_BLOCKS];
+    };
+    bool last;
+};
+
+/* Which of this CTA's logits are banned, a bit each. */
+__device__ void
+mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
+                uint32_t first)
+{
+    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.ban[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS) {
+        uint32_t at = (uint32_t)s.ban[r.first_suppressed + i] - first;
+
+        if (at < CHUNK) atomicOr(&sh.ban[at / 32], 1u << at % 32);
+    }
+    __syncthreads();
+}
+
+/* Penalty, bans, what is not allowed, force: in the registers and in the row. */
+__device__ void
+change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
+       bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
+{
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+#pragma unroll
+    for (uint32_t it = 0; it < 8; it++) {
+        uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
+                 at = block * BLOCK + it * 128 + lane * 4;
+        uint32_t seen = 0, ban = r.n_suppressed ? sh.ban[warp * 32 + word] >> shift : 0;
+
+        word += block * (BLOCK / 32);
+        if (penalty && word < s.seen_words)
+            seen = __ldcg(s.seen + (size_t)r.slot * s.seen_words + word) >> shift;
+        if (masked && word < s.allowed_words)
+            ban |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
+        else if (masked)
+            ban = ~0u;
+#pragma unroll
+        for (uint32_t c = 0; c < 4; c++) {
+            float &f = v[it * 4 + c];
+
+            if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
+            if (ban >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
+            if (r.force >= 0 && r.target < 0)
+                f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
+            if (at + c < n) x[at + c] = f;
+        }
+    }
+}
+
+/* What is added to the warp's block, in the row: each logit is one lane's. */
+__device__ void
+logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
+{
+    __threadfence();
+    __syncwarp();
+    for (uint32_t i = threadIdx.x % 32; i < r.n_logit_bias; i += 32) {
+        const struct logit_bias a = s.logit_bias[r.first_logit_bias + i];
+        uint32_t id = (uint32_t)a.id;
+
+        if (id < n && id / BLOCK == block) x[id] = __fadd_rn(__ldcg(x + id), a.add);
+    }
+    __threadfence();
+    __syncwarp();
+}
+
+/* Sum of exp(x - best) over a lane's values. */
+__device__ __forceinline__ float
+sum_of(const float (&v)[LANE], float best)
+{
+    float ref = fmaxf(best, -FLT_MAX), sum = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < LANE; i++) {
+        float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* a NaN weighs nothing */
+
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(e));
+        sum += e;
+    }
+    return sum;
+}
+
+/* Their weights. Three of at most 2^30 fit into 32 bits. */
+__device__ __forceinline__ u64
+mass_of(const float (&v)[LANE], float best, float rate)
+{
+    u64 mass = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < LANE; i += 3) {
+        uint32_t three = 0;
+
+#pragma unroll
+        for (uint32_t j = i; j < i + 3 && j < LANE; j++)
+            three += __float2uint_rz(weigh<UNIT_BLOCK>(v[j], best, rate));
+        mass += three;
+    }
+    return mass;
+}
+
+/* ---- ranks ---- */
+
+constexpr uint32_t SHARED = UINT32_MAX;
+
+/* Whose that block is; SHARED: several have columns of it, and everybody has it whole. */
+__device__ __forceinline__ uint32_t
+owner_of(const struct exchange &e, uint32_t n, uint32_t block)
+{
+    uint32_t each = n / e.ranks, first = block * BLOCK / each,
+             last = (min((block + 1) * BLOCK, n) - 1) / each;
+
+    return first == last ? first : SHARED;
+}
+
+__device__ __forceinline__ bool
+has_block(const struct exchange &e, uint32_t n, uint32_t block)
+{
+    uint32_t owner = owner_of(e, n, block);
+
+    return owner == e.rank || owner == SHARED;
+}
+
+/* Where a block's two lines are on their way to a rank: behind those of the owner's blocks before it. */
+__device__ __forceinline__ uint4 *
+lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t owner, uint32_t to,
+               uint32_t turn, uint32_t row)
+{
+    uint32_t first = (n / e.ranks * owner + BLOCK - 1) / BLOCK;
+
+    return lines_at(e.at[to], e, turn, owner, row) + (block - first) * 2;
+}
+
+/* Every rank's blocks to every rank. stat: this rank's, then all. */
+__device__ void
+tell_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
+           uint32_t turn, uint32_t row)
+{
+    for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
+        if (owner_of(e, n, b) != e.rank) continue;
+        for (uint32_t r = 0; r < e.ranks; r++) {
+            uint4 *to = lines_of_block(e, n, b, e.rank, r, turn, row);
+
+            if (r == e.rank) continue;
+            send_line(to, __float_as_uint(stat[b].best), __float_as_uint(stat[b].sum), turn);
+            send_line(to + 1, (uint32_t)stat[b].mass, (uint32_t)(stat[b].mass >> 32), turn);
+        }
+    }
+    for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
+        uint32_t owner = owner_of(e, n, b), best, sum, low, high;
+        const uint4 *from;
+
+        if (owner == e.rank || owner == SHARED) continue;
+        from = lines_of_block(e, n, b, owner, e.rank, turn, row);
+        while (!hear_line(from, &best, &sum, turn)) continue;
+        while (!hear_line(from + 1, &low, &high, turn)) continue;
+        stat[b] = block_stat{ __uint_as_float(best), __uint_as_float(sum), (u64)high << 32 | low };
+    }
+}
+
+/* A warp: who has the block says which token and what its logit is. Everybody says something, so that nobody is two turns ahead. */
+__device__ void
+tell_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t turn,
+           uint32_t row)
+{
+    uint32_t lane = threadIdx.x % 32, heard = *id, logit = __float_as_uint(*x);
+
+    if (lane < e.ranks && lane != e.rank) {
+        send_line(lines_at(e.at[lane], e, turn, e.rank, row), *id, logit, turn);
+        while (!hear_line(lines_at(e.at[e.rank], e, turn, lane, row), &heard, &logit, turn))
+            continue;
+    }
+    __syncwarp();
+    if (owner != SHARED && owner != e.rank) {
+        *id = __shfl_sync(~0u, heard, owner);
+        *x = __uint_as_float(__shfl_sync(~0u, logit, owner));
+    }
+}
+
+/* A row's outcome. */
+__device__ void
+put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
+{
+    if (r.target < 0 && r.slot != SLOT_NONE && s.last) s.last[r.slot] = (int32_t)id;
+    if (s.token) s.token[row] = (int32_t)id;
+    if (s.logprob) s.logprob[row] = logprob;
+}
+
+/* One warp puts the blocks together, each lane every 32nd. stat: all of the row's, in shared memory; masses
+ * become the row's units. PARTS: of this row a rank has its blocks; the turn is for who says which token. */
+template <bool VEC, bool PARTS>
+__device__ void
+finish(struct block_stat *stat, const struct sample &s, const struct sample_row &r,
+       const struct wish &w, const struct room &room, uint32_t row, uint32_t *fault,
+       const struct exchange &e, uint32_t turn)
+{
+    const float *x = (const float *)s.logits.data + (size_t)row * s.logits.stride;
+    uint32_t n = s.logits.dim[1], n_blocks = room.n_blocks, lane = threadIdx.x % 32;
+    uint32_t id = ~0u, block = ~0u;
+    float best = -CUDART_INF_F, sum = 0, log_total = 0;
+    u64 total = 0;
+
+    for (uint32_t b = lane; b < n_blocks; b += 32) best = fmaxf(best, stat[b].best);
+    best = warp_max(best);
+    for (uint32_t b = lane; b < n_blocks; b += 32) {
+        if (stat[b].best == best) block = min(block, b);
+        if (stat[b].best == -CUDART_INF_F) continue;
+        if (w.sum) sum += stat[b].sum * expf(stat[b].best - best);
+        if (w.draw) {
+            stat[b].mass = scaled(stat[b].mass, factor_of(stat[b].best, best, w.rate));
+            total += stat[b].mass;
+        }
+    }
+    if (w.sum) log_total = logf(group_sum(sum, 32));
+    if (w.draw) total = group_sum(total, 32);
+    if (lane == 0 && w.list) room.row[row] = row_stat{ best, log_total, total };
+    if (best == -CUDART_INF_F) {
+        if (lane == 0 && (r.slot != SLOT_NONE || r.target >= 0)) *fault = 1;
+        id = r.target >= 0 ? r.target : 0;
+    } else if (r.target >= 0) {
+        id = r.target;
+    } else if (r.force >= 0) {
+        id = r.force;
+    } else if (w.cuts) {
+        return; /* the next kernel's */
+    } else if (w.draw) {
+        u64 left = noise(r, total);
+
+        for (uint32_t from = 0; from < n_blocks; from += 32) { /* the block that holds it */
+            u64 mine = from + lane < n_blocks ? stat[from + lane].mass : 0;
+            u64 with = warp_scan(mine, lane);
+            uint32_t who = __ballot_sync(~0u, with > left);
+
+            if (who) {
+                block = from + __ffs(who) - 1;
+                left -= __shfl_sync(~0u, with - mine, __ffs(who) - 1);
+                break;
+            }
+            left -= __shfl_sync(~0u, with, 31);
+        }
+        float top = stat[block].best;
+        if (!PARTS || has_block(e, n, block))
+            id = walk<VEC>(x, block, n, factor_of(top, best, w.rate), left, [&](float v, uint32_t) {
+                return (u64)__float2uint_rz(weigh<UNIT_BLOCK>(v, top, w.rate));
+            });
+    } else {
+        float v[LANE];
+
+        block = __reduce_min_sync(~0u, block);
+        if (!PARTS || has_block(e, n, block)) {
+            load_block<VEC>(v, x, block, n, lane);
+#pragma unroll
+            for (uint32_t i = LANE; i-- > 0;)
+                if (clean(v[i]) == best) id = block * BLOCK + i / 4 * 128 + lane * 4 + i % 4;
+            id = __reduce_min_sync(~0u, id);
+        }
+    }
+    if (id < n) block = id / BLOCK;
+    sum = id < n && (!PARTS || has_block(e, n, block)) ? clean(__ldcg(x + id)) : -CUDART_INF_F;
+    if (PARTS)
+        tell_token(e, block < n_blocks ? owner_of(e, n, block) : SHARED, &id, &sum, turn, row);
+    if (lane) return;
+    put(s, r, row, id, r.beam ? sum : sum - best - log_total);
+}
+
+/* The rows of beams to log-probabilities, in place; a CTA a row, any other is left at once. */
+__global__ void
+__launch_bounds__(TAKERS) take_logs(const struct sample s)
+{
+    __shared__ float part[2][TAKERS / 32];
+    uint32_t n = s.logits.dim[1], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float *x = (float *)s.logits.data + (size_t)blockIdx.x * s.logits.stride;
+    float best = -CUDART_INF_F, sum = 0;
+
+    after_previous();
+    if (!s.row[blockIdx.x].beam) return;
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) best = fmaxf(best, clean(x[i]));
+    best = warp_max(best);
+    if (lane == 0) part[0][warp] = best;
+    __syncthreads();
+    for (uint32_t i = 0; i < TAKERS / 32; i++) best = fmaxf(best, part[0][i]);
+    if (best == -CUDART_INF_F) return;
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) sum += expf(clean(x[i]) - best);
+    sum = group_sum(sum, 32);
+    if (lane == 0) part[1][warp] = sum;
+    __syncthreads();
+    sum = 0;
+    for (uint32_t i = 0; i < TAKERS / 32; i++) sum += part[1][i];
+    sum = logf(sum);
+    for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
+}
+
+/* PARTS: some rows are drawn from in parts. */
+template <bool VEC, bool PARTS>
+__global__ void
+__launch_bounds__(THREADS, 4)
+    sample_stats(const struct sample s, const struct room room, uint32_t *count, uint32_t *fault,
+                 const __grid_constant__ struct exchange e)
+{
+    __shared__ struct shared sh;
+    uint32_t row = blockIdx.y, n = s.logits.dim[1], lane = threadIdx.x % 32,
+             warp = threadIdx.x / 32;
+    uint32_t block = blockIdx.x * WARPS + warp;
+    float *x = (float *)s.logits.data + (size_t)row * s.logits.stride;
+    bool forced, penalty, masked, parts;
+
+    after_previous();
+    const struct sample_row r = s.row[row];
+    const struct wish w = wish_of(r, n);
+    penalty = r.repetition != 1 && r.repetition != 0 && r.slot != SLOT_NONE && s.seen;
+    masked = s.allowed && r.allowed != ALLOW_ALL;
+    forced = r.force >= 0 && r.target < 0;
+    parts = PARTS && in_parts(r, n);
+    if (is_forced(r, n)) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) put(s, r, row, (uint32_t)r.force, 0);
+        return;
+    }
+    if (r.n_suppressed) mark_suppressed(sh, s, r, blockIdx.x * CHUNK);
+    if (block < room.n_blocks && (!parts || has_block(e, n, block))) {
+        struct block_stat stat = { -CUDART_INF_F, 0, 0 };
+        float v[LANE];
+
+        load_block<VEC>(v, x, block, n, lane);
+        if (penalty || r.n_suppressed || masked || forced || r.n_logit_bias)
+            change(v, sh, s, r, penalty, masked, x, block, n);
+        if (r.n_logit_bias && !forced) {
+            logit_bias(s, r, x, block, n);
+            load_block<VEC>(v, x, block, n, lane);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < LANE; i++) stat.best = fmaxf(stat.best, v[i]); /* no NaN */
+        if (__any_sync(~0u, stat.best > FLT_MAX)) {
+#pragma unroll
+            for (uint32_t i = 0; i < LANE; i++) v[i] = clean(v[i]);
+            stat.best = fminf(stat.best, FLT_MAX);
+        }
+        if (w.list) room.group[((size_t)row * room.n_blocks + block) * LANE + lane] = stat.best;
+        stat.best = warp_max(stat.best);
+        if (w.sum) stat.sum = group_sum(sum_of(v, stat.best), 32);
+        if (w.draw) stat.mass = group_sum(mass_of(v, stat.best, w.rate), 32);
+        if (lane == 0) room.block[(size_t)row * room.n_blocks + block] = stat;
+    }
+    next_may_start();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence(); /* what the CTA wrote is there before it counts, and seen after */
+        sh.last = atomicAdd(&count[row], 1) == gridDim.x - 1;
+        if (sh.last) count[row] = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!sh.last) return;
+    for (uint32_t b = threadIdx.x; b < room.n_blocks; b += THREADS) {
+        float4 f = __ldcg((const float4 *)(room.block + (size_t)row * room.n_blocks + b));
+
+        *(float4 *)&sh.stat[b] = f;
+    }
+    __syncthreads();
+    if (PARTS && parts) {
+        uint32_t turn = next_turn(turn_of(e, row));
+
+        tell_stats(sh.stat, e, n, room.n_blocks, turn, row);
+        __syncthreads();
+        turn = next_turn(turn);
+        if (warp == 0) finish<VEC, PARTS>(sh.stat, s, r, w, room, row, fault, e, turn);
+        end_turn(e, turn, row);
+    } else if (warp == 0) {
+        finish<VEC, false>(sh.stat, s, r, w, room, row, fault, e, 0);
+    }
+}
+
+} /* namespace */
+} /* namespace sampling */
+
+namespace {
+
+/* e: of no ranks, if the logits are whole. */
+cudaError_t
+queue(const struct k_launch *l, const struct exchange &e, const struct sample *s)
+{
+    using namespace sampling;
+    uint32_t n = s->logits.dim[1], n_blocks = (n + BLOCK - 1) / BLOCK;
+    size_t each = (sizeof(struct block_stat) + LANE * sizeof(float)) * n_blocks +
+                  sizeof(struct row_stat);
+    uint32_t most = (uint32_t)(l->work_bytes / each < 4096 ? l->work_bytes / each : 4096);
+    bool vec = (uintptr_t)s->logits.data % 16 == 0 && s->logits.stride % 4 == 0;
+
+    if (s->logits.dtype != DT_F32 || n_blocks == 0 || n_blocks > MAX_BLOCKS || most == 0)
+        return cudaErrorInvalidValue;
+    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row is a channel */
+    for (uint32_t at = 0; at < s->n; at += most) {
+        uint32_t rows = s->n - at < most ? s->n - at : most;
+        dim3 grid((n_blocks + WARPS - 1) / WARPS, rows);
+        struct sample part = *s;
+        struct room room;
+        cudaError_t r;
+
+        part.logits.data = (float *)s->logits.data + (size_t)at * s->logits.stride;
+        part.row += at, part.n = rows;
+        if (s->token) part.token += at;
+        if (s->logprob) part.logprob += at;
+        room.n_blocks = n_blocks;
+        room.block = (struct block_stat *)l->work;
+        room.row = (struct row_stat *)(room.block + (size_t)rows * n_blocks);
+        room.group = (float *)(room.row + rows);
+        if (e.ranks) {
+            part.logits.dim[0] = rows;
+            r = k_exchange_gather_drawn(l, &e, part.logits, part.row);
+            if (r != cudaSuccess) return r;
+        }
+        if (s->beams) {
+            r = launch(take_logs, rows, TAKERS, 0, l->st, part);
+            if (r != cudaSuccess) return r;
+        }
+        r = launch(e.ranks ? sample_stats<true, true>
+                   : vec   ? sample_stats<true, false>
+                           : sample_stats<false, false>,
+                   grid, THREADS, 0, l->st, part, room, l->count, l->fault, e);
+        if (r == cudaSuccess) r = second(l, part, room, vec);
+        if (r != cudaSuccess) return r;
+    }
+    return cudaSuccess;
+}
+
+} /* namespace */
+
+cudaError_t
+k_sample(const struct k_launch *l, const struct sample *s)
+{
+    return queue(l, exchange{}, s);
+}
+
+cudaError_t
+k_sample_of_ranks(const struct k_launch *l, const struct exchange *e, const struct sample *s)
+{
+    return queue(l, *e, s);
+}

@@ -1,0 +1,166 @@
+/* ops.h - the op table: one row for each op that has a kernel, and the list of all entries of
+ * struct gpu_ops.
+ *
+ * A row is X(p, name, parameters, arguments). From the rows come the members of struct gpu_ops
+ * (gpu.h), the checking table (check.c), the CPU's prototypes and table (gpu/cpu), the enum, the
+ * candidate types, the selection functions and the table of CUDA (cuda_pick.c). To add an op: a row
+ * here, checked_NAME() in check.c, cpu_NAME(), and LIST(NAME) with its kernels in cuda_pick.c.
+ *
+ * An op queues its work on the lane and returns 0 or a negative errno: gpu.h. n is x.dim[0], and
+ * tensors are [n, ...], unless the op says otherwise.
+ */
+#ifndef GPU_OPS_H
+#define GPU_OPS_H
+
+/* clang-format off */
+
+/* Members of ops->mem.
+ *
+ * copy_blocks: copies n blocks of one size, each one contiguous piece, or the used part of each.
+ * copy is device memory. host_copy is the same list in any memory, read before this returns; with
+ * it large blocks may be copied by copy engines, beside the kernels of other lanes. NULL: only the
+ * device has the list.
+ *
+ * checksum: *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every
+ * device: the sum modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word +
+ * golden * (i + 1)), golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. from is 16-byte
+ * aligned.
+ *
+ * fill_random: N(0, std) in t, or uniformly distributed bytes where t is U8, the same on every
+ * device: element (i, j) depends on seed and the number first + i * pitch + j, so that a part of a
+ * matrix has the values that it has in the whole matrix. pitch 0: the columns of t. */
+#define GPU_MEMORY_OPS(X, p) \
+    X(p, copy_blocks, (const struct block_copy *copy, const struct block_copy *host_copy, \
+                       uint32_t n, struct block_size size), (copy, host_copy, n, size)) \
+    X(p, checksum, (uint64_t *sum, const void *from, size_t bytes), (sum, from, bytes)) \
+    X(p, fill_random, (struct tensor t, uint64_t seed, uint64_t first, uint64_t pitch, float std), \
+      (t, seed, first, pitch, std))
+
+/* Members of ops->step: the inputs of a step, on the device.
+ *
+ * update_tables   applies edits of the block tables in order.
+ * resolve_tokens  r.token[i] = last[r.slot[i]] where it is -1. All work queued before is complete
+ *                 for all work queued after it, however early that starts.
+ * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
+ *                 slot's bits first. */
+#define GPU_STEP_OPS(X, p) \
+    X(p, update_tables, (struct tables t, const struct table_edit *edit, uint32_t n), \
+      (t, edit, n)) \
+    X(p, resolve_tokens, (struct step_tokens r, const int32_t *last), (r, last)) \
+    X(p, mark_tokens, (uint32_t *seen, uint32_t seen_words, struct step_tokens r, \
+                       const struct segment *segment, uint32_t n_segments), \
+      (seen, seen_words, r, segment, n_segments))
+
+/* The computation.
+ *
+ * embed          x[i] = scale * table[token[i]]. A token beyond the table gets row 0, as in Gemma
+ *                3n, whose table of each layer's inputs is shorter than the vocabulary.
+ * rms_norm       y = x / sqrt(mean(x^2) + eps) * (w + plus); w may be NO_TENSOR; x fp32 or as y.
+ * residual       see struct residual.
+ * matmul         y = x w^T + bias + beta y; w [out, in].
+ * act_matmul     y = act(x w^T + bias).
+ * gate_matmul    y = act(x w1^T) * (x w2^T); w [2f, k], w1 its first f rows. both [n, 2f] is
+ *                scratch.
+ * add            y += x; y fp32 or as x.
+ * act            y = act(x).
+ * gate           y = act(first f columns) * last f columns of gate_up [n, 2f].
+ * scale          x = softcap tanh(factor x / softcap); softcap 0: x = factor x.
+ * mul            y = x w; w [n, d], or [1, d] for every row, or NO_TENSOR: a copy; x fp32 or as y.
+ *                y may be x.
+ * gaussian_topk  x = max(0, x - (mean + factor std)), mean and std of each row. Source: Gemma 3n.
+ * match_rms      y *= sqrt(mean(like^2) / max(mean(y^2), least)), row by row; both fp32.
+ * altup, route, expert_matmul, rope_store, attend, conv, scan, sample: see their structs.
+ * combine        y[i] = sum over j of share[i][j] x[place[i][j]], j ascending;
+ *                x [n_tokens * n_top, d].
+ * gather_rows    y[i] = x[which[i]]. */
+#define GPU_OPS(X, p) \
+    X(p, embed, (struct tensor x, struct tensor table, const int32_t *token, float scale), \
+      (x, table, token, scale)) \
+    X(p, rms_norm, (struct tensor y, struct tensor x, struct tensor w, float eps, float plus), \
+      (y, x, w, eps, plus)) \
+    X(p, residual, (const struct residual *r), (r)) \
+    X(p, matmul, (struct tensor y, struct tensor x, struct tensor w, struct tensor bias, \
+               float beta), (y, x, w, bias, beta)) \
+    X(p, act_matmul, (struct tensor y, struct tensor x, struct tensor w, struct tensor bias, \
+                   enum act a), (y, x, w, bias, a)) \
+    X(p, gate_matmul, (struct tensor y, struct tensor both, struct tensor x, struct tensor w, \
+                    enum act a), (y, both, x, w, a)) \
+    X(p, add, (struct tensor y, struct tensor x), (y, x)) \
+    X(p, act, (struct tensor y, struct tensor x, enum act a), (y, x, a)) \
+    X(p, gate, (struct tensor y, struct tensor gate_up, enum act a), (y, gate_up, a)) \
+    X(p, scale, (struct tensor x, float factor, float softcap), (x, factor, softcap)) \
+    X(p, mul, (struct tensor y, struct tensor x, struct tensor w), (y, x, w)) \
+    X(p, gaussian_topk, (struct tensor x, float factor), (x, factor)) \
+    X(p, match_rms, (struct tensor y, struct tensor like, float least), (y, like, least)) \
+    X(p, altup, (const struct altup *a), (a)) \
+    X(p, route, (const struct route *r), (r)) \
+    X(p, expert_matmul, (const struct expert_matmul *m, const struct pairs *pairs), (m, pairs)) \
+    X(p, combine, (struct tensor y, struct tensor x, const struct pairs *pairs), (y, x, pairs)) \
+    X(p, gather_rows, (struct tensor y, struct tensor x, const uint32_t *which), (y, x, which)) \
+    X(p, rope_store, (const struct rope_store *s, struct step_tokens r), (s, r)) \
+    X(p, attend, (const struct attend *a, struct step_tokens r), (a, r)) \
+    X(p, conv, (const struct conv *c, struct step_tokens r), (c, r)) \
+    X(p, scan, (const struct scan *s, struct step_tokens r), (s, r)) \
+    X(p, sample, (const struct sample *s), (s))
+
+/* Members of ops->collective: gpu_options.n_ranks; with one rank they queue nothing. All ranks
+ * queue the same collectives of a lane in the same order.
+ *
+ * all_reduce  x = the sum of all ranks' x, added in the order of ranks: the same bits on every
+ *             rank. A GPU without invariant numerics adds more than two in another order, which is the
+ *             same on every rank too.
+ * all_gather  out [n, d] = every rank's x beside each other, in the order of ranks: rank r has the
+ *             columns [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
+#define GPU_COLLECTIVES(X, p) \
+    X(p, all_reduce, (struct tensor x), (x)) \
+    X(p, all_gather, (struct tensor out, struct tensor x), (out, x))
+
+#define GPU_EVERY_OP(X, p) \
+    GPU_MEMORY_OPS(X, p) GPU_STEP_OPS(X, p) GPU_OPS(X, p) GPU_COLLECTIVES(X, p)
+
+/* What a row can become: a member of struct gpu_ops, a prototype, an initializer. */
+#define GPU_UNPAREN(...) __VA_ARGS__
+#define GPU_MEMBER(p, name, params, args) int (*name)(struct lane *l, GPU_UNPAREN params);
+#define GPU_PROTOTYPE(p, name, params, args) int p##_##name(struct lane *l, GPU_UNPAREN params);
+#define GPU_ENTRY(p, name, params, args) .name = p##_##name,
+
+/* All of struct gpu_ops but its name, of functions with the prefix p. */
+#define GPU_TABLE(p) \
+    .mem = { .arena_make = p##_arena_make, \
+             .arena_adopt = p##_arena_adopt, \
+             .arena_drop = p##_arena_drop, \
+             .host_open = p##_host_open, \
+             .host_make = p##_host_make, \
+             .host_map = p##_host_map, \
+             .host_close = p##_host_close, \
+             .host_pin = p##_host_pin, \
+             .host_unpin = p##_host_unpin, \
+             .put = p##_put, \
+             .get = p##_get, \
+             .copy = p##_copy, \
+             GPU_MEMORY_OPS(GPU_ENTRY, p) }, \
+    .lane = { .open = p##_lane_open, \
+              .close = p##_lane_close, \
+              .part = p##_lane_part, \
+              .mark = p##_lane_mark, \
+              .done = p##_lane_done, \
+              .after = p##_lane_after, \
+              .fd = p##_lane_fd, \
+              .error = p##_lane_error, \
+              .tune = p##_lane_tune }, \
+    .graph = { .begin = p##_graph_begin, \
+               .end = p##_graph_end, \
+               .launch = p##_graph_launch, \
+               .drop = p##_graph_drop }, \
+    .profile = { .range_begin = p##_range_begin, \
+                 .range_end = p##_range_end, \
+                 .work_begin = p##_work_begin, \
+                 .work_end = p##_work_end, \
+                 .lane_gaps = p##_lane_gaps }, \
+    .step = { GPU_STEP_OPS(GPU_ENTRY, p) }, \
+    .collective = { GPU_COLLECTIVES(GPU_ENTRY, p) }, \
+    GPU_OPS(GPU_ENTRY, p)
+
+/* clang-format on */
+
+#endif

@@ -1,0 +1,58 @@
+/* model_options.h - the options of one model: a section of `models` in lagand's configuration.
+ *
+ * One table (base/opt.h) for both programs: lagand validates a section before it starts a worker,
+ * and passes each option that differs from its default to the worker as --key=value.
+ */
+#ifndef IPC_MODEL_OPTIONS_H
+#define IPC_MODEL_OPTIONS_H
+
+#include "base/base.h"
+#include "base/opt.h"
+
+enum { DTYPE_AUTO, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16 };
+enum { SPLIT_OFF, SPLIT_AUTO, SPLIT_FIXED };
+enum { SPLIT_ENCODER_SHARED, SPLIT_ENCODER_OWN };
+enum { NUMERICS_FAST, NUMERICS_INVARIANT };
+
+struct model_options {
+    char path[1024];
+    char name[64];
+    char device[64];  /* auto | cpu | cuda | cuda:N */
+    char weights[64]; /* checkpoint | random:SEED */
+    uint32_t dtype, workers, tensor_parallel, standby;
+    uint32_t max_num_seqs, max_num_batched_tokens, max_source_tokens, max_model_len;
+    uint32_t policy, fairness_quantum, numerics;
+    uint32_t chunk_policy; /* enum chunks of the scheduler */
+    uint32_t prefill_batch_tokens, encoder_batch_size;
+    nsec batch_wait_timeout;
+    uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
+    uint64_t kv_host_bandwidth; /* bytes per second; 0: every block is copied back */
+    uint32_t kv_prefill_rate;   /* tokens per second; 0: every block is copied back */
+    uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
+    bool kv_reuse;
+    char kv_shares[80];
+    double cross_kv_cache_fraction;
+    uint32_t split_mode;
+    char split_context_sm[16];
+    int32_t split_context_max_tokens, split_context_max_seqs;
+    uint32_t split_encoder;
+    nsec split_itl_target;
+    uint32_t threads;               /* CPU: all lanes together; 0: every core we may use */
+    char isa[16];                   /* CPU: auto | scalar | avx2 */
+    char tokenizer_cache_dir[1024]; /* empty: $CACHE_DIRECTORY/vocab */
+    uint32_t chat_template;         /* as in worker/text/chat.h */
+    uint64_t graphs_memory;
+    bool step_timing;
+    char kernels[256];                      /* CUDA: op=name,... */
+    char cuda_libs[1024], cuda_tuning_file[1024]; /* a directory, a file; empty: see the table */
+};
+
+extern const struct opt model_opts[];
+
+/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, also if
+ * its GPUs cannot be used: lagan never falls back to the CPU silently. The text belongs to k or is
+ * static. */
+const char *model_options_device(const struct model_options *k);
+bool model_options_on_gpu(const struct model_options *k);
+
+#endif

@@ -1,0 +1,20 @@
+/* histogram.h - many times, few numbers: a histogram of durations with a relative error of 1 %. */
+#ifndef SIM_HISTOGRAM_H
+#define SIM_HISTOGRAM_H
+
+#include "base/base.h"
+
+enum { HIST_STEPS = 64, HIST_BUCKETS = 64 * HIST_STEPS }; /* buckets to the power of two */
+
+struct hist {
+    uint64_t n, bucket[HIST_BUCKETS];
+    double sum;
+    nsec max;
+};
+
+void hist_add(struct hist *h, nsec t, uint64_t times);
+/* The time that a share q of all is at or below, 0 .. 1; 0 when there is none. */
+nsec hist_at(const struct hist *h, double q);
+double hist_mean(const struct hist *h);
+
+#endif

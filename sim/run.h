@@ -1,7 +1,0 @@
-/* run.h - lagan-sim run: a trace over a fleet. */
-#ifndef SIM_RUN_H
-#define SIM_RUN_H
-
-int run_main(int argc, char **argv); /* behind the command; an exit code */
-
-#endif

@@ -1,0 +1,66 @@
+/* scenario.h - a scenario file: commands, one a line, and under each the lines that it must print.
+ *
+ *     # C-09. Where two might run out of blocks, one runs after the other.
+ *     group full max 10
+ *     limits seqs 2 len 90
+ *
+ *     request r0..r1 prompt 10 new 80
+ *     run
+ *     | 0..79 r0
+ *     | 80..159 r1
+ *     | 160 idle
+ *
+ * A line is words separated by blanks; a word that begins with '#' ends it. A line that begins with '|'
+ * is what the command above must print, blanks at both ends aside. A command without such lines prints
+ * nothing, or the scenario fails. Parsing knows no command: scenario_run.h does.
+ */
+#ifndef SIM_SCENARIO_H
+#define SIM_SCENARIO_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+enum {
+    SCRIPT_MAX_WORDS = 32,
+    SCRIPT_MAX_WORD = 400,
+    SCRIPT_MAX_LINES = 4000,
+    SCRIPT_MAX_BYTES = 1 << 20
+};
+
+struct script_line {
+    uint32_t number; /* in the file, from 1 */
+    uint32_t n_words;
+    char *word[SCRIPT_MAX_WORDS];
+    uint32_t first_want, n_want; /* its lines of the script's want[] */
+};
+
+struct script {
+    char *text; /* what the words and wants point into */
+    const char *name;
+    struct script_line *line;
+    char **want;
+    uint32_t n_lines, n_wants;
+};
+
+/* name is kept, text is copied. -EINVAL with "NAME:LINE: ..."; -EFBIG. */
+int script_parse(struct script **ret, const char *name, const char *text, size_t n,
+                 struct err *e) MUST_USE;
+int script_read(struct script **ret, const char *path, struct err *e) MUST_USE;
+struct script *script_free(struct script *s);
+CLEAN_FUNC(struct script, script_free)
+
+/* The line's failure, with where it is; returns code. */
+int script_err(const struct script *s, const struct script_line *l, struct err *e, int code,
+               const char *fmt, ...) PRINTF_LIKE(5, 6);
+
+/* The line's words from `at` on, "key value" by "key value", by that table into *to. */
+struct opt;
+int script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
+                 const struct opt *table, void *to, struct err *e) MUST_USE;
+
+/* "r0..r3" or "r7": its letters into name (NUL-ended), its numbers; false: neither. */
+bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
+/* "0..8,9,50*3" as numbers, at most max. Their count, or -EINVAL, -EMSGSIZE. */
+int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
+
+#endif

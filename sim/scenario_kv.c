@@ -1,0 +1,663 @@
+/* scenario_kv.c - the commands of a scenario that act on the KV manager alone, as a scheduler would.
+ *
+ * Each command is a step that is over when the next begins. Blocks are called by numbers in the order in
+ * which each group first gives them out, so that they are the reference's where `max` and `fifo` are set.
+ */
+#include "sim/scenario_state.h"
+
+#include "worker/kv/kv_event.h"
+#include "worker/kv/kv_fork.h"
+#include "worker/kv/kv_reuse.h"
+#include "worker/kv/kv_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
+
+struct scenario_seq { /* a sequence, at the slot of its place in the stage's list */
+    char name[28];
+    bool admitted, started;
+    token_id token[TOKENS], source[TOKENS];
+    uint64_t extra[TOKENS];
+    uint32_t n, cached; /* tokens known; positions that have a slot */
+    struct kv_text text;
+    struct kv_namespace space;
+    struct kv_keep keep[KEEPS];
+    struct kv_hit hit;
+};
+
+static struct kv_edit edits[EDITS];
+static struct kv_copy copies[COPIES];
+
+/* Another step, of which nothing is known yet. */
+static struct kv_out
+begin_step(struct scenario_state *g)
+{
+    struct kv_out out = { .edit = edits, .max_edits = EDITS, .copy = copies, .max_copies = COPIES };
+
+    out.step = ++g->step;
+    return out;
+}
+
+/* The step that the command was is over. */
+static void
+end_step(struct scenario_state *g, uint32_t slot)
+{
+    kv_fence(g->w.kv, slot, 0, g->step);
+    kv_done(g->w.kv, 0, g->step);
+    kv_check(g->w.kv);
+}
+
+static struct scenario_seq *
+find_holder(struct scenario_state *g, const char *name, uint32_t *slot)
+{
+    for (*slot = 0; *slot < g->n_holders; ++*slot)
+        if (strcmp(g->holder[*slot]->name, name) == 0) return g->holder[*slot];
+    return NULL;
+}
+
+/* The one that the line's word names, which has been admitted. */
+static int
+holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
+             struct err *e)
+{
+    if (word >= g->l->n_words) return stage_error(g, e, "%s whom?", g->l->word[0]);
+    *ret = find_holder(g, g->l->word[word], slot);
+    if (*ret && (*ret)->admitted) return 0;
+    return stage_error(g, e, "nobody called %s holds anything", g->l->word[word]);
+}
+
+/* What the group calls the block. */
+static uint32_t
+block_number(struct scenario_state *g, uint32_t group, slice_id at)
+{
+    uint32_t i = 0;
+
+    while (i < g->n_blocks[group] && g->block[group][i] != at) i++;
+    if (i == g->n_blocks[group]) {
+        check(i < STAGE_BLOCKS);
+        g->block[group][g->n_blocks[group]++] = at;
+    }
+    return i;
+}
+
+static void
+list_blocks(struct scenario_state *g, uint32_t slot, char *text, size_t n)
+{
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
+        uint32_t first, held = kv_held(g->w.kv, slot, k, &first);
+
+        if (k > 0) snprintf(text + strlen(text), n - strlen(text), " /");
+        for (uint32_t i = 0; held > 0; i++) {
+            slice_id at = kv_entry(g->w.kv, slot, k, i);
+
+            held -= at != SLICE_NONE;
+            if (at == SLICE_NONE)
+                snprintf(text + strlen(text), n - strlen(text), " -");
+            else
+                snprintf(text + strlen(text), n - strlen(text), " %u", block_number(g, k, at));
+        }
+    }
+}
+
+/* ---- admit, start, add */
+
+struct admit_args {
+    char tokens[SCRIPT_MAX_WORD + 1], extra[SCRIPT_MAX_WORD + 1], source[SCRIPT_MAX_WORD + 1];
+    char keep[SCRIPT_MAX_WORD + 1];
+    uint64_t salt, lora;
+    uint32_t room;
+    bool features;
+};
+/* clang-format off */
+static const struct opt admit_opts[] = {
+    { "tokens", OPT_STR, OPT_AT(admit_args, tokens), .arg = "LIST", .sentence = "the prompt: 0..8,9,5*3" },
+    { "extra", OPT_STR, OPT_AT(admit_args, extra), .arg = "LIST", .sentence = "of its first tokens: tells equal ones apart" },
+    { "source", OPT_STR, OPT_AT(admit_args, source), .arg = "LIST", .sentence = "the encoder's input" },
+    { "features", OPT_BOOL, OPT_AT(admit_args, features), .sentence = "the source has a length alone, no tokens" },
+    { "salt", OPT_U64, OPT_AT(admit_args, salt), .arg = "N", .sentence = "of its tenant" },
+    { "lora", OPT_U64, OPT_AT(admit_args, lora), .arg = "N", .sentence = "its adapter" },
+    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "FROM-TO:PRIORITY,... blocks that begin there stay longer; TO may be end" },
+    { "room", OPT_U32, OPT_AT(admit_args, room), .max = 1 << 20, .arg = "N", .sentence = "tokens that it may still grow by" },
+    { 0 }
+};
+/* clang-format on */
+
+static int
+read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct err *e)
+{
+    uint32_t n = 0;
+
+    for (char *at; (at = strsep(&ranges, ","));) {
+        struct kv_keep *k = &h->keep[n];
+        unsigned start, end = UINT32_MAX, priority;
+        struct err why;
+
+        if (n++ == KEEPS) return stage_error(g, e, "more than %d ranges", KEEPS);
+        if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
+            sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
+            return stage_error(g, e, "%s is no range: FROM-TO:PRIORITY", at);
+        if (priority > 255) return stage_error(g, e, "priority %u", priority);
+        *k = (struct kv_keep){ start, end, (uint8_t)priority };
+        if (ranges) continue;
+        if (kv_keep_check(h->keep, n, &why) < 0) return stage_error(g, e, "%s", why.text);
+        h->text.keep = h->keep;
+        h->text.n_keep = n;
+    }
+    return 0;
+}
+
+static int
+read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e)
+{
+    int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
+
+    return n < 0 ? stage_error(g, e, "%s is no list of numbers: 0..8,9,5*3", list) : n;
+}
+
+static int
+fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args *a, struct err *e)
+{
+    static int64_t list[TOKENS];
+    char name[28];
+    int n;
+
+    memcpy(name, h->name, sizeof name);
+    memset(h, 0, sizeof *h);
+    memcpy(h->name, name, sizeof name);
+    TRY(n = read_list(g, a->extra, list, e));
+    for (int i = 0; i < n; i++) h->extra[i] = (uint64_t)list[i];
+    TRY(n = read_list(g, a->source, list, e));
+    for (int i = 0; i < n; i++) h->source[i] = (token_id)list[i];
+    h->text.n_source = (uint32_t)n;
+    TRY(n = read_list(g, a->tokens, list, e));
+    if (n == 0) return stage_error(g, e, "a prompt has tokens");
+    for (int i = 0; i < n; i++) h->token[i] = (token_id)list[i];
+    h->n = h->text.n = (uint32_t)n;
+    h->text.token = h->token;
+    h->text.extra = h->extra;
+    if (h->text.n_source > 0 && !a->features) h->text.source = h->source;
+    h->text.space = &h->space;
+    kv_namespace(g->w.kv, a->salt, a->lora, h->text.source, h->text.n_source, &h->space);
+    return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
+}
+
+/* 1: admitted; 0: refused, and said so. */
+static int
+admit_holder(struct scenario_state *g, struct scenario_seq **ret, uint32_t *slot, struct err *e)
+{
+    struct admit_args a;
+    struct kv_need need;
+    struct scenario_seq *h;
+    uint32_t first, last;
+    char letters[16];
+    int r;
+
+    if (g->l->n_words < 2 || !script_names(g->l->word[1], letters, &first, &last) || first != last)
+        return stage_error(g, e, "%s whom? one name", g->l->word[0]);
+    opt_defaults(admit_opts, &a);
+    TRY(script_pairs(g->s, g->l, 2, admit_opts, &a, e));
+    h = find_holder(g, g->l->word[1], slot);
+    if (!h) {
+        if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
+            return stage_error(g, e, "no slot is left");
+        check((h = g->holder[g->n_holders++] = calloc(1, sizeof *h)));
+        snprintf(h->name, sizeof h->name, "%s", g->l->word[1]);
+    }
+    if (h->admitted) {
+        stage_print(g, "%s refused: EEXIST", h->name);
+        return 0;
+    }
+    TRY(fill_holder(g, h, &a, e));
+    need = kv_need(g->w.kv, h->n + a.room, h->text.n_source, h->n);
+    r = kv_admit(g->w.kv, *slot, &need, &h->text, &h->hit);
+    kv_check(g->w.kv);
+    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    h->admitted = r == 0;
+    *ret = h;
+    return r == 0;
+}
+
+static int
+act_lookup(struct scenario_state *g, struct err *e)
+{
+    static struct scenario_seq h;
+    struct admit_args a;
+    struct kv_hit hit;
+    char text[200] = "";
+
+    opt_defaults(admit_opts, &a);
+    TRY(script_pairs(g->s, g->l, 1, admit_opts, &a, e));
+    TRY(fill_holder(g, &h, &a, e));
+    kv_lookup(g->w.kv, &h.text, &hit);
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), " / held %u cached %u",
+                 hit.n_held[k], hit.n_cached[k]);
+    stage_print(g, "pos %u%s full %u%s", hit.n_tokens, hit.cross ? " and its source" : "",
+                hit.n_full, text);
+    return 0;
+}
+
+/* A step of the holder's, to a border at most; and where there are snapshots, what is full may be found. */
+static void
+step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
+{
+    struct kv_out out = begin_step(g);
+    struct kv *kv = g->w.kv;
+    uint32_t border = kv_border(kv, h->cached, h->n);
+
+    kv_start(kv, 0, g->step, slot, &out);
+    kv_check(kv);
+    if (!h->started && !h->hit.cross) kv_cross(kv, 0, slot, h->text.n_source, &out);
+    kv_trim(kv, slot, h->cached, &out);
+    kv_grow(kv, 0, slot, end, &out);
+    if (end == border) kv_snapshot(kv, 0, slot, end, &out);
+    end_step(g, slot);
+    h->cached = end;
+    h->started = true;
+    if (end == border) kv_store(kv, slot, &h->text, end);
+}
+
+static void
+start_holder(struct scenario_state *g, struct scenario_seq *h, uint32_t slot)
+{
+    char text[1000] = "";
+
+    for (h->cached = h->hit.n_tokens; h->cached < h->n;)
+        step_to(g, h, slot, MIN(h->n, kv_border(g->w.kv, h->cached, h->n)));
+    list_blocks(g, slot, text, sizeof text);
+    stage_print(g, "%s pos %u%s blocks%s", h->name, h->hit.n_tokens,
+                h->hit.cross ? " and its source" : "", text);
+}
+
+static int
+act_admit(struct scenario_state *g, struct err *e)
+{
+    struct scenario_seq *h;
+    uint32_t slot;
+    int r = admit_holder(g, &h, &slot, e);
+
+    return MIN(r, 0);
+}
+
+static int
+act_add(struct scenario_state *g, struct err *e)
+{
+    struct scenario_seq *h;
+    uint32_t slot;
+    int r = admit_holder(g, &h, &slot, e);
+
+    if (r == 1) start_holder(g, h, slot);
+    return MIN(r, 0);
+}
+
+static int
+act_start(struct scenario_state *g, struct err *e)
+{
+    struct scenario_seq *h;
+    uint32_t slot;
+
+    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
+        TRY(holder_named(g, i, &h, &slot, e));
+        if (h->started) return stage_error(g, e, "%s has been started", h->name);
+        start_holder(g, h, slot);
+    }
+    return 0;
+}
+
+/* ---- what follows */
+
+static int
+grow_holder(struct scenario_state *g, bool cache, struct err *e)
+{
+    static int64_t list[TOKENS];
+    struct scenario_seq *h;
+    char text[1000] = "";
+    uint32_t slot;
+    int n;
+
+    TRY(holder_named(g, 1, &h, &slot, e));
+    if (g->l->n_words != 3) return stage_error(g, e, "%s NAME LIST", g->l->word[0]);
+    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
+    TRY(n = read_list(g, g->l->word[2], list, e));
+    for (int i = 0; i < n; i++) {
+        if (h->n == TOKENS) return stage_error(g, e, "more than %d tokens", TOKENS);
+        h->token[h->n++] = (token_id)list[i];
+        h->text.n = h->n;
+        if (!cache) continue;
+        if (!kv_room(g->w.kv, slot, h->cached + 1)) {
+            struct kv_out out = begin_step(g);
+
+            kv_trim(g->w.kv, slot, h->cached, &out);
+        }
+        if (!kv_room(g->w.kv, slot, h->cached + 1))
+            return stage_error(g, e, "%s has no room for it", h->name);
+        step_to(g, h, slot, h->cached + 1);
+        list_blocks(g, slot, text, sizeof text); /* so that the new one has its number */
+        text[0] = 0;
+    }
+    return 0;
+}
+
+static int
+act_raise(struct scenario_state *g, struct err *e)
+{
+    struct kv_need need;
+    struct scenario_seq *h;
+    uint32_t slot;
+    int64_t room;
+    int r;
+
+    TRY(holder_named(g, 1, &h, &slot, e));
+    if (g->l->n_words != 3 || script_numbers(g->l->word[2], &room, 1) != 1 || room < 0)
+        return stage_error(g, e, "raise NAME TOKENS");
+    need = kv_need(g->w.kv, h->n + (uint32_t)room, h->text.n_source, h->n);
+    r = kv_raise(g->w.kv, slot, &need);
+    kv_check(g->w.kv);
+    if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
+    return 0;
+}
+
+static int
+act_gen(struct scenario_state *g, struct err *e)
+{
+    return grow_holder(g, false, e);
+}
+
+static int
+act_grow(struct scenario_state *g, struct err *e)
+{
+    return grow_holder(g, true, e);
+}
+
+/* Others go on from what a holder has: beams. */
+static int
+act_fork(struct scenario_state *g, struct err *e)
+{
+    struct scenario_seq *h;
+    uint32_t from;
+
+    TRY(holder_named(g, 1, &h, &from, e));
+    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
+    for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
+        struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
+        struct scenario_seq *to;
+        struct kv_out out;
+        uint32_t slot;
+
+        if (i >= g->l->n_words) return stage_error(g, e, "fork NAME INTO...");
+        if (find_holder(g, g->l->word[i], &slot))
+            return stage_error(g, e, "%s is there", g->l->word[i]);
+        if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
+            return stage_error(g, e, "no slot is left");
+        check((to = g->holder[g->n_holders++] = calloc(1, sizeof *to)));
+        *to = *h;
+        snprintf(to->name, sizeof to->name, "%s", g->l->word[i]);
+        to->text.token = to->token;
+        to->text.extra = to->extra;
+        to->text.source = to->text.source ? to->source : NULL;
+        to->text.space = &to->space;
+        if (kv_reserve(g->w.kv, slot, &need) < 0)
+            return stage_error(g, e, "no room for %s", to->name);
+        out = begin_step(g);
+        kv_fork(g->w.kv, 0, g->step, from, slot, h->cached, h->cached, &out);
+        end_step(g, slot);
+    }
+    return 0;
+}
+
+struct at_args {
+    uint32_t at;
+};
+static const struct opt at_opts[] = {
+    { "at", OPT_U32, OPT_AT(at_args, at), .arg = "N",
+      .sentence = "as if so many positions were written; default: all but the last token" },
+    { 0 }
+};
+
+/* Names, then perhaps "at N". Calls f for each. */
+static int
+each_at(struct scenario_state *g,
+        void (*f)(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n),
+        struct err *e)
+{
+    struct at_args a = { UINT32_MAX };
+    uint32_t n = 1, slot;
+    struct scenario_seq *h;
+
+    while (n < g->l->n_words && strcmp(g->l->word[n], "at") != 0) n++;
+    TRY(script_pairs(g->s, g->l, n, at_opts, &a, e));
+    for (uint32_t i = 1; i < MAX(n, 2u); i++) {
+        TRY(holder_named(g, i, &h, &slot, e));
+        if (a.at != UINT32_MAX && a.at > h->n)
+            return stage_error(g, e, "%s has %u tokens", h->name, h->n);
+        f(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at);
+        kv_check(g->w.kv);
+    }
+    return 0;
+}
+
+static void
+store_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+{
+    kv_store(g->w.kv, slot, &h->text, n);
+}
+
+static void
+release_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+{
+    kv_release(g->w.kv, slot, &h->text, n);
+    h->admitted = h->started = false;
+}
+
+static void
+drop_one(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n)
+{
+    (void)n;
+    kv_drop(g->w.kv, slot);
+    h->admitted = h->started = false;
+}
+
+static int
+act_store(struct scenario_state *g, struct err *e)
+{
+    return each_at(g, store_one, e);
+}
+
+static int
+act_release(struct scenario_state *g, struct err *e)
+{
+    return each_at(g, release_one, e);
+}
+
+static int
+act_drop(struct scenario_state *g, struct err *e)
+{
+    return each_at(g, drop_one, e);
+}
+
+static int
+act_flush(struct scenario_state *g, struct err *e)
+{
+    struct kv_flushed went = { 0 };
+
+    if (g->l->n_words > 1) return stage_error(g, e, "flush has no operands");
+    kv_flush(g->w.kv, UINT32_MAX, &went);
+    kv_check(g->w.kv);
+    stage_print(g, "%llu blocks, %llu on the host", (unsigned long long)went.blocks,
+                (unsigned long long)went.host_blocks);
+    return 0;
+}
+
+/* ---- looking */
+
+static int
+act_held(struct scenario_state *g, struct err *e)
+{
+    struct scenario_seq *h;
+    uint32_t slot;
+
+    for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
+        char text[1000] = "";
+
+        TRY(holder_named(g, i, &h, &slot, e));
+        list_blocks(g, slot, text, sizeof text);
+        stage_print(g, "%s%s", h->name, text);
+    }
+    return 0;
+}
+
+static int
+act_free(struct scenario_state *g, struct err *e)
+{
+    char text[200] = "";
+
+    struct kv_count host;
+
+    if (g->l->n_words > 1) return stage_error(g, e, "free has no operands");
+    for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
+        struct kv_count n;
+
+        kv_count(g->w.kv, p, &n);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", p ? " " : "",
+                 n.free + n.cached);
+    }
+    if (g->st.kv.host_bytes) {
+        kv_count_host(g->w.kv, &host);
+        snprintf(text + strlen(text), sizeof text - strlen(text), " host %u with %u cached",
+                 host.free + host.cached, host.cached);
+    }
+    stage_print(g, "%s", text);
+    return 0;
+}
+
+static int
+act_stats(struct scenario_state *g, struct err *e)
+{
+    if (g->l->n_words > 1) return stage_error(g, e, "stats has no operands");
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++) {
+        struct kv_stats s;
+
+        kv_stats(g->w.kv, k, &s);
+        if (g->st.kv.host_bytes)
+            stage_print(g, "offloaded %llu fetched %llu host_dropped %llu",
+                        (unsigned long long)s.offloaded, (unsigned long long)s.fetched,
+                        (unsigned long long)s.host_dropped);
+        stage_print(
+            g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
+            (unsigned long long)s.taken, (unsigned long long)s.fresh, (unsigned long long)s.shared,
+            (unsigned long long)s.copied, (unsigned long long)s.moved, (unsigned long long)s.missed,
+            (unsigned long long)s.evicted);
+    }
+    return 0;
+}
+
+/* What the name is called here: by the order in which names were first told. */
+static void
+name_text(struct scenario_state *g, const uint64_t name[2], bool space, char text[16])
+{
+    uint32_t i = 0;
+
+    while (i < g->n_names && (g->name[i][0] != name[0] || g->name[i][1] != name[1])) i++;
+    if (i == g->n_names && !space && i < STAGE_BLOCKS) {
+        memcpy(g->name[i], name, sizeof g->name[i]);
+        g->n_names++;
+    }
+    if (i == g->n_names) {
+        strcpy(text, "-");
+    } else {
+        snprintf(text, 16, "b%u", i);
+    }
+}
+
+static int
+act_events(struct scenario_state *g, struct err *e)
+{
+    struct kv_event all[64];
+    uint64_t missed = 0;
+    uint32_t n;
+
+    if (g->l->n_words > 1) return stage_error(g, e, "events has no operands");
+    while ((n = kv_events(g->w.kv, &g->next_event, all, ARRAY_LEN(all), &missed))) {
+        if (missed) stage_print(g, "%llu missed", (unsigned long long)missed);
+        for (uint32_t i = 0; i < n; i++) {
+            char name[16], parent[16], in[24] = "";
+
+            name_text(g, all[i].parent, true, parent);
+            name_text(g, all[i].name, false, name);
+            if (g->st.kv.n_groups > 1) snprintf(in, sizeof in, " in group %u", all[i].group);
+            switch ((enum kv_event_op)all[i].op) {
+            case KV_STORED:
+                stage_print(g, "stored %s behind %s, %u tokens, priority %u%s", name, parent,
+                            all[i].n_tokens, all[i].priority, in);
+                break;
+            case KV_REMOVED:
+                stage_print(g, "removed %s%s: %s", name, in, kv_why_name((enum kv_why)all[i].why));
+                break;
+            case KV_UPDATED:
+                stage_print(g, "updated %s, priority %u to %u%s: %s", name, all[i].was,
+                            all[i].priority, in, kv_why_name((enum kv_why)all[i].why));
+            }
+        }
+    }
+    return 0;
+}
+
+struct need_args {
+    uint32_t len, source, chunk;
+};
+static const struct opt need_opts[] = {
+    { "len", OPT_U32, OPT_AT(need_args, len), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
+      .sentence = "prompt and answer" },
+    { "source", OPT_U32, OPT_AT(need_args, source), .max = 1 << 24, .arg = "TOKENS",
+      .sentence = "of the encoder's input" },
+    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "ROWS",
+      .sentence = "computed at a time, at most" },
+    { 0 }
+};
+
+static int
+act_need(struct scenario_state *g, struct err *e)
+{
+    struct need_args a;
+    struct kv_need n;
+    char text[200] = "";
+
+    opt_defaults(need_opts, &a);
+    TRY(script_pairs(g->s, g->l, 1, need_opts, &a, e));
+    n = kv_need(g->w.kv, a.len, a.source, a.chunk);
+    for (uint32_t k = 0; k < g->st.kv.n_groups; k++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", k ? " " : "",
+                 n.n_blocks[k]);
+    stage_print(g, "%s", text);
+    return 0;
+}
+
+const struct scenario_command kv_commands[] = {
+    { "admit", "NAME", admit_opts, "what it finds and needs is held from now on", act_admit },
+    { "lookup", "", admit_opts,
+      "what such a prompt would find; full blocks, held by others or by nobody", act_lookup },
+    { "start", "NAME...", NULL, "its first step: what was there, and its blocks, group by group",
+      act_start },
+    { "add", "NAME", admit_opts, "admit and start", act_add },
+    { "raise", "NAME TOKENS", NULL, "it may grow by so many from now on", act_raise },
+    { "gen", "NAME LIST", NULL, "tokens are generated, and not written", act_gen },
+    { "grow", "NAME LIST", NULL, "tokens are generated, and a slot is taken for each", act_grow },
+    { "fork", "NAME INTO...", NULL, "others begin with all that it has, and go on by themselves",
+      act_fork },
+    { "store", "NAME...", at_opts, "full blocks that are written may be found by others",
+      act_store },
+    { "release", "NAME...", at_opts, "it is over; what is written may be found by others",
+      act_release },
+    { "drop", "NAME...", NULL, "it is over; nothing more of it may be found", act_drop },
+    { "flush", "", NULL, "what is only kept for others goes", act_flush },
+    { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
+      act_held },
+    { "free", "", NULL, "blocks that nobody holds, pool by pool, and the host's", act_free },
+    { "stats", "", NULL, "counts since the start, group by group", act_stats },
+    { "events", "", NULL, "since the last look: what may be found, what no longer", act_events },
+    { "need", "", need_opts, "blocks that a sequence needs at once, group by group", act_need },
+    { 0 },
+};

@@ -1,0 +1,367 @@
+/* scenario_sched.c - the commands of a scenario that act on the scheduler.
+ *
+ * An iteration is a step of every lane, planned and committed at once. A model with an encoder runs it in
+ * a step of its own, before its decoder's first.
+ */
+#include "sim/scenario_state.h"
+
+#include "include/lagan_wire.h"
+#include "wire/msg_reason.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ITERATIONS = 100000 };
+
+/* ---- request */
+
+struct scenario_request_args {
+    uint32_t prompt, max_new, source, client, pages;
+    uint64_t lora, salt;
+    double priority;
+    char tokens[SCRIPT_MAX_WORD + 1];
+};
+static const struct opt request_opts[] = {
+    { "prompt", OPT_U32, OPT_AT(scenario_request_args, prompt), .min = 0, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens, unlike those of any other request" },
+    { "tokens", OPT_STR, OPT_AT(scenario_request_args, tokens), .arg = "LIST",
+      .sentence = "the prompt, token by token: 0..8,9,5*3" },
+    { "new", OPT_U32, OPT_AT(scenario_request_args, max_new), "1", .min = 1, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens to generate" },
+    { "source", OPT_U32, OPT_AT(scenario_request_args, source), .min = 0, .max = 1 << 20,
+      .arg = "N", .sentence = "tokens of the encoder's input" },
+    { "priority", OPT_F64, OPT_AT(scenario_request_args, priority), "0.5", .min = 0, .max = 1,
+      .arg = "P", .sentence = "1 before 0" },
+    { "client", OPT_U32, OPT_AT(scenario_request_args, client), .arg = "N",
+      .sentence = "whose turn it takes" },
+    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N", .sentence = "its adapter" },
+    { "pages", OPT_U32, OPT_AT(scenario_request_args, pages), .arg = "N",
+      .sentence = "that its adapter takes, once for all who use it" },
+    { "salt", OPT_U64, OPT_AT(scenario_request_args, salt), .arg = "N",
+      .sentence = "of its tenant" },
+    { 0 }
+};
+
+static int
+fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_request_args *a,
+            struct err *e)
+{
+    static int64_t given[1 << 12];
+    int n = 0;
+
+    if (a->tokens[0]) {
+        n = script_numbers(a->tokens, given, ARRAY_LEN(given));
+        if (n < 0) return stage_error(g, e, "%s are no tokens: 0..8,9,5*3", a->tokens);
+        a->prompt = (uint32_t)n;
+    }
+    r->seq.token = calloc((size_t)a->prompt + a->max_new, sizeof r->seq.token[0]);
+    check(r->seq.token);
+    for (uint32_t i = 0; i < a->prompt; i++)
+        r->seq.token[i] = n ? (token_id)given[i] : request_token(r, i);
+    return 0;
+}
+
+/* Its letters are those of the one before it, and its number is the next. */
+static bool
+follows_by_name(const struct actor *a, const char *name)
+{
+    char before[16], letters[16];
+    uint32_t n, k, last;
+
+    return script_names(a->name, before, &n, &last) && script_names(name, letters, &k, &last) &&
+           strcmp(before, letters) == 0 && k == n + 1;
+}
+
+static int
+add_actor(struct scenario_state *g, const char *name, struct scenario_request_args *a,
+          struct err *e)
+{
+    struct actor *to = &g->actor[g->n_actors];
+    token_id *source = NULL;
+    struct seq *q;
+    struct err why;
+    int r;
+
+    if (g->n_actors == STAGE_ACTORS)
+        return stage_error(g, e, "more than %d requests", STAGE_ACTORS);
+    if (actor_find(g, name)) return stage_error(g, e, "there is a %s already", name);
+    check((to->r = calloc(1, sizeof *to->r)));
+    strcpy(to->name, name);
+    to->follows = g->n_actors > 0 && follows_by_name(to - 1, name);
+    q = &to->r->seq;
+    to->r->stream = g->n_actors++;
+    TRY(fill_prompt(g, to->r, a, e));
+    if (a->source > 0) check((source = calloc(a->source, sizeof *source)));
+    for (uint32_t i = 0; i < a->source; i++) source[i] = request_token(to->r, 1000000 + i);
+    q->id = to->r->stream;
+    q->owner = to->r;
+    q->source = source;
+    q->n_source = a->source;
+    q->n_prompt = a->prompt;
+    q->cap = a->prompt + a->max_new;
+    q->max_new = a->max_new;
+    q->priority = (float)a->priority;
+    q->client = a->client;
+    q->lora = a->lora;
+    q->pages = a->pages;
+    q->salt = a->salt;
+    q->deadline = NSEC_NEVER;
+    r = scheduler_add(g->w.s, q, g->it, &why);
+    to->ended = r < 0;
+    if (r < 0) stage_print(g, "%s refused: %s", name, strerrorname_np(-r));
+    return 0;
+}
+
+static int
+act_request(struct scenario_state *g, struct err *e)
+{
+    struct scenario_request_args a;
+    uint32_t first, last, i;
+    char letters[16], name[28];
+
+    for (i = 1; i < g->l->n_words && script_names(g->l->word[i], letters, &first, &last);) i++;
+    if (i == 1) return stage_error(g, e, "request whom? r0, or r0..r3");
+    opt_defaults(request_opts, &a);
+    TRY(script_pairs(g->s, g->l, i, request_opts, &a, e));
+    for (uint32_t k = 1; k < i; k++) {
+        check(script_names(g->l->word[k], letters, &first, &last));
+        for (; first <= last; first++) {
+            snprintf(name, sizeof name, "%s%u", letters, first);
+            TRY(add_actor(g, name, &a, e));
+        }
+    }
+    return 0;
+}
+
+/* ---- run, step */
+
+/* What the actor does in the step: 0, or an enum work; *rows is then how far it got. */
+static unsigned
+part_in(const struct batch *b, const struct seq *q, uint32_t *end)
+{
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        *end = (uint32_t)b->segment[i].first_pos + b->segment[i].n_tokens;
+        if (b->segment[i].slot == q->slot) return b->segment[i].work;
+    }
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        *end = (uint32_t)b->encode[i].first_layer + b->encode[i].n_layers;
+        if (b->encode[i].slot == q->slot) return WORK_ENCODER;
+    }
+    return 0;
+}
+
+static bool
+takes_part(const struct actor *a)
+{
+    return !a->ended && a->r->seq.state > SEQ_WAITING;
+}
+
+/* " r0" and what it does there, as a suffix; "": it is not in the step. */
+static void
+part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b, bool ends,
+              char part[24])
+{
+    const struct actor *a = &g->actor[i];
+    uint32_t end;
+    unsigned work = takes_part(a) ? part_in(b, &a->r->seq, &end) : 0;
+
+    part[0] = 0;
+    if (work == WORK_ENCODER) {
+        strcpy(part, ":encoder");
+    } else if (work && ends) {
+        snprintf(part, 24, "@%u", end);
+    } else if (work) {
+        strcpy(part, " ");
+    }
+}
+
+/* The step's actors, as names, with how far they got or without: three and more that follow one another and do
+ * the same as r0..r2. Appends to text. */
+static void
+list_actors(const struct scenario_state *g, const struct batch *b, bool ends, char *text, size_t n)
+{
+    char part[24], next[24];
+
+    for (uint32_t i = 0, last; i < g->n_actors; i = last + 1) {
+        size_t at = strlen(text);
+
+        last = i;
+        part_of_actor(g, i, b, ends, part);
+        if (!part[0] || at + 90 > n) continue;
+        while (last + 1 < g->n_actors && g->actor[last + 1].follows) {
+            part_of_actor(g, last + 1, b, ends, next);
+            if (strcmp(part, next) != 0) break;
+            last++;
+        }
+        if (last < i + 2) last = i;
+        snprintf(text + at, n - at, " %s%s%s%s", g->actor[i].name, last > i ? ".." : "",
+                 last > i ? g->actor[last].name : "", part[0] == ' ' ? "" : part);
+    }
+}
+
+/* One iteration: false when nothing could be planned. */
+static bool
+run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
+{
+    bool planned[MAX_LANES] = { false }, any = false;
+
+    text[0] = 0;
+    for (unsigned l = 0; l < g->st.sched.n_lanes; l++) {
+        const struct batch *b = worker_plan(&g->w, l, g->it);
+
+        planned[l] = b != NULL;
+        if (b && any && text[0]) strncat(text, " /", n - strlen(text) - 1);
+        any = any || b;
+        if (b) list_actors(g, b, ends, text, n);
+    }
+    for (unsigned l = 0; l < g->st.sched.n_lanes; l++)
+        if (planned[l]) worker_commit(&g->w, l, g->it);
+    scheduler_check(g->w.s);
+    g->it += any;
+    return any;
+}
+
+/* Whose end is not that of a request that ran to its length is told. */
+static void
+print_ended(struct scenario_state *g)
+{
+    for (struct seq *q; (q = scheduler_reap(g->w.s));) {
+        struct actor *a = &g->actor[q->id];
+
+        a->ended = true;
+        if (q->reason != LAGAN_FINISH_LENGTH)
+            stage_print(g, "%u %s ended: %s", g->it, a->name, msg_reason(q->reason, NULL));
+    }
+}
+
+static void
+say_range(struct scenario_state *g, uint32_t first, const char *text)
+{
+    if (g->it == first) return;
+    if (g->it == first + 1) {
+        stage_print(g, "%u%s", first, text);
+    } else {
+        stage_print(g, "%u..%u%s", first, g->it - 1, text);
+    }
+}
+
+struct scenario_run_args {
+    uint32_t to;
+};
+static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(scenario_run_args, to), .min = 0,
+                                         .max = MAX_ITERATIONS, .arg = "N",
+                                         .sentence = "up to that iteration, which is not run" },
+                                       { 0 } };
+
+static int
+act_run(struct scenario_state *g, struct err *e)
+{
+    static char last[4096], text[4096];
+    struct scenario_run_args a = { MAX_ITERATIONS };
+    uint32_t first = g->it;
+    bool any = true;
+
+    TRY(script_pairs(g->s, g->l, 1, run_opts, &a, e));
+    last[0] = 0;
+    while (g->it < a.to && (any = run_iteration(g, false, text, sizeof text))) {
+        if (g->it - 1 > first && strcmp(text, last) != 0) {
+            g->it--;
+            say_range(g, first, last);
+            first = g->it++;
+        }
+        strcpy(last, text);
+        if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) break;
+        print_ended(g);
+    }
+    say_range(g, first, last);
+    print_ended(g);
+    if (g->it == MAX_ITERATIONS)
+        return stage_error(g, e, "it does not end in %d iterations", MAX_ITERATIONS);
+    if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
+        stage_print(g, "%u idle", g->it);
+    } else if (!any) {
+        stage_print(g, "%u stuck", g->it);
+    }
+    return 0;
+}
+
+static int
+act_step(struct scenario_state *g, struct err *e)
+{
+    static char text[4096];
+    int64_t n = 1;
+
+    if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->word[1], &n, 1) != 1))
+        return stage_error(g, e, "step, or step N");
+    for (; n > 0 && run_iteration(g, true, text, sizeof text); n--) {
+        stage_print(g, "%u%s", g->it - 1, text);
+        print_ended(g);
+    }
+    if (n > 0) stage_print(g, "%u idle", g->it);
+    return 0;
+}
+
+/* ---- looking and meddling */
+
+static int
+act_show(struct scenario_state *g, struct err *e)
+{
+    struct actor *a[STAGE_ACTORS];
+    int n = actors_named(g, 1, a, e);
+
+    for (int i = 0; i < n; i++) {
+        const struct seq *q = &a[i]->r->seq;
+
+        if (a[i]->ended) {
+            stage_print(g, "%s %s, %u cached", a[i]->name, msg_reason(q->reason, NULL),
+                        q->n_cached);
+        } else {
+            stage_print(g, "%s %u/%u/%u at %u", a[i]->name, q->max_new, q->n_prompt,
+                        q->n_tokens - q->n_prompt, q->n_done);
+        }
+    }
+    return MIN(n, 0);
+}
+
+static int
+act_cancel(struct scenario_state *g, struct err *e)
+{
+    struct actor *a[STAGE_ACTORS];
+    int n = actors_named(g, 1, a, e);
+
+    for (int i = 0; i < n; i++) scheduler_cancel(g->w.s, a[i]->r->seq.id, LAGAN_FINISH_CANCELLED);
+    print_ended(g);
+    return MIN(n, 0);
+}
+
+static int
+act_used(struct scenario_state *g, struct err *e)
+{
+    char text[200] = "";
+
+    if (g->l->n_words > 1) return stage_error(g, e, "used has no operands");
+    for (uint32_t p = 0; p < kv_n_pools(g->w.kv); p++) {
+        struct kv_count n;
+        size_t at = strlen(text);
+
+        kv_count(g->w.kv, p, &n);
+        snprintf(text + at, sizeof text - at, "%s%u", p ? " " : "", n.used);
+    }
+    stage_print(g, "%s", text);
+    return 0;
+}
+
+const struct scenario_command sched_commands[] = {
+    { "request", "NAME...", request_opts, "requests arrive, in that order: r0, or r0..r3",
+      act_request },
+    { "run", "", run_opts,
+      "iterations until nothing is left: who was in them, whose end was not its length", act_run },
+    { "step", "[N]", NULL, "iterations one by one: who was in them, and up to which position",
+      act_step },
+    { "show", "NAME...", NULL, "tokens it may still generate / prompt / generated, and where it is",
+      act_show },
+    { "cancel", "NAME...", NULL, "its client is gone", act_cancel },
+    { "used", "", NULL, "blocks in use, pool by pool", act_used },
+    { 0 },
+};

@@ -1,0 +1,183 @@
+/* trace_run.c - see trace_run.h. */
+#include "sim/trace_run.h"
+
+#include "base/clock.h"
+#include "base/opt.h"
+#include "sim/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct trace_run_args {
+    char model[400], trace[400], split[16];
+    uint32_t workers, ahead, rows;
+    uint64_t seed, requests;
+    nsec every, restart, target;
+    double cancelled, suspended, stopped, deaths, rate;
+    bool affinity, json, digest, check, help;
+};
+/* clang-format off */
+static const struct opt opts[] = {
+    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "what each worker is: settings, as in sim/models/" },
+    { "trace", OPT_STR, OPT_AT(trace_run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
+    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "pretended workers behind route/" },
+    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests a worker may have beside those with a slot" },
+    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
+    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
+    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
+    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "WAY", .sentence = "off, auto, or units for prompts (64, or a share: 0.5), in place of the model's" },
+    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "with auto: from one token to the next; 0: the model's" },
+    { "rows", OPT_U32, OPT_AT(trace_run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step, in place of the model's" },
+    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
+    { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
+    { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
+    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
+    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
+    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
+    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "route/ counts what a worker would find of a prompt, from KV events" },
+    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "JSON lines, the result last" },
+    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
+    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "every invariant now and then, and at the end" },
+    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "this text" },
+    { 0 }
+};
+/* clang-format on */
+
+struct use_printer { /* of a fleet, who prints its use */
+    struct fleet *f;
+    bool json;
+};
+
+static void
+print_help(void)
+{
+    puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
+         "A trace over a fleet of pretended workers, in virtual time: the scheduler, the KV "
+         "manager and the\n"
+         "routing that serve, and a roofline in place of the GPU.\n\nOptions:");
+    opt_help(opts, OPT_TYPED, stdout);
+    puts(
+        "\nExamples:\n"
+        "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
+        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
+        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
+        "\\\n"
+        "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
+        "A model file has settings, a line each; `lagan-sim script --help` lists them. A line of a "
+        "trace:\n"
+        "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
+        "and, if it is so: \"prefix_id\", \"prefix_len\" (a beginning it shares), \"session\" (its "
+        "turns share\n"
+        "all that was said), \"priority\" (0 .. 1), \"client\", \"lora\", \"encdec\": true (isl is "
+        "the "
+        "source's length).\n\n"
+        "TTFT runs from the arrival to the first token, ITL from token to token, E2E to the last.");
+}
+
+static void
+print_use(void *to, const struct fleet_use *u)
+{
+    const struct use_printer *x = to;
+
+    report_use(stdout, x->json, fleet_n_pools(x->f), u);
+}
+
+/* The trace, as often as requests are asked for. */
+static int
+feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
+{
+    uint64_t n = 0;
+    nsec again = 0, last = 0;
+
+    do {
+        CLEAN(trace_close_at) struct trace *t = NULL;
+        uint64_t before = n;
+        struct trace_line line;
+        int r;
+
+        TRY(trace_open(&t, a->trace, e));
+        while ((!a->requests || n < a->requests) && (r = trace_next(t, &line, e)) != 0) {
+            if (r < 0) return r;
+            line.arrival = a->rate > 0 ? (nsec)((double)n / a->rate * 1e9) : line.arrival + again;
+            last = line.arrival;
+            TRY(fleet_add(f, &line, e));
+            n++;
+        }
+        if (n == 0) return err_set(e, -1, "%s: no request in it", a->trace);
+        if (n == before)
+            return err_set(e, -1, "%s: %llu requests, and it cannot be read again for %llu",
+                           a->trace, (unsigned long long)n, (unsigned long long)a->requests);
+        again = last;
+    } while (n < a->requests);
+    return fleet_finish(f, e);
+}
+
+/* What the command line says in place of the model file. */
+static void
+change_setting(struct sim_config *st, const struct trace_run_args *a)
+{
+    struct sim_division *d = &st->divide;
+
+    if (a->rows) st->sched.max_tokens = a->rows;
+    if (a->target) d->target = a->target;
+    if (a->split[0])
+        setting_divide(st,
+                       strcmp(a->split, "off") == 0    ? DIVIDE_OFF
+                       : strcmp(a->split, "auto") == 0 ? DIVIDE_AUTO
+                                                       : DIVIDE_FIXED,
+                       a->split);
+}
+
+static int
+run_fleet(const struct trace_run_args *a, struct err *e)
+{
+    CLEAN(fleet_free_at) struct fleet *f = NULL;
+    struct use_printer x = { NULL, a->json };
+    struct fleet_setting s = {
+        .n_workers = a->workers,
+        .ahead = a->ahead,
+        .affinity = a->affinity,
+        .mischief = { a->seed, a->cancelled, a->suspended, a->stopped, a->deaths, a->restart },
+        .every = a->every,
+        .use = print_use,
+        .to = &x,
+        .digest = a->digest,
+        .check = a->check,
+    };
+    nsec start = clock_now();
+
+    TRY(setting_read(&s.worker, a->model, e));
+    change_setting(&s.worker, a);
+    TRY(fleet_new(&f, &s, e));
+    x.f = f;
+    TRY(feed_trace(f, a, e));
+    report_result(stdout, a->json, fleet_result(f), (double)(clock_now() - start) / 1e9);
+    return 0;
+}
+
+int
+run_main(int argc, char **argv)
+{
+    struct trace_run_args a;
+    struct err e;
+    uint64_t given = 0;
+    int at = 0;
+
+    opt_defaults(opts, &a);
+    if (opt_argv(opts, &a, &given, argc, argv, &at, &e) < 0) {
+        fprintf(stderr, "lagan-sim run: %s\n", e.text);
+        return 2;
+    }
+    if (a.help) {
+        print_help();
+        return 0;
+    }
+    if (at < argc || !a.model[0] || !a.trace[0]) {
+        fputs("lagan-sim run: --model FILE and --trace FILE are needed, and nothing else\n",
+              stderr);
+        return 2;
+    }
+    if (run_fleet(&a, &e) == 0) return 0;
+    fprintf(stderr, "lagan-sim run: %s\n", e.text);
+    return 1;
+}

@@ -1,0 +1,159 @@
+/* test_scenario.c - scenarios are parsed with errors that say where, and differences are shown. */
+#include "sim/scenario_run.h"
+
+#include "sim/text_diff.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *shown; /* what play_script() printed */
+
+/* What acting it out returns; shown and e have the words. */
+static int
+act(const char *text, struct err *e)
+{
+    struct script *s = NULL;
+    size_t n;
+    FILE *out;
+    int r;
+
+    free(shown);
+    out = open_memstream(&shown, &n);
+    e->text[0] = 0;
+    r = script_parse(&s, "a.txt", text, strlen(text), e);
+    if (r >= 0) r = play_script(s, out, e);
+    script_free(s);
+    fclose(out);
+    return r;
+}
+
+static void
+a_scenario_that_does_what_it_says_prints_nothing(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(act("group full max 10   # blocks of 10 tokens\n"
+                         "limits seqs 2 len 90\n"
+                         "request r0..r1 prompt 10 new 80\n"
+                         "run\n"
+                         "| 0..79 r0\n"
+                         "  |   80..159 r1\n"
+                         "| 160 idle\n",
+                         &e),
+                     0);
+    assert_string_equal(shown, "");
+}
+
+static void
+what_differs_is_shown_line_by_line(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(act("group full\n"
+                         "request r0 prompt 3 new 2\n"
+                         "run\n"
+                         "| 0..1 r0\n"
+                         "| 2 tired\n"
+                         "show r0\n"
+                         "| r0 length, 0 cached\n",
+                         &e),
+                     1);
+    assert_string_equal(shown, "a.txt:3: run    (- expected, + came)\n"
+                               "      0..1 r0\n"
+                               "    - 2 tired\n"
+                               "    + 2 idle\n");
+}
+
+static void
+a_command_without_expected_lines_prints_nothing_or_fails(void **state)
+{
+    struct err e;
+
+    (void)state;
+    assert_int_equal(act("group full\nrequest r0 prompt 3\nrun\n", &e), 1);
+    assert_non_null(strstr(shown, "+ 0 r0"));
+}
+
+static void
+an_error_says_which_line_and_what_would_be_right(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } row[] = {
+        { "group full\n\nfly r0\n", "a.txt:3: fly is no command" },
+        { "group round\n", "a.txt:1: no kind of group is called round" },
+        { "group window\n", "a.txt:1: a window group has a window" },
+        { "limits seqs\n", "a.txt:1: seqs stands there without a value" },
+        { "limits seqs many\n", "a.txt:1: seqs" },
+        { "limits sets 3\n", "a.txt:1: " },
+        { "lane sleep\n", "a.txt:1: sleep is no work" },
+        { "| 0 idle\n", "a.txt:1: what a command must print stands under it" },
+        { "cache block 10\n| x\n", "a.txt:1: a setting prints nothing" },
+        { "group full\nrequest r0 prompt 3\nrequest r0 prompt 3\n",
+          "a.txt:3: there is a r0 already" },
+        { "group full\nshow r7\n", "a.txt:2: there is no r7" },
+        { "group full\nrequest\n", "a.txt:2: request whom" },
+        { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: 1..x are no tokens" },
+        { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings come before" },
+        { "group full\n", "a.txt: nothing happens in it" },
+        { "group full\nrun \001\n", "a.txt:2: a byte 0x01, which is no text" },
+        { "group full\nadd r0 tokens 0..3\nused\n",
+          "a.txt:3: a scenario acts on the scheduler or" },
+        { "group full\ngrow r0 1\n", "a.txt:2: nobody called r0 holds anything" },
+        { "limits policy nobody\n", "a.txt:1: policy" },
+        { "cache arena 256\ngroup full\nrequest r0 prompt 3\n", "a.txt:3: " },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(row); i++) {
+        struct err e;
+
+        assert_true(act(row[i].text, &e) < 0);
+        if (strncmp(e.text, row[i].says, strlen(row[i].says)) != 0)
+            fail_msg("%s\nnot: %s", e.text, row[i].says);
+    }
+}
+
+static void
+names_and_numbers_are_lists_and_ranges(void **state)
+{
+    static const int64_t want[] = { 0, 1, 2, 9, 5, 5, 5, -2 };
+    uint32_t first, last;
+    int64_t got[8];
+    char name[16];
+
+    (void)state;
+    assert_int_equal(script_numbers("0..2,9,5*3,-2", got, 8), 8);
+    assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(script_numbers("0..2,9,5*3,-2", got, 7), -EMSGSIZE);
+    assert_int_equal(script_numbers("0..", got, 8), -EINVAL);
+    assert_int_equal(script_numbers("3..2", got, 8), -EINVAL);
+    assert_int_equal(script_numbers("1,", got, 8), -EINVAL);
+    assert_int_equal(script_numbers("999999999*999999999", got, 8), -EMSGSIZE);
+    assert_true(script_names("r0..r3", name, &first, &last));
+    assert_int_equal(first, 0);
+    assert_int_equal(last, 3);
+    assert_false(script_names("r0..q3", name, &first, &last));
+    assert_false(script_names("r3..r0", name, &first, &last));
+    assert_false(script_names("r", name, &first, &last));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_scenario_that_does_what_it_says_prints_nothing),
+        cmocka_unit_test(what_differs_is_shown_line_by_line),
+        cmocka_unit_test(a_command_without_expected_lines_prints_nothing_or_fails),
+        cmocka_unit_test(an_error_says_which_line_and_what_would_be_right),
+        cmocka_unit_test(names_and_numbers_are_lists_and_ranges),
+    };
+    int r = cmocka_run_group_tests(tests, NULL, NULL);
+
+    free(shown);
+    return r;
+}

@@ -1,0 +1,174 @@
+/* curve.c - see curve.h. */
+#include "wire/curve.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const char ALPHABET[] =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+
+bool
+curve_key_fits(const char *s, size_t n)
+{
+    uint64_t v = 0;
+
+    if (n != CURVE_KEY) return false;
+    for (size_t i = 0; i < n; i++) {
+        const char *at = s[i] ? strchr(ALPHABET, s[i]) : NULL;
+
+        if (!at) return false;
+        v = v * 85 + (uint64_t)(at - ALPHABET);
+        if (i % 5 < 4) continue;
+        if (v > UINT32_MAX) return false;
+        v = 0;
+    }
+    return true;
+}
+
+const struct curve_peer *
+curve_find(const struct curve_file *f, const char *key)
+{
+    for (uint32_t i = 0; i < f->n_peers; i++)
+        if (!strcmp(f->peer[i].key, key)) return &f->peer[i];
+    return NULL;
+}
+
+/* ---- words of a line */
+
+struct line {
+    const char *p, *end;
+    uint32_t number;
+    struct err *e;
+};
+
+struct word {
+    const char *p;
+    size_t n;
+};
+
+static bool
+blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* A word that begins with # and what follows is a comment. Inside a word # is a digit of Z85; no key
+ * begins with it, that would be more than 32 bits. */
+static struct word
+next(struct line *l)
+{
+    struct word w;
+
+    while (l->p < l->end && blank(*l->p)) l->p++;
+    if (l->p < l->end && *l->p == '#') l->p = l->end;
+    w.p = l->p;
+    while (l->p < l->end && !blank(*l->p)) l->p++;
+    w.n = (size_t)(l->p - w.p);
+    return w;
+}
+
+static bool
+is(struct word w, const char *s)
+{
+    return w.n == strlen(s) && !memcmp(w.p, s, w.n);
+}
+
+static int
+wrong(const struct line *l, const char *what)
+{
+    return err_set(l->e, -EINVAL, "line %u: %s", l->number, what);
+}
+
+static int
+take_key(struct line *l, char to[CURVE_KEY + 1])
+{
+    struct word w = next(l);
+
+    if (!curve_key_fits(w.p, w.n))
+        return wrong(l, "the key is not 40 characters of Z85, as laganctl keygen makes them");
+    if (*to) return wrong(l, "there is one such key already");
+    memcpy(to, w.p, w.n);
+    return 0;
+}
+
+/* NAME=N; 1 to most. */
+static int
+take_limit(struct line *l, struct word w, struct curve_peer *p)
+{
+    const char *is_at = memchr(w.p, '=', w.n);
+    struct word name = { w.p, is_at ? (size_t)(is_at - w.p) : w.n };
+    bool inflight = is(name, "max_inflight");
+    uint64_t v = 0;
+
+    if (!is_at || (!inflight && !is(name, "max_tokens")))
+        return wrong(l, "behind a name stand max_inflight=N and max_tokens=N");
+    for (const char *c = is_at + 1; c < w.p + w.n; c++) {
+        if (*c < '0' || *c > '9' || v > UINT32_MAX) return wrong(l, "a limit is no number");
+        v = v * 10 + (uint64_t)(*c - '0');
+    }
+    if (!v || (inflight && v > UINT32_MAX)) return wrong(l, "a limit is 1 at least");
+    if (inflight) {
+        p->max_inflight = (uint32_t)v;
+    } else {
+        p->max_tokens = v;
+    }
+    return 0;
+}
+
+static int
+take_peer(struct curve_file *f, struct line *l)
+{
+    struct curve_peer p = { .key = "" };
+    struct word w;
+
+    TRY(take_key(l, p.key));
+    w = next(l);
+    if (!w.n || w.n > CURVE_NAME) return wrong(l, "a name of 1 to 32 characters follows the key");
+    for (size_t i = 0; i < w.n; i++) {
+        if (w.p[i] <= ' ' || w.p[i] > '~') return wrong(l, "a name is of visible ASCII");
+    }
+    memcpy(p.name, w.p, w.n);
+    while ((w = next(l)).n) TRY(take_limit(l, w, &p));
+    for (uint32_t i = 0; i < f->n_peers; i++) {
+        if (!strcmp(f->peer[i].name, p.name)) return wrong(l, "the name is another client's too");
+        if (!strcmp(f->peer[i].key, p.key)) return wrong(l, "the key is another client's too");
+    }
+    if (f->n_peers == CURVE_MAX_PEERS) return wrong(l, "more than 512 clients");
+    f->peer[f->n_peers++] = p;
+    return 0;
+}
+
+static int
+take_line(struct curve_file *f, struct line *l)
+{
+    struct word w = next(l);
+
+    if (!w.n) return 0;
+    if (is(w, "client")) return take_peer(f, l);
+    if (is(w, "secret")) {
+        TRY(take_key(l, f->secret));
+    } else if (is(w, "server")) {
+        TRY(take_key(l, f->server));
+    } else {
+        return wrong(l, "a line begins with secret, server or client");
+    }
+    return next(l).n ? wrong(l, "there is more than a key") : 0;
+}
+
+int
+curve_parse(struct curve_file *f, const char *text, size_t n, struct err *e)
+{
+    const char *end = text + n;
+    struct line l = { .p = text, .e = e };
+
+    memset(f, 0, sizeof *f);
+    while (l.p < end) {
+        const char *eol = memchr(l.p, '\n', (size_t)(end - l.p));
+
+        l.end = eol ? eol : end;
+        l.number++;
+        TRY(take_line(f, &l));
+        l.p = l.end + (eol != NULL);
+    }
+    return 0;
+}

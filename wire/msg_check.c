@@ -1,0 +1,259 @@
+/* msg_check.c - the bounded pass over a frame, see msg.h.
+ *
+ * MessagePack-C allocates what a container's header announces: five bytes may ask for 8 GiB. So nothing
+ * is unpacked before this pass has seen every byte. It is iterative (an explicit stack of
+ * LAGAN_MAX_DEPTH containers), allocates nothing, and its budgets are global: a limit per level is no
+ * limit when levels multiply.
+ *
+ * A frame costs MessagePack-C about 24 bytes a node. Integers that stand in an array are counted apart,
+ * because a prompt is a long list of them: at most LAGAN_MAX_LIST, everything else LAGAN_MAX_NODES.
+ * A list that is longer is refused when its header is seen: nobody waits for a walk to its end.
+ */
+#include "wire/msg.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct span {
+    const uint8_t *p;
+    uint32_t n;
+};
+
+struct level {       /* one open container */
+    uint64_t left;   /* nodes still to come: a map's keys and values both count */
+    bool map;        /* then an even left means that a key comes next */
+    uint32_t n_keys; /* seen so far */
+    struct span key[LAGAN_MAX_KEYS];
+};
+
+struct pass {
+    const uint8_t *start, *p, *end;
+    uint32_t nodes, max_nodes, ids, depth;
+    struct level level[LAGAN_MAX_DEPTH];
+};
+
+static uint64_t
+big_endian(const uint8_t *p, uint32_t n)
+{
+    uint64_t v = 0;
+
+    while (n--) v = v << 8 | *p++;
+    return v;
+}
+
+static int
+bad(const struct pass *c, struct err *e, const char *what)
+{
+    return err_set(e, -EBADMSG, "byte %zu of the frame: %s", (size_t)(c->p - c->start), what);
+}
+
+/* Well-formed UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing over U+10FFFF. */
+static bool
+utf8(const uint8_t *p, size_t n)
+{
+    const uint8_t *end = p + n;
+
+    while (p < end) {
+        uint32_t more, least, v = *p++;
+
+        if (v < 0x80) continue;
+        if (v >= 0xc2 && v <= 0xdf) {
+            more = 1, least = 0x80, v &= 0x1f;
+        } else if (v >= 0xe0 && v <= 0xef) {
+            more = 2, least = 0x800, v &= 0x0f;
+        } else if (v >= 0xf0 && v <= 0xf4) {
+            more = 3, least = 0x10000, v &= 0x07;
+        } else {
+            return false;
+        }
+        if ((size_t)(end - p) < more) return false;
+        while (more--) {
+            if ((*p & 0xc0) != 0x80) return false;
+            v = v << 6 | (*p++ & 0x3f);
+        }
+        if (v < least || v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff)) return false;
+    }
+    return true;
+}
+
+bool
+msg_utf8(const void *s, size_t n)
+{
+    return utf8(s, n);
+}
+
+#define TOO_MANY "more than 262144 integers in lists"
+
+static int
+open_container(struct pass *c, bool map, uint64_t n, struct err *e)
+{
+    struct level *l;
+
+    if (map && n > LAGAN_MAX_KEYS) return bad(c, e, "a map of more than 64 keys");
+    if (map) n *= 2;
+    /* Each element is a byte at least, so a header can promise no more than there are bytes. */
+    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a container longer than the frame");
+    if (n > (uint64_t)(LAGAN_MAX_LIST - c->ids) + (c->max_nodes - c->nodes))
+        return bad(c, e, TOO_MANY);
+    if (c->depth == LAGAN_MAX_DEPTH) return bad(c, e, "nested deeper than 8 containers");
+    l = &c->level[c->depth++];
+    l->left = n;
+    l->map = map;
+    l->n_keys = 0;
+    return 0;
+}
+
+static int
+take_key(struct pass *c, struct level *l, const uint8_t *p, uint64_t n, struct err *e)
+{
+    uint32_t i;
+
+    if (n > LAGAN_MAX_KEY) return bad(c, e, "a key longer than 64 bytes");
+    for (i = 0; i < l->n_keys; i++)
+        if (l->key[i].n == n && !memcmp(l->key[i].p, p, n))
+            return err_set(e, -EBADMSG, "byte %zu of the frame: the key '%.*s' comes twice",
+                           (size_t)(p - c->start), (int)n, (const char *)p);
+    l->key[l->n_keys++] = (struct span){ p, (uint32_t)n };
+    return 0;
+}
+
+/* What a node's first byte announces. bytes: of the payload, or elements for a container. */
+enum kind { INVALID, INTEGER, PLAIN, FLOAT, STR, BIN, ARRAY, MAP, EXT };
+
+static enum kind
+first_byte(uint8_t b, uint32_t *len_bytes, uint64_t *n)
+{
+    *len_bytes = 0;
+    *n = 0;
+    if (b <= 0x7f || b >= 0xe0) return INTEGER;
+    if (b <= 0x8f) return *n = b & 0x0f, MAP;
+    if (b <= 0x9f) return *n = b & 0x0f, ARRAY;
+    if (b <= 0xbf) return *n = b & 0x1f, STR;
+    switch (b) {
+    case 0xc0: /* nil */
+    case 0xc2: /* false */
+    case 0xc3:
+        return PLAIN;
+    case 0xc4:
+    case 0xc5:
+    case 0xc6:
+        return *len_bytes = 1u << (b - 0xc4), BIN;
+    case 0xca:
+    case 0xcb:
+        return *n = 4u << (b - 0xca), FLOAT;
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+    case 0xcf:
+        return *n = 1u << (b - 0xcc), INTEGER;
+    case 0xd0:
+    case 0xd1:
+    case 0xd2:
+    case 0xd3:
+        return *n = 1u << (b - 0xd0), INTEGER;
+    case 0xd9:
+    case 0xda:
+    case 0xdb:
+        return *len_bytes = 1u << (b - 0xd9), STR;
+    case 0xdc:
+    case 0xdd:
+        return *len_bytes = 2u << (b - 0xdc), ARRAY;
+    case 0xde:
+    case 0xdf:
+        return *len_bytes = 2u << (b - 0xde), MAP;
+    case 0xc1:
+        return INVALID;
+    default:
+        return EXT;
+    }
+}
+
+static bool
+finite_float(const uint8_t *p, uint64_t n)
+{
+    uint64_t bits = big_endian(p, (uint32_t)n);
+
+    /* An exponent of all ones is an infinity or no number. */
+    return n == 4 ? (bits >> 23 & 0xff) != 0xff : (bits >> 52 & 0x7ff) != 0x7ff;
+}
+
+/* One node: its header, and its payload unless it is a container. */
+static int
+take_node(struct pass *c, struct err *e)
+{
+    struct level *up = c->depth ? &c->level[c->depth - 1] : NULL;
+    bool key = up && up->map && up->left % 2 == 0;
+    uint32_t len_bytes;
+    enum kind kind;
+    uint64_t n;
+
+    if (c->p == c->end) return bad(c, e, "the frame ends too early");
+    kind = first_byte(*c->p, &len_bytes, &n);
+    if (kind == INVALID) return bad(c, e, "0xc1 is not MessagePack");
+    if (kind == EXT) return bad(c, e, "an ext type, which no message has");
+    if (kind == INTEGER && c->depth > 1 && !up->map) { /* not those of the envelope */
+        if (++c->ids > LAGAN_MAX_LIST) return bad(c, e, TOO_MANY);
+    } else if (++c->nodes > c->max_nodes) {
+        return err_set(e, -EBADMSG, "byte %zu of the frame: more than %u nodes",
+                       (size_t)(c->p - c->start), c->max_nodes);
+    }
+    if (key && kind != STR) return bad(c, e, "a key that is not a string");
+    if (up) up->left--;
+    c->p++;
+    if (len_bytes) {
+        if ((size_t)(c->end - c->p) < len_bytes) return bad(c, e, "the frame ends too early");
+        n = big_endian(c->p, len_bytes);
+        c->p += len_bytes;
+    }
+    if (kind == ARRAY || kind == MAP) return open_container(c, kind == MAP, n, e);
+    if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a value longer than the frame");
+    if (kind == FLOAT && !finite_float(c->p, n)) return bad(c, e, "a float that is not finite");
+    if (kind == STR && n > LAGAN_MAX_STR) return bad(c, e, "a string longer than 1 MiB");
+    if (kind == STR && !utf8(c->p, n)) return bad(c, e, "a string that is not UTF-8");
+    if (key) TRY(take_key(c, up, c->p, n, e));
+    c->p += n;
+    return 0;
+}
+
+int
+msg_check_long(const void *frame, size_t n, uint32_t max_nodes, struct err *e)
+{
+    struct pass c;
+
+    c.start = c.p = frame;
+    c.end = c.start + n;
+    c.nodes = c.ids = c.depth = 0;
+    c.max_nodes = max_nodes;
+    if (n > LAGAN_MAX_FRAME)
+        return err_set(e, -EBADMSG, "a frame of %zu bytes, the maximum is %u", n, LAGAN_MAX_FRAME);
+    do {
+        TRY(take_node(&c, e));
+        while (c.depth && !c.level[c.depth - 1].left) c.depth--;
+    } while (c.depth);
+    if (c.p != c.end) return bad(&c, e, "bytes after the message");
+    return 0;
+}
+
+int
+msg_check(const void *frame, size_t n, struct err *e)
+{
+    return msg_check_long(frame, n, LAGAN_MAX_NODES, e);
+}
+
+uint64_t
+msg_rid(const void *frame, size_t n)
+{
+    const uint8_t *p = frame, *end = p + n;
+    uint64_t v = 0, bytes;
+    uint32_t len_bytes;
+
+    if (n < 4 || (*p++ & 0xf0) != 0x90) return 0;
+    for (int i = 0; i < 3; i++) { /* version, type, rid */
+        if (p == end || first_byte(*p, &len_bytes, &bytes) != INTEGER) return 0;
+        if (bytes >= (uint64_t)(end - p)) return 0;
+        v = bytes ? big_endian(p + 1, (uint32_t)bytes) : *p;
+        p += 1 + bytes;
+    }
+    return v;
+}

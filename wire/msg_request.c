@@ -1,0 +1,351 @@
+/* msg_request.c - SUBMIT's map to struct msg_request, and RESUME's lists; see msg.h.
+ *
+ * One walk over LAGAN_FIELDS of lagan_wire.h: a row's kind picks the reader, its key is also the
+ * field's name. What rows cannot say (ids or text, min_tokens beside max_tokens) follows the walk.
+ */
+#include "ipc/records.h"
+#include "wire/msg.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shared by all readers: the map, the row's key, where sentences go. */
+struct row {
+    const msgpack_object *map;
+    const char *key;
+    struct err *e;
+};
+
+static int
+absent_or(const struct row *x, int r, const char *want)
+{
+    if (r == -ENOENT) return 0;
+    return r < 0 ? err_set(x->e, -EINVAL, "%s is not %s", x->key, want) : 1;
+}
+
+static int
+number_range(const struct row *x, double v, double least, double most)
+{
+    return err_set(x->e, -EINVAL, "%s is %.10g, the range is %.10g to %.10g", x->key, v, least,
+                   most);
+}
+
+static int
+read_u32(const struct row *x, uint32_t *ret, uint64_t least, uint64_t most)
+{
+    int64_t v;
+    int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
+
+    if (r <= 0) return r;
+    if (v < (int64_t)least || v > (int64_t)most)
+        return err_set(x->e, -EINVAL, "%s is %lld, the range is %llu to %llu", x->key, (long long)v,
+                       (unsigned long long)least, (unsigned long long)most);
+    *ret = (uint32_t)v;
+    return 0;
+}
+
+static int
+read_i32(const struct row *x, int32_t *ret, int64_t least, int64_t most)
+{
+    int64_t v;
+    int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
+
+    if (r <= 0) return r;
+    if (v < least || v > most)
+        return err_set(x->e, -EINVAL, "%s is %lld, the range is %lld to %lld", x->key, (long long)v,
+                       (long long)least, (long long)most);
+    *ret = (int32_t)v;
+    return 0;
+}
+
+static int
+read_u64(const struct row *x, uint64_t *ret)
+{
+    int r = absent_or(x, msg_u64(x->map, x->key, ret), "an unsigned integer");
+
+    return MIN(r, 0);
+}
+
+static int
+read_f64(const struct row *x, double *ret, double least, double most, bool over)
+{
+    double v;
+    int r = absent_or(x, msg_f64(x->map, x->key, &v), "a number");
+
+    if (r <= 0) return r;
+    if (over && !(v > least && v <= most))
+        return err_set(x->e, -EINVAL, "%s is %.10g, it must be above %.10g and at most %.10g",
+                       x->key, v, least, most);
+    if (!(v >= least && v <= most)) return number_range(x, v, least, most);
+    *ret = v;
+    return 0;
+}
+
+static int
+read_bool(const struct row *x, bool *ret)
+{
+    int r = absent_or(x, msg_bool(x->map, x->key, ret), "true or false");
+
+    return MIN(r, 0);
+}
+
+static int
+read_early(const struct row *x, uint32_t *ret)
+{
+    const msgpack_object *o = msg_get(x->map, x->key);
+
+    if (!o) return 0;
+    if (o->type == MSGPACK_OBJECT_BOOLEAN)
+        *ret = o->via.boolean;
+    else if (o->type == MSGPACK_OBJECT_STR && o->via.str.size == 5 &&
+             !memcmp(o->via.str.ptr, "never", 5))
+        *ret = 2;
+    else
+        return err_set(x->e, -EINVAL, "%s is not true, false or \"never\"", x->key);
+    return 0;
+}
+
+static int
+read_str(const struct row *x, struct msg_span *ret, uint32_t least, uint32_t most)
+{
+    struct msg_span s;
+    int r = absent_or(x, msg_str(x->map, x->key, &s), "a string");
+
+    if (r <= 0) return r;
+    if (s.n < least) return err_set(x->e, -EINVAL, "%s is empty", x->key);
+    if (s.n > most)
+        return err_set(x->e, -EINVAL, "%s is %u bytes long, the maximum is %u", x->key, s.n, most);
+    if (!msg_utf8(s.p, s.n)) return err_set(x->e, -EINVAL, "%s is not UTF-8", x->key);
+    *ret = s;
+    return 0;
+}
+
+static int
+read_ids(const struct row *x, struct msg_ids *ret, uint32_t least, uint32_t most)
+{
+    struct msg_ids ids;
+    int r = msg_ids(x->map, x->key, &ids, x->e);
+
+    if (r == -ENOENT) return 0;
+    if (r < 0) return r;
+    if (ids.n < least) return err_set(x->e, -EINVAL, "%s is empty", x->key);
+    if (ids.n > most)
+        return err_set(x->e, -EINVAL, "%s has %u entries, the maximum is %u", x->key, ids.n, most);
+    *ret = ids;
+    return 0;
+}
+
+/* A list of strings, or one string by itself. */
+static int
+read_stops(const struct row *x, struct msg_request *q)
+{
+    const msgpack_object *o = msg_get(x->map, x->key), *at = o;
+    uint32_t i, n = 1;
+
+    if (!o) return 0;
+    if (o->type == MSGPACK_OBJECT_ARRAY) {
+        at = o->via.array.ptr;
+        n = o->via.array.size;
+    }
+    if (n > LAGAN_MAX_STOPS)
+        return err_set(x->e, -EINVAL, "%s has %u strings, the maximum is %d", x->key, n,
+                       LAGAN_MAX_STOPS);
+    for (i = 0; i < n; i++) {
+        if (at[i].type != MSGPACK_OBJECT_STR)
+            return err_set(x->e, -EINVAL, "%s[%u] is not a string", x->key, i);
+        if (!at[i].via.str.size || at[i].via.str.size > LAGAN_MAX_STOP)
+            return err_set(x->e, -EINVAL, "%s[%u] is %u bytes long, the range is 1 to %d", x->key,
+                           i, at[i].via.str.size, LAGAN_MAX_STOP);
+        q->stop[i] = (struct msg_span){ at[i].via.str.ptr, at[i].via.str.size };
+    }
+    q->n_stop = n;
+    return 0;
+}
+
+static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct msg_bias *)a)->id, y = ((const struct msg_bias *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+static int
+read_pair(const struct row *x, uint32_t i, const msgpack_object *pair, struct msg_bias *ret)
+{
+    const msgpack_object *v = pair->via.array.ptr;
+    double add = 0;
+
+    if (pair->type != MSGPACK_OBJECT_ARRAY || pair->via.array.size != 2 ||
+        v[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER || v[0].via.u64 > INT32_MAX)
+        return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
+    if (v[1].type == MSGPACK_OBJECT_FLOAT32 || v[1].type == MSGPACK_OBJECT_FLOAT64) {
+        add = v[1].via.f64;
+    } else if (v[1].type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        add = (double)v[1].via.u64;
+    } else if (v[1].type == MSGPACK_OBJECT_NEGATIVE_INTEGER) {
+        add = (double)v[1].via.i64;
+    } else {
+        return err_set(x->e, -EINVAL, "%s[%u] is not [id, bias]", x->key, i);
+    }
+    if (!(add >= -100 && add <= 100))
+        return err_set(x->e, -EINVAL, "%s[%u] is %.10g, the range is -100 to 100", x->key, i, add);
+    *ret = (struct msg_bias){ (token_id)v[0].via.u64, (float)add };
+    return 0;
+}
+
+static int
+read_bias(const struct row *x, struct msg_request *q)
+{
+    const msgpack_object *o = msg_get(x->map, x->key);
+
+    if (!o) return 0;
+    if (o->type != MSGPACK_OBJECT_ARRAY)
+        return err_set(x->e, -EINVAL, "%s is not a list of [id, bias]", x->key);
+    if (o->via.array.size > LAGAN_MAX_BIAS)
+        return err_set(x->e, -EINVAL, "%s has %u entries, the maximum is %d", x->key,
+                       o->via.array.size, LAGAN_MAX_BIAS);
+    q->n_logit_bias = o->via.array.size;
+    for (uint32_t i = 0; i < q->n_logit_bias; i++)
+        TRY(read_pair(x, i, &o->via.array.ptr[i], &q->logit_bias[i]));
+    qsort(q->logit_bias, q->n_logit_bias, sizeof q->logit_bias[0], by_id);
+    for (uint32_t i = 1; i < q->n_logit_bias; i++)
+        if (q->logit_bias[i].id == q->logit_bias[i - 1].id)
+            return err_set(x->e, -EINVAL, "%s names token %d twice", x->key, q->logit_bias[i].id);
+    return 0;
+}
+
+/* One reader and one initial value for each kind of LAGAN_FIELDS. */
+#define READ_IDS(f, least, most) read_ids(&x, &q.f, least, most)
+#define READ_STR(f, least, most) read_str(&x, &q.f, least, most)
+#define READ_U32(f, least, most) read_u32(&x, &q.f, least, most)
+#define READ_I32(f, least, most) read_i32(&x, &q.f, least, most)
+#define READ_U64(f, least, most) read_u64(&x, &q.f)
+#define READ_F64(f, least, most) read_f64(&x, &q.f, least, most, /* over= */ false)
+#define READ_OVER(f, least, most) read_f64(&x, &q.f, least, most, /* over= */ true)
+#define READ_BOOL(f, least, most) read_bool(&x, &q.f)
+#define READ_EARLY(f, least, most) read_early(&x, &q.f)
+#define READ_STOPS(f, least, most) read_stops(&x, &q)
+#define READ_BIAS(f, least, most) read_bias(&x, &q)
+#define READ_ANY(f, least, most) (q.f = msg_get(x.map, x.key) != NULL, 0)
+
+#define START_IDS(f, preset)
+#define START_STR(f, preset)
+#define START_STOPS(f, preset)
+#define START_BIAS(f, preset)
+#define START_ANY(f, preset)
+#define START_U32(f, preset) q.f = preset;
+#define START_I32(f, preset) q.f = preset;
+#define START_U64(f, preset) q.f = preset;
+#define START_F64(f, preset) q.f = preset;
+#define START_OVER(f, preset) q.f = preset;
+#define START_BOOL(f, preset) q.f = preset;
+#define START_EARLY(f, preset) q.f = preset;
+
+#define ABSENT_IN_FIXED(name)
+#define ABSENT_IN_MODEL(name) \
+    if (q.model_defaults && !msg_get(&m->map, #name)) q.absent |= ABSENT_##name;
+
+int
+msg_request_agrees(const struct msg_request *q, struct err *e)
+{
+    const char *beside = q->want_logprobs          ? "logprobs"
+                         : q->want_prompt_logprobs ? "prompt_logprobs"
+                         : q->n_stop               ? "stop"
+                         : q->temperature > 0      ? "temperature"
+                                                   : NULL;
+
+    if (q->n > 1 && q->generated_ids.n)
+        return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q->n);
+    if (q->return_logits && (q->n > 1 || q->beams > 1))
+        return err_set(e, -EINVAL, "return_logits needs n = 1 and beams = 1");
+    if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
+    if (q->beams > 1 && q->n > q->beams)
+        return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", q->n,
+                       q->beams);
+    if (q->beams > 1 && beside)
+        return err_set(e, -EINVAL, "%s cannot be combined with beams", beside);
+    if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
+        return err_set(e, -EINVAL,
+                       "n is %u, but all outputs would be equal: give a temperature or beams",
+                       q->n);
+    return 0;
+}
+
+int
+msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
+{
+    struct row x = { .map = &m->map, .e = e };
+    struct msg_request q;
+
+    memset(&q, 0, sizeof q);
+    TRY(msg_understood(&m->map, e));
+#define X(kind, name, least, most, preset, record, fallback, sentence) \
+    START_##kind(name, preset) x.key = #name; \
+    TRY(READ_##kind(name, least, most));
+    LAGAN_FIELDS(X)
+#undef X
+#define X(kind, name, least, most, preset, record, fallback, sentence) ABSENT_IN_##fallback(name)
+    LAGAN_FIELDS(X)
+#undef X
+    if (q.absent & ABSENT_max_tokens) q.max_tokens = LAGAN_MAX_TOKENS;
+    q.has_text = q.text.p != NULL;
+    q.has_eos = q.eos_ids.o != NULL;
+    q.has_seed = msg_get(&m->map, "seed") != NULL;
+    q.has_max_tokens = msg_get(&m->map, "max_tokens") != NULL;
+    q.want_logprobs = msg_get(&m->map, "logprobs") != NULL;
+    q.want_prompt_logprobs = msg_get(&m->map, "prompt_logprobs") != NULL;
+    if ((q.ids.o != NULL) + q.has_text + (q.messages.p != NULL) > 1)
+        return err_set(e, -EINVAL,
+                       "both %s and %s are given; a request has only one of ids, text and messages",
+                       q.ids.o ? "ids" : "text", q.ids.o && q.has_text ? "text" : "messages");
+    if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
+        return err_set(e, -EINVAL, "there is no prompt: give ids, text or messages");
+    if (q.generated_ids.n >= q.max_tokens)
+        return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens is %u",
+                       q.generated_ids.n, q.max_tokens);
+    if (q.min_tokens > q.max_tokens)
+        return err_set(e, -EINVAL, "min_tokens is %u, more than max_tokens, which is %u",
+                       q.min_tokens, q.max_tokens);
+    TRY(msg_request_agrees(&q, e));
+    *ret = q;
+    return 0;
+}
+
+/* ---- RESUME */
+
+/* *n: its length, or, when that is not 0, what it must be. */
+static int
+read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_object **ret,
+          struct err *e)
+{
+    const msgpack_object *o = msg_get(&m->map, key);
+    uint32_t i;
+
+    if (!o || o->type != MSGPACK_OBJECT_ARRAY || !o->via.array.size)
+        return err_set(e, -EINVAL, "%s is not a list with entries", key);
+    if (*n && o->via.array.size != *n)
+        return err_set(e, -EINVAL, "%s has %u entries, rids has %u", key, o->via.array.size, *n);
+    for (i = 0; i < o->via.array.size; i++)
+        if (o->via.array.ptr[i].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+            return err_set(e, -EINVAL, "%s[%u] is not an unsigned integer", key, i);
+    if (o->via.array.size > LAGAN_MAX_RESUMES)
+        return err_set(e, -EINVAL, "%s has %u entries, the maximum is %d", key, o->via.array.size,
+                       LAGAN_MAX_RESUMES);
+    *n = o->via.array.size;
+    *ret = o->via.array.ptr;
+    return 0;
+}
+
+int
+msg_resume(struct msg_resume *ret, const struct msg *m, struct err *e)
+{
+    struct msg_resume r = { 0 };
+
+    TRY(read_list(m, "rids", &r.n, &r.rid, e));
+    TRY(read_list(m, "n_tokens", &r.n, &r.n_tokens, e));
+    TRY(read_list(m, "text_bytes", &r.n, &r.text_bytes, e));
+    *ret = r;
+    return 0;
+}

@@ -1,0 +1,205 @@
+/* encoder_launch.c - what a step does with sources: encoder slices, and the cross projections of their states.
+ *
+ * Whole sources of few rows may go through the encoder as a graph, and be projected as one. A graph works
+ * where it was captured: its arrays are the first of images of their own, its rows lie in source_x, source_out
+ * and sources. Where the states of a source are kept in enc_out is no part of it.
+ */
+#include "worker/exec/exec_internal.h"
+
+#include <string.h>
+
+static struct graphs_slot *
+use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint32_t rows,
+          const struct batch *b)
+{
+    uint32_t bucket = rows && l->graphs.room ? graphs_source_bucket(rows) : 0;
+
+    return bucket && bucket <= x->c.max_enc_tokens
+               ? graphs_use(&l->graphs, kind, bucket, b->partition, b->step)
+               : NULL;
+}
+
+/* Slice i goes through its layers together with the one before it: they are side by side in the batch and
+ * in enc_state. */
+static bool
+follows(const struct batch *b, uint32_t i)
+{
+    const struct batch_encode *s = &b->encode[i], *before = s - 1;
+
+    return i && s->first_layer == before->first_layer && s->n_layers == before->n_layers &&
+           s->enc_token == before->enc_token + before->n_tokens;
+}
+
+/* All of them at once, through all layers. */
+static bool
+together(const struct exec *x, const struct batch *b)
+{
+    for (uint32_t i = 1; i < b->n_encode; i++)
+        if (!follows(b, i)) return false;
+    return b->n_encode && b->n_encode <= GRAPHS_SEGMENTS && b->encode[0].first_layer == 0 &&
+           b->encode[0].n_layers == x->m->shape.n_encoder_layers;
+}
+
+static void
+stage_encoder(const struct exec *x, struct image *im, const struct batch *b, uint32_t first,
+              struct todo *t)
+{
+    uint32_t n = b->n_tokens - first, at = 0;
+    struct step_tokens *r = &t->enc;
+    int32_t *token, *pos;
+    uint32_t *slot, *place;
+    struct segment *segment;
+
+    check(n <= x->c.max_enc_tokens && b->n_encode <= x->n_slots);
+    r->n_tokens = t->encode ? t->encode->rows : n;
+    r->n_segments = t->encode ? (uint32_t)GRAPHS_SEGMENTS : b->n_encode;
+    token = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->token);
+    pos = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->pos);
+    slot = TAKE_ARRAY(im, uint32_t, r->n_tokens, &r->slot);
+    segment = TAKE_ARRAY(im, struct segment, r->n_segments, &r->segment);
+    place = TAKE_ARRAY(im, uint32_t, t->encode ? n : 0, &t->enc_place);
+    memcpy(token, b->token + first, n * sizeof *token);
+    memcpy(pos, b->pos + first, n * sizeof *pos);
+    pad_rows(token, pos, slot, n, r->n_tokens);
+    for (uint32_t i = 0; t->encode && i < n; i++) place[i] = i;
+    for (uint32_t i = 0; i < b->n_encode; i++) {
+        const struct batch_encode *s = &b->encode[i];
+
+        check(s->first_token == first + at && s->n_tokens);
+        check(s->enc_token <= x->c.max_enc_tokens &&
+              s->n_tokens <= x->c.max_enc_tokens - s->enc_token);
+        check(s->first_layer + s->n_layers <= x->m->shape.n_encoder_layers);
+        for (uint32_t k = 0; k < s->n_tokens; k++) slot[at + k] = s->slot;
+        segment[i] = (struct segment){
+            .slot = s->slot,
+            .first_token = follows(b, i) ? segment[i - 1].first_token + segment[i - 1].n_tokens : 0,
+            .n_tokens = s->n_tokens,
+            .kv_len = s->n_tokens,
+        };
+        at += s->n_tokens;
+    }
+    for (uint32_t i = b->n_encode; i < r->n_segments; i++)
+        segment[i] = (struct segment){ .slot = SLOT_NONE };
+    check(at == n);
+}
+
+static void
+stage_project(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
+{
+    struct step_tokens *r = &t->projected;
+    uint32_t n = t->n_project, at = 0, *slot, *row;
+    int32_t *pos;
+
+    check(n <= x->c.max_enc_tokens);
+    r->n_tokens = t->project ? t->project->rows : n;
+    pos = TAKE_ARRAY(im, int32_t, r->n_tokens, &r->pos);
+    slot = TAKE_ARRAY(im, uint32_t, r->n_tokens, &r->slot);
+    row = TAKE_ARRAY(im, uint32_t, n, &t->project_row);
+    pad_rows(NULL, pos, slot, n, r->n_tokens);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *segment = &b->segment[i];
+
+        check(!segment->enc_tokens ||
+              segment->enc_token + segment->enc_tokens <= x->c.max_enc_tokens);
+        if (segment->enc_tokens && at == 0) t->project_first = segment->enc_token;
+        if (segment->enc_tokens && segment->enc_token != t->project_first + at)
+            t->project_first = NOT_TOGETHER;
+        for (uint32_t k = 0; k < segment->enc_tokens; k++, at++) {
+            pos[at] = (int32_t)k;
+            slot[at] = segment->slot;
+            row[at] = segment->enc_token + k;
+        }
+    }
+    if (t->project) t->project_first = NOT_TOGETHER;
+}
+
+void
+stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
+              struct todo *t)
+{
+    uint32_t first = 0; /* of the encoder's rows */
+
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        first += b->segment[i].n_tokens;
+        t->n_project += b->segment[i].enc_tokens;
+    }
+    if (together(x, b)) t->encode = use_graph(x, l, GRAPHS_ENCODE, b->n_tokens - first, b);
+    t->project = use_graph(x, l, GRAPHS_PROJECT, t->n_project, b);
+    stage_encoder(x, &st->encode, b, first, t);
+    stage_project(x, &st->project, b, t);
+}
+
+static int
+encode_slices(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    struct step *s = &l->step;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0, n; i < b->n_encode; i += n) {
+        const struct batch_encode *a = &b->encode[i];
+        uint32_t n_tokens = a->n_tokens;
+
+        for (n = 1; i + n < b->n_encode && follows(b, i + n); n++)
+            n_tokens += b->encode[i + n].n_tokens;
+        s->enc = (struct step_tokens){
+            .n_tokens = n_tokens,
+            .n_segments = n,
+            .token = t->enc.token + row,
+            .pos = t->enc.pos + row,
+            .slot = t->enc.slot + row,
+            .segment = t->enc.segment + i,
+        };
+        s->enc_x = tensor_rows(x->enc_state, a->enc_token, n_tokens);
+        s->enc_out = tensor_rows(x->enc_out, a->enc_token, n_tokens);
+        TRY(x->m->arch->encode(x->m, s, a->first_layer, a->n_layers));
+        row += n_tokens;
+    }
+    return 0;
+}
+
+/* A piece: all layers, where a graph can find them again. */
+static int
+encode(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    struct step *s = &l->step;
+
+    s->enc = t->enc;
+    s->enc_x = tensor_rows(l->source_x, 0, t->enc.n_tokens);
+    s->enc_out = tensor_rows(l->source_out, 0, t->enc.n_tokens);
+    return x->m->arch->encode(x->m, s, 0, x->m->shape.n_encoder_layers);
+}
+
+int
+queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    uint32_t n = 0;
+
+    if (!t->encode) return encode_slices(x, l, b, t);
+    for (uint32_t i = 0; i < b->n_encode; i++) n += b->encode[i].n_tokens;
+    TRY(queue_piece(x, l, t, t->encode, encode));
+    return x->op->gather_rows(l->lane, tensor_rows(x->enc_out, b->encode[0].enc_token, n),
+                              tensor_rows(l->source_out, 0, n), t->enc_place);
+}
+
+/* A piece. All new sources at once: a layer's weights are read once, however many there are. */
+static int
+project(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    struct step *s = &l->step;
+
+    s->project = t->projected;
+    s->project_x = t->project_first == NOT_TOGETHER
+                       ? tensor_rows(l->sources, 0, t->projected.n_tokens)
+                       : tensor_rows(x->enc_out, t->project_first, t->n_project);
+    return x->m->arch->project_cross(x->m, s, 0, x->m->shape.n_layers);
+}
+
+int
+queue_projections(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    if (!t->n_project) return 0;
+    if (t->project_first == NOT_TOGETHER)
+        TRY(x->op->gather_rows(l->lane, tensor_rows(l->sources, 0, t->n_project), x->enc_out,
+                               t->project_row));
+    return queue_piece(x, l, t, t->project, project);
+}

@@ -1,0 +1,176 @@
+/* kv_moves.c - what a step moves around the model's work: entries and rows of tables, blocks of either tier.
+ *
+ * Edits and copies take effect as if in the batch's order. A launch does its own in any order, so no two of
+ * one launch have to do with each other (copy_order.h). All of it is in the lane's order: what is saved is read before the step
+ * writes, what is fetched is there before the step reads, and a block or cell that another lane has used
+ * last is waited for as any is (batch.wait).
+ */
+#include "worker/exec/exec_internal.h"
+
+/* What a block holds and whose it is matters to the manifest alone: other edits do not come so far. */
+static bool
+reaches_device(const struct kv_edit *e)
+{
+    return e->op == EDIT_SET || e->op == EDIT_COPY;
+}
+
+static size_t
+row_bytes(const struct exec *x, uint32_t group)
+{
+    return x->tables.stride[group] * sizeof(slice_id);
+}
+
+static char *
+row_at(const struct exec *x, uint32_t group, uint32_t slot)
+{
+    return (char *)x->tables.table[group] + slot * row_bytes(x, group);
+}
+
+static struct table_edit
+set_of(const struct exec *x, const struct kv_edit *e)
+{
+    check(e->group < x->tables.n && e->slot < x->n_slots);
+    check(e->entry < x->tables.stride[e->group]);
+    return (struct table_edit){ e->group, e->slot, e->entry, e->at };
+}
+
+static struct block_copy
+row_of(const struct exec *x, const struct kv_edit *e)
+{
+    check(e->group < x->tables.n && e->slot < x->n_slots);
+    check(e->entry < x->n_slots && e->entry != e->slot);
+    return (struct block_copy){ row_at(x, e->group, e->slot), row_at(x, e->group, e->entry) };
+}
+
+static char *
+block_at(const struct exec *x, uint8_t tier, uint32_t group, slice_id at)
+{
+    check(tier == TIER_DEVICE || x->host_kv);
+    return (tier == TIER_HOST ? x->host_kv : x->kv) + at * x->bytes.slice[group];
+}
+
+static struct block_copy
+block_of(const struct exec *x, const struct kv_copy *c)
+{
+    check(c->group < x->tables.n);
+    return (struct block_copy){ block_at(x, c->to_tier, c->group, c->to),
+                                block_at(x, c->from_tier, c->group, c->from) };
+}
+
+static bool
+conflict(const struct block_copy *a, const struct block_copy *b)
+{
+    return a->to == b->to || a->to == b->from || a->from == b->to;
+}
+
+void
+stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo *t)
+{
+    uint32_t n_tokens = 0, n_sets = 0;
+    struct table_edit *set;
+
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        n_tokens += b->edit[i].op == EDIT_COPY;
+        n_sets += b->edit[i].op == EDIT_SET;
+    }
+    set = TAKE_ARRAY(im, struct table_edit, n_sets, &t->set);
+    t->move_host = TAKE_ARRAY(im, struct block_copy, n_tokens + b->n_copies, &t->move);
+    t->n_row_moves = n_tokens;
+    n_tokens = n_sets = 0;
+    for (uint32_t i = 0; i < b->n_edits; i++) {
+        if (b->edit[i].op == EDIT_SET) set[n_sets++] = set_of(x, &b->edit[i]);
+        if (b->edit[i].op == EDIT_COPY) t->move_host[n_tokens++] = row_of(x, &b->edit[i]);
+    }
+    copy_order_sort(b->copy, b->n_copies, &x->bytes, x->place);
+    for (uint32_t i = 0; i < b->n_copies; i++)
+        t->move_host[n_tokens++] = block_of(x, &b->copy[copy_order_index(x->place[i])]);
+}
+
+/* How many of these may be done at once. */
+static uint32_t
+at_once(const struct block_copy *c, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (conflict(&c[i], &c[k])) return i;
+    return n;
+}
+
+/* Rows first .. first + n, all of that many bytes. */
+static int
+queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first,
+                uint32_t n, size_t bytes)
+{
+    for (uint32_t end = first + n, some; first < end; first += some) {
+        some = at_once(t->move_host + first, end - first);
+        TRY(x->op->mem.copy_blocks(l->lane, t->move + first, t->move_host + first, some,
+                                   (struct block_size){ .bytes = bytes }));
+    }
+    return 0;
+}
+
+int
+queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t)
+{
+    uint32_t n_sets = 0, n_tokens = 0;
+
+    for (uint32_t i = 0, end; i < b->n_edits; i = end) {
+        const struct kv_edit *e = &b->edit[i];
+        uint32_t n = 1;
+
+        end = i + 1;
+        if (!reaches_device(e)) continue;
+        for (; end < b->n_edits; end++) {
+            const struct kv_edit *next = &b->edit[end];
+
+            if (!reaches_device(next)) continue;
+            if (next->op != e->op || (e->op == EDIT_COPY && next->group != e->group)) break;
+            n++;
+        }
+        if (e->op == EDIT_COPY) {
+            TRY(queue_row_moves(x, l, t, n_tokens, n, row_bytes(x, e->group)));
+            n_tokens += n;
+        } else {
+            TRY(x->op->step.update_tables(l->lane, x->tables, t->set + n_sets, n));
+            n_sets += n;
+        }
+    }
+    return 0;
+}
+
+/* Of copies within the device as far as their tokens go, where that is known. */
+static struct block_size
+size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
+{
+    uint32_t group = b->copy[copy_order_index(x->place[first])].group, n = 0;
+    struct block_size s = { .bytes = x->bytes.block[group] };
+
+    if (!x->per[group].head) return s;
+    for (uint32_t i = first; i < end; i++) {
+        const struct kv_copy *c = &b->copy[copy_order_index(x->place[i])];
+
+        if (!c->n_tokens || c->from_tier != TIER_DEVICE || c->to_tier != TIER_DEVICE) return s;
+        n = MAX(n, (uint32_t)c->n_tokens);
+    }
+    s.pitch = x->per[group].head;
+    s.used = MIN(ROUND_UP(n * x->per[group].token, (size_t)16), s.pitch);
+    return s;
+}
+
+int
+queue_copies(struct exec *x, struct exec_lane *l, const struct batch *b, const struct todo *t,
+             bool after)
+{
+    for (uint32_t first = 0, end; first < b->n_copies; first = end) {
+        const struct kv_copy *c = &b->copy[copy_order_index(x->place[first])];
+        uint32_t at = t->n_row_moves + first;
+
+        for (end = first + 1; end < b->n_copies && copy_order_launch(x->place[end]) ==
+                                                       copy_order_launch(x->place[first]);)
+            end++;
+        if ((c->after != 0) != after) continue;
+        TRY(x->op->mem.copy_blocks(l->lane, t->move + at, t->move_host + at, end - first,
+                                   size_of(x, b, first, end)));
+    }
+    return 0;
+}

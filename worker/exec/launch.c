@@ -1,0 +1,164 @@
+/* launch.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
+ * block copies, encoder slices, tokens sampled by the step before, cross projections of new sources, the
+ * decoder, logits and sampling, results, the mark. Encoders, projections and the decoder are pieces that may
+ * be graphs.
+ */
+#include "base/failpoint.h"
+#include "worker/exec/exec_internal.h"
+
+enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
+
+/* A step of many rows in slices: the driver's queue fills up and then takes launches only as fast as the
+ * device gets rid of them. */
+static int
+queue_layers(struct exec *x, struct exec_lane *l)
+{
+    uint32_t n = x->m->shape.n_layers,
+             slice = l->step.rows.n_tokens > SLICE_ROWS ? SLICE_LAYERS : n;
+
+    for (uint32_t first = 0; first < n; first += slice) {
+        TRY(x->m->arch->forward(x->m, &l->step, first, MIN(slice, n - first)));
+        if (x->c.beat) x->c.beat(x->c.beat_arg);
+    }
+    return 0;
+}
+
+static int
+queue_forward(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+
+    (void)t;
+    op->profile.range_begin(l->lane, "forward");
+    TRY(op->step.resolve_tokens(l->lane, l->step.rows, x->last));
+    TRY(queue_layers(x, l));
+    op->profile.range_end(l->lane);
+    return 0;
+}
+
+static int
+queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    x->op->profile.range_begin(l->lane, "sample");
+    TRY(sampling_queue(x, l, t));
+    x->op->profile.range_end(l->lane);
+    return 0;
+}
+
+/* The pieces of a decoder: of a step that only generates, or to the end of its layers. */
+static int
+generate(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    TRY(queue_forward(x, l, t));
+    return queue_draw(x, l, t);
+}
+
+static int
+queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    if (t->decode && t->decode->kind == GRAPHS_DECODE)
+        return queue_piece(x, l, t, t->decode, generate);
+    TRY(queue_piece(x, l, t, t->decode, queue_forward));
+    return queue_draw(x, l, t);
+}
+
+static int
+queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+    struct step *s = &l->step;
+
+    s->x = tensor_rows(l->x, 0, s->rows.n_tokens);
+    s->normed = tensor_rows(l->normed, 0, s->rows.n_tokens);
+    s->few = t->few;
+    s->n_logit_rows = t->n_sample_rows;
+    s->logit_x = l->logit_x;
+    if (t->n_see) {
+        TRY(op->step.resolve_tokens(l->lane, s->rows, x->last));
+        TRY(op->step.mark_tokens(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+    }
+    TRY(queue_projections(x, l, t));
+    return queue_decoder(x, l, t);
+}
+
+/* History of slots that were taken over. */
+static int
+queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        uint32_t slot = b->segment[i].slot;
+        size_t at = (size_t)slot * x->seen_words;
+
+        if (!x->recall[slot]) continue;
+        x->recall[slot] = false;
+        TRY(x->op->mem.put(l->lane, x->seen + at, x->recalled + at,
+                           x->seen_words * sizeof *x->seen));
+    }
+    return 0;
+}
+
+static int
+put_image(struct exec *x, struct exec_lane *l, const struct image *im)
+{
+    return im->used ? x->op->mem.put(l->lane, im->dev, im->host, im->used) : 0;
+}
+
+static bool
+share_units(const struct exec_part *a, const struct exec_part *b)
+{
+    return !a->n || !b->n || (a->first < b->first + b->n && b->first < a->first + a->n);
+}
+
+/* Kernels of ranks wait for each other. On units that two lanes share each rank could be full of what waits for the other
+ * lane of the other rank, for ever: so a step comes behind those of other lanes that are out there. All ranks start steps
+ * in one order, and so each waits for earlier ones only. */
+static int
+queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
+{
+    if (gpu_ranks(x->gpu) == 1) return 0;
+    l->out[l->started % STAGES].part = l->part;
+    l->out[l->started % STAGES].step = step;
+    for (const struct exec_lane *o = x->lane; o < x->lane + x->c.n_lanes; o++)
+        for (uint64_t i = o->finished; o != l && i < o->started; i++)
+            if (share_units(&o->out[i % STAGES].part, &l->part))
+                TRY(x->op->lane.after(l->lane, o->lane, o->out[i % STAGES].step));
+    return 0;
+}
+
+int
+queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const struct batch *b,
+           const struct todo *t, struct outcome *o)
+{
+    const struct gpu_ops *op = x->op;
+
+    for (uint32_t i = 0; i < b->n_waits; i++)
+        if (b->wait[i].lane != b->lane)
+            TRY(op->lane.after(l->lane, x->lane[b->wait[i].lane].lane, b->wait[i].step));
+    TRY(queue_behind(x, l, b->step));
+    TRY(put_image(x, l, &st->step));
+    TRY(put_image(x, l, &st->encode));
+    TRY(put_image(x, l, &st->project));
+    TRY(queue_recalls(x, l, b));
+    if (t->n_suppressed)
+        TRY(op->mem.put(l->lane, l->ban, t->ban, t->n_suppressed * sizeof *t->ban));
+    if (t->n_logit_bias)
+        TRY(op->mem.put(l->lane, l->logit_bias, t->logit_bias,
+                        t->n_logit_bias * sizeof *t->logit_bias));
+    op->profile.work_begin(l->lane);
+    TRY(queue_edits(x, l, b, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ false));
+    if (b->n_encode) {
+        op->profile.range_begin(l->lane, "encode");
+        TRY(queue_encoders(x, l, b, t));
+        op->profile.range_end(l->lane);
+    }
+    if (l->step.rows.n_tokens) TRY(queue_rows(x, l, t));
+    TRY(queue_copies(x, l, b, t, /* after= */ true));
+    /* Whoever sees the step done may take it that every rank has written what it writes. */
+    TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
+    op->profile.work_end(l->lane);
+    FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));
+    TRY(sampling_get(x, l, t, o));
+    TRY(tensor_output_get_states(x, l, b, o));
+    return op->lane.mark(l->lane, b->step);
+}

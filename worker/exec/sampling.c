@@ -1,0 +1,282 @@
+/* sampling.c - rows of logits: which they are, how a token is drawn from each, what comes back.
+ *
+ * A run has either one row of logits, its last row's, or one for each of its rows, when the request
+ * wants the log-probabilities of its prompt: row at position p then reports token p + 1 of the
+ * prompt, and only the last row draws. What depends on the tokens so far (n-grams that may not come again,
+ * presence and frequency) is worked out here, from the tokens: exec_looks_back().
+ */
+#include "worker/exec/exec_internal.h"
+#include "worker/model/blocks.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Results go to the host as the device wrote them. */
+_Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
+                   offsetof(struct top, id) == offsetof(struct batch_top, id) &&
+                   offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
+               "top on both sides");
+
+const struct sample_row sampling_padding = {
+    .slot = SLOT_NONE,
+    .top_p = 1,
+    .repetition = 1,
+    .force = 0,
+    .target = -1,
+    .allowed = ALLOW_ALL,
+};
+
+struct draw {
+    uint32_t *which;
+    struct sample_row *row;
+    int32_t *ban;
+    struct logit_bias *logit_bias;
+    uint32_t n_suppressed, n_logit_bias, n_top;
+    bool in_order; /* so far, row i of logits is the decoder's row i */
+    bool beams;
+};
+
+static void
+ban(struct draw *d, struct sample_row *row, token_id id)
+{
+    d->ban[d->n_suppressed++] = id;
+    row->n_suppressed++;
+}
+
+/* Every token that followed the last n - 1 of these before: transformers' no_repeat_ngram. */
+static void
+suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
+                 uint32_t n)
+{
+    const token_id *last = token + n_tokens - (n - 1);
+
+    for (uint32_t i = 0; i + n <= n_tokens; i++)
+        if (!memcmp(token + i, last, (n - 1) * sizeof *token)) ban(d, row, token[i + n - 1]);
+}
+
+static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct logit_bias *)a)->id, y = ((const struct logit_bias *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+/* The request's own, and what generated tokens cost: by id, each once. */
+static void
+logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
+{
+    struct logit_bias *to = d->logit_bias + d->n_logit_bias;
+    bool penalty = s->presence_penalty != 0 || s->frequency_penalty != 0;
+    uint32_t n = 0, n_new = penalty ? position - s->first_new : 0;
+
+    row->first_logit_bias = d->n_logit_bias;
+    for (uint32_t i = 0; i < n_new; i++)
+        to[n++] = (struct logit_bias){ s->prompt[s->first_new + i], -s->frequency_penalty };
+    qsort(to, n, sizeof *to, by_id);
+    for (uint32_t i = n = 0; i < n_new; i++) {
+        if (n && to[n - 1].id == to[i].id) {
+            to[n - 1].add -= s->frequency_penalty;
+        } else {
+            to[n++] = (struct logit_bias){ to[i].id, -s->presence_penalty - s->frequency_penalty };
+        }
+    }
+    for (uint32_t i = 0, n_penalties = n; i < s->n_bias; i++) {
+        struct logit_bias *same = bsearch(&s->bias[i], to, n_penalties, sizeof *to, by_id);
+
+        if (same) {
+            same->add += s->bias[i].add;
+        } else {
+            to[n++] = s->bias[i];
+        }
+    }
+    row->n_logit_bias = n;
+    d->n_logit_bias += n;
+}
+
+static struct sample_row
+sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t position)
+{
+    uint32_t made = position - s->first_new; /* generated tokens before this one */
+    struct sample_row row = {
+        .slot = slot,
+        .seed = s->seed,
+        .output = s->output,
+        .position = position,
+        .temperature = s->temperature,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .repetition = s->repetition_penalty,
+        .top_k = s->top_k,
+        .force = -1,
+        .target = -1,
+        .first_suppressed = d->n_suppressed,
+        .allowed = ALLOW_ALL,
+        .n_top = s->logprobs,
+        .want_logprob = s->want_logprobs || s->logprobs,
+    };
+
+    if (s->n_candidates) {
+        row.beam = d->beams = true;
+        row.n_top = s->n_candidates;
+        row.want_logprob = false;
+    }
+    if (s->n_bias || s->presence_penalty != 0 || s->frequency_penalty != 0)
+        logit_bias(d, &row, s, position);
+    if (s->no_repeat_ngram && position + 1 >= s->no_repeat_ngram)
+        suppress_repeats(d, &row, s->prompt, position, s->no_repeat_ngram);
+    if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
+    if (s->forced_eos >= 0 && made + 1 == s->max_new)
+        row.force = s->forced_eos; /* the later rule */
+    for (uint32_t i = 0; i < s->n_eos && made < s->min_new; i++) ban(d, &row, s->eos[i]);
+    return row;
+}
+
+/* Token at position, which the request gave: nothing is drawn and no slot is touched. Past the prompt
+ * (tokens delivered before a restart) nobody asks for the number. */
+static struct sample_row
+prompt_row(const struct sampling *s, uint32_t position)
+{
+    bool asked = position < s->n_prompt;
+
+    return (struct sample_row){
+        .slot = SLOT_NONE,
+        .top_p = 1,
+        .repetition = 1,
+        .force = -1,
+        .allowed = ALLOW_ALL,
+        .target = asked ? s->prompt[position] : 0,
+        .n_top = asked ? s->prompt_logprobs : 0,
+        .want_logprob = asked,
+    };
+}
+
+static void
+draw_run(const struct exec *x, const struct batch_segment *r, struct draw *d, struct outcome *o)
+{
+    const struct sampling *s = &x->slot[r->slot];
+    bool all = r->flags & SEGMENT_PROMPT_LOGPROBS, sample = r->flags & SEGMENT_SAMPLE;
+    uint32_t n = all ? r->n_tokens : 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = r->n_tokens - n + i; /* of the run's rows */
+        uint32_t position = (uint32_t)r->first_pos + k + 1;
+        struct sample_row *row = &d->row[r->first_logit + i];
+
+        *row = sample && i + 1 == n ? sampled_row(d, s, r->slot, position)
+                                    : prompt_row(s, position);
+        row->n_top = MIN(row->n_top, x->top_most);
+        row->first_top = d->n_top;
+        o->r.first_top[r->first_logit + i] = d->n_top;
+        d->n_top += row->n_top;
+        d->which[r->first_logit + i] = r->first_token + k;
+        if (r->first_logit + i != r->first_token + k) d->in_order = false;
+    }
+}
+
+/* Whether the last layer leaves out rows that nobody draws from. A graph's number of rows is always the same. */
+static bool
+ends_with_logit_rows(const struct exec *x, const struct batch *b, const struct todo *t)
+{
+    return x->m->arch->ends_with_logit_rows && !t->decode &&
+           t->n_sample_rows <= MIN(b->n_tokens / 2, x->n_slots);
+}
+
+void
+sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
+               struct todo *t)
+{
+    struct draw d = { .ban = st->ban, .logit_bias = st->logit_bias, .in_order = true };
+    uint32_t next = 0;
+
+    check(b->n_logits <= x->c.max_tokens);
+    t->n_logits = b->n_logits;
+    t->n_sample_rows = t->decode && t->decode->kind == GRAPHS_DECODE ? t->n_single_token
+                                                                     : b->n_logits;
+    d.which = TAKE_ARRAY(&st->step, uint32_t, t->n_sample_rows, &t->which);
+    d.row = TAKE_ARRAY(&st->step, struct sample_row, t->n_sample_rows, &t->row);
+    o->n_segments = b->n_segments;
+    o->n_logits = b->n_logits;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *r = &b->segment[i];
+
+        o->segment_logit[i] = NO_LOGIT;
+        if (!(r->flags & (SEGMENT_SAMPLE | SEGMENT_PROMPT_LOGPROBS))) continue;
+        check(r->first_logit == next);
+        draw_run(x, r, &d, o);
+        next += r->flags & SEGMENT_PROMPT_LOGPROBS ? r->n_tokens : 1;
+        if (r->flags & SEGMENT_SAMPLE) o->segment_logit[i] = next - 1;
+    }
+    check(next == b->n_logits);
+    o->r.first_top[next] = d.n_top;
+    o->r.logprob = (float *)o->drawn + t->n_sample_rows;
+    for (; next < t->n_sample_rows; next++) d.row[next] = sampling_padding;
+    if (ends_with_logit_rows(x, b, t)) t->few = t->which;
+    if (d.in_order || t->few) t->which = NULL;
+    t->n_top = d.n_top;
+    t->n_suppressed = d.n_suppressed;
+    t->n_logit_bias = d.n_logit_bias;
+    t->ban = d.n_suppressed <= NEAR_CHANGES
+                 ? memcpy(st->near_suppressed, d.ban, d.n_suppressed * sizeof *d.ban)
+                 : d.ban;
+    t->logit_bias = d.n_logit_bias <= NEAR_CHANGES ? memcpy(st->near_logit_bias, d.logit_bias,
+                                                            d.n_logit_bias * sizeof *d.logit_bias)
+                                                   : d.logit_bias;
+    t->beams = d.beams;
+}
+
+int
+sampling_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
+{
+    const struct gpu_ops *op = x->op;
+
+    for (uint32_t i = 0; i < t->n_sample_rows; i += x->piece) {
+        uint32_t n = MIN(t->n_sample_rows - i, x->piece);
+        struct tensor picked = t->which ? tensor_rows(l->picked, 0, n)
+                                        : tensor_rows(l->step.normed, i, n);
+        struct sample s = {
+            .logits = tensor_rows(l->logits, 0, n),
+            .row = t->row + i,
+            .parts = !t->o,
+            .ban = l->ban,
+            .logit_bias = l->logit_bias,
+            .beams = t->beams,
+            .n = n,
+            .seen = x->seen,
+            .seen_words = x->seen_words,
+            .last = x->last,
+            .token = l->drawn + i,
+            .logprob = (float *)l->drawn + t->n_sample_rows + i,
+            .top = l->top,
+        };
+
+        if (t->which) TRY(op->gather_rows(l->lane, picked, l->step.normed, t->which + i));
+        TRY(x->m->arch->logits(x->m, &l->step, s.logits, picked));
+        if (t->o) {
+            TRY(op->collective.all_gather(l->lane, s.logits, block_own_logits(x->m, s.logits)));
+            TRY(tensor_output_get_logits(x, l, t->o, i, n, s.logits));
+        }
+        TRY(op->sample(l->lane, &s));
+    }
+    return 0;
+}
+
+int
+sampling_get(struct exec *x, struct exec_lane *l, const struct todo *t, struct outcome *o)
+{
+    o->r.top = t->n_top > NEAR_TOPS ? o->far : o->near;
+    if (!t->n_logits) return 0;
+    TRY(x->op->mem.get(l->lane, o->drawn, l->drawn,
+                       (t->n_sample_rows + t->n_logits) * sizeof *o->drawn));
+    return t->n_top ? x->op->mem.get(l->lane, o->r.top, l->top, t->n_top * sizeof *o->r.top) : 0;
+}
+
+void
+sampling_finish(struct outcome *o)
+{
+    for (uint32_t i = 0; i < o->n_segments; i++) {
+        o->r.n_tokens[i] = o->segment_logit[i] != NO_LOGIT;
+        if (o->r.n_tokens[i]) o->r.token[i * (1 + MAX_DRAFT)] = o->drawn[o->segment_logit[i]];
+    }
+}

@@ -1,0 +1,331 @@
+/* adopt.c - see adopt.h: the read side of the manifest. */
+#include "worker/handover/adopt.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "ipc/model_options.h"
+#include "ipc/stat.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam_search.h"
+#include "worker/sched/scheduler.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* lagand submits again in one go once we are READY; what has not come by then will not. */
+static const nsec KEEP = 10 * NSEC_S;
+/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the
+ * text thread. */
+static const nsec COME = 200 * NSEC_MS;
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+
+int
+adopt_number(uint64_t id[2], struct err *e)
+{
+    size_t bytes = 2 * sizeof id[0];
+
+    if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
+    return err_set(e, -EIO, "no random number for the KV arena");
+}
+
+/* What K and V of a token depend on, beside the tokens before it and the geometry. */
+static void
+make_print(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
+{
+    struct {
+        uint64_t model[2];
+        uint32_t kv_dtype, numerics;
+        char device[16];
+    } in = { .kv_dtype = kv_dtype, .numerics = w->keys->numerics };
+    XXH128_hash_t h;
+
+    memcpy(in.model, w->model->fingerprint, sizeof in.model);
+    strncpy(in.device, gpu_ops(w->gpu)->name, sizeof in.device - 1);
+    h = XXH3_128bits(&in, sizeof in);
+    ret[0] = h.low64;
+    ret[1] = h.high64;
+}
+
+static int
+map(struct arena *a, int fd, uint64_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+    if (base == MAP_FAILED) return -errno;
+    *a = (struct arena){ .base = base, .bytes = bytes, .fd = fd };
+    return 0;
+}
+
+static int
+make(struct worker *w, const uint64_t print[2], struct err *e)
+{
+    uint64_t bytes = manifest_bytes(w->kv_config);
+    int fd = memfd_create("lagan:manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) r = -errno;
+    if (r == 0) r = map(&w->adopt->manifest_arena, fd, bytes);
+    if (r < 0) {
+        if (fd >= 0) close(fd);
+        return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
+    }
+    manifest_make(&w->adopt->manifest, w->adopt->manifest_arena.base, w->kv_config, print,
+                  w->adopt->kv_id);
+    return 0;
+}
+
+/* Sealed, so that reading it cannot fault, and exactly as long as ours is. */
+static int
+take_over(struct worker *w, const uint64_t print[2], struct err *e)
+{
+    const struct arena *old = &w->adopt->old_manifest;
+    int seals = fcntl(old->fd, F_GET_SEALS);
+    struct stat st;
+    int r;
+
+    if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
+        (uint64_t)st.st_size != manifest_bytes(w->kv_config))
+        return err_set(e, -EBADMSG, "manifest of other KV groups, slots or sizes");
+    r = map(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
+    if (r < 0) return err_set(e, r, "manifest cannot be mapped: %s", strerror(-r));
+    r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
+                      w->adopt->manifest_arena.bytes, w->kv_config, print, w->adopt->kv_id, e);
+    if (r == 0) return 0;
+    munmap(w->adopt->manifest_arena.base, w->adopt->manifest_arena.bytes);
+    w->adopt->manifest_arena = (struct arena){ .fd = -1 };
+    return r;
+}
+
+static int
+adopt(struct worker *w, bool host_kept, struct err *e)
+{
+    slice_id *room = malloc(w->adopt->manifest.h.row_bytes);
+    struct manifest_adopted a;
+
+    w->adopt->found = calloc(w->kv_config->n_slots, sizeof *w->adopt->found);
+    if (!room || !w->adopt->found) {
+        free(room);
+        return err_set(e, -ENOMEM, "memory to read the manifest");
+    }
+    a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, room);
+    free(room);
+    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before other memory for cells is handed up */
+    if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
+    if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
+    if (a.no_rows)
+        log_warn("%u rows of the manifest cannot be true, computing those again", a.no_rows);
+    if (a.no_nodes) log_warn("%u labels of the manifest cannot be true", a.no_nodes);
+    return 0;
+}
+
+int
+adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
+{
+    struct manifest_head h;
+
+    if (w->adopt->old_manifest.fd >= 0 &&
+        pread(w->adopt->old_manifest.fd, &h, sizeof h, 0) == sizeof h) {
+        manifest_secret(&h, ret);
+        return 0;
+    }
+    TRY(adopt_number(&ret[0], e));
+    return adopt_number(&ret[2], e);
+}
+
+int
+adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e)
+{
+    uint64_t print[2];
+    struct err why;
+
+    make_print(w, kv_dtype, print);
+    if (w->adopt->old_manifest.fd >= 0) {
+        if (take_over(w, print, &why) == 0) {
+            w->adopt->old_manifest.fd = -1;
+            return adopt(w, host_kept, e);
+        }
+        log_info("%s: computing every request again", why.text);
+        adopt_drop_manifest(w);
+    }
+    /* What the arena holds is nobody's from here on. */
+    TRY(adopt_number(w->adopt->kv_id, e));
+    return make(w, print, e);
+}
+
+void
+adopt_drop_manifest(struct worker *w)
+{
+    if (w->adopt->old_manifest.fd >= 0) close(w->adopt->old_manifest.fd);
+    w->adopt->old_manifest.fd = -1;
+}
+
+void
+adopt_close(struct worker *w)
+{
+    if (w->adopt->manifest_arena.base)
+        munmap(w->adopt->manifest_arena.base, w->adopt->manifest_arena.bytes);
+    if (w->adopt->manifest_arena.base) close(w->adopt->manifest_arena.fd);
+    free(w->adopt->found);
+}
+
+void
+adopt_begin(struct worker *w, nsec now)
+{
+    const struct manifest_found *f = w->adopt->found;
+
+    w->ready_at = now;
+    for (uint32_t i = 0; f && i < w->kv_config->n_slots; i++)
+        if (f[i].owner.id && f[i].row.committed < f[i].owner.n_tokens)
+            scheduler_keep_prompt(w->sched, i, f[i].owner.n_tokens, f[i].owner.n_cross);
+    scheduler_keep(w->sched, now + COME);
+}
+
+/* Of what a row says a step may be computed again, or of recurrent state what came behind its
+ * last snapshot. */
+static void
+say_lost(const struct worker *w, const struct worker_request *r)
+{
+    const struct kv_config *c = w->kv_config;
+    uint32_t most = 1;
+
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
+    if (w->adopt->found && r->recomputed > most)
+        log_info("request %llu: %u positions that are there find no room, computing them again",
+                 (unsigned long long)r->seq.id, r->recomputed);
+}
+
+void
+adopt_forget(struct worker *w, struct worker_request *r)
+{
+    uint32_t had = r->recomputed;
+    int slot;
+
+    while (w->adopt->found &&
+           (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
+        uint32_t written = w->adopt->found[slot].row.committed;
+
+        r->recomputed += written - MIN(written, r->adopted); /* beams share what the first has */
+        scheduler_unkeep(w->sched, (uint32_t)slot);
+    }
+    if (r->recomputed > had) say_lost(w, r);
+}
+
+void
+adopt_claim(struct worker *w, struct worker_request *r)
+{
+    struct seq *s = &r->seq;
+    uint32_t resume;
+    int slot;
+
+    r->recomputed = 0;
+    s->from_previous_worker = w->adopt->found && r->n_sent;
+    if (!w->adopt->found) { /* told tokens were written, all but the last */
+        if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
+        return;
+    }
+    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, s->id, r->output, s->token,
+                          s->n_prompt, s->source, s->n_source, &resume);
+    if (slot < 0) return;
+    r->recomputed = MIN(w->adopt->found[slot].row.committed, s->n_prompt);
+    if (resume == 0 || s->prompt_logprobs || s->wants_states) {
+        scheduler_unkeep(w->sched, (uint32_t)slot);
+        return;
+    }
+    s->n_adopted = resume;
+    s->adopted_slot = (uint32_t)slot;
+    if (s->beam) manifest_drop_decisions(&w->adopt->manifest, (uint32_t)slot);
+}
+
+void
+adopt_leave(struct worker *w, struct worker_request *r)
+{
+    uint32_t resume;
+    int slot;
+
+    if (!w->adopt->found) return;
+    slot = manifest_claim(w->adopt->found, w->kv_config->n_slots, r->seq.id, r->output, NULL, 0,
+                          NULL, 0, &resume);
+    if (slot >= 0) scheduler_unkeep(w->sched, (uint32_t)slot);
+}
+
+void
+adopt_claimed(struct worker *w, struct worker_request *r)
+{
+    const struct seq *s = &r->seq;
+    bool first = !s->first_member || s->first_member == s;
+
+    r->adopted = s->n_adopted;
+    r->recomputed -= MIN(r->recomputed, r->adopted);
+    say_lost(w, r);
+    if (r->adopted) {
+        manifest_commit(&w->adopt->manifest, s->adopted_slot, r->adopted);
+        w->stats->v[STAT_adopted] += r->adopted;
+    } else if (w->adopt->found && r->n_sent &&
+               first) { /* a paused one left it where all may find it */
+        r->recomputed = MAX(r->recomputed, scheduler_cached(w->sched, s));
+    }
+}
+
+/* Its steps once more, without computing anything: as far as they can be what was told. */
+static int
+redo(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_turns,
+     const token_id *told)
+{
+    struct manifest_move move[MAX_BEAMS];
+    struct beam *b = &r->beam;
+
+    for (uint32_t i = 0; i < n_turns; i++) {
+        struct beam_decision t = { .n_ended = 0 };
+
+        manifest_decision(&w->adopt->manifest, slot, b->n_beams, i, move);
+        for (uint32_t k = 0; k < b->n_beams; k++) {
+            if ((uint32_t)move[k].token >= w->model->shape.vocab) return -EBADMSG;
+            t.next[k] = (struct beam_move){ move[k].token, move[k].score, move[k].slot, 0 };
+            if (move[k].ended_token < 0) continue;
+            t.ended[t.n_ended++] = (struct beam_move){ move[k].ended_token, move[k].ended_score,
+                                                       move[k].ended_slot, 0 };
+        }
+        TRY(beam_redo(b, &t));
+    }
+    if (r->n_sent > b->n_settled) return -EBADMSG;
+    return memcmp(b->line[b->order[0]] + b->first, told, r->n_sent * sizeof *told) ? -EBADMSG : 0;
+}
+
+bool
+adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *told)
+{
+    uint32_t slot[MAX_BEAMS], n_turns, i = 0;
+    struct beam *b = &r->beam;
+
+    if (!w->adopt->found || r->seq.wants_states) return false;
+    n_turns = manifest_claim_search(w->adopt->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
+                                    r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
+    if (n_turns == 0) return false;
+    if (redo(w, r, slot, n_turns, told) < 0) {
+        for (; i < b->n_beams; i++) scheduler_unkeep(w->sched, slot[i]);
+        return false;
+    }
+    for (struct worker_request *m = r; m; m = m->next, i++) {
+        m->seq.n_prompt += n_turns;
+        m->seq.max_new -= n_turns;
+        m->seq.n_adopted = m->seq.n_prompt - 1;
+        m->seq.adopted_slot = slot[i];
+        m->recomputed = m->seq.n_adopted;
+    }
+    return true;
+}
+
+void
+adopt_expire(struct worker *w, nsec now)
+{
+    if (!w->adopt->found || now - w->ready_at < KEEP) return;
+    free(TAKE(w->adopt->found));
+    scheduler_unkeep_all(w->sched);
+}

@@ -1,0 +1,294 @@
+/* host_tier.c - see host_tier.h. */
+#include "worker/handover/host_tier.h"
+
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "ipc/model_options.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/manifest/manifest.h"
+#include "worker/process/arena_channel.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* By then every resumed request has been scheduled. */
+static const nsec SOON = 200 * NSEC_MS;
+static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
+
+_Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
+
+enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
+
+void
+host_tier_begin(struct worker *w)
+{
+    for (uint32_t i = 0; i < HOST_PIECES; i++) w->host_tier->old[i] = (struct arena){ .fd = -1 };
+}
+
+/* Which piece that is; HOST_PIECES: none. */
+static uint32_t
+piece_of(const char *name)
+{
+    char host[FD_CHANNEL_NAME];
+
+    for (uint32_t i = 0; i < HOST_PIECES; i++) {
+        fd_channel_host(host, i);
+        if (!strcmp(name, host)) return i;
+    }
+    return HOST_PIECES;
+}
+
+/* Pieces of another time than the first that was found are none of them. */
+bool
+host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
+{
+    static const uint64_t none[2];
+    uint32_t i = piece_of(note->name);
+
+    if (i == HOST_PIECES) return false;
+    if (!memcmp(w->host_tier->old_id, none, sizeof none))
+        memcpy(w->host_tier->old_id, note->fingerprint, sizeof w->host_tier->old_id);
+    if (w->host_tier->old[i].fd >= 0 ||
+        memcmp(w->host_tier->old_id, note->fingerprint, sizeof w->host_tier->old_id))
+        close(fd);
+    else
+        w->host_tier->old[i] = (struct arena){ .fd = fd, .bytes = note->bytes };
+    return true;
+}
+
+static void
+drop_old(struct worker *w)
+{
+    for (uint32_t i = 0; i < HOST_PIECES; i++)
+        if (w->host_tier->old[i].fd >= 0) close(w->host_tier->old[i].fd);
+    host_tier_begin(w);
+    memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
+}
+
+/* The predecessor's where it has the sizes: pages that are there need not be cleared. */
+static bool
+take_over(struct worker *w)
+{
+    struct host_memory *h = &w->host_tier->host;
+    bool same = true;
+
+    for (uint32_t i = 0; i < HOST_PIECES; i++)
+        same = same &&
+               (i < h->n ? w->host_tier->old[i].fd >= 0 && w->host_tier->old[i].bytes == h->piece
+                         : w->host_tier->old[i].fd < 0);
+    if (!same) return false;
+    for (uint32_t i = 0; i < h->n; i++) h->fd[i] = w->host_tier->old[i].fd;
+    host_tier_begin(w);
+    return true;
+}
+
+static int
+map(struct worker *w, uint32_t want, struct err *e)
+{
+    while (w->host_tier->host.n_mapped < want)
+        TRY(gpu_ops(w->gpu)->mem.host_map(w->gpu, &w->host_tier->host, e));
+    return MAPPED;
+}
+
+static int
+make(struct worker *w, uint32_t want, struct err *e)
+{
+    const struct gpu_ops *op = gpu_ops(w->gpu);
+    int r = 0;
+
+    for (uint32_t i = 0; i < w->host_tier->host.n && r == 0; i++)
+        r = op->mem.host_make(w->gpu, &w->host_tier->host, i, e);
+    if (r == 0) r = map(w, want, e);
+    return r < 0 ? err_while(e, r, "kv.host_memory") : MADE;
+}
+
+static int
+replace(struct worker *w, uint32_t want, struct err *e)
+{
+    const struct gpu_ops *op = gpu_ops(w->gpu);
+
+    op->mem.host_close(w->gpu, &w->host_tier->host);
+    memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
+    TRY(op->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
+    return make(w, want, e);
+}
+
+int
+host_tier_open(struct worker *w, struct err *e)
+{
+    bool group = w->keys->tensor_parallel > 1;
+    uint32_t want;
+    struct err why;
+
+    if (!w->kv_config->host_bytes) {
+        drop_old(w);
+        return 0;
+    }
+    TRY(gpu_ops(w->gpu)->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
+    want = group ? w->host_tier->host.n : 1;
+    if (!take_over(w)) {
+        drop_old(w);
+        TRY(make(w, want, e));
+    } else if (!group) {
+        w->host_tier->later = true;
+    } else if (map(w, want, &why) < 0) {
+        log_warn("%s: making another host tier", why.text);
+        TRY(replace(w, want, e));
+    }
+    return 0;
+}
+
+int
+host_tier_give(struct worker *w, struct err *e)
+{
+    for (uint32_t i = 0; i < w->host_tier->host.n; i++) {
+        const struct arena piece = { .fd = w->host_tier->host.fd[i],
+                                     .bytes = w->host_tier->host.piece };
+        char name[FD_CHANNEL_NAME];
+
+        fd_channel_host(name, i);
+        TRY(arena_channel_give(w, name, &piece, w->adopt->kv_id, e));
+    }
+    return 0;
+}
+
+bool
+host_tier_keeps(const struct worker *w)
+{
+    return w->kv_config->host_bytes &&
+           !memcmp(w->host_tier->old_id, w->adopt->kv_id, sizeof w->adopt->kv_id);
+}
+
+static void *
+map_some(void *arg)
+{
+    struct worker *w = arg;
+    struct host_tier *t = w->host_tier;
+    bool broken = false;
+    int r;
+
+    FP_OR(host_mapping, broken = true);
+    r = broken ? err_set(&t->err, -EINVAL, "the host tier is another's") : map(w, t->want, &t->err);
+    if (r < 0 && t->later) {
+        log_warn("%s: making another host tier", t->err.text);
+        r = replace(w, t->want, &t->err);
+    }
+    FP(host_mapped);
+    atomic_store_explicit(&t->done, r < 0 ? LOST : r, memory_order_release);
+    return NULL;
+}
+
+/* Pieces that hold something, or soon do: one more than is half full. */
+static uint32_t
+wanted(const struct worker *w)
+{
+    uint64_t piece = w->host_tier->host.piece;
+
+    return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
+}
+
+/* What the manifest says of another one's cells is unsaid before that is handed up. */
+static void
+start_anew(struct worker *w)
+{
+    struct err e;
+
+    kv_host_tier_came(w->kv, /* whole= */ false);
+    manifest_put_nodes(&w->adopt->manifest, w->kv);
+    if (host_tier_give(w, &e) < 0)
+        log_warn("the host tier is not kept for a successor: %s", e.text);
+}
+
+static void
+use(struct worker *w, int how, nsec now)
+{
+    struct kv_count count;
+
+    w->host_tier->later = false;
+    if (how == LOST) {
+        log_err("%s: going on without a host tier", w->host_tier->err.text);
+        w->host_tier->stays = true;
+        kv_host_tier_clear(w->kv);
+        manifest_put_nodes(&w->adopt->manifest, w->kv);
+        return;
+    }
+    exec_host(w->exec, &w->host_tier->host);
+    kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
+    if (how == MADE)
+        start_anew(w);
+    else
+        kv_host_tier_came(w->kv, /* whole= */ true);
+    kv_count_host(w->kv, &count);
+    log_info(
+        "a host tier of %.1f MiB is there %.3f s after READY, %.1f of it mapped, %u blocks in it",
+        (double)w->host_tier->host.bytes / (1 << 20), (double)(now - w->ready_at) / NSEC_S,
+        (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20), count.cached);
+}
+
+/* The rest stays as it is: what is mapped is full then. */
+static void
+use_more(struct worker *w, int how)
+{
+    uint64_t mapped = w->host_tier->host.n_mapped * w->host_tier->host.piece;
+
+    kv_host_tier_set_size(w->kv, mapped);
+    w->host_tier->stays = how == LOST;
+    if (how == LOST)
+        log_err("%s: of the host tier no more than %.1f MiB are mapped", w->host_tier->err.text,
+                (double)mapped / (1 << 20));
+    else
+        log_info("%.1f MiB of the host tier are mapped now", (double)mapped / (1 << 20));
+}
+
+static bool
+may_begin(const struct worker *w, nsec now)
+{
+    if (w->host_tier->later) return w->stats->v[STAT_steps] || now - w->ready_at >= SOON;
+    return !w->host_tier->stays && wanted(w) > w->host_tier->host.n_mapped;
+}
+
+void
+host_tier_turn(struct worker *w, nsec now)
+{
+    struct host_tier *t = w->host_tier;
+    int how;
+
+    if (!w->host_tier->host.n) return;
+    if (!t->begun) {
+        if (!may_begin(w, now)) return;
+        t->want = wanted(w);
+        atomic_store_explicit(&t->done, MAPPING, memory_order_relaxed);
+        if (pthread_create(&t->mapper, NULL, map_some, w)) return; /* in another turn, perhaps */
+        t->begun = true;
+    }
+    how = atomic_load_explicit(&t->done, memory_order_acquire);
+    if (how == MAPPING) return;
+    pthread_join(w->host_tier->mapper, NULL);
+    t->begun = false;
+    if (t->later)
+        use(w, how, now);
+    else
+        use_more(w, how);
+}
+
+nsec
+host_tier_sleep(const struct worker *w, nsec now, nsec most)
+{
+    nsec begin = w->ready_at + SOON - now;
+
+    if (w->host_tier->begun) return MIN(most, LOOK);
+    if (!w->host_tier->later) return most;
+    return MIN(most, begin <= 0 ? LOOK : begin);
+}
+
+void
+host_tier_close(struct worker *w)
+{
+    if (w->host_tier->begun) pthread_join(w->host_tier->mapper, NULL);
+    w->host_tier->begun = false;
+}

@@ -1,0 +1,388 @@
+/* emit.c - sampled tokens to records: text as it comes, stop strings, log-probabilities, ends.
+ *
+ * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
+ * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
+ */
+#include "worker/io/emit.h"
+
+#include "base/failpoint.h"
+#include "include/lagan_wire.h"
+#include "ipc/channel.h"
+#include "ipc/records.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/outbox.h"
+#include "worker/kv/kv_reuse.h"
+#include "worker/model/arch.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam_search.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/tokenizer.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+size_t
+emit_token_text_bytes(const struct worker *w)
+{
+    if (!w->tokenizer) return 0;
+    return MIN(3 * (size_t)tokenizer_longest(w->tokenizer), (size_t)w->channel->out.max_rec);
+}
+
+void
+emit_ready(struct worker *w, nsec load_ns)
+{
+    const char *name = w->model->arch->name;
+    struct rec_ready r = {
+        .vocab = w->model->shape.vocab,
+        .max_len = w->model->shape.max_len,
+        .max_source = w->max_source,
+        .n_slots = w->limits->max_seqs,
+        .tokens_per_block = w->kv_config->tokens_per_block,
+        .n_groups = w->kv_config->n_groups,
+        .name_bytes = (uint32_t)strlen(name),
+        .has_text = w->tokenizer != NULL,
+        .kv_bytes = w->adopt->kv_arena.bytes,
+        .weight_bytes = w->model->weight_bytes,
+        .max_tokens = kv_longest(w->kv, w->max_source),
+        .load_ns = load_ns,
+        .adopted = w->model->adopted,
+        .beams = w->model->generation.beams,
+    };
+
+    outbox_begin(w->outbox, REC_READY);
+    outbox_add(w->outbox, &r, sizeof r);
+    outbox_add(w->outbox, name, r.name_bytes);
+    outbox_end(w->outbox);
+}
+
+void
+emit_phase(struct worker *w, uint64_t done, uint64_t total)
+{
+    struct rec_phase p = { .phase = PHASE_LOAD, .done = done, .total = total };
+
+    outbox_put(w->outbox, REC_PHASE, &p, sizeof p);
+    w->stats->v[STAT_load_done] = p.done;
+    w->stats->v[STAT_load_total] = p.total;
+}
+
+void
+emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why)
+{
+    struct rec_reject r = { .row = row, .gen = gen, .reason = reason };
+
+    r.text_bytes = (uint16_t)strlen(why);
+    outbox_begin(w->outbox, REC_REJECT);
+    outbox_add(w->outbox, &r, sizeof r);
+    outbox_add(w->outbox, why, r.text_bytes);
+    outbox_end(w->outbox);
+    w->stats->v[STAT_finished]++;
+}
+
+/* A number, and one that can be told: a length_penalty may make more of it than a float holds. */
+static float
+told_score(float score)
+{
+    if (score != score) return 0;
+    return MAX(MIN(score, FLT_MAX), -FLT_MAX);
+}
+
+static void
+finish(struct worker *w, struct worker_request *r, uint16_t reason)
+{
+    /* What a resumed one finds was computed before its worker died. */
+    uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
+    struct rec_finish f = {
+        .row = r->row,
+        .gen = r->gen,
+        .output = r->output,
+        .reason = reason,
+        .score = told_score(r->score),
+        .n_tokens = r->n_sent,
+        .cached = r->recomputed ? 0 : found,
+        .adopted = r->adopted + again,
+        .recomputed = r->recomputed - again,
+    };
+
+    check(!r->finished && reason);
+    r->finished = true;
+    outbox_put(w->outbox, REC_FINISH, &f, sizeof f);
+    FP(finish_said);
+    w->stats->v[STAT_finished]++;
+}
+
+void
+emit_ended(struct worker *w, struct worker_request *r)
+{
+    if (!r->finished) finish(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
+}
+
+/* Rows of a prompt's chunk: row at position p speaks of token p + 1; position 0 has none. */
+static void
+emit_prompt(struct worker *w, const struct batch_segment *run, const struct batch_result *res,
+            struct worker_request *r)
+{
+    uint32_t n = run->n_tokens - (run->flags & SEGMENT_SAMPLE ? 1 : 0);
+    bool start = run->first_pos == 0;
+    uint32_t max = (w->channel->out.max_rec - 256) / (8 + 8 * (r->sampling.prompt_logprobs + 1));
+
+    for (uint32_t at = 0; at < n + start;) {
+        uint32_t k = MIN(max, n + start - at);
+        struct rec_prompt p = {
+            .row = r->row,
+            .gen = r->gen,
+            .first = (uint32_t)run->first_pos + at + !start,
+            .n = k,
+            .n_top = r->sampling.prompt_logprobs,
+        };
+        struct batch_top none = { -1, NAN };
+        float no_logprob = NAN;
+        char *id, *lp, *top;
+
+        outbox_begin(w->outbox, REC_PROMPT_LOGPROBS);
+        outbox_add(w->outbox, &p, sizeof p);
+        id = outbox_add(w->outbox, NULL,
+                        (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
+        memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
+        lp = id + k * sizeof(token_id);
+        top = lp + k * sizeof(float); /* packed: not aligned when k is odd */
+        for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
+            bool known = !(start && at == 0);
+            uint32_t row = known ? run->first_logit + at - start : 0;
+
+            memcpy(lp, known ? &res->logprob[row] : &no_logprob, sizeof(float));
+            for (uint32_t j = 0; j < p.n_top; j++, top += sizeof none) {
+                uint32_t from = known ? res->first_top[row] + j : 0;
+                bool there = known && from < res->first_top[row + 1];
+
+                memcpy(top, there ? &res->top[from] : &none, sizeof none);
+            }
+        }
+        outbox_end(w->outbox);
+    }
+}
+
+/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's
+ * source, of which they are from 0 on. */
+static void
+emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
+            uint64_t first, uint32_t n, uint32_t cols, const float *values,
+            const struct batch_result *res, uint32_t i)
+{
+    uint32_t max = (w->channel->out.max_rec - 256) / sizeof *values;
+
+    for (uint32_t at = 0, k; at < n; at += k) {
+        struct rec_tensor t = { .row = r->row,
+                                .gen = r->gen,
+                                .first = first + at,
+                                .n = k = MIN(max, n - at),
+                                .cols = cols,
+                                .kind = kind };
+        float *to;
+
+        outbox_begin(w->outbox, REC_TENSOR);
+        outbox_add(w->outbox, &t, sizeof t);
+        to = outbox_add(w->outbox, values ? values + at : NULL, k * sizeof *to);
+        if (!values) exec_states(w->exec, res, i, at, k, to);
+        outbox_end(w->outbox);
+    }
+}
+
+/* What run i leaves beside its token, which comes behind it. */
+static void
+emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
+             const struct worker_request *r, bool token)
+{
+    const struct model_shape *shape = &w->model->shape;
+    const float *logits = token ? exec_logits(w->exec, res, i) : NULL;
+    uint32_t n = exec_n_states(w->exec, res, i);
+
+    emit_tensor(w, r, LAGAN_TENSOR_ENCODER_OUTPUT, 0, n, shape->hidden, NULL, res, i);
+    if (logits)
+        emit_tensor(w, r, LAGAN_TENSOR_LOGITS, (uint64_t)r->n_sent * shape->vocab, shape->vocab,
+                    shape->vocab, logits, res, i);
+}
+
+/* The text that token makes ready, and what was held when the output ends with it. */
+static uint32_t
+text_of(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
+{
+    char *text = w->text_buf;
+    int len;
+
+    *stopped = false;
+    if (!r->has_text) return 0;
+    len = detok_add(&r->detok, token, text, w->text_cap, stopped);
+    check(len >= 0);
+    if (ended && !*stopped) {
+        int held = detok_end(&r->detok, text + len, w->text_cap - (size_t)len);
+
+        check(held >= 0);
+        len += held;
+    }
+    return (uint32_t)len;
+}
+
+static void
+begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
+{
+    struct rec_step s = { .step = b->step, .lane = b->lane };
+
+    outbox_begin(w->outbox, REC_STEP);
+    *head = outbox_add(w->outbox, &s, sizeof s);
+}
+
+/* One token of one output, with its text and log-probabilities, into the open STEP record. row:
+ * of res, which tells them, or NO_ROW; score: of all its tokens. */
+#define NO_ROW UINT32_MAX
+static void
+emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
+           const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
+           bool ended, float score)
+{
+    bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
+    uint32_t len = text_of(w, r, token, ended, &stopped);
+    struct rec_out o = {
+        .row = r->row,
+        .gen = r->gen,
+        .output = r->output,
+        .n_tokens = 1,
+        .has_logprobs = logprobs,
+        .first = r->n_sent,
+        .text_bytes = len,
+        .text_first = r->n_text_sent,
+        .n_top = logprobs ? r->sampling.logprobs : 0,
+        .score = told_score(score),
+    };
+    size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
+
+    if (outbox_size(w->outbox) + need > w->channel->out.max_rec - RING_HEADER) {
+        outbox_end(w->outbox);
+        begin_step(w, b, head);
+    }
+    outbox_add(w->outbox, &o, sizeof o);
+    /* The tails are packed, then padded together: token, logprob, tops, text. */
+    {
+        size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
+        char *to = outbox_add(w->outbox, NULL, bytes);
+
+        memcpy(to, &token, sizeof token);
+        to += sizeof token;
+        if (o.has_logprobs) {
+            memcpy(to, &res->logprob[row], 4);
+            to += 4;
+            for (uint32_t j = 0; j < o.n_top; j++, to += 8) {
+                uint32_t from = res->first_top[row] + j;
+                struct batch_top none = { -1, NAN };
+
+                memcpy(to, from < res->first_top[row + 1] ? &res->top[from] : &none, 8);
+            }
+        }
+        if (len) memcpy(to, w->text_buf, len);
+    }
+    (*head)->n_ent++;
+    r->n_sent++;
+    r->n_text_sent += len;
+    r->score = score;
+    w->stats->v[STAT_generation_tokens]++;
+    if (stopped && !ended) scheduler_end(w->sched, &r->seq, LAGAN_FINISH_STOP);
+    if (stopped) r->cancelled = LAGAN_FINISH_STOP;
+}
+
+/* What a step has brought a request: new tokens, its own or of its search. */
+static bool
+has_news(const struct seq *s, uint32_t n_before)
+{
+    const struct worker_request *r = s ? s->owner : NULL;
+
+    if (!r || s->n_tokens == n_before) return false;
+    if (!s->beam) return !r->finished;
+    return s->first_member == s && !r->finished &&
+           (s->beam->over || s->beam->n_settled > r->n_sent);
+}
+
+/* Of a search that is over what has not been told of its best; else what all that is alive
+ * begins with. */
+static void
+emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
+            struct worker_request *r)
+{
+    const struct beam *s = &r->beam;
+    uint32_t best = s->order[0];
+
+    if (!s->over) {
+        while (r->n_sent < s->n_settled)
+            emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
+                       s->total[best][r->n_sent]);
+        return;
+    }
+    for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
+        struct beam_done d = beam_result(s, m->output);
+
+        while (m->n_sent < d.n)
+            emit_token(w, head, b, NULL, NO_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
+                       d.score);
+        m->score = d.score;
+    }
+}
+
+static void
+finish_search(struct worker *w, struct worker_request *r)
+{
+    for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next)
+        finish(w, m, beam_result(&r->beam, m->output).reason);
+}
+
+void
+emit_step(struct worker *w, const struct batch *b, const struct batch_result *res,
+          struct seq *const *seq, const uint32_t *n_before)
+{
+    struct rec_step *head;
+    bool any = false;
+
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        struct worker_request *r = seq[i] ? seq[i]->owner : NULL;
+
+        if (r && !r->finished && (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) &&
+            res->status == 0)
+            emit_prompt(w, &b->segment[i], res, r);
+        if (r && !r->finished && res->status == 0)
+            emit_tensors(w, res, i, r, seq[i]->n_tokens > n_before[i]);
+        any |= has_news(seq[i], n_before[i]);
+        if (b->segment[i].work == WORK_PREFILL)
+            w->stats->v[STAT_prompt_tokens] += b->segment[i].n_tokens;
+    }
+    if (!any) return;
+    begin_step(w, b, &head);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *run = &b->segment[i];
+        struct worker_request *r;
+        uint32_t row;
+
+        if (!has_news(seq[i], n_before[i])) continue;
+        r = seq[i]->owner;
+        if (seq[i]->beam) {
+            emit_search(w, &head, b, r);
+            continue;
+        }
+        row = run->first_logit + (run->flags & SEGMENT_PROMPT_LOGPROBS ? run->n_tokens - 1 : 0);
+        emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
+                   seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
+    }
+    outbox_end(w->outbox);
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        struct worker_request *r = seq[i] ? seq[i]->owner : NULL;
+
+        if (!r || r->finished || seq[i]->n_tokens == n_before[i]) continue;
+        if (seq[i]->beam) {
+            if (seq[i]->first_member == seq[i] && seq[i]->beam->over) finish_search(w, r);
+        } else if (r->cancelled == LAGAN_FINISH_STOP) {
+            finish(w, r, LAGAN_FINISH_STOP);
+        } else if (seq[i]->state == SEQ_ENDED) {
+            finish(w, r, seq[i]->reason);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+/* emit.h - records of the response ring: READY, progress, tokens, ends, refusals.
+ *
+ * Every function writes into the outbox and never blocks; the engine loop moves the outbox to the
+ * ring once per iteration. The outbox is large enough for the records of one step and of a loop
+ * iteration's intake. Engine thread only.
+ */
+#ifndef WORKER_IO_EMIT_H
+#define WORKER_IO_EMIT_H
+
+#include "worker/io/request.h"
+#include "worker/sched/batch.h"
+#include "worker/worker.h"
+
+/* READY: the facts that lagand validates requests with. load_ns: duration of the load. */
+void emit_ready(struct worker *w, nsec load_ns);
+/* Load progress in bytes of weights; total 0: not known yet. */
+void emit_phase(struct worker *w, uint64_t done, uint64_t total);
+/* REJECT: the request (row, gen) ends before its first token. reason: enum lagan_reason; why: a
+ * sentence for the client, shorter than 64 KiB. */
+void emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why);
+/* Tokens, text, log-probabilities, tensors and ends of a committed step. seq[i]: sequence of run
+ * i, or NULL if it has ended meanwhile; n_before[i]: its tokens before the commit. Both
+ * [b->n_segments]. */
+void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
+               struct seq *const *seq, const uint32_t *n_before);
+/* FINISH of one output; does nothing if FINISH was queued before. */
+void emit_ended(struct worker *w, struct worker_request *r);
+/* The most text bytes that one token can add to a record; 0 without a tokenizer. */
+size_t emit_token_text_bytes(const struct worker *w);
+
+#endif

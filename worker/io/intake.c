@@ -1,0 +1,180 @@
+/* intake.c - see intake.h: reads the request ring record by record.
+ *
+ *     SUBMIT fragments -> one buffer -> intake_submit() -> [text thread] -> intake_admit()
+ *     -> scheduler
+ */
+#include "worker/io/intake.h"
+
+#include "base/failpoint.h"
+#include "include/lagan_wire.h"
+#include "ipc/channel.h"
+#include "ipc/records.h"
+#include "worker/io/emit.h"
+#include "worker/io/intake_admit.h"
+#include "worker/io/intake_submit.h"
+#include "worker/io/record_tail.h"
+#include "worker/io/text_call.h"
+#include "worker/model/model.h"
+#include "worker/sched/scheduler.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { BUDGET_RECORDS = 256, FRAGMENTS_KEPT = 1 << 20 };
+
+/* A SUBMIT of several records, as far as it has arrived. */
+struct intake {
+    char *fragments; /* [most_fragments] address space; resident as far as it was used */
+    size_t n_fragments, most_fragments;
+};
+
+void
+intake_text_done(struct worker *w, struct worker_request *r, nsec now)
+{
+    if (r->kind == REQUEST_GENERATE)
+        intake_admit_text(w, r, now);
+    else
+        text_call_done(w, r);
+}
+
+/* 1: the request that a record names; 0: its end crossed the record. */
+static int
+named(struct worker *w, const char *data, size_t n, const char *if_short, struct rec_row *c,
+      struct worker_request **ret, struct err *e)
+{
+    *ret = NULL;
+    if (n < sizeof *c) return record_tail_corrupt(e, if_short);
+    memcpy(c, data, sizeof *c);
+    *ret = request_find(w->requests, c->row, c->gen);
+    return *ret != NULL;
+}
+
+static int
+cancel(struct worker *w, const char *data, size_t n, struct err *e)
+{
+    struct rec_row c;
+    struct worker_request *r;
+    int known = named(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
+
+    if (known <= 0) return known;
+    if (r->state != REQUEST_LIVE && r->first) r = r->first;
+    r->cancelled = (uint16_t)(c.flags ? c.flags : LAGAN_FINISH_CANCELLED);
+    if (r->state == REQUEST_LIVE) scheduler_cancel(w->sched, r->seq.id, r->cancelled);
+    return 0;
+}
+
+static int
+suspend(struct worker *w, const char *data, size_t n, struct err *e)
+{
+    struct rec_row c;
+    struct worker_request *r;
+    int known = named(w, data, n, "PAUSE is shorter than its header", &c, &r, e);
+
+    if (known <= 0) return known;
+    if (r->state != REQUEST_LIVE && r->first) r = r->first;
+    r->paused = c.flags & 1;
+    if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->paused);
+    return 0;
+}
+
+/* ---- a SUBMIT of several records */
+
+int
+intake_open(struct worker *w, struct err *e)
+{
+    size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
+    size_t told = sizeof(token_id) + 1 + emit_token_text_bytes(w); /* and whose it is */
+    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is
+     * used. */
+    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * told;
+    void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+    if (p == MAP_FAILED)
+        return err_set(e, -ENOMEM, "address space for a request of %zu KiB", most >> 10);
+    w->intake = calloc(1, sizeof *w->intake);
+    if (!w->intake) {
+        munmap(p, most);
+        return err_set(e, -ENOMEM, "memory for the intake");
+    }
+    w->intake->fragments = p;
+    w->intake->most_fragments = most;
+    return 0;
+}
+
+void
+intake_close(struct worker *w)
+{
+    if (w->intake) munmap(w->intake->fragments, w->intake->most_fragments);
+    free(TAKE(w->intake));
+}
+
+/* One piece more. What finds no room is counted. */
+static void
+add_fragment(struct worker *w, const struct ring_record *rec)
+{
+    if (w->intake->n_fragments + rec->len <= w->intake->most_fragments)
+        memcpy(w->intake->fragments + w->intake->n_fragments, rec->data, rec->len);
+    w->intake->n_fragments += rec->len;
+}
+
+static int
+submit_whole(struct worker *w, nsec now, struct err *e)
+{
+    size_t n = w->intake->n_fragments, has = MIN(n, w->intake->most_fragments);
+    struct rec_submit s;
+    int r = 0;
+
+    w->intake->n_fragments = 0;
+    if (n == has) {
+        r = intake_submit(w, w->intake->fragments, n, now, e);
+    } else { /* of another model than ours */
+        memcpy(&s, w->intake->fragments, sizeof s);
+        emit_reject(w, s.row, s.gen, LAGAN_E_TOO_LONG,
+                    "the request and what was said of it are longer than this model's can be");
+    }
+    if (has > FRAGMENTS_KEPT) madvise(w->intake->fragments, has, MADV_DONTNEED);
+    return r;
+}
+
+int
+intake_drain(struct worker *w, nsec now, struct err *e)
+{
+    struct ring_record rec;
+    int taken = 0, r = 0;
+
+    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->channel->in, &rec)) > 0) {
+        taken++;
+        if (rec.type == REC_SUBMIT && (w->intake->n_fragments || (rec.flags & RING_MORE))) {
+            add_fragment(w, &rec);
+            r = rec.flags & RING_MORE ? 0 : submit_whole(w, now, e);
+            if (r < 0) return r;
+            continue;
+        }
+        switch (rec.type) {
+        case REC_SUBMIT:
+            r = intake_submit(w, rec.data, rec.len, now, e);
+            break;
+        case REC_CANCEL:
+            r = cancel(w, rec.data, rec.len, e);
+            break;
+        case REC_SUSPEND:
+            r = suspend(w, rec.data, rec.len, e);
+            break;
+        case REC_TEXT:
+            r = text_call(w, rec.data, rec.len, e);
+            break;
+        case REC_DRAIN:
+            w->draining = true;
+            FP(drain_seen);
+            break;
+        default:
+            break; /* STATE asks nothing of this worker */
+        }
+        if (r < 0) return r;
+    }
+    if (r < 0) return err_set(e, r, "request ring: %s", ring_why(&w->channel->in));
+    if (taken) channel_release(w->channel);
+    return taken;
+}

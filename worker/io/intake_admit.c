@@ -1,0 +1,251 @@
+/* intake_admit.c - see intake_admit.h.
+ *
+ * A slot's ids: the encoder input in [0, max_source), the decoder's tokens from max_source on;
+ * decoder-only models have no encoder input.
+ */
+#include "worker/io/intake_admit.h"
+
+#include "base/failpoint.h"
+#include "include/lagan_wire.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/io/outputs.h"
+#include "worker/model/model.h"
+#include "worker/sched/scheduler.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void
+intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt, ...)
+{
+    char why[240];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    emit_reject(w, r->row, r->gen, reason, why);
+    outputs_give(w, r);
+}
+
+static bool
+ids_in_range(const token_id *ids, uint32_t n, uint32_t vocab, uint32_t *bad)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab) {
+            *bad = i;
+            return false;
+        }
+    return true;
+}
+
+bool
+intake_ends_whole(const struct worker_request *r)
+{
+    return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
+}
+
+/* Lengths that are left to the model count the prompt as well, which is known now. false: the
+ * prompt is too long. */
+static bool
+fit_lengths(struct worker_request *r, uint32_t given)
+{
+    if (r->min_length > given) r->seq.min_new = MAX(r->seq.min_new, r->min_length - given);
+    r->sampling.min_new = r->seq.min_new;
+    if (!r->max_length) return true;
+    if (given >= r->max_length) return false;
+    r->max_tokens = MIN(r->max_tokens, r->max_length - given);
+    return true;
+}
+
+/* Suppressed tokens (repeated n-grams, early ends) may be all of the vocabulary: then no token
+ * is left to sample, which a device reports as a failure. Of n-grams of 2 and more at most every
+ * other token begins one that suppresses. */
+static bool
+may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
+{
+    uint32_t n = s->no_repeat_ngram == 1 ? n_tokens : s->no_repeat_ngram ? n_tokens / 2 + 1 : 0;
+
+    return n + (uint64_t)(s->min_new ? s->n_eos : 0) >= vocab;
+}
+
+/* The tokens are of the model and leave space for one more; false: r was refused. */
+static bool
+tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
+{
+    const struct model_shape *shape = &w->model->shape;
+    uint32_t first = w->max_source, bad;
+    const char *key = first ? "decoder_ids" : "ids";
+
+    if (!r->n_decoder || (first && !r->n_source))
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "the prompt is empty");
+    else if (!ids_in_range(r->ids, r->n_source, shape->vocab, &bad))
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "ids[%u] is %d, the vocabulary has %u tokens",
+                      bad, r->ids[bad], shape->vocab);
+    else if (!ids_in_range(r->ids + first, r->n_decoder, shape->vocab, &bad))
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s[%u] is %d, the vocabulary has %u tokens",
+                      key, bad, r->ids[first + bad], shape->vocab);
+    else if (r->n_source > w->max_source)
+        intake_refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the encoder's input is %u tokens, at most %u are taken", r->n_source,
+                      w->max_source);
+    else if (!fit_lengths(r, r->n_decoder - n_done))
+        intake_refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the prompt is %u tokens, generation_config.json's max_length %u: give "
+                      "max_tokens",
+                      r->n_decoder - n_done, r->max_length);
+    else
+        return true;
+    return false;
+}
+
+/* The lengths that sequence and sampler work with. */
+static void
+set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
+{
+    const struct model_shape *shape = &w->model->shape;
+    uint32_t first = w->max_source;
+    struct seq *s = &r->seq;
+
+    s->source = first ? r->ids : NULL;
+    s->n_source = r->n_source;
+    s->token = r->ids + first;
+    s->n_prompt = r->n_decoder;
+    s->cap = shape->max_len;
+    s->max_new = MIN(r->max_tokens - n_done, shape->max_len - r->n_decoder);
+    s->min_new -= MIN(s->min_new, n_done);
+    r->sampling.prompt = s->token;
+    r->sampling.n_prompt = s->n_prompt;
+    r->sampling.first_new = s->n_prompt - n_done;
+    r->sampling.max_new = n_done + s->max_new;
+    r->n_ids = first + r->n_decoder + s->max_new;
+    r->state = REQUEST_LIVE;
+    s->plan_after_commit = exec_looks_back(&r->sampling);
+}
+
+/* The sampler can serve the request to its longest; false: r was refused. */
+static bool
+sampling_fits(struct worker *w, struct worker_request *r)
+{
+    uint32_t vocab = w->model->shape.vocab, longest = r->seq.n_prompt + r->seq.max_new;
+
+    if (exec_looks_back(&r->sampling) && longest > EXEC_LOOK_BACK)
+        intake_refuse(
+            w, r, LAGAN_E_UNSUPPORTED,
+            "no_repeat_ngram, presence_penalty and frequency_penalty go with %u tokens of "
+            "prompt and answer, this may be %u",
+            EXEC_LOOK_BACK, longest);
+    else if (may_suppress_all(&r->sampling, longest, vocab))
+        intake_refuse(
+            w, r, LAGAN_E_UNSUPPORTED,
+            "no_repeat_ngram and min_tokens may leave no token of %u that can come: %u of "
+            "prompt and answer are too many",
+            vocab, longest);
+    else
+        return true;
+    return false;
+}
+
+/* 0, or as scheduler_add(). */
+static int
+schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
+{
+    int k;
+
+    if (r->first) return outputs_add(w, r, now, e);
+    adopt_claim(w, r);
+    k = scheduler_add(w->sched, &r->seq, now, e);
+    if (k < 0) return k;
+    adopt_claimed(w, r);
+    scheduler_suspend(w->sched, r->seq.id, r->paused);
+    return 0;
+}
+
+/* All tokens of r are in place: n_source, n_decoder (delivered ones included). */
+static void
+admit(struct worker *w, struct worker_request *r, nsec now)
+{
+    const struct model_shape *shape = &w->model->shape;
+    uint32_t done = r->first ? 0 : r->n_sent;
+    struct err e;
+    int k;
+
+    if (!tokens_fit(w, r, done)) return;
+    if (done)
+        r->cancelled = request_had_ended(r, r->ids[w->max_source + r->n_decoder - 1],
+                                         shape->max_len);
+    if (intake_ends_whole(r)) {
+        adopt_leave(w, r);
+        emit_ended(w, r);
+        request_give(w->requests, r);
+        return;
+    }
+    if (r->n_decoder >= shape->max_len) {
+        intake_refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the prompt is %u tokens, the model's length is %u with at least one to come",
+                      r->n_decoder, shape->max_len);
+        return;
+    }
+    set_lengths(w, r, done);
+    if (!sampling_fits(w, r)) return;
+    k = schedule(w, r, now, &e);
+    if (k < 0) {
+        intake_refuse(w, r, k == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_TOO_LONG, "%s", e.text);
+        return;
+    }
+    w->stats->v[STAT_requests]++;
+    FP(intake_taken);
+}
+
+/* Without a decoder prefix an encoder-decoder model starts with its own start token. */
+void
+intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now)
+{
+    uint32_t done = r->first ? 0 : r->n_sent;
+
+    if (!w->max_source) {
+        r->n_decoder = n_prompt + done;
+    } else {
+        r->n_source = n_prompt;
+        if (!r->n_decoder) {
+            if (w->model->decoder_start < 0) {
+                intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
+                              "the model names no decoder_start_token_id: give decoder_ids");
+                return;
+            }
+            r->ids[w->max_source] = w->model->decoder_start;
+            r->n_decoder = 1 + done;
+        }
+    }
+    admit(w, r, now);
+}
+
+void
+intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
+{
+    uint32_t n_done = r->n_sent;
+
+    if (intake_ends_whole(r)) {
+        outputs_end(w, r);
+        return;
+    }
+    if (r->reason) {
+        intake_refuse(w, r, r->reason, "%s", r->why);
+        return;
+    }
+    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->room_ids) {
+        intake_refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
+                      r->n_ids, n_done);
+        return;
+    }
+    /* Delivered tokens were put at the end of the slot's ids: the prompt's length was not known. */
+    if (!w->max_source && !r->first && n_done)
+        memmove(r->ids + r->n_ids, r->ids + w->requests->room_ids - n_done,
+                n_done * sizeof(token_id));
+    intake_admit(w, r, r->n_ids, now);
+}

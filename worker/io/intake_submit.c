@@ -1,0 +1,451 @@
+/* intake_submit.c - see intake_submit.h.
+ *
+ *     read_record()      bound the record and copy its header
+ *     apply_defaults()   what the record leaves to the model
+ *     take_slots()       a slot for each output or beam, and the numbers of the record
+ *     read_tails()       ends, stop strings, biases, owners of delivered tokens
+ *     fits_worker()      lagand's facts are this worker's
+ *     place_delivered(), place_decoder(), place_prompt()
+ *                        tokens into the slot, then to the text thread or to intake_admit()
+ */
+#include "worker/io/intake_submit.h"
+
+#include "include/lagan_wire.h"
+#include "ipc/records.h"
+#include "worker/exec/exec.h"
+#include "worker/io/emit.h"
+#include "worker/io/intake_admit.h"
+#include "worker/io/outputs.h"
+#include "worker/io/record_tail.h"
+#include "worker/io/text_thread.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam_search.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/chat.h"
+#include "worker/text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A SUBMIT: a copy of its header, changed by the model's defaults, and its parts where they are
+ * in the record. */
+struct submit {
+    struct rec_submit s;
+    const token_id *prompt, *decoder;
+    const token_id *done; /* [s.n_done] delivered tokens */
+    const char *text;
+    const uint8_t *whose; /* [s.n_done] output of each delivered token; NULL: one output */
+    const float *scores;  /* [s.n] of what was delivered of each output; NULL: one output */
+    struct record_tail rest;
+};
+
+static uint32_t
+n_slots(const struct rec_submit *s)
+{
+    return MAX(s->n, s->beams);
+}
+
+static int
+read_record(struct submit *q, const void *data, size_t n, struct err *e)
+{
+    struct record_tail t = record_tail(data, n);
+    struct rec_submit *s = &q->s;
+    const void *p = record_tail_take(&t, sizeof *s);
+
+    if (!p) return record_tail_corrupt(e, "SUBMIT is shorter than its header");
+    memcpy(s, p, sizeof *s);
+    q->prompt = record_tail_take(&t, (size_t)s->n_prompt * sizeof *q->prompt);
+    q->decoder = record_tail_take(&t, (size_t)s->n_decoder * sizeof *q->decoder);
+    q->done = record_tail_take(&t, (size_t)s->n_done * sizeof *q->done);
+    q->text = record_tail_take(&t, s->text_bytes);
+    record_tail_take(&t, s->done_text); /* text delivered so far is made again from the tokens */
+    if (t.broken) return record_tail_corrupt(e, "SUBMIT is shorter than its counts say");
+    q->rest = t;
+    s->n = MAX(s->n, 1u);
+    s->beams = MAX(s->beams, 1u);
+    return 0;
+}
+
+/* ---- defaults of the model; not in READY, so combinations with them are refused here */
+
+/* Replaces the absent keys of a record by the model's defaults; max_tokens only ever becomes less. */
+static void
+take_defaults(const struct generation *g, struct rec_submit *s)
+{
+    uint32_t most = s->max_tokens;
+
+#define DEFAULT_FIXED(name)
+#define DEFAULT_MODEL(name) \
+    if (s->absent & ABSENT_##name) s->name = g->name;
+#define X(kind, name, least, most_, preset, record, fallback, sentence) DEFAULT_##fallback(name)
+    LAGAN_FIELDS(X)
+#undef X
+    s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
+}
+
+/* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the
+ * defaults. NULL: they hold. */
+static const char *
+disagrees(const struct rec_submit *s)
+{
+    if (s->beams > 1 && s->n > s->beams) return "n is more than num_beams";
+    if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
+    if (s->beams > 1 && (s->flags & (SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS)))
+        return "num_beams and log-probabilities";
+    if (s->beams > 1 && (s->flags & SUBMIT_LOGITS)) return "num_beams and return_logits";
+    if (s->beams > 1 && s->n_stop) return "num_beams and stop";
+    if (s->n > 1 && s->beams == 1 && s->temperature <= 0) return "n without num_beams or do_sample";
+    return NULL;
+}
+
+/* 1: continue; 0: the request was refused. */
+static int
+apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
+{
+    const struct generation *g = &w->model->generation;
+    const char *odd;
+    char why[240];
+
+    if (s->absent) {
+        take_defaults(g, s);
+        odd = disagrees(s);
+        if (odd || *g->unserved) {
+            snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
+                     odd ? odd : g->unserved, odd ? "do not go together" : "is not served");
+            emit_reject(w, s->row, s->gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED,
+                        why);
+            return 0;
+        }
+    }
+    if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || (s->beams > 1 && s->n > s->beams) ||
+        s->early_stopping > BEAM_EARLY_NEVER)
+        return record_tail_corrupt(e, "SUBMIT asks for an impossible number of beams or outputs");
+    /* Of several outputs all may have been delivered, and only the word that they ended was not. */
+    if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
+        return record_tail_corrupt(e, "SUBMIT asks for no token");
+    return 1;
+}
+
+/* ---- into the slot */
+
+/* -1 in a record is off, -2 the model's own. */
+static int32_t
+forced(int32_t asked, int32_t model)
+{
+    return asked == -2 ? model : asked;
+}
+
+static void
+read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit *s)
+{
+    const struct model *m = w->model;
+
+    r->row = s->row;
+    r->gen = s->gen;
+    r->max_tokens = s->max_tokens;
+    if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
+    if (s->absent & ABSENT_min_tokens) r->min_length = m->generation.min_length;
+    r->want_logprobs = s->flags & SUBMIT_LOGPROBS;
+    r->seq.id = s->id;
+    r->seq.priority = s->priority;
+    r->seq.client = s->client;
+    r->seq.deadline = s->deadline_ns ? s->deadline_ns : NSEC_NEVER;
+    r->seq.min_new = s->min_tokens;
+    r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
+    r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
+    r->paused = s->flags & SUBMIT_SUSPENDED;
+    r->n_outputs = s->n;
+    r->beam = (struct beam){
+        .n_beams = s->beams,
+        .length_penalty = s->length_penalty,
+        .early = s->early_stopping,
+    };
+    r->sampling = (struct sampling){
+        .seed = s->seed,
+        .want_logprobs = true, /* a request's score is the sum of them */
+        .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
+        .want_logits = s->flags & SUBMIT_LOGITS,
+        .min_new = s->min_tokens,
+        .forced_bos = forced(s->forced_bos, m->forced_bos),
+        .forced_eos = forced(s->forced_eos, m->forced_eos),
+    };
+#define COPY_LAGAND(name)
+#define COPY_WORKER(name)
+#define COPY_SAMPLER(name) r->sampling.name = s->name;
+#define X(kind, name, least, most, preset, record, fallback, sentence) COPY_##record(name)
+    LAGAN_FIELDS(X)
+#undef X
+}
+
+/* NULL: the request was refused, because too few slots are free. */
+static struct worker_request *
+take_slots(struct worker *w, const struct rec_submit *s)
+{
+    struct worker_request *r = request_take(w->requests);
+
+    if (r) {
+        r->state = REQUEST_TEXT; /* ours still, and not free */
+        read_numbers(w, r, s);
+    }
+    if (r && n_slots(s) > 1 && outputs_take(w, r, n_slots(s)) < 0) {
+        outputs_give(w, r);
+        r = NULL;
+    }
+    if (!r) {
+        emit_reject(w, s->row, s->gen, LAGAN_E_QUEUE_FULL,
+                    "the worker's request slots are all taken");
+        return NULL;
+    }
+    r->has_text = w->tokenizer != NULL;
+    if (r->has_text) detok_init(&r->detok, w->tokenizer, false);
+    r->chat = s->chat;
+    if (r->has_text && r->chat) chat_reply_begin(&r->detok.reply, w->chat);
+    return r;
+}
+
+static int
+read_ends(struct worker *w, struct worker_request *r, const struct rec_submit *s,
+          struct record_tail *t, struct err *e)
+{
+    const struct model *m = w->model;
+    uint32_t n_eos = s->n_eos == 0xffff ? 0 : s->n_eos;
+    const token_id *eos = record_tail_take(t, n_eos * sizeof *eos);
+    const token_id *ids = record_tail_take(t, s->n_stop_ids * sizeof *ids);
+
+    if (t->broken || n_eos > LAGAN_MAX_STOPS || s->n_stop_ids > LAGAN_MAX_STOPS ||
+        s->n_stop > LAGAN_MAX_STOPS)
+        return record_tail_corrupt(e, "SUBMIT has too many end ids or stop strings");
+    if (s->n_eos == 0xffff) {
+        eos = m->eos;
+        n_eos = m->n_eos;
+    }
+    r->sampling.n_eos = n_eos;
+    if (n_eos) memcpy(r->sampling.eos, eos, n_eos * sizeof *eos);
+    if (!(s->flags & SUBMIT_IGNORE_EOS)) r->seq.n_eos = n_eos;
+    if (r->seq.n_eos) memcpy(r->seq.end_id, eos, r->seq.n_eos * sizeof *eos);
+    if (s->n_stop_ids) memcpy(r->seq.end_id + r->seq.n_eos, ids, s->n_stop_ids * sizeof *ids);
+    r->seq.n_end = r->seq.n_eos + s->n_stop_ids;
+    return 0;
+}
+
+static int
+read_stop_strings(struct worker_request *r, uint32_t n, struct record_tail *t, struct err *e)
+{
+    size_t used = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const void *bytes = record_tail_take_packed(t, sizeof(uint32_t));
+        uint32_t len;
+
+        if (!bytes) return record_tail_corrupt(e, "SUBMIT ends inside a stop string");
+        memcpy(&len, bytes, sizeof len);
+        bytes = record_tail_take_packed(t, len);
+        if (!bytes || len > LAGAN_MAX_STOP || used + len > REQUEST_STOPS_BYTES)
+            return record_tail_corrupt(e, "SUBMIT has a stop string that is too long");
+        memcpy(r->stops + used, bytes, len);
+        if (r->has_text && detok_stop(&r->detok, r->stops + used, len) < 0)
+            return record_tail_corrupt(e, "SUBMIT has a stop string that cannot be one");
+        used += len;
+    }
+    record_tail_align(t); /* stop strings are padded together */
+    return 0;
+}
+
+static int
+by_id(const void *a, const void *b)
+{
+    token_id x = ((const struct logit_bias *)a)->id, y = ((const struct logit_bias *)b)->id;
+
+    return (x > y) - (x < y);
+}
+
+/* Logits that the request changes itself; the last entry of an id counts. */
+static int
+read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s,
+          struct record_tail *t, struct err *e)
+{
+    const struct logit_bias *bias = record_tail_take(t, s->n_bias * sizeof *bias);
+    uint32_t n = 0;
+
+    if (t->broken || s->n_bias > EXEC_MAX_BIAS)
+        return record_tail_corrupt(e, "SUBMIT has too many biases");
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        if ((uint32_t)bias[i].id < w->model->shape.vocab) r->bias[n++] = bias[i];
+    qsort(r->bias, n, sizeof r->bias[0], by_id);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i && r->bias[i].id == r->bias[i - 1].id)
+            return record_tail_corrupt(e, "SUBMIT biases a token twice");
+    }
+    r->sampling.n_bias = n;
+    r->sampling.bias = r->bias;
+    return 0;
+}
+
+/* Which output each delivered token is of, and the score of each output. */
+static int
+read_outputs(struct submit *q, struct err *e)
+{
+    const struct rec_submit *s = &q->s;
+
+    q->whose = record_tail_take(&q->rest, s->n_done);
+    q->scores = record_tail_take(&q->rest, s->n * sizeof *q->scores);
+    if (q->rest.broken) return record_tail_corrupt(e, "SUBMIT does not say whose its tokens are");
+    for (uint32_t i = 0; i < s->n_done; i++)
+        if (q->whose[i] >= s->n)
+            return record_tail_corrupt(e,
+                                       "SUBMIT has tokens of an output that it does not ask for");
+    return 0;
+}
+
+static int
+read_tails(struct worker *w, struct worker_request *r, struct submit *q, struct err *e)
+{
+    TRY(read_ends(w, r, &q->s, &q->rest, e));
+    TRY(read_stop_strings(r, q->s.n_stop, &q->rest, e));
+    TRY(read_bias(w, r, &q->s, &q->rest, e));
+    q->whose = NULL;
+    q->scores = NULL;
+    return q->s.n > 1 ? read_outputs(q, e) : 0;
+}
+
+/* The most delivered tokens of one output. */
+static uint32_t
+most_delivered(const struct submit *q)
+{
+    uint32_t n[INTAKE_MAX_OUTPUTS] = { 0 }, most = 0;
+
+    if (!q->whose) return q->s.n_done;
+    for (uint32_t i = 0; i < q->s.n_done; i++) most = MAX(most, ++n[q->whose[i]]);
+    return most;
+}
+
+/* lagand has validated the request with the facts of its model's last READY. Another worker of
+ * the model, started from other files, may have sent that READY: then the request is refused and
+ * not taken for corruption. */
+static bool
+facts_fit(const struct worker *w, const struct submit *q)
+{
+    const struct rec_submit *s = &q->s;
+    uint32_t first = w->max_source, all = w->requests->room_ids, done = most_delivered(q);
+    uint64_t prefix = MAX(s->n_decoder, (uint32_t)(first > 0));
+
+    if ((s->text_bytes || s->n_stop) && !w->tokenizer) return false;
+    if (!first && (s->n_decoder || (s->flags & SUBMIT_ENCODER_OUTPUT))) return false;
+    if (s->text_bytes > w->requests->room_text) return false;
+    if (prefix + done > all - first) return false;
+    return first ? s->n_prompt <= first : (uint64_t)s->n_prompt + done <= all;
+}
+
+/* false: r was refused. */
+static bool
+fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
+{
+    const struct rec_submit *s = &q->s;
+    uint32_t most = MIN(w->limits->max_seqs,
+                        w->limits->max_tokens); /* max_tokens is not in READY */
+
+    if (n_slots(s) > most)
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
+                      "%s is %u: each is a sequence with a row, and there are %u (max_num_seqs, "
+                      "max_num_batched_tokens)",
+                      s->beams > 1 ? "beams" : "n", n_slots(s), most);
+    else if (!facts_fit(w, q))
+        intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
+                      "the request does not fit this worker's model, whose files differ from those "
+                      "of another worker of the model: restart them all");
+    else
+        return true;
+    return false;
+}
+
+/* ---- tokens */
+
+/* Delivered tokens of one output go through the detokenizer again: what was held, and how much
+ * text was delivered. */
+static void
+count_delivered_text(struct worker *w, struct worker_request *r, const struct submit *q)
+{
+    for (uint32_t i = 0; r->has_text && i < q->s.n_done; i++) {
+        bool stopped;
+        int len = detok_add(&r->detok, q->done[i], w->text_buf, w->text_cap, &stopped);
+
+        if (len > 0) r->n_text_sent += (uint32_t)len;
+        if (stopped) r->cancelled = LAGAN_FINISH_STOP;
+    }
+}
+
+/* Of several outputs each slot gets its own; q has none to place afterwards. */
+static void
+place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
+{
+    r->score = q->s.done_score;
+    if (!r->first) {
+        r->n_sent = q->s.n_done;
+        count_delivered_text(w, r, q);
+        return;
+    }
+    for (struct worker_request *m = r; m && q->scores && m->output < q->s.n; m = m->next)
+        memcpy(&m->score, &q->scores[m->output], sizeof m->score);
+    outputs_told(w, r, q->done, q->whose, q->s.n_done);
+    q->s.n_done = 0;
+}
+
+/* Decoder prefix and delivered tokens of an encoder-decoder model, behind the encoder input. */
+static void
+place_decoder(struct worker *w, struct worker_request *r, const struct submit *q)
+{
+    token_id *to = r->ids + w->max_source;
+
+    if (q->s.n_decoder) {
+        memcpy(to, q->decoder, q->s.n_decoder * sizeof *to);
+        r->n_decoder = q->s.n_decoder;
+    }
+    if (!q->s.n_done) return;
+    if (!r->n_decoder) {
+        to[0] = w->model->decoder_start;
+        r->n_decoder = 1;
+    }
+    memcpy(to + r->n_decoder, q->done, q->s.n_done * sizeof *to);
+    r->n_decoder += q->s.n_done;
+}
+
+/* A decoder-only model's delivered tokens follow the prompt. Until a text is tokenized they are
+ * at the end. */
+static void
+place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
+{
+    size_t done = q->s.n_done * sizeof *q->done;
+
+    if (q->s.text_bytes) {
+        memcpy(r->text, q->text, q->s.text_bytes);
+        r->n_text = q->s.text_bytes;
+        if (!w->max_source && done)
+            memcpy(r->ids + w->requests->room_ids - q->s.n_done, q->done, done);
+        text_thread_give(w->text, r);
+        return;
+    }
+    memcpy(r->ids, q->prompt, q->s.n_prompt * sizeof *q->prompt);
+    if (!w->max_source) memcpy(r->ids + q->s.n_prompt, q->done, done);
+    intake_admit(w, r, q->s.n_prompt, now);
+}
+
+int
+intake_submit(struct worker *w, const void *data, size_t n, nsec now, struct err *e)
+{
+    struct worker_request *r;
+    struct submit q;
+    int k;
+
+    TRY(read_record(&q, data, n, e));
+    k = apply_defaults(w, &q.s, e);
+    if (k <= 0) return k;
+    r = take_slots(w, &q.s);
+    if (!r) return 0;
+    TRY(read_tails(w, r, &q, e));
+    if (!fits_worker(w, r, &q)) return 0;
+    place_delivered(w, r, &q);
+    if (w->max_source) place_decoder(w, r, &q);
+    place_prompt(w, r, &q, now);
+    return 0;
+}

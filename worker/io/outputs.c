@@ -1,0 +1,258 @@
+/* outputs.c - see outputs.h. */
+#include "worker/io/outputs.h"
+
+#include "include/lagan_wire.h"
+#include "ipc/model_options.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/io/emit.h"
+#include "worker/model/model.h"
+#include "worker/sched/beam_search.h"
+#include "worker/sched/scheduler.h"
+
+#include <errno.h>
+#include <string.h>
+
+int
+outputs_take(struct worker *w, struct worker_request *r, uint32_t n)
+{
+    struct worker_request **last = &r->next;
+
+    r->first = r;
+    for (uint32_t i = 1; i < n; i++) {
+        struct worker_request *m = request_take(w->requests);
+
+        if (!m) return -EAGAIN;
+        m->state = r->state;
+        m->row = r->row;
+        m->gen = r->gen;
+        m->output = (uint16_t)i;
+        m->first = r;
+        *last = m;
+        last = &m->next;
+    }
+    return 0;
+}
+
+void
+outputs_give(struct worker *w, struct worker_request *r)
+{
+    for (struct worker_request *next; r; r = next) {
+        next = r->next;
+        request_give(w->requests, r);
+    }
+}
+
+/* Its own, of what the request's stops are: they lie in its room. */
+static void
+copy_detok(struct worker_request *to, const struct worker_request *from)
+{
+    to->has_text = from->has_text;
+    to->detok = from->detok;
+    memcpy(to->stops, from->stops, REQUEST_STOPS_BYTES);
+    for (uint32_t i = 0; i < to->detok.n_stop; i++)
+        to->detok.stop[i] = to->stops + (from->detok.stop[i] - from->stops);
+}
+
+static token_id *
+told_at(const struct worker *w, const struct worker_request *r)
+{
+    return r->ids + w->requests->room_ids - r->n_sent;
+}
+
+void
+outputs_told(struct worker *w, struct worker_request *r, const token_id *token,
+             const uint8_t *whose, uint32_t n)
+{
+    for (struct worker_request *m = r; m; m = m->next) {
+        token_id *to;
+
+        if (m != r) copy_detok(m, r);
+        for (uint32_t i = 0; i < n; i++) m->n_sent += (whose ? whose[i] : 0) == m->output;
+        to = told_at(w, m);
+        for (uint32_t i = 0; i < n; i++)
+            if ((whose ? whose[i] : 0) == m->output) *to++ = token[i];
+    }
+    for (struct worker_request *m = r; m; m = m->next)
+        for (uint32_t i = 0; m->has_text && i < m->n_sent; i++) {
+            bool stopped;
+            int len = detok_add(&m->detok, told_at(w, m)[i], w->text_buf, w->text_cap, &stopped);
+
+            if (len > 0) m->n_text_sent += (uint32_t)len;
+            if (stopped) m->cancelled = LAGAN_FINISH_STOP;
+        }
+}
+
+/* The same request's next output: it differs in its number and its tokens. */
+static void
+make_like(struct worker *w, struct worker_request *m, const struct worker_request *r)
+{
+    uint32_t first = w->max_source;
+
+    m->state = REQUEST_LIVE;
+    m->kind = r->kind;
+    m->max_tokens = r->max_tokens;
+    m->n_source = r->n_source;
+    m->n_decoder = r->n_decoder;
+    m->want_logprobs = r->want_logprobs;
+    m->seq = r->seq;
+    m->seq.owner = m;
+    m->seq.token = m->ids + first;
+    if (r->seq.source) m->seq.source = memcpy(m->ids, r->ids, r->n_source * sizeof(token_id));
+    m->seq.prompt_logprobs = false;
+    m->sampling = r->sampling;
+    m->sampling.prompt = m->seq.token;
+    m->sampling.output = m->output;
+    m->sampling.bias = m->bias; /* the first may be gone before it */
+    memcpy(m->bias, r->bias, r->sampling.n_bias * sizeof m->bias[0]);
+    memcpy(m->seq.token, r->seq.token, r->n_decoder * sizeof(token_id));
+}
+
+/* What was told of it is a part of its prompt. */
+static void
+go_on(struct worker_request *m, const token_id *told, uint32_t n)
+{
+    memmove(m->seq.token + m->seq.n_prompt, told, n * sizeof(token_id));
+    m->seq.n_prompt += n;
+    m->seq.max_new -= n;
+    m->seq.min_new -= MIN(m->seq.min_new, n);
+    m->n_decoder += n;
+}
+
+/* From the beginning, or behind the first n_told tokens that all beams are to have. */
+static void
+make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
+            uint32_t n_told)
+{
+    struct outputs_places at = outputs_places(w->max_source, n_prompt, max_new);
+    struct beam *b = &r->beam;
+    uint32_t n = 0;
+
+    b->max_new = max_new;
+    b->min_new = r->sampling.min_new;
+    b->n_eos = r->seq.n_eos;
+    b->n_end = r->seq.n_end;
+    b->end_id = r->seq.end_id;
+    b->first = n_prompt;
+    for (struct worker_request *m = r; m; m = m->next, n++) {
+        b->line[n] = m->seq.token;
+        b->room[n] = m->ids + at.ended;
+        b->total[n] = (float *)(void *)(m->ids + at.scores);
+        m->seq.beam = b;
+        m->seq.n_prompt = n_prompt;
+        m->seq.max_new = max_new;
+        m->finished = m->output >= r->n_outputs;
+        if (n_told) {
+            go_on(m, told_at(w, r), n_told);
+            b->total[n][n_told - 1] = r->score;
+        }
+    }
+    b->n_beams = n;
+    beam_start(b, n_told, n_told ? r->score : 0);
+    for (struct worker_request *m = r; m; m = m->next)
+        m->sampling.n_candidates = beam_width(n, b->n_end);
+}
+
+/* What its predecessor had decided, if that is left; where the same is decided again, from the
+ * beginning; else what was told is what every beam begins with. */
+static void
+begin_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
+             bool adopt)
+{
+    bool exact = w->keys->numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->gpu)->name, "cpu");
+    uint16_t over = 0;
+
+    /* Its best was told to the end, and only that it was the end was not. */
+    if (r->n_sent && !exact) over = request_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX);
+    if (!over && !exact && r->n_sent >= max_new) over = LAGAN_FINISH_LENGTH;
+    make_search(w, r, n_prompt, max_new, 0);
+    if (adopt && !over && adopt_claim_search(w, r, told_at(w, r))) return;
+    make_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
+    if (r->n_outputs == 1)
+        for (struct worker_request *m = r; m; m = m->next) m->cancelled = over;
+    if (adopt && !over) adopt_claim(w, r);
+}
+
+/* Those that are to run, in the order of outputs; the first of them brings the others. */
+static struct seq *
+chain(struct worker_request *r, uint32_t n_shared)
+{
+    struct seq *first = NULL, **last = &first;
+    uint32_t n = 0;
+
+    for (struct worker_request *m = r; m; m = m->next) {
+        if (m->cancelled) continue;
+        *last = &m->seq;
+        last = &m->seq.next_member;
+        m->seq.first_member = first;
+        m->seq.next_member = NULL;
+        n++;
+    }
+    if (n == 1) {
+        first->first_member = NULL;
+    } else if (n > 1) {
+        first->n_members = n;
+        first->n_shared = n_shared;
+    }
+    return first;
+}
+
+static void
+claimed(struct worker *w, struct worker_request *r)
+{
+    for (struct worker_request *m = r; m; m = m->next)
+        if (!m->cancelled) adopt_claimed(w, m);
+}
+
+int
+outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
+{
+    uint32_t n_prompt = r->n_decoder, max_new = r->seq.max_new,
+             n_ids = outputs_places(w->max_source, n_prompt, max_new).end;
+    bool search = r->beam.n_beams > 1;
+    struct seq *first;
+
+    for (struct worker_request *m = r->next; m; m = m->next) make_like(w, m, r);
+    for (struct worker_request *m = r; m; m = m->next) {
+        m->n_ids = n_ids;
+        m->seq.plan_after_commit = exec_looks_back(&m->sampling) || search;
+        if (search || m->n_sent == 0) continue;
+        go_on(m, told_at(w, m), m->n_sent);
+        m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],
+                                         w->model->shape.max_len);
+    }
+    if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
+    for (struct worker_request *m = r; m && !search; m = m->next)
+        (m->cancelled ? adopt_leave : adopt_claim)(w, m);
+    first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
+    if (first) {
+        int k = scheduler_add(w->sched, first, now, e);
+
+        if (k == -EAGAIN) { /* a search that finds no room for what it had: from the beginning */
+            begin_search(w, r, n_prompt, max_new, /* adopt= */ false);
+            first = chain(r, r->seq.n_prompt - 1);
+            k = scheduler_add(w->sched, first, now, e);
+        }
+        TRY(k);
+        claimed(w, r);
+        scheduler_suspend(w->sched, first->id, r->paused);
+    }
+    adopt_forget(w, r);
+    for (struct worker_request *m = r, *next; m; m = next) {
+        next = m->next;
+        if (!m->cancelled) continue;
+        emit_ended(w, m);
+        request_give(w->requests, m);
+    }
+    return 0;
+}
+
+void
+outputs_end(struct worker *w, struct worker_request *r)
+{
+    for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
+        if (!m->cancelled) m->cancelled = r->cancelled;
+        emit_ended(w, m);
+    }
+    outputs_give(w, r);
+}

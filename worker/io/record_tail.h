@@ -1,0 +1,75 @@
+/* record_tail.h - reads the parts of a record of the request ring one after another, each bounded
+ * by what is left.
+ *
+ * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results
+ * point into the record, and are valid until the record is released.
+ */
+#ifndef WORKER_IO_RECORD_TAIL_H
+#define WORKER_IO_RECORD_TAIL_H
+
+#include "base/base.h"
+#include "base/err.h"
+
+#include <errno.h>
+
+struct record_tail {
+    const char *base, *p;
+    size_t left;
+    bool broken; /* a part was longer than what was left; stays set */
+};
+
+static inline struct record_tail
+record_tail(const void *data, size_t n)
+{
+    return (struct record_tail){ .base = data, .p = data, .left = n };
+}
+
+/* The next n bytes, without padding: for packed parts. */
+static inline const void *
+record_tail_take_packed(struct record_tail *t, size_t n)
+{
+    const void *at = t->p;
+
+    if (n > t->left) {
+        t->broken = true;
+        return NULL;
+    }
+    t->p += n;
+    t->left -= n;
+    return at;
+}
+
+/* The next part of n bytes, and its padding; NULL: it is longer than what is left. */
+static inline const void *
+record_tail_take(struct record_tail *t, size_t n)
+{
+    const void *at = t->p;
+    size_t padded = ROUND_UP(n, (size_t)8);
+
+    if (n > t->left || padded > t->left) {
+        t->broken = true;
+        return NULL;
+    }
+    t->p += padded;
+    t->left -= padded;
+    return at;
+}
+
+/* Skips the padding behind packed parts. */
+static inline void
+record_tail_align(struct record_tail *t)
+{
+    size_t pad = MIN((size_t)(-(t->p - t->base) & 7), t->left);
+
+    t->p += pad;
+    t->left -= pad;
+}
+
+/* The record contradicts itself: -EBADMSG, which ends the worker. */
+static inline int
+record_tail_corrupt(struct err *e, const char *what)
+{
+    return err_set(e, -EBADMSG, "request ring: %s", what);
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* text_call.c - see text_call.h. */
+#include "worker/io/text_call.h"
+
+#include "include/lagan_wire.h"
+#include "ipc/channel.h"
+#include "ipc/records.h"
+#include "worker/io/outbox.h"
+#include "worker/io/record_tail.h"
+#include "worker/io/text_thread.h"
+#include "worker/model/model.h"
+#include "worker/text/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void
+text_call_done(struct worker *w, struct worker_request *r)
+{
+    struct rec_text_done d = { .row = r->row, .gen = r->gen, .reason = r->reason };
+    bool decode = r->kind == REQUEST_DETOKENIZE;
+
+    if (!d.reason) {
+        d.n_ids = decode ? 0 : r->n_ids;
+        d.text_bytes = decode ? r->n_text : 0;
+        if (d.n_ids * sizeof(token_id) + d.text_bytes + sizeof d >
+            w->channel->out.max_rec - RING_HEADER) {
+            d.reason = LAGAN_E_TOO_LONG;
+            d.n_ids = d.text_bytes = 0;
+            snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
+        }
+    }
+    if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
+    outbox_begin(w->outbox, REC_TEXT_DONE);
+    outbox_add(w->outbox, &d, sizeof d);
+    outbox_add(w->outbox, r->ids, d.n_ids * sizeof(token_id));
+    outbox_add(w->outbox, d.reason ? r->why : r->text, d.text_bytes);
+    outbox_end(w->outbox);
+    request_give(w->requests, r);
+}
+
+/* An id is in neither the tokenizer's nor the model's vocabulary: r->why names it. */
+static bool
+has_foreign_id(const struct worker *w, struct worker_request *r)
+{
+    uint32_t vocab = MAX(tokenizer_size(w->tokenizer), w->model->shape.vocab), i = 0;
+
+    while (i < r->n_ids && (uint32_t)r->ids[i] < vocab) i++;
+    if (i == r->n_ids) return false;
+    r->reason = LAGAN_E_INVALID_REQUEST;
+    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u", i, r->ids[i], vocab);
+    return true;
+}
+
+int
+text_call(struct worker *w, const void *data, size_t n, struct err *e)
+{
+    struct rec_text c;
+    struct record_tail t = record_tail(data, n);
+    const void *p = record_tail_take(&t, sizeof c);
+    const token_id *ids;
+    const char *text;
+    struct worker_request *r;
+
+    if (!p) return record_tail_corrupt(e, "TEXT is shorter than its header");
+    memcpy(&c, p, sizeof c);
+    if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < 1 || c.op > 2)
+        return record_tail_corrupt(e, "TEXT is not what its counts say");
+    ids = (const token_id *)(const void *)t.p;
+    text = t.p + (size_t)c.n_ids * sizeof *ids;
+    r = request_take(w->requests);
+    if (!r) {
+        struct rec_text_done d = { .row = c.row, .gen = c.gen, .reason = LAGAN_E_QUEUE_FULL };
+
+        outbox_put(w->outbox, REC_TEXT_DONE, &d, sizeof d);
+        return 0;
+    }
+    r->state = REQUEST_TEXT;
+    r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
+    r->row = c.row;
+    r->gen = c.gen;
+    r->bare = c.flags & 1;
+    r->chat = c.flags & 2;
+    if (!w->tokenizer) {
+        r->reason = LAGAN_E_UNSUPPORTED;
+        snprintf(r->why, sizeof r->why, "%s", w->why_no_text);
+        text_call_done(w, r);
+        return 0;
+    }
+    if (c.n_ids > w->requests->room_ids || c.text_bytes > w->requests->room_text) {
+        r->reason = LAGAN_E_TOO_LONG;
+        snprintf(r->why, sizeof r->why, "at most %u ids or %u bytes of text are taken",
+                 w->requests->room_ids, w->requests->room_text);
+        text_call_done(w, r);
+        return 0;
+    }
+    if (c.n_ids) memcpy(r->ids, ids, c.n_ids * sizeof *ids);
+    if (c.text_bytes) memcpy(r->text, text, c.text_bytes);
+    r->n_ids = c.n_ids;
+    r->n_text = c.text_bytes;
+    if (r->kind == REQUEST_DETOKENIZE && has_foreign_id(w, r))
+        text_call_done(w, r);
+    else
+        text_thread_give(w->text, r);
+    return 0;
+}

@@ -1,0 +1,217 @@
+/* text_thread.c - see text_thread.h. */
+#include "worker/io/text_thread.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* One writer, one reader, in private memory; large enough for every slot, so it is never full. */
+struct slots {
+    _Alignas(
+        CACHE_LINE) _Atomic uint32_t tail; /* release after the slot number; pair: acquire in pop */
+    _Alignas(CACHE_LINE) _Atomic uint32_t head; /* reader's alone */
+    uint32_t *at, mask;
+    int fd; /* eventfd: something was pushed */
+};
+
+struct text_thread {
+    pthread_t thread;
+    struct requests *requests;
+    struct tokenizer *tokenizer;
+    const struct chat *chat;
+    char *talk; /* a conversation as text, of at most so many bytes; behind it room to read one */
+    size_t talk_cap;
+    uint32_t prompt_cap;
+    struct slots to, from;
+    _Atomic bool stop; /* release by stop, acquire by the thread after it woke */
+};
+
+static int
+slots_open(struct slots *s, uint32_t n, int flags)
+{
+    uint32_t size = 1;
+
+    while (size < n) size *= 2;
+    s->at = calloc(size, sizeof *s->at);
+    s->mask = size - 1;
+    s->fd = eventfd(0, EFD_CLOEXEC | flags);
+    return s->at && s->fd >= 0 ? 0 : -ENOMEM;
+}
+
+static void
+slots_close(struct slots *s)
+{
+    free(s->at);
+    if (s->fd >= 0) close(s->fd);
+}
+
+static void
+push(struct slots *s, uint32_t slot)
+{
+    uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
+    uint64_t one = 1;
+
+    s->at[tail & s->mask] = slot;
+    atomic_store_explicit(&s->tail, tail + 1, memory_order_release);
+    while (write(s->fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+static bool
+pop(struct slots *s, uint32_t *slot)
+{
+    uint32_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
+
+    if (head == atomic_load_explicit(&s->tail, memory_order_acquire)) return false;
+    *slot = s->at[head & s->mask];
+    atomic_store_explicit(&s->head, head + 1, memory_order_relaxed);
+    return true;
+}
+
+static int
+encode_talk(struct text_thread *x, struct worker_request *r, uint32_t cap, struct err *e)
+{
+    int n = chat_render(x->chat, r->text, r->n_text, x->talk + x->talk_cap, x->talk, x->talk_cap,
+                        e);
+
+    if (n >= 0) n = tokenizer_encode(x->tokenizer, x->talk, (size_t)n, true, r->ids, cap, e);
+    return n;
+}
+
+static void
+encode(struct text_thread *x, struct worker_request *r)
+{
+    struct err e = { 0 };
+    uint32_t cap = r->kind == REQUEST_GENERATE ? x->prompt_cap : x->requests->room_ids;
+    int n = r->chat ? encode_talk(x, r, cap, &e)
+                    : tokenizer_encode(x->tokenizer, r->text, r->n_text, r->bare, r->ids, cap, &e);
+
+    if (n >= 0) {
+        r->n_ids = (uint32_t)n;
+        return;
+    }
+    r->reason = n == -EMSGSIZE  ? LAGAN_E_TOO_LONG
+                : n == -ENOTSUP ? LAGAN_E_UNSUPPORTED
+                                : LAGAN_E_INVALID_REQUEST;
+    if (r->chat)
+        snprintf(r->why, sizeof r->why, "%.190s", e.text);
+    else if (n == -EMSGSIZE)
+        snprintf(r->why, sizeof r->why,
+                 "text: more than %u tokens, which is all that is taken here", cap);
+    else
+        snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
+}
+
+static void
+decode(struct text_thread *x, struct worker_request *r)
+{
+    int n = tokenizer_decode(x->tokenizer, r->ids, r->n_ids, r->bare, r->text,
+                             x->requests->room_text);
+
+    if (n >= 0) {
+        r->n_text = (uint32_t)n;
+        return;
+    }
+    r->reason = n == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_INVALID_REQUEST;
+    snprintf(r->why, sizeof r->why,
+             n == -EMSGSIZE ? "ids: their text is longer than %u bytes"
+                            : "ids: one is not in the vocabulary of %u",
+             n == -EMSGSIZE ? x->requests->room_text : tokenizer_size(x->tokenizer));
+}
+
+static void *
+text_run(void *arg)
+{
+    struct text_thread *x = arg;
+
+    for (;;) {
+        uint64_t count;
+        uint32_t slot;
+
+        while (read(x->to.fd, &count, sizeof count) < 0 && errno == EINTR) {
+        }
+        if (atomic_load_explicit(&x->stop, memory_order_acquire)) return NULL;
+        while (pop(&x->to, &slot)) {
+            struct worker_request *r = &x->requests->slot[slot];
+
+            if (r->kind == REQUEST_DETOKENIZE)
+                decode(x, r);
+            else
+                encode(x, r);
+            push(&x->from, slot);
+        }
+    }
+}
+
+int
+text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer *t,
+                  const struct chat *chat, uint32_t prompt_cap, struct err *e)
+{
+    struct text_thread *x = calloc(1, sizeof *x);
+
+    if (!x) return err_set(e, -ENOMEM, "memory for the text thread");
+    *x = (struct text_thread){ .requests = q,
+                               .tokenizer = t,
+                               .chat = chat,
+                               .prompt_cap = prompt_cap,
+                               .to.fd = -1,
+                               .from.fd = -1 };
+    x->talk_cap = 2 * (size_t)q->room_text;
+    x->talk = malloc(x->talk_cap + q->room_text); /* touched as far as conversations are long */
+    if (!x->talk || slots_open(&x->to, q->n, 0) < 0 ||
+        slots_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
+        pthread_create(&x->thread, NULL, text_run, x)) {
+        slots_close(&x->to);
+        slots_close(&x->from);
+        free(x->talk);
+        free(x);
+        return err_set(e, -ENOMEM, "a text thread cannot be started");
+    }
+    *ret = x;
+    return 0;
+}
+
+struct text_thread *
+text_thread_stop(struct text_thread *x)
+{
+    uint64_t one = 1;
+
+    if (!x) return NULL;
+    atomic_store_explicit(&x->stop, true, memory_order_release);
+    while (write(x->to.fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    pthread_join(x->thread, NULL);
+    slots_close(&x->to);
+    slots_close(&x->from);
+    free(x->talk);
+    free(x);
+    return NULL;
+}
+
+void
+text_thread_give(struct text_thread *x, struct worker_request *r)
+{
+    r->state = REQUEST_TEXT;
+    push(&x->to, r->slot);
+}
+
+struct worker_request *
+text_thread_take(struct text_thread *x)
+{
+    uint32_t slot;
+
+    return pop(&x->from, &slot) ? &x->requests->slot[slot] : NULL;
+}
+
+int
+text_thread_fd(const struct text_thread *x)
+{
+    return x->from.fd;
+}

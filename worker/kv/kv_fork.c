@@ -1,0 +1,207 @@
+/* kv_fork.c - see kv_fork.h. */
+#include "worker/kv/kv_fork.h"
+
+#include "worker/kv/kv_internal.h"
+#include "worker/kv/kv_kind.h"
+#include "worker/kv/kv_pool.h"
+
+enum { MAX_SLOTS = 16 };
+
+struct kv_need
+kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk)
+{
+    struct kv_need n = kv_need(kv, len, 0, chunk);
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        if (kv->c.group[g].kind == KV_FULL) n.n_blocks[g] -= n_prompt / kv->c.tokens_per_block;
+    return n;
+}
+
+static void
+fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group, uint32_t n,
+           struct kv_out *out)
+{
+    const struct kv_seq *f = &kv_seqs(kv)[from];
+    struct kv_seq *s = &kv_seqs(kv)[to];
+    bool cross = kv->c.group[group].kind == KV_CROSS;
+    uint32_t at = kv_begin(kv, f, group);
+    uint32_t full = cross ? f->end[group] : n / kv->c.tokens_per_block;
+    const uint32_t *row = kv_table(kv, group, from);
+    uint32_t block;
+
+    check(s->live && s->first[group] == s->end[group] && full <= f->end[group]);
+    s->first[group] = f->first[group];
+    s->end[group] = MAX(full, f->first[group]);
+    for (uint32_t i = at; i < full; i = kv_after(kv, f, group, i)) {
+        kv_pool_share(kv, row[i] - 1);
+        kv_table(kv, group, to)[i] = row[i];
+        if (kv_counts_once(kv, group)) s->reserved[group]++;
+        kv_add_edit(out, EDIT_SET, group, to, i, kv_slice(kv, group, row[i] - 1));
+    }
+    if (cross || n % kv->c.tokens_per_block == 0) return;
+    check(full < f->end[group] && kv_n_entries(kv, s, group) < s->reserved[group]);
+    block = kv_pool_take(kv, group, lane, out);
+    kv_table(kv, group, to)[s->end[group]++] = block + 1;
+    kv_add_copy(kv, group, row[full] - 1, block, out)->n_tokens =
+        (uint16_t)(n % kv->c.tokens_per_block);
+    kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
+}
+
+/* A live state of its own; snapshots stay where they are. */
+static void
+fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
+           struct kv_out *out)
+{
+    check(kv_seqs(kv)[to].live && kv_seqs(kv)[to].end[group] == 0);
+    check(kv_seqs(kv)[from].end[group] > 0);
+    kv_state_grow(kv, lane, to, group, out);
+    for (uint32_t i = 0; i < kv->c.group[group].n_layers; i++)
+        kv_add_copy(kv, group, kv_table(kv, group, from)[i] - 1, kv_table(kv, group, to)[i] - 1,
+                    out);
+}
+
+/* Whether `to` has reserved so much that it can hold what queries from done on see. */
+static bool
+has_room(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
+{
+    const struct kv_seq *f = &kv_seqs(kv)[from], *s = &kv_seqs(kv)[to];
+    uint32_t tokens = kv->c.tokens_per_block;
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        const struct kv_group *k = &kv->c.group[g];
+        uint32_t first = MAX(f->first[g], kv_kind_first(k, tokens, done));
+
+        if (k->kind == KV_WINDOW && CEIL_DIV(n, tokens) > first + s->reserved[g]) return false;
+    }
+    return true;
+}
+
+void
+kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
+        uint32_t done, struct kv_out *out)
+{
+    check(from != to && done <= n);
+    kv_wait_row(kv, lane, from, out);
+    kv_wait_row(kv, lane, to, out);
+    kv_trim(kv, from, has_room(kv, from, to, n, done) ? done : n, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) {
+        if (kv->c.group[g].kind == KV_STATE) {
+            fork_state(kv, lane, from, to, g, out);
+        } else {
+            fork_group(kv, lane, from, to, g, n, out);
+        }
+    }
+    kv_fence(kv, to, lane, step);
+}
+
+struct turn { /* of one entry of one group */
+    const seq_slot *slot;
+    const uint8_t *parent;
+    uint32_t n, group, entry;
+    struct kv_out *out;
+};
+
+static void
+set_entry(struct kv *kv, const struct turn *t, uint32_t i, uint32_t link)
+{
+    kv_table(kv, t->group, t->slot[i])[t->entry] = link;
+    kv_add_edit(t->out, EDIT_SET, t->group, t->slot[i], t->entry, kv_slice(kv, t->group, link - 1));
+}
+
+/* A full block: whoever goes on from a slot shares it. All new ones are held before an old one goes.
+ * false: all have the same, and so they have all before it. */
+static bool
+share_entry(struct kv *kv, const struct turn *t)
+{
+    uint32_t old[MAX_SLOTS];
+    bool differ = false;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        old[i] = kv_table(kv, t->group, t->slot[i])[t->entry];
+        differ = differ || old[i] != old[0];
+    }
+    for (uint32_t i = 0; i < t->n; i++)
+        if (old[t->parent[i]] != old[i]) kv_pool_share(kv, old[t->parent[i]] - 1);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct kv_seq *s = &kv_seqs(kv)[t->slot[i]];
+
+        if (old[t->parent[i]] == old[i]) continue;
+        if (kv_pool_give(kv, old[i] - 1, s->lane, s->step) && kv_counts_once(kv, t->group))
+            kv_charge(kv, t->group, -1);
+        set_entry(kv, t, i, old[t->parent[i]]);
+    }
+    return differ;
+}
+
+/* The block that is written: of those who go on from a slot it has that itself, or the first of them; the others a
+ * copy, in their own block where nobody goes on from that. So who goes on from itself keeps what it has. */
+static void
+copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
+{
+    uint32_t old[MAX_SLOTS], heir[MAX_SLOTS] = { 0 }; /* + 1; 0: nobody goes on from it */
+    bool used[MAX_SLOTS];
+    uint32_t next_idle = 0;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        old[i] = kv_table(kv, t->group, t->slot[i])[t->entry];
+        if (!heir[t->parent[i]] || t->parent[i] == i) heir[t->parent[i]] = i + 1;
+    }
+    for (uint32_t i = 0; i < t->n; i++) /* its own is idle, and it needs one */
+        used[i] = heir[i] || heir[t->parent[i]] != i + 1;
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint32_t from = old[t->parent[i]], to = from;
+
+        if (heir[t->parent[i]] != i + 1) {
+            if (heir[i]) {
+                while (used[next_idle]) next_idle++;
+                to = old[next_idle++];
+            } else {
+                to = old[i];
+            }
+            kv_add_copy(kv, t->group, from - 1, to - 1, t->out)->n_tokens = (uint16_t)n_tokens;
+        }
+        if (to != old[i]) set_entry(kv, t, i, to);
+    }
+}
+
+/* The block that is written, then those before it, as far back as the slots differ. */
+static void
+turn_group(struct kv *kv, struct turn *t, uint32_t n)
+{
+    const struct kv_seq *s = &kv_seqs(kv)[t->slot[0]];
+    uint32_t tokens = kv->c.tokens_per_block, begin = kv_begin(kv, s, t->group);
+
+    for (uint32_t i = 1; i < t->n; i++) {
+        const struct kv_seq *other = &kv_seqs(kv)[t->slot[i]];
+
+        check(other->first[t->group] == s->first[t->group]);
+        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* a predecessor gave some another */
+    }
+    t->entry = n / tokens;
+    if (n % tokens) copy_entry(kv, t, n % tokens);
+    while (t->entry > begin) {
+        t->entry = kv_before(kv, s, t->group, t->entry);
+        if (!share_entry(kv, t)) break;
+    }
+}
+
+void
+kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot, const uint8_t *parent,
+           uint32_t n_slots, uint32_t n, struct kv_out *out)
+{
+    struct turn t = { .slot = slot, .parent = parent, .n = n_slots, .out = out };
+
+    check(n_slots > 0 && n_slots <= MAX_SLOTS);
+    for (uint32_t i = 0; i < n_slots; i++) {
+        check(parent[i] < n_slots);
+        kv_wait_row(kv, lane, slot[i], out);
+    }
+    for (t.group = 0; t.group < kv->c.n_groups; t.group++) {
+        if (kv_is_positions(kv, t.group)) turn_group(kv, &t, n);
+        for (t.entry = 0; kv->c.group[t.group].kind == KV_STATE; t.entry++) {
+            if (t.entry == kv->c.group[t.group].n_layers) break;
+            copy_entry(kv, &t, 0);
+        }
+    }
+    for (uint32_t i = 0; i < n_slots; i++) kv_fence(kv, slot[i], lane, step);
+}

@@ -1,0 +1,67 @@
+/* kv_need.c - see kv_need.h. */
+#include "worker/kv/kv_need.h"
+
+#include "worker/kv/kv_internal.h"
+#include "worker/kv/kv_kind.h"
+
+#include <errno.h>
+
+struct kv_need
+kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk)
+{
+    struct kv_need n = { { 0 } };
+
+    for (uint32_t g = 0; g < kv->c.n_groups; g++)
+        n.n_blocks[g] = kv_kind_need(&kv->c.group[g], kv->c.tokens_per_block, len, n_source, chunk);
+    return n;
+}
+
+int
+kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
+              struct err *e)
+{
+    uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
+    bool fits = true;
+
+    for (uint32_t i = 0; i < kv->c.n_groups; i++) {
+        const struct kv_group *g = &kv->c.group[i];
+        uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
+
+        if (entries > g->max_entries)
+            return err_set(e, -EMSGSIZE,
+                           "%u %s are more than the %llu that the model's tables hold",
+                           g->kind == KV_CROSS ? n_source : len,
+                           g->kind == KV_CROSS ? "source tokens" : "tokens",
+                           (unsigned long long)g->max_entries * kv->c.tokens_per_block);
+        fits = fits && (!g->max_blocks || n->n_blocks[i] <= g->max_blocks);
+        blocks[g->pool] += n->n_blocks[i];
+    }
+    for (uint32_t p = 0; p < kv->n_pools; p++)
+        slabs += CEIL_DIV(blocks[p] + kv->pool[p].n_scratch, kv->pool[p].per_slab);
+    if (fits && slabs <= kv->n_slabs) return 0;
+    if (!e) return -EMSGSIZE;
+    return err_set(
+        e, -EMSGSIZE,
+        "%u tokens with a source of %u do not fit the KV cache: alone in its %llu bytes a "
+        "request can have %llu",
+        len, n_source, (unsigned long long)kv->c.arena_bytes,
+        (unsigned long long)kv_longest(kv, n_source));
+}
+
+uint64_t
+kv_longest(const struct kv *kv, uint32_t n_source)
+{
+    uint64_t low = 0, high = UINT32_MAX; /* low fits, or is 0; beyond high nothing does */
+
+    while (low < high) {
+        uint32_t len = (uint32_t)((low + high + 1) / 2);
+        struct kv_need n = kv_need(kv, len, n_source, kv->c.tokens_per_block);
+
+        if (kv_fits_alone(kv, &n, len, n_source, NULL) == 0) {
+            low = len;
+        } else {
+            high = len - 1;
+        }
+    }
+    return low;
+}

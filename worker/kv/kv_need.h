@@ -1,0 +1,30 @@
+/* kv_need.h - how many blocks of each group a sequence may hold at once, and whether they fit the
+ * arena.
+ *
+ * Depends on the configuration alone, not on what other sequences hold: kv_reserve(), kv_admit()
+ * and kv_raise() compare a need with the blocks that are free.
+ */
+#ifndef KV_NEED_H
+#define KV_NEED_H
+
+#include "worker/kv/kv.h"
+
+struct kv_need {
+    uint32_t n_blocks[MAX_GROUPS]; /* of each group, the most that the sequence holds at once */
+};
+
+/* Returns the need of a sequence of up to len positions that is computed in chunks of at most chunk
+ * tokens and has an encoder input of n_source tokens (0: none). */
+struct kv_need kv_need(const struct kv *kv, uint32_t len, uint32_t n_source, uint32_t chunk);
+
+/* Returns 0 if the sequence fits the empty arena; n is its kv_need() for len and n_source.
+ * -EMSGSIZE: it has more blocks than the arena, or more entries than its row of a block table; e
+ * (may be NULL) has the numbers. */
+int kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32_t n_source,
+                  struct err *e) MUST_USE;
+
+/* Returns the largest number of positions that kv_fits_alone() accepts for chunks of at most one
+ * block and an encoder input of n_source tokens. */
+uint64_t kv_longest(const struct kv *kv, uint32_t n_source);
+
+#endif

@@ -1,0 +1,156 @@
+/* kv_memory.c - see kv_memory.h. */
+#include "worker/load/kv_memory.h"
+
+#include "base/failpoint.h"
+#include "gpu/gpu.h"
+#include "ipc/model_options.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/handover/host_tier.h"
+#include "worker/kv/kv.h"
+#include "worker/kv/kv_host_tier.h"
+#include "worker/load/sizes.h"
+#include "worker/model/model.h"
+#include "worker/process/arena_channel.h"
+#include "worker/sched/scheduler.h"
+#include "worker/tp/rank_start.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Automatic KV memory of a host: at most a quarter of what is available, for all ranks together. */
+enum { AUTO_KV_SHARE = 4 };
+
+/* Bytes for which every slot could reach the model's length: more would never be used. */
+static uint64_t
+longest_kv_bytes(const struct kv_config *c)
+{
+    return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
+}
+
+/* On a GPU: all that is free now but what is still to come. */
+static int
+gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
+{
+    const struct model_options *k = w->keys;
+    uint64_t graphs = gpu_graphs(w->gpu) ? k->graphs_memory : 0;
+    uint64_t steps = exec_scratch_bytes(w->exec) + w->limits->n_lanes * SIZES_LANE_BYTES;
+    uint64_t next = SIZES_REPLACEMENT_BYTES + exec_partition_times(w->exec).bytes +
+                    (k->standby ? steps : 0);
+    uint64_t taken = graphs + next + k->kv_reserve;
+
+    if (free < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
+        return err_set(
+            e, -ENOMEM,
+            "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
+            "weights and %.2f for steps of %u rows; graphs.memory needs %.2f, a successor %.2f, "
+            "kv.reserve %.2f",
+            GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_tokens,
+            GIB(graphs), GIB(next), GIB(k->kv_reserve));
+    *ret = free - taken;
+    return 0;
+}
+
+static int
+automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
+{
+    uint64_t free, own, total, bytes;
+
+    if (gpu_memory(w->gpu, &free, &own, &total) < 0)
+        return err_set(e, -EIO, "kv.memory: auto: %s", gpu_why(w->gpu));
+    bytes = free / AUTO_KV_SHARE / w->keys->tensor_parallel;
+    if (sizes_on_gpu(w)) TRY(gpu_kv_bytes(w, free + w->adopt->old_kv.bytes, total, &bytes, e));
+    *ret = MIN(longest_kv_bytes(w->kv_config), MAX(bytes, (uint64_t)w->kv_config->slab_bytes * 2));
+    return 0;
+}
+
+/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room
+ * for another. So where it has the size we want (nearly, if auto: no two contexts are alike), it
+ * is ours again. What is in it is for adopt_open() to say. */
+static int
+make_arena(struct worker *w, struct err *e)
+{
+    struct kv_config *c = w->kv_config;
+    uint64_t old = w->adopt->old_kv.bytes;
+    bool suits = old == c->arena_bytes ||
+                 (!w->keys->kv_memory && !w->rank && old >= c->arena_bytes / 16 * 15 &&
+                  old <= c->arena_bytes / 16 * 17);
+
+    if (w->adopt->old_kv.fd >= 0 && suits &&
+        gpu_ops(w->gpu)->mem.arena_adopt(w->gpu, w->adopt->old_kv.fd, old, &w->adopt->kv_arena,
+                                         e) == 0) {
+        w->adopt->old_kv.fd = -1;
+        memcpy(w->adopt->kv_id, w->adopt->old_kv_id, sizeof w->adopt->kv_id);
+        c->arena_bytes = old;
+        return 0;
+    }
+    if (w->adopt->old_kv.fd >= 0) close(w->adopt->old_kv.fd);
+    w->adopt->old_kv.fd = -1;
+    TRY(adopt_number(w->adopt->kv_id, e));
+    return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
+}
+
+/* A hint: in pages of 4 KiB the tables of many slots cost a walk through the page table at each
+ * block border. */
+static void
+prefer_huge_pages(void *mem, size_t bytes)
+{
+    uintptr_t huge = 2 << 20, first = ROUND_UP((uintptr_t)mem, huge);
+
+    if ((uintptr_t)mem + bytes > first)
+        madvise((void *)first, (uintptr_t)mem + bytes - first, MADV_HUGEPAGE);
+}
+
+int
+kv_memory_open(struct worker *w, struct err *e)
+{
+    struct kv_config *c = w->kv_config;
+
+    c->reuse = c->copy_partial = w->keys->kv_reuse;
+    TRY(adopt_secret(w, c->hash_secret, e));
+    c->arena_bytes = w->keys->kv_memory;
+    if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
+    TRY(make_arena(w, e));
+    w->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
+    if (!w->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
+    prefer_huge_pages(w->kv_memory, kv_bytes(c));
+    w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
+    if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
+    if (w->host_tier->later) kv_host_tier_away(w->kv);
+    if (w->host_tier->host.base)
+        kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
+    TRY(adopt_open(w, w->steps->kv_dtype, host_tier_keeps(w), e));
+    FP(load_kv);
+    TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
+    TRY(host_tier_give(w, e));
+    return arena_channel_give(w, "manifest", &w->adopt->manifest_arena, w->adopt->kv_id, e);
+}
+
+/* Rank 0 relies on a host tier that was reported here: so all of it is mapped before the report. */
+int
+kv_memory_open_rank(struct worker *w, struct err *e)
+{
+    struct plan_ring_left left;
+    struct plan_ring_kv kv;
+    bool same;
+
+    TRY(host_tier_open(w, e));
+    memcpy(left.kv_id, w->adopt->old_kv_id, sizeof left.kv_id);
+    memcpy(left.host_id, w->host_tier->old_id, sizeof left.host_id);
+    TRY(rank_start_left(w, &left, e));
+    TRY(rank_start_kv(w, &kv, e));
+    same = w->adopt->old_kv.fd >= 0 && !memcmp(kv.id, w->adopt->old_kv_id, sizeof kv.id);
+    w->kv_config->arena_bytes = kv.bytes;
+    TRY(make_arena(w, e));
+    if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
+        return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
+    memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
+    TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
+    TRY(host_tier_give(w, e));
+    exec_blocks(w->exec, w->kv_config, &w->adopt->kv_arena);
+    exec_host(w->exec, &w->host_tier->host);
+    return rank_start_ready(w, e);
+}

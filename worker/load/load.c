@@ -1,0 +1,526 @@
+/* load.c - see load.h: the loader thread and its phases.
+ *
+ * On failure the sentence says which file, key or number.
+ */
+#include "worker/load/load.h"
+
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "gpu/gpu.h"
+#include "ipc/channel.h"
+#include "ipc/fd_channel.h"
+#include "ipc/heritage.h"
+#include "ipc/model_options.h"
+#include "worker/arch/registry.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/handover/host_tier.h"
+#include "worker/load/kv_memory.h"
+#include "worker/load/sizes.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/process/arena_channel.h"
+#include "worker/process/health.h"
+#include "worker/sched/scheduler.h"
+#include "worker/text/tokenizer.h"
+#include "worker/tp/plan_ring.h"
+#include "worker/tp/rank_start.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STANDBY_TURN = 200 * NSEC_MS }; /* between two beats */
+
+static void
+on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct worker *w = arg;
+
+    atomic_store_explicit(&w->loader->bytes_done, done, memory_order_relaxed);
+    atomic_store_explicit(&w->loader->bytes_total, total, memory_order_relaxed);
+}
+
+/* Takes what lagand has sent over the fd channel by now: arenas of the previous worker, and
+ * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or
+ * before "begin" and "go". Weights that are open are taken again if they may be damaged. */
+static int
+take_inherited(struct worker *w, struct err *e)
+{
+    struct model_source *src = &w->loader->source;
+
+    for (;;) {
+        struct fd_channel_note note;
+        int fd;
+        int r = fd_channel_take(w->hand, &note, &fd, e);
+
+        if (r <= 0) return r;
+        if (!strcmp(note.name, "go")) {
+            close(fd);
+            w->loader->standby = false;
+            continue;
+        }
+        if (!strcmp(note.name, "begin")) {
+            close(fd);
+            w->loader->may_use_device = true;
+            continue;
+        }
+        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+            src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
+            src->weights_fd = fd;
+            src->weights_bytes = note.bytes;
+            memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
+        } else if (!strcmp(note.name, "kv") && w->adopt->old_kv.fd < 0) {
+            w->adopt->old_kv = (struct arena){ .fd = fd, .bytes = note.bytes };
+            memcpy(w->adopt->old_kv_id, note.fingerprint, sizeof w->adopt->old_kv_id);
+        } else if (host_tier_take(w, &note, fd)) {
+            continue;
+        } else if (!strcmp(note.name, "manifest") && w->adopt->old_manifest.fd < 0) {
+            w->adopt->old_manifest = (struct arena){ .fd = fd, .bytes = note.bytes };
+        } else {
+            close(fd);
+        }
+    }
+}
+
+static int
+read_source(struct worker *w, struct err *e)
+{
+    struct model_source *src = &w->loader->source;
+    const char *weights = w->keys->weights;
+    static const enum dtype dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16 };
+
+    *src = (struct model_source){
+        .dir = w->keys->path,
+        .dtype = dtypes[w->keys->dtype],
+        .max_len = w->keys->max_model_len,
+        .rank = w->rank,
+        .n_ranks = w->keys->tensor_parallel,
+        .weights_fd = -1,
+        .progress = on_progress,
+        .arg = w,
+    };
+    if (!strncmp(weights, "random:", 7)) {
+        char *end;
+
+        errno = 0;
+        src->seed = strtoull(weights + 7, &end, 10);
+        if (errno || *end || end == weights + 7)
+            return err_set(e, -EINVAL, "weights: \"%s\" is not random:SEED with a number", weights);
+        src->random = true;
+    } else if (weights[0] && strcmp(weights, "checkpoint")) {
+        return err_set(e, -EINVAL, "weights: \"%s\" is neither checkpoint nor random:SEED",
+                       weights);
+    }
+    return 0;
+}
+
+static struct gpu_options
+device_options(const struct worker *w)
+{
+    const struct model_options *k = w->keys;
+
+    return (struct gpu_options){
+        .device = model_options_device(k),
+        .isa = k->isa,
+        .libs = k->cuda_libs[0] ? k->cuda_libs : NULL,
+        .tuning_file = k->cuda_tuning_file[0] ? k->cuda_tuning_file : NULL,
+        .kernels = k->kernels[0] ? k->kernels : NULL,
+        .invariant = k->numerics == NUMERICS_INVARIANT,
+        .timing = k->step_timing,
+        .n_lanes = 1u + (k->split_mode != SPLIT_OFF) + (k->split_encoder == SPLIT_ENCODER_OWN),
+        .rank = w->rank,
+        .n_ranks = k->tensor_parallel,
+        .group_fd = heritage_fd(w->heritage, "group"),
+    };
+}
+
+static void
+end_phase(struct worker *w, enum load_phase which, nsec *since)
+{
+    nsec now = clock_now();
+
+    w->loader->phase_ns[which] = now - *since;
+    *since = now;
+}
+
+static int
+try_device(struct worker *w, const struct gpu_options *device, struct err *e)
+{
+    FP_OR(load_device, return err_set(e, -ENOMEM, "no room for a context"));
+    return gpu_open(&w->gpu, device, e);
+}
+
+/* Beside the worker whose place we are to take there may be no room for a context: then it waits
+ * too. */
+static int
+open_device(struct worker *w, const struct gpu_options *device, struct err *e)
+{
+    struct pollfd p = { .fd = w->hand, .events = POLLIN };
+    int r = try_device(w, device, e);
+
+    if (r != -ENOMEM || !w->loader->standby) return r;
+    while (w->loader->standby) {
+        if (poll(&p, 1, -1) < 0 && errno != EINTR) check(!"poll");
+        TRY(take_inherited(w, e));
+    }
+    return try_device(w, device, e);
+}
+
+/* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
+static int
+load_model(struct worker *w, struct err *e)
+{
+    int r = model_load(w->loader->begun, &w->loader->source, w->gpu, e);
+
+    w->loader->source.weights_fd = -1;
+    if (r < 0) return r;
+    w->model = w->loader->begun;
+    w->loader->begun = NULL;
+    if (w->model->n_other)
+        log_info("the language model alone is served: skipped %u tensors, the first is %s",
+                 w->model->n_other, w->model->other);
+    if (w->model->n_unused)
+        log_warn("%u tensors of the checkpoint are not used, the first is %s", w->model->n_unused,
+                 w->model->unused[0]);
+    if (w->model->n_rebuilt)
+        log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
+                 w->model->n_rebuilt);
+    return 0;
+}
+
+static int
+open_steps(struct worker *w, struct err *e)
+{
+    FP_OR(load_steps, return err_set(e, -ENOMEM, "no room for steps"));
+    return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
+}
+
+/* What the ranks of a group share: whoever comes first makes it that large, to the others it is
+ * so already. */
+static int
+size_group(const struct gpu_options *o, struct err *e)
+{
+    if (o->n_ranks == 1 || ftruncate(o->group_fd, GPU_GROUP_BYTES) == 0) return 0;
+    return err_set(e, -errno, "a group's memory, fd %d: %m", o->group_fd);
+}
+
+/* What needs nothing of the device but its driver. Whoever may go on at once has it come up with
+ * the rest. */
+static int
+begin(struct worker *w, struct err *e)
+{
+    struct gpu_options device = device_options(w);
+
+    TRY(sizes_check_settings(w->keys, e));
+    TRY(size_group(&device, e));
+    w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
+    host_tier_begin(w);
+    TRY(read_source(w, e));
+    TRY(take_inherited(w, e));
+    if (w->loader->standby && !w->loader->may_use_device) TRY(gpu_begin(&device, e));
+    TRY(model_begin(&w->loader->begun, &w->loader->source, arch_families, e));
+    return w->loader->standby ? take_inherited(w, e) : 0;
+}
+
+/* All that takes long and needs nothing that a living worker writes. */
+static int
+prepare(struct worker *w, struct err *e)
+{
+    nsec since = clock_now();
+    const struct model_options *k = w->keys;
+    struct gpu_options device = device_options(w);
+    int r;
+
+    TRY(open_device(w, &device, e));
+    /* Is the worker gone meanwhile? Then weights that are looked through now need not be once
+     * more. Of ranks some may not know it yet. */
+    if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
+    end_phase(w, LOAD_DEVICE, &since);
+    TRY(load_model(w, e));
+    end_phase(w, LOAD_WEIGHTS, &since);
+    TRY(sizes_set(w, e));
+    TRY(w->rank ? rank_start_join(w, e) : plan_ring_join(w, e));
+    r = open_steps(w, e);
+    end_phase(w, LOAD_STEPS, &since);
+    if (r == 0 && *gpu_group(w->gpu))
+        log_info("rank %u of %u has met the others: %s", w->rank, k->tensor_parallel,
+                 gpu_group(w->gpu));
+    /* There may be room when the worker is gone; but ranks do this together or not at all. */
+    return r == -ENOMEM && w->loader->standby && k->tensor_parallel == 1 ? 0 : r;
+}
+
+/* What is mapped of a worker that may have damaged it is looked through. Where it has, another
+ * model is opened, of the same files; ranks, whose steps are of one time, begin anew. */
+static int
+check_model(struct worker *w, struct err *e)
+{
+    nsec since = clock_now();
+    int damaged = model_check(w->model, e);
+
+    if (damaged < 0) return damaged;
+    if (damaged && w->keys->tensor_parallel > 1)
+        return err_set(e, -EIO, "%d tensors of the adopted weights are damaged", damaged);
+    if (damaged == 0) {
+        close(w->loader->source.weights_fd);
+        w->loader->source.weights_fd = -1;
+    } else {
+        w->exec = exec_close(w->exec);
+        w->model = model_close(w->model);
+        TRY(model_begin(&w->loader->begun, &w->loader->source, arch_families, e));
+        TRY(load_model(w, e));
+        TRY(sizes_set(w, e));
+    }
+    end_phase(w, LOAD_WEIGHTS, &since);
+    return 0;
+}
+
+/* A rank without the previous worker's KV or host tier makes it useless for all of them. */
+static int
+compare_left(struct worker *w, struct err *e)
+{
+    struct plan_ring_left ours;
+    struct plan_ring_lack lack;
+
+    memcpy(ours.kv_id, w->adopt->old_kv_id, sizeof ours.kv_id);
+    memcpy(ours.host_id, w->host_tier->old_id, sizeof ours.host_id);
+    TRY(plan_ring_left(w, &ours, &lack, e));
+    if (lack.kv && w->adopt->old_manifest.fd >= 0) {
+        log_info("rank %u has no KV of that time: computing every request again", lack.kv);
+        adopt_drop_manifest(w);
+    }
+    if (lack.host) memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
+    return 0;
+}
+
+/* What a replacement may do only when its worker is gone. */
+static int
+complete(struct worker *w, struct err *e)
+{
+    struct plan_ring_kv kv;
+    struct step_costs costs;
+    nsec since;
+
+    if (w->loader->source.weights_fd >= 0) TRY(check_model(w, e));
+    FP(load_weights);
+    TRY(arena_channel_give(w, "weights", &w->model->weights, w->model->fingerprint, e));
+    since = clock_now();
+    if (!w->exec) {
+        TRY(open_steps(w, e));
+        end_phase(w, LOAD_STEPS, &since);
+    }
+    if (w->rank) return kv_memory_open_rank(w, e);
+    TRY(host_tier_open(w, e));
+    TRY(compare_left(w, e));
+    TRY(kv_memory_open(w, e));
+    exec_blocks(w->exec, w->kv_config, &w->adopt->kv_arena);
+    exec_host(w->exec, &w->host_tier->host);
+    TRY(scheduler_new(&w->sched, w->limits, w->kv, e));
+    costs = sizes_work_costs(w);
+    partition_ctl_open(w->partition_ctl, w->exec, w->sched, w->kv_config, &costs, w->limits,
+                       w->keys->split_itl_target);
+    kv = (struct plan_ring_kv){ .id = { w->adopt->kv_id[0], w->adopt->kv_id[1] },
+                                .bytes = w->adopt->kv_arena.bytes };
+    TRY(plan_ring_ready(w, &kv, e));
+    end_phase(w, LOAD_KV, &since);
+    return 0;
+}
+
+/* The folder where vocabularies are kept, or NULL. */
+static const char *
+kept_vocabularies(const struct worker *w, char *buf, size_t n)
+{
+    const char *cache = getenv("CACHE_DIRECTORY");
+
+    if (w->keys->tokenizer_cache_dir[0]) return w->keys->tokenizer_cache_dir;
+    if (!cache || !*cache || (size_t)snprintf(buf, n, "%s/vocab", cache) >= n) return NULL;
+    return buf;
+}
+
+/* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
+static void
+open_chat(struct worker *w)
+{
+    char note[240];
+
+    chat_open(w->chat, w->keys->path, w->keys->chat_template, w->tokenizer, note);
+    if (*note) log_info("%s", note);
+}
+
+static void *
+open_text(void *arg)
+{
+    struct worker *w = arg;
+    char buf[1100];
+    const char *kept = kept_vocabularies(w, buf, sizeof buf);
+    struct err e = { 0 };
+    int r = kept ? tokenizer_open_kept(&w->tokenizer, w->keys->path, kept, &e) : 0;
+
+    if (r == 0) r = tokenizer_open(&w->tokenizer, w->keys->path, &e);
+    if (r >= 0) open_chat(w);
+    if (r > 0) return NULL;
+    if (r == 0) {
+        if (kept && tokenizer_keep(w->tokenizer, kept, &e) < 0)
+            log_info("%s: the vocabulary is not kept and will be read again", e.text);
+        return NULL;
+    }
+    snprintf(w->why_no_text, sizeof w->why_no_text, "ids alone are served: %.170s", e.text);
+    log_info("%s", w->why_no_text);
+    return NULL;
+}
+
+int
+load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *e)
+{
+    const struct model_options *k = w->keys;
+    struct gpu_options device = device_options(w);
+
+    device.n_ranks = 0; /* no other rank is met */
+    w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
+    host_tier_begin(w);
+    TRY(sizes_check_settings(k, e));
+    TRY(read_source(w, e));
+    TRY(model_begin(&w->model, &w->loader->source, arch_families, e));
+    TRY(gpu_open(&w->gpu, &device, e));
+    TRY(model_inspect(w->model, &w->loader->source, w->gpu, weights, e));
+    TRY(sizes_set(w, e));
+    open_text(w);
+    *beside = 0;
+    if (sizes_on_gpu(w))
+        *beside = (gpu_graphs(w->gpu) ? k->graphs_memory : 0) + SIZES_REPLACEMENT_BYTES +
+                  k->kv_reserve + w->limits->n_lanes * SIZES_LANE_BYTES;
+    return 0;
+}
+
+/* As far as it may by now. */
+static int
+load_more(struct worker *w)
+{
+    int r = 0;
+
+    if (!w->gpu && (w->loader->may_use_device || !w->loader->standby))
+        r = prepare(w, &w->loader->err);
+    if (r == 0 && !w->loader->standby) r = complete(w, &w->loader->err);
+    return r;
+}
+
+/* The first time: with the tokenizer beside it. */
+static int
+load_first(struct worker *w)
+{
+    int r;
+
+    w->loader->opens_text = !w->rank &&
+                            pthread_create(&w->loader->text_opener, NULL, open_text, w) == 0;
+    r = begin(w, &w->loader->err);
+    if (r == 0) r = load_more(w);
+    if (r == 0 && !w->rank && !w->loader->opens_text) open_text(w);
+    return r;
+}
+
+/* Of a standby what it may, and the rest when it is called again. */
+static void *
+load(void *arg)
+{
+    struct worker *w = arg;
+    nsec since = clock_now();
+    int r;
+
+    memset(w->loader->phase_ns, 0,
+           sizeof w->loader->phase_ns); /* was spent before anybody waited for it */
+    r = !w->loader->begun && !w->model ? load_first(w) : load_more(w);
+    if (w->loader->opens_text && (r < 0 || !w->loader->standby)) {
+        pthread_join(w->loader->text_opener, NULL);
+        w->loader->opens_text = false;
+    }
+    w->loader->load_ns = clock_now() - since;
+    if (!w->loader->standby) FP(load_done);
+    atomic_store_explicit(&w->loader->done, r < 0 ? -1 : 1, memory_order_release);
+    return NULL;
+}
+
+static void
+log_standby(const struct worker *w)
+{
+    if (!w->gpu)
+        log_info("the driver of %s is up after %.2f s, nothing else is begun",
+                 model_options_device(w->keys), (double)w->loader->load_ns / NSEC_S);
+    else
+        log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+                 (double)w->loader->load_ns / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_DEVICE] / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_WEIGHTS] / NSEC_S,
+                 (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
+}
+
+/* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all
+ * that a worker leaves until that is gone and lagand has sent it. -EPIPE: who would say so is
+ * gone. */
+static int
+stand_by(struct worker *w, struct err *e)
+{
+    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
+    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
+                          { .fd = w->channel->doorbell.fd, .events = POLLIN } };
+    bool begun = w->loader->may_use_device;
+    int r;
+
+    log_standby(w);
+    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
+    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
+           w->loader->may_use_device == begun) {
+        health_beat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
+            return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
+    }
+    return r;
+}
+
+int
+load_start(struct worker *w, struct err *e)
+{
+    health_phase(w, PHASE_LOAD, 0);
+    atomic_store_explicit(&w->loader->done, 0, memory_order_relaxed);
+    if (pthread_create(&w->loader->thread, NULL, load, w))
+        return err_set(e, -EAGAIN, "a loader thread cannot be started");
+    return 0;
+}
+
+int
+load_poll(struct worker *w, struct err *e)
+{
+    int done = atomic_load_explicit(&w->loader->done, memory_order_acquire);
+
+    if (!done) return 0;
+    pthread_join(w->loader->thread, NULL);
+    if (done > 0) return 1;
+    *e = w->loader->err;
+    return e->code;
+}
+
+int
+load_standby(struct worker *w, struct err *e)
+{
+    if (!w->loader->standby) return 0;
+    TRY(stand_by(w, e));
+    return 1;
+}
+
+void
+load_free(struct worker *w)
+{
+    if (w->exec) exec_close(w->exec);
+    scheduler_free(w->sched);
+    if (w->adopt->kv_arena.base) gpu_ops(w->gpu)->mem.arena_drop(w->gpu, &w->adopt->kv_arena);
+    if (w->host_tier->host.base) gpu_ops(w->gpu)->mem.host_close(w->gpu, &w->host_tier->host);
+    adopt_close(w);
+    free(TAKE(w->kv_memory));
+    tokenizer_close(w->tokenizer);
+    model_close(w->loader->begun);
+    model_close(w->model);
+    if (w->gpu) gpu_close(w->gpu);
+}

@@ -1,0 +1,179 @@
+/* sizes.c - see sizes.h. */
+#include "worker/load/sizes.h"
+
+#include "base/clock.h"
+#include "gpu/gpu.h"
+#include "ipc/channel.h"
+#include "worker/exec/exec.h"
+#include "worker/exec/graphs.h"
+#include "worker/handover/adopt.h"
+#include "worker/model/model.h"
+#include "worker/ops/partition_ctl.h"
+#include "worker/process/health.h"
+#include "worker/sched/scheduler.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+    CPU_TOKENS = 512, /* batched tokens of a step, unless the settings name another number */
+    GPU_TOKENS = 8192,
+    /* Encoder tokens at once: a burst goes through the encoder together, and the next one does
+     * not wait until the first has been projected. */
+    GPU_ENC_TOKENS = 16384,
+    SEARCH_BEAMS = 512 /* beams of the searches that run together: docs/perf.md */
+};
+
+bool
+sizes_on_gpu(const struct worker *w)
+{
+    return strcmp(gpu_ops(w->gpu)->name, "cpu") != 0;
+}
+
+/* While a long step is queued: called by the engine thread, like every beat. */
+static void
+on_beat(void *arg)
+{
+    health_beat(arg, clock_now());
+}
+
+int
+sizes_check_settings(const struct model_options *k, struct err *e)
+{
+    if (k->tensor_parallel > MAX_RANKS)
+        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
+                       k->tensor_parallel, MAX_RANKS);
+    if (k->kv_host_memory && !k->kv_reuse)
+        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
+    return 0;
+}
+
+static uint32_t
+max_batched_tokens(const struct worker *w)
+{
+    uint32_t asked = w->keys->max_num_batched_tokens;
+
+    return asked ? asked : sizes_on_gpu(w) ? GPU_TOKENS : CPU_TOKENS;
+}
+
+static int
+set_kv(struct worker *w, struct err *e)
+{
+    const struct model_options *k = w->keys;
+
+    w->kv_config->n_slots = k->max_num_seqs;
+    w->kv_config->host_bytes = k->kv_host_memory;
+    w->kv_config->host_bandwidth = k->kv_host_bandwidth;
+    w->kv_config->token_time = k->kv_prefill_rate ? NSEC_S / k->kv_prefill_rate : 0;
+    TRY(model_groups(w->model, w->steps->kv_dtype, k->kv_tokens_per_block, w->kv_config, e));
+    model_keep_first(w->model, k->kv_sink_tokens, w->kv_config);
+    TRY(model_shares(k->kv_shares, k->cross_kv_cache_fraction, w->kv_config, e));
+    for (uint32_t i = 0; i < w->kv_config->n_groups; i++)
+        if (w->kv_config->group[i].kind == KV_STATE)
+            w->kv_config->group[i].interval = ROUND_UP(k->kv_snapshot_interval,
+                                                       w->kv_config->tokens_per_block);
+    return 0;
+}
+
+static void
+set_limits(struct worker *w)
+{
+    const struct model_options *k = w->keys;
+    uint32_t max_tokens = max_batched_tokens(w);
+
+    *w->limits = (struct scheduler_limits){
+        .policy = (enum policy)k->policy,
+        .chunks = (enum chunks)k->chunk_policy,
+        .quantum = k->fairness_quantum,
+        .prompt_batch = k->prefill_batch_tokens,
+        .enc_batch = { k->encoder_batch_size },
+        .n_enc_batches = k->encoder_batch_size > 0,
+        .prompt_wait = k->batch_wait_timeout,
+        .enc_wait = k->batch_wait_timeout,
+        .max_seqs = k->max_num_seqs,
+        .max_tokens = max_tokens,
+        .max_len = w->model->shape.max_len,
+        .max_enc_tokens = w->max_source && sizes_on_gpu(w)
+                              ? MAX(w->max_source, (uint32_t)GPU_ENC_TOKENS)
+                              : w->max_source,
+        .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
+        .beam_tokens = SEARCH_BEAMS,
+        /* While decoding, encoder work per step is limited to that of one full prefill chunk. */
+        .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
+    };
+    if (gpu_graphs(w->gpu) && k->graphs_memory)
+        w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
+}
+
+/* On a host of one core the two lanes of a divided device still have a thread each. */
+static int
+set_lanes(struct worker *w, struct err *e)
+{
+    uint32_t units = w->keys->threads && !sizes_on_gpu(w) ? w->keys->threads : gpu_units(w->gpu);
+
+    if (!sizes_on_gpu(w))
+        units = MAX(units / w->keys->tensor_parallel, 1u); /* they share the host */
+    if (!sizes_on_gpu(w) && w->keys->split_mode != SPLIT_OFF) units = MAX(units, 2u);
+    return partition_ctl_plan(w->partition_ctl, w->keys, gpu_parts(w->gpu), units, w->limits,
+                              w->steps, e);
+}
+
+static void
+set_steps(struct worker *w)
+{
+    struct exec_config *x = w->steps;
+
+    x->max_tokens = w->limits->max_tokens;
+    x->measure = sizes_on_gpu(w);
+    /* KV memory to adopt: its streams want their next token first. Ranks do the same passes or
+     * none. */
+    x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
+    x->max_seqs = w->limits->max_seqs;
+    x->max_enc_tokens = w->limits->max_enc_tokens;
+    x->max_edits = scheduler_edits(w->limits, w->kv_config);
+    x->max_copies = scheduler_copies(w->limits, w->kv_config);
+}
+
+int
+sizes_set(struct worker *w, struct err *e)
+{
+    static const enum dtype kv_dtypes[] = { DT_COUNT, DT_F32, DT_BF16, DT_F16, DT_E4M3 };
+    const struct model_options *k = w->keys;
+    struct exec_config *x = w->steps;
+
+    *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
+    x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? w->model->act : kv_dtypes[k->kv_dtype];
+    if (x->kv_dtype == DT_F16 && !sizes_on_gpu(w))
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");
+    w->max_source = w->model->shape.n_encoder_layers
+                        ? MIN(k->max_source_tokens, w->model->shape.max_source)
+                        : 0;
+    w->model->shape.max_source = w->max_source;
+    TRY(set_kv(w, e));
+    set_limits(w);
+    TRY(set_lanes(w, e));
+    w->kv_config->n_lanes = x->n_lanes;
+    if (!w->kv_config->slab_bytes) w->kv_config->slab_bytes = kv_slab_bytes(w->kv_config);
+    set_steps(w);
+    return 0;
+}
+
+/* The whole model; its encoder by its share of the layers. */
+struct step_costs
+sizes_work_costs(const struct worker *w)
+{
+    const struct model_shape *s = &w->model->shape;
+    double weights = (double)w->model->weight_bytes, layers = s->n_layers + s->n_encoder_layers,
+           encoder = weights * s->n_encoder_layers / layers,
+           flops = 4 / (double)dtype_bytes(w->model->dtype, 2); /* two a weight */
+    struct step_costs c = { .weights = (uint64_t)(weights - encoder),
+                            .encoder_weights = (uint64_t)encoder,
+                            .row_flops = (weights - encoder) * flops,
+                            .encoder_flops = encoder * flops,
+                            .n_enc_layers = s->n_encoder_layers };
+
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (s->layer[i].mixer == MIX_ATTENTION)
+            c.attend[s->layer[i].group] += 4. * s->layer[i].n_heads * s->layer[i].head_dim;
+    return c;
+}

@@ -1,0 +1,13 @@
+/* loop.h - the engine loop of a worker, rank 0 of a rank group included. */
+#ifndef WORKER_LOOP_H
+#define WORKER_LOOP_H
+
+#include "base/err.h"
+#include "worker/worker.h"
+
+/* Loads the model and serves until the worker is drained (0). Negative: lagand is gone (-EPIPE),
+ * the device failed (-EIO), the request ring is corrupt (-EBADMSG), or the load failed; threads
+ * may still run then. */
+int loop_run(struct worker *w, struct err *e);
+
+#endif

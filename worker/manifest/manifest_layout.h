@@ -1,0 +1,89 @@
+/* manifest_layout.h - where in a manifest things lie, and how they are stored and read. For manifest.c and
+ * manifest_read.c alone. */
+#ifndef MANIFEST_LAYOUT_H
+#define MANIFEST_LAYOUT_H
+
+#include "worker/manifest/manifest.h"
+
+#include "base/failpoint.h"
+
+static inline void
+put32(_Atomic uint32_t *at, uint32_t v)
+{
+    atomic_store_explicit(at, v, memory_order_release);
+    FP(manifest_stored);
+}
+
+static inline void
+put64(_Atomic uint64_t *at, uint64_t v)
+{
+    atomic_store_explicit(at, v, memory_order_release);
+    FP(manifest_stored);
+}
+
+static inline uint32_t
+get32(const _Atomic uint32_t *at)
+{
+    return atomic_load_explicit(at, memory_order_acquire);
+}
+
+static inline uint64_t
+get64(const _Atomic uint64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_acquire);
+}
+
+static inline struct manifest_entry *
+row_of(const struct manifest *m, seq_slot slot)
+{
+    check(slot < m->h.n_slots);
+    return (void *)(m->base + m->h.row_at + (size_t)slot * m->h.row_bytes);
+}
+
+static inline _Atomic uint32_t *
+table_of(const struct manifest *m, seq_slot slot, uint32_t group)
+{
+    check(group < m->h.n_groups);
+    return (void *)((char *)row_of(m, slot) + m->h.group[group].table_at);
+}
+
+/* That a window keeps at its beginning. */
+static inline uint32_t
+sink_entries(const struct manifest *m, uint32_t group)
+{
+    return CEIL_DIV(m->h.group[group].sinks, m->h.tokens_per_block);
+}
+
+static inline struct manifest_node *
+node_of(const struct manifest *m, uint32_t node)
+{
+    check(node < m->h.n_nodes);
+    return (void *)(m->base + m->h.node_at + (size_t)node * m->h.node_bytes);
+}
+
+/* Of a node: [group][device, host]. */
+static inline _Atomic uint32_t *
+places_of(struct manifest_node *n)
+{
+    return (void *)(n + 1);
+}
+
+static inline _Atomic uint32_t *
+tokens_of(const struct manifest *m, struct manifest_node *n)
+{
+    return places_of(n) + 2 * (size_t)m->h.n_groups;
+}
+
+static inline struct manifest_decision *
+turn_of(const struct manifest *m, seq_slot slot, uint32_t turn)
+{
+    check(slot < m->h.n_slots && turn < m->h.n_turns);
+    return (void *)(m->base + m->h.turn_at +
+                    ((size_t)slot * m->h.n_turns + turn) * m->h.turn_bytes);
+}
+
+/* manifest.c: nobody's row, and its blocks nobody's; a node as it is now, or none. */
+void manifest_clear(struct manifest *m, seq_slot slot);
+void manifest_put_node(struct manifest *m, const struct kv_tree_export *l);
+
+#endif

@@ -1,0 +1,253 @@
+/* manifest_read.c - what a predecessor wrote down, as far as it proves itself: see manifest.h.
+ *
+ * Everything is copied out once and bounded before it is used; what is not taken over is unsaid, row by row and
+ * node by node, so that a kill in the middle of it leaves what may be taken over again.
+ */
+#include "worker/manifest/manifest_layout.h"
+
+#include "worker/kv/kv_seq.h"
+
+#include <errno.h>
+#include <string.h>
+
+int
+manifest_read(const struct manifest *m, seq_slot slot, slice_id *room, struct manifest_found *ret)
+{
+    const struct manifest_entry *r = row_of(m, slot);
+
+    *ret = (struct manifest_found){
+        .row = { .id = get64(&r->id),
+                 .slot = slot,
+                 .committed = get32(&r->committed),
+                 .cross_tokens = get32(&r->n_cross) },
+        .n_turns = MIN(get32(&r->n_turns), m->h.n_turns),
+        .owner = { .slot = slot,
+                   .n_tokens = get32(&r->n_tokens),
+                   .member = get32(&r->member),
+                   .n_beams = get32(&r->n_beams),
+                   .tokens_hash = { get64(&r->tokens_hash[0]), get64(&r->tokens_hash[1]) },
+                   .source_hash = { get64(&r->source_hash[0]), get64(&r->source_hash[1]) } },
+    };
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) ret->row.snapshot[i] = get32(&r->snapshot[i]);
+    ret->owner.id = ret->row.id;
+    ret->owner.n_cross = ret->row.cross_tokens;
+    if ((get32(&r->seq) & 1) || !ret->row.id || !ret->row.committed) return 0;
+    for (uint32_t g = 0; g < m->h.n_groups; g++) {
+        const _Atomic uint32_t *table = table_of(m, slot, g);
+        uint32_t first = get32(&r->first[g]), end = get32(&r->end[g]), sinks = sink_entries(m, g);
+
+        if (first > end || end > m->h.group[g].max_entries) return -EBADMSG;
+        ret->row.entry[g] = room;
+        ret->row.n_entries[g] = end;
+        for (uint32_t i = 0; i < end; i++) {
+            bool has = i >= first || i < sinks;
+
+            *room = has ? get32(&table[i]) : SLICE_NONE;
+            if (has && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */
+            room++;
+        }
+    }
+    return 1;
+}
+
+static float
+float_of(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+void
+manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t turn,
+                  struct manifest_move *ret)
+{
+    for (uint32_t r = 0; r < n_beams; r++) {
+        const struct manifest_decision *t = turn_of(m, slot[r], turn);
+        uint32_t slots = get32(&t->slot);
+
+        ret[r] = (struct manifest_move){ .token = (token_id)get32(&t->token),
+                                         .ended_token = (token_id)get32(&t->ended_token),
+                                         .score = float_of(get32(&t->score)),
+                                         .ended_score = float_of(get32(&t->ended_score)),
+                                         .slot = (uint8_t)slots,
+                                         .ended_slot = (uint8_t)(slots >> 8) };
+    }
+}
+
+/* All but the one that is gone on from: their blocks are free. */
+static void
+forget_snapshots(struct manifest *m, seq_slot slot, uint32_t but)
+{
+    struct manifest_entry *r = row_of(m, slot);
+
+    for (uint32_t i = 0; i < KV_SNAPSHOTS; i++)
+        if (get32(&r->snapshot[i]) != but) put32(&r->snapshot[i], 0);
+}
+
+/* 1: *ret, its tokens in token[tokens_per_block]; 0: no node, or half edited; -EBADMSG: it cannot be. */
+static int
+read_label(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
+{
+    struct manifest_node *n = node_of(m, node);
+    uint64_t priority = get64(&n->priority);
+
+    *ret = (struct kv_tree_export){ .node = node,
+                                    .parent = get32(&n->parent),
+                                    .live = true,
+                                    .key = { get64(&n->key[0]), get64(&n->key[1]) },
+                                    .n_tokens = get32(&n->n_tokens),
+                                    .token = token };
+    if ((get32(&n->seq) & 1) || !get32(&n->live)) return 0;
+    if (ret->n_tokens > m->h.tokens_per_block) return -EBADMSG;
+    for (uint32_t i = 0; i < ret->n_tokens; i++) token[i] = (token_id)get32(&tokens_of(m, n)[i]);
+    for (uint32_t g = 0; g < m->h.n_groups; g++) {
+        ret->at[g] = get32(&places_of(n)[2 * g]) - 1;
+        ret->host[g] = get32(&places_of(n)[2 * g + 1]) - 1;
+        ret->priority[g] = (uint8_t)(priority >> 8 * g);
+    }
+    return 1;
+}
+
+static bool
+is_open(const struct manifest *m, const struct kv *kv, uint32_t node)
+{
+    return node > 0 && node < m->h.n_nodes && get32(&node_of(m, node)->live) &&
+           !kv_tree_export_known(kv, node);
+}
+
+/* The highest above the node that is yet to be looked at; 0: there is none, they go round in circles. */
+static uint32_t
+top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
+{
+    uint32_t most = m->h.n_nodes, up;
+
+    for (; most > 0; most--, node = up) {
+        up = get32(&node_of(m, node)->parent);
+        if (!is_open(m, kv, up)) return node;
+    }
+    return 0;
+}
+
+/* The node, after all above it: taken, or cleared before its blocks are anybody's. */
+static void
+adopt_label(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
+{
+    token_id token[KV_MAX_TOKENS];
+    struct kv_tree_export l;
+
+    while (is_open(m, kv, node)) {
+        uint32_t top = top_of(m, kv, node), at = top ? top : node;
+        int r = top ? read_label(m, at, token, &l) : -EBADMSG;
+        bool whole = r > 0;
+
+        if (whole) r = kv_tree_export_adopt(kv, &l, host);
+        a->labels += whole && r == 0;
+        a->no_nodes += r == -EBADMSG;
+        if (!whole || r < 0) manifest_put_node(m, &(struct kv_tree_export){ .node = at });
+    }
+}
+
+static void
+adopt_labels(struct manifest *m, struct kv *kv, bool host, struct manifest_adopted *a)
+{
+    uint32_t n = m->h.n_nodes ? MIN(get32(&node_of(m, 0)->parent), m->h.n_nodes - 1) : 0;
+
+    for (uint32_t i = 1; i <= n; i++) adopt_label(m, kv, host, i, a);
+}
+
+struct manifest_adopted
+manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_found *found,
+               slice_id *room)
+{
+    struct manifest_adopted a = { 0 };
+
+    for (seq_slot slot = 0; slot < m->h.n_slots; slot++) {
+        int r = manifest_read(m, slot, room, &found[slot]);
+
+        if (r > 0) r = kv_adopt(kv, &found[slot].row);
+        if (r < 0 && r != -ENODATA) a.no_rows++;
+        if (r == 0 && kv_live(kv, slot)) {
+            found[slot].resume = kv_entry_resume(kv, &found[slot].row);
+            forget_snapshots(m, slot, found[slot].resume);
+            a.rows++;
+        } else {
+            found[slot].owner.id = 0;
+            manifest_clear(m, slot);
+        }
+    }
+    adopt_labels(m, kv, host, &a);
+    kv_adopt_end(kv);
+    return a;
+}
+
+static bool
+same_tokens(const token_id *token, uint32_t n, const uint64_t hash[2])
+{
+    uint64_t here[2];
+
+    manifest_hash(token, n, here);
+    return here[0] == hash[0] && here[1] == hash[1];
+}
+
+static bool
+is_of(const struct manifest_owner *o, const token_id *token, const token_id *source,
+      uint32_t n_source)
+{
+    return same_tokens(token, o->n_tokens, o->tokens_hash) && o->n_cross == n_source &&
+           same_tokens(source, n_source, o->source_hash);
+}
+
+int
+manifest_claim(struct manifest_found *found, uint32_t n_slots, req_id id, uint32_t member,
+               const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
+               uint32_t *resume)
+{
+    for (seq_slot slot = 0; slot < n_slots; slot++) {
+        struct manifest_owner *o = &found[slot].owner;
+
+        if (o->id != id || o->member != member) continue;
+        *resume = 0;
+        if (o->n_tokens <= n && is_of(o, token, source, n_source)) *resume = found[slot].resume;
+        if (*resume >= n) *resume = found[slot].resume == found[slot].row.committed ? n - 1 : 0;
+        o->id = 0;
+        return (int)slot;
+    }
+    return -ENOENT;
+}
+
+uint32_t
+manifest_claim_search(struct manifest_found *found, uint32_t n_slots, req_id id, uint32_t n_beams,
+                      const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
+                      seq_slot *slot)
+{
+    uint32_t n_turns = 0;
+
+    for (uint32_t i = 0; i < n_beams; i++) {
+        const struct manifest_owner *o;
+
+        for (slot[i] = 0; slot[i] < n_slots; slot[i]++) {
+            o = &found[slot[i]].owner;
+            if (o->id == id && o->member == i && o->n_beams == n_beams) break;
+        }
+        if (slot[i] == n_slots) return 0;
+        o = &found[slot[i]].owner;
+        if (o->n_tokens != n || !is_of(o, token, source, n_source)) return 0;
+        if (i == 0) n_turns = found[slot[i]].n_turns;
+        if (n_turns == 0 || found[slot[i]].resume < n - 1 + n_turns) return 0;
+    }
+    for (uint32_t i = 0; i < n_beams; i++) found[slot[i]].owner.id = 0;
+    return n_turns;
+}
+
+int
+manifest_forget(struct manifest_found *found, uint32_t n_slots, req_id id)
+{
+    for (seq_slot slot = 0; slot < n_slots; slot++) {
+        if (found[slot].owner.id != id) continue;
+        found[slot].owner.id = 0;
+        return (int)slot;
+    }
+    return -ENOENT;
+}

@@ -1,0 +1,112 @@
+/* host_tables.c - see host_tables.h. */
+#include "worker/model/host_tables.h"
+
+#include "worker/model/load_lane.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+int
+host_tables_make(struct model *m, uint32_t which, uint32_t rows, uint32_t cols, const float *from,
+                 struct err *e)
+{
+    size_t bytes = (size_t)rows * cols * sizeof *from;
+
+    check(which < MAX_TABLES && !m->table[which].data);
+    TRY(m->op->mem.arena_make(m->gpu, "table", bytes, &m->table_arena[which], e));
+    m->table[which] = tensor_2d(m->table_arena[which].base, DT_F32, rows, cols);
+    return load_lane_end(m, m->op->mem.put(m->lane, m->table[which].data, from, bytes),
+                         "fill a table", e);
+}
+
+struct host_table_work {
+    pthread_t thread;
+    bool apart;
+    struct rope_params params;
+    uint32_t head_dim, rows, cols;
+    float *table;
+};
+
+static void *
+work(void *arg)
+{
+    struct host_table_work *w = arg;
+
+    rope_table(&w->params, w->head_dim, w->rows, w->table);
+    return NULL;
+}
+
+static void
+step_cost(struct model *m, uint32_t which)
+{
+    struct host_table_work *w = m->work[which];
+
+    free(w->table);
+    free(w);
+    m->work[which] = NULL;
+}
+
+int
+host_tables_rope(struct model *m, uint32_t which, const struct rope_params *p, uint32_t head_dim,
+                 struct err *e)
+{
+    struct host_table_work *w = calloc(1, sizeof *w);
+    uint32_t rows = m->shape.max_len, cols = rope_dim(p, head_dim);
+
+    check(which < MAX_TABLES && !m->work[which]);
+    m->work[which] = w;
+    if (w)
+        *w = (struct host_table_work){
+            .params = *p, .head_dim = head_dim, .rows = rows, .cols = cols
+        };
+    if (w) w->table = malloc((size_t)rows * cols * sizeof *w->table);
+    if (!w || !w->table)
+        return err_set(e, -ENOMEM, "rotary table of %u positions x %u", rows, cols);
+    w->apart = pthread_create(&w->thread, NULL, work, w) == 0;
+    if (!w->apart) work(w);
+    return 0;
+}
+
+static void
+wait_for(struct host_table_work *w)
+{
+    if (w->apart) pthread_join(w->thread, NULL);
+    w->apart = false;
+}
+
+int
+host_tables_put(struct model *m, struct err *e)
+{
+    for (uint32_t i = 0; i < MAX_TABLES; i++) {
+        struct host_table_work *w = m->work[i];
+
+        if (!w) continue;
+        wait_for(w);
+        TRY(host_tables_make(m, i, w->rows, w->cols, w->table, e));
+        step_cost(m, i);
+    }
+    return 0;
+}
+
+int
+host_tables_read(struct model *m, float *to, struct tensor t, struct err *e)
+{
+    size_t bytes = (size_t)t.dim[0] * t.dim[1] * sizeof *to;
+
+    check(t.dtype == DT_F32 && (t.dim[0] == 1 || t.stride == t.dim[1]));
+    return load_lane_end(m, m->op->mem.get(m->lane, to, t.data, bytes), "read a table", e);
+}
+
+void
+host_tables_drop(struct model *m)
+{
+    for (unsigned i = 0; i < MAX_TABLES; i++) {
+        if (m->work[i]) {
+            wait_for(m->work[i]);
+            step_cost(m, i);
+        }
+        if (m->table_arena[i].base) m->op->mem.arena_drop(m->gpu, &m->table_arena[i]);
+        m->table[i] = NO_TENSOR;
+    }
+}

@@ -1,0 +1,43 @@
+/* matmul_shapes.c - see matmul_shapes.h. */
+#include "worker/model/matmul_shapes.h"
+
+static bool
+seen(const struct matmul *list, uint32_t n, const struct tensor *w)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i].w.dim[0] == w->dim[0] && list[i].w.dim[1] == w->dim[1]) return true;
+    return false;
+}
+
+/* One line's tensors in every layer of its home. */
+static uint32_t
+add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *home, uint32_t layers,
+    size_t each)
+{
+    for (uint32_t i = 0; i < layers && n < MAX_MATMULS; i++) {
+        const struct tensor *w = (const void *)(home + i * each + r->field);
+
+        /* No data: no such line in this layer. */
+        if (w->data && !seen(list, n, w))
+            list[n++] = (struct matmul){ .w = *w, .head = r->rows == DIM_VOCAB };
+    }
+    return n;
+}
+
+uint32_t
+model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS])
+{
+    const struct model_shape *s = &m->shape;
+    const struct arch *a = m->arch;
+    uint32_t n = 0;
+
+    for (const struct weight_rule *r = a->weights; r->name; r++) {
+        if (r->rows == DIM_1 || (r->flags & (W_FP32 | W_STACKED | W_EXPERTS | W_EMBEDDING)))
+            continue;
+        if (r->home == IN_TOP) n = add(ret, n, r, m->top, 1, 0);
+        if (r->home == IN_ENCODER)
+            n = add(ret, n, r, m->encoder, s->n_encoder_layers, a->encoder_bytes);
+        if (r->home == IN_LAYER) n = add(ret, n, r, m->layer, s->n_layers, a->layer_bytes);
+    }
+    return n;
+}

@@ -1,0 +1,142 @@
+/* tuning.c - see tuning.h. The lock is never held over a measurement. */
+#include "worker/ops/tuning.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPARE = 64 }; /* shapes that requests brought, besides the model's list */
+/* Unasked: a request that comes then waits for one matmul. */
+static const nsec UNASKED_AFTER = 2 * NSEC_S;
+
+const char *
+tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes)
+{
+    if (k->tensor_parallel > 1)
+        return "a model on several ranks is not tuned: what each of them computes for itself, such "
+               "as which experts a token goes to, must have the same bits in all";
+    if (!on_gpu) return "the CPU device has nothing to tune";
+    if (!k->cuda_tuning_file[0])
+        return "there is no file to keep the results in: name one with this model's key "
+               "cuda.tuning_file, "
+               "then `laganctl daemon reexec`";
+    if (k->numerics == NUMERICS_INVARIANT)
+        return "numerics is invariant here: bits may not change while it serves";
+    if (n_lanes > 1)
+        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
+    return NULL;
+}
+
+int
+tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, struct err *e)
+{
+    uint32_t n = exec_n_matmuls(x);
+
+    *t = (struct tuning){
+        .exec = x, .refuse = refuse, .total = n, .room = n + SPARE, .busy_at = now
+    };
+    pthread_mutex_init(&t->lock, NULL);
+    if (refuse) return 0;
+    if (n == 0) t->refuse = "no step of this model is large enough to have anything to tune";
+    t->row = calloc(t->room, sizeof *t->row);
+    return t->row ? 0 : err_set(e, -ENOMEM, "memory for %u measured matmuls", n);
+}
+
+void
+tuning_close(struct tuning *t)
+{
+    free(t->row);
+    t->row = NULL;
+}
+
+int
+tuning_begin(struct tuning *t, struct err *e)
+{
+    if (t->refuse) return err_set(e, -ENOTSUP, "%s", t->refuse);
+    pthread_mutex_lock(&t->lock);
+    if (!t->running) {
+        t->done = t->n_tokens = 0;
+        t->why[0] = 0;
+        t->asked = false;
+        t->running = true;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return (int)t->total;
+}
+
+/* One of those that requests have brought. */
+static int
+measure_unasked(struct tuning *t)
+{
+    struct tune_result us;
+    int r = exec_tune(t->exec, &us);
+
+    if (r > 0)
+        log_info(
+            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
+            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
+    if (r < 0) log_warn("%s, measuring no more matmuls", exec_why(t->exec));
+    t->given_up = r < 0;
+    return r > 0;
+}
+
+/* The pass's next pair. */
+static int
+measure_pair(struct tuning *t, struct err *e)
+{
+    struct tune_result row;
+    struct err why = { 0 };
+    int r = 0;
+
+    if (!t->asked) r = exec_matmul(t->exec, t->done, &why);
+    t->asked = r == 0;
+    if (r == 0 && (r = exec_tune(t->exec, &row)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
+    pthread_mutex_lock(&t->lock);
+    if (r > 0 && row.best > 0 && t->n_tokens < t->room) t->row[t->n_tokens++] = row;
+    /* What cannot be done stays as it is; anything else would go wrong again with the next one. */
+    if (r < 0 && r != -ENOTSUP) {
+        snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, why.text);
+        t->running = false;
+    } else if (r <= 0) { /* nothing is left of this one */
+        t->asked = false;
+        t->done++;
+    }
+    if (t->done == t->total) t->running = false;
+    pthread_mutex_unlock(&t->lock);
+    return r == -EIO ? err_set(e, r, "the device failed: %s", why.text) : 1;
+}
+
+int
+tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e)
+{
+    bool running;
+
+    if (!idle) t->busy_at = now;
+    if (!idle || t->refuse) return 0;
+    pthread_mutex_lock(&t->lock);
+    running = t->running;
+    pthread_mutex_unlock(&t->lock);
+    if (running) return measure_pair(t, e);
+    return now - t->busy_at < UNASKED_AFTER || t->given_up ? 0 : measure_unasked(t);
+}
+
+uint32_t
+tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from, struct tune_result *row,
+            uint32_t most)
+{
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&t->lock);
+    *ret = (struct tuning_state){
+        .done = t->done, .total = t->total, .n_tokens = t->n_tokens, .running = t->running
+    };
+    memcpy(ret->why, t->why, sizeof t->why);
+    if (from < t->n_tokens) n = MIN(t->n_tokens - from, most);
+    if (n) memcpy(row, t->row + from, n * sizeof *row);
+    pthread_mutex_unlock(&t->lock);
+    return n;
+}

@@ -1,0 +1,210 @@
+/* health.c - see health.h.
+ *
+ * The report is written with async-signal-safe calls only: words into the mapped page, numbers by
+ * hand, frame addresses from backtrace() (called once at start, so that it loads nothing later).
+ */
+#include "worker/process/health.h"
+
+#include "base/failpoint.h"
+#include "ipc/channel.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/kv/kv_reuse.h"
+#include "worker/sched/scheduler.h"
+
+#include <execinfo.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct last_words *words; /* of this process; signal handlers have no argument */
+static struct step_trace *trace;
+
+static void
+say(const char *text)
+{
+    uint32_t n = words->text_bytes;
+
+    while (*text && n < sizeof words->text - 1) words->text[n++] = *text++;
+    words->text_bytes = n;
+}
+
+/* A sentence, a signal or both. The first to come keeps the page, but for a report that was
+ * asked for: that one gives way to how we really ended. */
+static void
+report(int sig, const void *address, const char *sentence)
+{
+    void *frame[ARRAY_LEN(words->frame)];
+    uint32_t none = 0;
+    int n;
+
+    if (!words) return;
+    if (!atomic_compare_exchange_strong_explicit(&words->state, &none, 1, memory_order_acq_rel,
+                                                 memory_order_relaxed) &&
+        (none != 2 || words->signal != SIGUSR2 || sig == SIGUSR2))
+        return;
+    atomic_store_explicit(&words->state, 1, memory_order_relaxed);
+    words->signal = sig;
+    words->address = (uint64_t)(uintptr_t)address;
+    words->text_bytes = 0;
+    if (trace) {
+        uint64_t i = atomic_load_explicit(&trace->n, memory_order_relaxed);
+
+        if (i) words->step = trace->entry[(i - 1) % TRACE_ENTRIES].step;
+    }
+    if (sentence) say(sentence);
+    FP(words_writing);
+    n = backtrace(frame, ARRAY_LEN(words->frame));
+    for (int i = 0; i < n; i++) words->frame[i] = (uint64_t)(uintptr_t)frame[i];
+    words->n_frames = (uint32_t)n;
+    atomic_store_explicit(&words->state, 2, memory_order_release);
+}
+
+static void
+on_check(const char *sentence)
+{
+    report(SIGABRT, NULL, sentence);
+}
+
+static void
+on_fatal(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    report(sig, info->si_addr, NULL);
+    raise(sig); /* SA_RESETHAND: this one ends us, with a core where wanted */
+}
+
+static void
+on_ask(int sig, siginfo_t *info, void *context)
+{
+    (void)info;
+    (void)context;
+    report(sig, NULL, "asked by the supervisor");
+}
+
+void
+health_arm(const struct shm *w)
+{
+    static char stack[64 << 10];
+    const stack_t alternate = { .ss_sp = stack, .ss_size = sizeof stack };
+    const int fatal[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT };
+    void *frame[2];
+    struct sigaction a = { .sa_sigaction = on_fatal,
+                           .sa_flags = (int)(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND) };
+
+    words = shm_words(w);
+    trace = shm_trace(w);
+    check_last_words = on_check;
+    backtrace(frame, 2);
+    sigaltstack(&alternate, NULL);
+    sigemptyset(&a.sa_mask);
+    for (size_t i = 0; i < ARRAY_LEN(fatal); i++) sigaction(fatal[i], &a, NULL);
+    a.sa_sigaction = on_ask;
+    a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigaction(SIGUSR2, &a, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+void
+health_phase(struct worker *w, enum worker_phase phase, nsec deadline)
+{
+    struct shm_ctl *c = shm_ctl(&w->channel->w);
+
+    atomic_store_explicit(&c->phase_deadline_ns, deadline, memory_order_relaxed);
+    atomic_store_explicit(&c->phase, phase, memory_order_relaxed);
+}
+
+static void
+count_blocks(struct worker *w)
+{
+    uint64_t *v = w->stats->v;
+    struct kv_count n;
+
+    v[STAT_blocks] = v[STAT_blocks_used] = v[STAT_blocks_cached] = 0;
+    for (uint32_t i = 0; i < kv_n_pools(w->kv); i++) {
+        kv_count(w->kv, i, &n);
+        v[STAT_blocks] += n.blocks;
+        v[STAT_blocks_used] += n.used;
+        v[STAT_blocks_cached] += n.cached;
+    }
+    kv_count_host(w->kv, &n);
+    v[STAT_host_blocks] = n.blocks;
+    v[STAT_host_blocks_loading] = n.used;
+    v[STAT_host_cached] = n.cached;
+    v[STAT_blocks_offloaded] = v[STAT_blocks_onboarded] = v[STAT_host_blocks_evicted] = 0;
+    for (uint32_t g = 0; g < w->kv_config->n_groups; g++) {
+        const struct kv_group *k = &w->kv_config->group[g];
+        uint64_t *of = w->stats->group[g];
+        struct kv_stats s;
+
+        kv_stats(w->kv, g, &s);
+        v[STAT_blocks_offloaded] += s.offloaded;
+        v[STAT_blocks_onboarded] += s.fetched;
+        v[STAT_host_blocks_evicted] += s.host_dropped;
+        of[GROUP_STAT_kind] = (uint64_t)k->kind + 1;
+        of[GROUP_STAT_window] = k->window;
+        of[GROUP_STAT_pool] = k->pool;
+        of[GROUP_STAT_bytes] = kv_block_bytes(k);
+        of[GROUP_STAT_used] = s.held;
+        of[GROUP_STAT_cached] = s.cached;
+        of[GROUP_STAT_allocated] = s.taken;
+        of[GROUP_STAT_allocated_new] = s.fresh;
+        of[GROUP_STAT_reused_full] = s.shared;
+        of[GROUP_STAT_reused_copied] = s.copied;
+        of[GROUP_STAT_reused_moved] = s.moved;
+        of[GROUP_STAT_missed] = s.missed;
+        of[GROUP_STAT_evicted] = s.evicted;
+        of[GROUP_STAT_offloaded] = s.offloaded;
+        of[GROUP_STAT_onboarded] = s.fetched;
+        of[GROUP_STAT_host_evicted] = s.host_dropped;
+    }
+}
+
+void
+health_beat(struct worker *w, nsec now)
+{
+    struct shm_ctl *c = shm_ctl(&w->channel->w);
+
+    atomic_fetch_add_explicit(&c->hb_count, 1, memory_order_relaxed);
+    atomic_store_explicit(&c->hb_mono_ns, (uint64_t)now, memory_order_relaxed);
+    if (w->loaded && w->sched) {
+        w->stats->v[STAT_running] = scheduler_n_running(w->sched);
+        w->stats->v[STAT_waiting] = scheduler_n_waiting(w->sched);
+        w->stats->v[STAT_preemptions] = scheduler_n_preemptions(w->sched);
+        count_blocks(w);
+        exec_graphs(w->exec, &w->stats->v[STAT_graphs], &w->stats->v[STAT_graph_bytes]);
+    }
+    stat_publish(c, w->stats);
+}
+
+void
+health_launch(struct worker *w, const struct batch *b)
+{
+    uint64_t i = atomic_load_explicit(&trace->n, memory_order_relaxed);
+    struct step_entry *t = &trace->entry[i % TRACE_ENTRIES];
+
+    atomic_store_explicit(&trace->n, i + 1, memory_order_relaxed);
+    atomic_store_explicit(&t->seq, 2 * i + 1, memory_order_release);
+    t->step = b->step;
+    t->lane = b->lane;
+    t->n_ids = 0;
+    for (uint32_t k = 0; k < b->n_segments && t->n_ids < TRACE_IDS; k++) {
+        const struct seq *s = scheduler_seq_at(w->sched, b->segment[k].slot);
+
+        if (s) t->id[t->n_ids++] = s->id;
+    }
+    for (uint32_t k = 0; k < b->n_encode && t->n_ids < TRACE_IDS; k++) {
+        const struct seq *s = scheduler_seq_at(w->sched, b->encode[k].slot);
+
+        if (s) t->id[t->n_ids++] = s->id;
+    }
+    atomic_store_explicit(&t->seq, 2 * i + 2, memory_order_release);
+}
+
+void
+health_retire(struct worker *w, unsigned lane, uint64_t step)
+{
+    (void)w;
+    atomic_store_explicit(&trace->retired[lane], step, memory_order_release);
+}

@@ -1,0 +1,361 @@
+/* rank_loop.c - see rank_loop.h.
+ *
+ * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats,
+ * reads the plan ring and queues the steps that it carries. This rank decides nothing. Records come
+ * from a process of the same build and are bounded all the same.
+ */
+#include "worker/rank_loop.h"
+
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "ipc/channel.h"
+#include "ipc/model_options.h"
+#include "ipc/stat.h"
+#include "worker/exec/exec.h"
+#include "worker/handover/adopt.h"
+#include "worker/lane_wait.h"
+#include "worker/load/load.h"
+#include "worker/model/model.h"
+#include "worker/process/health.h"
+#include "worker/sched/batch_check.h"
+#include "worker/sched/scheduler.h"
+#include "worker/tp/plan_ring.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
+enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
+
+/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and
+ * what steps bring of one that looks back. */
+struct rank_loop {
+    struct worker *w;
+    struct worker_lane lane[MAX_LANES]; /* their batches are not used */
+    token_id *token;                    /* [slots][max_len] */
+    bool *looks_back;                   /* [slots] exec_looks_back() */
+    struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
+    struct batch *batch;                /* read by exec_start() alone */
+    struct batch_limits bounds;
+    uint32_t max_len;
+    size_t token_bytes;
+    char *packed; /* [packed_bytes] a step of several records, as far as it has come */
+    size_t packed_bytes, n_packed;
+};
+
+/* ---- what the plan says */
+
+static int
+wrong(const struct ring_record *rec, struct err *e)
+{
+    return err_set(e, -EBADMSG, "plan ring: a record %u of %u bytes cannot be", rec->type,
+                   rec->len);
+}
+
+static int
+take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    struct plan_ring_slot s;
+    struct logit_bias *bias;
+
+    if (rec->len < sizeof s) return wrong(rec, e);
+    memcpy(&s, rec->data, sizeof s);
+    if (s.slot >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
+        rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
+        s.how.n_prompt > f->max_len)
+        return wrong(rec, e);
+    bias = f->bias + (size_t)s.slot * EXEC_MAX_BIAS;
+    memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
+    s.how.bias = bias;
+    s.how.prompt = f->token + (size_t)s.slot * f->max_len;
+    f->looks_back[s.slot] = exec_looks_back(&s.how);
+    exec_set_sampling(f->w->exec, s.slot, &s.how);
+    return 0;
+}
+
+static int
+take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    uint32_t vocab = f->w->model->whole.vocab;
+    struct plan_ring_tokens t;
+    token_id *to;
+
+    if (rec->len < sizeof t) return wrong(rec, e);
+    memcpy(&t, rec->data, sizeof t);
+    if (t.slot >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
+        return wrong(rec, e);
+    to = f->token + (size_t)t.slot * f->max_len + t.first;
+    if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
+        exec_mark_tokens(f->w->exec, t.slot, to, t.n);
+        return 0;
+    }
+    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return wrong(rec, e);
+    memcpy(to, (const char *)rec->data + sizeof t, t.n * sizeof *to);
+    for (uint32_t i = 0; i < t.n; i++)
+        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return wrong(rec, e);
+    return 0;
+}
+
+/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have
+ * the whole device. */
+static int
+take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    struct worker *w = f->w;
+    struct plan_ring_parts p;
+    struct err why;
+    int r;
+
+    if (rec->len != sizeof p) return wrong(rec, e);
+    memcpy(&p, rec->data, sizeof p);
+    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return wrong(rec, e);
+    for (unsigned i = 0; i < w->limits->n_lanes; i++)
+        if (p.part[i].first > w->steps->lane_units[i] ||
+            p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
+            return wrong(rec, e);
+    r = exec_set_partition(w->exec, p.partition, p.part, &why);
+    if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
+    if (r == 0)
+        log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
+                 p.part[1].n);
+    return 0;
+}
+
+/* Retires every finished step; rank 0 alone reports its tokens. */
+static int
+retire(struct rank_loop *f, struct err *e)
+{
+    struct worker *w = f->w;
+    const struct batch_result *res;
+
+    for (unsigned l = 0; l < w->limits->n_lanes; l++)
+        while ((res = lane_wait_finished(w, &f->lane[l], l))) {
+            f->lane[l].finished = res->step;
+            w->stats->v[STAT_steps]++;
+            if (res->status < 0)
+                return err_set(e, res->status, "the device failed: %s", gpu_why(w->gpu));
+        }
+    return 0;
+}
+
+/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for
+ * ends any moment now, because rank 0 has seen the same step end. */
+static void
+wait_for_step(const struct exec *x, unsigned lane)
+{
+    static const struct timespec nap = { .tv_nsec = NAP };
+    struct pollfd p = { .fd = exec_fd(x, lane), .events = POLLIN };
+
+    if (p.fd < 0)
+        nanosleep(&nap, NULL);
+    else if (poll(&p, 1, (int)(IDLE_SLEEP / NSEC_MS)) < 0 && errno != EINTR)
+        check(!"poll");
+}
+
+/* Until the lane can take a step. Plans may come meanwhile: the bell is not looked at. */
+static int
+make_room(struct rank_loop *f, unsigned lane, struct err *e)
+{
+    struct worker *w = f->w;
+
+    TRY(retire(f, e));
+    while (f->lane[lane].started - f->lane[lane].finished == STEPS_IN_FLIGHT) {
+        wait_for_step(w->exec, lane);
+        health_beat(w, clock_now());
+        TRY(retire(f, e));
+    }
+    return 0;
+}
+
+/* Draws that depend on tokens further back find them there. */
+static void
+keep_tokens(struct rank_loop *f, const struct batch *b)
+{
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const struct batch_segment *r = &b->segment[i];
+        token_id *to = f->token + (size_t)r->slot * f->max_len + r->first_pos;
+
+        for (uint32_t k = 0; f->looks_back[r->slot] && k < r->n_tokens; k++)
+            if (b->token[r->first_token + k] >= 0) to[k] = b->token[r->first_token + k];
+    }
+}
+
+static int
+take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    if (rec->len > f->packed_bytes - f->n_packed) return wrong(rec, e);
+    memcpy(f->packed + f->n_packed, rec->data, rec->len);
+    f->n_packed += rec->len;
+    return 0;
+}
+
+static int
+unpack(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    size_t n;
+
+    if (f->n_packed == 0) return batch_unpack(f->batch, rec->data, rec->len, e);
+    TRY(take_more(f, rec, e));
+    n = f->n_packed;
+    f->n_packed = 0;
+    return batch_unpack(f->batch, f->packed, n, e);
+}
+
+static int
+take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    struct worker *w = f->w;
+    struct batch *b = f->batch;
+
+    TRY(unpack(f, rec, e));
+    TRY(batch_check(b, &f->bounds, e));
+    if (b->step != f->lane[b->lane].started + 1)
+        return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
+                       b->lane);
+    keep_tokens(f, b);
+    TRY(make_room(f, b->lane, e));
+    f->lane[b->lane].started++;
+    FP(rank_planned);
+    TRY(exec_start(w->exec, b, e));
+    FP(rank_launched);
+    return 0;
+}
+
+static int
+take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+{
+    switch (rec->type) {
+    case PLAN_SLOT:
+        return take_slot(f, rec, e);
+    case PLAN_TOKENS:
+    case PLAN_SEEN:
+        return take_tokens(f, rec, e);
+    case PLAN_MORE:
+        return take_more(f, rec, e);
+    case PLAN_STEP:
+        return take_step(f, rec, e);
+    case PLAN_PARTS:
+        return take_parts(f, rec, e);
+    default:
+        return wrong(rec, e);
+    }
+}
+
+static int
+iteration(struct rank_loop *f, struct err *e)
+{
+    struct channel *l = f->w->channel;
+    struct lane_wait until = { .fd = { -1, -1 },
+                               .most = IDLE_SLEEP,
+                               .output_blocked = l->out.full,
+                               .ready = channel_ready,
+                               .arg = l };
+    struct ring_record rec;
+    bool some = false;
+    int r;
+
+    TRY(retire(f, e));
+    while ((r = ring_peek(&l->in, &rec)) > 0) {
+        TRY(take(f, &rec, e));
+        channel_release(l);
+        some = true;
+    }
+    if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
+    if (some) return 0;
+    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 is gone");
+    health_beat(f->w, clock_now());
+    return 0;
+}
+
+/* ---- its life */
+
+/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only
+ * whether rank 0 is there. */
+static int
+load_iteration(struct worker *w, struct err *e)
+{
+    struct pollfd p = { .fd = w->channel->doorbell.fd };
+
+    health_beat(w, clock_now());
+    if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
+        return err_set(e, -EPIPE, "rank 0 is gone");
+    return 0;
+}
+
+static int
+load(struct worker *w, struct err *e)
+{
+    int r;
+
+    do {
+        TRY(load_start(w, e));
+        while ((r = load_poll(w, e)) == 0) TRY(load_iteration(w, e));
+        if (r < 0) return r;
+    } while ((r = load_standby(w, e)) > 0);
+    return r;
+}
+
+static int
+open_buffers(struct rank_loop *f, struct err *e)
+{
+    const struct worker *w = f->w;
+    const struct exec_config *x = w->steps;
+    uint32_t rows = x->max_tokens + x->max_enc_tokens;
+
+    f->max_len = w->model->shape.max_len;
+    f->token_bytes = (size_t)w->limits->max_seqs * f->max_len * sizeof *f->token;
+    f->token = mmap(NULL, f->token_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (f->token == MAP_FAILED) f->token = NULL;
+    f->looks_back = calloc(w->limits->max_seqs, sizeof *f->looks_back);
+    f->bias = calloc((size_t)w->limits->max_seqs * EXEC_MAX_BIAS, sizeof *f->bias);
+    f->bounds = (struct batch_limits){
+        .kv = w->kv_config,
+        .n_lanes = w->limits->n_lanes,
+        .n_partitions = MAX_PARTITIONS,
+        .max_tokens = x->max_tokens,
+        .max_enc_tokens = x->max_enc_tokens,
+        .vocab = w->model->whole.vocab,
+        .max_len = f->max_len,
+        .max_source = w->max_source,
+        .n_enc_layers = w->model->shape.n_encoder_layers,
+        .bucket = w->limits->bucket,
+        .n_buckets = w->limits->n_buckets,
+    };
+    f->batch = batch_new(rows, w->limits->max_seqs, x->max_edits, x->max_copies);
+    f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
+    f->packed = malloc(f->packed_bytes);
+    if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
+    return err_set(e, -ENOMEM, "memory for plans");
+}
+
+int
+rank_loop_run(struct worker *w, struct err *e)
+{
+    struct rank_loop f = { .w = w };
+    int r = load(w, e);
+
+    if (r == 0) r = open_buffers(&f, e);
+    w->loaded = r == 0;
+    if (r == 0) {
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a nap ends when it says */
+        health_phase(w, PHASE_READY, 0);
+        log_info("rank %u of %u is ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
+                 w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,
+                 gpu_describe(w->gpu), (double)w->model->weight_bytes / (1 << 20),
+                 w->model->adopted ? " (adopted)" : "",
+                 (double)w->adopt->kv_arena.bytes / (1 << 20));
+    }
+    while (r == 0) r = iteration(&f, e);
+    if (f.token) munmap(f.token, f.token_bytes);
+    free(f.looks_back);
+    free(f.bias);
+    free(f.packed);
+    batch_free(f.batch);
+    return r;
+}

@@ -1,0 +1,13 @@
+/* rank_loop.h - the engine loop of a rank above 0 (tp/plan_ring.h). */
+#ifndef WORKER_RANK_LOOP_H
+#define WORKER_RANK_LOOP_H
+
+#include "base/err.h"
+#include "worker/worker.h"
+
+/* Loads this rank's share of the model and runs the steps of the plan ring. Returns negative
+ * only: rank 0 is gone (-EPIPE), the device failed (-EIO), the plan is corrupt (-EBADMSG), or
+ * the load failed. */
+int rank_loop_run(struct worker *w, struct err *e);
+
+#endif

@@ -1,0 +1,150 @@
+/* admit_adopted.c - admits sequences whose KV a previous worker left in the blocks of a kept slot.
+ *
+ * A sequence goes on in its kept slot, or the slot is given up and the sequence waits like a new
+ * one. A beam search goes on whole or not at all; samples that had forked go on one by one.
+ */
+#include "worker/sched/sched_internal.h"
+
+#include <errno.h>
+
+/* Positions that a row which was taken over has blocks for before it goes on: who wants one row
+ * pays for it like whoever generates, for what the block behind the last needs may be what
+ * somebody else has to give. */
+static uint32_t
+adopted_len(const struct scheduler *s, const struct seq *q)
+{
+    bool steps = s->l.policy == POLICY_MAX_UTILIZATION && q->n_prompt == q->n_adopted + 1;
+
+    return steps ? q->n_adopted : admission_len(s, q);
+}
+
+/* In ways that keep less and less of a window: of a sequence that began in chunks of a unit its
+ * successor has no more room. Most have one row left, and from then on it is as if nothing had
+ * happened. */
+bool
+admit_adopted(struct scheduler *s, struct seq *q)
+{
+    uint32_t slot = q->adopted_slot, rows = MIN(s->l.max_tokens, q->n_prompt - q->n_adopted);
+    uint32_t len = q->first_member ? admission_len(s, q) : adopted_len(s, q);
+    uint32_t unit = MIN(s->unit, rows), i = 0;
+    uint32_t least = q->n_draft ? tokens_in_flight(q, 0) : 0;
+    const struct admission way[] = { { rows, tokens_in_flight(q, rows > 1 ? rows : 0) },
+                                     { rows, MAX(rows, least) },
+                                     { unit, MAX(unit, least) } };
+
+    check(slot < s->n_slots && q->n_adopted < q->n_prompt);
+    if (!s->slot[slot].kept_for_adoption || s->running.n + seq_group_size(q) > s->max_running)
+        return false;
+    if (s->n_free + 1 < seq_group_size(q) || !has_pages(s, q)) return false;
+    for (;; i++) {
+        struct kv_need n;
+
+        if (i == ARRAY_LEN(way)) return false; /* the slot is given up */
+        n = blocks_needed(s, q, len, way[i].rows);
+        kv_lower(s->kv, slot, &n);
+        if (kv_resume(s->kv, slot, q->n_adopted, &n) < 0) continue;
+        if (!q->first_member || reserve_members(s, q, len, &way[i])) break;
+    }
+    s->n_kept--;
+    occupy_slot(s, q, slot, SEQ_PREFILL);
+    for (struct seq *m = q->next_member; m; m = m->next_member)
+        occupy_slot(s, m, take_free_slot(s), SEQ_PREFILL);
+    s->slot[slot].chunk = way[i].chunk;
+    s->slot[slot].one_step_window = i > 0;
+    s->slot[slot].len = len;
+    q->n_planned = q->n_done = q->n_adopted;
+    return true;
+}
+
+static bool
+admit_search(struct scheduler *s, struct seq *first)
+{
+    uint32_t len = adopted_len(s, first), n = 0;
+    struct kv_need each = blocks_needed(s, first, len, tokens_in_flight(first, 0));
+
+    if (s->running.n + first->n_members > s->max_running) return false;
+    for (struct seq *m = first; m; m = m->next_member) {
+        if (!s->slot[m->adopted_slot].kept_for_adoption) return false;
+        if (kv_resume(s->kv, m->adopted_slot, m->n_adopted, &each) < 0) return false;
+    }
+    for (struct seq *m = first; m; m = m->next_member, n++) {
+        s->n_kept--;
+        occupy_slot(s, m, m->adopted_slot, SEQ_PREFILL);
+        s->slot[m->slot].chunk = 1;
+        s->slot[m->slot].len = len;
+        m->n_planned = m->n_done = m->n_adopted;
+        m->has_forked = true;
+    }
+    return true;
+}
+
+static void
+give_up_kept_slot(struct scheduler *s, struct seq *q)
+{
+    if (q->n_adopted) scheduler_unkeep(s, q->adopted_slot);
+    q->n_adopted = 0;
+}
+
+/* A sample that had forked is a family's no more. */
+static bool
+adopt_sample(struct scheduler *s, struct seq *q)
+{
+    q->first_member = NULL;
+    q->has_forked = true;
+    if (admit_adopted(s, q)) return true;
+    q->has_forked = false;
+    return false;
+}
+
+/* Samples that had forked go on alone; those who are left, with the first of them first. */
+static struct seq *
+split_off_samples(struct scheduler *s, struct seq *first)
+{
+    struct seq *left = NULL, **last = &left, *next;
+    uint32_t n_shared = first->n_shared, n = 0;
+
+    for (struct seq *m = first; m; m = next) {
+        bool had_forked = !m->beam && m->n_adopted > n_shared;
+
+        next = m->next_member;
+        m->next_member = NULL;
+        m->n_members = 0;
+        if (had_forked && adopt_sample(s, m)) continue;
+        if (had_forked || m != first) give_up_kept_slot(s, m);
+        *last = m;
+        last = &m->next_member;
+        n++;
+    }
+    for (struct seq *m = left; m; m = m->next_member) m->first_member = n > 1 ? left : NULL;
+    if (!left) return NULL;
+    left->n_members = n > 1 ? n : 0;
+    left->n_shared = n_shared;
+    return left;
+}
+
+int
+adopt_seq_group(struct scheduler *s, struct seq **ret)
+{
+    struct seq *first = *ret;
+
+    if (first->beam && first->next_member->n_adopted) {
+        if (admit_search(s, first)) {
+            first->n_shared = n_alike(first);
+            *ret = NULL;
+            return 0;
+        }
+        for (struct seq *m = first; m; m = m->next_member) give_up_kept_slot(s, m);
+        return -EAGAIN;
+    }
+    *ret = first = split_off_samples(s, first);
+    if (!first) return 0;
+    move_seq(s, first, SEQ_WAITING);
+    if (!first->n_adopted) return 0;
+    if (first->first_member) first->n_adopted = MIN(first->n_adopted, first->n_shared);
+    if (admit_adopted(s, first)) {
+        *ret = NULL;
+    } else {
+        give_up_kept_slot(s, first);
+    }
+    return 0;
+}

@@ -1,0 +1,226 @@
+/* beam_search.c - see beam_search.h. Source: transformers' _beam_search(), of which this has every comparison and none of the
+ * batches; scores are fp32 as there.
+ */
+#include "worker/sched/beam_search.h"
+
+#include "include/lagan_wire.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static const float LOW = -1e9f; /* of what must not be chosen before anything else */
+
+enum { MAX_WIDTH = 1024 };
+
+uint32_t
+beam_width(uint32_t n_beams, uint32_t n_end)
+{
+    return MIN(n_beams * MAX(2u, 1 + n_end), (uint32_t)MAX_WIDTH);
+}
+
+void
+beam_start(struct beam *b, uint32_t n_new, float score)
+{
+    check(b->n_beams > 0 && b->n_beams <= MAX_BEAMS && n_new < b->max_new);
+    b->n_new = b->n_settled = n_new;
+    b->n_done = 0;
+    b->over = false;
+    for (uint32_t i = 0; i < b->n_beams; i++) {
+        b->order[i] = b->parent[i] = (uint8_t)i;
+        b->score[i] = i ? LOW : score;
+        b->done[i].token = b->room[i];
+    }
+}
+
+static uint16_t
+reason_of(const struct beam *b, token_id t)
+{
+    for (uint32_t i = 0; i < b->n_end && b->n_new >= b->min_new; i++)
+        if (b->end_id[i] == t) return i < b->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;
+    return b->n_new + 1 == b->max_new ? LAGAN_FINISH_LENGTH : 0;
+}
+
+/* The n best of all lists: each is sorted, so its next one is its best. */
+static uint32_t
+merge_lists(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
+{
+    uint32_t at[MAX_BEAMS] = { 0 };
+
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t from = MAX_BEAMS;
+        float best = 0;
+
+        for (uint32_t r = 0; r < b->n_beams; r++) {
+            uint32_t slot = b->order[r];
+            const struct batch_top *t = &list[slot].top[at[slot]];
+            float score;
+
+            if (at[slot] == list[slot].n || t->id < 0) continue;
+            score = b->score[slot] + t->logprob;
+            if (from < MAX_BEAMS && !(score > best)) continue;
+            from = slot;
+            best = score;
+        }
+        if (from == MAX_BEAMS) return k;
+        ret[k] = (struct beam_move){ .score = best,
+                                     .token = list[from].top[at[from]].id,
+                                     .slot = (uint8_t)from };
+        ret[k].reason = reason_of(b, ret[k].token);
+        at[from]++;
+    }
+    return n;
+}
+
+static float
+penalised_score(const struct beam *b, float score, uint32_t n)
+{
+    return score / (float)pow((double)n, (double)b->length_penalty);
+}
+
+/* It has ended: kept if it is among the best. */
+static void
+keep_hypothesis(struct beam *b, const struct beam_move *c)
+{
+    float score = penalised_score(b, c->score, b->n_new + 1);
+    uint32_t at = b->n_done;
+    struct beam_done d;
+
+    if (b->n_done == b->n_beams) {
+        at--;
+        if (!(score > b->done[at].score)) return;
+    } else {
+        b->n_done++;
+    }
+    d = b->done[at]; /* its room */
+    for (; at > 0 && score > b->done[at - 1].score; at--) b->done[at] = b->done[at - 1];
+    d.score = score;
+    d.n = b->n_new + 1;
+    d.reason = c->reason;
+    memcpy(d.token, b->line[c->slot] + b->first, b->n_new * sizeof(token_id));
+    d.token[b->n_new] = c->token;
+    b->done[at] = d;
+}
+
+/* Slots for who goes on, best first: the first who goes on from a beam stays where it is. */
+static void
+place_in_slots(struct beam *b, const struct beam_move *c)
+{
+    uint32_t n = b->n_new - b->n_settled, idle = 0;
+
+    memset(b->parent, MAX_BEAMS, sizeof b->parent);
+    for (uint32_t r = 0; r < b->n_beams; r++) {
+        b->order[r] = MAX_BEAMS;
+        if (b->parent[c[r].slot] != MAX_BEAMS) continue;
+        b->order[r] = b->parent[c[r].slot] = c[r].slot;
+    }
+    for (uint32_t r = 0; r < b->n_beams; r++) {
+        if (b->order[r] != MAX_BEAMS) continue;
+        while (b->parent[idle] != MAX_BEAMS) idle++;
+        b->parent[idle] = c[r].slot;
+        b->order[r] = (uint8_t)idle;
+        memcpy(b->line[idle] + b->first + b->n_settled,
+               b->line[c[r].slot] + b->first + b->n_settled, n * sizeof(token_id));
+        memcpy(b->total[idle] + b->n_settled, b->total[c[r].slot] + b->n_settled,
+               n * sizeof(float));
+    }
+    for (uint32_t r = 0; r < b->n_beams; r++) {
+        uint32_t slot = b->order[r];
+
+        b->line[slot][b->first + b->n_new] = c[r].token;
+        b->score[slot] = b->total[slot][b->n_new] = c[r].score;
+    }
+    b->n_new++;
+}
+
+static void
+settle_common_prefix(struct beam *b)
+{
+    const token_id *one = b->line[b->order[0]] + b->first;
+    uint32_t end = b->n_new;
+
+    for (uint32_t i = 0; i < b->n_done; i++) end = MIN(end, b->done[i].n);
+    for (; b->n_settled < end; b->n_settled++) {
+        uint32_t k = b->n_settled;
+
+        for (uint32_t i = 0; i < b->n_beams; i++)
+            if (b->line[i][b->first + k] != one[k]) return;
+        for (uint32_t i = 0; i < b->n_done; i++)
+            if (b->done[i].token[k] != one[k]) return;
+    }
+}
+
+/* No live beam can become better than what there is. */
+static bool
+cannot_improve(const struct beam *b)
+{
+    bool far = b->early == BEAM_EARLY_NEVER && b->length_penalty > 0;
+    float worst = b->n_done == b->n_beams ? b->done[b->n_done - 1].score : LOW;
+
+    return !(penalised_score(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
+}
+
+/* As the last turn says. */
+static void
+go_on(struct beam *b)
+{
+    for (uint32_t i = 0; i < b->last.n_ended; i++) keep_hypothesis(b, &b->last.ended[i]);
+    place_in_slots(b, b->last.next);
+    settle_common_prefix(b);
+}
+
+void
+beam_step(struct beam *b, const struct beam_list *list)
+{
+    struct beam_move all[MAX_WIDTH];
+    uint32_t n = merge_lists(b, list, all, beam_width(b->n_beams, b->n_end)), n_next = 0,
+             n_ended = 0;
+    struct beam_decision *t = &b->last;
+
+    check(!b->over && n >= b->n_beams);
+    t->n_ended = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (all[i].reason && i < b->n_beams) t->ended[t->n_ended++] = all[i];
+        if (!all[i].reason && n_next < b->n_beams) t->next[n_next++] = all[i];
+        n_ended += all[i].reason != 0;
+    }
+    for (uint32_t i = 0; i < n && n_next < b->n_beams; i++) {
+        if (!all[i].reason) continue;
+        t->next[n_next] = all[i];
+        t->next[n_next++].score += LOW;
+    }
+    go_on(b);
+    b->over = cannot_improve(b) || n_ended == n ||
+              (b->early == BEAM_EARLY_TRUE && b->n_done == b->n_beams);
+}
+
+int
+beam_redo(struct beam *b, const struct beam_decision *t)
+{
+    if (b->over || b->n_new + 1 >= b->max_new || t->n_ended > b->n_beams) return -EBADMSG;
+    b->last = *t;
+    for (uint32_t i = 0; i < b->n_beams + t->n_ended; i++) {
+        bool ended = i >= b->n_beams;
+        struct beam_move *m = ended ? &b->last.ended[i - b->n_beams] : &b->last.next[i];
+
+        if (m->slot >= b->n_beams || m->token < 0) return -EBADMSG;
+        m->reason = reason_of(b, m->token);
+        if (ended && !m->reason) return -EBADMSG;
+    }
+    go_on(b);
+    return 0;
+}
+
+struct beam_done
+beam_result(const struct beam *b, uint32_t i)
+{
+    uint32_t slot;
+
+    check(b->over && i < b->n_beams);
+    if (i < b->n_done) return b->done[i];
+    slot = b->order[i - b->n_done];
+    return (struct beam_done){ .score = penalised_score(b, b->score[slot], b->n_new),
+                               .n = b->n_new,
+                               .reason = LAGAN_FINISH_LENGTH,
+                               .token = b->line[slot] + b->first };
+}

@@ -1,0 +1,105 @@
+/* lane_work.c - which lane does what, on which partition, and what there is to do: see scheduler.h. */
+#include "worker/sched/sched_internal.h"
+
+/* Somebody's stream goes on, in this step or in another. */
+static bool
+any_generating(const struct scheduler *s)
+{
+    if (s->n_in[SEQ_DECODE] == 0) return false;
+    for (const struct seq *q = s->running.first; q; q = q->next)
+        if (q->state == SEQ_DECODE && !q->is_suspended) return true;
+    return false;
+}
+
+static bool
+prompts_out(const struct scheduler *s)
+{
+    for (unsigned l = 0; l < s->l.n_lanes; l++)
+        if (s->l.lane_work[l] & WORK_PREFILL && s->planned[l] != s->done[l]) return true;
+    return false;
+}
+
+/* A lane of prompts takes over who generates when nothing of it is out: a step of thousands of rows is no gap between
+ * two tokens. Until then it plans nothing, and answers go on where they are. */
+void
+apply_division(struct scheduler *s)
+{
+    bool together = s->next_partition == 0, change = together != s->lanes_merged,
+         drained = s->prefill_draining;
+
+    s->prefill_draining = change && together && any_generating(s) && prompts_out(s);
+    for (unsigned l = 0; l < s->l.n_lanes && (change || !together); l++) {
+        unsigned own = s->l.lane_work[l];
+        bool prompts = own & WORK_PREFILL;
+
+        if (s->prefill_draining)
+            s->work[l] = (uint8_t)(prompts ? 0 : own);
+        else if (together)
+            s->work[l] = (uint8_t)(prompts ? own | WORK_DECODE : own & ~WORK_DECODE);
+        else
+            s->work[l] = (uint8_t)own;
+    }
+    if (s->prefill_draining) return;
+    s->partition = s->next_partition;
+    s->lanes_merged = together;
+    if (change || drained)
+        s->replan_lanes |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
+}
+
+void
+scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t rows)
+{
+    s->step_tokens = rows;
+    s->next_partition = partition;
+    apply_division(s);
+}
+
+/* Lanes are planned in turn: who found nothing then has nothing now, but for tokens to generate, which come to be in the
+ * plan of another lane. */
+bool
+lane_is_alone(const struct scheduler *s, unsigned lane)
+{
+    for (unsigned l = 0; l < s->l.n_lanes; l++) {
+        if (l == lane) continue;
+        if (s->planned[l] != s->done[l]) return false;
+        if (s->work[l] & WORK_DECODE && any_generating(s)) return false;
+        if (s->work[l] & (WORK_PREFILL | WORK_ENCODER) && !s->found_no_work[l] &&
+            s->n_in[SEQ_ENCODER] + s->n_in[SEQ_PREFILL] + s->waiting.n > 0)
+            return false;
+    }
+    return true;
+}
+
+/* So many of all that are there may generate at once: as slots go, and as KV does if the others want as much. */
+static uint32_t
+may_generate(const struct scheduler *s)
+{
+    uint64_t seated = s->n_in[SEQ_PREFILL] + s->n_in[SEQ_DECODE];
+    uint64_t n = MIN(seated + s->waiting.n, (uint64_t)s->l.max_seqs);
+
+    for (uint32_t p = 0; p < kv_n_pools(s->kv); p++) {
+        struct kv_count c;
+
+        kv_count(s->kv, p, &c);
+        if (c.used) n = MIN(n, MAX(seated * c.blocks / c.used, seated));
+    }
+    return (uint32_t)n;
+}
+
+struct scheduler_load
+scheduler_load(const struct scheduler *s, uint32_t most)
+{
+    struct scheduler_load x = { .n_generating = s->n_in[SEQ_DECODE], .n_there = may_generate(s) };
+    const struct seq *q = s->n_in[SEQ_PREFILL] ? s->running.first : NULL;
+    uint32_t slots = x.n_there - MIN(s->n_in[SEQ_PREFILL] + x.n_generating, x.n_there);
+
+    for (; q && x.prompt_tokens < most; q = q->next)
+        if (q->state == SEQ_PREFILL && !q->is_suspended && !seq_follows(q))
+            x.prompt_tokens += MIN(q->n_prompt - q->n_planned, most - x.prompt_tokens);
+    for (q = s->waiting.first; q && slots && x.prompt_tokens < most; q = q->next)
+        if (!q->is_suspended) {
+            x.prompt_tokens += MIN(q->n_source + q->n_prompt, most - x.prompt_tokens);
+            slots--;
+        }
+    return x;
+}

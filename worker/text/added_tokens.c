@@ -1,0 +1,271 @@
+/* added_tokens.c - see added_tokens.h.
+ *
+ * Tokens are sorted by bytes, so those that continue the text alike are neighbours: reading one more
+ * byte of the text narrows the range, and the first of a range is the token that ends there. The walk's
+ * strange cases (a token behind an rstrip one that began inside the stripped space) are those of
+ * tokenizers' find_matches.
+ */
+#include "worker/text/added_tokens.h"
+
+#include "worker/text/chars.h"
+#include "worker/text/json_section.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int
+by_kind_then_bytes(const void *x, const void *y, void *arg)
+{
+    const struct added_token *a = x, *b = y;
+    const char *text = arg;
+    int d;
+
+    if (a->normalized != b->normalized) return a->normalized - b->normalized;
+    d = memcmp(text + a->at, text + b->at, MIN(a->len, b->len));
+    return d ? d : (a->len > b->len) - (a->len < b->len);
+}
+
+/* One element; its content ends up in text, NUL-ended. */
+static int MUST_USE
+read_token(struct json *j, struct added_token *t, bool *special, char *text, size_t room,
+           struct err *e)
+{
+    bool lstrip = false, rstrip = false, single_word = false, normalized = true;
+    token_id id = -1;
+    int more;
+
+    *special = false;
+    text[0] = '\0';
+    TRY(json_section_object(j, "an element of added_tokens", e));
+    while ((more = json_section_key(j, e)) > 0) {
+        if (json_is(j, "id"))
+            TRY(json_section_id(j, "added_tokens: id", &id, e));
+        else if (json_is(j, "content"))
+            TRY(json_section_text(j, "added_tokens: content", text, room, e));
+        else if (json_is(j, "lstrip"))
+            TRY(json_section_bool(j, "added_tokens: lstrip", &lstrip, e));
+        else if (json_is(j, "rstrip"))
+            TRY(json_section_bool(j, "added_tokens: rstrip", &rstrip, e));
+        else if (json_is(j, "normalized"))
+            TRY(json_section_bool(j, "added_tokens: normalized", &normalized, e));
+        else if (json_is(j, "special"))
+            TRY(json_section_bool(j, "added_tokens: special", special, e));
+        else if (json_is(j, "single_word"))
+            TRY(json_section_bool(j, "added_tokens: single_word", &single_word, e));
+        else
+            TRY(json_skip(j, e));
+    }
+    TRY(more);
+    if (id < 0 || !*text) return err_set(e, -EBADMSG, "an added token has no id or no content");
+    *t = (struct added_token){ .id = id,
+                               .lstrip = lstrip,
+                               .rstrip = rstrip,
+                               .single_word = single_word,
+                               .normalized = normalized };
+    return 0;
+}
+
+/* In the vocabulary it may stand already, as itself. */
+static int MUST_USE
+enter(struct vocab *v, const char *text, token_id id, bool special, struct err *e)
+{
+    const struct piece *p = vocab_piece(v, id);
+    char copy[VOCAB_MAX_PIECE];
+    size_t len = strlen(text);
+    token_id known;
+    int n;
+
+    memcpy(copy, text, len);
+    n = vocab_unwrite(v, copy, len);
+    known = n < 0 ? -1 : vocab_find(v, copy, (size_t)n);
+    if (n < 0) n = (int)len;
+    if (known >= 0 ? known != id
+                   : p && (p->len != (uint32_t)n || memcmp(v->bytes + p->at, copy, (size_t)n)))
+        return err_set(e, -EBADMSG,
+                       "added token \"%.64s\" has id %d, but its text or its id is another's", text,
+                       id);
+    if (!p) TRY(vocab_add(v, id, text, len, false, e));
+    v->piece[id].special |= special;
+    return 0;
+}
+
+/* What is looked for: its content, normalised where text is. */
+static int MUST_USE
+put_text(struct room *texts, struct added_token *t, struct normal *m, const char *content,
+         struct err *e)
+{
+    size_t n = strlen(content);
+    const char *text = content;
+
+    if (t->normalized) TRY(normalizer_run(m, &text, &n, e));
+    if (n == 0)
+        return err_set(e, -ENOTSUP, "added token \"%.64s\" is nothing once it is normalised",
+                       content);
+    t->at = (uint32_t)texts->n;
+    t->len = (uint32_t)n;
+    return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "added tokens") : 0;
+}
+
+int
+added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct json list,
+                  struct err *e)
+{
+    struct room texts = { 0 };
+    char text[VOCAB_MAX_PIECE];
+    uint32_t cap = 0;
+    int more, r = json_section_array(&list, "added_tokens", e);
+
+    while (r == 0 && (r = more = json_section_element(&list, e)) > 0) {
+        struct added_token *t;
+        bool special;
+
+        if (a->n == cap) {
+            cap = cap ? cap * 2 : 64;
+            t = realloc(a->token, cap * sizeof *t);
+            if (!t) {
+                r = err_set(e, -ENOMEM, "added tokens");
+                break;
+            }
+            a->token = t;
+        }
+        t = &a->token[a->n];
+        r = read_token(&list, t, &special, text, sizeof text, e);
+        if (r == 0) r = put_text(&texts, t, m, text, e);
+        if (r == 0) r = enter(v, text, t->id, special, e);
+        if (r == 0) a->n++;
+    }
+    a->text = texts.p;
+    a->n_text = (uint32_t)texts.n;
+    if (r == 0 && a->n) qsort_r(a->token, a->n, sizeof *a->token, by_kind_then_bytes, a->text);
+    for (uint32_t i = 1; r == 0 && i < a->n; i++)
+        if (by_kind_then_bytes(&a->token[i - 1], &a->token[i], a->text) == 0)
+            r = err_set(e, -EBADMSG, "added tokens %d and %d are the same text", a->token[i - 1].id,
+                        a->token[i].id);
+    return r;
+}
+
+void
+added_tokens_prepare(struct added *a)
+{
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct added_token *t = &a->token[i];
+        unsigned char c = (unsigned char)a->text[t->at];
+
+        if (!a->by_byte[t->normalized][c].end) a->by_byte[t->normalized][c].first = i;
+        a->by_byte[t->normalized][c].end = i + 1;
+    }
+}
+
+bool
+added_tokens_is_sound(const struct added *a, const struct vocab *v)
+{
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct added_token *t = &a->token[i];
+
+        if (t->len == 0 || t->len > a->n_text || t->at > a->n_text - t->len) return false;
+        if (t->normalized > 1 || !vocab_piece(v, t->id)) return false;
+        if (i && by_kind_then_bytes(t - 1, t, a->text) >= 0) return false;
+    }
+    return true;
+}
+
+void
+added_tokens_free(struct added *a)
+{
+    free(a->token);
+    free(a->text);
+    *a = (struct added){ 0 };
+}
+
+/* The longest token of one kind that begins at p, or NULL. */
+static const struct added_token *
+longest_at(const struct added *a, bool normalized, const char *p, size_t left)
+{
+    uint32_t first = a->by_byte[normalized][(unsigned char)*p].first;
+    uint32_t end = a->by_byte[normalized][(unsigned char)*p].end;
+    const struct added_token *best = NULL;
+
+    for (size_t len = 1; first < end; len++) {
+        unsigned char c;
+        uint32_t lo, hi;
+
+        if (a->token[first].len == len) best = &a->token[first++];
+        if (len == left) break;
+        c = (unsigned char)p[len];
+        for (lo = first, hi = end; lo < hi;) {
+            uint32_t mid = lo + (hi - lo) / 2;
+
+            if ((unsigned char)a->text[a->token[mid].at + len] < c)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        first = lo;
+        for (hi = end; lo < hi;) {
+            uint32_t mid = lo + (hi - lo) / 2;
+
+            if ((unsigned char)a->text[a->token[mid].at + len] <= c)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        end = lo;
+    }
+    return best;
+}
+
+static size_t
+space_before(const char *text, size_t at, size_t floor)
+{
+    size_t len;
+
+    while (at > floor && char_is_space(char_before(text, at, &len))) at -= len;
+    return MAX(at, floor);
+}
+
+static size_t
+space_behind(const char *text, size_t at, size_t n)
+{
+    size_t len;
+
+    while (at < n && char_is_space(char_at(text, n, at, &len))) at += len;
+    return at;
+}
+
+static bool
+inside_a_word(const struct added_walk *w, size_t start, size_t stop)
+{
+    size_t len;
+
+    return (start > 0 && char_is_word(char_before(w->text, start, &len))) ||
+           (stop < w->n && char_is_word(char_at(w->text, w->n, stop, &len)));
+}
+
+token_id
+added_tokens_next(const struct added *a, bool normalized, struct added_walk *w, const char **gap,
+                  size_t *gap_len)
+{
+    while (w->at < w->n) {
+        const struct added_token *t = longest_at(a, normalized, w->text + w->at, w->n - w->at);
+        size_t start = w->at, stop;
+
+        if (!t) {
+            w->at++;
+            continue;
+        }
+        stop = w->at + t->len;
+        w->at = stop;
+        if (t->single_word && inside_a_word(w, start, stop)) continue;
+        if (t->lstrip) start = space_before(w->text, start, MIN(w->from, start));
+        if (t->rstrip) stop = space_behind(w->text, stop, w->n);
+        *gap = w->text + w->from;
+        *gap_len = start > w->from ? start - w->from : 0;
+        w->from = stop;
+        return t->id;
+    }
+    *gap = w->text + w->from;
+    *gap_len = w->n - w->from;
+    w->from = w->n;
+    return -1;
+}

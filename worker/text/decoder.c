@@ -1,0 +1,253 @@
+/* decoder.c - see decoder.h. */
+#include "worker/text/decoder.h"
+
+#include "worker/text/json_section.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The order in which steps may stand. */
+enum stage { REPLACE, BYTES, FUSE, STRIP, NOTHING_MORE };
+
+struct config {
+    char type[64], from[DECODE_STRING], to[DECODE_STRING], scheme[16];
+    bool no_prefix;
+    uint64_t start, stop;
+    struct json list; /* Sequence's, with its first event read */
+};
+
+static int MUST_USE
+read_count(struct json *j, uint64_t *ret, struct err *e)
+{
+    TRY(json_next(j, e));
+    if (j->kind != JSON_NUMBER || json_u64(j, ret) < 0)
+        return err_set(e, -EBADMSG, "decoder: start, stop are not counts");
+    return 0;
+}
+
+static int MUST_USE
+read_pattern(struct json *j, struct config *c, struct err *e)
+{
+    int more;
+
+    TRY(json_next(j, e));
+    TRY(json_section_object(j, "decoder: pattern", e));
+    while ((more = json_section_key(j, e)) > 0) {
+        if (!json_is(j, "String"))
+            return err_set(e, -ENOTSUP, "decoder: Replace by a %.*s is not served yet",
+                           (int)MIN(j->text_len, (size_t)32), j->text);
+        TRY(json_section_text(j, "decoder: String", c->from, sizeof c->from, e));
+    }
+    return more;
+}
+
+static int MUST_USE
+read_config(struct json *j, struct config *c, struct err *e)
+{
+    bool yes;
+    int more;
+
+    *c = (struct config){ 0 };
+    TRY(json_section_object(j, "decoder", e));
+    while ((more = json_section_key(j, e)) > 0) {
+        if (json_is(j, "type")) {
+            TRY(json_section_text(j, "decoder: type", c->type, sizeof c->type, e));
+        } else if (json_is(j, "pattern")) {
+            TRY(read_pattern(j, c, e));
+        } else if (json_is(j, "content")) {
+            TRY(json_section_text(j, "decoder: content", c->to, sizeof c->to, e));
+        } else if (json_is(j, "replacement")) {
+            TRY(json_section_text(j, "decoder: replacement", c->from, sizeof c->from, e));
+        } else if (json_is(j, "prepend_scheme")) {
+            TRY(json_section_text(j, "decoder: prepend_scheme", c->scheme, sizeof c->scheme, e));
+        } else if (json_is(j, "add_prefix_space")) {
+            TRY(json_section_bool(j, "decoder: add_prefix_space", &yes, e));
+            c->no_prefix = j->kind == JSON_FALSE;
+        } else if (json_is(j, "start")) {
+            TRY(read_count(j, &c->start, e));
+        } else if (json_is(j, "stop")) {
+            TRY(read_count(j, &c->stop, e));
+        } else if (json_is(j, "decoders")) {
+            TRY(json_next(j, e));
+            c->list = *j;
+            TRY(json_skip(j, e));
+        } else {
+            TRY(json_skip(j, e));
+        }
+    }
+    return more;
+}
+
+static int MUST_USE
+set_replace(struct decoder *d, const char *from, const char *to, struct err *e)
+{
+    if (!*from) return err_set(e, -EBADMSG, "decoder: an empty pattern");
+    snprintf(d->from, sizeof d->from, "%s", from);
+    snprintf(d->to, sizeof d->to, "%s", to);
+    return 0;
+}
+
+static int MUST_USE
+read_step(struct decoder *d, const struct config *c, enum stage *stage, struct err *e)
+{
+    enum stage is = strcmp(c->type, "Replace") == 0        ? REPLACE
+                    : strcmp(c->type, "ByteFallback") == 0 ? BYTES
+                    : strcmp(c->type, "Fuse") == 0         ? FUSE
+                    : strcmp(c->type, "Strip") == 0        ? STRIP
+                                                           : NOTHING_MORE;
+    bool fused = *stage == STRIP;
+
+    if (is == NOTHING_MORE)
+        return err_set(e, -ENOTSUP, "decoder %s is not served yet", *c->type ? c->type : "null");
+    if (is < *stage)
+        return err_set(e, -ENOTSUP, "decoder: %s at that place of a Sequence is not served yet",
+                       c->type);
+    *stage = is + 1;
+    if (is == REPLACE) return set_replace(d, c->from, c->to, e);
+    if (is == BYTES) d->bytes = true;
+    if (is == STRIP) {
+        /* What ends the text is not known while it is streamed; without Fuse each token is stripped. */
+        if (!fused || c->stop || strcmp(c->to, " ") || c->start > INT32_MAX)
+            return err_set(e, -ENOTSUP,
+                           "decoder: Strip but of spaces behind Fuse at the beginning is not "
+                           "served yet");
+        d->strip = (uint32_t)c->start;
+    }
+    return 0;
+}
+
+int
+decoder_open(struct decoder *d, struct json *j, struct err *e)
+{
+    enum stage stage = REPLACE;
+    struct config c, one;
+    int more;
+
+    if (j->kind == JSON_NULL) return err_set(e, -ENOTSUP, "decoder null is not served yet");
+    TRY(read_config(j, &c, e));
+    if (strcmp(c.type, "ByteLevel") == 0) {
+        d->byte_level = true;
+        return 0;
+    }
+    if (strcmp(c.type, "Metaspace") == 0) {
+        bool never = strcmp(c.scheme, "never") == 0;
+
+        if (*c.scheme && !never && strcmp(c.scheme, "always") && strcmp(c.scheme, "first"))
+            return err_set(e, -ENOTSUP, "decoder: prepend_scheme %s", c.scheme);
+        d->drop_first = !never && !c.no_prefix;
+        return set_replace(d, c.from, " ", e);
+    }
+    if (strcmp(c.type, "Sequence")) return read_step(d, &c, &stage, e);
+    if (!c.list.p) return err_set(e, -EBADMSG, "decoder: a Sequence of nothing");
+    TRY(json_section_array(&c.list, "decoder: decoders", e));
+    while ((more = json_section_element(&c.list, e)) > 0) {
+        TRY(read_config(&c.list, &one, e));
+        TRY(read_step(d, &one, &stage, e));
+    }
+    return more;
+}
+
+uint32_t
+decoder_longest(const struct decoder *d, uint32_t longest)
+{
+    uint64_t n = MAX(longest, 6u); /* three bytes that were no character, before anything else */
+
+    if (*d->from) n = MAX(n, n * strlen(d->to) / strlen(d->from) + strlen(d->to));
+    return (uint32_t)MIN(n, (uint64_t)INT32_MAX / 8);
+}
+
+struct out {
+    const struct decoder *d;
+    struct decoding *s;
+    decode_sink *sink;
+    void *arg;
+};
+
+static void
+put(const struct out *o, const char *text, size_t n)
+{
+    while (n && *text == ' ' && o->s->stripped < o->d->strip) {
+        o->s->stripped++;
+        text++;
+        n--;
+    }
+    if (n == 0) return;
+    o->s->stripped = o->d->strip;
+    o->sink(o->arg, text, (uint32_t)n);
+}
+
+static void
+put_replaced(const struct out *o, const char *text, size_t n)
+{
+    const char *from = o->d->from, *to = o->d->drop_first && !o->s->begun ? "" : o->d->to, *at;
+
+    while (*from && n && (at = memmem(text, n, from, strlen(from)))) {
+        put(o, text, (size_t)(at - text));
+        put(o, to, strlen(to));
+        n -= (size_t)(at - text) + strlen(from);
+        text = at + strlen(from);
+    }
+    put(o, text, n);
+}
+
+/* A byte token: what is no character is one U+FFFD a byte. */
+static void
+put_byte(const struct out *o, char byte)
+{
+    struct utf8_part *u = &o->s->part;
+    int k;
+
+    u->byte[u->n++] = byte;
+    while (u->n && (k = utf8_at(u->byte, u->n)) != 0) {
+        uint32_t took = (uint32_t)(k < 0 ? -k : k);
+
+        if (k > 0) put(o, u->byte, took);
+        for (uint32_t i = 0; k < 0 && i < took; i++) put(o, UTF8_BAD, 3);
+        u->n -= took;
+        memmove(u->byte, u->byte + took, u->n);
+    }
+}
+
+static void
+end_bytes(const struct out *o)
+{
+    for (; o->s->part.n; o->s->part.n--) put(o, UTF8_BAD, 3);
+}
+
+void
+decoder_add(const struct decoder *d, struct decoding *s, const struct vocab *v,
+            const struct piece *p, decode_sink *sink, void *arg)
+{
+    const struct out o = { d, s, sink, arg };
+    const char *text = v->bytes + p->at;
+    char out[6];
+
+    if (d->byte_level) {
+        for (uint32_t i = 0; i < p->len; i++) {
+            uint32_t n = utf8_feed(&s->part, text[i], out);
+
+            if (n) put(&o, out, n);
+        }
+    } else if (d->bytes && p->is_byte) {
+        put_byte(&o, (char)p->byte);
+    } else {
+        end_bytes(&o);
+        put_replaced(&o, text, p->len);
+    }
+    s->begun = true;
+}
+
+void
+decoder_end(const struct decoder *d, struct decoding *s, decode_sink *sink, void *arg)
+{
+    const struct out o = { d, s, sink, arg };
+    char out[6];
+    uint32_t n;
+
+    if (!d->byte_level) {
+        end_bytes(&o);
+    } else if ((n = utf8_end(&s->part, out)) > 0) {
+        put(&o, out, n);
+    }
+}

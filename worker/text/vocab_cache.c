@@ -1,0 +1,324 @@
+/* vocab_cache.c - see vocab_cache.h.
+ *
+ *     offset  bytes  what
+ *     0       512    struct header, zeros behind it
+ *     512     ...    nine arrays in the order of enum array, each at a multiple of 64
+ *
+ * The header has the arrays' bytes alone; where they lie follows from them.
+ */
+#include "worker/text/vocab_cache.h"
+
+#include "worker/text/tokenizer_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* Counts up with every change of what the arrays hold or mean. */
+enum { LAYOUT = 1, HEADER = 512, ALIGN = 64, CHUNK = 1 << 18 };
+static const uint64_t MAGIC = UINT64_C(0x6261636f764e474c); /* "LGNvocab" */
+static const uint64_t FILE_MOST = UINT64_C(1) << 32;
+
+enum array { BYTES, PIECES, SLOTS, MERGES, SCORES, EDGES, ADDED, ADDED_TEXT, CONFIG, N_ARRAYS };
+
+struct header {
+    uint64_t magic;
+    uint32_t layout, header_bytes;
+    uint64_t document[2];
+    uint64_t body; /* XXH3 of all behind this field */
+    uint64_t array_bytes[N_ARRAYS];
+    double unk_score;
+    uint32_t n_used, longest, n_merges, n_nodes; /* of the structs that have them */
+    token_id unk;
+    uint8_t is_unigram, ignore_merges, byte_fallback, fuse_unk, cuts_at_marks, byte_level, zero[2];
+};
+_Static_assert(sizeof(struct header) <= HEADER, "the header has its room");
+_Static_assert(sizeof(struct piece) == 12 && sizeof(struct merge) == 16, "as of this layout");
+_Static_assert(sizeof(struct edge) == 12 && sizeof(struct added_token) == 16, "as of this layout");
+
+static int MUST_USE
+path_of(char *path, size_t room, const char *dir, const uint64_t hash[2], const char *end)
+{
+    int n = snprintf(path, room, "%s/%016llx%016llx.%s", dir, (unsigned long long)hash[0],
+                     (unsigned long long)hash[1], end);
+
+    return n > 0 && (size_t)n < room ? 0 : -ENAMETOOLONG;
+}
+
+void
+vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2])
+{
+    XXH128_hash_t h = XXH3_128bits(text, n);
+
+    hash[0] = h.high64;
+    hash[1] = h.low64;
+}
+
+int
+vocab_cache_hash(const char *path, uint64_t hash[2], struct err *e)
+{
+    XXH3_state_t *state = XXH3_createState();
+    char *chunk = malloc(CHUNK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
+    ssize_t got = 1;
+
+    if (fd < 0)
+        r = err_set(e, -errno, "%s: %s", path, strerror(errno));
+    else if (!state || !chunk)
+        r = err_set(e, -ENOMEM, "%s", path);
+    else
+        XXH3_128bits_reset(state);
+    while (r == 0 && (got = read(fd, chunk, CHUNK)) > 0)
+        XXH3_128bits_update(state, chunk, (size_t)got);
+    if (r == 0 && got < 0) r = err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (r == 0) {
+        XXH128_hash_t h = XXH3_128bits_digest(state);
+
+        hash[0] = h.high64;
+        hash[1] = h.low64;
+    }
+    if (fd >= 0) close(fd);
+    free(chunk);
+    XXH3_freeState(state);
+    return r;
+}
+
+/* ---- arrays */
+
+struct array_of {
+    void **at;
+    size_t unit, n;
+};
+
+#define ARRAY(field, count) \
+    { \
+        (void **)&(field), sizeof *(field), (count) \
+    }
+
+static void
+list_arrays(struct tokenizer *t, struct array_of a[N_ARRAYS])
+{
+    const struct array_of all[N_ARRAYS] = {
+        [BYTES] = ARRAY(t->vocab.bytes, t->vocab.n_bytes),
+        [PIECES] = ARRAY(t->vocab.piece, t->vocab.n),
+        [SLOTS] = ARRAY(t->vocab.slot, t->vocab.n_slots),
+        [MERGES] = ARRAY(t->bpe.merge, t->bpe.n_slots),
+        [SCORES] = ARRAY(t->unigram.score, t->unigram.n),
+        [EDGES] = ARRAY(t->unigram.edge, t->unigram.n_slots),
+        [ADDED] = ARRAY(t->added.token, t->added.n),
+        [ADDED_TEXT] = ARRAY(t->added.text, t->added.n_text),
+        [CONFIG] = ARRAY(t->config.p, t->config.n),
+    };
+
+    memcpy(a, all, sizeof all);
+}
+
+enum { HASHED = offsetof(struct header, body) + sizeof(uint64_t) };
+
+/* ---- loading */
+
+/* Pointers and counts of t from a header whose arrays lie within the file. */
+static void
+adopt(struct tokenizer *t, const struct header *h, char *map)
+{
+    struct array_of a[N_ARRAYS];
+    size_t at = HEADER;
+
+    list_arrays(t, a);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        *a[i].at = map + at;
+        at += ROUND_UP(h->array_bytes[i], (uint64_t)ALIGN);
+    }
+#define COUNT(i) ((uint32_t)(h->array_bytes[i] / a[i].unit))
+    t->is_unigram = h->is_unigram;
+    t->vocab.n_bytes = COUNT(BYTES);
+    t->vocab.n = COUNT(PIECES);
+    t->vocab.n_slots = COUNT(SLOTS);
+    t->vocab.n_used = h->n_used;
+    t->vocab.longest = h->longest;
+    t->vocab.byte_level = h->byte_level;
+    t->bpe.n_slots = COUNT(MERGES);
+    t->bpe.n_merges = h->n_merges;
+    t->bpe.ignore_merges = h->ignore_merges;
+    t->bpe.cuts_at_marks = h->cuts_at_marks;
+    t->bpe.fuse_unk = h->fuse_unk;
+    t->bpe.byte_fallback = t->unigram.byte_fallback = h->byte_fallback;
+    t->bpe.unk = t->unigram.unk = h->unk;
+    t->unigram.n = COUNT(SCORES);
+    t->unigram.n_slots = COUNT(EDGES);
+    t->unigram.n_nodes = h->n_nodes;
+    t->unigram.unk_score = h->unk_score;
+    t->added.n = COUNT(ADDED);
+    t->added.n_text = COUNT(ADDED_TEXT);
+    t->config.n = COUNT(CONFIG);
+#undef COUNT
+}
+
+/* Is this the file of that document, whole and undamaged? */
+static bool
+is_whole(const char *map, size_t n, const uint64_t hash[2])
+{
+    struct tokenizer none = { 0 };
+    struct array_of a[N_ARRAYS];
+    struct header h;
+    uint64_t end = HEADER;
+
+    if (n < HEADER) return false;
+    memcpy(&h, map, sizeof h);
+    if (h.magic != MAGIC || h.layout != LAYOUT || h.header_bytes != sizeof h) return false;
+    if (h.document[0] != hash[0] || h.document[1] != hash[1]) return false;
+    list_arrays(&none, a);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        if (h.array_bytes[i] > n || h.array_bytes[i] % a[i].unit) return false;
+        end += ROUND_UP(h.array_bytes[i], (uint64_t)ALIGN);
+    }
+    for (const uint8_t *flag = &h.is_unigram; flag <= &h.byte_level; flag++)
+        if (*flag > 1) return false;
+    return end == n && XXH3_64bits(map + HASHED, n - HASHED) == h.body;
+}
+
+static bool
+is_sound(const struct tokenizer *t)
+{
+    return vocab_is_sound(&t->vocab) && added_tokens_is_sound(&t->added, &t->vocab) &&
+           (t->is_unigram ? unigram_is_sound(&t->unigram, &t->vocab)
+                          : bpe_is_sound(&t->bpe, &t->vocab));
+}
+
+int
+vocab_cache_load(struct tokenizer *t, const char *dir, const uint64_t hash[2])
+{
+    char path[4096], *map = MAP_FAILED;
+    struct header h;
+    struct stat st = { 0 };
+    int fd = -1;
+
+    if (path_of(path, sizeof path, dir, hash, "vocab") == 0) fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= HEADER &&
+        (uint64_t)st.st_size < FILE_MOST)
+        map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED) return 0;
+    t->map = map;
+    t->map_bytes = (size_t)st.st_size;
+    if (is_whole(map, t->map_bytes, hash)) {
+        memcpy(&h, map, sizeof h);
+        adopt(t, &h, map);
+        memcpy(t->document, hash, sizeof t->document);
+        if (is_sound(t) && tokenizer_json_reopen(t, t->config.p, t->config.n, NULL) == 0 &&
+            t->vocab.byte_level == t->pretok.byte_level)
+            return 1;
+    }
+    vocab_cache_unmap(t);
+    tokenizer_parts_free(t);
+    *t = (struct tokenizer){ 0 };
+    return 0;
+}
+
+void
+vocab_cache_unmap(struct tokenizer *t)
+{
+    struct array_of a[N_ARRAYS];
+
+    if (!t->map) return;
+    list_arrays(t, a);
+    for (int i = 0; i < N_ARRAYS; i++) *a[i].at = NULL;
+    munmap(t->map, t->map_bytes);
+    t->map = NULL;
+}
+
+/* ---- storing */
+
+static void
+fill_header(struct header *h, struct tokenizer *t, const struct array_of a[N_ARRAYS])
+{
+    *h = (struct header){
+        .magic = MAGIC,
+        .layout = LAYOUT,
+        .header_bytes = sizeof *h,
+        .document = { t->document[0], t->document[1] },
+        .unk_score = t->unigram.unk_score,
+        .n_used = t->vocab.n_used,
+        .longest = t->vocab.longest,
+        .n_merges = t->bpe.n_merges,
+        .n_nodes = t->unigram.n_nodes,
+        .unk = t->is_unigram ? t->unigram.unk : t->bpe.unk,
+        .is_unigram = t->is_unigram,
+        .ignore_merges = t->bpe.ignore_merges,
+        .byte_fallback = t->is_unigram ? t->unigram.byte_fallback : t->bpe.byte_fallback,
+        .fuse_unk = t->bpe.fuse_unk,
+        .cuts_at_marks = t->bpe.cuts_at_marks,
+        .byte_level = t->vocab.byte_level,
+    };
+    for (int i = 0; i < N_ARRAYS; i++) h->array_bytes[i] = a[i].n * a[i].unit;
+}
+
+static int MUST_USE
+write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t k = write(fd, p, n);
+
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return -errno;
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+/* The file's bytes, one after the other, in one piece of memory. */
+static char *
+image_new(struct tokenizer *t, size_t *n)
+{
+    struct array_of a[N_ARRAYS];
+    struct header h;
+    size_t at = HEADER;
+    char *image;
+
+    list_arrays(t, a);
+    fill_header(&h, t, a);
+    *n = HEADER;
+    for (int i = 0; i < N_ARRAYS; i++) *n += ROUND_UP(h.array_bytes[i], (uint64_t)ALIGN);
+    image = calloc(1, *n);
+    if (!image) return NULL;
+    for (int i = 0; i < N_ARRAYS; i++) {
+        if (h.array_bytes[i]) memcpy(image + at, *a[i].at, h.array_bytes[i]);
+        at += ROUND_UP(h.array_bytes[i], (uint64_t)ALIGN);
+    }
+    memcpy(image, &h, sizeof h);
+    h.body = XXH3_64bits(image + HASHED, *n - HASHED);
+    memcpy(image, &h, sizeof h);
+    return image;
+}
+
+int
+vocab_cache_store(struct tokenizer *t, const char *dir, struct err *e)
+{
+    char path[4096], beside[4096], end[32];
+    size_t n = 0;
+    char *image;
+    int fd, r;
+
+    snprintf(end, sizeof end, "vocab.%d", (int)getpid());
+    if (path_of(path, sizeof path, dir, t->document, "vocab") < 0 ||
+        path_of(beside, sizeof beside, dir, t->document, end) < 0)
+        return err_set(e, -ENAMETOOLONG, "%.64s...: the path is too long", dir);
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+        return err_set(e, -errno, "%s: %s", dir, strerror(errno));
+    image = image_new(t, &n);
+    if (!image) return err_set(e, -ENOMEM, "%s", path);
+    fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    r = fd < 0 ? -errno : write_all(fd, image, n);
+    if (fd >= 0 && close(fd) < 0 && r == 0) r = -errno;
+    if (r == 0 && rename(beside, path) < 0) r = -errno;
+    if (r < 0 && fd >= 0) unlink(beside);
+    free(image);
+    return r < 0 ? err_set(e, r, "%s: %s", r == -ENOENT ? dir : path, strerror(-r)) : 0;
+}

@@ -1,0 +1,23 @@
+/* rank_start.h - what a rank above 0 exchanges with rank 0 while it loads: its side of
+ * plan_ring.h's start.
+ *
+ * Loader thread only. Negative errno: the plan ring is corrupt (-EBADMSG) or closed.
+ */
+#ifndef WORKER_TP_RANK_START_H
+#define WORKER_TP_RANK_START_H
+
+#include "base/err.h"
+#include "worker/tp/plan_ring.h"
+#include "worker/worker.h"
+
+/* Reports version, settings and checkpoint; does not wait for an answer. */
+int rank_start_join(struct worker *w, struct err *e) MUST_USE;
+/* Reports which KV memory and host tier of the previous worker are here; ids of 0: none. Does
+ * not wait. */
+int rank_start_left(struct worker *w, const struct plan_ring_left *left, struct err *e) MUST_USE;
+/* Blocks until rank 0 has reported its KV memory: *kv. */
+int rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e) MUST_USE;
+/* Reports that this rank can run steps. */
+int rank_start_ready(struct worker *w, struct err *e) MUST_USE;
+
+#endif
