@@ -1,6 +1,6 @@
 /* fdstore.h - descriptors that outlive lagand: systemd's fd store, or what a lagand hands its successor.
  *
- * Each has a name. "ledger" is the mirror; "history" what event_log.h keeps; "w0.pid" worker 0's process, so
+ * Each has a name. "ledger" is the ledger log; "history" what event_log.h keeps; "w0.pid" worker 0's process, so
  * that nobody touches its memory before it has gone; "w0=weights=..." an arena of worker 0, with its note
  * (ipc/fd_channel.h) in the name, because what lies in a device cannot be read from here; "api.sock" the clients'
  * socket, where that is systemd's own (systemd/lagand.socket). Without systemd all of this does nothing.

@@ -320,7 +320,7 @@ a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
     };
     lies(REC_FINISH, sizeof *f, "n_tokens is 3, not 2");
     f->n_tokens = 2;
-    lies(REC_FINISH, sizeof *f - 8, "is not 40 bytes long");
+    lies(REC_FINISH, sizeof *f - 8, "is not 32 bytes long");
     f->reason = 7;
     lies(REC_FINISH, sizeof *f, "reason 7 is unknown");
     f->reason = LAGAN_FINISH_EOS;
