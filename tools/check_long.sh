@@ -82,7 +82,7 @@ part address 'make check with the address and undefined sanitizers' sanitized ad
 part thread 'make check with the thread sanitizer' sanitized thread
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
 part late 'a row that is retracted after the launch is found' "$torture/test_planted" --late 20000 'a_row*'
-part fuzz 'an hour and a half of hostile rings, descriptors, plans, records, manifests and mirrors' fuzzed 900 ring control plan relay manifest mirror
+part fuzz 'an hour and a half of hostile rings, descriptors, plans, records, manifests and ledger logs' fuzzed 900 ring control plan receive manifest log_file
 part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
 part mixture 'three hundred draws of models, settings, requests and what is done to them' \
   "$build/tests/e2e/test_mixture" --draws 300

@@ -396,7 +396,8 @@ has_doubted(const struct served *v)
     bool doubted = false;
     char line[400];
 
-    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "it sent invalid data");
+    while (f && fgets(line, sizeof line, f))
+        doubted = doubted || strstr(line, "it sent invalid data");
     if (f) fclose(f);
     return doubted;
 }

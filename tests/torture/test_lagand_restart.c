@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 
 enum { WORKERS = 4, STREAMS = 24, TOKENS = 64, PROMPT = 3, SETTLE_MS = 60000 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the mirror. */
+/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the ledger log. */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 2, KEPT_MOST = 8192 };
 enum { CALL_MS = 200 }; /* for an answer that lagand may not live to give */
 

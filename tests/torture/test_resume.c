@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { SETTLE_MS = 60000, ROUND = 25 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the mirror. */
+/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the ledger log. */
 enum { PAUSED = 300 }; /* tokens that one of them may have */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 6, KEPT_MOST = 8192 };
 

@@ -22,8 +22,8 @@
  *                                           operator has changed its partition's, MORE as often as a
  *                                           step is longer than a record, STEP } ...
  *
- * One of them dead, stopped or failed: lagand ends them all and starts all again (daemon/supervise/rank_group.h).
- * A rank that finds rank 0 gone leaves.
+ * One of them dead, stopped or failed: lagand ends them all and starts all again
+ * (daemon/supervise/rank_group.h). A rank that finds rank 0 gone leaves.
  */
 #ifndef WORKER_TP_PLAN_RING_H
 #define WORKER_TP_PLAN_RING_H
