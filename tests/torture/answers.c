@@ -298,9 +298,9 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
                 MODEL("llama", "tests/data/golden/llama3",
                       "max_num_seqs: 8, max_num_batched_tokens: 40, policy: max_utilization,"
                       " kv: { memory: %uKiB, tokens_per_block: 8 }"),
-        common, a->lanes ? "split: { mode: auto, target: 1ms }, " : "", 768 / two / half,
+        common, a->lanes ? "split: { mode: auto, itl_target: 1ms }, " : "", 768 / two / half,
         2048 / two / half, common,
-        a->lanes ? "split: { mode: auto, target: 1ms, encoder: own }, policy: max_utilization, "
+        a->lanes ? "split: { mode: auto, itl_target: 1ms, encoder: own }, policy: max_utilization, "
                  : "",
         (a->lanes ? 768 : 1024) / ranks / half, 1024 / ranks / half, common,
         a->lanes ? "split: { mode: fixed }, " : "", 512 / two / half);
