@@ -241,7 +241,7 @@ plan(struct ref *t, struct in *in)
             lower(t, slot);
         }
         kv_trim(t->kv, slot, s->pos, &out);
-        check(kv_room(t->kv, slot, end));
+        check(kv_has_capacity(t->kv, slot, end));
         kv_grow(t->kv, lane, slot, end, &out);
         kv_fence(t->kv, slot, lane, step);
         s->pos = end;

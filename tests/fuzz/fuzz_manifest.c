@@ -111,7 +111,7 @@ text_of(struct ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
                             .n = n,
                             .source = t->source,
                             .n_source = MIN(t->slot[i].source, (uint32_t)ENTRIES * 5),
-                            .space = space };
+                            .namespace = space };
 
     kv_namespace(t->kv, 0, 0, t->source, text.n_source, space);
     return text;

@@ -71,7 +71,7 @@ admit(struct ref *t, struct in *in)
     s->text.token = s->token;
     s->text.extra = s->extra;
     s->text.source = s->source;
-    s->text.space = &s->space;
+    s->text.namespace = &s->space;
     s->text.n = s->len; /* the whole of it is known: a prompt */
     s->text.n_keep = byte(in) % 3;
     s->text.keep = s->text.n_keep ? s->keep : NULL;
@@ -116,25 +116,25 @@ apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
-    uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
+    uint32_t host_block = (out ? c->to : c->from) / t->cell_units, i;
 
-    check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
+    check(host_block < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
     check(c->from_tier != c->to_tier && !t->away);
     for (unsigned l = 0; l < t->c.n_lanes; l++)
-        check(l == lane || t->cell_used[cell][l] <= t->clock[lane][step % STEPS][l]);
-    t->cell_used[cell][lane] = step;
+        check(l == lane || t->cell_used[host_block][l] <= t->clock[lane][step % STEPS][l]);
+    t->cell_used[host_block][lane] = step;
     if (out) {
-        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
         }
-        if (i < t->n_records) t->record[i].cell = 0;
+        if (i < t->n_records) t->record[i].host_block = 0;
         if (i < t->n_records && t->record[i].at == SLICE_NONE) ref_forget(t, i);
         for (i = 0; i < t->n_records; i++)
             if (t->record[i].group == c->group && t->record[i].at == at) break;
-        check(i < t->n_records && !t->record[i].cell);
-        t->record[i].cell = cell + 1;
+        check(i < t->n_records && !t->record[i].host_block);
+        t->record[i].host_block = host_block + 1;
     } else {
         ref_acquire(t, c->group, at, lane, step);
-        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
         }
         check(i < t->n_records && t->record[i].at == SLICE_NONE);
         check(t->record[i].group == c->group);
@@ -367,7 +367,7 @@ resemble(struct slot *to, const struct slot *from, struct in *in)
     to->text.token = to->token;
     to->text.extra = to->extra;
     to->text.source = to->source;
-    to->text.space = &to->space;
+    to->text.namespace = &to->space;
     to->text.keep = NULL;
     to->text.n_keep = 0;
     for (uint32_t i = to->pos; i < LEN; i++) to->token[i] = (token_id)(byte(in) % 2);
@@ -502,7 +502,7 @@ plan(struct ref *t, struct in *in)
     if (!s->started) kv_start(t->kv, lane, step, slot, &out);
     if (!s->started) kv_cross(t->kv, lane, slot, s->text.n_source, &out);
     kv_trim(t->kv, slot, s->pos, &out);
-    check(kv_room(t->kv, slot, end));
+    check(kv_has_capacity(t->kv, slot, end));
     kv_grow(t->kv, lane, slot, end, &out);
     if (end == border_of(t, s)) {
         kv_snapshot(t->kv, lane, slot, end, &out);
@@ -622,7 +622,7 @@ store(struct ref *t, struct in *in, bool drop, bool release)
 static void
 compare(const struct ref *t)
 {
-    uint32_t cached = 0, counted = 0, cells = 0;
+    uint32_t cached = 0, counted = 0, host_blocks = 0;
     struct kv_count host;
 
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -641,10 +641,10 @@ compare(const struct ref *t)
 
         if (t->record[i].at != SLICE_NONE && !ref_held(t, t->record[i].group, t->record[i].at))
             cached += is_state ? t->c.group[t->record[i].group].n_layers : 1;
-        cells += t->record[i].cell != 0;
+        host_blocks += t->record[i].host_block != 0;
     }
     kv_count_host(t->kv, &host);
-    check(host.used + host.cached == (t->away ? 0 : cells));
+    check(host.used + host.cached == (t->away ? 0 : host_blocks));
     for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
         struct kv_count n;
 
@@ -671,12 +671,12 @@ move_host(struct ref *t, uint32_t how)
 
     for (unsigned l = 0; l < t->c.n_lanes; l++) whole = whole || t->done[l] < t->planned[l];
     if (!t->away) {
-        if (!t->c.host_bytes || t->kv->n_held_cells) return; /* somebody is about to fetch */
+        if (!t->c.host_bytes || t->kv->n_held_host_blocks) return; /* somebody is about to fetch */
         kv_host_tier_away(t->kv);
     } else {
         kv_host_tier_came(t->kv, whole);
         for (uint32_t i = 0; i < t->n_records && !whole;) {
-            t->record[i].cell = 0;
+            t->record[i].host_block = 0;
             if (t->record[i].at == SLICE_NONE)
                 ref_forget(t, i);
             else
@@ -697,9 +697,9 @@ is_to_begin(const struct ref *t, const struct record *r)
 }
 
 static bool
-is_to_be_fetched(const struct ref *t, uint32_t cell)
+is_to_be_fetched(const struct ref *t, uint32_t host_block)
 {
-    uint32_t block = t->kv->n_slabs * t->kv->stride + cell;
+    uint32_t block = t->kv->n_slabs * t->kv->stride + host_block;
 
     return !ref_all_started(t) && kv_blocks(t->kv)[block].state == BLOCK_HELD;
 }
@@ -709,7 +709,7 @@ static void
 flush(struct ref *t, uint32_t max)
 {
     struct kv_flushed went = { 0 };
-    uint64_t blocks = 0, bytes = 0, cells = 0;
+    uint64_t blocks = 0, bytes = 0, host_blocks = 0;
 
     while (kv_flush(t->kv, max, &went) >= max) kv_check(t->kv);
     for (uint32_t i = 0; i < t->n_records;) {
@@ -723,16 +723,16 @@ flush(struct ref *t, uint32_t max)
             bytes += n * kv_block_bytes(g);
             r->at = SLICE_NONE;
         }
-        if (r->cell && !is_to_be_fetched(t, r->cell - 1)) {
-            cells++;
-            r->cell = 0;
+        if (r->host_block && !is_to_be_fetched(t, r->host_block - 1)) {
+            host_blocks++;
+            r->host_block = 0;
         }
-        if (r->at == SLICE_NONE && !r->cell)
+        if (r->at == SLICE_NONE && !r->host_block)
             ref_forget(t, i);
         else
             i++;
     }
-    check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == cells);
+    check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == host_blocks);
 }
 
 /* Two have a name in common where they have all tokens up to there in common. */

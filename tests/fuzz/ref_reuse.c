@@ -132,7 +132,7 @@ static bool
 leave_device(struct ref *t, uint32_t i)
 {
     t->record[i].at = SLICE_NONE;
-    if (t->record[i].cell) return false;
+    if (t->record[i].host_block) return false;
     ref_forget(t, i);
     return true;
 }

@@ -38,7 +38,7 @@ struct record { /* a block that may be found */
     uint8_t group;
     slice_id at;            /* SLICE_NONE: only the host has it */
     slice_id layer[LAYERS]; /* of a snapshot: all of it */
-    uint32_t cell;          /* + 1; 0: the host has it not */
+    uint32_t host_block;          /* + 1; 0: the host has it not */
     uint64_t path;          /* content of its last position: all tokens up to there */
     uint64_t before;        /* content of the last position before it */
     uint32_t n;

@@ -113,7 +113,7 @@ prompt(struct bed *b, uint32_t slot, const token_id *token, uint32_t n)
     memcpy(s->token, token, n * sizeof *token);
     s->n = n;
     s->cached = 0;
-    s->text = (struct kv_text){ .token = s->token, .extra = s->extra, .n = n, .space = &b->space };
+    s->text = (struct kv_text){ .token = s->token, .extra = s->extra, .n = n, .namespace = &b->space };
 }
 
 void

@@ -100,9 +100,9 @@ KV_TEST(what_leads_to_others_is_evicted_after_them,
 }
 
 static struct bed *
-bed_with_host(uint32_t n_blocks, uint32_t n_cells)
+bed_with_host(uint32_t n_blocks, uint32_t n_host_blocks)
 {
-    return bed_of(n_blocks, .copy_partial = true, .host_bytes = n_cells * 256);
+    return bed_of(n_blocks, .copy_partial = true, .host_bytes = n_host_blocks * 256);
 }
 
 static uint32_t
@@ -143,7 +143,7 @@ KV_TEST(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest,
     assert_int_equal(b->slot[2].hit.n_host[0], 1);
     kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 2);
-    assert_int_equal(n.host_dropped, 1);
+    assert_int_equal(n.host_evicted, 1);
 }
 
 /* Of two cells one can be reached at first; the other comes in time, or does not. */
@@ -173,7 +173,7 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
         for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
         kv_stats(b->kv, 0, &n);
         assert_int_equal(n.offloaded, 2);
-        assert_int_equal(n.host_dropped, !comes);
+        assert_int_equal(n.host_evicted, !comes);
         assert_int_equal(kv_host_tier_used(b->kv), (1 + comes) * host.block_bytes);
         kv_check(b->kv);
         close_bed(b);
@@ -194,7 +194,7 @@ KV_TEST(what_lies_on_the_host_is_fetched_and_stays_there, bed_with_host(4, 8)) /
         assert_int_equal(n_free(b), 4);
     }
     kv_stats(kv, 0, &n);
-    assert_int_equal(n.fetched, 6);
+    assert_int_equal(n.onboarded, 6);
 }
 
 /* As what_lies_on_the_host_is_fetched..., but for two rounds its memory is not there. */
@@ -216,7 +216,7 @@ KV_TEST(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing, bed_with_
     }
     kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 6);
-    assert_int_equal(n.fetched, 6);
+    assert_int_equal(n.onboarded, 6);
 }
 
 KV_TEST(what_a_host_has_lost_is_found_no_more, bed_with_host(4, 8))

@@ -147,7 +147,7 @@ KV_TEST(what_is_to_be_fetched_stays_on_the_host,
     assert_int_equal(b->out.n_copies, 2);
 }
 
-/* Lane 1 fetches, and lane 0 writes the only cell before that is done. */
+/* Lane 1 fetches, and lane 0 writes the only host_block before that is done. */
 static void
 who_takes_a_cell_waits_for_who_reads_it_flushed_or_not(void **state)
 {

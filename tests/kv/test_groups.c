@@ -179,7 +179,7 @@ fill_with_prompts(struct bed *b, uint32_t first, uint32_t n)
     kv_namespace(b->kv, 0, 0, NULL, 0, &none);
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, 1, (token_id)(first + 10 * i), 4, NULL);
-        b->slot[1].text.space = &none;
+        b->slot[1].text.namespace = &none;
         add(b, 1, 0);
         release_at(b, 1, 4);
     }

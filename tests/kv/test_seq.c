@@ -438,10 +438,10 @@ configurations_that_are_none_are_refused_by_name(void **state)
         const char *word;
         int code;
         int what;
-    } row[] = { { "0 tokens", -EINVAL, 0 },     { "layers' state", -EINVAL, 1 },
-                { "host_memory", -EINVAL, 2 },  { "window of 0", -EINVAL, 3 },
-                { "0 bytes", -EINVAL, 4 },      { "0 lanes", -EINVAL, 5 },
-                { "whole number", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };
+    } row[] = { { "0 tokens", -EINVAL, 0 },          { "the state of", -EINVAL, 1 },
+                { "host_memory", -EINVAL, 2 },       { "window is 0", -EINVAL, 3 },
+                { "0 bytes", -EINVAL, 4 },           { "0 lanes", -EINVAL, 5 },
+                { "is not a multiple", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(row); i++) {

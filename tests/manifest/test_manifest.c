@@ -265,7 +265,7 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
         if (lacks == 1) row(&s, 3)->seq++;                 /* half edited */
         if (lacks == 2) manifest_commit(&s.m, 3, 4);
         if (lacks == 3) row(&s, 3)->member = 0;
-        if (lacks == 4) row(&s, 1)->n_turns = 0;
+        if (lacks == 4) row(&s, 1)->n_decisions = 0;
         next_process(&s);
         assert_int_equal(manifest_claim_search(s.found, SLOTS, 7, 2, prompt, 4, source, 5, slot),
                          whole ? 2 : 0);
@@ -301,7 +301,7 @@ a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **stat
     for (uint32_t i = 0; i < 2; i++) manifest_put_decision(&s.m, beams, 2, i, move);
     manifest_drop_decisions(&s.m, beams[0]);
     manifest_put_decision(&s.m, beams, 2, 2, move); /* the next one of those before */
-    assert_int_equal(row(&s, beams[0])->n_turns, 0);
+    assert_int_equal(row(&s, beams[0])->n_decisions, 0);
     manifest_put_decision(&s.m, beams, 2, 0, move);
     next_process(&s);
     assert_int_equal(manifest_claim_search(s.found, SLOTS, 7, 2, prompt, 4, source, 5, slot), 1);
@@ -421,7 +421,7 @@ begin_alike(struct site *s, uint32_t slot)
     struct kv_hit hit;
 
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_store(s->kv, 0, &t, 10);
     manifest_hash(prompt, o.n_tokens, o.tokens_hash);
     manifest_hash(source, o.n_cross, o.source_hash);
@@ -466,7 +466,7 @@ finds(const struct site *s, uint32_t n, uint32_t *on_host)
     struct kv_hit hit;
 
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_lookup(s->kv, &t, &hit);
     *on_host = hit.n_host[0];
     return hit.n_tokens;
@@ -488,7 +488,7 @@ compute_and_leave(struct site *s)
     step(s, 0, 0, 10, true);
     kv_done(s->kv, 0, 10);
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_release(s->kv, 0, &t, 10);
     kv_ends(s->kv, 0, &out);
     kv_ends_sent(s->kv, 0, 11);
@@ -657,7 +657,7 @@ SITE_TEST(a_slot_that_goes_on_within_a_block_takes_it_out_of_the_tree, .reuse = 
 
     step(s, 0, 0, 8, true);
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_store(s->kv, 0, &t, 8);
     manifest_put_nodes(&s->m, s->kv);
     assert_int_equal(next_process(s), 1);

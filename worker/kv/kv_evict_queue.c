@@ -4,11 +4,11 @@
 static struct kv_evict_queue *
 queue_of(struct kv *kv, uint32_t block)
 {
-    return &kv->queue[kv_is_cell(kv, block) ? MAX_GROUPS : kv_blocks(kv)[block].group];
+    return &kv->queue[kv_is_host_block(kv, block) ? MAX_GROUPS : kv_blocks(kv)[block].group];
 }
 
 static void
-insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
+insert_block(struct kv *kv, uint32_t block, uint8_t priority, bool front)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
     struct kv_evict_queue *q = queue_of(kv, block);
@@ -24,7 +24,7 @@ insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
 }
 
 static void
-take_out(struct kv *kv, uint32_t block)
+unlink_block(struct kv *kv, uint32_t block)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
     struct kv_evict_queue *q = queue_of(kv, block);
@@ -51,21 +51,21 @@ kv_evict_queue_push(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_CACHED);
     b->stamp = ++kv->releases;
-    insert(kv, block, b->priority, false);
+    insert_block(kv, block, b->priority, false);
 }
 
 void
 kv_evict_queue_push_first(struct kv *kv, uint32_t block)
 {
-    insert(kv, block, kv_blocks(kv)[block].priority, true);
+    insert_block(kv, block, kv_blocks(kv)[block].priority, true);
 }
 
 void
 kv_evict_queue_push_orphan(struct kv *kv, uint32_t block)
 {
     check(kv_blocks(kv)[block].state == BLOCK_CACHED);
-    take_out(kv, block);
-    insert(kv, block, 0, true);
+    unlink_block(kv, block);
+    insert_block(kv, block, 0, true);
 }
 
 void
@@ -74,7 +74,7 @@ kv_evict_queue_remove(struct kv *kv, uint32_t block)
     struct kv_block *b = &kv_blocks(kv)[block];
 
     check(b->state == BLOCK_CACHED);
-    take_out(kv, block);
+    unlink_block(kv, block);
 }
 
 enum kv_why

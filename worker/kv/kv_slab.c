@@ -96,7 +96,7 @@ kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
     uint32_t slab = kv->first_slab - 1;
 
     if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
-        check(kv->n_fresh < kv->n_slabs); /* what was reserved can always be had */
+        check(kv->n_fresh < kv->n_slabs); /* a reserved block can always be allocated */
         slab = kv->n_fresh++;
         s = &all[slab];
     } else {
