@@ -106,16 +106,12 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
 void
 kv_count_host(const struct kv *kv, struct kv_count *ret)
 {
-    if (kv->host_tier_away) {
-        *ret = (struct kv_count){ .block_bytes = kv->host_block_bytes };
-        return;
-    }
-    *ret = (struct kv_count){ .blocks = kv->n_host_blocks,
-                              .used = kv->n_held_host_blocks,
-                              .cached = kv->n_cached_host_blocks,
-                              .free = kv->n_host_blocks - kv->n_held_host_blocks -
-                                      kv->n_cached_host_blocks,
-                              .block_bytes = kv->host_block_bytes };
+    *ret = (struct kv_count){ .block_bytes = kv->host_block_bytes };
+    if (kv->host_tier_away) return;
+    ret->blocks = kv->n_host_blocks;
+    ret->used = kv->n_held_host_blocks;
+    ret->cached = kv->n_cached_host_blocks;
+    ret->free = ret->blocks - ret->used - ret->cached;
 }
 
 slice_id

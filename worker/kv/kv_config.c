@@ -106,14 +106,12 @@ check_state(const struct kv_config *c, uint32_t i, struct err *e)
 
     for (uint32_t k = 0; k < i; k++)
         if (c->group[k].kind == KV_STATE && c->group[k].interval != g->interval)
-            return err_set(
-                e, -EINVAL,
-                "KV group %u: snapshot interval of %u positions differs from group %u: %u", i,
-                g->interval, k, c->group[k].interval);
+            return err_set(e, -EINVAL,
+                           "KV group %u: snapshot interval is %u positions, of group %u it is %u",
+                           i, g->interval, k, c->group[k].interval);
     if (g->interval % c->tokens_per_block)
         return err_set(e, -EINVAL,
-                       "KV group %u: snapshot interval of %u positions is not a multiple of the "
-                       "block size, %u",
+                       "KV group %u: snapshot interval %u is not a multiple of the block size %u",
                        i, g->interval, c->tokens_per_block);
     if (g->n_parts != 1 ||
         g->max_entries < (uint64_t)g->n_layers * (g->interval ? 1 + KV_SNAPSHOTS : 1))
@@ -127,8 +125,7 @@ int
 kv_config_check(const struct kv_config *c, struct err *e)
 {
     if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_slots == 0)
-        return err_set(e, -EINVAL,
-                       "KV cache with %u groups, %u lanes and %u slots is not supported",
+        return err_set(e, -EINVAL, "KV cache with %u groups, %u lanes, %u slots is not supported",
                        c->n_groups, c->n_lanes, c->n_slots);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
         return err_set(e, -EINVAL, "KV blocks of %u tokens are not supported", c->tokens_per_block);
@@ -137,15 +134,14 @@ kv_config_check(const struct kv_config *c, struct err *e)
                        c->tokens_per_block, KV_MAX_TOKENS);
     if (c->host_bytes > 0 && !c->reuse)
         return err_set(e, -EINVAL,
-                       "kv.host_memory is set but kv.reuse is off: the host tier would stay empty");
+                       "kv.host_memory needs kv.reuse: without it the host tier stays empty");
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
         if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
             return err_set(e, -EINVAL,
-                           "KV group %u: %u layers, %u slices of %u bytes and %u entries; each "
-                           "must be at least 1",
-                           i, g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
+                           "KV group %u: 0 in %u layers, %u slices of %u bytes or %u entries", i,
+                           g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
         if (!(g->share >= 0 && g->share <= 1))
             return err_set(e, -EINVAL, "KV group %u: share is %g, expected 0 to 1", i,
                            (double)g->share);
@@ -153,10 +149,8 @@ kv_config_check(const struct kv_config *c, struct err *e)
             return err_set(e, -EINVAL, "KV group %u: window is 0 tokens", i);
         if (g->kind == KV_STATE) TRY(check_state(c, i, e));
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
-            return err_set(
-                e, -EINVAL,
-                "kv.memory of %llu bytes has too many slices of %u bytes for 32-bit slice numbers",
-                (unsigned long long)c->arena_bytes, g->slice_bytes);
+            return err_set(e, -EINVAL, "kv.memory of %llu bytes: too many slices of %u bytes",
+                           (unsigned long long)c->arena_bytes, g->slice_bytes);
     }
     return 0;
 }

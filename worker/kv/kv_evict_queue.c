@@ -23,23 +23,16 @@ insert_block(struct kv *kv, uint32_t block, uint8_t priority, bool front)
     q->some[priority / 64] |= UINT64_C(1) << priority % 64;
 }
 
-static void
-unlink_block(struct kv *kv, uint32_t block)
+void
+kv_evict_queue_remove(struct kv *kv, uint32_t block)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
     struct kv_evict_queue *q = queue_of(kv, block);
     unsigned at = b->queue;
 
-    if (b->prev) {
-        all[b->prev - 1].next = b->next;
-    } else {
-        q->first[at] = b->next;
-    }
-    if (b->next) {
-        all[b->next - 1].prev = b->prev;
-    } else {
-        q->last[at] = b->prev;
-    }
+    check(b->state == BLOCK_CACHED);
+    *(b->prev ? &all[b->prev - 1].next : &q->first[at]) = b->next;
+    *(b->next ? &all[b->next - 1].prev : &q->last[at]) = b->prev;
     if (!q->first[at]) q->some[at / 64] &= ~(UINT64_C(1) << at % 64);
     b->prev = b->next = 0;
 }
@@ -63,18 +56,8 @@ kv_evict_queue_push_first(struct kv *kv, uint32_t block)
 void
 kv_evict_queue_push_orphan(struct kv *kv, uint32_t block)
 {
-    check(kv_blocks(kv)[block].state == BLOCK_CACHED);
-    unlink_block(kv, block);
+    kv_evict_queue_remove(kv, block);
     insert_block(kv, block, 0, true);
-}
-
-void
-kv_evict_queue_remove(struct kv *kv, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    check(b->state == BLOCK_CACHED);
-    unlink_block(kv, block);
 }
 
 enum kv_why

@@ -190,17 +190,11 @@ kv_table(const struct kv *kv, uint32_t group, seq_slot slot)
            (size_t)slot * kv->c.group[group].max_entries;
 }
 
-static inline struct kv_node *
-kv_nodes(const struct kv *kv)
-{
-    return (struct kv_node *)((uintptr_t)kv + kv->node_at);
-}
-
 /* Returns the node of a ref. */
 static inline struct kv_node *
 kv_node(const struct kv *kv, uint32_t ref)
 {
-    return &kv_nodes(kv)[ref - 1];
+    return (struct kv_node *)((uintptr_t)kv + kv->node_at) + ref - 1;
 }
 
 static inline bool

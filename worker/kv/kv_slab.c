@@ -24,16 +24,8 @@ close_slab(struct kv *kv, uint32_t slab)
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
 
-    if (s->prev) {
-        all[s->prev - 1].next = s->next;
-    } else {
-        p->first_open = s->next;
-    }
-    if (s->next) {
-        all[s->next - 1].prev = s->prev;
-    } else {
-        p->last_open = s->prev;
-    }
+    *(s->prev ? &all[s->prev - 1].next : &p->first_open) = s->next;
+    *(s->next ? &all[s->next - 1].prev : &p->last_open) = s->prev;
     s->prev = s->next = 0;
 }
 
@@ -54,11 +46,7 @@ kv_slab_cold(struct kv *kv, uint32_t slab)
     s->stamp = kv->releases;
     s->cold_next = 0;
     s->cold_prev = p->last_cold;
-    if (s->cold_prev) {
-        all[s->cold_prev - 1].cold_next = slab + 1;
-    } else {
-        p->first_cold = slab + 1;
-    }
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = slab + 1;
     p->last_cold = slab + 1;
 }
 
@@ -68,16 +56,8 @@ leave_cold(struct kv *kv, uint32_t slab)
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
 
-    if (s->cold_prev) {
-        all[s->cold_prev - 1].cold_next = s->cold_next;
-    } else {
-        p->first_cold = s->cold_next;
-    }
-    if (s->cold_next) {
-        all[s->cold_next - 1].cold_prev = s->cold_prev;
-    } else {
-        p->last_cold = s->cold_prev;
-    }
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = s->cold_next;
+    *(s->cold_next ? &all[s->cold_next - 1].cold_prev : &p->last_cold) = s->cold_prev;
     s->cold_prev = s->cold_next = 0;
 }
 
@@ -120,7 +100,7 @@ kv_slab_any(const struct kv *kv)
 }
 
 static void
-give_back(struct kv *kv, uint32_t slab)
+return_slab(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
 
@@ -133,11 +113,7 @@ give_back(struct kv *kv, uint32_t slab)
         s->freed[l] = 0;
     }
     s->next = 0;
-    if (kv->last_slab) {
-        all[kv->last_slab - 1].next = slab + 1;
-    } else {
-        kv->first_slab = slab + 1;
-    }
+    *(kv->last_slab ? &all[kv->last_slab - 1].next : &kv->first_slab) = slab + 1;
     kv->last_slab = slab + 1;
 }
 
@@ -160,7 +136,7 @@ kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached)
     if (cold && !was_cold) kv_slab_cold(kv, slab);
     if (full && !was_full) close_slab(kv, slab);
     if (was_full && !full) kv_slab_open_first(kv, slab);
-    if (!hot && !cold) give_back(kv, slab);
+    if (!hot && !cold) return_slab(kv, slab);
 }
 
 int

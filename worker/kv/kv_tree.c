@@ -51,17 +51,13 @@ kv_tree_note(struct kv *kv, uint32_t node)
     if (n->changed || kv->suppress_exports) return;
     n->changed = true;
     n->next_changed = 0;
-    if (kv->last_changed) {
-        kv_node(kv, kv->last_changed)->next_changed = node;
-    } else {
-        kv->first_changed = node;
-    }
+    *(kv->last_changed ? &kv_node(kv, kv->last_changed)->next_changed : &kv->first_changed) = node;
     kv->last_changed = node;
     kv->n_changed++;
 }
 
-static token_id *
-tokens_of(const struct kv *kv, uint32_t node)
+token_id *
+kv_tree_tokens(const struct kv *kv, uint32_t node)
 {
     return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
 }
@@ -73,12 +69,6 @@ kv_tree_depth(const struct kv *kv, uint32_t node)
 
     for (; node && kv_node(kv, node)->parent; node = kv_node(kv, node)->parent) n++;
     return n;
-}
-
-const token_id *
-kv_tree_tokens(const struct kv *kv, uint32_t node)
-{
-    return tokens_of(kv, node);
 }
 
 static uint64_t *
@@ -114,7 +104,7 @@ same_piece(const struct kv *kv, uint32_t node, const struct kv_piece *p)
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->n_tokens != p->n || n->has_extra != (p->extra != NULL)) return false;
-    if (p->n && memcmp(tokens_of(kv, node), p->token, p->n * sizeof(token_id))) return false;
+    if (p->n && memcmp(kv_tree_tokens(kv, node), p->token, p->n * sizeof(token_id))) return false;
     return !p->extra || !memcmp(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
 }
 
@@ -144,7 +134,7 @@ uint32_t
 kv_tree_common(const struct kv *kv, uint32_t node, const struct kv_piece *p)
 {
     const struct kv_node *n = kv_node(kv, node);
-    const token_id *token = tokens_of(kv, node);
+    const token_id *token = kv_tree_tokens(kv, node);
     uint32_t max = MIN(p->n, n->n_tokens), i;
 
     for (i = 0; i < max && token[i] == p->token[i]; i++)
@@ -171,7 +161,7 @@ kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2
     if (p) {
         n->n_tokens = (uint16_t)p->n;
         n->has_extra = p->extra != NULL;
-        memcpy(tokens_of(kv, node), p->token, p->n * sizeof(token_id));
+        memcpy(kv_tree_tokens(kv, node), p->token, p->n * sizeof(token_id));
         if (p->extra) memcpy(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
     }
     if (!parent) return;
@@ -304,11 +294,7 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
         return;
     }
     if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority, why);
-    if (host_block) {
-        n->host[b->group] = 0;
-    } else {
-        n->slot[b->group] = 0;
-    }
+    *(host_block ? &n->host[b->group] : &n->slot[b->group]) = 0;
     b->node = 0;
     kv_tree_note(kv, node);
     if (both) { /* the other tier still has it */

@@ -37,7 +37,7 @@ void kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t n
                  const struct kv_piece *p);
 /* Returns the number of nodes on the path to the node, without the root. */
 uint32_t kv_tree_depth(const struct kv *kv, uint32_t node);
-const token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
+token_id *kv_tree_tokens(const struct kv *kv, uint32_t node);
 void kv_tree_note(struct kv *kv, uint32_t node); /* puts the node on the list of kv_tree_export.h */
 /* Frees the node if it has no block, child or pin, and then its ancestors likewise. */
 void kv_tree_prune(struct kv *kv, uint32_t node);
