@@ -1,9 +1,9 @@
-/* fuzz_kv.c - the KV manager against a naive ref: any geometry, any order of calls.
+/* fuzz_kv.c - the KV manager against a reference implementation: any geometry, any order of calls.
  *
- * The first bytes choose groups, blocks, arena and lanes; then every few bytes are one call. The ref
- * knows the arena as plain units of 128 bytes: whose they are, and which step of which lane used them
- * last. It says what a slot must hold from positions alone, whether a reservation must be granted from
- * the slabs that have something in them, and that no step is given memory that another may still use.
+ * The first bytes choose groups, blocks, arena and lanes; the rest are calls of a few bytes each.
+ * The reference keeps units of 128 bytes with their owner and the last step of each lane that used
+ * them. It derives the blocks of a slot from positions alone, and the result of a reservation from
+ * the slabs in use. It checks that no step gets memory that another step may still use.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -20,12 +20,12 @@ enum { SLOTS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, S
 uint64_t fuzz_operations;
 
 struct slot {
-    bool live, fresh; /* fresh: no step yet */
+    bool live, fresh; /* fresh: no step so far */
     uint32_t len, source, chunk, pos;
     struct kv_need need;
     slice_id at[MAX_GROUPS][ENTRIES];
     uint32_t n[MAX_GROUPS];
-    uint64_t row[MAX_LANES]; /* steps that used its rows of the tables */
+    uint64_t row[MAX_LANES]; /* the last steps that used its table rows */
 };
 struct ref {
     struct kv_config c;
@@ -36,7 +36,7 @@ struct ref {
     uint64_t used[MAX_UNITS][MAX_LANES];
     struct slot slot[SLOTS];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
-    uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* what is over before that step of that lane */
+    uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* steps that end before that step of that lane */
     struct kv_edit edit[EDITS];
 };
 static uint32_t
@@ -88,7 +88,8 @@ begin(struct ref *t, struct in *in)
     return true;
 }
 
-/* Slabs that the groups of `like`'s pool need for n blocks more, counted from the units themselves. */
+/* Returns the slabs that the pool of group `like` needs for n more blocks, counted from the
+ * units. */
 static uint64_t
 slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
 {
@@ -152,7 +153,7 @@ reserve(struct ref *t, struct in *in)
     s->need = n;
 }
 
-/* The memory is this step's: everybody else's use is over before it. */
+/* The step uses the memory: all earlier uses must end before it. */
 static void
 use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 {
@@ -180,7 +181,7 @@ apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 
     use(t, lane, step, s->row);
     if (e->op == EDIT_CLEAR) {
-        for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() saw to it */
+        for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() freed them */
         return;
     }
     check(e->op == EDIT_SET && e->entry < ENTRIES);
@@ -190,7 +191,7 @@ apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
         s->at[e->group][e->entry] = SLICE_NONE;
         return;
     }
-    check(e->entry == s->n[e->group]); /* in order, none left out */
+    check(e->entry == s->n[e->group]); /* in order, without gaps */
     s->at[e->group][s->n[e->group]++] = e->at;
     unit = first_unit(t, e->group, e->at);
     for (uint32_t i = 0; i < t->block_units[e->group]; i++) {
@@ -214,7 +215,7 @@ lower(struct ref *t, uint32_t slot)
     }
 }
 
-/* A step of the slot's next rows on some lane: ends first, then its own edits, as the scheduler does. */
+/* Plans a step of a slot on a lane: EDIT_CLEAR first, then its own edits, as the scheduler does. */
 static void
 plan(struct ref *t, struct in *in)
 {
@@ -227,7 +228,7 @@ plan(struct ref *t, struct in *in)
 
     if (step - t->done[lane] > 2) return;
     kv_ends(t->kv, lane, &out);
-    if (!launch && out.n_edits % 2 == 0) return; /* an empty step is not launched, or is */
+    if (!launch && out.n_edits % 2 == 0) return; /* an empty step may be launched or not */
     if (launch) {
         uint32_t end = s->pos + MIN(rows, s->chunk);
 
@@ -235,7 +236,7 @@ plan(struct ref *t, struct in *in)
         if (s->fresh) kv_cross(t->kv, lane, slot, s->source, &out);
         s->fresh = false;
         if (rows % 4 != 1) kv_trim(t->kv, slot, s->pos, &out);
-        if (rows % 2) { /* a prompt that is over: chunks of one from here on */
+        if (rows % 2) { /* prefill is done: chunks of 1 from now on */
             s->chunk = 1;
             end = s->pos + 1;
             lower(t, slot);
@@ -266,7 +267,7 @@ plan(struct ref *t, struct in *in)
                     use(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
 }
 
-/* The oldest step of a lane is over, if what it waits for is. */
+/* Finishes the oldest step of a lane if the steps that it waits for are finished. */
 static void
 finish(struct ref *t, struct in *in)
 {
@@ -296,7 +297,7 @@ drop(struct ref *t, struct in *in)
     s->live = false;
 }
 
-/* What each slot holds, from its positions alone; and the counts, from the units alone. */
+/* Compares what each slot holds with its positions, and the counts with the units. */
 static void
 compare(const struct ref *t)
 {
@@ -323,12 +324,12 @@ compare(const struct ref *t)
             for (uint32_t i = 0; i < s->n[g]; i++) {
                 held += s->at[g][i] != SLICE_NONE;
                 check(kv_entry(t->kv, slot, g, i) == s->at[g][i]);
-                /* the last row computed sees it: it must be there */
+                /* the last computed position sees it */
                 if (k->kind != KV_WINDOW || (i + 1) * tokens + k->window > s->pos)
                     check(s->at[g][i] != SLICE_NONE);
             }
             check(held == n);
-            if (k->kind == KV_WINDOW && n > 0) /* and nothing that no row of the step saw */
+            if (k->kind == KV_WINDOW && n > 0) /* no entry that no position of the step saw */
                 check(n <= CEIL_DIV(k->window + s->chunk, tokens) + 1 || s->chunk == 1);
         }
     }

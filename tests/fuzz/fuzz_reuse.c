@@ -1,11 +1,11 @@
-/* fuzz_reuse.c - reuse of KV blocks against a naive ref that knows what every position of the arena holds.
+/* fuzz_reuse.c - reuse of KV blocks against a reference that knows the contents of the arena.
  *
- * The ref has no tree. Of each block's positions it keeps a number for "the K and V of this token after those
- * tokens", and a plain list of what was stored and not given to somebody else since. From that alone it says
- * how long a hit must be; before every step it looks whether each position that the step sees, through the
- * tables as edits and copies have made them, holds what the sequence needs. Of recurrent state it keeps which
- * tokens it is the state after, block by block, live ones and snapshots. Seats may be forked, and go on from each
- * other; what such a family tries is not stored.
+ * The reference (ref_reuse.h) has no tree. It keeps a number per position that stands for "the K
+ * and V of this token after those tokens", and a list of stored blocks that were not reused since.
+ * From these it derives the length of each hit. Before every step it checks that each position that
+ * the step sees, through the tables as edits and copies set them, holds what the sequence needs.
+ * For recurrent state it keeps the tokens before the state, for live states and snapshots. Slots
+ * may be forked and reordered; the tokens of such a sequence group are not stored.
  */
 #include "tests/fuzz/ref_reuse.h"
 
@@ -42,11 +42,11 @@ draw_text(struct ref *t, struct slot *s, struct in *in)
     ref_name(s);
 }
 
-/* What it would find if the host's memory were there, whether it is or not. */
+/* Checks the hit length that would result if the host tier were present. */
 static void
 ask_length(struct ref *t, const struct slot *s)
 {
-    uint32_t found = kv_lookup_length(t->kv, &s->text, /* whole= */ true), whole, want;
+    uint32_t found = kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ true), whole, want;
     bool away = t->away;
 
     t->away = false;
@@ -72,7 +72,7 @@ admit(struct ref *t, struct in *in)
     s->text.extra = s->extra;
     s->text.source = s->source;
     s->text.namespace = &s->space;
-    s->text.n = s->len; /* the whole of it is known: a prompt */
+    s->text.n = s->len; /* all tokens are known: a prompt */
     s->text.n_keep = byte(in) % 3;
     s->text.keep = s->text.n_keep ? s->keep : NULL;
     byte(in); /* the recorded inputs have an unused byte here */
@@ -85,11 +85,11 @@ admit(struct ref *t, struct in *in)
     want_cross = ref_cross(t, s);
     ask_length(t, s);
     kv_lookup(t->kv, &s->text, &seen);
-    check(kv_lookup_length(t->kv, &s->text, /* whole= */ false) == seen.n_tokens);
+    check(kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ false) == seen.n_tokens);
     if (t->c.copy_partial) check(seen.n_tokens == want);
     check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
     for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
-    /* With a block more a group it fits, whatever is shared or copied. */
+    /* Enough for one more block per group is enough for any hit. */
     roomy = kv_n_pools(t->kv) == 1 && ref_all_started(t) && ref_fits(t, &more);
     cold = ref_fits(t, &s->need);
     r = kv_admit(t->kv, slot, &s->need, &s->text, &hit);
@@ -103,26 +103,26 @@ admit(struct ref *t, struct in *in)
     s->n_stored = hit.n_full;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->copied, 0xff, sizeof s->copied);
-    /* From here on nobody else is given what it hit: its rows list it before the step says so. */
+    /* The hit is held from now on, so the rows have it before the edits of the step. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         for (uint32_t i = 0; i < t->c.group[g].max_entries; i++)
             s->at[g][i] = kv_entry(t->kv, slot, g, i);
     if (t->has_state && s->hit) s->snapshot[s->n_snapshots++] = s->hit;
 }
 
-/* A block that leaves the device, or comes back. */
+/* Applies an offload or onboard copy. */
 static void
 apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
-    uint32_t host_block = (out ? c->to : c->from) / t->cell_units, i;
+    uint32_t host_block = (out ? c->to : c->from) / t->host_block_units, i;
 
-    check(host_block < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
+    check(host_block < t->c.host_bytes / (t->host_block_units * UNIT) && !c->n_tokens && !c->after);
     check(c->from_tier != c->to_tier && !t->away);
     for (unsigned l = 0; l < t->c.n_lanes; l++)
-        check(l == lane || t->cell_used[host_block][l] <= t->clock[lane][step % STEPS][l]);
-    t->cell_used[host_block][lane] = step;
+        check(l == lane || t->host_steps[host_block][l] <= t->clock[lane][step % STEPS][l]);
+    t->host_steps[host_block][lane] = step;
     if (out) {
         for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
         }
@@ -143,7 +143,7 @@ apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
     ref_touch(t, c->group, at, lane, step);
 }
 
-/* A slot begins with a snapshot; or one is made of what is live. */
+/* Applies a copy of a snapshot to a live state, or of a live state to a snapshot. */
 static void
 apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
@@ -156,7 +156,8 @@ apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step
 static uint64_t *
 memory_of(struct ref *t, uint8_t tier, uint8_t group, slice_id at)
 {
-    return tier == TIER_HOST ? t->cell_holds[at / t->cell_units] : t->holds[ref_unit(t, group, at)];
+    return tier == TIER_HOST ? t->host_holds[at / t->host_block_units]
+                             : t->holds[ref_unit(t, group, at)];
 }
 
 static void
@@ -170,7 +171,7 @@ move_block(struct ref *t, const struct kv_copy *c)
     if (c->to_tier == TIER_DEVICE) ref_write(t, c->group, c->to);
 }
 
-/* As the executor does them: launch by launch, and of one the last first, since it may do them in any order. */
+/* Copies like the executor: launch by launch, each in reverse, because a launch has no order. */
 static void
 move_blocks(struct ref *t, const struct kv_out *out, bool after)
 {
@@ -194,7 +195,7 @@ move_blocks(struct ref *t, const struct kv_out *out, bool after)
     }
 }
 
-/* Which slot a copy is for: the one whose tail's place it takes. */
+/* Returns the slot whose tail the copy replaces. */
 static void
 apply_copies(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step, bool after)
 {
@@ -248,20 +249,19 @@ apply_edit(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
           (k->kind == KV_WINDOW && e->entry * t->c.tokens_per_block >= k->sinks));
     if (e->at == SLICE_NONE || e->entry < shared) {
         check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at ||
-              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* fetched */
+              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* onboarded */
         s->at[e->group][e->entry] = e->at;
         return;
     }
     if (!s->started && s->copied[e->group] == e->at) return;
     s->at[e->group][e->entry] = SLICE_NONE;
     for (uint32_t i = 1; k->kind == KV_STATE && e->entry % k->n_layers == 0 && i < k->n_layers; i++)
-        s->at[e->group][e->entry + i] =
-            SLICE_NONE; /* the snapshot that it is made over leaves whole */
+        s->at[e->group][e->entry + i] = SLICE_NONE; /* the overwritten snapshot is dropped whole */
     ref_acquire(t, e->group, e->at, lane, step);
     s->at[e->group][e->entry] = e->at;
 }
 
-/* Its state is the one after the tokens before first, then the one after those before end. */
+/* The step reads the state at position first and writes the state at position end. */
 static void
 compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane, uint64_t step,
               uint32_t first, uint32_t end)
@@ -277,7 +277,7 @@ compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane
     }
 }
 
-/* Rows first .. end of the slot: they see what is theirs, then they are there. */
+/* Computes positions first .. end - 1: checks what they see, then writes them. */
 static void
 compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t first, uint32_t end)
 {
@@ -307,7 +307,7 @@ compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t fi
     }
 }
 
-/* The first position behind s->pos that a snapshot is to be of. */
+/* Returns the first snapshot position after s->pos. */
 static uint32_t
 border_of(const struct ref *t, const struct slot *s)
 {
@@ -318,7 +318,7 @@ border_of(const struct ref *t, const struct slot *s)
     return t->interval ? CEIL_DIV(s->len, t->interval) * t->interval : UINT32_MAX;
 }
 
-/* The step is out: what is over before it. */
+/* Records which steps end before the launched step. */
 static void
 launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
@@ -335,7 +335,7 @@ launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
     for (uint32_t i = 0; i < SLOTS; i++) t->slot[i].planned_at[lane][step % STEPS] = 0;
 }
 
-/* Between slots of a family: what is written is theirs already. */
+/* Applies copies within a sequence group, whose slots own the destinations already. */
 static void
 copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
@@ -343,7 +343,7 @@ copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64
         const struct kv_copy *c = &out->copy[i];
         uint32_t first;
 
-        if (c->to_tier == TIER_HOST) continue; /* what a new block held before */
+        if (c->to_tier == TIER_HOST) continue; /* the old contents of a new block */
         check(c->from_tier == TIER_DEVICE && !c->after);
         check(ref_held(t, c->group, c->to) && ref_held(t, c->group, c->from) && c->from != c->to);
         first = ref_unit(t, c->group, c->to);
@@ -356,7 +356,7 @@ copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64
     move_blocks(t, out, false);
 }
 
-/* The same in new arrays, with tokens of its own from pos on. */
+/* Copies a slot, with other tokens from pos on. */
 static void
 resemble(struct slot *to, const struct slot *from, struct in *in)
 {
@@ -397,7 +397,7 @@ fork_slot(struct ref *t, struct in *in)
     kv_ends(t->kv, lane, &out);
     kv_fork(t->kv, lane, step, a, b, from->pos, from->pos, &out);
     kv_fence(t->kv, a, lane, step);
-    if (!from->family) from->family = ++t->n_families;
+    if (!from->group_id) from->group_id = ++t->n_groups_made;
     resemble(to, from, in);
     memset(to->at, 0xff, sizeof to->at);
     memset(to->row, 0, sizeof to->row);
@@ -425,11 +425,11 @@ fork_slot(struct ref *t, struct in *in)
     copy_in_seq_group(t, &out, lane, step);
 }
 
-/* Whether both have written as far, and hold as much. */
+/* Returns true if both slots have written and hold the same positions. */
 static bool
 abreast(const struct ref *t, uint32_t a, uint32_t b)
 {
-    if (!t->slot[b].live || !t->slot[b].started || t->slot[a].family != t->slot[b].family)
+    if (!t->slot[b].live || !t->slot[b].started || t->slot[a].group_id != t->slot[b].group_id)
         return false;
     if (t->slot[a].pos != t->slot[b].pos) return false;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
@@ -440,7 +440,7 @@ abreast(const struct ref *t, uint32_t a, uint32_t b)
 }
 
 static void
-turn_family(struct ref *t, struct in *in)
+reorder_group(struct ref *t, struct in *in)
 {
     static struct slot was[SLOTS];
     uint32_t a = byte(in) % SLOTS, slot[SLOTS], n = 0;
@@ -451,7 +451,7 @@ turn_family(struct ref *t, struct in *in)
     uint64_t step = t->planned[lane] + 1;
     uint8_t parent[SLOTS];
 
-    if (!t->slot[a].live || !t->slot[a].family || step - t->done[lane] > 2) return;
+    if (!t->slot[a].live || !t->slot[a].group_id || step - t->done[lane] > 2) return;
     for (uint32_t i = 0; i < SLOTS; i++)
         if (abreast(t, a, i)) slot[n++] = i;
     for (uint32_t i = 0; i < n; i++) parent[i] = (uint8_t)(byte(in) % n);
@@ -549,7 +549,7 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
         entry = layers * (1 + slot);
     }
     if (s->at[group][entry] == SLICE_NONE || ref_on_device(t, group, path, n)) return;
-    for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
+    for (uint32_t i = 0; i < t->n_records; i++) /* stored already at another place */
         if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
     only_host = ref_find(t, group, path, n);
     if (only_host) {
@@ -588,7 +588,7 @@ store(struct ref *t, struct in *in, bool drop, bool release)
     struct slot *s = &t->slot[slot];
 
     if (!s->live || (!s->started && !drop)) return;
-    if (s->family) { /* what it tried is of no use to others */
+    if (s->group_id) { /* a sequence group is not stored */
         release = false;
         if (!drop) return;
     }
@@ -613,12 +613,12 @@ store(struct ref *t, struct in *in, bool drop, bool release)
     }
     if (!drop) return;
     s->live = false;
-    s->family = 0;
+    s->group_id = 0;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->planned_at, 0, sizeof s->planned_at);
 }
 
-/* What the slots hold is what the tables say, and all that was stored is held or counted as cached. */
+/* Compares the slots with the tables, and the stored blocks with the held and cached counts. */
 static void
 compare(const struct ref *t)
 {
@@ -652,18 +652,18 @@ compare(const struct ref *t)
         counted += n.cached;
         check(n.used + n.cached + n.free == n.blocks);
     }
-    /* a tail that is held and not started is in no table */
+    /* a held tail is in no table before kv_start() */
     check(ref_all_started(t) ? cached == counted : counted <= cached);
 }
 
-/* What the tree has no room for is not found: the ref, which has no tree, knows nothing of that. */
+/* Returns true if the tree may be full: then hits are missing that the reference expects. */
 static bool
 crowded(const struct ref *t)
 {
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
 }
 
-/* The host's memory goes, or comes: as it was, or with nothing in it once no copy is out. */
+/* The host tier is removed, or returns: with its contents, or empty if no copy is in flight. */
 static void
 move_host(struct ref *t, uint32_t how)
 {
@@ -671,7 +671,7 @@ move_host(struct ref *t, uint32_t how)
 
     for (unsigned l = 0; l < t->c.n_lanes; l++) whole = whole || t->done[l] < t->planned[l];
     if (!t->away) {
-        if (!t->c.host_bytes || t->kv->n_held_host_blocks) return; /* somebody is about to fetch */
+        if (!t->c.host_bytes || t->kv->n_held_host_blocks) return; /* an onboard is planned */
         kv_host_tier_away(t->kv);
     } else {
         kv_host_tier_came(t->kv, whole);
@@ -686,7 +686,7 @@ move_host(struct ref *t, uint32_t how)
     t->away = !t->away;
 }
 
-/* Whether the slot that will begin with it keeps the block, of which the ref has no table. */
+/* Returns true if an admitted slot holds the block; the reference has no table entry for it. */
 static bool
 is_to_begin(const struct ref *t, const struct record *r)
 {
@@ -697,14 +697,14 @@ is_to_begin(const struct ref *t, const struct record *r)
 }
 
 static bool
-is_to_be_fetched(const struct ref *t, uint32_t host_block)
+is_to_be_onboarded(const struct ref *t, uint32_t host_block)
 {
     uint32_t block = t->kv->n_slabs * t->kv->stride + host_block;
 
     return !ref_all_started(t) && kv_blocks(t->kv)[block].state == BLOCK_HELD;
 }
 
-/* All that nobody holds goes, a few at a time. */
+/* Flushes all cached blocks, a few per call. */
 static void
 flush(struct ref *t, uint32_t max)
 {
@@ -723,7 +723,7 @@ flush(struct ref *t, uint32_t max)
             bytes += n * kv_block_bytes(g);
             r->at = SLICE_NONE;
         }
-        if (r->host_block && !is_to_be_fetched(t, r->host_block - 1)) {
+        if (r->host_block && !is_to_be_onboarded(t, r->host_block - 1)) {
             host_blocks++;
             r->host_block = 0;
         }
@@ -735,7 +735,7 @@ flush(struct ref *t, uint32_t max)
     check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == host_blocks);
 }
 
-/* Two have a name in common where they have all tokens up to there in common. */
+/* Two sequences have equal names exactly as far as their tokens are equal. */
 static void
 ask_names(const struct ref *t, uint32_t slot)
 {
@@ -756,7 +756,7 @@ ask_names(const struct ref *t, uint32_t slot)
     }
 }
 
-/* Of two ranges the first is right; the second may be anything. */
+/* The first range is valid; the second may be anything. */
 static void
 ask_keep(uint32_t how)
 {
@@ -767,11 +767,11 @@ ask_keep(uint32_t how)
     check((kv_keep_check(k, 2, &e) == 0) == (start >= 2 && end > start && !(how & 8)));
 }
 
-/* How many blocks of each group somebody holds: those that stand in a table, once. */
+/* Compares the held counts with the blocks in tables, each counted once. */
 static void
 ask_stats(const struct ref *t)
 {
-    if (!ref_all_started(t)) return; /* a tail is in none */
+    if (!ref_all_started(t)) return; /* tails are in no table */
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         bool seen[UNITS] = { false };
         struct kv_stats n;
@@ -789,16 +789,16 @@ ask_stats(const struct ref *t)
     }
 }
 
-enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, TURN, DROP };
+enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, REORDER, DROP };
 
-/* Steps are the most frequent, so that some are out when others come. */
+/* Steps are the most frequent operation, so that several are in flight. */
 static enum op
 op(const struct ref *t, uint8_t b)
 {
     static const uint8_t narrow[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
                                       FINISH, FINISH, STORE, RELEASE, DROP };
-    static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN, PLAN, PLAN,    FINISH, STORE,
-                                    RELEASE, FORK,  FORK, TURN, TURN, RELEASE, DROP,   DROP };
+    static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN,    PLAN,    PLAN,    FINISH, STORE,
+                                    RELEASE, FORK,  FORK, REORDER, REORDER, RELEASE, DROP,   DROP };
 
     return (enum op)(t->narrow ? narrow[b % ARRAY_LEN(narrow)] : wide[b % ARRAY_LEN(wide)]);
 }
@@ -832,8 +832,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             case FORK:
                 fork_slot(t, &in);
                 break;
-            case TURN:
-                turn_family(t, &in);
+            case REORDER:
+                reorder_group(t, &in);
                 break;
             case DROP: {
                 uint32_t what = byte(&in);

@@ -39,7 +39,6 @@ ref_content(const struct slot *s, bool cross, uint32_t pos)
     return cross ? s->cross_path[pos] : s->path[pos];
 }
 
-/* Of the root: the same for all of one salt and source. */
 uint64_t
 ref_before(const struct slot *s, bool cross, uint32_t pos)
 {
@@ -87,14 +86,16 @@ ref_begin(struct ref *t, struct in *in)
     }
     t->interval = t->has_state ? t->interval : 0;
     t->n_slabs = 3 + byte(in) % 30;
-    /* Then it is the limit alone that blocks run out by, and what leaves is what its place is taken of. */
+    /* Then only max_blocks limits blocks, and each new block replaces one of its own group. */
     if (limit) t->n_slabs = t->c.n_groups * (limit + 1) + 1;
     t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
     t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
     if (t->n_units > UNITS) return false;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->cell_units = MAX(t->cell_units, (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
-    if (byte(in) % 2) t->c.host_bytes = (uint64_t)(byte(in) % CELLS) * t->cell_units * UNIT;
+        t->host_block_units = MAX(t->host_block_units,
+                                  (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
+    if (byte(in) % 2)
+        t->c.host_bytes = (uint64_t)(byte(in) % HOST_BLOCKS) * t->host_block_units * UNIT;
     t->mem = calloc(1, kv_bytes(&t->c));
     t->kv = kv_init(t->mem, &t->c, &e);
     if (!t->kv) return false;
@@ -111,7 +112,7 @@ overlaps(const struct ref *t, uint32_t group, slice_id at, uint32_t first, uint3
     return unit < end && unit + t->block_units[group] > first;
 }
 
-/* Whatever has a block in first .. end, any of a snapshot's. */
+/* Returns true if a block of the record, or of its snapshot, overlaps units first .. end - 1. */
 static bool
 record_in(const struct ref *t, const struct record *r, uint32_t first, uint32_t end)
 {
@@ -127,7 +128,7 @@ ref_forget(struct ref *t, uint32_t i)
     t->record[i] = t->record[--t->n_records];
 }
 
-/* The device has it no more. */
+/* The record leaves the device. */
 static bool
 leave_device(struct ref *t, uint32_t i)
 {
@@ -137,7 +138,6 @@ leave_device(struct ref *t, uint32_t i)
     return true;
 }
 
-/* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
 void
 ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {
@@ -150,7 +150,7 @@ ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t 
 
         if (!(taken_over || record_in(t, &t->record[i], first, end)) || !leave_device(t, i)) i++;
     }
-    for (uint32_t g = 0; g < t->c.n_groups; g++) /* nobody holds it */
+    for (uint32_t g = 0; g < t->c.n_groups; g++) /* no slot holds it */
         for (uint32_t s = 0; s < SLOTS; s++)
             for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++) {
                 slice_id other = t->slot[s].at[g][e];
@@ -213,7 +213,7 @@ ref_on_device(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
     return r && r->at != SLICE_NONE;
 }
 
-/* On the device, or on a host that is there. */
+/* Returns true if the block is on the device, or in a host tier that is present. */
 static bool
 is_there(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
@@ -230,7 +230,7 @@ has_block(const struct ref *t, const struct slot *s, uint32_t group, uint32_t en
     return is_there(t, group, ref_content(s, false, (entry + 1) * tokens - 1), tokens);
 }
 
-/* By a query at pos: a block with a sink, or with a position that is in the window. */
+/* Returns true if a query at pos sees the entry: a sink, or within the window. */
 static bool
 is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
 {
@@ -240,7 +240,7 @@ is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t 
     return (entry + 1) * tokens + k->window > pos + 1;
 }
 
-/* So many positions are there, whole blocks, in every group. */
+/* Returns true if `depth` full blocks are cached in every group. */
 static bool
 holds_blocks(const struct ref *t, const struct slot *s, uint32_t depth, uint32_t pos)
 {
@@ -264,7 +264,8 @@ ref_held(const struct ref *t, uint32_t group, slice_id at)
     return false;
 }
 
-/* Tokens of the record r that s goes on with behind depth blocks, if all groups have such a block. */
+/* Returns the tokens of record r that continue s after depth blocks, if all groups have the
+ * block. */
 static uint32_t
 part_of(const struct ref *t, const struct slot *s, uint32_t depth, const struct record *r)
 {
@@ -316,7 +317,6 @@ ref_cross(const struct ref *t, const struct slot *s)
     return cross && s->text.n_source > 0;
 }
 
-/* Slabs that it takes to keep what is reserved_blocks, with need more; counted from the tables alone. */
 bool
 ref_fits(const struct ref *t, const struct kv_need *need)
 {
@@ -345,7 +345,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
                     has[ref_unit(t, g, q->at[g][e]) / slab_units] = true;
                     for (uint32_t o = 0; o < s; o++)
                         first = first && !(t->slot[o].live && t->slot[o].at[g][e] == q->at[g][e]);
-                    if (once && !first) reserved_blocks--; /* shared: reserved_blocks once */
+                    if (once && !first) reserved_blocks--; /* shared: reserved once */
                 }
             }
             blocks += 1 + reserved_blocks;
