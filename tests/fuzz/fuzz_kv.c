@@ -19,7 +19,7 @@ enum { SLOTS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, S
 
 uint64_t fuzz_operations;
 
-struct slot {
+struct kv_ref_slot {
     bool live, fresh; /* fresh: no step so far */
     uint32_t len, source, chunk, pos;
     struct kv_need need;
@@ -27,20 +27,20 @@ struct slot {
     uint32_t n[MAX_GROUPS];
     uint64_t row[MAX_LANES]; /* the last steps that used its table rows */
 };
-struct ref {
+struct kv_ref {
     struct kv_config c;
     void *mem;
     struct kv *kv;
     uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
     int16_t owner[MAX_UNITS]; /* slot, -1 free, -2 scratch */
     uint64_t used[MAX_UNITS][MAX_LANES];
-    struct slot slot[SLOTS];
+    struct kv_ref_slot slot[SLOTS];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* steps that end before that step of that lane */
     struct kv_edit edit[EDITS];
 };
 static uint32_t
-first_unit(const struct ref *t, uint32_t group, slice_id at)
+first_unit(const struct kv_ref *t, uint32_t group, slice_id at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
 
@@ -51,7 +51,7 @@ first_unit(const struct ref *t, uint32_t group, slice_id at)
 }
 
 static bool
-begin(struct ref *t, struct in *in)
+begin(struct kv_ref *t, struct in *in)
 {
     struct err e;
 
@@ -91,7 +91,7 @@ begin(struct ref *t, struct in *in)
 /* Returns the slabs that the pool of group `like` needs for n more blocks, counted from the
  * units. */
 static uint64_t
-slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
+slabs_of_pool(const struct kv_ref *t, uint32_t like, const struct kv_need *n)
 {
     uint32_t slab_units = t->c.slab_bytes / UNIT, begun = 0;
     uint64_t blocks = 0, per_slab = slab_units / t->block_units[like];
@@ -114,7 +114,7 @@ slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
 }
 
 static bool
-must_grant(const struct ref *t, const struct kv_need *n)
+must_grant(const struct kv_ref *t, const struct kv_need *n)
 {
     uint64_t slabs = 0;
 
@@ -132,10 +132,10 @@ must_grant(const struct ref *t, const struct kv_need *n)
 }
 
 static void
-reserve(struct ref *t, struct in *in)
+reserve(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
     uint32_t len = 1 + byte(in) % 63, source = byte(in) % 40, chunk = 1 + byte(in) % 40;
     struct kv_need n = kv_need(t->kv, len, source, chunk);
     bool fits;
@@ -155,7 +155,7 @@ reserve(struct ref *t, struct in *in)
 
 /* The step uses the memory: all earlier uses must end before it. */
 static void
-use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
+use(struct kv_ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 {
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || used[l] <= t->clock[lane][step % STEPS][l]);
@@ -163,7 +163,7 @@ use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 }
 
 static void
-release(struct ref *t, uint32_t group, slice_id at, int slot)
+release(struct kv_ref *t, uint32_t group, slice_id at, int slot)
 {
     uint32_t unit = first_unit(t, group, at);
 
@@ -174,9 +174,9 @@ release(struct ref *t, uint32_t group, slice_id at, int slot)
 }
 
 static void
-apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply(struct kv_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
-    struct slot *s = &t->slot[e->slot];
+    struct kv_ref_slot *s = &t->slot[e->slot];
     uint32_t unit;
 
     use(t, lane, step, s->row);
@@ -202,9 +202,9 @@ apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 }
 
 static void
-lower(struct ref *t, uint32_t slot)
+lower(struct kv_ref *t, uint32_t slot)
 {
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
 
     s->need = kv_need(t->kv, s->len, s->source, 1);
     kv_lower(t->kv, slot, &s->need);
@@ -217,11 +217,11 @@ lower(struct ref *t, uint32_t slot)
 
 /* Plans a step of a slot on a lane: EDIT_CLEAR first, then its own edits, as the scheduler does. */
 static void
-plan(struct ref *t, struct in *in)
+plan(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 40;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
     bool launch = s->live && s->pos < s->len;
@@ -269,7 +269,7 @@ plan(struct ref *t, struct in *in)
 
 /* Finishes the oldest step of a lane if the steps that it waits for are finished. */
 static void
-finish(struct ref *t, struct in *in)
+finish(struct kv_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -282,10 +282,10 @@ finish(struct ref *t, struct in *in)
 }
 
 static void
-drop(struct ref *t, struct in *in)
+drop(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
 
     kv_drop(t->kv, slot);
     if (!s->live) return;
@@ -299,13 +299,13 @@ drop(struct ref *t, struct in *in)
 
 /* Compares what each slot holds with its positions, and the counts with the units. */
 static void
-compare(const struct ref *t)
+compare(const struct kv_ref *t)
 {
     uint64_t units = 0, counted = 0;
     static struct kv_edit edit[EDITS];
 
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        const struct slot *s = &t->slot[slot];
+        const struct kv_ref_slot *s = &t->slot[slot];
         struct kv_out out = { .edit = edit, .max_edits = EDITS };
 
         check(kv_live(t->kv, slot) == s->live);
@@ -347,7 +347,7 @@ compare(const struct ref *t)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ref *t = calloc(1, sizeof *t);
+    struct kv_ref *t = calloc(1, sizeof *t);
     struct in in = { data, data + size };
 
     check(t);

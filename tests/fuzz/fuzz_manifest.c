@@ -21,17 +21,17 @@
 
 enum { SLOTS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
 
-struct slot {
+struct manifest_ref_slot {
     bool live, done;
     uint32_t pos, len, source;
 };
-struct ref {
+struct manifest_ref {
     struct kv_config c;
     void *mem, *memory; /* of kv, of the manifest */
     struct kv *kv;
     struct manifest m;
     struct manifest_found found[SLOTS];
-    struct slot slot[SLOTS];
+    struct manifest_ref_slot slot[SLOTS];
     uint64_t step;
     uint32_t slab_units, block_units[MAX_GROUPS];
     token_id token[SLOTS][ENTRIES * 5], source[ENTRIES * 5];
@@ -60,7 +60,7 @@ word(struct in *in)
 }
 
 static bool
-open_kv(struct ref *t)
+open_kv(struct manifest_ref *t)
 {
     struct err e;
 
@@ -71,7 +71,7 @@ open_kv(struct ref *t)
 }
 
 static bool
-begin(struct ref *t, struct in *in)
+begin(struct manifest_ref *t, struct in *in)
 {
     t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
                                .n_slots = SLOTS,
@@ -105,7 +105,7 @@ begin(struct ref *t, struct in *in)
 }
 
 static struct kv_text
-text_of(struct ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
+text_of(struct manifest_ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
 {
     struct kv_text text = { .token = t->token[i],
                             .n = n,
@@ -119,10 +119,10 @@ text_of(struct ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
 
 /* Runs the next step of a slot after the one before is finished; reserves first if needed. */
 static void
-step(struct ref *t, struct in *in)
+step(struct manifest_ref *t, struct in *in)
 {
     uint32_t i = byte(in) % SLOTS, rows = 1 + byte(in) % ROWS;
-    struct slot *s = &t->slot[i];
+    struct manifest_ref_slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     struct manifest_owner o = { .slot = i, .id = 100 + i, .n_tokens = 3, .n_cross = 0 };
     bool first = !s->live;
@@ -131,7 +131,8 @@ step(struct ref *t, struct in *in)
         uint32_t most = ENTRIES * t->c.tokens_per_block;
         struct kv_need need;
 
-        *s = (struct slot){ .len = 1 + byte(in) % most, .source = byte(in) % (most + 1) };
+        *s = (struct manifest_ref_slot){ .len = 1 + byte(in) % most,
+                                         .source = byte(in) % (most + 1) };
         need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
         if (kv_fits_alone(t->kv, &need, s->len, s->source, NULL) < 0) return;
         if (kv_reserve(t->kv, i, &need) < 0) return;
@@ -166,33 +167,33 @@ step(struct ref *t, struct in *in)
 }
 
 static uint32_t *
-row_word(const struct ref *t, uint32_t slot, uint32_t at)
+row_word(const struct manifest_ref *t, uint32_t slot, uint32_t at)
 {
     return (uint32_t *)t->memory + (t->m.h.row_at + (size_t)slot * t->m.h.row_bytes) / 4 + at;
 }
 
 static uint32_t *
-table(const struct ref *t, uint32_t slot, uint32_t group)
+table(const struct manifest_ref *t, uint32_t slot, uint32_t group)
 {
     return row_word(t, slot, t->m.h.group[group].table_at / 4);
 }
 
 /* Words of an entry by their offsets in manifest.h. */
 static uint32_t
-seq_of(const struct ref *t, uint32_t slot)
+seq_of(const struct manifest_ref *t, uint32_t slot)
 {
     return *row_word(t, slot, 0);
 }
 
 static uint32_t
-committed_of(const struct ref *t, uint32_t slot)
+committed_of(const struct manifest_ref *t, uint32_t slot)
 {
     return *row_word(t, slot, 1);
 }
 
 /* Returns the words of the first live node from `from` on; NULL: none. */
 static uint32_t *
-live_node(const struct ref *t, uint32_t from)
+live_node(const struct manifest_ref *t, uint32_t from)
 {
     uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, words = t->m.h.node_bytes / 4;
 
@@ -206,7 +207,7 @@ live_node(const struct ref *t, uint32_t from)
 
 /* Changes a word of a node: mostly a block, to the one of another node or entry, or a neighbour. */
 static bool
-poke_node(struct ref *t, struct in *in)
+poke_node(struct manifest_ref *t, struct in *in)
 {
     uint32_t *node = live_node(t, byte(in) % 40), *other = live_node(t, byte(in) % 40),
              v = word(in), at;
@@ -233,7 +234,7 @@ poke_node(struct ref *t, struct in *in)
 }
 
 static bool
-poke(struct ref *t, struct in *in)
+poke(struct manifest_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, other = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
     uint32_t i = byte(in) % ENTRIES, v = word(in), *at;
@@ -278,7 +279,7 @@ poke(struct ref *t, struct in *in)
 
 /* Takes the units of a block if all are free and a block of the group may begin there. */
 static bool
-take_units(struct ref *t, uint32_t group, uint32_t at)
+take_units(struct manifest_ref *t, uint32_t group, uint32_t at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT, n = t->block_units[group];
     uint64_t slab = unit / t->slab_units;
@@ -295,7 +296,7 @@ take_units(struct ref *t, uint32_t group, uint32_t at)
 
 /* Returns true if the entry is valid, given the entries before it. */
 static bool
-is_valid(struct ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
+is_valid(struct manifest_ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
 {
     uint32_t committed = committed_of(t, slot), source = *row_word(t, slot, 4);
 
@@ -320,7 +321,7 @@ is_valid(struct ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
 }
 
 static void
-read_valid(struct ref *t, bool want[SLOTS])
+read_valid(struct manifest_ref *t, bool want[SLOTS])
 {
     uint32_t used[MAX_GROUPS] = { 0 };
 
@@ -328,7 +329,7 @@ read_valid(struct ref *t, bool want[SLOTS])
     memset(t->slab_block, 0, sizeof t->slab_block);
     for (uint32_t g = 0; g < t->c.n_groups; g++) check(take_units(t, g, kv_scratch(t->kv, g)));
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        struct ref *before = malloc(sizeof *before);
+        struct manifest_ref *before = malloc(sizeof *before);
         uint32_t used_before[MAX_GROUPS];
 
         memcpy(before, t, sizeof *before);
@@ -346,7 +347,7 @@ read_valid(struct ref *t, bool want[SLOTS])
 
 /* Returns true if 2 entries have one request id (beams, samples): they may share full blocks. */
 static bool
-has_shared_request(const struct ref *t)
+has_shared_request(const struct manifest_ref *t)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
         for (uint32_t k = 0; k < i; k++)
@@ -358,14 +359,14 @@ has_shared_request(const struct ref *t)
 
 /* The request is resubmitted, or not. */
 static void
-resubmit(struct ref *t, struct in *in, uint32_t i)
+resubmit(struct manifest_ref *t, struct in *in, uint32_t i)
 {
-    struct slot *s = &t->slot[i];
+    struct manifest_ref_slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     struct kv_need need;
     int r;
 
-    *s = (struct slot){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
+    *s = (struct manifest_ref_slot){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
     s->len = s->pos + byte(in) % 30;
     need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
     if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
@@ -385,7 +386,7 @@ resubmit(struct ref *t, struct in *in, uint32_t i)
 
 /* Returns the cached full blocks of a slot's tokens. */
 static uint32_t
-n_found(struct ref *t, uint32_t i)
+n_found(struct manifest_ref *t, uint32_t i)
 {
     struct kv_namespace space;
     struct kv_text text = text_of(t, i, ENTRIES * t->c.tokens_per_block, &space);
@@ -396,7 +397,7 @@ n_found(struct ref *t, uint32_t i)
 }
 
 static void
-crash(struct ref *t, struct in *in)
+crash(struct manifest_ref *t, struct in *in)
 {
     uint32_t before[SLOTS] = { 0 };
     uint32_t pokes = byte(in) % 5, changed = 0, n = 0;
@@ -463,8 +464,8 @@ crash(struct ref *t, struct in *in)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct ref ref;
-    struct ref *t = &ref;
+    static struct manifest_ref ref;
+    struct manifest_ref *t = &ref;
     struct in in = { data, data + size };
 
     memset(t, 0, sizeof *t);

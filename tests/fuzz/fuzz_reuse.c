@@ -21,7 +21,7 @@
 uint64_t fuzz_operations;
 
 static void
-draw_text(struct ref *t, struct slot *s, struct in *in)
+draw_text(struct reuse_ref *t, struct reuse_slot *s, struct in *in)
 {
     uint32_t how = byte(in), like = byte(in) % SLOTS, n = byte(in) % LEN, alphabet = 2;
 
@@ -44,7 +44,7 @@ draw_text(struct ref *t, struct slot *s, struct in *in)
 
 /* Checks the hit length that would result if the host tier were present. */
 static void
-ask_length(struct ref *t, const struct slot *s)
+ask_length(struct reuse_ref *t, const struct reuse_slot *s)
 {
     uint32_t found = kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ true), whole, want;
     bool away = t->away;
@@ -56,10 +56,10 @@ ask_length(struct ref *t, const struct slot *s)
 }
 
 static void
-admit(struct ref *t, struct in *in)
+admit(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, whole, want;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
     struct kv_hit hit, seen;
     struct kv_need more = { { 0 } };
     bool cold, want_cross, roomy;
@@ -112,7 +112,7 @@ admit(struct ref *t, struct in *in)
 
 /* Applies an offload or onboard copy. */
 static void
-apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+apply_tier(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
@@ -145,7 +145,7 @@ apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 
 /* Applies a copy of a snapshot to a live state, or of a live state to a snapshot. */
 static void
-apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+apply_state(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     check(!c->n_tokens && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
     if (!c->after) ref_acquire(t, c->group, c->to, lane, step);
@@ -154,14 +154,14 @@ apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step
 }
 
 static uint64_t *
-memory_of(struct ref *t, uint8_t tier, uint8_t group, slice_id at)
+memory_of(struct reuse_ref *t, uint8_t tier, uint8_t group, slice_id at)
 {
     return tier == TIER_HOST ? t->host_holds[at / t->host_block_units]
                              : t->holds[ref_unit(t, group, at)];
 }
 
 static void
-move_block(struct ref *t, const struct kv_copy *c)
+move_block(struct reuse_ref *t, const struct kv_copy *c)
 {
     const uint64_t *from = memory_of(t, c->from_tier, c->group, c->from);
     uint64_t *to = memory_of(t, c->to_tier, c->group, c->to);
@@ -173,7 +173,7 @@ move_block(struct ref *t, const struct kv_copy *c)
 
 /* Copies like the executor: launch by launch, each in reverse, because a launch has no order. */
 static void
-move_blocks(struct ref *t, const struct kv_out *out, bool after)
+move_blocks(struct reuse_ref *t, const struct kv_out *out, bool after)
 {
     struct copy_order_bytes bytes;
     uint64_t place[COPIES];
@@ -197,7 +197,8 @@ move_blocks(struct ref *t, const struct kv_out *out, bool after)
 
 /* Returns the slot whose tail the copy replaces. */
 static void
-apply_copies(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step, bool after)
+apply_copies(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step,
+             bool after)
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
@@ -229,9 +230,9 @@ apply_copies(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t st
 }
 
 static void
-apply_edit(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply_edit(struct reuse_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
-    struct slot *s = &t->slot[e->slot];
+    struct reuse_slot *s = &t->slot[e->slot];
     const struct kv_group *k = &t->c.group[e->group];
     uint32_t shared = s->hit / t->c.tokens_per_block;
 
@@ -263,8 +264,8 @@ apply_edit(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 
 /* The step reads the state at position first and writes the state at position end. */
 static void
-compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane, uint64_t step,
-              uint32_t first, uint32_t end)
+compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, unsigned lane,
+              uint64_t step, uint32_t first, uint32_t end)
 {
     for (uint32_t i = 0; i < t->c.group[group].n_layers; i++) {
         uint64_t *holds = &t->holds[ref_unit(t, group, s->at[group][i])][0];
@@ -279,7 +280,8 @@ compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane
 
 /* Computes positions first .. end - 1: checks what they see, then writes them. */
 static void
-compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t first, uint32_t end)
+compute(struct reuse_ref *t, struct reuse_slot *s, unsigned lane, uint64_t step, uint32_t first,
+        uint32_t end)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -309,7 +311,7 @@ compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t fi
 
 /* Returns the first snapshot position after s->pos. */
 static uint32_t
-border_of(const struct ref *t, const struct slot *s)
+border_of(const struct reuse_ref *t, const struct reuse_slot *s)
 {
     for (uint32_t pos = s->pos + 1; t->interval && pos < s->len; pos++) {
         if (pos % t->interval == 0) return pos;
@@ -320,7 +322,7 @@ border_of(const struct ref *t, const struct slot *s)
 
 /* Records which steps end before the launched step. */
 static void
-launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
+launch(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     uint64_t *clock = t->clock[lane][step % STEPS];
 
@@ -337,7 +339,7 @@ launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 
 /* Applies copies within a sequence group, whose slots own the destinations already. */
 static void
-copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
+copy_in_seq_group(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
@@ -358,7 +360,7 @@ copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64
 
 /* Copies a slot, with other tokens from pos on. */
 static void
-resemble(struct slot *to, const struct slot *from, struct in *in)
+resemble(struct reuse_slot *to, const struct reuse_slot *from, struct in *in)
 {
     struct kv_text text = from->text;
 
@@ -375,11 +377,11 @@ resemble(struct slot *to, const struct slot *from, struct in *in)
 }
 
 static void
-fork_slot(struct ref *t, struct in *in)
+fork_slot(struct reuse_ref *t, struct in *in)
 {
     uint32_t a = byte(in) % SLOTS, b = byte(in) % SLOTS;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *from = &t->slot[a], *to = &t->slot[b];
+    struct reuse_slot *from = &t->slot[a], *to = &t->slot[b];
     struct kv_out out = {
         .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
     };
@@ -427,7 +429,7 @@ fork_slot(struct ref *t, struct in *in)
 
 /* Returns true if both slots have written and hold the same positions. */
 static bool
-abreast(const struct ref *t, uint32_t a, uint32_t b)
+abreast(const struct reuse_ref *t, uint32_t a, uint32_t b)
 {
     if (!t->slot[b].live || !t->slot[b].started || t->slot[a].group_id != t->slot[b].group_id)
         return false;
@@ -440,9 +442,9 @@ abreast(const struct ref *t, uint32_t a, uint32_t b)
 }
 
 static void
-reorder_group(struct ref *t, struct in *in)
+reorder_group(struct reuse_ref *t, struct in *in)
 {
-    static struct slot was[SLOTS];
+    static struct reuse_slot was[SLOTS];
     uint32_t a = byte(in) % SLOTS, slot[SLOTS], n = 0;
     unsigned lane = byte(in) % t->c.n_lanes;
     struct kv_out out = {
@@ -474,7 +476,7 @@ reorder_group(struct ref *t, struct in *in)
     }
     copy_in_seq_group(t, &out, lane, step);
     for (uint32_t i = 0; i < n; i++) {
-        struct slot *s = &t->slot[slot[i]];
+        struct reuse_slot *s = &t->slot[slot[i]];
 
         memcpy(s->token, was[slot[parent[i]]].token, s->pos * sizeof s->token[0]);
         memcpy(s->extra, was[slot[parent[i]]].extra, s->pos * sizeof s->extra[0]);
@@ -483,11 +485,11 @@ reorder_group(struct ref *t, struct in *in)
 }
 
 static void
-plan(struct ref *t, struct in *in)
+plan(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 20, end;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
     struct kv_out out = {
         .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
     };
@@ -520,7 +522,7 @@ plan(struct ref *t, struct in *in)
 }
 
 static void
-finish(struct ref *t, struct in *in)
+finish(struct reuse_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -535,13 +537,14 @@ finish(struct ref *t, struct in *in)
 }
 
 static void
-add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, uint32_t n)
+add_record(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry,
+           uint32_t n)
 {
     bool cross = t->c.group[group].kind == KV_CROSS, is_state = t->c.group[group].kind == KV_STATE;
     uint32_t first = entry * t->c.tokens_per_block, layers = t->c.group[group].n_layers, slot = 0;
     uint64_t path = ref_content(s, cross, first + n - 1);
-    const struct record *only_host;
-    struct record *r;
+    const struct reuse_record *only_host;
+    struct reuse_record *r;
 
     if (is_state) {
         while (slot < KV_SNAPSHOTS && s->snapshot[slot] != first + n) slot++;
@@ -558,11 +561,11 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
     }
     r = &t->record[t->n_records];
     check(t->n_records++ < RECORDS);
-    *r = (struct record){ .group = (uint8_t)group,
-                          .at = s->at[group][entry],
-                          .path = path,
-                          .before = ref_before(s, cross, first),
-                          .n = n };
+    *r = (struct reuse_record){ .group = (uint8_t)group,
+                                .at = s->at[group][entry],
+                                .path = path,
+                                .before = ref_before(s, cross, first),
+                                .n = n };
     for (uint32_t i = 0; i < layers && is_state; i++) r->layer[i] = s->at[group][entry + i];
     for (uint32_t i = 0; i < n && !cross; i++) {
         r->token[i] = s->token[first + i];
@@ -571,7 +574,7 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
 }
 
 static void
-record_blocks(struct ref *t, struct slot *s, uint32_t from, uint32_t n, bool cross)
+record_blocks(struct reuse_ref *t, struct reuse_slot *s, uint32_t from, uint32_t n, bool cross)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -582,10 +585,10 @@ record_blocks(struct ref *t, struct slot *s, uint32_t from, uint32_t n, bool cro
 }
 
 static void
-store(struct ref *t, struct in *in, bool drop, bool release)
+store(struct reuse_ref *t, struct in *in, bool drop, bool release)
 {
     uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
 
     if (!s->live || (!s->started && !drop)) return;
     if (s->group_id) { /* a sequence group is not stored */
@@ -620,7 +623,7 @@ store(struct ref *t, struct in *in, bool drop, bool release)
 
 /* Compares the slots with the tables, and the stored blocks with the held and cached counts. */
 static void
-compare(const struct ref *t)
+compare(const struct reuse_ref *t)
 {
     uint32_t cached = 0, counted = 0, host_blocks = 0;
     struct kv_count host;
@@ -658,14 +661,14 @@ compare(const struct ref *t)
 
 /* Returns true if the tree may be full: then hits are missing that the reference expects. */
 static bool
-crowded(const struct ref *t)
+crowded(const struct reuse_ref *t)
 {
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
 }
 
 /* The host tier is removed, or returns: with its contents, or empty if no copy is in flight. */
 static void
-move_host(struct ref *t, uint32_t how)
+move_host(struct reuse_ref *t, uint32_t how)
 {
     bool whole = how % 4 > 0;
 
@@ -688,7 +691,7 @@ move_host(struct ref *t, uint32_t how)
 
 /* Returns true if an admitted slot holds the block; the reference has no table entry for it. */
 static bool
-is_to_begin(const struct ref *t, const struct record *r)
+is_to_begin(const struct reuse_ref *t, const struct reuse_record *r)
 {
     uint32_t block;
 
@@ -697,7 +700,7 @@ is_to_begin(const struct ref *t, const struct record *r)
 }
 
 static bool
-is_to_be_onboarded(const struct ref *t, uint32_t host_block)
+is_to_be_onboarded(const struct reuse_ref *t, uint32_t host_block)
 {
     uint32_t block = t->kv->n_slabs * t->kv->stride + host_block;
 
@@ -706,14 +709,14 @@ is_to_be_onboarded(const struct ref *t, uint32_t host_block)
 
 /* Flushes all cached blocks, a few per call. */
 static void
-flush(struct ref *t, uint32_t max)
+flush(struct reuse_ref *t, uint32_t max)
 {
     struct kv_flushed went = { 0 };
     uint64_t blocks = 0, bytes = 0, host_blocks = 0;
 
     while (kv_flush(t->kv, max, &went) >= max) kv_check(t->kv);
     for (uint32_t i = 0; i < t->n_records;) {
-        struct record *r = &t->record[i];
+        struct reuse_record *r = &t->record[i];
         const struct kv_group *g = &t->c.group[r->group];
 
         if (r->at != SLICE_NONE && !ref_held(t, r->group, r->at) && !is_to_begin(t, r)) {
@@ -737,10 +740,10 @@ flush(struct ref *t, uint32_t max)
 
 /* Two sequences have equal names exactly as far as their tokens are equal. */
 static void
-ask_names(const struct ref *t, uint32_t slot)
+ask_names(const struct reuse_ref *t, uint32_t slot)
 {
     uint64_t name[SLOTS][LEN][2];
-    const struct slot *s = &t->slot[slot % SLOTS];
+    const struct reuse_slot *s = &t->slot[slot % SLOTS];
     uint32_t tokens = t->c.tokens_per_block;
 
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -769,7 +772,7 @@ ask_keep(uint32_t how)
 
 /* Compares the held counts with the blocks in tables, each counted once. */
 static void
-ask_stats(const struct ref *t)
+ask_stats(const struct reuse_ref *t)
 {
     if (!ref_all_started(t)) return; /* tails are in no table */
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
@@ -793,7 +796,7 @@ enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, REORDER, DROP };
 
 /* Steps are the most frequent operation, so that several are in flight. */
 static enum op
-op(const struct ref *t, uint8_t b)
+op(const struct reuse_ref *t, uint8_t b)
 {
     static const uint8_t narrow[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
                                       FINISH, FINISH, STORE, RELEASE, DROP };
@@ -806,7 +809,7 @@ op(const struct ref *t, uint8_t b)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ref *t = calloc(1, sizeof *t);
+    struct reuse_ref *t = calloc(1, sizeof *t);
     struct in in = { data, data + size };
 
     check(t);

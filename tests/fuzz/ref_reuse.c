@@ -13,7 +13,7 @@ ref_mix(uint64_t a, uint64_t b)
 }
 
 uint32_t
-ref_unit(const struct ref *t, uint32_t group, slice_id at)
+ref_unit(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
 
@@ -22,7 +22,7 @@ ref_unit(const struct ref *t, uint32_t group, slice_id at)
 }
 
 void
-ref_name(struct slot *s)
+ref_name(struct reuse_slot *s)
 {
     uint64_t h = ref_mix(s->salt + 17, s->text.n_source), source;
 
@@ -34,20 +34,20 @@ ref_name(struct slot *s)
 }
 
 uint64_t
-ref_content(const struct slot *s, bool cross, uint32_t pos)
+ref_content(const struct reuse_slot *s, bool cross, uint32_t pos)
 {
     return cross ? s->cross_path[pos] : s->path[pos];
 }
 
 uint64_t
-ref_before(const struct slot *s, bool cross, uint32_t pos)
+ref_before(const struct reuse_slot *s, bool cross, uint32_t pos)
 {
     if (pos > 0) return ref_content(s, cross, pos - 1);
     return s->text.n_source ? s->cross_path[0] : s->salt + 1;
 }
 
 bool
-ref_begin(struct ref *t, struct in *in)
+ref_begin(struct reuse_ref *t, struct in *in)
 {
     bool narrow = byte(in) % 2 == 0;
     uint32_t kinds = byte(in), order, limit;
@@ -105,7 +105,7 @@ ref_begin(struct ref *t, struct in *in)
 }
 
 static bool
-overlaps(const struct ref *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
+overlaps(const struct reuse_ref *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
 {
     uint32_t unit = at == SLICE_NONE ? t->n_units : ref_unit(t, group, at);
 
@@ -114,7 +114,7 @@ overlaps(const struct ref *t, uint32_t group, slice_id at, uint32_t first, uint3
 
 /* Returns true if a block of the record, or of its snapshot, overlaps units first .. end - 1. */
 static bool
-record_in(const struct ref *t, const struct record *r, uint32_t first, uint32_t end)
+record_in(const struct reuse_ref *t, const struct reuse_record *r, uint32_t first, uint32_t end)
 {
     if (t->c.group[r->group].kind != KV_STATE) return overlaps(t, r->group, r->at, first, end);
     for (uint32_t i = 0; i < t->c.group[r->group].n_layers; i++)
@@ -123,14 +123,14 @@ record_in(const struct ref *t, const struct record *r, uint32_t first, uint32_t 
 }
 
 void
-ref_forget(struct ref *t, uint32_t i)
+ref_forget(struct reuse_ref *t, uint32_t i)
 {
     t->record[i] = t->record[--t->n_records];
 }
 
 /* The record leaves the device. */
 static bool
-leave_device(struct ref *t, uint32_t i)
+leave_device(struct reuse_ref *t, uint32_t i)
 {
     t->record[i].at = SLICE_NONE;
     if (t->record[i].host_block) return false;
@@ -139,7 +139,7 @@ leave_device(struct ref *t, uint32_t i)
 }
 
 void
-ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {
     uint32_t first = ref_unit(t, group, at), end = first + t->block_units[group];
     uint32_t slab_units = t->c.slab_bytes / UNIT, slab = first / slab_units * slab_units;
@@ -164,13 +164,13 @@ ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t 
 }
 
 static uint32_t
-block_name(const struct ref *t, uint32_t group, slice_id at)
+block_name(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     return 1 + ref_unit(t, group, at) * MAX_GROUPS + group;
 }
 
 void
-ref_write(struct ref *t, uint32_t group, slice_id at)
+ref_write(struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint32_t first = ref_unit(t, group, at);
 
@@ -179,7 +179,7 @@ ref_write(struct ref *t, uint32_t group, slice_id at)
 }
 
 bool
-ref_whole(const struct ref *t, uint32_t group, slice_id at)
+ref_whole(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint32_t first = ref_unit(t, group, at);
 
@@ -189,15 +189,15 @@ ref_whole(const struct ref *t, uint32_t group, slice_id at)
 }
 
 void
-ref_touch(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+ref_touch(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {
     uint32_t first = ref_unit(t, group, at);
 
     for (uint32_t u = 0; u < t->block_units[group]; u++) t->used[first + u][lane] = step;
 }
 
-const struct record *
-ref_find(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+const struct reuse_record *
+ref_find(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
     for (uint32_t i = 0; i < t->n_records; i++)
         if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
@@ -206,24 +206,24 @@ ref_find(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
 }
 
 bool
-ref_on_device(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+ref_on_device(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
-    const struct record *r = ref_find(t, group, path, n);
+    const struct reuse_record *r = ref_find(t, group, path, n);
 
     return r && r->at != SLICE_NONE;
 }
 
 /* Returns true if the block is on the device, or in a host tier that is present. */
 static bool
-is_there(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+is_there(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
-    const struct record *r = ref_find(t, group, path, n);
+    const struct reuse_record *r = ref_find(t, group, path, n);
 
     return r && (r->at != SLICE_NONE || !t->away);
 }
 
 static bool
-has_block(const struct ref *t, const struct slot *s, uint32_t group, uint32_t entry)
+has_block(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -232,7 +232,7 @@ has_block(const struct ref *t, const struct slot *s, uint32_t group, uint32_t en
 
 /* Returns true if a query at pos sees the entry: a sink, or within the window. */
 static bool
-is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
+is_seen(const struct reuse_ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -242,7 +242,7 @@ is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t 
 
 /* Returns true if `depth` full blocks are cached in every group. */
 static bool
-holds_blocks(const struct ref *t, const struct slot *s, uint32_t depth, uint32_t pos)
+holds_blocks(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth, uint32_t pos)
 {
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         const struct kv_group *k = &t->c.group[g];
@@ -256,7 +256,7 @@ holds_blocks(const struct ref *t, const struct slot *s, uint32_t depth, uint32_t
 }
 
 bool
-ref_held(const struct ref *t, uint32_t group, slice_id at)
+ref_held(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     for (uint32_t s = 0; s < SLOTS; s++)
         for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++)
@@ -267,7 +267,8 @@ ref_held(const struct ref *t, uint32_t group, slice_id at)
 /* Returns the tokens of record r that continue s after depth blocks, if all groups have the
  * block. */
 static uint32_t
-part_of(const struct ref *t, const struct slot *s, uint32_t depth, const struct record *r)
+part_of(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth,
+        const struct reuse_record *r)
 {
     uint32_t first = depth * t->c.tokens_per_block, n = 0;
 
@@ -281,7 +282,7 @@ part_of(const struct ref *t, const struct slot *s, uint32_t depth, const struct 
 }
 
 uint32_t
-ref_hit(const struct ref *t, const struct slot *s, uint32_t *whole)
+ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole)
 {
     uint32_t tokens = t->c.tokens_per_block, depth = 0, part = 0;
     bool self = false;
@@ -300,7 +301,7 @@ ref_hit(const struct ref *t, const struct slot *s, uint32_t *whole)
 }
 
 bool
-ref_cross(const struct ref *t, const struct slot *s)
+ref_cross(const struct reuse_ref *t, const struct reuse_slot *s)
 {
     uint32_t tokens = t->c.tokens_per_block;
     bool cross = false;
@@ -318,7 +319,7 @@ ref_cross(const struct ref *t, const struct slot *s)
 }
 
 bool
-ref_fits(const struct ref *t, const struct kv_need *need)
+ref_fits(const struct reuse_ref *t, const struct kv_need *need)
 {
     uint32_t slab_units = t->c.slab_bytes / UNIT;
     uint64_t slabs = 0;
@@ -335,7 +336,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
             per_slab = slab_units / t->block_units[g];
             has[ref_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
             for (uint32_t s = 0; s < SLOTS; s++) {
-                const struct slot *q = &t->slot[s];
+                const struct reuse_slot *q = &t->slot[s];
 
                 if (q->live) reserved_blocks += q->need.n_blocks[g];
                 for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
@@ -359,7 +360,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
 }
 
 bool
-ref_all_started(const struct ref *t)
+ref_all_started(const struct reuse_ref *t)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
         if (t->slot[i].live && !t->slot[i].started) return false;

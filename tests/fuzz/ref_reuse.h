@@ -14,7 +14,7 @@
 enum { SLOTS = 5, LEN = 28, SOURCE = 12, ENTRIES = LEN, UNIT = 128, UNITS = 1 << 11, EDITS = 2048 };
 enum { COPIES = 256, HOST_BLOCKS = 16, STEPS = 256, RECORDS = 1024, TOKENS = 4, LAYERS = 3 };
 
-struct slot {
+struct reuse_slot {
     bool live, started;
     uint32_t group_id; /* number of its sequence group; 0: not forked */
     token_id token[LEN], source[SOURCE];
@@ -33,7 +33,7 @@ struct slot {
     uint64_t row[MAX_LANES];
     uint32_t planned_at[MAX_LANES][STEPS]; /* positions after that step; 0: not in it */
 };
-struct record { /* a stored block */
+struct reuse_record { /* a stored block */
     uint8_t group;
     slice_id at;            /* SLICE_NONE: in the host tier only */
     slice_id layer[LAYERS]; /* all blocks of a snapshot */
@@ -44,7 +44,7 @@ struct record { /* a stored block */
     token_id token[TOKENS];
     uint64_t extra[TOKENS];
 };
-struct ref {
+struct reuse_ref {
     struct kv_config c;
     void *mem;
     struct kv *kv;
@@ -55,8 +55,8 @@ struct ref {
     uint32_t block_of[UNITS];      /* the block written last: first unit and group */
     uint32_t host_block_units;
     uint64_t host_steps[HOST_BLOCKS][MAX_LANES], host_holds[HOST_BLOCKS][TOKENS];
-    struct slot slot[SLOTS];
-    struct record record[RECORDS];
+    struct reuse_slot slot[SLOTS];
+    struct reuse_record record[RECORDS];
     uint32_t n_records;
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint32_t n_groups_made;
@@ -69,30 +69,32 @@ struct ref {
 
 uint64_t ref_mix(uint64_t a, uint64_t b);
 /* Opens a geometry from the input; false: not a valid one. */
-bool ref_begin(struct ref *t, struct in *in);
-uint32_t ref_unit(const struct ref *t, uint32_t group, slice_id at); /* first unit of the block */
+bool ref_begin(struct reuse_ref *t, struct in *in);
+uint32_t ref_unit(const struct reuse_ref *t, uint32_t group,
+                  slice_id at); /* first unit of the block */
 /* Derives the contents of each position from the tokens. */
-void ref_name(struct slot *s);
-uint64_t ref_content(const struct slot *s, bool cross, uint32_t pos);
-uint64_t ref_before(const struct slot *s, bool cross,
+void ref_name(struct reuse_slot *s);
+uint64_t ref_content(const struct reuse_slot *s, bool cross, uint32_t pos);
+uint64_t ref_before(const struct reuse_slot *s, bool cross,
                     uint32_t pos); /* position 0: depends on salt and encoder input */
 
 /* The step takes the block: earlier contents are gone, earlier uses must end before it. */
-void ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
+void ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
 /* ref_write() records a written block; ref_whole() returns true if no part was overwritten. */
-void ref_write(struct ref *t, uint32_t group, slice_id at);
-bool ref_whole(const struct ref *t, uint32_t group, slice_id at);
-void ref_touch(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
+void ref_write(struct reuse_ref *t, uint32_t group, slice_id at);
+bool ref_whole(const struct reuse_ref *t, uint32_t group, slice_id at);
+void ref_touch(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
 
-const struct record *ref_find(const struct ref *t, uint32_t group, uint64_t path, uint32_t n);
-bool ref_on_device(const struct ref *t, uint32_t group, uint64_t path, uint32_t n);
-void ref_forget(struct ref *t, uint32_t i);
-bool ref_held(const struct ref *t, uint32_t group, slice_id at);
+const struct reuse_record *ref_find(const struct reuse_ref *t, uint32_t group, uint64_t path,
+                                    uint32_t n);
+bool ref_on_device(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n);
+void ref_forget(struct reuse_ref *t, uint32_t i);
+bool ref_held(const struct reuse_ref *t, uint32_t group, slice_id at);
 /* Returns the cached positions; *whole: in full blocks. */
-uint32_t ref_hit(const struct ref *t, const struct slot *s, uint32_t *whole);
-bool ref_cross(const struct ref *t, const struct slot *s);
+uint32_t ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole);
+bool ref_cross(const struct reuse_ref *t, const struct reuse_slot *s);
 /* Returns true if the slabs hold all reservations and need, counted from the tables. */
-bool ref_fits(const struct ref *t, const struct kv_need *need);
-bool ref_all_started(const struct ref *t);
+bool ref_fits(const struct reuse_ref *t, const struct kv_need *need);
+bool ref_all_started(const struct reuse_ref *t);
 
 #endif

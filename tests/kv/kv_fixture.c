@@ -108,7 +108,7 @@ n_free(const struct kv_fixture *b)
 void
 prompt(struct kv_fixture *b, uint32_t slot, const token_id *token, uint32_t n)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     memcpy(s->token, token, n * sizeof *token);
     s->n = n;
@@ -132,7 +132,7 @@ prompt_of(struct kv_fixture *b, uint32_t slot, token_id first, uint32_t n, const
 int
 admit(struct kv_fixture *b, uint32_t slot, uint32_t more)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
     struct kv_need need = kv_need(b->kv, s->n + more, s->text.n_source, s->n);
     int r = kv_admit(b->kv, slot, &need, &s->text, &s->hit);
 
@@ -144,7 +144,7 @@ admit(struct kv_fixture *b, uint32_t slot, uint32_t more)
 static void
 step_to(struct kv_fixture *b, uint32_t slot, uint32_t end)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     b->out.step = ++b->step;
     b->out.n_edits = b->out.n_copies = 0;
@@ -171,7 +171,7 @@ empty_out(struct kv_fixture *b)
 void
 start(struct kv_fixture *b, uint32_t slot)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     b->out = empty_out(b);
     for (s->cached = s->hit.n_tokens; s->cached < s->n;) {
@@ -198,7 +198,7 @@ gen(struct kv_fixture *b, uint32_t slot, token_id t)
 void
 gen_plus(struct kv_fixture *b, uint32_t slot, token_id t)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     gen(b, slot, t);
     step_to(b, slot, s->cached + 1);

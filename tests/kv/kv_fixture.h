@@ -10,7 +10,7 @@
 
 enum { FIXTURE_EDITS = 4096, FIXTURE_COPIES = 64, FIXTURE_SLOTS = 8, FIXTURE_LENGTH = 256 };
 
-struct slot {
+struct fixture_slot {
     token_id token[FIXTURE_LENGTH];
     uint64_t extra[FIXTURE_LENGTH];
     uint32_t n, cached; /* tokens known; positions computed */
@@ -22,7 +22,7 @@ struct kv_fixture {
     void *mem;
     struct kv *kv;
     struct kv_namespace namespace;
-    struct slot slot[FIXTURE_SLOTS];
+    struct fixture_slot slot[FIXTURE_SLOTS];
     struct kv_edit edit[FIXTURE_EDITS];
     struct kv_copy copy[FIXTURE_COPIES];
     struct kv_out out; /* of the last step */

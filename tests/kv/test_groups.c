@@ -48,7 +48,7 @@ KV_TEST(hit_holds_in_all_groups,
 static void
 with_source(struct kv_fixture *b, uint32_t slot, const token_id *source, uint32_t n)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     prompt_of(b, slot, 0, 9, NULL);
     kv_namespace(b->kv, 0, 0, source, n, &b->namespace);

@@ -236,7 +236,7 @@ KV_TEST(without_copy_partial_only_leaves_are_taken_over, cache_of(8)) /* K-11 */
     assert_int_equal(add(b, 1, 0), 7);
 }
 
-struct member {
+struct tail_case {
     uint32_t n;
     token_id more[3];
     uint32_t pos;
@@ -244,7 +244,7 @@ struct member {
 };
 
 static void
-batch(uint32_t n_seed, const struct member *m, uint32_t n, uint32_t entry)
+batch(uint32_t n_seed, const struct tail_case *m, uint32_t n, uint32_t entry)
 {
     struct kv_fixture *b = cache(16);
     slice_id old, at[4];
@@ -277,20 +277,20 @@ static void
 last_slot_takes_over_a_tail_and_others_copy(void **state) /* B-01 .. B-06, B-08, B-09 */
 {
     (void)state;
-    batch(7, (struct member[]){ { 5, { 10, -1 }, 5, 0 }, { 5, { 20, -1 }, 5, 1 } }, 2, 1);
-    batch(9, (struct member[]){ { 7, { 99, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 } }, 2, 1);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } }, 2, 1);
-    batch(
-        9,
-        (struct member[]){ { 7, { 98, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } },
-        3, 1);
-    batch(9, (struct member[]){ { 3, { 50, -1 }, 3, 0 }, { 2, { 60, 70, -1 }, 2, 0 } }, 2, 0);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 3, { 50, -1 }, 3, 0 } }, 2, 0);
+    batch(7, (struct tail_case[]){ { 5, { 10, -1 }, 5, 0 }, { 5, { 20, -1 }, 5, 1 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 7, { 99, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } }, 2, 1);
+    batch(9,
+          (struct tail_case[]){
+              { 7, { 98, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } },
+          3, 1);
+    batch(9, (struct tail_case[]){ { 3, { 50, -1 }, 3, 0 }, { 2, { 60, 70, -1 }, 2, 0 } }, 2, 0);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 3, { 50, -1 }, 3, 0 } }, 2, 0);
     batch(7,
-          (struct member[]){
+          (struct tail_case[]){
               { 5, { 97, -1 }, 5, 0 }, { 5, { 98, -1 }, 5, 0 }, { 5, { 99, -1 }, 5, 1 } },
           3, 1);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 0, { 500, 501, -1 }, 0, 0 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 0, { 500, 501, -1 }, 0, 0 } }, 2, 1);
 }
 
 KV_TEST(borrowed_tail_is_returned_for_the_next_blocks, cache(8)) /* B-07 */

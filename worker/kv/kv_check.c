@@ -4,7 +4,7 @@
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
-struct tally {                             /* of one group */
+struct kv_tally {                          /* of one group */
     uint64_t held, cached, nodeless, refs; /* counted over the blocks */
     uint64_t entries, tails, own, reserved, queued, host_blocks;
 };
@@ -29,7 +29,7 @@ check_found(const struct kv *kv, uint32_t block)
 }
 
 static void
-check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
+check_slab(const struct kv *kv, uint32_t slab, struct kv_tally n[MAX_GROUPS])
 {
     const struct kv_slab *s = &kv_slabs(kv)[slab];
     const struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
@@ -61,7 +61,7 @@ check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
 }
 
 static void
-check_slabs(const struct kv *kv, struct tally n[MAX_GROUPS])
+check_slabs(const struct kv *kv, struct kv_tally n[MAX_GROUPS])
 {
     uint32_t drawn = 0, given_back = 0;
 
@@ -96,7 +96,7 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 }
 
 static void
-check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct tally *n)
+check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct kv_tally *n)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
     const struct kv_block *all = kv_blocks(kv);
@@ -152,7 +152,7 @@ check_queue(const struct kv *kv, uint32_t group, uint64_t max)
 }
 
 static void
-check_host_blocks(const struct kv *kv, const struct tally n[MAX_GROUPS])
+check_host_blocks(const struct kv *kv, const struct kv_tally n[MAX_GROUPS])
 {
     uint32_t held = 0, cached = 0, listed = 0;
     uint64_t refs = 0, host_blocks = 0;
@@ -180,7 +180,7 @@ check_host_blocks(const struct kv *kv, const struct tally n[MAX_GROUPS])
 }
 
 static void
-check_group(const struct kv *kv, uint32_t group, struct tally *n)
+check_group(const struct kv *kv, uint32_t group, struct kv_tally *n)
 {
     const struct kv_group *g = &kv->c.group[group];
     uint64_t reserved_blocks = n->reserved + n->tails - n->own;
@@ -196,7 +196,7 @@ check_group(const struct kv *kv, uint32_t group, struct tally *n)
 }
 
 static void
-check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
+check_pool(const struct kv *kv, uint32_t p, const struct kv_tally n[MAX_GROUPS])
 {
     const struct kv_pool *pool = &kv->pool[p];
     uint64_t in_slabs = 0, held = 0, cached = 0, nodeless = 0, reserved_blocks = 0;
@@ -236,7 +236,7 @@ check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
 void
 kv_check(const struct kv *kv)
 {
-    struct tally n[MAX_GROUPS] = { { 0 } };
+    struct kv_tally n[MAX_GROUPS] = { { 0 } };
     uint64_t needed = 0;
     uint32_t ending = 0, pins = 0, cursors = 0;
 

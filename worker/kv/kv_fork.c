@@ -108,7 +108,7 @@ set_entry(struct kv *kv, const struct reorder *t, uint32_t i, uint32_t ref)
     kv_add_edit(t->out, EDIT_SET, t->group, t->slot[i], t->entry, kv_slice(kv, t->group, ref - 1));
 }
 
-/* A full block is shared with the parent. All new blocks are held before an old one is released.
+/* Gives each slot its parent's full block. All new blocks are held before an old one is released.
  * Returns false if all slots had the same block; then all earlier blocks are the same too. */
 static bool
 share_entry(struct kv *kv, const struct reorder *t)
@@ -133,9 +133,9 @@ share_entry(struct kv *kv, const struct reorder *t)
     return differ;
 }
 
-/* The block that is written: one slot per parent keeps the parent's block, the parent itself if it
- * continues itself, else the first child. The other children get a copy, in their own block if no
- * slot continues from them, else in another idle block. */
+/* Gives each slot its parent's last block, which is still written. One child per parent keeps the
+ * block: the parent if it continues itself, else the first child. The other children get a copy: in
+ * their own block if no slot keeps it, else in another idle block. */
 static void
 copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
 {
@@ -147,7 +147,7 @@ copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
         old[i] = kv_table(kv, t->group, t->slot[i])[t->entry];
         if (!keeper[t->parent[i]] || t->parent[i] == i) keeper[t->parent[i]] = i + 1;
     }
-    for (uint32_t i = 0; i < t->n; i++) /* idle, unless the slot's copy goes there */
+    for (uint32_t i = 0; i < t->n; i++) /* kept, or the target of the slot's copy */
         used[i] = keeper[i] || keeper[t->parent[i]] != i + 1;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t from = old[t->parent[i]], to = from;

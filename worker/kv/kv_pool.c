@@ -27,7 +27,7 @@ may_use_slab(const struct kv *kv, uint32_t pool)
     return slabs <= kv->n_slabs;
 }
 
-struct take {
+struct pool_take {
     unsigned lane;
     struct kv_out *out;
     bool fresh; /* the block was never allocated since its slab was drawn */
@@ -71,7 +71,7 @@ free_layers(struct kv *kv, uint32_t block)
 
 /* Removes the block from its queue and its node. The slab still counts it. */
 static void
-evict_block(struct kv *kv, uint32_t block, struct take *t)
+evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
@@ -93,7 +93,7 @@ evict_block(struct kv *kv, uint32_t block, struct take *t)
 }
 
 static void
-evict_slab(struct kv *kv, uint32_t slab, struct take *t)
+evict_slab(struct kv *kv, uint32_t slab, struct pool_take *t)
 {
     uint32_t first = slab * kv->stride, n = kv_slabs(kv)[slab].n_fresh;
 
@@ -164,7 +164,7 @@ prefer_slab(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint
 }
 
 static uint32_t
-take_free(struct kv *kv, uint32_t slab, struct take *t)
+take_free(struct kv *kv, uint32_t slab, struct pool_take *t)
 {
     struct kv_slab *s = &kv_slabs(kv)[slab];
     uint32_t at;
@@ -182,7 +182,7 @@ take_free(struct kv *kv, uint32_t slab, struct take *t)
 }
 
 static uint32_t
-take_cached(struct kv *kv, uint32_t block, struct take *t)
+take_cached(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     evict_block(kv, block, t);
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
@@ -191,7 +191,7 @@ take_cached(struct kv *kv, uint32_t block, struct take *t)
 
 /* Takes a block of a slab that the pool uses already, because the sum allows no further slab. */
 static uint32_t
-take_in_place(struct kv *kv, uint32_t pool, struct take *t)
+take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 {
     const struct kv_pool *p = &kv->pool[pool];
 
@@ -212,7 +212,7 @@ take_in_place(struct kv *kv, uint32_t pool, struct take *t)
 
 /* Takes the group's own first victim, because the group is at max_blocks. */
 static uint32_t
-take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
+take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
     uint32_t own = kv_evict_queue_first(kv, group);
 
@@ -226,7 +226,7 @@ take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
 }
 
 static uint32_t
-take_any(struct kv *kv, uint32_t group, struct take *t)
+take_any(struct kv *kv, uint32_t group, struct pool_take *t)
 {
     const struct kv_group *g = &kv->c.group[group];
     const struct kv_block *all = kv_blocks(kv);
@@ -259,7 +259,7 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
 uint32_t
 kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
 {
-    struct take t = { .lane = lane, .out = out };
+    struct pool_take t = { .lane = lane, .out = out };
     uint32_t block = take_any(kv, group, &t);
     struct kv_block *b = &kv_blocks(kv)[block];
     const struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];

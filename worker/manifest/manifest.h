@@ -61,7 +61,7 @@ struct manifest_entry {
     _Atomic uint32_t n_tokens;  /* 20  decoder tokens that tokens_hash covers */
     _Atomic uint64_t tokens_hash[2];         /* 24 */
     _Atomic uint64_t source_hash[2];         /* 40  of the encoder input */
-    _Atomic uint32_t first[MAX_GROUPS];      /* 56  entries held: first .. end - 1 */
+    _Atomic uint32_t first[MAX_GROUPS];      /* 56  held: first .. end - 1, sinks */
     _Atomic uint32_t end[MAX_GROUPS];        /* 88 */
     _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 position of each snapshot; 0: none */
     _Atomic uint32_t member;      /* 132 index of the output, sample or beam within the request */
