@@ -12,14 +12,6 @@ n_positions(const struct kv *kv, const struct kv_found *f)
     return f->depth * kv->c.tokens_per_block + f->part;
 }
 
-/* Returns the first entry of the group that a slot with the hit holds. */
-static uint32_t
-first_entry(const struct kv *kv, uint32_t group, const struct kv_found *f)
-{
-    return MIN(kv_kind_first(&kv->c.group[group], kv->c.tokens_per_block, n_positions(kv, f)),
-               f->depth);
-}
-
 uint32_t
 kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group)
 {
@@ -156,14 +148,14 @@ uint32_t
 kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
               uint32_t group, uint32_t *first)
 {
-    uint32_t n = kv->c.group[group].n_layers;
+    const struct kv_group *g = &kv->c.group[group];
 
     *first = 0;
     if (!kv_is_self(kv, group)) return f->cross ? kv_find_cross_entries(kv, t) : 0;
-    *first = first_entry(kv, group, f);
-    if (kv->c.group[group].kind != KV_STATE || !f->depth) return f->depth;
-    *first = n; /* its first snapshot */
-    return 2 * n;
+    *first = MIN(kv_kind_first(g, kv->c.tokens_per_block, n_positions(kv, f)), f->depth);
+    if (g->kind != KV_STATE || !f->depth) return f->depth;
+    *first = g->n_layers; /* the first snapshot */
+    return 2 * g->n_layers;
 }
 
 struct kv_walk

@@ -112,7 +112,6 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block], *c;
     uint32_t node = b->node, host_block;
-    uint64_t step[MAX_LANES];
 
     if (kv->c.group[b->group].kind == KV_STATE) return; /* snapshots are not offloaded */
     if (kv->n_host_blocks == 0 || kv->host_tier_away) return;
@@ -125,12 +124,10 @@ kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out
         c = &all[host_block - 1];
         kv_wait_block(kv, lane, block, out);
         kv_wait_block(kv, lane, host_block - 1, out);
-        for (unsigned l = 0; l < MAX_LANES; l++) step[l] = l == lane ? out->step : 0;
-        *c = (struct kv_block){ .state = BLOCK_CACHED,
-                                .group = b->group,
-                                .fill_pending = true,
-                                .priority = b->priority,
-                                .step = { step[0], step[1], step[2] } };
+        *c = (struct kv_block){
+            .state = BLOCK_CACHED, .group = b->group, .fill_pending = true, .priority = b->priority
+        };
+        c->step[lane] = out->step;
         kv->n_cached_host_blocks++;
         kv_tree_attach(kv, node, host_block - 1);
         kv_evict_queue_push(kv, host_block - 1);

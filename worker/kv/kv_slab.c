@@ -72,23 +72,19 @@ must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
 uint32_t
 kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
 {
-    struct kv_slab *all = kv_slabs(kv), *s;
+    struct kv_slab *all = kv_slabs(kv);
     uint32_t slab = kv->first_slab - 1;
 
     if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
         check(kv->n_fresh < kv->n_slabs); /* a reserved block can always be allocated */
         slab = kv->n_fresh++;
-        s = &all[slab];
     } else {
-        s = &all[slab];
-        kv->first_slab = s->next;
+        kv->first_slab = all[slab].next;
         if (!kv->first_slab) kv->last_slab = 0;
     }
-    check(s->pool == 0 && s->n_used == 0 && s->n_cached == 0);
-    s->pool = (uint8_t)(pool + 1);
-    s->n_fresh = s->first_free = 0;
-    kv->n_drawn++;
-    kv->pool[pool].n_slabs++;
+    check(all[slab].pool == 0 && all[slab].n_used == 0 && all[slab].n_cached == 0);
+    all[slab].n_fresh = all[slab].first_free = 0;
+    kv_slab_claim(kv, slab, pool);
     kv_slab_open_first(kv, slab);
     return slab;
 }

@@ -251,15 +251,6 @@ manifest_commit(struct manifest *m, seq_slot slot, uint32_t committed)
     put32(&entry_of(m, slot)->committed, committed);
 }
 
-static uint32_t
-bits_of(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 void
 manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t step,
                       const struct manifest_move *move)
@@ -269,9 +260,9 @@ manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams
         struct manifest_decision *t = decision_of(m, slot[r], step);
 
         put32(&t->token, (uint32_t)move[r].token);
-        put32(&t->score, bits_of(move[r].score));
+        put32(&t->score, (union float_bits){ move[r].score }.bits);
         put32(&t->ended_token, (uint32_t)move[r].ended_token);
-        put32(&t->ended_score, bits_of(move[r].ended_score));
+        put32(&t->ended_score, (union float_bits){ move[r].ended_score }.bits);
         put32(&t->slot, move[r].slot | (uint32_t)move[r].ended_slot << 8);
     }
     put32(&entry_of(m, slot[0])->n_decisions, step + 1);

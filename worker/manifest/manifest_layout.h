@@ -7,6 +7,11 @@
 
 #include "base/failpoint.h"
 
+union float_bits {
+    float f;
+    uint32_t bits;
+};
+
 static inline void
 put32(_Atomic uint32_t *at, uint32_t v)
 {

@@ -8,7 +8,6 @@
 #include "worker/kv/kv_seq.h"
 
 #include <errno.h>
-#include <string.h>
 
 int
 manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables, struct manifest_found *ret)
@@ -50,15 +49,6 @@ manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables, struct 
     return 1;
 }
 
-static float
-float_of(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 void
 manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t step,
                   struct manifest_move *ret)
@@ -69,8 +59,9 @@ manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_bea
 
         ret[r] = (struct manifest_move){ .token = (token_id)get32(&t->token),
                                          .ended_token = (token_id)get32(&t->ended_token),
-                                         .score = float_of(get32(&t->score)),
-                                         .ended_score = float_of(get32(&t->ended_score)),
+                                         .score = (union float_bits){ .bits = get32(&t->score) }.f,
+                                         .ended_score =
+                                             (union float_bits){ .bits = get32(&t->ended_score) }.f,
                                          .slot = (uint8_t)slots,
                                          .ended_slot = (uint8_t)(slots >> 8) };
     }
