@@ -51,7 +51,7 @@ first_unit(const struct kv_ref *t, uint32_t group, slice_id at)
 }
 
 static bool
-begin(struct kv_ref *t, struct in *in)
+open_geometry(struct kv_ref *t, struct in *in)
 {
     struct err e;
 
@@ -132,7 +132,7 @@ must_grant(const struct kv_ref *t, const struct kv_need *n)
 }
 
 static void
-reserve(struct kv_ref *t, struct in *in)
+reserve_slot(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
     struct kv_ref_slot *s = &t->slot[slot];
@@ -155,7 +155,7 @@ reserve(struct kv_ref *t, struct in *in)
 
 /* The step uses the memory: all earlier uses must end before it. */
 static void
-use(struct kv_ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
+use_memory(struct kv_ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 {
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || used[l] <= t->clock[lane][step % STEPS][l]);
@@ -163,7 +163,7 @@ use(struct kv_ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 }
 
 static void
-release(struct kv_ref *t, uint32_t group, slice_id at, int slot)
+release_block(struct kv_ref *t, uint32_t group, slice_id at, int slot)
 {
     uint32_t unit = first_unit(t, group, at);
 
@@ -174,20 +174,21 @@ release(struct kv_ref *t, uint32_t group, slice_id at, int slot)
 }
 
 static void
-apply(struct kv_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply_edit(struct kv_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
     struct kv_ref_slot *s = &t->slot[e->slot];
     uint32_t unit;
 
-    use(t, lane, step, s->row);
+    use_memory(t, lane, step, s->row);
     if (e->op == EDIT_CLEAR) {
-        for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() freed them */
+        for (uint32_t g = 0; g < t->c.n_groups; g++)
+            check(s->n[g] == 0); /* drop_slot() freed them */
         return;
     }
     check(e->op == EDIT_SET && e->entry < ENTRIES);
     if (e->at == SLICE_NONE) {
         check(e->entry < s->n[e->group] && t->c.group[e->group].kind == KV_WINDOW);
-        release(t, e->group, s->at[e->group][e->entry], (int)e->slot);
+        release_block(t, e->group, s->at[e->group][e->entry], (int)e->slot);
         s->at[e->group][e->entry] = SLICE_NONE;
         return;
     }
@@ -197,12 +198,12 @@ apply(struct kv_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
     for (uint32_t i = 0; i < t->block_units[e->group]; i++) {
         check(t->owner[unit + i] == -1);
         t->owner[unit + i] = (int16_t)e->slot;
-        use(t, lane, step, t->used[unit + i]);
+        use_memory(t, lane, step, t->used[unit + i]);
     }
 }
 
 static void
-lower(struct kv_ref *t, uint32_t slot)
+lower_reservation(struct kv_ref *t, uint32_t slot)
 {
     struct kv_ref_slot *s = &t->slot[slot];
 
@@ -217,7 +218,7 @@ lower(struct kv_ref *t, uint32_t slot)
 
 /* Plans a step of a slot on a lane: EDIT_CLEAR first, then its own edits, as the scheduler does. */
 static void
-plan(struct kv_ref *t, struct in *in)
+plan_step(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 40;
     unsigned lane = byte(in) % t->c.n_lanes;
@@ -239,7 +240,7 @@ plan(struct kv_ref *t, struct in *in)
         if (rows % 2) { /* prefill is done: chunks of 1 from now on */
             s->chunk = 1;
             end = s->pos + 1;
-            lower(t, slot);
+            lower_reservation(t, slot);
         }
         kv_trim(t->kv, slot, s->pos, &out);
         check(kv_has_capacity(t->kv, slot, end));
@@ -257,19 +258,19 @@ plan(struct kv_ref *t, struct in *in)
         for (unsigned k = 0; out.wait[l] && k < MAX_LANES; k++)
             clock[k] = MAX(clock[k], t->clock[l][out.wait[l] % STEPS][k]);
     }
-    for (uint32_t i = 0; i < out.n_edits; i++) apply(t, &t->edit[i], lane, step);
+    for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
     if (!launch) return;
-    use(t, lane, step, s->row);
+    use_memory(t, lane, step, s->row);
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         for (uint32_t i = 0; i < s->n[g]; i++)
             if (s->at[g][i] != SLICE_NONE)
                 for (uint32_t u = 0; u < t->block_units[g]; u++)
-                    use(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
+                    use_memory(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
 }
 
 /* Finishes the oldest step of a lane if the steps that it waits for are finished. */
 static void
-finish(struct kv_ref *t, struct in *in)
+finish_step(struct kv_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -282,7 +283,7 @@ finish(struct kv_ref *t, struct in *in)
 }
 
 static void
-drop(struct kv_ref *t, struct in *in)
+drop_slot(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
     struct kv_ref_slot *s = &t->slot[slot];
@@ -291,7 +292,7 @@ drop(struct kv_ref *t, struct in *in)
     if (!s->live) return;
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         for (uint32_t i = 0; i < s->n[g]; i++)
-            if (s->at[g][i] != SLICE_NONE) release(t, g, s->at[g][i], (int)slot);
+            if (s->at[g][i] != SLICE_NONE) release_block(t, g, s->at[g][i], (int)slot);
         s->n[g] = 0;
     }
     s->live = false;
@@ -299,7 +300,7 @@ drop(struct kv_ref *t, struct in *in)
 
 /* Compares what each slot holds with its positions, and the counts with the units. */
 static void
-compare(const struct kv_ref *t)
+compare_all(const struct kv_ref *t)
 {
     uint64_t units = 0, counted = 0;
     static struct kv_edit edit[EDITS];
@@ -351,28 +352,28 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct in in = { data, data + size };
 
     check(t);
-    if (begin(t, &in)) {
+    if (open_geometry(t, &in)) {
         while (in.p < in.end) {
             fuzz_operations++;
             switch (byte(&in) % 8) {
             case 0:
             case 1:
-                reserve(t, &in);
+                reserve_slot(t, &in);
                 break;
             case 2:
             case 3:
             case 4:
-                plan(t, &in);
+                plan_step(t, &in);
                 break;
             case 5:
             case 6:
-                finish(t, &in);
+                finish_step(t, &in);
                 break;
             default:
-                drop(t, &in);
+                drop_slot(t, &in);
             }
             kv_check(t->kv);
-            compare(t);
+            compare_all(t);
         }
     }
     free(t->mem);

@@ -43,7 +43,7 @@ struct manifest_ref {
 static const uint64_t fingerprint[2] = { 7, 8 }, kv_id[2] = { 9, 10 };
 
 static uint32_t
-word(struct in *in)
+read_word(struct in *in)
 {
     uint32_t low = byte(in);
 
@@ -71,7 +71,7 @@ open_kv(struct manifest_ref *t)
 }
 
 static bool
-begin(struct manifest_ref *t, struct in *in)
+open_geometry(struct manifest_ref *t, struct in *in)
 {
     t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
                                .n_slots = SLOTS,
@@ -119,7 +119,7 @@ text_of(struct manifest_ref *t, uint32_t i, uint32_t n, struct kv_namespace *spa
 
 /* Runs the next step of a slot after the one before is finished; reserves first if needed. */
 static void
-step(struct manifest_ref *t, struct in *in)
+run_step(struct manifest_ref *t, struct in *in)
 {
     uint32_t i = byte(in) % SLOTS, rows = 1 + byte(in) % ROWS;
     struct manifest_ref_slot *s = &t->slot[i];
@@ -173,7 +173,7 @@ row_word(const struct manifest_ref *t, uint32_t slot, uint32_t at)
 }
 
 static uint32_t *
-table(const struct manifest_ref *t, uint32_t slot, uint32_t group)
+entry_table(const struct manifest_ref *t, uint32_t slot, uint32_t group)
 {
     return row_word(t, slot, t->m.h.group[group].table_at / 4);
 }
@@ -210,7 +210,7 @@ static bool
 poke_node(struct manifest_ref *t, struct in *in)
 {
     uint32_t *node = live_node(t, byte(in) % 40), *other = live_node(t, byte(in) % 40),
-             v = word(in), at;
+             v = read_word(in), at;
     uint32_t how = byte(in), slot = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
 
     if (!node) return false;
@@ -220,7 +220,7 @@ poke_node(struct manifest_ref *t, struct in *in)
         v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g : at];
         break;
     case 1:
-        v = table(t, slot, g)[byte(in) % ENTRIES] + 1;
+        v = entry_table(t, slot, g)[byte(in) % ENTRIES] + 1;
         break;
     case 2:
         v = node[at] + 1 + v % 40;
@@ -234,22 +234,22 @@ poke_node(struct manifest_ref *t, struct in *in)
 }
 
 static bool
-poke(struct manifest_ref *t, struct in *in)
+poke_entry(struct manifest_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, other = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
-    uint32_t i = byte(in) % ENTRIES, v = word(in), *at;
+    uint32_t i = byte(in) % ENTRIES, v = read_word(in), *at;
 
     if (i % 4) i = (*row_word(t, slot, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near first */
     switch (byte(in) % 8) {
     case 0:
-        at = table(t, slot, g) + i;
+        at = entry_table(t, slot, g) + i;
         break;
     case 1: /* a block of another entry */
-        at = table(t, slot, g) + i;
-        v = table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
+        at = entry_table(t, slot, g) + i;
+        v = entry_table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
         break;
     case 2:
-        at = table(t, slot, g) + i;
+        at = entry_table(t, slot, g) + i;
         v = *at + 1 - v % 3;
         break;
     case 3:
@@ -315,7 +315,7 @@ is_valid(struct manifest_ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
         used[g] += end - first;
         if (k->max_blocks && used[g] > k->max_blocks) return false;
         for (uint32_t i = first; i < end; i++)
-            if (!take_units(t, g, table(t, slot, g)[i])) return false;
+            if (!take_units(t, g, entry_table(t, slot, g)[i])) return false;
     }
     return true;
 }
@@ -409,7 +409,7 @@ crash(struct manifest_ref *t, struct in *in)
     if (t->c.reuse) manifest_put_nodes(&t->m, t->kv);
     for (uint32_t i = 0; i < SLOTS && t->c.reuse; i++) before[i] = n_found(t, i);
     for (uint32_t i = 0; i < pokes; i++)
-        changed += t->c.reuse && byte(in) % 2 ? poke_node(t, in) : poke(t, in);
+        changed += t->c.reuse && byte(in) % 2 ? poke_node(t, in) : poke_entry(t, in);
     if (pokes == 4) { /* max_blocks is not in the head */
         changed++;
         t->c.group[byte(in) % t->c.n_groups].max_blocks = 1 + byte(in) % 30;
@@ -451,7 +451,7 @@ crash(struct manifest_ref *t, struct in *in)
 
             check(first == *row_word(t, i, (56 + 4 * g) / 4) || held == 0);
             for (uint32_t k = first; k < first + held; k++)
-                check(kv_entry(t->kv, i, g, k) == table(t, i, g)[k]);
+                check(kv_entry(t->kv, i, g, k) == entry_table(t, i, g)[k]);
         }
     }
     check(a.rows == n);
@@ -469,11 +469,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct in in = { data, data + size };
 
     memset(t, 0, sizeof *t);
-    if (begin(t, &in)) {
+    if (open_geometry(t, &in)) {
         while (in.p < in.end) {
             uint32_t op = byte(&in) % 8;
 
-            if (op < 6) step(t, &in);
+            if (op < 6) run_step(t, &in);
             if (op == 6) crash(t, &in);
             if (op == 7) {
                 uint32_t i = byte(&in) % SLOTS;

@@ -44,7 +44,7 @@ draw_text(struct reuse_ref *t, struct reuse_slot *s, struct in *in)
 
 /* Checks the hit length that would result if the host tier were present. */
 static void
-ask_length(struct reuse_ref *t, const struct reuse_slot *s)
+check_length(struct reuse_ref *t, const struct reuse_slot *s)
 {
     uint32_t found = kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ true), whole, want;
     bool away = t->away;
@@ -56,13 +56,13 @@ ask_length(struct reuse_ref *t, const struct reuse_slot *s)
 }
 
 static void
-admit(struct reuse_ref *t, struct in *in)
+admit_slot(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, whole, want;
     struct reuse_slot *s = &t->slot[slot];
     struct kv_hit hit, seen;
     struct kv_need more = { { 0 } };
-    bool cold, want_cross, roomy;
+    bool fits_without_hit, want_cross, fits_any_hit;
     int r;
 
     if (s->live) return;
@@ -83,20 +83,20 @@ admit(struct reuse_ref *t, struct in *in)
     if (kv_fits_alone(t->kv, &s->need, s->len, s->text.n_source, NULL) < 0) return;
     want = ref_hit(t, s, &whole);
     want_cross = ref_cross(t, s);
-    ask_length(t, s);
+    check_length(t, s);
     kv_lookup(t->kv, &s->text, &seen);
     check(kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ false) == seen.n_tokens);
     if (t->c.copy_partial) check(seen.n_tokens == want);
     check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
     for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
     /* Enough for one more block per group is enough for any hit. */
-    roomy = kv_n_pools(t->kv) == 1 && ref_all_started(t) && ref_fits(t, &more);
-    cold = ref_fits(t, &s->need);
+    fits_any_hit = kv_n_pools(t->kv) == 1 && ref_all_started(t) && ref_fits(t, &more);
+    fits_without_hit = ref_fits(t, &s->need);
     r = kv_admit(t->kv, slot, &s->need, &s->text, &hit);
-    check(r == 0 || (r == -EAGAIN && (!cold || !ref_all_started(t))));
+    check(r == 0 || (r == -EAGAIN && (!fits_without_hit || !ref_all_started(t))));
     if (r < 0) return;
     check(hit.n_tokens == seen.n_tokens || hit.n_tokens == whole || hit.n_tokens == 0);
-    if (roomy) check(hit.n_tokens == seen.n_tokens);
+    if (fits_any_hit) check(hit.n_tokens == seen.n_tokens);
     s->live = true;
     s->hit = s->pos = s->done = hit.n_tokens;
     s->hit_cross = s->cross_stored = hit.cross;
@@ -280,8 +280,8 @@ compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, u
 
 /* Computes positions first .. end - 1: checks what they see, then writes them. */
 static void
-compute(struct reuse_ref *t, struct reuse_slot *s, unsigned lane, uint64_t step, uint32_t first,
-        uint32_t end)
+compute_positions(struct reuse_ref *t, struct reuse_slot *s, unsigned lane, uint64_t step,
+                  uint32_t first, uint32_t end)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -322,7 +322,7 @@ border_of(const struct reuse_ref *t, const struct reuse_slot *s)
 
 /* Records which steps end before the launched step. */
 static void
-launch(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
+launch_step(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     uint64_t *clock = t->clock[lane][step % STEPS];
 
@@ -360,7 +360,7 @@ copy_in_seq_group(struct reuse_ref *t, const struct kv_out *out, unsigned lane, 
 
 /* Copies a slot, with other tokens from pos on. */
 static void
-resemble(struct reuse_slot *to, const struct reuse_slot *from, struct in *in)
+copy_slot(struct reuse_slot *to, const struct reuse_slot *from, struct in *in)
 {
     struct kv_text text = from->text;
 
@@ -400,7 +400,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
     kv_fork(t->kv, lane, step, a, b, from->pos, from->pos, &out);
     kv_fence(t->kv, a, lane, step);
     if (!from->group_id) from->group_id = ++t->n_groups_made;
-    resemble(to, from, in);
+    copy_slot(to, from, in);
     memset(to->at, 0xff, sizeof to->at);
     memset(to->row, 0, sizeof to->row);
     memset(to->planned_at, 0, sizeof to->planned_at);
@@ -409,7 +409,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
     to->hit_cross = false;
     to->chunk = 1;
     to->need = need;
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     for (uint32_t i = 0; i < out.n_copies; i++)
         if (t->copy[i].to_tier == TIER_HOST) apply_tier(t, &t->copy[i], lane, step);
     for (uint32_t i = 0; i < out.n_edits; i++) {
@@ -429,7 +429,7 @@ fork_slot(struct reuse_ref *t, struct in *in)
 
 /* Returns true if both slots have written and hold the same positions. */
 static bool
-abreast(const struct reuse_ref *t, uint32_t a, uint32_t b)
+are_level(const struct reuse_ref *t, uint32_t a, uint32_t b)
 {
     if (!t->slot[b].live || !t->slot[b].started || t->slot[a].group_id != t->slot[b].group_id)
         return false;
@@ -455,13 +455,13 @@ reorder_group(struct reuse_ref *t, struct in *in)
 
     if (!t->slot[a].live || !t->slot[a].group_id || step - t->done[lane] > 2) return;
     for (uint32_t i = 0; i < SLOTS; i++)
-        if (abreast(t, a, i)) slot[n++] = i;
+        if (are_level(t, a, i)) slot[n++] = i;
     for (uint32_t i = 0; i < n; i++) parent[i] = (uint8_t)(byte(in) % n);
     memcpy(was, t->slot, sizeof was);
     out.step = step;
     kv_ends(t->kv, lane, &out);
     kv_reorder(t->kv, lane, step, slot, parent, n, t->slot[a].pos, &out);
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     for (uint32_t i = 0; i < out.n_edits; i++) {
         const struct kv_edit *e = &t->edit[i];
         bool theirs = e->op != EDIT_SET;
@@ -485,7 +485,7 @@ reorder_group(struct reuse_ref *t, struct in *in)
 }
 
 static void
-plan(struct reuse_ref *t, struct in *in)
+plan_step(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 20, end;
     unsigned lane = byte(in) % t->c.n_lanes;
@@ -511,10 +511,10 @@ plan(struct reuse_ref *t, struct in *in)
         s->snapshot[s->n_snapshots++ % KV_SNAPSHOTS] = end;
     }
     kv_fence(t->kv, slot, lane, step);
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     apply_copies(t, &out, lane, step, false);
     for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
-    compute(t, s, lane, step, s->pos, end);
+    compute_positions(t, s, lane, step, s->pos, end);
     apply_copies(t, &out, lane, step, true);
     s->started = true;
     s->pos = end;
@@ -522,7 +522,7 @@ plan(struct reuse_ref *t, struct in *in)
 }
 
 static void
-finish(struct reuse_ref *t, struct in *in)
+finish_step(struct reuse_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -585,7 +585,7 @@ record_blocks(struct reuse_ref *t, struct reuse_slot *s, uint32_t from, uint32_t
 }
 
 static void
-store(struct reuse_ref *t, struct in *in, bool drop, bool release)
+store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
 {
     uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
     struct reuse_slot *s = &t->slot[slot];
@@ -623,7 +623,7 @@ store(struct reuse_ref *t, struct in *in, bool drop, bool release)
 
 /* Compares the slots with the tables, and the stored blocks with the held and cached counts. */
 static void
-compare(const struct reuse_ref *t)
+compare_all(const struct reuse_ref *t)
 {
     uint32_t cached = 0, counted = 0, host_blocks = 0;
     struct kv_count host;
@@ -661,7 +661,7 @@ compare(const struct reuse_ref *t)
 
 /* Returns true if the tree may be full: then hits are missing that the reference expects. */
 static bool
-crowded(const struct reuse_ref *t)
+tree_may_be_full(const struct reuse_ref *t)
 {
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
 }
@@ -709,7 +709,7 @@ is_to_be_onboarded(const struct reuse_ref *t, uint32_t host_block)
 
 /* Flushes all cached blocks, a few per call. */
 static void
-flush(struct reuse_ref *t, uint32_t max)
+flush_all(struct reuse_ref *t, uint32_t max)
 {
     struct kv_flushed went = { 0 };
     uint64_t blocks = 0, bytes = 0, host_blocks = 0;
@@ -740,7 +740,7 @@ flush(struct reuse_ref *t, uint32_t max)
 
 /* Two sequences have equal names exactly as far as their tokens are equal. */
 static void
-ask_names(const struct reuse_ref *t, uint32_t slot)
+check_names(const struct reuse_ref *t, uint32_t slot)
 {
     uint64_t name[SLOTS][LEN][2];
     const struct reuse_slot *s = &t->slot[slot % SLOTS];
@@ -761,7 +761,7 @@ ask_names(const struct reuse_ref *t, uint32_t slot)
 
 /* The first range is valid; the second may be anything. */
 static void
-ask_keep(uint32_t how)
+check_retention(uint32_t how)
 {
     uint32_t start = how % 4, end = start + how / 4 % 2;
     struct kv_keep k[2] = { { 0, 2, 100 }, { start, end, how & 8 ? 101 : 100 } };
@@ -772,7 +772,7 @@ ask_keep(uint32_t how)
 
 /* Compares the held counts with the blocks in tables, each counted once. */
 static void
-ask_stats(const struct reuse_ref *t)
+check_stats(const struct reuse_ref *t)
 {
     if (!ref_all_started(t)) return; /* tails are in no table */
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
@@ -796,14 +796,15 @@ enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, REORDER, DROP };
 
 /* Steps are the most frequent operation, so that several are in flight. */
 static enum op
-op(const struct reuse_ref *t, uint8_t b)
+pick_operation(const struct reuse_ref *t, uint8_t b)
 {
-    static const uint8_t narrow[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
-                                      FINISH, FINISH, STORE, RELEASE, DROP };
+    static const uint8_t skip_rare_features[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
+                                                  FINISH, FINISH, STORE, RELEASE, DROP };
     static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN,    PLAN,    PLAN,    FINISH, STORE,
                                     RELEASE, FORK,  FORK, REORDER, REORDER, RELEASE, DROP,   DROP };
 
-    return (enum op)(t->narrow ? narrow[b % ARRAY_LEN(narrow)] : wide[b % ARRAY_LEN(wide)]);
+    return (enum op)(t->skip_rare_features ? skip_rare_features[b % ARRAY_LEN(skip_rare_features)]
+                                           : wide[b % ARRAY_LEN(wide)]);
 }
 
 int
@@ -814,23 +815,23 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     check(t);
     if (ref_begin(t, &in)) {
-        while (in.p < in.end && !(t->has_state && crowded(t))) {
+        while (in.p < in.end && !(t->has_state && tree_may_be_full(t))) {
             fuzz_operations++;
-            switch (op(t, byte(&in))) {
+            switch (pick_operation(t, byte(&in))) {
             case ADMIT:
-                admit(t, &in);
+                admit_slot(t, &in);
                 break;
             case PLAN:
-                plan(t, &in);
+                plan_step(t, &in);
                 break;
             case FINISH:
-                finish(t, &in);
+                finish_step(t, &in);
                 break;
             case STORE:
-                store(t, &in, false, false);
+                store_slot(t, &in, false, false);
                 break;
             case RELEASE:
-                store(t, &in, true, true);
+                store_slot(t, &in, true, true);
                 break;
             case FORK:
                 fork_slot(t, &in);
@@ -841,19 +842,19 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             case DROP: {
                 uint32_t what = byte(&in);
 
-                if (what % 4 == 0) store(t, &in, true, false);
+                if (what % 4 == 0) store_slot(t, &in, true, false);
                 if (what % 4 == 1) move_host(t, what / 4);
                 if (what % 4 == 2) {
-                    ask_names(t, what / 4);
-                    ask_stats(t);
+                    check_names(t, what / 4);
+                    check_stats(t);
                 }
-                if (what % 8 == 3) ask_keep(what / 8);
-                if (what % 8 == 7) flush(t, 1 + what / 8);
+                if (what % 8 == 3) check_retention(what / 8);
+                if (what % 8 == 7) flush_all(t, 1 + what / 8);
                 byte(&in); /* the recorded inputs have an unused byte here */
             }
             }
             kv_check(t->kv);
-            compare(t);
+            compare_all(t);
         }
     }
     free(t->mem);

@@ -49,7 +49,7 @@ ref_before(const struct reuse_slot *s, bool cross, uint32_t pos)
 bool
 ref_begin(struct reuse_ref *t, struct in *in)
 {
-    bool narrow = byte(in) % 2 == 0;
+    bool skip_rare_features = byte(in) % 2 == 0;
     uint32_t kinds = byte(in), order, limit;
     struct err e;
 
@@ -64,17 +64,17 @@ ref_begin(struct reuse_ref *t, struct in *in)
     t->c.fifo = order % 4 == 0;
     limit = order / 4 % 4 == 3 ? 3 + order / 16 : 0;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->c.group[g] =
-            (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) % (narrow ? 3 : 4)),
-                               .window = 2 + byte(in) % 14,
-                               .n_layers = 1 + byte(in) % LAYERS,
-                               .n_parts = 2,
-                               .slice_bytes = UNIT,
-                               .max_entries = ENTRIES,
-                               .max_blocks = limit };
-    t->narrow = narrow;
-    if (!narrow) t->interval = byte(in) % 5 * t->c.tokens_per_block;
-    for (uint32_t g = 0, sinks = narrow ? 1 : byte(in); g < t->c.n_groups; g++) {
+        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) %
+                                                                  (skip_rare_features ? 3 : 4)),
+                                           .window = 2 + byte(in) % 14,
+                                           .n_layers = 1 + byte(in) % LAYERS,
+                                           .n_parts = 2,
+                                           .slice_bytes = UNIT,
+                                           .max_entries = ENTRIES,
+                                           .max_blocks = limit };
+    t->skip_rare_features = skip_rare_features;
+    if (!skip_rare_features) t->interval = byte(in) % 5 * t->c.tokens_per_block;
+    for (uint32_t g = 0, sinks = skip_rare_features ? 1 : byte(in); g < t->c.n_groups; g++) {
         struct kv_group *k = &t->c.group[g];
 
         if (k->kind == KV_WINDOW && sinks % 3 == 0) k->sinks = sinks % 16;

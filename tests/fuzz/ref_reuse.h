@@ -60,8 +60,8 @@ struct reuse_ref {
     uint32_t n_records;
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     uint32_t n_groups_made;
-    bool away;   /* the host tier */
-    bool narrow; /* first byte: no states, sinks or groups, to test the rest more */
+    bool away;               /* the host tier */
+    bool skip_rare_features; /* first byte: no state, sinks, seq groups: more of the rest */
     uint64_t clock[MAX_LANES][STEPS][MAX_LANES];
     struct kv_edit edit[EDITS];
     struct kv_copy copy[COPIES];
@@ -70,13 +70,13 @@ struct reuse_ref {
 uint64_t ref_mix(uint64_t a, uint64_t b);
 /* Opens a geometry from the input; false: not a valid one. */
 bool ref_begin(struct reuse_ref *t, struct in *in);
-uint32_t ref_unit(const struct reuse_ref *t, uint32_t group,
-                  slice_id at); /* first unit of the block */
+/* Returns the first unit of the block. */
+uint32_t ref_unit(const struct reuse_ref *t, uint32_t group, slice_id at);
 /* Derives the contents of each position from the tokens. */
 void ref_name(struct reuse_slot *s);
 uint64_t ref_content(const struct reuse_slot *s, bool cross, uint32_t pos);
-uint64_t ref_before(const struct reuse_slot *s, bool cross,
-                    uint32_t pos); /* position 0: depends on salt and encoder input */
+/* Contents before pos; position 0: depends on salt and encoder input. */
+uint64_t ref_before(const struct reuse_slot *s, bool cross, uint32_t pos);
 
 /* The step takes the block: earlier contents are gone, earlier uses must end before it. */
 void ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step);
