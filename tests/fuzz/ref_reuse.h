@@ -75,7 +75,7 @@ uint32_t ref_unit(const struct reuse_ref *t, uint32_t group, slice_id at);
 /* Derives the contents of each position from the tokens. */
 void ref_name(struct reuse_slot *s);
 uint64_t ref_content(const struct reuse_slot *s, bool cross, uint32_t pos);
-/* Contents before pos; position 0: depends on salt and encoder input. */
+/* Returns the contents of position pos - 1; for pos 0 a value of salt and encoder input. */
 uint64_t ref_before(const struct reuse_slot *s, bool cross, uint32_t pos);
 
 /* The step takes the block: earlier contents are gone, earlier uses must end before it. */

@@ -139,7 +139,7 @@ struct kv {
     uint64_t releases, mark;
     struct kv_pool pool[MAX_GROUPS];
     struct kv_evict_queue queue[MAX_GROUPS + 1]; /* the last: host blocks */
-    uint32_t n_host_blocks, n_mapped;            /* n_mapped: the memory exists */
+    uint32_t n_host_blocks, n_mapped;            /* n_mapped: with memory */
     uint32_t n_fresh_host_blocks, n_held_host_blocks, n_cached_host_blocks;
     uint32_t first_free_host_block, n_free_host_blocks; /* used by the previous worker, now free */
     bool onboard_pays;                                  /* a copy is faster than computing */
