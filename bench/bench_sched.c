@@ -263,7 +263,7 @@ measure_lookup(double us[2][LOOKUPS])
     size_t others_bytes = (size_t)64 << 20;
     volatile uint8_t *others = calloc(1, others_bytes);
     struct kv_namespace space;
-    struct kv_text text = { .token = token, .n = LENGTH + 1, .space = &space };
+    struct kv_text text = { .token = token, .n = LENGTH + 1, .namespace = &space };
     struct kv_need need;
     struct kv_hit hit;
     struct err e;

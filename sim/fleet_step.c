@@ -107,7 +107,7 @@ fleet_name_blocks(struct fleet *f, struct fleet_request *j)
     uint32_t max = j->t.isl / f->s.worker.kv.tokens_per_block, n = j->t.isl;
     token_id *token = malloc(n * sizeof *token);
     struct kv_namespace space;
-    struct kv_text t = { .token = token, .n = n, .space = &space };
+    struct kv_text t = { .token = token, .n = n, .namespace = &space };
 
     check(token);
     j->name = malloc(MAX(max, 1u) * sizeof j->name[0]);

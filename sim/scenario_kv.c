@@ -179,7 +179,7 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
     h->text.token = h->token;
     h->text.extra = h->extra;
     if (h->text.n_source > 0 && !a->features) h->text.source = h->source;
-    h->text.space = &h->space;
+    h->text.namespace = &h->space;
     kv_namespace(g->w.kv, a->salt, a->lora, h->text.source, h->text.n_source, &h->space);
     return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
 }
@@ -327,12 +327,12 @@ grow_holder(struct scenario_state *g, bool cache, struct err *e)
         h->token[h->n++] = (token_id)list[i];
         h->text.n = h->n;
         if (!cache) continue;
-        if (!kv_room(g->w.kv, slot, h->cached + 1)) {
+        if (!kv_has_capacity(g->w.kv, slot, h->cached + 1)) {
             struct kv_out out = begin_step(g);
 
             kv_trim(g->w.kv, slot, h->cached, &out);
         }
-        if (!kv_room(g->w.kv, slot, h->cached + 1))
+        if (!kv_has_capacity(g->w.kv, slot, h->cached + 1))
             return stage_error(g, e, "%s has no room for it", h->name);
         step_to(g, h, slot, h->cached + 1);
         list_blocks(g, slot, text, sizeof text); /* so that the new one has its number */
@@ -398,7 +398,7 @@ act_fork(struct scenario_state *g, struct err *e)
         to->text.token = to->token;
         to->text.extra = to->extra;
         to->text.source = to->text.source ? to->source : NULL;
-        to->text.space = &to->space;
+        to->text.namespace = &to->space;
         if (kv_reserve(g->w.kv, slot, &need) < 0)
             return stage_error(g, e, "no room for %s", to->name);
         out = begin_step(g);
@@ -543,13 +543,13 @@ act_stats(struct scenario_state *g, struct err *e)
         kv_stats(g->w.kv, k, &s);
         if (g->st.kv.host_bytes)
             stage_print(g, "offloaded %llu fetched %llu host_dropped %llu",
-                        (unsigned long long)s.offloaded, (unsigned long long)s.fetched,
-                        (unsigned long long)s.host_dropped);
+                        (unsigned long long)s.offloaded, (unsigned long long)s.onboarded,
+                        (unsigned long long)s.host_evicted);
         stage_print(
             g, "taken %llu fresh %llu shared %llu copied %llu moved %llu missed %llu evicted %llu",
-            (unsigned long long)s.taken, (unsigned long long)s.fresh, (unsigned long long)s.shared,
-            (unsigned long long)s.copied, (unsigned long long)s.moved, (unsigned long long)s.missed,
-            (unsigned long long)s.evicted);
+            (unsigned long long)s.allocated, (unsigned long long)s.allocated_new,
+            (unsigned long long)s.shared, (unsigned long long)s.copied, (unsigned long long)s.moved,
+            (unsigned long long)s.missed, (unsigned long long)s.evicted);
     }
     return 0;
 }

@@ -1,9 +1,9 @@
-/* fuzz_kv.c - the KV manager against a naive ref: any geometry, any order of calls.
+/* fuzz_kv.c - the KV manager against a reference implementation: any geometry, any order of calls.
  *
- * The first bytes choose groups, blocks, arena and lanes; then every few bytes are one call. The ref
- * knows the arena as plain units of 128 bytes: whose they are, and which step of which lane used them
- * last. It says what a slot must hold from positions alone, whether a reservation must be granted from
- * the slabs that have something in them, and that no step is given memory that another may still use.
+ * The first bytes choose groups, blocks, arena and lanes; the rest are calls of a few bytes each.
+ * The reference keeps units of 128 bytes with their owner and the last step of each lane that used
+ * them. It derives the blocks of a slot from positions alone, and the result of a reservation from
+ * the slabs in use. It checks that no step gets memory that another step may still use.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -19,28 +19,28 @@ enum { SLOTS = 6, ENTRIES = 64, UNIT = 128, MAX_UNITS = 1 << 14, EDITS = 4096, S
 
 uint64_t fuzz_operations;
 
-struct slot {
-    bool live, fresh; /* fresh: no step yet */
+struct kv_ref_slot {
+    bool live, fresh; /* fresh: no step so far */
     uint32_t len, source, chunk, pos;
     struct kv_need need;
     slice_id at[MAX_GROUPS][ENTRIES];
     uint32_t n[MAX_GROUPS];
-    uint64_t row[MAX_LANES]; /* steps that used its rows of the tables */
+    uint64_t row[MAX_LANES]; /* the last steps that used its table rows */
 };
-struct ref {
+struct kv_ref {
     struct kv_config c;
     void *mem;
     struct kv *kv;
     uint32_t n_slabs, n_units, block_units[MAX_GROUPS];
     int16_t owner[MAX_UNITS]; /* slot, -1 free, -2 scratch */
     uint64_t used[MAX_UNITS][MAX_LANES];
-    struct slot slot[SLOTS];
+    struct kv_ref_slot slot[SLOTS];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
-    uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* what is over before that step of that lane */
+    uint64_t clock[MAX_LANES][STEPS][MAX_LANES]; /* steps that end before that step of that lane */
     struct kv_edit edit[EDITS];
 };
 static uint32_t
-first_unit(const struct ref *t, uint32_t group, slice_id at)
+first_unit(const struct kv_ref *t, uint32_t group, slice_id at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
 
@@ -51,7 +51,7 @@ first_unit(const struct ref *t, uint32_t group, slice_id at)
 }
 
 static bool
-begin(struct ref *t, struct in *in)
+open_geometry(struct kv_ref *t, struct in *in)
 {
     struct err e;
 
@@ -88,9 +88,10 @@ begin(struct ref *t, struct in *in)
     return true;
 }
 
-/* Slabs that the groups of `like`'s pool need for n blocks more, counted from the units themselves. */
+/* Returns the slabs that the pool of group `like` needs for n more blocks, counted from the
+ * units. */
 static uint64_t
-slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
+slabs_of_pool(const struct kv_ref *t, uint32_t like, const struct kv_need *n)
 {
     uint32_t slab_units = t->c.slab_bytes / UNIT, begun = 0;
     uint64_t blocks = 0, per_slab = slab_units / t->block_units[like];
@@ -113,7 +114,7 @@ slabs_of_pool(const struct ref *t, uint32_t like, const struct kv_need *n)
 }
 
 static bool
-must_grant(const struct ref *t, const struct kv_need *n)
+must_grant(const struct kv_ref *t, const struct kv_need *n)
 {
     uint64_t slabs = 0;
 
@@ -131,10 +132,10 @@ must_grant(const struct ref *t, const struct kv_need *n)
 }
 
 static void
-reserve(struct ref *t, struct in *in)
+reserve_slot(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
     uint32_t len = 1 + byte(in) % 63, source = byte(in) % 40, chunk = 1 + byte(in) % 40;
     struct kv_need n = kv_need(t->kv, len, source, chunk);
     bool fits;
@@ -152,9 +153,9 @@ reserve(struct ref *t, struct in *in)
     s->need = n;
 }
 
-/* The memory is this step's: everybody else's use is over before it. */
+/* The step uses the memory: all earlier uses must end before it. */
 static void
-use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
+use_memory(struct kv_ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 {
     for (unsigned l = 0; l < t->c.n_lanes; l++)
         check(l == lane || used[l] <= t->clock[lane][step % STEPS][l]);
@@ -162,7 +163,7 @@ use(struct ref *t, unsigned lane, uint64_t step, uint64_t used[MAX_LANES])
 }
 
 static void
-release(struct ref *t, uint32_t group, slice_id at, int slot)
+release_block(struct kv_ref *t, uint32_t group, slice_id at, int slot)
 {
     uint32_t unit = first_unit(t, group, at);
 
@@ -173,37 +174,38 @@ release(struct ref *t, uint32_t group, slice_id at, int slot)
 }
 
 static void
-apply(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply_edit(struct kv_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
-    struct slot *s = &t->slot[e->slot];
+    struct kv_ref_slot *s = &t->slot[e->slot];
     uint32_t unit;
 
-    use(t, lane, step, s->row);
+    use_memory(t, lane, step, s->row);
     if (e->op == EDIT_CLEAR) {
-        for (uint32_t g = 0; g < t->c.n_groups; g++) check(s->n[g] == 0); /* drop() saw to it */
+        for (uint32_t g = 0; g < t->c.n_groups; g++)
+            check(s->n[g] == 0); /* drop_slot() freed them */
         return;
     }
     check(e->op == EDIT_SET && e->entry < ENTRIES);
     if (e->at == SLICE_NONE) {
         check(e->entry < s->n[e->group] && t->c.group[e->group].kind == KV_WINDOW);
-        release(t, e->group, s->at[e->group][e->entry], (int)e->slot);
+        release_block(t, e->group, s->at[e->group][e->entry], (int)e->slot);
         s->at[e->group][e->entry] = SLICE_NONE;
         return;
     }
-    check(e->entry == s->n[e->group]); /* in order, none left out */
+    check(e->entry == s->n[e->group]); /* in order, without gaps */
     s->at[e->group][s->n[e->group]++] = e->at;
     unit = first_unit(t, e->group, e->at);
     for (uint32_t i = 0; i < t->block_units[e->group]; i++) {
         check(t->owner[unit + i] == -1);
         t->owner[unit + i] = (int16_t)e->slot;
-        use(t, lane, step, t->used[unit + i]);
+        use_memory(t, lane, step, t->used[unit + i]);
     }
 }
 
 static void
-lower(struct ref *t, uint32_t slot)
+lower_reservation(struct kv_ref *t, uint32_t slot)
 {
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
 
     s->need = kv_need(t->kv, s->len, s->source, 1);
     kv_lower(t->kv, slot, &s->need);
@@ -214,20 +216,20 @@ lower(struct ref *t, uint32_t slot)
     }
 }
 
-/* A step of the slot's next rows on some lane: ends first, then its own edits, as the scheduler does. */
+/* Plans a step of a slot on a lane: EDIT_CLEAR first, then its own edits, as the scheduler does. */
 static void
-plan(struct ref *t, struct in *in)
+plan_step(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 40;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     uint64_t step = t->planned[lane] + 1, *clock = t->clock[lane][step % STEPS];
     bool launch = s->live && s->pos < s->len;
 
     if (step - t->done[lane] > 2) return;
     kv_ends(t->kv, lane, &out);
-    if (!launch && out.n_edits % 2 == 0) return; /* an empty step is not launched, or is */
+    if (!launch && out.n_edits % 2 == 0) return; /* an empty step may be launched or not */
     if (launch) {
         uint32_t end = s->pos + MIN(rows, s->chunk);
 
@@ -235,13 +237,13 @@ plan(struct ref *t, struct in *in)
         if (s->fresh) kv_cross(t->kv, lane, slot, s->source, &out);
         s->fresh = false;
         if (rows % 4 != 1) kv_trim(t->kv, slot, s->pos, &out);
-        if (rows % 2) { /* a prompt that is over: chunks of one from here on */
+        if (rows % 2) { /* prefill is done: chunks of 1 from now on */
             s->chunk = 1;
             end = s->pos + 1;
-            lower(t, slot);
+            lower_reservation(t, slot);
         }
         kv_trim(t->kv, slot, s->pos, &out);
-        check(kv_room(t->kv, slot, end));
+        check(kv_has_capacity(t->kv, slot, end));
         kv_grow(t->kv, lane, slot, end, &out);
         kv_fence(t->kv, slot, lane, step);
         s->pos = end;
@@ -256,19 +258,19 @@ plan(struct ref *t, struct in *in)
         for (unsigned k = 0; out.wait[l] && k < MAX_LANES; k++)
             clock[k] = MAX(clock[k], t->clock[l][out.wait[l] % STEPS][k]);
     }
-    for (uint32_t i = 0; i < out.n_edits; i++) apply(t, &t->edit[i], lane, step);
+    for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
     if (!launch) return;
-    use(t, lane, step, s->row);
+    use_memory(t, lane, step, s->row);
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         for (uint32_t i = 0; i < s->n[g]; i++)
             if (s->at[g][i] != SLICE_NONE)
                 for (uint32_t u = 0; u < t->block_units[g]; u++)
-                    use(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
+                    use_memory(t, lane, step, t->used[first_unit(t, g, s->at[g][i]) + u]);
 }
 
-/* The oldest step of a lane is over, if what it waits for is. */
+/* Finishes the oldest step of a lane if the steps that it waits for are finished. */
 static void
-finish(struct ref *t, struct in *in)
+finish_step(struct kv_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -281,30 +283,30 @@ finish(struct ref *t, struct in *in)
 }
 
 static void
-drop(struct ref *t, struct in *in)
+drop_slot(struct kv_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS;
-    struct slot *s = &t->slot[slot];
+    struct kv_ref_slot *s = &t->slot[slot];
 
     kv_drop(t->kv, slot);
     if (!s->live) return;
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         for (uint32_t i = 0; i < s->n[g]; i++)
-            if (s->at[g][i] != SLICE_NONE) release(t, g, s->at[g][i], (int)slot);
+            if (s->at[g][i] != SLICE_NONE) release_block(t, g, s->at[g][i], (int)slot);
         s->n[g] = 0;
     }
     s->live = false;
 }
 
-/* What each slot holds, from its positions alone; and the counts, from the units alone. */
+/* Compares what each slot holds with its positions, and the counts with the units. */
 static void
-compare(const struct ref *t)
+compare_all(const struct kv_ref *t)
 {
     uint64_t units = 0, counted = 0;
     static struct kv_edit edit[EDITS];
 
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        const struct slot *s = &t->slot[slot];
+        const struct kv_ref_slot *s = &t->slot[slot];
         struct kv_out out = { .edit = edit, .max_edits = EDITS };
 
         check(kv_live(t->kv, slot) == s->live);
@@ -323,12 +325,12 @@ compare(const struct ref *t)
             for (uint32_t i = 0; i < s->n[g]; i++) {
                 held += s->at[g][i] != SLICE_NONE;
                 check(kv_entry(t->kv, slot, g, i) == s->at[g][i]);
-                /* the last row computed sees it: it must be there */
+                /* the last computed position sees it */
                 if (k->kind != KV_WINDOW || (i + 1) * tokens + k->window > s->pos)
                     check(s->at[g][i] != SLICE_NONE);
             }
             check(held == n);
-            if (k->kind == KV_WINDOW && n > 0) /* and nothing that no row of the step saw */
+            if (k->kind == KV_WINDOW && n > 0) /* no entry that no position of the step saw */
                 check(n <= CEIL_DIV(k->window + s->chunk, tokens) + 1 || s->chunk == 1);
         }
     }
@@ -346,32 +348,32 @@ compare(const struct ref *t)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ref *t = calloc(1, sizeof *t);
+    struct kv_ref *t = calloc(1, sizeof *t);
     struct in in = { data, data + size };
 
     check(t);
-    if (begin(t, &in)) {
+    if (open_geometry(t, &in)) {
         while (in.p < in.end) {
             fuzz_operations++;
             switch (byte(&in) % 8) {
             case 0:
             case 1:
-                reserve(t, &in);
+                reserve_slot(t, &in);
                 break;
             case 2:
             case 3:
             case 4:
-                plan(t, &in);
+                plan_step(t, &in);
                 break;
             case 5:
             case 6:
-                finish(t, &in);
+                finish_step(t, &in);
                 break;
             default:
-                drop(t, &in);
+                drop_slot(t, &in);
             }
             kv_check(t->kv);
-            compare(t);
+            compare_all(t);
         }
     }
     free(t->mem);

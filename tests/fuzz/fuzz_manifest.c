@@ -1,13 +1,13 @@
-/* fuzz_manifest.c - a manifest that anything may have written to, against a naive reading of manifest.h.
+/* fuzz_manifest.c - adoption of a corrupted manifest, against a reference reader of manifest.h.
  *
- * The first bytes choose groups, blocks and arena; then every few bytes are one call: steps, ends, and
- * deaths. Before a death some words of the manifest are changed; the ref, which knows the arena as plain
- * units of 128 bytes, says from the words alone which rows may be taken over. Those that were go on, so
- * that manifest and tables must agree from then on, and every row of an untouched manifest must be taken.
+ * The first bytes choose groups, blocks and arena; the rest are calls of a few bytes each: steps,
+ * drops and crashes. Before a crash some words of the manifest are changed. The reference knows
+ * units of 128 bytes and derives from the words which entries are valid. Adopted slots continue, so
+ * manifest and tables must agree afterwards. Every entry of an unchanged manifest must be adopted.
  *
- * In every other arena what was computed may be found, and labels are written and changed too. Then the ref knows
- * less: what may be found of an untouched manifest is what could be found before, and of any that is wrong the
- * manager's own check finds no block in two places.
+ * In every other arena reuse is on, and tree nodes are written and changed too. There the reference
+ * checks less: the hits of an unchanged manifest are the same as before the crash, and kv_check()
+ * passes after any change.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -21,29 +21,29 @@
 
 enum { SLOTS = 5, ENTRIES = 24, UNIT = 128, MAX_UNITS = 1 << 13, EDITS = 2048, ROWS = 8 };
 
-struct slot {
+struct manifest_ref_slot {
     bool live, done;
     uint32_t pos, len, source;
 };
-struct ref {
+struct manifest_ref {
     struct kv_config c;
-    void *mem, *memory; /* kv's, the manifest's */
+    void *mem, *memory; /* of kv, of the manifest */
     struct kv *kv;
     struct manifest m;
     struct manifest_found found[SLOTS];
-    struct slot slot[SLOTS];
+    struct manifest_ref_slot slot[SLOTS];
     uint64_t step;
     uint32_t slab_units, block_units[MAX_GROUPS];
     token_id token[SLOTS][ENTRIES * 5], source[ENTRIES * 5];
-    bool capped, shared;      /* shared: rows may share full blocks since somebody changed words */
-    uint8_t taken[MAX_UNITS]; /* by a row that was believed, or by scratch */
-    uint32_t slab_block[MAX_UNITS]; /* units a block of the slab's pool has; 0: nobody's */
+    bool capped, shared;            /* shared: changed words may make entries share blocks */
+    uint8_t taken[MAX_UNITS];       /* by a valid entry, or by scratch */
+    uint32_t slab_block[MAX_UNITS]; /* units per block of the slab's pool; 0: free */
     struct kv_edit edit[EDITS];
 };
-static const uint64_t print[2] = { 7, 8 }, kv_id[2] = { 9, 10 };
+static const uint64_t fingerprint[2] = { 7, 8 }, kv_id[2] = { 9, 10 };
 
 static uint32_t
-word(struct in *in)
+read_word(struct in *in)
 {
     uint32_t low = byte(in);
 
@@ -60,7 +60,7 @@ word(struct in *in)
 }
 
 static bool
-open_kv(struct ref *t)
+open_kv(struct manifest_ref *t)
 {
     struct err e;
 
@@ -71,18 +71,18 @@ open_kv(struct ref *t)
 }
 
 static bool
-begin(struct ref *t, struct in *in)
+open_geometry(struct manifest_ref *t, struct in *in)
 {
     t->c = (struct kv_config){ .n_groups = 1 + byte(in) % 4,
                                .n_slots = SLOTS,
                                .n_lanes = 1,
                                .tokens_per_block = 1 + byte(in) % 5 };
     t->c.reuse = byte(in) % 2;
-    for (uint32_t i = 0; i < SLOTS; i++) /* beginnings that are alike */
+    for (uint32_t i = 0; i < SLOTS; i++) /* equal prefixes */
         for (uint32_t k = 0; k < ENTRIES * 5; k++)
             t->token[i][k] = (token_id)(k % 3 + (k > 8 * i ? i : 0));
-    /* A window of 1 sees nothing behind a block's border: then what is found there is no block, but the name of a
-     * node, which goes with the slot that stands at it. */
+    /* A window of 1 needs no block at a block boundary: a hit there is a node without blocks, which
+     * is freed with the slot whose cursor pins it. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)(byte(in) % 3),
                                            .window = 1 + t->c.reuse + byte(in) % 12,
@@ -100,29 +100,29 @@ begin(struct ref *t, struct in *in)
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         t->block_units[g] = (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT);
     t->memory = calloc(1, manifest_bytes(&t->c));
-    manifest_make(&t->m, t->memory, &t->c, print, kv_id);
+    manifest_make(&t->m, t->memory, &t->c, fingerprint, kv_id);
     return true;
 }
 
 static struct kv_text
-text_of(struct ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
+text_of(struct manifest_ref *t, uint32_t i, uint32_t n, struct kv_namespace *space)
 {
     struct kv_text text = { .token = t->token[i],
                             .n = n,
                             .source = t->source,
                             .n_source = MIN(t->slot[i].source, (uint32_t)ENTRIES * 5),
-                            .space = space };
+                            .namespace = space };
 
     kv_namespace(t->kv, 0, 0, t->source, text.n_source, space);
     return text;
 }
 
-/* A slot's next step, once the one before it is done; its first, if it has none. */
+/* Runs the next step of a slot after the one before is finished; reserves first if needed. */
 static void
-step(struct ref *t, struct in *in)
+run_step(struct manifest_ref *t, struct in *in)
 {
     uint32_t i = byte(in) % SLOTS, rows = 1 + byte(in) % ROWS;
-    struct slot *s = &t->slot[i];
+    struct manifest_ref_slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     struct manifest_owner o = { .slot = i, .id = 100 + i, .n_tokens = 3, .n_cross = 0 };
     bool first = !s->live;
@@ -131,7 +131,8 @@ step(struct ref *t, struct in *in)
         uint32_t most = ENTRIES * t->c.tokens_per_block;
         struct kv_need need;
 
-        *s = (struct slot){ .len = 1 + byte(in) % most, .source = byte(in) % (most + 1) };
+        *s = (struct manifest_ref_slot){ .len = 1 + byte(in) % most,
+                                         .source = byte(in) % (most + 1) };
         need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
         if (kv_fits_alone(t->kv, &need, s->len, s->source, NULL) < 0) return;
         if (kv_reserve(t->kv, i, &need) < 0) return;
@@ -153,7 +154,7 @@ step(struct ref *t, struct in *in)
     manifest_put_nodes(&t->m, t->kv);
     manifest_launch(&t->m, t->edit, out.n_edits, &o, first);
     s->pos += rows;
-    s->done = byte(in) % 4; /* otherwise it dies while out */
+    s->done = byte(in) % 4; /* else it is in flight at the crash */
     if (!s->done) return;
     kv_done(t->kv, 0, t->step);
     manifest_commit(&t->m, i, s->pos);
@@ -166,33 +167,33 @@ step(struct ref *t, struct in *in)
 }
 
 static uint32_t *
-row_word(const struct ref *t, uint32_t slot, uint32_t at)
+row_word(const struct manifest_ref *t, uint32_t slot, uint32_t at)
 {
     return (uint32_t *)t->memory + (t->m.h.row_at + (size_t)slot * t->m.h.row_bytes) / 4 + at;
 }
 
 static uint32_t *
-table(const struct ref *t, uint32_t slot, uint32_t group)
+entry_table(const struct manifest_ref *t, uint32_t slot, uint32_t group)
 {
     return row_word(t, slot, t->m.h.group[group].table_at / 4);
 }
 
-/* Words of a row by their offsets in manifest.h. */
+/* Words of an entry by their offsets in manifest.h. */
 static uint32_t
-seq_of(const struct ref *t, uint32_t slot)
+seq_of(const struct manifest_ref *t, uint32_t slot)
 {
     return *row_word(t, slot, 0);
 }
 
 static uint32_t
-committed_of(const struct ref *t, uint32_t slot)
+committed_of(const struct manifest_ref *t, uint32_t slot)
 {
     return *row_word(t, slot, 1);
 }
 
-/* The words of a node's label that are told, from some node on; NULL: there is none. */
+/* Returns the words of the first live node from `from` on; NULL: none. */
 static uint32_t *
-told(const struct ref *t, uint32_t from)
+live_node(const struct manifest_ref *t, uint32_t from)
 {
     uint32_t *base = (uint32_t *)t->memory + t->m.h.node_at / 4, words = t->m.h.node_bytes / 4;
 
@@ -204,11 +205,12 @@ told(const struct ref *t, uint32_t from)
     return NULL;
 }
 
-/* A word of a label: mostly where a block of it is, as another label or a row has it, or beside that. */
+/* Changes a word of a node: mostly a block, to the one of another node or entry, or a neighbour. */
 static bool
-poke_label(struct ref *t, struct in *in)
+poke_node(struct manifest_ref *t, struct in *in)
 {
-    uint32_t *node = told(t, byte(in) % 40), *other = told(t, byte(in) % 40), v = word(in), at;
+    uint32_t *node = live_node(t, byte(in) % 40), *other = live_node(t, byte(in) % 40),
+             v = read_word(in), at;
     uint32_t how = byte(in), slot = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
 
     if (!node) return false;
@@ -218,7 +220,7 @@ poke_label(struct ref *t, struct in *in)
         v = (how / 64 == 3 ? node : other)[how % 4 ? 12 + 2 * g : at];
         break;
     case 1:
-        v = table(t, slot, g)[byte(in) % ENTRIES] + 1;
+        v = entry_table(t, slot, g)[byte(in) % ENTRIES] + 1;
         break;
     case 2:
         v = node[at] + 1 + v % 40;
@@ -232,22 +234,22 @@ poke_label(struct ref *t, struct in *in)
 }
 
 static bool
-poke(struct ref *t, struct in *in)
+poke_entry(struct manifest_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, other = byte(in) % SLOTS, g = byte(in) % t->c.n_groups;
-    uint32_t i = byte(in) % ENTRIES, v = word(in), *at;
+    uint32_t i = byte(in) % ENTRIES, v = read_word(in), *at;
 
-    if (i % 4) i = (*row_word(t, slot, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near its first */
+    if (i % 4) i = (*row_word(t, slot, (56 + 4 * g) / 4) + i % 3) % ENTRIES; /* near first */
     switch (byte(in) % 8) {
     case 0:
-        at = table(t, slot, g) + i;
+        at = entry_table(t, slot, g) + i;
         break;
-    case 1: /* another row's block */
-        at = table(t, slot, g) + i;
-        v = table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
+    case 1: /* a block of another entry */
+        at = entry_table(t, slot, g) + i;
+        v = entry_table(t, other, byte(in) % t->c.n_groups)[byte(in) % ENTRIES];
         break;
     case 2:
-        at = table(t, slot, g) + i;
+        at = entry_table(t, slot, g) + i;
         v = *at + 1 - v % 3;
         break;
     case 3:
@@ -275,9 +277,9 @@ poke(struct ref *t, struct in *in)
     return true;
 }
 
-/* Take the block's units, if all are free and it lies where a block of its group may. */
+/* Takes the units of a block if all are free and a block of the group may begin there. */
 static bool
-take(struct ref *t, uint32_t group, uint32_t at)
+take_units(struct manifest_ref *t, uint32_t group, uint32_t at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT, n = t->block_units[group];
     uint64_t slab = unit / t->slab_units;
@@ -292,9 +294,9 @@ take(struct ref *t, uint32_t group, uint32_t at)
     return true;
 }
 
-/* May this row be taken over, after those before it? */
+/* Returns true if the entry is valid, given the entries before it. */
 static bool
-believable(struct ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
+is_valid(struct manifest_ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
 {
     uint32_t committed = committed_of(t, slot), source = *row_word(t, slot, 4);
 
@@ -307,33 +309,33 @@ believable(struct ref *t, uint32_t slot, uint32_t used[MAX_GROUPS])
         if (first > end || end > ENTRIES || (uint64_t)end * tokens < need) return false;
         if (k->kind == KV_CROSS && end > 0 && (uint64_t)(end - 1) * tokens >= need) return false;
         if (first > 0 && k->kind != KV_WINDOW) return false;
-        /* the last position that is dropped is one that the next query does not see */
+        /* the next query sees no dropped position */
         if (first > 0 && (uint64_t)first * tokens + k->window > (uint64_t)committed + 1)
             return false;
         used[g] += end - first;
         if (k->max_blocks && used[g] > k->max_blocks) return false;
         for (uint32_t i = first; i < end; i++)
-            if (!take(t, g, table(t, slot, g)[i])) return false;
+            if (!take_units(t, g, entry_table(t, slot, g)[i])) return false;
     }
     return true;
 }
 
 static void
-believe(struct ref *t, bool want[SLOTS])
+read_valid(struct manifest_ref *t, bool want[SLOTS])
 {
     uint32_t used[MAX_GROUPS] = { 0 };
 
     memset(t->taken, 0, sizeof t->taken);
     memset(t->slab_block, 0, sizeof t->slab_block);
-    for (uint32_t g = 0; g < t->c.n_groups; g++) check(take(t, g, kv_scratch(t->kv, g)));
+    for (uint32_t g = 0; g < t->c.n_groups; g++) check(take_units(t, g, kv_scratch(t->kv, g)));
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        struct ref *before = malloc(sizeof *before);
+        struct manifest_ref *before = malloc(sizeof *before);
         uint32_t used_before[MAX_GROUPS];
 
         memcpy(before, t, sizeof *before);
         memcpy(used_before, used, sizeof used);
         want[slot] = seq_of(t, slot) % 2 == 0 && committed_of(t, slot) > 0 &&
-                     (*row_word(t, slot, 2) || *row_word(t, slot, 3)) && believable(t, slot, used);
+                     (*row_word(t, slot, 2) || *row_word(t, slot, 3)) && is_valid(t, slot, used);
         if (!want[slot]) {
             memcpy(t->taken, before->taken, sizeof t->taken);
             memcpy(t->slab_block, before->slab_block, sizeof t->slab_block);
@@ -343,9 +345,9 @@ believe(struct ref *t, bool want[SLOTS])
     }
 }
 
-/* Rows of one request, which it has where it has beams or samples: they may share full blocks. */
+/* Returns true if 2 entries have one request id (beams, samples): they may share full blocks. */
 static bool
-some_of_one_request(const struct ref *t)
+has_shared_request(const struct manifest_ref *t)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
         for (uint32_t k = 0; k < i; k++)
@@ -355,16 +357,16 @@ some_of_one_request(const struct ref *t)
     return false;
 }
 
-/* The request comes again, or does not. */
+/* The request is resubmitted, or not. */
 static void
-go_on(struct ref *t, struct in *in, uint32_t i)
+resubmit(struct manifest_ref *t, struct in *in, uint32_t i)
 {
-    struct slot *s = &t->slot[i];
+    struct manifest_ref_slot *s = &t->slot[i];
     struct kv_out out = { .edit = t->edit, .max_edits = EDITS };
     struct kv_need need;
     int r;
 
-    *s = (struct slot){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
+    *s = (struct manifest_ref_slot){ .pos = committed_of(t, i), .source = *row_word(t, i, 4) };
     s->len = s->pos + byte(in) % 30;
     need = kv_need(t->kv, s->len, s->source, 2 * ROWS);
     if (byte(in) % 8 && kv_fits_alone(t->kv, &need, s->len, s->source, NULL) == 0) {
@@ -382,9 +384,9 @@ go_on(struct ref *t, struct in *in, uint32_t i)
     manifest_launch(&t->m, t->edit, out.n_edits, NULL, 0);
 }
 
-/* Blocks of a slot's text that may be found. */
+/* Returns the cached full blocks of a slot's tokens. */
 static uint32_t
-n_found(struct ref *t, uint32_t i)
+n_found(struct manifest_ref *t, uint32_t i)
 {
     struct kv_namespace space;
     struct kv_text text = text_of(t, i, ENTRIES * t->c.tokens_per_block, &space);
@@ -395,39 +397,40 @@ n_found(struct ref *t, uint32_t i)
 }
 
 static void
-die(struct ref *t, struct in *in)
+crash(struct manifest_ref *t, struct in *in)
 {
     uint32_t before[SLOTS] = { 0 };
     uint32_t pokes = byte(in) % 5, changed = 0, n = 0;
     struct manifest_adopted a;
-    slice_id *room = malloc(t->m.h.row_bytes);
+    slice_id *tables = malloc(t->m.h.row_bytes);
     bool want[SLOTS], may[SLOTS];
     struct err e;
 
     if (t->c.reuse) manifest_put_nodes(&t->m, t->kv);
     for (uint32_t i = 0; i < SLOTS && t->c.reuse; i++) before[i] = n_found(t, i);
     for (uint32_t i = 0; i < pokes; i++)
-        changed += t->c.reuse && byte(in) % 2 ? poke_label(t, in) : poke(t, in);
-    if (pokes == 4) { /* a cap is not of the geometry */
+        changed += t->c.reuse && byte(in) % 2 ? poke_node(t, in) : poke_entry(t, in);
+    if (pokes == 4) { /* max_blocks is not in the head */
         changed++;
         t->c.group[byte(in) % t->c.n_groups].max_blocks = 1 + byte(in) % 30;
     }
     free(t->mem);
     check(open_kv(t));
-    if (byte(in) % 16 == 0) { /* a head that differs in any byte is another manifest's */
+    if (byte(in) % 16 == 0) { /* any changed byte of the head must be detected */
         uint8_t *at = (uint8_t *)t->memory + byte(in) * 2 + byte(in) % 2;
 
         *at ^= 1;
-        check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, print, kv_id, &e) == -EBADMSG);
+        check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, fingerprint, kv_id, &e) ==
+              -EBADMSG);
         *at ^= 1;
     }
-    check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, print, kv_id, &e) == 0);
-    believe(t, want);
+    check(manifest_open(&t->m, t->memory, t->m.h.bytes, &t->c, fingerprint, kv_id, &e) == 0);
+    read_valid(t, want);
     for (uint32_t i = 0; i < SLOTS; i++)
         may[i] = seq_of(t, i) % 2 == 0 && committed_of(t, i) > 0 &&
                  (*row_word(t, i, 2) || *row_word(t, i, 3));
-    t->shared |= (t->c.reuse && changed) || some_of_one_request(t);
-    a = manifest_adopt(&t->m, t->kv, true, t->found, room);
+    t->shared |= (t->c.reuse && changed) || has_shared_request(t);
+    a = manifest_adopt(&t->m, t->kv, true, t->found, tables);
     kv_check(t->kv);
     for (uint32_t i = 0; i < SLOTS; i++) {
         if (t->shared) want[i] = kv_live(t->kv, i);
@@ -436,10 +439,10 @@ die(struct ref *t, struct in *in)
     check(t->shared || a.no_nodes == 0);
     for (uint32_t i = 0; i < SLOTS; i++) {
         check(kv_live(t->kv, i) == want[i] && (t->found[i].owner.id != 0) == want[i]);
-        check(changed || t->shared || want[i] == may[i]); /* what nobody touched is all there */
+        check(changed || t->shared || want[i] == may[i]); /* unchanged: all are adopted */
         n += want[i];
         t->slot[i].live = false;
-        if (!want[i]) { /* cleared, before its blocks are anybody's */
+        if (!want[i]) { /* cleared before its blocks are reused */
             check(*row_word(t, i, 2) == 0 && *row_word(t, i, 3) == 0 && seq_of(t, i) % 2 == 0);
             continue;
         }
@@ -448,30 +451,30 @@ die(struct ref *t, struct in *in)
 
             check(first == *row_word(t, i, (56 + 4 * g) / 4) || held == 0);
             for (uint32_t k = first; k < first + held; k++)
-                check(kv_entry(t->kv, i, g, k) == table(t, i, g)[k]);
+                check(kv_entry(t->kv, i, g, k) == entry_table(t, i, g)[k]);
         }
     }
     check(a.rows == n);
     for (uint32_t i = 0; i < SLOTS; i++)
-        if (want[i]) go_on(t, in, i);
+        if (want[i]) resubmit(t, in, i);
     kv_check(t->kv);
-    free(room);
+    free(tables);
 }
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct ref ref;
-    struct ref *t = &ref;
+    static struct manifest_ref ref;
+    struct manifest_ref *t = &ref;
     struct in in = { data, data + size };
 
     memset(t, 0, sizeof *t);
-    if (begin(t, &in)) {
+    if (open_geometry(t, &in)) {
         while (in.p < in.end) {
             uint32_t op = byte(&in) % 8;
 
-            if (op < 6) step(t, &in);
-            if (op == 6) die(t, &in);
+            if (op < 6) run_step(t, &in);
+            if (op == 6) crash(t, &in);
             if (op == 7) {
                 uint32_t i = byte(&in) % SLOTS;
                 struct kv_namespace space;

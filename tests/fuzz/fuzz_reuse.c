@@ -1,11 +1,11 @@
-/* fuzz_reuse.c - reuse of KV blocks against a naive ref that knows what every position of the arena holds.
+/* fuzz_reuse.c - reuse of KV blocks against a reference that knows the contents of the arena.
  *
- * The ref has no tree. Of each block's positions it keeps a number for "the K and V of this token after those
- * tokens", and a plain list of what was stored and not given to somebody else since. From that alone it says
- * how long a hit must be; before every step it looks whether each position that the step sees, through the
- * tables as edits and copies have made them, holds what the sequence needs. Of recurrent state it keeps which
- * tokens it is the state after, block by block, live ones and snapshots. Seats may be forked, and go on from each
- * other; what such a family tries is not stored.
+ * The reference (ref_reuse.h) has no tree. It keeps a number per position that stands for "the K
+ * and V of this token after those tokens", and a list of stored blocks that were not reused since.
+ * From these it derives the length of each hit. Before every step it checks that each position that
+ * the step sees, through the tables as edits and copies set them, holds what the sequence needs.
+ * For recurrent state it keeps the tokens before the state, for live states and snapshots. Slots
+ * may be forked and reordered; the tokens of such a sequence group are not stored.
  */
 #include "tests/fuzz/ref_reuse.h"
 
@@ -21,7 +21,7 @@
 uint64_t fuzz_operations;
 
 static void
-draw_text(struct ref *t, struct slot *s, struct in *in)
+draw_text(struct reuse_ref *t, struct reuse_slot *s, struct in *in)
 {
     uint32_t how = byte(in), like = byte(in) % SLOTS, n = byte(in) % LEN, alphabet = 2;
 
@@ -42,11 +42,11 @@ draw_text(struct ref *t, struct slot *s, struct in *in)
     ref_name(s);
 }
 
-/* What it would find if the host's memory were there, whether it is or not. */
+/* Checks the hit length that would result if the host tier were present. */
 static void
-ask_length(struct ref *t, const struct slot *s)
+check_length(struct reuse_ref *t, const struct reuse_slot *s)
 {
-    uint32_t found = kv_lookup_length(t->kv, &s->text, /* whole= */ true), whole, want;
+    uint32_t found = kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ true), whole, want;
     bool away = t->away;
 
     t->away = false;
@@ -56,13 +56,13 @@ ask_length(struct ref *t, const struct slot *s)
 }
 
 static void
-admit(struct ref *t, struct in *in)
+admit_slot(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, whole, want;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
     struct kv_hit hit, seen;
     struct kv_need more = { { 0 } };
-    bool cold, want_cross, roomy;
+    bool fits_without_hit, want_cross, fits_any_hit;
     int r;
 
     if (s->live) return;
@@ -71,8 +71,8 @@ admit(struct ref *t, struct in *in)
     s->text.token = s->token;
     s->text.extra = s->extra;
     s->text.source = s->source;
-    s->text.space = &s->space;
-    s->text.n = s->len; /* the whole of it is known: a prompt */
+    s->text.namespace = &s->space;
+    s->text.n = s->len; /* all tokens are known: a prompt */
     s->text.n_keep = byte(in) % 3;
     s->text.keep = s->text.n_keep ? s->keep : NULL;
     byte(in); /* the recorded inputs have an unused byte here */
@@ -83,58 +83,58 @@ admit(struct ref *t, struct in *in)
     if (kv_fits_alone(t->kv, &s->need, s->len, s->text.n_source, NULL) < 0) return;
     want = ref_hit(t, s, &whole);
     want_cross = ref_cross(t, s);
-    ask_length(t, s);
+    check_length(t, s);
     kv_lookup(t->kv, &s->text, &seen);
-    check(kv_lookup_length(t->kv, &s->text, /* whole= */ false) == seen.n_tokens);
+    check(kv_lookup_length(t->kv, &s->text, /* with_host_tier= */ false) == seen.n_tokens);
     if (t->c.copy_partial) check(seen.n_tokens == want);
     check(seen.n_tokens <= want && seen.n_tokens >= whole && seen.cross == want_cross);
     for (uint32_t g = 0; g < t->c.n_groups; g++) more.n_blocks[g] = s->need.n_blocks[g] + 1;
-    /* With a block more a group it fits, whatever is shared or copied. */
-    roomy = kv_n_pools(t->kv) == 1 && ref_all_started(t) && ref_fits(t, &more);
-    cold = ref_fits(t, &s->need);
+    /* Enough for one more block per group is enough for any hit. */
+    fits_any_hit = kv_n_pools(t->kv) == 1 && ref_all_started(t) && ref_fits(t, &more);
+    fits_without_hit = ref_fits(t, &s->need);
     r = kv_admit(t->kv, slot, &s->need, &s->text, &hit);
-    check(r == 0 || (r == -EAGAIN && (!cold || !ref_all_started(t))));
+    check(r == 0 || (r == -EAGAIN && (!fits_without_hit || !ref_all_started(t))));
     if (r < 0) return;
     check(hit.n_tokens == seen.n_tokens || hit.n_tokens == whole || hit.n_tokens == 0);
-    if (roomy) check(hit.n_tokens == seen.n_tokens);
+    if (fits_any_hit) check(hit.n_tokens == seen.n_tokens);
     s->live = true;
     s->hit = s->pos = s->done = hit.n_tokens;
     s->hit_cross = s->cross_stored = hit.cross;
     s->n_stored = hit.n_full;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->copied, 0xff, sizeof s->copied);
-    /* From here on nobody else is given what it hit: its rows list it before the step says so. */
+    /* The hit is held from now on, so the rows have it before the edits of the step. */
     for (uint32_t g = 0; g < t->c.n_groups; g++)
         for (uint32_t i = 0; i < t->c.group[g].max_entries; i++)
             s->at[g][i] = kv_entry(t->kv, slot, g, i);
     if (t->has_state && s->hit) s->snapshot[s->n_snapshots++] = s->hit;
 }
 
-/* A block that leaves the device, or comes back. */
+/* Applies an offload or onboard copy. */
 static void
-apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+apply_tier(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     bool out = c->to_tier == TIER_HOST;
     slice_id at = out ? c->from : c->to;
-    uint32_t cell = (out ? c->to : c->from) / t->cell_units, i;
+    uint32_t host_block = (out ? c->to : c->from) / t->host_block_units, i;
 
-    check(cell < t->c.host_bytes / (t->cell_units * UNIT) && !c->n_tokens && !c->after);
+    check(host_block < t->c.host_bytes / (t->host_block_units * UNIT) && !c->n_tokens && !c->after);
     check(c->from_tier != c->to_tier && !t->away);
     for (unsigned l = 0; l < t->c.n_lanes; l++)
-        check(l == lane || t->cell_used[cell][l] <= t->clock[lane][step % STEPS][l]);
-    t->cell_used[cell][lane] = step;
+        check(l == lane || t->host_steps[host_block][l] <= t->clock[lane][step % STEPS][l]);
+    t->host_steps[host_block][lane] = step;
     if (out) {
-        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
         }
-        if (i < t->n_records) t->record[i].cell = 0;
+        if (i < t->n_records) t->record[i].host_block = 0;
         if (i < t->n_records && t->record[i].at == SLICE_NONE) ref_forget(t, i);
         for (i = 0; i < t->n_records; i++)
             if (t->record[i].group == c->group && t->record[i].at == at) break;
-        check(i < t->n_records && !t->record[i].cell);
-        t->record[i].cell = cell + 1;
+        check(i < t->n_records && !t->record[i].host_block);
+        t->record[i].host_block = host_block + 1;
     } else {
         ref_acquire(t, c->group, at, lane, step);
-        for (i = 0; i < t->n_records && t->record[i].cell != cell + 1; i++) {
+        for (i = 0; i < t->n_records && t->record[i].host_block != host_block + 1; i++) {
         }
         check(i < t->n_records && t->record[i].at == SLICE_NONE);
         check(t->record[i].group == c->group);
@@ -143,9 +143,9 @@ apply_tier(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
     ref_touch(t, c->group, at, lane, step);
 }
 
-/* A slot begins with a snapshot; or one is made of what is live. */
+/* Applies a copy of a snapshot to a live state, or of a live state to a snapshot. */
 static void
-apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
+apply_state(struct reuse_ref *t, const struct kv_copy *c, unsigned lane, uint64_t step)
 {
     check(!c->n_tokens && c->from_tier == TIER_DEVICE && c->to_tier == TIER_DEVICE);
     if (!c->after) ref_acquire(t, c->group, c->to, lane, step);
@@ -154,13 +154,14 @@ apply_state(struct ref *t, const struct kv_copy *c, unsigned lane, uint64_t step
 }
 
 static uint64_t *
-memory_of(struct ref *t, uint8_t tier, uint8_t group, slice_id at)
+memory_of(struct reuse_ref *t, uint8_t tier, uint8_t group, slice_id at)
 {
-    return tier == TIER_HOST ? t->cell_holds[at / t->cell_units] : t->holds[ref_unit(t, group, at)];
+    return tier == TIER_HOST ? t->host_holds[at / t->host_block_units]
+                             : t->holds[ref_unit(t, group, at)];
 }
 
 static void
-move_block(struct ref *t, const struct kv_copy *c)
+move_block(struct reuse_ref *t, const struct kv_copy *c)
 {
     const uint64_t *from = memory_of(t, c->from_tier, c->group, c->from);
     uint64_t *to = memory_of(t, c->to_tier, c->group, c->to);
@@ -170,9 +171,9 @@ move_block(struct ref *t, const struct kv_copy *c)
     if (c->to_tier == TIER_DEVICE) ref_write(t, c->group, c->to);
 }
 
-/* As the executor does them: launch by launch, and of one the last first, since it may do them in any order. */
+/* Copies like the executor: launch by launch, each in reverse, because a launch has no order. */
 static void
-move_blocks(struct ref *t, const struct kv_out *out, bool after)
+move_blocks(struct reuse_ref *t, const struct kv_out *out, bool after)
 {
     struct copy_order_bytes bytes;
     uint64_t place[COPIES];
@@ -194,9 +195,10 @@ move_blocks(struct ref *t, const struct kv_out *out, bool after)
     }
 }
 
-/* Which slot a copy is for: the one whose tail's place it takes. */
+/* Returns the slot whose tail the copy replaces. */
 static void
-apply_copies(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step, bool after)
+apply_copies(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step,
+             bool after)
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
@@ -228,9 +230,9 @@ apply_copies(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t st
 }
 
 static void
-apply_edit(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
+apply_edit(struct reuse_ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
 {
-    struct slot *s = &t->slot[e->slot];
+    struct reuse_slot *s = &t->slot[e->slot];
     const struct kv_group *k = &t->c.group[e->group];
     uint32_t shared = s->hit / t->c.tokens_per_block;
 
@@ -248,23 +250,22 @@ apply_edit(struct ref *t, const struct kv_edit *e, unsigned lane, uint64_t step)
           (k->kind == KV_WINDOW && e->entry * t->c.tokens_per_block >= k->sinks));
     if (e->at == SLICE_NONE || e->entry < shared) {
         check(e->at == SLICE_NONE || s->at[e->group][e->entry] == e->at ||
-              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* fetched */
+              (s->at[e->group][e->entry] == SLICE_NONE && !s->started)); /* onboarded */
         s->at[e->group][e->entry] = e->at;
         return;
     }
     if (!s->started && s->copied[e->group] == e->at) return;
     s->at[e->group][e->entry] = SLICE_NONE;
     for (uint32_t i = 1; k->kind == KV_STATE && e->entry % k->n_layers == 0 && i < k->n_layers; i++)
-        s->at[e->group][e->entry + i] =
-            SLICE_NONE; /* the snapshot that it is made over leaves whole */
+        s->at[e->group][e->entry + i] = SLICE_NONE; /* the overwritten snapshot is dropped whole */
     ref_acquire(t, e->group, e->at, lane, step);
     s->at[e->group][e->entry] = e->at;
 }
 
-/* Its state is the one after the tokens before first, then the one after those before end. */
+/* The step reads the state at position first and writes the state at position end. */
 static void
-compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane, uint64_t step,
-              uint32_t first, uint32_t end)
+compute_state(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, unsigned lane,
+              uint64_t step, uint32_t first, uint32_t end)
 {
     for (uint32_t i = 0; i < t->c.group[group].n_layers; i++) {
         uint64_t *holds = &t->holds[ref_unit(t, group, s->at[group][i])][0];
@@ -277,9 +278,10 @@ compute_state(struct ref *t, const struct slot *s, uint32_t group, unsigned lane
     }
 }
 
-/* Rows first .. end of the slot: they see what is theirs, then they are there. */
+/* Computes positions first .. end - 1: checks what they see, then writes them. */
 static void
-compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t first, uint32_t end)
+compute_positions(struct reuse_ref *t, struct reuse_slot *s, unsigned lane, uint64_t step,
+                  uint32_t first, uint32_t end)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -307,9 +309,9 @@ compute(struct ref *t, struct slot *s, unsigned lane, uint64_t step, uint32_t fi
     }
 }
 
-/* The first position behind s->pos that a snapshot is to be of. */
+/* Returns the first snapshot position after s->pos. */
 static uint32_t
-border_of(const struct ref *t, const struct slot *s)
+border_of(const struct reuse_ref *t, const struct reuse_slot *s)
 {
     for (uint32_t pos = s->pos + 1; t->interval && pos < s->len; pos++) {
         if (pos % t->interval == 0) return pos;
@@ -318,9 +320,9 @@ border_of(const struct ref *t, const struct slot *s)
     return t->interval ? CEIL_DIV(s->len, t->interval) * t->interval : UINT32_MAX;
 }
 
-/* The step is out: what is over before it. */
+/* Records which steps end before the launched step. */
 static void
-launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
+launch_step(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     uint64_t *clock = t->clock[lane][step % STEPS];
 
@@ -335,15 +337,15 @@ launch(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
     for (uint32_t i = 0; i < SLOTS; i++) t->slot[i].planned_at[lane][step % STEPS] = 0;
 }
 
-/* Between slots of a family: what is written is theirs already. */
+/* Applies copies within a sequence group, whose slots own the destinations already. */
 static void
-copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
+copy_in_seq_group(struct reuse_ref *t, const struct kv_out *out, unsigned lane, uint64_t step)
 {
     for (uint32_t i = 0; i < out->n_copies; i++) {
         const struct kv_copy *c = &out->copy[i];
         uint32_t first;
 
-        if (c->to_tier == TIER_HOST) continue; /* what a new block held before */
+        if (c->to_tier == TIER_HOST) continue; /* the old contents of a new block */
         check(c->from_tier == TIER_DEVICE && !c->after);
         check(ref_held(t, c->group, c->to) && ref_held(t, c->group, c->from) && c->from != c->to);
         first = ref_unit(t, c->group, c->to);
@@ -356,9 +358,9 @@ copy_in_seq_group(struct ref *t, const struct kv_out *out, unsigned lane, uint64
     move_blocks(t, out, false);
 }
 
-/* The same in new arrays, with tokens of its own from pos on. */
+/* Copies a slot, with other tokens from pos on. */
 static void
-resemble(struct slot *to, const struct slot *from, struct in *in)
+copy_slot(struct reuse_slot *to, const struct reuse_slot *from, struct in *in)
 {
     struct kv_text text = from->text;
 
@@ -367,7 +369,7 @@ resemble(struct slot *to, const struct slot *from, struct in *in)
     to->text.token = to->token;
     to->text.extra = to->extra;
     to->text.source = to->source;
-    to->text.space = &to->space;
+    to->text.namespace = &to->space;
     to->text.keep = NULL;
     to->text.n_keep = 0;
     for (uint32_t i = to->pos; i < LEN; i++) to->token[i] = (token_id)(byte(in) % 2);
@@ -375,11 +377,11 @@ resemble(struct slot *to, const struct slot *from, struct in *in)
 }
 
 static void
-fork_slot(struct ref *t, struct in *in)
+fork_slot(struct reuse_ref *t, struct in *in)
 {
     uint32_t a = byte(in) % SLOTS, b = byte(in) % SLOTS;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *from = &t->slot[a], *to = &t->slot[b];
+    struct reuse_slot *from = &t->slot[a], *to = &t->slot[b];
     struct kv_out out = {
         .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
     };
@@ -397,8 +399,8 @@ fork_slot(struct ref *t, struct in *in)
     kv_ends(t->kv, lane, &out);
     kv_fork(t->kv, lane, step, a, b, from->pos, from->pos, &out);
     kv_fence(t->kv, a, lane, step);
-    if (!from->family) from->family = ++t->n_families;
-    resemble(to, from, in);
+    if (!from->group_id) from->group_id = ++t->n_groups_made;
+    copy_slot(to, from, in);
     memset(to->at, 0xff, sizeof to->at);
     memset(to->row, 0, sizeof to->row);
     memset(to->planned_at, 0, sizeof to->planned_at);
@@ -407,7 +409,7 @@ fork_slot(struct ref *t, struct in *in)
     to->hit_cross = false;
     to->chunk = 1;
     to->need = need;
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     for (uint32_t i = 0; i < out.n_copies; i++)
         if (t->copy[i].to_tier == TIER_HOST) apply_tier(t, &t->copy[i], lane, step);
     for (uint32_t i = 0; i < out.n_edits; i++) {
@@ -425,11 +427,11 @@ fork_slot(struct ref *t, struct in *in)
     copy_in_seq_group(t, &out, lane, step);
 }
 
-/* Whether both have written as far, and hold as much. */
+/* Returns true if both slots have written and hold the same positions. */
 static bool
-abreast(const struct ref *t, uint32_t a, uint32_t b)
+are_level(const struct reuse_ref *t, uint32_t a, uint32_t b)
 {
-    if (!t->slot[b].live || !t->slot[b].started || t->slot[a].family != t->slot[b].family)
+    if (!t->slot[b].live || !t->slot[b].started || t->slot[a].group_id != t->slot[b].group_id)
         return false;
     if (t->slot[a].pos != t->slot[b].pos) return false;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
@@ -440,9 +442,9 @@ abreast(const struct ref *t, uint32_t a, uint32_t b)
 }
 
 static void
-turn_family(struct ref *t, struct in *in)
+reorder_group(struct reuse_ref *t, struct in *in)
 {
-    static struct slot was[SLOTS];
+    static struct reuse_slot was[SLOTS];
     uint32_t a = byte(in) % SLOTS, slot[SLOTS], n = 0;
     unsigned lane = byte(in) % t->c.n_lanes;
     struct kv_out out = {
@@ -451,15 +453,15 @@ turn_family(struct ref *t, struct in *in)
     uint64_t step = t->planned[lane] + 1;
     uint8_t parent[SLOTS];
 
-    if (!t->slot[a].live || !t->slot[a].family || step - t->done[lane] > 2) return;
+    if (!t->slot[a].live || !t->slot[a].group_id || step - t->done[lane] > 2) return;
     for (uint32_t i = 0; i < SLOTS; i++)
-        if (abreast(t, a, i)) slot[n++] = i;
+        if (are_level(t, a, i)) slot[n++] = i;
     for (uint32_t i = 0; i < n; i++) parent[i] = (uint8_t)(byte(in) % n);
     memcpy(was, t->slot, sizeof was);
     out.step = step;
     kv_ends(t->kv, lane, &out);
     kv_reorder(t->kv, lane, step, slot, parent, n, t->slot[a].pos, &out);
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     for (uint32_t i = 0; i < out.n_edits; i++) {
         const struct kv_edit *e = &t->edit[i];
         bool theirs = e->op != EDIT_SET;
@@ -474,7 +476,7 @@ turn_family(struct ref *t, struct in *in)
     }
     copy_in_seq_group(t, &out, lane, step);
     for (uint32_t i = 0; i < n; i++) {
-        struct slot *s = &t->slot[slot[i]];
+        struct reuse_slot *s = &t->slot[slot[i]];
 
         memcpy(s->token, was[slot[parent[i]]].token, s->pos * sizeof s->token[0]);
         memcpy(s->extra, was[slot[parent[i]]].extra, s->pos * sizeof s->extra[0]);
@@ -483,11 +485,11 @@ turn_family(struct ref *t, struct in *in)
 }
 
 static void
-plan(struct ref *t, struct in *in)
+plan_step(struct reuse_ref *t, struct in *in)
 {
     uint32_t slot = byte(in) % SLOTS, rows = 1 + byte(in) % 20, end;
     unsigned lane = byte(in) % t->c.n_lanes;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
     struct kv_out out = {
         .edit = t->edit, .max_edits = EDITS, .copy = t->copy, .max_copies = COPIES
     };
@@ -502,17 +504,17 @@ plan(struct ref *t, struct in *in)
     if (!s->started) kv_start(t->kv, lane, step, slot, &out);
     if (!s->started) kv_cross(t->kv, lane, slot, s->text.n_source, &out);
     kv_trim(t->kv, slot, s->pos, &out);
-    check(kv_room(t->kv, slot, end));
+    check(kv_has_capacity(t->kv, slot, end));
     kv_grow(t->kv, lane, slot, end, &out);
     if (end == border_of(t, s)) {
         kv_snapshot(t->kv, lane, slot, end, &out);
         s->snapshot[s->n_snapshots++ % KV_SNAPSHOTS] = end;
     }
     kv_fence(t->kv, slot, lane, step);
-    launch(t, &out, lane, step);
+    launch_step(t, &out, lane, step);
     apply_copies(t, &out, lane, step, false);
     for (uint32_t i = 0; i < out.n_edits; i++) apply_edit(t, &t->edit[i], lane, step);
-    compute(t, s, lane, step, s->pos, end);
+    compute_positions(t, s, lane, step, s->pos, end);
     apply_copies(t, &out, lane, step, true);
     s->started = true;
     s->pos = end;
@@ -520,7 +522,7 @@ plan(struct ref *t, struct in *in)
 }
 
 static void
-finish(struct ref *t, struct in *in)
+finish_step(struct reuse_ref *t, struct in *in)
 {
     unsigned lane = byte(in) % t->c.n_lanes;
     uint64_t step = t->done[lane] + 1;
@@ -535,13 +537,14 @@ finish(struct ref *t, struct in *in)
 }
 
 static void
-add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, uint32_t n)
+add_record(struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry,
+           uint32_t n)
 {
     bool cross = t->c.group[group].kind == KV_CROSS, is_state = t->c.group[group].kind == KV_STATE;
     uint32_t first = entry * t->c.tokens_per_block, layers = t->c.group[group].n_layers, slot = 0;
     uint64_t path = ref_content(s, cross, first + n - 1);
-    const struct record *only_host;
-    struct record *r;
+    const struct reuse_record *only_host;
+    struct reuse_record *r;
 
     if (is_state) {
         while (slot < KV_SNAPSHOTS && s->snapshot[slot] != first + n) slot++;
@@ -549,7 +552,7 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
         entry = layers * (1 + slot);
     }
     if (s->at[group][entry] == SLICE_NONE || ref_on_device(t, group, path, n)) return;
-    for (uint32_t i = 0; i < t->n_records; i++) /* it stands elsewhere already */
+    for (uint32_t i = 0; i < t->n_records; i++) /* stored already at another place */
         if (t->record[i].group == group && t->record[i].at == s->at[group][entry]) return;
     only_host = ref_find(t, group, path, n);
     if (only_host) {
@@ -558,11 +561,11 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
     }
     r = &t->record[t->n_records];
     check(t->n_records++ < RECORDS);
-    *r = (struct record){ .group = (uint8_t)group,
-                          .at = s->at[group][entry],
-                          .path = path,
-                          .before = ref_before(s, cross, first),
-                          .n = n };
+    *r = (struct reuse_record){ .group = (uint8_t)group,
+                                .at = s->at[group][entry],
+                                .path = path,
+                                .before = ref_before(s, cross, first),
+                                .n = n };
     for (uint32_t i = 0; i < layers && is_state; i++) r->layer[i] = s->at[group][entry + i];
     for (uint32_t i = 0; i < n && !cross; i++) {
         r->token[i] = s->token[first + i];
@@ -571,7 +574,7 @@ add_record(struct ref *t, const struct slot *s, uint32_t group, uint32_t entry, 
 }
 
 static void
-record_blocks(struct ref *t, struct slot *s, uint32_t from, uint32_t n, bool cross)
+record_blocks(struct reuse_ref *t, struct reuse_slot *s, uint32_t from, uint32_t n, bool cross)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -582,13 +585,13 @@ record_blocks(struct ref *t, struct slot *s, uint32_t from, uint32_t n, bool cro
 }
 
 static void
-store(struct ref *t, struct in *in, bool drop, bool release)
+store_slot(struct reuse_ref *t, struct in *in, bool drop, bool release)
 {
     uint32_t slot = byte(in) % SLOTS, less = byte(in) % 8, tokens = t->c.tokens_per_block, n;
-    struct slot *s = &t->slot[slot];
+    struct reuse_slot *s = &t->slot[slot];
 
     if (!s->live || (!s->started && !drop)) return;
-    if (s->family) { /* what it tried is of no use to others */
+    if (s->group_id) { /* a sequence group is not stored */
         release = false;
         if (!drop) return;
     }
@@ -613,16 +616,16 @@ store(struct ref *t, struct in *in, bool drop, bool release)
     }
     if (!drop) return;
     s->live = false;
-    s->family = 0;
+    s->group_id = 0;
     memset(s->at, 0xff, sizeof s->at);
     memset(s->planned_at, 0, sizeof s->planned_at);
 }
 
-/* What the slots hold is what the tables say, and all that was stored is held or counted as cached. */
+/* Compares the slots with the tables, and the stored blocks with the held and cached counts. */
 static void
-compare(const struct ref *t)
+compare_all(const struct reuse_ref *t)
 {
-    uint32_t cached = 0, counted = 0, cells = 0;
+    uint32_t cached = 0, counted = 0, host_blocks = 0;
     struct kv_count host;
 
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -641,10 +644,10 @@ compare(const struct ref *t)
 
         if (t->record[i].at != SLICE_NONE && !ref_held(t, t->record[i].group, t->record[i].at))
             cached += is_state ? t->c.group[t->record[i].group].n_layers : 1;
-        cells += t->record[i].cell != 0;
+        host_blocks += t->record[i].host_block != 0;
     }
     kv_count_host(t->kv, &host);
-    check(host.used + host.cached == (t->away ? 0 : cells));
+    check(host.used + host.cached == (t->away ? 0 : host_blocks));
     for (uint32_t p = 0; p < kv_n_pools(t->kv); p++) {
         struct kv_count n;
 
@@ -652,31 +655,31 @@ compare(const struct ref *t)
         counted += n.cached;
         check(n.used + n.cached + n.free == n.blocks);
     }
-    /* a tail that is held and not started is in no table */
+    /* a held tail is in no table before kv_start() */
     check(ref_all_started(t) ? cached == counted : counted <= cached);
 }
 
-/* What the tree has no room for is not found: the ref, which has no tree, knows nothing of that. */
+/* Returns true if the tree may be full: then hits are missing that the reference expects. */
 static bool
-crowded(const struct ref *t)
+tree_may_be_full(const struct reuse_ref *t)
 {
     return t->kv->n_live_nodes + 2 * LEN > t->kv->n_nodes;
 }
 
-/* The host's memory goes, or comes: as it was, or with nothing in it once no copy is out. */
+/* The host tier is removed, or returns: with its contents, or empty if no copy is in flight. */
 static void
-move_host(struct ref *t, uint32_t how)
+move_host(struct reuse_ref *t, uint32_t how)
 {
     bool whole = how % 4 > 0;
 
     for (unsigned l = 0; l < t->c.n_lanes; l++) whole = whole || t->done[l] < t->planned[l];
     if (!t->away) {
-        if (!t->c.host_bytes || t->kv->n_held_cells) return; /* somebody is about to fetch */
+        if (!t->c.host_bytes || t->kv->n_held_host_blocks) return; /* an onboard is planned */
         kv_host_tier_away(t->kv);
     } else {
         kv_host_tier_came(t->kv, whole);
         for (uint32_t i = 0; i < t->n_records && !whole;) {
-            t->record[i].cell = 0;
+            t->record[i].host_block = 0;
             if (t->record[i].at == SLICE_NONE)
                 ref_forget(t, i);
             else
@@ -686,9 +689,9 @@ move_host(struct ref *t, uint32_t how)
     t->away = !t->away;
 }
 
-/* Whether the slot that will begin with it keeps the block, of which the ref has no table. */
+/* Returns true if an admitted slot holds the block; the reference has no table entry for it. */
 static bool
-is_to_begin(const struct ref *t, const struct record *r)
+is_to_begin(const struct reuse_ref *t, const struct reuse_record *r)
 {
     uint32_t block;
 
@@ -697,23 +700,23 @@ is_to_begin(const struct ref *t, const struct record *r)
 }
 
 static bool
-is_to_be_fetched(const struct ref *t, uint32_t cell)
+is_to_be_onboarded(const struct reuse_ref *t, uint32_t host_block)
 {
-    uint32_t block = t->kv->n_slabs * t->kv->stride + cell;
+    uint32_t block = t->kv->n_slabs * t->kv->stride + host_block;
 
     return !ref_all_started(t) && kv_blocks(t->kv)[block].state == BLOCK_HELD;
 }
 
-/* All that nobody holds goes, a few at a time. */
+/* Flushes all cached blocks, a few per call. */
 static void
-flush(struct ref *t, uint32_t max)
+flush_all(struct reuse_ref *t, uint32_t max)
 {
     struct kv_flushed went = { 0 };
-    uint64_t blocks = 0, bytes = 0, cells = 0;
+    uint64_t blocks = 0, bytes = 0, host_blocks = 0;
 
     while (kv_flush(t->kv, max, &went) >= max) kv_check(t->kv);
     for (uint32_t i = 0; i < t->n_records;) {
-        struct record *r = &t->record[i];
+        struct reuse_record *r = &t->record[i];
         const struct kv_group *g = &t->c.group[r->group];
 
         if (r->at != SLICE_NONE && !ref_held(t, r->group, r->at) && !is_to_begin(t, r)) {
@@ -723,24 +726,24 @@ flush(struct ref *t, uint32_t max)
             bytes += n * kv_block_bytes(g);
             r->at = SLICE_NONE;
         }
-        if (r->cell && !is_to_be_fetched(t, r->cell - 1)) {
-            cells++;
-            r->cell = 0;
+        if (r->host_block && !is_to_be_onboarded(t, r->host_block - 1)) {
+            host_blocks++;
+            r->host_block = 0;
         }
-        if (r->at == SLICE_NONE && !r->cell)
+        if (r->at == SLICE_NONE && !r->host_block)
             ref_forget(t, i);
         else
             i++;
     }
-    check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == cells);
+    check(went.blocks == blocks && went.bytes == bytes && went.host_blocks == host_blocks);
 }
 
-/* Two have a name in common where they have all tokens up to there in common. */
+/* Two sequences have equal names exactly as far as their tokens are equal. */
 static void
-ask_names(const struct ref *t, uint32_t slot)
+check_names(const struct reuse_ref *t, uint32_t slot)
 {
     uint64_t name[SLOTS][LEN][2];
-    const struct slot *s = &t->slot[slot % SLOTS];
+    const struct reuse_slot *s = &t->slot[slot % SLOTS];
     uint32_t tokens = t->c.tokens_per_block;
 
     for (uint32_t i = 0; i < SLOTS; i++)
@@ -756,9 +759,9 @@ ask_names(const struct ref *t, uint32_t slot)
     }
 }
 
-/* Of two ranges the first is right; the second may be anything. */
+/* The first range is valid; the second may be anything. */
 static void
-ask_keep(uint32_t how)
+check_retention(uint32_t how)
 {
     uint32_t start = how % 4, end = start + how / 4 % 2;
     struct kv_keep k[2] = { { 0, 2, 100 }, { start, end, how & 8 ? 101 : 100 } };
@@ -767,11 +770,11 @@ ask_keep(uint32_t how)
     check((kv_keep_check(k, 2, &e) == 0) == (start >= 2 && end > start && !(how & 8)));
 }
 
-/* How many blocks of each group somebody holds: those that stand in a table, once. */
+/* Compares the held counts with the blocks in tables, each counted once. */
 static void
-ask_stats(const struct ref *t)
+check_stats(const struct reuse_ref *t)
 {
-    if (!ref_all_started(t)) return; /* a tail is in none */
+    if (!ref_all_started(t)) return; /* tails are in no table */
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         bool seen[UNITS] = { false };
         struct kv_stats n;
@@ -789,68 +792,69 @@ ask_stats(const struct ref *t)
     }
 }
 
-enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, TURN, DROP };
+enum op { ADMIT, PLAN, FINISH, STORE, RELEASE, FORK, REORDER, DROP };
 
-/* Steps are the most frequent, so that some are out when others come. */
+/* Steps are the most frequent operation, so that several are in flight. */
 static enum op
-op(const struct ref *t, uint8_t b)
+pick_operation(const struct reuse_ref *t, uint8_t b)
 {
-    static const uint8_t narrow[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
-                                      FINISH, FINISH, STORE, RELEASE, DROP };
-    static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN, PLAN, PLAN,    FINISH, STORE,
-                                    RELEASE, FORK,  FORK, TURN, TURN, RELEASE, DROP,   DROP };
+    static const uint8_t skip_rare_features[] = { ADMIT,  ADMIT,  PLAN,  PLAN,    PLAN,
+                                                  FINISH, FINISH, STORE, RELEASE, DROP };
+    static const uint8_t wide[] = { ADMIT,   ADMIT, PLAN, PLAN,    PLAN,    PLAN,    FINISH, STORE,
+                                    RELEASE, FORK,  FORK, REORDER, REORDER, RELEASE, DROP,   DROP };
 
-    return (enum op)(t->narrow ? narrow[b % ARRAY_LEN(narrow)] : wide[b % ARRAY_LEN(wide)]);
+    return (enum op)(t->skip_rare_features ? skip_rare_features[b % ARRAY_LEN(skip_rare_features)]
+                                           : wide[b % ARRAY_LEN(wide)]);
 }
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct ref *t = calloc(1, sizeof *t);
+    struct reuse_ref *t = calloc(1, sizeof *t);
     struct in in = { data, data + size };
 
     check(t);
     if (ref_begin(t, &in)) {
-        while (in.p < in.end && !(t->has_state && crowded(t))) {
+        while (in.p < in.end && !(t->has_state && tree_may_be_full(t))) {
             fuzz_operations++;
-            switch (op(t, byte(&in))) {
+            switch (pick_operation(t, byte(&in))) {
             case ADMIT:
-                admit(t, &in);
+                admit_slot(t, &in);
                 break;
             case PLAN:
-                plan(t, &in);
+                plan_step(t, &in);
                 break;
             case FINISH:
-                finish(t, &in);
+                finish_step(t, &in);
                 break;
             case STORE:
-                store(t, &in, false, false);
+                store_slot(t, &in, false, false);
                 break;
             case RELEASE:
-                store(t, &in, true, true);
+                store_slot(t, &in, true, true);
                 break;
             case FORK:
                 fork_slot(t, &in);
                 break;
-            case TURN:
-                turn_family(t, &in);
+            case REORDER:
+                reorder_group(t, &in);
                 break;
             case DROP: {
                 uint32_t what = byte(&in);
 
-                if (what % 4 == 0) store(t, &in, true, false);
+                if (what % 4 == 0) store_slot(t, &in, true, false);
                 if (what % 4 == 1) move_host(t, what / 4);
                 if (what % 4 == 2) {
-                    ask_names(t, what / 4);
-                    ask_stats(t);
+                    check_names(t, what / 4);
+                    check_stats(t);
                 }
-                if (what % 8 == 3) ask_keep(what / 8);
-                if (what % 8 == 7) flush(t, 1 + what / 8);
+                if (what % 8 == 3) check_retention(what / 8);
+                if (what % 8 == 7) flush_all(t, 1 + what / 8);
                 byte(&in); /* the recorded inputs have an unused byte here */
             }
             }
             kv_check(t->kv);
-            compare(t);
+            compare_all(t);
         }
     }
     free(t->mem);

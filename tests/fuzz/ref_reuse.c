@@ -13,7 +13,7 @@ ref_mix(uint64_t a, uint64_t b)
 }
 
 uint32_t
-ref_unit(const struct ref *t, uint32_t group, slice_id at)
+ref_unit(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint64_t unit = (uint64_t)at * t->c.group[group].slice_bytes / UNIT;
 
@@ -22,7 +22,7 @@ ref_unit(const struct ref *t, uint32_t group, slice_id at)
 }
 
 void
-ref_name(struct slot *s)
+ref_name(struct reuse_slot *s)
 {
     uint64_t h = ref_mix(s->salt + 17, s->text.n_source), source;
 
@@ -34,23 +34,22 @@ ref_name(struct slot *s)
 }
 
 uint64_t
-ref_content(const struct slot *s, bool cross, uint32_t pos)
+ref_content(const struct reuse_slot *s, bool cross, uint32_t pos)
 {
     return cross ? s->cross_path[pos] : s->path[pos];
 }
 
-/* Of the root: the same for all of one salt and source. */
 uint64_t
-ref_before(const struct slot *s, bool cross, uint32_t pos)
+ref_before(const struct reuse_slot *s, bool cross, uint32_t pos)
 {
     if (pos > 0) return ref_content(s, cross, pos - 1);
     return s->text.n_source ? s->cross_path[0] : s->salt + 1;
 }
 
 bool
-ref_begin(struct ref *t, struct in *in)
+ref_begin(struct reuse_ref *t, struct in *in)
 {
-    bool narrow = byte(in) % 2 == 0;
+    bool skip_rare_features = byte(in) % 2 == 0;
     uint32_t kinds = byte(in), order, limit;
     struct err e;
 
@@ -65,17 +64,17 @@ ref_begin(struct ref *t, struct in *in)
     t->c.fifo = order % 4 == 0;
     limit = order / 4 % 4 == 3 ? 3 + order / 16 : 0;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->c.group[g] =
-            (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) % (narrow ? 3 : 4)),
-                               .window = 2 + byte(in) % 14,
-                               .n_layers = 1 + byte(in) % LAYERS,
-                               .n_parts = 2,
-                               .slice_bytes = UNIT,
-                               .max_entries = ENTRIES,
-                               .max_blocks = limit };
-    t->narrow = narrow;
-    if (!narrow) t->interval = byte(in) % 5 * t->c.tokens_per_block;
-    for (uint32_t g = 0, sinks = narrow ? 1 : byte(in); g < t->c.n_groups; g++) {
+        t->c.group[g] = (struct kv_group){ .kind = (enum kv_kind)((kinds >> (2 * g + 2)) %
+                                                                  (skip_rare_features ? 3 : 4)),
+                                           .window = 2 + byte(in) % 14,
+                                           .n_layers = 1 + byte(in) % LAYERS,
+                                           .n_parts = 2,
+                                           .slice_bytes = UNIT,
+                                           .max_entries = ENTRIES,
+                                           .max_blocks = limit };
+    t->skip_rare_features = skip_rare_features;
+    if (!skip_rare_features) t->interval = byte(in) % 5 * t->c.tokens_per_block;
+    for (uint32_t g = 0, sinks = skip_rare_features ? 1 : byte(in); g < t->c.n_groups; g++) {
         struct kv_group *k = &t->c.group[g];
 
         if (k->kind == KV_WINDOW && sinks % 3 == 0) k->sinks = sinks % 16;
@@ -87,14 +86,16 @@ ref_begin(struct ref *t, struct in *in)
     }
     t->interval = t->has_state ? t->interval : 0;
     t->n_slabs = 3 + byte(in) % 30;
-    /* Then it is the limit alone that blocks run out by, and what leaves is what its place is taken of. */
+    /* Then only max_blocks limits blocks, and each new block replaces one of its own group. */
     if (limit) t->n_slabs = t->c.n_groups * (limit + 1) + 1;
     t->c.arena_bytes = (uint64_t)t->n_slabs * kv_slab_bytes(&t->c);
     t->n_units = (uint32_t)(t->c.arena_bytes / UNIT);
     if (t->n_units > UNITS) return false;
     for (uint32_t g = 0; g < t->c.n_groups; g++)
-        t->cell_units = MAX(t->cell_units, (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
-    if (byte(in) % 2) t->c.host_bytes = (uint64_t)(byte(in) % CELLS) * t->cell_units * UNIT;
+        t->host_block_units = MAX(t->host_block_units,
+                                  (uint32_t)(kv_block_bytes(&t->c.group[g]) / UNIT));
+    if (byte(in) % 2)
+        t->c.host_bytes = (uint64_t)(byte(in) % HOST_BLOCKS) * t->host_block_units * UNIT;
     t->mem = calloc(1, kv_bytes(&t->c));
     t->kv = kv_init(t->mem, &t->c, &e);
     if (!t->kv) return false;
@@ -104,16 +105,16 @@ ref_begin(struct ref *t, struct in *in)
 }
 
 static bool
-overlaps(const struct ref *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
+overlaps(const struct reuse_ref *t, uint32_t group, slice_id at, uint32_t first, uint32_t end)
 {
     uint32_t unit = at == SLICE_NONE ? t->n_units : ref_unit(t, group, at);
 
     return unit < end && unit + t->block_units[group] > first;
 }
 
-/* Whatever has a block in first .. end, any of a snapshot's. */
+/* Returns true if a block of the record, or of its snapshot, overlaps units first .. end - 1. */
 static bool
-record_in(const struct ref *t, const struct record *r, uint32_t first, uint32_t end)
+record_in(const struct reuse_ref *t, const struct reuse_record *r, uint32_t first, uint32_t end)
 {
     if (t->c.group[r->group].kind != KV_STATE) return overlaps(t, r->group, r->at, first, end);
     for (uint32_t i = 0; i < t->c.group[r->group].n_layers; i++)
@@ -122,24 +123,23 @@ record_in(const struct ref *t, const struct record *r, uint32_t first, uint32_t 
 }
 
 void
-ref_forget(struct ref *t, uint32_t i)
+ref_forget(struct reuse_ref *t, uint32_t i)
 {
     t->record[i] = t->record[--t->n_records];
 }
 
-/* The device has it no more. */
+/* The record leaves the device. */
 static bool
-leave_device(struct ref *t, uint32_t i)
+leave_device(struct reuse_ref *t, uint32_t i)
 {
     t->record[i].at = SLICE_NONE;
-    if (t->record[i].cell) return false;
+    if (t->record[i].host_block) return false;
     ref_forget(t, i);
     return true;
 }
 
-/* The step has the memory for itself: what was in it is nobody's, and others' use of it is over. */
 void
-ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+ref_acquire(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {
     uint32_t first = ref_unit(t, group, at), end = first + t->block_units[group];
     uint32_t slab_units = t->c.slab_bytes / UNIT, slab = first / slab_units * slab_units;
@@ -150,7 +150,7 @@ ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t 
 
         if (!(taken_over || record_in(t, &t->record[i], first, end)) || !leave_device(t, i)) i++;
     }
-    for (uint32_t g = 0; g < t->c.n_groups; g++) /* nobody holds it */
+    for (uint32_t g = 0; g < t->c.n_groups; g++) /* no slot holds it */
         for (uint32_t s = 0; s < SLOTS; s++)
             for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++) {
                 slice_id other = t->slot[s].at[g][e];
@@ -164,13 +164,13 @@ ref_acquire(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t 
 }
 
 static uint32_t
-block_name(const struct ref *t, uint32_t group, slice_id at)
+block_name(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     return 1 + ref_unit(t, group, at) * MAX_GROUPS + group;
 }
 
 void
-ref_write(struct ref *t, uint32_t group, slice_id at)
+ref_write(struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint32_t first = ref_unit(t, group, at);
 
@@ -179,7 +179,7 @@ ref_write(struct ref *t, uint32_t group, slice_id at)
 }
 
 bool
-ref_whole(const struct ref *t, uint32_t group, slice_id at)
+ref_whole(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     uint32_t first = ref_unit(t, group, at);
 
@@ -189,15 +189,15 @@ ref_whole(const struct ref *t, uint32_t group, slice_id at)
 }
 
 void
-ref_touch(struct ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
+ref_touch(struct reuse_ref *t, uint32_t group, slice_id at, unsigned lane, uint64_t step)
 {
     uint32_t first = ref_unit(t, group, at);
 
     for (uint32_t u = 0; u < t->block_units[group]; u++) t->used[first + u][lane] = step;
 }
 
-const struct record *
-ref_find(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+const struct reuse_record *
+ref_find(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
     for (uint32_t i = 0; i < t->n_records; i++)
         if (t->record[i].group == group && t->record[i].path == path && t->record[i].n == n)
@@ -206,33 +206,33 @@ ref_find(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
 }
 
 bool
-ref_on_device(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+ref_on_device(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
-    const struct record *r = ref_find(t, group, path, n);
+    const struct reuse_record *r = ref_find(t, group, path, n);
 
     return r && r->at != SLICE_NONE;
 }
 
-/* On the device, or on a host that is there. */
+/* Returns true if the block is on the device, or in a host tier that is present. */
 static bool
-is_there(const struct ref *t, uint32_t group, uint64_t path, uint32_t n)
+is_there(const struct reuse_ref *t, uint32_t group, uint64_t path, uint32_t n)
 {
-    const struct record *r = ref_find(t, group, path, n);
+    const struct reuse_record *r = ref_find(t, group, path, n);
 
     return r && (r->at != SLICE_NONE || !t->away);
 }
 
 static bool
-has_block(const struct ref *t, const struct slot *s, uint32_t group, uint32_t entry)
+has_block(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t group, uint32_t entry)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
     return is_there(t, group, ref_content(s, false, (entry + 1) * tokens - 1), tokens);
 }
 
-/* By a query at pos: a block with a sink, or with a position that is in the window. */
+/* Returns true if a query at pos sees the entry: a sink, or within the window. */
 static bool
-is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
+is_seen(const struct reuse_ref *t, const struct kv_group *k, uint32_t entry, uint32_t pos)
 {
     uint32_t tokens = t->c.tokens_per_block;
 
@@ -240,9 +240,9 @@ is_seen(const struct ref *t, const struct kv_group *k, uint32_t entry, uint32_t 
     return (entry + 1) * tokens + k->window > pos + 1;
 }
 
-/* So many positions are there, whole blocks, in every group. */
+/* Returns true if `depth` full blocks are cached in every group. */
 static bool
-holds_blocks(const struct ref *t, const struct slot *s, uint32_t depth, uint32_t pos)
+holds_blocks(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth, uint32_t pos)
 {
     for (uint32_t g = 0; g < t->c.n_groups; g++) {
         const struct kv_group *k = &t->c.group[g];
@@ -256,7 +256,7 @@ holds_blocks(const struct ref *t, const struct slot *s, uint32_t depth, uint32_t
 }
 
 bool
-ref_held(const struct ref *t, uint32_t group, slice_id at)
+ref_held(const struct reuse_ref *t, uint32_t group, slice_id at)
 {
     for (uint32_t s = 0; s < SLOTS; s++)
         for (uint32_t e = 0; t->slot[s].live && e < ENTRIES; e++)
@@ -264,9 +264,11 @@ ref_held(const struct ref *t, uint32_t group, slice_id at)
     return false;
 }
 
-/* Tokens of the record r that s goes on with behind depth blocks, if all groups have such a block. */
+/* Returns the tokens of record r that continue s after depth blocks, if all groups have the
+ * block. */
 static uint32_t
-part_of(const struct ref *t, const struct slot *s, uint32_t depth, const struct record *r)
+part_of(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t depth,
+        const struct reuse_record *r)
 {
     uint32_t first = depth * t->c.tokens_per_block, n = 0;
 
@@ -280,7 +282,7 @@ part_of(const struct ref *t, const struct slot *s, uint32_t depth, const struct 
 }
 
 uint32_t
-ref_hit(const struct ref *t, const struct slot *s, uint32_t *whole)
+ref_hit(const struct reuse_ref *t, const struct reuse_slot *s, uint32_t *whole)
 {
     uint32_t tokens = t->c.tokens_per_block, depth = 0, part = 0;
     bool self = false;
@@ -299,7 +301,7 @@ ref_hit(const struct ref *t, const struct slot *s, uint32_t *whole)
 }
 
 bool
-ref_cross(const struct ref *t, const struct slot *s)
+ref_cross(const struct reuse_ref *t, const struct reuse_slot *s)
 {
     uint32_t tokens = t->c.tokens_per_block;
     bool cross = false;
@@ -316,9 +318,8 @@ ref_cross(const struct ref *t, const struct slot *s)
     return cross && s->text.n_source > 0;
 }
 
-/* Slabs that it takes to keep what is reserved_blocks, with need more; counted from the tables alone. */
 bool
-ref_fits(const struct ref *t, const struct kv_need *need)
+ref_fits(const struct reuse_ref *t, const struct kv_need *need)
 {
     uint32_t slab_units = t->c.slab_bytes / UNIT;
     uint64_t slabs = 0;
@@ -335,7 +336,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
             per_slab = slab_units / t->block_units[g];
             has[ref_unit(t, g, kv_scratch(t->kv, g)) / slab_units] = true;
             for (uint32_t s = 0; s < SLOTS; s++) {
-                const struct slot *q = &t->slot[s];
+                const struct reuse_slot *q = &t->slot[s];
 
                 if (q->live) reserved_blocks += q->need.n_blocks[g];
                 for (uint32_t e = 0; q->live && e < ENTRIES; e++) {
@@ -345,7 +346,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
                     has[ref_unit(t, g, q->at[g][e]) / slab_units] = true;
                     for (uint32_t o = 0; o < s; o++)
                         first = first && !(t->slot[o].live && t->slot[o].at[g][e] == q->at[g][e]);
-                    if (once && !first) reserved_blocks--; /* shared: reserved_blocks once */
+                    if (once && !first) reserved_blocks--; /* shared: reserved once */
                 }
             }
             blocks += 1 + reserved_blocks;
@@ -359,7 +360,7 @@ ref_fits(const struct ref *t, const struct kv_need *need)
 }
 
 bool
-ref_all_started(const struct ref *t)
+ref_all_started(const struct reuse_ref *t)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
         if (t->slot[i].live && !t->slot[i].started) return false;

@@ -38,21 +38,21 @@ count_groups(struct kv_config *c)
 }
 
 static void
-open_kv(struct bed *b)
+open_kv(struct kv_fixture *b)
 {
     struct err e;
 
-    b->c.n_slots = BED_SLOTS;
+    b->c.n_slots = FIXTURE_SLOTS;
     b->mem = calloc(1, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
     assert_non_null(b->kv);
-    kv_namespace(b->kv, 0, 0, NULL, 0, &b->space);
+    kv_namespace(b->kv, 0, 0, NULL, 0, &b->namespace);
 }
 
-struct bed *
-bed_of_config(uint32_t n_blocks, const struct kv_config *c)
+struct kv_fixture *
+cache_of_config(uint32_t n_blocks, const struct kv_config *c)
 {
-    struct bed *b = calloc(1, sizeof *b);
+    struct kv_fixture *b = calloc(1, sizeof *b);
 
     b->c = *c;
     b->c.reuse = true;
@@ -67,16 +67,16 @@ bed_of_config(uint32_t n_blocks, const struct kv_config *c)
     return b;
 }
 
-struct bed *
-bed(uint32_t n_blocks)
+struct kv_fixture *
+cache(uint32_t n_blocks)
 {
-    return bed_of(n_blocks, .copy_partial = true);
+    return cache_of(n_blocks, .copy_partial = true);
 }
 
-struct bed *
+struct kv_fixture *
 pool_of_config(uint32_t tokens, uint32_t n_blocks, const struct kv_config *c)
 {
-    struct bed *b = calloc(1, sizeof *b);
+    struct kv_fixture *b = calloc(1, sizeof *b);
 
     b->c = *c;
     b->c.n_lanes = 2;
@@ -88,16 +88,16 @@ pool_of_config(uint32_t tokens, uint32_t n_blocks, const struct kv_config *c)
 }
 
 void
-close_bed(struct bed *b)
+cache_close(struct kv_fixture *b)
 {
-    for (uint32_t i = 0; i < BED_SLOTS; i++) kv_drop(b->kv, i);
+    for (uint32_t i = 0; i < FIXTURE_SLOTS; i++) kv_drop(b->kv, i);
     kv_check(b->kv);
     free(b->mem);
     free(b);
 }
 
 uint32_t
-n_free(const struct bed *b)
+n_free(const struct kv_fixture *b)
 {
     struct kv_count n;
 
@@ -106,20 +106,22 @@ n_free(const struct bed *b)
 }
 
 void
-prompt(struct bed *b, uint32_t slot, const token_id *token, uint32_t n)
+prompt(struct kv_fixture *b, uint32_t slot, const token_id *token, uint32_t n)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     memcpy(s->token, token, n * sizeof *token);
     s->n = n;
     s->cached = 0;
-    s->text = (struct kv_text){ .token = s->token, .extra = s->extra, .n = n, .space = &b->space };
+    s->text = (struct kv_text){
+        .token = s->token, .extra = s->extra, .n = n, .namespace = &b->namespace
+    };
 }
 
 void
-prompt_of(struct bed *b, uint32_t slot, token_id first, uint32_t n, const token_id *more)
+prompt_of(struct kv_fixture *b, uint32_t slot, token_id first, uint32_t n, const token_id *more)
 {
-    token_id token[BED_LENGTH];
+    token_id token[FIXTURE_LENGTH];
 
     for (uint32_t i = 0; i < n; i++) token[i] = first + (token_id)i;
     for (; more && *more >= 0; more++) token[n++] = *more;
@@ -128,9 +130,9 @@ prompt_of(struct bed *b, uint32_t slot, token_id first, uint32_t n, const token_
 }
 
 int
-admit(struct bed *b, uint32_t slot, uint32_t more)
+admit(struct kv_fixture *b, uint32_t slot, uint32_t more)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
     struct kv_need need = kv_need(b->kv, s->n + more, s->text.n_source, s->n);
     int r = kv_admit(b->kv, slot, &need, &s->text, &s->hit);
 
@@ -138,11 +140,11 @@ admit(struct bed *b, uint32_t slot, uint32_t more)
     return r;
 }
 
-/* One step, from what is cached up to a border at most. */
+/* Runs one step, from the cached positions to the next snapshot position at most. */
 static void
-step_to(struct bed *b, uint32_t slot, uint32_t end)
+step_to(struct kv_fixture *b, uint32_t slot, uint32_t end)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     b->out.step = ++b->step;
     b->out.n_edits = b->out.n_copies = 0;
@@ -159,19 +161,19 @@ step_to(struct bed *b, uint32_t slot, uint32_t end)
 }
 
 struct kv_out
-bed_out(struct bed *b)
+empty_out(struct kv_fixture *b)
 {
     return (struct kv_out){
-        .edit = b->edit, .max_edits = BED_EDITS, .copy = b->copy, .max_copies = BED_COPIES
+        .edit = b->edit, .max_edits = FIXTURE_EDITS, .copy = b->copy, .max_copies = FIXTURE_COPIES
     };
 }
 
 void
-start(struct bed *b, uint32_t slot)
+start(struct kv_fixture *b, uint32_t slot)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
-    b->out = bed_out(b);
+    b->out = empty_out(b);
     for (s->cached = s->hit.n_tokens; s->cached < s->n;) {
         step_to(b, slot, MIN(s->n, kv_border(b->kv, s->cached, s->n)));
         if (s->cached < s->n) kv_store(b->kv, slot, &s->text, s->cached);
@@ -179,7 +181,7 @@ start(struct bed *b, uint32_t slot)
 }
 
 uint32_t
-add(struct bed *b, uint32_t slot, uint32_t more)
+add(struct kv_fixture *b, uint32_t slot, uint32_t more)
 {
     assert_int_equal(admit(b, slot, more), 0);
     start(b, slot);
@@ -187,43 +189,43 @@ add(struct bed *b, uint32_t slot, uint32_t more)
 }
 
 void
-gen(struct bed *b, uint32_t slot, token_id t)
+gen(struct kv_fixture *b, uint32_t slot, token_id t)
 {
     b->slot[slot].token[b->slot[slot].n++] = t;
     b->slot[slot].text.n = b->slot[slot].n;
 }
 
 void
-gen_plus(struct bed *b, uint32_t slot, token_id t)
+gen_plus(struct kv_fixture *b, uint32_t slot, token_id t)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     gen(b, slot, t);
     step_to(b, slot, s->cached + 1);
 }
 
 void
-store(struct bed *b, uint32_t slot, uint32_t n)
+store(struct kv_fixture *b, uint32_t slot, uint32_t n)
 {
     kv_store(b->kv, slot, &b->slot[slot].text, n);
     kv_check(b->kv);
 }
 
 void
-release_at(struct bed *b, uint32_t slot, uint32_t n)
+release_at(struct kv_fixture *b, uint32_t slot, uint32_t n)
 {
     kv_release(b->kv, slot, &b->slot[slot].text, n);
     kv_check(b->kv);
 }
 
 void
-release(struct bed *b, uint32_t slot)
+release(struct kv_fixture *b, uint32_t slot)
 {
     release_at(b, slot, b->slot[slot].n - 1);
 }
 
 void
-expect_ids(struct bed *b, uint32_t slot, uint32_t g, const token_id *id)
+expect_ids(struct kv_fixture *b, uint32_t slot, uint32_t g, const token_id *id)
 {
     uint32_t first, n = kv_held(b->kv, slot, g, &first);
 

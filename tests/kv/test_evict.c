@@ -1,5 +1,4 @@
-/* test_evict.c - what goes first, what of it goes to the host, and who is told: rows P, O and V of the
- * scenarios. */
+/* test_evict.c - eviction order, the host tier and events: scenarios P, O and V. */
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_event.h"
@@ -9,7 +8,7 @@
 #include <string.h>
 
 static void
-ranges_to_keep_are_checked(void **state) /* P-11 */
+retention_ranges_are_validated(void **state) /* P-11 */
 {
     struct err e;
 
@@ -24,13 +23,13 @@ ranges_to_keep_are_checked(void **state) /* P-11 */
 }
 
 static void
-keep(struct bed *b, uint32_t slot, const struct kv_keep *k, uint32_t n)
+keep(struct kv_fixture *b, uint32_t slot, const struct kv_keep *k, uint32_t n)
 {
     b->slot[slot].text.keep = k;
     b->slot[slot].text.n_keep = n;
 }
 
-KV_TEST(low_priorities_go_first, bed(4)) /* P-01 */
+KV_TEST(low_priority_blocks_are_evicted_first, cache(4)) /* P-01 */
 {
     static const struct kv_keep parts[] = { { 0, 4, 90 }, { 4, 8, 10 } };
     static const struct kv_keep low[] = { { 0, UINT32_MAX, 20 } };
@@ -49,7 +48,7 @@ KV_TEST(low_priorities_go_first, bed(4)) /* P-01 */
     assert_int_equal(add(b, 5, 0), 0);
 }
 
-KV_TEST(high_priorities_outlive_what_came_later, bed(8)) /* P-02 */
+KV_TEST(high_priority_blocks_are_evicted_after_newer_blocks, cache(8)) /* P-02 */
 {
     static const struct kv_keep high[] = { { 0, UINT32_MAX, 90 } },
                                 low[] = { { 0, UINT32_MAX, 5 } };
@@ -69,7 +68,7 @@ KV_TEST(high_priorities_outlive_what_came_later, bed(8)) /* P-02 */
     assert_int_equal(add(b, 0, 0), 11);
 }
 
-KV_TEST(a_priority_below_the_usual_goes_before_what_nobody_had, bed(4)) /* P-05 */
+KV_TEST(low_priority_blocks_are_reused_before_free_blocks, cache(4)) /* P-05 */
 {
     static const struct kv_keep parts[] = { { 0, 4, 90 }, { 4, 8, 0 } };
 
@@ -82,16 +81,16 @@ KV_TEST(a_priority_below_the_usual_goes_before_what_nobody_had, bed(4)) /* P-05 
     assert_int_equal(add(b, 1, 0), 4);
 }
 
-/* An elastic pool: the end of a chain is evicted first, and nothing is left that leads nowhere. */
-KV_TEST(what_leads_to_others_is_evicted_after_them,
-        bed_of(0, .arena_bytes = 9 * 256, .group = { group(KV_FULL, 0, 0) }))
+/* An elastic pool: the last block of a chain is evicted first, so every cached block can be
+ * found. */
+KV_TEST(children_are_evicted_before_their_parents,
+        cache_of(0, .arena_bytes = 9 * 256, .group = { group(KV_FULL, 0, 0) }))
 {
     struct kv_hit hit;
 
     prompt_of(b, 0, 0, 25, NULL), add(b, 0, 0);
     release(b, 0);
-    for (uint32_t n = 1; n <= 6;
-         n++) { /* two blocks were free, and the last of seven was never stored */
+    for (uint32_t n = 1; n <= 6; n++) { /* 2 blocks were free; the last of 7 was never stored */
         prompt_of(b, n, 100 * (token_id)n, 4, NULL), add(b, n, 0);
         prompt_of(b, 0, 0, 25, NULL);
         kv_lookup(kv, &b->slot[0].text, &hit);
@@ -99,14 +98,14 @@ KV_TEST(what_leads_to_others_is_evicted_after_them,
     }
 }
 
-static struct bed *
-bed_with_host(uint32_t n_blocks, uint32_t n_cells)
+static struct kv_fixture *
+cache_with_host(uint32_t n_blocks, uint32_t n_host_blocks)
 {
-    return bed_of(n_blocks, .copy_partial = true, .host_bytes = n_cells * 256);
+    return cache_of(n_blocks, .copy_partial = true, .host_bytes = n_host_blocks * 256);
 }
 
 static uint32_t
-on_host(const struct bed *b)
+on_host(const struct kv_fixture *b)
 {
     struct kv_count n;
 
@@ -114,8 +113,7 @@ on_host(const struct bed *b)
     return n.used + n.cached;
 }
 
-KV_TEST(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest,
-        bed_with_host(4, 1)) /* O-01 */
+KV_TEST(full_host_tier_evicts_its_oldest_block_for_an_offload, cache_with_host(4, 1)) /* O-01 */
 {
     static const struct kv_keep second[] = { { 4, 8, 75 } };
     struct kv_need need;
@@ -139,21 +137,21 @@ KV_TEST(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest,
     for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
     prompt_of(b, 2, 0, 12, NULL);
     kv_lookup(kv, &b->slot[2].text, &b->slot[2].hit);
-    assert_int_equal(b->slot[2].hit.n_full, 2); /* 0 on the host, 1 where it was */
+    assert_int_equal(b->slot[2].hit.n_full, 2); /* 0 on the host, 1 in the arena */
     assert_int_equal(b->slot[2].hit.n_host[0], 1);
     kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 2);
-    assert_int_equal(n.host_dropped, 1);
+    assert_int_equal(n.host_evicted, 1);
 }
 
-/* Of two cells one can be reached at first; the other comes in time, or does not. */
+/* The tier has 2 host blocks and 1 is mapped at first; the other is mapped in time, or never. */
 static void
-a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
+unmapped_host_memory_is_not_used(void **state)
 {
     (void)state;
-    for (int comes = 0; comes < 2; comes++) {
+    for (int map_in_time = 0; map_in_time < 2; map_in_time++) {
         static const struct kv_keep second[] = { { 4, 8, 75 } };
-        struct bed *b = bed_with_host(4, 2);
+        struct kv_fixture *b = cache_with_host(4, 2);
         struct kv_count host;
         struct kv_need need;
         struct kv_stats n;
@@ -169,18 +167,18 @@ a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached(void **state)
         assert_int_equal(kv_raise(b->kv, 1, &need), 0);
         gen_plus(b, 1, 104);
         assert_int_equal(kv_host_tier_used(b->kv), host.block_bytes);
-        if (comes) kv_host_tier_set_size(b->kv, 2 * host.block_bytes);
+        if (map_in_time) kv_host_tier_set_size(b->kv, 2 * host.block_bytes);
         for (token_id t = 105; t < 109; t++) gen_plus(b, 1, t);
         kv_stats(b->kv, 0, &n);
         assert_int_equal(n.offloaded, 2);
-        assert_int_equal(n.host_dropped, !comes);
-        assert_int_equal(kv_host_tier_used(b->kv), (1 + comes) * host.block_bytes);
+        assert_int_equal(n.host_evicted, !map_in_time);
+        assert_int_equal(kv_host_tier_used(b->kv), (1 + map_in_time) * host.block_bytes);
         kv_check(b->kv);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
-KV_TEST(what_lies_on_the_host_is_fetched_and_stays_there, bed_with_host(4, 8)) /* O-04 */
+KV_TEST(host_blocks_are_onboarded_and_kept, cache_with_host(4, 8)) /* O-04 */
 {
     struct kv_stats n;
 
@@ -194,11 +192,11 @@ KV_TEST(what_lies_on_the_host_is_fetched_and_stays_there, bed_with_host(4, 8)) /
         assert_int_equal(n_free(b), 4);
     }
     kv_stats(kv, 0, &n);
-    assert_int_equal(n.fetched, 6);
+    assert_int_equal(n.onboarded, 6);
 }
 
 /* As what_lies_on_the_host_is_fetched..., but for two rounds its memory is not there. */
-KV_TEST(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing, bed_with_host(4, 8))
+KV_TEST(host_tier_keeps_its_blocks_while_it_is_away, cache_with_host(4, 8))
 {
     struct kv_stats n;
 
@@ -216,10 +214,10 @@ KV_TEST(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing, bed_with_
     }
     kv_stats(kv, 0, &n);
     assert_int_equal(n.offloaded, 6);
-    assert_int_equal(n.fetched, 6);
+    assert_int_equal(n.onboarded, 6);
 }
 
-KV_TEST(what_a_host_has_lost_is_found_no_more, bed_with_host(4, 8))
+KV_TEST(lost_host_blocks_are_not_found, cache_with_host(4, 8))
 {
     for (uint32_t round = 0; round < 3; round++) {
         prompt_of(b, 0, 100 * round, 16, NULL), add(b, 0, 0);
@@ -234,10 +232,10 @@ KV_TEST(what_a_host_has_lost_is_found_no_more, bed_with_host(4, 8))
         assert_int_equal(add(b, 0, 0), 0);
         release_at(b, 0, 12);
     }
-    assert_int_equal(on_host(b), 6); /* the third's, and the first's again */
+    assert_int_equal(on_host(b), 6); /* of prompt 2, and of prompt 0 again */
 }
 
-KV_TEST(low_priorities_are_dropped_and_the_usual_go_to_the_host, bed_with_host(2, 4)) /* O-05 */
+KV_TEST(low_priority_blocks_are_not_offloaded, cache_with_host(2, 4)) /* O-05 */
 {
     static const struct kv_keep five[] = { { 0, UINT32_MAX, 5 } };
 
@@ -250,7 +248,7 @@ KV_TEST(low_priorities_are_dropped_and_the_usual_go_to_the_host, bed_with_host(2
     assert_int_equal(on_host(b), 2);
 }
 
-KV_TEST(what_is_hit_twice_is_on_the_host_before_it_must_go, bed_with_host(8, 8))
+KV_TEST(block_hit_twice_is_in_the_host_tier_before_eviction, cache_with_host(8, 8))
 {
     for (int hits = -1; hits < 3; hits++) {
         prompt_of(b, 0, 0, 10, NULL);
@@ -267,19 +265,19 @@ KV_TEST(what_is_hit_twice_is_on_the_host_before_it_must_go, bed_with_host(8, 8))
     assert_int_equal(b->slot[0].hit.n_host[0], 2);
 }
 
-/* Blocks of two sizes, whose slices are no multiples of each other. */
+/* Blocks of two sizes whose slice sizes are not multiples of each other. */
 static void
-cells_of_all_groups_lie_side_by_side(void **state)
+host_blocks_of_different_groups_do_not_overlap(void **state)
 {
     struct kv_group small = group(KV_FULL, 0, 0), large = small;
     bool taken[192] = { false };
-    struct bed *b;
+    struct kv_fixture *b;
 
     (void)state;
     small.slice_bytes = 384;
     large.slice_bytes = 512;
-    b = bed_of(0, .group = { small, large }, .arena_bytes = 4 * 3072,
-               .host_bytes = sizeof taken * 128);
+    b = cache_of(0, .group = { small, large }, .arena_bytes = 4 * 3072,
+                 .host_bytes = sizeof taken * 128);
     assert_int_equal(b->c.slab_bytes, 3072);
     for (token_id t = 0; t < 500; t += 100) {
         prompt_of(b, 0, t, 9, NULL), add(b, 0, 0);
@@ -296,10 +294,10 @@ cells_of_all_groups_lie_side_by_side(void **state)
         release_at(b, 0, 8);
     }
     assert_true(on_host(b) >= 2);
-    close_bed(b);
+    cache_close(b);
 }
 
-KV_TEST(two_who_hit_the_same_on_the_host_share_what_the_first_fetches, bed_with_host(8, 8))
+KV_TEST(two_hits_of_one_host_block_onboard_it_once, cache_with_host(8, 8))
 {
     prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
     release_at(b, 0, 8);
@@ -318,13 +316,13 @@ KV_TEST(two_who_hit_the_same_on_the_host_share_what_the_first_fetches, bed_with_
 }
 
 static void
-what_is_slower_to_fetch_than_to_compute_stays_on_the_host(void **state)
+blocks_slower_to_onboard_than_to_compute_are_not_onboarded(void **state)
 {
     (void)state;
     for (int slow = 0; slow < 2; slow++) {
-        /* 256 ns a block of 4 tokens */
-        struct bed *b = bed_of(4, .host_bytes = 8 * 256, .host_bandwidth = 1000000000,
-                               .token_time = slow ? 63 : 65);
+        /* 256 ns per block of 4 tokens */
+        struct kv_fixture *b = cache_of(4, .host_bytes = 8 * 256, .host_bandwidth = 1000000000,
+                                        .token_time = slow ? 63 : 65);
 
         prompt_of(b, 0, 0, 9, NULL), add(b, 0, 0);
         release_at(b, 0, 8);
@@ -333,12 +331,12 @@ what_is_slower_to_fetch_than_to_compute_stays_on_the_host(void **state)
         prompt_of(b, 0, 0, 9, NULL);
         assert_int_equal(add(b, 0, 0), slow ? 0 : 8);
         assert_int_equal(on_host(b), 2);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
 static uint32_t
-read_events(struct bed *b, uint64_t *next, struct kv_event e[64])
+read_events(struct kv_fixture *b, uint64_t *next, struct kv_event e[64])
 {
     uint64_t missed;
     uint32_t n = kv_events(b->kv, next, e, 64, &missed);
@@ -347,14 +345,13 @@ read_events(struct bed *b, uint64_t *next, struct kv_event e[64])
     return n;
 }
 
-static struct bed *
-bed_with_events(uint32_t n_blocks, uint32_t max)
+static struct kv_fixture *
+cache_with_events(uint32_t n_blocks, uint32_t max)
 {
-    return bed_of(n_blocks, .copy_partial = true, .max_events = max);
+    return cache_of(n_blocks, .copy_partial = true, .max_events = max);
 }
 
-KV_TEST(events_say_what_is_stored_and_removed_in_order,
-        bed_with_events(4, 64)) /* V-02, V-03, V-04 */
+KV_TEST(events_report_stores_and_removals_in_order, cache_with_events(4, 64)) /* V-02, V-03, V-04 */
 {
     struct kv_event e[64];
     uint64_t next = 0, last[2];
@@ -363,7 +360,7 @@ KV_TEST(events_say_what_is_stored_and_removed_in_order,
     store(b, 0, 9);
     assert_int_equal(read_events(b, &next, e), 2);
     assert_int_equal(e[0].op, KV_STORED);
-    assert_memory_equal(e[0].parent, b->space.self, 16);
+    assert_memory_equal(e[0].parent, b->namespace.self, 16);
     assert_memory_equal(e[1].parent, e[0].name, 16);
     memcpy(last, e[1].name, 16);
     gen(b, 0, 10);
@@ -377,11 +374,11 @@ KV_TEST(events_say_what_is_stored_and_removed_in_order,
     kv_drop(kv, 0);
     prompt_of(b, 0, 100, 15, NULL), add(b, 0, 0);
     store(b, 0, 14);
-    assert_int_equal(read_events(b, &next, e), 6); /* three are evicted, then three are stored */
+    assert_int_equal(read_events(b, &next, e), 6); /* 3 evictions, then 3 stores */
     for (int i = 0; i < 6; i++) assert_int_equal(e[i].op, i < 3 ? KV_REMOVED : KV_STORED);
 }
 
-KV_TEST(a_change_of_priority_is_an_event, bed_with_events(8, 64)) /* P-14 */
+KV_TEST(priority_change_is_an_event, cache_with_events(8, 64)) /* P-14 */
 {
     static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50 } },
                                 ten[] = { { 0, UINT32_MAX, 10 } };
@@ -401,9 +398,9 @@ KV_TEST(a_change_of_priority_is_an_event, bed_with_events(8, 64)) /* P-14 */
     assert_int_equal(e[1].priority, 10);
 }
 
-KV_TEST(an_event_says_why,
-        bed_of(2, .copy_partial = true, .max_events = 64,
-               .host_bytes = 4 * 256)) /* H3; the rest is tests/scenarios/H3-why */
+KV_TEST(events_have_the_reason,
+        cache_of(2, .copy_partial = true, .max_events = 64,
+                 .host_bytes = 4 * 256)) /* H3; see also tests/scenarios/H3-why */
 {
     static const struct kv_keep fifty[] = { { 0, UINT32_MAX, 50 } };
     struct kv_event e[64];
@@ -425,8 +422,7 @@ KV_TEST(an_event_says_why,
     assert_int_equal(e[0].why, KV_LOST);
 }
 
-KV_TEST(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot,
-        bed_with_events(8, 1)) /* V-05 */
+KV_TEST(late_event_reader_gets_the_loss_and_a_snapshot, cache_with_events(8, 1)) /* V-05 */
 {
     struct kv_event e[64];
     uint64_t next = 0, missed;
@@ -447,25 +443,25 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranges_to_keep_are_checked),
-        cmocka_unit_test(low_priorities_go_first),
-        cmocka_unit_test(high_priorities_outlive_what_came_later),
-        cmocka_unit_test(a_priority_below_the_usual_goes_before_what_nobody_had),
-        cmocka_unit_test(what_leads_to_others_is_evicted_after_them),
-        cmocka_unit_test(a_host_that_is_away_gives_and_takes_nothing_and_loses_nothing),
-        cmocka_unit_test(what_a_host_has_lost_is_found_no_more),
-        cmocka_unit_test(what_is_evicted_goes_to_the_host_and_a_full_host_drops_its_oldest),
-        cmocka_unit_test(a_host_drops_what_it_has_before_it_takes_what_cannot_be_reached),
-        cmocka_unit_test(what_lies_on_the_host_is_fetched_and_stays_there),
-        cmocka_unit_test(low_priorities_are_dropped_and_the_usual_go_to_the_host),
-        cmocka_unit_test(what_is_hit_twice_is_on_the_host_before_it_must_go),
-        cmocka_unit_test(cells_of_all_groups_lie_side_by_side),
-        cmocka_unit_test(two_who_hit_the_same_on_the_host_share_what_the_first_fetches),
-        cmocka_unit_test(what_is_slower_to_fetch_than_to_compute_stays_on_the_host),
-        cmocka_unit_test(events_say_what_is_stored_and_removed_in_order),
-        cmocka_unit_test(a_change_of_priority_is_an_event),
-        cmocka_unit_test(an_event_says_why),
-        cmocka_unit_test(who_reads_too_late_learns_how_much_is_gone_and_sees_all_in_a_snapshot),
+        cmocka_unit_test(retention_ranges_are_validated),
+        cmocka_unit_test(low_priority_blocks_are_evicted_first),
+        cmocka_unit_test(high_priority_blocks_are_evicted_after_newer_blocks),
+        cmocka_unit_test(low_priority_blocks_are_reused_before_free_blocks),
+        cmocka_unit_test(children_are_evicted_before_their_parents),
+        cmocka_unit_test(host_tier_keeps_its_blocks_while_it_is_away),
+        cmocka_unit_test(lost_host_blocks_are_not_found),
+        cmocka_unit_test(full_host_tier_evicts_its_oldest_block_for_an_offload),
+        cmocka_unit_test(unmapped_host_memory_is_not_used),
+        cmocka_unit_test(host_blocks_are_onboarded_and_kept),
+        cmocka_unit_test(low_priority_blocks_are_not_offloaded),
+        cmocka_unit_test(block_hit_twice_is_in_the_host_tier_before_eviction),
+        cmocka_unit_test(host_blocks_of_different_groups_do_not_overlap),
+        cmocka_unit_test(two_hits_of_one_host_block_onboard_it_once),
+        cmocka_unit_test(blocks_slower_to_onboard_than_to_compute_are_not_onboarded),
+        cmocka_unit_test(events_report_stores_and_removals_in_order),
+        cmocka_unit_test(priority_change_is_an_event),
+        cmocka_unit_test(events_have_the_reason),
+        cmocka_unit_test(late_event_reader_gets_the_loss_and_a_snapshot),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_flush.c - what is only kept for others goes when an operator asks, and nothing else does: kv_flush(). */
+/* test_flush.c - kv_flush() frees all cached blocks and nothing else. */
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_event.h"
@@ -9,7 +9,7 @@
 enum { BLOCK = 256, ALL = UINT32_MAX };
 
 static uint32_t
-on_host(const struct bed *b)
+on_host(const struct kv_fixture *b)
 {
     struct kv_count n;
 
@@ -18,7 +18,7 @@ on_host(const struct bed *b)
 }
 
 static uint32_t
-n_cached(const struct bed *b)
+n_cached(const struct kv_fixture *b)
 {
     struct kv_count n;
 
@@ -26,32 +26,33 @@ n_cached(const struct bed *b)
     return n.cached;
 }
 
-/* It came, was computed and left: n tokens from first on. */
+/* Admits, computes and releases a prompt of n tokens from `first` on. */
 static void
-pass(struct bed *b, uint32_t slot, token_id first, uint32_t n)
+pass(struct kv_fixture *b, uint32_t slot, token_id first, uint32_t n)
 {
     prompt_of(b, slot, first, n, NULL), add(b, slot, 0);
     release_at(b, slot, n);
 }
 
-/* How many positions it would find. */
+/* Returns the cached positions of that prompt. */
 static uint32_t
-found(struct bed *b, token_id first, uint32_t n)
+found(struct kv_fixture *b, token_id first, uint32_t n)
 {
-    prompt_of(b, BED_SLOTS - 1, first, n, NULL);
-    kv_lookup(b->kv, &b->slot[BED_SLOTS - 1].text, &b->slot[BED_SLOTS - 1].hit);
-    return b->slot[BED_SLOTS - 1].hit.n_tokens;
+    prompt_of(b, FIXTURE_SLOTS - 1, first, n, NULL);
+    kv_lookup(b->kv, &b->slot[FIXTURE_SLOTS - 1].text, &b->slot[FIXTURE_SLOTS - 1].hit);
+    return b->slot[FIXTURE_SLOTS - 1].hit.n_tokens;
 }
 
 static void
-what_nobody_holds_is_found_no_more_and_free(void **state)
+flush_frees_unreferenced_blocks(void **state)
 {
     struct kv_flushed went = { 0 };
-    struct bed *b;
+    struct kv_fixture *b;
 
     (void)state;
     for (uint32_t elastic = 0; elastic < 2; elastic++) {
-        b = bed_of(elastic ? 0 : 8, .copy_partial = true, .arena_bytes = elastic ? 12 * BLOCK : 0);
+        b = cache_of(elastic ? 0 : 8, .copy_partial = true,
+                     .arena_bytes = elastic ? 12 * BLOCK : 0);
         pass(b, 0, 0, 13);
         pass(b, 0, 100, 8);
         assert_int_equal(found(b, 0, 14), 13);
@@ -65,18 +66,18 @@ what_nobody_holds_is_found_no_more_and_free(void **state)
         assert_int_equal(n_cached(b), 0);
         assert_int_equal(found(b, 0, 14) + found(b, 100, 9), 0);
         assert_int_equal(kv_flush(b->kv, ALL, &went), 0);
-        pass(b, 0, 0, 13); /* and it is kept again */
+        pass(b, 0, 0, 13); /* cached again */
         assert_int_equal(found(b, 0, 14), 13);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
 static void
-what_lies_on_the_host_goes_too_be_it_there_or_away(void **state)
+flush_frees_host_blocks_of_a_present_or_absent_tier(void **state)
 {
     (void)state;
     for (uint32_t away = 0; away < 2; away++) {
-        struct bed *b = bed_of(4, .copy_partial = true, .host_bytes = 8 * BLOCK);
+        struct kv_fixture *b = cache_of(4, .copy_partial = true, .host_bytes = 8 * BLOCK);
         struct kv_flushed went = { 0 };
 
         for (uint32_t i = 0; i < 3; i++) pass(b, 0, 100 * i, 12);
@@ -92,11 +93,11 @@ what_lies_on_the_host_goes_too_be_it_there_or_away(void **state)
         for (uint32_t i = 0; i < 3; i++) assert_int_equal(found(b, 100 * i, 13), 0);
         for (uint32_t i = 0; i < 3; i++) pass(b, 0, 100 * i, 12);
         assert_int_equal(on_host(b), 5);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
-KV_TEST(what_a_slot_holds_stays_and_is_found, bed(12))
+KV_TEST(flush_keeps_held_blocks_in_the_tree, cache(12))
 {
     struct kv_flushed went = { 0 };
 
@@ -107,19 +108,19 @@ KV_TEST(what_a_slot_holds_stays_and_is_found, bed(12))
     kv_flush(kv, ALL, &went);
     kv_check(kv);
     assert_int_equal(found(b, 100, 9), 0);
-    assert_int_equal(found(b, 0, 13), 8); /* the third block is its own now */
+    assert_int_equal(found(b, 0, 13), 8); /* the slot took over the third block */
     for (token_id t = 12; t < 16; t++) gen_plus(b, 1, t);
     release_at(b, 1, 16);
     assert_int_equal(found(b, 0, 17), 16);
 }
 
-KV_TEST(nobodys_hit_is_taken_before_his_first_step, bed(12))
+KV_TEST(flush_keeps_the_hits_of_admitted_sequences, cache(12))
 {
     static const token_id end[] = { 50, 51, -1 };
     struct kv_flushed went = { 0 };
 
     pass(b, 0, 0, 11);
-    prompt_of(b, 1, 0, 10, end); /* two blocks, and half of the third */
+    prompt_of(b, 1, 0, 10, end); /* 2 blocks, and half of the third */
     assert_int_equal(admit(b, 1, 0), 0);
     assert_int_equal(b->slot[1].hit.n_tokens, 10);
     assert_int_equal(kv_flush(kv, ALL, &went), 0);
@@ -128,9 +129,9 @@ KV_TEST(nobodys_hit_is_taken_before_his_first_step, bed(12))
     expect(b, 1, 0, 1, 2);
 }
 
-/* The host has them alone; two are on their way to a slot that has not begun. */
-KV_TEST(what_is_to_be_fetched_stays_on_the_host,
-        bed_of(4, .copy_partial = true, .host_bytes = 8 * BLOCK))
+/* Only the host tier has the blocks; 2 of them will be onboarded for a slot that is not started. */
+KV_TEST(flush_keeps_host_blocks_that_will_be_onboarded,
+        cache_of(4, .copy_partial = true, .host_bytes = 8 * BLOCK))
 {
     struct kv_flushed went = { 0 };
 
@@ -147,20 +148,20 @@ KV_TEST(what_is_to_be_fetched_stays_on_the_host,
     assert_int_equal(b->out.n_copies, 2);
 }
 
-/* Lane 1 fetches, and lane 0 writes the only cell before that is done. */
+/* Lane 1 fetches, and lane 0 writes the only host_block before that is done. */
 static void
-who_takes_a_cell_waits_for_who_reads_it_flushed_or_not(void **state)
+reused_host_block_waits_for_its_last_reader(void **state)
 {
     (void)state;
     for (uint32_t flushed = 0; flushed < 2; flushed++) {
-        struct bed *b = bed_of(4, .n_lanes = 2, .host_bytes = BLOCK);
+        struct kv_fixture *b = cache_of(4, .n_lanes = 2, .host_bytes = BLOCK);
         struct kv_flushed went = { 0 };
 
         pass(b, 0, 0, 4), pass(b, 0, 100, 16);
         prompt_of(b, 1, 0, 5, NULL);
         assert_int_equal(admit(b, 1, 0), 0);
         assert_int_equal(b->slot[1].hit.n_host[0], 1);
-        b->out = bed_out(b);
+        b->out = empty_out(b);
         b->out.step = 1;
         kv_start(b->kv, 1, 1, 1, &b->out);
         kv_grow(b->kv, 1, 1, 5, &b->out);
@@ -172,11 +173,11 @@ who_takes_a_cell_waits_for_who_reads_it_flushed_or_not(void **state)
         pass(b, 0, 300, 8);
         assert_int_equal(on_host(b), 1);
         assert_int_equal(b->out.wait[1], 1);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
-KV_TEST(a_large_cache_goes_in_parts, bed(12))
+KV_TEST(large_cache_is_flushed_in_parts, cache(12))
 {
     struct kv_flushed went = { 0 };
 
@@ -190,9 +191,9 @@ KV_TEST(a_large_cache_goes_in_parts, bed(12))
     assert_int_equal(kv_flush(kv, 4, &went), 0);
 }
 
-KV_TEST(a_snapshot_goes_with_all_its_layers,
-        bed_of(0, .arena_bytes = 100 * BLOCK,
-               .group = { group(KV_FULL, 0, 0), state_group(3, BLOCK, 8) }))
+KV_TEST(flush_frees_all_layers_of_a_snapshot,
+        cache_of(0, .arena_bytes = 100 * BLOCK,
+                 .group = { group(KV_FULL, 0, 0), state_group(3, BLOCK, 8) }))
 {
     struct kv_flushed went = { 0 };
 
@@ -205,8 +206,8 @@ KV_TEST(a_snapshot_goes_with_all_its_layers,
     assert_int_equal(found(b, 0, 9), 0);
 }
 
-/* A reader of events, and a successor. */
-KV_TEST(whoever_reads_of_the_cache_learns_of_it, bed_of(4, .max_events = 16))
+/* Events and exports report the flush. */
+KV_TEST(flush_is_reported_as_events_and_exports, cache_of(4, .max_events = 16))
 {
     struct kv_flushed went = { 0 };
     uint64_t next = 0, missed;
@@ -227,22 +228,22 @@ KV_TEST(whoever_reads_of_the_cache_learns_of_it, bed_of(4, .max_events = 16))
         kv_tree_export_take(kv, &l);
         assert_false(l.live);
     }
-    assert_int_equal(n, 3); /* the root too */
+    assert_int_equal(n, 3); /* with the root */
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_nobody_holds_is_found_no_more_and_free),
-        cmocka_unit_test(what_lies_on_the_host_goes_too_be_it_there_or_away),
-        cmocka_unit_test(what_a_slot_holds_stays_and_is_found),
-        cmocka_unit_test(nobodys_hit_is_taken_before_his_first_step),
-        cmocka_unit_test(what_is_to_be_fetched_stays_on_the_host),
-        cmocka_unit_test(who_takes_a_cell_waits_for_who_reads_it_flushed_or_not),
-        cmocka_unit_test(a_large_cache_goes_in_parts),
-        cmocka_unit_test(a_snapshot_goes_with_all_its_layers),
-        cmocka_unit_test(whoever_reads_of_the_cache_learns_of_it),
+        cmocka_unit_test(flush_frees_unreferenced_blocks),
+        cmocka_unit_test(flush_frees_host_blocks_of_a_present_or_absent_tier),
+        cmocka_unit_test(flush_keeps_held_blocks_in_the_tree),
+        cmocka_unit_test(flush_keeps_the_hits_of_admitted_sequences),
+        cmocka_unit_test(flush_keeps_host_blocks_that_will_be_onboarded),
+        cmocka_unit_test(reused_host_block_waits_for_its_last_reader),
+        cmocka_unit_test(large_cache_is_flushed_in_parts),
+        cmocka_unit_test(flush_frees_all_layers_of_a_snapshot),
+        cmocka_unit_test(flush_is_reported_as_events_and_exports),
     };
 
     return cmocka_run_group_tests_name("flush", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_fork.c - slots with one beginning: what they share, and that each sees its own tokens. */
+/* test_fork.c - forked and reordered slots: shared blocks, and each slot reads its own tokens. */
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_fork.h"
@@ -8,14 +8,14 @@
 
 enum { BEAMS = 4, BLOCK = 4, LENGTH = 100, EDITS = 4096, UNITS = 4096 };
 
-/* Beams on a pretended device: which token each position of each block is of. */
+/* Beams on a simulated device: the token at each position of each block. */
 struct search {
     struct kv_config c;
     void *mem;
     struct kv *kv;
     uint32_t slot[BEAMS], n, source;
-    uint32_t token[BEAMS][LENGTH];           /* each beam's own, as they should be */
-    slice_id row[MAX_GROUPS][BEAMS][LENGTH]; /* as edits have made them */
+    uint32_t token[BEAMS][LENGTH];           /* expected tokens of each beam */
+    slice_id row[MAX_GROUPS][BEAMS][LENGTH]; /* as the edits set them */
     uint32_t holds[UNITS][BLOCK];
     struct kv_edit edit[EDITS];
     struct kv_copy copy[64];
@@ -71,7 +71,7 @@ used(const struct search *s)
     return sum;
 }
 
-/* A block's place among the pretended ones: slices are of one size. */
+/* Returns the index of a simulated block; all slices have one size. */
 static uint32_t *
 holds(struct search *s, uint32_t at)
 {
@@ -79,7 +79,7 @@ holds(struct search *s, uint32_t at)
     return s->holds[at];
 }
 
-/* Copies, then edits: what the device does before the rows of a step. */
+/* Applies copies, then edits, as the device does before a step's work. */
 static void
 apply(struct search *s)
 {
@@ -99,7 +99,7 @@ apply(struct search *s)
     kv_check(s->kv);
 }
 
-/* The beam sees its own tokens in every position that it may look at. */
+/* Asserts that the beam reads its own tokens at every visible position. */
 static void
 look(struct search *s, uint32_t beam)
 {
@@ -114,7 +114,7 @@ look(struct search *s, uint32_t beam)
     }
 }
 
-/* Rows first .. end of a beam with those tokens. */
+/* Writes positions first .. end - 1 of a beam. */
 static void
 compute(struct search *s, uint32_t beam, uint32_t first, uint32_t end)
 {
@@ -150,7 +150,7 @@ begin(struct search *s, uint32_t n_prompt, uint32_t len, uint32_t source)
 }
 
 static void
-beams_share_full_blocks_and_the_source(void **state) /* K-13 */
+beams_share_full_blocks_and_the_encoder_input(void **state) /* K-13 */
 {
     struct search s;
 
@@ -171,7 +171,7 @@ beams_share_full_blocks_and_the_source(void **state) /* K-13 */
 }
 
 static void
-each_beam_sees_its_own_tokens_whoever_goes_on_from_whom(void **state)
+each_beam_reads_its_own_tokens_after_any_reorder(void **state)
 {
     (void)state;
     for (uint32_t round = 0; round < 40; round++) {
@@ -205,10 +205,10 @@ each_beam_sees_its_own_tokens_whoever_goes_on_from_whom(void **state)
     }
 }
 
-/* As sched/beam.c places them: who goes on from somebody has its own slot. What a kill leaves of the turn: the tables of
- * some, no copy, and a half-written block where a copy was to go. */
+/* Parents as sched/beam.c places them: a parent continues itself. A crash leaves the reorder half
+ * done: the tables of some slots, no copies, and a partly written block at a copy's destination. */
 static void
-a_turn_done_again_is_the_same_whatever_was_done_of_it(void **state)
+repeated_reorder_gives_the_same_result_after_a_crash(void **state)
 {
     (void)state;
     for (uint32_t round = 0; round < 40; round++) {
@@ -247,7 +247,7 @@ a_turn_done_again_is_the_same_whatever_was_done_of_it(void **state)
 }
 
 static void
-a_turn_costs_what_has_changed_and_not_the_context(void **state)
+reorder_cost_depends_on_changed_blocks_only(void **state)
 {
     static const uint8_t same[BEAMS] = { 2, 2, 2, 2 };
     struct search s;
@@ -264,7 +264,7 @@ a_turn_costs_what_has_changed_and_not_the_context(void **state)
 }
 
 static void
-beams_are_promised_what_they_will_not_share(void **state)
+beams_reserve_the_blocks_they_do_not_share(void **state)
 {
     struct kv_need need, fork;
     struct search s;
@@ -274,8 +274,7 @@ beams_are_promised_what_they_will_not_share(void **state)
     open_search(&s, 1);
     kv_count(s.kv, 0, &n);
     s.kv = (free(s.mem), NULL);
-    s.c.arena_bytes =
-        256 * (1 + 10 + 3 * 3); /* scratch; 40 positions; 12 of them again for each other beam */
+    s.c.arena_bytes = 256 * (1 + 10 + 3 * 3); /* scratch; 40 positions; 12 more per further beam */
     s.c.slab_bytes = 0;
     s.mem = calloc(1, kv_bytes(&s.c));
     s.kv = kv_init(s.mem, &s.c, &(struct err){ 0 });
@@ -298,11 +297,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beams_share_full_blocks_and_the_source),
-        cmocka_unit_test(each_beam_sees_its_own_tokens_whoever_goes_on_from_whom),
-        cmocka_unit_test(a_turn_done_again_is_the_same_whatever_was_done_of_it),
-        cmocka_unit_test(a_turn_costs_what_has_changed_and_not_the_context),
-        cmocka_unit_test(beams_are_promised_what_they_will_not_share),
+        cmocka_unit_test(beams_share_full_blocks_and_the_encoder_input),
+        cmocka_unit_test(each_beam_reads_its_own_tokens_after_any_reorder),
+        cmocka_unit_test(repeated_reorder_gives_the_same_result_after_a_crash),
+        cmocka_unit_test(reorder_cost_depends_on_changed_blocks_only),
+        cmocka_unit_test(beams_reserve_the_blocks_they_do_not_share),
     };
 
     test_seed();

@@ -1,11 +1,11 @@
-/* test_groups.c - what is found and evicted where there are several groups: windows, sources, and pools
- * that share their slabs. */
+/* test_groups.c - hits and evictions with several groups: windows, encoder inputs, and pools that
+ * share slabs. */
 #include "tests/kv/kv_fixture.h"
 
 #include <stdlib.h>
 
-KV_TEST(a_window_finds_what_its_next_query_sees,
-        bed_of(16, .copy_partial = true, .group = { group(KV_WINDOW, 16, 16) })) /* S-03 */
+KV_TEST(window_hit_needs_the_blocks_of_the_next_query,
+        cache_of(16, .copy_partial = true, .group = { group(KV_WINDOW, 16, 16) })) /* S-03 */
 {
     prompt_of(b, 0, 0, 16, NULL), add(b, 0, 4);
     expect(b, 0, 0, 1, 2, 3);
@@ -20,9 +20,9 @@ KV_TEST(a_window_finds_what_its_next_query_sees,
     release(b, 0);
 }
 
-KV_TEST(a_hit_holds_in_all_groups_at_once,
-        bed_of(40, .copy_partial = true,
-               .group = { group(KV_FULL, 0, 40), group(KV_WINDOW, 8, 12) })) /* S-05, S-06 */
+KV_TEST(hit_holds_in_all_groups,
+        cache_of(40, .copy_partial = true,
+                 .group = { group(KV_FULL, 0, 40), group(KV_WINDOW, 8, 12) })) /* S-05, S-06 */
 {
     token_id more[8] = { 900, 901, 902, 903, 904, 905, 906, -1 };
     struct kv_hit hit;
@@ -34,11 +34,11 @@ KV_TEST(a_hit_holds_in_all_groups_at_once,
     kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 39);
     assert_int_equal(hit.n_cached[0], 9);
-    assert_int_equal(hit.n_cached[1], 1); /* of 32 .. 35; its part of the next is not a block yet */
-    prompt_of(b, 1, 1000, 12, NULL), add(b, 1, 0); /* the window's 36 .. 39 is taken */
+    assert_int_equal(hit.n_cached[1], 1);          /* of 32 .. 35; the next is not full yet */
+    prompt_of(b, 1, 1000, 12, NULL), add(b, 1, 0); /* evicts the window's 36 .. 39 */
     kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 36);
-    prompt_of(b, 2, 2000, 4, NULL), add(b, 2, 0); /* and 32 .. 35 */
+    prompt_of(b, 2, 2000, 4, NULL), add(b, 2, 0); /* evicts 32 .. 35 */
     kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 32);
     assert_int_equal(hit.n_cached[0], 8);
@@ -46,37 +46,37 @@ KV_TEST(a_hit_holds_in_all_groups_at_once,
 }
 
 static void
-with_source(struct bed *b, uint32_t slot, const token_id *source, uint32_t n)
+with_source(struct kv_fixture *b, uint32_t slot, const token_id *source, uint32_t n)
 {
-    struct slot *s = &b->slot[slot];
+    struct fixture_slot *s = &b->slot[slot];
 
     prompt_of(b, slot, 0, 9, NULL);
-    kv_namespace(b->kv, 0, 0, source, n, &b->space);
+    kv_namespace(b->kv, 0, 0, source, n, &b->namespace);
     s->text.source = source;
     s->text.n_source = n;
 }
 
-static struct bed *
-bed_with_cross(uint32_t n_blocks)
+static struct kv_fixture *
+cache_with_cross(uint32_t n_blocks)
 {
-    return bed_of(n_blocks, .copy_partial = true,
-                  .group = { group(KV_FULL, 0, n_blocks), group(KV_CROSS, 0, n_blocks) });
+    return cache_of(n_blocks, .copy_partial = true,
+                    .group = { group(KV_FULL, 0, n_blocks), group(KV_CROSS, 0, n_blocks) });
 }
 
-KV_TEST(a_source_is_found_whole_or_not_at_all, bed_with_cross(16)) /* K-12 */
+KV_TEST(encoder_input_is_reused_whole_or_not_at_all, cache_with_cross(16)) /* K-12 */
 {
     static const token_id source[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     static const token_id other[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99, 98, 97, 96 };
 
     with_source(b, 0, source, 16), add(b, 0, 0);
     assert_false(b->slot[0].hit.cross);
-    store(b, 0, 9); /* while it runs: it is shared, and by its prefixes too */
+    store(b, 0, 9); /* found while slot 0 runs, by prefixes too */
     with_source(b, 1, source, 16);
     assert_int_equal(add(b, 1, 0), 8);
     assert_true(b->slot[1].hit.cross);
     assert_int_equal(b->slot[1].hit.n_held[1], 4);
     assert_int_equal(kv_entry(kv, 0, 1, 3), kv_entry(kv, 1, 1, 3));
-    with_source(b, 2, other, 16); /* another source: nothing of the decoder's either */
+    with_source(b, 2, other, 16); /* another encoder input: no decoder blocks */
     assert_int_equal(add(b, 2, 0), 0);
     assert_false(b->slot[2].hit.cross);
     with_source(b, 3, source, 15);
@@ -84,7 +84,7 @@ KV_TEST(a_source_is_found_whole_or_not_at_all, bed_with_cross(16)) /* K-12 */
     assert_false(b->slot[3].hit.cross);
 }
 
-KV_TEST(a_source_that_lost_a_block_is_not_found, bed_with_cross(5))
+KV_TEST(encoder_input_with_an_evicted_block_is_not_reused, cache_with_cross(5))
 {
     static const token_id source[14] = { 5, 6, 7, 8 }, fill[16] = { 9 };
 
@@ -100,32 +100,32 @@ KV_TEST(a_source_that_lost_a_block_is_not_found, bed_with_cross(5))
     assert_false(b->slot[0].hit.cross);
 }
 
-KV_TEST(features_without_tokens_are_found_by_nobody, bed_with_cross(16)) /* B-12 */
+KV_TEST(features_are_never_reused, cache_with_cross(16)) /* B-12 */
 {
     for (uint32_t i = 0; i < 2; i++) {
         with_source(b, i, NULL, 16);
-        assert_int_equal(add(b, i, 0), 0); /* nor its decoder's blocks, which depend on them */
+        assert_int_equal(add(b, i, 0), 0); /* nor decoder blocks that depend on them */
         assert_false(b->slot[i].hit.cross);
         store(b, i, 9);
     }
 }
 
-static struct bed *
+static struct kv_fixture *
 two_pools(uint32_t n_slabs, float share_a, float share_b)
 {
     struct kv_group self = group(KV_FULL, 0, 0), cross = group(KV_CROSS, 0, 0);
-    struct bed *b;
+    struct kv_fixture *b;
 
-    cross.n_layers = 3; /* a block is a slab, three of the others are */
+    cross.n_layers = 3; /* 1 block per slab; the other pool has 3 */
     self.share = share_a;
     cross.share = share_b;
-    b = bed_of(0, .group = { self, cross }, .arena_bytes = (uint64_t)n_slabs * 768);
+    b = cache_of(0, .group = { self, cross }, .arena_bytes = (uint64_t)n_slabs * 768);
     assert_int_equal(b->c.slab_bytes, 768);
     return b;
 }
 
-/* One block in each of four slabs is as much as four slabs, while the others may still want three. */
-KV_TEST(a_hit_is_left_where_its_slabs_are_promised_to_another_pool, two_pools(7, 0, 0))
+/* One block in each of 4 slabs occupies 4 slabs; the other pool has reserved 3. */
+KV_TEST(hit_is_dropped_if_another_pool_reserved_its_slabs, two_pools(7, 0, 0))
 {
     struct kv_need need = { { 0, 3 } };
 
@@ -142,13 +142,13 @@ KV_TEST(a_hit_is_left_where_its_slabs_are_promised_to_another_pool, two_pools(7,
     assert_int_equal(kv_reserve(kv, 4, &need), 0);
     assert_int_equal(add(b, 3, 0), 0);
     b->out.n_edits = 0;
-    kv_cross(kv, 0, 4, 12, &b->out); /* what was reserved_blocks can be had */
+    kv_cross(kv, 0, 4, 12, &b->out); /* reserved blocks can be allocated */
     kv_check(kv);
 }
 
-/* Sources of 4 tokens, one slab each, computed and let go. */
+/* Computes and releases encoder inputs of 4 tokens, one slab each. */
 static void
-many_sources(struct bed *b, uint32_t first, uint32_t n)
+many_sources(struct kv_fixture *b, uint32_t first, uint32_t n)
 {
     static token_id source[64][4];
 
@@ -158,12 +158,12 @@ many_sources(struct bed *b, uint32_t first, uint32_t n)
         b->slot[0].token[0] = (token_id)(first + i);
         assert_int_equal(admit(b, 0, 0), 0);
         start(b, 0);
-        release_at(b, 0, 3); /* nothing of the decoder's is full */
+        release_at(b, 0, 3); /* no full decoder block */
     }
 }
 
 static uint32_t
-n_cached(const struct bed *b, uint32_t pool)
+n_cached(const struct kv_fixture *b, uint32_t pool)
 {
     struct kv_count n;
 
@@ -172,20 +172,20 @@ n_cached(const struct bed *b, uint32_t pool)
 }
 
 static void
-fill_with_prompts(struct bed *b, uint32_t first, uint32_t n)
+fill_with_prompts(struct kv_fixture *b, uint32_t first, uint32_t n)
 {
     struct kv_namespace none;
 
     kv_namespace(b->kv, 0, 0, NULL, 0, &none);
     for (uint32_t i = 0; i < n; i++) {
         prompt_of(b, 1, (token_id)(first + 10 * i), 4, NULL);
-        b->slot[1].text.space = &none;
+        b->slot[1].text.namespace = &none;
         add(b, 1, 0);
         release_at(b, 1, 4);
     }
 }
 
-KV_TEST(without_shares_a_pool_takes_whatever_is_oldest, two_pools(18, 0, 0))
+KV_TEST(pools_without_shares_evict_the_oldest_slab, two_pools(18, 0, 0))
 {
     fill_with_prompts(b, 1000, 60);
     assert_true(n_cached(b, 0) > 45);
@@ -195,15 +195,15 @@ KV_TEST(without_shares_a_pool_takes_whatever_is_oldest, two_pools(18, 0, 0))
     assert_true(n_cached(b, 0) > 40);
 }
 
-KV_TEST(a_pool_is_held_to_its_share_by_those_who_are_below_theirs, two_pools(18, 0.5f, 0.5f))
+KV_TEST(pool_above_its_share_yields_to_pools_below_theirs, two_pools(18, 0.5f, 0.5f))
 {
     uint32_t sources;
 
     fill_with_prompts(b, 1000, 60);
-    assert_true(n_cached(b, 0) > 45); /* all of it, while nobody else wants any */
+    assert_true(n_cached(b, 0) > 45); /* all, because the other pool needs none */
     many_sources(b, 0, 40);
     sources = n_cached(b, 1);
-    assert_in_range(sources, 7, 10); /* slabs: 9 are its share, an eighth more or less */
+    assert_in_range(sources, 7, 10); /* slabs: its share is 9, +- 12.5 % */
     fill_with_prompts(b, 5000, 60);
     assert_in_range(n_cached(b, 1), 6, sources);
     many_sources(b, 100, 40);
@@ -214,14 +214,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_window_finds_what_its_next_query_sees),
-        cmocka_unit_test(a_hit_holds_in_all_groups_at_once),
-        cmocka_unit_test(a_source_is_found_whole_or_not_at_all),
-        cmocka_unit_test(a_source_that_lost_a_block_is_not_found),
-        cmocka_unit_test(features_without_tokens_are_found_by_nobody),
-        cmocka_unit_test(a_hit_is_left_where_its_slabs_are_promised_to_another_pool),
-        cmocka_unit_test(without_shares_a_pool_takes_whatever_is_oldest),
-        cmocka_unit_test(a_pool_is_held_to_its_share_by_those_who_are_below_theirs),
+        cmocka_unit_test(window_hit_needs_the_blocks_of_the_next_query),
+        cmocka_unit_test(hit_holds_in_all_groups),
+        cmocka_unit_test(encoder_input_is_reused_whole_or_not_at_all),
+        cmocka_unit_test(encoder_input_with_an_evicted_block_is_not_reused),
+        cmocka_unit_test(features_are_never_reused),
+        cmocka_unit_test(hit_is_dropped_if_another_pool_reserved_its_slabs),
+        cmocka_unit_test(pools_without_shares_evict_the_oldest_slab),
+        cmocka_unit_test(pool_above_its_share_yields_to_pools_below_theirs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,11 @@
-/* test_reuse.c - what one sequence computed, another finds: rows K and B of the scenarios, and what
- * they do not say. */
+/* test_reuse.c - prefix hits: scenarios K and B, and cases beyond them. */
 #include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-KV_TEST(one_long_chain, bed(8)) /* K-01 */
+KV_TEST(one_request_extends_another_block_by_block, cache(8)) /* K-01 */
 {
     prompt_of(b, 0, 0, 9, NULL);
     assert_int_equal(add(b, 0, 0), 0);
@@ -56,7 +55,7 @@ KV_TEST(one_long_chain, bed(8)) /* K-01 */
 }
 
 static void
-with_extra(struct bed *b, uint32_t slot, const uint64_t *extra, uint32_t n_extra,
+with_extra(struct kv_fixture *b, uint32_t slot, const uint64_t *extra, uint32_t n_extra,
            const token_id *more)
 {
     prompt_of(b, slot, 100, 6, TOKENS(0, 1, 2));
@@ -65,7 +64,7 @@ with_extra(struct bed *b, uint32_t slot, const uint64_t *extra, uint32_t n_extra
     memcpy(b->slot[slot].extra, extra, n_extra * sizeof *extra);
 }
 
-KV_TEST(extra_ids_tell_equal_tokens_apart, bed(16)) /* K-02 */
+KV_TEST(extra_ids_distinguish_equal_tokens, cache(16)) /* K-02 */
 {
     static const uint64_t one[] = { 1, 1, 2, 2, 3, 3 }, two[] = { 4, 4, 5, 5, 6, 6 },
                           three[] = { 1, 1, 2, 2, 4, 4 };
@@ -100,7 +99,7 @@ KV_TEST(extra_ids_tell_equal_tokens_apart, bed(16)) /* K-02 */
     assert_int_equal(n_free(b), 10);
 }
 
-KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
+KV_TEST(different_salts_share_no_blocks, cache(16)) /* K-04 */
 {
     static const struct {
         uint64_t salt;
@@ -114,7 +113,7 @@ KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
                 { 0, false, 8, { 0, 1, 10, -1 } } };
 
     for (uint32_t i = 0; i < ARRAY_LEN(row); i++) {
-        kv_namespace(kv, row[i].salt, 0, NULL, 0, &b->space);
+        kv_namespace(kv, row[i].salt, 0, NULL, 0, &b->namespace);
         prompt_of(b, i, 100, 6, TOKENS(0, 1, 2));
         assert_int_equal(add(b, i, 0), row[i].pos);
         expect_ids(b, i, 0, row[i].id);
@@ -123,7 +122,7 @@ KV_TEST(another_salt_shares_nothing, bed(16)) /* K-04 */
     }
 }
 
-KV_TEST(another_adapter_or_source_shares_no_prefix, bed(4))
+KV_TEST(different_adapters_or_encoder_inputs_share_no_prefix, cache(4))
 {
     static const token_id source[] = { 1, 2, 3 }, longer[] = { 1, 2, 3, 4 };
     struct kv_namespace s[5];
@@ -142,11 +141,11 @@ KV_TEST(another_adapter_or_source_shares_no_prefix, bed(4))
 }
 
 static void
-only_what_is_computed_is_found(void **state) /* K-06 */
+only_computed_blocks_are_found(void **state) /* K-06 */
 {
     (void)state;
     for (int by_release = 0; by_release < 2; by_release++) {
-        struct bed *b = bed(8);
+        struct kv_fixture *b = cache(8);
 
         prompt_of(b, 0, 0, 12, NULL);
         assert_int_equal(add(b, 0, 0), 0);
@@ -158,11 +157,11 @@ only_what_is_computed_is_found(void **state) /* K-06 */
         }
         prompt_of(b, 0, 0, 12, NULL);
         assert_int_equal(add(b, 0, 0), 4);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
-KV_TEST(released_blocks_are_taken_in_the_order_of_their_release, bed(4)) /* K-07 */
+KV_TEST(blocks_are_evicted_in_release_order, cache(4)) /* K-07 */
 {
     prompt_of(b, 0, 0, 4, NULL);
     add(b, 0, 1);
@@ -184,8 +183,8 @@ KV_TEST(released_blocks_are_taken_in_the_order_of_their_release, bed(4)) /* K-07
     assert_int_equal(admit(b, 1, 0), -EAGAIN);
 }
 
-KV_TEST(the_longest_part_is_taken,
-        bed_of(10, .tokens_per_block = 8, .copy_partial = true)) /* K-08 */
+KV_TEST(longest_partial_match_is_used,
+        cache_of(10, .tokens_per_block = 8, .copy_partial = true)) /* K-08 */
 {
     prompt_of(b, 0, 0, 20, NULL);
     add(b, 0, 3);
@@ -210,7 +209,7 @@ KV_TEST(the_longest_part_is_taken,
     assert_int_equal(n_free(b), 6);
 }
 
-KV_TEST(refs_of_one_batch_share_nothing_and_the_next_finds_it, bed(12)) /* K-10 */
+KV_TEST(equal_prompts_share_only_after_the_first_is_computed, cache(12)) /* K-10 */
 {
     for (uint32_t i = 0; i < 3; i++) {
         prompt_of(b, i, 0, 9, NULL);
@@ -226,7 +225,7 @@ KV_TEST(refs_of_one_batch_share_nothing_and_the_next_finds_it, bed(12)) /* K-10 
     assert_int_equal(add(b, 3, 0), 8);
 }
 
-KV_TEST(without_copies_a_leaf_is_taken_over_and_nothing_else, bed_of(8)) /* K-11 */
+KV_TEST(without_copy_partial_only_leaves_are_taken_over, cache_of(8)) /* K-11 */
 {
     prompt_of(b, 0, 0, 9, NULL);
     add(b, 0, 0);
@@ -237,17 +236,17 @@ KV_TEST(without_copies_a_leaf_is_taken_over_and_nothing_else, bed_of(8)) /* K-11
     assert_int_equal(add(b, 1, 0), 7);
 }
 
-struct member {
+struct tail_case {
     uint32_t n;
     token_id more[3];
     uint32_t pos;
-    int second; /* what its second block is: 1 the seed's, 0 another */
+    int second; /* its second block: 1 the seed's, 0 another */
 };
 
 static void
-batch(uint32_t n_seed, const struct member *m, uint32_t n, uint32_t entry)
+batch(uint32_t n_seed, const struct tail_case *m, uint32_t n, uint32_t entry)
 {
-    struct bed *b = bed(16);
+    struct kv_fixture *b = cache(16);
     slice_id old, at[4];
 
     prompt_of(b, 0, 0, n_seed, NULL);
@@ -266,35 +265,35 @@ batch(uint32_t n_seed, const struct member *m, uint32_t n, uint32_t entry)
         if (m[i].pos > entry * 4) assert_int_equal(at[i] == old, m[i].second);
         for (uint32_t k = 0; k < i; k++)
             assert_true(at[i] != at[k] || (m[i].second && m[k].second));
-        /* a part of a block that is not its own is copied, and only that */
+        /* only a tail that is not taken over is copied */
         assert_int_equal(b->out.n_copies, m[i].pos % 4 && !m[i].second);
         if (b->out.n_copies) assert_int_equal(b->out.copy[0].n_tokens, m[i].pos % 4);
         if (b->out.n_copies) assert_int_equal(b->out.copy[0].from, old);
     }
-    close_bed(b);
+    cache_close(b);
 }
 
 static void
-who_goes_on_in_a_block_that_several_want(void **state) /* B-01 .. B-06, B-08, B-09 */
+last_slot_takes_over_a_tail_and_others_copy(void **state) /* B-01 .. B-06, B-08, B-09 */
 {
     (void)state;
-    batch(7, (struct member[]){ { 5, { 10, -1 }, 5, 0 }, { 5, { 20, -1 }, 5, 1 } }, 2, 1);
-    batch(9, (struct member[]){ { 7, { 99, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 } }, 2, 1);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } }, 2, 1);
-    batch(
-        9,
-        (struct member[]){ { 7, { 98, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } },
-        3, 1);
-    batch(9, (struct member[]){ { 3, { 50, -1 }, 3, 0 }, { 2, { 60, 70, -1 }, 2, 0 } }, 2, 0);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 3, { 50, -1 }, 3, 0 } }, 2, 0);
+    batch(7, (struct tail_case[]){ { 5, { 10, -1 }, 5, 0 }, { 5, { 20, -1 }, 5, 1 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 7, { 99, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } }, 2, 1);
+    batch(9,
+          (struct tail_case[]){
+              { 7, { 98, -1 }, 7, 0 }, { 9, { -1 }, 8, 1 }, { 7, { 99, -1 }, 7, 0 } },
+          3, 1);
+    batch(9, (struct tail_case[]){ { 3, { 50, -1 }, 3, 0 }, { 2, { 60, 70, -1 }, 2, 0 } }, 2, 0);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 3, { 50, -1 }, 3, 0 } }, 2, 0);
     batch(7,
-          (struct member[]){
+          (struct tail_case[]){
               { 5, { 97, -1 }, 5, 0 }, { 5, { 98, -1 }, 5, 0 }, { 5, { 99, -1 }, 5, 1 } },
           3, 1);
-    batch(9, (struct member[]){ { 9, { -1 }, 8, 1 }, { 0, { 500, 501, -1 }, 0, 0 } }, 2, 1);
+    batch(9, (struct tail_case[]){ { 9, { -1 }, 8, 1 }, { 0, { 500, 501, -1 }, 0, 0 } }, 2, 1);
 }
 
-KV_TEST(what_is_copied_from_is_had_back_for_the_blocks_that_follow, bed(8)) /* B-07 */
+KV_TEST(borrowed_tail_is_returned_for_the_next_blocks, cache(8)) /* B-07 */
 {
     token_id more[31];
 
@@ -309,7 +308,7 @@ KV_TEST(what_is_copied_from_is_had_back_for_the_blocks_that_follow, bed(8)) /* B
     assert_int_equal(n_free(b), 0);
 }
 
-KV_TEST(holding_a_block_leaves_what_follows_it_found, bed(6)) /* P-06 */
+KV_TEST(holding_a_block_keeps_its_children_in_the_tree, cache(6)) /* P-06 */
 {
     prompt_of(b, 0, 0, 24, NULL), add(b, 0, 0);
     gen(b, 0, 24);
@@ -330,18 +329,18 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_long_chain),
-        cmocka_unit_test(extra_ids_tell_equal_tokens_apart),
-        cmocka_unit_test(another_salt_shares_nothing),
-        cmocka_unit_test(another_adapter_or_source_shares_no_prefix),
-        cmocka_unit_test(only_what_is_computed_is_found),
-        cmocka_unit_test(released_blocks_are_taken_in_the_order_of_their_release),
-        cmocka_unit_test(the_longest_part_is_taken),
-        cmocka_unit_test(refs_of_one_batch_share_nothing_and_the_next_finds_it),
-        cmocka_unit_test(without_copies_a_leaf_is_taken_over_and_nothing_else),
-        cmocka_unit_test(who_goes_on_in_a_block_that_several_want),
-        cmocka_unit_test(what_is_copied_from_is_had_back_for_the_blocks_that_follow),
-        cmocka_unit_test(holding_a_block_leaves_what_follows_it_found),
+        cmocka_unit_test(one_request_extends_another_block_by_block),
+        cmocka_unit_test(extra_ids_distinguish_equal_tokens),
+        cmocka_unit_test(different_salts_share_no_blocks),
+        cmocka_unit_test(different_adapters_or_encoder_inputs_share_no_prefix),
+        cmocka_unit_test(only_computed_blocks_are_found),
+        cmocka_unit_test(blocks_are_evicted_in_release_order),
+        cmocka_unit_test(longest_partial_match_is_used),
+        cmocka_unit_test(equal_prompts_share_only_after_the_first_is_computed),
+        cmocka_unit_test(without_copy_partial_only_leaves_are_taken_over),
+        cmocka_unit_test(last_slot_takes_over_a_tail_and_others_copy),
+        cmocka_unit_test(borrowed_tail_is_returned_for_the_next_blocks),
+        cmocka_unit_test(holding_a_block_keeps_its_children_in_the_tree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

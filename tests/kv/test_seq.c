@@ -1,4 +1,4 @@
-/* test_seq.c - what a slot needs, holds and gives back, and who may have it next. */
+/* test_seq.c - reservations, allocation, trimming and release of a slot, and fences. */
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_kind.h"
@@ -17,7 +17,7 @@ fresh_out(void)
     return (struct kv_out){ .edit = edits, .max_edits = EDITS };
 }
 
-/* For tests that kv_init() refuses, or that move the memory. */
+/* For tests in which kv_init() fails, or that move the memory. */
 static struct kv_config
 config(uint32_t tokens, uint32_t n_blocks)
 {
@@ -46,7 +46,7 @@ used(const struct kv *kv)
     return n.used;
 }
 
-/* One step of a lone slot: rows first .. end. */
+/* Runs one step of a slot: positions first .. end - 1. */
 static void
 step(struct kv *kv, uint32_t slot, uint32_t first, uint32_t end, unsigned lane, uint64_t number)
 {
@@ -58,18 +58,17 @@ step(struct kv *kv, uint32_t slot, uint32_t first, uint32_t end, unsigned lane, 
     kv_check(kv);
 }
 
-KV_TEST(need_to_completion_counts_prompt_and_new_tokens,
-        pool(1, 2000, group(KV_FULL, 0, 0))) /* */
+KV_TEST(need_counts_prompt_and_output_tokens, pool(1, 2000, group(KV_FULL, 0, 0))) /* */
 {
-    struct bed *of_64 = pool(64, 2000, group(KV_FULL, 0, 0));
+    struct kv_fixture *of_64 = pool(64, 2000, group(KV_FULL, 0, 0));
 
     assert_int_equal(kv_need(kv, 1024 + 128, 0, 1024).n_blocks[0], 1152);
     assert_int_equal(kv_need(of_64->kv, 1024 + 128, 0, 1024).n_blocks[0], 18);
-    close_bed(of_64);
+    cache_close(of_64);
 }
 
 static void
-a_window_in_generation_needs_its_blocks_and_one_more(void **state) /* */
+window_in_decode_needs_its_blocks_and_one_more(void **state) /* */
 {
     struct kv_group g = group(KV_WINDOW, 1024, 0);
 
@@ -78,13 +77,13 @@ a_window_in_generation_needs_its_blocks_and_one_more(void **state) /* A-01 */
     assert_int_equal(kv_kind_need(&g, 64, 513, 0, 1), 9);
     g.window = 256;
     assert_int_equal(kv_kind_need(&g, 64, 512, 0, 1), 5);
-    /* The reference keeps 6 here: one more than 257 positions in blocks of 64 can touch. */
+    /* The reference holds 6: one more than 257 positions in blocks of 64 can touch. */
     g.window = 257;
     assert_int_equal(kv_kind_need(&g, 64, 512, 0, 1), 5);
 }
 
 static void
-a_window_never_needs_more_than_window_and_chunk_and_one_block(void **state)
+window_need_is_at_most_window_chunk_and_one_block(void **state)
 {
     (void)state;
     for (uint32_t tokens = 1; tokens <= 17; tokens++) {
@@ -95,7 +94,7 @@ a_window_never_needs_more_than_window_and_chunk_and_one_block(void **state)
                 uint32_t need = kv_kind_need(&g, tokens, 1000, 0, chunk), worst = 0;
 
                 assert_true(need <= CEIL_DIV(window + chunk, tokens) + 1);
-                /* and exactly what the worst chunk touches */
+                /* exactly the blocks of the worst chunk */
                 for (uint32_t first = 100; first < 100 + tokens; first++) {
                     uint32_t from = kv_kind_first(&g, tokens, first);
 
@@ -107,7 +106,7 @@ a_window_never_needs_more_than_window_and_chunk_and_one_block(void **state)
     }
 }
 
-KV_TEST(blocks_behind_the_window_are_dropped_as_it_moves,
+KV_TEST(blocks_behind_the_window_are_freed,
         pool(4, 100, group(KV_WINDOW, 8, 0))) /* S-01: tokens 4, window 8 */
 {
     struct kv_need need = kv_need(kv, 100, 0, 1);
@@ -127,18 +126,17 @@ KV_TEST(blocks_behind_the_window_are_dropped_as_it_moves,
     }
 }
 
-KV_TEST(chunks_with_a_window_hold_window_and_chunk_only,
+KV_TEST(chunked_prefill_holds_window_and_chunk_only,
         pool(4, 100, group(KV_WINDOW, 8, 0))) /* S-08 */
 {
-    struct kv_need need = kv_need(kv, 50, 0, 40); /* in one shot: all of it, then the window */
+    struct kv_need need = kv_need(kv, 50, 0, 40); /* one chunk: all, then the window */
     uint32_t first;
 
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
     step(kv, 0, 0, 40, 0, 1);
     assert_int_equal(kv_held(kv, 0, 0, &first), 10);
     step(kv, 0, 40, 41, 0, 2);
-    assert_int_equal(first = kv_held(kv, 0, 0, &first),
-                     3); /* the new token's block is one of them */
+    assert_int_equal(first = kv_held(kv, 0, 0, &first), 3); /* with the new token's block */
     kv_drop(kv, 0);
 
     need = kv_need(kv, 50, 0, 8); /* chunks of 8 */
@@ -150,7 +148,7 @@ KV_TEST(chunks_with_a_window_hold_window_and_chunk_only,
     }
 }
 
-KV_TEST(a_dropped_block_leaves_its_table_entry_by_an_edit,
+KV_TEST(freed_window_block_is_cleared_by_an_edit,
         pool(4, 100, group(KV_FULL, 0, 0), group(KV_WINDOW, 4, 0)))
 {
     struct kv_out out = fresh_out();
@@ -174,7 +172,7 @@ KV_TEST(a_dropped_block_leaves_its_table_entry_by_an_edit,
     assert_int_equal(kv_entry(kv, 5, 1, 0), SLICE_NONE);
 }
 
-KV_TEST(cross_blocks_are_as_many_as_the_source_needs_and_never_grow,
+KV_TEST(cross_blocks_depend_on_the_encoder_input_only,
         pool(4, 100, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 0)))
 {
     struct kv_out out = fresh_out();
@@ -195,9 +193,9 @@ KV_TEST(cross_blocks_are_as_many_as_the_source_needs_and_never_grow,
     assert_int_equal(kv_held(kv, 0, 0, &first), 5);
 }
 
-KV_TEST(a_refused_reservation_changes_nothing_in_any_group,
+KV_TEST(refused_reservation_changes_no_group,
         pool(10, 100, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 1)))
-/* C-29: one cross block in all */
+/* C-29: a single cross block */
 {
     struct kv_need need = kv_need(kv, 20, 10, 10);
     struct kv_count before, after;
@@ -208,12 +206,12 @@ KV_TEST(a_refused_reservation_changes_nothing_in_any_group,
     kv_count(kv, 0, &after);
     assert_memory_equal(&before, &after, sizeof before);
     kv_check(kv);
-    need = kv_need(kv, 20, 0, 10); /* self blocks were not kept back for the refused one */
+    need = kv_need(kv, 20, 0, 10); /* the refused one holds no self blocks */
     for (uint32_t slot = 1; slot < 8; slot++) assert_int_equal(kv_reserve(kv, slot, &need), 0);
     kv_check(kv);
 }
 
-KV_TEST(a_limit_of_a_group_holds_while_others_are_elastic, pool(10, 1000, group(KV_FULL, 0, 10)))
+KV_TEST(max_blocks_limits_one_group_only, pool(10, 1000, group(KV_FULL, 0, 10)))
 {
     struct kv_need need;
     struct kv_count n;
@@ -227,8 +225,7 @@ KV_TEST(a_limit_of_a_group_holds_while_others_are_elastic, pool(10, 1000, group(
     assert_int_equal(kv_longest(kv, 0), 100);
 }
 
-KV_TEST(what_a_window_will_not_need_again_may_be_promised_to_others,
-        pool(4, 1000, group(KV_WINDOW, 4, 12)))
+KV_TEST(lowered_reservation_is_available_to_others, pool(4, 1000, group(KV_WINDOW, 4, 12)))
 {
     struct kv_need prompt, after;
 
@@ -238,17 +235,16 @@ KV_TEST(what_a_window_will_not_need_again_may_be_promised_to_others,
     assert_int_equal(after.n_blocks[0], 2);
     assert_int_equal(kv_reserve(kv, 0, &prompt), 0);
     step(kv, 0, 0, 40, 0, 1);
-    kv_lower(kv, 0, &after); /* it still holds ten */
+    kv_lower(kv, 0, &after); /* still holds 10 */
     assert_int_equal(kv_reserve(kv, 1, &after), 0);
     assert_int_equal(kv_reserve(kv, 2, &after), -EAGAIN);
     step(kv, 0, 40, 41, 0, 2);
-    kv_lower(kv, 0, &after); /* now two */
+    kv_lower(kv, 0, &after); /* holds 2 */
     assert_int_equal(kv_reserve(kv, 2, &after), 0);
     kv_check(kv);
 }
 
-KV_TEST(a_freed_block_makes_another_lane_wait_for_its_last_step,
-        pool(4, 3, group(KV_FULL, 0, 0))) /* scratch and two */
+KV_TEST(another_lane_waits_for_a_freed_block, pool(4, 3, group(KV_FULL, 0, 0))) /* scratch and 2 */
 {
     struct kv_out out = fresh_out();
     struct kv_need need = kv_need(kv, 8, 0, 8);
@@ -259,18 +255,17 @@ KV_TEST(a_freed_block_makes_another_lane_wait_for_its_last_step,
     assert_int_equal(used(kv), 0);
 
     assert_int_equal(kv_reserve(kv, 1, &need), 0);
-    kv_grow(kv, 0, 1, 4, &out); /* lane 0, while step 7 of lane 1 may still run */
+    kv_grow(kv, 0, 1, 4, &out); /* step 7 of lane 1 may still run */
     assert_int_equal(out.wait[0], 0);
     assert_int_equal(out.wait[1], 7);
     kv_done(kv, 1, 7);
     out = fresh_out();
-    kv_grow(kv, 0, 1, 8, &out); /* the other block, now that it is done */
+    kv_grow(kv, 0, 1, 8, &out); /* the other block; step 7 is done */
     assert_int_equal(out.wait[1], 0);
     kv_check(kv);
 }
 
-KV_TEST(a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane,
-        pool(4, 3, group(KV_FULL, 0, 0)))
+KV_TEST(same_lane_reuses_a_freed_block_without_waiting, pool(4, 3, group(KV_FULL, 0, 0)))
 {
     struct kv_out out = fresh_out();
     struct kv_need need = kv_need(kv, 8, 0, 8);
@@ -283,8 +278,8 @@ KV_TEST(a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane,
     assert_int_equal(out.wait[0] | out.wait[1], 0);
 }
 
-/* Slabs of two blocks of group 0: scratch begins one and fills one; one is left. */
-static struct bed *
+/* Slabs of 2 blocks of group 0: scratch uses half of one and all of one; one is free. */
+static struct kv_fixture *
 three_slabs(void)
 {
     struct kv_group large = group(KV_CROSS, 0, 0);
@@ -293,14 +288,14 @@ three_slabs(void)
     return pool(4, 3 * 2, group(KV_FULL, 0, 0), large);
 }
 
-KV_TEST(a_slab_keeps_its_fences_when_another_pool_draws_it, three_slabs())
+KV_TEST(slab_keeps_its_fences_across_pools, three_slabs())
 {
     struct kv_out out = fresh_out();
     struct kv_need need = { { 2, 0 } };
 
     assert_int_equal(b->c.slab_bytes, 512);
     assert_int_equal(kv_reserve(kv, 0, &need), 0);
-    step(kv, 0, 0, 8, 1, 9); /* its second block draws the last slab */
+    step(kv, 0, 0, 8, 1, 9); /* the second block draws the last slab */
     kv_drop(kv, 0);
     need = (struct kv_need){ { 0, 1 } };
     assert_int_equal(kv_reserve(kv, 1, &need), 0);
@@ -309,7 +304,7 @@ KV_TEST(a_slab_keeps_its_fences_when_another_pool_draws_it, three_slabs())
     kv_check(kv);
 }
 
-KV_TEST(a_slot_that_moves_between_lanes_waits_for_its_last_step, pool(4, 100, group(KV_FULL, 0, 0)))
+KV_TEST(slot_that_changes_lanes_waits_for_its_last_step, pool(4, 100, group(KV_FULL, 0, 0)))
 {
     struct kv_out out = fresh_out();
     struct kv_need need = kv_need(kv, 8, 0, 8);
@@ -320,39 +315,39 @@ KV_TEST(a_slot_that_moves_between_lanes_waits_for_its_last_step, pool(4, 100, gr
     assert_int_equal(out.wait[0], 3);
 }
 
-KV_TEST(a_dropped_slot_sends_one_end_with_the_next_step_that_is_launched,
+KV_TEST(dropped_slot_sends_one_clear_with_the_next_launched_step,
         pool(4, 100, group(KV_FULL, 0, 0)))
 {
     struct kv_out out = fresh_out();
     struct kv_need need = kv_need(kv, 8, 0, 8);
 
-    kv_drop(kv, 6); /* never reserved: nothing to say */
+    kv_drop(kv, 6); /* never reserved: no effect */
     kv_ends(kv, 0, &out);
     assert_int_equal(out.n_edits, 0);
     assert_int_equal(kv_reserve(kv, 6, &need), 0);
     step(kv, 6, 0, 8, 0, 1);
     kv_drop(kv, 6);
-    assert_int_equal(kv_reserve(kv, 6, &need), 0); /* taken and left again before anything ran */
+    assert_int_equal(kv_reserve(kv, 6, &need), 0); /* reserved and dropped without a step */
     kv_drop(kv, 6);
     kv_ends(kv, 0, &out);
     assert_int_equal(out.n_edits, 1);
     assert_int_equal(edits[0].op, EDIT_CLEAR);
     assert_int_equal(edits[0].slot, 6);
     out = fresh_out();
-    kv_ends(kv, 0, &out); /* that step was not launched: again */
+    kv_ends(kv, 0, &out); /* not launched: sent again */
     assert_int_equal(out.n_edits, 1);
     kv_ends_sent(kv, 0, 2);
     out = fresh_out();
     kv_ends(kv, 0, &out);
     assert_int_equal(out.n_edits, 0);
     assert_int_equal(kv_reserve(kv, 6, &need), 0);
-    kv_grow(kv, 1, 6, 4, &out); /* another lane must not set what the END may yet clear */
+    kv_grow(kv, 1, 6, 4, &out); /* must wait for the EDIT_CLEAR of the other lane */
     assert_int_equal(out.wait[0], 2);
     kv_check(kv);
 }
 
 static void
-the_longest_sequence_is_what_a_reservation_grants_alone(void **state)
+kv_longest_equals_the_largest_single_reservation(void **state)
 {
     (void)state;
     test_seed();
@@ -386,9 +381,8 @@ the_longest_sequence_is_what_a_reservation_grants_alone(void **state)
     }
 }
 
-KV_TEST(every_group_has_a_scratch_block_that_nobody_is_given,
-        pool(4, 40, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 0),
-             group(KV_WINDOW, 6, 0))) /* X-08, C13 */
+KV_TEST(scratch_blocks_are_never_allocated, pool(4, 40, group(KV_FULL, 0, 0), group(KV_CROSS, 0, 0),
+                                                 group(KV_WINDOW, 6, 0))) /* X-08, C13 */
 {
     struct kv_need need;
     struct kv_count n;
@@ -401,7 +395,7 @@ KV_TEST(every_group_has_a_scratch_block_that_nobody_is_given,
     assert_int_not_equal(kv_scratch(kv, 1), kv_scratch(kv, 2));
     need = kv_need(kv, 64, 40, 64);
     need.n_blocks[2] = 11;
-    assert_int_equal(kv_reserve(kv, 0, &need), 0); /* 16 + 10 + 11: every block there is */
+    assert_int_equal(kv_reserve(kv, 0, &need), 0); /* 16 + 10 + 11: all blocks */
     for (uint32_t g = 0; g < 3; g++) {
         struct kv_out out = fresh_out();
 
@@ -414,7 +408,7 @@ KV_TEST(every_group_has_a_scratch_block_that_nobody_is_given,
 }
 
 static void
-an_arena_too_small_is_refused_with_the_numbers(void **state)
+too_small_arena_error_has_both_sizes(void **state)
 {
     struct kv_config c = config(4, 1);
     struct err e = { 0 };
@@ -432,16 +426,16 @@ an_arena_too_small_is_refused_with_the_numbers(void **state)
 }
 
 static void
-configurations_that_are_none_are_refused_by_name(void **state)
+invalid_configurations_are_rejected_by_name(void **state)
 {
     static const struct {
-        const char *word;
+        const char *text;
         int code;
         int what;
-    } row[] = { { "0 tokens", -EINVAL, 0 },     { "layers' state", -EINVAL, 1 },
-                { "host_memory", -EINVAL, 2 },  { "window of 0", -EINVAL, 3 },
-                { "0 bytes", -EINVAL, 4 },      { "0 lanes", -EINVAL, 5 },
-                { "whole number", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };
+    } row[] = { { "0 tokens", -EINVAL, 0 },          { "the state of", -EINVAL, 1 },
+                { "host_memory", -EINVAL, 2 },       { "window is 0", -EINVAL, 3 },
+                { "0 bytes", -EINVAL, 4 },           { "0 lanes", -EINVAL, 5 },
+                { "is not a multiple", -EINVAL, 6 }, { "4 lanes", -EINVAL, 7 } };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(row); i++) {
@@ -462,12 +456,12 @@ configurations_that_are_none_are_refused_by_name(void **state)
         mem = calloc(1, kv_bytes(&c));
         assert_null(kv_init(mem, &c, &e));
         assert_int_equal(e.code, row[i].code);
-        assert_non_null(strstr(e.text, row[i].word));
+        assert_non_null(strstr(e.text, row[i].text));
         free(mem);
     }
 }
 
-KV_TEST(no_groups_at_all_is_a_manager_of_no_blocks, pool(4, 10)) /* */
+KV_TEST(zero_groups_are_valid, pool(4, 10)) /* */
 {
     struct kv_need need;
 
@@ -480,7 +474,7 @@ KV_TEST(no_groups_at_all_is_a_manager_of_no_blocks, pool(4, 10)) /* X-10 */
 }
 
 static void
-the_memory_may_move(void **state)
+memory_may_be_moved(void **state)
 {
     struct kv_config c = config(4, 100);
     struct kv_need need;
@@ -512,27 +506,27 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(need_to_completion_counts_prompt_and_new_tokens),
-        cmocka_unit_test(a_window_in_generation_needs_its_blocks_and_one_more),
-        cmocka_unit_test(a_window_never_needs_more_than_window_and_chunk_and_one_block),
-        cmocka_unit_test(blocks_behind_the_window_are_dropped_as_it_moves),
-        cmocka_unit_test(chunks_with_a_window_hold_window_and_chunk_only),
-        cmocka_unit_test(a_dropped_block_leaves_its_table_entry_by_an_edit),
-        cmocka_unit_test(cross_blocks_are_as_many_as_the_source_needs_and_never_grow),
-        cmocka_unit_test(a_refused_reservation_changes_nothing_in_any_group),
-        cmocka_unit_test(a_limit_of_a_group_holds_while_others_are_elastic),
-        cmocka_unit_test(what_a_window_will_not_need_again_may_be_promised_to_others),
-        cmocka_unit_test(a_freed_block_makes_another_lane_wait_for_its_last_step),
-        cmocka_unit_test(a_freed_block_may_be_had_at_once_by_the_next_step_of_its_lane),
-        cmocka_unit_test(a_slab_keeps_its_fences_when_another_pool_draws_it),
-        cmocka_unit_test(a_slot_that_moves_between_lanes_waits_for_its_last_step),
-        cmocka_unit_test(a_dropped_slot_sends_one_end_with_the_next_step_that_is_launched),
-        cmocka_unit_test(the_longest_sequence_is_what_a_reservation_grants_alone),
-        cmocka_unit_test(every_group_has_a_scratch_block_that_nobody_is_given),
-        cmocka_unit_test(an_arena_too_small_is_refused_with_the_numbers),
-        cmocka_unit_test(configurations_that_are_none_are_refused_by_name),
-        cmocka_unit_test(no_groups_at_all_is_a_manager_of_no_blocks),
-        cmocka_unit_test(the_memory_may_move),
+        cmocka_unit_test(need_counts_prompt_and_output_tokens),
+        cmocka_unit_test(window_in_decode_needs_its_blocks_and_one_more),
+        cmocka_unit_test(window_need_is_at_most_window_chunk_and_one_block),
+        cmocka_unit_test(blocks_behind_the_window_are_freed),
+        cmocka_unit_test(chunked_prefill_holds_window_and_chunk_only),
+        cmocka_unit_test(freed_window_block_is_cleared_by_an_edit),
+        cmocka_unit_test(cross_blocks_depend_on_the_encoder_input_only),
+        cmocka_unit_test(refused_reservation_changes_no_group),
+        cmocka_unit_test(max_blocks_limits_one_group_only),
+        cmocka_unit_test(lowered_reservation_is_available_to_others),
+        cmocka_unit_test(another_lane_waits_for_a_freed_block),
+        cmocka_unit_test(same_lane_reuses_a_freed_block_without_waiting),
+        cmocka_unit_test(slab_keeps_its_fences_across_pools),
+        cmocka_unit_test(slot_that_changes_lanes_waits_for_its_last_step),
+        cmocka_unit_test(dropped_slot_sends_one_clear_with_the_next_launched_step),
+        cmocka_unit_test(kv_longest_equals_the_largest_single_reservation),
+        cmocka_unit_test(scratch_blocks_are_never_allocated),
+        cmocka_unit_test(too_small_arena_error_has_both_sizes),
+        cmocka_unit_test(invalid_configurations_are_rejected_by_name),
+        cmocka_unit_test(zero_groups_are_valid),
+        cmocka_unit_test(memory_may_be_moved),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_slab.c - slabs: their size, and how pools share them. */
+/* test_slab.c - slab sizes, and how pools share slabs. */
 #include "tests/kv/kv_fixture.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@ struct shape {
     uint32_t n_layers, n_kv_heads, head_dim, window;
 };
 
-/* bf16 groups of a model, in blocks of the default size: the largest of 64, 32, 16 tokens that keeps
- * every block at or under 16 MiB. */
+/* bf16 groups of a model with the default block size: the largest of 64, 32 and 16 tokens whose
+ * blocks have at most 16 MiB. */
 static struct kv_config
 model(const struct shape *shape, uint32_t n)
 {
@@ -38,7 +38,7 @@ model(const struct shape *shape, uint32_t n)
 }
 
 static void
-a_slab_is_as_large_as_the_listed_models_say(void **state)
+slab_sizes_of_known_models(void **state)
 {
     static const struct {
         const char *name;
@@ -65,7 +65,7 @@ a_slab_is_as_large_as_the_listed_models_say(void **state)
 }
 
 static void
-a_slab_wastes_at_most_a_twentieth_in_every_pool_and_holds_whole_slices(void **state)
+slab_wastes_at_most_5_percent_and_holds_whole_slices(void **state)
 {
     (void)state;
     test_seed();
@@ -89,20 +89,20 @@ a_slab_wastes_at_most_a_twentieth_in_every_pool_and_holds_whole_slices(void **st
 }
 
 static void
-sizes_that_have_no_slab_are_told_apart(void **state)
+sizes_without_a_slab_are_rejected(void **state)
 {
     struct kv_config c = { .n_groups = 2 };
 
     (void)state;
     c.group[0] = (struct kv_group){ .n_layers = 1, .n_parts = 2, .slice_bytes = 128 * 65537u };
     c.group[1] = (struct kv_group){ .n_layers = 1, .n_parts = 2, .slice_bytes = 128 * 65539u };
-    assert_int_equal(kv_slab_bytes(&c), 0); /* their lcm is beyond 4 GiB */
+    assert_int_equal(kv_slab_bytes(&c), 0); /* the lcm exceeds 4 GiB */
     c.group[1].slice_bytes = 0;
     assert_int_equal(kv_slab_bytes(&c), 0);
 }
 
-/* Two pools: blocks of 1 KiB, eight a slab, and blocks of a slab each. */
-static struct bed *
+/* Two pools: blocks of 1 KiB, 8 per slab, and blocks of one slab. */
+static struct kv_fixture *
 two_pools(uint32_t n_slabs)
 {
     struct kv_group small = group(KV_FULL, 0, 0), large = group(KV_CROSS, 0, 0);
@@ -113,11 +113,11 @@ two_pools(uint32_t n_slabs)
 }
 
 static void
-groups_of_equal_block_bytes_share_a_pool(void **state)
+groups_of_equal_block_size_share_a_pool(void **state)
 {
     static const struct shape t5[] = { { 24, 16, 64, 0 }, { 24, 16, 64, 0 } };
     struct kv_config c = model(t5, 2);
-    struct bed *b;
+    struct kv_fixture *b;
     struct kv *kv;
     struct err e;
 
@@ -132,55 +132,54 @@ groups_of_equal_block_bytes_share_a_pool(void **state)
     assert_int_equal(kv_n_pools(b->kv), 2);
     assert_int_equal(b->c.group[1].pool, 1);
     assert_int_equal(b->c.slab_bytes, 8 * KIB);
-    close_bed(b);
+    cache_close(b);
 }
 
-KV_TEST(a_pool_gives_a_slab_back_when_its_last_block_is_free, two_pools(10))
+KV_TEST(empty_slab_returns_to_the_arena, two_pools(10))
 {
-    struct kv_out out = bed_out(b);
+    struct kv_out out = empty_out(b);
     struct kv_need need = { { 20, 0 } };
     struct kv_count n;
 
     kv_count(kv, 1, &n);
-    assert_int_equal(n.blocks,
-                     8); /* ten slabs: one begun by pool 0's scratch, one of 1's scratch */
+    assert_int_equal(n.blocks, 8); /* 10 slabs; the scratch blocks use 1 partly and 1 fully */
     assert_int_equal(kv_reserve(kv, 3, &need), 0);
     kv_grow(kv, 0, 3, 80, &out);
     kv_check(kv);
     kv_count(kv, 1, &n);
-    assert_int_equal(n.blocks, 6); /* 21 small blocks lie in three slabs: two fewer to draw */
+    assert_int_equal(n.blocks, 6); /* 21 small blocks fill 3 slabs: 2 fewer to draw */
     kv_drop(kv, 3);
     kv_check(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks, 8);
 }
 
-KV_TEST(a_reservation_counts_whole_slabs_of_every_pool, two_pools(5))
+KV_TEST(reservation_counts_whole_slabs_of_every_pool, two_pools(5))
 {
     struct kv_need small = { { 8, 0 } }, both = { { 8, 2 } }, large = { { 0, 2 } };
 
-    /* Five slabs. Scratch has one (begun, seven blocks left) and one (full). Three are free. */
+    /* 5 slabs: scratch uses 1 partly (7 blocks left) and 1 fully; 3 are free. */
     assert_int_equal(kv_reserve(kv, 0, &both), 0); /* 9 small: 2 slabs; 3 large: 3 slabs */
     assert_int_equal(kv_reserve(kv, 1, &large), -EAGAIN);
-    assert_int_equal(kv_reserve(kv, 1, &small), -EAGAIN); /* 17 small would be 3 slabs */
+    assert_int_equal(kv_reserve(kv, 1, &small), -EAGAIN); /* 17 small need 3 slabs */
     small.n_blocks[0] = 7;
-    assert_int_equal(kv_reserve(kv, 1, &small), 0); /* 16 still lie in 2 */
+    assert_int_equal(kv_reserve(kv, 1, &small), 0); /* 16 fit in 2 */
     kv_check(kv);
 }
 
-KV_TEST(a_slab_half_used_by_another_pool_is_not_promised, two_pools(6))
+KV_TEST(slab_used_by_another_pool_is_not_reserved, two_pools(6))
 {
-    struct kv_out out = bed_out(b);
+    struct kv_out out = empty_out(b);
     struct kv_need small = { { 8, 0 } }, large = { { 0, 4 } };
 
-    /* Blocks of slots 0, 1 and 2 interleave over four slabs; then only slot 2's few remain. */
+    /* Blocks of slots 0, 1 and 2 interleave over 4 slabs; then only those of slot 2 remain. */
     for (uint32_t slot = 0; slot < 3; slot++) assert_int_equal(kv_reserve(kv, slot, &small), 0);
     for (uint32_t pos = 4; pos <= 32; pos += 4)
         for (uint32_t slot = 0; slot < 3; slot++) kv_grow(kv, 0, slot, pos, &out);
     kv_check(kv);
     kv_drop(kv, 0);
     kv_drop(kv, 1);
-    /* 9 small blocks would fill two slabs, but lie in four: one is free, for one large block. */
+    /* 9 small blocks would fit in 2 slabs but use 4: one is free, for one large block. */
     assert_int_equal(kv_reserve(kv, 3, &large), -EAGAIN);
     large.n_blocks[1] = 2;
     assert_int_equal(kv_reserve(kv, 3, &large), -EAGAIN);
@@ -190,24 +189,24 @@ KV_TEST(a_slab_half_used_by_another_pool_is_not_promised, two_pools(6))
     kv_check(kv);
 }
 
-KV_TEST(a_nearly_full_slab_is_filled_before_another, two_pools(6))
+KV_TEST(nearly_full_slab_is_filled_first, two_pools(6))
 {
     static const uint32_t blocks[] = { 7, 7, 1, 1 };
-    struct kv_out out = bed_out(b);
+    struct kv_out out = empty_out(b);
     struct kv_need need = { { 0 } };
     struct kv_count n;
 
-    /* Seat 0 fills up the scratch block's slab, slots 1 and 2 the next, slot 3 begins a third. */
+    /* Slot 0 fills the scratch block's slab, slots 1 and 2 the next, slot 3 starts a third. */
     for (uint32_t slot = 0; slot < 4; slot++) {
         need.n_blocks[0] = blocks[slot];
         assert_int_equal(kv_reserve(kv, slot, &need), 0);
         kv_grow(kv, 0, slot, 4 * blocks[slot], &out);
     }
-    kv_drop(kv, 2); /* a hole in the second */
+    kv_drop(kv, 2); /* frees blocks in the second */
     need.n_blocks[0] = 1;
     assert_int_equal(kv_reserve(kv, 4, &need), 0);
     kv_grow(kv, 0, 4, 4, &out);
-    kv_drop(kv, 3); /* so the third is empty, if slot 4 sits in the hole */
+    kv_drop(kv, 3); /* the third is empty if slot 4 uses the second */
     kv_check(kv);
     kv_count(kv, 1, &n);
     assert_int_equal(n.blocks, 3);
@@ -217,14 +216,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slab_is_as_large_as_the_listed_models_say),
-        cmocka_unit_test(a_slab_wastes_at_most_a_twentieth_in_every_pool_and_holds_whole_slices),
-        cmocka_unit_test(sizes_that_have_no_slab_are_told_apart),
-        cmocka_unit_test(groups_of_equal_block_bytes_share_a_pool),
-        cmocka_unit_test(a_pool_gives_a_slab_back_when_its_last_block_is_free),
-        cmocka_unit_test(a_reservation_counts_whole_slabs_of_every_pool),
-        cmocka_unit_test(a_slab_half_used_by_another_pool_is_not_promised),
-        cmocka_unit_test(a_nearly_full_slab_is_filled_before_another),
+        cmocka_unit_test(slab_sizes_of_known_models),
+        cmocka_unit_test(slab_wastes_at_most_5_percent_and_holds_whole_slices),
+        cmocka_unit_test(sizes_without_a_slab_are_rejected),
+        cmocka_unit_test(groups_of_equal_block_size_share_a_pool),
+        cmocka_unit_test(empty_slab_returns_to_the_arena),
+        cmocka_unit_test(reservation_counts_whole_slabs_of_every_pool),
+        cmocka_unit_test(slab_used_by_another_pool_is_not_reserved),
+        cmocka_unit_test(nearly_full_slab_is_filled_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

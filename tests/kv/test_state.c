@@ -1,5 +1,5 @@
-/* test_state.c - recurrent state: live ones, snapshots at borders, what is found and what a successor gets;
- * and sinks, which stay when a window moves on. Rows R of the scenarios. */
+/* test_state.c - recurrent state: live state, snapshots, hits and adoption; and attention sinks.
+ * Scenarios R. */
 #include "tests/kv/kv_fixture.h"
 
 #include "worker/kv/kv_fork.h"
@@ -12,34 +12,34 @@
 
 enum { LAYERS = 3, INTERVAL = 16 };
 
-/* A full group and a state of some layers; interval 0: no snapshots. */
-static struct bed *
+/* A full group and a state group; interval 0: no snapshots. */
+static struct kv_fixture *
 hybrid(uint32_t interval, uint32_t n_slabs)
 {
-    return bed_of(0, .copy_partial = true, .arena_bytes = (uint64_t)n_slabs * 256,
-                  .group = { group(KV_FULL, 0, 0), state_group(LAYERS, 256, interval) });
+    return cache_of(0, .copy_partial = true, .arena_bytes = (uint64_t)n_slabs * 256,
+                    .group = { group(KV_FULL, 0, 0), state_group(LAYERS, 256, interval) });
 }
 
 static uint32_t
-states_held(const struct bed *b, uint32_t slot)
+states_held(const struct kv_fixture *b, uint32_t slot)
 {
     uint32_t first;
 
     return kv_held(b->kv, slot, 1, &first) / LAYERS;
 }
 
-/* Copies of the last step: all of them before its work, or all after it. */
+/* Asserts the number of copies of the last step, all before its work or all after it. */
 static void
-expect_copies(const struct bed *b, uint32_t n, bool after)
+expect_copies(const struct kv_fixture *b, uint32_t n, bool after)
 {
     assert_int_equal(b->out.n_copies, n);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(b->out.copy[i].after, after);
 }
 
 static void
-borders_are_the_interval_and_the_last_one_of_the_prompt(void **state)
+snapshot_positions_are_intervals_and_the_last_prompt_block(void **state)
 {
-    struct bed *b = hybrid(INTERVAL, 200);
+    struct kv_fixture *b = hybrid(INTERVAL, 200);
 
     (void)state;
     assert_int_equal(kv_border(b->kv, 0, 37), 16);
@@ -47,29 +47,29 @@ borders_are_the_interval_and_the_last_one_of_the_prompt(void **state)
     assert_int_equal(kv_border(b->kv, 32, 37), 36);
     assert_int_equal(kv_border(b->kv, 36, 37), 48);
     assert_int_equal(kv_border(b->kv, 32, 36),
-                     48); /* 36 itself: the same prompt computes its last token */
+                     48); /* not 36: the same prompt computes its last token */
     assert_int_equal(kv_border(b->kv, 48, 64), 60);
-    close_bed(b);
+    cache_close(b);
     b = hybrid(0, 200);
     assert_int_equal(kv_border(b->kv, 0, 37), UINT32_MAX);
-    close_bed(b);
+    cache_close(b);
 }
 
-KV_TEST(without_snapshots_a_sequence_has_one_state_at_any_length, hybrid(0, 200)) /* */
+KV_TEST(without_snapshots_a_sequence_holds_one_state, hybrid(0, 200)) /* */
 {
     prompt_of(b, 0, 0, 37, NULL);
     assert_int_equal(add(b, 0, 20), 0);
     assert_int_equal(states_held(b, 0), 1);
-    expect_copies(b, 0, false); /* position 0 begins with zeros */
+    expect_copies(b, 0, false); /* position 0 starts with zeros */
     for (token_id t = 37; t < 57; t++) gen_plus(b, 0, t);
     assert_int_equal(states_held(b, 0), 1);
     release(b, 0);
     prompt_of(b, 0, 0, 37, NULL);
-    assert_int_equal(add(b, 0, 0), 0); /* and nothing is found */
+    assert_int_equal(add(b, 0, 0), 0); /* no hit */
 }
 
 static void
-a_slot_holds_its_live_state_and_its_last_snapshots(void **state) /* */
+slot_holds_live_state_and_last_snapshots(void **state) /* */
 {
     static const struct {
         uint32_t n, held;
@@ -77,25 +77,25 @@ a_slot_holds_its_live_state_and_its_last_snapshots(void **state) /* R-02 */
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(row); i++) {
-        struct bed *b = hybrid(INTERVAL, 300);
+        struct kv_fixture *b = hybrid(INTERVAL, 300);
 
         prompt_of(b, 0, 0, row[i].n, NULL);
         add(b, 0, 40);
         assert_int_equal(states_held(b, 0), row[i].held);
         for (uint32_t k = 0; k < 40; k++) gen_plus(b, 0, 1);
         assert_in_range(states_held(b, 0), row[i].held, 1 + KV_SNAPSHOTS);
-        close_bed(b);
+        cache_close(b);
     }
 }
 
-KV_TEST(a_snapshot_is_copied_after_the_step_that_ends_at_its_border, hybrid(INTERVAL, 200))
+KV_TEST(snapshot_is_copied_after_the_step_that_ends_there, hybrid(INTERVAL, 200))
 {
-    prompt_of(b, 0, 0, 17, NULL); /* 16 and then one */
+    prompt_of(b, 0, 0, 17, NULL); /* 16 and 1 */
     add(b, 0, 40);
     expect_copies(b, 0, false);
     for (token_id t = 17; t < 31; t++) gen_plus(b, 0, t);
     expect_copies(b, 0, false);
-    gen_plus(b, 0, 31); /* position 31: 32 are there after it */
+    gen_plus(b, 0, 31); /* position 31: 32 positions are written */
     expect_copies(b, LAYERS, true);
     for (uint32_t i = 0; i < LAYERS; i++) {
         assert_int_equal(b->out.copy[i].from, kv_entry(kv, 0, 1, i));
@@ -105,13 +105,13 @@ KV_TEST(a_snapshot_is_copied_after_the_step_that_ends_at_its_border, hybrid(INTE
     }
 }
 
-KV_TEST(a_hit_ends_at_a_snapshot_and_never_in_a_block, hybrid(INTERVAL, 400)) /* */
+KV_TEST(hit_ends_at_a_snapshot, hybrid(INTERVAL, 400)) /* */
 {
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 0);
     release(b, 0);
     prompt_of(b, 0, 0, 39, TOKENS(99));
-    assert_int_equal(add(b, 0, 0), 36); /* the prompt's last border is one too */
+    assert_int_equal(add(b, 0, 0), 36); /* the last block boundary of the prompt has a snapshot */
     prompt_of(b, 1, 0, 35, TOKENS(99, 98, 97, 96, 95));
     assert_int_equal(add(b, 1, 0), 32);
     prompt_of(b, 2, 0, 31, TOKENS(99, 98, 97, 96, 95));
@@ -122,7 +122,7 @@ KV_TEST(a_hit_ends_at_a_snapshot_and_never_in_a_block, hybrid(INTERVAL, 400)) /*
     assert_int_equal(add(b, 4, 0), 36);
 }
 
-KV_TEST(a_live_state_is_its_slots_own, hybrid(INTERVAL, 400))
+KV_TEST(live_state_is_never_shared, hybrid(INTERVAL, 400))
 {
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 8);
@@ -134,12 +134,12 @@ KV_TEST(a_live_state_is_its_slots_own, hybrid(INTERVAL, 400))
         assert_int_not_equal(kv_entry(kv, 0, 1, i), kv_entry(kv, 1, 1, i));
         assert_int_equal(b->out.copy[i].to, kv_entry(kv, 1, 1, i));
         assert_int_equal(b->out.copy[i].from, kv_entry(kv, 1, 1, LAYERS + i));
-        /* the other's third */
+        /* the third block of the other prompt */
         assert_int_equal(b->out.copy[i].from, kv_entry(kv, 0, 1, 3 * LAYERS + i));
     }
 }
 
-KV_TEST(a_snapshot_leaves_whole, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
+KV_TEST(snapshot_is_evicted_with_all_layers, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
 {
     struct kv_stats stats;
     struct kv_hit hit;
@@ -147,8 +147,8 @@ KV_TEST(a_snapshot_leaves_whole, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
     prompt_of(b, 0, 0, 40, NULL);
     add(b, 0, 0);
     release(b, 0);
-    /* Its tenth block, which ends the prompt, is not full: 3 snapshots and 10 blocks are cached of 22 that are
-     * there. One that needs 6 more than are free takes a snapshot apart. */
+    /* Its tenth block, which ends the prompt, is not full: 3 snapshots and 10 blocks are cached of
+     * 22 that are there. One that needs 6 more than are free takes a snapshot apart. */
     prompt_of(b, 1, 1000, 24, NULL);
     assert_int_equal(add(b, 1, 0), 0);
     kv_stats(kv, 1, &stats);
@@ -160,7 +160,7 @@ KV_TEST(a_snapshot_leaves_whole, hybrid(INTERVAL, 2 + 10 + 4 * LAYERS + 1))
     kv_check(kv);
 }
 
-KV_TEST(what_leads_to_a_snapshot_takes_it_along, hybrid(INTERVAL, 400))
+KV_TEST(snapshot_is_evicted_with_its_prefix, hybrid(INTERVAL, 400))
 {
     struct kv_hit hit;
 
@@ -174,28 +174,28 @@ KV_TEST(what_leads_to_a_snapshot_takes_it_along, hybrid(INTERVAL, 400))
     assert_int_equal(hit.n_cached[0], 8);
 }
 
-KV_TEST(no_attention_at_all_is_a_cache_of_states,
-        bed_of(0, .arena_bytes = 40 * 128,
-               .group = { state_group(LAYERS, 128, INTERVAL) })) /* X-10, with state */
+KV_TEST(model_without_attention_caches_states_only,
+        cache_of(0, .arena_bytes = 40 * 128,
+                 .group = { state_group(LAYERS, 128, INTERVAL) })) /* X-10, with state */
 {
     prompt_of(b, 0, 0, 200, NULL);
     assert_int_equal(add(b, 0, 20), 0);
     for (token_id t = 200; t < 220; t++) gen_plus(b, 0, t);
     release(b, 0);
     prompt_of(b, 0, 0, 230, NULL);
-    assert_int_equal(add(b, 0, 0), 208); /* nothing but its length limits it */
+    assert_int_equal(add(b, 0, 0), 208); /* limited by its length only */
 }
 
 static void
-a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
+adopted_slot_resumes_at_the_last_finished_snapshot(void **state)
 {
-    static const uint64_t print[2], id[2];
-    struct bed *b = hybrid(INTERVAL, 400);
+    static const uint64_t fingerprint[2], id[2];
+    struct kv_fixture *b = hybrid(INTERVAL, 400);
     struct manifest_owner owner = { .slot = 0, .id = 7, .n_tokens = 37 };
-    struct manifest_found found[BED_SLOTS];
+    struct manifest_found found[FIXTURE_SLOTS];
     struct manifest m;
     void *base = calloc(1, manifest_bytes(&b->c));
-    slice_id *room, was[LAYERS];
+    slice_id *tables, was[LAYERS];
     struct kv_need need;
     uint32_t resume;
     struct manifest_adopted adopted;
@@ -203,14 +203,14 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
     struct err e;
 
     (void)state;
-    manifest_make(&m, base, &b->c, print, id);
-    room = malloc(m.h.row_bytes);
+    manifest_make(&m, base, &b->c, fingerprint, id);
+    tables = malloc(m.h.row_bytes);
     prompt_of(b, 0, 0, 37, NULL);
     manifest_hash(b->slot[0].token, 37, owner.tokens_hash);
     manifest_hash(NULL, 0, owner.source_hash);
     assert_int_equal(admit(b, 0, 20), 0);
     start(b, 0);
-    /* All that its steps said at once, of which 34 positions are written. */
+    /* Writes the edits of all steps; 34 positions are committed. */
     b->out.n_edits = 0;
     kv_rows(b->kv, 0, &b->out);
     manifest_launch(&m, b->edit, b->out.n_edits, &owner, 1);
@@ -219,12 +219,12 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
 
     memset(b->mem, 0, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
-    adopted = manifest_adopt(&m, b->kv, true, found, room);
+    adopted = manifest_adopt(&m, b->kv, true, found, tables);
     assert_int_equal(adopted.rows, 1);
     assert_int_equal(adopted.no_rows, 0);
     kv_check(b->kv);
-    assert_int_equal(manifest_claim(found, BED_SLOTS, 7, 0, b->slot[0].token, 37, NULL, 0, &resume),
-                     0);
+    assert_int_equal(
+        manifest_claim(found, FIXTURE_SLOTS, 7, 0, b->slot[0].token, 37, NULL, 0, &resume), 0);
     assert_int_equal(resume, 32);
     need = kv_need(b->kv, 57, 0, 37);
     assert_int_equal(kv_resume(b->kv, 0, 33, &need), -ENODATA);
@@ -239,18 +239,18 @@ a_successor_goes_on_from_the_last_snapshot_that_is_done(void **state)
         assert_int_equal(b->out.copy[i].to, kv_entry(b->kv, 0, 1, i));
     }
     manifest_launch(&m, b->edit, b->out.n_edits, NULL, 0);
-    manifest_commit(&m, 0, 15); /* nothing to go on from: the next computes all of it */
+    manifest_commit(&m, 0, 15); /* no snapshot: the replacement computes all */
     memset(b->mem, 0, kv_bytes(&b->c));
     b->kv = kv_init(b->mem, &b->c, &e);
-    adopted = manifest_adopt(&m, b->kv, true, found, room);
+    adopted = manifest_adopt(&m, b->kv, true, found, tables);
     assert_int_equal(adopted.rows, 0);
     assert_int_equal(adopted.no_rows, 0);
-    close_bed(b);
-    free(room);
+    cache_close(b);
+    free(tables);
     free(base);
 }
 
-KV_TEST(beams_have_states_of_their_own, hybrid(INTERVAL, 400))
+KV_TEST(beams_have_private_states, hybrid(INTERVAL, 400))
 {
     static const uint32_t slot[] = { 0, 1, 2 };
     static const uint8_t parent[] = { 1, 1, 0 };
@@ -266,28 +266,29 @@ KV_TEST(beams_have_states_of_their_own, hybrid(INTERVAL, 400))
     b->out.n_edits = b->out.n_copies = 0;
     for (uint32_t i = 1; i < 3; i++) kv_fork(kv, 0, b->step + 1, 0, i, 10, 10, &b->out);
     kv_check(kv);
-    assert_int_equal(b->out.n_copies, 2 * (1 + LAYERS)); /* the block that is written, the states */
+    assert_int_equal(b->out.n_copies, 2 * (1 + LAYERS)); /* the written block and the states */
     for (uint32_t i = 0; i < 3; i++) before[i] = kv_entry(kv, i, 1, 0);
     b->out.n_edits = b->out.n_copies = 0;
     kv_reorder(kv, 0, b->step + 2, slot, parent, 3, 10, &b->out);
     kv_check(kv);
-    assert_int_equal(kv_entry(kv, 0, 1, 0), before[2]); /* a copy, where nobody goes on from 2 */
-    assert_int_equal(kv_entry(kv, 1, 1, 0), before[1]); /* it goes on from itself */
+    assert_int_equal(kv_entry(kv, 0, 1, 0),
+                     before[2]); /* a copy, in the block of slot 2, which no slot continues */
+    assert_int_equal(kv_entry(kv, 1, 1, 0), before[1]); /* continues itself */
     assert_int_equal(kv_entry(kv, 2, 1, 0), before[0]);
     assert_int_equal(b->out.n_copies, 1 + LAYERS);
     kv_done(kv, 0, b->step += 2);
 }
 
-static struct bed *
+static struct kv_fixture *
 sinking(uint32_t sinks, uint32_t max_blocks)
 {
     struct kv_group window = group(KV_WINDOW, 8, max_blocks);
 
     window.sinks = sinks;
-    return bed_of(0, .copy_partial = true, .group = { window }, .arena_bytes = 100 * 256);
+    return cache_of(0, .copy_partial = true, .group = { window }, .arena_bytes = 100 * 256);
 }
 
-KV_TEST(sinks_stay_when_the_window_moves_on, sinking(5, 0)) /* two blocks */
+KV_TEST(sinks_stay_when_the_window_moves, sinking(5, 0)) /* 2 blocks */
 {
     uint32_t first;
 
@@ -299,12 +300,12 @@ KV_TEST(sinks_stay_when_the_window_moves_on, sinking(5, 0)) /* two blocks */
     assert_int_equal(kv_held(kv, 0, 0, &first), 4);
     release_at(b, 0, 60);
     prompt_of(b, 0, 0, 61, NULL);
-    assert_int_equal(add(b, 0, 0), 60); /* both ends are there */
+    assert_int_equal(add(b, 0, 0), 60); /* sinks and window are cached */
     for (uint32_t i = 0; i < 16; i++)
         assert_int_equal(kv_entry(kv, 0, 0, i) != SLICE_NONE, i < 2 || i >= 13);
 }
 
-KV_TEST(a_window_is_not_found_without_its_sinks, sinking(4, 8))
+KV_TEST(window_hit_needs_its_sinks, sinking(4, 8))
 {
     struct kv_hit hit;
 
@@ -313,7 +314,7 @@ KV_TEST(a_window_is_not_found_without_its_sinks, sinking(4, 8))
     release(b, 0);
     kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 19);
-    prompt_of(b, 1, 1000, 16, NULL); /* takes one: the first that was released */
+    prompt_of(b, 1, 1000, 16, NULL); /* evicts the block that was released first */
     add(b, 1, 0);
     kv_lookup(kv, &b->slot[0].text, &hit);
     assert_int_equal(hit.n_tokens, 0);
@@ -323,19 +324,19 @@ int
 main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(borders_are_the_interval_and_the_last_one_of_the_prompt),
-        cmocka_unit_test(without_snapshots_a_sequence_has_one_state_at_any_length),
-        cmocka_unit_test(a_slot_holds_its_live_state_and_its_last_snapshots),
-        cmocka_unit_test(a_snapshot_is_copied_after_the_step_that_ends_at_its_border),
-        cmocka_unit_test(a_hit_ends_at_a_snapshot_and_never_in_a_block),
-        cmocka_unit_test(a_live_state_is_its_slots_own),
-        cmocka_unit_test(a_snapshot_leaves_whole),
-        cmocka_unit_test(what_leads_to_a_snapshot_takes_it_along),
-        cmocka_unit_test(no_attention_at_all_is_a_cache_of_states),
-        cmocka_unit_test(a_successor_goes_on_from_the_last_snapshot_that_is_done),
-        cmocka_unit_test(beams_have_states_of_their_own),
-        cmocka_unit_test(sinks_stay_when_the_window_moves_on),
-        cmocka_unit_test(a_window_is_not_found_without_its_sinks),
+        cmocka_unit_test(snapshot_positions_are_intervals_and_the_last_prompt_block),
+        cmocka_unit_test(without_snapshots_a_sequence_holds_one_state),
+        cmocka_unit_test(slot_holds_live_state_and_last_snapshots),
+        cmocka_unit_test(snapshot_is_copied_after_the_step_that_ends_there),
+        cmocka_unit_test(hit_ends_at_a_snapshot),
+        cmocka_unit_test(live_state_is_never_shared),
+        cmocka_unit_test(snapshot_is_evicted_with_all_layers),
+        cmocka_unit_test(snapshot_is_evicted_with_its_prefix),
+        cmocka_unit_test(model_without_attention_caches_states_only),
+        cmocka_unit_test(adopted_slot_resumes_at_the_last_finished_snapshot),
+        cmocka_unit_test(beams_have_private_states),
+        cmocka_unit_test(sinks_stay_when_the_window_moves),
+        cmocka_unit_test(window_hit_needs_its_sinks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_manifest.c - what a predecessor left: what is taken over, and all that is not. */
+/* test_manifest.c - writing a manifest, and adopting or rejecting one of the previous worker. */
 #include "tests/test.h"
 
 #include "worker/kv/kv_reuse.h"
@@ -9,11 +9,11 @@
 #include <string.h>
 
 enum { SLOTS = 4, ENTRIES = 16, BLOCK = 4, EDITS = 256 };
-static const uint64_t print[2] = { 11, 12 }, kv_id[2] = { 21, 22 };
+static const uint64_t fingerprint[2] = { 11, 12 }, kv_id[2] = { 21, 22 };
 static const token_id prompt[] = { 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
 static const token_id source[] = { 1, 2, 3, 4, 5 };
 
-/* A full, a windowed and a cross group; the first two have blocks of a size, the third others. */
+/* A full, a window and a cross group; the first two have one block size. */
 struct site {
     struct kv_config c;
     struct kv *kv;
@@ -50,13 +50,13 @@ open_kv(struct site *s)
     assert_non_null(s->kv);
 }
 
-/* With the flags that *s has; the rest of it is 0. */
+/* Opens a site with the flags of *s; the rest of *s is 0. */
 static void
 open_site(struct site *s)
 {
     open_kv(s);
     s->memory = calloc(1, manifest_bytes(&s->c));
-    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
+    manifest_make(&s->m, s->memory, &s->c, fingerprint, kv_id);
 }
 
 static void
@@ -67,7 +67,7 @@ close_site(struct site *s)
     memset(s, 0, sizeof *s);
 }
 
-/* A test whose body has `s`, an open site; flags of struct site may follow the name. */
+/* A test whose body has `s`, an open site. Flags of struct site may follow the name. */
 #define SITE_TEST(name, ...) \
     static void name##_body(struct site *s); \
     static void name(void **state) \
@@ -81,7 +81,7 @@ close_site(struct site *s)
     } \
     static void name##_body(struct site *s)
 
-/* The slot's next step: rows first .. end; committed when `end` says so. */
+/* Runs the slot's next step: positions first .. end - 1. */
 static void
 step(struct site *s, uint32_t slot, uint32_t first, uint32_t end, bool done)
 {
@@ -106,19 +106,19 @@ step(struct site *s, uint32_t slot, uint32_t first, uint32_t end, bool done)
     if (done) manifest_commit(&s->m, slot, end);
 }
 
-/* The process is gone: another one opens what it left. How many rows it adopts. */
+/* A replacement opens the manifest. Returns the number of adopted entries. */
 static uint32_t
 next_process(struct site *s)
 {
-    slice_id room[3 * ENTRIES + 64];
+    slice_id tables[3 * ENTRIES + 64];
     struct err e;
     uint32_t n;
 
     free(s->kv);
     open_kv(s);
     assert_int_equal(
-        manifest_open(&s->m, s->memory, manifest_bytes(&s->c), &s->c, print, kv_id, &e), 0);
-    s->adopted = manifest_adopt(&s->m, s->kv, true, s->found, room);
+        manifest_open(&s->m, s->memory, manifest_bytes(&s->c), &s->c, fingerprint, kv_id, &e), 0);
+    s->adopted = manifest_adopt(&s->m, s->kv, true, s->found, tables);
     n = s->adopted.rows;
     kv_check(s->kv);
     return n;
@@ -136,7 +136,7 @@ entry(const struct site *s, uint32_t slot, uint32_t group, uint32_t i)
     return (_Atomic uint32_t *)(void *)((char *)row(s, slot) + s->m.h.group[group].table_at) + i;
 }
 
-SITE_TEST(what_a_slot_held_it_holds_again)
+SITE_TEST(adopted_slot_holds_the_same_blocks)
 {
     slice_id before[3][ENTRIES];
     uint32_t first, resume;
@@ -152,16 +152,16 @@ SITE_TEST(what_a_slot_held_it_holds_again)
         for (uint32_t i = 0; i < ENTRIES; i++)
             assert_int_equal(kv_entry(s->kv, 1, g, i), before[g][i]);
     assert_int_equal(kv_held(s->kv, 1, 0, &first), 3);
-    assert_int_equal(kv_held(s->kv, 1, 2, &first), 2); /* the source's: no encoder needs to run */
+    assert_int_equal(kv_held(s->kv, 1, 2, &first), 2); /* the encoder input's: no encoder run */
     assert_int_equal(manifest_claim(s->found, SLOTS, 101, 0, prompt, 12, source, 5, &resume), 1);
     assert_int_equal(resume, 11);
     assert_int_equal(manifest_claim(s->found, SLOTS, 101, 0, prompt, 12, source, 5, &resume),
                      -ENOENT);
     assert_int_equal(manifest_claim(s->found, SLOTS, 103, 0, prompt, 8, source, 5, &resume), 3);
-    assert_int_equal(resume, 7); /* more is written than was told: the last token gives logits */
+    assert_int_equal(resume, 7); /* all is committed: the last token is computed again */
 }
 
-SITE_TEST(a_row_of_other_tokens_or_another_source_is_not_gone_on_with)
+SITE_TEST(entry_of_other_tokens_or_encoder_input_is_not_resumed)
 {
     static const token_id others[] = { 5, 6, 7, 9, 9, 10 };
     uint32_t resume;
@@ -178,7 +178,7 @@ SITE_TEST(a_row_of_other_tokens_or_another_source_is_not_gone_on_with)
     assert_int_equal(resume, 0);
 }
 
-SITE_TEST(a_half_edited_row_and_one_with_nothing_written_are_free)
+SITE_TEST(edited_or_uncommitted_entries_are_not_adopted)
 {
     struct kv_count n;
 
@@ -189,12 +189,12 @@ SITE_TEST(a_half_edited_row_and_one_with_nothing_written_are_free)
     assert_int_equal(s->adopted.no_rows, 0);
     kv_count(s->kv, 0, &n);
     assert_int_equal(n.used, 0);
-    assert_int_equal(row(s, 0)->id, 0); /* before anybody else is given its blocks */
+    assert_int_equal(row(s, 0)->id, 0); /* cleared before its blocks are reused */
     assert_int_equal(row(s, 1)->id, 0);
     assert_int_equal(row(s, 0)->seq & 1, 0);
 }
 
-SITE_TEST(a_slot_that_was_left_is_out_of_the_manifest_with_the_next_step)
+SITE_TEST(dropped_slot_leaves_the_manifest_with_the_next_step)
 {
     step(s, 0, 0, 6, true);
     kv_drop(s->kv, 0);
@@ -204,7 +204,7 @@ SITE_TEST(a_slot_that_was_left_is_out_of_the_manifest_with_the_next_step)
     assert_int_equal(next_process(s), 1);
 }
 
-/* Seat 1's row after a change: is it refused, and slot 0's taken over all the same? */
+/* Returns true if the changed entry of slot 1 is rejected and slot 0 is adopted. */
 static void
 refused(struct site *s, const char *what)
 {
@@ -218,7 +218,7 @@ refused(struct site *s, const char *what)
     step(s, 1, 0, 10, true);
 }
 
-/* Seats 1 and 3 as the beams of request 7, with so many positions each. */
+/* Slots 1 and 3 are the beams of request 7. */
 static void
 open_beams(struct site *s, uint32_t committed)
 {
@@ -232,7 +232,7 @@ open_beams(struct site *s, uint32_t committed)
         manifest_hash(prompt, 4, o.tokens_hash);
         manifest_hash(source, 5, o.source_hash);
         manifest_launch(&s->m, NULL, 0, &o, 1);
-        /* as it was before it changed its owner */
+        /* as before the change of owner */
         for (uint32_t g = 0; g < 3; g++) {
             uint32_t first, n = kv_held(s->kv, slot, g, &first);
 
@@ -244,10 +244,10 @@ open_beams(struct site *s, uint32_t committed)
 }
 
 static void
-a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
+beam_search_is_adopted_whole_or_not_at_all(void **state)
 {
     const uint32_t beams[] = { 1, 3 };
-    const struct manifest_move turn[2][2] = {
+    const struct manifest_move decision[2][2] = {
         { { 5, -1, -0.5f, 0, 0, 0 }, { 6, 9, -0.7f, -2, 0, 1 } },
         { { 3, -1, -1.5f, 0, 1, 0 }, { 4, -1, -1.7f, 0, 1, 0 } }
     };
@@ -260,12 +260,12 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
         bool whole = lacks == 0;
 
         open_beams(&s, 5);
-        for (uint32_t i = 0; i < 2; i++) manifest_put_decision(&s.m, beams, 2, i, turn[i]);
-        manifest_put_decision(&s.m, beams, 2, 3, turn[0]); /* it is not the next one */
-        if (lacks == 1) row(&s, 3)->seq++;                 /* half edited */
+        for (uint32_t i = 0; i < 2; i++) manifest_put_decision(&s.m, beams, 2, i, decision[i]);
+        manifest_put_decision(&s.m, beams, 2, 3, decision[0]); /* not the next one */
+        if (lacks == 1) row(&s, 3)->seq++;                     /* being edited */
         if (lacks == 2) manifest_commit(&s.m, 3, 4);
         if (lacks == 3) row(&s, 3)->member = 0;
-        if (lacks == 4) row(&s, 1)->n_turns = 0;
+        if (lacks == 4) row(&s, 1)->n_decisions = 0;
         next_process(&s);
         assert_int_equal(manifest_claim_search(s.found, SLOTS, 7, 2, prompt, 4, source, 5, slot),
                          whole ? 2 : 0);
@@ -273,12 +273,12 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
         for (uint32_t i = 0; i < 2 && whole; i++) {
             manifest_decision(&s.m, slot, 2, i, got);
             for (uint32_t k = 0; k < 2; k++) {
-                assert_int_equal(got[k].token, turn[i][k].token);
-                assert_int_equal(got[k].ended_token, turn[i][k].ended_token);
-                assert_int_equal(got[k].slot, turn[i][k].slot);
-                assert_int_equal(got[k].ended_slot, turn[i][k].ended_slot);
-                assert_true(got[k].score == turn[i][k].score);
-                assert_true(got[k].ended_score == turn[i][k].ended_score);
+                assert_int_equal(got[k].token, decision[i][k].token);
+                assert_int_equal(got[k].ended_token, decision[i][k].ended_token);
+                assert_int_equal(got[k].slot, decision[i][k].slot);
+                assert_int_equal(got[k].ended_slot, decision[i][k].ended_slot);
+                assert_true(got[k].score == decision[i][k].score);
+                assert_true(got[k].ended_score == decision[i][k].ended_score);
             }
         }
         assert_int_equal(manifest_claim_search(s.found, SLOTS, 7, 2, prompt, 4, source, 5, slot),
@@ -289,7 +289,7 @@ a_search_is_found_with_all_its_beams_and_steps_or_not_at_all(void **state)
 }
 
 static void
-a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **state)
+restarted_beam_search_drops_the_old_decisions(void **state)
 {
     const uint32_t beams[] = { 1, 3 };
     const struct manifest_move move[2] = { { 5, -1, -0.5f, 0, 0, 0 }, { 6, -1, -0.7f, 0, 0, 0 } };
@@ -300,15 +300,15 @@ a_search_that_begins_again_is_not_found_with_steps_of_the_one_before(void **stat
     open_beams(&s, 5);
     for (uint32_t i = 0; i < 2; i++) manifest_put_decision(&s.m, beams, 2, i, move);
     manifest_drop_decisions(&s.m, beams[0]);
-    manifest_put_decision(&s.m, beams, 2, 2, move); /* the next one of those before */
-    assert_int_equal(row(&s, beams[0])->n_turns, 0);
+    manifest_put_decision(&s.m, beams, 2, 2, move); /* the next one of the old search */
+    assert_int_equal(row(&s, beams[0])->n_decisions, 0);
     manifest_put_decision(&s.m, beams, 2, 0, move);
     next_process(&s);
     assert_int_equal(manifest_claim_search(s.found, SLOTS, 7, 2, prompt, 4, source, 5, slot), 1);
     close_site(&s);
 }
 
-SITE_TEST(what_cannot_be_is_refused_and_nothing_of_it_is_kept)
+SITE_TEST(invalid_entries_are_rejected_whole)
 {
     uint32_t at;
 
@@ -345,7 +345,7 @@ SITE_TEST(what_cannot_be_is_refused_and_nothing_of_it_is_kept)
     refused(s, "a source without its blocks");
 }
 
-SITE_TEST(a_manifest_of_another_model_arena_or_geometry_is_not_opened)
+SITE_TEST(manifest_of_another_model_arena_or_geometry_is_rejected)
 {
     static const uint64_t other[2] = { 11, 13 };
     struct kv_config c;
@@ -354,9 +354,11 @@ SITE_TEST(a_manifest_of_another_model_arena_or_geometry_is_not_opened)
 
     bytes = manifest_bytes(&s->c);
     assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, other, kv_id, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, other, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s->m, s->memory, bytes - 1, &s->c, print, kv_id, &e), -EBADMSG);
-    assert_int_equal(manifest_open(&s->m, s->memory, 100, &s->c, print, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, fingerprint, other, &e),
+                     -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes - 1, &s->c, fingerprint, kv_id, &e),
+                     -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, 100, &s->c, fingerprint, kv_id, &e), -EBADMSG);
     for (int i = 0; i < 5; i++) {
         c = s->c;
         if (i == 0) c.arena_bytes += c.slab_bytes;
@@ -364,20 +366,22 @@ SITE_TEST(a_manifest_of_another_model_arena_or_geometry_is_not_opened)
         if (i == 2) c.group[1].window++;
         if (i == 3) c.group[2].n_layers++;
         if (i == 4) c.n_groups--;
-        assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, print, kv_id, &e), -EBADMSG);
+        assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, fingerprint, kv_id, &e),
+                         -EBADMSG);
     }
     s->c.group[1].sinks = 1;
     bytes = manifest_bytes(&s->c);
-    manifest_make(&s->m, s->memory, &s->c, print, kv_id);
-    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, kv_id, &e), 0);
+    manifest_make(&s->m, s->memory, &s->c, fingerprint, kv_id);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, fingerprint, kv_id, &e), 0);
     c = s->c;
-    c.group[1].sinks = 2; /* as many blocks, and another attention */
-    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, print, kv_id, &e), -EBADMSG);
+    c.group[1].sinks = 2; /* equal blocks, other attention */
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &c, fingerprint, kv_id, &e), -EBADMSG);
     ((struct manifest_head *)s->memory)->version++;
-    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, print, kv_id, &e), -EBADMSG);
+    assert_int_equal(manifest_open(&s->m, s->memory, bytes, &s->c, fingerprint, kv_id, &e),
+                     -EBADMSG);
 }
 
-SITE_TEST(what_was_adopted_grows_and_what_was_not_is_given_to_others)
+SITE_TEST(adopted_slots_grow_and_other_blocks_are_free)
 {
     struct kv_need need;
     static struct kv_edit edits[EDITS];
@@ -388,7 +392,7 @@ SITE_TEST(what_was_adopted_grows_and_what_was_not_is_given_to_others)
     row(s, 0)->seq++;
     assert_int_equal(next_process(s), 1);
     need = kv_need(s->kv, 40, 5, 12);
-    assert_int_equal(kv_resume(s->kv, 1, 3, &need), 0); /* the window is whole there */
+    assert_int_equal(kv_resume(s->kv, 1, 3, &need), 0); /* the window is complete there */
     kv_start(s->kv, 0, 1, 1, &out);
     assert_int_equal(out.n_edits, kv_n_held(s->kv, 1));
     kv_trim(s->kv, 1, 10, &out);
@@ -400,12 +404,12 @@ SITE_TEST(what_was_adopted_grows_and_what_was_not_is_given_to_others)
     kv_check(s->kv);
     assert_int_equal(next_process(s), 2);
     need = kv_need(s->kv, 40, 5, 12);
-    assert_int_equal(kv_resume(s->kv, 1, 3, &need), -ENODATA); /* and has moved on since */
+    assert_int_equal(kv_resume(s->kv, 1, 3, &need), -ENODATA); /* the window has moved */
     assert_int_equal(kv_resume(s->kv, 1, 10, &need), 0);
 }
 
-/* A slot with the prompt that slot 0 has computed: it shares two blocks of the full group, those of the
- * window that its next query sees, and the source. */
+/* Admits a slot with the prompt of slot 0: it shares 2 blocks of the full group, the window blocks
+ * of its next query, and the encoder input. */
 static void
 begin_alike(struct site *s, uint32_t slot)
 {
@@ -421,7 +425,7 @@ begin_alike(struct site *s, uint32_t slot)
     struct kv_hit hit;
 
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_store(s->kv, 0, &t, 10);
     manifest_hash(prompt, o.n_tokens, o.tokens_hash);
     manifest_hash(source, o.n_cross, o.source_hash);
@@ -435,7 +439,7 @@ begin_alike(struct site *s, uint32_t slot)
     manifest_commit(&s->m, slot, 12);
 }
 
-SITE_TEST(rows_that_share_full_blocks_are_taken_over, .reuse = true)
+SITE_TEST(entries_that_share_full_blocks_are_adopted, .reuse = true)
 {
     uint32_t alone;
 
@@ -451,13 +455,13 @@ SITE_TEST(rows_that_share_full_blocks_are_taken_over, .reuse = true)
     assert_int_equal(kv_entry(s->kv, 1, 0, 1), *entry(s, 1, 0, 1));
     kv_drop(s->kv, 1);
     kv_check(s->kv);
-    /* one that is not full is written by somebody */
+    /* a partial block is still written */
     *entry(s, 1, 0, 2) = *entry(s, 0, 0, 2);
     assert_int_equal(next_process(s), 1);
     assert_int_equal(s->adopted.no_rows, 1);
 }
 
-/* Positions that a prompt of n tokens would find; of them on the host. */
+/* Returns the cached positions of a prompt of n tokens, and those in the host tier. */
 static uint32_t
 finds(const struct site *s, uint32_t n, uint32_t *on_host)
 {
@@ -466,13 +470,13 @@ finds(const struct site *s, uint32_t n, uint32_t *on_host)
     struct kv_hit hit;
 
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_lookup(s->kv, &t, &hit);
     *on_host = hit.n_host[0];
     return hit.n_tokens;
 }
 
-/* Seat 0 has computed the prompt's first ten tokens and has left. */
+/* Slot 0 computes 10 tokens of the prompt and is released. */
 static void
 compute_and_leave(struct site *s)
 {
@@ -488,7 +492,7 @@ compute_and_leave(struct site *s)
     step(s, 0, 0, 10, true);
     kv_done(s->kv, 0, 10);
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_release(s->kv, 0, &t, 10);
     kv_ends(s->kv, 0, &out);
     kv_ends_sent(s->kv, 0, 11);
@@ -509,7 +513,7 @@ place(const struct site *s, uint32_t i, uint32_t group, bool host)
     return (_Atomic uint32_t *)(void *)(node(s, i) + 1) + 2 * group + host;
 }
 
-/* The node of the prompt's first four tokens. */
+/* Returns the node of the prompt's first 4 tokens. */
 static uint32_t
 first_node(const struct site *s)
 {
@@ -522,7 +526,7 @@ first_node(const struct site *s)
 }
 
 static void
-what_was_found_is_found_by_the_next_process(void **state)
+replacement_finds_the_same_prefixes(void **state)
 {
     struct site s = { 0 };
     uint32_t on_host;
@@ -533,19 +537,18 @@ what_was_found_is_found_by_the_next_process(void **state)
     for (int death = 0; death < 3; death++) {
         next_process(&s);
         assert_int_equal(s.adopted.no_nodes, 0);
-        assert_true(s.adopted.labels >
-                    4); /* a root and its blocks, of the prompt and of the source */
+        assert_true(s.adopted.labels > 4); /* roots and blocks of prompt and encoder input */
         assert_int_equal(finds(&s, 12, &on_host), 10);
-        assert_int_equal(kv_tree_n_exports(s.kv), 0); /* it is told already */
+        assert_int_equal(kv_tree_n_exports(s.kv), 0); /* the manifest has it */
     }
-    step(&s, 1, 0, 10, true); /* others' blocks are others */
+    step(&s, 1, 0, 10, true); /* other tokens have other blocks */
     kv_check(s.kv);
     close_site(&s);
 }
 
-/* All that there is goes to another slot: so many blocks were saved first. */
+/* Gives all blocks to another slot; returns the number of offloaded blocks. */
 static uint32_t
-take_room(struct site *s, uint32_t i)
+use_all_blocks(struct site *s, uint32_t i)
 {
     static struct kv_edit edits[EDITS];
     static struct kv_copy copies[64];
@@ -564,7 +567,7 @@ take_room(struct site *s, uint32_t i)
 }
 
 static void
-what_is_no_more_is_not_found_by_the_next_process(void **state)
+replacement_does_not_find_evicted_prefixes(void **state)
 {
     struct site s = { .small = true };
     uint32_t on_host;
@@ -572,7 +575,7 @@ what_is_no_more_is_not_found_by_the_next_process(void **state)
     (void)state;
     compute_and_leave(&s);
     for (uint32_t i = 1; i < 10; i++) {
-        take_room(&s, i);
+        use_all_blocks(&s, i);
         kv_done(s.kv, 0, 20 + i);
     }
     assert_int_equal(finds(&s, 12, &on_host), 0);
@@ -584,35 +587,35 @@ what_is_no_more_is_not_found_by_the_next_process(void **state)
 }
 
 static void
-a_cell_is_told_of_once_it_is_filled_and_only_believed_with_its_memory(void **state)
+host_block_needs_its_copy_for_export_and_memory_for_adoption(void **state)
 {
     struct site s = { .host = true, .small = true };
-    slice_id room[3 * ENTRIES + 64];
-    uint32_t on_host, cells = 0;
+    slice_id tables[3 * ENTRIES + 64];
+    uint32_t on_host, host_blocks = 0;
     struct err e;
 
     (void)state;
     compute_and_leave(&s);
-    for (uint32_t i = 1; i < 10 && cells == 0; i++) {
-        cells = take_room(&s, i);
+    for (uint32_t i = 1; i < 10 && host_blocks == 0; i++) {
+        host_blocks = use_all_blocks(&s, i);
         manifest_put_nodes(&s.m, s.kv);
         for (uint32_t k = 1; k < s.m.h.n_nodes; k++) assert_int_equal(*place(&s, k, 0, true), 0);
         kv_done(s.kv, 0, 20 + i);
     }
-    assert_true(cells > 0);
+    assert_true(host_blocks > 0);
     manifest_put_nodes(&s.m, s.kv);
     next_process(&s);
     finds(&s, 12, &on_host);
     assert_true(on_host > 0);
     free(s.kv);
     open_kv(&s);
-    assert_int_equal(manifest_open(&s.m, s.memory, manifest_bytes(&s.c), &s.c, print, kv_id, &e),
-                     0);
-    s.adopted = manifest_adopt(&s.m, s.kv, false, s.found, room);
+    assert_int_equal(
+        manifest_open(&s.m, s.memory, manifest_bytes(&s.c), &s.c, fingerprint, kv_id, &e), 0);
+    s.adopted = manifest_adopt(&s.m, s.kv, false, s.found, tables);
     assert_int_equal(s.adopted.no_nodes, 0);
     finds(&s, 12, &on_host);
     assert_int_equal(on_host, 0);
-    assert_true(kv_tree_n_exports(s.kv) > 0); /* nor is it to be believed by the one after */
+    assert_true(kv_tree_n_exports(s.kv) > 0); /* the next replacement must not adopt it either */
     manifest_put_nodes(&s.m, s.kv);
     next_process(&s);
     finds(&s, 12, &on_host);
@@ -621,7 +624,7 @@ a_cell_is_told_of_once_it_is_filled_and_only_believed_with_its_memory(void **sta
 }
 
 static void
-a_label_that_cannot_be_is_refused_with_all_below_it(void **state)
+invalid_node_is_rejected_with_its_descendants(void **state)
 {
     (void)state;
     for (int what = 0; what < 8; what++) {
@@ -640,13 +643,13 @@ a_label_that_cannot_be_is_refused_with_all_below_it(void **state)
         if (what == 7) node(&s, i)->seq |= 1;
         next_process(&s);
         assert_int_equal(finds(&s, 12, &on_host), 0);
-        assert_int_equal(node(&s, i)->live, 0); /* before its blocks are anybody's */
+        assert_int_equal(node(&s, i)->live, 0); /* cleared before its blocks are reused */
         close_site(&s);
     }
 }
 
-/* Of a block that is found a token was drawn and not told: another may come, and then it is another block. */
-SITE_TEST(a_slot_that_goes_on_within_a_block_takes_it_out_of_the_tree, .reuse = true)
+/* A token of a cached block was sampled but not delivered: another token may be sampled instead. */
+SITE_TEST(block_that_a_slot_continues_in_leaves_the_tree, .reuse = true)
 {
     struct kv_text t = {
         .token = prompt, .n = 12, .source = source, .n_source = ARRAY_LEN(source)
@@ -657,7 +660,7 @@ SITE_TEST(a_slot_that_goes_on_within_a_block_takes_it_out_of_the_tree, .reuse = 
 
     step(s, 0, 0, 8, true);
     kv_namespace(s->kv, 0, 0, source, ARRAY_LEN(source), &space);
-    t.space = &space;
+    t.namespace = &space;
     kv_store(s->kv, 0, &t, 8);
     manifest_put_nodes(&s->m, s->kv);
     assert_int_equal(next_process(s), 1);
@@ -668,16 +671,16 @@ SITE_TEST(a_slot_that_goes_on_within_a_block_takes_it_out_of_the_tree, .reuse = 
     assert_int_equal(finds(s, 12, &on_host), 4);
 }
 
-SITE_TEST(a_row_may_begin_behind_a_window)
+SITE_TEST(entry_may_start_behind_the_window)
 {
     struct kv_edit edit = { .op = EDIT_SET, .group = 1, .slot = 2, .entry = 3, .at = 8 };
     struct manifest_owner o = { .slot = 2, .id = 7 };
     struct manifest_found found;
-    slice_id room[64];
+    slice_id tables[64];
 
     manifest_launch(&s->m, &edit, 1, &o, 1);
     manifest_commit(&s->m, 2, 16);
-    assert_int_equal(manifest_read(&s->m, 2, room, &found), 1);
+    assert_int_equal(manifest_read(&s->m, 2, tables, &found), 1);
     assert_int_equal(found.row.n_entries[1], 4);
     for (int i = 0; i < 3; i++) assert_int_equal(found.row.entry[1][i], SLICE_NONE);
     assert_int_equal(found.row.entry[1][3], 8);
@@ -687,22 +690,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_slot_held_it_holds_again),
-        cmocka_unit_test(a_row_of_other_tokens_or_another_source_is_not_gone_on_with),
-        cmocka_unit_test(a_half_edited_row_and_one_with_nothing_written_are_free),
-        cmocka_unit_test(a_slot_that_was_left_is_out_of_the_manifest_with_the_next_step),
-        cmocka_unit_test(a_search_is_found_with_all_its_beams_and_steps_or_not_at_all),
-        cmocka_unit_test(a_search_that_begins_again_is_not_found_with_steps_of_the_one_before),
-        cmocka_unit_test(what_cannot_be_is_refused_and_nothing_of_it_is_kept),
-        cmocka_unit_test(a_manifest_of_another_model_arena_or_geometry_is_not_opened),
-        cmocka_unit_test(what_was_adopted_grows_and_what_was_not_is_given_to_others),
-        cmocka_unit_test(rows_that_share_full_blocks_are_taken_over),
-        cmocka_unit_test(what_was_found_is_found_by_the_next_process),
-        cmocka_unit_test(what_is_no_more_is_not_found_by_the_next_process),
-        cmocka_unit_test(a_cell_is_told_of_once_it_is_filled_and_only_believed_with_its_memory),
-        cmocka_unit_test(a_label_that_cannot_be_is_refused_with_all_below_it),
-        cmocka_unit_test(a_slot_that_goes_on_within_a_block_takes_it_out_of_the_tree),
-        cmocka_unit_test(a_row_may_begin_behind_a_window),
+        cmocka_unit_test(adopted_slot_holds_the_same_blocks),
+        cmocka_unit_test(entry_of_other_tokens_or_encoder_input_is_not_resumed),
+        cmocka_unit_test(edited_or_uncommitted_entries_are_not_adopted),
+        cmocka_unit_test(dropped_slot_leaves_the_manifest_with_the_next_step),
+        cmocka_unit_test(beam_search_is_adopted_whole_or_not_at_all),
+        cmocka_unit_test(restarted_beam_search_drops_the_old_decisions),
+        cmocka_unit_test(invalid_entries_are_rejected_whole),
+        cmocka_unit_test(manifest_of_another_model_arena_or_geometry_is_rejected),
+        cmocka_unit_test(adopted_slots_grow_and_other_blocks_are_free),
+        cmocka_unit_test(entries_that_share_full_blocks_are_adopted),
+        cmocka_unit_test(replacement_finds_the_same_prefixes),
+        cmocka_unit_test(replacement_does_not_find_evicted_prefixes),
+        cmocka_unit_test(host_block_needs_its_copy_for_export_and_memory_for_adoption),
+        cmocka_unit_test(invalid_node_is_rejected_with_its_descendants),
+        cmocka_unit_test(block_that_a_slot_continues_in_leaves_the_tree),
+        cmocka_unit_test(entry_may_start_behind_the_window),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

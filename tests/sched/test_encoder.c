@@ -238,7 +238,7 @@ a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
     r.c.group[1].max_blocks = 4;
     run_open(&r);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
-    assert_non_null(strstr(e.text, "source of 41"));
+    assert_non_null(strstr(e.text, "41 encoder input tokens"));
     run_end(&r, &q, 1);
 }
 

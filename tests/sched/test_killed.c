@@ -116,7 +116,7 @@ look_for(struct kv *kv, const struct job *j)
 
     while (slot < SLOTS && kv_live(kv, slot)) slot++;
     kv_namespace(kv, 0, 0, t.source, t.n_source, &space);
-    t.space = &space;
+    t.namespace = &space;
     if (slot == SLOTS || kv_admit(kv, slot, &need, &t, &hit) < 0) return;
     kv_start(kv, 0, 1, slot, &out);
     kv_check(kv);

@@ -1,4 +1,4 @@
-/* kv.c - see kv.h: starts struct kv and counts its blocks. */
+/* kv.c - initializes struct kv and counts blocks: see kv.h. */
 #include "worker/kv/kv.h"
 
 #include "worker/kv/kv_config.h"
@@ -18,13 +18,14 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
 
     if (kv_config_check(c, e) < 0) return NULL;
     if (kv_config_lay_out(kv, c) == 0) {
-        err_set(e, -EINVAL, "no slab of less than 4 GiB fits the blocks of all %u KV groups",
+        err_set(e, -EINVAL, "no slab size below 4 GiB fits the blocks of all %u KV groups",
                 c->n_groups);
         return NULL;
     }
     lcm = kv_slice_lcm(c);
     if (c->n_groups > 0 && (lcm == 0 || kv->c.slab_bytes % lcm != 0)) {
-        err_set(e, -EINVAL, "a slab of %u bytes is no whole number of every group's slices",
+        err_set(e, -EINVAL,
+                "KV slab of %u bytes is not a multiple of the slice sizes of all KV groups",
                 kv->c.slab_bytes);
         return NULL;
     }
@@ -43,10 +44,11 @@ kv_init(void *mem, struct kv_config *c, struct err *e)
     for (uint32_t p = 0; p < kv->n_pools; p++)
         slabs += CEIL_DIV(2 * kv->pool[p].n_scratch, kv->pool[p].per_slab);
     if (slabs > kv->n_slabs) {
-        err_set(e, -ENOMEM,
-                "kv.memory is %llu bytes; two blocks of each KV group take %llu: %llu slabs of %u",
-                (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
-                (unsigned long long)slabs, kv->c.slab_bytes);
+        err_set(
+            e, -ENOMEM,
+            "kv.memory is %llu bytes; 2 blocks of each KV group need %llu bytes: %llu slabs of %u",
+            (unsigned long long)c->arena_bytes, (unsigned long long)slabs * kv->c.slab_bytes,
+            (unsigned long long)slabs, kv->c.slab_bytes);
         return NULL;
     }
     for (uint32_t g = 0; g < c->n_groups; g++) {
@@ -79,7 +81,7 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
 {
     const struct kv_pool *p = &kv->pool[pool];
     uint64_t blocks, capped = 0, cold = 0;
-    uint32_t cached = p->n_cached - p->n_blank;
+    uint32_t cached = p->n_cached - p->n_nodeless;
     bool all_capped = true;
 
     check(pool < kv->n_pools);
@@ -104,15 +106,12 @@ kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret)
 void
 kv_count_host(const struct kv *kv, struct kv_count *ret)
 {
-    if (kv->away) {
-        *ret = (struct kv_count){ .block_bytes = kv->cell_bytes };
-        return;
-    }
-    *ret = (struct kv_count){ .blocks = kv->n_cells,
-                              .used = kv->n_held_cells,
-                              .cached = kv->n_cached_cells,
-                              .free = kv->n_cells - kv->n_held_cells - kv->n_cached_cells,
-                              .block_bytes = kv->cell_bytes };
+    *ret = (struct kv_count){ .block_bytes = kv->host_block_bytes };
+    if (kv->host_tier_away) return;
+    ret->blocks = kv->n_host_blocks;
+    ret->used = kv->n_held_host_blocks;
+    ret->cached = kv->n_cached_host_blocks;
+    ret->free = ret->blocks - ret->used - ret->cached;
 }
 
 slice_id

@@ -1,8 +1,10 @@
-/* kv.h - every block of the KV arena: which sequence holds it, and what must change on the device.
+/* kv.h - the KV manager: which sequence holds which block of the KV arena, and which block tables
+ * must change on the device.
  *
- * Pure: offsets and counts, no device, no clock, no allocation after kv_init(). The bytes lie in the
- * KV arena; kv hands out names. What changed goes out as struct kv_edit, in order, and that is the
- * only way the device's tables, the manifest and tensor-parallel ranks learn anything.
+ * Plain C over offsets and counts: no device, no clock, no allocation after kv_init(). The KV bytes
+ * are in the arena; this part only assigns blocks. The engine thread makes every call. Changes of
+ * block tables leave as struct kv_edit, in order; the device, the manifest and the tensor-parallel
+ * ranks learn of table changes only from these edits. kv_seq.h has the calls of the scheduler.
  */
 #ifndef KV_KV_H
 #define KV_KV_H
@@ -13,23 +15,25 @@
 enum { MAX_GROUPS = 8, MAX_LANES = 3 };
 enum kv_kind { KV_FULL, KV_WINDOW, KV_CROSS, KV_STATE, KV_KINDS };
 
-/* A group: layers equal in (kind, window, kv heads, head dim, dtype). It has one table row a slot.
+/* A KV group: layers with equal kind, window, KV heads, head size and dtype. The block table of a
+ * group has one row per sequence slot.
  *   slice = one layer's K (or V, or state) of one block: [n_kv_heads][tokens][head_dim], then block
  *           scales if the dtype has them, rounded up to 128 B
- *   block = n_layers x n_parts slices, layer-major, K before V, contiguous; its name in tables, edits
- *           and manifest is the index of its first slice, counted from the arena's base (slice_id)
+ *   block = n_layers x n_parts slices, layer-major, K before V, contiguous; tables, edits and
+ *           manifest name it by the index of its first slice, from the arena's base (slice_id)
  *   entry = position / tokens_per_block
- * KV_STATE: a block is one layer's state; entries [n_layers] live, then KV_SNAPSHOTS times [n_layers]: kv_state.h */
+ * KV_STATE: a block is one layer's state. Entries: [n_layers] live state, then KV_SNAPSHOTS times
+ * [n_layers] snapshot (kv_state.h). */
 enum { KV_SNAPSHOTS = 3 };
 struct kv_group {
     enum kv_kind kind;
-    uint32_t window, n_layers, n_parts; /* n_parts: 2 = K and V, 1 = state, or K = V kept once */
+    uint32_t window, n_layers, n_parts; /* n_parts: 2 = K and V; 1 = state, or K = V stored once */
     uint32_t slice_bytes, max_entries;
-    uint32_t max_blocks; /* hard cap, 0 = elastic; scenario files and tests set it */
-    uint32_t sinks;      /* KV_WINDOW: the first so many positions stay, beside the window */
-    uint32_t interval;   /* KV_STATE: positions from one snapshot to the next; 0: there are none */
-    float share;         /* soft target of the arena, 0 = none: kv_pool.h */
-    uint8_t pool;        /* out: groups of equal block bytes share a pool */
+    uint32_t max_blocks; /* hard limit, 0 = none; set by scenario files and tests */
+    uint32_t sinks;      /* KV_WINDOW: leading positions that stay visible (attention sinks) */
+    uint32_t interval;   /* KV_STATE: positions between two snapshots; 0 = no snapshots */
+    float share;         /* soft target, fraction of the arena; 0 = none: kv_pool.h */
+    uint8_t pool;        /* out: groups of equal block size share a pool */
 };
 
 static inline const char *
@@ -49,22 +53,22 @@ kv_block_bytes(const struct kv_group *g)
 
 struct kv_config {
     uint32_t n_groups, n_slots, n_lanes;
-    uint32_t tokens_per_block; /* one for all groups: they share one reuse tree */
+    uint32_t tokens_per_block; /* of all groups, because they share one prefix tree */
     struct kv_group group[MAX_GROUPS];
     uint64_t arena_bytes, host_bytes;
     uint32_t slab_bytes; /* 0: kv_slab_bytes() */
-    bool fifo;           /* scenarios: blocks of a group strictly in the order of their release */
-    bool reuse;          /* blocks are kept for others when their slot is dropped: kv_reuse.h */
-    bool copy_partial;   /* a part of a block that others hold is copied */
-    bool extra_ids;      /* texts have them */
-    uint32_t max_events; /* kept for readers: kv_event.h */
-    /* A block is fetched from the host if that takes less time than to compute its tokens. 0: always. */
-    uint64_t host_bandwidth; /* bytes a second */
-    nsec token_time;
+    bool fifo;           /* scenarios: reuse the blocks of a group strictly in release order */
+    bool reuse;          /* keep the blocks of ended sequences for reuse: kv_reuse.h */
+    bool copy_partial;   /* reuse the leading tokens of a block that other sequences hold: copy */
+    bool extra_ids;      /* tokens carry extra ids (kv_text.extra) */
+    uint32_t max_events; /* capacity of the event ring: kv_event.h */
+    /* Onboard a block only if the copy takes less time than computing its tokens. 0: always. */
+    uint64_t host_bandwidth; /* bytes per second */
+    nsec token_time;         /* to compute one token */
     uint64_t hash_secret[4];
 };
 
-/* Bytes of one sequence as long as the tables are. */
+/* Returns the KV bytes of one sequence that fills every entry of its block tables. */
 static inline uint64_t
 kv_table_bytes(const struct kv_config *c)
 {
@@ -75,81 +79,88 @@ kv_table_bytes(const struct kv_config *c)
     return bytes;
 }
 
-/* The smallest multiple of lcm(slice_bytes) that holds the largest block and wastes <= 5 % in every pool. */
+/* Returns the smallest multiple of lcm(slice_bytes) that holds the largest block and wastes at most
+ * 5 % in every pool. 0: no such size below 4 GiB. */
 uint32_t kv_slab_bytes(const struct kv_config *c);
 
-/* What changed of tables. The only way they, the manifest's rows and TP followers learn anything. In order.
- * What may be found goes to the manifest alone: kv_tree_export.h. */
+/* One change of a block table. Apply edits in order. Changes of the prefix tree are exported to the
+ * manifest separately (kv_tree_export.h). */
 enum edit_op { EDIT_SET, EDIT_COPY, EDIT_CLEAR };
 struct kv_edit {
     uint8_t op, group;
     uint16_t zero;
     seq_slot slot;
-    uint32_t entry; /* SET: index.  ROW: source slot (beam reorder, fork) */
-    slice_id at;    /* SET: the block; SLICE_NONE = evicted */
-    uint64_t pos;   /* SET of a snapshot's entry: the positions it is of */
+    uint32_t entry; /* SET: index. COPY: source slot (beam reorder, fork) */
+    slice_id at;    /* SET: the block; SLICE_NONE = the entry is dropped */
+    uint64_t pos;   /* SET of a snapshot entry: the position of the snapshot */
 };
 
-/* What is to be copied. In order: of two copies the later one sees what the earlier one wrote. */
+/* One block copy. Run copies in order: a copy reads what earlier copies wrote. */
 enum tier { TIER_DEVICE, TIER_HOST };
 struct kv_copy {
-    uint8_t group, from_tier, to_tier,
-        after;         /* after = 1: once the step is done (snapshot, offload) */
-    uint16_t n_tokens; /* so many of it count, the rest may be anything; 0: the whole block */
+    uint8_t group, from_tier, to_tier;
+    uint8_t after;     /* 1: copy after the step's work (snapshots); 0: before */
+    uint16_t n_tokens; /* leading tokens that must be copied; 0: the whole block */
     slice_id from, to;
 };
 
-struct
-    kv_entry_found { /* one slot of a predecessor's manifest: copied out, bounded, not yet believed */
+/* Manifest entry of one sequence slot: copied from the arena, bounded, not yet validated. */
+struct kv_entry_found {
     req_id id;
     seq_slot slot;
-    uint32_t committed, cross_tokens;  /* committed: positions whose K/V are written */
-    const slice_id *entry[MAX_GROUPS]; /* leading SLICE_NONE: behind a window */
+    uint32_t committed, cross_tokens;  /* committed: positions whose K and V are written */
+    const slice_id *entry[MAX_GROUPS]; /* leading SLICE_NONE: entries that left the window */
     uint32_t n_entries[MAX_GROUPS];
-    uint32_t snapshot[KV_SNAPSHOTS]; /* positions that each is of; 0: none */
+    uint32_t snapshot[KV_SNAPSHOTS]; /* position of each snapshot; 0: none */
 };
 
-struct kv_count {                        /* of one pool */
-    uint32_t blocks, used, cached, free; /* blocks: what the pool holds and could still draw */
+struct kv_count {                        /* blocks of one pool, or of the host tier */
+    uint32_t blocks, used, cached, free; /* blocks: what the pool holds and can still draw */
     uint64_t block_bytes;
 };
 
 struct kv;
+/* Returns the size of struct kv for c, in bytes. */
 size_t kv_bytes(const struct kv_config *c);
-/* caller's memory (kv_bytes(), zeroed), offsets only: the memory may move. It is quickest at the start of a
- * cache line. Fills c's out fields and slab_bytes. NULL: the arena cannot hold one block of each group beside its
- * scratch block, or c is not a configuration; the sentence says which. No groups at all is one: nothing is ever drawn. */
+/* Initializes zeroed memory of kv_bytes() and returns it. The memory has offsets only, so it may be
+ * moved; cache-line alignment is fastest. Sets slab_bytes and the out fields of *c. c may have 0
+ * groups. NULL: c is invalid, or the arena cannot hold 2 blocks of each group (1 of them scratch);
+ * e names the field and the value. */
 struct kv *kv_init(void *mem, struct kv_config *c, struct err *e);
 const struct kv_config *kv_config(const struct kv *kv); /* as kv_init() left it */
 uint32_t kv_n_pools(const struct kv *kv);
 void kv_count(const struct kv *kv, uint32_t pool, struct kv_count *ret);
-void kv_count_host(const struct kv *kv,
-                   struct kv_count *ret); /* used: being fetched. Away: no blocks */
-/* The group's block for padding rows of a graph: held from the start, in no count. */
+/* Counts host blocks; used: being onboarded. No blocks while the host tier is away. */
+void kv_count_host(const struct kv *kv, struct kv_count *ret);
+/* Returns the group's scratch block, for the padding positions of a graph. It is allocated by
+ * kv_init() and never counted. */
 slice_id kv_scratch(const struct kv *kv, uint32_t group);
-void kv_check(const struct kv *kv); /* every block is in exactly one place; stops the program */
+/* Verifies that every block is in exactly one place; aborts on failure. Slow: for tests. */
+void kv_check(const struct kv *kv);
 
-/* Take over what a predecessor left in the arena: after kv_init(), before anything else. The slot then
- * holds those blocks and has reserved no more; kv_seq.h goes on with it or drops it.
- * -EBADMSG: not provable (out of range, owned twice, wrong pool, a hole, too short); -ENODATA: there is nothing to
- * go on from, kv_entry_resume() is 0. Nothing is changed then. */
+/* Adoption: reuse of the blocks that the previous worker left in the arena. Call kv_adopt() for
+ * each manifest entry after kv_init() and before any other call. The slot then holds the blocks of
+ * the entry and has reserved only these; continue with kv_resume() or kv_drop() (kv_seq.h).
+ * -EBADMSG: the entry is invalid (out of range, block owned twice, wrong pool, hole, too short).
+ * -ENODATA: the sequence cannot resume, kv_entry_resume() is 0. On failure nothing has changed. */
 int kv_adopt(struct kv *kv, const struct kv_entry_found *r) MUST_USE;
-/* The position to go on from: all that is committed, or where there is state the last snapshot. */
+/* Returns the position to resume at: the committed position, or the last snapshot if a group has
+ * recurrent state. 0: none. */
 uint32_t kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r);
-void kv_adopt_end(struct kv *kv); /* everything not adopted is free */
+void kv_adopt_end(struct kv *kv); /* frees every block that was not adopted */
 
-/* The host tier's memory may come later than the first sequence. Away: nothing is found there and nothing goes
- * there, but what it holds stays in the tree. kv_init(): it is there. */
-void kv_host_tier_away(struct kv *kv); /* before the first kv_admit() */
-/* So many bytes of it can be reached, no fewer than kv_host_tier_used(); kv_init(): all. What a cell is asked of beyond them
- * finds none, or takes one of those that hold something. */
+/* The host tier's memory may be mapped after the first sequence has started. While the tier is
+ * away, lookups ignore its blocks and nothing is offloaded, but the tree keeps them. kv_init()
+ * leaves the tier present. Call kv_host_tier_away() before the first kv_admit(). */
+void kv_host_tier_away(struct kv *kv);
+/* Sets the size of the mapped part, at least kv_host_tier_used(); kv_init() sets all. When the
+ * mapped part is full, an offload evicts a cached host block, or is skipped if there is none. */
 void kv_host_tier_set_size(struct kv *kv, uint64_t bytes);
-uint64_t kv_host_tier_used(const struct kv *kv); /* bytes that hold something, or did */
+/* Returns the bytes from the start of the tier that have held a block. */
+uint64_t kv_host_tier_used(const struct kv *kv);
 bool kv_host_tier_is_away(const struct kv *kv);
-/* It has come, and is used from here on. whole: with all that it held; false: with nothing of it. */
-void kv_host_tier_came(struct kv *kv, bool whole);
-void kv_host_tier_clear(struct kv *kv); /* what it held is lost. While it is away. */
-
-/* The scheduler's side (reserve, grow, trim, drop, fences) is in kv_seq.h. */
+/* The tier is present from now on. contents_valid: its blocks are kept; false: they are evicted. */
+void kv_host_tier_came(struct kv *kv, bool contents_valid);
+void kv_host_tier_clear(struct kv *kv); /* evicts every host block; only while the tier is away */
 
 #endif

@@ -1,7 +1,7 @@
-/* kv_adopt.c - the only way in for a predecessor's blocks: see kv.h.
+/* kv_adopt.c - adoption of the previous worker's blocks: see kv.h.
  *
- * While rows come in, a slab has its pool, its blocks their slots, and everything its counts; the lists
- * of free blocks and open slabs are as kv_init() left them, and kv_adopt_end() makes them anew.
+ * kv_adopt() sets pools, block states and counts. The lists of free blocks and open slabs remain as
+ * kv_init() left them until kv_adopt_end() rebuilds them.
  */
 #include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_kind.h"
@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-/* The entry is full in the row: nobody will write it again. */
+/* Returns true if all positions of the entry are written: no sequence writes it again. */
 static bool
 is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry)
 {
@@ -20,7 +20,8 @@ is_full(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uin
            (entry + 1) * (uint64_t)kv->c.tokens_per_block <= r->committed;
 }
 
-/* Rows that begin alike share full blocks, each at the same entry; without reuse those of one request alone. */
+/* Returns true if the block is a full block of another adopted slot at the same entry. Without
+ * reuse only slots of one request share blocks. */
 static bool
 is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
           uint32_t block)
@@ -33,9 +34,10 @@ is_shared(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, u
     return kv_table(kv, group, b->owner - 1)[entry] == block + 1;
 }
 
-/* While rows come in, the owner of a block is a row in which it is full. */
+/* During adoption the owner of a block is a slot in which the block is full. */
 static int
-claim(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry, slice_id at)
+claim_entry(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t entry,
+            slice_id at)
 {
     uint32_t pool = kv->c.group[group].pool, block;
     seq_slot slot = r->slot;
@@ -67,7 +69,7 @@ claim(struct kv *kv, const struct kv_entry_found *r, uint32_t group, uint32_t en
 }
 
 static void
-unclaim(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
+unclaim_entry(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
 {
     uint32_t *row = kv_table(kv, group, slot), block = row[entry] - 1;
     struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
@@ -85,7 +87,7 @@ unclaim(struct kv *kv, uint32_t group, seq_slot slot, uint32_t entry)
     kv->pool[pool].n_hot--;
 }
 
-/* The row's last snapshot that is whole: its place; KV_SNAPSHOTS: there is none. */
+/* Returns the ring index of the last complete snapshot; KV_SNAPSHOTS: none. */
 static uint32_t
 last_snapshot(const struct kv *kv, const struct kv_entry_found *r, uint32_t group)
 {
@@ -113,13 +115,13 @@ kv_entry_resume(const struct kv *kv, const struct kv_entry_found *r)
     return pos;
 }
 
-/* Entries of the row that the slot is to have, and how far behind its own they stand there. */
+/* The entries to adopt: the slot's entry i is entry i + shift of the manifest. */
 struct claim {
     uint32_t first, end, shift;
 };
 
 static int
-check_row(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, struct claim *ret)
+check_found(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, struct claim *ret)
 {
     const struct kv_group *g = &kv->c.group[group];
     uint32_t tokens = kv->c.tokens_per_block, n = r->n_entries[group], first = 0;
@@ -130,7 +132,7 @@ check_row(const struct kv *kv, const struct kv_entry_found *r, uint32_t group, s
     if (g->kind == KV_STATE) {
         *ret = (struct claim){ g->n_layers, 2 * g->n_layers,
                                g->n_layers * last_snapshot(kv, r, group) };
-        held = 2 * g->n_layers; /* with a live state */
+        held = 2 * g->n_layers; /* includes a live state */
     } else {
         if (n < need || (g->kind == KV_CROSS && n > need)) return -EBADMSG;
         if (g->kind == KV_WINDOW && n > sinks && r->entry[group][sinks] == SLICE_NONE)
@@ -151,7 +153,7 @@ unclaim_before(struct kv *kv, seq_slot slot, uint32_t group, uint32_t end)
     struct kv_seq *s = &kv_seqs(kv)[slot];
 
     for (uint32_t i = kv_begin(kv, s, group); i < end; i = kv_after(kv, s, group, i))
-        unclaim(kv, group, slot, i);
+        unclaim_entry(kv, group, slot, i);
     s->first[group] = s->end[group] = 0;
 }
 
@@ -163,7 +165,7 @@ claim_group(struct kv *kv, const struct kv_entry_found *r, uint32_t group, const
     s->first[group] = c->first;
     s->end[group] = c->end;
     for (uint32_t i = kv_begin(kv, s, group); i < c->end; i = kv_after(kv, s, group, i)) {
-        if (claim(kv, r, group, i, r->entry[group][i + c->shift]) == 0) continue;
+        if (claim_entry(kv, r, group, i, r->entry[group][i + c->shift]) == 0) continue;
         unclaim_before(kv, r->slot, group, i);
         return -EBADMSG;
     }
@@ -179,7 +181,7 @@ kv_adopt(struct kv *kv, const struct kv_entry_found *r)
 
     if (r->slot >= kv->c.n_slots || kv_seqs(kv)[r->slot].live || !r->committed) return -EBADMSG;
     if (kv_entry_resume(kv, r) == 0) return -ENODATA;
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_row(kv, r, g, &c[g]));
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) TRY(check_found(kv, r, g, &c[g]));
     s = &kv_seqs(kv)[r->slot];
     s->adopted = r->id;
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
@@ -198,9 +200,9 @@ kv_adopt(struct kv *kv, const struct kv_entry_found *r)
     return 0;
 }
 
-/* Blocks below the last one in use that are in no use are its free ones, those above were never taken. */
+/* Lists the unused blocks below the last used one. Those above count as never allocated. */
 static void
-list_free(struct kv *kv, uint32_t slab)
+list_free_blocks(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *s = &kv_slabs(kv)[slab];
     struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
@@ -230,7 +232,7 @@ kv_adopt_end(struct kv *kv)
 
         s->prev = s->next = 0;
         if (s->pool) {
-            list_free(kv, i - 1);
+            list_free_blocks(kv, i - 1);
             if (s->n_used + s->n_cached < kv->pool[s->pool - 1].per_slab)
                 kv_slab_open_first(kv, i - 1);
             if (s->n_used == 0) kv_slab_cold(kv, i - 1);
@@ -243,9 +245,9 @@ kv_adopt_end(struct kv *kv)
     kv_tree_export_end(kv);
 }
 
-/* What the slot goes on to write may be found no more: it may become something else. false: others hold it. */
+/* Returns true if the slot alone holds its blocks from entry `first` on, which it will write. */
 static bool
-writes_alone(const struct kv *kv, seq_slot slot, uint32_t first)
+is_sole_holder(const struct kv *kv, seq_slot slot, uint32_t first)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -255,8 +257,9 @@ writes_alone(const struct kv *kv, seq_slot slot, uint32_t first)
     return true;
 }
 
+/* Removes these blocks from the tree, because their tokens may change. */
 static void
-take_back(struct kv *kv, seq_slot slot, uint32_t first)
+detach_from(struct kv *kv, seq_slot slot, uint32_t first)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -282,9 +285,9 @@ kv_resume(struct kv *kv, seq_slot slot, uint32_t pos, const struct kv_need *n)
         if (s->first[i] > kv_kind_first(g, kv->c.tokens_per_block, pos)) return -ENODATA;
         if (s->end[i] < CEIL_DIV(pos, kv->c.tokens_per_block)) return -ENODATA;
     }
-    if (!writes_alone(kv, slot, pos / kv->c.tokens_per_block)) return -ENODATA;
+    if (!is_sole_holder(kv, slot, pos / kv->c.tokens_per_block)) return -ENODATA;
     TRY(kv_raise(kv, slot, n));
-    take_back(kv, slot, pos / kv->c.tokens_per_block);
+    detach_from(kv, slot, pos / kv->c.tokens_per_block);
     s->starting = true;
     return 0;
 }

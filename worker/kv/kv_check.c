@@ -1,15 +1,15 @@
-/* kv_check.c - every block is in exactly one place, counted from scratch: see kv.h. */
+/* kv_check.c - kv_check(): recomputes all counts and checks every block and list. */
 #include "worker/kv/kv_evict_queue.h"
 #include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_pool.h"
 #include "worker/kv/kv_tree.h"
 
-struct tally {                          /* of one group */
-    uint64_t held, cached, blank, refs; /* by the blocks */
-    uint64_t entries, tails, own, reserved, queued, cells;
+struct kv_tally {                          /* of one group */
+    uint64_t held, cached, nodeless, refs; /* counted over the blocks */
+    uint64_t entries, tails, own, reserved, queued, host_blocks;
 };
 
-/* Where its node says; a snapshot's blocks all together. */
+/* The node of a block has the block; a snapshot's blocks form a ring with one state. */
 static void
 check_found(const struct kv *kv, uint32_t block)
 {
@@ -29,7 +29,7 @@ check_found(const struct kv *kv, uint32_t block)
 }
 
 static void
-check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
+check_slab(const struct kv *kv, uint32_t slab, struct kv_tally n[MAX_GROUPS])
 {
     const struct kv_slab *s = &kv_slabs(kv)[slab];
     const struct kv_block *b = &kv_blocks(kv)[(size_t)slab * kv->stride];
@@ -49,7 +49,7 @@ check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
             n[b[i].group].refs += b[i].n_refs;
         }
         n[b[i].group].cached += b[i].state == BLOCK_CACHED;
-        n[b[i].group].blank += b[i].state == BLOCK_CACHED && !b[i].node;
+        n[b[i].group].nodeless += b[i].state == BLOCK_CACHED && !b[i].node;
     }
     for (uint32_t i = s->first_free; i; i = b[i - 1].next) {
         check(i <= s->n_fresh && b[i - 1].state == BLOCK_FREE);
@@ -57,11 +57,11 @@ check_slab(const struct kv *kv, uint32_t slab, struct tally n[MAX_GROUPS])
     }
     check(s->n_fresh <= per_slab && used == s->n_used && cached == s->n_cached);
     check(used + cached + on_list == s->n_fresh);
-    check(used + cached > 0); /* an empty one is given back at once */
+    check(used + cached > 0); /* an empty slab is returned at once */
 }
 
 static void
-check_slabs(const struct kv *kv, struct tally n[MAX_GROUPS])
+check_slabs(const struct kv *kv, struct kv_tally n[MAX_GROUPS])
 {
     uint32_t drawn = 0, given_back = 0;
 
@@ -77,13 +77,13 @@ check_slabs(const struct kv *kv, struct tally n[MAX_GROUPS])
     check(drawn == kv->n_drawn && drawn + given_back == kv->n_fresh && kv->n_fresh <= kv->n_slabs);
 }
 
-/* Seats that hold the block, as this entry or as their tail. */
+/* Counts the slots that hold the block, as this entry or as their tail. */
 static uint32_t
 n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 {
     uint32_t n = 0, last = entry, layers = kv->c.group[group].n_layers;
 
-    /* A snapshot may be any of a slot's. */
+    /* A snapshot may have any index in a slot's ring. */
     if (kv->c.group[group].kind == KV_STATE) last = layers * KV_SNAPSHOTS + (entry %= layers);
     for (uint32_t i = 0; i < kv->c.n_slots; i++) {
         const struct kv_seq *s = &kv_seqs(kv)[i];
@@ -96,26 +96,26 @@ n_holders(const struct kv *kv, uint32_t group, uint32_t entry, uint32_t block)
 }
 
 static void
-check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct tally *n)
+check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct kv_tally *n)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
     const struct kv_block *all = kv_blocks(kv);
     const uint32_t *row = kv_table(kv, group, slot);
-    uint32_t cells = 0;
+    uint32_t host_blocks = 0;
 
     check(s->first[group] <= s->end[group]);
     check(kv_n_entries(kv, s, group) <= s->reserved[group]);
     check(s->live || (s->reserved[group] == 0 && !s->tail[group] && !s->cursor && !s->starting));
     for (uint32_t i = kv_begin(kv, s, group); i < s->end[group]; i = kv_after(kv, s, group, i)) {
         check(row[i] > 0);
-        cells += kv_is_cell(kv, row[i] - 1);
+        host_blocks += kv_is_host_block(kv, row[i] - 1);
         check(all[row[i] - 1].state == BLOCK_HELD && all[row[i] - 1].group == group);
         check(all[row[i] - 1].n_refs == 1 ||
               all[row[i] - 1].n_refs == n_holders(kv, group, i, row[i] - 1));
         if (kv->c.group[group].kind != KV_STATE && all[row[i] - 1].node)
             check(kv_tree_depth(kv, all[row[i] - 1].node) == i + 1);
     }
-    check(cells == s->n_host[group] && (cells == 0 || s->starting));
+    check(host_blocks == s->n_host[group] && (host_blocks == 0 || s->starting));
     if (s->tail[group]) {
         const struct kv_block *b = &all[s->tail[group] - 1];
 
@@ -124,8 +124,8 @@ check_slot(const struct kv *kv, seq_slot slot, uint32_t group, struct tally *n)
         n->tails++;
         n->own += b->owner == slot + 1;
     }
-    n->entries += kv_n_entries(kv, s, group) - cells;
-    n->cells += cells;
+    n->entries += kv_n_entries(kv, s, group) - host_blocks;
+    n->host_blocks += host_blocks;
     n->reserved += s->reserved[group];
 }
 
@@ -143,7 +143,7 @@ check_queue(const struct kv *kv, uint32_t group, uint64_t max)
             const struct kv_block *b = &kv_blocks(kv)[i - 1];
 
             check(b->state == BLOCK_CACHED && b->queue == p);
-            check(kv_is_cell(kv, i - 1) ? group == MAX_GROUPS : b->group == group);
+            check(kv_is_host_block(kv, i - 1) ? group == MAX_GROUPS : b->group == group);
             check(b->prev == prev && ++n <= max);
         }
         check(q->last[p] == prev);
@@ -152,12 +152,12 @@ check_queue(const struct kv *kv, uint32_t group, uint64_t max)
 }
 
 static void
-check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
+check_host_blocks(const struct kv *kv, const struct kv_tally n[MAX_GROUPS])
 {
     uint32_t held = 0, cached = 0, listed = 0;
-    uint64_t refs = 0, cells = 0;
+    uint64_t refs = 0, host_blocks = 0;
 
-    for (uint32_t i = 0; i < kv->n_fresh_cells; i++) {
+    for (uint32_t i = 0; i < kv->n_fresh_host_blocks; i++) {
         const struct kv_block *c = &kv_blocks(kv)[kv->n_slabs * kv->stride + i];
 
         if (c->state == BLOCK_FREE) continue;
@@ -167,19 +167,20 @@ check_cells(const struct kv *kv, const struct tally n[MAX_GROUPS])
         cached += c->state == BLOCK_CACHED;
         refs += c->n_refs;
     }
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) cells += n[g].cells;
-    check(held == kv->n_held_cells && cached == kv->n_cached_cells && refs == cells);
-    for (uint32_t i = kv->first_free_cell; i;
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) host_blocks += n[g].host_blocks;
+    check(held == kv->n_held_host_blocks && cached == kv->n_cached_host_blocks &&
+          refs == host_blocks);
+    for (uint32_t i = kv->first_free_host_block; i;
          i = kv_blocks(kv)[kv->n_slabs * kv->stride + i - 1].next)
-        check(i <= kv->n_fresh_cells && ++listed <= kv->n_free_cells);
-    check(listed == kv->n_free_cells && held + cached + listed == kv->n_fresh_cells);
-    check(kv->n_fresh_cells <= (kv->away ? kv->n_cells : kv->n_there) &&
-          kv->n_there <= kv->n_cells);
+        check(i <= kv->n_fresh_host_blocks && ++listed <= kv->n_free_host_blocks);
+    check(listed == kv->n_free_host_blocks && held + cached + listed == kv->n_fresh_host_blocks);
+    check(kv->n_fresh_host_blocks <= (kv->host_tier_away ? kv->n_host_blocks : kv->n_mapped) &&
+          kv->n_mapped <= kv->n_host_blocks);
     check(check_queue(kv, MAX_GROUPS, cached) == cached);
 }
 
 static void
-check_group(const struct kv *kv, uint32_t group, struct tally *n)
+check_group(const struct kv *kv, uint32_t group, struct kv_tally *n)
 {
     const struct kv_group *g = &kv->c.group[group];
     uint64_t reserved_blocks = n->reserved + n->tails - n->own;
@@ -195,10 +196,10 @@ check_group(const struct kv *kv, uint32_t group, struct tally *n)
 }
 
 static void
-check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
+check_pool(const struct kv *kv, uint32_t p, const struct kv_tally n[MAX_GROUPS])
 {
     const struct kv_pool *pool = &kv->pool[p];
-    uint64_t in_slabs = 0, held = 0, cached = 0, blank = 0, reserved_blocks = 0;
+    uint64_t in_slabs = 0, held = 0, cached = 0, nodeless = 0, reserved_blocks = 0;
     uint32_t slabs = 0, open = 0, listed = 0, hot = 0, cold = 0, cold_listed = 0;
 
     for (uint32_t slab = 0; slab < kv->n_fresh; slab++) {
@@ -223,19 +224,19 @@ check_pool(const struct kv *kv, uint32_t p, const struct tally n[MAX_GROUPS])
         if (kv->c.group[g].pool != p) continue;
         held += n[g].held;
         cached += n[g].cached;
-        blank += n[g].blank;
+        nodeless += n[g].nodeless;
         reserved_blocks += kv->reserved_blocks[g];
     }
     check(slabs == pool->n_slabs && listed == open && hot == pool->n_hot && cold_listed == cold);
     check(in_slabs == held + pool->n_scratch && held == pool->n_used);
-    check(cached == pool->n_cached && blank == pool->n_blank &&
+    check(cached == pool->n_cached && nodeless == pool->n_nodeless &&
           reserved_blocks == pool->n_reserved_blocks);
 }
 
 void
 kv_check(const struct kv *kv)
 {
-    struct tally n[MAX_GROUPS] = { { 0 } };
+    struct kv_tally n[MAX_GROUPS] = { { 0 } };
     uint64_t needed = 0;
     uint32_t ending = 0, pins = 0, cursors = 0;
 
@@ -247,13 +248,13 @@ kv_check(const struct kv *kv)
     }
     check(ending == kv->n_ends);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) check_group(kv, g, &n[g]);
-    check_cells(kv, n);
+    check_host_blocks(kv, n);
     for (uint32_t p = 0; p < kv->n_pools; p++) {
         check_pool(kv, p, n);
         needed += kv_pool_slabs(kv, p, 0);
     }
-    check(needed <= kv->n_slabs); /* what is reserved_blocks can be had: kv_internal.h */
+    check(needed <= kv->n_slabs); /* reserved blocks can be allocated: kv_internal.h */
     for (uint32_t i = 1; i <= kv->n_fresh_nodes; i++) pins += kv_node(kv, i)->n_pins;
-    check(pins == cursors && !kv->busy);
+    check(pins == cursors && !kv->busy_node);
     kv_tree_check(kv);
 }

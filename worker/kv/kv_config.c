@@ -36,7 +36,7 @@ kv_slab_bytes(const struct kv_config *c)
 
     for (uint32_t g = 0; g < c->n_groups; g++) largest = MAX(largest, kv_block_bytes(&c->group[g]));
     if (lcm == 0 || largest == 0) return 0;
-    /* Ends: a slab of 20 largest blocks wastes less than a block, which is 5 %. */
+    /* The loop ends: a slab of 20 largest blocks wastes less than one block, which is 5 %. */
     for (slab = ROUND_UP(largest, lcm); slab <= UINT32_MAX; slab += lcm) {
         bool fits = true;
 
@@ -82,11 +82,12 @@ kv_config_lay_out(struct kv *kv, const struct kv_config *c)
     if (c->n_groups > 0) kv->n_slabs = (uint32_t)MIN(c->arena_bytes / kv->c.slab_bytes, UINT32_MAX);
     n_blocks = (uint64_t)kv->n_slabs * kv->stride;
     for (uint32_t p = 0; p < kv->n_pools; p++)
-        kv->cell_bytes = MAX(kv->cell_bytes, kv->pool[p].block_bytes);
-    kv->cell_bytes = ROUND_UP(kv->cell_bytes, MAX(kv_slice_lcm(c), UINT64_C(1)));
-    if (kv->cell_bytes && c->reuse)
-        kv->n_cells = (uint32_t)MIN(c->host_bytes / kv->cell_bytes, UINT32_MAX / 2 - n_blocks);
-    n_blocks += kv->n_cells;
+        kv->host_block_bytes = MAX(kv->host_block_bytes, kv->pool[p].block_bytes);
+    kv->host_block_bytes = ROUND_UP(kv->host_block_bytes, MAX(kv_slice_lcm(c), UINT64_C(1)));
+    if (kv->host_block_bytes && c->reuse)
+        kv->n_host_blocks = (uint32_t)MIN(c->host_bytes / kv->host_block_bytes,
+                                          UINT32_MAX / 2 - n_blocks);
+    n_blocks += kv->n_host_blocks;
     kv->block_at = take_bytes(&at, n_blocks, sizeof(struct kv_block));
     kv->slab_at = take_bytes(&at, kv->n_slabs, sizeof(struct kv_slab));
     kv->slot_at = take_bytes(&at, c->n_slots, sizeof(struct kv_seq));
@@ -97,7 +98,7 @@ kv_config_lay_out(struct kv *kv, const struct kv_config *c)
     return kv_tree_bytes(kv, at, n_blocks);
 }
 
-/* Snapshots are of all groups at once. */
+/* Snapshots are taken in all groups at the same positions. */
 static int
 check_state(const struct kv_config *c, uint32_t i, struct err *e)
 {
@@ -106,17 +107,17 @@ check_state(const struct kv_config *c, uint32_t i, struct err *e)
     for (uint32_t k = 0; k < i; k++)
         if (c->group[k].kind == KV_STATE && c->group[k].interval != g->interval)
             return err_set(e, -EINVAL,
-                           "KV group %u has a snapshot every %u positions, group %u every %u", i,
-                           g->interval, k, c->group[k].interval);
+                           "KV group %u: snapshot interval is %u positions, of group %u it is %u",
+                           i, g->interval, k, c->group[k].interval);
     if (g->interval % c->tokens_per_block)
-        return err_set(
-            e, -EINVAL,
-            "KV group %u: snapshots every %u positions are not at borders of blocks of %u", i,
-            g->interval, c->tokens_per_block);
+        return err_set(e, -EINVAL,
+                       "KV group %u: snapshot interval %u is not a multiple of the block size %u",
+                       i, g->interval, c->tokens_per_block);
     if (g->n_parts != 1 ||
         g->max_entries < (uint64_t)g->n_layers * (g->interval ? 1 + KV_SNAPSHOTS : 1))
-        return err_set(e, -EINVAL, "KV group %u: %u entries of %u parts for %u layers' state", i,
-                       g->max_entries, g->n_parts, g->n_layers);
+        return err_set(e, -EINVAL,
+                       "KV group %u: %u entries with %u parts do not hold the state of %u layers",
+                       i, g->max_entries, g->n_parts, g->n_layers);
     return 0;
 }
 
@@ -124,30 +125,31 @@ int
 kv_config_check(const struct kv_config *c, struct err *e)
 {
     if (c->n_groups > MAX_GROUPS || c->n_lanes == 0 || c->n_lanes > MAX_LANES || c->n_slots == 0)
-        return err_set(e, -EINVAL, "KV cache of %u groups, %u lanes and %u slots", c->n_groups,
-                       c->n_lanes, c->n_slots);
+        return err_set(e, -EINVAL, "KV cache with %u groups, %u lanes, %u slots is not supported",
+                       c->n_groups, c->n_lanes, c->n_slots);
     if (c->tokens_per_block == 0 || c->tokens_per_block > UINT16_MAX)
-        return err_set(e, -EINVAL, "KV blocks of %u tokens", c->tokens_per_block);
+        return err_set(e, -EINVAL, "KV blocks of %u tokens are not supported", c->tokens_per_block);
     if (c->reuse && c->tokens_per_block > KV_MAX_TOKENS)
-        return err_set(e, -EINVAL, "KV blocks of %u tokens are not kept for others, only up to %d",
+        return err_set(e, -EINVAL, "KV blocks of %u tokens: kv.reuse supports at most %d",
                        c->tokens_per_block, KV_MAX_TOKENS);
     if (c->host_bytes > 0 && !c->reuse)
-        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
+        return err_set(e, -EINVAL,
+                       "kv.host_memory needs kv.reuse: without it the host tier stays empty");
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct kv_group *g = &c->group[i];
 
         if (g->n_layers == 0 || g->n_parts == 0 || g->slice_bytes == 0 || g->max_entries == 0)
             return err_set(e, -EINVAL,
-                           "KV group %u: %u layers of %u slices of %u bytes, %u entries", i,
+                           "KV group %u: 0 in %u layers, %u slices of %u bytes or %u entries", i,
                            g->n_layers, g->n_parts, g->slice_bytes, g->max_entries);
         if (!(g->share >= 0 && g->share <= 1))
-            return err_set(e, -EINVAL, "KV group %u has a share of %g, not of 0 to 1", i,
+            return err_set(e, -EINVAL, "KV group %u: share is %g, expected 0 to 1", i,
                            (double)g->share);
         if (g->kind == KV_WINDOW && g->window == 0)
-            return err_set(e, -EINVAL, "KV group %u has a window of 0 tokens", i);
+            return err_set(e, -EINVAL, "KV group %u: window is 0 tokens", i);
         if (g->kind == KV_STATE) TRY(check_state(c, i, e));
         if (c->arena_bytes / g->slice_bytes >= SLICE_NONE)
-            return err_set(e, -EINVAL, "%llu bytes hold more slices of %u bytes than have a number",
+            return err_set(e, -EINVAL, "kv.memory of %llu bytes: too many slices of %u bytes",
                            (unsigned long long)c->arena_bytes, g->slice_bytes);
     }
     return 0;
@@ -158,7 +160,7 @@ kv_bytes(const struct kv_config *c)
 {
     struct kv kv;
 
-    if (kv_config_check(c, NULL) < 0) return sizeof kv; /* kv_init() says why */
+    if (kv_config_check(c, NULL) < 0) return sizeof kv; /* kv_init() reports the error */
     return MAX((size_t)kv_config_lay_out(&kv, c), sizeof kv);
 }
 

@@ -2,16 +2,16 @@
  * from it.
  *
  * The layout is a pure function of struct kv_config: kv_bytes() and kv_init() compute the same
- * one. The functions allocate nothing and change only what their results say. For the files of
- * worker/kv alone; kv_bytes() and kv_slab_bytes() of kv.h and kv_tree_max_exports() of kv_tree_export.h are
- * defined in kv_config.c.
+ * one. The functions allocate nothing and change only their outputs. For the files of worker/kv
+ * alone. kv_config.c also defines kv_bytes() and kv_slab_bytes() of kv.h and kv_tree_max_exports()
+ * of kv_tree_export.h.
  */
 #ifndef KV_CONFIG_H
 #define KV_CONFIG_H
 
 #include "worker/kv/kv.h"
 
-/* Returns the least common multiple of the slice sizes of all groups, in bytes. 0: one of them is
+/* Returns the least common multiple of the slice sizes of all groups, in bytes. 0: a slice size is
  * 0, or the multiple needs more than 32 bits. */
 uint64_t kv_slice_lcm(const struct kv_config *c);
 

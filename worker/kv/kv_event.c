@@ -4,7 +4,7 @@
 #include "worker/kv/kv_internal.h"
 
 static struct kv_event *
-ring(const struct kv *kv)
+event_ring(const struct kv *kv)
 {
     return (struct kv_event *)((uintptr_t)kv + kv->event_at);
 }
@@ -19,15 +19,15 @@ event_of(const struct kv *kv, enum kv_event_op op, uint32_t block)
                               .parent = { parent->key[0], parent->key[1] },
                               .op = (uint8_t)op,
                               .group = b->group,
-                              .tier = kv_is_cell(kv, block) ? TIER_HOST : TIER_DEVICE,
+                              .tier = kv_is_host_block(kv, block) ? TIER_HOST : TIER_DEVICE,
                               .priority = b->priority,
                               .was = b->priority,
                               .n_tokens = n->n_tokens };
 }
 
-/* A snapshot's first layer speaks for the others. */
+/* A snapshot has one event, of its first layer. */
 static bool
-is_told(const struct kv *kv, uint32_t block)
+has_event(const struct kv *kv, uint32_t block)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
 
@@ -40,8 +40,8 @@ kv_event_put(struct kv *kv, enum kv_event_op op, uint32_t block, uint8_t was, en
 {
     struct kv_event *e;
 
-    if (kv->c.max_events == 0 || !is_told(kv, block)) return;
-    e = &ring(kv)[kv->n_events++ % kv->c.max_events];
+    if (kv->c.max_events == 0 || !has_event(kv, block)) return;
+    e = &event_ring(kv)[kv->n_events++ % kv->c.max_events];
     *e = event_of(kv, op, block);
     e->was = was;
     e->why = (uint8_t)why;
@@ -63,7 +63,8 @@ kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, uint32_t ma
     check(*next <= kv->n_events);
     *n_missed = *next < first ? first - *next : 0;
     *next += *n_missed;
-    for (; n < max && *next < kv->n_events; ++*next) ret[n++] = ring(kv)[*next % kv->c.max_events];
+    for (; n < max && *next < kv->n_events; ++*next)
+        ret[n++] = event_ring(kv)[*next % kv->c.max_events];
     return n;
 }
 
@@ -72,11 +73,11 @@ kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint3
 {
     uint32_t n = 0;
 
-    for (; *at < kv->n_slabs * kv->stride + kv->n_cells && n < max; ++*at) {
+    for (; *at < kv->n_slabs * kv->stride + kv->n_host_blocks && n < max; ++*at) {
         const struct kv_block *b = &kv_blocks(kv)[*at];
 
-        if (!b->node || !is_told(kv, *at) ||
-            (kv_is_cell(kv, *at) && kv_node(kv, b->node)->slot[b->group]))
+        if (!b->node || !has_event(kv, *at) ||
+            (kv_is_host_block(kv, *at) && kv_node(kv, b->node)->slot[b->group]))
             continue;
         ret[n++] = event_of(kv, KV_STORED, *at);
     }

@@ -1,12 +1,14 @@
-/* kv_event.h - what may be found and what no longer: for routers, dumps and a successor.
+/* kv_event.h - a log of prefix cache changes: blocks stored, removed, updated. For routers and
+ * dumps.
  *
- * A ring of the last c.max_events, one event a block, in order. A reader keeps the number of the next event
- * that it wants; whoever comes too late is told how many it missed and starts again from a snapshot:
+ * A ring of the last c.max_events events, one per block, in order. A reader keeps the number of its
+ * next event. A reader that fell behind gets the number of lost events and restarts from a
+ * snapshot:
  *
  *     next = kv_event_end(kv);  every kv_event_snapshot();  from then on kv_events(kv, &next, ...)
  *
- * A name is a block's for all groups and for all time: of its tokens, of those before them and of their
- * space (kv_reuse.h), under a secret of this start.
+ * The name of a block is equal for all groups and lasts for the life of the process. It is a keyed
+ * hash of the block's tokens, the tokens before them and the cache namespace (kv_reuse.h).
  */
 #ifndef KV_EVENT_H
 #define KV_EVENT_H
@@ -14,20 +16,20 @@
 #include "worker/kv/kv.h"
 
 enum kv_event_op { KV_STORED, KV_REMOVED, KV_UPDATED };
-/* Nothing is removed when a process ends: its successor finds it. */
+/* Process exit removes nothing: the replacement adopts the blocks. */
 enum kv_why {
-    KV_ASKED, /* by a request: it stores it, says how long it is kept, fetches it or goes on in it */
-    KV_PRESSURE, /* its place is taken for others */
-    KV_ORPHAN,   /* the same, and before all others: what led to it had gone */
-    KV_LOST,     /* with the host's memory */
-    KV_FLUSHED,  /* an operator asked */
+    KV_ASKED,    /* a request stored, onboarded or took over the block, or set its priority */
+    KV_PRESSURE, /* evicted: its memory is needed */
+    KV_ORPHAN,   /* evicted before other blocks: an ancestor is gone, so no lookup reaches it */
+    KV_LOST,     /* the host memory is lost */
+    KV_FLUSHED,  /* operator command */
     KV_WHYS
 };
 struct kv_event {
-    uint64_t name[2], parent[2]; /* parent of the first block: the space */
+    uint64_t name[2], parent[2]; /* parent of the first block: the cache namespace */
     uint8_t op, group;
-    uint8_t priority, was; /* was: UPDATED, before */
-    uint8_t tier;          /* enum tier, the faster one that has it; UPDATED: from now on */
+    uint8_t priority, was; /* was: priority before (KV_UPDATED) */
+    uint8_t tier;          /* enum tier: the faster tier that has the block, after the event */
     uint8_t why;           /* enum kv_why */
     uint16_t n_tokens;
 };
@@ -40,12 +42,14 @@ kv_why_name(enum kv_why why)
     return names[why];
 }
 
-uint64_t kv_event_end(const struct kv *kv); /* the number of the event that will be next */
-/* Up to max events from *next on, which moves behind them; *n_missed: those before it that are gone. */
+uint64_t kv_event_end(const struct kv *kv); /* the number of the next event */
+/* Copies up to max events from number *next on, returns their number and advances *next past them.
+ * *n_missed: events from the old *next on that the ring no longer has. */
 uint32_t kv_events(const struct kv *kv, uint64_t *next, struct kv_event *ret, uint32_t max,
                    uint64_t *n_missed);
-/* Up to max blocks that may be found, as KV_STORED, in any order; *at begins with 0. 0: that was all.
- * Nothing may change between the first call and the last. */
+/* Copies up to max blocks of the tree as KV_STORED, in any order, and returns their number; 0:
+ * done. *at is 0 in the first call. The tree must not change between the first call and the
+ * last. */
 uint32_t kv_event_snapshot(const struct kv *kv, uint32_t *at, struct kv_event *ret, uint32_t max);
 
 #endif

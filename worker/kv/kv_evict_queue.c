@@ -4,11 +4,11 @@
 static struct kv_evict_queue *
 queue_of(struct kv *kv, uint32_t block)
 {
-    return &kv->queue[kv_is_cell(kv, block) ? MAX_GROUPS : kv_blocks(kv)[block].group];
+    return &kv->queue[kv_is_host_block(kv, block) ? MAX_GROUPS : kv_blocks(kv)[block].group];
 }
 
 static void
-insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
+insert_block(struct kv *kv, uint32_t block, uint8_t priority, bool front)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
     struct kv_evict_queue *q = queue_of(kv, block);
@@ -23,23 +23,16 @@ insert(struct kv *kv, uint32_t block, uint8_t priority, bool front)
     q->some[priority / 64] |= UINT64_C(1) << priority % 64;
 }
 
-static void
-take_out(struct kv *kv, uint32_t block)
+void
+kv_evict_queue_remove(struct kv *kv, uint32_t block)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block];
     struct kv_evict_queue *q = queue_of(kv, block);
     unsigned at = b->queue;
 
-    if (b->prev) {
-        all[b->prev - 1].next = b->next;
-    } else {
-        q->first[at] = b->next;
-    }
-    if (b->next) {
-        all[b->next - 1].prev = b->prev;
-    } else {
-        q->last[at] = b->prev;
-    }
+    check(b->state == BLOCK_CACHED);
+    *(b->prev ? &all[b->prev - 1].next : &q->first[at]) = b->next;
+    *(b->next ? &all[b->next - 1].prev : &q->last[at]) = b->prev;
     if (!q->first[at]) q->some[at / 64] &= ~(UINT64_C(1) << at % 64);
     b->prev = b->next = 0;
 }
@@ -51,30 +44,20 @@ kv_evict_queue_push(struct kv *kv, uint32_t block)
 
     check(b->state == BLOCK_CACHED);
     b->stamp = ++kv->releases;
-    insert(kv, block, b->priority, false);
+    insert_block(kv, block, b->priority, false);
 }
 
 void
 kv_evict_queue_push_first(struct kv *kv, uint32_t block)
 {
-    insert(kv, block, kv_blocks(kv)[block].priority, true);
+    insert_block(kv, block, kv_blocks(kv)[block].priority, true);
 }
 
 void
 kv_evict_queue_push_orphan(struct kv *kv, uint32_t block)
 {
-    check(kv_blocks(kv)[block].state == BLOCK_CACHED);
-    take_out(kv, block);
-    insert(kv, block, 0, true);
-}
-
-void
-kv_evict_queue_remove(struct kv *kv, uint32_t block)
-{
-    struct kv_block *b = &kv_blocks(kv)[block];
-
-    check(b->state == BLOCK_CACHED);
-    take_out(kv, block);
+    kv_evict_queue_remove(kv, block);
+    insert_block(kv, block, 0, true);
 }
 
 enum kv_why

@@ -4,7 +4,7 @@
 #include "worker/kv/kv_kind.h"
 #include "worker/kv/kv_tree.h"
 
-enum { MAX_CHILDREN = 32 }; /* looked at for a part */
+enum { MAX_CHILDREN = 32 }; /* children compared for a partial block */
 
 static uint32_t
 n_positions(const struct kv *kv, const struct kv_found *f)
@@ -12,24 +12,17 @@ n_positions(const struct kv *kv, const struct kv_found *f)
     return f->depth * kv->c.tokens_per_block + f->part;
 }
 
-/* First entry of the group that a slot with the hit holds. */
-static uint32_t
-first_entry(const struct kv *kv, uint32_t group, const struct kv_found *f)
-{
-    return MIN(kv_kind_first(&kv->c.group[group], kv->c.tokens_per_block, n_positions(kv, f)),
-               f->depth);
-}
-
 uint32_t
-kv_find_link(const struct kv *kv, uint32_t node, uint32_t group)
+kv_find_ref(const struct kv *kv, uint32_t node, uint32_t group)
 {
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->slot[group]) return n->slot[group];
-    return kv->fetch && !kv->away ? n->host[group] : 0;
+    return kv->onboard_pays && !kv->host_tier_away ? n->host[group] : 0;
 }
 
-/* A block of each group, and without copies one that nobody holds and nothing hangs below. */
+/* Returns true if the node has a block of each group and the block may be copied or taken over.
+ * Without copy_partial it must be a leaf and held by no slot. */
 static bool
 may_take_part(const struct kv *kv, uint32_t node)
 {
@@ -45,7 +38,8 @@ may_take_part(const struct kv *kv, uint32_t node)
     return true;
 }
 
-/* A window that is whole at the end of a block is whole for all that follows in the next. */
+/* Finds the child with the most leading tokens in common. Windows need no check: a window that is
+ * complete at the end of a block is complete within the next one. */
 static void
 find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
@@ -65,13 +59,13 @@ find_part(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
     }
 }
 
-/* As deep as every group goes: full ones have no hole, windows have what the next query sees. */
+/* Finds the deepest node at which all groups have the blocks that the next query sees. */
 static void
 find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
     uint32_t tokens = kv->c.tokens_per_block, run[MAX_GROUPS] = { 0 };
-    bool lost[MAX_GROUPS] = { false }; /* a sink */
-    uint32_t node = kv_tree_root(kv, t->space->self), n = (t->n - 1) / tokens;
+    bool lost[MAX_GROUPS] = { false }; /* a sink is missing */
+    uint32_t node = kv_tree_root(kv, t->namespace->self), n = (t->n - 1) / tokens;
 
     f->node = node;
     for (uint32_t i = 0; node && i < n; i++) {
@@ -83,7 +77,7 @@ find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
         node = kv_tree_child(kv, node, name, &p);
         for (uint32_t g = 0; node && g < kv->c.n_groups; g++) {
             const struct kv_group *k = &kv->c.group[g];
-            bool has = kv_find_link(kv, node, g);
+            bool has = kv_find_ref(kv, node, g);
 
             if (k->kind == KV_CROSS) continue;
             if (k->kind == KV_STATE) {
@@ -109,7 +103,7 @@ find_self(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 static void
 find_cross(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
 {
-    uint32_t tokens = kv->c.tokens_per_block, node = kv_tree_root(kv, t->space->cross);
+    uint32_t tokens = kv->c.tokens_per_block, node = kv_tree_root(kv, t->namespace->cross);
     struct kv_text source = { .token = t->source, .n = t->n_source };
 
     for (uint32_t at = 0; node && at < t->n_source; at += tokens) {
@@ -119,7 +113,7 @@ find_cross(const struct kv *kv, const struct kv_text *t, struct kv_found *f)
         kv_tree_name(kv_node(kv, node)->key, &p, name);
         node = kv_tree_child(kv, node, name, &p);
         for (uint32_t g = 0; node && g < kv->c.n_groups; g++)
-            if (!kv_is_self(kv, g) && !kv_find_link(kv, node, g)) node = 0;
+            if (!kv_is_self(kv, g) && !kv_find_ref(kv, node, g)) node = 0;
     }
     f->cross = node;
 }
@@ -154,14 +148,14 @@ uint32_t
 kv_find_range(const struct kv *kv, const struct kv_text *t, const struct kv_found *f,
               uint32_t group, uint32_t *first)
 {
-    uint32_t n = kv->c.group[group].n_layers;
+    const struct kv_group *g = &kv->c.group[group];
 
     *first = 0;
     if (!kv_is_self(kv, group)) return f->cross ? kv_find_cross_entries(kv, t) : 0;
-    *first = first_entry(kv, group, f);
-    if (kv->c.group[group].kind != KV_STATE || !f->depth) return f->depth;
-    *first = n; /* its first snapshot */
-    return 2 * n;
+    *first = MIN(kv_kind_first(g, kv->c.tokens_per_block, n_positions(kv, f)), f->depth);
+    if (g->kind != KV_STATE || !f->depth) return f->depth;
+    *first = g->n_layers; /* the first snapshot */
+    return 2 * g->n_layers;
 }
 
 struct kv_walk
@@ -179,12 +173,12 @@ kv_find_walk(const struct kv *kv, const struct kv_text *t, const struct kv_found
 bool
 kv_walk_next(const struct kv *kv, struct kv_walk *w)
 {
-    bool begins = !w->link;
+    bool begins = !w->ref;
 
     if (kv->c.group[w->group].kind == KV_STATE) { /* forward: layer by layer */
         w->entry += !begins;
         if (w->entry >= w->end) return false;
-        w->link = begins ? kv_find_link(kv, w->node, w->group) : kv_blocks(kv)[w->link - 1].more;
+        w->ref = begins ? kv_find_ref(kv, w->node, w->group) : kv_blocks(kv)[w->ref - 1].more;
         return true;
     }
     do {
@@ -193,7 +187,7 @@ kv_walk_next(const struct kv *kv, struct kv_walk *w)
         begins = false;
         w->entry--;
     } while (w->entry < w->first && w->entry >= w->n_sinks);
-    w->link = kv_find_link(kv, w->node, w->group);
+    w->ref = kv_find_ref(kv, w->node, w->group);
     return true;
 }
 
@@ -209,18 +203,18 @@ kv_find_describe(const struct kv *kv, const struct kv_text *t, const struct kv_f
         struct kv_walk w = kv_find_walk(kv, t, f, g);
 
         while (kv_walk_next(kv, &w)) {
-            uint32_t block = w.link - 1;
-            bool cell = kv_is_cell(kv, block);
+            uint32_t block = w.ref - 1;
+            bool host_block = kv_is_host_block(kv, block);
 
-            ret->n_host[g] += cell;
-            ret->n_held[g] += !cell && kv_blocks(kv)[block].state == BLOCK_HELD;
-            ret->n_cached[g] += !cell && kv_blocks(kv)[block].state == BLOCK_CACHED;
+            ret->n_host[g] += host_block;
+            ret->n_held[g] += !host_block && kv_blocks(kv)[block].state == BLOCK_HELD;
+            ret->n_cached[g] += !host_block && kv_blocks(kv)[block].state == BLOCK_CACHED;
         }
     }
     if ((f->depth + 1) * tokens < t->n) {
         struct kv_piece p = kv_piece(kv, t, f->depth, tokens);
 
-        kv_tree_name(f->node ? kv_node(kv, f->node)->key : t->space->self, &p, ret->next);
+        kv_tree_name(f->node ? kv_node(kv, f->node)->key : t->namespace->self, &p, ret->next);
     }
 }
 
@@ -233,13 +227,13 @@ kv_lookup(const struct kv *kv, const struct kv_text *t, struct kv_hit *ret)
 }
 
 uint32_t
-kv_lookup_length(struct kv *kv, const struct kv_text *t, bool whole)
+kv_lookup_length(struct kv *kv, const struct kv_text *t, bool with_host_tier)
 {
-    bool away = kv->away;
+    bool away = kv->host_tier_away;
     struct kv_found f;
 
-    kv->away = away && !whole;
+    kv->host_tier_away = away && !with_host_tier;
     f = kv_find(kv, t);
-    kv->away = away;
+    kv->host_tier_away = away;
     return n_positions(kv, &f);
 }

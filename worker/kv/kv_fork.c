@@ -47,7 +47,7 @@ fork_group(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
     kv_add_edit(out, EDIT_SET, group, to, full, kv_slice(kv, group, block));
 }
 
-/* A live state of its own; snapshots stay where they are. */
+/* Gives `to` a copy of the live state; snapshots are not copied. */
 static void
 fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t group,
            struct kv_out *out)
@@ -60,9 +60,9 @@ fork_state(struct kv *kv, unsigned lane, seq_slot from, seq_slot to, uint32_t gr
                     out);
 }
 
-/* Whether `to` has reserved so much that it can hold what queries from done on see. */
+/* Returns true if `to` has reserved the blocks that queries from position done on see. */
 static bool
-has_room(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
+has_reserved(const struct kv *kv, seq_slot from, seq_slot to, uint32_t n, uint32_t done)
 {
     const struct kv_seq *f = &kv_seqs(kv)[from], *s = &kv_seqs(kv)[to];
     uint32_t tokens = kv->c.tokens_per_block;
@@ -83,7 +83,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to,
     check(from != to && done <= n);
     kv_wait_row(kv, lane, from, out);
     kv_wait_row(kv, lane, to, out);
-    kv_trim(kv, from, has_room(kv, from, to, n, done) ? done : n, out);
+    kv_trim(kv, from, has_reserved(kv, from, to, n, done) ? done : n, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (kv->c.group[g].kind == KV_STATE) {
             fork_state(kv, lane, from, to, g, out);
@@ -94,7 +94,7 @@ kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to,
     kv_fence(kv, to, lane, step);
 }
 
-struct turn { /* of one entry of one group */
+struct reorder { /* one entry of one group */
     const seq_slot *slot;
     const uint8_t *parent;
     uint32_t n, group, entry;
@@ -102,16 +102,16 @@ struct turn { /* of one entry of one group */
 };
 
 static void
-set_entry(struct kv *kv, const struct turn *t, uint32_t i, uint32_t link)
+set_entry(struct kv *kv, const struct reorder *t, uint32_t i, uint32_t ref)
 {
-    kv_table(kv, t->group, t->slot[i])[t->entry] = link;
-    kv_add_edit(t->out, EDIT_SET, t->group, t->slot[i], t->entry, kv_slice(kv, t->group, link - 1));
+    kv_table(kv, t->group, t->slot[i])[t->entry] = ref;
+    kv_add_edit(t->out, EDIT_SET, t->group, t->slot[i], t->entry, kv_slice(kv, t->group, ref - 1));
 }
 
-/* A full block: whoever goes on from a slot shares it. All new ones are held before an old one goes.
- * false: all have the same, and so they have all before it. */
+/* Gives each slot its parent's full block. All new blocks are held before an old one is released.
+ * Returns false if all slots had the same block; then all earlier blocks are the same too. */
 static bool
-share_entry(struct kv *kv, const struct turn *t)
+share_entry(struct kv *kv, const struct reorder *t)
 {
     uint32_t old[MAX_SLOTS];
     bool differ = false;
@@ -133,26 +133,27 @@ share_entry(struct kv *kv, const struct turn *t)
     return differ;
 }
 
-/* The block that is written: of those who go on from a slot it has that itself, or the first of them; the others a
- * copy, in their own block where nobody goes on from that. So who goes on from itself keeps what it has. */
+/* Gives each slot its parent's last block, which is still written. One child per parent keeps the
+ * block: the parent if it continues itself, else the first child. The other children get a copy: in
+ * their own block if no slot keeps it, else in another idle block. */
 static void
-copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
+copy_entry(struct kv *kv, const struct reorder *t, uint32_t n_tokens)
 {
-    uint32_t old[MAX_SLOTS], heir[MAX_SLOTS] = { 0 }; /* + 1; 0: nobody goes on from it */
+    uint32_t old[MAX_SLOTS], keeper[MAX_SLOTS] = { 0 }; /* index + 1; 0: none */
     bool used[MAX_SLOTS];
     uint32_t next_idle = 0;
 
     for (uint32_t i = 0; i < t->n; i++) {
         old[i] = kv_table(kv, t->group, t->slot[i])[t->entry];
-        if (!heir[t->parent[i]] || t->parent[i] == i) heir[t->parent[i]] = i + 1;
+        if (!keeper[t->parent[i]] || t->parent[i] == i) keeper[t->parent[i]] = i + 1;
     }
-    for (uint32_t i = 0; i < t->n; i++) /* its own is idle, and it needs one */
-        used[i] = heir[i] || heir[t->parent[i]] != i + 1;
+    for (uint32_t i = 0; i < t->n; i++) /* kept, or the target of the slot's copy */
+        used[i] = keeper[i] || keeper[t->parent[i]] != i + 1;
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t from = old[t->parent[i]], to = from;
 
-        if (heir[t->parent[i]] != i + 1) {
-            if (heir[i]) {
+        if (keeper[t->parent[i]] != i + 1) {
+            if (keeper[i]) {
                 while (used[next_idle]) next_idle++;
                 to = old[next_idle++];
             } else {
@@ -164,9 +165,9 @@ copy_entry(struct kv *kv, const struct turn *t, uint32_t n_tokens)
     }
 }
 
-/* The block that is written, then those before it, as far back as the slots differ. */
+/* Reorders the block that is written, then earlier blocks until one that all slots share. */
 static void
-turn_group(struct kv *kv, struct turn *t, uint32_t n)
+reorder_group(struct kv *kv, struct reorder *t, uint32_t n)
 {
     const struct kv_seq *s = &kv_seqs(kv)[t->slot[0]];
     uint32_t tokens = kv->c.tokens_per_block, begin = kv_begin(kv, s, t->group);
@@ -175,7 +176,7 @@ turn_group(struct kv *kv, struct turn *t, uint32_t n)
         const struct kv_seq *other = &kv_seqs(kv)[t->slot[i]];
 
         check(other->first[t->group] == s->first[t->group]);
-        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* a predecessor gave some another */
+        check(other->end[t->group] >= CEIL_DIV(n, tokens)); /* adopted slots may have one more */
     }
     t->entry = n / tokens;
     if (n % tokens) copy_entry(kv, t, n % tokens);
@@ -189,7 +190,7 @@ void
 kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot, const uint8_t *parent,
            uint32_t n_slots, uint32_t n, struct kv_out *out)
 {
-    struct turn t = { .slot = slot, .parent = parent, .n = n_slots, .out = out };
+    struct reorder t = { .slot = slot, .parent = parent, .n = n_slots, .out = out };
 
     check(n_slots > 0 && n_slots <= MAX_SLOTS);
     for (uint32_t i = 0; i < n_slots; i++) {
@@ -197,7 +198,7 @@ kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot, co
         kv_wait_row(kv, lane, slot[i], out);
     }
     for (t.group = 0; t.group < kv->c.n_groups; t.group++) {
-        if (kv_is_positions(kv, t.group)) turn_group(kv, &t, n);
+        if (kv_is_positions(kv, t.group)) reorder_group(kv, &t, n);
         for (t.entry = 0; kv->c.group[t.group].kind == KV_STATE; t.entry++) {
             if (t.entry == kv->c.group[t.group].n_layers) break;
             copy_entry(kv, &t, 0);

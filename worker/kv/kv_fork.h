@@ -1,31 +1,35 @@
-/* kv_fork.h - several slots with one beginning: the beams of a search, the samples of a request.
+/* kv_fork.h - sequences that share a prefix: the beams of a search, the samples of a request.
  *
- *     before           fork of slot 0 at position 6         beam 1 goes on from beam 0's 8 positions
+ *     before           fork of slot 0 at position 6         beam 1 continues beam 0's 8 positions
  *     slot 0  A  B     slot 0  A  B      (4, 2 positions)   slot 0  A  B
  *                      slot 1  A  C      C: a copy of B     slot 1  A  B       C is free
  *
- * Full blocks and the source are shared; the block that is written is each slot's own. Every slot reserves
- * before the first of them starts: kv_reserve() with kv_fork_need(), then kv_fork() once the prompt is
- * computed. Such slots are dropped with kv_drop(): what a search tried is of no use to others.
+ * Full blocks and the encoder input's blocks are shared; each slot has its own last block. All
+ * slots reserve before the first one starts: kv_reserve() with kv_fork_need(), then kv_fork() after
+ * the prompt is computed. Drop such slots with kv_drop(), because no other request reuses the
+ * tokens that a search tried.
  */
 #ifndef KV_FORK_H
 #define KV_FORK_H
 
 #include "worker/kv/kv_seq.h"
 
-/* What a slot needs beside what it will share when it is forked at n_prompt positions. */
+/* Returns the blocks that a slot needs besides the blocks it shares, if it is forked at n_prompt
+ * positions. len and chunk are as for kv_need(). */
 struct kv_need kv_fork_need(const struct kv *kv, uint32_t len, uint32_t n_prompt, uint32_t chunk);
 
-/* The first n positions of `from` are `to`'s too; `to` holds nothing yet. The step is the next of both, and
- * what wrote them was before it in this lane or is waited for. What no query from done <= n on sees leaves `from`, or
- * from n on, where `to` has no room for more; edits of its rows, a copy of the last block. */
+/* Gives slot `to`, which holds nothing, the first n positions of slot `from`. `step` of `lane` is
+ * the next step of both slots. Adds edits of both rows and a copy of the last block. Trims `from`
+ * to what queries from position done <= n on see, or from n on if `to` has not reserved enough for
+ * more. */
 void kv_fork(struct kv *kv, unsigned lane, uint64_t step, seq_slot from, seq_slot to, uint32_t n,
              uint32_t done, struct kv_out *out);
 
-/* Seat i goes on from what slot[parent[i]] has, n positions each; at most 16 slots. Edits of entries that
- * change; a copy of the last block for each but one who goes on from the same slot, that itself if it does. It lies
- * in the block of a slot that nobody goes on from, its own if it can be, so none is taken. Where each goes on
- * from itself or from one who does, doing it again does no harm, whatever part of it was done. */
+/* Beam reorder: slot[i] continues from the n positions of slot[parent[i]]; at most 16 slots. Shares
+ * full blocks and adds edits of the entries that change. Among the slots that continue one parent,
+ * one keeps the parent's last block (the parent itself if possible) and the others get a copy of
+ * it, in a block that no slot continues from; so no block is allocated. If parent[parent[i]] ==
+ * parent[i] for every i, the step may be repeated after any part of it ran. */
 void kv_reorder(struct kv *kv, unsigned lane, uint64_t step, const seq_slot *slot,
                 const uint8_t *parent, uint32_t n_slots, uint32_t n, struct kv_out *out);
 

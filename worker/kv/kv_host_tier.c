@@ -12,48 +12,48 @@ kv_host_tier_init(struct kv *kv)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (kv->c.group[g].kind != KV_CROSS) bytes += kv->pool[kv->c.group[g].pool].block_bytes;
-    kv->n_there = kv->n_cells;
-    kv->fetch = true;
+    kv->n_mapped = kv->n_host_blocks;
+    kv->onboard_pays = true;
     if (!kv->c.host_bandwidth || !kv->c.token_time) return;
     time = (uint64_t)kv->c.token_time * kv->c.tokens_per_block;
-    kv->fetch = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
+    kv->onboard_pays = (double)bytes / (double)kv->c.host_bandwidth * 1e9 < (double)time;
 }
 
 void
 kv_host_tier_set_size(struct kv *kv, uint64_t bytes)
 {
-    kv->n_there = (uint32_t)MIN(bytes / MAX(kv->cell_bytes, UINT64_C(1)), kv->n_cells);
-    check(kv->n_there >= kv->n_fresh_cells || kv->away);
+    kv->n_mapped = (uint32_t)MIN(bytes / MAX(kv->host_block_bytes, UINT64_C(1)), kv->n_host_blocks);
+    check(kv->n_mapped >= kv->n_fresh_host_blocks || kv->host_tier_away);
 }
 
 uint64_t
 kv_host_tier_used(const struct kv *kv)
 {
-    return kv->n_fresh_cells * kv->cell_bytes;
+    return kv->n_fresh_host_blocks * kv->host_block_bytes;
 }
 
 void
 kv_host_tier_away(struct kv *kv)
 {
-    check(kv->n_held_cells == 0);
-    kv->away = true;
+    check(kv->n_held_host_blocks == 0);
+    kv->host_tier_away = true;
 }
 
 bool
 kv_host_tier_is_away(const struct kv *kv)
 {
-    return kv->away;
+    return kv->host_tier_away;
 }
 
 void
-kv_host_tier_came(struct kv *kv, bool whole)
+kv_host_tier_came(struct kv *kv, bool contents_valid)
 {
-    check(kv->away);
-    if (!whole) kv_host_tier_clear(kv);
-    kv->away = false;
+    check(kv->host_tier_away);
+    if (!contents_valid) kv_host_tier_clear(kv);
+    kv->host_tier_away = false;
 }
 
-/* What the steps that are out write there, or read, whoever takes the cell waits for. */
+/* Steps in flight may still use a freed host block; its next user waits for them. */
 uint32_t
 kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes)
 {
@@ -64,14 +64,14 @@ kv_host_tier_flush(struct kv *kv, uint32_t max, enum kv_why why, uint64_t *bytes
 
         *bytes += kv_block_bytes(&kv->c.group[c->group]);
         kv_evict_queue_remove(kv, at - 1);
-        kv->n_cached_cells--;
+        kv->n_cached_host_blocks--;
         kv_tree_detach(kv, at - 1, why);
         c->state = BLOCK_FREE;
-        c->coming = false;
+        c->fill_pending = false;
         c->prev = 0;
-        c->next = kv->first_free_cell;
-        kv->first_free_cell = at - first;
-        kv->n_free_cells++;
+        c->next = kv->first_free_host_block;
+        kv->first_free_host_block = at - first;
+        kv->n_free_host_blocks++;
     }
     return n;
 }
@@ -81,28 +81,28 @@ kv_host_tier_clear(struct kv *kv)
 {
     uint64_t bytes = 0;
 
-    check(kv->away && kv->n_held_cells == 0);
+    check(kv->host_tier_away && kv->n_held_host_blocks == 0);
     kv_host_tier_flush(kv, UINT32_MAX, KV_LOST, &bytes);
 }
 
-/* A cell that nobody had, or whose content the host misses least: index + 1; 0: all are being fetched. */
+/* Returns the ref of a free host block, or of one that it evicts; 0: all are being onboarded. */
 static uint32_t
-take_cell(struct kv *kv)
+take_host_block(struct kv *kv)
 {
     uint32_t first = kv->n_slabs * kv->stride, at;
 
-    if (kv->first_free_cell) {
-        at = first + kv->first_free_cell;
-        kv->first_free_cell = kv_blocks(kv)[at - 1].next;
-        kv->n_free_cells--;
+    if (kv->first_free_host_block) {
+        at = first + kv->first_free_host_block;
+        kv->first_free_host_block = kv_blocks(kv)[at - 1].next;
+        kv->n_free_host_blocks--;
         return at;
     }
-    if (kv->n_fresh_cells < kv->n_there) return first + ++kv->n_fresh_cells;
+    if (kv->n_fresh_host_blocks < kv->n_mapped) return first + ++kv->n_fresh_host_blocks;
     at = kv_evict_queue_first(kv, MAX_GROUPS);
     if (!at) return 0;
-    kv->stats[kv_blocks(kv)[at - 1].group].host_dropped++;
+    kv->stats[kv_blocks(kv)[at - 1].group].host_evicted++;
     kv_evict_queue_remove(kv, at - 1);
-    kv->n_cached_cells--;
+    kv->n_cached_host_blocks--;
     kv_tree_detach(kv, at - 1, kv_evict_queue_why(kv, at - 1));
     return at;
 }
@@ -111,59 +111,56 @@ void
 kv_host_tier_offload(struct kv *kv, uint32_t block, unsigned lane, struct kv_out *out)
 {
     struct kv_block *all = kv_blocks(kv), *b = &all[block], *c;
-    uint32_t node = b->node, cell;
-    uint64_t step[MAX_LANES];
+    uint32_t node = b->node, host_block;
 
-    if (kv->c.group[b->group].kind == KV_STATE) return; /* a snapshot is dropped */
-    if (kv->n_cells == 0 || kv->away) return;
+    if (kv->c.group[b->group].kind == KV_STATE) return; /* snapshots are not offloaded */
+    if (kv->n_host_blocks == 0 || kv->host_tier_away) return;
     if (b->priority < KV_OFFLOAD || kv_node(kv, node)->host[b->group]) return;
-    if (out->n_copies >= out->max_copies / 2) return; /* the rest is for those who start */
+    if (out->n_copies >= out->max_copies / 2) return; /* the rest is for kv_start() */
     check(out->step > 0);
-    kv_tree_pin(kv, node, &kv->busy); /* what the host drops now may be all that leads there */
-    cell = take_cell(kv);
-    if (cell) {
-        c = &all[cell - 1];
+    kv_tree_pin(kv, node, &kv->busy_node); /* take_host_block() may evict the last descendant */
+    host_block = take_host_block(kv);
+    if (host_block) {
+        c = &all[host_block - 1];
         kv_wait_block(kv, lane, block, out);
-        kv_wait_block(kv, lane, cell - 1, out);
-        for (unsigned l = 0; l < MAX_LANES; l++) step[l] = l == lane ? out->step : 0;
-        *c = (struct kv_block){ .state = BLOCK_CACHED,
-                                .group = b->group,
-                                .coming = true,
-                                .priority = b->priority,
-                                .step = { step[0], step[1], step[2] } };
-        kv->n_cached_cells++;
-        kv_tree_attach(kv, node, cell - 1);
-        kv_evict_queue_push(kv, cell - 1);
-        kv_add_copy(kv, b->group, block, cell - 1, out);
-        /* Others of its slab are free from here on. */
+        kv_wait_block(kv, lane, host_block - 1, out);
+        *c = (struct kv_block){
+            .state = BLOCK_CACHED, .group = b->group, .fill_pending = true, .priority = b->priority
+        };
+        c->step[lane] = out->step;
+        kv->n_cached_host_blocks++;
+        kv_tree_attach(kv, node, host_block - 1);
+        kv_evict_queue_push(kv, host_block - 1);
+        kv_add_copy(kv, b->group, block, host_block - 1, out);
+        /* The slab may become free now, but this step still reads the block. */
         b->step[lane] = MAX(b->step[lane], out->step);
         kv->stats[b->group].offloaded++;
     }
-    kv_tree_pin(kv, 0, &kv->busy);
+    kv_tree_pin(kv, 0, &kv->busy_node);
 }
 
 void
-kv_host_tier_hold(struct kv *kv, uint32_t cell)
+kv_host_tier_hold(struct kv *kv, uint32_t host_block)
 {
-    struct kv_block *c = &kv_blocks(kv)[cell];
+    struct kv_block *c = &kv_blocks(kv)[host_block];
 
     if (c->n_refs++ > 0) return;
-    kv_evict_queue_remove(kv, cell);
+    kv_evict_queue_remove(kv, host_block);
     c->state = BLOCK_HELD;
-    kv->n_cached_cells--;
-    kv->n_held_cells++;
+    kv->n_cached_host_blocks--;
+    kv->n_held_host_blocks++;
 }
 
 void
-kv_host_tier_give(struct kv *kv, uint32_t cell, unsigned lane, uint64_t step)
+kv_host_tier_give(struct kv *kv, uint32_t host_block, unsigned lane, uint64_t step)
 {
-    struct kv_block *c = &kv_blocks(kv)[cell];
+    struct kv_block *c = &kv_blocks(kv)[host_block];
 
     check(c->state == BLOCK_HELD && c->n_refs > 0);
     c->step[lane] = MAX(c->step[lane], step);
     if (--c->n_refs > 0) return;
     c->state = BLOCK_CACHED;
-    kv->n_held_cells--;
-    kv->n_cached_cells++;
-    kv_evict_queue_push(kv, cell);
+    kv->n_held_host_blocks--;
+    kv->n_cached_host_blocks++;
+    kv_evict_queue_push(kv, host_block);
 }

@@ -36,8 +36,8 @@ kv_kind_need(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len, 
                (1 + (g->interval ? MIN(len / tokens_per_block, (uint32_t)KV_SNAPSHOTS) : 0));
     all = kv_kind_entries(g, tokens_per_block, len, n_source);
     if (g->kind != KV_WINDOW || all == 0) return all;
-    /* The first query of a chunk sees window - 1 positions before it. A run of n positions lies in
-     * at most (n - 2) / block + 2 blocks, wherever it begins. */
+    /* The first query of a chunk sees window - 1 positions before it. n consecutive positions lie
+     * in at most (n - 2) / block + 2 blocks, wherever it begins. */
     seen = (uint64_t)g->window - 1 + MAX(chunk, 1u);
     seen = (seen + tokens_per_block - 2) / tokens_per_block + 1;
     return (uint32_t)MIN(all, kv_kind_sinks(g, tokens_per_block) + seen);

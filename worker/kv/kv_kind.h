@@ -1,25 +1,25 @@
-/* kv_kind.h - what a kind of group keeps: which entries positions need, and how many at once.
+/* kv_kind.h - which entries a KV group of each kind keeps, and how many blocks it holds at once.
  *
  *     KV_FULL    every position
- *     KV_WINDOW  what the query sees: positions p - window + 1 .. p, dropped behind it block by block; and
- *                the sinks, whatever comes
- *     KV_CROSS   the source's positions, all of them, whatever the decoder's length
- *     KV_STATE   the state after the last position, and snapshots: as many blocks at any length
+ *     KV_WINDOW  the positions that a query at p sees: p - window + 1 .. p, dropped block by block;
+ *                and always the sinks
+ *     KV_CROSS   the positions of the encoder input, whatever the decoder's length
+ *     KV_STATE   the state after the last position, and snapshots: a constant number of blocks
  */
 #ifndef KV_KIND_H
 #define KV_KIND_H
 
 #include "worker/kv/kv.h"
 
-/* First entry that a query at pos or later can see, but for sinks. */
+/* Returns the first entry that a query at pos or later sees, sinks excepted. */
 uint32_t kv_kind_first(const struct kv_group *g, uint32_t tokens_per_block, uint32_t pos);
-/* Entries that sinks take. */
+/* Returns the number of entries that sinks take. */
 uint32_t kv_kind_sinks(const struct kv_group *g, uint32_t tokens_per_block);
-/* Entries of a sequence of len positions and a source of n_source. */
+/* Returns the entries of a sequence of len positions with an encoder input of n_source tokens. */
 uint32_t kv_kind_entries(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len,
                          uint32_t n_source);
-/* Blocks held at once, at most, until the sequence has len positions, computed in chunks of at most
- * chunk: for a window at most sinks + window + chunk + one block. */
+/* Returns the most blocks held at once by a sequence that grows to len positions in chunks of at
+ * most `chunk` tokens. A window needs at most sinks + window + chunk + one block. */
 uint32_t kv_kind_need(const struct kv_group *g, uint32_t tokens_per_block, uint32_t len,
                       uint32_t n_source, uint32_t chunk);
 

@@ -28,10 +28,9 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         uint32_t entries = kv_kind_entries(g, kv->c.tokens_per_block, len, n_source);
 
         if (entries > g->max_entries)
-            return err_set(e, -EMSGSIZE,
-                           "%u %s are more than the %llu that the model's tables hold",
+            return err_set(e, -EMSGSIZE, "%u %s exceed the %llu that the block tables hold",
                            g->kind == KV_CROSS ? n_source : len,
-                           g->kind == KV_CROSS ? "source tokens" : "tokens",
+                           g->kind == KV_CROSS ? "encoder input tokens" : "tokens",
                            (unsigned long long)g->max_entries * kv->c.tokens_per_block);
         fits = fits && (!g->max_blocks || n->n_blocks[i] <= g->max_blocks);
         blocks[g->pool] += n->n_blocks[i];
@@ -40,18 +39,18 @@ kv_fits_alone(const struct kv *kv, const struct kv_need *n, uint32_t len, uint32
         slabs += CEIL_DIV(blocks[p] + kv->pool[p].n_scratch, kv->pool[p].per_slab);
     if (fits && slabs <= kv->n_slabs) return 0;
     if (!e) return -EMSGSIZE;
-    return err_set(
-        e, -EMSGSIZE,
-        "%u tokens with a source of %u do not fit the KV cache: alone in its %llu bytes a "
-        "request can have %llu",
-        len, n_source, (unsigned long long)kv->c.arena_bytes,
-        (unsigned long long)kv_longest(kv, n_source));
+    return err_set(e, -EMSGSIZE,
+                   "%u tokens with %u encoder input tokens do not fit the KV cache: in its %llu "
+                   "bytes a single "
+                   "request can have %llu",
+                   len, n_source, (unsigned long long)kv->c.arena_bytes,
+                   (unsigned long long)kv_longest(kv, n_source));
 }
 
 uint64_t
 kv_longest(const struct kv *kv, uint32_t n_source)
 {
-    uint64_t low = 0, high = UINT32_MAX; /* low fits, or is 0; beyond high nothing does */
+    uint64_t low = 0, high = UINT32_MAX; /* low fits, or is 0; high + 1 does not */
 
     while (low < high) {
         uint32_t len = (uint32_t)((low + high + 1) / 2);

@@ -16,9 +16,9 @@ kv_pool_slabs(const struct kv *kv, uint32_t pool, uint64_t n)
     return (uint32_t)MIN(MAX(full, p->n_hot), UINT32_MAX);
 }
 
-/* Whether the pool may hold a block of one slab more: kv_internal.h, the promise. */
+/* Returns true if the pool may use one more slab: the sum in kv_internal.h. */
 static bool
-may_warm(const struct kv *kv, uint32_t pool)
+may_use_slab(const struct kv *kv, uint32_t pool)
 {
     uint64_t slabs = 1;
 
@@ -27,15 +27,14 @@ may_warm(const struct kv *kv, uint32_t pool)
     return slabs <= kv->n_slabs;
 }
 
-/* Where a block is taken from, for whom. */
-struct take {
+struct pool_take {
     unsigned lane;
     struct kv_out *out;
-    bool fresh; /* nobody had it since its slab was drawn */
+    bool fresh; /* the block was never allocated since its slab was drawn */
 };
 
 static void
-list_free(struct kv *kv, uint32_t block)
+free_block(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     uint32_t slab = kv_slab_of(kv, block), at = kv_place_of(kv, block);
@@ -49,7 +48,7 @@ list_free(struct kv *kv, uint32_t block)
     s->first_free = at + 1;
 }
 
-/* The other layers of a snapshot are of no use without this one. How many they are. */
+/* Frees the other layers of a snapshot that loses this one. Returns their number. */
 static uint32_t
 free_layers(struct kv *kv, uint32_t block)
 {
@@ -62,7 +61,7 @@ free_layers(struct kv *kv, uint32_t block)
         kv_evict_queue_remove(kv, at);
         kv->cached[all[at].group]--;
         kv->pool[kv->c.group[all[at].group].pool].n_cached--;
-        list_free(kv, at);
+        free_block(kv, at);
         kv_slab_count(kv, kv_slab_of(kv, at), 0, -1);
         at = next;
         n++;
@@ -70,9 +69,9 @@ free_layers(struct kv *kv, uint32_t block)
     return n;
 }
 
-/* Off its queue, and out of the tree unless the host has it from now on. Its slab still counts it. */
+/* Removes the block from its queue and its node. The slab still counts it. */
 static void
-evict(struct kv *kv, uint32_t block, struct take *t)
+evict_block(struct kv *kv, uint32_t block, struct pool_take *t)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
@@ -82,34 +81,34 @@ evict(struct kv *kv, uint32_t block, struct take *t)
     p->n_cached--;
     if (b->node) {
         kv->stats[b->group].evicted++;
-        b->state = BLOCK_HELD; /* on no queue: what the host drops for it orphans others */
+        b->state = BLOCK_HELD; /* not queued: an eviction in the host tier may make it an orphan */
         kv_host_tier_offload(kv, block, t->lane, t->out);
         b->state = BLOCK_CACHED;
         if (kv->c.group[b->group].kind == KV_STATE)
             kv->stats[b->group].evicted += free_layers(kv, block);
         kv_tree_detach(kv, block, kv_evict_queue_why(kv, block));
     } else {
-        p->n_blank--;
+        p->n_nodeless--;
     }
 }
 
 static void
-shed(struct kv *kv, uint32_t slab, struct take *t)
+evict_slab(struct kv *kv, uint32_t slab, struct pool_take *t)
 {
     uint32_t first = slab * kv->stride, n = kv_slabs(kv)[slab].n_fresh;
 
     for (uint32_t i = 0; i < n; i++) {
         if (kv_blocks(kv)[first + i].state != BLOCK_CACHED) continue;
-        evict(kv, first + i, t);
-        list_free(kv, first + i);
+        evict_block(kv, first + i, t);
+        free_block(kv, first + i);
         kv_slab_count(kv, slab, 0, -1);
     }
     check(kv_slabs(kv)[slab].pool == 0);
 }
 
-/* The block that the pool would miss least; 0: it has no cached one. */
+/* Returns the ref of the pool's first block in eviction order; 0: none is cached. */
 static uint32_t
-victim(const struct kv *kv, uint32_t pool)
+first_victim(const struct kv *kv, uint32_t pool)
 {
     const struct kv_block *all = kv_blocks(kv);
     uint32_t best = 0;
@@ -122,9 +121,9 @@ victim(const struct kv *kv, uint32_t pool)
     return best;
 }
 
-/* -1, 0, 1: below its share, at it or without one, above it. */
+/* Returns -1 if the pool is more than 12.5 % below its share, 1 if as much above it, else 0. */
 static int
-level(const struct kv_pool *p)
+share_level(const struct kv_pool *p)
 {
     if (p->target == 0) return 0;
     return p->n_slabs * 8 > p->target * UINT64_C(9)   ? 1
@@ -132,9 +131,9 @@ level(const struct kv_pool *p)
                                                       : 0;
 }
 
-/* The slab that other pools would miss least; 0: they hold blocks of all theirs. */
+/* Returns the ref of the best slab to take from another pool; 0: none is cold. */
 static uint32_t
-coldest(const struct kv *kv, uint32_t pool)
+coldest_slab(const struct kv *kv, uint32_t pool)
 {
     const struct kv_slab *all = kv_slabs(kv);
     uint32_t best = 0;
@@ -142,7 +141,7 @@ coldest(const struct kv *kv, uint32_t pool)
 
     for (uint32_t p = 0; p < kv->n_pools; p++) {
         uint32_t s = p == pool ? 0 : kv->pool[p].first_cold;
-        int l = level(&kv->pool[p]);
+        int l = share_level(&kv->pool[p]);
 
         if (!s || l < most) continue;
         if (best && l == most && all[s - 1].stamp >= all[best - 1].stamp) continue;
@@ -152,20 +151,20 @@ coldest(const struct kv *kv, uint32_t pool)
     return best;
 }
 
-/* Whether a pool that has a block to evict takes another's slab instead. */
+/* Returns true if the pool takes another pool's slab instead of evicting its own block. */
 static bool
-rather_shed(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint32_t slab)
+prefer_slab(const struct kv *kv, uint32_t pool, const struct kv_block *own, uint32_t slab)
 {
     const struct kv_slab *s = &kv_slabs(kv)[slab];
     const struct kv_pool *from = &kv->pool[s->pool - 1];
-    int mine = level(&kv->pool[pool]), theirs = level(from);
+    int mine = share_level(&kv->pool[pool]), theirs = share_level(from);
 
     if (own->queue < KV_PRIORITY) return false;
     return mine != theirs ? mine < theirs : s->stamp + from->per_slab < own->stamp;
 }
 
 static uint32_t
-take_free(struct kv *kv, uint32_t slab, struct take *t)
+take_free(struct kv *kv, uint32_t slab, struct pool_take *t)
 {
     struct kv_slab *s = &kv_slabs(kv)[slab];
     uint32_t at;
@@ -183,16 +182,16 @@ take_free(struct kv *kv, uint32_t slab, struct take *t)
 }
 
 static uint32_t
-take_cached(struct kv *kv, uint32_t block, struct take *t)
+take_cached(struct kv *kv, uint32_t block, struct pool_take *t)
 {
-    evict(kv, block, t);
+    evict_block(kv, block, t);
     kv_slab_count(kv, kv_slab_of(kv, block), 1, -1);
     return block;
 }
 
-/* The sum allows no slab more: one of a slab that the pool holds blocks of already. */
+/* Takes a block of a slab that the pool uses already, because the sum allows no further slab. */
 static uint32_t
-take_in_place(struct kv *kv, uint32_t pool, struct take *t)
+take_in_place(struct kv *kv, uint32_t pool, struct pool_take *t)
 {
     const struct kv_pool *p = &kv->pool[pool];
 
@@ -207,27 +206,27 @@ take_in_place(struct kv *kv, uint32_t pool, struct take *t)
             if (kv_blocks(kv)[first + i].state == BLOCK_CACHED)
                 return take_cached(kv, first + i, t);
     }
-    check(false); /* what was reserved_blocks can always be had */
+    check(false); /* a reserved block can always be allocated */
     return 0;
 }
 
-/* The group has all that its limit allows: the one that it would miss least itself. */
+/* Takes the group's own first victim, because the group is at max_blocks. */
 static uint32_t
-take_own(struct kv *kv, uint32_t group, bool warm, struct take *t)
+take_own(struct kv *kv, uint32_t group, bool warm, struct pool_take *t)
 {
     uint32_t own = kv_evict_queue_first(kv, group);
 
-    check(own); /* a limit counts promises, and what is not held of those is cached */
+    check(own); /* reserved <= max_blocks, so some of its blocks are cached */
     if (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0)
         return take_cached(kv, own - 1, t);
-    evict(kv, own - 1, t);
-    list_free(kv, own - 1);
+    evict_block(kv, own - 1, t);
+    free_block(kv, own - 1);
     kv_slab_count(kv, kv_slab_of(kv, own - 1), 0, -1);
     return take_in_place(kv, kv->c.group[group].pool, t);
 }
 
 static uint32_t
-take_any(struct kv *kv, uint32_t group, struct take *t)
+take_any(struct kv *kv, uint32_t group, struct pool_take *t)
 {
     const struct kv_group *g = &kv->c.group[group];
     const struct kv_block *all = kv_blocks(kv);
@@ -236,20 +235,20 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
     bool capped = g->max_blocks && kv->used[group] + kv->cached[group] >= g->max_blocks, warm;
 
     if (!capped && !own && p->first_open && kv_slabs(kv)[p->first_open - 1].n_used > 0)
-        return take_free(kv, p->first_open - 1, t); /* as most: no slab more is held */
-    warm = may_warm(kv, g->pool);
+        return take_free(kv, p->first_open - 1, t); /* the common case: no further slab */
+    warm = may_use_slab(kv, g->pool);
     if (capped) return take_own(kv, group, warm, t);
-    /* In release order those never used stand among the others of their priority, before them. */
+    /* fifo: free blocks precede cached blocks of KV_PRIORITY, but not of lower priority. */
     if (own && all[own - 1].queue < KV_PRIORITY &&
         (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
         return take_cached(kv, own - 1, t);
     if (p->first_open && (warm || kv_slabs(kv)[p->first_open - 1].n_used > 0))
         return take_free(kv, p->first_open - 1, t);
     if (warm && kv_slab_any(kv)) return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
-    own = victim(kv, g->pool);
-    cold = warm ? coldest(kv, g->pool) : 0;
-    if (cold && (!own || rather_shed(kv, g->pool, &all[own - 1], cold - 1))) {
-        shed(kv, cold - 1, t);
+    own = first_victim(kv, g->pool);
+    cold = warm ? coldest_slab(kv, g->pool) : 0;
+    if (cold && (!own || prefer_slab(kv, g->pool, &all[own - 1], cold - 1))) {
+        evict_slab(kv, cold - 1, t);
         return take_free(kv, kv_slab_draw(kv, g->pool, t->lane), t);
     }
     if (own && (warm || kv_slabs(kv)[kv_slab_of(kv, own - 1)].n_used > 0))
@@ -260,7 +259,7 @@ take_any(struct kv *kv, uint32_t group, struct take *t)
 uint32_t
 kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
 {
-    struct take t = { .lane = lane, .out = out };
+    struct pool_take t = { .lane = lane, .out = out };
     uint32_t block = take_any(kv, group, &t);
     struct kv_block *b = &kv_blocks(kv)[block];
     const struct kv_slab *s = &kv_slabs(kv)[kv_slab_of(kv, block)];
@@ -272,8 +271,8 @@ kv_pool_take(struct kv *kv, uint32_t group, unsigned lane, struct kv_out *out)
     };
     kv->used[group]++;
     kv->pool[kv->c.group[group].pool].n_used++;
-    kv->stats[group].taken++;
-    kv->stats[group].fresh += t.fresh;
+    kv->stats[group].allocated++;
+    kv->stats[group].allocated_new += t.fresh;
     return block;
 }
 
@@ -305,9 +304,9 @@ kv_pool_hold(struct kv *kv, uint32_t group, uint32_t block)
     kv_pool_share(kv, block);
 }
 
-/* The first of a queue. How many blocks were found till now. */
+/* Frees the first block of a queue. Returns how many blocks left the tree. */
 static uint32_t
-flush(struct kv *kv, uint32_t block)
+flush_block(struct kv *kv, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_pool *p = &kv->pool[kv->c.group[b->group].pool];
@@ -320,9 +319,9 @@ flush(struct kv *kv, uint32_t block)
         n = 1 + (kv->c.group[b->group].kind == KV_STATE ? free_layers(kv, block) : 0);
         kv_tree_detach(kv, block, KV_FLUSHED);
     } else {
-        p->n_blank--;
+        p->n_nodeless--;
     }
-    list_free(kv, block);
+    free_block(kv, block);
     kv_slab_count(kv, kv_slab_of(kv, block), 0, -1);
     return n;
 }
@@ -334,7 +333,7 @@ kv_pool_flush(struct kv *kv, uint32_t max, uint64_t *bytes)
 
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         while (n < max && (at = kv_evict_queue_first(kv, g))) {
-            uint32_t some = flush(kv, at - 1);
+            uint32_t some = flush_block(kv, at - 1);
 
             *bytes += some * kv_block_bytes(&kv->c.group[g]);
             n += some;
@@ -358,10 +357,10 @@ kv_pool_give(struct kv *kv, uint32_t block, unsigned lane, uint64_t step)
         b->state = BLOCK_CACHED;
         kv->cached[b->group]++;
         p->n_cached++;
-        p->n_blank += !b->node;
+        p->n_nodeless += !b->node;
         kv_evict_queue_push(kv, block);
     } else {
-        list_free(kv, block);
+        free_block(kv, block);
     }
     kv_slab_count(kv, kv_slab_of(kv, block), -1, keep);
     return true;

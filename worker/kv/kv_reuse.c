@@ -1,9 +1,10 @@
-/* kv_reuse.c - see kv_reuse.h: what is found is held, copied and fetched.
+/* kv_reuse.c - admits and starts sequences with a prefix hit: see kv_reuse.h.
  *
- * A part of a block (a tail) belongs to nobody until its slot is started. The first who wants an unheld
- * leaf owns it, to go on in it; whoever wants it too takes it from him, and he will copy: so the last one
- * goes on in it, after the copies. A slot that needs two blocks more may own what it will only copy
- * from, since it has it back before it needs the second.
+ * A tail is a partial block of a hit, held from kv_admit() to kv_start(). Its owner is the slot
+ * whose reservation pays for it. The first slot that wants an unheld leaf owns it; each later slot
+ * takes the ownership over, and the slots before it copy. So the last slot continues in the block,
+ * after the copies. A slot that needs 2 more blocks may also own a tail that it only copies from
+ * ("borrow"), because it returns the tail before it needs the second block.
  */
 #include "worker/kv/kv_reuse.h"
 
@@ -15,20 +16,20 @@
 
 #include <errno.h>
 
-/* What a hit costs beside what the slot reserves. */
+/* The cost of a hit on top of the slot's own reservation. */
 struct bill {
     uint64_t blocks[MAX_GROUPS];
     uint64_t hot[MAX_GROUPS]; /* slabs, by pool */
 };
 
-/* It was nobody's, or somebody's who has paid for it with what he reserved: then he needs another. */
+/* Charges a block that is cached, or whose owner now needs another block for its copy. */
 static void
 bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
 {
     const struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_slab *s;
 
-    if (kv_is_cell(kv, block)) return; /* it takes a block as if it were computed */
+    if (kv_is_host_block(kv, block)) return; /* needs a new block, like one that is computed */
     s = &kv_slabs(kv)[kv_slab_of(kv, block)];
     if (b->owner || (b->state == BLOCK_CACHED && kv_counts_once(kv, group))) bill->blocks[group]++;
     if (b->state == BLOCK_HELD || s->n_used > 0 || s->mark == kv->mark) return;
@@ -36,17 +37,17 @@ bill_block(struct kv *kv, uint32_t group, uint32_t block, struct bill *bill)
     bill->hot[kv->c.group[group].pool]++;
 }
 
-/* Whether a slot that has spare blocks to take goes on in the block, or has it back in time. */
+/* Returns true if a slot with `spare` blocks left may own the tail, or borrow it. */
 static bool
-may_own(const struct kv *kv, const struct kv_block *b, bool lend, uint32_t spare)
+may_own(const struct kv *kv, const struct kv_block *b, bool borrow, uint32_t spare)
 {
     if (b->state == BLOCK_HELD && !b->owner) return false;
-    return kv_is_leaf(kv, b->node) || (b->state == BLOCK_CACHED && lend && spare >= 2);
+    return kv_is_leaf(kv, b->node) || (b->state == BLOCK_CACHED && borrow && spare >= 2);
 }
 
 static bool
-fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const struct kv_found *f,
-     bool lend)
+hit_fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const struct kv_found *f,
+         bool borrow)
 {
     uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
     struct bill bill = { 0 };
@@ -55,18 +56,18 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         const struct kv_group *k = &kv->c.group[g];
         struct kv_walk w = kv_find_walk(kv, t, f, g);
-        uint32_t spare = n->n_blocks[g], cells = 0;
+        uint32_t spare = n->n_blocks[g], host_blocks = 0;
 
         while (kv_walk_next(kv, &w)) {
             check(spare-- > 0);
-            bill_block(kv, g, w.link - 1, &bill);
-            cells += kv_is_cell(kv, w.link - 1);
+            bill_block(kv, g, w.ref - 1, &bill);
+            host_blocks += kv_is_host_block(kv, w.ref - 1);
         }
-        bill.blocks[g] += kv_counts_once(kv, g) ? spare + cells : n->n_blocks[g];
+        bill.blocks[g] += kv_counts_once(kv, g) ? spare + host_blocks : n->n_blocks[g];
         if (f->tail && kv_is_self(kv, g)) {
             uint32_t block = kv_node(kv, f->tail)->slot[g] - 1;
             const struct kv_block *b = &kv_blocks(kv)[block];
-            bool own = may_own(kv, b, lend, spare);
+            bool own = may_own(kv, b, borrow, spare);
 
             check(spare > 0);
             bill_block(kv, g, block, &bill);
@@ -83,12 +84,12 @@ fits(struct kv *kv, const struct kv_need *n, const struct kv_text *t, const stru
 
 static void
 hold_tail(struct kv *kv, seq_slot slot, const struct kv_text *t, const struct kv_found *f,
-          uint32_t group, bool lend)
+          uint32_t group, bool borrow)
 {
     struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t block = kv_node(kv, f->tail)->slot[group] - 1;
     struct kv_block *b = &kv_blocks(kv)[block];
-    bool own = may_own(kv, b, lend, s->reserved[group] - kv_n_entries(kv, s, group));
+    bool own = may_own(kv, b, borrow, s->reserved[group] - kv_n_entries(kv, s, group));
 
     kv_pool_hold(kv, group, block);
     if (own && kv_counts_once(kv, group)) kv_charge(kv, group, -1);
@@ -99,8 +100,8 @@ hold_tail(struct kv *kv, seq_slot slot, const struct kv_text *t, const struct kv
 }
 
 static void
-hold(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text *t,
-     const struct kv_found *f, bool lend)
+hold_hit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text *t,
+         const struct kv_found *f, bool borrow)
 {
     struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -111,9 +112,9 @@ hold(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text
         s->end[g] = kv_find_range(kv, t, f, g, &s->first[g]);
         kv_charge(kv, g, n->n_blocks[g]);
         while (kv_walk_next(kv, &w)) {
-            uint32_t block = w.link - 1;
+            uint32_t block = w.ref - 1;
 
-            if (kv_is_cell(kv, block)) {
+            if (kv_is_host_block(kv, block)) {
                 kv_host_tier_hold(kv, block);
                 s->n_host[g]++;
             } else {
@@ -128,7 +129,7 @@ hold(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text
             kv_table(kv, g, slot)[w.entry] = block + 1;
             kv->stats[g].shared++;
         }
-        if (f->tail && kv_is_self(kv, g)) hold_tail(kv, slot, t, f, g, lend);
+        if (f->tail && kv_is_self(kv, g)) hold_tail(kv, slot, t, f, g, borrow);
     }
     s->live = true;
     s->starting = f->depth || f->part || f->cross;
@@ -140,28 +141,28 @@ hold(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_text
     if (f->depth) kv_tree_pin(kv, f->node, &s->cursor);
 }
 
-/* The hit, less of it where that is what fits. */
+/* Reduces the hit until it fits: to one without the tail, then to the required encoder input. */
 static bool
-settle(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct kv_found *f,
-       bool *lend)
+fit_hit(struct kv *kv, const struct kv_need *n, const struct kv_text *t, struct kv_found *f,
+        bool *borrow)
 {
-    *lend = false;
+    *borrow = false;
     if (t && t->needs_cross && !f->cross) return false;
-    if (fits(kv, n, t, f, false)) return true;
+    if (hit_fits(kv, n, t, f, false)) return true;
     if (f->tail) {
-        *lend = true;
-        if (fits(kv, n, t, f, true)) return true;
-        *lend = false;
+        *borrow = true;
+        if (hit_fits(kv, n, t, f, true)) return true;
+        *borrow = false;
         f->tail = f->part = 0;
-        if (fits(kv, n, t, f, false)) return true;
+        if (hit_fits(kv, n, t, f, false)) return true;
     }
     if (!f->depth && !f->cross) return false;
     *f = (struct kv_found){ .cross = t->needs_cross ? f->cross : 0 };
-    return fits(kv, n, t, f, false);
+    return hit_fits(kv, n, t, f, false);
 }
 
 static void
-count(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
+count_missed(struct kv *kv, const struct kv_text *t, const struct kv_found *f)
 {
     for (uint32_t g = 0; t && g < kv->c.n_groups; g++) {
         uint32_t all = kv_is_self(kv, g) ? CEIL_DIV(t->n, kv->c.tokens_per_block)
@@ -177,13 +178,13 @@ kv_admit(struct kv *kv, seq_slot slot, const struct kv_need *n, const struct kv_
          struct kv_hit *ret)
 {
     struct kv_found f = kv_find(kv, t);
-    bool lend;
+    bool borrow;
 
     check(slot < kv->c.n_slots && !kv_seqs(kv)[slot].live);
-    if (!settle(kv, n, t, &f, &lend)) return -EAGAIN;
+    if (!fit_hit(kv, n, t, &f, &borrow)) return -EAGAIN;
     kv_find_describe(kv, t, &f, ret);
-    hold(kv, slot, n, t, &f, lend);
-    count(kv, t, &f);
+    hold_hit(kv, slot, n, t, &f, borrow);
+    count_missed(kv, t, &f);
     return 0;
 }
 
@@ -195,7 +196,7 @@ kv_reserve(struct kv *kv, seq_slot slot, const struct kv_need *n)
     return kv_admit(kv, slot, n, NULL, &none);
 }
 
-/* The part of the tail, in a block of the slot's own. */
+/* Copies the tail's tokens to a new block of the slot. */
 static void
 copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
           struct kv_out *out)
@@ -210,7 +211,7 @@ copy_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t 
     kv_give_tail(kv, slot, group, lane, step);
 }
 
-/* Those who are yet to copy from what the slot goes on in, before it writes there: with this step. */
+/* Plans the copies of all other slots with this tail, before the slot writes to it in this step. */
 static void
 copy_for_others(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t step,
                 struct kv_out *out)
@@ -249,16 +250,16 @@ start_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64_t
     kv->stats[group].moved++;
 }
 
-/* What another lane is fetching is waited for; what is hit again and again is on the host before it must go. */
+/* Waits for blocks that another lane is filling, and offloads blocks with KV_SAVE_HITS hits. */
 static void
-look_at_entries(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
+start_entries(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, struct kv_out *out)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
-    for (uint32_t i = s->first[group]; kv->n_cells > 0 && i < s->end[group]; i++) {
+    for (uint32_t i = s->first[group]; kv->n_host_blocks > 0 && i < s->end[group]; i++) {
         uint32_t block = kv_table(kv, group, slot)[i] - 1;
 
-        if (kv_blocks(kv)[block].coming) kv_wait_block(kv, lane, block, out);
+        if (kv_blocks(kv)[block].fill_pending) kv_wait_block(kv, lane, block, out);
         if (kv_blocks(kv)[block].n_hits >= KV_SAVE_HITS) kv_host_tier_offload(kv, block, lane, out);
     }
 }
@@ -272,7 +273,7 @@ kv_start(struct kv *kv, unsigned lane, uint64_t step, seq_slot slot, struct kv_o
     if (!s->starting) return;
     kv_wait_row(kv, lane, slot, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) kv_onboard(kv, lane, step, slot, g, out);
-    for (uint32_t g = 0; g < kv->c.n_groups; g++) look_at_entries(kv, slot, g, lane, out);
+    for (uint32_t g = 0; g < kv->c.n_groups; g++) start_entries(kv, slot, g, lane, out);
     for (uint32_t g = 0; g < kv->c.n_groups; g++) {
         if (s->tail[g]) start_tail(kv, slot, g, lane, step, out);
         if (kv->c.group[g].kind == KV_STATE) kv_state_start(kv, lane, slot, g, out);

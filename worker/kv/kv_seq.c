@@ -11,7 +11,7 @@
 #include <string.h>
 
 static bool
-promise(struct kv *kv, seq_slot slot, const struct kv_need *more)
+reserve_more(struct kv *kv, seq_slot slot, const struct kv_need *more)
 {
     struct kv_seq *s = &kv_seqs(kv)[slot];
     uint64_t blocks[MAX_GROUPS] = { 0 }, slabs = 0;
@@ -41,7 +41,7 @@ kv_raise(struct kv *kv, seq_slot slot, const struct kv_need *n)
     check(slot < kv->c.n_slots && s->live);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         if (n->n_blocks[g] > s->reserved[g]) more.n_blocks[g] = n->n_blocks[g] - s->reserved[g];
-    return promise(kv, slot, &more) ? 0 : -EAGAIN;
+    return reserve_more(kv, slot, &more) ? 0 : -EAGAIN;
 }
 
 static void
@@ -86,7 +86,7 @@ grow_group(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_t
 }
 
 bool
-kv_room(const struct kv *kv, seq_slot slot, uint32_t end_pos)
+kv_has_capacity(const struct kv *kv, seq_slot slot, uint32_t end_pos)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t end = CEIL_DIV(end_pos, kv->c.tokens_per_block);
@@ -159,19 +159,19 @@ kv_quiet(const struct kv *kv, seq_slot slot, uint32_t *end_pos, uint32_t *first_
     }
 }
 
-/* A function that does nothing but ask for lines is one without effect to gcc, and its calls go: these are inline. */
-#define ASKS static inline __attribute__((always_inline)) void
+/* Inline, because gcc removes calls of functions that only prefetch. */
+#define PREFETCHES static inline __attribute__((always_inline)) void
 
-ASKS
-fetch(const void *p, size_t bytes)
+PREFETCHES
+prefetch_range(const void *p, size_t bytes)
 {
     for (size_t at = 0; at + CACHE_LINE < bytes; at += CACHE_LINE)
         __builtin_prefetch((const char *)p + at, 1);
     __builtin_prefetch((const char *)p + bytes - 1, 1);
 }
 
-ASKS
-fetch_entries(const struct kv *kv, const struct kv_soon *soon)
+PREFETCHES
+prefetch_entries(const struct kv *kv, const struct kv_soon *soon)
 {
     const struct kv_seq *s = &kv_seqs(kv)[soon->slot];
 
@@ -185,8 +185,8 @@ fetch_entries(const struct kv *kv, const struct kv_soon *soon)
     }
 }
 
-ASKS
-fetch_blocks(const struct kv *kv, seq_slot slot)
+PREFETCHES
+prefetch_blocks(const struct kv *kv, seq_slot slot)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -195,19 +195,20 @@ fetch_blocks(const struct kv *kv, seq_slot slot)
 
         if (kv->c.group[g].kind != KV_WINDOW || s->first[g] == s->end[g]) continue;
         block = kv_table(kv, g, slot)[s->first[g]] - 1;
-        fetch(&kv_blocks(kv)[block], sizeof(struct kv_block));
+        prefetch_range(&kv_blocks(kv)[block], sizeof(struct kv_block));
         __builtin_prefetch(&kv_slabs(kv)[kv_slab_of(kv, block)], 1);
     }
 }
 
-/* One finds the next: three walks, so that each has many to wait for at once. */
+/* Each pass needs the cache lines of the pass before; the misses of one pass overlap. */
 void
-kv_fetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
+kv_prefetch(const struct kv *kv, const struct kv_soon *soon, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) fetch(&kv_seqs(kv)[soon[i].slot], sizeof(struct kv_seq));
-    for (uint32_t i = 0; i < n; i++) fetch_entries(kv, &soon[i]);
     for (uint32_t i = 0; i < n; i++)
-        if (soon[i].go) fetch_blocks(kv, soon[i].slot);
+        prefetch_range(&kv_seqs(kv)[soon[i].slot], sizeof(struct kv_seq));
+    for (uint32_t i = 0; i < n; i++) prefetch_entries(kv, &soon[i]);
+    for (uint32_t i = 0; i < n; i++)
+        if (soon[i].go) prefetch_blocks(kv, soon[i].slot);
 }
 
 void
@@ -222,13 +223,13 @@ kv_give_tail(struct kv *kv, seq_slot slot, uint32_t group, unsigned lane, uint64
     s->tail[group] = 0;
     if (own) kv_blocks(kv)[block].owner = 0;
     freed = kv_pool_give(kv, block, lane, step);
-    /* Its own it has paid with what it reserved; another's was one more. */
+    /* The reservation pays for an owned tail; any other tail was charged in addition. */
     if (!own && (freed || !kv_counts_once(kv, group))) kv_charge(kv, group, -1);
     if (own && !freed && kv_counts_once(kv, group)) kv_charge(kv, group, 1);
 }
 
-/* The end of a sequence goes before its beginning, so that what leads somewhere outlives it. Of a window the
- * end is what a successor needs. */
+/* Releases the last entry first, so that a block is evicted before its parent. Windows: the first
+ * entry first, because a request that continues the sequence needs the last ones. */
 static void
 drop_group(struct kv *kv, struct kv_seq *s, uint32_t *row, uint32_t group)
 {
@@ -238,13 +239,13 @@ drop_group(struct kv *kv, struct kv_seq *s, uint32_t *row, uint32_t group)
     uint32_t entry = forward ? kv_begin(kv, s, group) : kv_before(kv, s, group, s->end[group]);
 
     for (uint32_t n = kv_n_entries(kv, s, group); n > 0; n--, entry = next(kv, s, group, entry)) {
-        if (kv_is_cell(kv, row[entry] - 1)) { /* it was not started */
+        if (kv_is_host_block(kv, row[entry] - 1)) { /* kv_start() was not called */
             kv_host_tier_give(kv, row[entry] - 1, s->lane, s->step);
             row[entry] = 0;
             continue;
         }
         if (!kv_pool_give(kv, row[entry] - 1, s->lane, s->step) && kv_counts_once(kv, group))
-            kv_charge(kv, group, 1); /* it was counted for this slot too: it is the others' now */
+            kv_charge(kv, group, 1); /* the remaining holders pay for it now */
         row[entry] = 0;
     }
 }
@@ -265,7 +266,7 @@ kv_drop(struct kv *kv, seq_slot slot)
     s->n_stored = 0;
     s->next_snapshot = 0;
     memset(s->snapshot, 0, sizeof s->snapshot);
-    s->starting = s->cross_stored = s->dull = false;
+    s->starting = s->cross_stored = s->tree_full = false;
     s->live = false;
     if (s->ending) return;
     s->ending = true;

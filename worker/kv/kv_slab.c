@@ -24,16 +24,8 @@ close_slab(struct kv *kv, uint32_t slab)
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
 
-    if (s->prev) {
-        all[s->prev - 1].next = s->next;
-    } else {
-        p->first_open = s->next;
-    }
-    if (s->next) {
-        all[s->next - 1].prev = s->prev;
-    } else {
-        p->last_open = s->prev;
-    }
+    *(s->prev ? &all[s->prev - 1].next : &p->first_open) = s->next;
+    *(s->next ? &all[s->next - 1].prev : &p->last_open) = s->prev;
     s->prev = s->next = 0;
 }
 
@@ -54,11 +46,7 @@ kv_slab_cold(struct kv *kv, uint32_t slab)
     s->stamp = kv->releases;
     s->cold_next = 0;
     s->cold_prev = p->last_cold;
-    if (s->cold_prev) {
-        all[s->cold_prev - 1].cold_next = slab + 1;
-    } else {
-        p->first_cold = slab + 1;
-    }
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = slab + 1;
     p->last_cold = slab + 1;
 }
 
@@ -68,16 +56,8 @@ leave_cold(struct kv *kv, uint32_t slab)
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
     struct kv_pool *p = &kv->pool[s->pool - 1];
 
-    if (s->cold_prev) {
-        all[s->cold_prev - 1].cold_next = s->cold_next;
-    } else {
-        p->first_cold = s->cold_next;
-    }
-    if (s->cold_next) {
-        all[s->cold_next - 1].cold_prev = s->cold_prev;
-    } else {
-        p->last_cold = s->cold_prev;
-    }
+    *(s->cold_prev ? &all[s->cold_prev - 1].cold_next : &p->first_cold) = s->cold_next;
+    *(s->cold_next ? &all[s->cold_next - 1].cold_prev : &p->last_cold) = s->cold_prev;
     s->cold_prev = s->cold_next = 0;
 }
 
@@ -92,23 +72,19 @@ must_wait(const struct kv *kv, const struct kv_slab *s, unsigned lane)
 uint32_t
 kv_slab_draw(struct kv *kv, uint32_t pool, unsigned lane)
 {
-    struct kv_slab *all = kv_slabs(kv), *s;
+    struct kv_slab *all = kv_slabs(kv);
     uint32_t slab = kv->first_slab - 1;
 
     if (!kv->first_slab || (kv->n_fresh < kv->n_slabs && must_wait(kv, &all[slab], lane))) {
-        check(kv->n_fresh < kv->n_slabs); /* what was reserved can always be had */
+        check(kv->n_fresh < kv->n_slabs); /* a reserved block can always be allocated */
         slab = kv->n_fresh++;
-        s = &all[slab];
     } else {
-        s = &all[slab];
-        kv->first_slab = s->next;
+        kv->first_slab = all[slab].next;
         if (!kv->first_slab) kv->last_slab = 0;
     }
-    check(s->pool == 0 && s->n_used == 0 && s->n_cached == 0);
-    s->pool = (uint8_t)(pool + 1);
-    s->n_fresh = s->first_free = 0;
-    kv->n_drawn++;
-    kv->pool[pool].n_slabs++;
+    check(all[slab].pool == 0 && all[slab].n_used == 0 && all[slab].n_cached == 0);
+    all[slab].n_fresh = all[slab].first_free = 0;
+    kv_slab_claim(kv, slab, pool);
     kv_slab_open_first(kv, slab);
     return slab;
 }
@@ -120,7 +96,7 @@ kv_slab_any(const struct kv *kv)
 }
 
 static void
-give_back(struct kv *kv, uint32_t slab)
+return_slab(struct kv *kv, uint32_t slab)
 {
     struct kv_slab *all = kv_slabs(kv), *s = &all[slab];
 
@@ -133,11 +109,7 @@ give_back(struct kv *kv, uint32_t slab)
         s->freed[l] = 0;
     }
     s->next = 0;
-    if (kv->last_slab) {
-        all[kv->last_slab - 1].next = slab + 1;
-    } else {
-        kv->first_slab = slab + 1;
-    }
+    *(kv->last_slab ? &all[kv->last_slab - 1].next : &kv->first_slab) = slab + 1;
     kv->last_slab = slab + 1;
 }
 
@@ -160,7 +132,7 @@ kv_slab_count(struct kv *kv, uint32_t slab, int held, int cached)
     if (cold && !was_cold) kv_slab_cold(kv, slab);
     if (full && !was_full) close_slab(kv, slab);
     if (was_full && !full) kv_slab_open_first(kv, slab);
-    if (!hot && !cold) give_back(kv, slab);
+    if (!hot && !cold) return_slab(kv, slab);
 }
 
 int

@@ -1,7 +1,7 @@
 /* kv_state.c - see kv_state.h.
  *
- * A snapshot is as many blocks as there are layers, held and given back together; in the tree a ring of them,
- * the first layer's in the node. So one of them that is evicted takes the others with it.
+ * A snapshot is one block per layer; the blocks are held and released together. In the tree they
+ * form a ring and the node has the first layer's block, so evicting one block evicts all.
  */
 #include "worker/kv/kv_state.h"
 
@@ -22,7 +22,7 @@ kv_border(const struct kv *kv, uint32_t pos, uint32_t n_prompt)
     return last > pos ? MIN(next, last) : next;
 }
 
-/* Blocks of the group's entries first .. first + n_layers, and what is there of them on the device. */
+/* Allocates the group's entries first .. first + n_layers - 1 and adds their edits. */
 static void
 take_layers(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, uint32_t first,
             uint32_t pos, struct kv_out *out)
@@ -59,7 +59,7 @@ kv_state_grow(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struc
     take_layers(kv, lane, slot, group, 0, 0, out);
 }
 
-/* What the slot begins with is its first snapshot; its edits come with those of all that it holds. */
+/* Copies the snapshot of the hit to a new live state. kv_start() adds the edits. */
 void
 kv_state_start(struct kv *kv, unsigned lane, seq_slot slot, uint32_t group, struct kv_out *out)
 {

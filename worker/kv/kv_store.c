@@ -1,4 +1,4 @@
-/* kv_store.c - what was computed may be found by others: see kv_reuse.h. */
+/* kv_store.c - adds computed blocks to the prefix tree: see kv_reuse.h. */
 #include "worker/kv/kv_internal.h"
 #include "worker/kv/kv_tree.h"
 
@@ -32,14 +32,14 @@ kv_keep_check(const struct kv_keep *keep, uint32_t n, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (keep[i].start >= keep[i].end)
-            return err_set(e, -EINVAL, "tokens %u to %u are no range to keep", keep[i].start,
+            return err_set(e, -EINVAL, "retention range of tokens %u to %u is empty", keep[i].start,
                            keep[i].end);
         if (keep[i].priority > KV_PRIORITY_MAX)
-            return err_set(e, -EINVAL, "priority %u is above %d", keep[i].priority,
+            return err_set(e, -EINVAL, "retention priority %u is above %d", keep[i].priority,
                            KV_PRIORITY_MAX);
         if (i > 0 && keep[i].start < keep[i - 1].end)
             return err_set(e, -EINVAL,
-                           "ranges to keep overlap: one ends at %u, the next begins at %u",
+                           "retention ranges overlap: one ends at token %u, the next begins at %u",
                            keep[i - 1].end, keep[i].start);
     }
     return 0;
@@ -53,12 +53,12 @@ kv_names(const struct kv *kv, const struct kv_text *t, uint64_t (*ret)[2], uint3
     for (uint32_t i = 0; i < n; i++) {
         struct kv_piece p = kv_piece(kv, t, i, tokens);
 
-        kv_tree_name(i ? ret[i - 1] : t->space->self, &p, ret[i]);
+        kv_tree_name(i ? ret[i - 1] : t->namespace->self, &p, ret[i]);
     }
     return n;
 }
 
-/* The slot's blocks of that entry into the node, where nobody's are there before. */
+/* Attaches the slot's blocks of the entry to the node, unless the node has a block of the group. */
 static void
 store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node, uint32_t entry,
             bool self)
@@ -81,7 +81,7 @@ store_entry(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t node
     }
 }
 
-/* The node of the slot's next entry; 0: no room in the tree, and the slot stores no more. */
+/* Returns the node of the slot's next entry; 0: the tree is full. */
 static uint32_t
 next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
 {
@@ -94,11 +94,11 @@ next_node(struct kv *kv, uint32_t parent, const struct kv_piece *p)
 }
 
 static bool
-begin(struct kv *kv, const uint64_t space[2], uint32_t *cursor)
+open_root(struct kv *kv, const uint64_t root_name[2], uint32_t *cursor)
 {
-    uint32_t root = kv_tree_root(kv, space);
+    uint32_t root = kv_tree_root(kv, root_name);
 
-    if (!root) root = kv_tree_add(kv, 0, space, NULL);
+    if (!root) root = kv_tree_add(kv, 0, root_name, NULL);
     if (root) kv_tree_pin(kv, root, cursor);
     return root;
 }
@@ -109,7 +109,7 @@ store_cross(struct kv *kv, seq_slot slot, const struct kv_text *t)
     struct kv_text source = { .token = t->source, .n = t->n_source };
     uint32_t tokens = kv->c.tokens_per_block, cursor = 0;
 
-    if (!begin(kv, t->space->cross, &cursor)) return;
+    if (!open_root(kv, t->namespace->cross, &cursor)) return;
     for (uint32_t at = 0; at < t->n_source; at += tokens) {
         struct kv_piece p = kv_piece(kv, &source, at / tokens, MIN(tokens, t->n_source - at));
         uint32_t node = next_node(kv, cursor, &p);
@@ -127,18 +127,18 @@ kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     struct kv_seq *s = &kv_seqs(kv)[slot];
     uint32_t tokens = kv->c.tokens_per_block;
 
-    if (!kv->c.reuse || !s->live || s->dull || n == 0 || kv_text_of_features(t)) return;
+    if (!kv->c.reuse || !s->live || s->tree_full || n == 0 || kv_text_of_features(t)) return;
     check(n <= t->n && !s->starting);
     if (!s->cross_stored && t->n_source) store_cross(kv, slot, t);
     s->cross_stored = true;
     if (n / tokens <= s->n_stored) return;
-    if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) s->dull = true;
-    while (!s->dull && s->n_stored < n / tokens) {
+    if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) s->tree_full = true;
+    while (!s->tree_full && s->n_stored < n / tokens) {
         struct kv_piece p = kv_piece(kv, t, s->n_stored, tokens);
         uint32_t node = next_node(kv, s->cursor, &p);
 
         if (!node) {
-            s->dull = true;
+            s->tree_full = true;
             return;
         }
         store_entry(kv, slot, t, node, s->n_stored, true);
@@ -147,7 +147,7 @@ kv_store(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     }
 }
 
-/* Blocks of its own that had twins when they were stored: where the twin is gone, they fill the gap. */
+/* Attaches private blocks to nodes whose equal block was evicted after kv_store(). */
 static void
 fill_gaps(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
@@ -166,16 +166,16 @@ store_rest(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     struct kv_piece p = kv_piece(kv, t, s->n_stored, n % tokens);
 
     if (n % tokens == 0 || n / tokens != s->n_stored || kv->has_state) return;
-    if (!s->cursor && !begin(kv, t->space->self, &s->cursor)) return;
+    if (!s->cursor && !open_root(kv, t->namespace->self, &s->cursor)) return;
     node = next_node(kv, s->cursor, &p);
     if (!node) return;
     store_entry(kv, slot, t, node, s->n_stored, true);
     kv_tree_pin(kv, node, &s->cursor);
 }
 
-/* What is in no node is kept too where victims go in release order. */
+/* Sets the priority of all held blocks, because fifo caches blocks without a node too. */
 static void
-keep_all(struct kv *kv, seq_slot slot, const struct kv_text *t)
+set_all_priorities(struct kv *kv, seq_slot slot, const struct kv_text *t)
 {
     const struct kv_seq *s = &kv_seqs(kv)[slot];
 
@@ -193,8 +193,8 @@ kv_release(struct kv *kv, seq_slot slot, const struct kv_text *t, uint32_t n)
     if (kv->c.reuse && s->live && !s->starting && !kv_text_of_features(t)) {
         kv_store(kv, slot, t, n);
         fill_gaps(kv, slot, t);
-        if (!s->dull) store_rest(kv, slot, t, n);
-        keep_all(kv, slot, t);
+        if (!s->tree_full) store_rest(kv, slot, t, n);
+        set_all_priorities(kv, slot, t);
     }
     kv_drop(kv, slot);
 }

@@ -11,8 +11,8 @@ kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to, str
     check(out->n_copies < out->max_copies);
     out->n_copies++;
     *c = (struct kv_copy){ .group = (uint8_t)group,
-                           .from_tier = kv_is_cell(kv, from) ? TIER_HOST : TIER_DEVICE,
-                           .to_tier = kv_is_cell(kv, to) ? TIER_HOST : TIER_DEVICE,
+                           .from_tier = kv_is_host_block(kv, from) ? TIER_HOST : TIER_DEVICE,
+                           .to_tier = kv_is_host_block(kv, to) ? TIER_HOST : TIER_DEVICE,
                            .from = kv_slice(kv, group, from),
                            .to = kv_slice(kv, group, to) };
     return c;
@@ -65,5 +65,5 @@ kv_entry(const struct kv *kv, seq_slot slot, uint32_t group, uint32_t entry)
 {
     uint32_t block = kv_table(kv, group, slot)[entry];
 
-    return block && !kv_is_cell(kv, block - 1) ? kv_slice(kv, group, block - 1) : SLICE_NONE;
+    return block && !kv_is_host_block(kv, block - 1) ? kv_slice(kv, group, block - 1) : SLICE_NONE;
 }

@@ -22,8 +22,8 @@ struct kv_out {
     uint64_t wait[MAX_LANES]; /* the step of that lane that the planned step waits for; 0: none */
 };
 
-/* Appends a copy of a whole block; stops the program if the array is full. Blocks are block
- * numbers of the arena, or of the host tier (kv_internal.h). Returns the copy, for the caller to set
+/* Appends a copy of a whole block; stops the program if the array is full. Blocks are block numbers
+ * of the arena, or of the host tier (kv_internal.h). Returns the copy, for the caller to set
  * n_tokens or after. For the files of worker/kv alone. */
 struct kv_copy *kv_add_copy(const struct kv *kv, uint32_t group, uint32_t from, uint32_t to,
                             struct kv_out *out);

@@ -13,8 +13,8 @@ kv_tree_bytes(struct kv *kv, uint64_t at, uint64_t n_blocks)
     uint64_t tokens = kv->c.tokens_per_block, lead = 1;
 
     if (!kv->c.reuse) return at;
-    /* A node has a block, or leads to one that has; those that only lead are few, but for those between two
-     * snapshots of a model that has nothing else. */
+    /* A node has a block or a descendant with a block. Nodes without a block are few, except
+     * between two snapshots of a model that has only state. */
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
         lead = MAX(lead, kv->c.group[g].interval / tokens / kv->c.group[g].n_layers);
     for (uint32_t g = 0; g < kv->c.n_groups; g++)
@@ -38,7 +38,7 @@ kv_tree_init(struct kv *kv)
 }
 
 static uint32_t *
-bucket(const struct kv *kv, const uint64_t name[2])
+bucket_of(const struct kv *kv, const uint64_t name[2])
 {
     return (uint32_t *)((uintptr_t)kv + kv->bucket_at) + (name[0] & (kv->n_buckets - 1));
 }
@@ -48,20 +48,16 @@ kv_tree_note(struct kv *kv, uint32_t node)
 {
     struct kv_node *n = kv_node(kv, node);
 
-    if (n->changed || kv->quiet) return;
+    if (n->changed || kv->suppress_exports) return;
     n->changed = true;
     n->next_changed = 0;
-    if (kv->last_changed) {
-        kv_node(kv, kv->last_changed)->next_changed = node;
-    } else {
-        kv->first_changed = node;
-    }
+    *(kv->last_changed ? &kv_node(kv, kv->last_changed)->next_changed : &kv->first_changed) = node;
     kv->last_changed = node;
     kv->n_changed++;
 }
 
-static token_id *
-tokens_of(const struct kv *kv, uint32_t node)
+token_id *
+kv_tree_tokens(const struct kv *kv, uint32_t node)
 {
     return (token_id *)((uintptr_t)kv + kv->token_at) + (size_t)(node - 1) * kv->c.tokens_per_block;
 }
@@ -73,12 +69,6 @@ kv_tree_depth(const struct kv *kv, uint32_t node)
 
     for (; node && kv_node(kv, node)->parent; node = kv_node(kv, node)->parent) n++;
     return n;
-}
-
-const token_id *
-kv_tree_tokens(const struct kv *kv, uint32_t node)
-{
-    return tokens_of(kv, node);
 }
 
 static uint64_t *
@@ -114,7 +104,7 @@ same_piece(const struct kv *kv, uint32_t node, const struct kv_piece *p)
     const struct kv_node *n = kv_node(kv, node);
 
     if (n->n_tokens != p->n || n->has_extra != (p->extra != NULL)) return false;
-    if (p->n && memcmp(tokens_of(kv, node), p->token, p->n * sizeof(token_id))) return false;
+    if (p->n && memcmp(kv_tree_tokens(kv, node), p->token, p->n * sizeof(token_id))) return false;
     return !p->extra || !memcmp(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
 }
 
@@ -122,7 +112,7 @@ uint32_t
 kv_tree_child(const struct kv *kv, uint32_t parent, const uint64_t name[2],
               const struct kv_piece *p)
 {
-    for (uint32_t i = *bucket(kv, name); i; i = kv_node(kv, i)->chain) {
+    for (uint32_t i = *bucket_of(kv, name); i; i = kv_node(kv, i)->chain) {
         const struct kv_node *n = kv_node(kv, i);
 
         if (n->key[0] == name[0] && n->key[1] == name[1] && n->parent == parent &&
@@ -133,18 +123,18 @@ kv_tree_child(const struct kv *kv, uint32_t parent, const uint64_t name[2],
 }
 
 uint32_t
-kv_tree_root(const struct kv *kv, const uint64_t space[2])
+kv_tree_root(const struct kv *kv, const uint64_t name[2])
 {
     static const struct kv_piece none;
 
-    return kv_tree_child(kv, 0, space, &none);
+    return kv_tree_child(kv, 0, name, &none);
 }
 
 uint32_t
 kv_tree_common(const struct kv *kv, uint32_t node, const struct kv_piece *p)
 {
     const struct kv_node *n = kv_node(kv, node);
-    const token_id *token = tokens_of(kv, node);
+    const token_id *token = kv_tree_tokens(kv, node);
     uint32_t max = MIN(p->n, n->n_tokens), i;
 
     for (i = 0; i < max && token[i] == p->token[i]; i++)
@@ -156,7 +146,7 @@ void
 kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2],
             const struct kv_piece *p)
 {
-    uint32_t *list = bucket(kv, name);
+    uint32_t *list = bucket_of(kv, name);
     struct kv_node *n = kv_node(kv, node);
 
     *n = (struct kv_node){ .key = { name[0], name[1] },
@@ -171,7 +161,7 @@ kv_tree_put(struct kv *kv, uint32_t node, uint32_t parent, const uint64_t name[2
     if (p) {
         n->n_tokens = (uint16_t)p->n;
         n->has_extra = p->extra != NULL;
-        memcpy(tokens_of(kv, node), p->token, p->n * sizeof(token_id));
+        memcpy(kv_tree_tokens(kv, node), p->token, p->n * sizeof(token_id));
         if (p->extra) memcpy(extra_of(kv, node), p->extra, p->n * sizeof(uint64_t));
     }
     if (!parent) return;
@@ -208,10 +198,10 @@ kv_tree_prune(struct kv *kv, uint32_t node)
 {
     while (node && is_empty(kv, kv_node(kv, node))) {
         struct kv_node *n = kv_node(kv, node);
-        uint32_t parent = n->parent, *link = bucket(kv, n->key);
+        uint32_t parent = n->parent, *chain = bucket_of(kv, n->key);
 
-        while (*link != node) link = &kv_node(kv, *link)->chain;
-        *link = n->chain;
+        while (*chain != node) chain = &kv_node(kv, *chain)->chain;
+        *chain = n->chain;
         if (n->next) kv_node(kv, n->next)->prev = n->prev;
         if (n->prev) {
             kv_node(kv, n->prev)->next = n->next;
@@ -237,20 +227,21 @@ next_below(const struct kv *kv, uint32_t top, uint32_t at)
 }
 
 static void
-orphan(struct kv *kv, uint32_t link)
+orphan_block(struct kv *kv, uint32_t ref)
 {
-    if (link && kv_blocks(kv)[link - 1].state == BLOCK_CACHED)
-        kv_evict_queue_push_orphan(kv, link - 1);
+    if (ref && kv_blocks(kv)[ref - 1].state == BLOCK_CACHED)
+        kv_evict_queue_push_orphan(kv, ref - 1);
 }
 
-/* What hangs below goes first, leaves before what leads to them: so there is nothing below the next. */
+/* Makes the cached blocks below top orphans. Leaves are evicted before their ancestors, so an
+ * evicted block has no descendants. */
 static void
 orphan_below(struct kv *kv, uint32_t top)
 {
     for (uint32_t at = next_below(kv, top, top); at; at = next_below(kv, top, at))
         for (uint32_t g = 0; g < kv->c.n_groups; g++) {
-            orphan(kv, kv_node(kv, at)->slot[g]);
-            orphan(kv, kv_node(kv, at)->host[g]);
+            orphan_block(kv, kv_node(kv, at)->slot[g]);
+            orphan_block(kv, kv_node(kv, at)->host[g]);
         }
 }
 
@@ -259,18 +250,18 @@ kv_tree_attach(struct kv *kv, uint32_t node, uint32_t block)
 {
     struct kv_block *b = &kv_blocks(kv)[block];
     struct kv_node *n = kv_node(kv, node);
-    uint32_t *slot = kv_is_cell(kv, block) ? &n->host[b->group] : &n->slot[b->group];
+    uint32_t *slot = kv_is_host_block(kv, block) ? &n->host[b->group] : &n->slot[b->group];
     bool moved = n->slot[b->group] || n->host[b->group];
 
     check(!b->node && !*slot);
     b->node = node;
     *slot = block + 1;
     kv_tree_note(kv, node);
-    if (!kv_is_cell(kv, block))
+    if (!kv_is_host_block(kv, block))
         kv_event_put(kv, moved ? KV_UPDATED : KV_STORED, block, b->priority, KV_ASKED);
 }
 
-/* All layers of the snapshot leave the tree. */
+/* Removes all layers of the snapshot from the tree. */
 static void
 forget_snapshot(struct kv *kv, uint32_t block, enum kv_why why)
 {
@@ -294,7 +285,7 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
     struct kv_block *b = &kv_blocks(kv)[block];
     uint32_t node = b->node, top = node;
     struct kv_node *n = kv_node(kv, node);
-    bool cell = kv_is_cell(kv, block), both = n->slot[b->group] && n->host[b->group];
+    bool host_block = kv_is_host_block(kv, block), both = n->slot[b->group] && n->host[b->group];
     enum kv_kind kind = kv->c.group[b->group].kind;
 
     if (kind == KV_STATE) {
@@ -303,15 +294,11 @@ kv_tree_detach(struct kv *kv, uint32_t block, enum kv_why why)
         return;
     }
     if (!both) kv_event_put(kv, KV_REMOVED, block, b->priority, why);
-    if (cell) {
-        n->host[b->group] = 0;
-    } else {
-        n->slot[b->group] = 0;
-    }
+    *(host_block ? &n->host[b->group] : &n->slot[b->group]) = 0;
     b->node = 0;
     kv_tree_note(kv, node);
-    if (both) { /* it is found in the other tier */
-        if (!cell) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority, why);
+    if (both) { /* the other tier still has it */
+        if (!host_block) kv_event_put(kv, KV_UPDATED, n->host[b->group] - 1, b->priority, why);
         return;
     }
     while (kind == KV_CROSS && kv_node(kv, top)->parent) top = kv_node(kv, top)->parent;
@@ -365,15 +352,16 @@ kv_tree_check(const struct kv *kv)
             check(kv_node(kv, c)->parent == i && kv_node(kv, c)->prev == prev);
         for (uint32_t g = 0; g < kv->c.n_groups; g++) {
             for (int host = 0; host < 2; host++) {
-                uint32_t link = host ? n->host[g] : n->slot[g];
-                const struct kv_block *b = &kv_blocks(kv)[link ? link - 1 : 0];
+                uint32_t ref = host ? n->host[g] : n->slot[g];
+                const struct kv_block *b = &kv_blocks(kv)[ref ? ref - 1 : 0];
 
-                if (!link) continue;
-                check(b->node == i && b->group == g && kv_is_cell(kv, link - 1) == (host == 1));
+                if (!ref) continue;
+                check(b->node == i && b->group == g &&
+                      kv_is_host_block(kv, ref - 1) == (host == 1));
                 check(b->state == BLOCK_HELD || b->state == BLOCK_CACHED);
             }
         }
-        for (uint32_t c = *bucket(kv, n->key); c != i; c = kv_node(kv, c)->chain) check(c);
+        for (uint32_t c = *bucket_of(kv, n->key); c != i; c = kv_node(kv, c)->chain) check(c);
     }
     for (uint32_t i = 0; kv->n_nodes && i < kv->n_buckets; i++)
         for (uint32_t c = ((uint32_t *)((uintptr_t)kv + kv->bucket_at))[i]; c;
@@ -385,6 +373,6 @@ kv_tree_check(const struct kv *kv)
         check(kv_node(kv, i)->changed && ++changed <= kv->n_changed);
         check(kv_node(kv, i)->next_changed || kv->last_changed == i);
     }
-    check(changed == kv->n_changed && !kv->quiet);
+    check(changed == kv->n_changed && !kv->suppress_exports);
     check(live == kv->n_live_nodes && live + free == kv->n_fresh_nodes && chained == live);
 }

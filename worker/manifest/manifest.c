@@ -1,7 +1,7 @@
-/* manifest.c - what a worker writes down: see manifest.h. What is read of it is manifest_read.c.
+/* manifest.c - creates, opens and writes a manifest: see manifest.h. manifest_read.c reads it.
  *
- * Every store is a release and goes through put32() or put64(): what a kill leaves is the stores up to some
- * instant, in the order in which they stand here.
+ * Every store is a release store through put32() or put64(). So a killed worker leaves a prefix of
+ * the stores, in program order.
  */
 #include "worker/manifest/manifest_layout.h"
 
@@ -11,10 +11,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Steps of a search in which a sequence could be: as many as it has positions. Nothing is kept of what cannot be
- * forked. */
+/* Returns the capacity of a slot for beam-search steps: its number of positions. 0 if sequences
+ * cannot be forked and adopted (state, sinks, one slot). */
 static uint32_t
-most_turns(const struct kv_config *c)
+max_decisions(const struct kv_config *c)
 {
     uint32_t n = 0;
 
@@ -28,7 +28,7 @@ most_turns(const struct kv_config *c)
 }
 
 static void
-lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print[2],
+lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t fingerprint[2],
         const uint64_t kv_id[2])
 {
     uint64_t row = sizeof(struct manifest_entry);
@@ -37,7 +37,7 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
         .magic = MANIFEST_MAGIC,
         .version = MANIFEST_VERSION,
         .head_bytes = sizeof *h,
-        .print = { print[0], print[1] },
+        .fingerprint = { fingerprint[0], fingerprint[1] },
         .kv_id = { kv_id[0], kv_id[1] },
         .arena_bytes = c->arena_bytes,
         .n_slots = c->n_slots,
@@ -70,10 +70,11 @@ lay_out(struct manifest_head *h, const struct kv_config *c, const uint64_t print
     h->node_bytes = ROUND_UP((uint32_t)sizeof(struct manifest_node) + 8 * c->n_groups +
                                  (uint32_t)sizeof(token_id) * c->tokens_per_block,
                              8u);
-    h->turn_at = ROUND_UP(h->node_at + (uint64_t)h->node_bytes * h->n_nodes, (uint64_t)CACHE_LINE);
-    h->turn_bytes = sizeof(struct manifest_decision);
-    h->n_turns = most_turns(c);
-    h->bytes = h->turn_at + (uint64_t)h->turn_bytes * h->n_turns * h->n_slots;
+    h->decision_at = ROUND_UP(h->node_at + (uint64_t)h->node_bytes * h->n_nodes,
+                              (uint64_t)CACHE_LINE);
+    h->decision_bytes = sizeof(struct manifest_decision);
+    h->n_decisions = max_decisions(c);
+    h->bytes = h->decision_at + (uint64_t)h->decision_bytes * h->n_decisions * h->n_slots;
 }
 
 void
@@ -96,11 +97,11 @@ manifest_bytes(const struct kv_config *c)
 }
 
 void
-manifest_make(struct manifest *m, void *base, const struct kv_config *c, const uint64_t print[2],
-              const uint64_t kv_id[2])
+manifest_make(struct manifest *m, void *base, const struct kv_config *c,
+              const uint64_t fingerprint[2], const uint64_t kv_id[2])
 {
     m->base = base;
-    lay_out(&m->h, c, print, kv_id);
+    lay_out(&m->h, c, fingerprint, kv_id);
     memcpy(base, &m->h, sizeof m->h);
 }
 
@@ -112,49 +113,49 @@ manifest_secret(const struct manifest_head *h, uint64_t ret[4])
 
 int
 manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
-              const uint64_t print[2], const uint64_t kv_id[2], struct err *e)
+              const uint64_t fingerprint[2], const uint64_t kv_id[2], struct err *e)
 {
     struct manifest_head found;
 
-    lay_out(&m->h, c, print, kv_id);
+    lay_out(&m->h, c, fingerprint, kv_id);
     m->base = base;
     if (bytes < sizeof found)
-        return err_set(e, -EBADMSG, "manifest of %llu bytes has no head",
+        return err_set(e, -EBADMSG, "manifest of %llu bytes is too short for its head",
                        (unsigned long long)bytes);
     memcpy(&found, base, sizeof found);
     if (found.magic != m->h.magic || found.version != m->h.version)
-        return err_set(e, -EBADMSG, "manifest of version %u, this is %u",
+        return err_set(e, -EBADMSG, "manifest version is %u, expected %u",
                        found.magic == m->h.magic ? found.version : 0, MANIFEST_VERSION);
-    if (memcmp(found.print, print, sizeof found.print))
-        return err_set(e, -EBADMSG, "manifest of another model, precision or device");
+    if (memcmp(found.fingerprint, fingerprint, sizeof found.fingerprint))
+        return err_set(e, -EBADMSG, "manifest is of another model, precision or device");
     if (memcmp(found.kv_id, kv_id, sizeof found.kv_id))
-        return err_set(e, -EBADMSG, "manifest of another KV arena");
+        return err_set(e, -EBADMSG, "manifest is of another KV arena");
     if (bytes != m->h.bytes || memcmp(&found, &m->h, sizeof found))
-        return err_set(e, -EBADMSG, "manifest of other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
     return 0;
 }
 
 static struct manifest_entry *
-row_begin(struct manifest *m, seq_slot slot)
+entry_begin(struct manifest *m, seq_slot slot)
 {
-    struct manifest_entry *r = row_of(m, slot);
+    struct manifest_entry *r = entry_of(m, slot);
 
     put32(&r->seq, get32(&r->seq) | 1);
     return r;
 }
 
 static void
-row_end(struct manifest_entry *r)
+entry_end(struct manifest_entry *r)
 {
     put32(&r->seq, get32(&r->seq) + 1);
 }
 
 static void
-empty(struct manifest *m, struct manifest_entry *r)
+entry_clear(struct manifest *m, struct manifest_entry *r)
 {
     put64(&r->id, 0);
     put32(&r->committed, 0);
-    put32(&r->n_turns, 0);
+    put32(&r->n_decisions, 0);
     for (uint32_t i = 0; i < KV_SNAPSHOTS; i++) put32(&r->snapshot[i], 0);
     for (uint32_t g = 0; g < m->h.n_groups; g++) {
         put32(&r->end[g], 0);
@@ -165,24 +166,22 @@ empty(struct manifest *m, struct manifest_entry *r)
 void
 manifest_clear(struct manifest *m, seq_slot slot)
 {
-    struct manifest_entry *r = row_of(m, slot);
-
-    bool held =
-        false; /* also by nobody: what is not to be taken over is written down all the same */
+    struct manifest_entry *r = entry_of(m, slot);
+    bool held = false; /* an entry without an id may hold blocks too */
 
     for (uint32_t g = 0; g < m->h.n_groups; g++) held = held || get32(&r->end[g]) > 0;
     if (!get64(&r->id) && !held && !(get32(&r->seq) & 1)) return;
-    r = row_begin(m, slot);
-    empty(m, r);
-    row_end(r);
+    r = entry_begin(m, slot);
+    entry_clear(m, r);
+    entry_end(r);
 }
 
 static void
-take(struct manifest *m, const struct manifest_owner *o)
+entry_assign(struct manifest *m, const struct manifest_owner *o)
 {
-    struct manifest_entry *r = row_begin(m, o->slot);
+    struct manifest_entry *r = entry_begin(m, o->slot);
 
-    empty(m, r);
+    entry_clear(m, r);
     put32(&r->n_cross, o->n_cross);
     put32(&r->n_tokens, o->n_tokens);
     put32(&r->member, o->member);
@@ -192,12 +191,12 @@ take(struct manifest *m, const struct manifest_owner *o)
         put64(&r->source_hash[i], o->source_hash[i]);
     }
     put64(&r->id, o->id);
-    row_end(r);
+    entry_end(r);
 }
 
-/* A table grows at its end and is dropped from its start. */
+/* Applies an EDIT_SET: block tables grow at the end and are dropped from the start. */
 static void
-set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
+entry_set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
 {
     _Atomic uint32_t *table = table_of(m, e->slot, e->group);
     uint32_t first = get32(&r->first[e->group]), end = get32(&r->end[e->group]);
@@ -206,7 +205,7 @@ set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
 
     if (g->kind == KV_STATE && e->entry >= g->n_layers)
         put32(&r->snapshot[e->entry / g->n_layers - 1], (uint32_t)e->pos);
-    if (e->entry > end) { /* a window that begins within a hit */
+    if (e->entry > end) { /* the window of a hit starts here */
         check(first == end || end <= sinks);
         put32(&r->end[e->group], end = e->entry);
         put32(&r->first[e->group], first = e->entry);
@@ -214,7 +213,7 @@ set(struct manifest *m, struct manifest_entry *r, const struct kv_edit *e)
     if (e->at == SLICE_NONE) {
         check(e->entry == MAX(first, sinks) && e->entry < end);
         put32(&r->first[e->group], e->entry + 1);
-    } else if (e->entry < end) { /* told again after a death; or a beam goes on from another */
+    } else if (e->entry < end) { /* rewritten after adoption, or a beam reorder */
         check(e->entry >= first || e->entry < sinks);
         put32(&table[e->entry], e->at);
     } else {
@@ -233,55 +232,46 @@ manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits
     seq_slot slot = 0;
 
     for (; i < n_edits && edit[i].op == EDIT_CLEAR; i++) manifest_clear(m, edit[i].slot);
-    for (uint32_t k = 0; k < n_owners; k++) take(m, &owner[k]);
+    for (uint32_t k = 0; k < n_owners; k++) entry_assign(m, &owner[k]);
     for (; i < n_edits; i++) {
         check(edit[i].op == EDIT_SET);
         if (r && edit[i].slot != slot) {
-            row_end(r);
+            entry_end(r);
             r = NULL;
         }
-        if (!r) r = row_begin(m, slot = edit[i].slot);
-        set(m, r, &edit[i]);
+        if (!r) r = entry_begin(m, slot = edit[i].slot);
+        entry_set(m, r, &edit[i]);
     }
-    if (r) row_end(r);
+    if (r) entry_end(r);
 }
 
 void
 manifest_commit(struct manifest *m, seq_slot slot, uint32_t committed)
 {
-    put32(&row_of(m, slot)->committed, committed);
-}
-
-static uint32_t
-bits_of(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
+    put32(&entry_of(m, slot)->committed, committed);
 }
 
 void
-manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t turn,
+manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t step,
                       const struct manifest_move *move)
 {
-    if (turn >= m->h.n_turns || get32(&row_of(m, slot[0])->n_turns) != turn) return;
+    if (step >= m->h.n_decisions || get32(&entry_of(m, slot[0])->n_decisions) != step) return;
     for (uint32_t r = 0; r < n_beams; r++) {
-        struct manifest_decision *t = turn_of(m, slot[r], turn);
+        struct manifest_decision *t = decision_of(m, slot[r], step);
 
         put32(&t->token, (uint32_t)move[r].token);
-        put32(&t->score, bits_of(move[r].score));
+        put32(&t->score, (union float_bits){ move[r].score }.bits);
         put32(&t->ended_token, (uint32_t)move[r].ended_token);
-        put32(&t->ended_score, bits_of(move[r].ended_score));
+        put32(&t->ended_score, (union float_bits){ move[r].ended_score }.bits);
         put32(&t->slot, move[r].slot | (uint32_t)move[r].ended_slot << 8);
     }
-    put32(&row_of(m, slot[0])->n_turns, turn + 1);
+    put32(&entry_of(m, slot[0])->n_decisions, step + 1);
 }
 
 void
 manifest_drop_decisions(struct manifest *m, seq_slot slot)
 {
-    put32(&row_of(m, slot)->n_turns, 0);
+    put32(&entry_of(m, slot)->n_decisions, 0);
 }
 
 void

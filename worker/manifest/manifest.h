@@ -1,21 +1,24 @@
-/* manifest.h - what a worker that is killed at any instant leaves of its KV, for the next one.
+/* manifest.h - crash-consistent record of the KV that a worker has written, for its replacement.
  *
- * An arena of its own, written by the engine thread alone and read only once its writer is dead. The ledger
- * in lagand is the truth; this is a cache of work done, believed as far as it proves itself. Little-endian:
+ * An arena of its own. The engine thread of the worker writes it; the replacement reads it after
+ * the writer has exited. The ledger in lagand is the authority on requests; the manifest is a cache
+ * of finished work, and its contents are validated before use. Little-endian:
  *
- *     offset          bytes
- *     0               512                  struct manifest_head: constant
- *     512 + i * row   192                  struct manifest_entry of slot i
- *       + 192         4 * max_entries      the slot's table row of group 0: slices; valid: first .. end
- *       + ...         4 * max_entries      of group 1 ...
- *     node_at + i * node  48               struct manifest_node: node i of the tree of what may be found (kv_tree_export.h)
- *       + 48          8 * groups           its block and its cell of group 0, 1 ...: slice + 1; 0: none
- *       + ...         4 * tokens_per_block its tokens
- *     turn_at + i * turns  20 * n_turns    struct manifest_decision of slot i: of a search's beam, step by step
+ *     offset               bytes
+ *     0                    512                 struct manifest_head, constant
+ *     row_at + i * row     192                 struct manifest_entry of slot i
+ *       + 192              4 * max_entries     block table of group 0: slices
+ *       + ...              4 * max_entries     of group 1 ...
+ *     node_at + i * node   48                  struct manifest_node: node i of the prefix tree
+ *       + 48               8 * groups          block and host block of group 0, 1 ...: slice + 1;
+ *                                              0: none
+ *       + ...              4 * tokens_per_block  tokens
+ *     decision_at          20 * n_decisions    struct manifest_decision of one slot: what a beam
+ *       + i * decisions                        search has decided for the beam, step by step
  *
- * Every store leaves a manifest that may be adopted as it is; a row that takes several stores is odd meanwhile. The
- * order in which the functions below are called, and the proof that the order suffices, are in
- * worker/handover/adopt_log.h.
+ * Every single store leaves a manifest that can be adopted. seq of an entry or node is odd while
+ * several stores change it. worker/handover/adopt_log.h has the order in which the functions below
+ * are called, and the proof that this order suffices.
  */
 #ifndef MANIFEST_H
 #define MANIFEST_H
@@ -35,60 +38,59 @@ struct manifest_head {
     uint64_t magic;               /* 0 */
     uint32_t version, head_bytes; /* 8 */
     uint64_t bytes;               /* 16  of the whole arena */
-    uint64_t print[2];            /* 24  model, precision, device: what K and V depend on */
-    uint64_t kv_id[2];            /* 40  the KV arena that rows name blocks of */
-    uint64_t arena_bytes;         /* 56  of that */
+    uint64_t fingerprint[2];      /* 24  of model, precision and device: what K and V depend on */
+    uint64_t kv_id[2];            /* 40  of the KV arena that the slices belong to */
+    uint64_t arena_bytes;         /* 56  of the KV arena */
     uint32_t n_slots, n_groups;   /* 64 */
     uint32_t tokens_per_block;    /* 72 */
     uint32_t slab_bytes;          /* 76 */
-    uint32_t row_at, row_bytes;   /* 80 */
-    struct manifest_group group[MAX_GROUPS]; /* 88  table_at: from the row's start */
-    uint64_t hash_secret[4];                 /* 344  that labels' keys were made with */
+    uint32_t row_at, row_bytes;   /* 80  of the entries */
+    struct manifest_group group[MAX_GROUPS]; /* 88  table_at: from the start of the entry */
+    uint64_t hash_secret[4];                 /* 344 of the node keys */
     uint64_t host_bytes, node_at;            /* 376 */
-    uint32_t n_nodes, node_bytes;            /* 392  n_nodes: node 0, which is none, included */
-    uint64_t turn_at;                        /* 400 */
-    uint32_t n_turns, turn_bytes;            /* 408  of a slot */
+    uint32_t n_nodes, node_bytes;            /* 392 n_nodes: with node 0, which is no node */
+    uint64_t decision_at;                    /* 400 */
+    uint32_t n_decisions, decision_bytes;    /* 408 n_decisions: per slot */
     uint8_t zero[96];
 };
 struct manifest_entry {
     _Atomic uint32_t seq;       /* 0   odd: being edited */
-    _Atomic uint32_t committed; /* 4   positions written, in every group; the source's if > 0 */
-    _Atomic uint64_t id;        /* 8   of the request; 0: nobody's */
-    _Atomic uint32_t n_cross;   /* 16  tokens of its source */
-    _Atomic uint32_t n_tokens;  /* 20  decoder tokens that tokens_hash is of */
-    _Atomic uint64_t tokens_hash[2]; /* 24 */
-    _Atomic uint64_t source_hash[2]; /* 40  of what the encoder read */
-    _Atomic uint32_t
-        first[MAX_GROUPS];            /* 56  entries held: first .. end; those below were dropped */
-    _Atomic uint32_t end[MAX_GROUPS]; /* 88 */
-    _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 positions that each is of; 0: none */
-    _Atomic uint32_t member;  /* 132 which of its request's sequences: its output, or its beam */
-    _Atomic uint32_t n_beams; /* 136 of its search; 0: it is none's */
-    _Atomic uint32_t n_turns; /* 140 of the first beam: steps that its search has decided */
-    uint8_t zero[48];         /* 144 */
+    _Atomic uint32_t committed; /* 4   committed position; if > 0, the encoder input's KV too */
+    _Atomic uint64_t id;        /* 8   of the request; 0: the entry is empty */
+    _Atomic uint32_t n_cross;   /* 16  tokens of the encoder input */
+    _Atomic uint32_t n_tokens;  /* 20  decoder tokens that tokens_hash covers */
+    _Atomic uint64_t tokens_hash[2];         /* 24 */
+    _Atomic uint64_t source_hash[2];         /* 40  of the encoder input */
+    _Atomic uint32_t first[MAX_GROUPS];      /* 56  held: first .. end - 1, sinks */
+    _Atomic uint32_t end[MAX_GROUPS];        /* 88 */
+    _Atomic uint32_t snapshot[KV_SNAPSHOTS]; /* 120 position of each snapshot; 0: none */
+    _Atomic uint32_t member;      /* 132 index of the output, sample or beam within the request */
+    _Atomic uint32_t n_beams;     /* 136 of its beam search; 0: no beam search */
+    _Atomic uint32_t n_decisions; /* 140 first beam: steps that its search has decided */
+    uint8_t zero[48];             /* 144 */
 };
-struct manifest_decision {                     /* of one step, and of rank r of it (sched/beam.h) */
-    _Atomic uint32_t token, score;             /* 0   of who goes on; score: a float's bits */
-    _Atomic uint32_t ended_token, ended_score; /* 8   of who has ended; token all ones: nobody */
-    _Atomic uint32_t slot; /* 16  that they go on from: the first's, and << 8 the other's */
+struct manifest_decision {                     /* of one step and one rank (sched/beam.h) */
+    _Atomic uint32_t token, score;             /* 0   of the beam that continues; float bits */
+    _Atomic uint32_t ended_token, ended_score; /* 8   of the beam that ended; UINT32_MAX: none */
+    _Atomic uint32_t slot; /* 16  their parents: of the first, and << 8 of the ended one */
 };
 struct manifest_node {
     _Atomic uint32_t seq; /* 0   odd: being edited */
-    _Atomic uint32_t
-        parent; /* 4   its node; of a root 0. Of node 0: the highest node that was ever told */
+    /* 4   parent node; 0: a root. In node 0: the highest node number ever written */
+    _Atomic uint32_t parent;
     _Atomic uint32_t n_tokens; /* 8 */
     _Atomic uint32_t live;     /* 12  0: no node */
     _Atomic uint64_t key[2];   /* 16 */
-    _Atomic uint64_t priority; /* 32  of each group's block, a byte each */
+    _Atomic uint64_t priority; /* 32  of each group's block, one byte each */
     uint8_t zero[8];           /* 40 */
 };
 _Static_assert(sizeof(struct manifest_node) == 48, "manifest_node");
 _Static_assert(sizeof(struct manifest_decision) == 20, "manifest_decision");
 _Static_assert(offsetof(struct manifest_entry, member) == 132, "member");
-_Static_assert(offsetof(struct manifest_head, turn_at) == 400, "turn_at");
+_Static_assert(offsetof(struct manifest_head, decision_at) == 400, "decision_at");
 _Static_assert(sizeof(struct manifest_group) == 32, "manifest_group");
 _Static_assert(sizeof(struct manifest_head) == 512, "manifest_head");
-_Static_assert(offsetof(struct manifest_head, print) == 24, "print");
+_Static_assert(offsetof(struct manifest_head, fingerprint) == 24, "fingerprint");
 _Static_assert(offsetof(struct manifest_head, arena_bytes) == 56, "arena_bytes");
 _Static_assert(offsetof(struct manifest_head, row_at) == 80, "row_at");
 _Static_assert(offsetof(struct manifest_head, group) == 88, "group");
@@ -101,13 +103,13 @@ _Static_assert(offsetof(struct manifest_entry, first) == 56, "first");
 _Static_assert(offsetof(struct manifest_entry, end) == 88, "end");
 _Static_assert(offsetof(struct manifest_entry, snapshot) == 120, "snapshot");
 
-/* One process's view; sizes and offsets are here, not in the arena. */
+/* One process's view; its sizes and offsets are private memory, not the arena's. */
 struct manifest {
     char *base;
     struct manifest_head h;
 };
 
-/* Whose row it becomes. */
+/* The sequence that an entry is for. */
 struct manifest_owner {
     seq_slot slot;
     req_id id;
@@ -116,81 +118,83 @@ struct manifest_owner {
     uint64_t tokens_hash[2], source_hash[2];
 };
 
-/* A row as it was found: copied once, bounded, not yet believed. */
+/* A copy of one entry: bounded, not yet validated. */
 struct manifest_found {
-    struct kv_entry_found row; /* entry[]: in the caller's room */
-    uint32_t resume;           /* once adopted: kv_entry_resume() */
-    uint32_t n_turns;
+    struct kv_entry_found row; /* entry[] points to the caller's `tables` */
+    uint32_t resume;           /* after adoption: kv_entry_resume() */
+    uint32_t n_decisions;
     struct manifest_owner owner;
 };
 
-/* What rank r of a search's step has decided. */
+/* The decision of one beam-search step for one rank. */
 struct manifest_move {
-    token_id token, ended_token; /* ended_token < 0: nobody has ended */
+    token_id token, ended_token; /* ended_token < 0: no beam ended */
     float score, ended_score;
-    uint8_t slot, ended_slot;
+    uint8_t slot, ended_slot; /* parent beams */
 };
 
 void manifest_hash(const token_id *token, uint32_t n, uint64_t ret[2]);
 
 uint64_t manifest_bytes(const struct kv_config *c); /* c as kv_init() left it */
-/* base: that many zero bytes. */
+/* Creates an empty manifest in manifest_bytes() zero bytes at base. */
 void manifest_make(struct manifest *m, void *base, const struct kv_config *c,
-                   const uint64_t print[2], const uint64_t kv_id[2]);
-/* A predecessor's, to go on with. -EBADMSG: not of this model, configuration and KV arena; the sentence says
- * what differs, and nothing was changed. */
+                   const uint64_t fingerprint[2], const uint64_t kv_id[2]);
+/* Opens the previous worker's manifest. -EBADMSG: it is of another model, configuration or KV
+ * arena; e names the difference, and nothing was changed. */
 int manifest_open(struct manifest *m, void *base, uint64_t bytes, const struct kv_config *c,
-                  const uint64_t print[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
-/* The secret that the labels of a manifest were made with, of its first bytes: for kv_init(), before
- * manifest_open() says whether it is one. */
+                  const uint64_t fingerprint[2], const uint64_t kv_id[2], struct err *e) MUST_USE;
+/* Returns the secret of the node keys from an unvalidated head. Because kv_init() needs the secret
+ * before manifest_open() can validate the head. */
 void manifest_secret(const struct manifest_head *h, uint64_t ret[4]);
 
 struct manifest_adopted {
-    uint32_t rows, labels;
-    uint32_t no_rows, no_nodes; /* whole ones that were not taken: they cannot be true */
+    uint32_t rows, labels;      /* entries and tree nodes that were adopted */
+    uint32_t no_rows, no_nodes; /* that were rejected as invalid */
 };
-/* Give kv what its rows and labels prove, clear the others, kv_adopt_end(). found: [n_slots], owner.id 0 where
- * nothing was adopted; room: row_bytes / 4 of them, for its use; host: cells hold what they held. */
+/* Adopts every valid entry and tree node into kv, clears the others, and calls kv_adopt_end().
+ * found: [n_slots], owner.id is 0 where no entry was adopted. tables: [row_bytes / 4], scratch.
+ * host: the host memory was kept. */
 struct manifest_adopted manifest_adopt(struct manifest *m, struct kv *kv, bool host,
-                                       struct manifest_found *found, slice_id *room);
+                                       struct manifest_found *found, slice_id *tables);
 
-/* What was found of a request that has come again, with the n tokens of its decoder that are known: its
- * slot, and in *resume the positions to go on from, less than n (with state just those, or none); 0: none that are its. -ENOENT: no slot. Once:
- * it is no longer found then. */
+/* Finds the adopted slot of a resubmitted request and removes it from found, so that it is found
+ * once. token: the n known decoder tokens. Sets *resume to the position to resume at, below n; 0:
+ * the KV belongs to other tokens, or the state is of a later position. -ENOENT: no slot. */
 int manifest_claim(struct manifest_found *found, uint32_t n_slots, req_id id, uint32_t member,
                    const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                    uint32_t *resume) MUST_USE;
-/* The same of a whole search, with the n tokens of its prompt: slot[] of its beams, and how many steps it had decided,
- * with which n - 1 positions and as many more are written in each. 0: they are not all there, or nothing was decided;
- * no slot is found by manifest_claim() then that was not before. */
+/* The same for all beams of a search; token: the n prompt tokens. Sets slot[] per beam and returns
+ * the number of decided steps; each beam has n - 1 positions plus that number written. 0: a beam is
+ * missing or no step was decided; found is unchanged. */
 uint32_t manifest_claim_search(struct manifest_found *found, uint32_t n_slots, req_id id,
                                uint32_t n_beams, const token_id *token, uint32_t n,
                                const token_id *source, uint32_t n_source, seq_slot *slot) MUST_USE;
-/* That is left of the request, claimed or not: its slot, once each. -ENOENT: nothing. */
+/* Removes one more unclaimed slot of the request from found and returns it. -ENOENT: none left. */
 int manifest_forget(struct manifest_found *found, uint32_t n_slots, req_id id) MUST_USE;
 
-/* All that has changed of the tree: before a step is launched, and whenever there is time. */
+/* Writes all changed nodes of the prefix tree. Call before each launch, and when idle. */
 void manifest_put_nodes(struct manifest *m, struct kv *kv);
-/* A step that is about to be launched: its edits, and the rows that begin with it. Ends stand first in the
- * edits, so a slot that changes hands loses its old row before it gets the new one. */
+/* Writes the edits of a step that is about to be launched, and the owners of new entries. The
+ * EDIT_CLEAR come first, so a reused slot loses its old entry before it gets the new one. */
 void manifest_launch(struct manifest *m, const struct kv_edit *edit, uint32_t n_edits,
                      const struct manifest_owner *owner, uint32_t n_owners);
-/* That many positions of the slot are written, or are what shall be gone on from. */
+/* Publishes the committed position of the slot. */
 void manifest_commit(struct manifest *m, seq_slot slot, uint32_t committed);
 
-/* A search's step turn, the next one, has decided that: move[r] of rank r, slot[] of its beams. Nothing where there is
- * no room for so many. */
+/* Appends the decision of beam-search step `step`, which must be the next: move[r] of rank r is
+ * stored with slot[r]. Ignored if the table is full. */
 void manifest_put_decision(struct manifest *m, const seq_slot *slot, uint32_t n_beams,
-                           uint32_t turn, const struct manifest_move *move);
-/* The search of that first beam begins again: what its predecessor's has decided is in the rows of other slots. */
+                           uint32_t step, const struct manifest_move *move);
+/* Discards the decisions of the search whose first beam has this slot: the search restarts, and the
+ * previous worker's decisions are with the slots of its old beams. */
 void manifest_drop_decisions(struct manifest *m, seq_slot slot);
-/* Of a predecessor, not yet believed: what rank 0 .. n_beams - 1 decided in that step, turn < n_turns. */
+/* Reads the decision of step `step` < n_decisions of the previous worker, not yet validated. */
 void manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams,
-                       uint32_t turn, struct manifest_move *ret);
+                       uint32_t step, struct manifest_move *ret);
 
-/* One row. 1: *ret, its tables in room (as above); 0: nobody's, half edited, or nothing committed;
- * -EBADMSG: it cannot be. */
-int manifest_read(const struct manifest *m, seq_slot slot, slice_id *room,
+/* Reads one entry. 1: *ret, its block tables in `tables` (as above). 0: empty, being edited, or no
+ * committed position. -EBADMSG: invalid. */
+int manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables,
                   struct manifest_found *ret) MUST_USE;
 
 #endif

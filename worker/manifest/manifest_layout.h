@@ -1,4 +1,4 @@
-/* manifest_layout.h - where in a manifest things lie, and how they are stored and read. For manifest.c and
+/* manifest_layout.h - addresses within a manifest, and atomic stores and loads. For manifest.c and
  * manifest_read.c alone. */
 #ifndef MANIFEST_LAYOUT_H
 #define MANIFEST_LAYOUT_H
@@ -6,6 +6,11 @@
 #include "worker/manifest/manifest.h"
 
 #include "base/failpoint.h"
+
+union float_bits {
+    float f;
+    uint32_t bits;
+};
 
 static inline void
 put32(_Atomic uint32_t *at, uint32_t v)
@@ -34,7 +39,7 @@ get64(const _Atomic uint64_t *at)
 }
 
 static inline struct manifest_entry *
-row_of(const struct manifest *m, seq_slot slot)
+entry_of(const struct manifest *m, seq_slot slot)
 {
     check(slot < m->h.n_slots);
     return (void *)(m->base + m->h.row_at + (size_t)slot * m->h.row_bytes);
@@ -44,10 +49,10 @@ static inline _Atomic uint32_t *
 table_of(const struct manifest *m, seq_slot slot, uint32_t group)
 {
     check(group < m->h.n_groups);
-    return (void *)((char *)row_of(m, slot) + m->h.group[group].table_at);
+    return (void *)((char *)entry_of(m, slot) + m->h.group[group].table_at);
 }
 
-/* That a window keeps at its beginning. */
+/* Returns the entries of a window group that sinks keep. */
 static inline uint32_t
 sink_entries(const struct manifest *m, uint32_t group)
 {
@@ -61,7 +66,7 @@ node_of(const struct manifest *m, uint32_t node)
     return (void *)(m->base + m->h.node_at + (size_t)node * m->h.node_bytes);
 }
 
-/* Of a node: [group][device, host]. */
+/* Returns the blocks of a node, [group][device, host]. */
 static inline _Atomic uint32_t *
 places_of(struct manifest_node *n)
 {
@@ -75,14 +80,14 @@ tokens_of(const struct manifest *m, struct manifest_node *n)
 }
 
 static inline struct manifest_decision *
-turn_of(const struct manifest *m, seq_slot slot, uint32_t turn)
+decision_of(const struct manifest *m, seq_slot slot, uint32_t step)
 {
-    check(slot < m->h.n_slots && turn < m->h.n_turns);
-    return (void *)(m->base + m->h.turn_at +
-                    ((size_t)slot * m->h.n_turns + turn) * m->h.turn_bytes);
+    check(slot < m->h.n_slots && step < m->h.n_decisions);
+    return (void *)(m->base + m->h.decision_at +
+                    ((size_t)slot * m->h.n_decisions + step) * m->h.decision_bytes);
 }
 
-/* manifest.c: nobody's row, and its blocks nobody's; a node as it is now, or none. */
+/* manifest.c: clears the entry of the slot; writes a node, or clears it if l is not live. */
 void manifest_clear(struct manifest *m, seq_slot slot);
 void manifest_put_node(struct manifest *m, const struct kv_tree_export *l);
 

@@ -1,26 +1,25 @@
-/* manifest_read.c - what a predecessor wrote down, as far as it proves itself: see manifest.h.
+/* manifest_read.c - reads, validates and adopts the previous worker's manifest: see manifest.h.
  *
- * Everything is copied out once and bounded before it is used; what is not taken over is unsaid, row by row and
- * node by node, so that a kill in the middle of it leaves what may be taken over again.
+ * Every value is copied once and bounded before use. Entries and nodes that are not adopted are
+ * cleared one by one, so a kill during adoption leaves a manifest that can be adopted again.
  */
 #include "worker/manifest/manifest_layout.h"
 
 #include "worker/kv/kv_seq.h"
 
 #include <errno.h>
-#include <string.h>
 
 int
-manifest_read(const struct manifest *m, seq_slot slot, slice_id *room, struct manifest_found *ret)
+manifest_read(const struct manifest *m, seq_slot slot, slice_id *tables, struct manifest_found *ret)
 {
-    const struct manifest_entry *r = row_of(m, slot);
+    const struct manifest_entry *r = entry_of(m, slot);
 
     *ret = (struct manifest_found){
         .row = { .id = get64(&r->id),
                  .slot = slot,
                  .committed = get32(&r->committed),
                  .cross_tokens = get32(&r->n_cross) },
-        .n_turns = MIN(get32(&r->n_turns), m->h.n_turns),
+        .n_decisions = MIN(get32(&r->n_decisions), m->h.n_decisions),
         .owner = { .slot = slot,
                    .n_tokens = get32(&r->n_tokens),
                    .member = get32(&r->member),
@@ -37,58 +36,50 @@ manifest_read(const struct manifest *m, seq_slot slot, slice_id *room, struct ma
         uint32_t first = get32(&r->first[g]), end = get32(&r->end[g]), sinks = sink_entries(m, g);
 
         if (first > end || end > m->h.group[g].max_entries) return -EBADMSG;
-        ret->row.entry[g] = room;
+        ret->row.entry[g] = tables;
         ret->row.n_entries[g] = end;
         for (uint32_t i = 0; i < end; i++) {
             bool has = i >= first || i < sinks;
 
-            *room = has ? get32(&table[i]) : SLICE_NONE;
-            if (has && *room == SLICE_NONE) return -EBADMSG; /* only `first` says dropped */
-            room++;
+            *tables = has ? get32(&table[i]) : SLICE_NONE;
+            if (has && *tables == SLICE_NONE) return -EBADMSG; /* only first drops entries */
+            tables++;
         }
     }
     return 1;
 }
 
-static float
-float_of(uint32_t bits)
-{
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 void
-manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t turn,
+manifest_decision(const struct manifest *m, const seq_slot *slot, uint32_t n_beams, uint32_t step,
                   struct manifest_move *ret)
 {
     for (uint32_t r = 0; r < n_beams; r++) {
-        const struct manifest_decision *t = turn_of(m, slot[r], turn);
+        const struct manifest_decision *t = decision_of(m, slot[r], step);
         uint32_t slots = get32(&t->slot);
 
         ret[r] = (struct manifest_move){ .token = (token_id)get32(&t->token),
                                          .ended_token = (token_id)get32(&t->ended_token),
-                                         .score = float_of(get32(&t->score)),
-                                         .ended_score = float_of(get32(&t->ended_score)),
+                                         .score = (union float_bits){ .bits = get32(&t->score) }.f,
+                                         .ended_score =
+                                             (union float_bits){ .bits = get32(&t->ended_score) }.f,
                                          .slot = (uint8_t)slots,
                                          .ended_slot = (uint8_t)(slots >> 8) };
     }
 }
 
-/* All but the one that is gone on from: their blocks are free. */
+/* Clears all snapshots except the one at position `but`; their blocks are free. */
 static void
 forget_snapshots(struct manifest *m, seq_slot slot, uint32_t but)
 {
-    struct manifest_entry *r = row_of(m, slot);
+    struct manifest_entry *r = entry_of(m, slot);
 
     for (uint32_t i = 0; i < KV_SNAPSHOTS; i++)
         if (get32(&r->snapshot[i]) != but) put32(&r->snapshot[i], 0);
 }
 
-/* 1: *ret, its tokens in token[tokens_per_block]; 0: no node, or half edited; -EBADMSG: it cannot be. */
+/* 1: *ret, with token[tokens_per_block]; 0: no node, or being edited; -EBADMSG: invalid. */
 static int
-read_label(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
+read_node(const struct manifest *m, uint32_t node, token_id *token, struct kv_tree_export *ret)
 {
     struct manifest_node *n = node_of(m, node);
     uint64_t priority = get64(&n->priority);
@@ -117,7 +108,8 @@ is_open(const struct manifest *m, const struct kv *kv, uint32_t node)
            !kv_tree_export_known(kv, node);
 }
 
-/* The highest above the node that is yet to be looked at; 0: there is none, they go round in circles. */
+/* Returns the node's topmost ancestor that is not adopted yet, or the node; 0: the parents form a
+ * cycle. */
 static uint32_t
 top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
 {
@@ -130,16 +122,16 @@ top_of(const struct manifest *m, const struct kv *kv, uint32_t node)
     return 0;
 }
 
-/* The node, after all above it: taken, or cleared before its blocks are anybody's. */
+/* Adopts the node after its ancestors. Clears a rejected node before its blocks are reused. */
 static void
-adopt_label(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
+adopt_node(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct manifest_adopted *a)
 {
     token_id token[KV_MAX_TOKENS];
     struct kv_tree_export l;
 
     while (is_open(m, kv, node)) {
         uint32_t top = top_of(m, kv, node), at = top ? top : node;
-        int r = top ? read_label(m, at, token, &l) : -EBADMSG;
+        int r = top ? read_node(m, at, token, &l) : -EBADMSG;
         bool whole = r > 0;
 
         if (whole) r = kv_tree_export_adopt(kv, &l, host);
@@ -150,21 +142,21 @@ adopt_label(struct manifest *m, struct kv *kv, bool host, uint32_t node, struct 
 }
 
 static void
-adopt_labels(struct manifest *m, struct kv *kv, bool host, struct manifest_adopted *a)
+adopt_nodes(struct manifest *m, struct kv *kv, bool host, struct manifest_adopted *a)
 {
     uint32_t n = m->h.n_nodes ? MIN(get32(&node_of(m, 0)->parent), m->h.n_nodes - 1) : 0;
 
-    for (uint32_t i = 1; i <= n; i++) adopt_label(m, kv, host, i, a);
+    for (uint32_t i = 1; i <= n; i++) adopt_node(m, kv, host, i, a);
 }
 
 struct manifest_adopted
 manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_found *found,
-               slice_id *room)
+               slice_id *tables)
 {
     struct manifest_adopted a = { 0 };
 
     for (seq_slot slot = 0; slot < m->h.n_slots; slot++) {
-        int r = manifest_read(m, slot, room, &found[slot]);
+        int r = manifest_read(m, slot, tables, &found[slot]);
 
         if (r > 0) r = kv_adopt(kv, &found[slot].row);
         if (r < 0 && r != -ENODATA) a.no_rows++;
@@ -177,7 +169,7 @@ manifest_adopt(struct manifest *m, struct kv *kv, bool host, struct manifest_fou
             manifest_clear(m, slot);
         }
     }
-    adopt_labels(m, kv, host, &a);
+    adopt_nodes(m, kv, host, &a);
     kv_adopt_end(kv);
     return a;
 }
@@ -192,8 +184,8 @@ same_tokens(const token_id *token, uint32_t n, const uint64_t hash[2])
 }
 
 static bool
-is_of(const struct manifest_owner *o, const token_id *token, const token_id *source,
-      uint32_t n_source)
+owner_matches(const struct manifest_owner *o, const token_id *token, const token_id *source,
+              uint32_t n_source)
 {
     return same_tokens(token, o->n_tokens, o->tokens_hash) && o->n_cross == n_source &&
            same_tokens(source, n_source, o->source_hash);
@@ -209,7 +201,8 @@ manifest_claim(struct manifest_found *found, uint32_t n_slots, req_id id, uint32
 
         if (o->id != id || o->member != member) continue;
         *resume = 0;
-        if (o->n_tokens <= n && is_of(o, token, source, n_source)) *resume = found[slot].resume;
+        if (o->n_tokens <= n && owner_matches(o, token, source, n_source))
+            *resume = found[slot].resume;
         if (*resume >= n) *resume = found[slot].resume == found[slot].row.committed ? n - 1 : 0;
         o->id = 0;
         return (int)slot;
@@ -222,7 +215,7 @@ manifest_claim_search(struct manifest_found *found, uint32_t n_slots, req_id id,
                       const token_id *token, uint32_t n, const token_id *source, uint32_t n_source,
                       seq_slot *slot)
 {
-    uint32_t n_turns = 0;
+    uint32_t n_decisions = 0;
 
     for (uint32_t i = 0; i < n_beams; i++) {
         const struct manifest_owner *o;
@@ -233,12 +226,12 @@ manifest_claim_search(struct manifest_found *found, uint32_t n_slots, req_id id,
         }
         if (slot[i] == n_slots) return 0;
         o = &found[slot[i]].owner;
-        if (o->n_tokens != n || !is_of(o, token, source, n_source)) return 0;
-        if (i == 0) n_turns = found[slot[i]].n_turns;
-        if (n_turns == 0 || found[slot[i]].resume < n - 1 + n_turns) return 0;
+        if (o->n_tokens != n || !owner_matches(o, token, source, n_source)) return 0;
+        if (i == 0) n_decisions = found[slot[i]].n_decisions;
+        if (n_decisions == 0 || found[slot[i]].resume < n - 1 + n_decisions) return 0;
     }
     for (uint32_t i = 0; i < n_beams; i++) found[slot[i]].owner.id = 0;
-    return n_turns;
+    return n_decisions;
 }
 
 int

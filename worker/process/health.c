@@ -140,24 +140,24 @@ count_blocks(struct worker *w)
 
         kv_stats(w->kv, g, &s);
         v[STAT_blocks_offloaded] += s.offloaded;
-        v[STAT_blocks_onboarded] += s.fetched;
-        v[STAT_host_blocks_evicted] += s.host_dropped;
+        v[STAT_blocks_onboarded] += s.onboarded;
+        v[STAT_host_blocks_evicted] += s.host_evicted;
         of[GROUP_STAT_kind] = (uint64_t)k->kind + 1;
         of[GROUP_STAT_window] = k->window;
         of[GROUP_STAT_pool] = k->pool;
         of[GROUP_STAT_bytes] = kv_block_bytes(k);
         of[GROUP_STAT_used] = s.held;
         of[GROUP_STAT_cached] = s.cached;
-        of[GROUP_STAT_allocated] = s.taken;
-        of[GROUP_STAT_allocated_new] = s.fresh;
+        of[GROUP_STAT_allocated] = s.allocated;
+        of[GROUP_STAT_allocated_new] = s.allocated_new;
         of[GROUP_STAT_reused_full] = s.shared;
         of[GROUP_STAT_reused_copied] = s.copied;
         of[GROUP_STAT_reused_moved] = s.moved;
         of[GROUP_STAT_missed] = s.missed;
         of[GROUP_STAT_evicted] = s.evicted;
         of[GROUP_STAT_offloaded] = s.offloaded;
-        of[GROUP_STAT_onboarded] = s.fetched;
-        of[GROUP_STAT_host_evicted] = s.host_dropped;
+        of[GROUP_STAT_onboarded] = s.onboarded;
+        of[GROUP_STAT_host_evicted] = s.host_evicted;
     }
 }
 

@@ -192,7 +192,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
     if (expire_deadlines(s, now)) ask_others(s, lane);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
     if (give_up_one(s, now)) ask_others(s, lane);
-    kv_fetch(s->kv, s->soon, s->n_soon);
+    kv_prefetch(s->kv, s->soon, s->n_soon);
     s->n_soon = 0;
     do {
         if (s->running.n == 0) s->static_batch_closed = false;

@@ -78,7 +78,7 @@ text_of(const struct seq *q, uint32_t n)
                              .source = q->source,
                              .n = n,
                              .n_source = q->n_source,
-                             .space = &q->space,
+                             .namespace = &q->space,
                              .keep = q->keep,
                              .n_keep = q->n_keep };
 }

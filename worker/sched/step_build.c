@@ -74,7 +74,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
     if (end > slot->quiet_end) {
         uint32_t border = kv_border(kv, q->n_planned, q->n_prompt);
 
-        if (!kv_room(kv, q->slot, end))
+        if (!kv_has_capacity(kv, q->slot, end))
             kv_trim(kv, q->slot, q->n_planned - q->n_draft_in_flight, &p->out);
         kv_grow(kv, p->lane, q->slot, end, &p->out);
         check(end <= border);
