@@ -330,14 +330,14 @@ measure(const struct work *w)
     side->op->graph.drop(side->lane, g);
     for (uint32_t i = 0; i < s->rows; i++) flop += s->len - (s->causal ? s->rows - 1 - i : 0);
     flop *= 4.0 * s->seqs * s->kv_heads * s->group * s->dim;
-    printf("| %s | %.1f [%.1f .. %.1f] | ", s->name, us[RUNS / 2], us[0], us[RUNS - 1]);
-    if (s->rows == 1)
-        printf("%.2f TB/s |", bytes / us[RUNS / 2] / 1e6);
-    else
-        printf("%.0f TFLOP/s |", flop / us[RUNS / 2] / 1e6);
+    printf("{\"bench\":\"attend\",\"case\":\"%s\",\"value\":%.1f,\"unit\":\"us\",\"n\":%d,\"min\":%"
+           ".1f,"
+           "\"median\":%.1f,\"max\":%.1f,\"%s\":%.4g",
+           s->name, us[RUNS / 2], RUNS, us[0], us[RUNS / 2], us[RUNS - 1],
+           s->rows == 1 ? "tb_s" : "tflop_s", (s->rows == 1 ? bytes : flop) / us[RUNS / 2] / 1e6);
     if (b.beside.lane)
-        printf(" %.0f TFLOP/s |", (double)b.n_done * PRODUCT / (double)b.during / 1e3);
-    printf("\n");
+        printf(",\"beside_tflop_s\":%.4g", (double)b.n_done * PRODUCT / (double)b.during / 1e3);
+    printf("}\n");
     fflush(stdout);
 }
 
@@ -387,8 +387,7 @@ main(int argc, char **argv)
     if (part && beside) open_beside(gpu_units(b.fast.gpu) - part);
     b.host = malloc(ACTS);
     if (!b.host) return 1;
-    printf("%s%s\n\n| shape | us of a layer | |\n|---|--:|--:|\n", gpu_describe(b.any.gpu),
-           o.invariant ? ", invariant" : "");
+    printf("%s%s\n", gpu_describe(b.any.gpu), o.invariant ? ", invariant" : "");
     for (uint32_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct work w;
 

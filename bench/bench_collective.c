@@ -1,6 +1,6 @@
 /* bench_collective.c - sums and gatherings of the ranks of a group, by size: what each way costs on a device.
  *
- *     bench_ranks [--device cuda] [--ranks N] [--runs N]
+ *     bench_collective [--device cuda] [--ranks N] [--runs N]
  *
  * For every way (the kernels option) and size, so many ops in a row, as one graph where the device has graphs, started at
  * one moment by all ranks; the time of one on rank 0. bf16 on a GPU, fp32 on the CPU; a gathering's size is a rank's part.
@@ -55,7 +55,7 @@ struct side {
 static _Noreturn void
 die(const struct side *s, const char *what, const char *why)
 {
-    fprintf(stderr, "bench_ranks: rank %u: %s: %s: %s\n", s->rank, s->at, what, why);
+    fprintf(stderr, "bench_collective: rank %u: %s: %s: %s\n", s->rank, s->at, what, why);
     _exit(1);
 }
 #define OK(call) ((call) < 0 ? die(s, #call, gpu_why(s->gpu)) : (void)0)
@@ -187,7 +187,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
     if (g) s->op->graph.drop(s->lane, g);
     qsort(us, runs, sizeof *us, by_value);
     if (s->rank) return;
-    printf("{\"bench\":\"ranks\",\"case\":\"%s %s %zu KiB, %u "
+    printf("{\"bench\":\"collective\",\"case\":\"%s %s %zu KiB, %u "
            "ranks\",\"value\":%.4g,\"unit\":\"us\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g,\"gb_s\":%.4g}\n",
            way, names[what], bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
@@ -288,7 +288,7 @@ main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(fd); i++) {
         fd[i] = memfd_create("group", MFD_CLOEXEC);
         if (gate == MAP_FAILED || fd[i] < 0 || ftruncate(fd[i], (off_t)GPU_GROUP_BYTES) < 0) {
-            perror("bench_ranks");
+            perror("bench_collective");
             return 1;
         }
     }

@@ -1,8 +1,8 @@
 /* bench_daemon_path.c - what lagand adds between a worker and a client: time, and system calls.
  *
- *     bench_path [ROUNDS [PART]]       PART: idle, load or calls; for calls root, or perf_event_paranoid at most 1
+ *     bench_daemon_path [ROUNDS [PART]]       PART: idle, load or calls; for calls root, or perf_event_paranoid at most 1
  *
- * The real lagand and liblagan with path_worker, whose tokens are the time at which they were made.
+ * The real lagand and liblagan with daemon_path_worker, whose tokens are the time at which they were made.
  *
  *   idle     one stream, a step every two milliseconds: from the worker's clock before it publishes to the
  *            client's when lagan_next() returns. Beside it, in the same rounds, at the same pace, what a
@@ -98,8 +98,8 @@ start(struct bed *b, uint32_t pace_us, uint32_t n)
     exe[MAX(len, (ssize_t)0)] = 0;
     for (int up = 0; up < 2 && (slash = strrchr(exe, '/')); up++) *slash = 0;
     snprintf(lagand, sizeof lagand, "%s/lagand", exe);
-    snprintf(worker, sizeof worker, "%s/bench/path_worker", exe);
-    if (!mkdtemp(b->dir) || pipe2(go, O_CLOEXEC) < 0) way_die("bench_path");
+    snprintf(worker, sizeof worker, "%s/bench/daemon_path_worker", exe);
+    if (!mkdtemp(b->dir) || pipe2(go, O_CLOEXEC) < 0) way_die("bench_daemon_path");
     snprintf(model, sizeof model, "%s/%u", b->dir, pace_us);
     if (mkdir(model, 0700) < 0) way_die(model);
     snprintf(b->endpoint, sizeof b->endpoint, "ipc://%s/run/api.sock", b->dir);
@@ -115,7 +115,7 @@ start(struct bed *b, uint32_t pace_us, uint32_t n)
         way_die(lagand);
     }
     b->calls[0] = counter(b->lagand);
-    if (write(go[1], "", 1) != 1) way_die("bench_path");
+    if (write(go[1], "", 1) != 1) way_die("bench_daemon_path");
     close(go[0]);
     close(go[1]);
     for (uint32_t i = 0; i < n; i++)
@@ -156,7 +156,7 @@ take_event(struct flow *f, const struct lagan_event *ev)
     nsec now = clock_now();
 
     if (ev->kind == LAGAN_EVENT_ERROR || ev->kind == LAGAN_EVENT_DISCONNECTED) {
-        fprintf(stderr, "bench_path: %s\n", ev->message ? ev->message : "lagand is lost");
+        fprintf(stderr, "bench_daemon_path: %s\n", ev->message ? ev->message : "lagand is lost");
         exit(1);
     }
     if (ev->kind == LAGAN_EVENT_DONE) f->n_over++;
@@ -243,7 +243,7 @@ print(const char *name, const char *unit, float *v, uint32_t n)
 {
     double value = at(v, n, 0.5);
 
-    printf("{\"bench\":\"path\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%u,"
+    printf("{\"bench\":\"daemon_path\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g",
            name, value, unit, n, (double)v[0], value, (double)v[n - 1]);
 }
@@ -359,7 +359,8 @@ main(int argc, char **argv)
     bool all = !part;
 
     if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_path [ROUNDS, at most %d [idle|load|calls]]\n", MAX_ROUNDS);
+        fprintf(stderr, "usage: bench_daemon_path [ROUNDS, at most %d [idle|load|calls]]\n",
+                MAX_ROUNDS);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

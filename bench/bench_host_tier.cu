@@ -1,6 +1,6 @@
 /* bench_host_tier.cu - what a host tier costs a worker: its launches while the tier is mapped beside them, and its death.
  *
- *     bench_tier [GIB, else 32]
+ *     bench_host_tier [GIB, else 32]
  *
  * The parent has no CUDA and holds the tier's fds, as lagand does. A child has a context and launches without
  * end, each kernel waited for; meanwhile a thread of it maps the tier (the driver's memory, for the device alone), in one
@@ -268,9 +268,9 @@ void
 json(const std::string &name, const char *unit, std::vector<double> v)
 {
     std::sort(v.begin(), v.end());
-    printf("{\"bench\":\"tier\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%zu,\"min\":%."
-           "4g,\"max\":%.4g}\n",
-           name.c_str(), v[v.size() / 2], unit, v.size(), v.front(), v.back());
+    printf("{\"bench\":\"host_tier\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%zu,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+           name.c_str(), v[v.size() / 2], unit, v.size(), v.front(), v[v.size() / 2], v.back());
     fflush(stdout);
 }
 

@@ -317,12 +317,12 @@ main(void)
                "\"median\":%.4f,\"max\":%.4f}\n",
                r[i].model, r[i].of, r[i].elastic / r[i].best, r[i].elastic / r[i].best,
                r[i].elastic / r[i].best, r[i].elastic / r[i].best);
-    printf("{\"bench\":\"kv\",\"case\":\"t5-large/by the average "
-           "request\",\"value\":%.4f,\"unit\":\"x\","
+    printf("{\"bench\":\"kv\",\"case\":\"t5-large/bound from average "
+           "requests\",\"value\":%.4f,\"unit\":\"x\","
            "\"n\":1,\"min\":%.4f,\"median\":%.4f,\"max\":%.4f}\n",
            average, average, average, average);
-    printf("{\"bench\":\"kv\",\"case\":\"t5-large/room "
-           "left\",\"value\":%u,\"unit\":\"steps\",\"n\":%d,"
+    printf("{\"bench\":\"kv\",\"case\":\"t5-large/steps with "
+           "unused capacity\",\"value\":%u,\"unit\":\"steps\",\"n\":%d,"
            "\"min\":%u,\"median\":%u,\"max\":%u}\n",
            r[TRACES + 1].roomy, TRACES * STEPS, r[TRACES + 1].roomy, r[TRACES + 1].roomy,
            r[TRACES + 1].roomy);

@@ -499,6 +499,22 @@ tune(void)
     close_side(&b.way[0]);
 }
 
+/* One JSON line for each number of rows (bench/README.md). */
+static void
+print_json(const char *name, const struct figure *f, double bytes, double flops_a_row)
+{
+    for (uint32_t i = 0; i < COUNTS; i++) {
+        bool few = row_counts[i] <= 64;
+        double done = (few ? bytes : flops_a_row * row_counts[i]) / 1e6;
+
+        if (f[i].median == 0) continue;
+        printf("{\"bench\":\"matmul\",\"case\":\"%s, %u rows\",\"value\":%.4g,\"unit\":\"%s\","
+               "\"n\":%d,\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+               name, row_counts[i], done / f[i].median, few ? "TB/s" : "TFLOP/s", RUNS,
+               done / f[i].most, done / f[i].median, done / f[i].least);
+    }
+}
+
 static void
 row_of(const char *name, const struct figure *f, double bytes, double flops_a_row, bool spread)
 {
@@ -518,15 +534,17 @@ row_of(const char *name, const struct figure *f, double bytes, double flops_a_ro
 }
 
 static void
-print_all(void)
+print_all(bool json)
 {
     double bytes = 0;
     char name[64];
 
     for (uint32_t j = 0; j < LAYER; j++) bytes += 2.0 * matrix[j].n * matrix[j].k;
-    printf("%-20s", "rows");
-    for (uint32_t i = 0; i < COUNTS; i++) printf("  %6u", row_counts[i]);
-    printf("\n");
+    if (!json) {
+        printf("%-20s", "rows");
+        for (uint32_t i = 0; i < COUNTS; i++) printf("  %6u", row_counts[i]);
+        printf("\n");
+    }
     for (uint32_t j = 0; j < MATRICES + 2; j++)
         for (uint32_t w = 0; w < WAYS; w++) {
             double n = j < MATRICES ? 2.0 * matrix[j].n * matrix[j].k : bytes;
@@ -537,10 +555,13 @@ print_all(void)
             f = j < MATRICES ? figure[w][j] : j == MATRICES ? of_chain[w] : of_layers[w];
 
             snprintf(name, sizeof name, "%s %s", what, ways[w].name);
-            row_of(name, f, n, n, false);
-            if (w == 0 || j >= MATRICES) row_of("", f, n, n, true);
+            if (json)
+                print_json(name, f, n, n);
+            else
+                row_of(name, f, n, n, false);
+            if (!json && (w == 0 || j >= MATRICES)) row_of("", f, n, n, true);
         }
-    for (uint32_t w = 0; w < WAYS && b.beside.lane; w++)
+    for (uint32_t w = 0; w < WAYS && b.beside.lane && !json; w++)
         if (b.ways >> w & 1)
             printf("beside %s: %.0f TFLOP/s\n", ways[w].name,
                    (double)b.n_done[w] * PRODUCT / (double)b.during[w] / 1e3);
@@ -607,7 +628,8 @@ main(int argc, char **argv)
     }
     if (b.part && beside) open_beside();
     measure_all();
-    print_all();
+    print_all(/* json= */ false);
+    print_all(/* json= */ true);
     if (b.beside.gpu) close_side(&b.beside);
     for (uint32_t w = 0; w < WAYS; w++)
         if (b.ways >> w & 1) close_side(&b.way[w]);

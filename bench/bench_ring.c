@@ -204,7 +204,7 @@ throughput(const struct way *w, uint32_t len, uint32_t batch)
 
 struct steps {
     double ns[N_STEPS]; /* of the writer, a step */
-    uint64_t partition;
+    uint64_t n_signals;
 };
 
 /* ns that a step of 64 tokens costs its writer, the reader asleep; *calls: system calls a step. */
@@ -226,7 +226,7 @@ step(const struct way *w, double *calls)
             w->send(t, (uint64_t)i * STEP_TOKENS, STEP_TOKENS);
             s->ns[i] = (double)(clock_now() - t0);
         }
-        if (w == &way_bell) s->partition = way_bell_partition(t);
+        if (w == &way_bell) s->n_signals = way_bell_signals(t);
         w->take(t, 0);
         w->leave(t);
         _exit(0);
@@ -235,7 +235,7 @@ step(const struct way *w, double *calls)
     w->send(t, 0, 1);
     reap(pid);
     w->leave(t);
-    *calls = w == &way_bell ? (double)s->partition / N_STEPS : STEP_TOKENS;
+    *calls = w == &way_bell ? (double)s->n_signals / N_STEPS : STEP_TOKENS;
     return median(s->ns, N_STEPS);
 }
 

@@ -320,12 +320,15 @@ main(void)
     printf("%llu allocations in %zu turns\n", (unsigned long long)allocations,
            ARRAY_LEN(shapes) * TURNS);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        printf("{\"bench\":\"sched\",\"case\":\"%u/%u/%u%s\",\"value\":%.3f,\"unit\":\"us/turn\","
-               "\"n\":%d,\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
-               shapes[i].seqs, shapes[i].blocks, shapes[i].spare, shapes[i].split ? "/split" : "",
-               us[i][TURNS / 2], TURNS, us[i][0], us[i][TURNS / 2], us[i][TURNS - 1]);
+        printf("{\"bench\":\"sched\",\"case\":\"plan and commit, %u sequences, %u blocks a table, "
+               "%u %% "
+               "spare%s\",\"value\":%.3f,\"unit\":\"us\",\"n\":%d,\"min\":%.3f,\"median\":%.3f,"
+               "\"max\":%.3f}\n",
+               shapes[i].seqs, shapes[i].blocks, shapes[i].spare,
+               shapes[i].split ? ", partitions" : "", us[i][TURNS / 2], TURNS, us[i][0],
+               us[i][TURNS / 2], us[i][TURNS - 1]);
     for (int cold = 0; cold < 2; cold++)
-        printf("{\"bench\":\"sched\",\"case\":\"lookup/32000/"
+        printf("{\"bench\":\"sched\",\"case\":\"prefix lookup of 32000 tokens, "
                "%s\",\"value\":%.3f,\"unit\":\"us\",\"n\":%d,"
                "\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
                cold ? "cold" : "warm", lookup[cold][LOOKUPS / 2], LOOKUPS, lookup[cold][0],

@@ -129,10 +129,10 @@ void
 say(const char *name, const char *unit, float *v, int n)
 {
     std::sort(v, v + n);
-    printf(
-        "{\"bench\":\"gap\",\"case\":\"%s\",\"value\":%.3g,\"unit\":\"%s\",\"n\":%d,\"min\":%.3g,"
-        "\"median\":%.3g,\"max\":%.3g}\n",
-        name, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
+    printf("{\"bench\":\"step_gap\",\"case\":\"%s\",\"value\":%.3g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.3g,"
+           "\"median\":%.3g,\"max\":%.3g}\n",
+           name, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
 }
 
 void

@@ -4,7 +4,7 @@
  * the cache where rows are few, as in a step), of 8,192 rows and of copies as they come. What is timed is
  * checked by tests/gpu/test_step_inputs, which runs before it in the same part of bench-gpu.
  *
- *     bench_rows [--device cuda:N]
+ *     bench_step_inputs [--device cuda:N]
  */
 #include "base/clock.h"
 #include "gpu/gpu.h"
@@ -53,7 +53,8 @@ static void
 must(int r)
 {
     if (r >= 0) return;
-    fprintf(stderr, "bench_rows: %s\n", b.gpu && gpu_why(b.gpu)[0] ? gpu_why(b.gpu) : b.e.text);
+    fprintf(stderr, "bench_step_inputs: %s\n",
+            b.gpu && gpu_why(b.gpu)[0] ? gpu_why(b.gpu) : b.e.text);
     exit(1);
 }
 
@@ -273,9 +274,9 @@ line(const char *name, const char *detail, const char *unit, double *seconds, do
         for (; at > 0 && v[at - 1] > x; at--) v[at] = v[at - 1];
         v[at] = x;
     }
-    printf("{\"bench\":\"rows\",\"case\":\"%s%s\",\"value\":%.2f,\"unit\":\"%s\",\"n\":%d,"
-           "\"min\":%.2f,\"max\":%.2f}\n",
-           name, detail, v[RUNS / 2], unit, RUNS, v[0], v[RUNS - 1]);
+    printf("{\"bench\":\"step_inputs\",\"case\":\"%s%s\",\"value\":%.2f,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.2f,\"median\":%.2f,\"max\":%.2f}\n",
+           name, detail, v[RUNS / 2], unit, RUNS, v[0], v[RUNS / 2], v[RUNS - 1]);
     fflush(stdout);
 }
 
@@ -384,7 +385,7 @@ main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--device") == 0)
         device = argv[2];
     else if (argc != 1)
-        return fprintf(stderr, "bench_rows [--device cuda:N]\n"), 2;
+        return fprintf(stderr, "bench_step_inputs [--device cuda:N]\n"), 2;
     open_all(device);
     row_ops();
     time_rows(&edit, EDITS, 200, gpu_graphs(b.gpu), seconds);

@@ -1,7 +1,7 @@
 /* bench_weight_load.c - a checkpoint's way to the device, and what adopting it costs.
  *
- *     bench_load make DIR [LAYERS]     write a checkpoint of Llama 3.1 8B's shape (32 layers: 16 GB)
- *     bench_load DIR [DEVICE]          load it, adopt it, mend it
+ *     bench_weight_load make DIR [LAYERS]     write a checkpoint of Llama 3.1 8B's shape (32 layers: 16 GB)
+ *     bench_weight_load DIR [DEVICE]          load it, adopt it, mend it
  *
  * The ceiling beside a load is the rate of puts from pinned memory in the same run; whether the file came
  * from the page cache is for who runs it to arrange. Figures are JSON lines as bench/README.md has them.
@@ -28,7 +28,7 @@ static struct err e;
 static void
 die(const char *what)
 {
-    fprintf(stderr, "bench_load: %s: %s\n", what, e.text[0] ? e.text : strerror(errno));
+    fprintf(stderr, "bench_weight_load: %s: %s\n", what, e.text[0] ? e.text : strerror(errno));
     exit(1);
 }
 
@@ -160,9 +160,9 @@ static void
 say(const char *what, const char *unit, double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_size);
-    printf("{\"bench\":\"load\",\"case\":\"%s\",\"unit\":\"%s\",\"n\":%d,\"min\":%.4g,\"median\":"
-           "%.4g,\"max\":%.4g}\n",
-           what, unit, n, v[0], v[n / 2], v[n - 1]);
+    printf("{\"bench\":\"weight_load\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+           what, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
     fflush(stdout);
 }
 
@@ -255,6 +255,6 @@ main(int argc, char **argv)
     if (argc >= 3 && !strcmp(argv[1], "make"))
         return make(argv[2], argc > 3 ? (uint32_t)atoi(argv[3]) : 32);
     if (argc >= 2) return load(argv[1], argc > 2 ? argv[2] : "cpu");
-    fprintf(stderr, "usage: bench_load make DIR [LAYERS] | DIR [DEVICE]\n");
+    fprintf(stderr, "usage: bench_weight_load make DIR [LAYERS] | DIR [DEVICE]\n");
     return 2;
 }

@@ -1,4 +1,4 @@
-/* daemon_path_worker.c - a worker without a model for bench_path: steps at a fixed pace, tokens that are times.
+/* daemon_path_worker.c - a worker without a model for bench_daemon_path: steps at a fixed pace, tokens that are times.
  *
  * The model directory's name is the pace in microseconds. Each step gives every request one token, the
  * low 31 bits of the clock in nanoseconds when the step was made; so whoever reads it knows how long it

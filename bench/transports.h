@@ -24,7 +24,7 @@ struct way {
 
 /* Ours: who waits looks again and again, or sleeps on the bell; and the ring without its checks. */
 extern const struct way way_ring, way_bell, way_unchecked;
-uint64_t way_bell_partition(const void *t); /* way_bell: system calls of the sender, so far */
+uint64_t way_bell_signals(const void *t); /* way_bell: system calls of the sender, so far */
 
 extern const struct way way_pipe, way_socketpair, way_zmq;
 extern const struct way way_ck, way_rte, way_rte_burst; /* name NULL: not built in */

@@ -183,7 +183,7 @@ ring_leave(void *arg)
 }
 
 uint64_t
-way_bell_partition(const void *arg)
+way_bell_signals(const void *arg)
 {
     const struct ours *t = arg;
 

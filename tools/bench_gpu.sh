@@ -58,8 +58,8 @@ for part in $parts; do
       module=$root/lagan-cuda.so
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so
       timeout -k 5 120 "$root/bench/bench_restart" "$module" || failed=1
-      timeout -k 5 60 "$root/bench/bench_gap" || failed=1
-      timeout -k 5 120 "$root/bench/bench_tier" || failed=1 ;;
+      timeout -k 5 60 "$root/bench/bench_step_gap" || failed=1
+      timeout -k 5 120 "$root/bench/bench_host_tier" || failed=1 ;;
     steps)
       for model in llama-3.1-8b t5-large; do
         timeout -k 5 60 "$root/bench/bench_step" "$srcdir/bench/configs/$model" || failed=1
@@ -70,17 +70,17 @@ for part in $parts; do
       ! has torch || timeout -k 5 120 python3 "$srcdir/bench/matmul_torch.py" || failed=1 ;;
     load)
       checkpoint=$(mktemp -d) || exit 2
-      timeout -k 5 600 "$root/bench/bench_load" make "$checkpoint" &&
-        timeout -k 5 120 "$root/bench/bench_load" "$checkpoint" cuda || failed=1
+      timeout -k 5 600 "$root/bench/bench_weight_load" make "$checkpoint" &&
+        timeout -k 5 120 "$root/bench/bench_weight_load" "$checkpoint" cuda || failed=1
       rm -rf "$checkpoint" ;;
     rows)
       timeout -k 5 60 "$root/tests/gpu/test_step_inputs" --device cuda >"$trace" 2>&1 &&
-        timeout -k 5 60 "$root/bench/bench_rows" || {
+        timeout -k 5 60 "$root/bench/bench_step_inputs" || {
         failed=1
         tail -n 20 "$trace"
       } ;;
     ranks)
-      timeout -k 5 60 "$root/bench/bench_ranks" --device cuda || failed=1
+      timeout -k 5 60 "$root/bench/bench_collective" --device cuda || failed=1
       for n in 2 1; do
         BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve llama-3.1-8b decode=1:1024 decode=64:1024
         BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve t5-large batch=1:512:64 batch=32:512:64
