@@ -589,7 +589,8 @@ divide(struct bench *b, const char *mode)
     snprintf(verb, sizeof verb, "split %.8s", mode);
     if (sscanf(mode, "%u:%u", &context, &generation) == 2) {
         strcpy(verb, "split set");
-        snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", context, generation);
+        snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", context,
+                 generation);
     }
     bench_tell(&b->s, verb, args);
 }
