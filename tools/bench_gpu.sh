@@ -52,7 +52,7 @@ for part in $parts; do
         at=${model#*:}
         serve "${model%%:*}" --set max_num_seqs=512 "beam=32:$at:4" "beam=128:$at:4"
       done
-      serve t5-large twins=4:512:160 beam=1:512:160:4 ;;
+      serve t5-large same=4:512:160 beam=1:512:160:4 ;;
     fp8) serve llama-3.1-8b --set kv.dtype=fp8 decode=1:1024 decode=64:1024 decode=256:1024 ;;
     probe)
       module=$root/lagan-cuda.so
