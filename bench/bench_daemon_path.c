@@ -7,8 +7,8 @@
  *
  *   idle     one stream, a step every 2 ms: from the clock of the worker before it publishes to the
  *            clock of the client when lagan_next() returns. In the same rounds and at the same
- *            pace: a ZeroMQ ipc hop and a doorbell (half a round trip each), of which such a path
- *            needs at least one each.
+ *            pace: a ZeroMQ ipc hop and a doorbell (half a round trip each). The path
+ *            contains at least one of both.
  *   load     500 streams over 8 connections: 500 tokens every 4.9 ms, and unpaced.
  *   calls    64 streams over 1 and over 8 connections, 64 tokens every 4.9 ms: system calls of
  *            lagand with its threads, and of the worker (perf's raw_syscalls:sys_enter, counted

@@ -6,7 +6,7 @@
  * Two processes on the first two processors do the same work with every way (bench/transports.h).
  * Latency: half a round trip without the first 10 %, median of a run. Throughput: time of 16,384
  * messages at the reader, median of a run. Step: the writer wakes every 0.5 ms and sends 64
- * messages of 32 bytes to a sleeping reader; the time of the writer. The cases take turns, RUNS
+ * messages of 32 bytes to a sleeping reader; the time of the writer. The cases alternate, RUNS
  * times.
  *
  * A probe before and after each measurement passes a cache line between the processors, because a

@@ -1,9 +1,9 @@
-/* bench_step_gap.cu - what lies between two steps on a GPU: what it costs to put a step's arrays, to get its
- * results and to mark it, by kernels (gpu/cuda/kernels/memory/small_copy.cu), by copy engines and by the front end; and
- * how many launches the driver queues before one blocks.
+/* bench_step_gap.cu - device time between two steps: writing the arrays of a step, reading its
+ * results and marking it, by kernels (gpu/cuda/kernels/memory/small_copy.cu), by copy engines and
+ * by the front end; and the number of launches that the driver queues before one blocks.
  *
- * A long kernel runs while STEPS steps are queued behind it, so that the host's time does not show: the figure
- * is the device's, per step. A step without any of it stands beside.
+ * A long kernel runs while STEPS steps are queued, so that the time of the host does not count. The
+ * figure is the device time per step, beside a step without these operations.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/memory/small_copy.cu"
@@ -154,7 +154,7 @@ measure(place &p, const way &w, cudaEvent_t begin, cudaEvent_t end)
     say(w.name, "us", us, TIMES);
 }
 
-/* The first launch that takes longer than the rest: it waited for one to begin. */
+/* Finds the first launch that takes longer than the others: it waited for the start of a kernel. */
 void
 measure_queue(place &p)
 {
@@ -184,7 +184,8 @@ main()
     cudaGraph_t g;
     place p = {};
 
-    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0); /* as cuda_device.c; 1x: the driver's own */
+    /* as in cuda_device.c; 1x: default of the driver */
+    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
     MUST(cudaStreamCreateWithFlags(&p.l.st, cudaStreamNonBlocking));
     MUST(cudaHostAlloc((void **)&p.host, 4 << 20, cudaHostAllocMapped));
     MUST(cudaMalloc((void **)&p.device, 4 << 20));

@@ -1,10 +1,11 @@
-/* bench_weight_load.c - a checkpoint's way to the device, and what adopting it costs.
+/* bench_weight_load.c - time to load a checkpoint to the device, and to adopt its arena.
  *
- *     bench_weight_load make DIR [LAYERS]     write a checkpoint of Llama 3.1 8B's shape (32 layers: 16 GB)
- *     bench_weight_load DIR [DEVICE]          load it, adopt it, mend it
+ *     bench_weight_load make DIR [LAYERS]     writes a checkpoint with the shape of Llama 3.1 8B
+ *                                             (32 layers: 16 GB)
+ *     bench_weight_load DIR [DEVICE]          loads and adopts it
  *
- * The ceiling beside a load is the rate of puts from pinned memory in the same run; whether the file came
- * from the page cache is for who runs it to arrange. Figures are JSON lines as bench/README.md has them.
+ * The limit of a load is the rate of copies from pinned memory in the same run. The caller decides
+ * whether the file is in the page cache. Prints JSON lines (bench/README.md).
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -81,7 +82,7 @@ put_all(int fd, const void *p, size_t n)
     }
 }
 
-/* Small bf16 values that differ: 16 MiB of them, over and over. */
+/* 16 MiB of different small bf16 values, repeated. */
 static void
 put_values(int fd)
 {
@@ -166,7 +167,7 @@ say(const char *what, const char *unit, double *v, int n)
     fflush(stdout);
 }
 
-/* Puts from pinned memory, as the loader's are. */
+/* Copies from pinned memory, as the loader does. */
 static void
 ceiling(struct gpu *g)
 {
@@ -209,9 +210,9 @@ open_timed(struct gpu *g, struct model_source *s, double *seconds)
     return m;
 }
 
-/* m's arena to whoever opens the same next. */
+/* Closes m and passes its arena to the next model_open(). */
 static void
-hand_over(struct model_source *s, struct model *m)
+pass_arena(struct model_source *s, struct model *m)
 {
     s->weights_fd = dup(m->weights.fd);
     s->weights_bytes = m->weights.bytes;
@@ -239,9 +240,9 @@ load(const char *dir, const char *device)
     say("load, all of model_open", "s", v, 3);
     say("load, all of model_open", "GB/s", rate, 3);
     for (int i = 0; i < TIMES; i++) {
-        hand_over(&s, m);
+        pass_arena(&s, m);
         m = open_timed(g, &s, &v[i]);
-        if (!m->adopted || m->n_rebuilt) die("it was not adopted whole");
+        if (!m->adopted || m->n_rebuilt) die("the arena was not adopted completely");
     }
     say("adopt, all of model_open", "s", v, TIMES);
     model_close(m);
