@@ -167,13 +167,13 @@ strike(struct bench *b)
 static void
 await_replacement(struct bench *b)
 {
-    b->death[b->n_dead - 1].value = (double)(bench_again(&b->s) - b->struck) / NSEC_MS;
+    b->death[b->n_dead - 1].value = (double)(bench_wait_replacement(&b->s) - b->struck) / NSEC_MS;
     b->death[b->n_dead - 1].idle_us = -1;
     b->struck = 0;
 }
 
 static void
-took(struct bench *b, struct request *q, uint32_t n)
+count_tokens(struct bench *b, struct request *q, uint32_t n)
 {
     nsec now = clock_now();
     uint32_t calm = UINT32_MAX;
@@ -202,7 +202,7 @@ take(struct bench *b, const struct lagan_event *ev)
     if (q == b->q + b->n) return; /* a request of the previous run */
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
-        took(b, q, ev->n_ids);
+        count_tokens(b, q, ev->n_ids);
         break;
     case LAGAN_EVENT_DONE:
         if (q->got != q->out)
@@ -603,7 +603,7 @@ divide(struct bench *b, const char *mode)
         strcpy(verb, "split set");
         snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", prefill, decode);
     }
-    bench_tell(&b->s, verb, args);
+    bench_send_command(&b->s, verb, args);
 }
 
 static const struct kind {

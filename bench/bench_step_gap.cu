@@ -126,7 +126,7 @@ const way ways[] = {
 };
 
 void
-say(const char *name, const char *unit, float *v, int n)
+print_result(const char *name, const char *unit, float *v, int n)
 {
     std::sort(v, v + n);
     printf("{\"bench\":\"step_gap\",\"case\":\"%s\",\"value\":%.3g,\"unit\":\"%s\",\"n\":%d,"
@@ -151,7 +151,7 @@ measure(place &p, const way &w, cudaEvent_t begin, cudaEvent_t end)
         MUST(cudaEventElapsedTime(&ms, begin, end));
         if (n >= 0) us[n] = ms * 1000 / STEPS;
     }
-    say(w.name, "us", us, TIMES);
+    print_result(w.name, "us", us, TIMES);
 }
 
 /* Finds the first launch that takes longer than the others: it waited for the start of a kernel. */
@@ -171,7 +171,7 @@ measure_queue(place &p)
         }
         MUST(cudaStreamSynchronize(p.l.st));
     }
-    say("launches queued behind a long kernel before one blocks", "launches", first, 3);
+    print_result("launches queued behind a long kernel before one blocks", "launches", first, 3);
 }
 
 } /* namespace */

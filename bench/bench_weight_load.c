@@ -158,7 +158,7 @@ by_size(const void *a, const void *b)
 }
 
 static void
-say(const char *what, const char *unit, double *v, int n)
+print_result(const char *what, const char *unit, double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_size);
     printf("{\"bench\":\"weight_load\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
@@ -196,7 +196,7 @@ ceiling(struct gpu *g)
     op->mem.arena_drop(g, &a);
     op->mem.host_unpin(g, host, 4 * BLOCK);
     munmap(host, 4 * BLOCK);
-    say("put, pinned, 16 MiB", "GB/s", rate, TIMES);
+    print_result("put, pinned, 16 MiB", "GB/s", rate, TIMES);
 }
 
 static struct model *
@@ -237,14 +237,14 @@ load(const char *dir, const char *device)
         rate[i] = (double)m->weight_bytes / v[i] / 1e9;
         if (i < 2) model_close(m);
     }
-    say("load, all of model_open", "s", v, 3);
-    say("load, all of model_open", "GB/s", rate, 3);
+    print_result("load, all of model_open", "s", v, 3);
+    print_result("load, all of model_open", "GB/s", rate, 3);
     for (int i = 0; i < TIMES; i++) {
         pass_arena(&s, m);
         m = open_timed(g, &s, &v[i]);
         if (!m->adopted || m->n_rebuilt) die("the arena was not adopted completely");
     }
-    say("adopt, all of model_open", "s", v, TIMES);
+    print_result("adopt, all of model_open", "s", v, TIMES);
     model_close(m);
     gpu_close(g);
     return 0;

@@ -169,7 +169,7 @@ bench_rank(struct bench_serve *s)
 }
 
 nsec
-bench_again(struct bench_serve *s)
+bench_wait_replacement(struct bench_serve *s)
 {
     nsec since = clock_now();
 
@@ -281,7 +281,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
 }
 
 void
-bench_tell(const struct bench_serve *s, const char *verb, const char *args)
+bench_send_command(const struct bench_serve *s, const char *verb, const char *args)
 {
     char endpoint[96], *reply = NULL;
     struct lagan *c;

@@ -38,10 +38,11 @@ _Noreturn void bench_die(const char *format, ...) PRINTF_LIKE(1, 2); /* stops la
 void bench_start(struct bench_serve *s);
 void bench_stop(struct bench_serve *s);
 bool bench_crash(struct bench_serve *s); /* the next step writes to invalid memory */
-nsec bench_again(struct bench_serve *s); /* after a death: time when a replacement is ready */
+nsec bench_wait_replacement(
+    struct bench_serve *s);              /* after a death: time when a replacement is ready */
 pid_t bench_rank(struct bench_serve *s); /* process of rank 1; 0: none */
 void bench_worker(struct bench_serve *s, struct bench_worker *ret);
 /* Sends an operator command: a verb of laganctl with its arguments, a JSON object. */
-void bench_tell(const struct bench_serve *s, const char *verb, const char *args);
+void bench_send_command(const struct bench_serve *s, const char *verb, const char *args);
 
 #endif

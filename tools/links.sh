@@ -1,10 +1,10 @@
 #!/bin/sh
-# links.sh - checks that the relative links of the Markdown files lead to a file, and to a heading of it.
+# links.sh - checks that relative links of Markdown files lead to a file, and to a heading of it.
 #
 #   tools/links.sh [FILE...]     without files: every *.md of the tree
 #
-# Text between backquotes and in code blocks is no link. Also checked: in any file of the tree, a name
-# docs/NAME.md exists. Prints file:line: message for each error.
+# Text in code blocks is no link. Also checked: each name docs/NAME.md in a file of the tree exists.
+# Prints file:line: message for each error.
 exec perl -x "$0" "$@"
 #!perl
 use strict;
@@ -14,13 +14,15 @@ my $top = $ENV{srcdir} || $0 =~ s{/?tools/links\.sh$}{}r || '.';
 chdir $top or die "links.sh: $top: $!\n";
 my ($errors, %anchors) = (0);
 
-open my $find, '-|', 'find', '.', qw{( -name .git -o -name build* -o -name _* -o -name autom4te.cache -o -name m4
-    -o -name data -o -name bundle -o -name lagan-[0-9]* ) -prune -o -type f -print} or die "links.sh: find: $!\n";
+my @find = qw{find . ( -name .git -o -name build* -o -name _* -o -name autom4te.cache -o -name m4
+    -o -name data -o -name bundle -o -name lagan-[0-9]* ) -prune -o -type f -print};
+open my $find, '-|', @find or die "links.sh: find: $!\n";
 chomp(my @files = <$find>);
 s{^\./}{} for @files;
 for my $file (@ARGV ? @ARGV : sort @files) {
     check_links($file) if $file =~ /\.md$/;
-    check_names($file) if $file =~ m{\.(md|c|h|cu|cuh|sh|py|inc|txt)$} && $file !~ m{^(docs/lab/|tools/links\.sh)};
+    next if $file =~ m{^(docs/lab/|tools/links\.sh)};
+    check_names($file) if $file =~ m{\.(md|c|h|cu|cuh|sh|py|inc|txt)$};
 }
 exit($errors ? 1 : 0);
 

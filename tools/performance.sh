@@ -10,11 +10,11 @@
 #
 #   @contents                             the table of contents
 #   @table HEADING                        the head of a table
-#   @row LABEL | BENCH | CASE [| OPTION]...    one row; OPTION: field=NAME unit=UNIT bound=TEXT variant=TEXT
-#   @family NAME | LABEL [| BENCH | CASE [| OPTION]...]    a row of a family of worker/arch/registry.c
+#   @row LABEL | BENCH | CASE [| OPTION]  one row; OPTION: field=, unit=, bound= or variant=TEXT
+#   @family NAME | LABEL [| BENCH | CASE [| OPTION]]  a row of a family of worker/arch/registry.c
 #   @sources                              the table of the results that the page uses
 #
-# A row takes the result with the newest date. A row without a result reads "not measured". A family of
+# A row takes the result with the newest date; without a result it reads "not measured". A family of
 # the registry without a row, and a page of more than 150 lines, are errors.
 exec perl -x "$0" "$@"
 #!perl
@@ -33,7 +33,8 @@ if ($mode eq '--print') {
     print $new;
 } elsif ($mode eq '--check') {
     my $old = -e $page ? read_file($page) : '';
-    die "performance.sh: $page is not what bench/results gives; run tools/performance.sh --write\n" if $old ne $new;
+    die "performance.sh: $page is not what bench/results gives; run tools/performance.sh --write\n"
+        if $old ne $new;
 } elsif ($mode eq '--write') {
     open my $out, '>', $page or die "performance.sh: $page: $!\n";
     print $out $new;
@@ -55,7 +56,9 @@ sub object {
     my %o;
     $line =~ /^\{(.*)\}\s*$/ or die "performance.sh: $where: not a JSON object\n";
     my $rest = $1;
-    while ($rest =~ /\G\s*"([^"\\]+)"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(-?[\d.]+(?:[eE][-+]?\d+)?|true|false|null))\s*(?:,|$)/gc) {
+    my $string = qr/"((?:[^"\\]|\\.)*)"/;
+    my $other = qr/(-?[\d.]+(?:[eE][-+]?\d+)?|true|false|null)/;
+    while ($rest =~ /\G\s*"([^"\\]+)"\s*:\s*(?:$string|$other)\s*(?:,|$)/gc) {
         $o{$1} = defined $2 ? $2 =~ s/\\(.)/$1/gr : $3;
     }
     die "performance.sh: $where: not a flat JSON object\n" if (pos($rest) // 0) < length $rest;
@@ -76,16 +79,20 @@ sub read_results {
             next;
         }
         die "performance.sh: $file:$n: a result before the header\n" unless $head;
-        die "performance.sh: $file:$n: no bench, case or n\n" if grep { !exists $o->{$_} } qw(bench case n);
-        push @{ $results{ join "\0", $o->{bench}, $o->{case}, $head->{variant} // '' } }, [$head, $o];
+        for my $key (qw(bench case n)) {
+            die "performance.sh: $file:$n: no $key\n" unless exists $o->{$key};
+        }
+        my $name = join "\0", $o->{bench}, $o->{case}, $head->{variant} // '';
+        push @{ $results{$name} }, [$head, $o];
     }
 }
 
 # The newest result that has the field.
 sub find {
     my ($bench, $case, $variant, $field) = @_;
-    my @found = grep { exists $_->[1]{$field} } @{ $results{ join "\0", $bench, $case, $variant } || [] };
-    @found = sort { $b->[0]{date} cmp $a->[0]{date} || $b->[0]{file} cmp $a->[0]{file} } @found;
+    my $all = $results{ join "\0", $bench, $case, $variant } || [];
+    my @found = sort { $b->[0]{date} cmp $a->[0]{date} || $b->[0]{file} cmp $a->[0]{file} }
+        grep { exists $_->[1]{$field} } @$all;
     return @found ? @{ $found[0] } : ();
 }
 
@@ -105,19 +112,27 @@ sub source_of {
 sub figure {
     my ($v) = @_;
     return $v if $v !~ /^-?\d/;
-    $v = abs $v >= 1000 ? sprintf '%.0f', $v : abs $v >= 100 ? sprintf '%.4g', $v : sprintf '%.3g', $v;
+    my $size = abs $v;
+    $v = sprintf $size >= 1000 ? '%.0f' : $size >= 100 ? '%.4g' : '%.3g', $v;
     1 while $v =~ s/^(-?\d+)(\d{3})/$1,$2/;
     return $v;
 }
 
 sub row {
     my ($label, $bench, $case, @options) = @_;
-    my %o = (field => 'value', variant => '', map { /^(\w+)=(.*)$/ ? ($1, $2) : die "performance.sh: option $_\n" } @options);
+    my %o = (field => 'value', variant => '');
+    for (@options) {
+        /^(\w+)=(.*)$/ or die "performance.sh: $template: option $_\n";
+        $o{$1} = $2;
+    }
     my ($head, $r) = defined $case ? find($bench, $case, @o{qw(variant field)}) : ();
     return "| $label | not measured | | | | | |\n" unless $r;
-    my ($least, $most) = $o{field} eq 'value' ? @$r{qw(min max)} : @$r{ "$o{field}_min", "$o{field}_max" };
+    my ($least, $most) =
+        $o{field} eq 'value' ? @$r{qw(min max)} : @$r{ "$o{field}_min", "$o{field}_max" };
     my $spread = defined $least && defined $most ? figure($least) . ' to ' . figure($most) : '';
-    my $bound = $o{bound} // (exists $r->{at_most} ? "at most $r->{at_most}" : exists $r->{at_least} ? "at least $r->{at_least}" : '');
+    my $bound = $o{bound};
+    $bound //= "at most $r->{at_most}" if exists $r->{at_most};
+    $bound //= exists $r->{at_least} ? "at least $r->{at_least}" : '';
     if ($bound =~ /^at (most|least) ([\d,.]+)$/) {
         my ($most, $limit) = ($1 eq 'most', $2 =~ tr/,//dr);
         $bound .= ', missed' if $most ? $r->{ $o{field} } > $limit : $r->{ $o{field} } < $limit;
@@ -128,7 +143,8 @@ sub row {
 
 sub make_page {
     my (@sections, $out, %seen);
-    for (split /\n/, read_file('worker/arch/registry.c')) { $families{$1} = 1 if /^\s*&arch_(\w+),/ }
+    my $registry = read_file('worker/arch/registry.c');
+    $families{$1} = 1 while $registry =~ /^\s*&arch_(\w+),/gm;
     my @lines = split /\n/, read_file($template), -1;
     pop @lines;
     push @sections, /^## (.*)/ ? $1 : () for @lines;
@@ -139,12 +155,14 @@ sub make_page {
         if ($directive eq 'contents') {
             $out .= join(" · ", map { "[$_](#" . anchor($_) . ")" } @sections) . "\n";
         } elsif ($directive eq 'table') {
-            $out .= "| $rest | median | smallest to largest | unit | n | bound | source |\n|---|--:|--:|---|--:|---|--:|\n";
+            $out .= "| $rest | median | smallest to largest | unit | n | bound | source |\n"
+                . "|---|--:|--:|---|--:|---|--:|\n";
         } elsif ($directive eq 'row') {
             $out .= row(@f);
         } elsif ($directive eq 'family') {
             my $name = shift @f;
-            die "performance.sh: $template: family $name is not in worker/arch/registry.c\n" unless $families{$name};
+            die "performance.sh: $template: no family $name in worker/arch/registry.c\n"
+                unless $families{$name};
             $seen{$name} = 1;
             $out .= row(@f);
         } elsif ($directive eq 'sources') {
@@ -169,12 +187,14 @@ sub anchor {
 }
 
 sub sources {
-    my $out = "| source | machine | commit | date | command | file | entry in the diary |\n|--:|---|---|---|---|---|---|\n";
+    my $out = "| source | machine | commit | date | command | file | entry in the diary |\n"
+        . "|--:|---|---|---|---|---|---|\n";
     for my $h (@sources) {
         my $file = $h->{file} =~ s{^bench/results/}{}r;
         my $entry = $h->{source} ? $h->{source} =~ s{^docs/(\S+\.md)}{[`$1`]($1)}r : '';
         my $commands = join '; ', map { "`$_`" } @{ $h->{commands} };
-        $out .= "| $h->{number} | $h->{machine} | $h->{commit} | $h->{date} | $commands | [`$file`](../$h->{file}) | $entry |\n";
+        $out .= '| ' . join(' | ', @$h{qw(number machine commit date)}, $commands,
+            "[`$file`](../$h->{file})", $entry) . " |\n";
     }
     return $out;
 }
