@@ -238,7 +238,7 @@ load(const char *dir, const char *device)
         if (i < 2) model_close(m);
     }
     print_result("load, all of model_open", "s", v, 3);
-    print_result("load, all of model_open", "GB/s", rate, 3);
+    print_result("load rate, all of model_open", "GB/s", rate, 3);
     for (int i = 0; i < TIMES; i++) {
         pass_arena(&s, m);
         m = open_timed(g, &s, &v[i]);
