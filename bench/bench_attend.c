@@ -1,15 +1,17 @@
-/* bench_attend.c - attention as generation, encoders and prefill ask for it, on a GPU, in one table.
+/* bench_attend.c - attention of decode steps, encoders and prefill on a GPU.
  *
- * Keys and values are bf16, in blocks scattered over a pool, cold: one layer after another of as many as
- * the pool holds. A figure is the median of RUNS runs of a recorded graph of layers, by the host's clock;
- * in brackets the least and the most. Beside it the rate at which keys and values are read, or where rows
- * are many the arithmetic. Before a shape is timed, what it gives is compared with attend=generic, element
- * by element; a difference ends the program.
+ * Keys and values are bf16, in blocks scattered over a pool, and cold: successive layers, as many
+ * as the pool holds. A figure is the median of RUNS runs of a graph of layers, by the clock of the
+ * host, with the rate at which keys and values are read (tb_s) or the arithmetic (tflop_s). Before
+ * the timing each result is compared element by element with attend=generic; a difference ends the
+ * program.
  *
- *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN] [--part SMS [--beside]]
+ *     bench_attend [--device cuda:N] [--kernel attend=NAME] [--invariant] [--only PATTERN]
+ *                  [--part SMS [--beside]]
  *
- * --part: on the device's last SMS alone, a part of it. --beside: with prompts' products (2,048 rows, 4,096 to 14,336) on
- * the others meanwhile; a figure more is their rate, after what it is when nobody reads.
+ *     --part     only the last SMS SMs of the device
+ *     --beside   while the other SMs multiply 2,048 rows (4,096 to 14,336); prints their rate,
+ *                first alone
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -25,13 +27,13 @@
 enum { RUNS = 9, MAX_LAYERS = 32 };
 #define POOL ((uint64_t)5 << 29) /* bytes of keys and values */
 #define ACTS ((uint64_t)1 << 28) /* of everything else */
-/* A product beside it, how many are queued, and of how many weights in turn: what the pool holds, for values. */
+/* The product on the other SMs, the number of queued ones, and of weight matrices in the pool. */
 enum { ROWS = 2048, INNER = 4096, OUTER = 14336, AHEAD = 64, MATRICES = 16 };
 #define PRODUCT (2. * ROWS * INNER * OUTER)
 
 static const struct shape {
     const char *name;
-    uint32_t seqs, len, kv_heads, group, dim, tokens, rows; /* rows: of each sequence */
+    uint32_t seqs, len, kv_heads, group, dim, tokens, rows; /* rows: per sequence */
     bool causal, bias;
     uint32_t window, kept;
 } shapes[] = {
@@ -74,12 +76,12 @@ struct side {
 };
 
 static struct {
-    struct side any, fast; /* any has the memory, too */
-    struct side beside;    /* of the same device as fast, on its other SMs */
+    struct side any, fast; /* any also owns the memory */
+    struct side beside;    /* the other SMs of the same device */
     uint64_t n_done;
-    nsec during; /* of n_done */
+    nsec during; /* time of n_done */
     struct arena kv, acts;
-    char *host; /* twice of out */
+    char *host; /* 2 × out */
     uint64_t seed;
     struct err e;
 } b;
@@ -113,7 +115,7 @@ below(uint32_t n)
     return rng_below(&b.seed, n);
 }
 
-/* What a shape's layers have in common, on the device; kv.base is layer 0's. */
+/* Device data that the layers of a shape share; kv.base: layer 0. */
 struct work {
     const struct shape *s;
     struct attend a;
@@ -220,7 +222,8 @@ value(const char *p, size_t i)
     return float_of_bf16(((const uint16_t *)p)[i]);
 }
 
-/* Weights of p and the result are rounded to bf16; values have standard deviation 1, the largest beside one weight near 1 are 4. */
+/* Probabilities and result are rounded to bf16. Values have standard deviation 1; the largest
+ * result is about 4. */
 static void
 compare(const struct work *w)
 {
@@ -239,7 +242,7 @@ compare(const struct work *w)
         double want = value(b.host, i), off = fabs(value(got, i) - want);
 
         if (off <= (2 * fabs(want) + 2) / 256) continue; /* false for a NaN */
-        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=generic makes it %g\n", w->s->name,
+        fprintf(stderr, "%s: element [%zu, %zu] is %g, attend=generic gives %g\n", w->s->name,
                 i / w->a.out.dim[1], i % w->a.out.dim[1], (double)value(got, i), want);
         exit(1);
     }
@@ -261,7 +264,7 @@ fill_beside(void)
     }
 }
 
-/* Until all are done: TFLOP/s, with nobody reading. */
+/* Waits for the queued products. Returns their TFLOP/s without attention beside them. */
 static double
 empty_beside(void)
 {
@@ -273,7 +276,7 @@ empty_beside(void)
     return (double)(s->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3;
 }
 
-/* On the SMs that fast has not. */
+/* Opens a lane on the SMs that fast does not use. */
 static void
 open_beside(uint32_t sms)
 {
@@ -286,7 +289,7 @@ open_beside(uint32_t sms)
     must(s, s->op->mem.fill_random(s->lane, tensor_2d(x, DT_BF16, ROWS, INNER), 6, 0, 0, 1));
     for (int i = 0; i < 2; i++) {
         fill_beside();
-        printf(i ? "%u SMs beside it: %.0f TFLOP/s\n" : "", sms, empty_beside());
+        printf(i ? "%u other SMs: %.0f TFLOP/s\n" : "", sms, empty_beside());
     }
 }
 
@@ -301,8 +304,8 @@ measure(const struct work *w)
     struct graph *g;
     uint64_t taken;
 
-    n *= 1 + (uint32_t)(2e-3 / (bytes / 4e12 * n + 1e-5)); /* two milliseconds or more */
-    n = MIN(n, 2048u);                                     /* what a graph may hold */
+    n *= 1 + (uint32_t)(2e-3 / (bytes / 4e12 * n + 1e-5)); /* at least 2 ms */
+    n = MIN(n, 2048u);                                     /* limit of a graph */
     if (s->rows > 1) n = 8;
     must(side, side->op->graph.begin(side->lane));
     for (uint32_t i = 0; i < n; i++) attend(side, w, w->a.out, i);
@@ -330,14 +333,14 @@ measure(const struct work *w)
     side->op->graph.drop(side->lane, g);
     for (uint32_t i = 0; i < s->rows; i++) flop += s->len - (s->causal ? s->rows - 1 - i : 0);
     flop *= 4.0 * s->seqs * s->kv_heads * s->group * s->dim;
-    printf("| %s | %.1f [%.1f .. %.1f] | ", s->name, us[RUNS / 2], us[0], us[RUNS - 1]);
-    if (s->rows == 1)
-        printf("%.2f TB/s |", bytes / us[RUNS / 2] / 1e6);
-    else
-        printf("%.0f TFLOP/s |", flop / us[RUNS / 2] / 1e6);
+    printf("{\"bench\":\"attend\",\"case\":\"%s\",\"value\":%.1f,\"unit\":\"us\",\"n\":%d,\"min\":%"
+           ".1f,"
+           "\"median\":%.1f,\"max\":%.1f,\"%s\":%.4g",
+           s->name, us[RUNS / 2], RUNS, us[0], us[RUNS / 2], us[RUNS - 1],
+           s->rows == 1 ? "tb_s" : "tflop_s", (s->rows == 1 ? bytes : flop) / us[RUNS / 2] / 1e6);
     if (b.beside.lane)
-        printf(" %.0f TFLOP/s |", (double)b.n_done * PRODUCT / (double)b.during / 1e3);
-    printf("\n");
+        printf(",\"beside_tflop_s\":%.4g", (double)b.n_done * PRODUCT / (double)b.during / 1e3);
+    printf("}\n");
     fflush(stdout);
 }
 
@@ -369,7 +372,7 @@ main(int argc, char **argv)
         } else if (v && !strcmp(argv[i], "--part")) {
             part = (uint32_t)strtoul(v, NULL, 10);
         } else {
-            fprintf(stderr, "bench_attend: what is %s?\n", argv[i]);
+            fprintf(stderr, "bench_attend: unknown option %s\n", argv[i]);
             return 1;
         }
         i++;
@@ -387,8 +390,7 @@ main(int argc, char **argv)
     if (part && beside) open_beside(gpu_units(b.fast.gpu) - part);
     b.host = malloc(ACTS);
     if (!b.host) return 1;
-    printf("%s%s\n\n| shape | us of a layer | |\n|---|--:|--:|\n", gpu_describe(b.any.gpu),
-           o.invariant ? ", invariant" : "");
+    printf("%s%s\n", gpu_describe(b.any.gpu), o.invariant ? ", invariant" : "");
     for (uint32_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct work w;
 

@@ -1,14 +1,16 @@
-/* bench_collective.c - sums and gatherings of the ranks of a group, by size: what each way costs on a device.
+/* bench_collective.c - all-reduce and all-gather between the ranks of a group, by size and by
+ * kernel.
  *
- *     bench_ranks [--device cuda] [--ranks N] [--runs N]
+ *     bench_collective [--device cuda] [--ranks N] [--runs N]
  *
- * For every way (the kernels option) and size, so many ops in a row, as one graph where the device has graphs, started at
- * one moment by all ranks; the time of one on rank 0. bf16 on a GPU, fp32 on the CPU; a gathering's size is a rank's part.
- * gb_s: bytes that leave a rank, but for what is drawn from. small is what serves, up to its limit; nccl: the peer.
+ * For each value of the option kernels and each size: a series of ops, as one graph if the device
+ * has graphs, started at the same time by all ranks; the figure is the time of one op on rank 0.
+ * bf16 on a GPU, fp32 on the CPU. The size of an all-gather is the part of one rank. gb_s: bytes
+ * that leave a rank. *served* is what a worker uses, *nccl* the peer.
  *
- * step: what Llama-3.1-8B's ranks say to each other in a step of 1 and of 64 rows, without the step: 64 residuals of parts, then
- * tokens drawn from logits that each has its columns of, the likeliest of each row with its log-probability, as served and all by
- * nccl; alone: the same of what is whole. Times are a step's.
+ * step: the collectives of a step of Llama-3.1-8B with 1 and with 64 rows, without the rest of the
+ * step: 64 residuals of partial sums, then greedy sampling with log-probability from logits that
+ * are divided by columns. step alone: the same ops without collectives. The times are per step.
  */
 #include "base/clock.h"
 #include "gpu/gpu.h"
@@ -28,7 +30,7 @@ enum what { SUM, GATHER, RESIDUAL, RESIDUAL_ALONE, STEP, STEP_ALONE };
 static const char *device = "cpu";
 static uint32_t ranks = 2, runs = 9;
 
-/* Where the processes wait for each other between measurements. */
+/* The barrier of the processes between measurements. */
 static struct gate {
     _Atomic uint32_t at[GPU_MAX_RANKS];
 } * gate;
@@ -49,13 +51,13 @@ struct side {
     struct lane *lane;
     struct arena arena;
     uint64_t step;
-    char at[64]; /* what is being measured */
+    char at[64]; /* the current case */
 };
 
 static _Noreturn void
 die(const struct side *s, const char *what, const char *why)
 {
-    fprintf(stderr, "bench_ranks: rank %u: %s: %s: %s\n", s->rank, s->at, what, why);
+    fprintf(stderr, "bench_collective: rank %u: %s: %s: %s\n", s->rank, s->at, what, why);
     _exit(1);
 }
 #define OK(call) ((call) < 0 ? die(s, #call, gpu_why(s->gpu)) : (void)0)
@@ -89,7 +91,7 @@ one(struct side *s, enum what what, size_t bytes)
         s->lane, out, tensor_cols(out, (uint32_t)(bytes / 4) * s->rank, (uint32_t)(bytes / 4)));
 }
 
-/* Of a step's rows, behind what else the arena has: what is asked of them, what comes of it, logits. */
+/* Arena addresses of a step: sampling parameters, results, logits. */
 static struct sample_row *
 step_rows(struct side *s)
 {
@@ -162,7 +164,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
     uint64_t more;
 
     snprintf(s->at, sizeof s->at, "%s %s %zu KiB", way, names[what], bytes >> 10);
-    queue(s, what, bytes); /* whatever is made once */
+    queue(s, what, bytes); /* one-time initialisation */
     OK(s->op->lane.mark(s->lane, ++s->step));
     OK(gpu_wait(s->lane, s->step, s->step));
     if (graphs) {
@@ -187,7 +189,7 @@ measure(struct side *s, const char *way, enum what what, size_t bytes)
     if (g) s->op->graph.drop(s->lane, g);
     qsort(us, runs, sizeof *us, by_value);
     if (s->rank) return;
-    printf("{\"bench\":\"ranks\",\"case\":\"%s %s %zu KiB, %u "
+    printf("{\"bench\":\"collective\",\"case\":\"%s %s %zu KiB, %u "
            "ranks\",\"value\":%.4g,\"unit\":\"us\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g,\"gb_s\":%.4g}\n",
            way, names[what], bytes >> 10, ranks, us[runs / 2], runs, us[0], us[runs / 2],
@@ -226,7 +228,7 @@ measure_steps(struct side *s, const char *way)
 }
 
 struct way {
-    const char *name, *kernels; /* kernels: NULL, what serves by itself */
+    const char *name, *kernels; /* kernels NULL: the default */
     bool sums, residuals, steps;
 };
 static const struct way on_cpu = { "cpu", NULL, true, true, true };
@@ -288,7 +290,7 @@ main(int argc, char **argv)
     for (size_t i = 0; i < ARRAY_LEN(fd); i++) {
         fd[i] = memfd_create("group", MFD_CLOEXEC);
         if (gate == MAP_FAILED || fd[i] < 0 || ftruncate(fd[i], (off_t)GPU_GROUP_BYTES) < 0) {
-            perror("bench_ranks");
+            perror("bench_collective");
             return 1;
         }
     }

@@ -1,18 +1,20 @@
-/* bench_daemon_path.c - what lagand adds between a worker and a client: time, and system calls.
+/* bench_daemon_path.c - what lagand adds between a worker and a client: time and system calls.
  *
- *     bench_path [ROUNDS [PART]]       PART: idle, load or calls; for calls root, or perf_event_paranoid at most 1
+ *     bench_daemon_path [ROUNDS [PART]]
  *
- * The real lagand and liblagan with path_worker, whose tokens are the time at which they were made.
+ * PART is idle, load or calls; calls needs root, or perf_event_paranoid of at most 1. Runs the real
+ * lagand and liblagan with daemon_path_worker, whose tokens are the time of their making.
  *
- *   idle     one stream, a step every two milliseconds: from the worker's clock before it publishes to the
- *            client's when lagan_next() returns. Beside it, in the same rounds, at the same pace, what a
- *            ZeroMQ ipc hop and a bell take (half a round trip), the least that such a path is made of.
- *   load     500 streams over 8 connections: 500 tokens every 4.9 milliseconds, and as fast as it goes.
- *   calls    64 streams over 1 and over 8 connections, 64 tokens every 4.9 milliseconds: entries into the kernel
- *            (perf's raw_syscalls:sys_enter, counted and not traced) of lagand with its threads, and of
- *            the worker.
+ *   idle     one stream, a step every 2 ms: from the clock of the worker before it publishes to the
+ *            clock of the client when lagan_next() returns. In the same rounds and at the same
+ *            pace: a ZeroMQ ipc hop and a doorbell (half a round trip each). The path
+ *            contains at least one of both.
+ *   load     500 streams over 8 connections: 500 tokens every 4.9 ms, and unpaced.
+ *   calls    64 streams over 1 and over 8 connections, 64 tokens every 4.9 ms: system calls of
+ *            lagand with its threads, and of the worker (perf's raw_syscalls:sys_enter, counted
+ *            without tracing).
  *
- * Run under `chrt -f 1` it measures this and not what else the machine does; everything sleeps between steps.
+ * Use `chrt -f 1` on a machine with other load; all processes sleep between steps.
  */
 #include "base/clock.h"
 #include "bench/transports.h"
@@ -36,10 +38,10 @@
 enum { MAX_CONNECTIONS = 8, MAX_ROUNDS = 99, TRIPS = 300, PACE_IDLE = 2000, PACE_LOAD = 4900 };
 enum { MAX_SAMPLES = 1 << 22 };
 
-struct bed { /* a lagand with a worker of that pace */
+struct service { /* a lagand whose worker has a fixed pace */
     char dir[64], endpoint[96];
     pid_t lagand, worker;
-    int calls[2]; /* counters: lagand with the worker in it, the worker; -1 */
+    int calls[2]; /* counters of lagand and worker, of the worker; -1: none */
     struct lagan *c[MAX_CONNECTIONS];
     uint32_t n;
 };
@@ -85,21 +87,21 @@ counted(int fd)
     return fd >= 0 && read(fd, &n, sizeof n) == sizeof n ? (double)n : 0;
 }
 
-/* ---- lagand, its worker, its clients */
+/* ---- lagand, worker and clients */
 
 static void
-start(struct bed *b, uint32_t pace_us, uint32_t n)
+start(struct service *b, uint32_t pace_us, uint32_t n)
 {
     char exe[1024], lagand[1100], worker[1100], model[128], *slash, *status = NULL, *pid;
     ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
     int go[2];
 
-    *b = (struct bed){ .dir = "/tmp/lagan-path-XXXXXX", .n = n };
+    *b = (struct service){ .dir = "/tmp/lagan-path-XXXXXX", .n = n };
     exe[MAX(len, (ssize_t)0)] = 0;
     for (int up = 0; up < 2 && (slash = strrchr(exe, '/')); up++) *slash = 0;
     snprintf(lagand, sizeof lagand, "%s/lagand", exe);
-    snprintf(worker, sizeof worker, "%s/bench/path_worker", exe);
-    if (!mkdtemp(b->dir) || pipe2(go, O_CLOEXEC) < 0) way_die("bench_path");
+    snprintf(worker, sizeof worker, "%s/bench/daemon_path_worker", exe);
+    if (!mkdtemp(b->dir) || pipe2(go, O_CLOEXEC) < 0) way_die("bench_daemon_path");
     snprintf(model, sizeof model, "%s/%u", b->dir, pace_us);
     if (mkdir(model, 0700) < 0) way_die(model);
     snprintf(b->endpoint, sizeof b->endpoint, "ipc://%s/run/api.sock", b->dir);
@@ -115,7 +117,7 @@ start(struct bed *b, uint32_t pace_us, uint32_t n)
         way_die(lagand);
     }
     b->calls[0] = counter(b->lagand);
-    if (write(go[1], "", 1) != 1) way_die("bench_path");
+    if (write(go[1], "", 1) != 1) way_die("bench_daemon_path");
     close(go[0]);
     close(go[1]);
     for (uint32_t i = 0; i < n; i++)
@@ -132,7 +134,7 @@ start(struct bed *b, uint32_t pace_us, uint32_t n)
 }
 
 static void
-stop(struct bed *b)
+stop(struct service *b)
 {
     char command[128];
 
@@ -142,11 +144,11 @@ stop(struct bed *b)
     for (int i = 0; i < 2; i++)
         if (b->calls[i] >= 0) close(b->calls[i]);
     snprintf(command, sizeof command, "rm -rf '%s'", b->dir);
-    if (system(command)) fprintf(stderr, "%s is left\n", b->dir);
+    if (system(command)) fprintf(stderr, "%s could not be removed\n", b->dir);
 }
 
 struct flow {
-    uint32_t n_tokens, n_over, n_begun; /* so far, of all streams */
+    uint32_t n_tokens, n_over, n_begun; /* of all streams */
     nsec first, last;
 };
 
@@ -156,7 +158,8 @@ take_event(struct flow *f, const struct lagan_event *ev)
     nsec now = clock_now();
 
     if (ev->kind == LAGAN_EVENT_ERROR || ev->kind == LAGAN_EVENT_DISCONNECTED) {
-        fprintf(stderr, "bench_path: %s\n", ev->message ? ev->message : "lagand is lost");
+        fprintf(stderr, "bench_daemon_path: %s\n",
+                ev->message ? ev->message : "disconnected from lagand");
         exit(1);
     }
     if (ev->kind == LAGAN_EVENT_DONE) f->n_over++;
@@ -169,22 +172,22 @@ take_event(struct flow *f, const struct lagan_event *ev)
         sample[n_samples++] = (float)((now - ev->ids[i]) & INT32_MAX) / 1e3f;
 }
 
-/* Take what has come for all connections; wait for more if nothing has. */
+/* Takes the events of all connections; waits for at least one. */
 static void
-take(struct bed *b, struct flow *f)
+take(struct service *b, struct flow *f)
 {
     struct lagan_event ev = { sizeof ev };
     struct pollfd p[MAX_CONNECTIONS];
 
     for (uint32_t i = 0; i < b->n; i++)
         p[i] = (struct pollfd){ .fd = lagan_fd(b->c[i]), .events = POLLIN };
-    if (poll(p, b->n, 10000) <= 0) way_die("nothing came for ten seconds");
+    if (poll(p, b->n, 10000) <= 0) way_die("no event for 10 s");
     for (uint32_t i = 0; i < b->n; i++)
         while (p[i].revents && lagan_next(b->c[i], &ev, 0) > 0) take_event(f, &ev);
 }
 
 static void
-submit(struct bed *b, uint32_t streams, uint32_t tokens)
+submit(struct service *b, uint32_t streams, uint32_t tokens)
 {
     struct lagan_request *r = lagan_request_new();
     uint64_t id;
@@ -198,7 +201,7 @@ submit(struct bed *b, uint32_t streams, uint32_t tokens)
 }
 
 static struct flow
-run(struct bed *b, uint32_t streams, uint32_t tokens)
+run(struct service *b, uint32_t streams, uint32_t tokens)
 {
     struct flow f = { 0 };
 
@@ -243,7 +246,7 @@ print(const char *name, const char *unit, float *v, uint32_t n)
 {
     double value = at(v, n, 0.5);
 
-    printf("{\"bench\":\"path\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%u,"
+    printf("{\"bench\":\"daemon_path\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%u,"
            "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g",
            name, value, unit, n, (double)v[0], value, (double)v[n - 1]);
 }
@@ -261,8 +264,8 @@ gate(const char *name, const char *unit, float *v, uint32_t n, double limit, boo
 static void
 idle(uint32_t rounds)
 {
-    float p50[MAX_ROUNDS], p99[MAX_ROUNDS], zmq[MAX_ROUNDS], bell[MAX_ROUNDS], x[MAX_ROUNDS];
-    struct bed b;
+    float p50[MAX_ROUNDS], p99[MAX_ROUNDS], zmq[MAX_ROUNDS], doorbell[MAX_ROUNDS], x[MAX_ROUNDS];
+    struct service b;
 
     start(&b, PACE_IDLE, 1);
     for (uint32_t i = 0; i < rounds; i++) {
@@ -270,17 +273,17 @@ idle(uint32_t rounds)
         p50[i] = (float)at(sample, n_samples, 0.5);
         p99[i] = (float)at(sample, n_samples, 0.99);
         zmq[i] = (float)hop(&way_zmq);
-        bell[i] = (float)hop(&way_bell);
-        x[i] = p50[i] / (zmq[i] + bell[i]);
+        doorbell[i] = (float)hop(&way_doorbell);
+        x[i] = p50[i] / (zmq[i] + doorbell[i]);
     }
     stop(&b);
     print("idle_p50", "us", p50, rounds);
     printf("}\n");
     print("zmq_ipc_hop", "us", zmq, rounds);
     printf("}\n");
-    print("bell", "us", bell, rounds);
+    print("doorbell", "us", doorbell, rounds);
     printf("}\n");
-    gate("idle_p50 / (zmq_ipc_hop + bell)", "x", x, rounds, 1.5, false);
+    gate("idle_p50 / (zmq_ipc_hop + doorbell)", "x", x, rounds, 1.5, false);
     gate("idle_p99", "us", p99, rounds, 500, false);
 }
 
@@ -290,7 +293,7 @@ load(uint32_t rounds, uint32_t pace, const char *name)
     enum { STREAMS = 500, TOKENS = 600 };
     float rate[MAX_ROUNDS], p50[MAX_ROUNDS], p99[MAX_ROUNDS];
     char what[64];
-    struct bed b;
+    struct service b;
 
     start(&b, pace, MAX_CONNECTIONS);
     for (uint32_t i = 0; i < rounds; i++) {
@@ -317,11 +320,11 @@ calls(uint32_t rounds, uint32_t connections)
     enum { STREAMS = 64, TOKENS = 300 };
     char name[64];
     float all[MAX_ROUNDS], lagand[MAX_ROUNDS], worker[MAX_ROUNDS];
-    struct bed b;
+    struct service b;
 
     start(&b, PACE_LOAD, connections);
     if (b.calls[0] < 0 || b.calls[1] < 0) {
-        printf("system calls are not counted: perf_event_open: %s\n", strerror(errno));
+        printf("system calls are not measured: perf_event_open: %s\n", strerror(errno));
         rounds = 0;
     }
     for (uint32_t i = 0; i < rounds; i++) {
@@ -359,7 +362,8 @@ main(int argc, char **argv)
     bool all = !part;
 
     if (argc > 3 || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_path [ROUNDS, at most %d [idle|load|calls]]\n", MAX_ROUNDS);
+        fprintf(stderr, "usage: bench_daemon_path [ROUNDS, at most %d [idle|load|calls]]\n",
+                MAX_ROUNDS);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

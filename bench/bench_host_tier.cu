@@ -1,11 +1,12 @@
-/* bench_host_tier.cu - what a host tier costs a worker: its launches while the tier is mapped beside them, and its death.
+/* bench_host_tier.cu - cost of a host tier for a worker: launches while the tier is mapped, and
+ * time of death.
  *
- *     bench_tier [GIB, else 32]
+ *     bench_host_tier [GIB, default 32]
  *
- * The parent has no CUDA and holds the tier's fds, as lagand does. A child has a context and launches without
- * end, each kernel waited for; meanwhile a thread of it maps the tier (the driver's memory, for the device alone), in one
- * piece or in pieces of a GiB, all of them or some. What is printed: how long that took, the longest launch to sync
- * beside it, and from SIGKILL until the pidfd is readable.
+ * The parent has no CUDA and holds the fds of the tier, like lagand. A child launches kernels and
+ * waits for each one. A thread of the child maps the tier (memory of the driver, for the device
+ * only) in one piece or in pieces of 1 GiB, all or some. Prints the time of the mapping, the
+ * longest launch to sync meanwhile, and the time from SIGKILL until the pidfd is readable.
  */
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -56,12 +57,12 @@ void
 say(const int *fd, int n)
 {
     struct iovec io = { &rep, sizeof rep };
-    alignas(struct cmsghdr) char room[CMSG_SPACE(MOST * sizeof(int))] = {};
+    alignas(struct cmsghdr) char control[CMSG_SPACE(MOST * sizeof(int))] = {};
     struct msghdr m = {};
 
     m.msg_iov = &io, m.msg_iovlen = 1;
     if (n) {
-        m.msg_control = room, m.msg_controllen = CMSG_SPACE(n * sizeof(int));
+        m.msg_control = control, m.msg_controllen = CMSG_SPACE(n * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS,
         c->cmsg_len = CMSG_LEN(n * sizeof(int));
@@ -148,7 +149,8 @@ adopt(size_t piece, int n)
     }
 }
 
-/* make | map | plain, or the latter two to stand by: st-map | st-plain; bytes of all, pieces, of them mapped */
+/* Arguments: make | map | plain | st-map | st-plain (st-: standby), bytes, pieces, mapped pieces.
+ * */
 int
 child(char **argv)
 {
@@ -228,18 +230,18 @@ spawn(const char *what, size_t bytes, int pieces, int mapped, const std::vector<
 }
 
 report
-hear(const process &c, std::vector<int> *fds)
+receive_report(const process &c, std::vector<int> *fds)
 {
     report r = {};
     struct iovec io = { &r, sizeof r };
-    alignas(struct cmsghdr) char room[CMSG_SPACE(MOST * sizeof(int))];
+    alignas(struct cmsghdr) char control[CMSG_SPACE(MOST * sizeof(int))];
     struct msghdr m = {};
     struct pollfd p = { c.sock, POLLIN, 0 };
 
-    m.msg_iov = &io, m.msg_iovlen = 1, m.msg_control = room, m.msg_controllen = sizeof room;
+    m.msg_iov = &io, m.msg_iovlen = 1, m.msg_control = control, m.msg_controllen = sizeof control;
     if (poll(&p, 1, 60000) != 1 || recvmsg(c.sock, &m, MSG_CMSG_CLOEXEC) != sizeof r ||
         r.error[0]) {
-        printf("child %d: %s\n", c.pid, r.error[0] ? r.error : "says nothing");
+        printf("child %d: %s\n", c.pid, r.error[0] ? r.error : "no report");
         kill(c.pid, SIGKILL);
         exit(1);
     }
@@ -268,9 +270,9 @@ void
 json(const std::string &name, const char *unit, std::vector<double> v)
 {
     std::sort(v.begin(), v.end());
-    printf("{\"bench\":\"tier\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%zu,\"min\":%."
-           "4g,\"max\":%.4g}\n",
-           name.c_str(), v[v.size() / 2], unit, v.size(), v.front(), v.back());
+    printf("{\"bench\":\"host_tier\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%zu,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+           name.c_str(), v[v.size() / 2], unit, v.size(), v.front(), v[v.size() / 2], v.back());
     fflush(stdout);
 }
 
@@ -282,12 +284,12 @@ deaths(const std::string &name, const char *what, size_t bytes, int pieces, int 
     process stand = spawn(beside, bytes, pieces, pieces, fds);
     report r;
 
-    hear(stand, nullptr);
+    receive_report(stand, nullptr);
 
     for (int i = 0; i < TIMES; i++) {
         process c = spawn(what, bytes, pieces, mapped, fds);
 
-        r = hear(c, nullptr);
+        r = receive_report(c, nullptr);
         took.push_back(r.map_ms), longest.push_back(r.longest_us), usual.push_back(r.usual_us);
         usleep(50000);
         dead.push_back(end(c));
@@ -306,7 +308,7 @@ made(size_t bytes, int pieces)
     double t = now();
     process c = spawn("make", bytes, pieces, 0, {});
 
-    hear(c, &fds);
+    receive_report(c, &fds);
     json("make in " + std::to_string(pieces), "ms", { now() - t });
     end(c);
     return fds;

@@ -1,17 +1,20 @@
-/* bench_kv.c - one elastic arena against static splits: tokens admitted in the same number of steps.
+/* bench_kv.c - one elastic arena against static splits: tokens admitted in the same number of
+ * steps.
  *
- * Three traces of bench/traces.py (chat, longctx, summ-encdec), each offered for STEPS steps without end, by
- * a worker of sim/: the scheduler and the KV manager that serve, rows in plenty, so that blocks alone decide who
- * runs. What counts is the tokens (prompt, source and answer) of the requests that begin.
+ * Three traces of bench/traces.py (chat, longctx, summ-encdec) are repeated for STEPS steps each,
+ * on a worker of sim/: the scheduler and the KV manager of the product. Batched tokens are
+ * unlimited, so blocks alone decide which requests run. The figure is the number of tokens (prompt,
+ * encoder input, output) of started requests.
  *
  *     elastic    pools draw slabs from one arena
- *     a split    each group is held to its share of the bytes, by max_blocks
+ *     split      each KV group has a fixed share of the bytes (max_blocks)
  *
- * Compared: the three in a row under the best split of a grid of 5 %; each alone under its own best split. A model
- * with windows shifts between its groups with the prompts' length; T5's source and answer keep their proportion, so
- * that one split serves all three traces nearly as well as their own: by_proportion() says how nearly, from the traces
- * alone. T5's arena wastes nothing: room_left() looks at each step whether whoever waits for blocks could begin.
- * Who takes requests in their order can then begin none of them earlier, in whatever arena. Nothing is timed: the figures are the same in every run. Prints a table, then JSON lines (README.md).
+ * Compared with the best split of a grid of 5 %: the three traces in sequence, and each trace
+ * alone. A model with sliding windows moves memory between its groups when prompt lengths change.
+ * Cross and self KV of T5 keep their proportion, so one split serves all three traces nearly as
+ * well: bound_from_averages() computes how nearly. has_unused_capacity() verifies in each step that
+ * the arena of T5 could not admit the first waiting request. Nothing is timed; the figures are the
+ * same in every run. Prints a table, then JSON lines (bench/README.md).
  */
 #include "base/base.h"
 #include "sim/sim_worker.h"
@@ -29,7 +32,7 @@ static struct trace_line traces[TRACES][REQUESTS];
 
 struct model {
     const char *name;
-    const char *first; /* the group that a split gives its share */
+    const char *first; /* group with the share of the split */
     struct sim_config st;
 };
 
@@ -71,7 +74,7 @@ group(enum kv_kind kind, uint32_t window, uint32_t layers, uint32_t slice_bytes)
     };
 }
 
-/* Gemma 4 31B: ten full layers with four KV heads of 512, fifty sliding ones with sixteen of 256. */
+/* Gemma 4 31B: 10 full layers with 4 KV heads of 512, 50 sliding layers with 16 of 256. */
 static void
 describe(struct model *gemma, struct model *t5)
 {
@@ -103,12 +106,11 @@ describe(struct model *gemma, struct model *t5)
     }
 }
 
-/* One after the other, a request's tokens included. */
 struct offer {
     struct sim_worker w;
     uint64_t id, tokens;
     uint32_t waiting;
-    uint32_t roomy; /* steps in which room_left() */
+    uint32_t n_unused; /* steps with has_unused_capacity() */
 };
 
 static void
@@ -142,7 +144,7 @@ reap(struct offer *o)
     }
 }
 
-/* Tokens of the requests that begin with its decoder, in the step. */
+/* Returns the tokens of the requests whose decoder starts in this step. */
 static uint64_t
 admitted(const struct offer *o, const struct batch *b)
 {
@@ -165,10 +167,10 @@ blocks_of(const struct offer *o, const struct seq *q)
     return (uint64_t)n.n_blocks[0] + n.n_blocks[1];
 }
 
-/* Blocks that nobody was reserved_blocks are enough for the first of those that wait for some, their source encoded; of a
- * model without windows, whose blocks are all of one size. */
+/* Would the unreserved blocks admit the first request that waits for blocks after its encoder step?
+ * Only for models without windows, whose blocks have equal size. */
 static bool
-room_left(const struct offer *o)
+has_unused_capacity(const struct offer *o)
 {
     const struct kv_config *c = kv_config(o->w.kv);
     uint64_t reserved_blocks = c->n_groups; /* scratch blocks */
@@ -181,7 +183,7 @@ room_left(const struct offer *o)
         if (q->n_planned > 0) {
             reserved_blocks += blocks_of(o, q);
         } else if (q->in_flight == 0 && (!first || seq_before(q, first))) {
-            first = q; /* else its source is in this step */
+            first = q; /* otherwise its encoder input is in this step */
         }
     }
     return first &&
@@ -202,15 +204,15 @@ offer_trace(struct offer *o, int which)
         b = worker_plan(&o->w, 0, step);
         check(b);
         o->tokens += admitted(o, b);
-        o->roomy += encdec && room_left(o);
+        o->n_unused += encdec && has_unused_capacity(o);
         worker_commit(&o->w, 0, step);
         reap(o);
     }
 }
 
-/* share: of the first group, in percent; 0: elastic. Traces first .. last. *roomy: steps in which room_left(). */
+/* share: percent of the first group; 0: elastic. Sets the number of steps with unused capacity. */
 static double
-measure(const struct model *m, uint32_t share, int first, int last, uint32_t *roomy)
+measure(const struct model *m, uint32_t share, int first, int last, uint32_t *n_unused)
 {
     static struct offer o;
     struct sim_config st = m->st;
@@ -225,26 +227,26 @@ measure(const struct model *m, uint32_t share, int first, int last, uint32_t *ro
     for (uint64_t id = 0; id < o.id; id++) scheduler_cancel(o.w.s, id, 4);
     reap(&o);
     worker_close(&o.w);
-    *roomy = o.roomy;
+    *n_unused = o.n_unused;
     return (double)o.tokens;
 }
 
 struct result {
     const char *model, *of;
     double elastic, best;
-    uint32_t share, roomy;
+    uint32_t share, n_unused;
 };
 
 static struct result
 compare(const struct model *m, const char *of, int first, int last)
 {
     struct result r = { .model = m->name, .of = of };
-    uint32_t roomy;
+    uint32_t n_unused;
 
-    r.elastic = measure(m, 0, first, last, &r.roomy);
+    r.elastic = measure(m, 0, first, last, &r.n_unused);
 
     for (uint32_t i = 1; i <= GRID; i++) {
-        double tokens = measure(m, 5 * i, first, last, &roomy);
+        double tokens = measure(m, 5 * i, first, last, &n_unused);
 
         if (tokens > r.best) {
             r.best = tokens;
@@ -256,30 +258,29 @@ compare(const struct model *m, const char *of, int first, int last)
     return r;
 }
 
-/* What an arena without any waste admits of the three traces, offered for as long each, against one split of it, the
- * best of 999, where requests come as they do on average: beside it there is only what a split loses to those that
- * happen to be there at once. A request holds its blocks in both groups from its first step to
- * its last; where answers have the part a of these blocks and steps, a split of x serves a trace at
- * min(x / a, (1 - x) / (1 - a)) of the rate that no split would. */
+/* Returns the throughput of an arena without waste over the best of 999 splits, for the
+ * average request of each trace. A request holds its blocks in both groups from its first to its
+ * last step. If outputs have the part a of these blocks and steps, a split of x serves a trace at
+ * min(x / a, (1 - x) / (1 - a)) of the rate without a split. */
 static double
-by_proportion(uint32_t tokens_per_block)
+bound_from_averages(uint32_t tokens_per_block)
 {
     double rate[TRACES], part[TRACES], all = 0, best = 0;
 
     for (int i = 0; i < TRACES; i++) {
-        double answers = 0, sources = 0, tokens = 0;
+        double outputs = 0, sources = 0, tokens = 0;
 
         for (int n = 0; n < REQUESTS; n++) {
             const struct trace_line *t = &traces[i][n];
 
-            answers += (double)CEIL_DIV(1 + t->osl, tokens_per_block) * t->osl;
+            outputs += (double)CEIL_DIV(1 + t->osl, tokens_per_block) * t->osl;
             sources += (double)CEIL_DIV(t->isl, tokens_per_block) * t->osl;
             tokens += (double)t->isl + 1 + t->osl;
         }
-        part[i] = answers / (answers + sources);
-        rate[i] = tokens / (answers + sources);
+        part[i] = outputs / (outputs + sources);
+        rate[i] = tokens / (outputs + sources);
         all += rate[i];
-        printf("t5-large     %-12s answers have %4.1f %% of the blocks and steps\n", names[i],
+        printf("t5-large     %-12s outputs have %4.1f %% of the blocks and steps\n", names[i],
                100 * part[i]);
     }
     for (int x = 1; x < 1000; x++) {
@@ -306,25 +307,24 @@ main(void)
         r[n++] = compare(&model[m], "all in a row", 0, TRACES - 1);
         for (int i = 0; i < TRACES; i++, n++) r[n] = compare(&model[m], names[i], i, i);
     }
-    average = by_proportion(model[1].st.kv.tokens_per_block);
-    printf(
-        "t5-large     all in a row by the average request: %5.3f x\n"
-        "t5-large     all in a row elastic: whoever waited for blocks had room in %u of %d steps\n",
-        average, r[TRACES + 1].roomy, TRACES * STEPS);
+    average = bound_from_averages(model[1].st.kv.tokens_per_block);
+    printf("t5-large     all in a row, bound from average requests: %5.3f x\n"
+           "t5-large     all in a row, elastic: unused capacity in %u of %d steps\n",
+           average, r[TRACES + 1].n_unused, TRACES * STEPS);
     for (int i = 0; i < n; i++)
         printf("{\"bench\":\"kv\",\"case\":\"%s/"
                "%s\",\"value\":%.4f,\"unit\":\"x\",\"n\":1,\"min\":%.4f,"
                "\"median\":%.4f,\"max\":%.4f}\n",
                r[i].model, r[i].of, r[i].elastic / r[i].best, r[i].elastic / r[i].best,
                r[i].elastic / r[i].best, r[i].elastic / r[i].best);
-    printf("{\"bench\":\"kv\",\"case\":\"t5-large/by the average "
-           "request\",\"value\":%.4f,\"unit\":\"x\","
+    printf("{\"bench\":\"kv\",\"case\":\"t5-large/bound from average "
+           "requests\",\"value\":%.4f,\"unit\":\"x\","
            "\"n\":1,\"min\":%.4f,\"median\":%.4f,\"max\":%.4f}\n",
            average, average, average, average);
-    printf("{\"bench\":\"kv\",\"case\":\"t5-large/room "
-           "left\",\"value\":%u,\"unit\":\"steps\",\"n\":%d,"
+    printf("{\"bench\":\"kv\",\"case\":\"t5-large/steps with "
+           "unused capacity\",\"value\":%u,\"unit\":\"steps\",\"n\":%d,"
            "\"min\":%u,\"median\":%u,\"max\":%u}\n",
-           r[TRACES + 1].roomy, TRACES * STEPS, r[TRACES + 1].roomy, r[TRACES + 1].roomy,
-           r[TRACES + 1].roomy);
+           r[TRACES + 1].n_unused, TRACES * STEPS, r[TRACES + 1].n_unused, r[TRACES + 1].n_unused,
+           r[TRACES + 1].n_unused);
     return 0;
 }

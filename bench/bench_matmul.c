@@ -1,21 +1,26 @@
-/* bench_matmul.c - the matmuls of an 8B layer and its head, on a GPU: every candidate, in one table.
+/* bench_matmul.c - the matmuls of an 8B layer and its head on a GPU, every candidate.
  *
- * Weights are bf16, cold: one copy after another of a matrix out of a pool that no cache holds. A figure
- * is the median of RUNS runs of a recorded graph of matmuls, by the host's clock, and below it stands the
- * spread. The candidates take turns, and beyond 64 rows the GPU rests before each run: its power limit would
- * otherwise favour who comes first. Up to 64 rows it is the rate at which weights are read (TB/s), beyond TFLOP/s.
+ * Weights are bf16 and cold: successive copies of a matrix from a pool that is larger than the
+ * caches. A figure is the median of RUNS runs of a graph of matmuls, by the clock of the host; the
+ * table has the spread below it. The candidates alternate. Beyond 64 rows the GPU rests before each
+ * run, because its power limit would favour the first candidate. Up to 64 rows the figure is the
+ * rate at which weights are read (TB/s), beyond that TFLOP/s.
  *
- * Before a candidate is timed its product is compared, element by element, with that of matmul=generic,
- * which is plain fp32 arithmetic; and rows that stand in other batches with each other where bits
- * are reserved_blocks, in batches of as many rows as its kernel takes. A difference ends the program.
+ * Before the timing each product is compared element by element with matmul=generic (fp32). For
+ * invariant candidates, rows are also compared with the same rows in other batches. A difference
+ * ends the program.
  *
- *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111] [--from ROWS]
- *                  [--to ROWS] [--part SMS [--beside]] [--ranks N]
+ *     bench_matmul [--device cuda:N] [--tuned FILE [--tune]] [--libs DIR] [--brief] [--ways 111111]
+ *                  [--from ROWS] [--to ROWS] [--part SMS [--beside]] [--ranks N]
  *
- * --ways: a digit for each candidate, from the right small, blas, tuned, invariant, sm90, ring. small takes no more than 16
- * rows, sm90 64 on the whole device, ring 64 on a part of it, and fewer rows on a small part alone; of what sm90 and ring refuse the
- * figure is cuBLASLt's. --from, --to: no fewer rows, and no more. --part: on the device's last SMS alone, a part of it.
- * --beside: while the other SMs multiply 2,048 rows, with what they got done. --ranks: what each of N ranks has of the matrices.
+ *     --ways     one digit per candidate, from the right: small, blas, tuned, invariant, sm90,
+ *                ring. small takes at most 16 rows, sm90 64 on the whole device, ring 64 on a part
+ *                of it, fewer on a small part; for shapes that sm90 or ring refuse, the figure is
+ *                from cuBLASLt
+ *     --from, --to   smallest and largest number of rows
+ *     --part     only the last SMS SMs of the device
+ *     --beside   while the other SMs multiply 2,048 rows; prints their rate, too
+ *     --ranks    the part of each of N ranks
  */
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -29,7 +34,7 @@
 
 enum { RUNS = 9, MAX_ROWS = 8192, MAX_K = 14336, MAX_N = 128256, CHAIN = 8 };
 #define POOL ((uint64_t)7 << 29) /* bytes of weights: CHAIN layers, three heads */
-/* A product beside it, and how many are queued. */
+/* The product on the other SMs, and the number of queued ones. */
 enum { BESIDE_ROWS = 2048, INNER = 4096, OUTER = 14336, AHEAD = 64 };
 #define PRODUCT (2. * BESIDE_ROWS * INNER * OUTER)
 
@@ -46,7 +51,7 @@ enum { LAYER = 4, MATRICES = 5 };
 static const uint32_t row_counts[] = { 1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192 };
 enum { COUNTS = ARRAY_LEN(row_counts) };
 
-/* Ways to multiply: an option of the device each. */
+/* Candidates: values of the option kernels. */
 static const struct way {
     const char *name, *kernels;
     uint32_t max_rows;
@@ -70,12 +75,12 @@ static struct {
         const struct gpu_ops *op;
         struct lane *lane;
         uint64_t step;
-    } any, way[8], beside, *at; /* any has the memory, too; at: whose turn it is */
-    uint64_t n_done[8];         /* by beside in a way's turns, */
-    nsec during[8];             /* which took so long */
-    unsigned ways;              /* of ways[], a bit each */
-    uint32_t from, to;          /* no fewer rows are measured, and no more */
-    uint32_t part;              /* of the SMs, for candidates; 0: all */
+    } any, way[8], beside, *at; /* any also owns the memory; at: in use */
+    uint64_t n_done[8];         /* products of beside during each way */
+    nsec during[8];             /* time of n_done */
+    unsigned ways;              /* bits of ways[] */
+    uint32_t from, to;          /* limits of the number of rows */
+    uint32_t part;              /* SMs of the candidates; 0: all */
     struct arena w, acts;
     char *x, *y, *other, *residual, *product; /* device */
     char *host, *host_other;
@@ -167,7 +172,7 @@ copy_of(const struct matrix *m, uint32_t i)
     return tensor_2d((char *)b.w.base + i % (POOL / bytes) * bytes, DT_BF16, m->n, m->k);
 }
 
-/* Layer i of the chain has its four matrices one after another. */
+/* The four matrices of a layer of the chain are contiguous. */
 static struct tensor
 in_layer(uint32_t layer, uint32_t which)
 {
@@ -194,7 +199,7 @@ multiply(char *y, struct tensor x, struct tensor w)
                           0));
 }
 
-/* How many times that matrix for two milliseconds or more: what starting and waiting take is nothing then. */
+/* Returns the number of repetitions for at least 2 ms, so that start and wait do not matter. */
 static uint32_t
 times(uint64_t weights, uint32_t rows)
 {
@@ -203,7 +208,7 @@ times(uint64_t weights, uint32_t rows)
     return (uint32_t)(2000 / us) + 2;
 }
 
-/* What is timed: n matmuls, or n layers. */
+/* The timed work: n matmuls or n layers. */
 typedef void (*work)(const struct matrix *m, uint32_t rows, uint32_t n);
 
 static void
@@ -221,7 +226,7 @@ chain(const struct matrix *m, uint32_t rows, uint32_t n)
             multiply(b.y, x_of(0, rows, matrix[j].k), in_layer(i, j));
 }
 
-/* A layer without its attention: what lies between the matmuls is there too. */
+/* A layer without attention: matmuls and the ops between them. */
 static void
 layers(const struct matrix *m, uint32_t rows, uint32_t n)
 {
@@ -245,7 +250,7 @@ layers(const struct matrix *m, uint32_t rows, uint32_t n)
 }
 
 struct figure {
-    double least, median, most; /* microseconds, of one */
+    double least, median, most; /* us of one */
 };
 
 static struct figure figure[WAYS][MATRICES][COUNTS], of_chain[WAYS][COUNTS],
@@ -275,7 +280,7 @@ fill_beside(void)
     b.at = s;
 }
 
-/* On the SMs that the ways have not. */
+/* Opens a lane on the SMs that the candidates do not use. */
 static void
 open_beside(void)
 {
@@ -288,12 +293,12 @@ open_beside(void)
         fill_beside();
         while (b.at->op->lane.done(b.at->lane) < b.at->step) must(b.at->op->lane.error(b.at->lane));
         if (i)
-            printf("beside it, alone: %.0f TFLOP/s\n",
+            printf("other SMs, alone: %.0f TFLOP/s\n",
                    (double)(b.at->step - n) * PRODUCT / (double)(clock_now() - from) / 1e3);
     }
 }
 
-/* to[way * stride] of every way. */
+/* Sets to[way * stride] of every way. */
 static void
 measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure *to, size_t stride)
 {
@@ -304,7 +309,7 @@ measure(work w, const struct matrix *m, uint32_t rows, uint32_t n, struct figure
     for (uint32_t i = 0; i < WAYS; i++) {
         if (!has(i, rows)) continue;
         b.at = &b.way[i];
-        w(m, rows, n); /* whatever is found out once */
+        w(m, rows, n); /* one-time initialisation */
         wait_lane();
         must(b.at->op->graph.begin(b.at->lane));
         w(m, rows, n);
@@ -354,7 +359,7 @@ checked_rows(uint32_t rows)
     return MIN(rows, 300u);
 }
 
-/* What matmul=generic makes of it, into b.host. */
+/* Writes the result of matmul=generic to b.host. */
 static void
 make_reference(const struct matrix *m, uint32_t rows)
 {
@@ -376,8 +381,8 @@ fail(const char *way, const struct matrix *m, uint32_t rows, size_t at, const ch
     exit(1);
 }
 
-/* Against the reference in b.host: half a step of bf16, and what fp32 sums of k products of standard deviation
- * 0.02 may lose. */
+/* Compares with b.host. Permitted: half a bf16 step, and the rounding of fp32 sums of k products
+ * with standard deviation 0.02. */
 static void
 compare(const char *way, const struct matrix *m, uint32_t rows)
 {
@@ -398,7 +403,8 @@ compare(const char *way, const struct matrix *m, uint32_t rows)
     memset(b.host_other, 0xff, 2 * n);
 }
 
-/* The fewest rows that a way's own kernel takes, without cuBLASLt; beyond its most: it takes none. */
+/* Returns the fewest rows that the kernel of a way takes without cuBLASLt; more than max_rows:
+ * none. */
 static uint32_t
 fewest_rows(const struct way *way, const struct matrix *m)
 {
@@ -418,7 +424,7 @@ fewest_rows(const struct way *way, const struct matrix *m)
     return rows;
 }
 
-/* Rows in every company that the way's kernel takes have the same bits. */
+/* Checks that rows have the same bits in batches of every size. */
 static void
 same_bits(const struct way *way, const struct matrix *m)
 {
@@ -427,7 +433,7 @@ same_bits(const struct way *way, const struct matrix *m)
     size_t row = 2ull * m->n;
 
     if (fewest > all) {
-        printf("%s, %s: its kernel takes none of it\n", way->name, m->name);
+        printf("%s, %s: the kernel takes no number of rows\n", way->name, m->name);
         return;
     }
     multiply(b.other, x_of(0, all, m->k), copy_of(m, 0));
@@ -439,7 +445,7 @@ same_bits(const struct way *way, const struct matrix *m)
             must(b.at->op->mem.get(b.at->lane, b.host_other, b.y, row * size[i]));
             wait_lane();
             if (memcmp(b.host_other, b.host + row * first, row * size[i]) == 0) continue;
-            fail(way->name, m, size[i], (size_t)first * m->n, "and on depend on their company");
+            fail(way->name, m, size[i], (size_t)first * m->n, "depend on the batch");
         }
     printf("%s, %s: rows have the same bits in batches of %u to %u\n", way->name, m->name, fewest,
            all);
@@ -479,7 +485,7 @@ check_way(uint32_t w)
         for (uint32_t j = 0; j < LAYER; j++) same_bits(&ways[w], &matrix[j]);
 }
 
-/* Every shape and number of rows that is measured. */
+/* Measures cuBLASLt algorithms for every shape and number of rows. */
 static void
 tune(void)
 {
@@ -493,10 +499,27 @@ tune(void)
                 multiply(b.y, x_of(0, row_counts[i], matrix[j].k), copy_of(&matrix[j], 0));
     wait_lane();
     while ((r = b.at->op->lane.tune(b.at->lane, &us)) > 0)
-        printf("tune: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u\n", us.n,
-               us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
+        printf(
+            "tune: [%u, %u] x %u rows: %.1f us, first algorithm of the library %.1f us, %u tried\n",
+            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
     must(r);
     close_side(&b.way[0]);
+}
+
+/* One JSON line for each number of rows (bench/README.md). */
+static void
+print_json(const char *name, const struct figure *f, double bytes, double flops_a_row)
+{
+    for (uint32_t i = 0; i < COUNTS; i++) {
+        bool few = row_counts[i] <= 64;
+        double done = (few ? bytes : flops_a_row * row_counts[i]) / 1e6;
+
+        if (f[i].median == 0) continue;
+        printf("{\"bench\":\"matmul\",\"case\":\"%s, %u rows\",\"value\":%.4g,\"unit\":\"%s\","
+               "\"n\":%d,\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+               name, row_counts[i], done / f[i].median, few ? "TB/s" : "TFLOP/s", RUNS,
+               done / f[i].most, done / f[i].median, done / f[i].least);
+    }
 }
 
 static void
@@ -518,15 +541,17 @@ row_of(const char *name, const struct figure *f, double bytes, double flops_a_ro
 }
 
 static void
-print_all(void)
+print_all(bool json)
 {
     double bytes = 0;
     char name[64];
 
     for (uint32_t j = 0; j < LAYER; j++) bytes += 2.0 * matrix[j].n * matrix[j].k;
-    printf("%-20s", "rows");
-    for (uint32_t i = 0; i < COUNTS; i++) printf("  %6u", row_counts[i]);
-    printf("\n");
+    if (!json) {
+        printf("%-20s", "rows");
+        for (uint32_t i = 0; i < COUNTS; i++) printf("  %6u", row_counts[i]);
+        printf("\n");
+    }
     for (uint32_t j = 0; j < MATRICES + 2; j++)
         for (uint32_t w = 0; w < WAYS; w++) {
             double n = j < MATRICES ? 2.0 * matrix[j].n * matrix[j].k : bytes;
@@ -537,16 +562,19 @@ print_all(void)
             f = j < MATRICES ? figure[w][j] : j == MATRICES ? of_chain[w] : of_layers[w];
 
             snprintf(name, sizeof name, "%s %s", what, ways[w].name);
-            row_of(name, f, n, n, false);
-            if (w == 0 || j >= MATRICES) row_of("", f, n, n, true);
+            if (json)
+                print_json(name, f, n, n);
+            else
+                row_of(name, f, n, n, false);
+            if (!json && (w == 0 || j >= MATRICES)) row_of("", f, n, n, true);
         }
-    for (uint32_t w = 0; w < WAYS && b.beside.lane; w++)
+    for (uint32_t w = 0; w < WAYS && b.beside.lane && !json; w++)
         if (b.ways >> w & 1)
-            printf("beside %s: %.0f TFLOP/s\n", ways[w].name,
+            printf("other SMs beside %s: %.0f TFLOP/s\n", ways[w].name,
                    (double)b.n_done[w] * PRODUCT / (double)b.during[w] / 1e3);
 }
 
-/* Each of so many ranks has a part of the columns it makes, or of those it sums over. */
+/* Reduces the matrices to the part of one rank: of the output columns, or of the summed ones. */
 static void
 divide(uint32_t ranks)
 {
@@ -607,7 +635,8 @@ main(int argc, char **argv)
     }
     if (b.part && beside) open_beside();
     measure_all();
-    print_all();
+    print_all(/* json= */ false);
+    print_all(/* json= */ true);
     if (b.beside.gpu) close_side(&b.beside);
     for (uint32_t w = 0; w < WAYS; w++)
         if (b.ways >> w & 1) close_side(&b.way[w]);

@@ -1,9 +1,9 @@
-/* bench_ops.c - matmul against what the memory gives and what OpenBLAS makes of it.
+/* bench_ops.c - matmul of the CPU device against the memory bandwidth and OpenBLAS.
  *
- * Weights are several matrices of 4,096 x 4,096, together larger than any cache, read one after the
- * other. Everything is measured in rounds, one after the other in each round, so that a noisy machine
- * is noisy for all; a figure is the best round's, and ratios are of best rounds. With one row the time
- * is the reading of the weights: the ceiling is a plain sum over the same bytes by as many threads.
+ * Weights are several matrices of 4,096 x 4,096, together larger than the caches, read one after
+ * the other. Each round measures every case, so that other load affects all cases. value is the
+ * best round, ratios are of best rounds. With one row the time is the reading of the weights; the
+ * limit is a plain sum over the same bytes by as many threads.
  */
 #include "gpu/cpu/cpu.h"
 
@@ -37,18 +37,18 @@ struct reading {
     uint64_t *sum;
 };
 
-/* Vectors of 32 bytes, eight sums: nothing but the reading takes time. */
+/* Vectors of 32 bytes and eight sums, so that the arithmetic takes no time. */
 typedef uint64_t quad __attribute__((vector_size(32)));
 
 static void
-read_all(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+read_all(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct reading *r = args;
     const quad *p = r->from;
     size_t n = r->bytes / sizeof *p, first = n * part / parts, end = n * (part + 1) / parts;
     quad s[8] = { { 0 } };
 
-    (void)isa, (void)room;
+    (void)isa, (void)scratch;
     for (size_t i = first; i + 8 <= end; i += 8)
         for (int j = 0; j < 8; j++) s[j] += p[i + (size_t)j];
     for (int j = 1; j < 8; j++) s[0] += s[j];
@@ -144,7 +144,7 @@ ascending(const void *a, const void *c)
     return (x > y) - (x < y);
 }
 
-/* value: the best of the n, for all units here are rates. */
+/* value: the best of n, because all units are rates. */
 static void
 line(const char *name, const char *unit, double *v, int n)
 {
@@ -167,7 +167,7 @@ best(const char *name)
     return 0;
 }
 
-/* How many times as fast as the peer, in the same units of work. */
+/* Prints the speed relative to the peer. work: our amount of work over the amount of the peer. */
 static void
 ratio(const char *ours, const char *peer, double work)
 {

@@ -1,19 +1,21 @@
-/* bench_restart.cu - the way from a worker's death to its successor's first token, slice by slice.
+/* bench_restart.cu - the time from the death of a worker to the first token of its replacement, by
+ * slices.
  *
  *     bench_restart [--only chain|tier|quiet] [MODULE.so]
  *
- * The parent has no CUDA and holds the arenas' fds, as lagand does. Its children are copies of this
- * program that do with the device what a worker of an 8B model does: a context, a module, cuBLASLt, 16
- * GiB of weights and 64 of KV by fd, a checksum of the weights, a step of 320 kernels that read them. Each
- * child is killed while it works and the next one ties on. Further: the same with a host tier of 32 GiB
- * mapped; and what still lands in an arena once the victim's pidfd is readable, with graphs and copies
- * in flight, and with a forked child that holds the victim's device files.
+ * The parent has no CUDA and holds the fds of the arenas, like lagand. Its children are copies of
+ * this program that use the device like the worker of an 8B model: a context, a module, cuBLASLt,
+ * 16 GiB of weights and 64 GiB of KV by fd, a checksum of the weights, a step of 320 kernels that
+ * read the weights. Each child is killed while it works, and the next one adopts the arenas. Also
+ * measured: the same with a mapped host tier of 32 GiB, and which writes still reach an arena after
+ * the pidfd of the killed child is readable, with graphs and copies in flight, and with a forked
+ * child that holds the device files.
  *
- * The tier is tried as the driver's own memory, as a registered memfd and, where the system has huge pages
- * to give (vm.nr_hugepages), as a memfd of those.
+ * The tier is memory of the driver, a registered memfd or, if the system has huge pages
+ * (vm.nr_hugepages), a memfd with huge pages.
  *
- * MODULE is opened where a worker opens lagan-cuda.so; if it has a function touch(), that loads what is
- * loaded lazily.
+ * MODULE is opened at the time at which a worker opens lagan-cuda.so. If it has a function touch(),
+ * that function loads the lazily loaded kernels.
  */
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -41,25 +43,25 @@
 #include <algorithm>
 
 constexpr size_t GIB = (size_t)1 << 30, WEIGHTS = 16 * GIB, KV = 64 * GIB;
-constexpr size_t PIECE = (size_t)64 << 20; /* of a memfd, registered at once */
-constexpr int KERNELS = 320;               /* of a step: 32 layers of 10 */
+constexpr size_t PIECE = (size_t)64 << 20; /* of a memfd, per registration */
+constexpr int KERNELS = 320;               /* per step: 32 layers of 10 */
 constexpr int ROUNDS = 5;
 
-/* What a child is to do. */
+/* Flags of a child. */
 enum {
-    MAKE = 1,    /* its arenas are new; else fds 4 and 5 are adopted */
-    BESIDE = 2,  /* opens cuBLASLt in a thread, beside cuInit() */
-    EARLY = 4,   /* waits for a word before it touches an arena */
-    BUSY = 8,    /* graphs and copies without end */
-    FORK = 16,   /* a forked child holds its files */
-    NUMA = 32,   /* a host tier that is the driver's memory; fd 6 unless new */
-    MEMFD = 64,  /* a host tier that is a registered memfd, fd 6 */
-    WATCH = 128, /* maps the arenas and reports what changes in them */
+    MAKE = 1,    /* creates the arenas; otherwise adopts fds 4 and 5 */
+    BESIDE = 2,  /* opens cuBLASLt in a thread during cuInit() */
+    EARLY = 4,   /* waits for a byte before it maps an arena */
+    BUSY = 8,    /* runs graphs and copies until the kill */
+    FORK = 16,   /* a forked child holds the device files */
+    NUMA = 32,   /* a host tier of driver memory; fd 6 unless new */
+    MEMFD = 64,  /* a host tier in a registered memfd, fd 6 */
+    WATCH = 128, /* maps the arenas and reports changes */
     TIER_NEW = 256,
-    LATER = 512,      /* as BESIDE, but beside the context */
+    LATER = 512,      /* like BESIDE, but while the context is created */
     NO_LT = 1024,     /* without cuBLASLt */
-    STANDBY = 2048,   /* EARLY, and started long before the kill */
-    INIT_ONLY = 4096, /* a keeper: cuInit() and no more */
+    STANDBY = 2048,   /* EARLY, started long before the kill */
+    INIT_ONLY = 4096, /* only cuInit(), to keep the driver initialised */
     CONTEXT_ONLY = 8192
 };
 
@@ -77,8 +79,8 @@ static const char *const slice_name[] = { SLICES(SLICE_NAME) };
 
 struct report {
     double at[N_SLICES];                                   /* ms since spawn */
-    double tier_ms, sync_us[2], launch_us[2], graph_us[2]; /* before the tier, with it */
-    int files, leaking; /* open /dev/nvidia*, those not close-on-exec */
+    double tier_ms, sync_us[2], launch_us[2], graph_us[2]; /* without and with the tier */
+    int files, leaking; /* open /dev/nvidia*; those without close-on-exec */
     int holder;         /* FORK: its pid */
     uint64_t free_bytes;
     char error[200];
@@ -102,12 +104,12 @@ static void
 send_fds(const void *p, size_t n, const int *fd, int n_fd)
 {
     struct iovec io = { (void *)p, n };
-    alignas(struct cmsghdr) char room[CMSG_SPACE(4 * sizeof(int))] = {};
+    alignas(struct cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
     struct msghdr m = {};
 
     m.msg_iov = &io, m.msg_iovlen = 1;
     if (n_fd) {
-        m.msg_control = room, m.msg_controllen = CMSG_SPACE(n_fd * sizeof(int));
+        m.msg_control = control, m.msg_controllen = CMSG_SPACE(n_fd * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS,
         c->cmsg_len = CMSG_LEN(n_fd * sizeof(int));
@@ -149,7 +151,7 @@ nothing()
 {
 }
 
-/* A sum that depends on every word and its place. */
+/* A sum that depends on every word and its position. */
 __global__ void
 sum_words(const ulonglong2 *p, size_t n, unsigned long long *out)
 {
@@ -230,7 +232,7 @@ median(std::vector<double> v)
     return v.empty() ? 0 : v[v.size() / 2];
 }
 
-/* Launch to sync, launch alone, and a graph of a step's length to sync, in us. */
+/* Measures in us: launch to sync, launch alone, graph of a step to sync. */
 static void
 latencies(int which, cudaStream_t st, cudaGraphExec_t tiny)
 {
@@ -262,11 +264,11 @@ static void
 count_files()
 {
     for (int fd = 0; fd < 1024; fd++) {
-        char link[64], to[256];
+        char name[64], to[256];
         ssize_t n;
 
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        n = readlink(link, to, sizeof to - 1);
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        n = readlink(name, to, sizeof to - 1);
         if (n < 0) continue;
         to[n] = 0;
         if (strncmp(to, "/dev/nvidia", 11)) continue;
@@ -275,7 +277,8 @@ count_files()
     }
 }
 
-/* Graphs that rewrite the first GiB of KV, copies in that rewrite the second, copies out into host. */
+/* Graphs that rewrite the first GiB of KV, copies in that rewrite the second, copies out into host.
+ * */
 static void
 work(char *kv, char *host, size_t host_bytes, unsigned long long *tick)
 {
@@ -295,8 +298,7 @@ work(char *kv, char *host, size_t host_bytes, unsigned long long *tick)
     }
     TRY_RT(cudaStreamEndCapture(st[0], &graph));
     TRY_RT(cudaGraphInstantiate(&run, graph, 0));
-    for (int i = 0; i < 20; i++)
-        TRY_RT(cudaGraphLaunch(run, st[0])); /* about five seconds of them */
+    for (int i = 0; i < 20; i++) TRY_RT(cudaGraphLaunch(run, st[0])); /* about 5 s in total */
     send_fds(&rep, sizeof rep, NULL, 0);
     for (unsigned i = 0;; i++) {
         if (i >= 8) TRY_RT(cudaStreamSynchronize(st[1 + i % 2]));
@@ -310,7 +312,7 @@ work(char *kv, char *host, size_t host_bytes, unsigned long long *tick)
     }
 }
 
-/* On each byte from the parent: look at the two GiB again and again, say how often they changed. */
+/* For each byte from the parent: checks the 2 GiB repeatedly and reports how often they changed. */
 static void
 watch(char *kv, cudaStream_t st, unsigned long long *out)
 {
@@ -349,7 +351,7 @@ open_lt()
         if ((lt = dlopen(n, RTLD_NOW | RTLD_LOCAL))) return;
 }
 
-/* It keeps up what the driver takes down with its last user. */
+/* Keeps the driver initialised, which otherwise shuts down with its last user. */
 static void
 bystand()
 {
@@ -471,7 +473,7 @@ worker(int argc, char **argv)
     else
         send_fds(&rep, sizeof rep, &fd[2], flags & NUMA && flags & TIER_NEW ? 1 : 0);
     if (flags & BUSY) work(kv, flags & MEMFD ? tier : NULL, tier_bytes, out + 2);
-    for (;;) { /* it decodes until it is killed */
+    for (;;) { /* decodes until the kill */
         TRY_RT(cudaGraphLaunch(exec, st));
         TRY_RT(cudaStreamSynchronize(st));
     }
@@ -516,18 +518,18 @@ spawn(unsigned flags, size_t tier)
 }
 
 static struct report
-hear(struct child c)
+receive_report(struct child c)
 {
     struct report r = {};
     struct iovec io = { &r, sizeof r };
-    alignas(struct cmsghdr) char room[CMSG_SPACE(4 * sizeof(int))];
+    alignas(struct cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
     struct msghdr m = {};
     struct pollfd p = { c.sock, POLLIN, 0 };
-    static int next; /* where the next fds go */
+    static int next; /* index of the next fds */
 
-    m.msg_iov = &io, m.msg_iovlen = 1, m.msg_control = room, m.msg_controllen = sizeof room;
+    m.msg_iov = &io, m.msg_iovlen = 1, m.msg_control = control, m.msg_controllen = sizeof control;
     if (poll(&p, 1, 40000) != 1 || recvmsg(c.sock, &m, MSG_CMSG_CLOEXEC) != sizeof r) {
-        snprintf(r.error, sizeof r.error, "a child said nothing");
+        snprintf(r.error, sizeof r.error, "a child sent no report");
     }
     for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
         int n = (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
@@ -537,7 +539,7 @@ hear(struct child c)
             int fd;
 
             memcpy(&fd, CMSG_DATA(h) + i * sizeof fd, sizeof fd);
-            if (fd < 16) { /* out of the way of the numbers children get */
+            if (fd < 16) { /* above the numbers that children use */
                 int high = fcntl(fd, F_DUPFD_CLOEXEC, 64);
                 close(fd);
                 fd = high;
@@ -552,7 +554,7 @@ hear(struct child c)
     return r;
 }
 
-/* ms until the pidfd is readable. */
+/* Returns the ms until the pidfd is readable. */
 static double
 kill_now(struct child *c, double *when)
 {
@@ -580,7 +582,7 @@ json(const char *name, const char *unit, std::vector<double> v)
     fflush(stdout);
 }
 
-/* ROUNDS deaths in a row, every slice of the way back. how: a word for the cases' names. */
+/* Measures ROUNDS deaths, each slice of the restart. how: prefix of the case names. */
 static struct child
 chain(struct child c, unsigned flags, const char *how)
 {
@@ -602,7 +604,7 @@ chain(struct child c, unsigned flags, const char *how)
             r = kill_now(&c, &killed);
             next = spawn(flags, 0);
         }
-        rep = hear(next);
+        rep = receive_report(next);
         reap.push_back(r);
         total.push_back(flags & STANDBY ? r + rep.at[STEP] - rep.at[GO]
                                         : (flags & EARLY ? 0 : r) + rep.at[STEP]);
@@ -620,7 +622,7 @@ chain(struct child c, unsigned flags, const char *how)
     return c;
 }
 
-/* The memfd's pages exist, as a tier's that was in use. -1: there are none to give. */
+/* Returns a memfd with allocated pages, like a used tier; -1: no memory. */
 static int
 filled_memfd(size_t bytes, bool huge)
 {
@@ -661,7 +663,7 @@ with_tier(struct child c, unsigned kind, bool huge, size_t bytes, const char *ho
     for (int i = 0; i < 2; i++) { /* new; then adopted */
         kill_now(&c, &when);
         c = spawn(kind | (i == 0 && kind == NUMA ? TIER_NEW : 0), bytes);
-        struct report r = hear(c);
+        struct report r = receive_report(c);
         snprintf(name, sizeof name, "%s: %s", how, i ? "map or pin again" : "make and map, or pin");
         json(name, "ms", { r.tier_ms });
         for (int w = 0; w < 2; w++) {
@@ -675,14 +677,14 @@ with_tier(struct child c, unsigned kind, bool huge, size_t bytes, const char *ho
             json(name, "us", { r.graph_us[w] });
         }
     }
-    /* Its successor is started at the kill, and maps the tier behind its first step. */
+    /* The replacement is started at the kill and maps the tier after its first step. */
     usleep(100000);
     struct child next = spawn(LATER | EARLY, 0);
     snprintf(name, sizeof name, "%s: kill to reaped", how);
     json(name, "ms", { kill_now(&c, &when) });
     if (send(next.sock, "g", 1, 0) != 1) exit(1);
     snprintf(name, sizeof name, "%s: kill to first step done, started at the kill", how);
-    json(name, "ms", { hear(next).at[STEP] });
+    json(name, "ms", { receive_report(next).at[STEP] });
     close(kept[2]);
     kept[2] = -1;
     return next;
@@ -692,10 +694,10 @@ static struct report
 look(struct child watcher)
 {
     if (send(watcher.sock, "l", 1, 0) != 1) exit(1);
-    return hear(watcher);
+    return receive_report(watcher);
 }
 
-/* Words of the host buffer that change within 60 ms, one looked at in each page. */
+/* Returns how many words of the host buffer change within 60 ms; checks one word per page. */
 static int
 host_changes(const char *p, size_t bytes)
 {
@@ -722,7 +724,7 @@ quiet(unsigned extra, const char *how)
     std::vector<double> reap, device, host;
     char *p;
 
-    hear(watcher);
+    receive_report(watcher);
     kept[2] = filled_memfd(GIB, false);
     p = (char *)mmap(NULL, GIB, PROT_READ, MAP_SHARED, kept[2], 0);
     for (int i = 0; i < (extra ? 1 : 4); i++) {
@@ -730,10 +732,10 @@ quiet(unsigned extra, const char *how)
         int holder;
 
         c = spawn(BUSY | MEMFD | extra, GIB);
-        r = hear(c);
+        r = receive_report(c);
         holder = r.holder;
         if (i == 0) printf("%s: %d device files, %d not close-on-exec\n", how, r.files, r.leaking);
-        r = hear(c);
+        r = receive_report(c);
         usleep(200000 + i * 37000);
         w = look(watcher);
         printf("%s: alive: %d of 99 looks saw a change, host %d, free %.1f GiB\n", how,
@@ -818,7 +820,7 @@ main(int argc, char **argv)
 
     setenv("CUDA_MODULE_LOADING", "LAZY", 1);
     c = spawn(MAKE, 0);
-    r = hear(c);
+    r = receive_report(c);
     printf("made and mapped in %.0f ms, first graph done at %.0f ms; %d device files, %d not "
            "close-on-exec\n",
            r.at[MAPS] - r.at[GO], r.at[GRAPH], r.files, r.leaking);
@@ -826,7 +828,7 @@ main(int argc, char **argv)
         struct child other;
 
         setenv("CUDA_MODULE_LOADING", plan[i].eager ? "EAGER" : "LAZY", 1);
-        if (plan[i].bystander) hear(other = spawn(plan[i].bystander, 0));
+        if (plan[i].bystander) receive_report(other = spawn(plan[i].bystander, 0));
         c = chain(c, plan[i].flags, plan[i].name);
         if (plan[i].bystander) kill_now(&other, &when);
     }

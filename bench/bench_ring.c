@@ -1,22 +1,24 @@
-/* bench_ring.c - messages from one process to another: the ring and its bell beside what one would use otherwise.
+/* bench_ring.c - messages between two processes: ring and doorbell beside pipe, socketpair, ZeroMQ
+ * and other rings.
  *
- *     bench_ring [RUNS [WORD]]         WORD: only cases with it in their name, and no gates
+ *     bench_ring [RUNS [WORD]]         WORD: only cases whose name contains it, no gates
  *
- * Two processes on the first two processors, the same work for every way (bench/transports.h). Latency: half a
- * round trip, a tenth of them dropped in front, the median of a run. Throughput: what 16,384 messages
- * take as the reader sees them, the median of a run. Step: the writer wakes every half millisecond and
- * sends 64 messages of 32 bytes to a reader that sleeps; what that costs the writer. All cases are taken
- * in turn, RUNS times.
+ * Two processes on the first two processors do the same work with every way (bench/transports.h).
+ * Latency: half a round trip without the first 10 %, median of a run. Throughput: time of 16,384
+ * messages at the reader, median of a run. Step: the writer wakes every 0.5 ms and sends 64
+ * messages of 32 bytes to a sleeping reader; the time of the writer. The cases alternate, RUNS
+ * times.
  *
- * A probe before and after each measurement (a cache line passed to and fro) says whether the two processors
- * are still the same two: a hypervisor may put both on one core for a while. When one of them is not within
- * 30 % of the median of many probes at the start, the measurement is done again, in all at most four
- * times as often as asked for. The gates come from a host where the probe says 80 to 200 ns.
+ * A probe before and after each measurement passes a cache line between the processors, because a
+ * hypervisor may move both to one core. A measurement is repeated if a probe differs by more than
+ * 30 % from the median at the start, in all at most 4 times as often as requested. The gates are
+ * from a host with probes of 80 to 200 ns.
  *
- * Where it is allowed, all but ZeroMQ runs as SCHED_FIFO, each time for a tenth of a second at most: two processes
- * that wait for each other say nothing on a machine that runs them one after the other.
+ * All ways but ZeroMQ run as SCHED_FIFO if permitted, at most 0.1 s at a time. *Because* two
+ * spinning processes measure nothing on a machine that runs them alternately.
  *
- * The gates G1 to G7 compare medians over the rounds. A peer that was not there at configure is left out.
+ * The gates G1 to G7 compare medians over the rounds. A peer that was missing at configure is left
+ * out.
  */
 #include "base/clock.h"
 #include "bench/transports.h"
@@ -73,11 +75,11 @@ find_processors(void)
     for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
         if (CPU_ISSET(i, &all)) cpu[n++] = i;
     if (n == 2) return;
-    fprintf(stderr, "bench_ring: two processors are needed\n");
+    fprintf(stderr, "bench_ring: needs two processors\n");
     exit(2);
 }
 
-/* Fork; the child runs on the other processor and ends by _exit(). w: what they will do, or NULL. */
+/* Forks; the child runs on the other processor and ends with _exit(). w may be NULL. */
 static pid_t
 split(const struct way *w)
 {
@@ -86,9 +88,9 @@ split(const struct way *w)
     fflush(stdout);
     pid = fork();
     if (pid < 0) way_die("fork");
-    /* Of each: one that waits for a dead one would spin for ever, before all others. */
+    /* In each process: a peer that spins for an exited process would block the processor. */
     alarm(MOST_SECONDS);
-    if (pid) { /* the child first: it may wait for this processor */
+    if (pid) { /* the child first: it may need this processor */
         place(pid, 1, w != &way_zmq);
         place(0, 0, w != &way_zmq);
     }
@@ -108,7 +110,7 @@ reap(pid_t pid)
     }
 }
 
-/* ns to pass a cache line to the other processor. */
+/* Returns the ns to pass a cache line to the other processor. */
 static double
 probe(void)
 {
@@ -139,7 +141,7 @@ probe(void)
     return median(v, ROUNDS);
 }
 
-/* Median of half a round trip, ns. */
+/* Returns the median of half a round trip in ns. */
 static double
 latency(const struct way *w, uint32_t len)
 {
@@ -167,7 +169,7 @@ latency(const struct way *w, uint32_t len)
     return median(v + trips / 10, trips - trips / 10);
 }
 
-/* ns a message, sent so many at a time. */
+/* Returns the ns per message, batch messages at a time. */
 static double
 throughput(const struct way *w, uint32_t len, uint32_t batch)
 {
@@ -183,7 +185,7 @@ throughput(const struct way *w, uint32_t len, uint32_t batch)
     w->join(t, pid == 0);
     if (!pid) {
         for (; seq < n; seq += batch) w->send(t, seq, batch);
-        w->take(t, 0); /* the reader has it all */
+        w->take(t, 0); /* the reader has received all */
         w->leave(t);
         _exit(0);
     }
@@ -203,11 +205,12 @@ throughput(const struct way *w, uint32_t len, uint32_t batch)
 }
 
 struct steps {
-    double ns[N_STEPS]; /* of the writer, a step */
-    uint64_t partition;
+    double ns[N_STEPS]; /* of the writer, per step */
+    uint64_t n_signals;
 };
 
-/* ns that a step of 64 tokens costs its writer, the reader asleep; *calls: system calls a step. */
+/* Returns the ns of the writer for a step of 64 tokens with a sleeping reader; *calls: its system
+ * calls. */
 static double
 step(const struct way *w, double *calls)
 {
@@ -226,7 +229,7 @@ step(const struct way *w, double *calls)
             w->send(t, (uint64_t)i * STEP_TOKENS, STEP_TOKENS);
             s->ns[i] = (double)(clock_now() - t0);
         }
-        if (w == &way_bell) s->partition = way_bell_partition(t);
+        if (w == &way_doorbell) s->n_signals = way_doorbell_signals(t);
         w->take(t, 0);
         w->leave(t);
         _exit(0);
@@ -235,11 +238,11 @@ step(const struct way *w, double *calls)
     w->send(t, 0, 1);
     reap(pid);
     w->leave(t);
-    *calls = w == &way_bell ? (double)s->partition / N_STEPS : STEP_TOKENS;
+    *calls = w == &way_doorbell ? (double)s->n_signals / N_STEPS : STEP_TOKENS;
     return median(s->ns, N_STEPS);
 }
 
-/* ---- what is measured, and what it is held against */
+/* ---- measurements and gates */
 
 enum kind { LATENCY, BATCHED, SINGLE, STEP, CALLS };
 
@@ -250,27 +253,27 @@ static const struct measure {
 } measures[] = {
     { LATENCY, &way_ring, 64 },        { LATENCY, &way_unchecked, 64 },
     { LATENCY, &way_ck, 64 },          { LATENCY, &way_rte, 64 },
-    { LATENCY, &way_bell, 64 },        { LATENCY, &way_pipe, 64 },
+    { LATENCY, &way_doorbell, 64 },    { LATENCY, &way_pipe, 64 },
     { LATENCY, &way_socketpair, 64 },  { LATENCY, &way_zmq, 64 },
     { BATCHED, &way_ring, 64 },        { BATCHED, &way_unchecked, 64 },
     { BATCHED, &way_ck, 64 },          { BATCHED, &way_rte_burst, 64 },
     { SINGLE, &way_ring, 64 },         { SINGLE, &way_ck, 64 },
-    { SINGLE, &way_rte, 64 },          { SINGLE, &way_bell, 64 },
+    { SINGLE, &way_rte, 64 },          { SINGLE, &way_doorbell, 64 },
     { SINGLE, &way_pipe, 64 },         { SINGLE, &way_socketpair, 64 },
     { SINGLE, &way_zmq, 64 },          { BATCHED, &way_ring, 1024 },
     { BATCHED, &way_unchecked, 1024 }, { BATCHED, &way_ck, 1024 },
-    { BATCHED, &way_rte_burst, 1024 }, { STEP, &way_bell, STEP_BYTES },
-    { STEP, &way_pipe, STEP_BYTES },   { CALLS, &way_bell, STEP_BYTES },
+    { BATCHED, &way_rte_burst, 1024 }, { STEP, &way_doorbell, STEP_BYTES },
+    { STEP, &way_pipe, STEP_BYTES },   { CALLS, &way_doorbell, STEP_BYTES },
 };
 static const char *const kinds[] = { "latency", "batched", "single", "step64", "step64_calls" };
 static const char *const units[] = { "ns", "ns/message", "ns/message", "ns/step", "calls/step" };
 
-/* a / b, or a alone where b has no way. */
+/* a / b, or a alone if b has no way. */
 static const struct gate {
     const char *name;
     struct measure a, b;
     double limit;
-    bool at_least; /* else at most */
+    bool at_least; /* otherwise at most */
 } gates[] = {
     { "G1", { BATCHED, &way_ck, 64 }, { BATCHED, &way_ring, 64 }, 5, true },
     { "G1", { BATCHED, &way_rte_burst, 64 }, { BATCHED, &way_ring, 64 }, 0.9, true },
@@ -279,17 +282,17 @@ static const struct gate {
     { "G3", { SINGLE, &way_ck, 64 }, { SINGLE, &way_ring, 64 }, 1, true },
     { "G4", { LATENCY, &way_ring, 64 }, { LATENCY, &way_ck, 64 }, 1, false },
     { "G4", { LATENCY, &way_zmq, 64 }, { LATENCY, &way_ring, 64 }, 80, true },
-    { "G5", { LATENCY, &way_bell, 64 }, { LATENCY, &way_pipe, 64 }, 1.15, false },
-    { "G5", { LATENCY, &way_bell, 64 }, { LATENCY, &way_zmq, 64 }, 0.75, false },
-    { "G6", { STEP, &way_bell, STEP_BYTES }, { STEP, &way_pipe, STEP_BYTES }, 0.6, false },
-    { "G6", { CALLS, &way_bell, STEP_BYTES }, { CALLS, NULL, 0 }, 1, false },
+    { "G5", { LATENCY, &way_doorbell, 64 }, { LATENCY, &way_pipe, 64 }, 1.15, false },
+    { "G5", { LATENCY, &way_doorbell, 64 }, { LATENCY, &way_zmq, 64 }, 0.75, false },
+    { "G6", { STEP, &way_doorbell, STEP_BYTES }, { STEP, &way_pipe, STEP_BYTES }, 0.6, false },
+    { "G6", { CALLS, &way_doorbell, STEP_BYTES }, { CALLS, NULL, 0 }, 1, false },
     { "G7", { BATCHED, &way_ring, 64 }, { BATCHED, &way_unchecked, 64 }, 1.05, false },
     { "G7", { BATCHED, &way_ring, 1024 }, { BATCHED, &way_unchecked, 1024 }, 1.05, false },
     { "G7", { LATENCY, &way_ring, 64 }, { LATENCY, &way_unchecked, 64 }, 1.05, false },
 };
 
 static double results[ARRAY_LEN(measures)][MAX_RUNS];
-static double usual; /* ns, of the probe */
+static double usual; /* ns of the probe at the start */
 static int n_again, most_again;
 
 static double
@@ -319,7 +322,7 @@ as_usual(void)
     return ns >= usual / 1.3 && ns <= usual * 1.3;
 }
 
-/* false: too much has been done again already. */
+/* Returns false after too many repetitions. */
 static bool
 measure_between_probes(const struct measure *m, double *ret)
 {
@@ -395,15 +398,15 @@ main(int argc, char **argv)
 {
     int runs = argc > 1 ? atoi(argv[1]) : 9, n = 0;
     double probes[PROBES];
-    bool judged = true, chosen[ARRAY_LEN(measures)];
+    bool valid = true, chosen[ARRAY_LEN(measures)];
 
     if (argc > 3 || runs < 1 || runs > MAX_RUNS) {
         fprintf(stderr, "usage: bench_ring [RUNS, at most %d [WORD]]\n", MAX_RUNS);
         return 2;
     }
     find_processors();
-    if (!way_ck.name) printf("ck_ring is left out: libck-dev was not there at configure\n");
-    if (!way_rte.name) printf("rte_ring is left out: libdpdk-dev was not there at configure\n");
+    if (!way_ck.name) printf("ck_ring is left out: libck-dev was missing at configure\n");
+    if (!way_rte.name) printf("rte_ring is left out: libdpdk-dev was missing at configure\n");
     for (int i = 0; i < PROBES; i++) probes[i] = probe();
     usual = median(probes, PROBES);
     for (size_t i = 0; i < ARRAY_LEN(measures); i++)
@@ -411,12 +414,12 @@ main(int argc, char **argv)
     most_again = 3 * runs * (int)ARRAY_LEN(measures);
     for (; n < runs; n++)
         for (size_t i = 0; i < ARRAY_LEN(measures); i++)
-            if (chosen[i]) judged &= measure_between_probes(&measures[i], &results[i][n]);
-    printf("probe: %.0f ns, %s, %d measurements done again%s\n", usual,
+            if (chosen[i]) valid &= measure_between_probes(&measures[i], &results[i][n]);
+    printf("probe: %.0f ns, %s, %d measurements repeated%s\n", usual,
            fifo ? "SCHED_FIFO" : "SCHED_OTHER", n_again,
-           judged ? "" : ": this machine is not quiet enough to judge");
+           valid ? "" : ": other load is too high for the gates");
     for (size_t i = 0; i < ARRAY_LEN(measures); i++)
         if (chosen[i]) print_measure(&measures[i], results[i], n);
-    for (size_t i = 0; i < ARRAY_LEN(gates) && judged && argc < 3; i++) print_gate(&gates[i], n);
+    for (size_t i = 0; i < ARRAY_LEN(gates) && valid && argc < 3; i++) print_gate(&gates[i], n);
     return 0;
 }

@@ -1,16 +1,16 @@
-/* bench_sched.c - what a turn of the scheduler costs the engine's thread.
+/* bench_sched.c - time of the scheduler per step, on the engine thread.
  *
- * One turn is the plan of a step in which every sequence decodes a token, and the commit of the step
- * before it, as the worker does it. Four groups; positions are spread, so that one row in sixteen crosses a
- * block border in each group and each turn; a hundred requests wait for KV blocks. The table of those
- * figures says whether a turn grows with anything but the batch: with the context (blocks a table), with
- * the arena (total blocks). No turn allocates: what does is counted, and one is a failure.
+ * One measurement is the plan of a step in which every sequence decodes one token, and the commit
+ * of the previous step, as in the worker. There are four KV groups. Positions are spread: in each
+ * step 1 sequence of 16 crosses a block boundary in each group. 100 requests wait for KV blocks.
+ * The shapes show whether the time depends on anything but the batch: on the context (blocks per
+ * table) or the arena (number of blocks). An allocation during a step is an error.
  *
- * Also: what it takes to find a prefix of 32,000 tokens in blocks of 32, hashing and comparing included, warm and
- * with the caches full of something else; bound: 40 us warm.
+ * Also measured: finding a prefix of 32,000 tokens in blocks of 32, with hashing and comparison,
+ * with warm and with cold processor caches; bound: 40 us warm.
  *
- * Prints a table for people, then JSON lines (bench/README.md). There is no peer to compare with; the bound is
- * 60 us a turn for 1,000 sequences, and the step it must hide behind takes 2 ms and more.
+ * Prints a table, then JSON lines (bench/README.md). The bound is 60 us per step for 1,000
+ * sequences: the device step that hides this time takes 2 ms and more.
  */
 #include "base/base.h"
 #include "base/clock.h"
@@ -24,7 +24,7 @@
 
 enum {
     TOKENS = 16,
-    TURNS = 1920,
+    STEPS = 1920,
     N_GROUPS = 4,
     MAX_SEQS = 1000,
     WAITING = 100,
@@ -36,9 +36,9 @@ enum {
 #define HUGE_PAGE ((uintptr_t)2 << 20)
 
 struct shape {
-    uint32_t seqs, blocks; /* sequences that run; blocks a table when the measurement ends */
-    uint32_t spare;        /* of the arena beside what they need, in percent */
-    bool split;            /* decode on a lane of its own */
+    uint32_t seqs, blocks; /* running sequences; blocks per table at the end of the measurement */
+    uint32_t spare;        /* unused part of the arena, in percent of the used one */
+    bool split;            /* a separate decode lane */
 };
 static const struct shape shapes[] = {
     { 125, 2048, 0, false },  { 250, 2048, 0, false },  { 500, 2048, 0, false },
@@ -109,13 +109,13 @@ struct engine {
     uint8_t n_tokens[MAX_SEQS];
     token_id token[MAX_SEQS * (1 + MAX_DRAFT)];
     void *mem;
-    struct request { /* as worker/io/request.h has it */
+    struct request { /* aligned as in worker/io/request.h */
         _Alignas(CACHE_LINE) struct seq seq;
     } * request;
-    token_id *all; /* every sequence's tokens: all alike, and nobody looks */
+    token_id *all; /* tokens of every sequence; their values do not matter */
 };
 
-/* What the device hands back. */
+/* Sets the results of the device. */
 static void
 sample(struct engine *e, const struct batch *b)
 {
@@ -157,7 +157,7 @@ begin(struct engine *e, const struct shape *shape)
     c.group[1] = group(KV_WINDOW, 1024, 30, shape->blocks);
     c.group[2] = group(KV_WINDOW, 4096, 20, shape->blocks);
     c.group[3] = group(KV_WINDOW, 512, 20, shape->blocks);
-    c.group[0].max_blocks = shape->seqs * shape->blocks; /* so that the others wait */
+    c.group[0].max_blocks = shape->seqs * shape->blocks; /* the other sequences wait */
     for (uint32_t g = 0; g < N_GROUPS; g++) {
         uint64_t held = g ? (c.group[g].window + 2 * CHUNK) / TOKENS + 4 : shape->blocks;
 
@@ -175,8 +175,9 @@ begin(struct engine *e, const struct shape *shape)
     for (int i = 0; i < 2; i++) check((e->batch[i] = scheduler_batch(e->s)));
     for (uint32_t i = 0; i < shape->seqs; i++) steps += (double)len / (ROWS - i);
     for (uint32_t i = 0; i < n; i++) {
-        /* The first decode while the last still have their prompts: all shall be equally long then. */
-        uint32_t prompt = len - TURNS - 2 * TOKENS - (uint32_t)MAX(steps, 0);
+        /* The first sequences decode during the prefill of the last ones; all have equal lengths
+         * then. */
+        uint32_t prompt = len - STEPS - 2 * TOKENS - (uint32_t)MAX(steps, 0);
 
         e->request[i].seq = (struct seq){ .id = i,
                                           .token = e->all,
@@ -190,7 +191,7 @@ begin(struct engine *e, const struct shape *shape)
     }
 }
 
-/* Until everybody's prompt is computed; nothing is out then. */
+/* Runs until all prompts are computed; no step is in flight then. */
 static void
 prefill(struct engine *e, const struct shape *shape)
 {
@@ -219,9 +220,9 @@ end(struct engine *e)
     free(e->mem);
 }
 
-/* Microseconds of each turn, in order of size. */
+/* Sets the microseconds of each step, sorted. */
 static void
-measure(const struct shape *shape, double us[TURNS])
+measure(const struct shape *shape, double us[STEPS])
 {
     static struct engine e;
     unsigned lane = shape->split;
@@ -230,22 +231,22 @@ measure(const struct shape *shape, double us[TURNS])
     prefill(&e, shape);
     check(scheduler_plan(e.s, lane, 0, e.batch[0]) == 1);
     counting = true;
-    for (uint32_t turn = 0; turn < TURNS; turn++) {
-        struct batch *next = e.batch[(turn + 1) % 2];
+    for (uint32_t step = 0; step < STEPS; step++) {
+        struct batch *next = e.batch[(step + 1) % 2];
         nsec start;
 
-        sample(&e, e.batch[turn % 2]);
+        sample(&e, e.batch[step % 2]);
         start = clock_now();
         check(scheduler_plan(e.s, lane, 0, next) == 1 && next->n_segments == shape->seqs);
-        commit(&e, e.batch[turn % 2]);
-        us[turn] = (double)(clock_now() - start) / 1000;
+        commit(&e, e.batch[step % 2]);
+        us[step] = (double)(clock_now() - start) / 1000;
     }
     counting = false;
     end(&e);
-    qsort(us, TURNS, sizeof us[0], by_value);
+    qsort(us, STEPS, sizeof us[0], by_value);
 }
 
-/* One sequence's blocks of 32, then lookups of the same prompt; us[cold][]. */
+/* Caches one prompt in blocks of 32, then finds it again; us[cold][]. */
 static void
 measure_lookup(double us[2][LOOKUPS])
 {
@@ -262,8 +263,8 @@ measure_lookup(double us[2][LOOKUPS])
     struct kv_out out = { .edit = edit, .max_edits = 2 * LENGTH, .copy = copy, .max_copies = 8 };
     size_t others_bytes = (size_t)64 << 20;
     volatile uint8_t *others = calloc(1, others_bytes);
-    struct kv_namespace space;
-    struct kv_text text = { .token = token, .n = LENGTH + 1, .namespace = &space };
+    struct kv_namespace namespace;
+    struct kv_text text = { .token = token, .n = LENGTH + 1, .namespace = &namespace };
     struct kv_need need;
     struct kv_hit hit;
     struct err e;
@@ -274,7 +275,7 @@ measure_lookup(double us[2][LOOKUPS])
     check((mem = calloc(1, kv_bytes(&c))) && token && edit && others);
     if (!(kv = kv_init(mem, &c, &e))) must(-1, &e);
     for (int i = 0; i <= LENGTH; i++) token[i] = (i * 7919) % 30011;
-    kv_namespace(kv, 0, 0, NULL, 0, &space);
+    kv_namespace(kv, 0, 0, NULL, 0, &namespace);
     need = kv_need(kv, LENGTH + 1, 0, LENGTH);
     check(kv_admit(kv, 0, &need, &text, &hit) == 0);
     kv_start(kv, 0, 1, 0, &out);
@@ -303,35 +304,40 @@ int
 main(void)
 {
     static double lookup[2][LOOKUPS];
-    static double us[ARRAY_LEN(shapes)][TURNS];
+    static double us[ARRAY_LEN(shapes)][STEPS];
 
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         const struct shape *s = &shapes[i];
 
         measure(s, us[i]);
-        printf("%4u run, %u wait, %u blocks a table, %3u %% of the arena spare%s: %7.2f us a turn "
-               "(p99 %7.2f), %5.1f ns a sequence\n",
-               s->seqs, WAITING, s->blocks, s->spare, s->split ? ", split" : "", us[i][TURNS / 2],
-               us[i][TURNS * 99 / 100], us[i][TURNS / 2] * 1000 / s->seqs);
+        printf(
+            "%4u run, %u wait, %u blocks per table, %3u %% of the arena spare%s: %7.2f us per step "
+            "(p99 %7.2f), %5.1f ns per sequence\n",
+            s->seqs, WAITING, s->blocks, s->spare, s->split ? ", split" : "", us[i][STEPS / 2],
+            us[i][STEPS * 99 / 100], us[i][STEPS / 2] * 1000 / s->seqs);
     }
     measure_lookup(lookup);
     printf("a prefix of 32,000 tokens: %.1f us warm, %.1f us cold\n", lookup[0][LOOKUPS / 2],
            lookup[1][LOOKUPS / 2]);
-    printf("%llu allocations in %zu turns\n", (unsigned long long)allocations,
-           ARRAY_LEN(shapes) * TURNS);
+    printf("%llu allocations in %zu steps\n", (unsigned long long)allocations,
+           ARRAY_LEN(shapes) * STEPS);
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        printf("{\"bench\":\"sched\",\"case\":\"%u/%u/%u%s\",\"value\":%.3f,\"unit\":\"us/turn\","
-               "\"n\":%d,\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
-               shapes[i].seqs, shapes[i].blocks, shapes[i].spare, shapes[i].split ? "/split" : "",
-               us[i][TURNS / 2], TURNS, us[i][0], us[i][TURNS / 2], us[i][TURNS - 1]);
+        printf(
+            "{\"bench\":\"sched\",\"case\":\"plan and commit, %u sequences, %u blocks per table, "
+            "%u %% "
+            "spare%s\",\"value\":%.3f,\"unit\":\"us\",\"n\":%d,\"min\":%.3f,\"median\":%.3f,"
+            "\"max\":%.3f}\n",
+            shapes[i].seqs, shapes[i].blocks, shapes[i].spare,
+            shapes[i].split ? ", partitions" : "", us[i][STEPS / 2], STEPS, us[i][0],
+            us[i][STEPS / 2], us[i][STEPS - 1]);
     for (int cold = 0; cold < 2; cold++)
-        printf("{\"bench\":\"sched\",\"case\":\"lookup/32000/"
+        printf("{\"bench\":\"sched\",\"case\":\"prefix lookup of 32000 tokens, "
                "%s\",\"value\":%.3f,\"unit\":\"us\",\"n\":%d,"
                "\"min\":%.3f,\"median\":%.3f,\"max\":%.3f}\n",
                cold ? "cold" : "warm", lookup[cold][LOOKUPS / 2], LOOKUPS, lookup[cold][0],
                lookup[cold][LOOKUPS / 2], lookup[cold][LOOKUPS - 1]);
     printf("{\"bench\":\"sched\",\"case\":\"allocations\",\"value\":%llu,\"unit\":\"allocations\","
            "\"n\":%zu,\"min\":0,\"median\":0,\"max\":0}\n",
-           (unsigned long long)allocations, ARRAY_LEN(shapes) * TURNS);
+           (unsigned long long)allocations, ARRAY_LEN(shapes) * STEPS);
     return allocations ? 1 : 0;
 }

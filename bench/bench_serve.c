@@ -1,34 +1,42 @@
-/* bench_serve.c - what a client gets from a model of real shape: through ZeroMQ, lagand, ring and worker.
+/* bench_serve.c - what a client gets from a model of real shape, through lagand and its worker.
  *
- *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--programs DIR] [--runs N] [--cold] CASE...
+ *     bench_serve --model DIR [--device cuda] [--set KEY=VALUE]... [--programs DIR] [--runs N]
+ *                 [--cold] CASE...
  *
- *     decode=B:CONTEXT      B sequences at once, from when the last has its first token to when the first ends
- *     batch=B:IN:OUT        B requests at once, until the last has ended: requests and tokens a second
- *     twins=B:IN:OUT        the same, all of one prompt
- *     beam=B:IN:OUT:K       B searches at once with K beams each; tokens of all beams count
+ *     decode=B:CONTEXT      B sequences at once, from the first token of the last one to the end of
+ *                           the first one
+ *     batch=B:IN:OUT        B requests at once, until the last one ends: requests and tokens per
+ *                           second
+ *     same=B:IN:OUT         the same, all requests with one prompt
+ *     beam=B:IN:OUT:K       B searches at once with K beams each; the tokens of all beams count
  *     serve=B:IN:OUT:N      N requests, B of them always in flight
- *     prefill=N:IN          N prompts at once, one token each: prompt tokens a second
- *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode: until one is ready again, and the
- *                           longest wait of a stream for its next token (gap_mid: the median of all streams'); N
- *                           times while they go on, CALM tokens of each between two
- *     rank=B:CONTEXT:CALM   the same of rank 1, where tensor_parallel says that there is one
- *     crash=B:CONTEXT:CALM  the same as kill once, by a step that writes where no memory is: DIR has tests/torture's programs
- *     trace=FILE[:MOST]     all requests of a file of traces.py, each when it arrives (at once, if it does not say), at
- *                           most so many tokens each; also time per output token of the middle request and of one in
- *                           a hundred, the longest wait for a token and the time to the first that one in a hundred
- *                           exceeds; steps of prompts, of answers and of both, and how long they took
- *     steady=B:IN:OUT:SECONDS  B requests always in flight, the first ones cut short so that they end one after
- *                           another once all have their first token; what was done in so many seconds, from half as many after those have
- *                           their first token, and both times on to the next first token: tokens, rows of prompts
- *                           (prompts_s: of so many prompts), and a trace's times, with those of whom an eighth came
- *                           meanwhile. Where both rates agree it was steady. It begins with the same prompts every
- *                           time: with --set kv.reuse=true they are there already
- *     split=MODE            no case: from here on off, auto or CONTEXT:GENERATION of a device that the worker divides
+ *     prefill=N:IN          N prompts at once, one token each: prompt tokens per second
+ *     kill=B:CONTEXT:CALM   SIGKILL of the worker while B sequences decode, N times, CALM tokens of
+ *                           each stream between two deaths: time until a worker is ready again, and
+ *                           gap_ms, the longest wait of a stream for its next token (gap_mid_ms:
+ *                           median of the streams)
+ *     rank=B:CONTEXT:CALM   the same with rank 1 of a tensor-parallel model
+ *     crash=B:CONTEXT:CALM  the same once, with a step that writes to invalid memory; --programs
+ *                           names the directory of tests/torture's lagand and lagan-worker
+ *     trace=FILE[:MOST]     the requests of a file of traces.py, each at its arrival time (0 if the
+ *                           file has none), at most MOST tokens each; also median and 99th
+ *                           percentile of time per output token, of gaps and of time to first
+ *                           token, and the steps by kind
+ *     steady=B:IN:OUT:SECONDS
+ *                           B requests always in flight; the first ones are shortened so that they
+ *                           end one after another. Measures SECONDS after a settling time of half
+ *                           of that, both ends moved to the next first token: tokens, prompts_s,
+ *                           and the times of a trace for requests with at least 1/8 of their tokens
+ *                           in that time. The load is steady if both rates agree. The first prompts
+ *                           are the same in each case: with --set kv.reuse=true they are cached
+ *     split=MODE            no case: sets the division for the following cases: off, auto or
+ *                           PREFILL:DECODE
  *
- * DIR needs a config.json only (bench/configs): the weights are random, so are the prompts, lengths are
- * forced. lagand is started for the run and stopped after it. A case runs once to warm up (not with --cold), then N
- * times. Its line ends with what the worker did meanwhile, of several runs in the last: share of a core, time of a step,
- * and where the device knows it, how long it was idle between two steps and how many more captured steps there are.
+ * DIR needs only a config.json (bench/configs): weights and prompts are random, lengths are forced.
+ * lagand is started for the run. A case runs once to warm up (not with --cold), then N times. Its
+ * line ends with the worker's share of a core, the time of a step, and, if the device measures
+ * them, the idle time between two steps and the number of newly captured steps, all of the last
+ * run.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -47,33 +55,34 @@ enum {
     DECODE_STEPS = 160,
     MAX_GAPS = 1 << 20
 };
-/* So long without a token: a dead worker's last has come. A successor on the CPU may serve after 20. */
+/* After this time without a token, the last token of a dead worker has arrived. On the CPU a
+ * replacement may serve after 20 ms. */
 enum { QUIET_MS = 20, QUIET_CPU_MS = 5 };
-enum { CALM_MORE = 16 }; /* tokens to spare a death */
+enum { CALM_MORE = 16 }; /* additional tokens per death */
 
 struct request {
     uint64_t id;
     uint32_t in, out, got;
-    nsec at; /* not before, from the start of its run */
+    nsec at; /* arrival, from the start of the run */
     nsec sent, first, last;
-    uint32_t stop; /* got then, it is cancelled; 0: not */
-    uint32_t seen; /* got, when the time that counts began */
-    nsec from;     /* its last token then */
+    uint32_t stop; /* cancelled at this number of tokens; 0: never */
+    uint32_t seen; /* got at the start of the measurement */
+    nsec from;     /* time of the last token before that */
     uint32_t calm; /* tokens since the last death */
-    nsec gap;      /* the longest between two, of a trace or from then on */
+    nsec gap;      /* longest time between two tokens since the last death */
     bool over;
 };
 
-/* What one run of a case gives. */
+/* The figures of one run of a case. */
 struct figure {
-    double value, more; /* more: beside it */
-    double middle;      /* of the streams, where more is the longest */
+    double value, more; /* more: the second figure of the kind */
+    double middle;      /* median of the streams, if more is their maximum */
     double ttft_ms, core, step_us, idle_us;
-    double tpot_ms, tpot_99, gap_99, ttft_99; /* of a trace */
-    double prompts;                           /* steady: a second */
-    double kind_ms[BENCH_KINDS];              /* a step of prompts, of answers, of both */
+    double tpot_ms, tpot_99, gap_99, ttft_99; /* trace and steady */
+    double prompts;                           /* steady: per second */
+    double kind_ms[BENCH_KINDS];              /* prefill, decode, mixed steps */
     uint64_t kind_n[BENCH_KINDS];
-    double captured; /* more captured steps than before; -1: there are none */
+    double captured; /* newly captured steps; -1: the device captures none */
 };
 
 struct bench {
@@ -82,15 +91,15 @@ struct bench {
     uint64_t random;
     char mode[32]; /* " split=..." */
     bool cold;
-    uint32_t beams; /* of each request; 0: none */
-    uint64_t twins; /* all have the prompt of this number; 0: each its own */
+    uint32_t beams;       /* per request; 0: no search */
+    uint64_t same_prompt; /* seed of the prompt of all requests; 0: different prompts */
     struct request q[MAX_REQUESTS];
     uint32_t n, n_sent, n_first, n_over;
-    uint32_t n_deaths, n_dead, calm; /* of the worker that are wanted, that were; between two */
-    bool (*strike)(struct bench_serve *s);  /* a death begins; false: it cannot be told to */
+    uint32_t n_deaths, n_dead, calm;        /* deaths to cause, caused; tokens between two */
+    bool (*strike)(struct bench_serve *s);  /* causes a death */
     struct figure *death;                   /* [n_deaths] */
-    nsec struck;                            /* when the last one began; 0: there is another one */
-    struct bench_worker at_began, at_ended; /* all have their first token; the first one its last */
+    nsec struck;                            /* time of the last death; 0: a worker is ready */
+    struct bench_worker at_began, at_ended; /* last first token; first end of a request */
 };
 
 static uint32_t
@@ -106,7 +115,7 @@ submit(struct bench *b, struct request *q)
     int32_t *ids = malloc(q->in * sizeof *ids);
 
     if (!r || !ids) bench_die("no memory for a prompt of %u", q->in);
-    if (b->twins) b->random = b->twins;
+    if (b->same_prompt) b->random = b->same_prompt;
     if (b->beams) lagan_set_int(r, "beams", b->beams);
     for (uint32_t i = 0; i < q->in; i++) ids[i] = (int32_t)(10 + below(b, b->vocab - 20));
     lagan_set_ids(r, "ids", ids, q->in);
@@ -135,9 +144,9 @@ median(double *v, uint32_t n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* Every stream has waited for its last death as long as it will. */
+/* Sets the median gap of the last death. */
 static void
-settle_death(struct bench *b)
+finish_death(struct bench *b)
 {
     static double v[MAX_REQUESTS];
 
@@ -148,24 +157,23 @@ settle_death(struct bench *b)
 static void
 strike(struct bench *b)
 {
-    if (b->n_dead) settle_death(b);
+    if (b->n_dead) finish_death(b);
     b->struck = clock_now();
     b->n_dead++;
     for (uint32_t i = 0; i < b->n; i++) b->q[i].calm = 0, b->q[i].gap = 0;
-    if (!b->strike(&b->s)) bench_die("the worker is gone already");
+    if (!b->strike(&b->s)) bench_die("the worker exited before the kill");
 }
 
-/* Its last tokens have come. */
 static void
-await_successor(struct bench *b)
+await_replacement(struct bench *b)
 {
-    b->death[b->n_dead - 1].value = (double)(bench_again(&b->s) - b->struck) / NSEC_MS;
+    b->death[b->n_dead - 1].value = (double)(bench_wait_replacement(&b->s) - b->struck) / NSEC_MS;
     b->death[b->n_dead - 1].idle_us = -1;
     b->struck = 0;
 }
 
 static void
-took(struct bench *b, struct request *q, uint32_t n)
+count_tokens(struct bench *b, struct request *q, uint32_t n)
 {
     nsec now = clock_now();
     uint32_t calm = UINT32_MAX;
@@ -191,13 +199,14 @@ take(struct bench *b, const struct lagan_event *ev)
     struct request *q = b->q;
 
     while (q < b->q + b->n && q->id != ev->id) q++;
-    if (q == b->q + b->n) return; /* of the run before */
+    if (q == b->q + b->n) return; /* a request of the previous run */
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
-        took(b, q, ev->n_ids);
+        count_tokens(b, q, ev->n_ids);
         break;
     case LAGAN_EVENT_DONE:
-        if (q->got != q->out) bench_die("%u tokens where %u were asked for", q->got, q->out);
+        if (q->got != q->out)
+            bench_die("a request ended after %u tokens, %u were requested", q->got, q->out);
         q->over = true;
         if (b->n_over++ == 0) bench_worker(&b->s, &b->at_ended);
         break;
@@ -212,8 +221,8 @@ take(struct bench *b, const struct lagan_event *ev)
     }
 }
 
-/* Those of q[0 .. n) whose time has come, so many of them in flight; how long until the next one, 0: it does not
- * count. */
+/* Submits the requests that are due, at most in_flight open ones. Returns the time until the next
+ * one is due; 0: it waits for an end, not for a time. */
 static nsec
 submit_due(struct bench *b, uint32_t in_flight, nsec since)
 {
@@ -226,9 +235,9 @@ submit_due(struct bench *b, uint32_t in_flight, nsec since)
     return 0;
 }
 
-/* All of q[0 .. n), so many of them in flight; how long it took. */
+/* Runs all of q[0 .. n), in_flight at a time. Returns the time until the last token. */
 static nsec
-play(struct bench *b, uint32_t in_flight)
+run_requests(struct bench *b, uint32_t in_flight)
 {
     nsec since = clock_now(), end = since;
 
@@ -245,11 +254,11 @@ play(struct bench *b, uint32_t in_flight)
                                      : 120000);
 
         if (r == 0 && b->struck)
-            await_successor(b);
+            await_replacement(b);
         else if (r == 0 && wait)
             continue;
         else if (r <= 0)
-            bench_die("nothing for two minutes: %s", lagan_errmsg(b->s.client));
+            bench_die("no event for 120 s: %s", lagan_errmsg(b->s.client));
         else
             take(b, &ev);
     }
@@ -258,14 +267,14 @@ play(struct bench *b, uint32_t in_flight)
 }
 
 static void
-alike(struct bench *b, uint32_t n, uint32_t in, uint32_t out)
+set_requests(struct bench *b, uint32_t n, uint32_t in, uint32_t out)
 {
     if (n > MAX_REQUESTS) bench_die("%u requests, %d at most", n, MAX_REQUESTS);
     b->n = n;
     for (uint32_t i = 0; i < n; i++) b->q[i] = (struct request){ .in = in, .out = out };
 }
 
-/* What the worker did between two looks at it. */
+/* Sets the figures of the worker between two readings. */
 static void
 account(struct figure *f, const struct bench_worker *from, const struct bench_worker *to)
 {
@@ -280,14 +289,14 @@ account(struct figure *f, const struct bench_worker *from, const struct bench_wo
     f->captured = to->graphs ? (double)to->graphs - (double)from->graphs : -1;
     f->core = wall > 0 ? (double)(to->cpu - from->cpu) / wall : 0;
     f->step_us = steps > 0 ? wall / steps / NSEC_US : 0;
-    f->idle_us = to->gaps > from->gaps ? (double)(to->idle_ns - from->idle_ns) /
-                                             (double)(to->gaps - from->gaps) / NSEC_US
-                                       : -1;
+    f->idle_us = to->gaps > from->gaps
+                     ? (double)(to->idle - from->idle) / (double)(to->gaps - from->gaps) / NSEC_US
+                     : -1;
 }
 
-/* What one in a hundred is above; v is sorted. */
+/* v is sorted. */
 static double
-rare(const double *v, uint32_t n)
+percentile_99(const double *v, uint32_t n)
 {
     return n ? v[(n - 1) * 99 / 100] : 0;
 }
@@ -304,8 +313,8 @@ median_ttft(const struct bench *b)
 static void
 run_decode(struct bench *b, const uint32_t *arg, struct figure *f)
 {
-    alike(b, arg[0], arg[1], DECODE_STEPS);
-    play(b, b->n);
+    set_requests(b, arg[0], arg[1], DECODE_STEPS);
+    run_requests(b, b->n);
     account(f, &b->at_began, &b->at_ended);
     f->more = (double)(b->at_ended.at - b->at_began.at) / NSEC_S;
     f->value = (double)(b->at_ended.tokens - b->at_began.tokens) / f->more;
@@ -329,15 +338,15 @@ static void
 run_deaths(struct bench *b, bool (*how)(struct bench_serve *s), const uint32_t *arg,
            struct figure *f, uint32_t n)
 {
-    alike(b, arg[0], arg[1], (n + 1) * (arg[2] + CALM_MORE));
+    set_requests(b, arg[0], arg[1], (n + 1) * (arg[2] + CALM_MORE));
     b->calm = arg[2];
     b->strike = how;
     b->death = f;
     b->n_deaths = n;
     b->n_dead = 0;
-    play(b, b->n);
+    run_requests(b, b->n);
     if (b->n_dead < n) bench_die("the streams ended after %u deaths", b->n_dead);
-    settle_death(b);
+    finish_death(b);
     b->n_deaths = b->n_dead = 0;
     for (uint32_t i = 0; i < n; i++) f[i].ttft_ms = median_ttft(b);
 }
@@ -348,9 +357,9 @@ run_batch(struct bench *b, const uint32_t *arg, struct figure *f)
     struct bench_worker from, to;
     double seconds;
 
-    alike(b, arg[0], arg[1], arg[2]);
+    set_requests(b, arg[0], arg[1], arg[2]);
     bench_worker(&b->s, &from);
-    seconds = (double)play(b, b->n) / NSEC_S;
+    seconds = (double)run_requests(b, b->n) / NSEC_S;
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     f->value = b->n / seconds;
@@ -358,11 +367,11 @@ run_batch(struct bench *b, const uint32_t *arg, struct figure *f)
 }
 
 static void
-run_twins(struct bench *b, const uint32_t *arg, struct figure *f)
+run_same(struct bench *b, const uint32_t *arg, struct figure *f)
 {
-    b->twins = b->random;
+    b->same_prompt = b->random;
     run_batch(b, arg, f);
-    b->twins = 0;
+    b->same_prompt = 0;
 }
 
 static void
@@ -380,9 +389,9 @@ run_serve(struct bench *b, const uint32_t *arg, struct figure *f)
     struct bench_worker from, to;
     double seconds;
 
-    alike(b, arg[3], arg[1], arg[2]);
+    set_requests(b, arg[3], arg[1], arg[2]);
     bench_worker(&b->s, &from);
-    seconds = (double)play(b, arg[0]) / NSEC_S;
+    seconds = (double)run_requests(b, arg[0]) / NSEC_S;
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     f->value = (double)b->n * arg[2] / seconds;
@@ -395,9 +404,9 @@ run_prefill(struct bench *b, const uint32_t *arg, struct figure *f)
     struct bench_worker from, to;
     double seconds;
 
-    alike(b, arg[0], arg[1], 1);
+    set_requests(b, arg[0], arg[1], 1);
     bench_worker(&b->s, &from);
-    seconds = (double)play(b, b->n) / NSEC_S;
+    seconds = (double)run_requests(b, b->n) / NSEC_S;
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     f->value = (double)b->n * arg[1] / seconds;
@@ -429,7 +438,7 @@ read_trace(struct bench *b, const char *name, uint32_t most)
     fclose(file);
 }
 
-/* How long its streams waited for their tokens. */
+/* Sets the times of a trace. */
 static void
 account_waits(const struct bench *b, struct figure *f)
 {
@@ -444,11 +453,11 @@ account_waits(const struct bench *b, struct figure *f)
         if (q->out > 1) tpot[n++] = (double)(q->last - q->first) / NSEC_MS / (q->out - 1);
     }
     if (n) f->tpot_ms = median(tpot, n);
-    f->tpot_99 = rare(tpot, n);
+    f->tpot_99 = percentile_99(tpot, n);
     median(gap, b->n);
     median(ttft, b->n);
-    f->gap_99 = rare(gap, b->n);
-    f->ttft_99 = rare(ttft, b->n);
+    f->gap_99 = percentile_99(gap, b->n);
+    f->ttft_99 = percentile_99(ttft, b->n);
 }
 
 static void
@@ -459,7 +468,7 @@ run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
 
     read_trace(b, name, most);
     bench_worker(&b->s, &from);
-    seconds = (double)play(b, b->n) / NSEC_S;
+    seconds = (double)run_requests(b, b->n) / NSEC_S;
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     for (uint32_t i = 0; i < b->n; i++) out += b->q[i].out;
@@ -468,7 +477,8 @@ run_trace(struct bench *b, const char *name, uint32_t most, struct figure *f)
     account_waits(b, f);
 }
 
-/* The first n prompts, the same ones every time: but for the first time they are there already. */
+/* Submits the first n prompts, which are the same in every run, so that the prefix cache may have
+ * them. */
 static void
 submit_first(struct bench *b, uint32_t n)
 {
@@ -479,7 +489,8 @@ submit_first(struct bench *b, uint32_t n)
     b->random = others;
 }
 
-/* One event, which adds to v[*n] if it ends a gap. Who is over is followed by another one, unless it is the end. */
+/* Takes one event, and appends a finished gap to v[*n]. A new request follows each that ends,
+ * unless over. */
 static void
 take_steady(struct bench *b, bool over, double *v, uint32_t *n)
 {
@@ -487,7 +498,7 @@ take_steady(struct bench *b, bool over, double *v, uint32_t *n)
     struct request *q = b->q;
 
     if (lagan_next(b->s.client, &ev, 120000) <= 0)
-        bench_die("nothing for two minutes: %s", lagan_errmsg(b->s.client));
+        bench_die("no event for 120 s: %s", lagan_errmsg(b->s.client));
     while (q < b->q + b->n_sent && q->id != ev.id) q++;
     if (q == b->q + b->n_sent) return;
     if (ev.kind == LAGAN_EVENT_TOKENS) {
@@ -510,7 +521,7 @@ take_steady(struct bench *b, bool over, double *v, uint32_t *n)
     }
 }
 
-/* How long those of whom an eighth came in that time waited for a token. */
+/* Sets the times of requests with at least 1/8 of their tokens in the measurement. */
 static void
 account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struct figure *f)
 {
@@ -527,16 +538,17 @@ account_steady(const struct bench *b, uint32_t out, double *v, uint32_t n, struc
             tpot[n_tpot++] = (double)(q->last - from) / NSEC_MS / (q->got - seen);
     }
     f->tpot_ms = n_tpot ? median(tpot, n_tpot) : 0;
-    f->tpot_99 = rare(tpot, n_tpot);
+    f->tpot_99 = percentile_99(tpot, n_tpot);
     f->ttft_ms = n_ttft ? median(ttft, n_ttft) : 0;
-    f->ttft_99 = rare(ttft, n_ttft);
+    f->ttft_99 = percentile_99(ttft, n_ttft);
     if (n) median(v, n);
-    f->gap_99 = rare(v, n);
+    f->gap_99 = percentile_99(v, n);
 }
 
-/* Until that time, and on to the next first token, so that what is counted begins and ends with whole prompts. */
+/* Runs until that time and then to the next first token, so that the measurement has whole prompts.
+ * */
 static void
-go_on(struct bench *b, nsec until, nsec more, double *gaps, uint32_t *n)
+run_until(struct bench *b, nsec until, nsec more, double *gaps, uint32_t *n)
 {
     uint32_t first;
 
@@ -554,7 +566,7 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
     nsec most = arg[3] * NSEC_S;
     double seconds;
 
-    alike(b, MAX_REQUESTS, arg[1], arg[2]);
+    set_requests(b, MAX_REQUESTS, arg[1], arg[2]);
     for (uint32_t i = 0; i < some; i++) b->q[i].out = 2 * arg[2];
     b->n_sent = b->n_first = b->n_over = 0;
     submit_first(b, some);
@@ -562,12 +574,12 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
         while (!b->q[i].got) take_steady(b, false, gaps, &n);
     for (uint32_t i = 0; i < some; i++)
         if (!b->q[i].over) b->q[i].stop = b->q[i].got + MAX(arg[2] * (i + 1) / some, 1u);
-    go_on(b, clock_now() + most / 2, most, gaps, &n);
+    run_until(b, clock_now() + most / 2, most, gaps, &n);
     n = 0;
     for (uint32_t i = 0; i < b->n_sent; i++)
         b->q[i].seen = b->q[i].got, b->q[i].from = b->q[i].last;
     bench_worker(&b->s, &from);
-    go_on(b, from.at + most, most, gaps, &n);
+    run_until(b, from.at + most, most, gaps, &n);
     bench_worker(&b->s, &to);
     account(f, &from, &to);
     account_steady(b, arg[2], gaps, n, f);
@@ -583,15 +595,15 @@ run_steady(struct bench *b, const uint32_t *arg, struct figure *f)
 static void
 divide(struct bench *b, const char *mode)
 {
-    unsigned context, generation;
+    unsigned prefill, decode;
     char verb[16], args[64] = "{}";
 
     snprintf(verb, sizeof verb, "split %.8s", mode);
-    if (sscanf(mode, "%u:%u", &context, &generation) == 2) {
+    if (sscanf(mode, "%u:%u", &prefill, &decode) == 2) {
         strcpy(verb, "split set");
-        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", context, generation);
+        snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", prefill, decode);
     }
-    bench_tell(&b->s, verb, args);
+    bench_send_command(&b->s, verb, args);
 }
 
 static const struct kind {
@@ -602,7 +614,7 @@ static const struct kind {
 } kinds[] = {
     { "decode", "tok/s", "window_s", 2, run_decode, NULL },
     { "batch", "req/s", "tok_s", 3, run_batch, NULL },
-    { "twins", "req/s", "tok_s", 3, run_twins, NULL },
+    { "same", "req/s", "tok_s", 3, run_same, NULL },
     { "beam", "req/s", "tok_s", 4, run_beam, NULL },
     { "serve", "tok/s", "req_s", 4, run_serve, NULL },
     { "prefill", "tok/s", "req_s", 2, run_prefill, NULL },
@@ -613,7 +625,7 @@ static const struct kind {
     { "trace", "tok/s", "req_s", 0, NULL, NULL },
 };
 
-static const char *const kind_name[BENCH_KINDS] = { "prompt", "answer", "mixed" };
+static const char *const kind_name[BENCH_KINDS] = { "prefill", "decode", "mixed" };
 
 static void
 run_case(struct bench *b, const char *word, uint32_t runs)
@@ -633,7 +645,7 @@ run_case(struct bench *b, const char *word, uint32_t runs)
         snprintf(b->mode, sizeof b->mode, " %.24s", word);
         return;
     }
-    if (k == kinds + ARRAY_LEN(kinds)) bench_die("%s is no case", word);
+    if (k == kinds + ARRAY_LEN(kinds)) bench_die("%s: unknown case", word);
     if (!k->n_args) {
         snprintf(file, sizeof file, "%s", eq + 1);
         if (strrchr(file, ':')) {
@@ -648,11 +660,11 @@ run_case(struct bench *b, const char *word, uint32_t runs)
             p = *end == ':' ? end + 1 : end;
         }
         if (n != k->n_args || !arg[0] || !arg[1])
-            bench_die("%s: %u numbers are wanted", word, k->n_args);
+            bench_die("%s: the case needs %u numbers", word, k->n_args);
     }
     memset(f, 0, sizeof f);
     if (k->strike == bench_crash && runs > 1)
-        bench_die("crash: once (--runs 1), for a second fault within a minute is backed off from");
+        bench_die("crash: needs --runs 1, because lagand delays the restart after a second fault");
     if (k->strike) run_deaths(b, k->strike, arg, f + 1, runs);
     for (uint32_t i = b->cold; i <= runs && !k->strike; i++) {
         if (k->run)
@@ -717,9 +729,9 @@ main(int argc, char **argv)
         else if (argv[i][0] != '-' && n_cases < MAX_CASES)
             cases[n_cases++] = argv[i];
         else
-            bench_die("%s: see the head of bench/bench_serve.c", argv[i]);
+            bench_die("%s: unknown option; the head of bench/bench_serve.c lists them", argv[i]);
     }
-    if (!b.s.model || !n_cases || !runs) bench_die("--model DIR and a case are wanted");
+    if (!b.s.model || !n_cases || !runs) bench_die("--model DIR and a case are required");
     bench_start(&b.s);
     b.vocab = b.s.vocab;
     for (uint32_t i = 0; i < n_cases; i++) run_case(&b, cases[i], runs);

@@ -1,11 +1,12 @@
-/* bench_step.c - steps of the executor, plain and as graphs: the host's time, the device's, what lies between.
+/* bench_step.c - steps of the executor with and without graphs: time of host and device, idle time
+ * between steps.
  *
- *     bench_step DIR [DEVICE]     a model's shape (config.json), random weights in bf16
+ *     bench_step DIR [DEVICE]     DIR has the config.json of a model; weights are random, bf16
  *
- * S slots generate at a context of 1,024 tokens, and in every step comes a prompt of C tokens beside them, with
- * encoder-decoders a source. Two steps are out, as in the worker. JSON lines: a step from result to result, the
- * host in exec_start(), the device idle between two steps; medians of five stretches of 20 steps. capture_us: the
- * longest exec_start() that captured a graph, in the steps before those.
+ * S slots decode at a context of 1,024 tokens, and each step has a prompt of C tokens, or an
+ * encoder input. Two steps are in flight, as in the worker. JSON lines: time from result to result,
+ * of the host in exec_start(), idle time of the device between two steps; medians of 5 series of 20
+ * steps. capture_us: the longest exec_start() with a capture, in the steps before.
  */
 #include "base/clock.h"
 #include "worker/arch/registry.h"
@@ -43,7 +44,7 @@ struct bench {
     struct model *m;
     struct kv_config kv;
     struct arena arena;
-    uint64_t at[MAX_GROUPS]; /* slices before a group's blocks */
+    uint64_t at[MAX_GROUPS]; /* slices before the blocks of a group */
     struct exec *x;
     struct batch *b;
     uint32_t n_gen, n_prompt;
@@ -72,7 +73,7 @@ open_kv(struct bench *k)
     try(gpu_ops(k->gpu)->mem.arena_make(k->gpu, "kv", bytes, &k->arena, &e), "kv");
 }
 
-/* Every entry of every slot, in steps of as many edits as there is room for. */
+/* Fills every entry of every slot, max_edits per step. */
 static void
 fill_tables(struct bench *k)
 {
@@ -112,7 +113,7 @@ add_run(struct bench *k, uint32_t slot, uint32_t n, uint32_t pos, uint32_t sourc
     }
 }
 
-/* Prompts take the last slots in turn. */
+/* Prompts use the last slots alternately. */
 static void
 plan(struct bench *k)
 {

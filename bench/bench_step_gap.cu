@@ -1,9 +1,9 @@
-/* bench_step_gap.cu - what lies between two steps on a GPU: what it costs to put a step's arrays, to get its
- * results and to mark it, by kernels (gpu/cuda/kernels/memory/small_copy.cu), by copy engines and by the front end; and
- * how many launches the driver queues before one blocks.
+/* bench_step_gap.cu - device time between two steps: writing the arrays of a step, reading its
+ * results and marking it, by kernels (gpu/cuda/kernels/memory/small_copy.cu), by copy engines and
+ * by the front end; and the number of launches that the driver queues before one blocks.
  *
- * A long kernel runs while STEPS steps are queued behind it, so that the host's time does not show: the figure
- * is the device's, per step. A step without any of it stands beside.
+ * A long kernel runs while STEPS steps are queued, so that the time of the host does not count. The
+ * figure is the device time per step, beside a step without these operations.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/memory/small_copy.cu"
@@ -126,13 +126,13 @@ const way ways[] = {
 };
 
 void
-say(const char *name, const char *unit, float *v, int n)
+print_result(const char *name, const char *unit, float *v, int n)
 {
     std::sort(v, v + n);
-    printf(
-        "{\"bench\":\"gap\",\"case\":\"%s\",\"value\":%.3g,\"unit\":\"%s\",\"n\":%d,\"min\":%.3g,"
-        "\"median\":%.3g,\"max\":%.3g}\n",
-        name, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
+    printf("{\"bench\":\"step_gap\",\"case\":\"%s\",\"value\":%.3g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.3g,"
+           "\"median\":%.3g,\"max\":%.3g}\n",
+           name, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
 }
 
 void
@@ -151,10 +151,10 @@ measure(place &p, const way &w, cudaEvent_t begin, cudaEvent_t end)
         MUST(cudaEventElapsedTime(&ms, begin, end));
         if (n >= 0) us[n] = ms * 1000 / STEPS;
     }
-    say(w.name, "us", us, TIMES);
+    print_result(w.name, "us", us, TIMES);
 }
 
-/* The first launch that takes longer than the rest: it waited for one to begin. */
+/* Finds the first launch that takes longer than the others: it waited for the start of a kernel. */
 void
 measure_queue(place &p)
 {
@@ -171,7 +171,7 @@ measure_queue(place &p)
         }
         MUST(cudaStreamSynchronize(p.l.st));
     }
-    say("launches queued behind a long kernel before one blocks", "launches", first, 3);
+    print_result("launches queued behind a long kernel before one blocks", "launches", first, 3);
 }
 
 } /* namespace */
@@ -184,7 +184,8 @@ main()
     cudaGraph_t g;
     place p = {};
 
-    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0); /* as cuda_device.c; 1x: the driver's own */
+    /* as in cuda_device.c; 1x: default of the driver */
+    setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
     MUST(cudaStreamCreateWithFlags(&p.l.st, cudaStreamNonBlocking));
     MUST(cudaHostAlloc((void **)&p.host, 4 << 20, cudaHostAllocMapped));
     MUST(cudaMalloc((void **)&p.device, 4 << 20));

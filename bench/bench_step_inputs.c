@@ -1,10 +1,10 @@
-/* bench_step_inputs.c - the ops on rows, tables and blocks of a GPU, at the shapes of an 8B model.
+/* bench_step_inputs.c - ops on rows, tables and blocks of a GPU, with the shapes of an 8B model.
  *
- * A figure is the median of RUNS runs: of a recorded graph of one op again and again (what is read lies in
- * the cache where rows are few, as in a step), of 8,192 rows and of copies as they come. What is timed is
- * checked by tests/gpu/test_step_inputs, which runs before it in the same part of bench-gpu.
+ *     bench_step_inputs [--device cuda:N]
  *
- *     bench_rows [--device cuda:N]
+ * A figure is the median of RUNS runs: of a graph that repeats one op (few rows are in the L2
+ * cache, as in a step), of 8,192 rows, and of block copies. tests/gpu/test_step_inputs checks these
+ * ops; bench-gpu runs it first.
  */
 #include "base/clock.h"
 #include "gpu/gpu.h"
@@ -24,7 +24,7 @@ enum {
     HEAD = 128,
     QKV = (HEADS + 2 * KV_HEADS) * HEAD,
     TPB = 16,
-    BLOCK_BYTES = KV_HEADS * TPB * HEAD * 2, /* of K, and of V */
+    BLOCK_BYTES = KV_HEADS * TPB * HEAD * 2, /* of K; the same of V */
     EDITS = 256,
 };
 #define HOST_BYTES ((size_t)256 << 20)
@@ -53,7 +53,8 @@ static void
 must(int r)
 {
     if (r >= 0) return;
-    fprintf(stderr, "bench_rows: %s\n", b.gpu && gpu_why(b.gpu)[0] ? gpu_why(b.gpu) : b.e.text);
+    fprintf(stderr, "bench_step_inputs: %s\n",
+            b.gpu && gpu_why(b.gpu)[0] ? gpu_why(b.gpu) : b.e.text);
     exit(1);
 }
 
@@ -246,7 +247,7 @@ rope_store(uint32_t n)
 static const struct row_op {
     const char *name;
     void (*queue)(uint32_t n);
-    double bytes; /* a row, read and written */
+    double bytes; /* read and written per row */
 } row_op[] = {
     { "rms_norm bf16", norm, 4.0 * D },
     { "rms_norm fp32 to bf16", norm_of_stream, 6.0 * D },
@@ -260,7 +261,7 @@ static const struct row_op {
     { "rope_store 32+8+8 heads of 128", rope_store, 4.0 * QKV },
 };
 
-/* seconds of one of n times, sorted. */
+/* seconds[RUNS] is unsorted. work: per second; 0: prints us. */
 static void
 line(const char *name, const char *detail, const char *unit, double *seconds, double work)
 {
@@ -273,13 +274,13 @@ line(const char *name, const char *detail, const char *unit, double *seconds, do
         for (; at > 0 && v[at - 1] > x; at--) v[at] = v[at - 1];
         v[at] = x;
     }
-    printf("{\"bench\":\"rows\",\"case\":\"%s%s\",\"value\":%.2f,\"unit\":\"%s\",\"n\":%d,"
-           "\"min\":%.2f,\"max\":%.2f}\n",
-           name, detail, v[RUNS / 2], unit, RUNS, v[0], v[RUNS - 1]);
+    printf("{\"bench\":\"step_inputs\",\"case\":\"%s%s\",\"value\":%.2f,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.2f,\"median\":%.2f,\"max\":%.2f}\n",
+           name, detail, v[RUNS / 2], unit, RUNS, v[0], v[RUNS / 2], v[RUNS - 1]);
     fflush(stdout);
 }
 
-/* The op n_times in a row, recorded if graph. */
+/* Times the op n_times in sequence, as a graph if graph. */
 static void
 time_rows(const struct row_op *o, uint32_t n, uint32_t n_times, bool graph, double *seconds)
 {
@@ -342,9 +343,10 @@ checksum(uint32_t n)
     must(b.op->mem.checksum(b.lane, b.sum, b.big, CHECKED));
 }
 
-/* n blocks of bytes, scattered over both sides. */
+/* Copies n scattered blocks. known_to_host: the list is in host memory, so copy engines may do it.
+ * */
 static void
-copies(size_t bytes, uint32_t n, bool to_host, bool told)
+copies(size_t bytes, uint32_t n, bool to_host, bool known_to_host)
 {
     static struct block_copy copy[HOST_BYTES / (32 << 10)];
     uint32_t places = (uint32_t)(HOST_BYTES / bytes),
@@ -364,13 +366,13 @@ copies(size_t bytes, uint32_t n, bool to_host, bool told)
         nsec from = clock_now();
 
         for (uint32_t i = 0; i < n_times; i++)
-            must(b.op->mem.copy_blocks(b.lane, b.copy, told ? copy : NULL, n,
+            must(b.op->mem.copy_blocks(b.lane, b.copy, known_to_host ? copy : NULL, n,
                                        (struct block_size){ .bytes = bytes }));
         wait_lane();
         seconds[segment] = (double)(clock_now() - from) / NSEC_S / n_times;
     }
     snprintf(detail, sizeof detail, " %s, %u x %zu KiB%s", to_host ? "to host" : "to device", n,
-             bytes >> 10, told ? "" : ", by kernel");
+             bytes >> 10, known_to_host ? "" : ", by kernel");
     line("copy_blocks", detail, "GB/s", seconds, (double)n * (double)bytes / 1e9);
 }
 
@@ -384,7 +386,7 @@ main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--device") == 0)
         device = argv[2];
     else if (argc != 1)
-        return fprintf(stderr, "bench_rows [--device cuda:N]\n"), 2;
+        return fprintf(stderr, "bench_step_inputs [--device cuda:N]\n"), 2;
     open_all(device);
     row_ops();
     time_rows(&edit, EDITS, 200, gpu_graphs(b.gpu), seconds);
@@ -392,13 +394,13 @@ main(int argc, char **argv)
     time_rows(&sum, 1, 4, false, seconds);
     line("checksum", ", 1 GiB", "TB/s", seconds, (double)CHECKED / 1e12);
     for (int way = 0; way < 4; way++) {
-        bool to_host = way / 2, told = way % 2;
+        bool to_host = way / 2, known_to_host = way % 2;
 
-        if (!told) copies((size_t)32 << 10, 2048, to_host, told);
-        copies((size_t)1 << 20, 1, to_host, told);
-        copies((size_t)1 << 20, 64, to_host, told);
-        copies((size_t)4 << 20, 1, to_host, told);
-        copies((size_t)4 << 20, 16, to_host, told);
+        if (!known_to_host) copies((size_t)32 << 10, 2048, to_host, known_to_host);
+        copies((size_t)1 << 20, 1, to_host, known_to_host);
+        copies((size_t)1 << 20, 64, to_host, known_to_host);
+        copies((size_t)4 << 20, 1, to_host, known_to_host);
+        copies((size_t)4 << 20, 16, to_host, known_to_host);
     }
     b.op->lane.close(b.lane);
     b.op->mem.arena_drop(b.gpu, &b.arena);

@@ -1,12 +1,12 @@
-/* bench_text.c - what tokenizing costs the text thread, and what a vocabulary costs to open.
+/* bench_text.c - time of tokenization on the text thread, and of opening a vocabulary.
  *
- * Text: the Markdown of the tree whose root is the first argument (default: $srcdir), repeated to 4 MiB.
- * Tokenizers: the goldens, whose 512 to 760 pieces make more merges of a word than a published vocabulary
- * does, or those of the directories given behind it. Each is timed beside a walk over the same text that only
- * finds its characters, which is the least that anything can do. Processor time of one thread; the bound, 5 MB/s of
- * English text, is for the best of 5, which a machine that does other things disturbs least.
+ * Text: the Markdown files below the first argument (default: $srcdir), repeated to 4 MiB.
+ * Tokenizers: the goldens, whose 512 to 760 pieces need more merges per word than a published
+ * vocabulary, or those of the directories given as further arguments. Beside each: finding the
+ * characters of the same text, a lower limit. Processor time of one thread. The bound of 5 MB/s of
+ * English text applies to the best of 5 runs, which other load disturbs least.
  *
- * Prints a table for people, then JSON lines (bench/README.md).
+ * Prints a table, then JSON lines (bench/README.md).
  */
 #include "base/base.h"
 #include "worker/text/tokenizer.h"
@@ -25,7 +25,7 @@ static char text[TEXT + 1];
 static size_t n_text;
 static token_id ids[TEXT + 64];
 
-/* Of this thread: what others do on the machine is not its cost. */
+/* Processor time of this thread, so that other load does not count. */
 static nsec
 now(void)
 {
@@ -94,7 +94,7 @@ characters(void)
     return n ? (double)n_text * 1e3 / (double)(now() - begin) : 0;
 }
 
-/* Opened again from a file that was kept of it, in ms. */
+/* Measures opening from the cache file (tokenizer.cache_dir), in ms. */
 static int
 measure_kept(struct tokenizer *t, const char *dir, double ms[RUNS])
 {

@@ -1,10 +1,11 @@
-/* bench_weight_load.c - a checkpoint's way to the device, and what adopting it costs.
+/* bench_weight_load.c - time to load a checkpoint to the device, and to adopt its arena.
  *
- *     bench_load make DIR [LAYERS]     write a checkpoint of Llama 3.1 8B's shape (32 layers: 16 GB)
- *     bench_load DIR [DEVICE]          load it, adopt it, mend it
+ *     bench_weight_load make DIR [LAYERS]     writes a checkpoint with the shape of Llama 3.1 8B
+ *                                             (32 layers: 16 GB)
+ *     bench_weight_load DIR [DEVICE]          loads and adopts it
  *
- * The ceiling beside a load is the rate of puts from pinned memory in the same run; whether the file came
- * from the page cache is for who runs it to arrange. Figures are JSON lines as bench/README.md has them.
+ * The limit of a load is the rate of copies from pinned memory in the same run. The caller decides
+ * whether the file is in the page cache. Prints JSON lines (bench/README.md).
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -28,7 +29,7 @@ static struct err e;
 static void
 die(const char *what)
 {
-    fprintf(stderr, "bench_load: %s: %s\n", what, e.text[0] ? e.text : strerror(errno));
+    fprintf(stderr, "bench_weight_load: %s: %s\n", what, e.text[0] ? e.text : strerror(errno));
     exit(1);
 }
 
@@ -81,7 +82,7 @@ put_all(int fd, const void *p, size_t n)
     }
 }
 
-/* Small bf16 values that differ: 16 MiB of them, over and over. */
+/* 16 MiB of different small bf16 values, repeated. */
 static void
 put_values(int fd)
 {
@@ -157,16 +158,16 @@ by_size(const void *a, const void *b)
 }
 
 static void
-say(const char *what, const char *unit, double *v, int n)
+print_result(const char *what, const char *unit, double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, by_size);
-    printf("{\"bench\":\"load\",\"case\":\"%s\",\"unit\":\"%s\",\"n\":%d,\"min\":%.4g,\"median\":"
-           "%.4g,\"max\":%.4g}\n",
-           what, unit, n, v[0], v[n / 2], v[n - 1]);
+    printf("{\"bench\":\"weight_load\",\"case\":\"%s\",\"value\":%.4g,\"unit\":\"%s\",\"n\":%d,"
+           "\"min\":%.4g,\"median\":%.4g,\"max\":%.4g}\n",
+           what, v[n / 2], unit, n, v[0], v[n / 2], v[n - 1]);
     fflush(stdout);
 }
 
-/* Puts from pinned memory, as the loader's are. */
+/* Copies from pinned memory, as the loader does. */
 static void
 ceiling(struct gpu *g)
 {
@@ -195,7 +196,7 @@ ceiling(struct gpu *g)
     op->mem.arena_drop(g, &a);
     op->mem.host_unpin(g, host, 4 * BLOCK);
     munmap(host, 4 * BLOCK);
-    say("put, pinned, 16 MiB", "GB/s", rate, TIMES);
+    print_result("put, pinned, 16 MiB", "GB/s", rate, TIMES);
 }
 
 static struct model *
@@ -209,9 +210,9 @@ open_timed(struct gpu *g, struct model_source *s, double *seconds)
     return m;
 }
 
-/* m's arena to whoever opens the same next. */
+/* Closes m and passes its arena to the next model_open(). */
 static void
-hand_over(struct model_source *s, struct model *m)
+pass_arena(struct model_source *s, struct model *m)
 {
     s->weights_fd = dup(m->weights.fd);
     s->weights_bytes = m->weights.bytes;
@@ -236,14 +237,14 @@ load(const char *dir, const char *device)
         rate[i] = (double)m->weight_bytes / v[i] / 1e9;
         if (i < 2) model_close(m);
     }
-    say("load, all of model_open", "s", v, 3);
-    say("load, all of model_open", "GB/s", rate, 3);
+    print_result("load, all of model_open", "s", v, 3);
+    print_result("load rate, all of model_open", "GB/s", rate, 3);
     for (int i = 0; i < TIMES; i++) {
-        hand_over(&s, m);
+        pass_arena(&s, m);
         m = open_timed(g, &s, &v[i]);
-        if (!m->adopted || m->n_rebuilt) die("it was not adopted whole");
+        if (!m->adopted || m->n_rebuilt) die("the arena was not adopted completely");
     }
-    say("adopt, all of model_open", "s", v, TIMES);
+    print_result("adopt, all of model_open", "s", v, TIMES);
     model_close(m);
     gpu_close(g);
     return 0;
@@ -255,6 +256,6 @@ main(int argc, char **argv)
     if (argc >= 3 && !strcmp(argv[1], "make"))
         return make(argv[2], argc > 3 ? (uint32_t)atoi(argv[3]) : 32);
     if (argc >= 2) return load(argv[1], argc > 2 ? argv[2] : "cpu");
-    fprintf(stderr, "usage: bench_load make DIR [LAYERS] | DIR [DEVICE]\n");
+    fprintf(stderr, "usage: bench_weight_load make DIR [LAYERS] | DIR [DEVICE]\n");
     return 2;
 }

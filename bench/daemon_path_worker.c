@@ -1,8 +1,9 @@
-/* daemon_path_worker.c - a worker without a model for bench_path: steps at a fixed pace, tokens that are times.
+/* daemon_path_worker.c - a worker without a model for bench_daemon_path: fixed pace, tokens that
+ * are times.
  *
- * The model directory's name is the pace in microseconds. Each step gives every request one token, the
- * low 31 bits of the clock in nanoseconds when the step was made; so whoever reads it knows how long it
- * took to come. Otherwise it does with its rings what lagan-worker does.
+ * The name of the model directory is the pace in microseconds. Each step gives every request one
+ * token: the low 31 bits of the clock in nanoseconds. The reader computes from it the delay of the
+ * token. The rings are used as in lagan-worker.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -15,7 +16,7 @@
 enum { SLOTS = 512, ROWS = SLOTS + 256, MAX_LEN = 1 << 20 };
 
 static struct channel l;
-static struct rec_submit active[ROWS]; /* n_done: tokens said */
+static struct rec_submit active[ROWS]; /* n_done: generated tokens */
 static uint32_t n_active;
 static uint64_t n_steps;
 static const nsec IDLE = 200 * NSEC_MS;
@@ -103,7 +104,7 @@ main(int argc, char **argv)
         if (now >= due) {
             step();
             channel_publish(&l);
-            /* At its pace, and not faster after a pause. */
+            /* Late steps are not made up for. */
             due = now - due > pace ? now + pace : due + pace;
         }
         if (!plain_rest(&l, n_active ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;

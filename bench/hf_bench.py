@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""hf_bench.py - transformers on the same GPU, the same shapes, the same lengths: the peer of bench_serve.
+"""hf_bench.py - transformers with the shapes and lengths of bench_serve, as its peer.
 
-    hf_bench.py [llama] [burst] [t5] [bart] [beams]      JSON lines as of every benchmark
+    hf_bench.py [llama] [burst] [t5] [bart] [beams]      prints JSON lines (bench/README.md)
 
-Random weights N(0, 0.02^2) in bf16, random prompts, lengths forced. llama: generate(), eager, a dynamic cache;
-every token's time is taken: prefill is the first's, decode the rate of those behind the first few. burst:
-continuous batching over paged KV, the 192 requests of `traces.py openorca`, at most 512 tokens each. t5,
-bart: generate(), encoder included; beams: both with four beams. Everything but the 256 prompts runs once before it is
-timed, of beams a few tokens.
+Weights are random, N(0, 0.02^2), in bf16; prompts are random, lengths forced. llama: generate(),
+eager, dynamic cache; prefill is the time of the first token, decode the rate after the first 8.
+burst: continuous batching with paged KV, the 192 requests of `traces.py openorca`, at most 512
+tokens each. t5, bart: generate() with the encoder. beams: both with four beams. All cases but the
+256 prompts run once before the timing, beams for a few tokens.
 """
 import gc
 import json
@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from traces import trace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SETTLED = 8  # tokens before the rate of the others counts
+SETTLED = 8  # tokens before the rate is measured
 
 
 def say(case, values, unit):
@@ -72,7 +72,7 @@ def prompts(batch, length, vocab):
 
 
 class Clock(StoppingCriteria):
-    """When each token was there."""
+    """The time of each token."""
 
     def __init__(self):
         self.at = []
@@ -84,8 +84,9 @@ class Clock(StoppingCriteria):
 
 
 def generate(model, ids, n, clock=None, **more):
-    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n,
-                          min_new_tokens=n, stopping_criteria=StoppingCriteriaList([clock] if clock else []), **more)
+    criteria = StoppingCriteriaList([clock] if clock else [])
+    return model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                          max_new_tokens=n, min_new_tokens=n, stopping_criteria=criteria, **more)
 
 
 def llama():
@@ -126,7 +127,7 @@ def burst():
     ALL_ATTENTION_FUNCTIONS.register("paged|varlen", varlen)
     model = build("llama-3.1-8b")
     model.config._attn_implementation = "paged|varlen"
-    # Nothing of ours may run on the device while the manager's thread captures its graphs.
+    # No other work on the device while the thread of the manager captures its graphs.
     requests = [(prompts(1, q["isl"], model.config.vocab_size)[0].tolist(), min(q["osl"], 512))
                 for q in trace("openorca", 192)]
     rates = []
@@ -134,9 +135,11 @@ def burst():
         batching = ContinuousBatchingConfig(
             block_size=256, max_requests_per_batch=192, allow_block_sharing=False, num_blocks=512,
             max_batch_tokens=2048, use_cuda_graph=(True, False), use_async_batching=True)
-        config = GenerationConfig(max_new_tokens=512, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        config = GenerationConfig(max_new_tokens=512, do_sample=False, eos_token_id=-1,
+                                  pad_token_id=0)
         with model.continuous_batching_context_manager(
-                generation_config=config, continuous_batching_config=batching, timeout=5) as manager:
+                generation_config=config, continuous_batching_config=batching,
+                timeout=5) as manager:
             since, tokens, done = time.perf_counter(), 0, 0
             for ids, most in requests:
                 manager.add_request(ids, max_new_tokens=most)
@@ -147,7 +150,7 @@ def burst():
                     tokens += len(result.generated_tokens)
             took = time.perf_counter() - since
         if done < len(requests):
-            raise RuntimeError(f"{done} of {len(requests)} finished in {took:.0f} s, {tokens} tokens")
+            raise RuntimeError(f"{done} of {len(requests)} requests finished in {took:.0f} s")
         if run:
             rates.append(tokens / took)
     say("llama-3.1-8b trace=openorca-192:512", rates, "tok/s")
@@ -172,7 +175,8 @@ def bart():
 
 
 def beams():
-    four = {"num_beams": 4, "no_repeat_ngram_size": 0, "length_penalty": 1.0, "early_stopping": False}
+    four = {"num_beams": 4, "no_repeat_ngram_size": 0, "length_penalty": 1.0,
+            "early_stopping": False}
     for name, length, tokens in ("t5-large", 512, 64), ("bart-large-cnn", 1024, 128):
         model = build(name)
         for batch, runs in (32, 2), (128, 1):
@@ -186,7 +190,7 @@ with torch.no_grad():
     for section in sys.argv[1:] or ["llama", "burst", "t5", "bart", "beams"]:
         try:
             {"llama": llama, "burst": burst, "t5": t5, "bart": bart, "beams": beams}[section]()
-        except Exception as why:  # one peer that fails does not hide the others
+        except Exception as why:  # the other sections run if one fails
             print(f"hf_bench {section}: {why!r}"[:500], file=sys.stderr, flush=True)
         gc.collect()
         torch.cuda.empty_cache()

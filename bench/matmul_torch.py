@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""matmul_torch.py [ROWS...] - the matmuls of bench_matmul by PyTorch, in recorded graphs, cold weights: its peer.
+"""matmul_torch.py [ROWS...] - the matmuls of bench_matmul with PyTorch, as its peer.
 
-A line a matrix: TB/s of weights up to 64 rows, TFLOP/s beyond; below it the spread. chain: the four of a layer.
+Graphs, cold weights. One line per matrix: TB/s of weights up to 64 rows, TFLOP/s beyond, then the
+spread. chain: the four matrices of a layer.
 """
 import sys
 import time
@@ -9,7 +10,8 @@ import time
 import torch
 
 ROWS = [int(a) for a in sys.argv[1:]] or [1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192]
-MATRIX = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336), "lm_head": (128256, 4096)}
+MATRIX = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336),
+          "lm_head": (128256, 4096)}
 LAYER = ["qkv", "o", "gate_up", "down"]
 CHAIN = 8
 pool = torch.randn(7 << 28, dtype=torch.bfloat16, device="cuda") * 0.02
@@ -24,14 +26,16 @@ def weight(at, n, k):
 def one(name, rows, i):
     n, k = MATRIX[name]
     copies = pool.numel() // (n * k)
-    torch.mm(x_all[: rows * k].view(rows, k), weight(i % copies * n * k, n, k).t(), out=y_all[: rows * n].view(rows, n))
+    torch.mm(x_all[: rows * k].view(rows, k), weight(i % copies * n * k, n, k).t(),
+             out=y_all[: rows * n].view(rows, n))
 
 
 def chain(rows, i):
     at = i * sum(n * k for n, k in (MATRIX[m] for m in LAYER))
     for name in LAYER:
         n, k = MATRIX[name]
-        torch.mm(x_all[: rows * k].view(rows, k), weight(at, n, k).t(), out=y_all[: rows * n].view(rows, n))
+        torch.mm(x_all[: rows * k].view(rows, k), weight(at, n, k).t(),
+                 out=y_all[: rows * n].view(rows, n))
         at += n * k
 
 
@@ -47,7 +51,7 @@ def measure(work, n, rest):
     torch.cuda.synchronize()
     us = []
     for _ in range(9):
-        time.sleep(rest)  # as bench_matmul does
+        time.sleep(rest)  # as in bench_matmul
         since = time.perf_counter()
         g.replay()
         torch.cuda.synchronize()

@@ -1,4 +1,5 @@
-/* serve.c - see serve.h. lagand is found above this program: the build tree, or a bundle. */
+/* serve.c - see serve.h. lagand is in the parent directory of this program: build tree or bundle.
+ * */
 #include "bench/serve.h"
 
 #include "base/clock.h"
@@ -39,7 +40,7 @@ bench_die(const char *format, ...)
         waitpid(running->pid, NULL, 0);
         snprintf(command, sizeof command, "tail -n 12 '%s.log' >&2; rm -rf '%s' '%s.log' '%s.fp'",
                  running->dir, running->dir, running->dir, running->dir);
-        if (system(command)) fprintf(stderr, "%s is left\n", running->dir);
+        if (system(command)) fprintf(stderr, "%s could not be removed\n", running->dir);
     }
     exit(1);
 }
@@ -62,7 +63,7 @@ read_vocab(struct bench_serve *s)
     json_decref(doc);
 }
 
-/* What lagand and the workers map that were built with failpoints. */
+/* The file of failpoints that lagand and the workers map. */
 static void
 make_board(struct bench_serve *s)
 {
@@ -117,7 +118,7 @@ launch(struct bench_serve *s)
     }
 }
 
-/* The only worker, as `laganctl workers list` has it; NULL: not yet. */
+/* The only worker in `laganctl workers list`; NULL: none yet. */
 static json_t *
 ask(struct bench_serve *s, int timeout_ms)
 {
@@ -132,7 +133,7 @@ ask(struct bench_serve *s, int timeout_ms)
     return w;
 }
 
-/* Is a worker ready, other than the one we know? */
+/* Is a worker ready that is not s->worker? */
 static bool
 ready(struct bench_serve *s)
 {
@@ -151,7 +152,7 @@ bench_crash(struct bench_serve *s)
 {
     struct fp_slot *p = s->board ? &s->board->slot[FP_WORKER][FP_step_queued] : NULL;
 
-    if (!p) bench_die("a crash is made by a worker with failpoints: --programs DIR");
+    if (!p) bench_die("crash: needs a worker with failpoints; give --programs DIR");
     atomic_store(&p->action, FP_WILD);
     atomic_store(&p->left, 1);
     return true;
@@ -168,12 +169,13 @@ bench_rank(struct bench_serve *s)
 }
 
 nsec
-bench_again(struct bench_serve *s)
+bench_wait_replacement(struct bench_serve *s)
 {
     nsec since = clock_now();
 
     while (!ready(s)) {
-        if (clock_now() - since > READY_SECONDS * NSEC_S) bench_die("no worker is ready again");
+        if (clock_now() - since > READY_SECONDS * NSEC_S)
+            bench_die("no replacement is ready after %d s", READY_SECONDS);
         usleep(1000);
     }
     return clock_now();
@@ -225,7 +227,7 @@ bench_stop(struct bench_serve *s)
              "'%s.log' >&2; rm -rf '%s' "
              "'%s.log' '%s.fp'",
              s->dir, s->dir, s->dir, s->dir);
-    if (system(command)) fprintf(stderr, "%s is left\n", s->dir);
+    if (system(command)) fprintf(stderr, "%s could not be removed\n", s->dir);
     running = NULL;
     if (!WIFEXITED(status) || WEXITSTATUS(status)) bench_die("lagand ended with %d", status);
 }
@@ -236,7 +238,7 @@ number(const json_t *o, const char *key)
     return (uint64_t)json_integer_value(json_object_get(o, key));
 }
 
-/* utime and stime: the 14th and 15th field, behind the name in parentheses. */
+/* utime and stime: fields 14 and 15, after the name in parentheses. */
 static nsec
 processor_time(pid_t pid)
 {
@@ -269,7 +271,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
         .tokens = number(stats, "generation_tokens"),
         .prompt_tokens = number(stats, "prompt_tokens"),
         .gaps = number(stats, "device_gaps"),
-        .idle_ns = number(stats, "device_idle_ns"),
+        .idle = number(stats, "device_idle_ns"),
         .graphs = number(stats, "graphs"),
         .kind = { { number(stats, "prefill_steps"), number(stats, "prefill_ns") },
                   { number(stats, "decode_steps"), number(stats, "decode_ns") },
@@ -279,7 +281,7 @@ bench_worker(struct bench_serve *s, struct bench_worker *ret)
 }
 
 void
-bench_tell(const struct bench_serve *s, const char *verb, const char *args)
+bench_send_command(const struct bench_serve *s, const char *verb, const char *args)
 {
     char endpoint[96], *reply = NULL;
     struct lagan *c;

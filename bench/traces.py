@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""traces.py - request traces with fixed seeds: the same for every engine that is compared, and for lagan-sim.
+"""traces.py - request traces with fixed seeds, for comparable runs of engines and for lagan-sim.
 
-    traces.py NAME N [--rate R] >FILE      a line a request: {"arrival_s", "isl": prompt tokens, "osl": new tokens}
+    traces.py NAME N [--rate R] >FILE
 
-openorca     as MLPerf's Llama-2-70B set: prompts lognormal, mean 220, 8 .. 1,024; answers mean 288, 1 .. 1,024
-cnndm        as MLPerf's Llama-3.1-8B set: prompts lognormal, mean 778, 60 .. 2,540; answers 128
-chat         one of 8 system prompts of 1,000 to 2,000 tokens (Zipf), then 1 to 6 turns of about 60 tokens that are
-             answered with about 200; with prefix_id, prefix_len, session and turn
-longctx      prompts of 8,000 to 12,000 tokens, answers of 480 to 720
-summ-encdec  sources with a mean of 780 tokens, 64 .. 1,024; summaries mean 66, 16 .. 142; with encdec
-IN:OUT       every request alike
+One line per request: {"arrival_s", "isl": prompt tokens, "osl": new tokens}. NAME:
 
-R: requests a second on average, in a Poisson process; without it all are there at once, but a chat's turns follow
-one another.
+openorca     like the Llama-2-70B set of MLPerf: prompts lognormal, mean 220, 8 to 1,024; outputs
+             mean 288, 1 to 1,024
+cnndm        like the Llama-3.1-8B set of MLPerf: prompts lognormal, mean 778, 60 to 2,540;
+             outputs 128
+chat         one of 8 system prompts of 1,000 to 2,000 tokens (Zipf), then 1 to 6 user messages of
+             about 60 tokens with replies of about 200; with prefix_id, prefix_len, session and turn
+longctx      prompts of 8,000 to 12,000 tokens, outputs of 480 to 720
+summ-encdec  encoder inputs with a mean of 780 tokens, 64 to 1,024; outputs mean 66, 16 to 142;
+             with encdec
+IN:OUT       all requests with these lengths
+
+R: requests per second, a Poisson process. Without R all requests arrive at time 0, but the messages
+of a chat arrive one after the other.
 """
 import heapq
 import json
@@ -22,7 +27,7 @@ import sys
 
 
 def lognormal(r, mean, deviation, low, high):
-    """A draw beyond high is cut to it a third of the time, as truncated prompts are, else drawn again."""
+    """A value above high becomes high with probability 1/3 (truncation), else a new draw."""
     s2 = math.log(1 + (deviation / mean) ** 2)
     while True:
         x = round(r.lognormvariate(math.log(mean) - s2 / 2, math.sqrt(s2)))
@@ -37,19 +42,19 @@ def normal(r, mean, deviation, low, high):
 
 
 def chat(r, start, session, prefixes):
-    """The turns of one conversation: each begins with all that was said before."""
+    """The requests of one conversation: each prompt contains all earlier messages."""
     which = r.choices(range(len(prefixes)), [1 / (k + 1) for k in range(len(prefixes))])[0]
-    said, at = prefixes[which], start
+    context, at = prefixes[which], start
     for turn in range(r.randint(1, 6)):
-        asked, answered = lognormal(r, 60, 60, 4, 800), lognormal(r, 200, 150, 8, 900)
-        yield {"arrival_s": at, "isl": said + asked, "osl": answered, "prefix_id": which,
+        isl, osl = lognormal(r, 60, 60, 4, 800), lognormal(r, 200, 150, 8, 900)
+        yield {"arrival_s": at, "isl": context + isl, "osl": osl, "prefix_id": which,
                "prefix_len": prefixes[which], "session": session, "turn": turn}
-        said += asked + answered
-        at += r.uniform(2, 12) + answered * 0.02
+        context += isl + osl
+        at += r.uniform(2, 12) + osl * 0.02
 
 
 def chats(r, rate):
-    """Conversations that overlap, turn by turn in order of arrival; none is forgotten."""
+    """Overlapping conversations, by time of arrival."""
     prefixes = [r.randint(1000, 2000) for _ in range(8)]
     waiting, at, session = [], 0.0, 0
     while True:
@@ -69,7 +74,8 @@ def alone(r, name):
     if name == "longctx":
         return {"isl": r.randint(8000, 12000), "osl": r.randint(480, 720)}
     if name == "summ-encdec":
-        return {"isl": lognormal(r, 860, 420, 64, 1024), "osl": normal(r, 66, 20, 16, 142), "encdec": True}
+        return {"isl": lognormal(r, 860, 420, 64, 1024), "osl": normal(r, 66, 20, 16, 142),
+                "encdec": True}
     isl, osl = name.split(":")
     return {"isl": int(isl), "osl": int(osl)}
 

@@ -1,7 +1,7 @@
-/* transports.h - ways to carry messages from one process to another, for bench_ring: ours and its peers.
+/* transports.h - ways to pass messages between two processes, for bench_ring: lagan's and others.
  *
- * Made before a fork, joined on both sides of it; side 0 is the parent. A message is len bytes that begin
- * with its number. Every way copies it in and out and looks at the number.
+ * make() before a fork, join() on both sides; side 0 is the parent. A message has len bytes and
+ * begins with its number. Every way copies the bytes in and out and checks the number.
  */
 #ifndef BENCH_TRANSPORTS_H
 #define BENCH_TRANSPORTS_H
@@ -14,22 +14,22 @@ struct way {
     const char *name;
     void *(*make)(uint32_t len);
     void (*join)(void *t, int side);
-    /* n messages numbered from seq on, at most WAY_BATCH, seen by the peer together where the way can do
-     * that. Waits for room. */
+    /* Sends n messages with numbers from seq on, at most WAY_BATCH, in one batch if the way can.
+     * Waits for free space. */
     void (*send)(void *t, uint64_t seq, uint32_t n);
-    /* At least one message, numbered from seq on; how many. Waits for it. */
+    /* Receives messages with numbers from seq on; waits for one. Returns their number. */
     uint32_t (*take)(void *t, uint64_t seq);
-    void (*leave)(void *t); /* when the peer has everything */
+    void (*leave)(void *t); /* after the peer has received everything */
 };
 
-/* Ours: who waits looks again and again, or sleeps on the bell; and the ring without its checks. */
-extern const struct way way_ring, way_bell, way_unchecked;
-uint64_t way_bell_partition(const void *t); /* way_bell: system calls of the sender, so far */
+/* lagan: a ring with a spinning reader, a ring with a doorbell, a ring without checks. */
+extern const struct way way_ring, way_doorbell, way_unchecked;
+uint64_t way_doorbell_signals(const void *t); /* system calls of the sender */
 
 extern const struct way way_pipe, way_socketpair, way_zmq;
 extern const struct way way_ck, way_rte, way_rte_burst; /* name NULL: not built in */
 
-void *way_shared(size_t bytes); /* memory of both processes, zeros */
-void way_die(const char *what); /* errno's sentence, and out */
+void *way_shared(size_t bytes); /* shared memory, zeroed */
+void way_die(const char *what); /* prints errno and exits */
 
 #endif

@@ -1,4 +1,4 @@
-/* transports_peers.c - see transports.h: what one would use otherwise. */
+/* transports_peers.c - see transports.h: pipe, socketpair, ZeroMQ, ck_ring, rte_ring. */
 #include "bench/transports.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ look(const void *message, uint64_t seq)
     if (memcmp(message, &seq, sizeof seq)) way_die("a message is missing");
 }
 
-/* ---- descriptors: a write() and a read() a message */
+/* ---- descriptors: one write() and one read() per message */
 
 struct pair {
     int fd[4]; /* side 0 reads 0 and writes 3, side 1 reads 2 and writes 1 */
@@ -106,7 +106,7 @@ const struct way way_pipe = { "pipe", pipe_make, pair_join, pair_send, pair_take
 const struct way way_socketpair = { "socketpair", socketpair_make, pair_join,
                                     pair_send,    pair_take,       pair_leave };
 
-/* ---- ZeroMQ: PAIR over ipc, its thread on the processor of the one that uses it */
+/* ---- ZeroMQ: PAIR over ipc, its thread on the processor of its user */
 
 struct zpair {
     void *context, *socket;
@@ -264,7 +264,7 @@ const struct way way_ck = { "ck_ring", ck_make, ck_join, ck_send, ck_take, ck_le
 const struct way way_ck;
 #endif
 
-/* ---- DPDK: one at a time, or in bursts, from and to an array of the caller's */
+/* ---- DPDK: one at a time, or in bursts, from and to an array of the caller */
 
 #ifdef HAVE_DPDK
 #include <rte_ring.h>
@@ -321,7 +321,7 @@ static void
 rte_send(void *arg, uint64_t seq, uint32_t n)
 {
     struct rte *t = arg;
-    char *flat = &t->bytes[0][0]; /* messages lie one behind the other */
+    char *flat = &t->bytes[0][0]; /* messages are contiguous */
 
     while (n) {
         uint32_t some = MIN(n, t->burst), done = 0;

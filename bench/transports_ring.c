@@ -1,4 +1,5 @@
-/* transports_ring.c - see transports.h: ipc/ring.h with a bell, without, and once more without its checks. */
+/* transports_ring.c - see transports.h: ipc/ring.h with a doorbell, with spinning, and without
+ * checks. */
 #include "bench/transports.h"
 #include "ipc/channel.h"
 #include "ipc/records.h"
@@ -29,8 +30,8 @@ way_shared(size_t bytes)
     return p;
 }
 
-/* A message's bytes into a slot. Not memcpy(): with a length known only here it is a call whose wide stores
- * take twice as long where the line is in the reader's core. */
+/* Copies a message into a slot. Not memcpy(): with a variable length it is a call, whose wide
+ * stores take twice as long if the cache line is in the core of the reader. */
 static void
 fill(void *slot, const char *bytes, uint32_t len, uint64_t number)
 {
@@ -43,12 +44,12 @@ fill(void *slot, const char *bytes, uint32_t len, uint64_t number)
 struct ours {
     struct channel l;
     uint32_t len;
-    uint16_t type; /* that this side sends */
-    int worker_bell;
+    uint16_t type; /* of the sent records */
+    int worker_doorbell;
     char bytes[WAY_MAX_LEN];
 };
 
-/* The smallest ring with WAY_SLOTS records. */
+/* Size of the smallest ring with WAY_SLOTS records. */
 static uint32_t
 ring_log2(uint32_t len)
 {
@@ -67,7 +68,7 @@ ring_make(uint32_t len)
 
     if (!t) way_die("memory");
     t->len = len;
-    if (channel_make(&t->l, 0, 1, id, ring_log2(len), ring_log2(len), &t->worker_bell, &e) < 0)
+    if (channel_make(&t->l, 0, 1, id, ring_log2(len), ring_log2(len), &t->worker_doorbell, &e) < 0)
         way_die(e.text);
     return t;
 }
@@ -83,14 +84,14 @@ ring_join(void *arg, int side)
         int d = dup(t->l.d.fd), w = dup(t->l.w.fd);
 
         close(t->l.doorbell.fd);
-        if (channel_attach(&t->l, d, w, t->worker_bell, 1, &e) < 0) way_die(e.text);
+        if (channel_attach(&t->l, d, w, t->worker_doorbell, 1, &e) < 0) way_die(e.text);
     } else {
-        close(t->worker_bell);
+        close(t->worker_doorbell);
     }
 }
 
 static void
-sleep_on_bell(struct channel *l)
+sleep_on_doorbell(struct channel *l)
 {
     struct pollfd p = { .fd = l->doorbell.fd, .events = POLLIN };
 
@@ -115,7 +116,7 @@ reserve_all(struct ours *t, uint64_t seq, uint32_t n, bool sleeps)
         ring_publish(&t->l.out);
         if (!sleeps) continue;
         doorbell_ring(&t->l.doorbell);
-        sleep_on_bell(&t->l);
+        sleep_on_doorbell(&t->l);
     }
     ring_publish(&t->l.out);
 }
@@ -130,7 +131,7 @@ take_all(struct ours *t, uint64_t seq)
     while ((r = ring_peek(&t->l.in, &rec)) == 1) {
         if (memcmp(rec.data, &seq, sizeof seq)) way_die("a message is missing");
         seq++;
-        if (++n == AT_ONCE) break; /* room goes back before all has been read */
+        if (++n == AT_ONCE) break; /* releases space before all is read */
     }
     if (r < 0) way_die(ring_why(&t->l.in));
     if (n) ring_release(&t->l.in);
@@ -154,7 +155,7 @@ ring_take(void *arg, uint64_t seq)
 }
 
 static void
-bell_send(void *arg, uint64_t seq, uint32_t n)
+doorbell_send(void *arg, uint64_t seq, uint32_t n)
 {
     struct ours *t = arg;
 
@@ -163,12 +164,12 @@ bell_send(void *arg, uint64_t seq, uint32_t n)
 }
 
 static uint32_t
-bell_take(void *arg, uint64_t seq)
+doorbell_take(void *arg, uint64_t seq)
 {
     struct ours *t = arg;
     uint32_t n;
 
-    while (!(n = take_all(t, seq))) sleep_on_bell(&t->l);
+    while (!(n = take_all(t, seq))) sleep_on_doorbell(&t->l);
     doorbell_ring_room(&t->l.doorbell);
     return n;
 }
@@ -183,7 +184,7 @@ ring_leave(void *arg)
 }
 
 uint64_t
-way_bell_partition(const void *arg)
+way_doorbell_signals(const void *arg)
 {
     const struct ours *t = arg;
 
@@ -191,9 +192,10 @@ way_bell_partition(const void *arg)
 }
 
 const struct way way_ring = { "ring", ring_make, ring_join, ring_send, ring_take, ring_leave };
-const struct way way_bell = { "bell", ring_make, ring_join, bell_send, bell_take, ring_leave };
+const struct way way_doorbell = { "doorbell",    ring_make,     ring_join,
+                                  doorbell_send, doorbell_take, ring_leave };
 
-/* ---- the same without a check: what trust would save */
+/* ---- the same without checks of the peer */
 
 struct half {
     _Alignas(128) _Atomic uint64_t tail;
@@ -203,9 +205,9 @@ struct half {
 
 struct end {
     struct half *h;
-    uint64_t pos, peer; /* ours; the other's, as last seen */
-    uint64_t from;      /* what is in bytes[] begins there */
-    uint64_t upto;      /* reader: and ends there; writer: published */
+    uint64_t pos, peer; /* own position; last read position of the peer */
+    uint64_t from;      /* start of the data in bytes[] */
+    uint64_t upto;      /* reader: end of the data; writer: published */
     _Alignas(16) char bytes[RING_CHUNK + WAY_MAX_LEN + RING_HEADER];
 };
 
@@ -265,7 +267,7 @@ unchecked_publish(struct unchecked *t)
     e->upto = e->pos;
 }
 
-/* Room for a message, its header written; NULL: none now. A call, as ring_reserve() is one. */
+/* Reserves space for a message and writes its header; NULL: full. A call, like ring_reserve(). */
 static char *__attribute__((noinline)) unchecked_reserve(struct unchecked *t, uint64_t seq)
 {
     struct end *e = &t->out;

@@ -67,7 +67,7 @@ struct arena {
 };
 
 /* Memory of the host's for the device's copies, in pieces that lie side by side at one range of its addresses. Of each
- * there is an fd as of an arena; those that are mapped cost a process's death time (docs/perf.md). */
+ * there is an fd as of an arena; those that are mapped cost a process's death time (docs/lab/serving.md). */
 enum { HOST_PIECES = 8 };
 struct host_memory {
     void *base; /* an address for the device's copies, and not for us; NULL: there is none */

@@ -303,7 +303,7 @@ copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
 }
 
 /* A store into a line that the reader has in its cache waits until that is taken away there, and the stores
- * behind it wait as well. One that passes the caches does not, when it fills its line. Measured (docs/perf.md): 31
+ * behind it wait as well. One that passes the caches does not, when it fills its line. Measured (docs/lab/serving.md): 31
  * and 6 ns a line where the cores have caches of their own, as those of an EPYC may, 8 and 8 under the one cache
  * of a Xeon, where the reader then waits for memory. */
 void

@@ -1,10 +1,12 @@
 #!/bin/bash
 # bench_gpu.sh ROOT [PART...] - the benchmarks of a GPU: ROOT is a build tree or a bundle.
 #
-# PARTs: check probe attend rows steps matmul llama t5 bart beams fp8 restart peers, all by default, and by name alone ranks,
-# which wants two GPUs, and load, which writes 16 GB below TMPDIR.
-# check first: what is timed computes what it should. JSON lines as of every benchmark; peers (bench/hf_bench.py,
-# bench/matmul_torch.py) need PyTorch, the first transformers too, and are left out without. BENCH_SET holds more --set KEY=VALUE.
+# PARTs: check probe attend rows steps matmul llama t5 bart beams fp8 restart peers, all by default.
+# Only by name: families (decode of one model per family), ranks (needs two GPUs), load (writes
+# 16 GB below TMPDIR). check runs first, because only correct results are timed. Prints the JSON
+# lines of each benchmark (bench/README.md). The peers bench/hf_bench.py and bench/matmul_torch.py
+# need PyTorch, the first also transformers; without it they are left out. BENCH_SET: more --set
+# KEY=VALUE.
 set -u
 root=$(cd "${1:-.}" && pwd) || exit 2
 shift
@@ -52,14 +54,20 @@ for part in $parts; do
         at=${model#*:}
         serve "${model%%:*}" --set max_num_seqs=512 "beam=32:$at:4" "beam=128:$at:4"
       done
-      serve t5-large twins=4:512:160 beam=1:512:160:4 ;;
+      serve t5-large same=4:512:160 beam=1:512:160:4 ;;
+    families) # the rows of bench/performance.in
+      for model in qwen3-8b gemma-3-12b gemma-3n-e4b gemma-4-26b-a4b gpt-oss-20b bamba-9b granite-4.0-h-small \
+        nemotron-h-8b; do
+        serve "$model" decode=64:1024
+      done
+      for dtype in fp16 fp32; do BENCH_SET="--set dtype=$dtype" serve llama-3.1-8b decode=64:1024; done ;;
     fp8) serve llama-3.1-8b --set kv.dtype=fp8 decode=1:1024 decode=64:1024 decode=256:1024 ;;
     probe)
       module=$root/lagan-cuda.so
       [ -e "$module" ] || module=$root/lib/lagan/lagan-cuda.so
       timeout -k 5 120 "$root/bench/bench_restart" "$module" || failed=1
-      timeout -k 5 60 "$root/bench/bench_gap" || failed=1
-      timeout -k 5 120 "$root/bench/bench_tier" || failed=1 ;;
+      timeout -k 5 60 "$root/bench/bench_step_gap" || failed=1
+      timeout -k 5 120 "$root/bench/bench_host_tier" || failed=1 ;;
     steps)
       for model in llama-3.1-8b t5-large; do
         timeout -k 5 60 "$root/bench/bench_step" "$srcdir/bench/configs/$model" || failed=1
@@ -70,17 +78,17 @@ for part in $parts; do
       ! has torch || timeout -k 5 120 python3 "$srcdir/bench/matmul_torch.py" || failed=1 ;;
     load)
       checkpoint=$(mktemp -d) || exit 2
-      timeout -k 5 600 "$root/bench/bench_load" make "$checkpoint" &&
-        timeout -k 5 120 "$root/bench/bench_load" "$checkpoint" cuda || failed=1
+      timeout -k 5 600 "$root/bench/bench_weight_load" make "$checkpoint" &&
+        timeout -k 5 120 "$root/bench/bench_weight_load" "$checkpoint" cuda || failed=1
       rm -rf "$checkpoint" ;;
     rows)
       timeout -k 5 60 "$root/tests/gpu/test_step_inputs" --device cuda >"$trace" 2>&1 &&
-        timeout -k 5 60 "$root/bench/bench_rows" || {
+        timeout -k 5 60 "$root/bench/bench_step_inputs" || {
         failed=1
         tail -n 20 "$trace"
       } ;;
     ranks)
-      timeout -k 5 60 "$root/bench/bench_ranks" --device cuda || failed=1
+      timeout -k 5 60 "$root/bench/bench_collective" --device cuda || failed=1
       for n in 2 1; do
         BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve llama-3.1-8b decode=1:1024 decode=64:1024
         BENCH_SET="${BENCH_SET:-} --set tensor_parallel=$n" serve t5-large batch=1:512:64 batch=32:512:64

@@ -62,7 +62,7 @@ gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 $tests"
 
 # seconds, tool, program, arguments. initcheck and racecheck have products by our own kernels alone: what cuBLASLt's store
-# with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/perf.md).
+# with the copy engine initcheck does not see, and calls unwritten; racecheck finds fault with two of them (docs/lab/serving.md).
 # What the library leaves unwritten or gets wrong shows in the sums, which every tool's run compares with doubles.
 own=matmul=small,matmul=generic,act_matmul=small,act_matmul=generic,gate_matmul=small,gate_matmul=generic
 line=matmul=line,matmul=generic,act_matmul=generic,gate_matmul=generic

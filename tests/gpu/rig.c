@@ -5,7 +5,7 @@
  * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
  *
  * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and ends a program that
- * copies into some (docs/perf.md). Then it is the driver's plain memory, a new piece for each test, and poison goes into
+ * copies into some (docs/lab/serving.md). Then it is the driver's plain memory, a new piece for each test, and poison goes into
  * it by a kernel (travel) that the tool is told to leave alone: so what nobody has written since is what it reports.
  */
 #include "tests/gpu/rig.h"

@@ -397,7 +397,7 @@ auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
     }
 }
 
-/* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the p99 of TPOT; 0: auto's, which
+/* One H200 that served the same, always so many in flight (docs/lab/partitions.md): requests a second, the p99 of TPOT; 0: auto's, which
  * is that of the way it takes. */
 static void
 what_is_expected_of_a_division_is_what_a_gpu_did(void **state)

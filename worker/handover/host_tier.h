@@ -2,8 +2,8 @@
  * used.
  *
  * To map 32 GiB takes a GPU's driver a third of a second, which nobody's stream shall wait for, and
- * what is mapped costs a death 2 ms a GiB (docs/perf.md), for which its successor does. So of a new
- * tier the first piece is mapped, and the next one whenever half of the last is in use. A
+ * what is mapped costs a death 2 ms a GiB (docs/lab/host.md), for which its successor does. So of a
+ * new tier the first piece is mapped, and the next one whenever half of the last is in use. A
  * predecessor's, where there is one of the right size, is handed up at once and mapped as far as it
  * was used, behind the resumed work: on the loader's thread, once the first step is over. Until
  * then the KV manager does without it (kv_host_tier_away()), what lies in it stays, and a paused stream

@@ -21,7 +21,7 @@ enum {
     /* Encoder tokens at once: a burst goes through the encoder together, and the next one does
      * not wait until the first has been projected. */
     GPU_ENC_TOKENS = 16384,
-    SEARCH_BEAMS = 512 /* beams of the searches that run together: docs/perf.md */
+    SEARCH_BEAMS = 512 /* beams of the searches that run together: docs/lab/serving.md */
 };
 
 bool

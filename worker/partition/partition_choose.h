@@ -15,7 +15,7 @@
  * times come from step_time.h.
  *
  * Why not simply the least time for prompts: with a generous target that is nearly always partition 0, and costs a tenth of the
- * throughput where a division would do both (docs/split.md).
+ * throughput where a division would do both (docs/lab/partitions.md).
  */
 #ifndef PARTITION_CHOOSE_H
 #define PARTITION_CHOOSE_H

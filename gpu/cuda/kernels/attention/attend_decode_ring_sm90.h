@@ -15,7 +15,7 @@
  *
  * Takes l->work for what several blocks find of one (run, K/V head), two partial results a block, and
  * l->count for who is last; with too little of either it refuses. Cost: reads K and V once a (run, K/V head,
- * 8 heads that share it); docs/perf-kernels.md has times. */
+ * 8 heads that share it); docs/lab/kernels.md has times. */
 K_API cudaError_t k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a,
                                             struct step_tokens r);
 

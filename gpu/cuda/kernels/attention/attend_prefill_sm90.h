@@ -17,7 +17,7 @@
  * Reads no block of which a tile's rows see nothing; within a block read, rows of K and V that no row
  * of the tile sees may be anything, NaN too.
  *
- * Uses l->count[0..1]. Cost: 4 head_dim FLOP a (row, head, key), of keys in whole tiles; docs/perf.md.
+ * Uses l->count[0..1]. Cost: 4 head_dim FLOP a (row, head, key), of keys in whole tiles; docs/lab/serving.md.
  * Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax beside the next
  * product, warpgroups that take turns. Differs: paged by tensor maps whose last dimension is the slice. */
 K_API cudaError_t k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a,

@@ -14,7 +14,7 @@ enum { MATMUL_RING_ROWS = 64 };
  * cut follows from N, K and the lane's SMs, so a row's bits do not depend on M or its place; an invariant lane is refused.
  *
  * Takes l->work for sums of tiles that several blocks share, two a block, and l->count for who is last; with too little of
- * either it refuses. Cost: reads w once, and x once for every 128 or 256 rows of w, from L2; docs/perf-kernels.md has times. */
+ * either it refuses. Cost: reads w once, and x once for every 128 or 256 rows of w, from L2; docs/lab/kernels.md has times. */
 K_API cudaError_t k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
                                         struct tensor w, struct tensor bias, float beta);
 
