@@ -339,7 +339,7 @@ loop(struct daemon *d)
         }
         d->now = clock_now();
         more = turn(d);
-        FP(turn_done);
+        FP(loop_done);
     }
     sd_event_source_unref(k.timer);
     return r < 0 ? r : 0;

@@ -97,12 +97,12 @@ succeed_take(struct daemon *d, struct store *left)
     uint32_t n;
 
     outlast_workers(d, left, lost);
-    FP(heirs_outlasted);
+    FP(reexec_outlasted);
     ledger = store_take(left, "ledger");
     n = recall_open(d, ledger);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
     if (d->mirror.base && d->mirror.fd != ledger) store_put("ledger", d->mirror.fd);
-    FP(heirs_recalled);
+    FP(reexec_ledger_read);
     take_arenas(d, left, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
         struct worker *w = d->worker[i];
@@ -111,7 +111,7 @@ succeed_take(struct daemon *d, struct store *left)
         for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
     }
     store_close(left);
-    FP(heirs_taken);
+    FP(reexec_adopted);
 }
 
 /* ---- becoming the next one */
@@ -155,9 +155,9 @@ succeed_prepare(struct daemon *d)
     struct heirlooms *h = calloc(1, sizeof *h);
 
     if (!h) return NULL;
-    FP(heirs_asked);
+    FP(reexec_asked);
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
-    FP(heirs_ended);
+    FP(reexec_workers_ended);
     if (d->mirror.base) set_aside(h, "ledger", d->mirror.fd);
     set_aside(h, "history", history_fd(d->history));
     if (d->front->given) set_aside(h, FRONT_SOCKET, local_door(d->front->local, DOOR_API));
@@ -198,7 +198,7 @@ succeed_exec(struct heirlooms *h, char **argv, struct err *e)
     snprintf(number, sizeof number, "%u", h->n);
     setenv("LISTEN_FDS", number, 1);
     setenv("LISTEN_FDNAMES", h->names, 1);
-    FP(heirs_exec);
+    FP(reexec_exec);
     execv(path, argv);
     return err_set(e, -errno, "%s: %s", path, strerror(errno));
 }

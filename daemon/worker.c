@@ -200,7 +200,7 @@ on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
     (void)fd;
     w->partition_records = w->n_records;
-    if (++w->n_partition % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    if (++w->n_sent % BELLS_KEPT && of_use && !(revents & shut)) return 0;
     do r = doorbell_drain(&w->channel.doorbell);
     while (r > 0 && revents & shut); /* no event follows, and no byte */
     if (r == -EPIPE) {
@@ -227,7 +227,7 @@ static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct last_words *page = shm_words(&w->channel.w);
+    const struct panic_message *page = shm_panic_message(&w->channel.w);
     bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
                  page->text_bytes > 0;
 
@@ -245,7 +245,7 @@ on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 void
 worker_read_last_words(struct worker *w, char *ret, size_t n_ret)
 {
-    struct last_words *words = shm_words(&w->channel.w);
+    struct panic_message *words = shm_panic_message(&w->channel.w);
     uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
     char text[400], frames[400];
     uint32_t n, n_frames;
@@ -403,7 +403,7 @@ bury(void *arg, const struct death *d)
     char how[96], words[400];
     struct err e;
 
-    FP(bury_began);
+    FP(reap_began);
     relay_drain_dead(w);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         tell(w, LOG_LEVEL_WARN, "worker %s: %s, ignoring", w->name, e.text);
@@ -425,7 +425,7 @@ bury(void *arg, const struct death *d)
         }
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
-    FP(bury_drained);
+    FP(reap_drained);
     relay_lost(w, d);
     calls_lost(w);
     worker_forget_pid(w);
@@ -473,7 +473,7 @@ start(struct worker *w, struct err *e)
         .waits = w->of != NULL,
         .heritage = { .epoch = ++place->last_epoch, .n = 4 },
     };
-    static const char *const names[] = { "d", "w", "bell", "hand" };
+    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
     int bell = -1, hand[2] = { -1, -1 }, r;
 
     w->epoch = s.heritage.epoch;
@@ -782,7 +782,7 @@ check_storm(struct worker *w, nsec now)
     if (now - w->storm_at < STORM_TIME) return;
     /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
     (void)doorbell_drain(&w->channel.doorbell);
-    bells = w->channel.doorbell.n_heard - w->storm_bells;
+    bells = w->channel.doorbell.n_received - w->storm_bells;
     w->storm_at = now;
     w->storm_bells += bells;
     w->storm_records += records;

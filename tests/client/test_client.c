@@ -25,7 +25,7 @@ ask(struct lagan *c, const char *text)
 }
 
 static void
-tokens_come_in_order_with_their_positions(void **state)
+tokens_arrive_in_order_with_their_indices(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "echo hello");
@@ -56,7 +56,7 @@ tokens_come_in_order_with_their_positions(void **state)
 }
 
 static void
-a_stream_longer_than_its_window_goes_on_while_it_is_read(void **state)
+stream_longer_than_the_ack_window_continues_while_read(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t i;
@@ -70,7 +70,7 @@ a_stream_longer_than_its_window_goes_on_while_it_is_read(void **state)
 }
 
 static void
-chunks_that_are_few_are_acknowledged_within_a_second(void **state)
+few_chunks_are_acknowledged_within_1_second(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -90,7 +90,7 @@ chunks_that_are_few_are_acknowledged_within_a_second(void **state)
 }
 
 static void
-log_probabilities_come_with_their_tokens_and_the_prompts_before(void **state)
+log_probabilities_arrive_with_their_tokens_and_the_prompts_first(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -118,7 +118,7 @@ log_probabilities_come_with_their_tokens_and_the_prompts_before(void **state)
 }
 
 static void
-an_error_is_the_last_event_and_has_word_and_sentence(void **state)
+error_is_the_last_event_with_name_and_sentence(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev;
@@ -140,7 +140,7 @@ an_error_is_the_last_event_and_has_word_and_sentence(void **state)
 }
 
 static void
-every_request_of_many_ends_once(void **state)
+each_of_many_requests_ends_once(void **state)
 {
     enum { N = 100 };
     struct lagan *c = connect_mock();
@@ -162,7 +162,7 @@ every_request_of_many_ends_once(void **state)
 }
 
 static void
-a_cancelled_request_ends_with_its_error(void **state)
+cancelled_request_ends_with_error_cancelled(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "hang");
@@ -178,7 +178,7 @@ a_cancelled_request_ends_with_its_error(void **state)
 }
 
 static void
-a_request_may_be_submitted_before_there_is_a_lagand(void **state)
+request_may_be_submitted_before_lagand_starts(void **state)
 {
     struct mock later;
     struct lagan *c;
@@ -195,7 +195,7 @@ a_request_may_be_submitted_before_there_is_a_lagand(void **state)
 }
 
 static void
-a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
+missing_lagand_is_a_timeout_with_a_sentence(void **state)
 {
     struct lagan *c = NULL;
     char longer[400];
@@ -214,7 +214,7 @@ a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
 }
 
 static void
-another_protocol_is_refused_with_both_numbers(void **state)
+unsupported_protocol_error_names_both_versions(void **state)
 {
     struct mock other;
     struct lagan *c = NULL;
@@ -228,7 +228,7 @@ another_protocol_is_refused_with_both_numbers(void **state)
 }
 
 static void
-when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **state)
+reconnect_timeout_fails_each_request_then_reports_disconnected(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -263,7 +263,7 @@ when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **sta
 }
 
 static void
-a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
+silent_lagand_is_pinged_and_then_disconnected(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -295,7 +295,7 @@ a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
 }
 
 static void
-a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked(void **state)
+late_caller_reads_queued_messages_before_timeouts_are_checked(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -320,7 +320,7 @@ readable(int fd, int ms)
 }
 
 static void
-the_descriptor_is_readable_until_everything_was_taken(void **state)
+descriptor_is_readable_until_all_events_are_read(void **state)
 {
     struct lagan *c = connect_mock();
     int fd = lagan_fd(c);
@@ -348,7 +348,7 @@ the_descriptor_is_readable_until_everything_was_taken(void **state)
 }
 
 static void
-the_descriptor_wakes_for_pings(void **state)
+descriptor_becomes_readable_for_pings(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -365,7 +365,7 @@ the_descriptor_wakes_for_pings(void **state)
 }
 
 static void
-json_goes_to_lagand_and_comes_back(void **state)
+call_converts_json_in_both_directions(void **state)
 {
     static const char args[] = "{\"a\":[1,-2,3.5,true,false,null,\"\\u00e9\\\"\\n\"],\"b\":{},"
                                "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
@@ -394,7 +394,7 @@ json_goes_to_lagand_and_comes_back(void **state)
 }
 
 static void
-events_that_come_during_a_call_are_kept_in_order(void **state)
+events_during_a_call_are_kept_in_order(void **state)
 {
     struct lagan *c = connect_mock();
     char *reply = NULL;
@@ -411,7 +411,7 @@ events_that_come_during_a_call_are_kept_in_order(void **state)
 }
 
 static void
-a_call_on_a_connection_that_breaks_ends(void **state)
+call_ends_when_the_connection_is_lost(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -428,7 +428,7 @@ a_call_on_a_connection_that_breaks_ends(void **state)
 }
 
 static void
-a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
+timed_out_call_is_not_sent_after_a_late_connect(void **state)
 {
     struct mock later;
     struct lagan *c;
@@ -449,7 +449,7 @@ a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
 }
 
 static void
-a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
+ping_is_answered_after_a_full_send_queue(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -470,7 +470,7 @@ a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
 }
 
 static void
-nonsense_from_lagand_fails_the_request_and_no_more(void **state)
+invalid_chunk_fails_only_its_request(void **state)
 {
     /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
      * tokens are three bytes; one whose position is a string; DONE whose outputs are a number */
@@ -501,7 +501,7 @@ nonsense_from_lagand_fails_the_request_and_no_more(void **state)
 }
 
 static void
-log_probabilities_of_a_wrong_size_are_not_read(void **state)
+log_probabilities_of_wrong_size_are_rejected(void **state)
 {
     struct lagan *c = connect_mock();
 
@@ -512,7 +512,7 @@ log_probabilities_of_a_wrong_size_are_not_read(void **state)
 }
 
 static void
-a_chunk_that_is_missing_is_noticed(void **state)
+missing_chunk_is_detected(void **state)
 {
     struct lagan *c = connect_mock();
 
@@ -524,7 +524,7 @@ a_chunk_that_is_missing_is_noticed(void **state)
 }
 
 static void
-a_key_set_twice_keeps_the_last_and_a_long_key_is_refused(void **state)
+second_value_replaces_the_first_and_long_keys_fail(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -553,7 +553,7 @@ a_key_set_twice_keeps_the_last_and_a_long_key_is_refused(void **state)
 }
 
 static void
-a_request_over_the_frame_limit_is_refused_here(void **state)
+request_over_the_frame_limit_is_rejected_locally(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -572,7 +572,7 @@ a_request_over_the_frame_limit_is_refused_here(void **state)
 }
 
 static void
-an_older_program_gets_no_more_than_the_event_it_knows(void **state)
+smaller_event_struct_is_not_overrun(void **state)
 {
     struct lagan *c = connect_mock();
     struct {
@@ -593,7 +593,7 @@ an_older_program_gets_no_more_than_the_event_it_knows(void **state)
 }
 
 static void
-goodbye_fails_what_is_open_with_draining(void **state)
+bye_fails_open_requests_with_draining(void **state)
 {
     struct lagan *c = connect_mock();
 
@@ -608,33 +608,33 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_come_in_order_with_their_positions),
-        cmocka_unit_test(a_stream_longer_than_its_window_goes_on_while_it_is_read),
-        cmocka_unit_test(chunks_that_are_few_are_acknowledged_within_a_second),
-        cmocka_unit_test(log_probabilities_come_with_their_tokens_and_the_prompts_before),
-        cmocka_unit_test(an_error_is_the_last_event_and_has_word_and_sentence),
-        cmocka_unit_test(every_request_of_many_ends_once),
-        cmocka_unit_test(a_cancelled_request_ends_with_its_error),
-        cmocka_unit_test(a_request_may_be_submitted_before_there_is_a_lagand),
-        cmocka_unit_test(a_lagand_that_is_not_there_is_a_timeout_with_words),
-        cmocka_unit_test(another_protocol_is_refused_with_both_numbers),
-        cmocka_unit_test(when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said),
-        cmocka_unit_test(a_lagand_that_is_silent_is_asked_and_then_lost),
-        cmocka_unit_test(a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked),
-        cmocka_unit_test(the_descriptor_is_readable_until_everything_was_taken),
-        cmocka_unit_test(the_descriptor_wakes_for_pings),
-        cmocka_unit_test(json_goes_to_lagand_and_comes_back),
-        cmocka_unit_test(events_that_come_during_a_call_are_kept_in_order),
-        cmocka_unit_test(a_call_on_a_connection_that_breaks_ends),
-        cmocka_unit_test(a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later),
-        cmocka_unit_test(a_ping_is_answered_though_the_connection_is_full_just_then),
-        cmocka_unit_test(nonsense_from_lagand_fails_the_request_and_no_more),
-        cmocka_unit_test(log_probabilities_of_a_wrong_size_are_not_read),
-        cmocka_unit_test(a_chunk_that_is_missing_is_noticed),
-        cmocka_unit_test(a_key_set_twice_keeps_the_last_and_a_long_key_is_refused),
-        cmocka_unit_test(a_request_over_the_frame_limit_is_refused_here),
-        cmocka_unit_test(an_older_program_gets_no_more_than_the_event_it_knows),
-        cmocka_unit_test(goodbye_fails_what_is_open_with_draining),
+        cmocka_unit_test(tokens_arrive_in_order_with_their_indices),
+        cmocka_unit_test(stream_longer_than_the_ack_window_continues_while_read),
+        cmocka_unit_test(few_chunks_are_acknowledged_within_1_second),
+        cmocka_unit_test(log_probabilities_arrive_with_their_tokens_and_the_prompts_first),
+        cmocka_unit_test(error_is_the_last_event_with_name_and_sentence),
+        cmocka_unit_test(each_of_many_requests_ends_once),
+        cmocka_unit_test(cancelled_request_ends_with_error_cancelled),
+        cmocka_unit_test(request_may_be_submitted_before_lagand_starts),
+        cmocka_unit_test(missing_lagand_is_a_timeout_with_a_sentence),
+        cmocka_unit_test(unsupported_protocol_error_names_both_versions),
+        cmocka_unit_test(reconnect_timeout_fails_each_request_then_reports_disconnected),
+        cmocka_unit_test(silent_lagand_is_pinged_and_then_disconnected),
+        cmocka_unit_test(late_caller_reads_queued_messages_before_timeouts_are_checked),
+        cmocka_unit_test(descriptor_is_readable_until_all_events_are_read),
+        cmocka_unit_test(descriptor_becomes_readable_for_pings),
+        cmocka_unit_test(call_converts_json_in_both_directions),
+        cmocka_unit_test(events_during_a_call_are_kept_in_order),
+        cmocka_unit_test(call_ends_when_the_connection_is_lost),
+        cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
+        cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
+        cmocka_unit_test(invalid_chunk_fails_only_its_request),
+        cmocka_unit_test(log_probabilities_of_wrong_size_are_rejected),
+        cmocka_unit_test(missing_chunk_is_detected),
+        cmocka_unit_test(second_value_replaces_the_first_and_long_keys_fail),
+        cmocka_unit_test(request_over_the_frame_limit_is_rejected_locally),
+        cmocka_unit_test(smaller_event_struct_is_not_overrun),
+        cmocka_unit_test(bye_fails_open_requests_with_draining),
     };
 
     return cmocka_run_group_tests_name("client", tests, setup, teardown);

@@ -150,7 +150,7 @@ finish(void **state)
 /* ---- tests */
 
 static void
-a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **state)
+lost_hello_is_sent_again_on_the_next_connection(void **state)
 {
     (void)state;
     serve(AT_ONCE, WELCOME, BREAKS, 0);
@@ -158,7 +158,7 @@ a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **s
 }
 
 static void
-a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones(void **state)
+welcome_of_a_closed_connection_is_ignored(void **state)
 {
     (void)state;
     serve(WELCOME, WELCOME, BREAKS, 0);
@@ -167,7 +167,7 @@ a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones(void **s
 }
 
 static void
-a_request_does_not_come_to_a_connection_that_was_made_under_it(void **state)
+request_is_not_sent_before_hello_after_a_reconnect(void **state)
 {
     (void)state;
     serve(WELCOME, WELCOME, 10, OPEN_MS);
@@ -183,9 +183,9 @@ main(void)
 {
 #define T(f) cmocka_unit_test_teardown(f, finish)
     const struct CMUnitTest tests[] = {
-        T(a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one),
-        T(a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones),
-        T(a_request_does_not_come_to_a_connection_that_was_made_under_it),
+        T(lost_hello_is_sent_again_on_the_next_connection),
+        T(welcome_of_a_closed_connection_is_ignored),
+        T(request_is_not_sent_before_hello_after_a_reconnect),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

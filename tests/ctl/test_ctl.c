@@ -116,7 +116,7 @@ line_of(int i)
 }
 
 static void
-text_streams_to_standard_output_and_one_line_sums_up(void **state)
+generate_prints_text_and_one_summary_line(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L generate --text 'echo hello world' --max-tokens 64"), 0);
@@ -132,7 +132,7 @@ text_streams_to_standard_output_and_one_line_sums_up(void **state)
 
 /* What beams end with comes at once, and its pace was microseconds' once. */
 static void
-no_pace_is_told_that_nobody_has_seen(void **state)
+printed_throughput_never_exceeds_the_observed_rate(void **state)
 {
     double ttft, pace;
     const char *at;
@@ -146,7 +146,7 @@ no_pace_is_told_that_nobody_has_seen(void **state)
 }
 
 static void
-json_has_every_key_of_the_contract(void **state)
+json_output_has_every_documented_key(void **state)
 {
     static const char *const keys[] = { "request", "output",          "ids",    "text",
                                         "finish",  "score",           "cached", "logprobs",
@@ -179,7 +179,7 @@ json_has_every_key_of_the_contract(void **state)
 }
 
 static void
-stream_prints_each_batch_and_then_the_final_line(void **state)
+stream_prints_token_batches_then_the_final_line(void **state)
 {
     json_t *o;
     int i;
@@ -198,7 +198,7 @@ stream_prints_each_batch_and_then_the_final_line(void **state)
 }
 
 static void
-tokens_that_skip_are_a_failure(void **state)
+skipped_token_index_is_an_error(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L generate --text skip"), 3);
@@ -206,7 +206,7 @@ tokens_that_skip_are_a_failure(void **state)
 }
 
 static void
-a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line(void **state)
+requests_file_keeps_tags_and_continues_after_errors(void **state)
 {
     bool seen[4] = { false };
     int i;
@@ -236,7 +236,7 @@ a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line(void **state)
 }
 
 static void
-a_program_that_feeds_lines_gets_each_answer_before_the_next(void **state)
+each_output_is_printed_before_the_next_input_line(void **state)
 {
     (void)state;
     assert_int_equal(
@@ -324,7 +324,7 @@ every_error_has_its_exit_code(void **state)
 }
 
 static void
-what_takes_one_value_is_not_given_two_in_any_program(void **state)
+single_value_options_reject_a_second_value(void **state)
 {
     static const char *const lines[] = {
         "$L --connect ipc://b/api.sock status",
@@ -351,7 +351,7 @@ what_takes_one_value_is_not_given_two_in_any_program(void **state)
 }
 
 static void
-an_error_in_json_is_a_line_with_its_word(void **state)
+json_error_is_one_line_with_the_error_name(void **state)
 {
     json_t *o, *e;
 
@@ -368,7 +368,7 @@ an_error_in_json_is_a_line_with_its_word(void **state)
 }
 
 static void
-an_interrupt_cancels_and_exits_with_130(void **state)
+interrupt_cancels_and_exits_with_130(void **state)
 {
     json_t *o;
 
@@ -384,7 +384,7 @@ an_interrupt_cancels_and_exits_with_130(void **state)
 }
 
 static void
-a_second_signal_ends_it_though_the_answer_has_not_come(void **state)
+second_signal_exits_without_waiting(void **state)
 {
     char line[512];
 
@@ -399,7 +399,7 @@ a_second_signal_ends_it_though_the_answer_has_not_come(void **state)
 }
 
 static void
-tables_line_up_and_json_is_the_answer(void **state)
+tables_are_aligned_and_json_is_the_reply(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L workers list"), 0);
@@ -430,7 +430,7 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
-what_could_not_be_written_is_no_success(void **state)
+failed_write_to_standard_output_is_a_failure(void **state)
 {
     static const char *const commands[] = { "status", "metrics", "--help",
                                             "generate --text 'echo x' --json" };
@@ -451,7 +451,7 @@ what_could_not_be_written_is_no_success(void **state)
 }
 
 static void
-a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
+control_characters_in_names_are_escaped(void **state)
 {
     (void)state;
     assert_int_equal(sh("MOCK_MODEL=$(printf 'a\\nb\\033[2Jc') $D/bin/laganctl --spawn models/x "
@@ -464,7 +464,7 @@ a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
 }
 
 static void
-a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do(void **state)
+status_shows_load_progress_or_advice(void **state)
 {
     static const char *const states[][2] = {
         { "down", "w0 stays down; `laganctl restart w0` starts it\n" },
@@ -491,7 +491,7 @@ a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do(void **state)
 }
 
 static void
-top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
+top_refreshes_and_shows_rates_from_the_second_sample(void **state)
 {
     json_t *o;
 
@@ -516,7 +516,7 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
 }
 
 static void
-bench_counts_what_came_and_times_it(void **state)
+bench_counts_and_times_requests(void **state)
 {
     static const char *const keys[] = { "request_throughput", "output_throughput", "mean_ttft_ms",
                                         "p99_ttft_ms",        "mean_tpot_ms",      "p99_itl_ms" };
@@ -541,7 +541,7 @@ bench_counts_what_came_and_times_it(void **state)
 }
 
 static void
-kv_flush_says_what_went_of_each_worker(void **state)
+kv_flush_reports_freed_blocks_of_each_worker(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L kv flush"), 0);
@@ -556,7 +556,7 @@ kv_flush_says_what_went_of_each_worker(void **state)
 }
 
 static void
-one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others(void **state)
+failure_of_one_worker_does_not_stop_the_others(void **state)
 {
     (void)state;
     assert_int_equal(sh("MOCK_WORKERS=3 $D/bin/laganctl --spawn models/x drain all"), 4);
@@ -568,7 +568,7 @@ one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others(void **st
 }
 
 static void
-tune_waits_for_the_worker_and_prints_what_it_found(void **state)
+tune_waits_and_prints_the_selected_algorithms(void **state)
 {
     json_t *o;
 
@@ -649,7 +649,7 @@ await_words(pid_t pid, const char *path, const char *words)
 }
 
 static void
-who_watches_goes_on_with_the_next_lagand(void **state)
+follow_mode_continues_after_a_lagand_restart(void **state)
 {
     static const struct {
         const char *command, *first;
@@ -682,7 +682,7 @@ who_watches_goes_on_with_the_next_lagand(void **state)
 }
 
 static void
-what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
+panic_prints_the_last_or_all_failures(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L events --last 1"), 0);
@@ -704,7 +704,7 @@ what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
 }
 
 static void
-keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
+keygen_writes_a_private_file_and_prints_the_public_key(void **state)
 {
     char dir[] = "/tmp/lagan-keygen-XXXXXX", path[sizeof dir + 2], command[128];
     struct stat st;
@@ -767,7 +767,7 @@ help_names_every_command_option_and_exit_code(void **state)
 }
 
 static void
-the_example_program_prints_the_answer(void **state)
+example_program_prints_the_output(void **state)
 {
     char line[200];
 
@@ -795,7 +795,7 @@ run_dir_is_gone(void)
 }
 
 static void
-spawn_starts_a_lagand_runs_the_command_and_leaves_nothing(void **state)
+spawn_leaves_no_process_or_file(void **state)
 {
     (void)state;
     assert_int_equal(sh("$D/bin/laganctl --spawn models/x --device cpu --set kv.memory=64MiB --set "
@@ -809,7 +809,7 @@ spawn_starts_a_lagand_runs_the_command_and_leaves_nothing(void **state)
 }
 
 static void
-a_lagand_that_cannot_start_says_why(void **state)
+spawn_prints_why_lagand_cannot_start(void **state)
 {
     (void)state;
     assert_int_equal(sh("FAKE=config $D/bin/laganctl --spawn models/x status"), 78);
@@ -821,7 +821,7 @@ a_lagand_that_cannot_start_says_why(void **state)
 }
 
 static void
-nothing_is_left_when_laganctl_is_killed(void **state)
+killed_laganctl_leaves_no_process_or_file(void **state)
 {
     int tries = 2000;
 
@@ -836,7 +836,7 @@ nothing_is_left_when_laganctl_is_killed(void **state)
 }
 
 static void
-an_interrupt_while_lagand_starts_stops_it(void **state)
+interrupt_during_spawn_stops_lagand(void **state)
 {
     (void)state;
     /* In the foreground, or the group gets it too: a second interrupt waits for nothing and leaves all as it is. */
@@ -851,37 +851,37 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_streams_to_standard_output_and_one_line_sums_up),
-        cmocka_unit_test(no_pace_is_told_that_nobody_has_seen),
-        cmocka_unit_test(json_has_every_key_of_the_contract),
-        cmocka_unit_test(stream_prints_each_batch_and_then_the_final_line),
-        cmocka_unit_test(tokens_that_skip_are_a_failure),
-        cmocka_unit_test(a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line),
-        cmocka_unit_test(a_program_that_feeds_lines_gets_each_answer_before_the_next),
+        cmocka_unit_test(generate_prints_text_and_one_summary_line),
+        cmocka_unit_test(printed_throughput_never_exceeds_the_observed_rate),
+        cmocka_unit_test(json_output_has_every_documented_key),
+        cmocka_unit_test(stream_prints_token_batches_then_the_final_line),
+        cmocka_unit_test(skipped_token_index_is_an_error),
+        cmocka_unit_test(requests_file_keeps_tags_and_continues_after_errors),
+        cmocka_unit_test(each_output_is_printed_before_the_next_input_line),
         cmocka_unit_test(every_error_has_its_exit_code),
-        cmocka_unit_test(what_takes_one_value_is_not_given_two_in_any_program),
-        cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
-        cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
-        cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
-        cmocka_unit_test(tables_line_up_and_json_is_the_answer),
-        cmocka_unit_test(what_could_not_be_written_is_no_success),
-        cmocka_unit_test(a_name_with_a_newline_or_an_escape_does_not_leave_its_cell),
-        cmocka_unit_test(a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do),
-        cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
-        cmocka_unit_test(bench_counts_what_came_and_times_it),
-        cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
-        cmocka_unit_test(one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others),
-        cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
+        cmocka_unit_test(single_value_options_reject_a_second_value),
+        cmocka_unit_test(json_error_is_one_line_with_the_error_name),
+        cmocka_unit_test(interrupt_cancels_and_exits_with_130),
+        cmocka_unit_test(second_signal_exits_without_waiting),
+        cmocka_unit_test(tables_are_aligned_and_json_is_the_reply),
+        cmocka_unit_test(failed_write_to_standard_output_is_a_failure),
+        cmocka_unit_test(control_characters_in_names_are_escaped),
+        cmocka_unit_test(status_shows_load_progress_or_advice),
+        cmocka_unit_test(top_refreshes_and_shows_rates_from_the_second_sample),
+        cmocka_unit_test(bench_counts_and_times_requests),
+        cmocka_unit_test(kv_flush_reports_freed_blocks_of_each_worker),
+        cmocka_unit_test(failure_of_one_worker_does_not_stop_the_others),
+        cmocka_unit_test(tune_waits_and_prints_the_selected_algorithms),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
-        cmocka_unit_test(who_watches_goes_on_with_the_next_lagand),
-        cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),
-        cmocka_unit_test(keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key),
+        cmocka_unit_test(follow_mode_continues_after_a_lagand_restart),
+        cmocka_unit_test(panic_prints_the_last_or_all_failures),
+        cmocka_unit_test(keygen_writes_a_private_file_and_prints_the_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
-        cmocka_unit_test(the_example_program_prints_the_answer),
-        cmocka_unit_test(spawn_starts_a_lagand_runs_the_command_and_leaves_nothing),
-        cmocka_unit_test(a_lagand_that_cannot_start_says_why),
-        cmocka_unit_test(nothing_is_left_when_laganctl_is_killed),
-        cmocka_unit_test(an_interrupt_while_lagand_starts_stops_it),
+        cmocka_unit_test(example_program_prints_the_output),
+        cmocka_unit_test(spawn_leaves_no_process_or_file),
+        cmocka_unit_test(spawn_prints_why_lagand_cannot_start),
+        cmocka_unit_test(killed_laganctl_leaves_no_process_or_file),
+        cmocka_unit_test(interrupt_during_spawn_stops_lagand),
     };
 
     return cmocka_run_group_tests_name("ctl", tests, setup, teardown);

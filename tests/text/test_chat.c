@@ -115,7 +115,7 @@ one_case(const json_t *one)
 }
 
 static void
-conversations_are_what_transformers_makes_of_them_text_and_ids(void **state)
+rendered_conversations_match_transformers_in_text_and_ids(void **state)
 {
     json_t *cases = read_cases(), *one;
     size_t i;
@@ -126,7 +126,7 @@ conversations_are_what_transformers_makes_of_them_text_and_ids(void **state)
 }
 
 static void
-what_is_no_conversation_is_refused_with_a_sentence(void **state)
+invalid_conversation_is_rejected_with_a_sentence(void **state)
 {
     static const struct {
         const char *json, *says;
@@ -212,7 +212,7 @@ chosen(uint32_t wanted, const char *tokenizer, char note[240])
 }
 
 static void
-the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
+template_is_selected_by_hash_then_by_architecture(void **state)
 {
     char note[240];
 
@@ -246,7 +246,7 @@ the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
 
 /* The program writes what the checkpoint calls so; ours wrote what the published one does. */
 static void
-a_checkpoint_with_other_begins_and_ends_is_no_published_one(void **state)
+checkpoint_with_other_special_tokens_is_not_recognised(void **state)
 {
     static const struct {
         const char *config, *say;
@@ -280,7 +280,7 @@ a_checkpoint_with_other_begins_and_ends_is_no_published_one(void **state)
 
 /* chat_template.json is the processor's; tokenizers of transformers do not read it. */
 static void
-the_tokenizers_template_goes_before_the_processors(void **state)
+tokenizer_template_precedes_the_processor_template(void **state)
 {
     uint64_t hash[2][2];
     struct err e;
@@ -301,7 +301,7 @@ the_tokenizers_template_goes_before_the_processors(void **state)
 }
 
 static void
-a_template_has_one_hash_wherever_it_stands(void **state)
+template_hash_is_independent_of_its_file(void **state)
 {
     static const struct {
         const char *file, *text;
@@ -333,7 +333,7 @@ a_template_has_one_hash_wherever_it_stands(void **state)
 /* ---- the reply */
 
 static void
-of_a_reply_in_channels_only_the_last_one_is_the_answer(void **state)
+only_the_final_channel_of_a_reply_is_output(void **state)
 {
     static const char reply[] = "<|channel|>analysis<|message|>They say "
                                 "hello.<|end|><|start|>assistant<|channel|>commentary "
@@ -371,13 +371,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conversations_are_what_transformers_makes_of_them_text_and_ids),
-        cmocka_unit_test(what_is_no_conversation_is_refused_with_a_sentence),
-        cmocka_unit_test(the_template_is_found_by_its_hash_then_by_the_architecture),
-        cmocka_unit_test(a_checkpoint_with_other_begins_and_ends_is_no_published_one),
-        cmocka_unit_test(the_tokenizers_template_goes_before_the_processors),
-        cmocka_unit_test(a_template_has_one_hash_wherever_it_stands),
-        cmocka_unit_test(of_a_reply_in_channels_only_the_last_one_is_the_answer),
+        cmocka_unit_test(rendered_conversations_match_transformers_in_text_and_ids),
+        cmocka_unit_test(invalid_conversation_is_rejected_with_a_sentence),
+        cmocka_unit_test(template_is_selected_by_hash_then_by_architecture),
+        cmocka_unit_test(checkpoint_with_other_special_tokens_is_not_recognised),
+        cmocka_unit_test(tokenizer_template_precedes_the_processor_template),
+        cmocka_unit_test(template_hash_is_independent_of_its_file),
+        cmocka_unit_test(only_the_final_channel_of_a_reply_is_output),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,7 +89,7 @@ ids_of_bytes(const char *s, token_id *ids)
 }
 
 static void
-a_character_comes_out_whole_or_not_yet(void **state)
+only_complete_characters_are_returned(void **state)
 {
     static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
     static const int ready[] = { 1, 0, 2, 0, 0, 3, 0, 0, 0, 4, 1 };
@@ -109,7 +109,7 @@ a_character_comes_out_whole_or_not_yet(void **state)
 }
 
 static void
-bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
+invalid_bytes_become_one_replacement_per_maximal_subpart(void **state)
 {
     static const struct {
         const char *bytes, *text;
@@ -149,7 +149,7 @@ bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
 }
 
 static void
-special_tokens_are_left_out_unless_they_are_to_be_kept(void **state)
+special_tokens_are_skipped_unless_requested(void **state)
 {
     const token_id ids[] = { byte_id['a'], 2, byte_id['b'], -1, 100000 };
     char text[ROOM];
@@ -166,7 +166,7 @@ special_tokens_are_left_out_unless_they_are_to_be_kept(void **state)
 }
 
 static void
-text_that_may_begin_a_stop_is_held_until_it_does_not(void **state)
+possible_stop_prefix_is_held_back(void **state)
 {
     token_id ids[32];
     char buf[ROOM];
@@ -188,7 +188,7 @@ text_that_may_begin_a_stop_is_held_until_it_does_not(void **state)
 }
 
 static void
-what_is_held_at_the_end_is_given_out(void **state)
+held_text_is_returned_at_the_end(void **state)
 {
     token_id ids[8];
     char text[ROOM];
@@ -205,7 +205,7 @@ what_is_held_at_the_end_is_given_out(void **state)
 }
 
 static void
-stops_that_cannot_be_are_refused(void **state)
+invalid_stop_strings_are_rejected(void **state)
 {
     char longest[257];
     struct detok d;
@@ -222,7 +222,7 @@ stops_that_cannot_be_are_refused(void **state)
 }
 
 static void
-too_small_a_room_changes_nothing(void **state)
+too_small_buffer_leaves_the_state_unchanged(void **state)
 {
     char buf[ROOM];
     struct detok d, was;
@@ -285,7 +285,7 @@ random_stops(struct detok *d, char stop[4][16])
 }
 
 static void
-any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
+any_stream_equals_the_decoded_text_before_its_stop(void **state)
 {
     int n_stopped = 0;
 
@@ -312,7 +312,7 @@ any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
 }
 
 static void
-replaying_what_was_delivered_goes_on_as_if_undisturbed(void **state)
+replay_of_delivered_tokens_restores_the_state(void **state)
 {
     (void)state;
     test_seed();
@@ -385,7 +385,7 @@ check_steps(const char *base, const struct steps *steps, size_t n_steps)
 #define MARK "\xe2\x96\x81"
 
 static void
-byte_tokens_become_characters_or_one_sign_a_byte(void **state)
+byte_tokens_become_characters_or_replacements(void **state)
 {
     static const struct steps steps[] = {
         { { "a", "<0xE2>", "<0x82>", "<0xAC>", "b" }, { "a", "", "", "\xe2\x82\xac", "b" }, "" },
@@ -400,7 +400,7 @@ byte_tokens_become_characters_or_one_sign_a_byte(void **state)
 }
 
 static void
-the_space_in_front_of_a_text_is_left_out_once(void **state)
+leading_space_is_removed_once(void **state)
 {
     static const struct steps llama[] = {
         { { MARK "t", MARK "t" }, { "t", " t" }, "" },
@@ -436,7 +436,7 @@ any_ids(token_id *ids)
 
 /* As any_stream_is_the_decoded_text..., and every cut of it by a replay, for the other decoders. */
 static void
-every_kind_of_decoder_streams_its_text_up_to_the_first_stop(void **state)
+every_decoder_streams_text_up_to_the_stop(void **state)
 {
     static const char *const bases[] = { "spm_gemma", "spm_llama2", "spm_mbart", "spm_t5" };
     struct tokenizer *bart = t;
@@ -481,18 +481,18 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_character_comes_out_whole_or_not_yet),
-        cmocka_unit_test(bytes_that_are_no_character_become_one_sign_per_maximal_part),
-        cmocka_unit_test(special_tokens_are_left_out_unless_they_are_to_be_kept),
-        cmocka_unit_test(text_that_may_begin_a_stop_is_held_until_it_does_not),
-        cmocka_unit_test(what_is_held_at_the_end_is_given_out),
-        cmocka_unit_test(stops_that_cannot_be_are_refused),
-        cmocka_unit_test(too_small_a_room_changes_nothing),
-        cmocka_unit_test(any_stream_is_the_decoded_text_up_to_its_first_stop),
-        cmocka_unit_test(byte_tokens_become_characters_or_one_sign_a_byte),
-        cmocka_unit_test(the_space_in_front_of_a_text_is_left_out_once),
-        cmocka_unit_test(every_kind_of_decoder_streams_its_text_up_to_the_first_stop),
-        cmocka_unit_test(replaying_what_was_delivered_goes_on_as_if_undisturbed),
+        cmocka_unit_test(only_complete_characters_are_returned),
+        cmocka_unit_test(invalid_bytes_become_one_replacement_per_maximal_subpart),
+        cmocka_unit_test(special_tokens_are_skipped_unless_requested),
+        cmocka_unit_test(possible_stop_prefix_is_held_back),
+        cmocka_unit_test(held_text_is_returned_at_the_end),
+        cmocka_unit_test(invalid_stop_strings_are_rejected),
+        cmocka_unit_test(too_small_buffer_leaves_the_state_unchanged),
+        cmocka_unit_test(any_stream_equals_the_decoded_text_before_its_stop),
+        cmocka_unit_test(byte_tokens_become_characters_or_replacements),
+        cmocka_unit_test(leading_space_is_removed_once),
+        cmocka_unit_test(every_decoder_streams_text_up_to_the_stop),
+        cmocka_unit_test(replay_of_delivered_tokens_restores_the_state),
     };
 
     return cmocka_run_group_tests(tests, open_bart, close_bart);

@@ -62,7 +62,7 @@ case_decodes(const struct golden_case *c, void *arg)
 }
 
 static void
-every_golden_text_encodes_to_the_reference_s_tokens(void **state)
+golden_texts_encode_to_the_reference_tokens(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -74,7 +74,7 @@ every_golden_text_encodes_to_the_reference_s_tokens(void **state)
 }
 
 static void
-every_golden_list_of_tokens_decodes_to_the_reference_s_text(void **state)
+golden_tokens_decode_to_the_reference_text(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -246,7 +246,7 @@ check_variants(const char *file, int n_variants, int n_cases)
 }
 
 static void
-every_switch_of_the_file_does_what_it_does_in_the_reference(void **state)
+every_tokenizer_json_option_matches_the_reference(void **state)
 {
     (void)state;
     check_variants("tests/data/tokenizers/variants.json", 12, 12);
@@ -254,7 +254,7 @@ every_switch_of_the_file_does_what_it_does_in_the_reference(void **state)
 
 /* tools/tokenizer_cases.py asked it. */
 static void
-random_text_gives_the_reference_s_tokens_and_they_its_text(void **state)
+random_text_matches_the_reference_in_both_directions(void **state)
 {
     (void)state;
     check_variants("tests/data/tokenizers/oracle.json", 42, 42 * 36);
@@ -275,7 +275,7 @@ case_of_class(const struct golden_case *c, void *arg)
 
 /* transformers' classes replace some sections of the file by their own: written down they are served. */
 static void
-a_file_with_its_class_s_sections_gives_the_class_s_tokens(void **state)
+file_with_sections_of_a_class_tokenizes_like_it(void **state)
 {
     static const struct {
         const char *base, *patch;
@@ -310,7 +310,7 @@ a_file_with_its_class_s_sections_gives_the_class_s_tokens(void **state)
 }
 
 static void
-a_kind_that_is_not_served_is_refused_by_name(void **state)
+unsupported_kind_is_rejected_by_name(void **state)
 {
     static const struct {
         const char *base, *find, *replace;
@@ -439,7 +439,7 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
 }
 
 static void
-a_vocabulary_that_lacks_a_byte_is_refused(void **state)
+vocabulary_without_every_byte_is_rejected(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -454,7 +454,7 @@ a_vocabulary_that_lacks_a_byte_is_refused(void **state)
 }
 
 static void
-a_missing_file_says_its_path(void **state)
+missing_file_error_names_the_path(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -465,7 +465,7 @@ a_missing_file_says_its_path(void **state)
 }
 
 static void
-a_file_cut_off_anywhere_is_refused(void **state)
+truncated_file_is_rejected(void **state)
 {
     char *text = golden_json("bpe_llama3");
     size_t n = strlen(text);
@@ -481,7 +481,7 @@ a_file_cut_off_anywhere_is_refused(void **state)
 }
 
 static void
-merges_written_as_pairs_or_with_a_space_are_the_same(void **state)
+merges_may_be_pairs_or_strings(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -512,7 +512,7 @@ merges_written_as_pairs_or_with_a_space_are_the_same(void **state)
 }
 
 static void
-text_that_is_not_utf8_is_refused_with_its_place(void **state)
+invalid_utf8_is_rejected_with_its_offset(void **state)
 {
     static const char *const bad[] = { "abc\xff",         "abc\xc3",     "abc\xe2\x82",
                                        "abc\xed\xa0\x80", "abc\xc0\x80", "abc\xf5\x80\x80\x80" };
@@ -549,7 +549,7 @@ case_fits_exactly(const struct golden_case *c, void *arg)
 }
 
 static void
-room_that_is_one_too_small_is_refused_and_never_overrun(void **state)
+buffer_one_too_small_is_rejected_and_not_overrun(void **state)
 {
     struct tokenizer *t = open_golden("bpe_llama3");
 
@@ -559,7 +559,7 @@ room_that_is_one_too_small_is_refused_and_never_overrun(void **state)
 }
 
 static void
-ids_that_are_none_have_no_piece_and_decode_to_nothing(void **state)
+invalid_ids_decode_to_empty_text(void **state)
 {
     struct tokenizer *t = open_golden("bpe_bart");
     const token_id ids[] = { -1, INT32_MAX, INT32_MIN, 512, 43 };
@@ -580,7 +580,7 @@ ids_that_are_none_have_no_piece_and_decode_to_nothing(void **state)
 
 /* 128 KiB a run. Looking at every pair again after every merge would take minutes. */
 static void
-a_long_run_without_a_break_takes_no_longer_than_other_text(void **state)
+long_text_without_a_break_takes_linear_time(void **state)
 {
     static const char *const units[] = { "a",
                                          "ab",
@@ -618,7 +618,7 @@ a_long_run_without_a_break_takes_no_longer_than_other_text(void **state)
 
 /* Bringing them into order by exchanging neighbours would take minutes. */
 static void
-a_long_run_of_combining_marks_takes_no_longer_either(void **state)
+long_run_of_combining_marks_takes_linear_time(void **state)
 {
     static const char marks[] = "\xcc\x81\xcc\xa3"; /* above, below: below goes first */
     char *was = golden_json("bpe_o200k"),
@@ -644,7 +644,7 @@ a_long_run_of_combining_marks_takes_no_longer_either(void **state)
 /* Random text through encode and back: what comes out is what went in, as long as no added token eats
  * the space before it (bpe_bart's <mask> does). */
 static void
-any_text_comes_back_from_its_tokens(void **state)
+any_text_round_trips(void **state)
 {
     static const char *const words[] = { "a",
                                          "the",
@@ -714,7 +714,7 @@ check_question(struct json *j, struct tokenizer *t)
 }
 
 static void
-the_demo_models_questions_and_answers_are_their_tokens(void **state)
+demo_model_prompts_and_outputs_have_expected_tokens(void **state)
 {
     struct json j;
     size_t n;
@@ -753,23 +753,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_golden_text_encodes_to_the_reference_s_tokens),
-        cmocka_unit_test(every_golden_list_of_tokens_decodes_to_the_reference_s_text),
-        cmocka_unit_test(every_switch_of_the_file_does_what_it_does_in_the_reference),
-        cmocka_unit_test(random_text_gives_the_reference_s_tokens_and_they_its_text),
-        cmocka_unit_test(a_file_with_its_class_s_sections_gives_the_class_s_tokens),
-        cmocka_unit_test(a_kind_that_is_not_served_is_refused_by_name),
-        cmocka_unit_test(a_vocabulary_that_lacks_a_byte_is_refused),
-        cmocka_unit_test(a_missing_file_says_its_path),
-        cmocka_unit_test(a_file_cut_off_anywhere_is_refused),
-        cmocka_unit_test(merges_written_as_pairs_or_with_a_space_are_the_same),
-        cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
-        cmocka_unit_test(room_that_is_one_too_small_is_refused_and_never_overrun),
-        cmocka_unit_test(ids_that_are_none_have_no_piece_and_decode_to_nothing),
-        cmocka_unit_test(a_long_run_without_a_break_takes_no_longer_than_other_text),
-        cmocka_unit_test(a_long_run_of_combining_marks_takes_no_longer_either),
-        cmocka_unit_test(any_text_comes_back_from_its_tokens),
-        cmocka_unit_test(the_demo_models_questions_and_answers_are_their_tokens),
+        cmocka_unit_test(golden_texts_encode_to_the_reference_tokens),
+        cmocka_unit_test(golden_tokens_decode_to_the_reference_text),
+        cmocka_unit_test(every_tokenizer_json_option_matches_the_reference),
+        cmocka_unit_test(random_text_matches_the_reference_in_both_directions),
+        cmocka_unit_test(file_with_sections_of_a_class_tokenizes_like_it),
+        cmocka_unit_test(unsupported_kind_is_rejected_by_name),
+        cmocka_unit_test(vocabulary_without_every_byte_is_rejected),
+        cmocka_unit_test(missing_file_error_names_the_path),
+        cmocka_unit_test(truncated_file_is_rejected),
+        cmocka_unit_test(merges_may_be_pairs_or_strings),
+        cmocka_unit_test(invalid_utf8_is_rejected_with_its_offset),
+        cmocka_unit_test(buffer_one_too_small_is_rejected_and_not_overrun),
+        cmocka_unit_test(invalid_ids_decode_to_empty_text),
+        cmocka_unit_test(long_text_without_a_break_takes_linear_time),
+        cmocka_unit_test(long_run_of_combining_marks_takes_linear_time),
+        cmocka_unit_test(any_text_round_trips),
+        cmocka_unit_test(demo_model_prompts_and_outputs_have_expected_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

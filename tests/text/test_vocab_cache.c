@@ -107,7 +107,7 @@ case_is_the_same(const struct golden_case *c, void *arg)
 }
 
 static void
-a_kept_vocabulary_gives_the_same_tokens(void **state)
+cached_vocabulary_gives_the_same_tokens(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -125,7 +125,7 @@ a_kept_vocabulary_gives_the_same_tokens(void **state)
 }
 
 static void
-a_document_that_has_changed_is_another_s(void **state)
+changed_tokenizer_json_does_not_use_the_cache(void **state)
 {
     struct tokenizer *t = NULL;
     char other[64];
@@ -145,7 +145,7 @@ a_document_that_has_changed_is_another_s(void **state)
 }
 
 static void
-a_file_with_one_wrong_bit_or_of_another_length_is_not_used(void **state)
+corrupt_cache_file_is_not_used(void **state)
 {
     struct tokenizer *t = NULL;
     const char *path = keep("spm_llama2");
@@ -178,7 +178,7 @@ a_file_with_one_wrong_bit_or_of_another_length_is_not_used(void **state)
 
 /* Whoever knows the layout can make the hashes right. Then tokens may be wrong, and nothing else. */
 static void
-arrays_that_lead_outside_are_found_whatever_the_hashes_say(void **state)
+out_of_range_indices_are_rejected_despite_valid_hashes(void **state)
 {
     static const char text[] =
         "The quick brown fox's caf\xc3\xa9 \xf0\x9f\x98\x80 </s> <extra_id_1>\n  x";
@@ -226,7 +226,7 @@ arrays_that_lead_outside_are_found_whatever_the_hashes_say(void **state)
 }
 
 static void
-where_nothing_may_be_written_it_is_said_and_nothing_is_left(void **state)
+unwritable_directory_is_reported_and_leaves_no_file(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -250,7 +250,7 @@ where_nothing_may_be_written_it_is_said_and_nothing_is_left(void **state)
 }
 
 static void
-workers_that_keep_the_same_at_once_leave_one_whole_file(void **state)
+concurrent_writers_leave_one_complete_file(void **state)
 {
     struct tokenizer *t = NULL;
 
@@ -279,12 +279,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kept_vocabulary_gives_the_same_tokens),
-        cmocka_unit_test(a_document_that_has_changed_is_another_s),
-        cmocka_unit_test(a_file_with_one_wrong_bit_or_of_another_length_is_not_used),
-        cmocka_unit_test(arrays_that_lead_outside_are_found_whatever_the_hashes_say),
-        cmocka_unit_test(workers_that_keep_the_same_at_once_leave_one_whole_file),
-        cmocka_unit_test(where_nothing_may_be_written_it_is_said_and_nothing_is_left),
+        cmocka_unit_test(cached_vocabulary_gives_the_same_tokens),
+        cmocka_unit_test(changed_tokenizer_json_does_not_use_the_cache),
+        cmocka_unit_test(corrupt_cache_file_is_not_used),
+        cmocka_unit_test(out_of_range_indices_are_rejected_despite_valid_hashes),
+        cmocka_unit_test(concurrent_writers_leave_one_complete_file),
+        cmocka_unit_test(unwritable_directory_is_reported_and_leaves_no_file),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

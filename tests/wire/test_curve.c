@@ -35,7 +35,7 @@ refuses(const char *text, const char *words)
 }
 
 static void
-both_ends_files_are_read(void **state)
+key_files_of_client_and_server_are_read(void **state)
 {
     (void)state;
     takes("# lagand's\n\n  secret " K1 "   # ours\nclient " K2 " alice\n"
@@ -56,7 +56,7 @@ both_ends_files_are_read(void **state)
 }
 
 static void
-what_is_wrong_is_said_with_its_line(void **state)
+errors_of_a_key_file_name_the_line(void **state)
 {
     (void)state;
     refuses("secret " K1 "\nsecret " K2 "\n", "line 2: there is one such key already");
@@ -79,7 +79,7 @@ what_is_wrong_is_said_with_its_line(void **state)
 }
 
 static void
-five_characters_stand_for_four_bytes_and_no_more(void **state)
+z85_encodes_4_bytes_in_5_characters(void **state)
 {
     char key[CURVE_KEY + 1];
 
@@ -96,7 +96,7 @@ five_characters_stand_for_four_bytes_and_no_more(void **state)
 }
 
 static void
-a_file_that_others_may_read_is_not_read(void **state)
+key_file_readable_by_others_is_rejected(void **state)
 {
     char path[] = "/tmp/lagan-keys-XXXXXX";
     int fd = mkstemp(path);
@@ -131,10 +131,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_ends_files_are_read),
-        cmocka_unit_test(what_is_wrong_is_said_with_its_line),
-        cmocka_unit_test(five_characters_stand_for_four_bytes_and_no_more),
-        cmocka_unit_test(a_file_that_others_may_read_is_not_read),
+        cmocka_unit_test(key_files_of_client_and_server_are_read),
+        cmocka_unit_test(errors_of_a_key_file_name_the_line),
+        cmocka_unit_test(z85_encodes_4_bytes_in_5_characters),
+        cmocka_unit_test(key_file_readable_by_others_is_rejected),
     };
 
     return cmocka_run_group_tests_name("curve", tests, NULL, NULL);
