@@ -84,9 +84,9 @@ doom(struct local *l, struct peer *p)
     if (p->doomed) return;
     p->doomed = true;
     if (p->dirty) TAILQ_REMOVE(&l->dirty, p, due);
-    if (p->in.room) {
+    if (p->in.capacity) {
         TAILQ_REMOVE(&l->parts, p, part);
-        l->parts_bytes -= p->in.room;
+        l->parts_bytes -= p->in.capacity;
     }
     TAILQ_INSERT_TAIL(&l->doomed, p, due);
     if (l->saying == p) l->i = l->n = 0;
@@ -266,9 +266,9 @@ receive(struct local *l, struct peer *p)
 static void
 count_part(struct local *l, struct peer *p, uint32_t before)
 {
-    if (!before && p->in.room) TAILQ_INSERT_TAIL(&l->parts, p, part);
-    if (before && !p->in.room) TAILQ_REMOVE(&l->parts, p, part);
-    l->parts_bytes += p->in.room;
+    if (!before && p->in.capacity) TAILQ_INSERT_TAIL(&l->parts, p, part);
+    if (before && !p->in.capacity) TAILQ_REMOVE(&l->parts, p, part);
+    l->parts_bytes += p->in.capacity;
     l->parts_bytes -= before;
     while (l->parts_bytes > LOCAL_PARTS) {
         log_debug("parts of frames are more than %u MiB: the oldest is cut", LOCAL_PARTS >> 20);
@@ -289,7 +289,7 @@ static int
 take_item(struct local *l, struct local_news *news)
 {
     struct peer *p = l->saying;
-    uint32_t before = p->in.room;
+    uint32_t before = p->in.capacity;
     struct zmtp_item item;
     int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
 
@@ -347,7 +347,7 @@ serve_event(struct local *l, nsec now, struct local_news *news)
 static void
 give_back(struct local *l, struct peer *p)
 {
-    uint32_t before = p->in.room;
+    uint32_t before = p->in.capacity;
 
     if (p->doomed) return; /* it is not counted any more */
     zmtp_done(&p->in);

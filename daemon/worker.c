@@ -200,7 +200,7 @@ on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 
     (void)fd;
     w->partition_records = w->n_records;
-    if (++w->n_sent % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    if (++w->n_partition % BELLS_KEPT && of_use && !(revents & shut)) return 0;
     do r = doorbell_drain(&w->channel.doorbell);
     while (r > 0 && revents & shut); /* no event follows, and no byte */
     if (r == -EPIPE) {

@@ -1,4 +1,4 @@
-/* test_client.c - the promises of lagan.h, against a lagand that is only wire (mock_lagand.c). */
+/* test_client.c - tests of lagan.h against mock_lagand. */
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
@@ -79,11 +79,11 @@ few_chunks_are_acknowledged_within_1_second(void **state)
     ask(c, "late 45"); /* one chunk */
     next(c, LAGAN_EVENT_TOKENS);
     assert_true(c->ack_at && c->ack_at <= clock_now() + NSEC_S);
-    c->rows[0].taken = 2; /* as if another had come */
+    c->requests[0].taken = 2; /* as if another chunk had arrived */
     c->ack_at = clock_now() - 1;
-    client_lose(c, LAGAN_E_INTERNAL, "over"); /* the row is there until its ERROR is taken */
+    client_lose(c, LAGAN_E_INTERNAL, "over"); /* the request exists until its ERROR is read */
     client_ack(c, /* all= */ true);
-    assert_int_equal(c->rows[0].acked, 2);
+    assert_int_equal(c->requests[0].acked, 2);
     assert_int_equal(c->ack_at, 0);
     assert_int_equal(lagan_next(c, &ev, 100), 1);
     lagan_close(c);
@@ -207,7 +207,7 @@ missing_lagand_is_a_timeout_with_a_sentence(void **state)
     memcpy(longer, "ipc:///", 7);
     longer[sizeof longer - 1] = '\0';
     assert_int_equal(lagan_open(&c, longer, 30), -ENAMETOOLONG);
-    longer[200] = '\0'; /* fits us, not a socket's address */
+    longer[200] = '\0'; /* fits the library, but not a socket address */
     assert_true(lagan_open(&c, longer, 30) < 0);
     assert_int_equal(lagan_open(&c, "nonsense", 30), -EINVAL);
     assert_null(c);
@@ -223,7 +223,7 @@ unsupported_protocol_error_names_both_versions(void **state)
     mock_dir(&other);
     mock_start(&other, "2");
     assert_int_equal(lagan_open(&c, other.endpoint, 5000), -EPROTO);
-    assert_non_null(strstr(lagan_errmsg(NULL), "speaks protocol 2, this library 1"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "uses protocol version 2, this library version 1"));
     mock_done(&other);
 }
 
@@ -254,7 +254,7 @@ reconnect_timeout_fails_each_request_then_reports_disconnected(void **state)
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, b);
     assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "closed the connection"));
 
-    /* and the next lagand is found without a word from us */
+    /* The next lagand is found without a call. */
     mock_start(&own, "1");
     a = ask(c, "echo y");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, a);
@@ -276,19 +276,19 @@ silent_lagand_is_pinged_and_then_disconnected(void **state)
     assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
     id = ask(c, "hang");
     assert_int_equal(lagan_next(c, &ev, 50), 0);
-    c->sent -= 3 * NSEC_S; /* as if nothing had been said for three seconds */
+    c->sent -= 3 * NSEC_S; /* as if nothing had been sent for 3 s */
     assert_int_equal(lagan_next(c, &ev, 100), 0);
-    assert_int_equal(c->ping_at, 0); /* the PONG is here */
-    assert_true(c->heard > clock_now() - NSEC_S);
+    assert_int_equal(c->ping_at, 0); /* the PONG has arrived */
+    assert_true(c->received > clock_now() - NSEC_S);
 
     kill(own.pid, SIGSTOP);
     c->sent -= 3 * NSEC_S;
     assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_true(c->ping_at != 0);
-    c->ping_at -= 9 * NSEC_S; /* nine seconds later */
+    c->ping_at -= 9 * NSEC_S; /* 9 s later */
     lagan_set_reconnect_timeout(c, 100);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
-    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "said nothing"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "sent nothing"));
     kill(own.pid, SIGCONT);
     lagan_close(c);
     mock_done(&own);
@@ -305,7 +305,7 @@ late_caller_reads_queued_messages_before_timeouts_are_checked(void **state)
     lagan_next(c, &ev, 0); /* PING */
     assert_true(c->ping_at != 0);
     usleep(50000);
-    c->ping_at -= 60 * NSEC_S; /* a minute passes; the PONG came at once */
+    c->ping_at -= 60 * NSEC_S; /* a minute passes; the PONG arrived at once */
     assert_int_equal(lagan_next(c, &ev, 0), 0);
     assert_int_equal(c->ping_at, 0);
     lagan_close(c);
@@ -335,10 +335,11 @@ descriptor_is_readable_until_all_events_are_read(void **state)
 
         if (!readable(fd, 5000)) fail_msg("asleep after %u events", taken);
         wakeups++;
-        taken += lagan_next(c, &ev, 0) == 1; /* one a wake-up, though more may be there */
+        /* one event for each wake-up, though more may be queued */
+        taken += lagan_next(c, &ev, 0) == 1;
         assert_true(wakeups < 5000);
     }
-    while (!done) { /* what woke us without an event is used up by a look */
+    while (!done) { /* a wake-up without an event is consumed by one call */
         struct lagan_event ev = { sizeof ev };
 
         assert_int_equal(lagan_next(c, &ev, 0), 0);
@@ -457,7 +458,7 @@ ping_is_answered_after_a_full_send_queue(void **state)
 
     (void)state;
     ask(c, "ping");
-    usleep(300000); /* it is on its way, and nobody has read it */
+    usleep(300000); /* it has arrived and is unread */
     kill(mock.pid, SIGSTOP);
     for (int i = 0; i < 100000 && !c->n_out; i++) ask(c, "error 34");
     assert_true(c->n_out);
@@ -472,8 +473,8 @@ ping_is_answered_after_a_full_send_queue(void **state)
 static void
 invalid_chunk_fails_only_its_request(void **state)
 {
-    /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
-     * tokens are three bytes; one whose position is a string; DONE whose outputs are a number */
+    /* Not MessagePack; empty; a header announcing 4 GiB; another version; a CHUNK of rid 1 whose
+     * tokens have 3 bytes; a CHUNK whose index is a string; a DONE whose outputs are a number. */
     static const char *const frames[] = {
         "raw c1",
         "raw ",
@@ -494,7 +495,7 @@ invalid_chunk_fails_only_its_request(void **state)
         ev = next(c, LAGAN_EVENT_ERROR);
         assert_string_equal(ev.reason_name, "internal");
         next(c, LAGAN_EVENT_DISCONNECTED);
-        ask(c, "echo z"); /* and the connection still serves */
+        ask(c, "echo z"); /* the connection still works */
         assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
         lagan_close(c);
     }
@@ -507,7 +508,7 @@ log_probabilities_of_wrong_size_are_rejected(void **state)
 
     (void)state;
     ask(c, "badlp");
-    assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "impossible"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "invalid values"));
     lagan_close(c);
 }
 
@@ -565,7 +566,7 @@ request_over_the_frame_limit_is_rejected_locally(void **state)
     assert_int_equal(lagan_set_ids(r, "generated_ids", ids, LAGAN_MAX_IDS), 0);
     assert_int_equal(lagan_submit(c, r, &id), -EMSGSIZE);
     assert_int_equal(id, 77);
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     free(ids);
     lagan_request_free(r);
     lagan_close(c);

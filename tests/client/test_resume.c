@@ -1,5 +1,4 @@
-/* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
- * an error that need not, and no token comes twice or is left out. */
+/* test_resume.c - tests of requests that continue on another connection or another lagand. */
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
@@ -28,7 +27,8 @@ ask(struct lagan *c, const char *text, bool resume)
 
 enum { N = 3, TOKENS = 1000 };
 
-/* Take events of N streams of TOKENS until n of them have come, or all are done: each position once. */
+/* Reads events of N streams of TOKENS until n events were read or all streams are done; checks each
+ * index. */
 static void
 take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
 {
@@ -62,12 +62,12 @@ streams_resume_after_a_lagand_restart_without_duplicates(void **state)
     for (uint32_t i = 0; i < 8; i++) {
         take(c, at, &n_done, 50 + 61 * i);
         mock_kill(&mock);
-        take(c, at, &n_done, i); /* what is here already may be taken */
+        take(c, at, &n_done, i); /* events received already may be read */
         mock_start(&mock, "1");
     }
     take(c, at, &n_done, UINT32_MAX);
     assert_int_equal(n_done, N);
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     lagan_close(c);
 }
 
@@ -93,13 +93,13 @@ requests_resume_after_a_reconnect(void **state)
         assert_int_equal(ev.id, id);
         assert_int_equal(ev.first, at);
     }
-    assert_int_equal(client_row(c, id)->n_tries, 0); /* resumed, not submitted again */
+    assert_int_equal(client_find(c, id)->n_tries, 0); /* resumed, not submitted again */
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
     lagan_close(c);
 }
 
-/* Nothing had come before it, and its caller says so. */
+/* The caller passes an empty generated_ids. */
 static void
 empty_generated_ids_are_sent_once(void **state)
 {
@@ -124,7 +124,7 @@ empty_generated_ids_are_sent_once(void **state)
     lagan_close(c);
 }
 
-/* Its program has all its files open for a moment. */
+/* The process has all its descriptors in use for a moment. */
 static void
 failed_connect_is_retried(void **state)
 {
@@ -225,7 +225,7 @@ reconnect_timeout_limits_the_wait_for_a_worker(void **state)
     } while (ev.kind != LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
     assert_string_equal(ev.reason_name, "draining");
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     assert_true(c->welcome);
     lagan_close(c);
 }
@@ -241,10 +241,10 @@ request_waiting_for_a_retry_can_be_cancelled(void **state)
     (void)state;
     take(c, at, &n_done, 20);
     mock_kill(&mock);
-    while (lagan_next(c, &ev, 0) == 1 || c->welcome) continue; /* all that came */
+    while (lagan_next(c, &ev, 0) == 1 || c->welcome) continue; /* all that were received */
     mock.refusals = "-1";
     mock_start(&mock, "1");
-    while (!client_row(c, id)->retry_at) assert_int_equal(lagan_next(c, &ev, 10), 0);
+    while (!client_find(c, id)->retry_at) assert_int_equal(lagan_next(c, &ev, 10), 0);
     assert_int_equal(lagan_cancel(c, id), 0);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
@@ -271,7 +271,7 @@ request_without_resume_ends_with_worker_lost(void **state)
     assert_int_equal(ev.retryable, 1);
     ask(c, "echo x", true);
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0],
-                     'x'); /* no LOST: the connection is there */
+                     'x'); /* not DISCONNECTED: there is a connection */
     lagan_close(c);
 }
 
@@ -315,7 +315,7 @@ prompt_log_probabilities_arrive_once(void **state)
     assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 0);
     assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 1);
     mock_kill(&mock);
-    mock.refusals = "1"; /* this one has three */
+    mock.refusals = "1"; /* this mock has three prompt positions */
     mock_start(&mock, "1");
     ev = next(c, LAGAN_EVENT_PROMPT);
     assert_int_equal(ev.first, 2);

@@ -202,7 +202,7 @@ skipped_token_index_is_an_error(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L generate --text skip"), 3);
-    assert_has(err, "impossible values");
+    assert_has(err, "invalid values");
 }
 
 static void
@@ -269,7 +269,7 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text ''", 1, "text is empty" },
         { "$L generate --ids ''", 1, "ids is empty" },
         { "$L generate --text x --beams 4 --n 5", 1, "n is 5" },
-        { "$L generate --text x --n 2", 1, "give a temperature" },
+        { "$L generate --text x --n 2", 1, "set temperature" },
         { "$L generate --text x --logit-bias 5:a", 2, "not a list of ID:X" },
         { "$L generate --text bye", 69, "draining" },
         { "$L generate --text 'raw c1'", 3, "not understood" },
@@ -278,7 +278,7 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --ids 1,,2", 2, "not a token id" },
         { "$L generate --text x --max-tokes 3", 2, "did you mean max_tokens?" },
         { "$L generate --text", 2, "needs a value" },
-        { "$L generate", 2, "there is no prompt" },
+        { "$L generate", 2, "the prompt is missing" },
         { "$L generate hello", 2,
           "'hello' is not an option; the prompt is given by --text or --ids" },
         { "$L chat hello", 2, "'hello' is not an option; messages are read from standard input" },

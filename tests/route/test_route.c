@@ -1,4 +1,4 @@
-/* test_route.c - the promises of route.h. */
+/* test_route.c - tests of route.h and block_holders.h. */
 #include "route/route.h"
 
 #include "route/block_holders.h"
@@ -61,9 +61,10 @@ resumed_request_prefers_or_waits_for_its_home_worker(void **state)
     assert_int_equal(route_home(w, 2, 0, 0), ROUTE_WAIT);
     assert_int_equal(route_home(w, 2, 0, 1), 1);
     w[1].n_seqs = 10;
-    assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT); /* no room now: its KV is still there */
+    /* full at the moment; its KV is still there */
+    assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT);
     w[1].n_seqs = 5;
-    w[0].comes = false; /* it failed */
+    w[0].comes = false; /* failed to start */
     assert_int_equal(route_home(w, 2, 0, 0), 1);
     assert_int_equal(route_home(w, 2, 0, 7), 1);
     assert_int_equal(route_home(w, 2, 1, 0), ROUTE_NONE);
@@ -93,7 +94,7 @@ prefix_hit_counts_as_the_tokens_it_saves(void **state)
     w[1].found = 199;
     assert_int_equal(route_pick(w, 2, 0), 0);
     w[0].tokens = 0;
-    w[1].found = 5000; /* more than anybody has ahead */
+    w[1].found = 5000; /* more than the load of any worker */
     assert_int_equal(route_pick(w, 2, 0), 1);
 }
 
@@ -107,7 +108,7 @@ worker_with_the_longest_prefix_is_found_first(void **state)
     (void)state;
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 0);
     for (int i = 0; i < 3; i++) block_holders_add(h, 7, name[i]);
-    block_holders_add(h, 7, name[2]); /* it is there */
+    block_holders_add(h, 7, name[2]); /* present already */
     block_holders_add(h, 5, name[0]);
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 2);
     assert_int_equal(worker[0], 7);
@@ -115,10 +116,10 @@ worker_with_the_longest_prefix_is_found_first(void **state)
     assert_int_equal(worker[1], 5);
     assert_int_equal(found[1], 1);
     assert_int_equal(block_holders_find(h, name, 1, worker, found, 1),
-                     0); /* two have it: it tells nobody apart */
+                     0); /* both have it: it does not distinguish them */
     block_holders_remove(h, 7, name[2]);
     block_holders_remove(h, 7, name[2]);
-    block_holders_add(h, 3, name[3]); /* another name of the same bucket as name[1] */
+    block_holders_add(h, 3, name[3]); /* same bucket as name[1] */
     assert_int_equal(block_holders_find(h, name, 3, worker, found, 2), 2);
     assert_int_equal(found[0], 2);
     block_holders_forget(h, 7);

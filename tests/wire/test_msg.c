@@ -1,8 +1,7 @@
-/* test_msg.c - the promises of wire/msg.h: every limit, every key, and the golden frames.
+/* test_msg.c - tests of wire/msg.h: every limit, every key, and the golden frames.
  *
- * tests/data/frames/NAME.bin are frames of released versions and never change; `test_msg --write DIR`
- * writes those that DIR lacks, for a message type that is new.
- */
+ * tests/data/frames/NAME.bin are frames of released versions and never change. `test_msg --write
+ * DIR` writes the frames that DIR lacks, for a new message type. */
 #include "ipc/records.h"
 #include "tests/test.h"
 #include "wire/msg.h"
@@ -32,7 +31,7 @@ frame_done(struct frame *f)
     msgpack_sbuffer_destroy(&f->b);
 }
 
-/* [1, 3, 1, {k: <raw bytes>}] checked; the sentence in e. */
+/* [1, 3, 1, {k: <raw bytes>}] through msg_check(); the sentence in e. */
 static int
 check_value(const char *raw, size_t n, struct err *e)
 {
@@ -105,7 +104,7 @@ truncated_frame_is_rejected(void **state)
     msg_key(&f.p, "stop_ids"), msg_bin(&f.p, "\1\0\0\0", 4);
     assert_int_equal(msg_check(f.b.data, f.b.size, &e), 0);
     for (n = 0; n < f.b.size; n++) {
-        char *exact = malloc(n ? n : 1); /* so that a sanitizer sees a read past the end */
+        char *exact = malloc(n ? n : 1); /* so that a sanitizer detects a read past the end */
 
         memcpy(exact, f.b.data, n);
         assert_int_equal(msg_check(exact, n, &e), -EBADMSG);
@@ -186,7 +185,7 @@ keys_are_unique_short_strings(void **state)
 
     (void)state;
     refused("\x82\xa1x\1\xa1x\2", 7, "twice");
-    refused("\x82\xa1x\1\xd9\1x\2", 8, "twice"); /* the same key in another spelling */
+    refused("\x82\xa1x\1\xd9\1x\2", 8, "twice"); /* the same key in another encoding */
     refused("\x81\1\1", 3, "not a string");
     refused("\x81\x90\1", 3, "not a string");
     memset(raw + 3, 'k', 65);
@@ -307,7 +306,8 @@ invalid_envelope_is_rejected_and_its_rid_kept(void **state)
     }
 }
 
-/* Decode a SUBMIT with what pack() puts after text = "x"; the result of msg_request(). */
+/* Decodes a SUBMIT with text = "x" and the keys that pack() adds; returns the result of
+ * msg_request(). */
 static int
 request_with(uint32_t n_keys, void (*pack)(msgpack_packer *p), struct msg_request *q, struct err *e)
 {
@@ -346,7 +346,7 @@ absent_keys_have_their_default(void **state)
     assert_int_equal(q.n, 1);
 }
 
-/* One key with an integer or a number, and what the sentence must say ("" for accepted). */
+/* One key with a number, and the expected sentence ("": accepted). */
 static const struct number {
     const char *key;
     double v;
@@ -485,7 +485,7 @@ prompt_is_ids_or_text_and_not_empty(void **state)
         size_t n;
         const char *words;
     } bad[] = {
-        { "\x94\x01\x03\x01\x80", 5, "no prompt" },
+        { "\x94\x01\x03\x01\x80", 5, "prompt is missing" },
         { "\x94\x01\x03\x01\x81\xa4text\xa0", 11, "text is empty" },
         { "\x94\x01\x03\x01\x81\xa4text\xc4\0", 12, "text is empty" },
         { "\x94\x01\x03\x01\x81\xa3ids\x90", 10, "ids is empty" },
