@@ -19,7 +19,7 @@
     X(0, OK, "success") \
     X(1, FAILED, "the command failed; the message says why") \
     X(2, USAGE, "the command line has errors") \
-    X(3, UNREACHABLE, "no lagand answers at the endpoint") \
+    X(3, UNREACHABLE, "no lagand is reachable at the endpoint") \
     X(4, NOT_FOUND, "no such worker, model or request") \
     X(5, REFUSED, "refused because of a policy, the present state or the version") \
     X(6, TIMEOUT, "a timeout passed") \
@@ -54,7 +54,7 @@ struct command {
     const char *words; /* "workers list" */
     const char *operands, *sentence, *examples;
     const struct opt *opts; /* NULL: only --json and --help */
-    /* argv[0]: last word of the command */
+    /* argv[0]: the command word */
     int (*run)(struct ctl *ctl, int argc, char **argv);
     bool alone; /* needs no lagand */
 };
@@ -81,7 +81,7 @@ int command_args(const struct command *c, void *to, int argc, char **argv);
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
 /* true if a lagand listens on ctl.sock; prints nothing */
-bool ctl_answers(const struct ctl *ctl);
+bool ctl_listens(const struct ctl *ctl);
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
 /* ctl_call(); with json prints the reply and sets *ret to NULL, else sets *ret, which the caller
  * frees. */

@@ -1,7 +1,7 @@
-/* test_ctl.c - what laganctl prints and returns, against a lagand that is only wire.
+/* test_ctl.c - tests of the output and exit codes of laganctl, against mock_lagand.
  *
- * --spawn is tried with a copy of laganctl beside a script named lagand, which does what $FAKE says.
- */
+ * --spawn is tested with a copy of laganctl beside a script named lagand, whose behaviour $FAKE
+ * selects. */
 #include "tests/client/mock.h"
 #include "tests/test.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static struct mock mock;
-static char out[1 << 16], err[1 << 16]; /* of the last run */
+static char out[1 << 16], err[1 << 16]; /* output of the last command */
 
 static void
 slurp(const char *name, char *to)
@@ -37,7 +37,8 @@ slurp(const char *name, char *to)
     unlink(path);
 }
 
-/* Run a line of shell; $L is laganctl at the mock, $D the mock's directory. Its exit code. */
+/* Runs a shell line; $L is laganctl connected to the mock, $D the directory of the mock. Returns
+ * the exit code. */
 static int
 sh(const char *line)
 {
@@ -102,7 +103,7 @@ teardown(void **state)
     return system(command);
 }
 
-/* The JSON of line i of out. */
+/* Line i of out, parsed as JSON. */
 static json_t *
 line_of(int i)
 {
@@ -127,10 +128,10 @@ generate_prints_text_and_one_summary_line(void **state)
     assert_null(strstr(err, "--json"));
     assert_int_equal(sh("$L generate --ids 104,105 --logprobs 2"), 0);
     assert_string_equal(out, "hi\n");
-    assert_has(err, " · the numbers come with --json\n");
+    assert_has(err, " · use --json to print the requested values\n");
 }
 
-/* What beams end with comes at once, and its pace was microseconds' once. */
+/* The final tokens of a beam search arrive at once, so the measured time would be microseconds. */
 static void
 printed_throughput_never_exceeds_the_observed_rate(void **state)
 {
@@ -240,9 +241,9 @@ each_output_is_printed_before_the_next_input_line(void **state)
 {
     (void)state;
     assert_int_equal(
-        sh("mkfifo $D/in $D/answers; $L generate --requests $D/in --concurrency 8 --json "
-           ">$D/answers & exec 4<$D/answers 3>$D/in; rm $D/in $D/answers; for i in 1 2 3; do "
-           "echo \"{\\\"text\\\":\\\"echo $i\\\"}\" >&3; read answer <&4; echo \"$answer\"; done; "
+        sh("mkfifo $D/in $D/outputs; $L generate --requests $D/in --concurrency 8 --json "
+           ">$D/outputs & exec 4<$D/outputs 3>$D/in; rm $D/in $D/outputs; for i in 1 2 3; do "
+           "echo \"{\\\"text\\\":\\\"echo $i\\\"}\" >&3; read output <&4; echo \"$output\"; done; "
            "exec 3>&-; wait $!"),
         0);
     assert_has(out, "\"text\":\"3\"");
@@ -272,7 +273,7 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text x --n 2", 1, "set temperature" },
         { "$L generate --text x --logit-bias 5:a", 2, "not a list of ID:X" },
         { "$L generate --text bye", 69, "draining" },
-        { "$L generate --text 'raw c1'", 3, "not understood" },
+        { "$L generate --text 'raw c1'", 3, "invalid message" },
         { "$L generate --text x --max-tokens y", 2, "'y' is not a whole number" },
         { "$L generate --text x --temperature nan", 2, "not a number" },
         { "$L generate --ids 1,,2", 2, "not a token id" },
@@ -280,7 +281,7 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text", 2, "needs a value" },
         { "$L generate", 2, "the prompt is missing" },
         { "$L generate hello", 2,
-          "'hello' is not an option; the prompt is given by --text or --ids" },
+          "'hello' is not an option; use --text or --ids for the prompt" },
         { "$L chat hello", 2, "'hello' is not an option; messages are read from standard input" },
         { "$L detokenize --model x", 2, "detokenize needs --ids 1,2,3" },
         { "$L tokenize --bare", 2, "tokenize needs --text TEXT" },
@@ -373,8 +374,8 @@ interrupt_cancels_and_exits_with_130(void **state)
     json_t *o;
 
     (void)state;
-    /* A shell makes its background jobs deaf to SIGINT; so the signal is SIGINT by another way. In the foreground:
-     * else the group gets it too, and a second interrupt does not wait for the answer. */
+    /* A shell ignores SIGINT in background processes, so timeout sends the signal. --foreground,
+     * because otherwise the process group gets it too and the second interrupt ends the wait. */
     assert_int_equal(sh("timeout --foreground --preserve-status -s INT 2 $L "
                         "generate --text hang --json"),
                      130);
@@ -389,7 +390,7 @@ second_signal_exits_without_waiting(void **state)
     char line[512];
 
     (void)state;
-    /* With 130 it has waited for the answer; 143 is the second signal's. */
+    /* 130: laganctl waited for the ERROR; 143: the second signal ended it. */
     snprintf(line, sizeof line,
              "$L generate --text hang & p=$!; sleep 1; kill -STOP %d; kill -INT $p; "
              "while grep -q '^ShdPnd:.*2$' /proc/$p/status; do :; done; sleep .2; "
@@ -443,7 +444,7 @@ failed_write_to_standard_output_is_a_failure(void **state)
         assert_int_equal(sh(line), 1);
         assert_has(err, "laganctl: standard output could not be written completely");
     }
-    /* and what is asked for last of a file is not asked for */
+    /* The last request of the file is cancelled. */
     assert_int_equal(sh("(for i in 1 2 3 4 5; do echo '{\"text\": \"echo x\"}'; done; "
                         "echo '{\"text\": \"hang\"}') | "
                         "timeout 20 $L generate --requests - --concurrency 1 --json >/dev/full"),
@@ -467,10 +468,10 @@ static void
 status_shows_load_progress_or_advice(void **state)
 {
     static const char *const states[][2] = {
-        { "down", "w0 stays down; `laganctl restart w0` starts it\n" },
-        { "failed", "w0 is not tried again; `laganctl restart w0` does\n" },
+        { "down", "w0 stays stopped; `laganctl restart w0` starts it\n" },
+        { "failed", "w0 is not started again automatically; `laganctl restart w0` starts it\n" },
         { "loading", "  loading 37%  " },
-        { "backoff", "w0 is tried again in a while, or now with `laganctl restart w0`" },
+        { "backoff", "w0 will be started again; `laganctl restart w0` starts it now" },
     };
 
     (void)state;
@@ -508,7 +509,7 @@ top_refreshes_and_shows_rates_from_the_second_sample(void **state)
         assert_int_equal(json_is_null(json_object_get(json_array_get(o, 0), "tokens_s")), i == 0);
         json_decref(o);
     }
-    o = line_of(1); /* a thousand tokens more at each look */
+    o = line_of(1); /* 1,000 tokens more in each sample */
     assert_in_range(json_number_value(json_object_get(json_array_get(o, 0), "tokens_s")), 1, 1000);
     json_decref(o);
     assert_int_equal(sh("$L top w0"), 2);
@@ -532,7 +533,7 @@ bench_counts_and_times_requests(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_true(json_real_value(json_object_get(o, keys[i])) >= 0 &&
                     json_is_real(json_object_get(o, keys[i])));
-    assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* a half, as a rule */
+    assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* usually 0.5 */
     assert_true(json_real_value(json_object_get(o, "request_throughput")) < 20 / .15);
     json_decref(o);
     assert_int_equal(sh("$L bench --prompts 3 --concurrency 1"), 0);
@@ -574,10 +575,10 @@ tune_waits_and_prints_the_selected_algorithms(void **state)
 
     (void)state;
     assert_int_equal(sh("$L tune"), 0);
-    assert_string_equal(out, "MATMUL        ROWS  USED         BEFORE us  AFTER us\n"
-                             "[6144, 4096]    24  measured          20.0      14.5\n"
-                             "[6144, 4096]    48  first guess       20.0      20.0\n"
-                             "1 of 2 are faster than the library's first guess\n");
+    assert_string_equal(out, "MATMUL        ROWS  USED      BEFORE us  AFTER us\n"
+                             "[6144, 4096]    24  measured       20.0      14.5\n"
+                             "[6144, 4096]    48  default        20.0      20.0\n"
+                             "1 of 2 are faster than the algorithms that cuBLASLt proposes\n");
     assert_int_equal(sh("$L tune w0 --json"), 0);
     o = line_of(0);
     assert_int_equal(json_array_size(json_object_get(o, "rows")), 2);
@@ -615,7 +616,7 @@ tokenize_and_detokenize_print_json(void **state)
     assert_has(err, "--ids 1,2,3 or --requests FILE.jsonl");
 }
 
-/* laganctl with one command, in the background; what it prints goes into a file. */
+/* Starts laganctl in the background; its output goes to a file. */
 static pid_t
 begin(const char *command, const char *path)
 {
@@ -671,7 +672,7 @@ follow_mode_continues_after_a_lagand_restart(void **state)
         await_words(pid, path, "laganctl: ");
         mock_start(&mock, "1");
         if (cases[i].signal) {
-            usleep(700000); /* it has asked that one */
+            usleep(700000); /* the request has arrived by then */
             kill(pid, cases[i].signal);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -694,7 +695,7 @@ panic_prints_the_last_or_all_failures(void **state)
     assert_int_equal(sh("timeout -s INT 2 $L events -f"), 124);
     assert_has(out, "loading -> ready");
     assert_int_equal(sh("$L panic"), 0);
-    assert_has(out, "last words: x.c:7: check(sky) failed");
+    assert_has(out, "panic message: x.c:7: check(sky) failed");
     assert_has(out, "  | the last line");
     assert_int_equal(sh("$L panic --json"), 0);
     assert_has(out, "\"cause\":\"check\"");
@@ -714,11 +715,11 @@ keygen_writes_a_private_file_and_prints_the_public_key(void **state)
     snprintf(path, sizeof path, "%s/k", dir);
     snprintf(command, sizeof command, "$L keygen %s", path);
     assert_int_equal(sh(command), 0);
-    assert_has(out, "lagand's api.keys gets     client ");
+    assert_has(out, "add to api.keys of lagand    client ");
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(sh(command), 1);
-    assert_has(err, "exists already");
+    assert_has(err, "exists; keygen does not overwrite");
     unlink(path);
     strcat(command, " --json");
     assert_int_equal(sh(command), 0);
@@ -752,7 +753,7 @@ help_names_every_command_option_and_exit_code(void **state)
         char line[64];
 
         snprintf(line, sizeof line, "./laganctl %s --help", commands[i]);
-        assert_int_equal(sh(line), 0); /* and no lagand is needed for it */
+        assert_int_equal(sh(line), 0); /* works without a lagand */
         assert_has(out, "Usage: laganctl");
         assert_has(out, "--json");
         assert_has(out, "Exit codes:");
@@ -839,7 +840,8 @@ static void
 interrupt_during_spawn_stops_lagand(void **state)
 {
     (void)state;
-    /* In the foreground, or the group gets it too: a second interrupt waits for nothing and leaves all as it is. */
+    /* --foreground, because otherwise the process group gets the signal too, and a second interrupt
+     * exits at once and leaves files. */
     assert_int_equal(
         sh("FAKE=deaf timeout --foreground --preserve-status -s INT 0.3 $D/bin/laganctl "
            "--spawn models/x status"),

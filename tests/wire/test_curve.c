@@ -73,8 +73,8 @@ errors_of_a_key_file_name_the_line(void **state)
     refuses("client " K1 " a max_inflight", "after the name");
     refuses("client " K1 " a max_inflight=", "at least 1");
     refuses("client " K1 " a max_inflight=0", "at least 1");
-    refuses("client " K1 " a max_inflight=x", "no number");
-    refuses("client " K1 " a max_tokens=99999999999999999999", "no number");
+    refuses("client " K1 " a max_inflight=x", "not a number");
+    refuses("client " K1 " a max_tokens=99999999999999999999", "not a number");
     refuses("client " K1 " a speed=3", "after the name");
 }
 
