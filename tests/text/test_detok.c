@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = 4096, MAX_IDS = 256 };
+enum { TEXT_MAX = 4096, MAX_IDS = 256 };
 
 static struct tokenizer *t; /* bpe_bart: 512 pieces, 256 of them single bytes */
 static token_id byte_id[256];
@@ -49,7 +49,7 @@ is_utf8(const char *s, size_t n)
     return true;
 }
 
-/* Feed ids one by one; each part that comes out must be whole characters. Length of all of it. */
+/* Adds ids one by one; each output must be complete characters. Returns the total length. */
 static int
 stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 {
@@ -57,7 +57,7 @@ stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 
     *stopped = false;
     for (int i = 0; i < n && !*stopped; i++) {
-        char buf[ROOM];
+        char buf[TEXT_MAX];
         int k = detok_add(d, ids[i], buf, sizeof buf, stopped);
 
         assert_true(k >= 0);
@@ -71,7 +71,7 @@ stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 static int
 finish(struct detok *d, char *text)
 {
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     int k = detok_end(d, buf, sizeof buf);
 
     assert_true(k >= 0);
@@ -100,12 +100,12 @@ only_complete_characters_are_returned(void **state)
     (void)state;
     detok_init(&d, t, false);
     for (int i = 0, n = ids_of_bytes(text, ids); i < n; i++) {
-        char buf[ROOM];
+        char buf[TEXT_MAX];
 
         assert_int_equal(detok_add(&d, ids[i], buf, sizeof buf, &stopped), ready[i]);
         assert_memory_equal(buf, text + i + 1 - ready[i], (size_t)ready[i]);
     }
-    assert_int_equal(finish(&d, (char[ROOM]){ 0 }), 0);
+    assert_int_equal(finish(&d, (char[TEXT_MAX]){ 0 }), 0);
 }
 
 static void
@@ -133,7 +133,7 @@ invalid_bytes_become_one_replacement_per_maximal_subpart(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         token_id ids[16];
-        char text[ROOM], whole[64];
+        char text[TEXT_MAX], whole[64];
         struct detok d;
         bool stopped;
         int n = ids_of_bytes(cases[i].bytes, ids), len;
@@ -152,7 +152,7 @@ static void
 special_tokens_are_skipped_unless_requested(void **state)
 {
     const token_id ids[] = { byte_id['a'], 2, byte_id['b'], -1, 100000 };
-    char text[ROOM];
+    char text[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -169,7 +169,7 @@ static void
 possible_stop_prefix_is_held_back(void **state)
 {
     token_id ids[32];
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -191,7 +191,7 @@ static void
 held_text_is_returned_at_the_end(void **state)
 {
     token_id ids[8];
-    char text[ROOM];
+    char text[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -224,7 +224,7 @@ invalid_stop_strings_are_rejected(void **state)
 static void
 too_small_buffer_leaves_the_state_unchanged(void **state)
 {
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     struct detok d, was;
     bool stopped;
 
@@ -236,11 +236,11 @@ too_small_buffer_leaves_the_state_unchanged(void **state)
     assert_memory_equal(&d, &was, sizeof d);
 }
 
-/* The naive ref: everything decoded, then searched. */
+/* Reference: decodes everything, then searches for stops. */
 static int
 decode_and_search(const struct detok *stops, const token_id *ids, int n, char *text, bool *stopped)
 {
-    int len = tokenizer_decode(t, ids, (uint32_t)n, stops->keep_special, text, ROOM);
+    int len = tokenizer_decode(t, ids, (uint32_t)n, stops->keep_special, text, TEXT_MAX);
 
     assert_true(len >= 0);
     *stopped = false;
@@ -293,7 +293,7 @@ any_stream_equals_the_decoded_text_before_its_stop(void **state)
     test_seed();
     for (int round = 0; round < 20000; round++) {
         token_id ids[MAX_IDS];
-        char stop[4][16], got[ROOM], want[ROOM];
+        char stop[4][16], got[TEXT_MAX], want[TEXT_MAX];
         struct detok d;
         bool stopped, want_stopped;
         int n = random_ids(ids), len, want_len;
@@ -304,11 +304,11 @@ any_stream_equals_the_decoded_text_before_its_stop(void **state)
         len += finish(&d, got + len);
         assert_int_equal(len, want_len);
         assert_memory_equal(got, want, (size_t)len);
-        /* A stop may also be completed by what half a character at the end turns into. */
+        /* A stop may also be completed by the U+FFFD of an incomplete character at the end. */
         assert_true(stopped == want_stopped || (d.stopped && want_stopped));
         n_stopped += stopped;
     }
-    assert_in_range(n_stopped, 2000, 18000); /* both kinds are met */
+    assert_in_range(n_stopped, 2000, 18000); /* both outcomes occur */
 }
 
 static void
@@ -318,7 +318,7 @@ replay_of_delivered_tokens_restores_the_state(void **state)
     test_seed();
     for (int round = 0; round < 5000; round++) {
         token_id ids[MAX_IDS];
-        char stop[4][16], whole[ROOM], lost[ROOM], rest[ROOM];
+        char stop[4][16], whole[TEXT_MAX], lost[TEXT_MAX], rest[TEXT_MAX];
         struct detok d, again;
         bool stopped, lost_stopped;
         int n = random_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, before, after;
@@ -335,7 +335,7 @@ replay_of_delivered_tokens_restores_the_state(void **state)
     }
 }
 
-/* The id of a piece as the file has it. */
+/* The id of a piece as written in the file. */
 static token_id
 id_of(const struct tokenizer *x, const char *piece)
 {
@@ -350,7 +350,7 @@ id_of(const struct tokenizer *x, const char *piece)
     return -1;
 }
 
-/* Pieces, one by one, to what comes out after each. */
+/* Pieces and the expected output after each. */
 struct steps {
     const char *piece[8], *out[8], *end;
 };
@@ -365,7 +365,7 @@ check_steps(const char *base, const struct steps *steps, size_t n_steps)
     assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
     for (size_t s = 0; s < n_steps; s++) {
         struct detok d;
-        char buf[ROOM];
+        char buf[TEXT_MAX];
         bool stopped;
 
         detok_init(&d, t, false);
@@ -434,7 +434,8 @@ any_ids(token_id *ids)
     return n;
 }
 
-/* As any_stream_is_the_decoded_text..., and every cut of it by a replay, for the other decoders. */
+/* As any_stream_equals_the_decoded_text_before_its_stop for the other decoders, with a replay at
+ * each position. */
 static void
 every_decoder_streams_text_up_to_the_stop(void **state)
 {
@@ -451,7 +452,7 @@ every_decoder_streams_text_up_to_the_stop(void **state)
         assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
         for (int round = 0; round < 4000; round++) {
             token_id ids[MAX_IDS];
-            char stop[4][16], got[ROOM], want[ROOM];
+            char stop[4][16], got[TEXT_MAX], want[TEXT_MAX];
             struct detok d, again;
             bool stopped, want_stopped;
             int n = any_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, want_len;

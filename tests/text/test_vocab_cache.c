@@ -17,7 +17,7 @@
 enum {
     HEADER = 512,
     HASH = 32,
-    HASHED = 40 /* where the header has the hash of what follows it */
+    HASHED = 40 /* offset of the hash in the header; it covers the rest of the file */
 };
 
 static const char *const goldens[] = { "bpe_bart",  "bpe_llama3", "bpe_o200k", "bpe_qwen2",
@@ -61,7 +61,7 @@ below(const char *name)
     return golden_path(path);
 }
 
-/* Keep a golden; the path of its file, the only one there. */
+/* Stores a golden tokenizer; returns the path of its file, the only one in the folder. */
 static const char *
 keep(const char *name)
 {
@@ -118,7 +118,7 @@ cached_vocabulary_gives_the_same_tokens(void **state)
         assert_null(t);
         path = keep(goldens[i]);
         assert_int_equal(tokenizer_open_kept(&t, below(goldens[i]), dir, NULL), 1);
-        unlink(path); /* what is mapped stays */
+        unlink(path); /* the mapped content stays */
         assert_int_equal(golden_each(goldens[i], case_is_the_same, t), 200);
         tokenizer_close(t);
     }
@@ -176,7 +176,8 @@ corrupt_cache_file_is_not_used(void **state)
     free(bytes);
 }
 
-/* Whoever knows the layout can make the hashes right. Then tokens may be wrong, and nothing else. */
+/* A forged file can have valid hashes. Its tokens may then be wrong, but no index may be out of
+ * range. */
 static void
 out_of_range_indices_are_rejected_despite_valid_hashes(void **state)
 {
@@ -222,7 +223,7 @@ out_of_range_indices_are_rejected_despite_valid_hashes(void **state)
         free(bytes);
         free(copy);
     }
-    assert_in_range(opened, 50, 1150); /* both ends are met */
+    assert_in_range(opened, 50, 1150); /* both outcomes occur */
 }
 
 static void
@@ -272,7 +273,7 @@ concurrent_writers_leave_one_complete_file(void **state)
         assert_true(wait(&status) > 0);
         assert_int_equal(status, 0);
     }
-    unlink(keep("bpe_o200k")); /* looks that there is one file alone */
+    unlink(keep("bpe_o200k")); /* checks that there is only one file */
 }
 
 int
