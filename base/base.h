@@ -1,8 +1,6 @@
-/* base.h - the words every file may use.
+/* base.h - types and macros that every file may use.
  *
- * Included first by every .c. Names here are short because they are everywhere; there are few of
- * them because each one is a word the reader must learn. Header only, no state, no I/O.
- */
+ * Included first by every .c file. Header only: no state, no I/O. */
 #ifndef BASE_BASE_H
 #define BASE_BASE_H
 
@@ -11,24 +9,26 @@
 #include <stdint.h>
 
 /* Units and identities are types, so that a prototype says what a number means. */
-typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in them */
-typedef int32_t token_id;  /* an index into the vocabulary; negative is never a token */
-typedef uint32_t seq_slot; /* a sequence slot: a row of the KV tables, 0 .. n_slots - 1 */
+typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in nanoseconds */
+typedef int32_t token_id;  /* index into the vocabulary; a negative value is never a token */
+typedef uint32_t seq_slot; /* index of a sequence in the KV tables, 0 .. n_slots - 1 */
 typedef uint32_t
-    slice_id; /* a block's first slice, counted from the arena's base: what kernels read */
-typedef uint64_t req_id; /* unique over the daemon's life, never reused */
+    /* first slice of a block, counted from the base of the arena; kernels read this number */
+    slice_id;
+typedef uint64_t req_id; /* unique during the life of lagand, never reused */
 
 #define SLOT_NONE UINT32_MAX
 #define SLICE_NONE UINT32_MAX
 #define NSEC_NEVER INT64_MAX
 
 #define MUST_USE __attribute__((warn_unused_result))
-#define COLD __attribute__((noinline, cold)) /* rare: kept out of the way of what is not */
+/* for error paths: kept away from the hot code */
+#define COLD __attribute__((noinline, cold))
 #define PRINTF_LIKE(fmt, first) __attribute__((format(printf, fmt, first)))
 #define CACHE_LINE 64
 
 #define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
-/* Each use has names of its own, so that one may stand inside another. */
+/* Every expansion declares variables with unique names, so MIN and MAX may be nested. */
 #define MIN(a, b) LESS_OF(a, b, <, __COUNTER__)
 #define MAX(a, b) LESS_OF(a, b, >, __COUNTER__)
 #define LESS_OF(a, b, op, n) LESS_OF_AS(a, b, op, n)
@@ -38,12 +38,12 @@ typedef uint64_t req_id; /* unique over the daemon's life, never reused */
         __typeof__(b) of_b##n = (b); \
         of_a##n op of_b##n ? of_a##n : of_b##n; \
     })
-/* n rounded up to a multiple of unit, and the number of units that takes. */
+/* n rounded up to a multiple of unit; n / unit rounded up. */
 #define ROUND_UP(n, unit) (((n) + (unit)-1) / (unit) * (unit))
 #define CEIL_DIV(n, unit) (((n) + (unit)-1) / (unit))
 
-/* Ownership. CLEAN(f) runs f(&var) when var leaves scope; TAKE(p) yields p and leaves NULL behind,
- * which is how a constructor hands its result out and disarms the clean-up in one line. */
+/* Ownership. CLEAN(f) calls f(&variable) when the variable leaves its scope. TAKE(p) yields p and
+ * sets p to NULL: a constructor returns its result and cancels the clean-up in one expression. */
 #define CLEAN(f) __attribute__((cleanup(f)))
 #define TAKE(p) \
     ({ \
@@ -58,23 +58,24 @@ typedef uint64_t req_id; /* unique over the daemon's life, never reused */
         if (*p) f(*p); \
     }
 
-/* Pass a failure up:  TRY(op->rms_norm(...)); CLEAN makes the early return safe. */
+/* Return a failure to the caller: TRY(op->rms_norm(...)). CLEAN releases what the function owns. */
 #define TRY(call) \
     do { \
         int try_r = (call); \
         if (try_r < 0) return try_r; \
     } while (0)
 
-/* check() states what we promise ourselves. It stays on in release builds: the supervisor can
- * restart a worker, nobody can restart a wrong answer. It is never for what a client, a peer
- * process or a file may get wrong; that is an error and returns. */
+/* check() aborts if an invariant of our own code is violated. It stays on in release builds,
+ * because a worker can be restarted and a wrong output cannot be taken back. Invalid input of a
+ * client, a peer process or a file is an error and not a check. */
 #define check(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
 void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
-/* What check_failed() calls before it aborts: a worker leaves its last words there. NULL: nothing. */
-extern void (*check_last_words)(const char *sentence);
+/* check_failed() calls this before it aborts. A worker stores its panic message here. NULL: not
+ * called. */
+extern void (*check_panic_message)(const char *sentence);
 
-/* costly_check() is the same promise where checking costs more than the work it guards. */
+/* check() for invariants that cost more to test than the work they guard. */
 #ifdef COSTLY_CHECKS
 #define costly_check(cond) check(cond)
 #else

@@ -19,7 +19,7 @@ clock_now(void)
     return (nsec)t.tv_sec * NSEC_S + t.tv_nsec;
 }
 
-/* A deadline that far away; a duration of NSEC_NEVER is never. */
+/* now + duration, or NSEC_NEVER if the sum exceeds it. */
 static inline nsec
 clock_after(nsec now, nsec duration)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void (*check_last_words)(const char *sentence);
+void (*check_panic_message)(const char *sentence);
 
 int
 err_set(struct err *e, int code, const char *fmt, ...)
@@ -48,6 +48,6 @@ check_failed(const char *cond, const char *file, int line)
 
     snprintf(text, sizeof text, "check failed: %s (%s:%d)", cond, file, line);
     fprintf(stderr, "<2>%s\n", text);
-    if (check_last_words) check_last_words(text);
+    if (check_panic_message) check_panic_message(text);
     abort();
 }

@@ -1,8 +1,7 @@
-/* failpoint.c - see failpoint.h. Linked into the programs of tests/torture alone.
+/* failpoint.c - see failpoint.h. Linked only into the programs of tests/torture.
  *
- * Points stand in signal handlers and between vfork() and exec too: nothing here is more than a few
- * atomics and a system call, and the file is mapped before main().
- */
+ * Failpoints are also in signal handlers and between vfork() and exec: failpoint() uses only
+ * atomics and one system call, and the board is mapped before main(). */
 #include "base/failpoint.h"
 
 #include <fcntl.h>
@@ -33,7 +32,7 @@ static void __attribute__((constructor)) find_board(void)
     board = at;
 }
 
-/* Is this the time that was asked for? Once, though several processes come by. */
+/* Returns true for the pass that the test armed; exactly once over all processes. */
 static bool
 due(struct fp_slot *s)
 {
@@ -46,7 +45,7 @@ due(struct fp_slot *s)
 }
 
 static void
-note_turn(void)
+record_iteration(void)
 {
     static int64_t before;
     struct timespec t;
@@ -54,28 +53,28 @@ note_turn(void)
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     now = t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-    if (before && now - before > atomic_load(&board->longest_turn))
-        atomic_store(&board->longest_turn, now - before);
+    if (before && now - before > atomic_load(&board->longest_iteration))
+        atomic_store(&board->longest_iteration, now - before);
     before = now;
 }
 
 bool
-failpoint_wild(enum failpoint p)
+failpoint_inject(enum failpoint p)
 {
-    const struct timespec pause_for = { .tv_nsec = 20000000 };
+    const struct timespec delay = { .tv_nsec = 20000000 };
     struct fp_slot *s;
 
     if (!board) return false;
-    if (p == FP_turn_done) note_turn();
+    if (p == FP_loop_done) record_iteration();
     s = &board->slot[side][p];
     atomic_fetch_add_explicit(&s->hits, 1, memory_order_relaxed);
     if (!due(s)) return false;
     atomic_fetch_add_explicit(&s->fired, 1, memory_order_release);
     switch ((enum fp_action)atomic_load_explicit(&s->action, memory_order_relaxed)) {
     case FP_KILL:
-        kill((pid_t)syscall(SYS_getpid),
-             SIGKILL); /* a vfork()ed child's own, which libc may not say */
-        for (;;) pause();
+        /* getpid() of libc may be wrong in a child of vfork(). */
+        kill((pid_t)syscall(SYS_getpid), SIGKILL);
+        for (;;) sigsuspend(&(sigset_t){ 0 });
     case FP_ABORT:
         abort();
     case FP_STOP:
@@ -84,15 +83,15 @@ failpoint_wild(enum failpoint p)
     case FP_EXIT:
         _exit(FP_EXIT_STATUS);
     case FP_DELAY:
-        nanosleep(&pause_for, NULL);
+        nanosleep(&delay, NULL);
         return false;
     case FP_HOLD:
         while (atomic_load_explicit(&s->action, memory_order_relaxed) == FP_HOLD)
-            nanosleep(&pause_for, NULL);
+            nanosleep(&delay, NULL);
         return false;
     case FP_ACTIONS:
         break;
-    case FP_WILD:
+    case FP_INJECT:
         return true;
     }
     return false;
@@ -101,7 +100,7 @@ failpoint_wild(enum failpoint p)
 void
 failpoint(enum failpoint p)
 {
-    (void)failpoint_wild(p);
+    (void)failpoint_inject(p);
 }
 
 uint32_t

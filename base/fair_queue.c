@@ -7,16 +7,17 @@ fair_queue_give(struct fair_queue *t, uint32_t client, uint64_t tokens)
     struct fair_queue_client *c = &t->client[client % FAIR_QUEUE_CLIENTS];
 
     if (t->quantum == 0) return 0;
-    if (c->n_open++ == 0) c->turn = c->spent = 0;
+    if (c->n_open++ == 0) c->tag = c->spent = 0;
     c->spent = MAX(c->spent, t->now * t->quantum) + tokens;
-    c->turn = MAX(c->turn, CEIL_DIV(c->spent, t->quantum)); /* its own stay in order */
-    return c->turn;
+    /* tags of one client never decrease */
+    c->tag = MAX(c->tag, CEIL_DIV(c->spent, t->quantum));
+    return c->tag;
 }
 
 void
-fair_queue_take(struct fair_queue *t, uint64_t turn)
+fair_queue_take(struct fair_queue *t, uint64_t tag)
 {
-    t->now = MAX(t->now, turn);
+    t->now = MAX(t->now, tag);
 }
 
 void

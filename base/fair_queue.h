@@ -1,10 +1,10 @@
-/* fair_queue.h - who is next among clients that want much and little: a deficit round robin, worked out on arrival.
+/* fair_queue.h - order of requests of several clients: deficit round robin, computed at arrival.
  *
- * Clients that have something open are gone round; each turn allows each of them a quantum of tokens more, and
- * what is asked for is due in the turn in which its client has been allowed all that it asked for up to there.
- * So the order is a number, given once, and sorted lists stay sorted. What was asked for and not used is given
- * back; who comes anew has saved nothing. Clients are numbers; those that fall together share their turns.
- */
+ * Each round grants every client with open requests a quantum of tokens. A request gets a fairness
+ * tag: the number of the round in which its client has been granted all tokens requested so far.
+ * The tag does not change, so lists sorted by tag stay sorted. Tokens that were requested and not
+ * used are credited to the client. A client without open requests accumulates no credit. Clients
+ * whose numbers are equal modulo FAIR_QUEUE_CLIENTS share their quantum. */
 #ifndef BASE_FAIR_QUEUE_H
 #define BASE_FAIR_QUEUE_H
 
@@ -13,20 +13,21 @@
 enum { FAIR_QUEUE_CLIENTS = 2048 };
 
 struct fair_queue {
-    uint64_t
-        quantum;  /* tokens a client and turn; 0: everybody's turn is 0, in the order of arrival */
-    uint64_t now; /* the last turn that somebody had, at least */
+    uint64_t quantum; /* tokens for each client and round; 0: all tags are 0 (order of arrival) */
+    uint64_t now;     /* highest tag that was scheduled */
     struct fair_queue_client {
-        uint64_t spent; /* tokens, in the time of turns: one is spent / quantum */
-        uint64_t turn;  /* the last it was given */
+        uint64_t spent; /* tokens requested, in units where round r ends at r * quantum */
+        uint64_t tag;   /* last tag of the client */
         uint32_t n_open;
     } client[FAIR_QUEUE_CLIENTS];
 };
 
-/* In which turn so many tokens of that client are due; fair_queue_end() ends what begins here. */
+/* Returns the tag of a request of the client for this number of tokens. fair_queue_end() must
+ * follow. */
 uint64_t fair_queue_give(struct fair_queue *t, uint32_t client, uint64_t tokens) MUST_USE;
-void fair_queue_take(struct fair_queue *t, uint64_t turn); /* somebody of that turn goes */
-/* What was asked for, and has its turn, comes to another number of tokens. */
+/* a request with this tag is scheduled */
+void fair_queue_take(struct fair_queue *t, uint64_t tag);
+/* Changes the token count of a request from had to has; its tag is unchanged. */
 void fair_queue_change(struct fair_queue *t, uint32_t client, uint64_t had, uint64_t has);
 void fair_queue_end(struct fair_queue *t, uint32_t client, uint64_t unused);
 

@@ -1,10 +1,9 @@
 /* json.c - see json.h.
  *
- * One state says what may come next; the stack says only what kind of container each level is.
- * A key's colon is read with the key and a comma with what follows it, so between two calls p stands
- * behind a whole event. p moves on success only: a document that is broken fails at the same place
- * however often it is asked. Lines and columns are counted when something is wrong, not before.
- */
+ * The state names the event that may follow; the stack holds the kind of container of each level.
+ * json_next() reads a key with its colon and a value with the comma behind it, so p is always
+ * behind a complete event. p moves on success only, so repeated calls on a broken document fail at
+ * the same place. Lines and columns are counted only for an error. */
 #include "base/json.h"
 
 #include <errno.h>
@@ -13,14 +12,14 @@
 #include <string.h>
 
 enum expect {
-    VALUE,        /* the document's, or one after a key or a comma */
+    VALUE,        /* at the start, after a key, after a comma */
     VALUE_OR_END, /* after '[' */
     KEY_OR_END,   /* after '{' */
     COMMA_OR_END, /* after a value inside a container */
-    NOTHING       /* after the document's value */
+    NOTHING       /* after the value of the document */
 };
 
-/* Line and column count from 1, columns in characters. */
+/* Line and column count from 1; columns count characters. */
 static int MUST_USE
 broken(const struct json *j, const char *at, struct err *e, const char *what)
 {
@@ -51,7 +50,7 @@ is_digit(const char *p, const char *end)
     return p < end && *p >= '0' && *p <= '9';
 }
 
-/* Bytes of the character at p, 0 when it is not well-formed UTF-8 (Unicode 15, table 3-7). */
+/* Bytes of the UTF-8 character at `at`; 0 if it is malformed (Unicode 15, table 3-7). */
 static size_t
 utf8_len(const char *at, const char *end)
 {
@@ -73,7 +72,7 @@ utf8_len(const char *at, const char *end)
     return n;
 }
 
-/* Four hex digits at p, or -1. */
+/* Value of four hex digits at p, or -1. */
 static int32_t
 hex4(const char *p, const char *end)
 {
@@ -93,8 +92,8 @@ hex4(const char *p, const char *end)
     return v;
 }
 
-/* The character of the escape at *p, which stands on the backslash and is left behind it; -1 when it
- * is none of RFC 8259's. A lone surrogate is no character and is refused. */
+/* Decodes the escape whose backslash is at *p and moves *p behind it. Returns -1 if RFC 8259 has no
+ * such escape or if the escape is a lone surrogate. */
 static int32_t
 escape(const char **p, const char *end)
 {
@@ -147,7 +146,7 @@ utf8_put(int32_t c, char out[4])
     return 4;
 }
 
-/* *p stands on the opening quote and is left behind the closing one. */
+/* *at is at the opening quote; moves it behind the closing quote. */
 static int MUST_USE
 read_string(struct json *j, const char **at, struct err *e)
 {
@@ -370,7 +369,7 @@ json_is(const struct json *j, const char *s)
             k = utf8_put(escape(&p, end), c);
         else
             p++;
-        /* A NUL in the text differs from s's own end, which strncmp alone would let pass. */
+        /* strncmp() alone would accept a decoded NUL as the end of s. */
         if (c[0] == '\0' || strncmp(s, c, k) != 0) return false;
         s += k;
     }
@@ -397,7 +396,7 @@ json_u64(const struct json *j, uint64_t *ret)
 int
 json_f64(const struct json *j, double *ret)
 {
-    char text[512]; /* a double's longest exact decimal in print is under 340 digits in front */
+    char text[512]; /* the longest exact decimal of a double has under 340 digits */
     char *end;
     double v;
 
@@ -406,7 +405,7 @@ json_f64(const struct json *j, double *ret)
     memcpy(text, j->text, j->text_len);
     text[j->text_len] = '\0';
     v = strtod(text, &end);
-    check(*end == '\0'); /* the grammar is strtod's as long as no program sets LC_NUMERIC */
+    check(*end == '\0'); /* strtod() has the grammar of JSON while LC_NUMERIC is not set */
     if (isinf(v)) return -ERANGE;
     *ret = v;
     return 0;

@@ -1,8 +1,7 @@
 /* log.c - see log.h.
  *
- * A message is one write() of one line, so that lines of several threads and processes on one pipe
- * never mix; what was formatted is cleaned of line breaks and control bytes, because half of it may
- * come from outside.
+ * A message is one write() of one line, so lines of several threads and processes on one pipe do
+ * not mix. Line breaks and control bytes are replaced, because parts of a message come from peers.
  */
 #include "base/log.h"
 
@@ -27,12 +26,12 @@ static struct {
     char subject[32];
     _Atomic int most;
     bool journal, terminal;
-    int watched;   /* writable: a message does not wait; -1: it may */
-    uint64_t lost; /* messages since the last that went */
+    int watched;   /* poll() for writing before each message; -1: messages may block */
+    uint64_t lost; /* messages dropped since the last one that was written */
 } out = { .subject = "lagan", .most = LOG_LEVEL_INFO, .watched = -1 };
 
-/* Is standard error the stream that systemd connected to the journal? It says which one it means by
- * device and inode, because the variable is inherited by processes whose stderr went elsewhere. */
+/* Compares standard error with device and inode in JOURNAL_STREAM, because a process whose stderr
+ * was redirected inherits the variable too. */
 static bool
 stderr_is_journal(void)
 {
@@ -61,7 +60,8 @@ log_level_set(enum log_level most)
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
 }
 
-/* A socket of ours to the journal's: libsystemd's own waits, and this one tells whether it would. -1: it cannot be told. */
+/* Opens our own socket to the journal, because the socket of libsystemd cannot be polled. -1: no socket.
+ */
 static int
 open_journal(void)
 {
@@ -80,7 +80,7 @@ log_never_wait(void)
     out.watched = out.journal ? open_journal() : STDERR_FILENO;
 }
 
-/* A line is less than PIPE_BUF: where a pipe takes anything it takes all of it. */
+/* A line is shorter than PIPE_BUF, so a writable pipe takes the whole line. */
 static bool
 would_wait(void)
 {
@@ -120,7 +120,7 @@ to_stderr(enum log_level level, const char *text)
     } else {
         n = snprintf(line, sizeof line, "<%d>%s: %s\n", (int)level, out.subject, text);
     }
-    /* A log that cannot be written has nobody to be reported to. */
+    /* A failure to write the log cannot be reported. */
     if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
 }
 
@@ -134,15 +134,15 @@ put(enum log_level level, const char *const *fields, const char *text)
     }
 }
 
-/* How many did not go; false: nor would the next. */
+/* Reports the number of dropped messages. Returns false if that message would block too. */
 static bool
-own_up(void)
+report_lost(void)
 {
     char text[80];
 
     if (would_wait()) return false;
     if (!out.lost) return true;
-    snprintf(text, sizeof text, "%llu lines of the log are lost: nobody read them",
+    snprintf(text, sizeof text, "%llu log lines were dropped because the log was not read",
              (unsigned long long)out.lost);
     put(LOG_LEVEL_WARN, NULL, text);
     out.lost = 0;
@@ -159,7 +159,7 @@ static void PRINTF_LIKE(3, 0)
     for (char *p = text; *p; p++) {
         if ((unsigned char)*p < ' ' || *p == 0x7f) *p = ' ';
     }
-    if (own_up()) {
+    if (report_lost()) {
         put(level, fields, text);
     } else {
         out.lost++;

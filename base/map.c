@@ -1,9 +1,8 @@
 /* map.c - see map.h.
  *
- * Open addressing with linear probing, at most half full, so a probe is a cache line or two. Removal
- * moves later entries of the run back instead of leaving tombstones: a table that lives for months
- * must not grow slower. An entry whose value is MAP_NONE is empty.
- */
+ * Open addressing with linear probing, at most half full, so a probe reads one or two cache lines.
+ * Removal moves later entries of the run back instead of leaving tombstones, which would slow down
+ * a table that lives for months. An entry whose value is MAP_NONE is empty. */
 #include "base/map.h"
 
 #include <errno.h>
@@ -11,13 +10,13 @@
 #include <string.h>
 
 struct map {
-    uint64_t mask; /* slots - 1 */
+    uint64_t mask; /* number of entries - 1 */
     uint32_t n, max;
     uint64_t *key;
     uint32_t *value;
 };
 
-/* The finaliser of splitmix64: ids count upwards, and neighbours must not share a run. */
+/* The finaliser of splitmix64. Ids count upwards, and consecutive keys must not share a run. */
 static uint64_t
 home(const struct map *m, uint64_t key)
 {
@@ -26,7 +25,7 @@ home(const struct map *m, uint64_t key)
     return (key ^ (key >> 31)) & m->mask;
 }
 
-/* Where key is, or the empty slot where it would go. */
+/* Index of the key, or of the empty entry where it would be inserted. */
 static uint64_t
 slot_of(const struct map *m, uint64_t key)
 {
@@ -92,7 +91,7 @@ map_take(struct map *m, uint64_t key)
 
     if (value == MAP_NONE) return MAP_NONE;
     for (uint64_t i = (hole + 1) & m->mask; m->value[i] != MAP_NONE; i = (i + 1) & m->mask) {
-        /* The entry at i may fill the hole unless its home lies between the hole and itself. */
+        /* Entry i may fill the hole unless its home lies between the hole and i. */
         if (((i - home(m, m->key[i])) & m->mask) < ((i - hole) & m->mask)) continue;
         m->key[hole] = m->key[i];
         m->value[hole] = m->value[i];

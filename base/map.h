@@ -1,4 +1,5 @@
-/* map.h - a u64 to u32 table of fixed capacity; no allocation after map_new(). One thread. */
+/* map.h - a hash table from uint64_t to uint32_t with fixed capacity. One thread; only map_new()
+ * allocates. */
 #ifndef BASE_MAP_H
 #define BASE_MAP_H
 
@@ -8,15 +9,15 @@
 
 struct map;
 
-/* Room for max keys, from 1 to 2^31. NULL when memory ran out. */
+/* max: capacity in keys, 1 .. 2^31. Returns NULL if memory is exhausted. */
 struct map *map_new(uint32_t max) MUST_USE;
-struct map *map_free(struct map *m); /* NULL in, NULL out */
+struct map *map_free(struct map *m); /* NULL is allowed; returns NULL */
 CLEAN_FUNC(struct map, map_free)
 
 uint32_t map_find(const struct map *m, uint64_t key); /* MAP_NONE: absent */
-/* -ENOSPC: full. -EEXIST: the key is there; nothing changes. value < MAP_NONE. */
+/* value < MAP_NONE. -ENOSPC: the table is full. -EEXIST: the key is present and keeps its value. */
 int map_put(struct map *m, uint64_t key, uint32_t value) MUST_USE;
-uint32_t map_take(struct map *m, uint64_t key); /* removes; MAP_NONE: was not there */
+uint32_t map_take(struct map *m, uint64_t key); /* removes the key; MAP_NONE: absent */
 uint32_t map_n(const struct map *m);
 
 #endif

@@ -1,9 +1,7 @@
 /* opt.c - see opt.h.
  *
- * Parsing first, then the ways in (one key, argv), then the ways out (text, help, manual). Numbers of
- * every type are parsed into a double and a uint64_t or int64_t at once: the integer is what is
- * stored, the double is what limits are compared with.
- */
+ * Order: parsers, input (one key, argv), output (text, help, manual). Numbers are parsed into an
+ * integer and a double at once: the integer is stored, the double is compared with the limits. */
 #include "base/opt.h"
 
 #include "base/clock.h"
@@ -15,7 +13,7 @@
 #include <string.h>
 
 struct unit {
-    const char *word;
+    const char *name;
     double times;
 };
 
@@ -29,7 +27,7 @@ static const struct unit time_units[] = {
     { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { "min", 60e9 }, { "h", 3600e9 },
 };
 
-/* What a value of this type looks like, for error sentences and the manual. */
+/* The form of a value of this type, for error sentences and the manual. */
 static const char *
 form_of(const struct opt *o)
 {
@@ -56,7 +54,7 @@ form_of(const struct opt *o)
     return NULL;
 }
 
-/* Digits only, so that " 1", "+1", "0x10" and "1e3" are all refused the same way everywhere. */
+/* Accepts digits only: " 1", "+1", "0x10" and "1e3" are rejected. */
 static bool
 parse_u64(const char *s, size_t n, uint64_t *ret)
 {
@@ -85,7 +83,7 @@ parse_double(const char *s, double *ret)
     return *end == 0 && isfinite(*ret);
 }
 
-/* "1.5GiB" against a table of units. Whole numbers stay exact to 2^64; fractions are rounded. */
+/* Parses "1.5GiB" with a table of units. Integers are exact up to 2^64; fractions are rounded. */
 static bool
 parse_units(const char *s, const struct unit *u, size_t n_units, uint64_t *ret)
 {
@@ -94,12 +92,12 @@ parse_units(const char *s, const struct unit *u, size_t n_units, uint64_t *ret)
     double v;
 
     if (strcmp(s, "0") == 0) {
-        *ret = 0; /* zero needs no unit */
+        *ret = 0; /* 0 needs no unit */
         return true;
     }
     if (all == 0 || all >= sizeof number) return false;
     for (; n_units; u++, n_units--) {
-        if (strcmp(s + all, u->word) == 0) break;
+        if (strcmp(s + all, u->name) == 0) break;
     }
     if (!n_units) return false;
     if (whole == all) {
@@ -130,7 +128,7 @@ parse_bool(const char *s, bool *ret)
     return false;
 }
 
-/* The word's place in "off|auto|fixed". */
+/* Sets *ret to the index of s in choices ("off|auto|fixed"). */
 static bool
 parse_choice(const char *choices, const char *s, uint32_t *ret)
 {
@@ -156,7 +154,7 @@ power_of_two(double v)
     return v > 0 && frexp(v, &e) == 0.5;
 }
 
-/* The largest unit that divides v, so that what is printed parses to the same number. */
+/* Prints v with the largest unit that divides it, so that the text parses to the same number. */
 static void
 print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_units, double base)
 {
@@ -170,13 +168,13 @@ print_units(char *buf, size_t n, uint64_t v, const struct unit *u, size_t n_unit
     }
     if (best) {
         snprintf(buf, n, "%" PRIu64 "%s", v / (uint64_t)best->times,
-                 strcmp(best->word, "B") ? best->word : "");
+                 strcmp(best->name, "B") ? best->name : "");
     } else {
         snprintf(buf, n, "0%s", base == 2 ? "" : "s");
     }
 }
 
-/* A limit, as it would be written. */
+/* Prints a limit as opt_set() accepts it. */
 static const char *
 limit_text(const struct opt *o, double v, char *buf, size_t n)
 {
@@ -190,7 +188,7 @@ limit_text(const struct opt *o, double v, char *buf, size_t n)
     return buf;
 }
 
-/* "from 1 to 128", "at least 1ms", or "" where the type itself is the limit. */
+/* "from 1 to 128", "at least 1ms", or "" if only the type limits the value. */
 static const char *
 range_of(const struct opt *o, char *buf, size_t n)
 {
@@ -315,7 +313,7 @@ opt_find(const struct opt *table, const char *key, size_t len)
     return NULL;
 }
 
-/* Levenshtein's distance of a (at most 63 bytes) and b. */
+/* Levenshtein distance of a (at most 63 bytes) and b. */
 static uint32_t
 distance(const char *a, size_t n, const char *b)
 {
@@ -371,7 +369,7 @@ opt_defaults(const struct opt *table, void *to)
                       : o->type == OPT_U32 || o->type == OPT_I32 || o->type == OPT_ENUM ? 4
                                                                                         : 8;
 
-        check(o->size == size); /* the row's type is the field's */
+        check(o->size == size); /* the field has the type of the row */
         memset((char *)to + o->offset, 0, size);
         if (o->def) check(set_value(o, to, o->def, "default", &e) == 0);
     }
@@ -389,7 +387,7 @@ opt_set(const struct opt *table, void *to, const char *key, const char *value, c
 
 static const char ARGV[] = "command line";
 
-/* A row that was given may be given the same value again, in any spelling of it. */
+/* A row may be set again to the same value, in any spelling. */
 static int
 give_again(const struct opt *o, const void *to, const char *value, struct err *e)
 {
@@ -493,7 +491,7 @@ opt_text(const struct opt *o, const void *from, char *buf, size_t n)
     case OPT_F64:
         memcpy(&f64, at, 8);
         snprintf(buf, n, "%.17g", f64);
-        /* 0.1 and not 0.10000000000000001, where that reads back as the same number. */
+        /* Shortest text that parses to the same number: 0.1, not 0.10000000000000001. */
         for (int digits = 1; digits < 17; digits++) {
             snprintf(buf, n, "%.*g", digits, f64);
             if (strtod(buf, NULL) == f64) break;
@@ -509,7 +507,7 @@ opt_text(const struct opt *o, const void *from, char *buf, size_t n)
     return buf;
 }
 
-/* Words of text, broken before column 80; continuation lines begin at column indent. */
+/* Prints text, broken before column 80; continuation lines are indented by indent. */
 static void
 print_wrapped(FILE *out, const char *text, size_t indent, size_t column)
 {
@@ -537,7 +535,7 @@ arg_of(const struct opt *o)
     return o->arg ? o->arg : o->type == OPT_ENUM ? o->choices : "";
 }
 
-/* The key as it is written in that form, into buf; returns buf. */
+/* Writes the key in this form into buf; returns buf. */
 static const char *
 written_key(const struct opt *o, enum opt_form form, char *buf, size_t n)
 {
@@ -571,7 +569,7 @@ opt_help(const struct opt *table, enum opt_form form, FILE *out)
     }
 }
 
-/* Text in which roff sees nothing but text, and which comes out in the characters it has. */
+/* Escapes roff control characters. Each character is printed as it is in the text. */
 void
 opt_roff(FILE *out, const char *s)
 {
@@ -591,7 +589,7 @@ opt_roff(FILE *out, const char *s)
     }
 }
 
-/* What a row's value may be and is, as sentences; nothing of a flag on a command line. */
+/* Range and default of a row as sentences; none for a flag of a command line. */
 static void
 manual_value(const struct opt *o, enum opt_form form, FILE *out)
 {

@@ -1,16 +1,16 @@
-/* opt.h - a table of options: parser, --help, config keys and manual text from one row each.
+/* opt.h - a table of options: one row gives parser, --help, configuration key and manual text.
  *
- * A program's settings are one plain struct; a row says where in it a value lives, how it is
- * written, what it may be and one sentence for people. The same rows read the command line
- * (--key=value, --key value, --flag), a configuration file's keys and --set KEY=VALUE, print
- * --help, the merged configuration with where each value came from, and the manual's text.
+ * The settings of a program are one struct. A row has the position of a value in the struct, its
+ * type, its range and its sentence. The same rows parse the command line (--key=value, --key value,
+ * --flag), configuration files and --set KEY=VALUE; they print --help, the manual and the merged
+ * configuration with the origin of each value.
  *
- * Spelling: keys are lower case with '.' and '_' ("kv.tokens_per_block"); on the command line '-'
- * may stand for '_'. Values: BYTES take 512, 64KiB, 1.5GiB, 64MB; NSEC take 250ms, 3s, 10min;
- * BOOL takes true|false|yes|no|1|0; ENUM the words of its choices, separated by '|'.
+ * Keys are lower case with '.' and '_' ("kv.tokens_per_block"); on the command line '-' may replace
+ * '_'. Values: BYTES take 512, 64KiB, 1.5GiB, 64MB; NSEC take 250ms, 3s, 10min; BOOL takes
+ * true|false|yes|no|1|0; ENUM takes one of the choices.
  *
- * Every error names where ("lagan.yaml:12", "--set"), the key, the value and what would be right.
- */
+ * Error sentences name the origin ("lagan.yaml:12", "--set"), the key, the value and the valid
+ * values. */
 #ifndef BASE_OPT_H
 #define BASE_OPT_H
 
@@ -30,61 +30,65 @@ enum opt_type {
     OPT_STR,
     OPT_I32
 };
-/* where they live: bool · uint32_t · uint64_t · double · uint64_t · nsec · uint32_t (index of the
- * choice) · char[size], copied, always ended with NUL · int32_t */
+/* C types of the fields, in the order of opt_type: bool, uint32_t, uint64_t, double, uint64_t,
+ * nsec, uint32_t (index of the choice), char[size] (NUL-terminated copy), int32_t. */
 
 enum {
-    OPT_RESTART = 1, /* needs a worker restart */
-    OPT_HIDDEN = 2,  /* in no help, no manual, no suggestion */
-    OPT_AUTO = 4,    /* numbers: the word "auto" is 0, and 0 is allowed whatever min says */
+    OPT_RESTART = 1, /* a change needs a worker restart */
+    OPT_HIDDEN = 2,  /* absent from help, manual and suggestions */
+    OPT_AUTO = 4,    /* numbers: "auto" means 0, which is allowed below min */
     OPT_POW2 = 8,    /* numbers: a power of two */
-    OPT_REPEAT = 16  /* STR: may be given again; the values are joined by newlines */
+    OPT_REPEAT = 16  /* STR: may be repeated; the values are joined with newlines */
 };
 
 struct opt {
     const char *key; /* NULL ends the table */
     enum opt_type type;
-    size_t offset, size; /* size: OPT_STR's array */
+    size_t offset, size; /* size: bytes of the array of OPT_STR */
     const char *def;     /* as written; NULL: "" or 0 */
     const char *choices; /* OPT_ENUM: "off|auto|fixed" */
-    double min, max; /* numbers, both inclusive; both 0: the type's own; max 0: no upper limit */
+    /* numbers: inclusive range; both 0: range of the type; max 0: no upper limit */
+    double min, max;
     unsigned flags;
-    const char *arg; /* "N", "DIR", "KEY=VALUE" in --help */
+    const char *arg; /* placeholder in --help: "N", "DIR", "KEY=VALUE" */
     const char *sentence;
 };
 
-/* Rows: OPT(struct, field, OPT_U32, "max_num_seqs", "256", min, max, "N", "sentence"). */
+/* offset and size of a field, for a row of the table */
 #define OPT_AT(s, field) offsetof(struct s, field), sizeof(((struct s *)0)->field)
 
 const struct opt *opt_find(const struct opt *table, const char *key, size_t len);
 
-/* Write every default into *to. The table's defaults parse, or this checks. */
+/* Writes all defaults into *to. Aborts if a default of the table does not parse. */
 void opt_defaults(const struct opt *table, void *to);
 
-/* Set one key. -ENOENT: no such key (the sentence names the nearest one, if one is near). -EINVAL: the
- * value. On failure *to is as it was. */
+/* Sets one key; where: origin for the error sentence. -ENOENT: unknown key; the sentence suggests a
+ * similar one. -EINVAL: invalid value. *to is unchanged on failure. */
 int opt_set(const struct opt *table, void *to, const char *key, const char *value,
             const char *where, struct err *e) MUST_USE;
 
-/* The same for a command line. *given: a bit for each row (64 at most) that it has set, 0 at first. -EINVAL also for
- * another value of such a row, unless it is OPT_REPEAT. */
+/* opt_set() for a command line. *given: one bit for each row (at most 64) that was set; 0
+ * initially. -EINVAL also if a row without OPT_REPEAT gets a second, different value. */
 int opt_give(const struct opt *table, void *to, uint64_t *given, const char *key, const char *value,
              struct err *e) MUST_USE;
 
-/* Read argv from index *at on, as long as arguments begin with "--"; "--" ends it. Leaves *at at the
- * first operand. -EINVAL, -ENOENT with the sentence. --help and --version are the caller's rows. */
+/* Parses argv from index *at while arguments begin with "--"; a "--" alone ends the options. *at
+ * becomes the index of the first operand. -EINVAL, -ENOENT. --help and --version must be rows of
+ * the table. */
 int opt_argv(const struct opt *table, void *to, uint64_t *given, int argc, char **argv, int *at,
              struct err *e) MUST_USE;
 
-/* A value as it would be written, into buf; returns buf. */
+/* Writes the value as opt_set() accepts it into buf; returns buf. */
 const char *opt_text(const struct opt *o, const void *from, char *buf, size_t n);
 
-/* As people write them: --max-seqs on a command line, max_seqs in a file and behind --set. */
+/* How keys are printed. OPT_TYPED: --max-seqs, for a command line. OPT_KEYS: max_seqs, for files
+ * and --set. */
 enum opt_form { OPT_TYPED, OPT_KEYS };
-void opt_help(const struct opt *table, enum opt_form form, FILE *out); /* aligned at 80 columns */
-/* mdoc list: key, type, default, range, sentence. */
+/* wrapped at 80 columns */
+void opt_help(const struct opt *table, enum opt_form form, FILE *out);
+/* An mdoc list: key, type, default, range, sentence. */
 void opt_manual(const struct opt *table, enum opt_form form, FILE *out);
-/* A piece of text in a manual, whatever is in it. */
+/* Writes text with all roff control characters escaped. */
 void opt_roff(FILE *out, const char *text);
 
 #endif

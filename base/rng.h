@@ -1,8 +1,8 @@
-/* rng.h - a small seeded generator: what tests, benches and the simulator draw from.
+/* rng.h - a small seeded random number generator for tests, benchmarks and the simulator.
  *
- * A linear congruential generator of 64 bits (Knuth, MMIX), of which the upper half is used: its lower bits
- * repeat soon. Any state is a seed. Not for tokens, which are drawn on the device, and not for secrets.
- */
+ * A 64-bit linear congruential generator (Knuth, MMIX). Only the upper 32 bits are used, because
+ * the lower bits have short periods. Any state is a valid seed. Not for token sampling, which runs
+ * on the device, and not for secrets. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 

@@ -153,7 +153,7 @@ bench_crash(struct bench_serve *s)
     struct fp_slot *p = s->board ? &s->board->slot[FP_WORKER][FP_step_queued] : NULL;
 
     if (!p) bench_die("crash: needs a worker with failpoints; give --programs DIR");
-    atomic_store(&p->action, FP_WILD);
+    atomic_store(&p->action, FP_INJECT);
     atomic_store(&p->left, 1);
     return true;
 }

@@ -96,7 +96,7 @@ sleep_on_doorbell(struct channel *l)
     struct pollfd p = { .fd = l->doorbell.fd, .events = POLLIN };
 
     if (channel_sleep(l) > 0 && poll(&p, 1, -1) < 0 && errno != EINTR) way_die("poll");
-    if (p.revents) doorbell_heard(&l->doorbell);
+    if (p.revents) doorbell_set_readable(&l->doorbell);
     doorbell_wake(&l->doorbell);
 }
 
@@ -170,7 +170,7 @@ doorbell_take(void *arg, uint64_t seq)
     uint32_t n;
 
     while (!(n = take_all(t, seq))) sleep_on_doorbell(&t->l);
-    doorbell_ring_room(&t->l.doorbell);
+    doorbell_ring_space(&t->l.doorbell);
     return n;
 }
 
@@ -188,7 +188,7 @@ way_doorbell_signals(const void *arg)
 {
     const struct ours *t = arg;
 
-    return t->l.doorbell.n_partition;
+    return t->l.doorbell.n_sent;
 }
 
 const struct way way_ring = { "ring", ring_make, ring_join, ring_send, ring_take, ring_leave };

@@ -1,8 +1,7 @@
-/* call.c - lagan_call(): a verb with JSON arguments, answered with JSON; see lagan.h.
+/* call.c - lagan_call(): a verb with JSON arguments and a JSON result; see lagan.h.
  *
- * On the wire both are MessagePack. JSON becomes MessagePack in one walk; a container's count, which
- * MessagePack wants first, is found by a walk ahead with a copy of the scanner.
- */
+ * Both are MessagePack on the wire. JSON is converted in one walk; the number of members, which
+ * MessagePack needs first, is counted by a walk ahead with a copy of the scanner. */
 #include "client/client.h"
 
 #include "base/json.h"
@@ -15,7 +14,7 @@
 
 /* ---- JSON to MessagePack */
 
-/* Values of the container that j has just entered (pairs for an object). */
+/* Counts the members of the container that j has just entered (pairs of an object). */
 static int
 count_members(struct json j, uint32_t *ret, struct err *e)
 {
@@ -33,7 +32,8 @@ count_members(struct json j, uint32_t *ret, struct err *e)
 static int
 pack_string(msgpack_packer *p, const struct json *j)
 {
-    char *s = malloc(j->text_len + 1); /* an escape is never shorter than what it stands for */
+    /* an unescaped string is never longer than the escaped one */
+    char *s = malloc(j->text_len + 1);
     int n;
 
     if (!s) return -ENOMEM;
@@ -92,7 +92,7 @@ client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e)
             break;
         case JSON_KEY:
         case JSON_STRING:
-            if (pack_string(p, &j) < 0) return err_set(e, -ENOMEM, "no memory for a string");
+            if (pack_string(p, &j) < 0) return err_set(e, -ENOMEM, "out of memory for a string");
             break;
         case JSON_NUMBER:
             TRY(pack_number(p, &j, e));
@@ -133,7 +133,7 @@ write_string(FILE *out, const char *s, uint32_t n)
     putc('"', out);
 }
 
-/* The shortest decimal that reads back as the same double. */
+/* The shortest decimal that parses to the same double. */
 static void
 write_float(FILE *out, double d)
 {
@@ -211,7 +211,7 @@ client_json_text(const msgpack_object *o)
     FILE *out = open_memstream(&text, &n);
 
     if (!out) return NULL;
-    write_value(out, o); /* recursive: LAGAN_MAX_DEPTH bounds it */
+    write_value(out, o); /* recursive; depth is at most LAGAN_MAX_DEPTH */
     if (fclose(out)) {
         free(text);
         return NULL;
@@ -239,15 +239,15 @@ send_call(struct lagan *c, const char *verb, const char *args)
     else if (!args)
         msgpack_pack_map(&p, 0);
     if (r == 0 && b.size > LAGAN_MAX_FRAME)
-        r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, at most %u are taken", verb,
-                        b.size, LAGAN_MAX_FRAME);
+        r = client_fail(c, -EMSGSIZE, "arguments of %s: %zu bytes, the maximum is %u", verb, b.size,
+                        LAGAN_MAX_FRAME);
     if (r == 0) r = client_send_call(c, &b, c->next_rid);
     msgpack_sbuffer_destroy(&b);
     return r;
 }
 
 static int
-take_answer(struct lagan *c, const struct frame *f, const char *verb, char **reply, uint32_t *code)
+take_reply(struct lagan *c, const struct frame *f, const char *verb, char **reply, uint32_t *code)
 {
     const msgpack_object *result = msg_get(&f->m.map, "result");
     uint64_t number = LAGAN_E_INTERNAL;
@@ -255,21 +255,21 @@ take_answer(struct lagan *c, const struct frame *f, const char *verb, char **rep
 
     if (f->m.type == LAGAN_MSG_REPLY) {
         *reply = client_json_text(result ? result : &f->m.map);
-        return *reply ? 0 : client_fail(c, -ENOMEM, "no memory for the answer to %s", verb);
+        return *reply ? 0 : client_fail(c, -ENOMEM, "out of memory for the result of %s", verb);
     }
     msg_u64(&f->m.map, "code", &number);
     if (code) *code = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
     if (msg_str(&f->m.map, "message", &s) < 0) {
         const char *sentence = msg_reason_sentence((uint32_t)number);
 
-        s.p = sentence ? sentence : "an error without words";
+        s.p = sentence ? sentence : "unknown error";
         s.n = (uint32_t)strlen(s.p);
     }
     return client_fail(c, -EREMOTEIO, "%.*s", (int)MIN(s.n, 300u), s.p);
 }
 
 static int
-wait_answer(struct lagan *c, const char *verb, int timeout_ms)
+wait_reply(struct lagan *c, const char *verb, int timeout_ms)
 {
     nsec until = timeout_ms < 0 ? NSEC_NEVER : clock_after(clock_now(), timeout_ms * (nsec)NSEC_MS);
     uint32_t n_breaks = c->n_breaks;
@@ -280,14 +280,14 @@ wait_answer(struct lagan *c, const char *verb, int timeout_ms)
 
         if (r < 0) return r;
         if (r == 0)
-            return client_fail(c, -ETIMEDOUT, "lagand at %s did not answer %s within %d ms",
+            return client_fail(c, -ETIMEDOUT, "lagand at %s did not reply to %s within %d ms",
                                c->endpoint, verb, timeout_ms);
         if (f) { /* for lagan_next(), in order */
             f->next = NULL;
             *c->last = f;
             c->last = &f->next;
         }
-        if (c->losing || c->n_breaks != n_breaks)
+        if (c->reporting_loss || c->n_breaks != n_breaks)
             return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     }
     return 0;
@@ -299,14 +299,15 @@ lagan_call(struct lagan *c, const char *verb, const char *args, char **reply, ui
 {
     int r;
 
-    if (c->losing && !c->n_rows) c->losing = false; /* nobody waits to hear of that loss */
-    if (c->losing) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
+    /* no request is left to report the loss to */
+    if (c->reporting_loss && !c->n_requests) c->reporting_loss = false;
+    if (c->reporting_loss) return client_fail(c, -ECONNRESET, "%s", c->lost_why);
     r = send_call(c, verb, args);
     if (r < 0) return r;
     c->call_rid = c->next_rid;
-    r = wait_answer(c, verb, timeout_ms);
-    if (r < 0) client_unsend_call(c, c->call_rid); /* nobody waits for what it would do */
-    if (r == 0) r = take_answer(c, c->call_frame, verb, reply, code);
+    r = wait_reply(c, verb, timeout_ms);
+    if (r < 0) client_unsend_call(c, c->call_rid); /* the call must not be sent later */
+    if (r == 0) r = take_reply(c, c->call_frame, verb, reply, code);
     if (c->call_frame) frame_free(c->call_frame);
     c->call_frame = NULL;
     c->call_rid = 0;

@@ -1,13 +1,12 @@
 /* client.c - the connection: HELLO, send, receive, pings, loss; see client.h and lagan.h.
  *
- * Frames go out only after WELCOME, so none reaches a lagand that has not said which version it
- * speaks; until then they wait in c->out. HELLO goes out when the socket first becomes writable
- * (ZMQ_IMMEDIATE: only a live connection is writable). A socket is for one connection: after
- * DISCONNECTED of its monitor, and after silence, it is closed and another one made. Left to connect
- * again by itself it would take frames that were meant for the former connection to one that has had no
- * HELLO, give what came over the former one behind the WELCOME of the next, and let HELLO go out into a
- * pipe that ends. resume.c then takes the requests over.
- */
+ * Frames are sent only after WELCOME, when the protocol version of lagand is known; until then they
+ * are queued in c->out. HELLO is sent when the socket first becomes writable (ZMQ_IMMEDIATE: only a
+ * live connection is writable). A socket is used for one connection: after DISCONNECTED of its
+ * monitor, and after silence, it is closed and another one is made. If libzmq reconnected by
+ * itself, frames meant for the old connection would be sent on the new one before HELLO, frames
+ * received on the old one would arrive after the new WELCOME, and HELLO could be sent into a pipe
+ * that ends. resume.c then moves the requests to the new connection. */
 #include "client/client.h"
 
 #include "config.h"
@@ -21,8 +20,8 @@
 #include <unistd.h>
 
 #define PING_AFTER \
-    (2 * NSEC_S) /* silent for so long: say something; lagand's api.idle_timeout is 10 s */
-#define LOST_AFTER (10 * NSEC_S) /* heard nothing for so long, and asked */
+    (2 * NSEC_S) /* after this silence we send PING; api.idle_timeout of lagand is 10 s */
+#define LOST_AFTER (10 * NSEC_S) /* lost if nothing arrived for this time despite a PING */
 #define WAIT_LEAST (5 * NSEC_MS)
 #define WAIT_MOST (500 * NSEC_MS)
 
@@ -32,7 +31,7 @@ client_fail(struct lagan *c, int code, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(c->why, sizeof c->why, fmt, ap);
+    vsnprintf(c->errmsg, sizeof c->errmsg, fmt, ap);
     va_end(ap);
     return code;
 }
@@ -47,36 +46,36 @@ frame_free(struct frame *f)
 
 /* ---- open requests */
 
-struct row *
-client_row(struct lagan *c, uint64_t rid)
+struct open_request *
+client_find(struct lagan *c, uint64_t rid)
 {
-    uint32_t lo = 0, hi = c->n_rows;
+    uint32_t lo = 0, hi = c->n_requests;
 
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
 
-        if (c->rows[mid].rid < rid)
+        if (c->requests[mid].rid < rid)
             lo = mid + 1;
         else
             hi = mid;
     }
-    return lo < c->n_rows && c->rows[lo].rid == rid ? &c->rows[lo] : NULL;
+    return lo < c->n_requests && c->requests[lo].rid == rid ? &c->requests[lo] : NULL;
 }
 
 void
-client_close_row(struct lagan *c, uint64_t rid)
+client_close_request(struct lagan *c, uint64_t rid)
 {
-    struct row *r = client_row(c, rid);
+    struct open_request *r = client_find(c, rid);
 
     if (!r) return;
     free(r->body);
     free(r->ids);
     msgpack_sbuffer_destroy(&r->end);
-    c->n_rows--;
-    memmove(r, r + 1, (size_t)(c->rows + c->n_rows - r) * sizeof *r);
+    c->n_requests--;
+    memmove(r, r + 1, (size_t)(c->requests + c->n_requests - r) * sizeof *r);
 }
 
-/* ---- out */
+/* ---- sending */
 
 static int
 writable(struct lagan *c)
@@ -84,7 +83,7 @@ writable(struct lagan *c)
     int events = 0;
     size_t n = sizeof events;
 
-    /* Reading ZMQ_EVENTS also makes libzmq look at its commands, which a send may skip. */
+    /* Reading ZMQ_EVENTS also makes libzmq process its commands, which a send may skip. */
     if (!c->sock || zmq_getsockopt(c->sock, ZMQ_EVENTS, &events, &n) < 0) return 0;
     return events;
 }
@@ -124,7 +123,7 @@ flush_out(struct lagan *c)
 }
 
 bool
-client_apart(const struct lagan *c)
+client_disconnected(const struct lagan *c)
 {
     return c->was_welcome && !c->welcome;
 }
@@ -134,7 +133,7 @@ queue_out(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 {
     struct out *o = malloc(sizeof *o + b->size);
 
-    if (!o) return client_fail(c, -ENOMEM, "no memory for a frame of %zu bytes", b->size);
+    if (!o) return client_fail(c, -ENOMEM, "out of memory for a frame of %zu bytes", b->size);
     o->next = NULL;
     o->call = rid;
     o->n = b->size;
@@ -156,7 +155,7 @@ client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid)
 {
     if (c->welcome && !c->out_first && send_now(c, b->data, b->size)) return 0;
     if (c->n_out >= CLIENT_MAX_OUT)
-        return client_fail(c, -EAGAIN, "%u frames wait for lagand at %s already", c->n_out,
+        return client_fail(c, -EAGAIN, "%u frames are already queued for lagand at %s", c->n_out,
                            c->endpoint);
     return queue_out(c, b, rid);
 }
@@ -203,7 +202,7 @@ send_ping(struct lagan *c, nsec now)
     msg_begin(&p, LAGAN_MSG_PING, 0, 1);
     msg_key(&p, "t"), msgpack_pack_int64(&p, now);
     if (send_now(c, b.data, b.size) && !c->ping_at) c->ping_at = now;
-    c->sent = now; /* also when the pipe is full: the next try is two seconds away */
+    c->sent = now; /* also if the pipe is full: the next try is 2 s later */
     msgpack_sbuffer_destroy(&b);
 }
 
@@ -213,13 +212,14 @@ client_ack(struct lagan *c, bool all)
     bool left = false;
     uint32_t i;
 
-    if (client_apart(c)) return; /* RESUME says it all */
-    for (i = 0; i < c->n_rows; i++) {
-        struct row *r = &c->rows[i];
+    if (client_disconnected(c)) return; /* RESUME will report everything */
+    for (i = 0; i < c->n_requests; i++) {
+        struct open_request *r = &c->requests[i];
         msgpack_sbuffer b;
         msgpack_packer p;
 
-        /* Half of the window: lagand never runs dry while we take, and few ACKs are sent. */
+        /* Half of the window: lagand never runs out of credit while we read, and few ACKs are sent.
+         */
         if (r->taken == r->acked || (!all && r->taken - r->acked < MAX(1u, r->ack_window / 2)))
             continue;
         msgpack_sbuffer_init(&b);
@@ -241,17 +241,18 @@ void
 client_lose(struct lagan *c, uint32_t code, const char *why)
 {
     snprintf(c->lost_why, sizeof c->lost_why, "%s", why);
-    snprintf(c->why, sizeof c->why, "%s", why);
+    snprintf(c->errmsg, sizeof c->errmsg, "%s", why);
     c->lost_code = code;
-    c->losing = true;
+    c->reporting_loss = true;
     c->ping_at = c->ack_at = 0;
-    c->apart_since = clock_now();
+    c->disconnected_since = clock_now();
     client_drop_out(c);
 }
 
-/* There is to be another one: at once after one that was welcome, later and later after those that were not. */
+/* Schedules another socket: at once after a connection with WELCOME, after growing delays
+ * otherwise. */
 static void
-leave_socket(struct lagan *c)
+schedule_socket(struct lagan *c)
 {
     client_close_socket(c);
     c->hello_sent = false;
@@ -259,35 +260,36 @@ leave_socket(struct lagan *c)
     c->wait = MIN(MAX(2 * c->wait, WAIT_LEAST), WAIT_MOST);
 }
 
-/* What it lacks, descriptors most likely, others may give back: lagan_set_reconnect_timeout() says for how long that is waited. */
+/* Schedules a retry: missing resources, usually descriptors, may become free.
+ * lagan_set_reconnect_timeout() limits the retries. */
 static void
 try_again(struct lagan *c)
 {
     int r = client_open_socket(c);
 
     if (r == 0) return;
-    snprintf(c->lost_why, sizeof c->lost_why, "another connection cannot be made: %s",
-             zmq_strerror(-r));
-    leave_socket(c);
+    snprintf(c->lost_why, sizeof c->lost_why, "reconnecting failed: %s", zmq_strerror(-r));
+    schedule_socket(c);
 }
 
-/* The connection is gone. */
+/* Handles a lost connection. */
 static void
-apart(struct lagan *c, const char *why)
+connection_lost(struct lagan *c, const char *why)
 {
     snprintf(c->lost_why, sizeof c->lost_why, "%s", why);
     if (c->welcome) {
         c->welcome = false;
-        c->apart_since = clock_now();
+        c->disconnected_since = clock_now();
         c->ping_at = c->ack_at = 0;
         c->resume_rid = 0;
         c->n_breaks++;
         client_drop_out(c);
     }
-    leave_socket(c);
+    schedule_socket(c);
 }
 
-/* Look at the socket's monitor: frames of two parts, the first begins with the event's number. */
+/* Reads the monitor of the socket: messages of two frames; the first begins with the event number.
+ */
 static void
 watch_monitor(struct lagan *c)
 {
@@ -308,18 +310,18 @@ watch_monitor(struct lagan *c)
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
             snprintf(why, sizeof why, "lagand at %.100s does not know our key %s", c->endpoint,
                      c->public_key);
-            c->refused = c->denied = true;
+            c->rejected = c->key_rejected = true;
             client_lose(c, LAGAN_E_UNAUTHORIZED, why);
             return;
         }
-        if (event == ZMQ_EVENT_CLOSED) leave_socket(c); /* nobody took it */
+        if (event == ZMQ_EVENT_CLOSED) schedule_socket(c); /* the monitor event was not queued */
         if (event != ZMQ_EVENT_DISCONNECTED) continue;
         snprintf(why, sizeof why, "lagand at %.180s closed the connection", c->endpoint);
-        apart(c, why);
+        connection_lost(c, why);
     }
 }
 
-/* ---- in */
+/* ---- receiving */
 
 static void
 take_welcome(struct lagan *c, const struct msg *m)
@@ -329,9 +331,10 @@ take_welcome(struct lagan *c, const struct msg *m)
     char why[240];
 
     if (msg_u64(&m->map, "proto", &proto) == 0 && proto != LAGAN_WIRE_VERSION) {
-        snprintf(why, sizeof why, "lagand at %.120s speaks protocol %llu, this library %d",
+        snprintf(why, sizeof why,
+                 "lagand at %.120s uses protocol version %llu, this library version %d",
                  c->endpoint, (unsigned long long)proto, LAGAN_WIRE_VERSION);
-        c->refused = true;
+        c->rejected = true;
         client_lose(c, LAGAN_E_UNSUPPORTED, why);
         return;
     }
@@ -356,14 +359,15 @@ pong(struct lagan *c, const struct msg *m)
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_begin(&p, LAGAN_MSG_PONG, 0, 1);
     msg_key(&p, "t"), msgpack_pack_uint64(&p, t);
-    /* lagand waits with what it has for us until it comes: so it is not lost when the pipe is full. */
+    /* lagand holds its messages back until the PONG arrives, so it is queued if the pipe is full.
+     */
     if (!send_now(c, b.data, b.size)) queue_out(c, &b, 0);
     msgpack_sbuffer_destroy(&b);
 }
 
-/* A frame about the connection and no request: an ERROR without a rid, or BYE. */
+/* A frame about the connection: an ERROR without rid, or BYE. */
 static void
-take_farewell(struct lagan *c, const struct msg *m)
+take_bye(struct lagan *c, const struct msg *m)
 {
     struct msg_span s = { "", 0 };
     char why[240];
@@ -372,26 +376,28 @@ take_farewell(struct lagan *c, const struct msg *m)
     msg_u64(&m->map, "code", &code);
     if (msg_str(&m->map, "message", &s) < 0) msg_str(&m->map, "reason", &s);
     snprintf(why, sizeof why, "lagand at %.100s %s: %.*s", c->endpoint,
-             m->type == LAGAN_MSG_BYE ? "says goodbye" : "refuses", (int)MIN(s.n, 100u), s.p);
-    if (!c->welcome) c->refused = true;
-    if (m->type == LAGAN_MSG_BYE) c->welcome = false; /* until it has closed and we are back */
+             m->type == LAGAN_MSG_BYE ? "closes the connection" : "rejects the connection",
+             (int)MIN(s.n, 100u), s.p);
+    if (!c->welcome) c->rejected = true;
+    /* until the connection is closed and made again */
+    if (m->type == LAGAN_MSG_BYE) c->welcome = false;
     client_lose(c, (uint32_t)code, why);
 }
 
-/* With the seed that was chosen another lagand makes the same tokens. */
+/* With the same seed another lagand generates the same tokens. */
 static void
 take_accept(struct lagan *c, const struct msg *m)
 {
-    struct row *r = client_row(c, m->rid);
+    struct open_request *r = client_find(c, m->rid);
 
     if (!r) return;
-    r->accepted = r->here = true;
-    r->refused_since = 0;
+    r->accepted = r->known_to_lagand = true;
+    r->rejected_since = 0;
     if (r->gave_seed || r->has_seed) return;
     r->has_seed = msg_u64(&m->map, "seed", &r->seed) == 0;
 }
 
-/* What the frame means for the connection. True: it is for the caller, who owns it now. */
+/* Handles a frame. Returns true if it is an event for the caller, who then owns it. */
 static bool
 take_frame(struct lagan *c, struct frame *f)
 {
@@ -403,10 +409,10 @@ take_frame(struct lagan *c, struct frame *f)
         pong(c, &f->m);
         return false;
     case LAGAN_MSG_BYE:
-        take_farewell(c, &f->m);
+        take_bye(c, &f->m);
         return false;
     case LAGAN_MSG_ERROR:
-        if (!f->m.rid) return take_farewell(c, &f->m), false;
+        if (!f->m.rid) return take_bye(c, &f->m), false;
         /* fallthrough */
     case LAGAN_MSG_REPLY:
         if (c->resume_rid && f->m.rid == c->resume_rid) return client_resumed(c, &f->m), false;
@@ -414,19 +420,19 @@ take_frame(struct lagan *c, struct frame *f)
             c->call_frame = f;
             return true;
         }
-        return f->m.type == LAGAN_MSG_ERROR && client_row(c, f->m.rid);
+        return f->m.type == LAGAN_MSG_ERROR && client_find(c, f->m.rid);
     case LAGAN_MSG_CHUNK:
     case LAGAN_MSG_DONE:
-        return client_row(c, f->m.rid) != NULL;
+        return client_find(c, f->m.rid) != NULL;
     case LAGAN_MSG_ACCEPT:
         take_accept(c, &f->m);
         return false;
     default:
-        return false; /* PONG, EVENT and what later versions may add */
+        return false; /* PONG, EVENT and types of later versions */
     }
 }
 
-/* One frame from the socket. 1: *ret. 0: something came, not for the caller. -EAGAIN: nothing. */
+/* Receives a frame. Returns 1: *ret; 0: handled internally; -EAGAIN: none. */
 static int
 receive(struct lagan *c, struct frame **ret)
 {
@@ -440,15 +446,15 @@ receive(struct lagan *c, struct frame **ret)
         frame_free(f);
         return -EAGAIN;
     }
-    c->heard = clock_now();
+    c->received = clock_now();
     c->ping_at = 0;
     r = msg_decode_long(&f->m, zmq_msg_data(&f->z), zmq_msg_size(&f->z), CLIENT_MAX_NODES, &e);
     if (r < 0) {
         char why[240];
 
-        snprintf(why, sizeof why, "lagand at %.50s sent what is not understood: %.140s",
-                 c->endpoint, e.text);
-        if (!c->welcome) c->refused = true;
+        snprintf(why, sizeof why, "lagand at %.50s sent an invalid message: %.140s", c->endpoint,
+                 e.text);
+        if (!c->welcome) c->rejected = true;
         client_lose(c, LAGAN_E_INTERNAL, why);
     } else if (take_frame(c, f)) {
         *ret = f;
@@ -468,14 +474,15 @@ next_deadline(const struct lagan *c)
     if (!c->hello_sent) at = c->try_at;
     if (c->welcome) at = c->sent + PING_AFTER;
     if (c->welcome && c->ping_at) at = MIN(at, c->ping_at + LOST_AFTER - PING_AFTER);
-    if (!c->welcome && c->n_rows) at = MIN(at, clock_after(c->apart_since, c->patience));
+    if (!c->welcome && c->n_requests)
+        at = MIN(at, clock_after(c->disconnected_since, c->reconnect_timeout));
     at = MIN(at, client_retry_at(c));
     if (c->ack_at) at = MIN(at, c->ack_at);
     return at;
 }
 
-/* Called only when everything that came has been looked at: a caller who was away for a minute finds
- * the PONG before the clock is asked. */
+/* Called only when all received frames are handled: if the caller was away for a minute, a received
+ * PONG counts before the timeout. */
 static void
 tick(struct lagan *c)
 {
@@ -484,23 +491,24 @@ tick(struct lagan *c)
 
     if (!c->hello_sent && now >= c->try_at) {
         if (c->sock)
-            leave_socket(c);
+            schedule_socket(c);
         else
             try_again(c);
     }
     if (c->ack_at && now >= c->ack_at) client_ack(c, /* all= */ true);
     if (c->welcome && c->ping_at && now >= c->ping_at + LOST_AFTER - PING_AFTER) {
-        snprintf(why, sizeof why, "lagand at %.180s has said nothing for %lld s", c->endpoint,
-                 (long long)((now - c->heard) / NSEC_S));
-        apart(c, why);
+        snprintf(why, sizeof why, "lagand at %.180s sent nothing for %lld s", c->endpoint,
+                 (long long)((now - c->received) / NSEC_S));
+        connection_lost(c, why);
     }
     if (c->welcome && now >= c->sent + PING_AFTER) send_ping(c, now);
     client_retry(c, now);
-    if (!c->welcome && c->n_rows && !c->losing && now >= clock_after(c->apart_since, c->patience)) {
+    if (!c->welcome && c->n_requests && !c->reporting_loss &&
+        now >= clock_after(c->disconnected_since, c->reconnect_timeout)) {
         int n = *c->lost_why ? snprintf(why, sizeof why, "%.120s; ", c->lost_why) : 0;
 
-        snprintf(why + n, sizeof why - (size_t)n, "no answer from lagand at %.80s for %lld s",
-                 c->endpoint, (long long)((now - c->apart_since) / NSEC_S));
+        snprintf(why + n, sizeof why - (size_t)n, "lagand at %.80s sent no reply for %lld s",
+                 c->endpoint, (long long)((now - c->disconnected_since) / NSEC_S));
         client_lose(c, LAGAN_E_INTERNAL, why);
     }
 }
@@ -516,27 +524,27 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
         int events, r;
 
         *ret = NULL;
-        while ((r = receive(c, ret)) == 0 && !c->losing) continue;
-        if (r == -ENOMEM) return client_fail(c, -ENOMEM, "no memory for a frame");
+        while ((r = receive(c, ret)) == 0 && !c->reporting_loss) continue;
+        if (r == -ENOMEM) return client_fail(c, -ENOMEM, "out of memory for a frame");
         if (r == 1) {
             if (*ret == c->call_frame) *ret = NULL;
             return 1;
         }
-        if (!c->losing) watch_monitor(c);
+        if (!c->reporting_loss) watch_monitor(c);
         if (c->call_rid && c->n_breaks != n_breaks) return 1;
-        if (c->came) return c->came = false, 1;
+        if (c->own_frame_queued) return c->own_frame_queued = false, 1;
         events = writable(c);
-        if (!c->losing && events & ZMQ_POLLIN) continue;
-        if (!c->losing && events & ZMQ_POLLOUT) {
+        if (!c->reporting_loss && events & ZMQ_POLLIN) continue;
+        if (!c->reporting_loss && events & ZMQ_POLLOUT) {
             if (!c->hello_sent) send_hello(c);
             flush_out(c);
         }
-        if (!c->losing) tick(c);
-        if (c->losing) return 1;
+        if (!c->reporting_loss) tick(c);
+        if (c->reporting_loss) return 1;
         now = clock_now();
         if (now >= until) return 0;
         at = MIN(until, next_deadline(c));
-        items[0].socket = c->sock; /* as it is now: it may be another than at the start */
+        items[0].socket = c->sock; /* reloaded, because the socket may have changed */
         items[1].socket = c->mon;
         if (!c->hello_sent || (c->welcome && c->out_first)) items[0].events |= ZMQ_POLLOUT;
         if (zmq_poll(items, c->sock ? 2 : 0,
@@ -548,11 +556,11 @@ client_step(struct lagan *c, struct frame **ret, nsec until)
 
 /* ---- the wake-up */
 
-/* ZMQ_FD is edge-triggered: it is readable when libzmq has commands that nobody looked at, and reading
- * ZMQ_EVENTS or receiving takes that away though frames remain. So every public call ends here: after
- * the last look at ZMQ_EVENTS, `more` is made readable iff there is still something to do. What comes
- * before that look is in `more`; what comes after it makes ZMQ_FD readable again; `timer` covers pings
- * and ACKs. All three are level-triggered members of one epoll descriptor, which is what callers get. */
+/* ZMQ_FD is edge-triggered: it becomes readable when libzmq has unprocessed commands, and reading
+ * ZMQ_EVENTS or receiving resets it although frames remain. Therefore every public call ends here:
+ * after the last read of ZMQ_EVENTS the eventfd `more` is made readable if and only if there is
+ * work left. Work that arrives later makes ZMQ_FD readable; `timer` covers pings and ACKs. All
+ * three are level-triggered members of one epoll descriptor, which callers poll. */
 void
 client_rearm(struct lagan *c)
 {
@@ -570,12 +578,14 @@ client_rearm(struct lagan *c)
         events = writable(c);
     }
     if (c->mon) zmq_getsockopt(c->mon, ZMQ_EVENTS, &mon, &n);
-    more = c->first || c->losing || c->next_output || events & ZMQ_POLLIN || mon & ZMQ_POLLIN;
+    more = c->first || c->reporting_loss || c->next_output || events & ZMQ_POLLIN ||
+           mon & ZMQ_POLLIN;
     if (more && !c->more_set) more = write(c->more, &one, sizeof one) == sizeof one;
     if (!more && c->more_set) more = read(c->more, &was, sizeof was) != sizeof was;
     c->more_set = more;
     at = next_deadline(c);
-    /* An early wake-up costs one call; so the timer moves only when it is late, spent or due earlier. */
+    /* An early wake-up costs one call, so the timer is set only if it is too late, expired or due
+     * earlier. */
     if (at != NSEC_NEVER && (at < c->timer_at || c->timer_at <= clock_now())) {
         struct itimerspec t = { .it_value = { at / NSEC_S, at % NSEC_S } };
 

@@ -1,10 +1,9 @@
-/* client.h - inside liblagan: one connection, its open requests, what came and was not taken yet.
+/* client.h - internals of liblagan: one connection, its open requests, received frames.
  *
- * open.c makes connections, client.c has their life: HELLO, send, receive, pings, loss. submit.c has requests going out,
- * resume.c takes them over to another connection, event.c turns frames into events, call.c is
- * lagan_call(). Everything runs in the caller's thread,
- * inside its calls; libzmq's own thread only moves bytes.
- */
+ * open.c makes connections; client.c runs them: HELLO, send, receive, pings, loss; submit.c sends
+ * requests; resume.c moves requests to another connection; event.c converts frames to events;
+ * call.c is lagan_call(). All code runs in the caller's thread, inside the caller's calls; the
+ * thread of libzmq only moves bytes. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
@@ -16,14 +15,16 @@
 #include <zmq.h>
 
 enum {
-    CLIENT_MAX_NODES = 1 << 20, /* of a frame from lagand: a long list of requests fits */
-    CLIENT_MAX_OUT = 4096,      /* frames that wait for a connection */
+    /* of a frame from lagand: enough for a long list of requests */
+    CLIENT_MAX_NODES = 1 << 20,
+    CLIENT_MAX_OUT = 4096, /* frames queued for sending */
 };
 
-#define CLIENT_ACK_AFTER (500 * NSEC_MS)   /* a chunk that was taken is acknowledged by then */
-#define CLIENT_STANDS_WITHIN (10 * NSEC_S) /* a connection, or another is tried */
+/* a chunk that was read is acknowledged within this time */
+#define CLIENT_ACK_AFTER (500 * NSEC_MS)
+#define CLIENT_CONNECT_TIMEOUT (10 * NSEC_S) /* otherwise another connection is tried */
 
-struct frame { /* received; m points into z */
+struct frame { /* a received frame; m points into z */
     struct frame *next;
     zmq_msg_t z;
     struct msg m;
@@ -31,90 +32,91 @@ struct frame { /* received; m points into z */
 void frame_free(struct frame *f);
 CLEAN_FUNC(struct frame, frame_free)
 
-struct out { /* to be sent once there is a connection */
+struct out { /* a frame to be sent once there is a connection */
     struct out *next;
-    uint64_t call; /* rid of the CALL that it is; 0: it is none */
+    uint64_t call; /* rid if it is a CALL, else 0 */
     size_t n;
     char body[];
 };
 
-struct row { /* an open request; rows are in the order of rid */
+struct open_request { /* an open request; requests are sorted by rid */
     uint64_t rid;
-    uint64_t taken, acked; /* chunk numbers: given to the caller, told to lagand */
+    uint64_t taken, acked; /* chunk numbers: returned to the caller; acknowledged to lagand */
     uint32_t ack_window;
 
-    /* what it was asked with: the packed keys, prompt_logprobs last; the deadline and, when it has one
-     * from lagand, the seed beside them */
+    /* The request as submitted: packed keys, prompt_logprobs last. Stored separately: the deadline,
+     * and the seed if lagand chose it. */
     char *body;
     size_t n_plain, n_body;
     uint32_t n_plain_keys, n_prompt_keys;
-    nsec deadline;                                /* NSEC_NEVER: none */
-    uint64_t seed;                                /* the one lagand chose, when none was given */
-    bool gave_seed, has_seed, no_resume, several; /* several: outputs */
+    nsec deadline; /* NSEC_NEVER: none */
+    uint64_t seed; /* the seed that lagand chose, if none was given */
+    bool gave_seed, has_seed, no_resume, several_outputs; /* more than 1 output */
 
-    /* what the caller has of it: output 0 */
+    /* delivered to the caller: output 0 */
     int32_t *ids;
     uint32_t n_ids, max_ids, n_prompt_have;
-    uint64_t n_values[LAGAN_N_TENSORS]; /* of each tensor */
-    uint64_t n_text;                    /* since it was submitted last, of all outputs */
-    uint32_t n_more;                    /* tokens of other outputs */
-    bool ragged;                        /* its tokens and its text do not end together */
+    uint64_t n_values[LAGAN_N_TENSORS]; /* delivered values of each tensor */
+    uint64_t n_text;                    /* bytes of text of all outputs since the last SUBMIT */
+    uint32_t n_more;                    /* delivered tokens of other outputs */
+    bool text_incomplete;               /* the delivered text ends before the delivered tokens */
 
-    bool accepted, here, cancelled; /* accepted once; by the lagand we talk to */
-    bool over;                      /* its DONE is being given */
-    msgpack_sbuffer end; /* what its DONE will say of the output, once the last token is here */
-    uint32_t n_tries;    /* submitted again without a new token since */
-    nsec retry_at;       /* it was refused then: when to try again; 0: not */
-    nsec refused_since;  /* by a lagand that cannot serve it; 0: not */
+    bool accepted, known_to_lagand,
+        cancelled;       /* accepted: by any lagand; known_to_lagand: by the current one */
+    bool done_started;   /* events of its DONE are being delivered */
+    msgpack_sbuffer end; /* entry of DONE for the output, once the last token has arrived */
+    uint32_t n_tries;    /* SUBMITs since the last new token */
+    nsec retry_at;       /* rejected after an accept: time of the next try; 0: none */
+    nsec rejected_since; /* first rejection by a lagand without a worker for it; 0: none */
 };
 
 struct lagan {
-    struct lagan *self; /* so that lagan_fd() of a const connection can note that it is watched */
+    struct lagan *self; /* lets lagan_fd() of a const connection set watched */
     void *ctx, *sock, *mon;
     char endpoint[256];
     char server_key[CURVE_KEY + 1], public_key[CURVE_KEY + 1], secret_key[CURVE_KEY + 1];
-    char why[320];
+    char errmsg[320];
 
-    /* the wake-up for event loops, see client_rearm() */
+    /* wake-up for event loops, see client_rearm() */
     int epoll, more, timer;
     bool watched, more_set;
     nsec timer_at;
 
-    /* the connection's life: a socket has one, and goes with it */
+    /* Life of the connection; each has its own socket. */
     bool hello_sent, welcome;
-    nsec try_at; /* before HELLO: when there is to be another socket, or this one is given up */
-    nsec wait;   /* between tries */
-    uint8_t session[16]; /* ours, in every HELLO: lagand knows our requests by it */
+    nsec try_at;         /* before WELCOME: when to make another socket or to close this one */
+    nsec wait;           /* delay between tries */
+    uint8_t session[16]; /* random, sent in every HELLO; identifies our requests to lagand */
     uint8_t instance[16];
-    char state[32];   /* of lagand, as WELCOME said */
-    nsec heard, sent; /* last frame in, last frame out */
-    nsec ping_at;     /* the first PING since something was heard; 0: none */
-    nsec apart_since; /* no connection since then, while not welcome */
-    nsec patience;    /* so long may requests wait for a new one */
-    bool was_welcome; /* on some connection */
+    char state[32];          /* of lagand, from WELCOME */
+    nsec received, sent;     /* time of the last frame received and sent */
+    nsec ping_at;            /* time of the first PING since the last received frame; 0: none */
+    nsec disconnected_since; /* disconnected since this time, while welcome is false */
+    nsec reconnect_timeout;  /* how long requests wait for a new connection */
+    bool was_welcome;        /* there was a WELCOME on some connection */
     uint32_t n_breaks, n_sockets;
-    uint64_t resume_rid; /* of the RESUME that is not answered yet; 0: none */
-    nsec ack_at;         /* when waiting ACKs go out at the latest; 0: none wait */
-    bool losing;         /* give every open request its ERROR, then LOST */
-    bool refused;        /* lagand does not speak with us; why says so */
-    bool denied;         /* because it does not know our key */
+    uint64_t resume_rid; /* of the unanswered RESUME; 0: none */
+    nsec ack_at;         /* latest time to send pending ACKs; 0: none pending */
+    bool reporting_loss; /* end every open request with ERROR, then report DISCONNECTED */
+    bool rejected;       /* lagand rejects us; errmsg has the reason */
+    bool key_rejected;   /* because lagand does not know our key */
     char lost_why[240];
     uint32_t lost_code;
 
     uint64_t next_rid;
-    struct row *rows;
-    uint32_t n_rows, max_rows;
+    struct open_request *requests;
+    uint32_t n_requests, max_requests;
     uint64_t call_rid; /* lagan_call() waits for this rid; 0: none */
     struct frame *call_frame;
 
-    struct frame *first, **last; /* came while lagan_call() waited, or of our own making */
-    bool came;                   /* one of our own has */
+    struct frame *first, **last; /* received during lagan_call(), or made by the library */
+    bool own_frame_queued;       /* a frame made by the library is queued */
     struct out *out_first, **out_last;
     uint32_t n_out;
 
-    struct frame *now; /* the frame of the event given last */
+    struct frame *current; /* frame of the last event */
     uint32_t next_output;
-    int32_t *ids; /* aligned copies of what the frame holds as bytes */
+    int32_t *ids; /* aligned copies of the byte lists of the frame */
     float *logprob, *values;
     struct lagan_top_logprob *top;
     size_t max_ids, max_logprob, max_top, max_values;
@@ -122,17 +124,20 @@ struct lagan {
 
 /* client.c */
 int client_fail(struct lagan *c, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-int client_send(struct lagan *c, const msgpack_sbuffer *b); /* 0, -EAGAIN, -ENOMEM */
+int client_send(struct lagan *c, const msgpack_sbuffer *b); /* returns 0, -EAGAIN, -ENOMEM */
 int client_send_call(struct lagan *c, const msgpack_sbuffer *b, uint64_t rid);
-void client_unsend_call(struct lagan *c, uint64_t rid); /* if it still waits for a connection */
-bool client_apart(const struct lagan *c); /* the connection broke: RESUME will say what is open */
-/* Receive, look after the connection. 1: *ret is a CHUNK, DONE or ERROR for an open request (or NULL:
- * the awaited call is answered or lost, c->first has grown, or losing is set). 0: nothing by then. */
+void client_unsend_call(struct lagan *c, uint64_t rid); /* if it was not sent yet */
+/* the connection is lost; RESUME will report all open requests */
+bool client_disconnected(const struct lagan *c);
+/* Receives frames and maintains the connection. Returns 1: *ret is a CHUNK, DONE or ERROR of an
+ * open request; *ret is NULL if the awaited call was answered or lost, c->first has a new frame, or
+ * the loss is to be reported. Returns 0: nothing until the time `until`. */
 int client_step(struct lagan *c, struct frame **ret, nsec until);
 void client_rearm(struct lagan *c);
-struct row *client_row(struct lagan *c, uint64_t rid); /* NULL: not open */
-void client_close_row(struct lagan *c, uint64_t rid);
-void client_ack(struct lagan *c, bool all); /* send what is due; all: whatever waits */
+struct open_request *client_find(struct lagan *c, uint64_t rid); /* NULL: not open */
+void client_close_request(struct lagan *c, uint64_t rid);
+/* sends ACKs that are due; all: also pending ones */
+void client_ack(struct lagan *c, bool all);
 void client_lose(struct lagan *c, uint32_t code, const char *why);
 
 void client_drop_out(struct lagan *c);
@@ -142,18 +147,19 @@ int client_open_socket(struct lagan *c);
 void client_close_socket(struct lagan *c);
 
 /* resume.c */
-void client_pack_submit(const struct row *r, msgpack_sbuffer *b);
-void client_resume(
-    struct lagan *c); /* WELCOME came on a new connection: tell lagand of every row */
-void client_resumed(struct lagan *c, const struct msg *m); /* its answer */
-/* Was this a refusal of a request that had been accepted before? Then it is tried again later. */
-bool client_retries(struct lagan *c, struct row *r, uint32_t code);
-void client_cancelled(struct lagan *c, struct row *r); /* one that waits to be tried again */
-nsec client_retry_at(const struct lagan *c);           /* NSEC_NEVER: nothing waits */
+void client_pack_submit(const struct open_request *r, msgpack_sbuffer *b);
+void client_resume(struct lagan *c); /* after a WELCOME: sends RESUME with every request */
+void client_resumed(struct lagan *c, const struct msg *m); /* handles the REPLY to RESUME */
+/* Returns true, and schedules a retry, if lagand rejected a request that was accepted before. */
+bool client_retries(struct lagan *c, struct open_request *r, uint32_t code);
+/* cancels a request that waits for a retry */
+void client_cancelled(struct lagan *c, struct open_request *r);
+nsec client_retry_at(const struct lagan *c); /* NSEC_NEVER: no request waits */
 void client_retry(struct lagan *c, nsec now);
 
 /* call.c */
 int client_pack_json(msgpack_packer *p, const char *text, size_t n, struct err *e);
-char *client_json_text(const msgpack_object *o); /* NULL: no memory; free() it */
+/* NULL: out of memory; the caller frees the text */
+char *client_json_text(const msgpack_object *o);
 
 #endif

@@ -1,17 +1,16 @@
-/* event.c - frames to events: lagan_next(); see lagan.h.
+/* event.c - lagan_next(): converts frames to events; see lagan.h.
  *
- * A frame stays c->now until the next call, because the event's text points into it. Lists come as
- * bytes and are copied where alignment is known.
- */
+ * A frame stays in c->current until the next call, because the event points into it. Byte lists are
+ * copied to aligned memory. */
 #include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for n elements of bytes each in *p, which grows and never shrinks. */
+/* Grows *p to at least n elements; it never shrinks. */
 static int
-room(void **p, size_t *max, size_t n, size_t bytes)
+grow(void **p, size_t *max, size_t n, size_t bytes)
 {
     void *more;
 
@@ -31,7 +30,7 @@ le32(const char *p)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* lp and tp of a map into the event; n is the number of tokens they must be of. */
+/* Copies lp and tp of a map into the event; both must have n tokens. */
 static int
 take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lagan_event *ev)
 {
@@ -43,16 +42,17 @@ take_logprobs(struct lagan *c, const msgpack_object *map, uint32_t n, struct lag
 
     if (msg_str(map, "lp", &s) == 0) {
         if (s.n != 4 * (size_t)n) return -EBADMSG;
-        TRY(room((void **)&c->logprob, &c->max_logprob, n, sizeof *c->logprob));
+        TRY(grow((void **)&c->logprob, &c->max_logprob, n, sizeof *c->logprob));
         for (i = 0; i < n; i++) bits = le32(s.p + 4 * i), memcpy(&c->logprob[i], &bits, 4);
         ev->logprob = c->logprob;
     }
-    if (!tp && msg_get(map, "d")) tp = map; /* prompt log-probabilities have k and d beside lp */
+    /* prompt log-probabilities have k and d beside lp */
+    if (!tp && msg_get(map, "d")) tp = map;
     if (!tp) return 0;
     if (msg_u64(tp, "k", &k) < 0 || msg_str(tp, "d", &s) < 0) return -EBADMSG;
     if (k > LAGAN_MAX_TOP || s.n != 8 * (size_t)n * k) return -EBADMSG;
     if (!k) return 0;
-    TRY(room((void **)&c->top, &c->max_top, (size_t)n * k, sizeof *c->top));
+    TRY(grow((void **)&c->top, &c->max_top, (size_t)n * k, sizeof *c->top));
     for (i = 0; i < (size_t)n * k; i++) {
         c->top[i].id = (int32_t)le32(s.p + 8 * i);
         bits = le32(s.p + 8 * i + 4);
@@ -72,14 +72,14 @@ take_ids(struct lagan *c, const msgpack_object *map, struct lagan_event *ev)
 
     if (r == -ENOENT) return 0;
     if (r < 0) return -EBADMSG;
-    TRY(room((void **)&c->ids, &c->max_ids, ids.n, sizeof *c->ids));
+    TRY(grow((void **)&c->ids, &c->max_ids, ids.n, sizeof *c->ids));
     for (i = 0; i < ids.n; i++) c->ids[i] = msg_id(&ids, i);
     ev->n_ids = ids.n;
     ev->ids = c->ids;
     return 0;
 }
 
-/* Positions that the caller has already, because the request was submitted again. 0: nothing is left. */
+/* Removes positions that the caller has from before a new SUBMIT. Returns 0 if none is left. */
 static int
 drop_known(struct lagan_event *ev, uint32_t have)
 {
@@ -94,26 +94,28 @@ drop_known(struct lagan_event *ev, uint32_t have)
 }
 
 static int
-take_prompt(struct lagan *c, struct row *row, const msgpack_object *pl, struct lagan_event *ev)
+take_prompt(struct lagan *c, struct open_request *req, const msgpack_object *pl,
+            struct lagan_event *ev)
 {
     struct msg_span s;
     uint64_t first = 0;
 
     if (pl->type != MSGPACK_OBJECT_MAP || msg_str(pl, "lp", &s) < 0 || s.n % 4) return -EBADMSG;
-    if (msg_u64(pl, "i", &first) == -EINVAL || first > row->n_prompt_have) return -EBADMSG;
+    if (msg_u64(pl, "i", &first) == -EINVAL || first > req->n_prompt_have) return -EBADMSG;
     TRY(take_ids(c, pl, ev));
     if (ev->ids && ev->n_ids != s.n / 4) return -EBADMSG;
     ev->kind = LAGAN_EVENT_PROMPT;
     ev->first = (uint32_t)first;
     ev->n_ids = s.n / 4;
     TRY(take_logprobs(c, pl, ev->n_ids, ev));
-    if (!drop_known(ev, row->n_prompt_have)) return 0;
-    row->n_prompt_have = ev->first + ev->n_ids;
+    if (!drop_known(ev, req->n_prompt_have)) return 0;
+    req->n_prompt_have = ev->first + ev->n_ids;
     return 1;
 }
 
 static int
-take_tensor(struct lagan *c, struct row *row, const msgpack_object *x, struct lagan_event *ev)
+take_tensor(struct lagan *c, struct open_request *req, const msgpack_object *x,
+            struct lagan_event *ev)
 {
     static const char *const name[] = {
 #define X(number, name, word, sentence) word,
@@ -128,13 +130,13 @@ take_tensor(struct lagan *c, struct row *row, const msgpack_object *x, struct la
         kind > LAGAN_N_TENSORS || msg_u64(x, "i", &first) < 0 || msg_u64(x, "c", &cols) < 0 ||
         cols > UINT32_MAX || msg_str(x, "d", &s) < 0 || s.n % 4)
         return -EBADMSG;
-    have = &row->n_values[kind - 1];
-    if (!*have && row->n_ids) *have = first; /* of an answer that was begun elsewhere */
+    have = &req->n_values[kind - 1];
+    if (!*have && req->n_ids) *have = first; /* the request continues given generated_ids */
     if (first > *have) return -EBADMSG;
     n = s.n / 4;
     known = (size_t)MIN(*have - first, (uint64_t)n);
     if (known == n) return 0;
-    TRY(room((void **)&c->values, &c->max_values, n, sizeof *c->values));
+    TRY(grow((void **)&c->values, &c->max_values, n, sizeof *c->values));
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = le32(s.p + 4 * i);
 
@@ -150,46 +152,46 @@ take_tensor(struct lagan *c, struct row *row, const msgpack_object *x, struct la
     return 1;
 }
 
-/* What another lagand would need to go on behind this chunk. */
+/* Stores what another lagand needs to continue behind this chunk. */
 static int
-keep_tokens(struct row *row, const struct msg *m, const struct lagan_event *ev)
+keep_tokens(struct open_request *req, const struct msg *m, const struct lagan_event *ev)
 {
     const msgpack_object *end = msg_get(&m->map, "end");
     msgpack_packer p;
     bool more = false;
 
-    if (ev->first != row->n_ids) return -EBADMSG;
-    if (ev->n_ids > row->max_ids - row->n_ids) {
-        uint32_t max = MAX(2 * row->max_ids, row->n_ids + ev->n_ids + 64);
-        int32_t *ids = realloc(row->ids, max * sizeof *ids);
+    if (ev->first != req->n_ids) return -EBADMSG;
+    if (ev->n_ids > req->max_ids - req->n_ids) {
+        uint32_t max = MAX(2 * req->max_ids, req->n_ids + ev->n_ids + 64);
+        int32_t *ids = realloc(req->ids, max * sizeof *ids);
 
         if (!ids) return -ENOMEM;
-        row->ids = ids;
-        row->max_ids = max;
+        req->ids = ids;
+        req->max_ids = max;
     }
-    if (ev->n_ids) memcpy(row->ids + row->n_ids, ev->ids, ev->n_ids * sizeof *ev->ids);
-    row->n_ids += ev->n_ids;
+    if (ev->n_ids) memcpy(req->ids + req->n_ids, ev->ids, ev->n_ids * sizeof *ev->ids);
+    req->n_ids += ev->n_ids;
     msg_bool(&m->map, "more", &more);
-    row->ragged = more;
-    if (!end || end->type != MSGPACK_OBJECT_MAP || row->end.size) return 0;
-    msgpack_packer_init(&p, &row->end, msgpack_sbuffer_write);
+    req->text_incomplete = more;
+    if (!end || end->type != MSGPACK_OBJECT_MAP || req->end.size) return 0;
+    msgpack_packer_init(&p, &req->end, msgpack_sbuffer_write);
     return msgpack_pack_object(&p, *end) < 0 ? -ENOMEM : 0;
 }
 
-/* 1: an event. 0: nothing in it that the caller does not have. */
+/* Returns 1: an event; 0: the caller has all of it already. */
 static int
-take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_event *ev)
+take_chunk(struct lagan *c, struct open_request *req, const struct msg *m, struct lagan_event *ev)
 {
     const msgpack_object *pl = msg_get(&m->map, "pl"), *x = msg_get(&m->map, "x");
-    uint64_t o = 0, first = 0, n = row->taken + 1;
+    uint64_t o = 0, first = 0, n = req->taken + 1;
     struct msg_span s = { "", 0 };
 
-    /* Chunks are numbered from 1 without a gap: one that is lost on the way is not passed over. */
-    if (msg_u64(&m->map, "n", &n) == -EINVAL || n != row->taken + 1) return -EBADMSG;
-    row->taken = n;
+    /* Chunks are numbered from 1 without gaps; a missing chunk is an error. */
+    if (msg_u64(&m->map, "n", &n) == -EINVAL || n != req->taken + 1) return -EBADMSG;
+    req->taken = n;
     if (!c->ack_at) c->ack_at = clock_now() + CLIENT_ACK_AFTER;
-    if (pl) return take_prompt(c, row, pl, ev);
-    if (x) return take_tensor(c, row, x, ev);
+    if (pl) return take_prompt(c, req, pl, ev);
+    if (x) return take_tensor(c, req, x, ev);
     if (msg_u64(&m->map, "o", &o) == -EINVAL || msg_u64(&m->map, "i", &first) == -EINVAL ||
         msg_str(&m->map, "s", &s) == -EINVAL || o > UINT32_MAX || first > UINT32_MAX)
         return -EBADMSG;
@@ -201,11 +203,11 @@ take_chunk(struct lagan *c, struct row *row, const struct msg *m, struct lagan_e
     TRY(take_ids(c, &m->map, ev));
     TRY(take_logprobs(c, &m->map, ev->n_ids, ev));
     if (o)
-        row->n_more += ev->n_ids;
+        req->n_more += ev->n_ids;
     else
-        TRY(keep_tokens(row, m, ev));
-    row->n_text += ev->text_len;
-    if (ev->n_ids) row->n_tries = 0;
+        TRY(keep_tokens(req, m, ev));
+    req->n_text += ev->text_len;
+    if (ev->n_ids) req->n_tries = 0;
     return 1;
 }
 
@@ -241,20 +243,20 @@ take_output(const msgpack_object *o, struct lagan_event *ev)
     return 0;
 }
 
-/* The next output of the DONE that is c->now, or DONE itself. */
+/* The next output of the DONE in c->current, or DONE itself. */
 static int
-take_done(struct lagan *c, struct row *row, struct lagan_event *ev)
+take_done(struct lagan *c, struct open_request *req, struct lagan_event *ev)
 {
-    const msgpack_object *outputs = msg_get(&c->now->m.map, "outputs");
+    const msgpack_object *outputs = msg_get(&c->current->m.map, "outputs");
     uint32_t n = 0;
 
     if (outputs && outputs->type != MSGPACK_OBJECT_ARRAY) return -EBADMSG;
     if (outputs) n = outputs->via.array.size;
-    row->over = true;
+    req->done_started = true;
     if (c->next_output < n) return take_output(&outputs->via.array.ptr[c->next_output++], ev);
     c->next_output = 0;
     ev->kind = LAGAN_EVENT_DONE;
-    client_close_row(c, c->now->m.rid);
+    client_close_request(c, c->current->m.rid);
     return 0;
 }
 
@@ -274,13 +276,13 @@ take_error(struct lagan *c, const struct msg *m, struct lagan_event *ev)
     ev->message = msg_reason_sentence(ev->reason);
     if (msg_str(&m->map, "message", &s) == 0) {
         client_fail(c, 0, "%.*s", (int)MIN(s.n, 300u), s.p);
-        ev->message = c->why;
+        ev->message = c->errmsg;
     }
     if (!ev->message) ev->message = "";
-    client_close_row(c, m->rid);
+    client_close_request(c, m->rid);
 }
 
-/* The connection is lost: an ERROR for each request that was open, then LOST once. */
+/* The connection is lost: an ERROR for each open request, then DISCONNECTED once. */
 static void
 take_loss(struct lagan *c, struct lagan_event *ev)
 {
@@ -289,32 +291,32 @@ take_loss(struct lagan *c, struct lagan_event *ev)
     if (!ev->reason_name) ev->reason_name = "internal";
     ev->message = c->lost_why;
     ev->retryable = 1;
-    if (c->n_rows) {
+    if (c->n_requests) {
         ev->kind = LAGAN_EVENT_ERROR;
-        ev->id = c->rows[0].rid;
-        client_close_row(c, ev->id);
+        ev->id = c->requests[0].rid;
+        client_close_request(c, ev->id);
         return;
     }
     ev->kind = LAGAN_EVENT_DISCONNECTED;
-    c->losing = false;
+    c->reporting_loss = false;
 }
 
 static int
 take_event(struct lagan *c, struct lagan_event *ev)
 {
-    const struct msg *m = &c->now->m;
-    struct row *row = client_row(c, m->rid);
+    const struct msg *m = &c->current->m;
+    struct open_request *req = client_find(c, m->rid);
 
-    if (!row) return 0; /* answered while the frame waited */
+    if (!req) return 0; /* ended while the frame was queued */
     ev->id = m->rid;
     switch (m->type) {
     case LAGAN_MSG_CHUNK:
-        return take_chunk(c, row, m, ev);
+        return take_chunk(c, req, m, ev);
     case LAGAN_MSG_DONE:
-        TRY(take_done(c, row, ev));
+        TRY(take_done(c, req, ev));
         return 1;
     default:
-        if (client_retries(c, row, small(&m->map, "code"))) return 0;
+        if (client_retries(c, req, small(&m->map, "code"))) return 0;
         take_error(c, m, ev);
         return 1;
     }
@@ -327,26 +329,26 @@ next_event(struct lagan *c, struct lagan_event *ev, nsec until)
 
     client_ack(c, /* all= */ false);
     for (;;) {
-        if (!c->next_output) { /* else c->now is a DONE with outputs left */
-            if (c->now) frame_free(c->now);
-            c->now = c->first;
-            if (c->now) {
-                c->first = c->now->next;
+        if (!c->next_output) { /* otherwise c->current is a DONE with further outputs */
+            if (c->current) frame_free(c->current);
+            c->current = c->first;
+            if (c->current) {
+                c->first = c->current->next;
                 if (!c->first) c->last = &c->first;
-            } else if (c->losing) {
+            } else if (c->reporting_loss) {
                 return take_loss(c, ev), 1;
             } else {
-                r = client_step(c, &c->now, until);
+                r = client_step(c, &c->current, until);
                 if (r <= 0) return r;
-                if (!c->now) continue;
+                if (!c->current) continue;
             }
         }
         r = take_event(c, ev);
         if (r > 0) return r;
         c->next_output = 0;
         memset(ev, 0, sizeof *ev);
-        if (r == -ENOMEM) return client_fail(c, r, "no memory for a frame's tokens");
-        if (r < 0) client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with impossible values");
+        if (r == -ENOMEM) return client_fail(c, r, "out of memory for the tokens of a frame");
+        if (r < 0) client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
     }
 }
 
@@ -358,7 +360,9 @@ lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms)
     int r;
 
     if (size < offsetof(struct lagan_event, output) || size > 4096)
-        return client_fail(c, -EINVAL, "lagan_event.size is %zu, it is set by the caller", size);
+        return client_fail(
+            c, -EINVAL,
+            "lagan_event.size is %zu; the caller must set it to sizeof(struct lagan_event)", size);
     memset(&full, 0, sizeof full);
     r = next_event(c, &full,
                    timeout_ms < 0 ? NSEC_NEVER

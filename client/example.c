@@ -1,8 +1,7 @@
-/* example.c - ask lagand one question and print the answer as it comes.
+/* example.c - sends one prompt to lagand and prints the output while it is generated.
  *
  *     cc example.c $(pkg-config --cflags --libs liblagan) -o example
- *     ./example "12 = " ipc:///tmp/l/api.sock
- */
+ *     ./example "12 = " ipc:///tmp/l/api.sock */
 #include <lagan.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +10,7 @@ int
 main(int argc, char **argv)
 {
     const char *prompt = argc > 1 ? argv[1] : "12 = ";
-    const char *endpoint = argc > 2 ? argv[2] : NULL; /* NULL: the system's lagand */
+    const char *endpoint = argc > 2 ? argv[2] : NULL; /* NULL: the default endpoint */
     struct lagan_event ev = { .size = sizeof ev };
     struct lagan_request *r = lagan_request_new();
     struct lagan *c;

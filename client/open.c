@@ -1,4 +1,5 @@
-/* open.c - connections made and ended: sockets, keys, the wake-up descriptors; see client.h and lagan.h. */
+/* open.c - opens and closes connections: sockets, keys, wake-up descriptors; see client.h and
+ * lagan.h. */
 #include "client/client.h"
 
 #include "config.h"
@@ -13,7 +14,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define PATIENCE (30 * NSEC_S) /* lagan_set_reconnect_timeout() */
+#define RECONNECT_TIMEOUT (30 * NSEC_S) /* lagan_set_reconnect_timeout() */
 #define DEFAULT_ENDPOINT "ipc:///run/lagan/api.sock"
 
 static _Thread_local char open_why[320];
@@ -38,7 +39,7 @@ open_wakeup(struct lagan *c)
     return 0;
 }
 
-/* The descriptor of one of our sockets, in or out of the epoll descriptor. */
+/* Adds the descriptor of a socket to the epoll descriptor, or removes it. */
 static int
 watch(struct lagan *c, void *sock, int op)
 {
@@ -53,10 +54,11 @@ int
 client_open_socket(struct lagan *c)
 {
     int one = 1, never = -1, linger = 0, hwm = 0;
-    int64_t max = 64 << 20; /* an answer may be longer than a request: encoder states, long lists */
+    /* messages may be longer than requests: encoder output, long lists */
+    int64_t max = 64 << 20;
     char mon[64];
 
-    c->try_at = clock_now() + CLIENT_STANDS_WITHIN;
+    c->try_at = clock_now() + CLIENT_CONNECT_TIMEOUT;
     c->sock = zmq_socket(c->ctx, ZMQ_DEALER);
     c->mon = zmq_socket(c->ctx, ZMQ_PAIR);
     if (!c->sock || !c->mon) return -errno;
@@ -64,7 +66,7 @@ client_open_socket(struct lagan *c)
     zmq_setsockopt(c->sock, ZMQ_RECONNECT_IVL, &never, sizeof never);
     zmq_setsockopt(c->sock, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(c->mon, ZMQ_LINGER, &linger, sizeof linger);
-    zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* the windows bound it */
+    zmq_setsockopt(c->sock, ZMQ_RCVHWM, &hwm, sizeof hwm); /* limited by the ack windows */
     zmq_setsockopt(c->sock, ZMQ_MAXMSGSIZE, &max, sizeof max);
     if (*c->secret_key) {
         zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, c->server_key, CURVE_KEY + 1);
@@ -113,14 +115,15 @@ static int
 take_keys(struct lagan *c, const char *path)
 {
     struct curve_file *f = malloc(sizeof *f);
-    struct err e = { .text = "no memory for keys" };
+    struct err e = { .text = "out of memory for keys" };
     int r = f ? curve_read(f, path, &e) : -ENOMEM;
 
     if (r == 0 && (!*f->secret || !*f->server))
         r = err_set(&e, -EINVAL,
-                    "%s: a client's keys are a line with `secret` and one with `server`", path);
+                    "%s: a client's key file needs a line with `secret` and one with `server`",
+                    path);
     if (r == 0 && zmq_curve_public(c->public_key, f->secret) < 0)
-        r = err_set(&e, -ENOTSUP, "this libzmq has no CURVE");
+        r = err_set(&e, -ENOTSUP, "libzmq was built without CURVE");
     if (r == 0) {
         memcpy(c->secret_key, f->secret, sizeof c->secret_key);
         memcpy(c->server_key, f->server, sizeof c->server_key);
@@ -137,12 +140,10 @@ open_endpoint(struct lagan *c, const char *endpoint, const char *keys)
     int r;
 
     if (strlen(endpoint) >= sizeof c->endpoint)
-        return client_fail(c, -ENAMETOOLONG,
-                           "the endpoint is %zu bytes long, at most %zu are taken",
+        return client_fail(c, -ENAMETOOLONG, "the endpoint is %zu bytes long, the maximum is %zu",
                            strlen(endpoint), sizeof c->endpoint - 1);
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
-    if (tcp && !keys)
-        return client_fail(c, -EINVAL, "%s: lagand speaks tcp only with keys", endpoint);
+    if (tcp && !keys) return client_fail(c, -EINVAL, "%s: a tcp endpoint needs keys", endpoint);
     if (tcp) TRY(take_keys(c, keys));
     r = open_all(c);
     return r < 0 ? client_fail(c, r, "connect to %s: %s", endpoint, zmq_strerror(-r)) : 0;
@@ -155,14 +156,14 @@ wait_welcome(struct lagan *c, int timeout_ms)
     struct frame *f;
     int r = 0;
 
-    while (!c->welcome && !c->refused && clock_now() < until && r >= 0) {
+    while (!c->welcome && !c->rejected && clock_now() < until && r >= 0) {
         r = client_step(c, &f, MIN(until, clock_now() + NSEC_MS));
         if (f) frame_free(f);
-        if (!c->refused) c->losing = false;
+        if (!c->rejected) c->reporting_loss = false;
     }
     if (r < 0 || c->welcome) return MIN(r, 0);
-    if (c->refused) return c->denied ? -EACCES : -EPROTO;
-    return client_fail(c, -ETIMEDOUT, "no answer from lagand at %s within %d ms", c->endpoint,
+    if (c->rejected) return c->key_rejected ? -EACCES : -EPROTO;
+    return client_fail(c, -ETIMEDOUT, "no WELCOME from lagand at %s within %d ms", c->endpoint,
                        timeout_ms);
 }
 
@@ -179,12 +180,12 @@ lagan_open_keys(struct lagan **ret, const char *endpoint, const char *keys, int 
     c->last = &c->first;
     c->out_last = &c->out_first;
     c->epoll = c->more = c->timer = -1;
-    c->apart_since = c->heard = c->sent = now;
-    c->patience = PATIENCE;
+    c->disconnected_since = c->received = c->sent = now;
+    c->reconnect_timeout = RECONNECT_TIMEOUT;
     r = open_endpoint(c, endpoint ? endpoint : DEFAULT_ENDPOINT, keys);
     if (r == 0 && timeout_ms) r = wait_welcome(c, timeout_ms);
     if (r < 0) {
-        snprintf(open_why, sizeof open_why, "%s", c->why);
+        snprintf(open_why, sizeof open_why, "%s", c->errmsg);
         lagan_close(c);
         return r;
     }
@@ -200,21 +201,21 @@ lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms)
 
 /* ---- close */
 
-/* Tell lagand what ends with us, so that it need not find out. */
+/* Sends BYE, so that lagand need not wait for a timeout. */
 static void
-say_goodbye(struct lagan *c)
+send_bye(struct lagan *c)
 {
-    int linger = 200; /* ms, for a lagand that does not read just now */
+    int linger = 200; /* ms, for a lagand that does not read at the moment */
     msgpack_sbuffer b;
     msgpack_packer p;
     uint32_t i;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
-    if (c->n_rows) {
-        msg_begin(&p, LAGAN_MSG_CANCEL, c->rows[0].rid, 1);
-        msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_rows);
-        for (i = 0; i < c->n_rows; i++) msgpack_pack_uint64(&p, c->rows[i].rid);
+    if (c->n_requests) {
+        msg_begin(&p, LAGAN_MSG_CANCEL, c->requests[0].rid, 1);
+        msg_key(&p, "rids"), msgpack_pack_array(&p, c->n_requests);
+        for (i = 0; i < c->n_requests; i++) msgpack_pack_uint64(&p, c->requests[i].rid);
         zmq_send(c->sock, b.data, b.size, ZMQ_DONTWAIT);
         msgpack_sbuffer_clear(&b);
     }
@@ -229,8 +230,8 @@ void
 lagan_close(struct lagan *c)
 {
     if (!c) return;
-    if (c->sock && c->welcome) say_goodbye(c);
-    if (c->now) frame_free(c->now);
+    if (c->sock && c->welcome) send_bye(c);
+    if (c->current) frame_free(c->current);
     while (c->first) {
         struct frame *f = c->first;
 
@@ -243,8 +244,8 @@ lagan_close(struct lagan *c)
     if (c->more >= 0) close(c->more);
     if (c->timer >= 0) close(c->timer);
     if (c->ctx) zmq_ctx_term(c->ctx);
-    while (c->n_rows) client_close_row(c, c->rows[0].rid);
-    free(c->rows);
+    while (c->n_requests) client_close_request(c, c->requests[0].rid);
+    free(c->requests);
     free(c->ids);
     free(c->logprob);
     free(c->top);
@@ -256,7 +257,7 @@ lagan_close(struct lagan *c)
 void
 lagan_set_reconnect_timeout(struct lagan *c, int ms)
 {
-    c->patience = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
+    c->reconnect_timeout = ms < 0 ? NSEC_NEVER : ms * (nsec)NSEC_MS;
     client_rearm(c);
 }
 
@@ -271,7 +272,7 @@ lagan_fd(const struct lagan *c)
 const char *
 lagan_errmsg(const struct lagan *c)
 {
-    return c ? c->why : open_why;
+    return c ? c->errmsg : open_why;
 }
 
 const char *

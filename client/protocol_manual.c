@@ -1,7 +1,6 @@
-/* protocol_manual.c - prints the manual lagan-protocol(7) in mdoc, from the tables of include/lagan_wire.h.
+/* protocol_manual.c - prints the manual lagan-protocol(7) in mdoc, from the tables of lagan_wire.h.
  *
- * Runs only while the manual is built.
- */
+ * Runs only while the manual is built. */
 #include "base/opt.h"
 #include "include/lagan_wire.h"
 
@@ -110,7 +109,7 @@ verb(const char *name, bool operators, const char *args, const char *result)
 static void
 verbs(void)
 {
-    puts(".Sh CALLS\nThe verbs of\n.Cm CALL\nwith their args and results. lagand answers verbs "
+    puts(".Sh CALLS\nThe verbs of\n.Cm CALL\nwith their args and results. lagand accepts verbs "
          "for operators only on\n.Pa ctl.sock .\n.Bl -tag -width Ds");
 #define X(id, name, operators, args, result) verb(name, operators, args, result);
     LAGAN_VERBS(X)
@@ -169,7 +168,7 @@ main(void)
            "their meaning; new ones may be added.\n.Pp\n",
            LAGAN_WIRE_VERSION);
     puts("A connection starts with\n.Cm HELLO ,\nanswered by\n.Cm WELCOME .\n"
-         "A request is a\n.Cm SUBMIT .\nlagand answers with\n.Cm ACCEPT ,\nany number of\n.Cm "
+         "A request is a\n.Cm SUBMIT .\nlagand sends\n.Cm ACCEPT ,\nany number of\n.Cm "
          "CHUNK\n"
          "and one\n.Cm DONE .\nAn\n.Cm ERROR\nat any point ends the request instead.");
     printf(

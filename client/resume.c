@@ -1,47 +1,46 @@
-/* resume.c - requests that outlive their connection; see client.h and lagan.h.
+/* resume.c - moves open requests to a new connection; see client.h and lagan.h.
  *
- * Every open request keeps what it was asked with and what has come of it. After a WELCOME on a new
- * connection lagand is told of all of them in one RESUME: which, and how far each has come. It goes on
- * from there with those that it knows. A lagand that was started anew may know none: those are submitted
- * again, with the tokens that came as the beginning of the answer, so that the answer goes on behind
- * them. What cannot go on exactly ends with an error, and that is the only way a caller hears of it.
- */
+ * Every open request keeps its keys and its delivered tokens. After a WELCOME on a new connection
+ * one RESUME lists all open requests and how much of each has been delivered. lagand continues
+ * those that it knows. A restarted lagand may know none; those requests are submitted again with
+ * the delivered tokens as generated_ids. A request that cannot be continued exactly ends with an
+ * error; only then does the caller notice. */
 #include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TRIES = 20 }; /* submitted again so often without a new token */
+enum { MOST_TRIES = 20 }; /* SUBMITs without a new token */
 #define RETRY_AFTER (100 * NSEC_MS)
 
-/* ---- frames that lagand could not send any more */
+/* ---- ERROR frames made by the library */
 
-/* As if it had come: behind what came. */
+/* Queues the frame behind the received frames. */
 static void
-come(struct lagan *c, const msgpack_sbuffer *b)
+queue_own_frame(struct lagan *c, const msgpack_sbuffer *b)
 {
     struct frame *f = calloc(1, sizeof *f);
 
     if (!f || zmq_msg_init_size(&f->z, b->size) < 0) {
         free(f);
-        client_lose(c, LAGAN_E_OUT_OF_MEMORY, "no memory for a frame");
+        client_lose(c, LAGAN_E_OUT_OF_MEMORY, "out of memory for a frame");
         return;
     }
     memcpy(zmq_msg_data(&f->z), b->data, b->size);
-    /* What lagand said of an end stands a container deeper here: it need not fit any more. */
+    /* The entry of lagand is one container deeper here and may exceed LAGAN_MAX_DEPTH. */
     if (msg_decode(&f->m, zmq_msg_data(&f->z), b->size, NULL) < 0) {
         frame_free(f);
-        client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with impossible values");
+        client_lose(c, LAGAN_E_INTERNAL, "lagand sent a message with invalid values");
         return;
     }
     *c->last = f;
     c->last = &f->next;
-    c->came = true;
+    c->own_frame_queued = true;
 }
 
 static void
-end_well(struct lagan *c, const struct row *r)
+end_well(struct lagan *c, const struct open_request *r)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -51,12 +50,12 @@ end_well(struct lagan *c, const struct row *r)
     msg_begin(&p, LAGAN_MSG_DONE, r->rid, 1);
     msg_key(&p, "outputs"), msgpack_pack_array(&p, 1);
     msgpack_sbuffer_write(&b, r->end.data, r->end.size);
-    come(c, &b);
+    queue_own_frame(c, &b);
     msgpack_sbuffer_destroy(&b);
 }
 
 static void
-end_badly(struct lagan *c, const struct row *r, uint32_t code, const char *why)
+end_with_error(struct lagan *c, const struct open_request *r, uint32_t code, const char *why)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -67,7 +66,7 @@ end_badly(struct lagan *c, const struct row *r, uint32_t code, const char *why)
     msg_key(&p, "code"), msgpack_pack_uint32(&p, code);
     msg_key(&p, "message"), msg_text(&p, why);
     msg_key(&p, "delivered"), msgpack_pack_uint32(&p, r->n_ids);
-    come(c, &b);
+    queue_own_frame(c, &b);
     msgpack_sbuffer_destroy(&b);
 }
 
@@ -86,10 +85,10 @@ pack_ids(msgpack_packer *p, const int32_t *ids, uint32_t n)
     }
 }
 
-/* The request as it was asked, or, when tokens of it have come, what makes it go on behind them: these
- * tokens, the seed that made them, what is left of its time, and the prompt's log-probabilities no more. */
+/* Packs the request as submitted. If tokens were delivered: with these tokens, their seed and the
+ * remaining time, without prompt log-probabilities. */
 void
-client_pack_submit(const struct row *r, msgpack_sbuffer *b)
+client_pack_submit(const struct open_request *r, msgpack_sbuffer *b)
 {
     bool seed = r->n_ids && r->has_seed, time = r->deadline != NSEC_NEVER;
     uint32_t n = r->n_plain_keys + (r->n_ids ? 1 : r->n_prompt_keys) + seed + time;
@@ -106,78 +105,82 @@ client_pack_submit(const struct row *r, msgpack_sbuffer *b)
 }
 
 static void
-submit_again(struct lagan *c, struct row *r)
+submit_again(struct lagan *c, struct open_request *r)
 {
     msgpack_sbuffer b;
 
     r->retry_at = 0;
-    r->here = false;
+    r->known_to_lagand = false;
     r->taken = r->acked = r->n_text = 0;
     if (++r->n_tries > MOST_TRIES) {
-        end_badly(c, r, LAGAN_E_WORKER_LOST, "lagand was lost again and again under this request");
+        end_with_error(
+            c, r, LAGAN_E_WORKER_LOST,
+            "the connection to lagand was lost 20 times without a new token of this request");
         return;
     }
     msgpack_sbuffer_init(&b);
     client_pack_submit(r, &b);
     if (b.size > LAGAN_MAX_FRAME)
-        end_badly(c, r, LAGAN_E_TOO_LONG,
-                  "lagand was started anew, and prompt and answer are too long to submit again");
+        end_with_error(c, r, LAGAN_E_TOO_LONG,
+                       "lagand was restarted, and prompt and output are too long to submit again");
     else if (client_send(c, &b) < 0)
-        end_badly(c, r, LAGAN_E_INTERNAL, c->why);
+        end_with_error(c, r, LAGAN_E_INTERNAL, c->errmsg);
     msgpack_sbuffer_destroy(&b);
 }
 
-/* lagand does not know it. */
+/* Handles a request that lagand does not know. */
 static void
-unknown(struct lagan *c, struct row *r)
+unknown(struct lagan *c, struct open_request *r)
 {
-    if (r->over) return;
+    if (r->done_started) return;
     if (r->end.size) {
         end_well(c, r);
     } else if (r->cancelled) {
-        end_badly(c, r, LAGAN_E_CANCELLED, "cancelled while the connection was lost");
-    } else if (r->n_more || (r->several && r->n_ids)) {
-        end_badly(c, r, LAGAN_E_WORKER_LOST,
-                  "lagand was started anew and knows nothing of its several outputs");
+        end_with_error(c, r, LAGAN_E_CANCELLED, "cancelled while the connection was lost");
+    } else if (r->n_more || (r->several_outputs && r->n_ids)) {
+        end_with_error(
+            c, r, LAGAN_E_WORKER_LOST,
+            "lagand was restarted and lost the state of the request, which has several outputs");
     } else if (r->no_resume) {
-        end_badly(c, r, LAGAN_E_WORKER_LOST, "lagand was started anew and resume is false");
-    } else if (r->ragged) {
-        end_badly(c, r, LAGAN_E_WORKER_LOST,
-                  "lagand was started anew between some tokens and their text");
+        end_with_error(c, r, LAGAN_E_WORKER_LOST, "lagand was restarted and resume is false");
+    } else if (r->text_incomplete) {
+        end_with_error(c, r, LAGAN_E_WORKER_LOST,
+                       "lagand was restarted between some tokens and their text");
     } else {
         submit_again(c, r);
     }
 }
 
 bool
-client_retries(struct lagan *c, struct row *r, uint32_t code)
+client_retries(struct lagan *c, struct open_request *r, uint32_t code)
 {
     nsec now = clock_now();
 
-    if (!r->accepted || r->here || c->losing) return false;
+    if (!r->accepted || r->known_to_lagand || c->reporting_loss) return false;
     if (code != LAGAN_E_QUEUE_FULL && code != LAGAN_E_DRAINING && code != LAGAN_E_WORKER_LOST)
         return false;
     if (r->cancelled) {
         client_cancelled(c, r);
         return true;
     }
-    /* A queue empties; a model whose workers are drained or have failed may stay like that. */
+    /* A full queue empties. A model whose workers are drained or have failed may stay without a
+     * worker. */
     if (code == LAGAN_E_QUEUE_FULL)
-        r->refused_since = 0;
-    else if (!r->refused_since)
-        r->refused_since = now;
-    else if (now >= clock_after(r->refused_since, c->patience))
+        r->rejected_since = 0;
+    else if (!r->rejected_since)
+        r->rejected_since = now;
+    else if (now >= clock_after(r->rejected_since, c->reconnect_timeout))
         return false;
-    r->n_tries--; /* it was not lagand that died of it */
+    r->n_tries--; /* lagand did not fail because of this request */
     r->retry_at = now + RETRY_AFTER;
     return true;
 }
 
 void
-client_cancelled(struct lagan *c, struct row *r)
+client_cancelled(struct lagan *c, struct open_request *r)
 {
     r->retry_at = 0;
-    end_badly(c, r, LAGAN_E_CANCELLED, "cancelled before it was submitted again");
+    end_with_error(c, r, LAGAN_E_CANCELLED, "cancelled before it was submitted again");
 }
 
 nsec
@@ -185,21 +188,22 @@ client_retry_at(const struct lagan *c)
 {
     nsec at = NSEC_NEVER;
 
-    for (uint32_t i = 0; i < c->n_rows && c->welcome; i++)
-        if (c->rows[i].retry_at) at = MIN(at, c->rows[i].retry_at);
+    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
+        if (c->requests[i].retry_at) at = MIN(at, c->requests[i].retry_at);
     return at;
 }
 
 void
 client_retry(struct lagan *c, nsec now)
 {
-    for (uint32_t i = 0; i < c->n_rows && c->welcome; i++)
-        if (c->rows[i].retry_at && now >= c->rows[i].retry_at) submit_again(c, &c->rows[i]);
+    for (uint32_t i = 0; i < c->n_requests && c->welcome; i++)
+        if (c->requests[i].retry_at && now >= c->requests[i].retry_at)
+            submit_again(c, &c->requests[i]);
 }
 
 /* ---- RESUME */
 
-/* What came on the old connection and was not given to the caller comes again. */
+/* Drops undelivered frames of the old connection; lagand sends their contents again. */
 static void
 drop_frames(struct lagan *c)
 {
@@ -214,25 +218,25 @@ drop_frames(struct lagan *c)
 
 static void
 pack_list(msgpack_packer *p, const char *key, const struct lagan *c,
-          uint64_t (*of)(const struct row *))
+          uint64_t (*of)(const struct open_request *))
 {
     msg_key(p, key);
-    msgpack_pack_array(p, c->n_rows);
-    for (uint32_t i = 0; i < c->n_rows; i++) msgpack_pack_uint64(p, of(&c->rows[i]));
+    msgpack_pack_array(p, c->n_requests);
+    for (uint32_t i = 0; i < c->n_requests; i++) msgpack_pack_uint64(p, of(&c->requests[i]));
 }
 
 static uint64_t
-of_rid(const struct row *r)
+of_rid(const struct open_request *r)
 {
     return r->rid;
 }
 static uint64_t
-of_n_tokens(const struct row *r)
+of_n_tokens(const struct open_request *r)
 {
     return r->n_ids + r->n_more;
 }
 static uint64_t
-of_text_bytes(const struct row *r)
+of_text_bytes(const struct open_request *r)
 {
     return r->n_text;
 }
@@ -243,7 +247,7 @@ client_resume(struct lagan *c)
     msgpack_packer p;
 
     drop_frames(c);
-    if (!c->n_rows) return;
+    if (!c->n_requests) return;
     c->resume_rid = ++c->next_rid;
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
@@ -251,12 +255,12 @@ client_resume(struct lagan *c)
     pack_list(&p, "rids", c, of_rid);
     pack_list(&p, "n_tokens", c, of_n_tokens);
     pack_list(&p, "text_bytes", c, of_text_bytes);
-    if (client_send(c, &b) < 0) client_lose(c, LAGAN_E_INTERNAL, c->why);
+    if (client_send(c, &b) < 0) client_lose(c, LAGAN_E_INTERNAL, c->errmsg);
     msgpack_sbuffer_destroy(&b);
 }
 
 static void
-cancel_again(struct lagan *c, const struct row *r)
+cancel_again(struct lagan *c, const struct open_request *r)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -288,15 +292,15 @@ client_resumed(struct lagan *c, const struct msg *m)
     if (m->type == LAGAN_MSG_REPLY && result && result->type == MSGPACK_OBJECT_MAP)
         list = msg_get(result, "unknown");
     if (list && list->type != MSGPACK_OBJECT_ARRAY) list = NULL;
-    /* Without a list it was refused: nothing is known there. */
-    for (uint32_t i = 0; i < c->n_rows; i++) {
-        struct row *r = &c->rows[i];
+    /* No list: lagand rejected RESUME and knows none of the requests. */
+    for (uint32_t i = 0; i < c->n_requests; i++) {
+        struct open_request *r = &c->requests[i];
 
-        if (r->rid > m->rid) break; /* submitted since */
+        if (r->rid > m->rid) break; /* submitted after the RESUME */
         if (!list || among(list, r->rid)) {
             unknown(c, r);
         } else {
-            r->accepted = r->here = true;
+            r->accepted = r->known_to_lagand = true;
             r->taken = r->acked = 0;
             if (r->cancelled) cancel_again(c, r);
         }

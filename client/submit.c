@@ -1,11 +1,11 @@
-/* submit.c - requests as sets of keys, SUBMIT and CANCEL; see lagan.h. */
+/* submit.c - requests as sets of keys; SUBMIT and CANCEL; see lagan.h. */
 #include "client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct entry { /* one key and its value, already packed */
+struct entry { /* one key and its packed value */
     char key[LAGAN_MAX_KEY + 1];
     msgpack_sbuffer value;
 };
@@ -15,7 +15,7 @@ struct lagan_request {
     uint32_t n;
     uint32_t ack_window;
     int64_t deadline_ms;
-    bool no_resume, several;
+    bool no_resume, several_outputs;
 };
 
 struct lagan_request *
@@ -37,7 +37,7 @@ lagan_request_free(struct lagan_request *r)
     free(r);
 }
 
-/* A packer over the empty value of key. -EINVAL: the key is too long. -E2BIG: too many keys. */
+/* Starts the value of key in a packer. -EINVAL: the key is too long. -E2BIG: too many keys. */
 static int
 begin_value(struct lagan_request *r, const char *key, msgpack_packer *p)
 {
@@ -66,7 +66,7 @@ lagan_set_int(struct lagan_request *r, const char *key, int64_t v)
     if (!strcmp(key, "ack_window") && v >= 1 && v <= LAGAN_MAX_ACK_WINDOW)
         r->ack_window = (uint32_t)v;
     if (!strcmp(key, "deadline_ms")) r->deadline_ms = v;
-    if (!strcmp(key, "n")) r->several = v > 1;
+    if (!strcmp(key, "n")) r->several_outputs = v > 1;
     return msgpack_pack_int64(&p, v) < 0 ? -ENOMEM : 0;
 }
 
@@ -147,25 +147,26 @@ lagan_set_strs(struct lagan_request *r, const char *key, const char *const *s, s
     return 0;
 }
 
-static struct row *
+static struct open_request *
 add_row(struct lagan *c)
 {
-    if (c->n_rows == c->max_rows) {
-        uint32_t max = c->max_rows ? 2 * c->max_rows : 16;
-        struct row *rows = realloc(c->rows, max * sizeof *rows);
+    if (c->n_requests == c->max_requests) {
+        uint32_t max = c->max_requests ? 2 * c->max_requests : 16;
+        struct open_request *rows = realloc(c->requests, max * sizeof *rows);
 
         if (!rows) return NULL;
-        c->rows = rows;
-        c->max_rows = max;
+        c->requests = rows;
+        c->max_requests = max;
     }
-    if (!c->n_rows && !c->welcome) c->apart_since = clock_now();
-    c->rows[c->n_rows] = (struct row){ .rid = ++c->next_rid, .deadline = NSEC_NEVER };
-    return &c->rows[c->n_rows++];
+    if (!c->n_requests && !c->welcome) c->disconnected_since = clock_now();
+    c->requests[c->n_requests] = (struct open_request){ .rid = ++c->next_rid,
+                                                        .deadline = NSEC_NEVER };
+    return &c->requests[c->n_requests++];
 }
 
-/* Tokens that the caller has from before are like those that came. */
+/* generated_ids of the caller count as delivered tokens. */
 static int
-take_done(struct row *row, const struct entry *e)
+take_done(struct open_request *req, const struct entry *e)
 {
     msgpack_unpacked u;
     struct msg_ids ids = { 0 };
@@ -176,17 +177,18 @@ take_done(struct row *row, const struct entry *e)
     list = msgpack_unpack_next(&u, e->value.data, e->value.size, NULL) == MSGPACK_UNPACK_SUCCESS &&
            u.data.type == MSGPACK_OBJECT_BIN;
     if (list) ids = (struct msg_ids){ &u.data, u.data.via.bin.size / 4 };
-    row->ids = ids.n ? malloc(ids.n * sizeof *row->ids) : NULL;
-    if (row->ids) row->n_ids = row->max_ids = ids.n;
-    for (i = 0; i < row->n_ids; i++) row->ids[i] = msg_id(&ids, i);
+    req->ids = ids.n ? malloc(ids.n * sizeof *req->ids) : NULL;
+    if (req->ids) req->n_ids = req->max_ids = ids.n;
+    for (i = 0; i < req->n_ids; i++) req->ids[i] = msg_id(&ids, i);
     msgpack_unpacked_destroy(&u);
-    return list && row->n_ids == ids.n ? 0 : -EINVAL;
+    return list && req->n_ids == ids.n ? 0 : -EINVAL;
 }
 
-/* What a row keeps of a request. deadline_ms is kept as a time, when it is one; prompt_logprobs goes to
- * the end, so that the keys before it are those of a request whose prompt is done. */
+/* Stores the keys of a request. deadline_ms is stored as a time. prompt_logprobs is moved to the
+ * end, so that the keys before it are those to submit after the prompt log-probabilities were
+ * delivered. */
 static int
-keep_body(struct row *row, const struct lagan_request *r)
+keep_body(struct open_request *req, const struct lagan_request *r)
 {
     const struct entry *prompt = NULL;
     msgpack_sbuffer b;
@@ -198,55 +200,55 @@ keep_body(struct row *row, const struct lagan_request *r)
     for (i = 0; i < r->n; i++) {
         const struct entry *e = &r->entry[i];
 
-        row->gave_seed |= !strcmp(e->key, "seed");
+        req->gave_seed |= !strcmp(e->key, "seed");
         if (!strcmp(e->key, "deadline_ms") && r->deadline_ms > 0) continue;
-        if (!strcmp(e->key, "generated_ids") && take_done(row, e) == 0) continue;
+        if (!strcmp(e->key, "generated_ids") && take_done(req, e) == 0) continue;
         if (!strcmp(e->key, "prompt_logprobs")) {
             prompt = e;
             continue;
         }
         msg_key(&p, e->key);
         msgpack_sbuffer_write(&b, e->value.data, e->value.size);
-        row->n_plain_keys++;
+        req->n_plain_keys++;
     }
-    row->n_plain = b.size;
+    req->n_plain = b.size;
     if (prompt) {
         msg_key(&p, prompt->key);
         msgpack_sbuffer_write(&b, prompt->value.data, prompt->value.size);
-        row->n_prompt_keys = 1;
+        req->n_prompt_keys = 1;
     }
-    row->n_body = b.size;
-    row->body = msgpack_sbuffer_release(&b);
-    row->ack_window = r->ack_window;
-    row->no_resume = r->no_resume;
-    row->several = r->several;
+    req->n_body = b.size;
+    req->body = msgpack_sbuffer_release(&b);
+    req->ack_window = r->ack_window;
+    req->no_resume = r->no_resume;
+    req->several_outputs = r->several_outputs;
     if (r->deadline_ms > 0)
-        row->deadline = clock_after(clock_now(),
+        req->deadline = clock_after(clock_now(),
                                     MIN(r->deadline_ms, NSEC_NEVER / NSEC_MS) * NSEC_MS);
-    return row->body || !row->n_body ? 0 : -ENOMEM;
+    return req->body || !req->n_body ? 0 : -ENOMEM;
 }
 
 int
 lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id)
 {
-    struct row *row = add_row(c);
+    struct open_request *req = add_row(c);
     msgpack_sbuffer b;
     int k = 0;
 
-    if (!row) return client_fail(c, -ENOMEM, "no memory for a request");
+    if (!req) return client_fail(c, -ENOMEM, "out of memory for a request");
     msgpack_sbuffer_init(&b);
-    if (keep_body(row, r) < 0)
-        k = client_fail(c, -ENOMEM, "no memory for a request");
+    if (keep_body(req, r) < 0)
+        k = client_fail(c, -ENOMEM, "out of memory for a request");
     else
-        client_pack_submit(row, &b);
+        client_pack_submit(req, &b);
     if (b.size > LAGAN_MAX_FRAME)
-        k = client_fail(c, -EMSGSIZE, "the request is %zu bytes long, at most %u are taken", b.size,
+        k = client_fail(c, -EMSGSIZE, "the request is %zu bytes long, the maximum is %u", b.size,
                         LAGAN_MAX_FRAME);
-    else if (k == 0 && !client_apart(c))
+    else if (k == 0 && !client_disconnected(c))
         k = client_send(c, &b);
     msgpack_sbuffer_destroy(&b);
     if (k < 0)
-        client_close_row(c, c->next_rid);
+        client_close_request(c, c->next_rid);
     else
         *id = c->next_rid;
     client_rearm(c);
@@ -258,14 +260,14 @@ lagan_cancel(struct lagan *c, uint64_t id)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
-    struct row *row = client_row(c, id);
+    struct open_request *req = client_find(c, id);
     int k;
 
-    if (!row) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
-    row->cancelled = true;
-    if (client_apart(c)) return 0; /* it is, when there is a connection again */
-    if (row->retry_at) {           /* lagand knows nothing of it */
-        client_cancelled(c, row);
+    if (!req) return client_fail(c, -ENOENT, "request %llu is not open", (unsigned long long)id);
+    req->cancelled = true;
+    if (client_disconnected(c)) return 0; /* it is cancelled when there is a connection again */
+    if (req->retry_at) {                  /* lagand does not know the request */
+        client_cancelled(c, req);
         client_rearm(c);
         return 0;
     }

@@ -1,4 +1,5 @@
-/* bench.c - laganctl bench: random prompts at a rate or a concurrency, and what a client got of it; keys as vLLM's bench. */
+/* bench.c - laganctl bench: throughput and latency of random prompts at a rate or concurrency; keys
+ * as vLLM's bench. */
 #include "ctl/ctl.h"
 
 #include "base/rng.h"
@@ -50,7 +51,8 @@ struct values {
 struct shot { /* one request */
     uint64_t id;
     uint32_t n_tokens;
-    nsec due, sent, first, last; /* due: from the start; first, last: 0 until there are tokens */
+    /* due: relative to the start; first, last: 0 until tokens arrive */
+    nsec due, sent, first, last;
     bool over;
 };
 
@@ -60,9 +62,9 @@ struct bench {
     struct shot *shot;
     int32_t *ids;
     uint64_t rng;
-    size_t next, oldest; /* all before oldest are over */
+    size_t next, oldest; /* all requests before oldest have ended */
     uint32_t open, completed, failed;
-    int code; /* of the first that failed */
+    int code; /* exit code of the first failure */
     uint64_t n_out;
     struct values ttft, tpot, itl, e2el; /* ms */
 };
@@ -137,7 +139,7 @@ take(struct bench *b, const struct lagan_event *ev)
     while (b->oldest < b->next && b->shot[b->oldest].over) b->oldest++;
 }
 
-/* Requests up to n. 0 or an exit code, once said. */
+/* Runs n requests. Returns 0, or an exit code after printing the error. */
 static int
 run(struct bench *b, size_t n, nsec start)
 {
@@ -174,7 +176,7 @@ by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Of sorted ones, between two of them in proportion. */
+/* Percentile of sorted values, with linear interpolation. */
 static double
 at(const struct values *s, double part)
 {
@@ -239,7 +241,7 @@ print(const json_t *o, bool json)
     }
 }
 
-/* One goes first, of which nothing is counted. */
+/* Runs a warm-up request, which is not counted, then the benchmark. */
 static int
 measure(struct bench *b)
 {

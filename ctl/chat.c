@@ -1,6 +1,7 @@
-/* chat.c - laganctl chat: a conversation, line by line. What was said so far goes along with each line, so
- * lagand keeps nothing; with kv.reuse the worker does not compute it again.
- */
+/* chat.c - laganctl chat: a conversation, line by line.
+ *
+ * Each line is sent with the whole conversation, so lagand keeps no state. With kv.reuse the worker
+ * does not compute it again. */
 #include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char MAX_TOKENS[] = "1024"; /* of an answer, unless --max-tokens says another */
+static const char MAX_TOKENS[] = "1024"; /* default of --max-tokens */
 
 struct chat_own {
     bool json, help;
@@ -26,7 +27,7 @@ static const struct opt own_opts[] = {
 };
 struct opt chat_opts[REQUEST_OPTS_MAX];
 
-/* What a request may say, but for its prompt. */
+/* Keys that --text and other prompt options set; not available here. */
 static bool
 is_prompt(const char *key)
 {
@@ -58,8 +59,8 @@ struct talk {
     struct chat_own o;
     struct request_args args;
     json_t *messages;
-    size_t n;  /* answers */
-    bool asks; /* somebody sits there: a prompt in front of each line */
+    size_t n;  /* completed outputs */
+    bool asks; /* standard input is a terminal: print a prompt before each line */
 };
 
 static void
@@ -78,7 +79,8 @@ failed(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     return ctl_exit_of(ev->reason);
 }
 
-/* One event: 1 it goes on, 0 the answer is whole; else an exit code, negative. */
+/* Handles one event. Returns 1: the output continues, 0: it is complete, else a negative exit code.
+ */
 static int
 take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
 {
@@ -109,9 +111,9 @@ take(struct talk *t, struct running_request *j, const struct lagan_event *ev)
     }
 }
 
-/* Until the answer is whole; Ctrl-C ends it, and waits two seconds for what is said to that. */
+/* Handles events until the output is complete. Ctrl-C cancels it and waits 2 s for the ERROR. */
 static int
-hear(struct talk *t, struct running_request *j)
+await_output(struct talk *t, struct running_request *j)
 {
     nsec give_up = NSEC_NEVER;
 
@@ -132,7 +134,7 @@ hear(struct talk *t, struct running_request *j)
 }
 
 static int
-answer(struct talk *t)
+complete(struct talk *t)
 {
     struct lagan_request *r = lagan_request_new();
     CLEAN(running_request_free_at) struct running_request *j = running_request_new(t->n++);
@@ -148,13 +150,14 @@ answer(struct talk *t)
     lagan_request_free(r);
     free(text);
     if (k < 0) return ctl_fail(CTL_USAGE, "%s", e.text);
-    k = hear(t, j);
+    k = await_output(t, j);
     if (k == 0 && j->n_outputs)
         say(t, "assistant", j->output[0].text ? j->output[0].text : "", j->output[0].n_text);
     return k;
 }
 
-/* Before somebody has written a line: has it a template, and takes that what --system says? */
+/* Checks, before the first line is read, that the model has a template that accepts the --system
+ * message. */
 static int
 can_chat(struct ctl *ctl, const struct talk *t)
 {
@@ -193,7 +196,7 @@ converse(struct talk *t)
         }
         if (!line[strspn(line, " \t\r")]) continue;
         say(t, "user", line, strlen(line));
-        r = answer(t);
+        r = complete(t);
     }
     line_reader_close(&l);
     if (r == 0 && !ctl_signal && t->n == 0 && !t->asks)

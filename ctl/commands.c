@@ -1,6 +1,6 @@
-/* commands.c - the command table, and every command but generate and tune.
+/* commands.c - the command table, and the commands without a file of their own.
  *
- * A command asks lagand with one verb; with --json the answer is printed as it came, else as a table.
+ * A command calls one verb of lagand. With --json the reply is printed unchanged, else as a table.
  */
 #include "ctl/ctl.h"
 #include "ctl/line_reader.h"
@@ -14,8 +14,8 @@ struct plain_opts {
     bool json, help;
 };
 
-/* Read the options, ask, and print JSON if that is wanted. *ret: the answer otherwise, to be freed; NULL
- * when all is done and the exit code is final. n_operands: how many the command takes. */
+/* Parses the options, calls the verb and prints JSON if requested. *ret: the reply, to be freed by
+ * the caller; NULL if the exit code is final. n_operands: operands of the command. */
 static int
 ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, const char *operand,
     bool privileged, json_t **ret)
@@ -54,7 +54,7 @@ ask(struct ctl *ctl, const char *words, int argc, char **argv, int n_operands, c
 
 /* ---- workers */
 
-/* "62% / 48%": used of each pool. */
+/* "62% / 48%": used share of each pool. */
 static const char *
 kv_shares(const json_t *worker, char *buf, size_t n)
 {
@@ -73,7 +73,7 @@ kv_shares(const json_t *worker, char *buf, size_t n)
     return buf;
 }
 
-/* "ready, standby"; "loading 37%", once it is known of how much. */
+/* "ready, standby"; "loading 37%", once the total is known. */
 static void
 state_cell(struct table *t, const json_t *worker)
 {
@@ -100,7 +100,7 @@ arena_bytes(const json_t *worker)
     return sum;
 }
 
-/* A worker that does not run has none: 0 would be whoever asks, for kill(1). */
+/* "-" for a worker without a process: kill(1) with 0 would signal the caller's process group. */
 static void
 pid_cell(struct table *t, const json_t *o)
 {
@@ -112,7 +112,7 @@ pid_cell(struct table *t, const json_t *o)
         table_cell(t, true, "-");
 }
 
-/* Of a group, below the worker that is its rank 0. */
+/* Adds the other ranks of a rank group below rank 0. */
 static void
 add_ranks(struct table *t, const json_t *worker)
 {
@@ -166,12 +166,13 @@ print_workers(const json_t *workers)
 
         if (why && *why) printf("%s: %s\n", name, why);
         if (!strcmp(state, "failed"))
-            printf("%s is not tried again; `laganctl restart %s` does\n", name, name);
+            printf("%s is not started again automatically; `laganctl restart %s` starts it\n", name,
+                   name);
         else if (!strcmp(state, "down"))
-            printf("%s stays down; `laganctl restart %s` starts it\n", name, name);
+            printf("%s stays stopped; `laganctl restart %s` starts it\n", name, name);
         else if (!strcmp(state, "backoff"))
-            printf("%s is tried again in a while, or now with `laganctl restart %s`; `laganctl "
-                   "panic` has its last words\n",
+            printf("%s will be started again; `laganctl restart %s` starts it now; `laganctl "
+                   "panic` has its panic message\n",
                    name, name);
     }
 }
@@ -197,7 +198,8 @@ cmd_status(struct ctl *ctl, int argc, char **argv)
     const char *state;
     int r;
 
-    /* The exit code says more than 0, also with --json: so the answer is needed in both cases. */
+    /* The exit code depends on the reply, also with --json, so the reply is needed in both cases.
+     */
     struct plain_opts o;
     const struct command *c = commands;
     char *reply = NULL;
@@ -210,7 +212,7 @@ cmd_status(struct ctl *ctl, int argc, char **argv)
     s = json_loads(reply, 0, NULL);
     if (o.json) puts(reply);
     free(reply);
-    if (!s) return ctl_fail(CTL_FAILED, "lagand's answer to status is not JSON");
+    if (!s) return ctl_fail(CTL_FAILED, "the reply of lagand to status is not JSON");
     state = json_word(s, "state");
     workers = json_object_get(s, "workers");
     json_array_foreach(workers, i, w) n_ready += !strcmp(json_word(w, "state"), "ready");
@@ -390,16 +392,16 @@ cmd_config_check(struct ctl *ctl, int argc, char **argv)
     return n;
 }
 
-/* ---- workers come and go */
+/* ---- drain, restart, reload */
 
 static int
-steer_one(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+order_one(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
 {
     json_t *done;
     int r = ask(ctl, words, argc, argv, 1, "worker", /* privileged= */ true, &done);
 
     if (done && !strcmp(json_word(done, "state"), "down"))
-        printf("%s  is down\n", argv[0]);
+        printf("%s  is stopped\n", argv[0]);
     else if (done && !strcmp(json_word(done, "state"), "loading"))
         printf("%s  starting\n", argv[0]);
     else if (done)
@@ -408,9 +410,9 @@ steer_one(struct ctl *ctl, const char *words, const char *says, int argc, char *
     return r;
 }
 
-/* One worker, or each that there is. */
+/* One worker, or all workers. */
 static int
-steer(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
+order(struct ctl *ctl, const char *words, const char *says, int argc, char **argv)
 {
     enum { MOST = 8 };
     int at = 0, r, worst;
@@ -418,17 +420,17 @@ steer(struct ctl *ctl, const char *words, const char *says, int argc, char **arg
     size_t i;
 
     while (at < argc && strcmp(argv[at], "all")) at++;
-    if (at == argc || argc > MOST) return steer_one(ctl, words, says, argc, argv);
+    if (at == argc || argc > MOST) return order_one(ctl, words, says, argc, argv);
     worst = ctl_ask(ctl, "workers list", NULL, /* privileged= */ false, /* json= */ false,
                     &workers);
     if (worst) return worst;
     json_array_foreach(workers, i, w)
     {
-        char *one[MOST]; /* they are moved about */
+        char *one[MOST]; /* the command parser reorders operands */
 
         memcpy(one, argv, (size_t)argc * sizeof *one);
         one[at] = (char *)(uintptr_t)json_word(w, "name");
-        r = steer_one(ctl, words, says, argc, one);
+        r = order_one(ctl, words, says, argc, one);
         if (r) worst = worst && worst != r ? CTL_FAILED : r;
     }
     json_decref(workers);
@@ -438,13 +440,13 @@ steer(struct ctl *ctl, const char *words, const char *says, int argc, char **arg
 static int
 cmd_drain(struct ctl *ctl, int argc, char **argv)
 {
-    return steer(ctl, "drain", "draining", argc, argv);
+    return order(ctl, "drain", "draining", argc, argv);
 }
 
 static int
 cmd_restart(struct ctl *ctl, int argc, char **argv)
 {
-    return steer(ctl, "restart", "restarting", argc, argv);
+    return order(ctl, "restart", "restarting", argc, argv);
 }
 
 static int
@@ -468,7 +470,7 @@ cmd_reexec(struct ctl *ctl, int argc, char **argv)
     json_t *done;
     int r = ask(ctl, "daemon reexec", argc, argv, 0, NULL, /* privileged= */ true, &done);
 
-    if (done) puts("lagand begins again; requests and memory stay");
+    if (done) puts("lagand replaces itself; requests and device memory are kept");
     json_decref(done);
     return r;
 }
@@ -506,7 +508,7 @@ static const struct opt detokenize_opts[] = {
 };
 /* clang-format on */
 
-/* The answer, and behind it the line's tag if it had one. */
+/* Prints the reply, followed by the tag of the line if present. */
 static void
 print_tagged(const char *reply, json_t *tag)
 {
@@ -533,13 +535,13 @@ text_call(struct ctl *ctl, const char *verb, const struct text_opts *o, json_t *
     int r;
 
     json_object_del(args, "tag");
-    if (talk && !json_is_string(talk)) { /* a line's list: it travels as text */
+    if (talk && !json_is_string(talk)) { /* the wire has the list as text */
         char *text = json_dumps(talk, JSON_COMPACT | JSON_ENCODE_ANY);
 
         json_object_set_new(args, "messages", json_string(text));
         free(text);
     }
-    if (*o->model && !json_object_get(args, "model")) /* a line may name another */
+    if (*o->model && !json_object_get(args, "model")) /* a line may name another model */
         json_object_set_new(args, "model", json_string(o->model));
     if (o->bare) json_object_set_new(args, "bare", json_true());
     if (o->keep_special) json_object_set_new(args, "keep_special", json_true());
@@ -643,17 +645,17 @@ const struct command commands[] = {
     { "generate", "", "send prompts to a model and print the output while it is generated",
       "  laganctl generate --text \"12 = \" --max-tokens 32\n"
       "  laganctl generate --ids 1,2,3 --temperature 0.8 --seed 7 --json\n"
-      "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > answers.jsonl\n",
+      "  laganctl generate --requests prompts.jsonl --concurrency 16 --json > outputs.jsonl\n",
       generate_opts, cmd_generate, .alone = false },
     { "chat", "", "chat with a model: each input line is a message, with the conversation so far",
       "  laganctl chat\n"
-      "  laganctl chat --system \"Answer in one word.\" --temperature 0.7\n"
+      "  laganctl chat --system \"Reply with one word.\" --temperature 0.7\n"
       "  printf 'Hello\\nAnd in French?\\n' | laganctl chat --json\n\n"
       "Each message is sent with the whole conversation, formatted with the chat template of "
       "the model:\n"
       "the checkpoint's own template if lagan knows it, else the template that the model option\n"
       "chat_template names. For models with several channels (gpt-oss) only the final channel is\n"
-      "printed. An answer has at most 1024 tokens unless --max-tokens is given. The chat ends "
+      "printed. An output has at most 1024 tokens unless --max-tokens is given. The chat ends "
       "at the end\n"
       "of the input (Ctrl-D) or when a request fails.\n",
       chat_opts, cmd_chat, .alone = false },
@@ -738,8 +740,7 @@ const struct command commands[] = {
       NULL, cmd_restart, .alone = false },
     { "reload", "", "replace all workers by the installed program, one after the other",
       "  laganctl reload\n\n"
-      "Open requests pause and continue on the replacement. Weights and KV cache stay in device "
-      "memory.\n",
+      "Open requests continue on the replacement. Weights and KV cache stay in device memory.\n",
       NULL, cmd_reload, .alone = false },
     { "daemon reexec", "",
       "let lagand replace itself by the installed program, or reread its configuration",

@@ -1,4 +1,4 @@
-/* connect.c - ways to lagand: its two sockets, calls, exit codes; see ctl.h. */
+/* connect.c - connections to lagand: its two sockets, calls, exit codes; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -55,7 +55,7 @@ sibling_path(char *buf, size_t n, const char *program)
     return -ENOENT;
 }
 
-/* Ask the kernel, which answers at once, before libzmq, which would go on trying. */
+/* Tests with connect(), which fails at once, before libzmq, which would keep trying. */
 static int
 probe(const char *endpoint)
 {
@@ -72,7 +72,8 @@ probe(const char *endpoint)
     return r;
 }
 
-/* ipc://DIR/api.sock, or that itself, to ipc://DIR/ctl.sock; anything else has no second socket. */
+/* Derives ipc://DIR/ctl.sock from ipc://DIR/api.sock, or returns it unchanged; other endpoints have
+ * no ctl.sock. */
 static bool
 ctl_endpoint(const char *api, char *buf, size_t n)
 {
@@ -84,7 +85,7 @@ ctl_endpoint(const char *api, char *buf, size_t n)
 }
 
 bool
-ctl_answers(const struct ctl *ctl)
+ctl_listens(const struct ctl *ctl)
 {
     char endpoint[sizeof ctl->endpoint];
 
@@ -119,7 +120,8 @@ ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged)
                         endpoint);
     r = lagan_open_keys(ret, endpoint, *ctl->o.keys ? ctl->o.keys : NULL, OPEN_MS);
     if (r == -EACCES) return ctl_fail(CTL_NO_PERMISSION, "%s", lagan_errmsg(NULL));
-    if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG)) /* what is in the file */
+    /* the key file is wrong */
+    if (*ctl->o.keys && (r == -ENOENT || r == -EINVAL || r == -E2BIG))
         return ctl_fail(CTL_CONFIG, "%s", lagan_errmsg(NULL));
     return r < 0 ? ctl_fail(CTL_UNREACHABLE, "%s", lagan_errmsg(NULL)) : 0;
 }
@@ -169,6 +171,6 @@ ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool j
     else
         *ret = json_loads(reply, JSON_DECODE_ANY, NULL);
     free(reply);
-    if (!json && !*ret) return ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", verb);
+    if (!json && !*ret) return ctl_fail(CTL_FAILED, "the reply of lagand to %s is not JSON", verb);
     return 0;
 }

@@ -1,8 +1,7 @@
-/* ctl.h - laganctl: what the commands share.
+/* ctl.h - functions that the commands of laganctl share.
  *
- * main.c reads the command line and finds the command; a command talks to lagand through liblagan
- * and returns an exit code. Every failure is one sentence on standard error, said where it is known.
- */
+ * main.c parses the command line and finds the command. A command calls lagand through liblagan and
+ * returns an exit code. The function that finds a failure prints one sentence on standard error. */
 #ifndef CTL_CTL_H
 #define CTL_CTL_H
 
@@ -15,12 +14,12 @@
 #include <jansson.h>
 #include <signal.h>
 
-/* Of every lagan program; systemd and scripts rely on the numbers. */
+/* Exit codes of every lagan program; systemd units and scripts rely on the numbers. */
 #define EXIT_CODES(X) \
     X(0, OK, "success") \
     X(1, FAILED, "the command failed; the message says why") \
     X(2, USAGE, "the command line has errors") \
-    X(3, UNREACHABLE, "no lagand answers at the endpoint") \
+    X(3, UNREACHABLE, "no lagand is reachable at the endpoint") \
     X(4, NOT_FOUND, "no such worker, model or request") \
     X(5, REFUSED, "refused because of a policy, the present state or the version") \
     X(6, TIMEOUT, "a timeout passed") \
@@ -38,15 +37,15 @@ enum ctl_exit {
 
 struct ctl_opts { /* before the command */
     char connect[256], keys[1024], spawn[1024], device[64];
-    char set[16384]; /* one a line */
+    char set[16384]; /* one KEY=VALUE a line */
     bool help, version, manual;
 };
 
 struct ctl {
     struct ctl_opts o;
-    struct lagan *api; /* open while a command runs that wants it */
+    struct lagan *api; /* open while a command that needs it runs */
     char endpoint[256];
-    /* what is asked for stands in this line of it, which refusals name; line 0: nowhere */
+    /* file and line of the request in a --requests file, for error messages; line 0: none */
     const char *file;
     size_t line;
 };
@@ -54,11 +53,12 @@ struct ctl {
 struct command {
     const char *words; /* "workers list" */
     const char *operands, *sentence, *examples;
-    const struct opt *opts;                             /* NULL: only --json and --help */
-    int (*run)(struct ctl *ctl, int argc, char **argv); /* argv[0]: the last word of the command */
-    bool alone;                                         /* needs no lagand */
+    const struct opt *opts; /* NULL: only --json and --help */
+    /* argv[0]: the command word */
+    int (*run)(struct ctl *ctl, int argc, char **argv);
+    bool alone; /* needs no lagand */
 };
-extern const struct command commands[]; /* ended by words NULL */
+extern const struct command commands[]; /* the last entry has words NULL */
 
 /* help.c: --help, --help of a command, and laganctl(1) in mdoc. */
 void help(void);
@@ -66,8 +66,7 @@ void command_help(const struct command *c);
 void manual(void);
 
 /* fail.c */
-extern volatile sig_atomic_t
-    ctl_signal; /* SIGINT or SIGTERM once one of them was received; else 0 */
+extern volatile sig_atomic_t ctl_signal; /* SIGINT or SIGTERM if received, else 0 */
 /* Prints "laganctl: " and the sentence on standard error. Returns code. */
 int ctl_fail(int code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints which operands the command takes. Returns CTL_USAGE. */
@@ -75,25 +74,29 @@ int command_usage(const struct command *c);
 
 /* main.c */
 extern const struct opt global_opts[];
-/* Options and operands in any order; operands move to the front of argv, their number is returned, or
- * -1 after the sentence was said. help is printed, and then -2 returned. */
+/* Parses options and operands in any order; operands are moved to the front of argv. Returns their
+ * number, -1 after printing an error, -2 after printing the help. */
 int command_args(const struct command *c, void *to, int argc, char **argv);
 
 /* connect.c */
 int ctl_connect(struct ctl *ctl, struct lagan **ret, bool privileged); /* 0 or an exit code */
-bool ctl_answers(const struct ctl *ctl); /* somebody is behind the privileged door; says nothing */
+/* true if a lagand listens on ctl.sock; prints nothing */
+bool ctl_listens(const struct ctl *ctl);
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, bool privileged, char **reply);
-/* The same; the answer is printed where JSON is wanted, and *ret, to be freed, otherwise. NULL: all is done. */
+/* ctl_call(); with json prints the reply and sets *ret to NULL, else sets *ret, which the caller
+ * frees. */
 int ctl_ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, bool json,
             json_t **ret);
-int ctl_exit_of(uint32_t reason);                           /* an error's number to an exit code */
+int ctl_exit_of(uint32_t reason);                           /* the exit code of an error number */
 int sibling_path(char *buf, size_t n, const char *program); /* 0, -ENOENT */
 
-/* spawn.c: a private lagand around a command. */
+/* spawn.c: runs a command with a private lagand. */
 int spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg);
-/* spawn.c: what lagan-worker --inspect says of a model's directory; free(*line). Else it was said why not. */
+/* spawn.c: output of lagan-worker --inspect for a model directory; the caller frees *line. Prints
+ * the error on failure. */
 int spawn_look(const struct ctl *ctl, const char *dir, char **line);
-/* spawn.c: what lagand --check says of a configuration file (NULL: where it is looked for), and the exit code. */
+/* spawn.c: runs lagand --check on a configuration file (NULL: default path); returns the exit code.
+ */
 int spawn_check(const char *file);
 
 /* generate.c */
@@ -140,19 +143,21 @@ int cmd_split_off(struct ctl *ctl, int argc, char **argv);
 int cmd_split_set(struct ctl *ctl, int argc, char **argv);
 
 /* print.c */
-struct table; /* columns that line up */
+struct table; /* aligned columns */
 struct table *table_new(const char *const *heads, size_t n_columns);
 void table_cell(struct table *t, bool right, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void table_print(struct table *t, FILE *out);            /* frees it */
-const char *json_word(const json_t *o, const char *key); /* a string of it, or "-" */
-long long json_number(const json_t *o, const char *key); /* cut to a whole one, or 0 */
+const char *json_word(const json_t *o, const char *key); /* a string member, or "-" */
+/* a number member as an integer, or 0 */
+long long json_number(const json_t *o, const char *key);
 void print_json_string(FILE *out, const char *s, size_t n);
-void print_float(FILE *out, float v); /* shortest that reads back as the same float */
+void print_float(FILE *out, float v); /* shortest text that parses to the same float */
 const char *text_bytes(char *buf, size_t n, double bytes);
 const char *text_duration(char *buf, size_t n, double seconds);
-void progress(const char *what, double done, double total, nsec since); /* total 0: over */
+/* total 0: finished */
+void progress(const char *what, double done, double total, nsec since);
 
-/* print.c: also the other way, comma separated ids */
+/* print.c: parses comma-separated ids. */
 int parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e) MUST_USE; /* free(*ret) */
 
 #endif

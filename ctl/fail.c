@@ -1,4 +1,4 @@
-/* fail.c - what a command that ends early uses: the error line, the usage line, the signal that came. */
+/* fail.c - errors of commands: the error line, the usage line, the received signal. */
 #include "ctl/ctl.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* flush.c - laganctl kv flush: one worker's cache, or all of them, one after the other. */
+/* flush.c - laganctl kv flush: empties the prefix cache of one worker, or of all, one after the
+ * other. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -9,7 +10,8 @@ struct flush_opts {
     bool json, help;
 };
 
-/* 0 or an exit code, once said; what went is put into the list. */
+/* Flushes one worker and appends the result to list. Returns 0, or an exit code after printing the
+ * error. */
 static int
 flush(struct ctl *ctl, const char *worker, json_t *list)
 {

@@ -1,9 +1,9 @@
-/* generate.c - laganctl generate: requests out, events in, lines printed.
+/* generate.c - laganctl generate: submits requests and prints their outputs.
  *
- * One loop serves one request and a file of them: submit while fewer than --concurrency are open and a
- * line is at hand, take every event that came, then sleep until either side has more. So a program
- * that feeds lines to standard input one by one gets each answer as it is done.
- */
+ * One loop serves a single request and a file of requests: submit while fewer than --concurrency
+ * are open and a line is available, handle all events, then sleep until lagand or the input has
+ * more. So a program that writes lines to standard input one by one gets each output when it is
+ * complete. */
 #include "ctl/line_reader.h"
 #include "ctl/request_options.h"
 #include "ctl/running_request.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Between the first token and the last: of less no pace can be told. */
+/* Minimum time between first and last token; throughput over a shorter time is not printed. */
 static const double PACE_SECONDS = 0.01;
 
 struct own_opts {
@@ -41,20 +41,20 @@ struct generate {
     struct own_opts o;
     struct request_args args;
     struct line_reader lines;
-    bool from_file, more;          /* more: requests may still come */
-    struct running_request **jobs; /* open ones */
-    size_t n_jobs, n_requests, n_failed, n_tokens;
-    double *ttft; /* seconds, one for each request that had tokens */
+    bool from_file, more;          /* more: further requests may follow */
+    struct running_request **open; /* open requests */
+    size_t n_open, n_requests, n_failed, n_tokens;
+    double *ttft; /* seconds, one for each request with tokens */
     size_t n_ttft;
     nsec start, first, last;
-    size_t n_resumed;   /* outputs that another worker had begun */
-    nsec pause;         /* the longest in one of them */
-    const char *finish; /* of the last output */
-    int code;           /* of the failures: their exit code when they agree */
+    size_t n_resumed;   /* outputs that were resumed on another worker */
+    nsec max_gap;       /* longest time without a token in a resumed output */
+    const char *finish; /* finish reason of the last output */
+    int code;           /* exit code of the failures, if all have the same */
     bool cancelled, lost;
 };
 
-/* ---- what is printed */
+/* ---- printing */
 
 static void
 note_failure(struct generate *g, struct running_request *j, int code)
@@ -71,9 +71,9 @@ print_plain(const struct generate *g, const struct running_request *j, const str
     size_t i;
 
     if (g->from_file) printf("[%zu] ", j->request);
-    if (j->several) printf("%u  %.4f  ", ev->output, (double)ev->score);
-    if (o && (g->from_file || j->several)) /* one alone was printed as it came */
-        fwrite(o->text, 1, o->n_text, stdout);
+    if (j->several_outputs) printf("%u  %.4f  ", ev->output, (double)ev->score);
+    /* a single output was printed while it was generated */
+    if (o && (g->from_file || j->several_outputs)) fwrite(o->text, 1, o->n_text, stdout);
     if (o && !o->n_text) /* a model without a tokenizer */
         for (i = 0; i < o->n_ids; i++) printf("%s%d", i ? "," : "", o->ids[i]);
     putchar('\n');
@@ -85,12 +85,12 @@ finish_output(struct generate *g, struct running_request *j, const struct lagan_
 {
     struct running_output *o = running_request_output(j, ev->output);
 
-    if (!o || o->over) return;
-    o->over = true;
+    if (!o || o->ended) return;
+    o->ended = true;
     g->finish = ev->reason_name;
     if (ev->resumed) {
         g->n_resumed++;
-        g->pause = MAX(g->pause, j->pause);
+        g->max_gap = MAX(g->max_gap, j->max_gap);
     }
     if (g->o.json || g->o.stream)
         running_request_print_final(j, ev, stdout);
@@ -121,7 +121,7 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Log-probabilities and tensors were asked for, which a line of text has no room for. */
+/* Log-probabilities or tensors were requested, which are printed with --json only. */
 static bool
 asks_for_numbers(const struct generate *g)
 {
@@ -131,7 +131,8 @@ asks_for_numbers(const struct generate *g)
            given[FIELD_return_encoder_output] || given[FIELD_return_logits];
 }
 
-/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos · its worker died: 38 ms without a token */
+/* ok  ttft 4.1 ms · 11 tokens · 1870 tok/s · stop: eos · its worker failed: 38 ms without a token
+ */
 static void
 print_summary(struct generate *g)
 {
@@ -146,7 +147,8 @@ print_summary(struct generate *g)
         fprintf(stderr, "%sttft %.1f ms%s", g->from_file ? " · " : "  ",
                 g->ttft[g->n_ttft / 2] * 1000, middle);
         fprintf(stderr, " · %zu token%s", g->n_tokens, g->n_tokens == 1 ? "" : "s");
-        /* The first token took the prompt; what came after it shows the pace, if it came apart. */
+        /* The first token includes the prefill; throughput counts the later tokens, if there are
+         * any. */
         if (seconds >= PACE_SECONDS && g->n_tokens > 1)
             fprintf(stderr, " · %.0f tok/s", (double)(g->n_tokens - 1) / seconds);
         else if (g->last > g->start)
@@ -155,20 +157,21 @@ print_summary(struct generate *g)
     }
     if (!g->from_file && g->finish && !g->n_failed) fprintf(stderr, " · stop: %s", g->finish);
     if (g->n_resumed && g->from_file)
-        fprintf(stderr, " · the workers of %zu died: at most %.0f ms without a token", g->n_resumed,
-                (double)g->pause / NSEC_MS);
+        fprintf(stderr, " · the workers of %zu outputs failed: at most %.0f ms without a token",
+                g->n_resumed, (double)g->max_gap / NSEC_MS);
     else if (g->n_resumed)
-        fprintf(stderr, " · its worker died: %.0f ms without a token", (double)g->pause / NSEC_MS);
-    if (asks_for_numbers(g)) fputs(" · the numbers come with --json", stderr);
+        fprintf(stderr, " · its worker failed: %.0f ms without a token",
+                (double)g->max_gap / NSEC_MS);
+    if (asks_for_numbers(g)) fputs(" · use --json to print the requested values", stderr);
     fputc('\n', stderr);
 }
 
 /* ---- requests */
 
 static void
-drop_job(struct generate *g, size_t i)
+drop_request(struct generate *g, size_t i)
 {
-    struct running_request *j = g->jobs[i];
+    struct running_request *j = g->open[i];
 
     if (j->first) {
         g->ttft = realloc(g->ttft, (g->n_ttft + 1) * sizeof *g->ttft);
@@ -179,10 +182,10 @@ drop_job(struct generate *g, size_t i)
     }
     g->n_tokens += j->n_tokens;
     running_request_free(j);
-    g->jobs[i] = g->jobs[--g->n_jobs];
+    g->open[i] = g->open[--g->n_open];
 }
 
-/* Prompt log-probabilities come without ids: they are those of the request, where it had ids. */
+/* Prompt log-probabilities arrive without ids; the ids are those of the request, if it had ids. */
 static void
 note_prompt_ids(struct running_request *j, const struct generate *g, const json_t *line)
 {
@@ -220,7 +223,7 @@ refuse_line(struct generate *g, struct running_request *j, const char *sentence)
     running_request_free(j);
 }
 
-/* Several outputs are printed whole, each with its number and score, the best first. */
+/* Several outputs are printed when complete, with index and score, the best first. */
 static bool
 is_several(const char *option, const json_t *key)
 {
@@ -228,7 +231,7 @@ is_several(const char *option, const json_t *key)
     return option && strcmp(option, "1") != 0;
 }
 
-/* Submit what the options and line (NULL: none) say. */
+/* Submits a request with the keys of the options and of line (NULL: none). */
 static int
 submit(struct generate *g, const json_t *line, const char *why_not)
 {
@@ -243,7 +246,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
     j->want_logprobs = g->args.given[FIELD_logprobs] || json_object_get(line, "logprobs");
     j->want_prompt_logprobs = g->args.given[FIELD_prompt_logprobs] ||
                               json_object_get(line, "prompt_logprobs");
-    j->several = is_several(g->args.given[FIELD_n], json_object_get(line, "n"));
+    j->several_outputs = is_several(g->args.given[FIELD_n], json_object_get(line, "n"));
     note_prompt_ids(j, g, line);
     if (why_not) k = err_set(&e, -EINVAL, "%s", why_not);
     if (k == 0) k = request_from_args(r, &g->args, &e);
@@ -270,7 +273,7 @@ submit(struct generate *g, const json_t *line, const char *why_not)
         refuse_line(g, j, sentence);
         return 0;
     }
-    g->jobs[g->n_jobs++] = j;
+    g->open[g->n_open++] = j;
     return 0;
 }
 
@@ -279,7 +282,7 @@ submit_lines(struct generate *g)
 {
     char *text;
 
-    while (g->more && g->n_jobs < g->o.concurrency && line_reader_next(&g->lines, &text)) {
+    while (g->more && g->n_open < g->o.concurrency && line_reader_next(&g->lines, &text)) {
         json_error_t je;
         char why[256];
         json_t *line;
@@ -309,9 +312,9 @@ take_event(struct generate *g, const struct lagan_event *ev)
         g->lost = true;
         return;
     }
-    for (i = 0; i < g->n_jobs && g->jobs[i]->id != ev->id; i++) continue;
-    if (i == g->n_jobs) return;
-    j = g->jobs[i];
+    for (i = 0; i < g->n_open && g->open[i]->id != ev->id; i++) continue;
+    if (i == g->n_open) return;
+    j = g->open[i];
     switch (ev->kind) {
     case LAGAN_EVENT_TOKENS:
     case LAGAN_EVENT_PROMPT:
@@ -320,14 +323,14 @@ take_event(struct generate *g, const struct lagan_event *ev)
         if (r < 0) {
             note_failure(g, j, CTL_FAILED);
             ctl_fail(0, "error in lagand: request %zu, output %u: %s at position %u", j->request,
-                     ev->output, r == -EPROTO ? "missing or repeated tokens" : "impossible tokens",
+                     ev->output, r == -EPROTO ? "missing or repeated tokens" : "invalid tokens",
                      ev->first);
             return;
         }
         if (ev->kind == LAGAN_EVENT_TOKENS && g->o.stream && ev->n_ids)
             running_request_print_chunk(j, ev, stdout);
         if (ev->kind == LAGAN_EVENT_TOKENS && !g->from_file && !g->o.json && !g->o.stream &&
-            !j->several) {
+            !j->several_outputs) {
             fwrite(ev->text, 1, ev->text_len, stdout);
             fflush(stdout);
         }
@@ -337,10 +340,10 @@ take_event(struct generate *g, const struct lagan_event *ev)
         return;
     case LAGAN_EVENT_ERROR:
         say_failed(g, j, ev);
-        drop_job(g, i);
+        drop_request(g, i);
         return;
     default:
-        drop_job(g, i);
+        drop_request(g, i);
     }
 }
 
@@ -351,7 +354,7 @@ cancel_all(struct generate *g)
 
     g->cancelled = true;
     g->more = false;
-    for (i = 0; i < g->n_jobs; i++) lagan_cancel(g->c, g->jobs[i]->id);
+    for (i = 0; i < g->n_open; i++) lagan_cancel(g->c, g->open[i]->id);
 }
 
 static int
@@ -360,12 +363,13 @@ loop(struct generate *g)
     nsec give_up = NSEC_NEVER;
     struct err e = { 0 };
 
-    while ((g->more || g->n_jobs) && !g->lost) {
+    while ((g->more || g->n_open) && !g->lost) {
         struct lagan_event ev = { sizeof ev };
         struct pollfd fds[2] = { { lagan_fd(g->c), POLLIN, 0 }, { -1, POLLIN, 0 } };
         int r;
 
-        if ((ctl_signal || ferror(stdout)) && !g->cancelled) { /* answers would be lost */
+        /* standard output failed, so further outputs would be lost */
+        if ((ctl_signal || ferror(stdout)) && !g->cancelled) {
             cancel_all(g);
             give_up = clock_after(clock_now(), 2 * NSEC_S);
         }
@@ -373,8 +377,8 @@ loop(struct generate *g)
         if (g->more && (r = submit_lines(g))) return r;
         while ((r = lagan_next(g->c, &ev, 0)) > 0) take_event(g, &ev);
         if (r < 0 && r != -EINTR) return ctl_fail(CTL_FAILED, "%s", lagan_errmsg(g->c));
-        if (!g->more && !g->n_jobs) break;
-        if (g->more && g->n_jobs < g->o.concurrency) fds[1].fd = g->lines.fd;
+        if (!g->more && !g->n_open) break;
+        if (g->more && g->n_open < g->o.concurrency) fds[1].fd = g->lines.fd;
         if (poll(fds, 2, g->cancelled ? 100 : -1) < 0) continue; /* a signal */
         if (fds[1].fd >= 0 && fds[1].revents && line_reader_fill(&g->lines, &e) < 0)
             return ctl_fail(CTL_FAILED, "%s: %s", g->o.requests, e.text);
@@ -392,14 +396,14 @@ generate(struct generate *g)
     if (g->from_file && line_reader_open(&g->lines, g->o.requests, &e) < 0)
         return ctl_fail(CTL_USAGE, "%s", e.text);
     g->more = g->from_file;
-    g->jobs = calloc(g->o.concurrency, sizeof *g->jobs);
-    check(g->jobs);
+    g->open = calloc(g->o.concurrency, sizeof *g->open);
+    check(g->open);
     g->start = clock_now();
     if (!g->from_file) r = submit(g, NULL, NULL);
     if (r == 0) r = loop(g);
     if (r == 0) print_summary(g);
-    while (g->n_jobs) drop_job(g, 0);
-    free(g->jobs);
+    while (g->n_open) drop_request(g, 0);
+    free(g->open);
     free(g->ttft);
     if (g->from_file) line_reader_close(&g->lines);
     if (ctl_signal) return 128 + ctl_signal;
@@ -431,10 +435,10 @@ cmd_generate(struct ctl *ctl, int argc, char **argv)
     struct err e = { 0 };
 
     if (request_read(&g.args, generate_opts, own_opts, &g.o, &g.o.json,
-                     "the prompt is given by --text or --ids", argc, argv, &e) < 0)
+                     "use --text or --ids for the prompt", argc, argv, &e) < 0)
         return usage(e.text);
     if (!*g.o.requests && !g.args.given[FIELD_ids] && !g.args.given[FIELD_text] &&
         !g.args.given[FIELD_messages])
-        return usage("there is no prompt: give --text, --ids, --messages or --requests");
+        return usage("the prompt is missing: use --text, --ids, --messages or --requests");
     return generate(&g);
 }

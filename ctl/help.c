@@ -1,7 +1,6 @@
-/* help.c - --help of laganctl, --help of each command, and the manual laganctl(1).
+/* help.c - --help of laganctl and of each command, and the manual laganctl(1).
  *
- * All text about commands comes from the table of commands.c and the tables of options.
- */
+ * All text comes from the command table of commands.c and the option tables. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -66,7 +65,8 @@ command_help(const struct command *c)
 
 /* ---- laganctl(1), in mdoc */
 
-/* Lines that begin with spaces are as typed, the rest is text; an empty line is between two paragraphs. */
+/* Lines that begin with spaces are literal, other lines are text; an empty line separates
+ * paragraphs. */
 static void
 manual_examples(const char *text)
 {

@@ -1,4 +1,4 @@
-/* history.c - what lagand remembers: events, panic, metrics. */
+/* history.c - laganctl events, panic and metrics. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -33,19 +33,19 @@ command_of(const char *words)
     return c;
 }
 
-/* Of a lagand's answer; NULL: said already, *r is the exit code. */
+/* Calls a verb and parses the reply. NULL: the error was printed, *r is the exit code. */
 static json_t *
 ask(struct ctl *ctl, const char *verb, json_t *args, bool privileged, int *r)
 {
     char *reply = NULL;
-    json_t *answer;
+    json_t *result;
 
     *r = ctl_call(ctl, verb, args, privileged, &reply);
     if (*r) return NULL;
-    answer = json_loads(reply, 0, NULL);
+    result = json_loads(reply, 0, NULL);
     free(reply);
-    if (!answer) *r = ctl_fail(CTL_FAILED, "lagand's answer to %s is not JSON", verb);
-    return answer;
+    if (!result) *r = ctl_fail(CTL_FAILED, "the reply of lagand to %s is not JSON", verb);
+    return result;
 }
 
 static const char *
@@ -82,7 +82,7 @@ print_event(const json_t *e, int width, bool json)
            word(e, "worker"), word(e, "text"));
 }
 
-/* All there is from a number on; *next is what to ask for then. */
+/* Appends all events from *next on to all; *next becomes the number of the following event. */
 static int
 take_events(struct ctl *ctl, json_int_t *next, json_t *all)
 {
@@ -90,23 +90,23 @@ take_events(struct ctl *ctl, json_int_t *next, json_t *all)
     int r;
 
     do {
-        json_t *answer = ask(ctl, "events", json_pack("{s:I}", "from", *next), true, &r);
-        json_t *list = json_object_get(answer, "events");
+        json_t *result = ask(ctl, "events", json_pack("{s:I}", "from", *next), true, &r);
+        json_t *list = json_object_get(result, "events");
 
-        if (!answer) return r;
+        if (!result) return r;
         n = json_array_size(list);
-        *next = json_integer_value(json_object_get(answer, "next"));
+        *next = json_integer_value(json_object_get(result, "next"));
         json_array_extend(all, list);
-        json_decref(answer);
+        json_decref(result);
     } while (n);
     return 0;
 }
 
-/* lagand has gone, which was said: until there is another, which goes on with the numbers or begins anew. */
+/* Waits until a lagand runs again. It continues the event numbers or starts again at 1. */
 static void
 await_lagand(struct ctl *ctl)
 {
-    while (!ctl_signal && !ctl_answers(ctl)) nanosleep(&(struct timespec){ 0, ASK_EVERY }, NULL);
+    while (!ctl_signal && !ctl_listens(ctl)) nanosleep(&(struct timespec){ 0, ASK_EVERY }, NULL);
 }
 
 int
@@ -139,13 +139,13 @@ cmd_events(struct ctl *ctl, int argc, char **argv)
             await_lagand(ctl);
             r = 0;
         }
-        last = UINT32_MAX / 2; /* of those that come, all */
+        last = UINT32_MAX / 2; /* all events of the first replies */
         if (!r && o.follow) nanosleep(&(struct timespec){ 0, ASK_EVERY }, NULL);
     } while (!r && o.follow && !ctl_signal);
     return ctl_signal ? 128 + ctl_signal : r;
 }
 
-/* ---- the dead */
+/* ---- failed workers */
 
 int
 cmd_panic(struct ctl *ctl, int argc, char **argv)
@@ -166,7 +166,7 @@ cmd_panic(struct ctl *ctl, int argc, char **argv)
         json_dumpf(list, stdout, JSON_COMPACT);
         putchar('\n');
     } else if (!json_array_size(list)) {
-        puts("no worker has died");
+        puts("no worker has failed");
     }
     json_array_foreach(list, i, x)
     {
@@ -175,7 +175,7 @@ cmd_panic(struct ctl *ctl, int argc, char **argv)
                clock_text(x, at, sizeof at), word(x, "worker"),
                (long long)json_integer_value(json_object_get(x, "pid")), word(x, "cause"),
                word(x, "how"), (long long)json_integer_value(json_object_get(x, "requests")));
-        if (*word(x, "words")) printf("  last words: %s\n", word(x, "words"));
+        if (*word(x, "words")) printf("  panic message: %s\n", word(x, "words"));
         json_array_foreach(json_object_get(x, "log"), k, line)
         {
             printf("  | %s\n", json_string_value(line));
@@ -194,18 +194,18 @@ cmd_metrics(struct ctl *ctl, int argc, char **argv)
         bool json, help;
     } o;
     int n = command_args(command_of("metrics"), &o, argc, argv), r;
-    json_t *answer;
+    json_t *result;
 
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n) return command_usage(command_of("metrics"));
-    answer = ask(ctl, "metrics", NULL, false, &r);
-    if (!answer) return r;
+    result = ask(ctl, "metrics", NULL, false, &r);
+    if (!result) return r;
     if (o.json) {
-        json_dumpf(answer, stdout, JSON_COMPACT);
+        json_dumpf(result, stdout, JSON_COMPACT);
         putchar('\n');
     } else {
-        fputs(word(answer, "text"), stdout);
+        fputs(word(result, "text"), stdout);
     }
-    json_decref(answer);
+    json_decref(result);
     return 0;
 }

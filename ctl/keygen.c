@@ -1,4 +1,5 @@
-/* keygen.c - laganctl keygen: a pair of CURVE keys, the secret one into a file; see wire/curve.h. */
+/* keygen.c - laganctl keygen: writes a new CURVE secret key to a file and prints the public key;
+ * see wire/curve.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -16,8 +17,7 @@ write_secret(const char *path, const char *secret)
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600), r;
 
     if (fd < 0 && errno == EEXIST)
-        return ctl_fail(CTL_FAILED, "%s exists already; keygen does not overwrite a key file",
-                        path);
+        return ctl_fail(CTL_FAILED, "%s exists; keygen does not overwrite a key file", path);
     if (fd < 0) {
         r = errno == EACCES || errno == EPERM || errno == EROFS ? CTL_NO_PERMISSION : CTL_FAILED;
         return ctl_fail(r, "%s: %s", path, strerror(errno));
@@ -38,7 +38,7 @@ cmd_keygen(struct ctl *ctl, int argc, char **argv)
         bool json, help;
     } o;
     char public[Z85_KEY + 1], secret[Z85_KEY + 1];
-    json_t *answer;
+    json_t *result;
     int n, r;
 
     (void)ctl;
@@ -52,15 +52,15 @@ cmd_keygen(struct ctl *ctl, int argc, char **argv)
     explicit_bzero(secret, sizeof secret);
     if (r) return r;
     if (o.json) {
-        answer = json_pack("{s:s,s:s}", "file", argv[0], "public", public);
-        json_dumpf(answer, stdout, JSON_COMPACT);
+        result = json_pack("{s:s,s:s}", "file", argv[0], "public", public);
+        json_dumpf(result, stdout, JSON_COMPACT);
         putchar('\n');
-        json_decref(answer);
+        json_decref(result);
         return 0;
     }
-    printf("%s has a new secret; its public key is\n\n  %s\n\n"
-           "If it is lagand's (api.keys), each client's file gets    server %s\n"
-           "If it is a client's (--keys), lagand's api.keys gets     client %s NAME\n",
+    printf("%s has a new secret key; its public key is\n\n  %s\n\n"
+           "Key of lagand (api.keys): add to each client's file    server %s\n"
+           "Key of a client (--keys): add to api.keys of lagand    client %s NAME\n",
            argv[0], public, public, public);
     return 0;
 }

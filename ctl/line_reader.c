@@ -31,7 +31,8 @@ line_reader_next(struct line_reader *l, char **ret)
 
     if (!end) {
         if (!l->eof || l->at == l->n) return 0;
-        end = l->buf + l->n; /* the last line may lack its newline; line_reader_fill() left room */
+        /* the last line may lack its newline; line_reader_fill() left space for the NUL */
+        end = l->buf + l->n;
     }
     *end = '\0';
     l->at = MIN((size_t)(end - l->buf) + 1, l->n);

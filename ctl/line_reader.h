@@ -1,4 +1,4 @@
-/* line_reader.h - lines of a file, a pipe or standard input, without waiting for them. */
+/* line_reader.h - reads lines of a file, a pipe or standard input without blocking. */
 #ifndef CTL_LINE_READER_H
 #define CTL_LINE_READER_H
 
@@ -8,18 +8,19 @@ struct line_reader {
     int fd;
     char *buf;
     size_t at, n, max;
-    size_t number; /* of the line given last, from 1 */
+    size_t number; /* of the last line returned, from 1 */
     bool eof;
 };
 
-enum { LINE_READER_MAX = 64 << 20 }; /* bytes of one line: a prompt of four million ids fits */
+enum { LINE_READER_MAX = 64 << 20 }; /* bytes of one line: 4 million ids */
 
 int line_reader_open(struct line_reader *l, const char *path,
                      struct err *e) MUST_USE; /* "-": standard input */
 void line_reader_close(struct line_reader *l);
-/* 1: *ret, NUL-ended, until the next call. 0: line_reader_fill() first, or the end (l->eof). */
+/* Returns 1: *ret is a NUL-terminated line, valid until the next call. Returns 0: call
+ * line_reader_fill(), or the input has ended (l->eof). */
 int line_reader_next(struct line_reader *l, char **ret);
 int line_reader_fill(struct line_reader *l,
-                     struct err *e) MUST_USE; /* one read(); -EMSGSIZE: a line too long */
+                     struct err *e) MUST_USE; /* one read(); -EMSGSIZE: line too long */
 
 #endif

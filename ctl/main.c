@@ -30,7 +30,7 @@ const struct opt global_opts[] = {
 };
 /* clang-format on */
 
-/* How many arguments the words of a command take up at the front of argv; 0: it is not this one. */
+/* Number of arguments at the front of argv that the words of a command take; 0: another command. */
 static int
 words_match(const char *words, int argc, char **argv)
 {
@@ -67,7 +67,8 @@ no_such_command(int argc, char **argv)
 int
 command_args(const struct command *c, void *to, int argc, char **argv)
 {
-    struct common { /* every command's options begin with these; see command_opts() */
+    /* the options of every command begin with these fields; see command_opts() */
+    struct common {
         bool json, help;
     } *common = to;
     uint64_t given = 0;
@@ -103,7 +104,8 @@ command_args(const struct command *c, void *to, int argc, char **argv)
 static void
 on_signal(int sig)
 {
-    if (ctl_signal) _exit(128 + sig); /* the second time: at once; a private lagand sees us die */
+    /* the second signal exits at once; a private lagand is ended by the kernel */
+    if (ctl_signal) _exit(128 + sig);
     ctl_signal = sig;
 }
 
@@ -121,7 +123,7 @@ run_command(struct ctl *ctl, void *arg)
     return run->command->run(ctl, run->argc, run->argv);
 }
 
-/* --help of a command needs no lagand; so it is looked for before one is reached or started. */
+/* --help of a command needs no lagand, so it is checked before connecting or starting one. */
 static bool
 asks_help(int argc, char **argv)
 {
@@ -186,7 +188,7 @@ command_line(int argc, char **argv)
     return no_such_command(argc - at, argv + at);
 }
 
-/* Where a disk is full, exit code 0 would say that the file has everything. */
+/* If the disk is full, exit code 0 would claim that the output is complete. */
 static int
 all_written(int code)
 {

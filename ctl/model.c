@@ -1,4 +1,4 @@
-/* model.c - laganctl model: which are served, and whether a directory could be. */
+/* model.c - laganctl model: lists the served models; verifies a model directory. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 /* ---- list */
 
-/* {model, device, workers, ready, weights: bytes} of those that serve a name. */
+/* {model, device, workers, ready, weights: bytes} of the workers of a model. */
 static json_t *
 served(const char *model, const json_t *workers)
 {
@@ -97,7 +97,7 @@ cmd_model_list(struct ctl *ctl, int argc, char **argv)
 
 /* ---- verify */
 
-/* "full 128.0 KiB a token of 32 layers", and so for each group. */
+/* "full 128.0 KiB a token of 32 layers"; one line for each group. */
 static void
 print_group(const json_t *g)
 {
@@ -109,7 +109,7 @@ print_group(const json_t *g)
     printf("  KV        %s%s of %lld layer%s",
            text_bytes(buf, sizeof buf, (double)json_number(g, "bytes")),
            state                    ? " a sequence, states"
-           : !strcmp(kind, "cross") ? " a token of the source"
+           : !strcmp(kind, "cross") ? " a token of the encoder input"
                                     : " a token",
            json_number(g, "layers"), json_number(g, "layers") == 1 ? "" : "s");
     if (window) printf(" with a window of %lld", window);
@@ -123,7 +123,7 @@ print_look(const char *dir, const json_t *o)
     const json_t *g;
     size_t i;
 
-    printf("%s  ok, %s of weights as %s\n", dir,
+    printf("%s  ok, %s of weights in %s\n", dir,
            text_bytes(a, sizeof a, (double)json_number(o, "weights")), json_word(o, "dtype"));
     printf("  model     %s, %lld layers", json_word(o, "architecture"), json_number(o, "layers"));
     if (json_number(o, "encoder_layers"))
@@ -131,14 +131,14 @@ print_look(const char *dir, const json_t *o)
     printf(", hidden %lld, vocabulary %lld, up to %lld positions\n", json_number(o, "hidden"),
            json_number(o, "vocab"), json_number(o, "max_len"));
     json_array_foreach(json_object_get(o, "kv"), i, g) print_group(g);
-    printf("  sequence  the longest takes %s of KV as %s\n",
+    printf("  sequence  the longest needs %s of KV in %s\n",
            text_bytes(a, sizeof a, (double)json_number(o, "sequence")), json_word(o, "kv_dtype"));
-    printf("  memory    %s: %s, %s free; beside the weights %s are left\n", json_word(o, "device"),
+    printf("  memory    %s: %s, %s free; %s remain after the weights\n", json_word(o, "device"),
            text_bytes(a, sizeof a, (double)json_number(o, "total")),
            text_bytes(b, sizeof b, (double)json_number(o, "free")),
            text_bytes(c, sizeof c, (double)json_number(o, "left")));
     if (json_number(o, "skipped"))
-        printf("  skipped   %lld tensors beside the language model, the first is %s\n",
+        printf("  skipped   %lld tensors of other parts than the language model, the first is %s\n",
                json_number(o, "skipped"), json_word(o, "skipped_first"));
     if (json_number(o, "unused"))
         printf("  unused    %lld tensors, the first is %s\n", json_number(o, "unused"),

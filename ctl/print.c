@@ -1,4 +1,4 @@
-/* print.c - tables for people, numbers for programs; see ctl.h. */
+/* print.c - formats tables and numbers; see ctl.h. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ struct table {
     char **cell;
 };
 
-/* Characters, not bytes: UTF-8 continuation bytes take no column. */
+/* Counts characters, not bytes: UTF-8 continuation bytes take no column. */
 static size_t
 columns_of(const char *s)
 {
@@ -39,7 +39,7 @@ add_cell(struct table *t, char *text)
         check(t->cell);
     }
     check(text);
-    /* A name may have anything in it: no line of its own, no colours. */
+    /* Names may contain control characters; they must not break the line or set colours. */
     for (char *s = text; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 0x7f) *s = ' ';
     t->width[column] = MAX(t->width[column], columns_of(text));
@@ -133,7 +133,7 @@ print_float(FILE *out, float v)
     char buf[32];
     int digits;
 
-    if (!isfinite(v)) { /* JSON has no word for it */
+    if (!isfinite(v)) { /* JSON cannot represent it */
         fputs("null", out);
         return;
     }
@@ -173,7 +173,7 @@ text_duration(char *buf, size_t n, double seconds)
     return buf;
 }
 
-/* On a terminal one bar that is drawn over itself; elsewhere a line each tenth. */
+/* On a terminal one bar that is redrawn; elsewhere one line for each 10 %. */
 void
 progress(const char *what, double done, double total, nsec since)
 {
@@ -204,11 +204,12 @@ progress(const char *what, double done, double total, nsec since)
 int
 parse_ids(const char *s, int32_t **ret, size_t *n, struct err *e)
 {
-    int32_t *ids = malloc((strlen(s) / 2 + 1) * sizeof *ids); /* an id and its comma: two bytes */
+    /* an id and its comma take at least 2 bytes */
+    int32_t *ids = malloc((strlen(s) / 2 + 1) * sizeof *ids);
     size_t at = 0;
     const char *p = s;
 
-    if (!ids) return err_set(e, -ENOMEM, "no memory for %zu bytes of ids", strlen(s));
+    if (!ids) return err_set(e, -ENOMEM, "out of memory for %zu bytes of ids", strlen(s));
     while (*p) {
         char *end;
         long v = strtol(p, &end, 10);

@@ -1,4 +1,5 @@
-/* request_options.c - see request_options.h. LAGAN_FIELDS names every key; options spell '_' as '-'. */
+/* request_options.c - see request_options.h. LAGAN_FIELDS has every key; options have '-' for '_'.
+ */
 #include "ctl/request_options.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ static const struct field {
 #undef X
 };
 
-/* Keys of the wire that are no business of a command line. */
+/* Keys of the protocol that have no option. */
 static bool
 hidden(enum request_field f)
 {
@@ -50,7 +51,7 @@ arg_word(const struct field *f)
     }
 }
 
-/* As people would write it; what is off or the model's when absent has none. */
+/* The default as text; NULL if it is off or depends on the model. */
 static const char *
 default_word(const struct field *f)
 {
@@ -139,7 +140,8 @@ own_option(const struct opt *all, const struct opt *own, void *to, uint64_t *giv
                         o->type == OPT_BOOL || strchr(argv[*at], '=') ? *at + 1
                                                                       : MIN(*at + 2, argc),
                         argv, at, e);
-    r = opt_set(all, to, name, "", "command line", e); /* says what it may have been */
+    /* the sentence suggests a similar option */
+    r = opt_set(all, to, name, "", "command line", e);
     return r < 0 ? r : err_set(e, -EINVAL, "no option '%.60s'", argv[*at]);
 }
 
@@ -244,7 +246,7 @@ set_from_text(struct lagan_request *r, const struct field *f, const char *s, str
 static int
 could_not_set(int r, const char *key, struct err *e)
 {
-    if (r == -ENOMEM) return err_set(e, r, "no memory for %s", key);
+    if (r == -ENOMEM) return err_set(e, r, "out of memory for %s", key);
     if (r == -E2BIG)
         return err_set(
             e, r, "%.64s: the request has too many keys or the list has too many entries", key);
@@ -366,7 +368,7 @@ request_from_json(struct lagan_request *r, const json_t *line, struct err *e)
         else if (json_is_array(v))
             k = set_from_list(r, key, v, e);
         else if (!strcmp(key, "encoder_features"))
-            k = lagan_set_bool(r, key, 1); /* so that it is refused by name */
+            k = lagan_set_bool(r, key, 1); /* lagand rejects it by name */
         else
             return err_set(e, -EINVAL, "%.64s is an object; no key of a request takes an object",
                            key);

@@ -97,7 +97,7 @@ take_tensor(struct running_request *j, const struct lagan_event *ev)
     struct running_tensor *t = j->tensor;
 
     while (strcmp(tensor_name[t - j->tensor], ev->tensor_name))
-        t++; /* the library knows no other */
+        t++; /* no other tensors are defined */
     if (t->n && ev->first_value != t->n) return -EPROTO;
     t->value = realloc(t->value, (t->n + ev->n_values) * sizeof *t->value);
     check(t->value);
@@ -118,7 +118,8 @@ running_request_take(struct running_request *j, const struct lagan_event *ev)
     if (tensor) return take_tensor(j, ev);
     if (!prompt && !o->n_ids) o->base = ev->first;
     if (ev->first != (prompt ? o->n_logprob : o->base + o->n_ids)) return -EPROTO;
-    if (prompt && !ev->ids) return take_logprobs(o, ev); /* the ids are those of the request */
+    /* the ids are those of the request */
+    if (prompt && !ev->ids) return take_logprobs(o, ev);
     if (prompt && !ev->first) o->n_ids = 0;
     more_ids(o, o->n_ids + ev->n_ids);
     if (ev->n_ids) memcpy(o->ids + o->n_ids, ev->ids, ev->n_ids * sizeof *o->ids);
@@ -132,7 +133,7 @@ running_request_take(struct running_request *j, const struct lagan_event *ev)
     if (ev->text_len) memcpy(o->text + o->n_text, ev->text, ev->text_len);
     o->n_text += ev->text_len;
     j->n_tokens += ev->n_ids;
-    if (j->first) j->pause = MAX(j->pause, clock_now() - j->last);
+    if (j->first) j->max_gap = MAX(j->max_gap, clock_now() - j->last);
     j->last = clock_now();
     if (!j->first) j->first = j->last;
     return take_logprobs(o, ev);
@@ -148,7 +149,7 @@ print_ids(FILE *out, const int32_t *ids, size_t n)
     putc(']', out);
 }
 
-/* [{"id","logprob","top"}...]; the first token of a prompt is predicted by nothing: null. */
+/* [{"id","logprob","top"}...]; the first prompt token has no prediction: null. */
 static void
 print_logprobs(FILE *out, const struct running_output *o, bool prompt)
 {

@@ -1,4 +1,4 @@
-/* running_request.h - one request under way: what its outputs have so far, and how they are printed. */
+/* running_request.h - one open request of laganctl: its outputs so far and their printing. */
 #ifndef CTL_RUNNING_REQUEST_H
 #define CTL_RUNNING_REQUEST_H
 
@@ -7,31 +7,31 @@
 struct running_output {
     int32_t *ids;
     float *logprob;
-    struct lagan_top_logprob *top; /* n_top of each id */
+    struct lagan_top_logprob *top; /* n_top for each id */
     size_t n_ids, max_ids, n_logprob;
-    uint32_t base; /* position of the first: behind those of the key `generated_ids` */
+    uint32_t base; /* index of the first token: number of generated_ids */
     uint32_t n_top;
     char *text;
     size_t n_text, max_text;
-    bool over;
+    bool ended;
 };
 
 struct running_request {
-    uint64_t id;             /* of lagan_submit(); 0: it never went out */
+    uint64_t id;             /* of lagan_submit(); 0: not submitted */
     size_t request;          /* number of the request, from 0 */
     char *tag;               /* JSON text, or NULL */
-    nsec start, first, last; /* first, last: 0 until there are tokens */
-    nsec pause;              /* the longest between two batches of tokens */
+    nsec start, first, last; /* first, last: 0 until tokens arrive */
+    nsec max_gap;            /* longest time between two token batches */
     size_t n_tokens;
     bool failed;
     bool want_logprobs, want_prompt_logprobs;
-    bool several;           /* outputs */
-    struct running_tensor { /* as far as it has come */
+    bool several_outputs;   /* more than 1 output */
+    struct running_tensor { /* received part */
         float *value;
         uint64_t n;
         uint32_t cols;
-    } tensor[LAGAN_N_TENSORS];    /* by enum lagan_tensor, less 1 */
-    struct running_output prompt; /* ids: as given, for the printed log-probabilities */
+    } tensor[LAGAN_N_TENSORS];    /* index: enum lagan_tensor - 1 */
+    struct running_output prompt; /* ids: as given, to print log-probabilities */
     struct running_output *output;
     uint32_t n_outputs;
 };
@@ -40,12 +40,13 @@ struct running_request *running_request_new(size_t request);
 void running_request_free(struct running_request *j);
 CLEAN_FUNC(struct running_request, running_request_free)
 
-/* Take a TOKENS, PROMPT or TENSOR event. -EPROTO: tokens skip or repeat; -EBADMSG: an impossible output. */
+/* Applies a TOKENS, PROMPT or TENSOR event. -EPROTO: a token index is skipped or repeated.
+ * -EBADMSG: invalid output index. */
 int running_request_take(struct running_request *j, const struct lagan_event *ev) MUST_USE;
 struct running_output *running_request_output(
-    struct running_request *j, uint32_t output); /* made when new; NULL: impossible */
+    struct running_request *j, uint32_t output); /* created if new; NULL: invalid index */
 
-/* The lines of --json. ev: the OUTPUT or ERROR event, or NULL fields of it. */
+/* Print the lines of --json. ev: the OUTPUT or ERROR event. */
 void running_request_print_final(const struct running_request *j, const struct lagan_event *ev,
                                  FILE *out);
 void running_request_print_chunk(const struct running_request *j, const struct lagan_event *ev,

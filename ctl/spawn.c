@@ -1,10 +1,10 @@
-/* spawn.c - laganctl --spawn: a private lagand around one command; and a look by a worker.
+/* spawn.c - laganctl --spawn: runs a command with a private lagand; also lagan-worker --inspect.
  *
- * lagand runs in a directory of its own that it makes, and therefore removes when it ends. It gets
- * SIGTERM from the kernel when we die, however we die; the signal is blocked from before exec until
- * lagand's own loop takes it, so that it is never lost. What lagand logs goes to a memfd and is shown
- * when it could not start, and its warnings when something failed.
- */
+ * lagand creates its own runtime directory and removes it at its end. SIGTERM is its parent-death
+ * signal, so it ends when laganctl ends for any reason; the signal is blocked from before exec
+ * until the event loop of lagand handles it, so it is never lost. The log of lagand goes to a
+ * memfd: it is printed if lagand could not start, and its warnings are printed if the command
+ * failed. */
 #include "ctl/ctl.h"
 
 #include <dirent.h>
@@ -24,22 +24,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ASK_EVERY (2 * NSEC_MS)   /* --spawn to first token is to be under half a second */
+/* poll interval: --spawn to first token must take less than 0.5 s */
+#define ASK_EVERY (2 * NSEC_MS)
 #define STOP_WITHIN (10 * NSEC_S) /* after SIGTERM */
-#define SILENT_FOR (10 * NSEC_S)  /* without one answer while it starts: it hangs */
-enum { ANSWER_MS = 50, MAX_ARGS = 256, SHOW_LINES = 20 };
+#define SILENT_FOR (10 * NSEC_S)  /* without a reply during the start: lagand hangs */
+enum { REPLY_MS = 50, MAX_ARGS = 256, SHOW_LINES = 20 };
 
 struct spawn {
-    char dir[80]; /* a socket's path fits in 107 bytes with it */
+    char dir[80]; /* short enough for a socket path of 107 bytes */
     pid_t pid;
     int pidfd, log;
-    int status; /* of waitpid(), when gone */
+    int status; /* of waitpid(), if it has ended */
     bool gone;
 };
 
-/* ---- its directory */
+/* ---- the directory */
 
-/* A name that nobody can guess and nobody has: lagand makes the directory, for its own user. */
+/* Chooses an unused name that is random; lagand creates the directory for its own user. */
 static int
 choose_dir(struct spawn *s)
 {
@@ -58,7 +59,7 @@ choose_dir(struct spawn *s)
     return ctl_fail(CTL_FAILED, "no directory for a private lagand: /tmp is not writable");
 }
 
-/* Files of a directory, then itself. */
+/* Removes the files of a directory, then the directory. */
 static void
 remove_flat(const char *path)
 {
@@ -72,7 +73,8 @@ remove_flat(const char *path)
     rmdir(path);
 }
 
-/* For a lagand that was killed: its sockets, its lock, and the sockets of its workers in w/. */
+/* Removes what a killed lagand leaves: its sockets, its lock, and the sockets of its workers in w/.
+ */
 static void
 remove_dir(const struct spawn *s)
 {
@@ -83,9 +85,9 @@ remove_dir(const struct spawn *s)
     remove_flat(s->dir);
 }
 
-/* ---- what it said */
+/* ---- the log */
 
-/* Lines of the log whose priority is at most most, the last of them, without "<n>". */
+/* Prints the last log lines with severity up to most, without "<n>". */
 static void
 show_log(const struct spawn *s, int most)
 {
@@ -105,7 +107,8 @@ show_log(const struct spawn *s, int most)
             bool marked = end - from > 3 && from[0] == '<' && from[2] == '>';
 
             if (!eol) eol = end;
-            level = marked ? from[1] - '0' : 3; /* without a priority it is not of our logger */
+            /* a line without a priority is not from our logger */
+            level = marked ? from[1] - '0' : 3;
             if (level <= most) {
                 if (!pass)
                     skip++;
@@ -118,7 +121,7 @@ show_log(const struct spawn *s, int most)
     munmap(text, (size_t)st.st_size);
 }
 
-/* ---- its life */
+/* ---- the process */
 
 _Noreturn static void
 become(const struct spawn *s, char **argv, pid_t parent, int out)
@@ -126,14 +129,14 @@ become(const struct spawn *s, char **argv, pid_t parent, int out)
     int null = open("/dev/null", O_RDWR);
     sigset_t mask;
 
-    setpgid(0, 0); /* Ctrl-C is for laganctl, which cancels first */
+    setpgid(0, 0); /* Ctrl-C must reach only laganctl, which cancels the request first */
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigprocmask(SIG_SETMASK, &mask, NULL);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(CTL_FAILED); /* it died before we asked */
+    if (getppid() != parent) _exit(CTL_FAILED); /* the parent ended before prctl() */
     dup2(null, 0);
     dup2(out, 1);
     dup2(s->log, 2);
@@ -178,7 +181,7 @@ start(struct spawn *s, const struct ctl *ctl)
     return 0;
 }
 
-/* Has it ended? Waits so long for it. */
+/* Waits up to `wait` for the process to end. Returns true if it has ended. */
 static bool
 ended(struct spawn *s, nsec wait)
 {
@@ -198,7 +201,7 @@ stop(struct spawn *s)
     if (!s->gone) kill(s->pid, SIGTERM);
     while (!ended(s, 10 * NSEC_MS)) {
         if (clock_now() < until) continue;
-        kill(s->pid, SIGKILL); /* its workers see their bell hang up and go as well */
+        kill(s->pid, SIGKILL); /* its workers see the hang-up of their doorbell and end too */
         waitpid(s->pid, &s->status, 0);
         s->gone = true;
         ctl_fail(0, "the private lagand did not stop within 10 s and was killed");
@@ -209,7 +212,7 @@ stop(struct spawn *s)
     close(s->log);
 }
 
-/* ---- until it is ready */
+/* ---- waiting until it is ready */
 
 static bool
 socket_there(const struct spawn *s)
@@ -238,7 +241,7 @@ could_not_start(const struct spawn *s, const char *why)
     return ctl_fail(code, "%s", why);
 }
 
-/* 1 ready, 0 not yet, -1 never: then why says so. */
+/* Returns 1: ready, 0: not yet, -1: failed, with the reason in why. */
 static int
 look(const json_t *status, const char *model, nsec since, char *why, size_t n)
 {
@@ -267,13 +270,13 @@ look(const json_t *status, const char *model, nsec since, char *why, size_t n)
     return state && !strcmp(state, "ready");
 }
 
-/* Ask until it is ready, and look between the questions whether it is still there. */
+/* Polls status until lagand is ready, and checks between polls that the process still runs. */
 static int
 wait_ready(struct spawn *s, struct ctl *ctl)
 {
     const char *slash = strrchr(ctl->o.spawn, '/');
     const char *model = slash && slash[1] ? slash + 1 : ctl->o.spawn;
-    nsec since = clock_now(), heard = since, pause = ASK_EVERY;
+    nsec since = clock_now(), replied = since, interval = ASK_EVERY;
     char why[512];
     int r = 0;
 
@@ -286,22 +289,22 @@ wait_ready(struct spawn *s, struct ctl *ctl)
     while (r == 0) {
         json_t *status;
         char *text = NULL;
-        int k = lagan_call(ctl->api, "status", NULL, &text, NULL, ANSWER_MS);
+        int k = lagan_call(ctl->api, "status", NULL, &text, NULL, REPLY_MS);
 
         if (ctl_signal) return free(text), 128 + ctl_signal;
-        if (k == -ETIMEDOUT && clock_now() - heard < SILENT_FOR && !ended(s, 0)) continue;
+        if (k == -ETIMEDOUT && clock_now() - replied < SILENT_FOR && !ended(s, 0)) continue;
         if (k < 0) {
             if (ended(s, NSEC_S)) return could_not_start(s, NULL);
             return could_not_start(s, lagan_errmsg(ctl->api));
         }
-        heard = clock_now();
+        replied = clock_now();
         status = json_loads(text, 0, NULL);
         r = look(status, model, since, why, sizeof why);
         json_decref(status);
         free(text);
-        if (r == 0 && ended(s, pause)) return could_not_start(s, NULL);
-        /* Tiny models are ready at once; large ones need no 500 questions a second. */
-        if (heard - since > NSEC_S) pause = 50 * NSEC_MS;
+        if (r == 0 && ended(s, interval)) return could_not_start(s, NULL);
+        /* Tiny models are ready at once; large models do not need 500 polls a second. */
+        if (replied - since > NSEC_S) interval = 50 * NSEC_MS;
     }
     progress(model, 0, 0, since);
     return r < 0 ? could_not_start(s, ended(s, NSEC_S) ? NULL : why) : 0;
@@ -325,9 +328,9 @@ spawn_run(struct ctl *ctl, int (*run)(struct ctl *ctl, void *arg), void *arg)
     return r;
 }
 
-/* ---- a look */
+/* ---- running a program to its end */
 
-/* All that a file holds; free() it. */
+/* The content of a file; the caller frees it. */
 static char *
 contents(int fd)
 {
@@ -338,7 +341,8 @@ contents(int fd)
     return text;
 }
 
-/* In place of one of that key, or at the end: of one key the last counts, as with lagand. */
+/* Replaces the argument with the same key, or appends; the last value of a key counts, as in
+ * lagand. */
 static int
 put_arg(char **argv, int first, int n, char *arg)
 {
@@ -350,7 +354,7 @@ put_arg(char **argv, int first, int n, char *arg)
     return MAX(n, i + 1);
 }
 
-/* The model's options as the worker takes them: --key=value. */
+/* The options of the model as arguments of the worker: --key=value. */
 static int
 worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, const char *dir)
 {
@@ -376,7 +380,8 @@ worker_args(char **argv, int n, const struct ctl *ctl, char *buf, size_t cap, co
     return 0;
 }
 
-/* Run a program of ours to its end, and show what it said of priority most at most. Its exit code; *ret: its output. */
+/* Runs a program of lagan to its end and prints its log lines with severity up to most. Returns its
+ * exit code; *ret: its output. */
 static int
 ask_program(const char *name, char **argv, int most, char **ret)
 {

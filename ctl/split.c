@@ -1,4 +1,4 @@
-/* split.c - laganctl split: division of a worker's device between the prefill lane and the decode lane. */
+/* split.c - laganctl split: partition of a device between the prefill lane and the decode lane. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -22,7 +22,8 @@ units(const char *word, const char *key, json_t *args)
     return 0;
 }
 
-/* Ask, with the operands there are: of set two numbers, then a worker. *ret: the answer, or NULL where all is done. */
+/* Calls a verb with its operands: for set two unit counts, then a worker. *ret: the reply, or NULL
+ * if the exit code is final. */
 static int
 ask(struct ctl *ctl, const char *verb, int argc, char **argv, int n_units, json_t **ret)
 {

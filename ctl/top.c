@@ -1,4 +1,4 @@
-/* top.c - laganctl top: what each worker does, looked at again and again; rates are of what was counted in between. */
+/* top.c - laganctl top: state and token rates of each worker, repeatedly. */
 #include "ctl/ctl.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ const struct opt top_opts[] = {
 };
 /* clang-format on */
 
-/* Counters of a worker, and what a second of them is called. */
+/* Counters of a worker and the names of their rates. */
 static const char *const rates[][2] = { { "prompt_tokens", "prompt_tokens_s" },
                                         { "generation_tokens", "tokens_s" },
                                         { "steps", "steps_s" },
@@ -39,7 +39,7 @@ named(const json_t *workers, const char *name)
     return NULL;
 }
 
-/* before: the worker as it was `seconds` ago; NULL, or another process: nothing is known of its rates. */
+/* before: the same worker `seconds` earlier; NULL or another epoch: rates are unknown. */
 static json_t *
 row_of(const json_t *w, const json_t *before, double seconds)
 {
@@ -104,7 +104,8 @@ print(const json_t *status, const json_t *rows)
     table_print(t, stdout);
 }
 
-/* One look; *before is that of the last one, and becomes this one's. 0 or an exit code, once said. */
+/* Prints one sample. *before: the previous sample, replaced by this one. Returns 0, or an exit code
+ * after printing the error. */
 static int
 look(struct ctl *ctl, const struct top_opts *o, json_t **before, nsec *since)
 {
@@ -151,10 +152,11 @@ cmd_top(struct ctl *ctl, int argc, char **argv)
     if (n < 0) return n == -2 ? 0 : CTL_USAGE;
     if (n) return command_usage(c);
     for (uint32_t i = 0; r == 0 && !ctl_signal && (o.count == 0 || i < o.count); i++) {
-        const struct timespec pause = { .tv_sec = o.every };
+        const struct timespec interval = { .tv_sec = o.every };
 
-        if (i == 0 || nanosleep(&pause, NULL) == 0) r = look(ctl, &o, &before, &since);
-        if (i > 0 && r == CTL_UNREACHABLE) r = 0; /* there may be another next time */
+        if (i == 0 || nanosleep(&interval, NULL) == 0) r = look(ctl, &o, &before, &since);
+        /* lagand may run again at the next sample */
+        if (i > 0 && r == CTL_UNREACHABLE) r = 0;
     }
     json_decref(before);
     return ctl_signal ? 0 : r;

@@ -1,4 +1,5 @@
-/* tune.c - laganctl tune: begin it in the worker, look until it is done, say what came of it. */
+/* tune.c - laganctl tune: starts the measurement in a worker, waits for its end and prints the
+ * results. */
 #include "ctl/ctl.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ real(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-/* done == total: it is over. */
+/* done == total: finished */
 static void
 show_progress(long long done, long long total, nsec since)
 {
@@ -51,11 +52,12 @@ show_progress(long long done, long long total, nsec since)
     }
 }
 
-/* All rows into a list, until the pass is over. 0 or an exit code, once said. */
+/* Collects all rows until the measurement ends. Returns 0, or an exit code after printing the
+ * error. */
 static int
 wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
 {
-    const struct timespec pause = { .tv_nsec = LOOK };
+    const struct timespec interval = { .tv_nsec = LOOK };
     nsec since = clock_now();
 
     for (;;) {
@@ -70,7 +72,7 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         list = json_object_get(s, "rows");
         if (!json_is_array(list)) {
             json_decref(s);
-            return ctl_fail(CTL_FAILED, "lagand's answer to tune status has no rows");
+            return ctl_fail(CTL_FAILED, "the reply of lagand to tune status has no rows");
         }
         json_array_extend(rows, list);
         show_progress((long long)real(s, "done"), (long long)real(s, "total"), since);
@@ -80,7 +82,7 @@ wait_for_all(struct ctl *ctl, const char *worker, json_t *rows, json_t **last)
         }
         r = json_array_size(list) == 0;
         json_decref(s);
-        if (r) nanosleep(&pause, NULL);
+        if (r) nanosleep(&interval, NULL);
         if (ctl_signal)
             return ctl_fail(128 + ctl_signal, "the worker continues to measure; `laganctl tune` "
                                               "shows its progress");
@@ -96,7 +98,7 @@ print_rows(const json_t *rows)
     json_t *row;
 
     if (json_array_size(rows) == 0) {
-        puts("nothing new: all are in the file already");
+        puts("no new matmuls: the tuning file has all of them");
         return;
     }
     t = table_new(heads, ARRAY_LEN(heads));
@@ -108,7 +110,7 @@ print_rows(const json_t *rows)
         n_faster += faster;
         table_cell(t, false, "[%.0f, %.0f]", real(row, "n"), real(row, "k"));
         table_cell(t, true, "%.0f", real(row, "rows"));
-        table_cell(t, false, "%s", faster ? "measured" : "first guess");
+        table_cell(t, false, "%s", faster ? "measured" : "default");
         if (first > 0)
             table_cell(t, true, "%.1f", first);
         else
@@ -116,7 +118,7 @@ print_rows(const json_t *rows)
         table_cell(t, true, "%.1f", best);
     }
     table_print(t, stdout);
-    printf("%zu of %zu are faster than the library's first guess\n", n_faster,
+    printf("%zu of %zu are faster than the algorithms that cuBLASLt proposes\n", n_faster,
            json_array_size(rows));
 }
 

@@ -101,14 +101,14 @@ reexec_take(struct daemon *d, struct fdstore *left)
     uint32_t n;
 
     outlast_workers(d, left, lost);
-    FP(heirs_outlasted);
+    FP(reexec_outlasted);
     ledger = fdstore_take(left, "ledger");
     n = ledger_log_open(d->ledger_log, ledger) ? dispatch_restore(d) : 0;
     ledger_log_start(d->ledger_log);
     if (n) log_info("%u requests of a former lagand, %u of them go on", n, ledger_n(d->ledger));
     fd = ledger_log_fd(d->ledger_log);
     if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
-    FP(heirs_recalled);
+    FP(reexec_ledger_read);
     take_arenas(d, left, lost);
     for (uint32_t i = 0; i < d->n_workers && !ledger_last_id(d->ledger); i++) {
         struct worker *w = d->worker[i];
@@ -117,7 +117,7 @@ reexec_take(struct daemon *d, struct fdstore *left)
         for (uint32_t k = 0; k < w->n_others; k++) arenas_drop_kv(&w->other[k]->arenas);
     }
     fdstore_close(left);
-    FP(heirs_taken);
+    FP(reexec_adopted);
 }
 
 /* ---- becoming the next one */
@@ -161,9 +161,9 @@ reexec_prepare(struct daemon *d)
     struct handover_state *h = calloc(1, sizeof *h);
 
     if (!h) return NULL;
-    FP(heirs_asked);
+    FP(reexec_asked);
     for (uint32_t i = 0; i < d->n_workers; i++) worker_end(d->worker[i]);
-    FP(heirs_ended);
+    FP(reexec_workers_ended);
     if (ledger_log_fd(d->ledger_log) >= 0) set_aside(h, "ledger", ledger_log_fd(d->ledger_log));
     set_aside(h, "history", event_log_fd(d->event_log));
     if (d->frontend->given)
@@ -193,7 +193,7 @@ reexec_exec(struct handover_state *h, char **argv, struct err *e)
     snprintf(number, sizeof number, "%u", h->n);
     setenv("LISTEN_FDS", number, 1);
     setenv("LISTEN_FDNAMES", h->names, 1);
-    FP(heirs_exec);
+    FP(reexec_exec);
     execv(path, argv);
     return err_set(e, -errno, "%s: %s", path, strerror(errno));
 }

@@ -392,7 +392,7 @@ loop(struct daemon *d)
         more = turn(d);
         if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)
             begin_reexec(d);
-        FP(turn_done);
+        FP(loop_done);
     }
     sd_event_source_unref(k.timer);
     return r < 0 ? r : 0;

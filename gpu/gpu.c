@@ -93,7 +93,7 @@ open_cuda(struct gpu **ret, const struct gpu_options *o, struct err *e)
 
     if (ordinal < 0) return ordinal;
     r = find_symbol((void **)&open, CUDA_OPEN, e);
-    if (r == 0) r = open(ret, (uint32_t)ordinal, o, check_last_words, e);
+    if (r == 0) r = open(ret, (uint32_t)ordinal, o, check_panic_message, e);
     return r < 0 ? err_while(e, r, "open device %s", o->device) : r;
 }
 

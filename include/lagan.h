@@ -12,33 +12,30 @@
  *         fwrite(ev.text, 1, ev.text_len, stdout);
  *
  * Threads: a struct lagan is one connection and is used by one thread at a time. A program with
- * several threads opens one connection each. The library starts no callbacks and installs no signal
- * handlers. Requests (struct lagan_request) belong to the caller and are independent of
+ * several threads opens one connection for each. The library starts no callbacks and installs no
+ * signal handlers. The caller owns requests (struct lagan_request), which are independent of
  * connections.
  *
  * Blocking: only lagan_open() and lagan_open_keys() with a timeout, lagan_next() with a timeout and
- * lagan_call() wait. An event loop polls lagan_fd() for readability and then calls lagan_next()
+ * lagan_call() block. An event loop polls lagan_fd() for readability and then calls lagan_next()
  * with timeout 0 until lagan_next() returns 0.
  *
  * Keep-alive: a program calls lagan_next() at least every 5 s, or polls lagan_fd(), which becomes
  * readable when a keep-alive message is due. lagand closes a connection that is silent for
  * api.idle_timeout.
  *
- * Lost connections: the library connects again and resumes the open requests, also after a restart
- * of lagand. No token is delivered twice and none is left out. After a restart of lagand the score
- * of an output covers the tokens since the restart only. A request ends with LAGAN_EVENT_ERROR if
- * it cannot be resumed: its key `resume` is false, it has several outputs of which some tokens were
- * delivered and lagand has lost its state, or no lagand answered within
- * lagan_set_reconnect_timeout().
+ * Lost connections: the library reconnects and resumes the open requests, also after a restart of
+ * lagand. Every token is delivered exactly once. After a restart of lagand the score of an output
+ * covers only the tokens since the restart. A request ends with LAGAN_EVENT_ERROR if it cannot be
+ * resumed: its key `resume` is false; or it has several outputs, some tokens were delivered and
+ * lagand has lost its state; or no lagand answered within lagan_set_reconnect_timeout().
  *
  * Errors: functions return 0 or a positive number on success, a negative errno value on failure.
- * lagan_errmsg() has the sentence. -ENOMEM, from every function that allocates, is not listed
- * below.
+ * lagan_errmsg() returns the sentence. Every function that allocates may return -ENOMEM.
  *
  * Compatibility: within one soname, functions, event kinds and fields are only added. struct
- * lagan_event grows at its end; the caller states the size that it was compiled with. Callers
- * ignore event kinds that they do not know.
- */
+ * lagan_event grows at its end; the caller sets the size that it was compiled with. Callers ignore
+ * unknown event kinds. */
 #ifndef LAGAN_H
 #define LAGAN_H
 
@@ -72,8 +69,8 @@ struct lagan_top_logprob {
     float logprob; /* natural logarithm */
 };
 
-/* Pointers are valid until the next call with the same connection. A field that the comment does
- * not assign to the event's kind is 0 or NULL. */
+/* Pointers are valid until the next call with the same connection. A field whose comment does not
+ * name the kind of the event is 0 or NULL. */
 struct lagan_event {
     size_t size; /* set by the caller: sizeof(struct lagan_event) */
     enum lagan_event_kind kind;
@@ -109,10 +106,10 @@ struct lagan_event {
 /* ---- connections */
 
 /* Connects to lagand. endpoint: "ipc://PATH"; NULL is ipc:///run/lagan/api.sock. timeout_ms: 0
- * returns at once and connects during later calls; above 0 waits that long for lagand's answer;
+ * returns at once and connects during later calls; above 0 waits that long for WELCOME;
  * below 0 waits without limit. On success *ret is owned by the caller until lagan_close(); on
  * failure *ret is unchanged and lagan_errmsg(NULL) has the sentence.
- * -ETIMEDOUT: no answer in time. -EPROTO: lagand has no protocol version in common. -EINVAL: a tcp
+ * -ETIMEDOUT: no WELCOME in time. -EPROTO: lagand has no protocol version in common. -EINVAL: a tcp
  * endpoint, which needs lagan_open_keys(), or no endpoint that ZeroMQ accepts. -ENAMETOOLONG. */
 LAGAN_EXPORT int lagan_open(struct lagan **ret, const char *endpoint, int timeout_ms);
 
@@ -128,9 +125,9 @@ LAGAN_EXPORT int lagan_open_keys(struct lagan **ret, const char *endpoint, const
  * lagand does not read. */
 LAGAN_EXPORT void lagan_close(struct lagan *c);
 
-/* Sets how long the library tries to connect again before every open request ends with ERROR, and
- * how long it submits requests again for whose model lagand has no worker. ms: milliseconds; below
- * 0 is without limit; 30,000 unless set. */
+/* Sets how long the library tries to reconnect before every open request ends with ERROR, and how
+ * long it resubmits requests for whose model lagand has no worker. ms: milliseconds; below 0:
+ * without limit; default 30,000. */
 LAGAN_EXPORT void lagan_set_reconnect_timeout(struct lagan *c, int ms);
 
 /* Returns a descriptor that is readable when lagan_next() has something to do. It belongs to c and
@@ -178,14 +175,14 @@ LAGAN_EXPORT int lagan_set_strs(struct lagan_request *r, const char *key, const 
  * sent; call lagan_next() first. */
 LAGAN_EXPORT int lagan_submit(struct lagan *c, const struct lagan_request *r, uint64_t *id);
 
-/* Asks lagand to cancel a request. Events that are under way still arrive; the last one is ERROR
- * with LAGAN_E_CANCELLED, or DONE if the request ended before. -ENOENT: the request is not open.
- * -EAGAIN as above. */
+/* Asks lagand to cancel a request. Events in flight still arrive; the last one is ERROR with
+ * LAGAN_E_CANCELLED, or DONE if the request ended before. -ENOENT: the request is not open.
+ * -EAGAIN: as for lagan_submit(). */
 LAGAN_EXPORT int lagan_cancel(struct lagan *c, uint64_t id);
 
 /* Reads the next event of any request. timeout_ms: 0 does not wait, below 0 waits without limit.
- * Returns 1 with *ev filled, or 0 if no event came in time. A lost connection is not a failure: see
- * above. -EINTR: a signal arrived. -EINVAL: ev->size is not set. */
+ * Returns 1 with *ev filled, or 0 if no event arrived in time. A lost connection is not a failure
+ * (see the top of this file). -EINTR: a signal arrived. -EINVAL: ev->size is not set. */
 LAGAN_EXPORT int lagan_next(struct lagan *c, struct lagan_event *ev, int timeout_ms);
 
 /* ---- commands */

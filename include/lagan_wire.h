@@ -21,25 +21,23 @@
 #define LAGAN_MESSAGES(X) \
     X(1, HELLO, \
       "C: min, max: lowest and highest protocol version; client: name and version of the " \
-      "program; " \
-      "session: 16 random bytes, optional. A client that sends the same session on a later " \
-      "connection is the same client") \
+      "program; session: 16 random bytes, optional. A client that sends the same session on a " \
+      "later connection is the same client") \
     X(2, WELCOME, \
-      "D: proto: the chosen version; instance: 16 bytes, new at each start of lagand; session; " \
-      "limits: {frame: bytes, ack_window, inflight: open requests}; models; state") \
+      "D: proto: the chosen version; instance: 16 bytes, new at each start of lagand; " \
+      "session; limits: {frame: bytes, ack_window, inflight: open requests}; models; state") \
     X(3, SUBMIT, "C: a request; the map has the keys of REQUESTS") \
     X(4, ACCEPT, \
       "D: queue_position: requests ahead in the queue; id: number of the request in lagand; " \
       "seed: the seed in use. Exactly one DONE or ERROR follows") \
     X(5, CHUNK, \
-      "D: n: chunk number from 1. Tokens: o: output; i: index of the first token; t: token ids " \
-      "as " \
-      "a bin of i32 LE; s: text; lp: log-probabilities as a bin of f32 LE; tp: alternatives " \
-      "{k: per token, d: bin of i32 id and f32 log-probability}; more: true if the text of these " \
-      "tokens continues in the next chunk; end: the output's entry of DONE, with its last token. " \
-      "Or pl: " \
-      "log-probabilities of the prompt {i, lp, k, d, t}. Or x: a part of a tensor {k: kind, " \
-      "i: index of the first value, c: columns, d: bin of f32 LE, row by row}") \
+      "D: n: chunk number from 1. Tokens: o: output; i: index of the first token; t: token " \
+      "ids as a bin of i32 LE; s: text; lp: log-probabilities as a bin of f32 LE; tp: " \
+      "alternatives {k: per token, d: bin of i32 id and f32 log-probability}; more: true if " \
+      "the text of these tokens continues in the next chunk; end: the output's entry of DONE, " \
+      "with its last token. Or pl: log-probabilities of the prompt {i, lp, k, d, t}. Or x: a " \
+      "part of a tensor {k: kind, i: index of the first value, c: columns, d: bin of f32 LE, " \
+      "row by row}") \
     X(6, ACK, \
       "C: n: all chunks up to this number were received; ack_window: optional, new window") \
     X(7, DONE, \
@@ -47,16 +45,14 @@
       "adopted, recomputed}") \
     X(8, ERROR, \
       "D: code, reason_name, message, retryable, delivered: tokens sent before. rid 0: lagand " \
-      "could " \
-      "not read the rid of the rejected message") \
+      "could not read the rid of the rejected message") \
     X(9, CANCEL, "C: rids: requests to cancel; without rids the request of the envelope's rid") \
     X(10, RESUME, \
-      "C: after HELLO with the session of a lost connection, lists of equal length for all open " \
-      "requests: rids; n_tokens, text_bytes: tokens and bytes of text received since SUBMIT. The " \
-      "answer " \
-      "is REPLY {unknown: rids that lagand does not know}. The other requests continue with " \
-      "chunk 1") \
-    X(11, QUERY, "C: rids; the answer is REPLY with the state of each request") \
+      "C: after HELLO with the session of a lost connection, lists of equal length for all " \
+      "open requests: rids; n_tokens, text_bytes: tokens and bytes of text received since " \
+      "SUBMIT. lagand sends REPLY {unknown: rids that lagand does not know}. The other " \
+      "requests continue with chunk 1") \
+    X(11, QUERY, "C: rids; lagand sends REPLY with the state of each request") \
     X(12, PING, "both: t: any number") \
     X(13, PONG, "both: t of the PING") \
     X(14, BYE, "both: the sender closes the connection; reason, retry_after_ms") \
@@ -179,8 +175,8 @@ enum lagan_reason {
     X(F64,   presence_penalty,        -2, 2, 0, SAMPLER, FIXED, \
       "subtract this value from the logits of generated tokens; 0: off") \
     X(F64,   frequency_penalty,       -2, 2, 0, SAMPLER, FIXED, \
-      "subtract this value from the logit of a generated token for each of its occurrences; 0: " \
-      "off") \
+      "subtract this value from the logit of a generated token for each of its occurrences; " \
+      "0: off") \
     X(BIAS,  logit_bias,               0, LAGAN_MAX_BIAS, 0, LAGAND, FIXED, \
       "add a bias from -100 to 100 to the logits of these tokens: a list of [id, bias]") \
     X(IDS,   stop_ids,                 0, LAGAN_MAX_STOPS, 0, LAGAND, FIXED, \
@@ -215,8 +211,8 @@ enum lagan_reason {
     X(F64,   length_penalty,        -100, 100, 1, WORKER, MODEL, \
       "exponent of the length in the beam score; values above 0 favour long outputs") \
     X(EARLY, early_stopping,           0, 2, 0, WORKER, MODEL, \
-      "end a beam search as soon as all beams have finished (true), at an estimate (false), or " \
-      "when no better beam is possible (\"never\")") \
+      "end a beam search as soon as all beams have finished (true), at an estimate (false), " \
+      "or when no better beam is possible (\"never\")") \
     X(U32,   no_repeat_ngram,          0, 1024, 0, SAMPLER, MODEL, \
       "no sequence of this many tokens occurs twice; 0: off") \
     X(U32,   n,                        1, LAGAN_MAX_OUTPUTS, 1, WORKER, FIXED, \

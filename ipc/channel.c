@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The longest payload of each type; LONG is bounded by the ring alone. A record without payload has one
- * word of room, because 0 here is "unknown". */
+/* The longest payload of each type; LONG is limited only by the ring. Types without payload have 1
+ * byte, because 0 means unknown. */
 #define LONG UINT32_MAX
 static const uint32_t d_types[] = {
     [REC_SUBMIT] = LONG, [REC_CANCEL] = sizeof(struct rec_row),
@@ -31,17 +31,15 @@ static const uint32_t plan_types[] = {
     [PLAN_KV] = LONG,   [PLAN_SLOT] = LONG,  [PLAN_TOKENS] = LONG, [PLAN_SEEN] = LONG,
     [PLAN_STEP] = LONG, [PLAN_PARTS] = LONG, [PLAN_MORE] = LONG,
 };
-static const uint32_t answer_types[] = {
-    [ANSWER_JOIN] = LONG, [ANSWER_LEFT] = 32, [ANSWER_READY] = 8
-};
+static const uint32_t reply_types[] = { [REPLY_JOIN] = LONG, [REPLY_LEFT] = 32, [REPLY_READY] = 8 };
 
 static const struct channel closed = { .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
 
 int
 channel_make(struct channel *l, uint32_t worker_idx, uint64_t epoch, const uint8_t daemon_id[16],
-             uint32_t ring_log2_d, uint32_t ring_log2_w, int *worker_bell, struct err *e)
+             uint32_t ring_log2_d, uint32_t ring_log2_w, int *worker_doorbell, struct err *e)
 {
-    int bell[2], r;
+    int doorbell[2], r;
 
     *l = closed;
     l->epoch = epoch;
@@ -52,24 +50,24 @@ channel_make(struct channel *l, uint32_t worker_idx, uint64_t epoch, const uint8
         r = ring_reader(&l->in, &l->d, &l->w, w_types, ARRAY_LEN(w_types));
         if (r < 0) err_set(e, r, "response ring of worker %u: %s", worker_idx, strerror(-r));
     }
-    if (r == 0) r = doorbell_pair(bell, e);
+    if (r == 0) r = doorbell_pair(doorbell, e);
     if (r < 0) {
         channel_close(l);
         return r;
     }
-    doorbell_init(&l->doorbell, bell[0], &l->d, &l->w);
-    *worker_bell = bell[1];
+    doorbell_init(&l->doorbell, doorbell[0], &l->d, &l->w);
+    *worker_doorbell = doorbell[1];
     return 0;
 }
 
 int
-channel_attach(struct channel *l, int d, int w, int bell, uint64_t epoch, struct err *e)
+channel_attach(struct channel *l, int d, int w, int doorbell, uint64_t epoch, struct err *e)
 {
     int r;
 
     *l = closed;
     l->epoch = epoch;
-    l->doorbell.fd = bell;
+    l->doorbell.fd = doorbell;
     r = shm_attach(&l->d, d, SHM_D, epoch, e);
     if (r < 0) {
         close(d);
@@ -93,7 +91,7 @@ channel_attach(struct channel *l, int d, int w, int bell, uint64_t epoch, struct
         channel_close(l);
         return r;
     }
-    doorbell_init(&l->doorbell, bell, &l->w, &l->d);
+    doorbell_init(&l->doorbell, doorbell, &l->w, &l->d);
     return 0;
 }
 
@@ -119,7 +117,7 @@ void
 channel_release(struct channel *l)
 {
     ring_release(&l->in);
-    doorbell_ring_room(&l->doorbell);
+    doorbell_ring_space(&l->doorbell);
 }
 
 int
@@ -133,33 +131,33 @@ channel_ready(void *l)
 {
     const struct channel *k = l;
 
-    return !ring_empty(&k->in) || ring_gave_room(&k->out);
+    return !ring_empty(&k->in) || ring_space_freed(&k->out);
 }
 
 int
 channel_make_plan(struct channel *l, uint32_t worker_idx, uint64_t epoch,
-                  const uint8_t daemon_id[16], int bell[2], struct err *e)
+                  const uint8_t daemon_id[16], int doorbell[2], struct err *e)
 {
     int r;
 
     *l = closed;
     l->epoch = epoch;
     r = shm_make(&l->d, SHM_P, worker_idx, epoch, daemon_id, 0, e);
-    if (r == 0) r = shm_make(&l->w, SHM_W, worker_idx, epoch, daemon_id, SHM_RING_LOG2_ANSWER, e);
-    if (r == 0) r = doorbell_pair(bell, e);
+    if (r == 0) r = shm_make(&l->w, SHM_W, worker_idx, epoch, daemon_id, SHM_RING_LOG2_REPLY, e);
+    if (r == 0) r = doorbell_pair(doorbell, e);
     if (r < 0) channel_close(l);
     return r;
 }
 
-/* Both ends' beginning: the first to be attached is P. */
+/* Maps P and W; lead: rank 0 writes P and reads W. */
 static int
-attach_plan(struct channel *l, int p, int w, int bell, uint64_t epoch, bool lead, struct err *e)
+attach_plan(struct channel *l, int p, int w, int doorbell, uint64_t epoch, bool lead, struct err *e)
 {
     int r;
 
     *l = closed;
     l->epoch = epoch;
-    l->doorbell.fd = bell;
+    l->doorbell.fd = doorbell;
     r = lead ? shm_attach(&l->d, p, SHM_P, epoch, e) : shm_view(&l->d, p, SHM_P, epoch, e);
     if (r < 0) close(p);
     if (r == 0)
@@ -169,26 +167,26 @@ attach_plan(struct channel *l, int p, int w, int bell, uint64_t epoch, bool lead
 }
 
 int
-channel_lead(struct channel *l, int p, int w, int bell, uint64_t epoch, struct err *e)
+channel_attach_leader(struct channel *l, int p, int w, int doorbell, uint64_t epoch, struct err *e)
 {
-    int r = attach_plan(l, p, w, bell, epoch, true, e);
+    int r = attach_plan(l, p, w, doorbell, epoch, true, e);
 
     if (r == 0) {
         ring_writer(&l->out, &l->d, &l->w);
-        r = ring_reader(&l->in, &l->d, &l->w, answer_types, ARRAY_LEN(answer_types));
-        if (r < 0) err_set(e, r, "a rank's answers: %s", strerror(-r));
+        r = ring_reader(&l->in, &l->d, &l->w, reply_types, ARRAY_LEN(reply_types));
+        if (r < 0) err_set(e, r, "reply ring of a rank: %s", strerror(-r));
     }
     if (r < 0)
         channel_close(l);
     else
-        doorbell_init(&l->doorbell, bell, &l->d, &l->w);
+        doorbell_init(&l->doorbell, doorbell, &l->d, &l->w);
     return r;
 }
 
 int
-channel_follow(struct channel *l, int p, int w, int bell, uint64_t epoch, struct err *e)
+channel_attach_rank(struct channel *l, int p, int w, int doorbell, uint64_t epoch, struct err *e)
 {
-    int r = attach_plan(l, p, w, bell, epoch, false, e);
+    int r = attach_plan(l, p, w, doorbell, epoch, false, e);
 
     if (r == 0) {
         ring_writer(&l->out, &l->w, &l->d);
@@ -198,6 +196,6 @@ channel_follow(struct channel *l, int p, int w, int bell, uint64_t epoch, struct
     if (r < 0)
         channel_close(l);
     else
-        doorbell_init(&l->doorbell, bell, &l->w, &l->d);
+        doorbell_init(&l->doorbell, doorbell, &l->w, &l->d);
     return r;
 }

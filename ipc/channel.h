@@ -1,13 +1,13 @@
-/* channel.h - a worker's pair of rings with its bell: both ends of it.
+/* channel.h - the two rings and the doorbell between lagand and a worker; both ends.
  *
  *            D: request ring   lagand -> worker
  *            W: response ring  worker -> lagand
  *
- * Between the ranks of a group there is the same once more, with lagand as the maker only:
+ * The ranks of a rank group have further channels, which lagand only creates. It reads heartbeat
+ * and panic message of a rank in the W of the rank:
  *
- *            P: plan ring      rank 0 -> another rank       its link.d
- *            W: its answers    that rank -> rank 0          its link.w; lagand sees its heart and last words there
- */
+ *            P: plan ring      rank 0 -> another rank       channel.d
+ *            W: reply ring     that rank -> rank 0          channel.w */
 #ifndef IPC_CHANNEL_H
 #define IPC_CHANNEL_H
 
@@ -18,40 +18,43 @@
 
 struct channel {
     struct shm d, w;
-    struct ring out, in; /* as this side sees them */
+    struct ring out, in; /* as this side uses them */
     struct doorbell doorbell;
     uint64_t epoch;
 };
 
-/* lagand: make D, W and the bell. *worker_bell is the end to pass on; the caller closes it after
- * spawn. ring_log2 0: the defaults. What was made is undone on failure. */
+/* lagand: creates D, W and the doorbell. *worker_doorbell: the worker's end, to pass at exec; the
+ * caller closes it after the fork. ring_log2 0: default size. On failure everything is closed. */
 int channel_make(struct channel *l, uint32_t worker_idx, uint64_t epoch,
                  const uint8_t daemon_id[16], uint32_t ring_log2_d, uint32_t ring_log2_w,
-                 int *worker_bell, struct err *e) MUST_USE;
-/* worker: take the inherited fds; on failure they are closed. */
-int channel_attach(struct channel *l, int d, int w, int bell, uint64_t epoch,
+                 int *worker_doorbell, struct err *e) MUST_USE;
+/* Worker: maps the inherited descriptors; closes them on failure. */
+int channel_attach(struct channel *l, int d, int w, int doorbell, uint64_t epoch,
                    struct err *e) MUST_USE;
 void channel_close(struct channel *l);
 
 enum { MAX_RANKS = 8 };
 
-/* What goes between ranks; worker/plan.h has the payloads. */
+/* Record types between ranks; the payloads are in worker/tp/. */
 enum { PLAN_KV = 1, PLAN_SLOT, PLAN_TOKENS, PLAN_SEEN, PLAN_STEP, PLAN_PARTS, PLAN_MORE };
-enum { ANSWER_JOIN = 1, ANSWER_LEFT, ANSWER_READY };
-/* lagand: P, W and the bell of a rank that is not the first; it reads neither ring, bell.fd stays -1. *bell: rank 0's
- * end, then the other's, to be passed on and closed. */
+enum { REPLY_JOIN = 1, REPLY_LEFT, REPLY_READY };
+/* lagand: creates P, W and the doorbell of a rank other than rank 0. lagand uses neither ring:
+ * doorbell.fd stays -1. doorbell: ends of rank 0 and of the other rank, to pass at exec and close.
+ */
 int channel_make_plan(struct channel *l, uint32_t worker_idx, uint64_t epoch,
-                      const uint8_t daemon_id[16], int bell[2], struct err *e) MUST_USE;
-/* Rank 0, and that rank: as channel_attach(). */
-int channel_lead(struct channel *l, int p, int w, int bell, uint64_t epoch, struct err *e) MUST_USE;
-int channel_follow(struct channel *l, int p, int w, int bell, uint64_t epoch,
-                   struct err *e) MUST_USE;
+                      const uint8_t daemon_id[16], int doorbell[2], struct err *e) MUST_USE;
+/* channel_attach() for rank 0 and for the other rank. */
+int channel_attach_leader(struct channel *l, int p, int w, int doorbell, uint64_t epoch,
+                          struct err *e) MUST_USE;
+int channel_attach_rank(struct channel *l, int p, int w, int doorbell, uint64_t epoch,
+                        struct err *e) MUST_USE;
 
-void channel_publish(struct channel *l); /* what was reserved is out, and the peer awake */
+/* publishes the reserved records and wakes the peer */
+void channel_publish(struct channel *l);
 void channel_release(
-    struct channel *l); /* what was looked at is given back; wakes who waits for room */
-/* doorbell_sleep() until there is something to read, or room that was asked for in vain. */
+    struct channel *l); /* releases the records read and wakes a peer that waits for space */
+/* doorbell_sleep() until records arrive, or space after a failed reserve. */
 int channel_sleep(struct channel *l) MUST_USE;
-bool channel_ready(void *l); /* there is; for doorbell_sleep() */
+bool channel_ready(void *l); /* there are records or space; for doorbell_sleep() */
 
 #endif

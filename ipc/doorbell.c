@@ -22,23 +22,24 @@ doorbell_init(struct doorbell *b, int fd, const struct shm *mine, const struct s
     *b = (struct doorbell){ .fd = fd, .mine = shm_ctl(mine), .peer = shm_ctl(peer) };
 }
 
-/* Ring a peer whose sleep that would end. */
+/* Rings if the peer sleeps and this event ends its sleep. */
 static void
 ring_if(struct doorbell *b, uint64_t bit)
 {
     uint64_t seq;
 
-    /* Our publish before this load, their wait_seq before their re-check: with both fences one of the
-     * two sides sees the other. */
+    /* We publish before this load; the peer stores wait_seq before its re-check. With both fences
+     * at least one side sees the other's store. */
     atomic_thread_fence(memory_order_seq_cst); /* pair: doorbell_sleep() */
     seq = atomic_load_explicit(&b->peer->wait_seq, memory_order_relaxed);
-    FP(bell_fenced);
+    FP(doorbell_fenced);
     if (!(seq & bit) || seq == b->last_kick) return;
     b->last_kick = seq;
-    b->n_partition++;
-    /* A full socket already wakes the peer, and a closed one is told by doorbell_drain(). */
+    b->n_sent++;
+    /* If the socket is full, the peer is already woken. If it is closed, doorbell_drain() reports
+     * it. */
     if (send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
-    FP(bell_partition);
+    FP(doorbell_sent);
 }
 
 void
@@ -48,25 +49,25 @@ doorbell_ring(struct doorbell *b)
 }
 
 void
-doorbell_ring_room(struct doorbell *b)
+doorbell_ring_space(struct doorbell *b)
 {
-    ring_if(b, DOORBELL_FOR_ROOM);
+    ring_if(b, DOORBELL_FOR_SPACE);
 }
 
 int
-doorbell_sleep(struct doorbell *b, bool for_room, bool (*ready)(void *), void *arg)
+doorbell_sleep(struct doorbell *b, bool for_space, bool (*ready)(void *), void *arg)
 {
     uint64_t was = atomic_load_explicit(&b->mine->wait_seq, memory_order_relaxed);
-    uint64_t seq = was | DOORBELL_ASLEEP | (for_room ? DOORBELL_FOR_ROOM : 0);
+    uint64_t seq = was | DOORBELL_ASLEEP | (for_space ? DOORBELL_FOR_SPACE : 0);
 
-    if (b->heard && doorbell_drain(b) == -EPIPE) return -EPIPE;
-    b->heard = false;
-    /* The same: a loop that was woken by something else and goes to sleep again. */
+    if (b->readable && doorbell_drain(b) == -EPIPE) return -EPIPE;
+    b->readable = false;
+    /* Unchanged if something else ended the last sleep and the loop sleeps again. */
     if (seq != was) atomic_store_explicit(&b->mine->wait_seq, seq, memory_order_relaxed);
-    FP(bell_announced);
+    FP(sleep_announced);
     atomic_thread_fence(memory_order_seq_cst); /* pair: doorbell_ring() */
     if (ready(arg)) return 0;
-    FP(bell_asleep);
+    FP(sleep_entered);
     return 1;
 }
 
@@ -77,13 +78,13 @@ doorbell_wake(struct doorbell *b)
 
     if (seq & DOORBELL_ASLEEP)
         atomic_store_explicit(&b->mine->wait_seq, (seq | DOORBELL_BITS) + 1, memory_order_relaxed);
-    FP(bell_woken);
+    FP(sleep_left);
 }
 
 void
-doorbell_heard(struct doorbell *b)
+doorbell_set_readable(struct doorbell *b)
 {
-    b->heard = true;
+    b->readable = true;
 }
 
 int
@@ -98,7 +99,7 @@ doorbell_drain(struct doorbell *b)
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return total ? total : -EPIPE;
         if (n < 0) break;
         total += (int)n;
-        b->n_heard += (uint64_t)n;
+        b->n_received += (uint64_t)n;
         if ((size_t)n < sizeof bytes) break;
     }
     return total;

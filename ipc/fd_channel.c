@@ -1,8 +1,7 @@
 /* fd_channel.c - see fd_channel.h.
  *
- * What comes with a message is counted and closed before it is judged: descriptors arrive in our table
- * whether we like the message or not.
- */
+ * The descriptors of a message are counted, and closed or owned, before the message is validated,
+ * because the kernel has already installed them in our table. */
 #include "ipc/fd_channel.h"
 
 #include "base/failpoint.h"
@@ -13,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_FDS = 8 }; /* more than one is wrong already; what is beyond these the kernel closes */
+enum { MAX_FDS = 8 }; /* more than 1 is malformed; the kernel closes those beyond 8 */
 
 void
 fd_channel_host(char ret[FD_CHANNEL_NAME], uint32_t i)
@@ -67,11 +66,11 @@ fd_channel_give(int sock, const struct fd_channel_note *note, int fd, struct err
 
         return err_set(e, code, "send arena %s: %s", note->name, strerror(-code));
     }
-    FP(hand_given);
+    FP(fd_passed);
     return 0;
 }
 
-/* The descriptors of a message, into fd[]; how many. */
+/* Stores the descriptors of a message in fd[]. Returns their number. */
 static uint32_t
 collect(struct msghdr *m, int fd[MAX_FDS])
 {
@@ -114,7 +113,7 @@ fd_channel_take(int sock, struct fd_channel_note *note, int *fd, struct err *e)
     if (n < 0 && errno == ECONNRESET) return err_set(e, -EPIPE, "fd channel: closed by the peer");
     if (n < 0) return err_set(e, -errno, "fd channel: %s", strerror(errno));
     n_fds = collect(&m, fds);
-    /* An empty message looks like the end of the stream; whoever sends one has ended it. */
+    /* An empty message reads like the end of the stream, so it ends the stream. */
     if (n == 0 && n_fds == 0) return err_set(e, -EPIPE, "fd channel: closed by the peer");
     if (n_fds == 0 && m.msg_flags & MSG_CTRUNC) {
         return err_set(e, -EMFILE, "fd channel: too many open descriptors in this process");

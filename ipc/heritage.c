@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names are words of our own: lower case, digits, '_', and short enough for the field. */
+/* Valid names have lower-case letters, digits and '_', and fit the field. */
 static bool
 good_name(const char *s, size_t n)
 {

@@ -1,11 +1,11 @@
-/* heritage.h - what a worker inherits at exec: descriptors by number, named in its environment.
+/* heritage.h - descriptors that a worker inherits at exec, with their names in the environment.
  *
- *   LAGAN_FDNAMES=d:w:bell:hand[:group[:plan1:answer1:ring1...]]   numbers from 3 on
+ *   LAGAN_FDNAMES=d:w:doorbell:fd_channel[:group[:plan1:reply1:ring1...]]   from 3 on
  *   LAGAN_EPOCH=17
  *
- * Everything else is close-on-exec; the worker sets it again on these as soon as it has read them,
- * because a helper forked by some library would otherwise keep the bell open and hide our death.
- */
+ * All other descriptors are close-on-exec. The worker sets close-on-exec on the inherited ones as
+ * soon as it has read the variables, because a process forked by a library would otherwise keep the
+ * doorbell open and hide the worker's death. */
 #ifndef IPC_HERITAGE_H
 #define IPC_HERITAGE_H
 
@@ -23,12 +23,12 @@ struct heritage {
     } at[HERITAGE_MAX];
 };
 
-/* Read both variables, check each fd is open, set close-on-exec. -EBADMSG with the sentence; started
- * by hand (no variables) is -ENOENT. */
+/* Reads both variables, checks that each descriptor is open, sets close-on-exec. -EBADMSG:
+ * malformed. -ENOENT: no variables, the worker was started by hand. */
 int heritage_take(struct heritage *h, struct err *e) MUST_USE;
-int heritage_fd(const struct heritage *h, const char *name); /* -1: not passed */
-/* "LAGAN_FDNAMES=..." into buf for the child's environment; fds go to 3, 4, ... in this order. 0, or
- * -EMSGSIZE when n is too small; HERITAGE_ENV_MAX never is. */
+int heritage_fd(const struct heritage *h, const char *name); /* -1: not inherited */
+/* Writes "LAGAN_FDNAMES=..." for the environment of the child, whose descriptors are numbered from
+ * 3 in this order. Returns 0, or -EMSGSIZE if n is too small; HERITAGE_ENV_MAX suffices. */
 int heritage_env(const struct heritage *h, char *buf, size_t n) MUST_USE;
 
 #endif

@@ -1,8 +1,7 @@
 /* model_options.h - the options of one model: a section of `models` in lagand's configuration.
  *
- * One table (base/opt.h) for both programs: lagand validates a section before it starts a worker,
- * and passes each option that differs from its default to the worker as --key=value.
- */
+ * Both programs use one table (base/opt.h): lagand validates a section before it starts a worker
+ * and passes each option that differs from its default to the worker as --key=value. */
 #ifndef IPC_MODEL_OPTIONS_H
 #define IPC_MODEL_OPTIONS_H
 
@@ -26,8 +25,8 @@ struct model_options {
     uint32_t prefill_batch_tokens, encoder_batch_size;
     nsec batch_wait_timeout;
     uint64_t kv_memory, kv_reserve, kv_host_memory; /* kv_memory 0: auto */
-    uint64_t kv_host_bandwidth; /* bytes per second; 0: every block is copied back */
-    uint32_t kv_prefill_rate;   /* tokens per second; 0: every block is copied back */
+    uint64_t kv_host_bandwidth; /* bytes per second; 0: every block is onboarded */
+    uint32_t kv_prefill_rate;   /* tokens per second; 0: every block is onboarded */
     uint32_t kv_tokens_per_block, kv_sink_tokens, kv_snapshot_interval, kv_dtype;
     bool kv_reuse;
     char kv_shares[80];
@@ -37,21 +36,21 @@ struct model_options {
     int32_t split_context_max_tokens, split_context_max_seqs;
     uint32_t split_encoder;
     nsec split_itl_target;
-    uint32_t threads;               /* CPU: all lanes together; 0: every core we may use */
+    uint32_t threads;               /* CPU: all lanes together; 0: all available cores */
     char isa[16];                   /* CPU: auto | scalar | avx2 */
     char tokenizer_cache_dir[1024]; /* empty: $CACHE_DIRECTORY/vocab */
-    uint32_t chat_template;         /* as in worker/text/chat.h */
+    uint32_t chat_template;         /* enum of worker/text/chat.h */
     uint64_t graphs_memory;
     bool step_timing;
-    char kernels[256];                      /* CUDA: op=name,... */
-    char cuda_libs[1024], cuda_tuning_file[1024]; /* a directory, a file; empty: see the table */
+    char kernels[256];                            /* CUDA: op=name,... */
+    char cuda_libs[1024], cuda_tuning_file[1024]; /* empty: see the table */
 };
 
 extern const struct opt model_opts[];
 
-/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, also if
- * its GPUs cannot be used: lagan never falls back to the CPU silently. The text belongs to k or is
- * static. */
+/* Returns "cpu", "cuda" or "cuda:N,M...". auto is "cuda" on a host with an NVIDIA driver, even if
+ * its GPUs cannot be used, so lagan never falls back to the CPU silently. The text belongs to k or
+ * is static. */
 const char *model_options_device(const struct model_options *k);
 bool model_options_on_gpu(const struct model_options *k);
 

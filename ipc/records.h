@@ -18,18 +18,18 @@
 
 enum {
     REC_SUBMIT = 1,  /* rec_submit and tails; fragments with RING_MORE concatenate */
-    REC_CANCEL = 2,  /* rec_row */
-    REC_DRAIN = 3,   /* nothing: finish what you have, take no more, then exit 0 */
-    REC_SUSPEND = 4, /* rec_row, flags 1 pause, 0 go on: its client does not read, or reads again */
+    REC_CANCEL = 2,  /* rec_row; flags: reason */
+    REC_DRAIN = 3,   /* no payload: finish all requests, accept no new ones, exit with 0 */
+    REC_SUSPEND = 4, /* rec_row; flags: 1 suspend, 0 resume */
     REC_TEXT = 5,    /* rec_text and tails */
 };
 enum {
     REC_READY = 1,           /* rec_ready and tails */
     REC_STEP = 2,            /* rec_step, n_ent rec_out */
     REC_FINISH = 3,          /* rec_finish */
-    REC_REJECT = 4,          /* rec_reject and text: before the first token */
+    REC_REJECT = 4,          /* rec_reject and text; before the first token */
     REC_PHASE = 5,           /* rec_phase */
-    REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails, before the row's first token */
+    REC_PROMPT_LOGPROBS = 6, /* rec_prompt and tails; before the first token of the request */
     REC_TEXT_DONE = 7,       /* rec_text_done and tails */
     REC_KV_EVENTS = 8,
     REC_TENSOR = 9, /* rec_tensor and values */
@@ -46,18 +46,19 @@ enum {
 #define SUBMIT_FIELD_WORKER(kind, name) SUBMIT_TYPE_##kind name;
 #define SUBMIT_FIELD_SAMPLER(kind, name) SUBMIT_TYPE_##kind name;
 
-struct rec_submit { /* D 1; fragments with MORE concatenate to this */
+struct rec_submit { /* D 1, REC_SUBMIT */
     uint32_t row, gen;
     uint64_t id, seed;
     int64_t deadline_ns;          /* CLOCK_MONOTONIC; 0: none */
     uint32_t n_prompt, n_decoder; /* token ids of the prompt, of the decoder prefix */
     uint32_t n_done;              /* token ids generated so far, all outputs together */
-    uint32_t text_bytes;          /* of the prompt as text; 0: it is given as ids */
+    uint32_t text_bytes;          /* of the prompt as text; 0: the prompt has ids */
     uint32_t done_text;           /* bytes of text generated so far */
     float done_score;             /* score of the tokens generated so far */
 #define X(kind, name, least, most, preset, record, fallback, sentence) \
     SUBMIT_FIELD_##record(kind, name)
-    /* n, beams: 0 is 1. forced_bos, forced_eos: -1 off, -2 of the model. early_stopping: 2 never */
+    /* n, beams: 0 means 1. forced_bos, forced_eos: -1 off, -2 of the model. early_stopping: 2 never
+     */
     LAGAN_FIELDS(X)
 #undef X
     uint16_t n_eos, n_stop_ids, n_stop, n_bias; /* n_eos 0xffff: those of the model */
@@ -69,13 +70,13 @@ struct rec_submit { /* D 1; fragments with MORE concatenate to this */
     uint32_t lora;   /* prepared, not served yet: slot of the adapter; 0: none */
     uint32_t absent; /* ABSENT_: keys that generation_config.json replaces */
     uint32_t pad2;
-    /* then, each padded to 8: prompt, decoder prefix, generated ids, text, generated text, eos,
-     * stop_ids, stop (u32 len + bytes, padded together), bias (i32 id, f32)*, salt; with n > 1:
-     * u8[n_done] the output of each generated id, f32[n] the score of each output.
-     * chat 1: the text is a date, YYYY-MM-DD and a newline, and a conversation as JSON. */
+    /* Then, each padded to 8: prompt, decoder prefix, generated ids, text, generated text, eos,
+     * stop_ids, stop (u32 length + bytes, padded together), bias (i32 id, f32)*, salt; with n > 1:
+     * u8[n_done] output of each generated id, f32[n] score of each output. chat 1: the text is a
+     * date, YYYY-MM-DD and a newline, and a conversation as JSON. */
 };
 /* flags. LOGPROBS: report the log-probability of each token, also with logprobs = 0 alternatives.
- * PAUSED: as if REC_SUSPEND followed. ENCODER_OUTPUT, LOGITS: report those tensors. */
+ * SUSPENDED: as if REC_SUSPEND followed. ENCODER_OUTPUT, LOGITS: report these tensors. */
 enum {
     SUBMIT_IGNORE_EOS = 1,
     SUBMIT_LOGPROBS = 2,
@@ -105,27 +106,30 @@ enum {
 };
 _Static_assert(N_ABSENT_BITS <= 31, "rec_submit.absent");
 
-struct
-    rec_row { /* D 2 (flags: the reason to end with, 0 cancelled), D 4 (flags: 1 pause, 0 go on) */
+/* D 2: flags is the reason, 0: cancelled. D 4: flags 1 suspend, 0 resume. */
+struct rec_row {
     uint32_t row, gen, flags, pad;
 };
 
-struct rec_text { /* D 5: row names lagand's call slot */
+struct rec_text { /* D 5: row is the call slot of lagand */
     uint32_t row, gen;
-    uint8_t op;    /* 1 tokenize, 2 detokenize */
-    uint8_t flags; /* 1: bare (tokenize), keep special (detokenize); 2: text is a conversation */
+    uint8_t op; /* 1 tokenize, 2 detokenize */
+    /* 1: bare (tokenize), keep special tokens (detokenize); 2: text is a conversation */
+    uint8_t flags;
     uint16_t pad;
     uint32_t n_ids, text_bytes, pad2;
     /* i32 id[n_ids], text, packed */
 };
 
-struct rec_ready {                                             /* W 1 */
-    uint32_t vocab, max_len, max_source, n_slots;              /* max_source 0: decoder-only */
-    uint32_t tokens_per_block, n_groups, name_bytes, has_text; /* has_text: a tokenizer is there */
-    uint64_t kv_bytes, weight_bytes, max_tokens; /* max_tokens: positions the pools can ever hold */
+struct rec_ready {                                /* W 1 */
+    uint32_t vocab, max_len, max_source, n_slots; /* max_source 0: decoder-only */
+    /* has_text: the model has a tokenizer */
+    uint32_t tokens_per_block, n_groups, name_bytes, has_text;
+    /* max_tokens: positions that the pools can hold */
+    uint64_t kv_bytes, weight_bytes, max_tokens;
     int64_t load_ns;
-    uint32_t adopted; /* weights taken over from the predecessor */
-    uint32_t beams;   /* of a request that leaves them to the model; 0 is 1 */
+    uint32_t adopted; /* weights adopted from the previous worker */
+    uint32_t beams;   /* beams of a request that leaves them to the model; 0 means 1 */
     /* name_bytes of the architecture's name */
 };
 
@@ -134,18 +138,19 @@ struct rec_step { /* W 2 */
     uint8_t lane, pad[3];
     uint32_t n_ent;
 };
-/* n_top counts to LAGAN_MAX_TOP, which a byte would not hold: hence 32 bytes and not 24. */
+/* n_top is at most LAGAN_MAX_TOP, which does not fit into a byte; hence 32 bytes, not 24. */
 struct rec_out { /* n_ent times, each followed by its tails, padded to 8 */
     uint32_t row, gen;
     uint16_t output; /* 0 .. n - 1 */
     uint8_t n_tokens;
-    uint8_t has_logprobs;            /* 1: logprob[] and the tops follow */
-    uint32_t first;                  /* position of the first token among the generated */
-    uint32_t text_bytes, text_first; /* whole characters only; text_first: bytes before them */
-    uint32_t n_top;                  /* tops a token, at most LAGAN_MAX_TOP */
-    float score; /* with these tokens: what the next worker goes on from if this one dies */
-    /* i32 token[n_tokens]; with logprobs: f32 logprob[n_tokens]; {i32, f32} top[n_tokens][n_top];
-     * text; the whole padded to 8 */
+    uint8_t has_logprobs; /* 1: logprob[] and top[] follow */
+    uint32_t first;       /* index of the first token in the output */
+    /* whole characters only; text_first: bytes of text before them */
+    uint32_t text_bytes, text_first;
+    uint32_t n_top; /* alternatives of each token, at most LAGAN_MAX_TOP */
+    float score;    /* score with these tokens; a replacement worker continues from it */
+    /* i32 token[n_tokens]; with has_logprobs: f32 logprob[n_tokens], {i32, f32}
+     * top[n_tokens][n_top]; text; all padded to 8 */
 };
 struct rec_finish { /* W 3 */
     uint32_t row, gen;
@@ -158,23 +163,23 @@ struct rec_reject { /* W 4 */
     uint16_t reason; /* enum lagan_reason */
     uint16_t text_bytes;
     uint32_t pad;
-    /* the sentence */
+    /* then the sentence */
 };
-struct rec_phase {  /* W 5: what the worker is doing while it starts */
+struct rec_phase {  /* W 5: progress of the start of a worker */
     uint32_t phase; /* enum worker_phase, ipc/shm.h */
     uint32_t pad;
     uint64_t done, total; /* bytes */
 };
-struct rec_prompt { /* W 6: positions [first, first + n) of the prompt; may come in several */
+/* W 6: positions [first, first + n) of the prompt; a prompt may take several records */
+struct rec_prompt {
     uint32_t row, gen;
     uint32_t first, n, n_top, pad;
-    /* i32 id[n], the prompt's own tokens; f32 logprob[n] of them (position 0: NaN);
-     * {i32, f32} top[n][n_top]; packed,
-     * the whole padded to 8 */
+    /* i32 id[n], the tokens of the prompt; f32 logprob[n] (position 0: NaN); {i32, f32}
+     * top[n][n_top]; packed, all padded to 8 */
 };
-/* W 9: values first .. first + n of a tensor, row by row. All of the encoder's output [source
- * tokens, hidden] comes before the row's first token, row k of the logits [generated, vocabulary]
- * before token k. Who goes on from another's tokens begins with the logits of the next one. */
+/* W 9: values [first, first + n) of a tensor, row by row. The whole encoder output [encoder input
+ * tokens, hidden] comes before the first token; row k of the logits [generated, vocabulary] comes
+ * before token k. If generated ids were given, the first row belongs to the next token. */
 struct rec_tensor {
     uint32_t row, gen;
     uint64_t first;
@@ -185,9 +190,9 @@ struct rec_tensor {
 };
 struct rec_text_done { /* W 7 */
     uint32_t row, gen;
-    uint32_t reason; /* 0, or enum lagan_reason; then text is the sentence */
+    uint32_t reason; /* 0, or enum lagan_reason; then text is the error sentence */
     uint32_t n_ids, text_bytes, pad;
-    /* i32 id[n_ids], text, packed; the whole padded to 8 */
+    /* i32 id[n_ids], text, packed; all padded to 8 */
 };
 
 _Static_assert(sizeof(struct rec_submit) == 160, "rec_submit");

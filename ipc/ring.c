@@ -1,9 +1,8 @@
 /* ring.c - see ring.h for the record and the rules.
  *
- * Writer half first, reader half second; they share the helpers on top, so either half can be read
- * alone. What the peer stores is loaded once into a local, compared with what this side knows by
- * itself, and only the local is used. A peer that breaks a rule stays broken: r->why is never cleared.
- */
+ * Writer first, reader second; they share the helpers at the top and can be read separately. A
+ * value stored by the peer is loaded once into a local variable, compared with the values that this
+ * side knows, and only the local variable is used. r->why is never cleared. */
 #include "ipc/ring.h"
 
 #include "base/failpoint.h"
@@ -68,7 +67,7 @@ ring_writer(struct ring *r, const struct shm *mine, const struct shm *peer)
     init(r, mine, peer);
 }
 
-/* Read the reader's head. It lies between where it was and what we have published. */
+/* Loads the head of the reader. A valid head is between the last one and the published tail. */
 static int
 see_head(struct ring *r)
 {
@@ -82,9 +81,10 @@ see_head(struct ring *r)
     return 0;
 }
 
-/* Small records into the ring, one behind the other. A core lets its stores go in order, and one into a line
- * that the reader has just read takes long: written there word by word a record holds up all that its writer
- * does beside it, and many in one piece need not wait for the reader's core at all (shm_copy_out()). */
+/* Writes the staged small records to the ring in one copy. Stores of a core become visible in
+ * order, and a store to a cache line that the reader has just read is slow. Written word by word,
+ * each record would delay the writer's other stores; shm_copy_out() of one block need not wait for
+ * the reader's core. */
 static void
 put_staged(struct ring *r)
 {
@@ -93,10 +93,10 @@ put_staged(struct ring *r)
     r->staged = r->pos;
 }
 
-/* Whatever is not the common case of ring_reserve(): the record is to follow pos, whole. Up to open nothing
- * needs to be looked at then, neither the reader's head nor the wrap. */
+/* Slow path of ring_reserve(): finds space for a whole record at pos. Up to r->open the fast path
+ * checks neither the head of the reader nor the wrap. */
 static int COLD
-make_room(struct ring *r, uint32_t len, uint64_t spare)
+make_space(struct ring *r, uint32_t len, uint64_t spare)
 {
     uint64_t bytes = record_bytes(len), left = to_end(r, r->pos), pad = bytes > left ? left : 0;
 
@@ -139,7 +139,7 @@ reserve(struct ring *r, uint16_t type, uint16_t flags, uint32_t len, uint64_t sp
     uint64_t bytes = record_bytes(len);
 
     if (r->pos + bytes + spare > r->open || len > r->max_rec - RING_HEADER)
-        TRY(make_room(r, len, spare));
+        TRY(make_space(r, len, spare));
     if (bytes > RING_SMALL || r->pos - r->staged + bytes > RING_STAGE) put_staged(r);
     if (bytes > RING_SMALL) {
         put_header(r, data_at(r, r->pos), type, flags, len, ret);
@@ -177,16 +177,16 @@ ring_publish(struct ring *r)
 }
 
 uint64_t
-ring_room(struct ring *r)
+ring_free_bytes(struct ring *r)
 {
     if (*r->why || see_head(r) < 0) return 0;
     return r->cap - (r->pos - r->peer);
 }
 
 bool
-ring_gave_room(const struct ring *r)
+ring_space_freed(const struct ring *r)
 {
-    /* A relaxed load: only the difference matters here, see_head() reads it again to use it. */
+    /* Relaxed, because only a difference matters; see_head() loads it again before use. */
     return r->full && atomic_load_explicit(&r->r->head, memory_order_relaxed) != r->peer;
 }
 
@@ -211,7 +211,8 @@ ring_done(struct ring *r)
     *r = (struct ring){ .cap = 0 };
 }
 
-/* Read the writer's tail. It never goes back, and never passes what we have not given back yet. */
+/* Loads the tail of the writer. A valid tail neither decreases nor passes the space we have
+ * released. */
 static int
 see_tail(struct ring *r)
 {
@@ -226,7 +227,7 @@ see_tail(struct ring *r)
     return 0;
 }
 
-/* The sentence names the rule and shows the header as it was read. */
+/* Sets the sentence: the violated rule and the header as loaded. */
 static int COLD
 broken_header(struct ring *r, const char *rule, const struct ring_header *h)
 {
@@ -235,7 +236,7 @@ broken_header(struct ring *r, const char *rule, const struct ring_header *h)
         (unsigned long long)r->pos, h->len, h->type, h->flags, h->epoch, h->seq, r->epoch, r->seq);
 }
 
-/* Validate one header against everything this side knows. */
+/* Validates one header against everything that this side knows. */
 static int
 check_header(struct ring *r, const struct ring_header *h)
 {
@@ -245,8 +246,8 @@ check_header(struct ring *r, const struct ring_header *h)
     if (bytes > left) return broken_header(r, "record across the wrap", h);
     if (h->epoch != r->epoch) return broken_header(r, "epoch", h);
     if (h->type == RING_PAD) {
-        /* Our writer pads only in front of a record that did not fit: less than one record, to the
-         * end. It also bounds the work here, for a pad never follows a pad. */
+        /* The writer pads only before a record that did not fit: to the end, and shorter than one
+         * record. This also bounds the work here, because a pad never follows a pad. */
         if (bytes != left || h->len != left - RING_HEADER) return broken_header(r, "pad length", h);
         if (bytes >= r->max_rec) return broken_header(r, "pad longer than any record", h);
         if (h->seq) return broken_header(r, "pad with a sequence number", h);
@@ -260,8 +261,8 @@ check_header(struct ring *r, const struct ring_header *h)
     return 0;
 }
 
-/* The next n bytes, which are published and in front of the wrap, into the copy. Each byte is taken out of
- * shared memory once, many at a time: lines on their way from another core come side by side. */
+/* Copies the next n published bytes before the wrap. Each byte of shared memory is loaded once, and
+ * many at a time, so that cache-line transfers from the other core overlap. */
 static void
 fetch(struct ring *r, uint64_t n)
 {
@@ -281,7 +282,7 @@ copied(struct ring *r, uint64_t n)
     return (const struct ring_header *)(const void *)r->next;
 }
 
-/* The record at next, which is all there. */
+/* Returns the complete record at next. */
 static int
 take(struct ring *r, struct ring_record *ret)
 {
@@ -296,11 +297,11 @@ take(struct ring *r, struct ring_record *ret)
     return 1;
 }
 
-/* Whatever is not the common case of ring_peek(). */
+/* Slow path of ring_peek(). */
 static int COLD
 peek(struct ring *r, struct ring_record *ret)
 {
-    const struct ring_header *h; /* private, so it may be read again and again */
+    const struct ring_header *h; /* private, may be read several times */
 
     if (*r->why) return -EBADMSG;
     for (;;) {
@@ -325,8 +326,9 @@ ring_peek(struct ring *r, struct ring_record *ret)
     const struct ring_header *h = (const struct ring_header *)(const void *)r->next;
     uint64_t have = r->copied - r->pos;
 
-    /* A record, and all of it there, that keeps check_header()'s rules; a pad's type is below nothing. Which rule
-     * is broken is found out there. Nothing is copied that was not published, or from behind the wrap. */
+    /* Fast path: a complete record that passes all rules of check_header(). For a pad below[] is 0.
+     * check_header() finds the violated rule. Copied bytes are always published and before the
+     * wrap. */
     if (have < RING_HEADER || record_bytes(h->len) > have || h->type >= RING_TYPES ||
         h->len >= r->below[h->type] || h->epoch != r->epoch || h->seq != r->seq ||
         h->flags & ~RING_MORE)

@@ -1,9 +1,8 @@
 /* shm.c - see shm.h.
  *
- * Order of making, each step for a reason: size before mapping, fallocate before anyone writes (a full
- * /dev/shm must fail here and not as SIGBUS in the middle of a record), our mapping before the weights_checksum that
- * forbids new writable ones, the seals before the fd leaves the process.
- */
+ * Creation has a fixed order: size before mapping; fallocate before the first write, because a full
+ * /dev/shm must fail here and not as SIGBUS inside a record; our mapping before the seal that
+ * forbids new writable mappings; all seals before the descriptor leaves the process. */
 #include "ipc/shm.h"
 
 #include "ipc/layout.h"
@@ -32,7 +31,7 @@ _Static_assert(
 
 enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW };
 
-/* CRC-32C, four bits at a time: where the processor does not know it. */
+/* CRC-32C, 4 bits at a time, for processors without the instruction. */
 static uint32_t
 crc_slow(uint32_t crc, const uint8_t *b, size_t n)
 {
@@ -81,7 +80,7 @@ ring_off(enum shm_kind kind)
     return kind == SHM_W ? SHM_RING_OFF_W : SHM_RING_OFF_D;
 }
 
-/* Prompts lie in the ring: they stay out of core files. */
+/* Excludes the mapping from core dumps, because the ring contains prompts. */
 static void
 map_ready(struct shm *s)
 {
@@ -163,7 +162,7 @@ shm_make(struct shm *ret, enum shm_kind kind, uint32_t worker_idx, uint64_t epoc
     return 0;
 }
 
-/* The name of the first field that is not what this side can work with, or NULL. */
+/* Name of the first field that this side cannot accept, or NULL. */
 static const char *
 wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_t bytes)
 {
@@ -179,11 +178,13 @@ wrong_field(const struct shm_hdr *h, enum shm_kind kind, uint64_t epoch, uint64_
     if (h->ring_off + (UINT64_C(1) << h->ring_log2) != bytes) return "ring_log2";
     if (h->rec_align != SHM_REC_ALIGN) return "rec_align";
     if (h->max_rec != (1u << h->ring_log2) / 8) return "max_rec";
-    if (h->feature_bits) return "feature_bits"; /* each must be understood, and we know none */
+    /* every bit must be understood, and none is defined */
+    if (h->feature_bits) return "feature_bits";
     for (size_t i = 0; i < sizeof h->zero; i++) {
         if (h->zero[i]) return "zero";
     }
-    /* Last, so that the fields above are told by name; it holds worker_idx, daemon_id, abi_minor. */
+    /* Last, so that errors name the fields above. The checksum covers worker_idx, daemon_id and
+     * abi_minor. */
     if (h->hdr_crc32c != shm_crc32c(h, offsetof(struct shm_hdr, hdr_crc32c))) return "hdr_crc32c";
     return NULL;
 }
@@ -216,7 +217,7 @@ attach(struct shm *ret, int fd, enum shm_kind kind, bool mine, uint64_t epoch, s
         munmap(s.base, s.bytes);
         return err_set(e, -EBADMSG, "%s: header field %s is wrong", name, wrong);
     }
-    /* A helper that some library forks must not hold the rings of a worker that is gone. */
+    /* A process forked by a library must not keep the rings of an ended worker mapped. */
     madvise(s.base, s.bytes, MADV_DONTFORK);
     map_ready(&s);
     *ret = s;
@@ -256,11 +257,11 @@ shm_ring(const struct shm *s)
     return (uint8_t *)s->base + s->hdr.ring_off;
 }
 
-struct last_words *
-shm_words(const struct shm *s)
+struct panic_message *
+shm_panic_message(const struct shm *s)
 {
     check(s->hdr.kind == SHM_W);
-    return (struct last_words *)((uint8_t *)s->base + SHM_WORDS_OFF);
+    return (struct panic_message *)((uint8_t *)s->base + SHM_PANIC_OFF);
 }
 
 struct step_trace *
@@ -270,11 +271,11 @@ shm_trace(const struct shm *s)
     return (struct step_trace *)((uint8_t *)s->base + SHM_TRACE_OFF);
 }
 
-/* Unaligned, and of whatever else lies there. */
+/* Unaligned; may alias any type. */
 typedef uint64_t piece __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* memcpy() may read a byte twice, and what the peer changed in between would be judged in one state and used
- * in another. volatile: one load for each piece, and no other. */
+/* memcpy() may load a byte twice, and the peer could change it between validation and use.
+ * volatile: exactly one load of each piece. */
 void
 shm_copy_in(void *to, const void *from, size_t n)
 {
@@ -294,7 +295,8 @@ shm_copy_in(void *to, const void *from, size_t n)
     for (; n; n--, t++, f++) *t = *(const volatile uint8_t *)f;
 }
 
-/* In pieces: a length that is known to be small and nothing more becomes `rep movs`, which is slow to begin. */
+/* Copies in pieces: for a length that is known to be small, the compiler would emit `rep movs`,
+ * which starts slowly. */
 static void
 copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
 {
@@ -302,10 +304,10 @@ copy_pieces(uint8_t *t, const uint8_t *f, size_t n)
     for (; n; n--, t++, f++) *t = *f;
 }
 
-/* A store into a line that the reader has in its cache waits until that is taken away there, and the stores
- * behind it wait as well. One that passes the caches does not, when it fills its line. Measured (docs/lab/serving.md): 31
- * and 6 ns a line where the cores have caches of their own, as those of an EPYC may, 8 and 8 under the one cache
- * of a Xeon, where the reader then waits for memory. */
+/* A store to a line in the reader's cache waits until the line is taken away there, and later
+ * stores wait too. A non-temporal store of a full line does not wait. Measured (docs/lab/serving.md),
+ * normal and non-temporal: 31 and 6 ns for each line if the cores have separate caches (some EPYC),
+ * 8 and 8 ns under the shared cache of a Xeon, where the reader then waits for memory. */
 void
 shm_copy_out(void *to, const void *from, size_t n)
 {
@@ -331,6 +333,6 @@ void
 shm_fence_out(void)
 {
 #ifdef __x86_64__
-    _mm_sfence(); /* a store-release holds for all stores but those */
+    _mm_sfence(); /* a release store does not order non-temporal stores */
 #endif
 }

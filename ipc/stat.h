@@ -84,9 +84,9 @@
     X(COUNTER, reused_full,             "blocks", \
       "prompt blocks found in the prefix cache and shared") \
     X(COUNTER, reused_copied,           "blocks", \
-      "prompt blocks of which a part was found in the prefix cache and copied") \
+      "prompt blocks partly found in the prefix cache and copied") \
     X(COUNTER, reused_moved,            "blocks", \
-      "prompt blocks of which a part was found in the prefix cache and taken over without a copy") \
+      "prompt blocks partly found in the prefix cache and taken over without a copy") \
     X(COUNTER, missed,                  "blocks", \
       "prompt blocks that were not in the prefix cache and were computed") \
     X(COUNTER, evicted,                 "blocks", \

@@ -1,11 +1,12 @@
-/* block_holders.c - see block_holders.h: a hash table of (name, worker), the holders of a name neighbours in its chain. */
+/* block_holders.c - see block_holders.h: a hash table of (name, worker); the holders of a name are
+ * adjacent in a chain. */
 #include "route/block_holders.h"
 
 #include <stdlib.h>
 
 struct holding {
     uint64_t name[2];
-    uint32_t worker, next; /* next: in its bucket, or of the free ones, index + 1; 0 ends */
+    uint32_t worker, next; /* next in the bucket or in the free list, index + 1; 0: end */
 };
 struct block_holders {
     struct holding *all;
@@ -117,7 +118,7 @@ block_holders_find(const struct block_holders *h, const uint64_t (*name)[2], uin
             if (!is(&h->all[i - 1], name[n - 1])) continue;
             if (++holders > max) return known;
             while (k < known && worker[k] != h->all[i - 1].worker) k++;
-            if (k < known || some == max) continue; /* it has a later one */
+            if (k < known || some == max) continue; /* the worker has a later block */
             worker[some] = h->all[i - 1].worker;
             found[some++] = n;
         }

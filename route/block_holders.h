@@ -1,9 +1,10 @@
-/* block_holders.h - which worker could find which block of a prompt: fed by their KV events, asked for each request.
+/* block_holders.h - which worker has which prompt block in its cache; fed by KV events, read for
+ * each request.
  *
- * A block is known by its name (worker/kv/kv_event.h): of its tokens and of all before them, so that whoever
- * has it has, as a rule, those before it. A hint and no promise: what is forgotten here costs a prompt that
- * could have been found. Fixed capacity, no allocation after block_holders_new(); beyond it nothing is noted.
- */
+ * The name of a block (worker/kv/kv_event.h) depends on its tokens and all tokens before, so a
+ * worker that has a block usually has the blocks before it. The table is a hint: a missing entry
+ * costs a cache hit, not correctness. Fixed capacity, no allocation after block_holders_new(); a
+ * full table ignores additions. */
 #ifndef ROUTE_BLOCK_HOLDERS_H
 #define ROUTE_BLOCK_HOLDERS_H
 
@@ -12,18 +13,20 @@
 struct block_holders;
 
 struct block_holders *block_holders_new(
-    uint32_t max_blocks) MUST_USE; /* over all workers; NULL: no memory */
+    /* max_blocks: capacity for all workers together. NULL: out of memory. */
+    uint32_t max_blocks) MUST_USE;
 struct block_holders *block_holders_free(struct block_holders *h);
 CLEAN_FUNC(struct block_holders, block_holders_free)
 
 void block_holders_add(struct block_holders *h, uint32_t worker, const uint64_t name[2]);
 void block_holders_remove(struct block_holders *h, uint32_t worker,
-                          const uint64_t name[2]);                   /* not there: nothing */
-void block_holders_forget(struct block_holders *h, uint32_t worker); /* it begins anew */
+                          const uint64_t name[2]); /* no effect if absent */
+/* removes all blocks of a restarted worker */
+void block_holders_forget(struct block_holders *h, uint32_t worker);
 
-/* Of a prompt's n blocks, in order: found[i] is how many of them worker[i] has, for the few that have most; the
- * number of those, at most max. A block that more than max have tells nobody apart: it and those before it
- * are not looked at. */
+/* For a prompt of n blocks in order: worker[i] and found[i], the number of leading blocks that it
+ * has, for the workers with the most. Returns their number, at most max. A block that more than max
+ * workers have does not distinguish them: it and the blocks before it are not considered. */
 uint32_t block_holders_find(const struct block_holders *h, const uint64_t (*name)[2], uint32_t n,
                             uint32_t *worker, uint32_t *found, uint32_t max);
 

@@ -4,7 +4,8 @@
 static bool
 better(const struct route_worker *a, const struct route_worker *b)
 {
-    uint64_t x = a->tokens + b->found, y = b->tokens + a->found; /* differences, without a sign */
+    /* compares without signed differences */
+    uint64_t x = a->tokens + b->found, y = b->tokens + a->found;
 
     if (x != y) return x < y;
     return a->n_seqs < b->n_seqs;

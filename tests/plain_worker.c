@@ -19,7 +19,7 @@ plain_begin(struct channel *l, struct heritage *h)
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(h, NULL) == 0);
-    check(channel_attach(l, heritage_fd(h, "d"), heritage_fd(h, "w"), heritage_fd(h, "bell"),
+    check(channel_attach(l, heritage_fd(h, "d"), heritage_fd(h, "w"), heritage_fd(h, "doorbell"),
                          h->epoch, NULL) == 0);
     c = shm_ctl(&l->w);
     atomic_fetch_add(&c->hb_count, 1);
@@ -74,7 +74,7 @@ plain_rest(struct channel *l, nsec most)
     int r = channel_sleep(l);
 
     if (r > 0) r = ppoll(&p, 1, &t, NULL);
-    if (r > 0) doorbell_heard(&l->doorbell);
+    if (r > 0) doorbell_set_readable(&l->doorbell);
     doorbell_wake(&l->doorbell);
     return r != -EPIPE;
 }

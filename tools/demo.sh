@@ -80,11 +80,11 @@ for _ in {1..20}; do # a busy machine may see the end of the answer before it ha
     [ ${#said} -ne 30 ] || { kill -KILL "$pid" && printf '[kill -9 %s]' "$pid"; }
   done < <($ask generate --max-tokens 128 --text "$question" 2>"$tmp/line")
   sed 's/^/  /' "$tmp/line"
-  ! grep -q 'its worker died' "$tmp/line" || break
+  ! grep -q 'its worker failed' "$tmp/line" || break
 done
 if [ "$said" != "$answer"$'\n' ]; then
   echo "  expected: $answer"
-elif ! grep -q 'its worker died' "$tmp/line"; then
+elif ! grep -q 'its worker failed' "$tmp/line"; then
   echo '  the worker was not killed in time, twenty times'
 else
   right=$((right + 1))

@@ -33,7 +33,7 @@ curve_find(const struct curve_file *f, const char *key)
     return NULL;
 }
 
-/* ---- words of a line */
+/* ---- tokens of a line */
 
 struct line {
     const char *p, *end;
@@ -47,22 +47,22 @@ struct word {
 };
 
 static bool
-blank(char c)
+is_separator(char c)
 {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* A word that begins with # and what follows is a comment. Inside a word # is a digit of Z85; no key
- * begins with it, that would be more than 32 bits. */
+/* A word that begins with # starts a comment. Inside a word # is a digit of Z85. No key begins with
+ * #, because its first 5 characters would exceed 32 bits. */
 static struct word
 next(struct line *l)
 {
     struct word w;
 
-    while (l->p < l->end && blank(*l->p)) l->p++;
+    while (l->p < l->end && is_separator(*l->p)) l->p++;
     if (l->p < l->end && *l->p == '#') l->p = l->end;
     w.p = l->p;
-    while (l->p < l->end && !blank(*l->p)) l->p++;
+    while (l->p < l->end && !is_separator(*l->p)) l->p++;
     w.n = (size_t)(l->p - w.p);
     return w;
 }
@@ -86,12 +86,12 @@ take_key(struct line *l, char to[CURVE_KEY + 1])
 
     if (!curve_key_fits(w.p, w.n))
         return wrong(l, "the key is not 40 characters of Z85, as laganctl keygen makes them");
-    if (*to) return wrong(l, "there is one such key already");
+    if (*to) return wrong(l, "this key was already given");
     memcpy(to, w.p, w.n);
     return 0;
 }
 
-/* NAME=N; 1 to most. */
+/* Parses NAME=N; 1 to the limit of the field. */
 static int
 take_limit(struct line *l, struct word w, struct curve_peer *p)
 {
@@ -101,12 +101,12 @@ take_limit(struct line *l, struct word w, struct curve_peer *p)
     uint64_t v = 0;
 
     if (!is_at || (!inflight && !is(name, "max_tokens")))
-        return wrong(l, "behind a name stand max_inflight=N and max_tokens=N");
+        return wrong(l, "after the name only max_inflight=N and max_tokens=N are allowed");
     for (const char *c = is_at + 1; c < w.p + w.n; c++) {
-        if (*c < '0' || *c > '9' || v > UINT32_MAX) return wrong(l, "a limit is no number");
+        if (*c < '0' || *c > '9' || v > UINT32_MAX) return wrong(l, "the limit is not a number");
         v = v * 10 + (uint64_t)(*c - '0');
     }
-    if (!v || (inflight && v > UINT32_MAX)) return wrong(l, "a limit is 1 at least");
+    if (!v || (inflight && v > UINT32_MAX)) return wrong(l, "the limit must be at least 1");
     if (inflight) {
         p->max_inflight = (uint32_t)v;
     } else {
@@ -123,15 +123,15 @@ take_peer(struct curve_file *f, struct line *l)
 
     TRY(take_key(l, p.key));
     w = next(l);
-    if (!w.n || w.n > CURVE_NAME) return wrong(l, "a name of 1 to 32 characters follows the key");
+    if (!w.n || w.n > CURVE_NAME) return wrong(l, "the key needs a name of 1 to 32 characters");
     for (size_t i = 0; i < w.n; i++) {
-        if (w.p[i] <= ' ' || w.p[i] > '~') return wrong(l, "a name is of visible ASCII");
+        if (w.p[i] <= ' ' || w.p[i] > '~') return wrong(l, "the name must be visible ASCII");
     }
     memcpy(p.name, w.p, w.n);
     while ((w = next(l)).n) TRY(take_limit(l, w, &p));
     for (uint32_t i = 0; i < f->n_peers; i++) {
-        if (!strcmp(f->peer[i].name, p.name)) return wrong(l, "the name is another client's too");
-        if (!strcmp(f->peer[i].key, p.key)) return wrong(l, "the key is another client's too");
+        if (!strcmp(f->peer[i].name, p.name)) return wrong(l, "another client has this name");
+        if (!strcmp(f->peer[i].key, p.key)) return wrong(l, "another client has this key");
     }
     if (f->n_peers == CURVE_MAX_PEERS) return wrong(l, "more than 512 clients");
     f->peer[f->n_peers++] = p;
@@ -150,9 +150,9 @@ take_line(struct curve_file *f, struct line *l)
     } else if (is(w, "server")) {
         TRY(take_key(l, f->server));
     } else {
-        return wrong(l, "a line begins with secret, server or client");
+        return wrong(l, "the line must begin with secret, server or client");
     }
-    return next(l).n ? wrong(l, "there is more than a key") : 0;
+    return next(l).n ? wrong(l, "unexpected text after the key") : 0;
 }
 
 int

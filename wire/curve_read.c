@@ -1,4 +1,4 @@
-/* curve_read.c - a keys file as it lies on the disk, see curve.h. */
+/* curve_read.c - reads a key file; see curve.h. */
 #include "wire/curve.h"
 
 #include <errno.h>
@@ -16,13 +16,14 @@ may_read(int fd, const char *path, struct err *e)
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return err_set(e, -EINVAL, "%s is not a file", path);
     if (st.st_mode & 077)
-        return err_set(e, -EACCES, "%s holds a secret and has mode %04o; chmod 600 it", path,
+        return err_set(e, -EACCES, "%s contains a secret and has mode %04o; run chmod 600", path,
                        st.st_mode & 07777);
     if (st.st_uid && st.st_uid != geteuid())
-        return err_set(e, -EACCES, "%s belongs to user %u, neither to root nor to us", path,
-                       st.st_uid);
+        return err_set(e, -EACCES,
+                       "%s is owned by user %u; the owner must be root or the user of this program",
+                       path, st.st_uid);
     if (st.st_size > CURVE_MAX_FILE)
-        return err_set(e, -E2BIG, "%s has %lld bytes, at most %d are read", path,
+        return err_set(e, -E2BIG, "%s has %lld bytes, the maximum is %d", path,
                        (long long)st.st_size, CURVE_MAX_FILE);
     return 0;
 }
@@ -38,7 +39,7 @@ curve_read(struct curve_file *f, const char *path, struct err *e)
     if (fd < 0) return err_set(e, -errno, "%s: %s", path, strerror(errno));
     r = may_read(fd, path, e);
     text = r == 0 ? malloc(CURVE_MAX_FILE) : NULL;
-    if (r == 0 && !text) r = err_set(e, -ENOMEM, "%s: no memory", path);
+    if (r == 0 && !text) r = err_set(e, -ENOMEM, "%s: out of memory", path);
     if (r == 0) {
         n = read(fd, text, CURVE_MAX_FILE);
         r = n < 0 ? err_set(e, -errno, "%s: %s", path, strerror(errno))

@@ -1,6 +1,5 @@
-/* msg.c - envelope, keys, words, encoding; see msg.h. The bounded pass is msg_check.c, SUBMIT is
- * msg_request.c.
- */
+/* msg.c - envelope, keys, encoding; see msg.h. msg_check.c has the bounded pass, msg_request.c
+ * SUBMIT. */
 #include "wire/msg.h"
 
 #include <errno.h>
@@ -13,7 +12,7 @@ envelope(struct msg *ret, const msgpack_object *o, struct err *e)
 
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size < 1 ||
         at[0].type != MSGPACK_OBJECT_POSITIVE_INTEGER)
-        return err_set(e, -EBADMSG, "not a message: it is an array [version, type, rid, {map}]");
+        return err_set(e, -EBADMSG, "not a message: [version, type, rid, {map}] is expected");
     ret->version = (uint32_t)MIN(at[0].via.u64, (uint64_t)UINT32_MAX);
     if (o->via.array.size >= 3 && at[1].type == MSGPACK_OBJECT_POSITIVE_INTEGER &&
         at[2].type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
@@ -47,7 +46,7 @@ msg_decode_long(struct msg *ret, const void *frame, size_t n, uint32_t max_nodes
     memset(ret, 0, sizeof *ret);
     TRY(msg_check_long(frame, n, max_nodes, e));
     ret->zone = msgpack_zone_new(MSGPACK_ZONE_CHUNK_SIZE);
-    if (!ret->zone) return err_set(e, -ENOMEM, "no memory for a message");
+    if (!ret->zone) return err_set(e, -ENOMEM, "out of memory for a message");
     if (msgpack_unpack(frame, n, &off, ret->zone, &o) != MSGPACK_UNPACK_SUCCESS)
         r = err_set(e, -EBADMSG, "the frame cannot be unpacked");
     else
@@ -190,7 +189,7 @@ msg_ids_copy(const struct msg_ids *ids, void *to)
     }
 }
 
-/* Of a bin, the first that is negative; n: none. There may be millions. */
+/* Index of the first negative id of a bin; n: none. A bin may have a million ids. */
 static uint32_t
 first_negative(const char *p, uint32_t n)
 {
@@ -202,7 +201,7 @@ first_negative(const char *p, uint32_t n)
     return i;
 }
 
-/* Every element is looked at here, so that msg_id() need not fail. */
+/* Validates every element, so that msg_id() cannot fail. */
 int
 msg_ids(const msgpack_object *map, const char *key, struct msg_ids *ret, struct err *e)
 {
@@ -248,7 +247,7 @@ msg_understood(const msgpack_object *map, struct err *e)
 
         if (k->size && k->ptr[0] == '!')
             return err_set(e, -EINVAL,
-                           "the key '%.*s' is not known, and its '!' forbids to ignore it",
+                           "the key '%.*s' is unknown and, because of its '!', cannot be ignored",
                            (int)k->size, k->ptr);
     }
     return 0;

@@ -1,14 +1,13 @@
 /* msg_check.c - the bounded pass over a frame, see msg.h.
  *
- * MessagePack-C allocates what a container's header announces: five bytes may ask for 8 GiB. So nothing
- * is unpacked before this pass has seen every byte. It is iterative (an explicit stack of
- * LAGAN_MAX_DEPTH containers), allocates nothing, and its budgets are global: a limit per level is no
- * limit when levels multiply.
+ * MessagePack-C allocates as much as the header of a container announces: 5 bytes may request 8
+ * GiB. Therefore this pass reads every byte before the frame is unpacked. It is iterative (a stack
+ * of LAGAN_MAX_DEPTH containers) and allocates nothing. Its limits hold for the whole frame,
+ * because limits for each level would multiply.
  *
- * A frame costs MessagePack-C about 24 bytes a node. Integers that stand in an array are counted apart,
- * because a prompt is a long list of them: at most LAGAN_MAX_LIST, everything else LAGAN_MAX_NODES.
- * A list that is longer is refused when its header is seen: nobody waits for a walk to its end.
- */
+ * A node costs MessagePack-C about 24 bytes. Integers in arrays are counted separately, because a
+ * prompt is a long list of integers: at most LAGAN_MAX_LIST; all other nodes at most
+ * LAGAN_MAX_NODES. A longer list is rejected at its header. */
 #include "wire/msg.h"
 
 #include <errno.h>
@@ -20,9 +19,9 @@ struct span {
     uint32_t n;
 };
 
-struct level {       /* one open container */
-    uint64_t left;   /* nodes still to come: a map's keys and values both count */
-    bool map;        /* then an even left means that a key comes next */
+struct level {       /* an open container */
+    uint64_t left;   /* remaining nodes; keys and values of a map both count */
+    bool map;        /* a map: an even left means that a key is next */
     uint32_t n_keys; /* seen so far */
     struct span key[LAGAN_MAX_KEYS];
 };
@@ -48,7 +47,7 @@ bad(const struct pass *c, struct err *e, const char *what)
     return err_set(e, -EBADMSG, "byte %zu of the frame: %s", (size_t)(c->p - c->start), what);
 }
 
-/* Well-formed UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing over U+10FFFF. */
+/* Valid UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing over U+10FFFF. */
 static bool
 utf8(const uint8_t *p, size_t n)
 {
@@ -92,7 +91,7 @@ open_container(struct pass *c, bool map, uint64_t n, struct err *e)
 
     if (map && n > LAGAN_MAX_KEYS) return bad(c, e, "a map of more than 64 keys");
     if (map) n *= 2;
-    /* Each element is a byte at least, so a header can promise no more than there are bytes. */
+    /* An element has at least 1 byte, so a header cannot announce more elements than bytes. */
     if (n > (uint64_t)(c->end - c->p)) return bad(c, e, "a container longer than the frame");
     if (n > (uint64_t)(LAGAN_MAX_LIST - c->ids) + (c->max_nodes - c->nodes))
         return bad(c, e, TOO_MANY);
@@ -112,13 +111,14 @@ take_key(struct pass *c, struct level *l, const uint8_t *p, uint64_t n, struct e
     if (n > LAGAN_MAX_KEY) return bad(c, e, "a key longer than 64 bytes");
     for (i = 0; i < l->n_keys; i++)
         if (l->key[i].n == n && !memcmp(l->key[i].p, p, n))
-            return err_set(e, -EBADMSG, "byte %zu of the frame: the key '%.*s' comes twice",
+            return err_set(e, -EBADMSG, "byte %zu of the frame: the key '%.*s' occurs twice",
                            (size_t)(p - c->start), (int)n, (const char *)p);
     l->key[l->n_keys++] = (struct span){ p, (uint32_t)n };
     return 0;
 }
 
-/* What a node's first byte announces. bytes: of the payload, or elements for a container. */
+/* The kind that the first byte of a node announces. bytes: length of the payload; of a container:
+ * elements. */
 enum kind { INVALID, INTEGER, PLAIN, FLOAT, STR, BIN, ARRAY, MAP, EXT };
 
 static enum kind
@@ -174,11 +174,11 @@ finite_float(const uint8_t *p, uint64_t n)
 {
     uint64_t bits = big_endian(p, (uint32_t)n);
 
-    /* An exponent of all ones is an infinity or no number. */
+    /* An exponent of all ones is an infinity or NaN. */
     return n == 4 ? (bits >> 23 & 0xff) != 0xff : (bits >> 52 & 0x7ff) != 0x7ff;
 }
 
-/* One node: its header, and its payload unless it is a container. */
+/* One node: its header, and the payload unless it is a container. */
 static int
 take_node(struct pass *c, struct err *e)
 {
@@ -190,9 +190,9 @@ take_node(struct pass *c, struct err *e)
 
     if (c->p == c->end) return bad(c, e, "the frame ends too early");
     kind = first_byte(*c->p, &len_bytes, &n);
-    if (kind == INVALID) return bad(c, e, "0xc1 is not MessagePack");
+    if (kind == INVALID) return bad(c, e, "0xc1 is not valid MessagePack");
     if (kind == EXT) return bad(c, e, "an ext type, which no message has");
-    if (kind == INTEGER && c->depth > 1 && !up->map) { /* not those of the envelope */
+    if (kind == INTEGER && c->depth > 1 && !up->map) { /* except those of the envelope */
         if (++c->ids > LAGAN_MAX_LIST) return bad(c, e, TOO_MANY);
     } else if (++c->nodes > c->max_nodes) {
         return err_set(e, -EBADMSG, "byte %zu of the frame: more than %u nodes",

@@ -1,8 +1,7 @@
-/* msg_request.c - SUBMIT's map to struct msg_request, and RESUME's lists; see msg.h.
+/* msg_request.c - decodes SUBMIT into struct msg_request, and RESUME; see msg.h.
  *
- * One walk over LAGAN_FIELDS of lagan_wire.h: a row's kind picks the reader, its key is also the
- * field's name. What rows cannot say (ids or text, min_tokens beside max_tokens) follows the walk.
- */
+ * A walk over LAGAN_FIELDS of lagan_wire.h: the kind of a row selects the reader, the key is also
+ * the name of the field. Checks across keys (ids or text, min_tokens and max_tokens) follow. */
 #include "ipc/records.h"
 #include "wire/msg.h"
 
@@ -10,29 +9,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shared by all readers: the map, the row's key, where sentences go. */
-struct row {
+/* Arguments of all readers: the map, the key, the error. */
+struct key_reader {
     const msgpack_object *map;
     const char *key;
     struct err *e;
 };
 
 static int
-absent_or(const struct row *x, int r, const char *want)
+absent_or(const struct key_reader *x, int r, const char *want)
 {
     if (r == -ENOENT) return 0;
     return r < 0 ? err_set(x->e, -EINVAL, "%s is not %s", x->key, want) : 1;
 }
 
 static int
-number_range(const struct row *x, double v, double least, double most)
+number_range(const struct key_reader *x, double v, double least, double most)
 {
     return err_set(x->e, -EINVAL, "%s is %.10g, the range is %.10g to %.10g", x->key, v, least,
                    most);
 }
 
 static int
-read_u32(const struct row *x, uint32_t *ret, uint64_t least, uint64_t most)
+read_u32(const struct key_reader *x, uint32_t *ret, uint64_t least, uint64_t most)
 {
     int64_t v;
     int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
@@ -46,7 +45,7 @@ read_u32(const struct row *x, uint32_t *ret, uint64_t least, uint64_t most)
 }
 
 static int
-read_i32(const struct row *x, int32_t *ret, int64_t least, int64_t most)
+read_i32(const struct key_reader *x, int32_t *ret, int64_t least, int64_t most)
 {
     int64_t v;
     int r = absent_or(x, msg_i64(x->map, x->key, &v), "an integer");
@@ -60,7 +59,7 @@ read_i32(const struct row *x, int32_t *ret, int64_t least, int64_t most)
 }
 
 static int
-read_u64(const struct row *x, uint64_t *ret)
+read_u64(const struct key_reader *x, uint64_t *ret)
 {
     int r = absent_or(x, msg_u64(x->map, x->key, ret), "an unsigned integer");
 
@@ -68,7 +67,7 @@ read_u64(const struct row *x, uint64_t *ret)
 }
 
 static int
-read_f64(const struct row *x, double *ret, double least, double most, bool over)
+read_f64(const struct key_reader *x, double *ret, double least, double most, bool over)
 {
     double v;
     int r = absent_or(x, msg_f64(x->map, x->key, &v), "a number");
@@ -83,7 +82,7 @@ read_f64(const struct row *x, double *ret, double least, double most, bool over)
 }
 
 static int
-read_bool(const struct row *x, bool *ret)
+read_bool(const struct key_reader *x, bool *ret)
 {
     int r = absent_or(x, msg_bool(x->map, x->key, ret), "true or false");
 
@@ -91,7 +90,7 @@ read_bool(const struct row *x, bool *ret)
 }
 
 static int
-read_early(const struct row *x, uint32_t *ret)
+read_early(const struct key_reader *x, uint32_t *ret)
 {
     const msgpack_object *o = msg_get(x->map, x->key);
 
@@ -107,7 +106,7 @@ read_early(const struct row *x, uint32_t *ret)
 }
 
 static int
-read_str(const struct row *x, struct msg_span *ret, uint32_t least, uint32_t most)
+read_str(const struct key_reader *x, struct msg_span *ret, uint32_t least, uint32_t most)
 {
     struct msg_span s;
     int r = absent_or(x, msg_str(x->map, x->key, &s), "a string");
@@ -122,7 +121,7 @@ read_str(const struct row *x, struct msg_span *ret, uint32_t least, uint32_t mos
 }
 
 static int
-read_ids(const struct row *x, struct msg_ids *ret, uint32_t least, uint32_t most)
+read_ids(const struct key_reader *x, struct msg_ids *ret, uint32_t least, uint32_t most)
 {
     struct msg_ids ids;
     int r = msg_ids(x->map, x->key, &ids, x->e);
@@ -136,9 +135,9 @@ read_ids(const struct row *x, struct msg_ids *ret, uint32_t least, uint32_t most
     return 0;
 }
 
-/* A list of strings, or one string by itself. */
+/* A list of strings, or one string. */
 static int
-read_stops(const struct row *x, struct msg_request *q)
+read_stops(const struct key_reader *x, struct msg_request *q)
 {
     const msgpack_object *o = msg_get(x->map, x->key), *at = o;
     uint32_t i, n = 1;
@@ -172,7 +171,7 @@ by_id(const void *a, const void *b)
 }
 
 static int
-read_pair(const struct row *x, uint32_t i, const msgpack_object *pair, struct msg_bias *ret)
+read_pair(const struct key_reader *x, uint32_t i, const msgpack_object *pair, struct msg_bias *ret)
 {
     const msgpack_object *v = pair->via.array.ptr;
     double add = 0;
@@ -196,7 +195,7 @@ read_pair(const struct row *x, uint32_t i, const msgpack_object *pair, struct ms
 }
 
 static int
-read_bias(const struct row *x, struct msg_request *q)
+read_bias(const struct key_reader *x, struct msg_request *q)
 {
     const msgpack_object *o = msg_get(x->map, x->key);
 
@@ -260,7 +259,8 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
         return err_set(e, -EINVAL, "generated_ids needs n = 1, n is %u", q->n);
     if (q->return_logits && (q->n > 1 || q->beams > 1))
         return err_set(e, -EINVAL, "return_logits needs n = 1 and beams = 1");
-    if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0; /* the worker will know */
+    /* checked when the defaults of the model are known */
+    if (q->absent & (ABSENT_beams | ABSENT_temperature)) return 0;
     if (q->beams > 1 && q->n > q->beams)
         return err_set(e, -EINVAL, "n is %u, it must not exceed beams, which is %u", q->n,
                        q->beams);
@@ -268,15 +268,14 @@ msg_request_agrees(const struct msg_request *q, struct err *e)
         return err_set(e, -EINVAL, "%s cannot be combined with beams", beside);
     if (q->n > 1 && q->beams == 1 && q->temperature <= 0)
         return err_set(e, -EINVAL,
-                       "n is %u, but all outputs would be equal: give a temperature or beams",
-                       q->n);
+                       "n is %u, but all outputs would be equal; set temperature or beams", q->n);
     return 0;
 }
 
 int
 msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 {
-    struct row x = { .map = &m->map, .e = e };
+    struct key_reader x = { .map = &m->map, .e = e };
     struct msg_request q;
 
     memset(&q, 0, sizeof q);
@@ -301,7 +300,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
                        "both %s and %s are given; a request has only one of ids, text and messages",
                        q.ids.o ? "ids" : "text", q.ids.o && q.has_text ? "text" : "messages");
     if (!q.ids.o && !q.has_text && !q.messages.p && !q.encoder_features)
-        return err_set(e, -EINVAL, "there is no prompt: give ids, text or messages");
+        return err_set(e, -EINVAL, "the prompt is missing: set ids, text or messages");
     if (q.generated_ids.n >= q.max_tokens)
         return err_set(e, -EINVAL, "generated_ids has %u tokens, max_tokens is %u",
                        q.generated_ids.n, q.max_tokens);
@@ -315,7 +314,7 @@ msg_request(struct msg_request *ret, const struct msg *m, struct err *e)
 
 /* ---- RESUME */
 
-/* *n: its length, or, when that is not 0, what it must be. */
+/* *n: set to the length of the list; if not 0, the required length. */
 static int
 read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_object **ret,
           struct err *e)
@@ -324,7 +323,7 @@ read_list(const struct msg *m, const char *key, uint32_t *n, const msgpack_objec
     uint32_t i;
 
     if (!o || o->type != MSGPACK_OBJECT_ARRAY || !o->via.array.size)
-        return err_set(e, -EINVAL, "%s is not a list with entries", key);
+        return err_set(e, -EINVAL, "%s is missing, not a list or empty", key);
     if (*n && o->via.array.size != *n)
         return err_set(e, -EINVAL, "%s has %u entries, rids has %u", key, o->via.array.size, *n);
     for (i = 0; i < o->via.array.size; i++)

@@ -8,11 +8,12 @@
 
 enum { AT_SIGNATURE = 9, AT_VERSION = 10, AT_MINOR = 11, AT_MECHANISM = 12, MECHANISM = 20 };
 enum { MAJOR = 3, MINOR = 1 };
-enum { FIRST_ROOM = 4 << 10 };
+enum { FIRST_CAPACITY = 4 << 10 };
 
-/* ---- in */
+/* ---- receiving */
 
-/* As much of the greeting as there is: a stranger is known by its first bytes. */
+/* Checks the received part of a greeting, so that another protocol is rejected at its first bytes.
+ */
 static bool
 is_greeting(const uint8_t *g, uint32_t n)
 {
@@ -30,7 +31,7 @@ head_size(const struct zmtp *z)
     return z->n_head && z->head[0] & ZMTP_LONG ? ZMTP_HEAD : 2;
 }
 
-/* The head is whole: may such a frame come, and how long is it? */
+/* The head is complete: validates type and length of the frame. */
 static int
 begin(struct zmtp *z, uint32_t most)
 {
@@ -51,15 +52,15 @@ begin(struct zmtp *z, uint32_t most)
 static int
 keep(struct zmtp *z, const uint8_t *p, uint32_t n)
 {
-    if (z->got + n > z->room) {
-        uint32_t room = MAX(MAX(2 * z->room, (uint32_t)FIRST_ROOM), z->got + n);
+    if (z->got + n > z->capacity) {
+        uint32_t capacity = MAX(MAX(2 * z->capacity, (uint32_t)FIRST_CAPACITY), z->got + n);
         uint8_t *body;
 
-        room = MIN(room, z->size);
-        body = realloc(z->body, room);
+        capacity = MIN(capacity, z->size);
+        body = realloc(z->body, capacity);
         if (!body) return -ENOMEM;
         z->body = body;
-        z->room = room;
+        z->capacity = capacity;
     }
     memcpy(z->body + z->got, p, n);
     return 0;
@@ -71,8 +72,8 @@ is(const uint8_t *p, uint32_t n, const char *word)
     return n == strlen(word) && !memcmp(p, word, n);
 }
 
-/* READY's properties: {length, name, length in four bytes, value}. The one that counts is who is there, if that
- * is said. */
+/* Checks the properties of READY: {length, name, length in 4 bytes, value}. Only Socket-Type
+ * matters, if present. */
 static bool
 may_talk(const uint8_t *p, uint32_t n)
 {
@@ -127,7 +128,7 @@ end(struct zmtp *z, const uint8_t *frame, struct zmtp_item *item)
     z->given = frame == z->body;
     if (flags & ZMTP_COMMAND) return command(z, frame, z->size, item);
     z->n_frames++;
-    z->before += z->size + ZMTP_HEAD; /* so that they are not without number either */
+    z->before += z->size + ZMTP_HEAD; /* so that empty frames are limited too */
     if (flags & ZMTP_MORE) return 0;
     *item = (struct zmtp_item){ .what = ZMTP_MESSAGE, .n_frames = z->n_frames };
     if (z->n_frames == 1) {
@@ -164,7 +165,7 @@ zmtp_done(struct zmtp *z)
     if (!z->given) return;
     free(z->body);
     z->body = NULL;
-    z->room = 0;
+    z->capacity = 0;
     z->given = false;
 }
 
@@ -203,7 +204,7 @@ zmtp_close(struct zmtp *z)
     *z = (struct zmtp){ 0 };
 }
 
-/* ---- out */
+/* ---- sending */
 
 const uint8_t *
 zmtp_hello(uint32_t *n)

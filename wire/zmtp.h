@@ -1,18 +1,19 @@
-/* zmtp.h - ZeroMQ's protocol as lagand speaks it on sockets of this host: ZMTP 3 (RFC 37), as a ROUTER, mechanism NULL.
- * What libzmq's own ROUTER lets pass of those who speak it is let pass here (its ZMTP 1 and 2, of before 2013, are
- * not); what breaks the protocol ends the connection, where libzmq would pass over some of it.
+/* zmtp.h - the ZeroMQ protocol of lagand on local sockets: ZMTP 3 (RFC 37), ROUTER, mechanism NULL.
  *
- *     greeting   64 bytes: ff, 8 spare, 7f, version (3 and more), minor, mechanism in 20 bytes, 32 spare
- *     frame      flags, length (one byte; with ZMTP_LONG eight, big endian), so many bytes
+ * Accepts the peers that the ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). A
+ * violation ends the connection; libzmq ignores some violations.
+ *
+ *     greeting   64 bytes: ff, 8 spare, 7f, version (>= 3), minor, mechanism (20), 32 spare
+ *     frame      flags, length (1 byte; with ZMTP_LONG 8 bytes, big endian), that many bytes
  *     message    frames, all but the last with ZMTP_MORE
- *     command    a frame with ZMTP_COMMAND: length of a name, name, the rest. READY comes first, {Socket-Type},
- *                then, from 3.1 on, PING {time to live, 2 bytes; context} at any time, and its PONG {at most 16 bytes of that};
- *                others are passed over
+ *     command    a frame with ZMTP_COMMAND: length of the name, name, body. READY {Socket-Type} is
+ *                first. From 3.1 on PING {time to live, 2 bytes; context} may come at any time; PONG
+ *                {context} returns at most 16 bytes of it. Other commands are ignored.
  *
- * The other end is hostile: bytes come in pieces of any size, and what is kept of them is what they were, never
- * what they promise. A frame that lies whole in a piece is not copied. Of a message of several frames nothing is
- * kept, since none of lagan's is one. One thread; pure but for malloc().
- */
+ * The peer may be hostile: bytes arrive in parts of any size, and memory is allocated for received
+ * bytes only, never for an announced length. A frame that is complete in one part is not copied. A
+ * message of several frames is only counted, because no message of lagand has several. One thread;
+ * no side effects except malloc(). */
 #ifndef WIRE_ZMTP_H
 #define WIRE_ZMTP_H
 
@@ -22,45 +23,49 @@ enum zmtp_flag { ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4 };
 enum { ZMTP_GREETING = 64, ZMTP_CONTEXT = 16, ZMTP_HEAD = 9 };
 enum { ZMTP_PONG = 2 + 5 + ZMTP_CONTEXT, ZMTP_PING = 2 + 5 + 2 };
 
-/* One connection's incoming half. Begins as {0}. */
+/* The receiving half of a connection. Initial value: {0}. */
 struct zmtp {
     enum zmtp_state {
         ZMTP_GREETED,
         ZMTP_SHAKEN,
         ZMTP_OPEN
-    } state;    /* what comes next: greeting, READY, anything */
-    bool given; /* the body was handed out */
-    bool pings; /* of the greeting: it knows PING (3.1; libzmq 4.1 hands one to its program) */
-    uint8_t n_head, head[ZMTP_GREETING]; /* of the greeting, or of the frame under way */
-    uint32_t size, got;                  /* of that frame, when its head is whole */
-    uint32_t n_frames, before; /* of this message: frames that are whole, and their bytes */
-    uint8_t *body;             /* [room]: got bytes of a frame that came in pieces */
-    uint32_t room;
+    } state;    /* expected next: greeting, READY, any frame */
+    bool given; /* the body was returned to the caller */
+    /* greeting: the peer knows PING (3.1; libzmq 4.1 would pass PING to its program) */
+    bool pings;
+    uint8_t n_head, head[ZMTP_GREETING]; /* of the greeting or of the current frame */
+    uint32_t size, got;                  /* of the current frame, once its head is complete */
+    uint32_t n_frames, before; /* complete frames of the current message, and their bytes */
+    uint8_t *body;             /* [capacity]: got bytes of a frame that arrived in parts */
+    uint32_t capacity;
 };
 
 struct zmtp_item {
     enum zmtp_what { ZMTP_NOTHING, ZMTP_READY, ZMTP_MESSAGE, ZMTP_PINGED } what;
-    const uint8_t *p; /* MESSAGE of one frame: its bytes; PINGED: the context */
+    const uint8_t *p; /* MESSAGE with one frame: its bytes; PINGED: the context */
     uint32_t n;
     uint32_t n_frames; /* MESSAGE */
 };
 
-/* Take of n > 0 bytes what belongs to at most one item: how many those are, at least one. item->p is valid while p
- * is, and until zmtp_done() or the next call. most: bytes of a message, or of a command.
- * -EPROTO: this is no ZMTP 3 without a mechanism, or broken; -EMSGSIZE: it is longer than may be; -ENOMEM. After
- * these there is nothing but zmtp_close(). */
+/* Consumes bytes of p up to the end of one item; n > 0. Returns the number of bytes consumed, at
+ * least 1. item->p is valid as long as p, until zmtp_done() or the next call. most: limit of a
+ * message or command in bytes. -EPROTO: not ZMTP 3 with mechanism NULL, or malformed. -EMSGSIZE:
+ * longer than most. -ENOMEM. After a failure only zmtp_close() may be called. */
 int zmtp_take(struct zmtp *z, uint32_t most, const uint8_t *p, uint32_t n,
               struct zmtp_item *item) MUST_USE;
-void zmtp_done(struct zmtp *z); /* the item has been used: what was kept for it is given back */
-/* How many bytes of the frame under way are still to come; 0: none is, or its length is not known yet. */
+void zmtp_done(struct zmtp *z); /* frees the memory of the last item */
+/* Bytes of the current frame that have not arrived; 0: no current frame, or its length is not
+ * known. */
 uint32_t zmtp_missing(const struct zmtp *z);
-void zmtp_close(struct zmtp *z); /* and {0} again */
+void zmtp_close(struct zmtp *z); /* frees everything; *z is {0} */
 
-/* What we say: greeting and READY, at once. */
+/* Our greeting and READY. */
 const uint8_t *zmtp_hello(uint32_t *n);
 uint32_t zmtp_head(uint8_t head[ZMTP_HEAD],
-                   uint32_t n); /* of a message of n bytes; how long the head is */
-/* Its sender may be taken for dead when nothing came from us for ttl tenths of a second. */
+                   /* Writes the head of a message of n bytes; returns the length of the head. */
+                   uint32_t n);
+/* Writes a PING: the peer may assume that we are dead if it receives nothing for ttl / 10 seconds.
+ */
 uint32_t zmtp_ping(uint8_t frame[ZMTP_PING], uint16_t ttl);
 uint32_t zmtp_pong(uint8_t frame[ZMTP_PONG], const uint8_t *context, uint32_t n);
 

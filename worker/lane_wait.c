@@ -42,7 +42,7 @@ lane_wait_sleep(struct worker *w, const struct lane_wait *f)
     if (r < 0) return r;
     if (r > 0 && ppoll(p, n, &t, NULL) < 0 && errno != EINTR) check(!"poll");
     doorbell_wake(&w->channel->doorbell);
-    if (p[0].revents) doorbell_heard(&w->channel->doorbell);
+    if (p[0].revents) doorbell_set_readable(&w->channel->doorbell);
     for (nfds_t i = 1; i < n; i++) {
         uint64_t count;
 

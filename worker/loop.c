@@ -86,7 +86,7 @@ ready(void *arg)
     struct worker *w = arg;
 
     if (!ring_empty(&w->channel->in)) return true;
-    return !outbox_empty(w->outbox) && ring_room(&w->channel->out) >= outbox_need(w->outbox);
+    return !outbox_empty(w->outbox) && ring_free_bytes(&w->channel->out) >= outbox_need(w->outbox);
 }
 
 /* Publishes what the iteration has written: one store, at most one wake-up. */
@@ -598,7 +598,7 @@ loop_run(struct worker *w, struct err *e)
     w->control = control_start(w);
     health_phase(w, PHASE_READY, 0);
     emit_ready(w, w->loader->load_ns);
-    FP(ready_said);
+    FP(ready_reported);
     log_ready(w);
     adopt_begin(w, clock_now());
     do r = iteration(&p, e);

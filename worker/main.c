@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "gpu/gpu.h"
+#include "ipc/channel.h"
 #include "ipc/heritage.h"
 #include "ipc/model_options.h"
-#include "ipc/channel.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
@@ -167,11 +167,11 @@ attach(struct worker *w, struct err *e)
     TRY(heritage_take(w->heritage, e));
     d = heritage_fd(w->heritage, "d");
     rw = heritage_fd(w->heritage, "w");
-    bell = heritage_fd(w->heritage, "bell");
-    w->hand = heritage_fd(w->heritage, "hand");
+    bell = heritage_fd(w->heritage, "doorbell");
+    w->hand = heritage_fd(w->heritage, "fd_channel");
     if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
-        return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    if (w->rank) return channel_follow(w->channel, d, rw, bell, w->heritage->epoch, e);
+        return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, doorbell, fd_channel");
+    if (w->rank) return channel_attach_rank(w->channel, d, rw, bell, w->heritage->epoch, e);
     TRY(channel_attach(w->channel, d, rw, bell, w->heritage->epoch, e));
     return plan_ring_open(w, e);
 }

@@ -84,9 +84,9 @@ doom(struct unix_server *l, struct peer *p)
     if (p->doomed) return;
     p->doomed = true;
     if (p->dirty) TAILQ_REMOVE(&l->dirty, p, due);
-    if (p->in.room) {
+    if (p->in.capacity) {
         TAILQ_REMOVE(&l->parts, p, part);
-        l->parts_bytes -= p->in.room;
+        l->parts_bytes -= p->in.capacity;
     }
     TAILQ_INSERT_TAIL(&l->doomed, p, due);
     if (l->saying == p) l->i = l->n = 0;
@@ -268,9 +268,9 @@ receive(struct unix_server *l, struct peer *p)
 static void
 count_part(struct unix_server *l, struct peer *p, uint32_t before)
 {
-    if (!before && p->in.room) TAILQ_INSERT_TAIL(&l->parts, p, part);
-    if (before && !p->in.room) TAILQ_REMOVE(&l->parts, p, part);
-    l->parts_bytes += p->in.room;
+    if (!before && p->in.capacity) TAILQ_INSERT_TAIL(&l->parts, p, part);
+    if (before && !p->in.capacity) TAILQ_REMOVE(&l->parts, p, part);
+    l->parts_bytes += p->in.capacity;
     l->parts_bytes -= before;
     while (l->parts_bytes > UNIX_SERVER_PARTS) {
         log_debug("parts of frames are more than %u MiB: the oldest is cut",
@@ -292,7 +292,7 @@ static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
     struct peer *p = l->saying;
-    uint32_t before = p->in.room;
+    uint32_t before = p->in.capacity;
     struct zmtp_item item;
     int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
 
@@ -351,7 +351,7 @@ serve_event(struct unix_server *l, nsec now, struct unix_server_event *news)
 static void
 give_back(struct unix_server *l, struct peer *p)
 {
-    uint32_t before = p->in.room;
+    uint32_t before = p->in.capacity;
 
     if (p->doomed) return; /* it is not counted any more */
     zmtp_done(&p->in);

@@ -115,10 +115,10 @@ log_file_commit(struct log_file *m)
 
     /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has
      * another turn in it. */
-    FP(mirror_written);
+    FP(log_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
-    FP(mirror_whole);
+    FP(log_record_whole);
 }
 
 /* Its memory goes back, and it reads as zeros: as a half that was never whole. */
@@ -140,7 +140,7 @@ log_file_turn(struct log_file *m)
     /* What lies there may be of this very turn: a predecessor's, who did not come to its end. */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
         m->at = m->half; /* nothing finds room in it */
-    FP(mirror_turning);
+    FP(log_switching);
 }
 
 void
@@ -151,11 +151,11 @@ log_file_turned(struct log_file *m)
     check(m->turning);
     m->turning = false;
     h->turn = m->turn;
-    FP(mirror_doubtful);
+    FP(log_half_valid);
     /* The records before the number that makes them count. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_turn = ~m->turn;
-    FP(mirror_turned);
+    FP(log_switched);
     punch(m, LOG_FILE_PAGE + !m->active * m->half, m->half);
 }
 

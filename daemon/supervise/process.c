@@ -130,7 +130,7 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
 void
 process_read_panic(struct worker *w, char *ret, size_t n_ret)
 {
-    struct last_words *words = shm_words(&w->channel.w);
+    struct panic_message *words = shm_panic_message(&w->channel.w);
     uint32_t state = atomic_load_explicit(&words->state, memory_order_acquire);
     char text[400], frames[400];
     uint32_t n, n_frames;

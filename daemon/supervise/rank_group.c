@@ -80,7 +80,7 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     r = channel_make_plan(&o->channel, o->index, o->epoch, o->d->id, bell, e);
     if (r < 0) return r;
     pass(lead, "plan", o->rank, o->channel.d.fd);
-    pass(lead, "answer", o->rank, o->channel.w.fd);
+    pass(lead, "reply", o->rank, o->channel.w.fd);
     pass(lead, "ring", o->rank, bell[0]);
     r = fd_channel_pair(hand, e);
     if (r == 0) {
@@ -90,8 +90,8 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
         s->heritage.n = 0;
         pass(&s->heritage, "d", 0, o->channel.d.fd);
         pass(&s->heritage, "w", 0, o->channel.w.fd);
-        pass(&s->heritage, "bell", 0, bell[1]);
-        pass(&s->heritage, "hand", 0, hand[1]);
+        pass(&s->heritage, "doorbell", 0, bell[1]);
+        pass(&s->heritage, "fd_channel", 0, hand[1]);
         pass(&s->heritage, SHARED, 0, group);
         r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->hand, e)
                         : arenas_give(&o->arenas, o->hand, o->d->now, e);

@@ -117,7 +117,7 @@ static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct last_words *page = shm_words(&w->channel.w);
+    const struct panic_message *page = shm_panic_message(&w->channel.w);
     bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
                  page->text_bytes > 0;
 
@@ -188,7 +188,7 @@ reap(void *arg, const struct death *d)
     char how[96], words[400];
     struct err e;
 
-    FP(bury_began);
+    FP(reap_began);
     w->d->events->worker_dead(w->d, w, NULL);
     if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
         process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
@@ -211,7 +211,7 @@ reap(void *arg, const struct death *d)
         }
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
-    FP(bury_drained);
+    FP(reap_drained);
     w->d->events->worker_dead(w->d, w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
@@ -257,7 +257,7 @@ start(struct worker *w, struct err *e)
         .waits = w->of != NULL,
         .heritage = { .epoch = ++place->last_epoch, .n = 4 },
     };
-    static const char *const names[] = { "d", "w", "bell", "hand" };
+    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
     int bell = -1, hand[2] = { -1, -1 }, r;
 
     w->epoch = s.heritage.epoch;
@@ -564,7 +564,7 @@ check_storm(struct worker *w, nsec now)
     if (now - w->storm_at < STORM_TIME) return;
     /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
     (void)doorbell_drain(&w->channel.doorbell);
-    bells = w->channel.doorbell.n_heard - w->storm_bells;
+    bells = w->channel.doorbell.n_received - w->storm_bells;
     w->storm_at = now;
     w->storm_bells += bells;
     w->storm_records += records;

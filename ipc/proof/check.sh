@@ -1,17 +1,21 @@
 #!/bin/sh
-# check.sh [long] - the models hold in every state they can reach, and each mutant is caught. Needs spin;
-# without it nothing is checked. long: one more kill each, minutes and gigabytes.
+# check.sh [long] - checks that each model holds in every reachable state and each mutant fails.
+#
+# Needs spin; exit status 77 without it. long: one more kill in each model; takes minutes and GBs.
 dir=$(cd "$(dirname "$0")" && pwd)
-command -v spin >/dev/null || { echo "spin is not installed: the models of ipc/proof are not checked"; exit 77; }
+command -v spin >/dev/null || {
+  echo "spin is not installed: the models of ipc/proof are not checked"
+  exit 77
+}
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 bad=0
 
-run() { # run MODEL DEFINES: 0 holds, 1 does not, else it was not checked
+run() { # MODEL DEFINES: status 0 holds, 1 fails, 2 not checked
   rm -rf "$work"/* && cd "$work" || exit 99
   # shellcheck disable=SC2086
-  spin $2 -a "$dir/$1.pml" >spin.out 2>&1 && ${CC:-cc} -O0 -w -DSAFETY -DCOLLAPSE -o pan pan.c 2>>spin.out ||
-    { cat spin.out; return 2; }
+  spin $2 -a "$dir/$1.pml" >spin.out 2>&1 &&
+    ${CC:-cc} -O0 -w -DSAFETY -DCOLLAPSE -o pan pan.c 2>>spin.out || { cat spin.out; return 2; }
   ./pan -m1000000 >pan.out 2>&1
   grep -q 'search not completed' pan.out && ! grep -q 'errors: 1' pan.out && return 2
   grep -q 'errors: 0' pan.out && return 0
@@ -34,13 +38,18 @@ caught() {
 }
 
 holds wake ''
-for m in NO_RING_FENCE NO_SLEEP_FENCE NO_RECHECK FLAG RING_FIRST DRAIN_LATE NO_ROOM_BELL ROOM_UNSAID ROOM_LATE; do caught wake -D$m; done
+for m in NO_RING_FENCE NO_SLEEP_FENCE NO_RECHECK FLAG RING_FIRST DRAIN_LATE NO_SPACE_RING \
+  SPACE_NOT_ANNOUNCED SPACE_LATE; do
+  caught wake -D$m
+done
 holds recover ''
 holds recover '-DNO_DRAIN -DK=1'
 for m in NO_OFFSET STALE FORGET PAST_END NO_END; do caught recover -D$m; done
 holds manifest ''
 holds manifest -DNO_ODD
-for m in RETRACT_LATE COMMIT_EARLY SAY_FIRST REUSE_EARLY GROW_FIRST 'KEEP_DEAD -DK=2'; do caught manifest "-D$m"; done
+for m in RETRACT_LATE COMMIT_EARLY REPORT_FIRST REUSE_EARLY GROW_FIRST 'KEEP_DEAD -DK=2'; do
+  caught manifest "-D$m"
+done
 if [ "$1" = long ]; then
   holds recover -DK=3
   holds manifest -DK=2

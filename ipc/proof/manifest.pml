@@ -1,42 +1,43 @@
-/* manifest.pml - whatever instant a worker dies at, what its manifest says may be taken over is true.
+/* manifest.pml - the manifest never claims KV that is not there, at whatever instant a worker dies.
  *
- * worker/manifest/manifest.c, store by store: requests share slots and blocks (one a position), two steps are out at
- * once, on one lane or two; the device writes behind the worker's back and a while after its death. A request
- * ends where its token says so, when the step behind it is on its way already. After each of K kills the next
- * worker reads the manifest, goes on from there, and may be killed doing so.
+ * Models worker/manifest/manifest.c store by store. Requests share slots and blocks (one block for
+ * each position). Two steps are in flight on one lane or two; the device writes asynchronously, also
+ * for a while after the death of the worker. A request ends at a token, when its next step is already
+ * in flight. After each of K kills the replacement reads the manifest, continues, and may be killed.
  *
- * Held: an even row with something committed lists blocks that hold just that, and no block twice; what the
- * first worker has told is committed; every request ends. NO_ODD passes too: rows are marked while they are
- * edited, and the order of the stores would do alone. Mutants, each of which must fail: RETRACT_LATE (a row is
- * cleared after the launch that may write its blocks), COMMIT_EARLY (at the launch), SAY_FIRST (told, then
- * committed), REUSE_EARLY (blocks are free while a step that writes them is out), GROW_FIRST (a row's length
- * before its entry), KEEP_DEAD (a row whose blocks are given back stays).
+ * Invariants: an entry with even sequence and committed positions lists blocks with exactly that
+ * content, and no block twice; the tokens received from the first worker are committed; every request
+ * ends. NO_ODD passes too: marking entries while they change is not needed, the order of the stores
+ * suffices. Mutants, each of which must fail: RETRACT_LATE (an entry is cleared after the launch that
+ * may write its blocks), COMMIT_EARLY (at the launch), REPORT_FIRST (tokens reported before the
+ * commit), REUSE_EARLY (blocks freed while a step in flight writes them), GROW_FIRST (length of an
+ * entry stored before its block), KEEP_DEAD (an entry whose blocks are freed stays).
  */
 #ifndef K
 #define K 1
 #endif
 #define SLOTS 2
 #define BLOCKS 2
-#define LEN 2    /* positions of a row */
-#define NOTHING 7
+#define LEN 2    /* positions of an entry */
+#define NO_CONTENT 7
 #define TAG(id, pos) ((id) * LEN + (pos))
 
-/* What outlives a worker. */
+/* Survives a worker. */
 byte m_id[SLOTS], m_committed[SLOTS], m_end[SLOTS], m_at[4];
 bit m_odd[SLOTS];
 byte content[BLOCKS];
-byte said[3], length[3]; /* the ledger; where each request ends, which its last token tells */
+byte received[3], length[3]; /* the ledger; length of each request, known from its last token */
 
-/* Steps that are out, oldest first; what the device has done is true when the worker looks. */
+/* Steps in flight, oldest first; f_done is set by the device. */
 byte f_n, f_slot[2], f_id[2], f_pos[2], f_block[2];
 bit f_done[2];
 bool alive, dead = true, finished;
 
-/* The worker's own. */
-byte id[SLOTS], next[SLOTS], flying[SLOTS], held[SLOTS], at[4];
+/* Private to the worker. */
+byte id[SLOTS], next[SLOTS], in_flight[SLOTS], held[SLOTS], at[4];
 bit used[BLOCKS], due[SLOTS], gone[SLOTS], begun[SLOTS];
 
-#define OVER(r) (said[r] == length[r])
+#define OVER(r) (received[r] == length[r])
 #ifdef NO_ODD
 #define BEGIN(s) skip
 #define END(s) skip
@@ -45,19 +46,19 @@ bit used[BLOCKS], due[SLOTS], gone[SLOTS], begun[SLOTS];
 #define END(s) m_odd[s] = 0
 #endif
 
-inline empty_row(s) { m_id[s] = 0; m_committed[s] = 0; m_end[s] = 0 }
+inline empty_entry(s) { m_id[s] = 0; m_committed[s] = 0; m_end[s] = 0 }
 
 inline clear_due()
 {
 	k = 0;
 	do
-	:: k < SLOTS && due[k] -> BEGIN(k); empty_row(k); END(k); due[k] = 0; k++
+	:: k < SLOTS && due[k] -> BEGIN(k); empty_entry(k); END(k); due[k] = 0; k++
 	:: k < SLOTS && !due[k] -> k++
 	:: k == SLOTS -> k = 0; break
 	od
 }
 
-/* Free what a request held: its row goes out with the next launch. */
+/* Frees the blocks of a request; its entry is cleared at the next launch. */
 inline release(s)
 {
 	d_step {
@@ -87,7 +88,7 @@ inline launch(s)
 #endif
 	if
 	:: !begun[s] -> BEGIN(s);
-		empty_row(s); m_id[s] = id[s]; END(s); begun[s] = 1
+		empty_entry(s); m_id[s] = id[s]; END(s); begun[s] = 1
 	:: else
 	fi;
 	if
@@ -104,7 +105,7 @@ inline launch(s)
 #endif
 	d_step {
 		f_slot[f_n] = s; f_id[f_n] = id[s]; f_pos[f_n] = p; f_block[f_n] = b; f_done[f_n] = 0;
-		f_n++; flying[s]++; next[s]++
+		f_n++; in_flight[s]++; next[s]++
 	};
 #ifdef RETRACT_LATE
 	clear_due();
@@ -115,15 +116,15 @@ inline launch(s)
 inline retire()
 {
 	s = f_slot[0]; r = f_id[0]; p = f_pos[0];
-#ifdef SAY_FIRST
-	if :: p == said[r] && !gone[s] && id[s] == r -> said[r]++ :: else fi;
+#ifdef REPORT_FIRST
+	if :: p == received[r] && !gone[s] && id[s] == r -> received[r]++ :: else fi;
 #endif
 	if :: id[s] == r -> m_committed[s] = p + 1 :: else fi;
-#ifndef SAY_FIRST
-	if :: p == said[r] && !gone[s] && id[s] == r -> said[r]++ :: else fi;
+#ifndef REPORT_FIRST
+	if :: p == received[r] && !gone[s] && id[s] == r -> received[r]++ :: else fi;
 #endif
 	d_step {
-		flying[s]--; f_n--;
+		in_flight[s]--; f_n--;
 		f_slot[0] = f_slot[1]; f_id[0] = f_id[1]; f_pos[0] = f_pos[1];
 		f_block[0] = f_block[1]; f_done[0] = f_done[1];
 		f_slot[1] = 0; f_id[1] = 0; f_pos[1] = 0; f_block[1] = 0; f_done[1] = 0;
@@ -132,17 +133,17 @@ inline retire()
 #ifdef REUSE_EARLY
 	if :: gone[s] -> release(s) :: else fi;
 #else
-	if :: gone[s] && flying[s] == 0 -> release(s) :: else fi;
+	if :: gone[s] && in_flight[s] == 0 -> release(s) :: else fi;
 #endif
 	s = 0; r = 0; p = 0
 }
 
-#define SEATED(r) (id[0] == r || id[1] == r)
-#define WANTS(r) (!OVER(r) && !SEATED(r))
+#define HAS_SLOT(r) (id[0] == r || id[1] == r)
+#define WANTS(r) (!OVER(r) && !HAS_SLOT(r))
 #define FREE (!used[0] || !used[1])
 #define MAY(s) (id[s] && !gone[s] && next[s] < LEN && f_n < 2 && (next[s] < held[s] || FREE))
 
-/* The engine's loop; rows that nobody comes for go first. */
+/* The engine loop; entries without a request are cleared first. */
 proctype Worker()
 {
 	byte s, r, p, b, k;
@@ -160,7 +161,7 @@ proctype Worker()
 	} unless { !alive }
 }
 
-/* A lane does its steps in order; two slots may be on two lanes. */
+/* A lane executes its steps in order; two slots may be on two lanes. */
 active proctype Device()
 {
 end:	do
@@ -170,10 +171,10 @@ end:	do
 	od
 }
 
-/* Whoever takes over: the rows are held to what they say, then become the next worker's. */
+/* The replacement: checks the entries, then adopts them. */
 inline adopt(s)
 {
-	assert(m_odd[s] || !m_id[s] || kills != K - 1 || said[m_id[s]] <= m_committed[s]);
+	assert(m_odd[s] || !m_id[s] || kills != K - 1 || received[m_id[s]] <= m_committed[s]);
 	if
 	:: !m_odd[s] && m_id[s] && m_committed[s] ->
 		r = m_id[s];
@@ -187,13 +188,13 @@ inline adopt(s)
 		:: else -> break
 		od;
 		id[s] = r; held[s] = m_end[s]; begun[s] = 1;
-		next[s] = (m_committed[s] < said[r] -> m_committed[s] : said[r])
+		next[s] = (m_committed[s] < received[r] -> m_committed[s] : received[r])
 	:: else -> due[s] = 1
 	fi
 }
 
-/* One that nobody wants any more is given back. */
-inline unkeep(s)
+/* Frees an adopted entry whose request has ended. */
+inline free_ended(s)
 {
 	if
 	:: id[s] && OVER(id[s]) ->
@@ -210,27 +211,27 @@ inline unkeep(s)
 	fi
 }
 
-active proctype Life()
+active proctype Supervisor()
 {
 	byte kills = K, s, r, k;
 	length[1] = 1; length[2] = 2;
-	content[0] = NOTHING; content[1] = NOTHING;
+	content[0] = NO_CONTENT; content[1] = NO_CONTENT;
 	dead = false; alive = true;
 	run Worker();
 end:	do
 	:: atomic { kills > 0 && !finished && alive -> kills--; alive = false }
-	:: atomic { !alive && !dead && _nr_pr == 2 -> /* reaped: nothing writes any more */
+	:: atomic { !alive && !dead && _nr_pr == 2 -> /* reaped: no process writes any more */
 		dead = true;
 		d_step {
 			s = 0;
 			do
-			:: s < SLOTS -> id[s] = 0; next[s] = 0; flying[s] = 0; held[s] = 0; gone[s] = 0;
+			:: s < SLOTS -> id[s] = 0; next[s] = 0; in_flight[s] = 0; held[s] = 0; gone[s] = 0;
 				begun[s] = 0; due[s] = 0; s++
 			:: else -> break
 			od;
 			used[0] = 0; used[1] = 0;
 			f_n = 0; f_done[0] = 0; f_done[1] = 0;
-			adopt(0); adopt(1); unkeep(0); unkeep(1);
+			adopt(0); adopt(1); free_ended(0); free_ended(1);
 			s = 0; r = 0; k = 0
 		};
 		dead = false; alive = true; run Worker() }

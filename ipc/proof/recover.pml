@@ -1,14 +1,15 @@
-/* recover.pml - every accepted request gets each token once, in order, and one end, however its workers die.
+/* recover.pml - every accepted request gets each token once, in order, and ends once, despite kills.
  *
- * Two requests of T tokens, rings of CAP records, K kills at any instant. The ledger (said, state) is
- * lagand's own; the rings die with their worker, after what was committed in them has been read. A token and
- * the word that it was the last are two records. Request 0 ends by its count, which lagand knows; request 1
- * by a token that only a worker can tell for an end.
+ * Two requests of T tokens, rings of CAP records, K kills of workers at any instant. The ledger
+ * (received, state) belongs to lagand. The rings end with their worker, after lagand has read the
+ * committed records. The end of a request is a record of its own. Request 0 ends by its token count,
+ * which lagand knows; request 1 ends by a token that only a worker recognises.
  *
- * NO_DRAIN must pass too: reading what the dead have left saves work and nothing else. Mutants, each of which
- * must fail: NO_OFFSET (the next worker begins at 0), STALE (records of the dead are read after its requests
- * went back), FORGET (what was read out of the request ring is not given again), PAST_END (a worker does not
- * see that the request it is given has ended), NO_END (lagand neither ends such a request nor gives it again).
+ * NO_DRAIN must pass too: reading the records of a dead worker only saves work. Mutants, each of
+ * which must fail: NO_OFFSET (the replacement starts at token 0), STALE (records of a dead worker are
+ * read after its requests were requeued), FORGET (requests read from the request ring are not
+ * requeued), PAST_END (a worker does not see that the request has already ended), NO_END (lagand
+ * neither ends nor requeues such a request).
  */
 #ifndef K
 #define K 2 /* kills */
@@ -16,12 +17,12 @@
 #define T 2
 #define CAP 2
 
-chan request = [CAP] of { bit, byte };       /* which, tokens it has */
-chan response = [CAP] of { bit, bit, byte }; /* 1: the end; which; position, or how many */
+chan request = [CAP] of { bit, byte };       /* request, tokens received */
+chan response = [CAP] of { bit, bit, byte }; /* 1: end; request; position or count */
 
 mtype = { QUEUED, OPEN, ENDED };
 mtype state[2] = QUEUED;
-byte said[2], ends[2], epoch;
+byte received[2], ends[2], epoch;
 bool alive; /* the worker of this epoch */
 
 #ifdef PAST_END
@@ -30,8 +31,8 @@ bool alive; /* the worker of this epoch */
 #define LEFT(r) (n[r] < T)
 #endif
 
-/* A record is there or is not: the store of the tail is the commit. */
-inline speak(r)
+/* A record exists or not: the store of the tail commits it. */
+inline report(r)
 {
 	if
 	:: LEFT(r) -> response!0, r, n[r]; n[r]++
@@ -48,8 +49,8 @@ proctype Worker(byte e)
 	:: !alive || epoch != e -> break
 	:: atomic { alive && epoch == e && request?[r, x] -> request?r, x;
 		n[r] = x; mine[r] = true; if :: r -> from = x :: else fi }
-	:: atomic { alive && epoch == e && mine[0] && nfull(response) -> speak(0) }
-	:: atomic { alive && epoch == e && mine[1] && nfull(response) -> speak(1) }
+	:: atomic { alive && epoch == e && mine[0] && nfull(response) -> report(0) }
+	:: atomic { alive && epoch == e && mine[1] && nfull(response) -> report(1) }
 	od
 }
 
@@ -61,39 +62,39 @@ end:	do
 	od
 }
 
-inline end_row(r)
+inline end_request(r)
 {
 	state[r] = ENDED;
 	ends[r]++;
 	assert(ends[r] == 1)
 }
 
-inline take()
+inline receive()
 {
 	response?fin, r, x;
-	assert(state[r] == OPEN && x == said[r] && (fin || x < T));
+	assert(state[r] == OPEN && x == received[r] && (fin || x < T));
 	if
-	:: fin -> end_row(r)
-	:: else -> said[r]++
+	:: fin -> end_request(r)
+	:: else -> received[r]++
 	fi
 }
 
-inline give(q)
+inline submit(q)
 {
 #ifdef NO_OFFSET
 	request!q, 0;
 #else
-	request!q, said[q];
+	request!q, received[q];
 #endif
 	state[q] = OPEN
 }
 
-/* The worker is reaped: see bury() in daemon/supervise/worker.c. */
-inline bury()
+/* The worker is reaped, as in daemon/supervise/worker.c. */
+inline reap()
 {
 #if !defined(STALE) && !defined(NO_DRAIN)
 	do
-	:: nempty(response) -> take()
+	:: nempty(response) -> receive()
 	:: empty(response) -> break
 	od;
 #endif
@@ -104,43 +105,43 @@ inline bury()
 	od;
 #endif
 	do
-	:: request?r, x -> last[r] = true
+	:: request?r, x -> unread[r] = true
 	:: empty(request) -> break
 	od;
-	outlive(0);
-	outlive(1)
+	requeue(0);
+	requeue(1)
 }
 
-inline outlive(q)
+inline requeue(q)
 {
 	if
-	:: state[q] == OPEN && q == 0 && said[q] == T -> end_row(q)
+	:: state[q] == OPEN && q == 0 && received[q] == T -> end_request(q)
 #ifdef NO_END
-	:: state[q] == OPEN && q == 1 && said[q] == T -> skip
+	:: state[q] == OPEN && q == 1 && received[q] == T -> skip
 #else
-	:: state[q] == OPEN && q == 1 && said[q] == T -> state[q] = QUEUED
+	:: state[q] == OPEN && q == 1 && received[q] == T -> state[q] = QUEUED
 #endif
 #ifdef FORGET
-	:: state[q] == OPEN && said[q] < T -> if :: last[q] -> state[q] = QUEUED :: else fi
+	:: state[q] == OPEN && received[q] < T -> if :: unread[q] -> state[q] = QUEUED :: else fi
 #else
-	:: state[q] == OPEN && said[q] < T -> state[q] = QUEUED
+	:: state[q] == OPEN && received[q] < T -> state[q] = QUEUED
 #endif
 	:: else
 	fi;
-	last[q] = false
+	unread[q] = false
 }
 
 active proctype Lagand()
 {
 	bit r, fin;
 	byte x;
-	bool last[2]; /* still in the request ring */
+	bool unread[2]; /* still in the request ring */
 	do
 	:: state[0] == ENDED && state[1] == ENDED -> break
-	:: alive && state[0] == QUEUED && nfull(request) -> give(0)
-	:: alive && state[1] == QUEUED && nfull(request) -> give(1)
-	:: nempty(response) -> take()
-	:: !alive -> bury(); atomic { epoch++; alive = true; run Worker(epoch) }
+	:: alive && state[0] == QUEUED && nfull(request) -> submit(0)
+	:: alive && state[1] == QUEUED && nfull(request) -> submit(1)
+	:: nempty(response) -> receive()
+	:: !alive -> reap(); atomic { epoch++; alive = true; run Worker(epoch) }
 	od;
 	alive = false
 }

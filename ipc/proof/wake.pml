@@ -1,25 +1,25 @@
-/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and doorbell.c at both ends of one ring.
+/* wake.pml - no wake-up is lost: ring_publish(), ring_release() and doorbell.c at both ends of a ring.
  *
- * The producer fills a ring of CAP records, the consumer empties it; each sleeps when it can do nothing, and
- * is partition by the other. Stores wait in a buffer, in order, as on x86: the fences are what empties it. A lost
- * wake-up is an end state in which one side still sleeps.
+ * The producer fills a ring of CAP records, the consumer empties it. Each sleeps if it cannot
+ * proceed and is woken by the other. Stores pass through a FIFO buffer, as on x86; a fence empties
+ * the buffer. A lost wake-up is an end state in which one side still sleeps.
  *
- * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq a flag and not
- * a number), RING_FIRST (before the store of the tail), DRAIN_LATE (the bell emptied between announcement
- * and sleep), NO_ROOM_BELL (nobody is told of room), ROOM_UNSAID (who waits for room does not say so),
- * ROOM_LATE (says it only if it was awake).
+ * Mutants, each of which must fail: NO_RING_FENCE, NO_SLEEP_FENCE, NO_RECHECK, FLAG (wait_seq is a
+ * flag instead of a number), RING_FIRST (ring before the store of the tail), DRAIN_LATE (doorbell
+ * drained between announcement and sleep), NO_SPACE_RING (no ring for space), SPACE_NOT_ANNOUNCED (a
+ * writer that waits for space does not announce it), SPACE_LATE (announces it only if it was awake).
  */
 #define N 3   /* records */
-#define CAP 2 /* the ring's */
+#define CAP 2 /* records that fit the ring */
 #define P 0
 #define C 1
 
-byte idx[2];      /* tail and head as memory has them; each side knows its own without looking */
-#define ASLEEP 1 /* or about to be */
-#define FOR_ROOM 2
-byte wait_seq[2]; /* these bits, above them the sleep's number */
-bool bell[2];     /* a byte waits in that side's end of the socket */
-chan buf[2] = [2] of { bit, byte } /* a side's stores on their way: 0 idx, 1 wait_seq */
+byte idx[2];      /* tail and head in memory; each side has a private copy of its own */
+#define ASLEEP 1 /* or announced */
+#define FOR_SPACE 2
+byte wait_seq[2]; /* these bits; above them the number of the sleep */
+bool doorbell[2];     /* a byte is in the socket end of this side */
+chan buf[2] = [2] of { bit, byte } /* buffered stores of a side: 0 idx, 1 wait_seq */
 
 active proctype Memory()
 {
@@ -33,7 +33,7 @@ end:	do
 
 inline fence(me) { len(buf[me]) == 0 }
 
-/* doorbell_ring(), doorbell_ring_room() */
+/* doorbell_ring(), doorbell_ring_space() */
 inline ring(me, bit_)
 {
 #ifndef NO_RING_FENCE
@@ -41,7 +41,7 @@ inline ring(me, bit_)
 #endif
 	s = wait_seq[1 - me];
 	if
-	:: (s & bit_) && s != last_kick -> last_kick = s; bell[1 - me] = true
+	:: (s & bit_) && s != last_kick -> last_kick = s; doorbell[1 - me] = true
 	:: else
 	fi
 }
@@ -51,34 +51,34 @@ inline ring(me, bit_)
 #else
 #define AWAKE ((seq | 3) + 1)
 #endif
-#ifdef ROOM_UNSAID
-#define ROOM ASLEEP
+#ifdef SPACE_NOT_ANNOUNCED
+#define SPACE ASLEEP
 #else
-#define ROOM (ASLEEP | FOR_ROOM)
+#define SPACE (ASLEEP | FOR_SPACE)
 #endif
-#ifdef ROOM_LATE
-#define NEWS (!(seq & ASLEEP))
+#ifdef SPACE_LATE
+#define CHANGED (!(seq & ASLEEP))
 #else
-#define NEWS ((seq | bits) != seq)
+#define CHANGED ((seq | bits) != seq)
 #endif
 
-/* doorbell_sleep(), poll(), doorbell_wake(), doorbell_drain(); ready: nothing to sleep for after all. Other things may
- * wake a side too, and it may go to sleep again without having been awake. */
+/* doorbell_sleep(), poll(), doorbell_wake(), doorbell_drain(). ready: no reason to sleep any more.
+ * Other events may wake a side too, and it may sleep again without clearing wait_seq. */
 inline sleep(me, bits, ready)
 {
 	if
-	:: heard -> heard = false; bell[me] = false
+	:: readable -> readable = false; doorbell[me] = false
 	:: else
 	fi;
 	if
-	:: NEWS -> seq = seq | bits; buf[me]!1, seq
+	:: CHANGED -> seq = seq | bits; buf[me]!1, seq
 	:: else
 	fi;
 #ifndef NO_SLEEP_FENCE
 	fence(me);
 #endif
 #ifdef DRAIN_LATE
-	bell[me] = false;
+	doorbell[me] = false;
 #endif
 	if
 #ifndef NO_RECHECK
@@ -86,21 +86,21 @@ inline sleep(me, bits, ready)
 #endif
 	:: else ->
 		if
-		:: bell[me] -> heard = true
+		:: doorbell[me] -> readable = true
 		:: others > 0 -> others--
 		fi
 	fi;
 	if
-	:: skip -> seq = AWAKE; buf[me]!1, seq /* a worker: the bell is emptied before the next sleep */
-	:: heard -> heard = false; bell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand: at once */
-	:: !heard /* again, without having been awake */
+	:: skip -> seq = AWAKE; buf[me]!1, seq /* worker: drains before the next sleep */
+	:: readable -> readable = false; doorbell[me] = false; seq = AWAKE; buf[me]!1, seq /* lagand: drains at once */
+	:: !readable /* sleeps again, wait_seq unchanged */
 	fi
 }
 
 active proctype Producer()
 {
 	byte tail, seq, last_kick, s, others = 1;
-	bool heard;
+	bool readable;
 	do
 	:: tail == N -> break
 	:: tail < N && tail - idx[C] < CAP ->
@@ -112,22 +112,22 @@ active proctype Producer()
 #ifndef RING_FIRST
 		ring(P, ASLEEP)
 #endif
-	:: tail < N && tail - idx[C] >= CAP -> sleep(P, ROOM, (tail - idx[C] < CAP))
-	:: tail < N && others > 0 -> sleep(P, ASLEEP, false) /* until something else wakes it */
+	:: tail < N && tail - idx[C] >= CAP -> sleep(P, SPACE, (tail - idx[C] < CAP))
+	:: tail < N && others > 0 -> sleep(P, ASLEEP, false) /* until another event wakes it */
 	od
 }
 
 active proctype Consumer()
 {
 	byte head, seq, last_kick, s, others = 1;
-	bool heard;
+	bool readable;
 	do
 	:: head == N -> break
 	:: head < N && idx[P] != head ->
 		head++;
 		buf[C]!0, head;
-#ifndef NO_ROOM_BELL
-		ring(C, FOR_ROOM)
+#ifndef NO_SPACE_RING
+		ring(C, FOR_SPACE)
 #endif
 	:: head < N && idx[P] == head -> sleep(C, ASLEEP, (idx[P] != head))
 	od

@@ -1,4 +1,4 @@
-/* test_err.c - the promises of base/err.h and of check(). */
+/* test_err.c - tests of base/err.h and of check(). */
 #include "tests/test.h"
 
 #include "base/err.h"
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static void
-an_error_yields_its_code_and_keeps_its_sentence(void **state)
+err_set_returns_the_code_and_stores_the_sentence(void **state)
 {
     struct err e = { 0 };
 
@@ -20,7 +20,7 @@ an_error_yields_its_code_and_keeps_its_sentence(void **state)
 }
 
 static void
-a_caller_puts_what_it_was_doing_in_front(void **state)
+err_while_prepends_what_the_caller_was_doing(void **state)
 {
     struct err e = { 0 };
 
@@ -31,7 +31,7 @@ a_caller_puts_what_it_was_doing_in_front(void **state)
 }
 
 static void
-who_wants_only_the_code_passes_no_err(void **state)
+err_may_be_null(void **state)
 {
     (void)state;
     assert_int_equal(err_set(NULL, -EIO, "x"), -EIO);
@@ -39,7 +39,7 @@ who_wants_only_the_code_passes_no_err(void **state)
 }
 
 static void
-a_sentence_too_long_is_cut_and_ended(void **state)
+long_sentence_is_truncated_and_nul_terminated(void **state)
 {
     struct err e = { 0 };
     char x[400];
@@ -62,7 +62,7 @@ to_pipe(const char *sentence)
 }
 
 static void
-a_failed_check_leaves_last_words_and_aborts(void **state)
+failed_check_stores_a_panic_message_and_aborts(void **state)
 {
     int p[2], status;
     char text[300] = { 0 };
@@ -74,7 +74,7 @@ a_failed_check_leaves_last_words_and_aborts(void **state)
     if (pid == 0) {
         dup2(p[1], STDERR_FILENO);
         words_to = p[1];
-        check_last_words = to_pipe;
+        check_panic_message = to_pipe;
         check(1 + 1 == 3);
         _exit(0);
     }
@@ -92,11 +92,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_yields_its_code_and_keeps_its_sentence),
-        cmocka_unit_test(a_caller_puts_what_it_was_doing_in_front),
-        cmocka_unit_test(who_wants_only_the_code_passes_no_err),
-        cmocka_unit_test(a_sentence_too_long_is_cut_and_ended),
-        cmocka_unit_test(a_failed_check_leaves_last_words_and_aborts),
+        cmocka_unit_test(err_set_returns_the_code_and_stores_the_sentence),
+        cmocka_unit_test(err_while_prepends_what_the_caller_was_doing),
+        cmocka_unit_test(err_may_be_null),
+        cmocka_unit_test(long_sentence_is_truncated_and_nul_terminated),
+        cmocka_unit_test(failed_check_stores_a_panic_message_and_aborts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

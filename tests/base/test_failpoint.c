@@ -1,4 +1,4 @@
-/* test_failpoint.c - what base/failpoint.h promises to the tests that arm it. */
+/* test_failpoint.c - tests of base/failpoint.h. */
 #include "base/failpoint.h"
 #include "tests/test.h"
 
@@ -37,7 +37,7 @@ drop_board(void **state)
     return unlink(path);
 }
 
-/* This program again: main() passes one point five times. */
+/* Runs this program again; main() passes one failpoint 5 times. */
 static int
 run(const char *as_worker)
 {
@@ -72,7 +72,7 @@ arm(enum fp_side side, enum fp_action action, uint32_t left)
 }
 
 static void
-an_armed_point_does_what_it_was_told_the_nth_time(void **state)
+armed_failpoint_fires_at_the_nth_pass(void **state)
 {
     static const int ends[FP_ACTIONS] = { [FP_KILL] = 256 + SIGKILL,
                                           [FP_ABORT] = 256 + SIGABRT,
@@ -90,7 +90,7 @@ an_armed_point_does_what_it_was_told_the_nth_time(void **state)
 }
 
 static void
-a_point_fires_once_and_not_in_the_successor(void **state)
+failpoint_fires_once_and_not_in_the_replacement(void **state)
 {
     struct fp_slot *s = arm(FP_LAGAND, FP_KILL, 7);
 
@@ -102,7 +102,7 @@ a_point_fires_once_and_not_in_the_successor(void **state)
 }
 
 static void
-a_worker_passes_points_of_its_own(void **state)
+worker_has_its_own_failpoints(void **state)
 {
     struct fp_slot *s = arm(FP_WORKER, FP_KILL, 1);
 
@@ -116,9 +116,9 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_armed_point_does_what_it_was_told_the_nth_time),
-        cmocka_unit_test(a_point_fires_once_and_not_in_the_successor),
-        cmocka_unit_test(a_worker_passes_points_of_its_own),
+        cmocka_unit_test(armed_failpoint_fires_at_the_nth_pass),
+        cmocka_unit_test(failpoint_fires_once_and_not_in_the_replacement),
+        cmocka_unit_test(worker_has_its_own_failpoints),
     };
 
     (void)argv;

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Walk a whole document from memory of exactly its size, so that a sanitizer sees one byte too far. */
+/* Reads a whole document from a buffer of exactly its size, so that a sanitizer detects an overrun.
+ */
 static int
 walk_n(const char *text, size_t n, struct err *e)
 {
@@ -39,7 +40,7 @@ walk(const char *text, struct err *e)
 }
 
 static void
-what_rfc_8259_allows_is_accepted(void **state)
+documents_valid_by_rfc_8259_are_accepted(void **state)
 {
     static const char *const good[] = { "null",
                                         "true",
@@ -82,7 +83,7 @@ what_rfc_8259_allows_is_accepted(void **state)
 }
 
 static void
-what_rfc_8259_does_not_allow_is_refused(void **state)
+documents_invalid_by_rfc_8259_are_rejected(void **state)
 {
     static const char *const bad[] = { "",
                                        " ",
@@ -175,7 +176,7 @@ what_rfc_8259_does_not_allow_is_refused(void **state)
 }
 
 static void
-ill_formed_utf8_is_refused_wherever_it_stands(void **state)
+malformed_utf8_is_rejected_at_any_position(void **state)
 {
     static const char *const bad[] = {
         "\x80",         "\xbf",          "\xc0\x80",         "\xc1\xbf",         "\xc3",
@@ -200,7 +201,7 @@ ill_formed_utf8_is_refused_wherever_it_stands(void **state)
 }
 
 static void
-every_cut_of_a_document_is_refused(void **state)
+every_truncation_of_a_document_is_rejected(void **state)
 {
     static const char text[] =
         "{\"a\\n\":[1,-2.5e3,true,null,\"\\ud83d\\ude00\xc3\xa9\"],\"b\":{}}";
@@ -211,7 +212,7 @@ every_cut_of_a_document_is_refused(void **state)
 }
 
 static void
-thirty_two_levels_are_read_and_the_next_is_refused(void **state)
+depth_32_is_accepted_and_33_is_rejected(void **state)
 {
     char text[2 * JSON_MAX_DEPTH + 3];
     struct err e;
@@ -226,10 +227,10 @@ thirty_two_levels_are_read_and_the_next_is_refused(void **state)
 }
 
 static void
-errors_name_line_column_and_what_was_expected(void **state)
+errors_name_line_column_and_expected_token(void **state)
 {
     static const struct {
-        const char *text, *said;
+        const char *text, *expected;
     } cases[] = {
         { "{\n \"a\": 1,\n \"b\" 2}", "line 3, column 6: expected ':' after the key" },
         { "[1,\n2\n 3]", "line 3, column 2: expected ',' or ']'" },
@@ -251,12 +252,12 @@ errors_name_line_column_and_what_was_expected(void **state)
         struct err e = { 0 };
 
         assert_int_equal(walk(cases[i].text, &e), -EBADMSG);
-        assert_string_equal(e.text, cases[i].said);
+        assert_string_equal(e.text, cases[i].expected);
     }
 }
 
 static void
-a_broken_place_stays_broken_and_the_end_stays_the_end(void **state)
+errors_and_end_of_document_repeat(void **state)
 {
     struct json j;
 
@@ -275,7 +276,7 @@ a_broken_place_stays_broken_and_the_end_stays_the_end(void **state)
 }
 
 static void
-events_come_in_the_order_of_the_text(void **state)
+events_follow_the_order_of_the_text(void **state)
 {
     static const char text[] = "{\"k\":[1,\"s\",true,false,null,{}],\"l\":-2}";
     static const enum json_kind kinds[] = {
@@ -296,7 +297,7 @@ events_come_in_the_order_of_the_text(void **state)
 }
 
 static void
-skip_leaves_the_whole_value_and_nothing_more(void **state)
+skip_consumes_exactly_one_value(void **state)
 {
     static const char text[] = "[{\"a\":[1,{\"b\":2}]},3,{\"c\":[[]],\"d\":4}]";
     struct json j;
@@ -314,7 +315,7 @@ skip_leaves_the_whole_value_and_nothing_more(void **state)
     assert_int_equal(json_next(&j, NULL), 0);
     assert_int_equal(json_next(&j, NULL), 0);
     assert_true(json_is(&j, "c"));
-    assert_int_equal(json_skip(&j, NULL), 0); /* the key's value */
+    assert_int_equal(json_skip(&j, NULL), 0); /* the value of the key */
     assert_int_equal(json_next(&j, NULL), 0);
     assert_true(json_is(&j, "d"));
     assert_int_equal(json_skip(&j, NULL), 0);
@@ -329,7 +330,7 @@ skip_leaves_the_whole_value_and_nothing_more(void **state)
 }
 
 static void
-strings_are_unescaped_to_utf8_and_their_room_is_kept(void **state)
+unescaped_strings_are_utf8_and_fit_the_buffer(void **state)
 {
     static const char text[] = "\"a\\u0000\\n\\u00e9\\u20ac\\ud83d\\ude00\xc3\xa9\\/\"";
     static const char want[] = "a\0\n\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xc3\xa9/";
@@ -339,18 +340,18 @@ strings_are_unescaped_to_utf8_and_their_room_is_kept(void **state)
     json_open(&j, text, sizeof text - 1);
     assert_int_equal(json_next(&j, NULL), 0);
     assert_true(j.escaped);
-    for (size_t room = 0; room <= sizeof want; room++) {
-        char *buf = malloc(room ? room : 1); /* exactly as much as we say */
-        int n = json_unescape(&j, buf, room);
+    for (size_t capacity = 0; capacity <= sizeof want; capacity++) {
+        char *buf = malloc(capacity ? capacity : 1); /* exactly the stated size */
+        int n = json_unescape(&j, buf, capacity);
 
-        assert_int_equal(n, room < sizeof want ? -EMSGSIZE : (int)sizeof want - 1);
+        assert_int_equal(n, capacity < sizeof want ? -EMSGSIZE : (int)sizeof want - 1);
         if (n >= 0) assert_memory_equal(buf, want, sizeof want);
         free(buf);
     }
 }
 
 static void
-a_string_is_compared_as_it_reads_not_as_it_is_written(void **state)
+strings_are_compared_after_unescaping(void **state)
 {
     struct json j;
 
@@ -375,7 +376,7 @@ a_string_is_compared_as_it_reads_not_as_it_is_written(void **state)
 }
 
 static void
-integers_are_exact_up_to_64_bits_and_anything_else_is_told_apart(void **state)
+integers_are_exact_up_to_64_bits(void **state)
 {
     static const struct {
         const char *text;
@@ -406,7 +407,7 @@ integers_are_exact_up_to_64_bits_and_anything_else_is_told_apart(void **state)
 }
 
 static void
-doubles_are_the_nearest_and_infinity_is_refused(void **state)
+doubles_are_rounded_to_nearest_and_infinity_is_rejected(void **state)
 {
     char many[600];
     struct json j;
@@ -432,19 +433,19 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_rfc_8259_allows_is_accepted),
-        cmocka_unit_test(what_rfc_8259_does_not_allow_is_refused),
-        cmocka_unit_test(ill_formed_utf8_is_refused_wherever_it_stands),
-        cmocka_unit_test(every_cut_of_a_document_is_refused),
-        cmocka_unit_test(thirty_two_levels_are_read_and_the_next_is_refused),
-        cmocka_unit_test(errors_name_line_column_and_what_was_expected),
-        cmocka_unit_test(a_broken_place_stays_broken_and_the_end_stays_the_end),
-        cmocka_unit_test(events_come_in_the_order_of_the_text),
-        cmocka_unit_test(skip_leaves_the_whole_value_and_nothing_more),
-        cmocka_unit_test(strings_are_unescaped_to_utf8_and_their_room_is_kept),
-        cmocka_unit_test(a_string_is_compared_as_it_reads_not_as_it_is_written),
-        cmocka_unit_test(integers_are_exact_up_to_64_bits_and_anything_else_is_told_apart),
-        cmocka_unit_test(doubles_are_the_nearest_and_infinity_is_refused),
+        cmocka_unit_test(documents_valid_by_rfc_8259_are_accepted),
+        cmocka_unit_test(documents_invalid_by_rfc_8259_are_rejected),
+        cmocka_unit_test(malformed_utf8_is_rejected_at_any_position),
+        cmocka_unit_test(every_truncation_of_a_document_is_rejected),
+        cmocka_unit_test(depth_32_is_accepted_and_33_is_rejected),
+        cmocka_unit_test(errors_name_line_column_and_expected_token),
+        cmocka_unit_test(errors_and_end_of_document_repeat),
+        cmocka_unit_test(events_follow_the_order_of_the_text),
+        cmocka_unit_test(skip_consumes_exactly_one_value),
+        cmocka_unit_test(unescaped_strings_are_utf8_and_fit_the_buffer),
+        cmocka_unit_test(strings_are_compared_after_unescaping),
+        cmocka_unit_test(integers_are_exact_up_to_64_bits),
+        cmocka_unit_test(doubles_are_rounded_to_nearest_and_infinity_is_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

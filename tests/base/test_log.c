@@ -1,4 +1,4 @@
-/* test_log.c - where a message goes and what it looks like there. */
+/* test_log.c - tests of the destination and the format of log messages. */
 #include "tests/test.h"
 
 #include "base/log.h"
@@ -16,8 +16,8 @@
 
 int sd_journal_sendv(const struct iovec *v, int n);
 
-static struct sockaddr_un door; /* in the place of journald's */
-static socklen_t door_bytes;
+static struct sockaddr_un journal_addr; /* replaces the socket of journald */
+static socklen_t journal_addr_bytes;
 
 int
 connect(int fd, const struct sockaddr *a, socklen_t n)
@@ -26,12 +26,12 @@ connect(int fd, const struct sockaddr *a, socklen_t n)
 
     assert_string_equal(at->sun_path, "/run/systemd/journal/socket");
     assert_int_equal(n, sizeof *at);
-    return (int)syscall(SYS_connect, fd, &door, door_bytes);
+    return (int)syscall(SYS_connect, fd, &journal_addr, journal_addr_bytes);
 }
 
-static char journal[4096]; /* what the journal was sent: field by field, a line each */
+static char journal[4096]; /* the fields sent to the journal, one a line */
 
-/* In the place of libsystemd's: what would go to the journal is looked at. */
+/* Replaces the function of libsystemd and records the fields. */
 int
 sd_journal_sendv(const struct iovec *v, int n)
 {
@@ -47,7 +47,7 @@ sd_journal_sendv(const struct iovec *v, int n)
 static FILE *file;
 static int saved;
 
-/* Standard error is a fresh file until seen() gives it back. */
+/* Redirects standard error to a new file until seen() restores it. */
 static void
 look(void)
 {
@@ -75,7 +75,7 @@ seen(void)
 }
 
 static void
-a_line_is_priority_subject_and_text(void **state)
+line_has_priority_subject_and_text(void **state)
 {
     (void)state;
     look();
@@ -89,7 +89,7 @@ a_line_is_priority_subject_and_text(void **state)
 }
 
 static void
-what_is_above_the_level_is_not_written(void **state)
+messages_above_the_level_are_not_written(void **state)
 {
     (void)state;
     look();
@@ -104,7 +104,7 @@ what_is_above_the_level_is_not_written(void **state)
 }
 
 static void
-control_bytes_cannot_make_a_second_line(void **state)
+control_bytes_cannot_start_a_second_line(void **state)
 {
     (void)state;
     look();
@@ -114,7 +114,7 @@ control_bytes_cannot_make_a_second_line(void **state)
 }
 
 static void
-a_text_too_long_is_cut_and_still_one_line(void **state)
+long_text_is_truncated_to_one_line(void **state)
 {
     static char x[5000];
     const char *got;
@@ -130,7 +130,7 @@ a_text_too_long_is_cut_and_still_one_line(void **state)
 }
 
 static void
-a_long_subject_is_cut(void **state)
+long_subject_is_truncated(void **state)
 {
     (void)state;
     look();
@@ -152,7 +152,7 @@ journal_stream(int off)
 }
 
 static void
-a_matching_journal_stream_sends_fields_to_the_journal(void **state)
+matching_journal_stream_sends_fields_to_the_journal(void **state)
 {
     static const char *const fields[] = { "WORKER=w0", "EPOCH=7", NULL };
 
@@ -168,7 +168,7 @@ a_matching_journal_stream_sends_fields_to_the_journal(void **state)
 }
 
 static void
-another_processes_journal_stream_is_not_ours(void **state)
+journal_stream_of_another_process_is_ignored(void **state)
 {
     (void)state;
     look();
@@ -184,7 +184,7 @@ another_processes_journal_stream_is_not_ours(void **state)
 }
 
 static void
-a_pipe_that_nobody_reads_loses_lines_and_says_how_many(void **state)
+unread_pipe_drops_lines_and_reports_their_number(void **state)
 {
     char text[8192], expected[200];
     uint32_t n = 0;
@@ -193,7 +193,7 @@ a_pipe_that_nobody_reads_loses_lines_and_says_how_many(void **state)
 
     (void)state;
     assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
-    fcntl(ends[1], F_SETFL, 0); /* a write into it waits */
+    fcntl(ends[1], F_SETFL, 0); /* a write to the full pipe blocks */
     fflush(stderr);
     saved = dup(STDERR_FILENO);
     dup2(ends[1], STDERR_FILENO);
@@ -210,7 +210,8 @@ a_pipe_that_nobody_reads_loses_lines_and_says_how_many(void **state)
     alarm(0);
     assert_true(n > 100 && n < 2000);
     snprintf(expected, sizeof expected,
-             "<4>lagand: %u lines of the log are lost: nobody read them\n<6>lagand: read again\n",
+             "<4>lagand: %u log lines were dropped because the log was not read\n<6>lagand: read "
+             "again\n",
              2000 - n);
     assert_int_equal(got, strlen(expected));
     assert_memory_equal(text, expected, (size_t)got);
@@ -219,37 +220,37 @@ a_pipe_that_nobody_reads_loses_lines_and_says_how_many(void **state)
 }
 
 static void
-a_journal_that_takes_nothing_is_not_waited_for(void **state)
+full_journal_socket_does_not_block(void **state)
 {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), other;
     char text[8];
 
     (void)state;
-    /* Its address is the kernel's choice, in no directory. */
+    /* An abstract address chosen by the kernel. */
     assert_int_equal(bind(fd, (const struct sockaddr *)&(struct sockaddr_un){ AF_UNIX, "" },
                           sizeof(sa_family_t)),
                      0);
-    door_bytes = sizeof door;
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&door, &door_bytes), 0);
+    journal_addr_bytes = sizeof journal_addr;
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&journal_addr, &journal_addr_bytes), 0);
     other = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-    assert_int_equal(syscall(SYS_connect, other, &door, door_bytes), 0);
+    assert_int_equal(syscall(SYS_connect, other, &journal_addr, journal_addr_bytes), 0);
     look();
     journal_stream(0);
     log_open("lagand", LOG_LEVEL_INFO);
     log_never_wait();
-    log_info("heard");
-    assert_non_null(strstr(journal, "heard"));
+    log_info("received");
+    assert_non_null(strstr(journal, "received"));
     *journal = 0;
     while (send(other, "x", 1, 0) == 1) continue;
-    log_info("not heard");
+    log_info("not received");
     log_info("nor this");
     assert_string_equal(journal, "");
     while (recv(fd, text, sizeof text, 0) > 0) continue;
-    log_info("heard again");
-    assert_string_equal(journal,
-                        "MESSAGE=2 lines of the log are lost: nobody read them\nPRIORITY=4\n"
-                        "SYSLOG_IDENTIFIER=lagand\n"
-                        "MESSAGE=heard again\nPRIORITY=6\nSYSLOG_IDENTIFIER=lagand\n");
+    log_info("received again");
+    assert_string_equal(
+        journal, "MESSAGE=2 log lines were dropped because the log was not read\nPRIORITY=4\n"
+                 "SYSLOG_IDENTIFIER=lagand\n"
+                 "MESSAGE=received again\nPRIORITY=6\nSYSLOG_IDENTIFIER=lagand\n");
     unsetenv("JOURNAL_STREAM");
     assert_string_equal(seen(), "");
     close(fd);
@@ -260,15 +261,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_is_priority_subject_and_text),
-        cmocka_unit_test(what_is_above_the_level_is_not_written),
-        cmocka_unit_test(control_bytes_cannot_make_a_second_line),
-        cmocka_unit_test(a_text_too_long_is_cut_and_still_one_line),
-        cmocka_unit_test(a_long_subject_is_cut),
-        cmocka_unit_test(a_matching_journal_stream_sends_fields_to_the_journal),
-        cmocka_unit_test(another_processes_journal_stream_is_not_ours),
-        cmocka_unit_test(a_pipe_that_nobody_reads_loses_lines_and_says_how_many),
-        cmocka_unit_test(a_journal_that_takes_nothing_is_not_waited_for),
+        cmocka_unit_test(line_has_priority_subject_and_text),
+        cmocka_unit_test(messages_above_the_level_are_not_written),
+        cmocka_unit_test(control_bytes_cannot_start_a_second_line),
+        cmocka_unit_test(long_text_is_truncated_to_one_line),
+        cmocka_unit_test(long_subject_is_truncated),
+        cmocka_unit_test(matching_journal_stream_sends_fields_to_the_journal),
+        cmocka_unit_test(journal_stream_of_another_process_is_ignored),
+        cmocka_unit_test(unread_pipe_drops_lines_and_reports_their_number),
+        cmocka_unit_test(full_journal_socket_does_not_block),
     };
 
     unsetenv("JOURNAL_STREAM");

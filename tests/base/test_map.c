@@ -1,4 +1,4 @@
-/* test_map.c - the table against an array that is searched from end to end. */
+/* test_map.c - tests of base/map.h against a linear array. */
 #include "tests/test.h"
 
 #include "base/map.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 static void
-what_was_put_is_found_until_taken(void **state)
+key_is_found_until_it_is_removed(void **state)
 {
     CLEAN(map_free_at) struct map *m = map_new(4);
 
@@ -23,7 +23,7 @@ what_was_put_is_found_until_taken(void **state)
 }
 
 static void
-a_key_that_is_there_is_not_replaced(void **state)
+existing_key_is_not_replaced(void **state)
 {
     CLEAN(map_free_at) struct map *m = map_new(1);
 
@@ -34,7 +34,7 @@ a_key_that_is_there_is_not_replaced(void **state)
 }
 
 static void
-a_full_map_refuses_one_more_and_takes_it_after_a_take(void **state)
+full_map_accepts_a_key_after_a_removal(void **state)
 {
     CLEAN(map_free_at) struct map *m = map_new(3);
 
@@ -49,7 +49,7 @@ a_full_map_refuses_one_more_and_takes_it_after_a_take(void **state)
 }
 
 static void
-every_key_is_a_key(void **state)
+every_uint64_is_a_valid_key(void **state)
 {
     CLEAN(map_free_at) struct map *m = map_new(2);
 
@@ -61,9 +61,9 @@ every_key_is_a_key(void **state)
     assert_null(map_free(NULL));
 }
 
-/* Few keys and a table that is often full make long runs, and removal in the middle of them. */
+/* Few keys in a nearly full table make long runs with removals inside. */
 static void
-any_order_of_calls_agrees_with_a_naive_ref(void **state)
+random_calls_agree_with_a_reference(void **state)
 {
     enum { MAX = 24, KEYS = 40 };
     CLEAN(map_free_at) struct map *m = map_new(MAX);
@@ -101,11 +101,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_put_is_found_until_taken),
-        cmocka_unit_test(a_key_that_is_there_is_not_replaced),
-        cmocka_unit_test(a_full_map_refuses_one_more_and_takes_it_after_a_take),
-        cmocka_unit_test(every_key_is_a_key),
-        cmocka_unit_test(any_order_of_calls_agrees_with_a_naive_ref),
+        cmocka_unit_test(key_is_found_until_it_is_removed),
+        cmocka_unit_test(existing_key_is_not_replaced),
+        cmocka_unit_test(full_map_accepts_a_key_after_a_removal),
+        cmocka_unit_test(every_uint64_is_a_valid_key),
+        cmocka_unit_test(random_calls_agree_with_a_reference),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_opt.c - every type in, every type out, and what people are told. */
+/* test_opt.c - tests of base/opt.h: parsing, printing and error sentences of every type. */
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -79,7 +79,7 @@ defaults_fill_every_field(void **state)
 }
 
 static void
-booleans_take_the_words_people_use(void **state)
+booleans_accept_true_yes_1_and_opposites(void **state)
 {
     static const char *const yes[] = { "true", "yes", "1" }, *const no[] = { "false", "no", "0" };
 
@@ -95,7 +95,7 @@ booleans_take_the_words_people_use(void **state)
 }
 
 static void
-whole_numbers_are_digits_and_nothing_else(void **state)
+unsigned_numbers_accept_digits_only(void **state)
 {
     static const char *const bad[] = { "",    "-1",  "+1",  " 1",         "1 ",
                                        "0x1", "1e3", "1.0", "4294967296", "99999999999999999999" };
@@ -113,7 +113,7 @@ whole_numbers_are_digits_and_nothing_else(void **state)
 }
 
 static void
-signed_numbers_reach_both_ends_of_their_type(void **state)
+signed_numbers_cover_their_whole_type(void **state)
 {
     (void)state;
     assert_int_equal(set("level", "-2147483648"), 0);
@@ -128,7 +128,7 @@ signed_numbers_reach_both_ends_of_their_type(void **state)
 }
 
 static void
-a_number_out_of_range_names_the_range(void **state)
+out_of_range_error_names_the_range(void **state)
 {
     (void)state;
     assert_int_equal(set("max_seqs", "0"), -EINVAL);
@@ -143,7 +143,7 @@ a_number_out_of_range_names_the_range(void **state)
 }
 
 static void
-auto_is_zero_whatever_the_range_says(void **state)
+auto_is_zero_even_below_min(void **state)
 {
     (void)state;
     assert_int_equal(set("kv.block", "16"), 0);
@@ -154,7 +154,7 @@ auto_is_zero_whatever_the_range_says(void **state)
 }
 
 static void
-a_power_of_two_is_asked_for_by_name(void **state)
+power_of_two_error_names_the_requirement(void **state)
 {
     (void)state;
     for (uint32_t i = 1; i < 300; i++) {
@@ -168,7 +168,7 @@ a_power_of_two_is_asked_for_by_name(void **state)
 }
 
 static void
-sizes_take_binary_and_decimal_units_and_fractions(void **state)
+sizes_accept_binary_and_decimal_units_and_fractions(void **state)
 {
     static const struct {
         const char *text;
@@ -227,7 +227,7 @@ fractions_are_finite_and_decimal(void **state)
 }
 
 static void
-a_choice_is_its_place_in_the_list(void **state)
+enum_value_is_the_index_of_the_choice(void **state)
 {
     (void)state;
     assert_int_equal(set("split.mode", "off"), 0);
@@ -242,7 +242,7 @@ a_choice_is_its_place_in_the_list(void **state)
 }
 
 static void
-text_that_does_not_fit_is_refused_whole(void **state)
+string_that_does_not_fit_is_rejected(void **state)
 {
     (void)state;
     assert_int_equal(set("name", "seven77"), 0);
@@ -252,7 +252,7 @@ text_that_does_not_fit_is_refused_whole(void **state)
 }
 
 static void
-a_repeated_option_joins_its_values(void **state)
+repeated_option_joins_its_values(void **state)
 {
     (void)state;
     assert_int_equal(set("set", "a=1"), 0);
@@ -263,7 +263,7 @@ a_repeated_option_joins_its_values(void **state)
 }
 
 static void
-an_unknown_key_names_the_nearest(void **state)
+unknown_key_error_suggests_a_similar_key(void **state)
 {
     (void)state;
     assert_int_equal(set("kv.memroy", "1"), -ENOENT);
@@ -276,7 +276,7 @@ an_unknown_key_names_the_nearest(void **state)
 }
 
 static void
-the_command_line_takes_values_flags_and_dashes(void **state)
+command_line_accepts_values_flags_and_dashes(void **state)
 {
     char a0[] = "lagand", a1[] = "--max-seqs=8", a2[] = "--kv.memory", a3[] = "2KiB",
          a4[] = "--quiet", a5[] = "model", a6[] = "--level=3";
@@ -306,7 +306,7 @@ two_dashes_end_the_options(void **state)
 }
 
 static void
-the_command_line_says_what_is_wrong(void **state)
+command_line_errors_name_option_and_value(void **state)
 {
     static const struct {
         const char *arg;
@@ -336,7 +336,7 @@ the_command_line_says_what_is_wrong(void **state)
 }
 
 static void
-what_takes_one_value_is_not_given_two(void **state)
+option_without_repeat_rejects_a_second_value(void **state)
 {
     static const struct {
         const char *key, *first, *same, *other;
@@ -375,7 +375,7 @@ what_takes_one_value_is_not_given_two(void **state)
 }
 
 static void
-what_is_printed_reads_back_as_the_same(void **state)
+printed_values_parse_to_the_same_value(void **state)
 {
     static const struct {
         const char *key, *in, *out;
@@ -414,7 +414,7 @@ what_is_printed_reads_back_as_the_same(void **state)
     }
 }
 
-/* Everything a printer writes. */
+/* The output of a printer. */
 static const char *
 printed(void (*print)(const struct opt *, enum opt_form, FILE *), enum opt_form form)
 {
@@ -428,7 +428,7 @@ printed(void (*print)(const struct opt *, enum opt_form, FILE *), enum opt_form 
 }
 
 static void
-help_is_aligned_and_never_wider_than_80(void **state)
+help_is_aligned_within_80_columns(void **state)
 {
     const char *text = printed(opt_help, OPT_TYPED);
 
@@ -451,7 +451,7 @@ help_is_aligned_and_never_wider_than_80(void **state)
 }
 
 static void
-the_manual_says_type_range_and_default(void **state)
+manual_has_type_range_and_default(void **state)
 {
     const char *text = printed(opt_manual, OPT_KEYS);
 
@@ -472,7 +472,7 @@ the_manual_says_type_range_and_default(void **state)
 }
 
 static void
-the_manual_of_a_command_line_has_its_dashes_and_flags(void **state)
+manual_of_a_command_line_has_dashes_and_flags(void **state)
 {
     const char *text = printed(opt_manual, OPT_TYPED);
 
@@ -486,27 +486,27 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(defaults_fill_every_field, setup),
-        cmocka_unit_test_setup(booleans_take_the_words_people_use, setup),
-        cmocka_unit_test_setup(whole_numbers_are_digits_and_nothing_else, setup),
-        cmocka_unit_test_setup(signed_numbers_reach_both_ends_of_their_type, setup),
-        cmocka_unit_test_setup(a_number_out_of_range_names_the_range, setup),
-        cmocka_unit_test_setup(auto_is_zero_whatever_the_range_says, setup),
-        cmocka_unit_test_setup(a_power_of_two_is_asked_for_by_name, setup),
-        cmocka_unit_test_setup(sizes_take_binary_and_decimal_units_and_fractions, setup),
+        cmocka_unit_test_setup(booleans_accept_true_yes_1_and_opposites, setup),
+        cmocka_unit_test_setup(unsigned_numbers_accept_digits_only, setup),
+        cmocka_unit_test_setup(signed_numbers_cover_their_whole_type, setup),
+        cmocka_unit_test_setup(out_of_range_error_names_the_range, setup),
+        cmocka_unit_test_setup(auto_is_zero_even_below_min, setup),
+        cmocka_unit_test_setup(power_of_two_error_names_the_requirement, setup),
+        cmocka_unit_test_setup(sizes_accept_binary_and_decimal_units_and_fractions, setup),
         cmocka_unit_test_setup(times_need_a_unit, setup),
         cmocka_unit_test_setup(fractions_are_finite_and_decimal, setup),
-        cmocka_unit_test_setup(a_choice_is_its_place_in_the_list, setup),
-        cmocka_unit_test_setup(text_that_does_not_fit_is_refused_whole, setup),
-        cmocka_unit_test_setup(a_repeated_option_joins_its_values, setup),
-        cmocka_unit_test_setup(an_unknown_key_names_the_nearest, setup),
-        cmocka_unit_test_setup(the_command_line_takes_values_flags_and_dashes, setup),
+        cmocka_unit_test_setup(enum_value_is_the_index_of_the_choice, setup),
+        cmocka_unit_test_setup(string_that_does_not_fit_is_rejected, setup),
+        cmocka_unit_test_setup(repeated_option_joins_its_values, setup),
+        cmocka_unit_test_setup(unknown_key_error_suggests_a_similar_key, setup),
+        cmocka_unit_test_setup(command_line_accepts_values_flags_and_dashes, setup),
         cmocka_unit_test_setup(two_dashes_end_the_options, setup),
-        cmocka_unit_test_setup(the_command_line_says_what_is_wrong, setup),
-        cmocka_unit_test_setup(what_takes_one_value_is_not_given_two, setup),
-        cmocka_unit_test_setup(what_is_printed_reads_back_as_the_same, setup),
-        cmocka_unit_test_setup(help_is_aligned_and_never_wider_than_80, setup),
-        cmocka_unit_test_setup(the_manual_says_type_range_and_default, setup),
-        cmocka_unit_test_setup(the_manual_of_a_command_line_has_its_dashes_and_flags, setup),
+        cmocka_unit_test_setup(command_line_errors_name_option_and_value, setup),
+        cmocka_unit_test_setup(option_without_repeat_rejects_a_second_value, setup),
+        cmocka_unit_test_setup(printed_values_parse_to_the_same_value, setup),
+        cmocka_unit_test_setup(help_is_aligned_within_80_columns, setup),
+        cmocka_unit_test_setup(manual_has_type_range_and_default, setup),
+        cmocka_unit_test_setup(manual_of_a_command_line_has_dashes_and_flags, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

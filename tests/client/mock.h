@@ -1,4 +1,4 @@
-/* mock.h - start and end mock_lagand (see there) from a test. */
+/* mock.h - starts and ends mock_lagand for a test. */
 #ifndef TESTS_CLIENT_MOCK_H
 #define TESTS_CLIENT_MOCK_H
 
@@ -11,11 +11,11 @@ struct mock {
     const char *refusals; /* NULL: none */
 };
 
-/* A directory for sockets, nobody in it yet. */
+/* Creates a directory for the sockets; starts no process. */
 void mock_dir(struct mock *m);
-/* Start it there and wait until it listens. proto: the version its WELCOME names. */
+/* Starts mock_lagand and waits until it listens. proto: version in its WELCOME. */
 void mock_start(struct mock *m, const char *proto);
 void mock_kill(struct mock *m); /* SIGKILL, reaped */
-void mock_done(struct mock *m); /* kill it and remove the directory */
+void mock_done(struct mock *m); /* kills it and removes the directory */
 
 #endif

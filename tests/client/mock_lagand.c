@@ -1,27 +1,28 @@
-/* mock_lagand.c - a lagand that speaks the wire and has no worker: mock_lagand DIR [PROTO [REFUSALS]].
+/* mock_lagand.c - a lagand without workers, for tests: mock_lagand DIR [PROTO [REJECTIONS]].
  *
- * It serves DIR/api.sock and DIR/ctl.sock. What a request's text says decides the answer:
+ * It serves DIR/api.sock and DIR/ctl.sock. The text of a request selects the reply:
  *
- *     echo TEXT      TEXT back, a byte a token, ids = bytes; a chunk each, within the window
+ *     echo TEXT      TEXT, one byte a token, ids = bytes; a chunk for each, within the window
  *     many N         N chunks of one token
  *     error CODE     an ERROR with that code
- *     hang           ACCEPT and nothing more; it can be cancelled
+ *     hang           ACCEPT and no chunks; can be cancelled
  *     late CODE      one chunk, then an ERROR
  *     raw HEX        these bytes as a frame
- *     logprobs       two tokens with log-probabilities and tops; prompt ones before, when asked
+ *     logprobs       two tokens with log-probabilities and alternatives; those of the prompt first,
+ *                    if requested
  *     badlp          log-probabilities of a wrong size
  *     skip           tokens at 0, then at 5
  *     gap            chunk 1, then chunk 3
  *     bye            BYE
- *     ping           PING; the verb "pongs" says how many were answered
+ *     ping           PING; the verb "pongs" returns the number of PONGs
  *     lp             like echo "ab"
- *     last           "ab" whose last chunk says how it ends, and no DONE
- *     deep           the same, with an end that is as deep as a frame may be
- *     prompt         two prompt positions, a chunk each, and nothing more; three when REFUSALS is set
- * A client that has a session may come back on another connection and RESUME. REFUSALS: so many SUBMITs
- * that go on behind tokens are refused first, with queue_full; -1: all of them are, with draining.
- * A prompt of ids is answered with the same ids. The CALL "verb" args come back for the verb "echo".
- */
+ *     last           "ab" whose last chunk has `end`, and no DONE
+ *     deep           like last, with an `end` of the maximum depth
+ *     prompt         two prompt positions in two chunks, no tokens; three if REJECTIONS is set
+ *
+ * A client with a session may reconnect and RESUME. REJECTIONS: this many SUBMITs with
+ * generated_ids are rejected first, with queue_full; -1: all of them, with draining. A prompt of
+ * ids is echoed. The verb "echo" returns its args. */
 #include "wire/msg.h"
 
 #include <errno.h>
@@ -40,7 +41,7 @@ struct peer {
     size_t n;
 };
 
-struct row { /* a stream under way */
+struct open_request { /* a stream in flight */
     bool used, hang;
     struct peer peer;
     char session[16];
@@ -50,7 +51,7 @@ struct row { /* a stream under way */
 };
 
 static void *sock, *api_sock, *ctl_sock;
-static struct row rows[MAX_ROWS];
+static struct open_request rows[MAX_ROWS];
 static struct {
     struct peer peer;
     char session[16];
@@ -124,7 +125,7 @@ send_chunk(const struct peer *to, uint64_t rid, uint64_t n, uint32_t at, int32_t
 }
 
 static void
-advance(struct row *r)
+advance(struct open_request *r)
 {
     while (!r->hang && r->at < r->n && r->sent - r->acked < r->ack_window) {
         char s[2] = { r->text && r->text[r->at] < 0x80 ? (char)r->text[r->at] : 'x', 0 };
@@ -149,14 +150,15 @@ session_of(const struct peer *from)
     return "no session here";
 }
 
-static struct row *
+static struct open_request *
 new_row(const struct peer *from, uint64_t rid, uint32_t ack_window)
 {
     int i;
 
     for (i = 0; i < MAX_ROWS && rows[i].used; i++) continue;
     check(i < MAX_ROWS);
-    rows[i] = (struct row){ .used = true, .peer = *from, .rid = rid, .ack_window = ack_window };
+    rows[i] =
+        (struct open_request){ .used = true, .peer = *from, .rid = rid, .ack_window = ack_window };
     memcpy(rows[i].session, session_of(from), 16);
     return &rows[i];
 }
@@ -175,7 +177,7 @@ take_resume(const struct peer *from, const struct msg *m)
 {
     uint32_t n = msg_get(&m->map, "rids")->via.array.size, k = 0, i, j;
     uint64_t unknown[MAX_ROWS];
-    struct row *known[MAX_ROWS];
+    struct open_request *known[MAX_ROWS];
 
     check(n <= MAX_ROWS);
     for (i = 0; i < n; i++) {
@@ -285,7 +287,7 @@ take_submit(const struct peer *from, const struct msg *m)
     struct msg_request q;
     struct err e;
     char text[512], rest[512] = "";
-    struct row *r;
+    struct open_request *r;
     uint32_t i;
     int n = 0;
 
@@ -326,7 +328,7 @@ take_submit(const struct peer *from, const struct msg *m)
         r = new_row(from, m->rid, q.ack_window);
         r->n = (uint32_t)n;
         r->at = q.generated_ids.n;
-        check(!q.generated_ids.n || q.seed == 4711); /* the one that ACCEPT said */
+        check(!q.generated_ids.n || q.seed == 4711); /* the seed of ACCEPT */
         advance(r);
     } else if (!strcmp(text, "last") || !strcmp(text, "deep")) {
         send_last(from, m->rid, *text == 'd');
@@ -372,7 +374,7 @@ pack_worker(const char *worker)
 {
     static uint32_t n_looks;
     const char *model = getenv("MOCK_MODEL"),
-               *down = getenv("MOCK_DOWN"); /* a state: it has no process */
+               *down = getenv("MOCK_DOWN"); /* worker state: no process */
 
     msgpack_pack_map(&p, 11);
     msg_key(&p, "load"), msgpack_pack_map(&p, 2);
@@ -398,7 +400,7 @@ pack_worker(const char *worker)
     msg_key(&p, "free"), msgpack_pack_int(&p, 38);
 }
 
-/* One row an answer; the last pair gives none, or, full, there is no room for its result. */
+/* One row in a reply; the last pair has no result or, if full, failed for lack of memory. */
 static void
 pack_tuned(uint64_t from, bool full)
 {
@@ -449,7 +451,7 @@ take_call(const struct peer *from, const struct msg *m)
         return;
     } else if (IS("pongs")) {
         msgpack_pack_uint32(&p, n_pongs);
-    } else if (IS("count")) { /* how often it was asked */
+    } else if (IS("count")) { /* calls so far */
         static int n;
 
         msgpack_pack_int(&p, ++n);
@@ -464,7 +466,7 @@ take_call(const struct peer *from, const struct msg *m)
         msg_key(&p, "max_requests"), msgpack_pack_int(&p, 1024);
         msg_key(&p, "workers"), msgpack_pack_array(&p, 1), pack_worker("w0");
     } else if (IS("workers list")) {
-        bool more = getenv("MOCK_WORKERS"); /* w1 is down */
+        bool more = getenv("MOCK_WORKERS"); /* w1 is not running */
 
         msgpack_pack_array(&p, more ? 3 : 1), pack_worker("w0");
         if (more) pack_worker("w1"), pack_worker("w2");
@@ -497,7 +499,7 @@ take_call(const struct peer *from, const struct msg *m)
         msgpack_pack_map(&p, 1);
         msg_key(&p, "text"), msg_text(&p, "# TYPE mock gauge\nmock 1\n");
     } else if (IS("events") && sock == ctl_sock && msg_u64(args, "from", &id) == 0) {
-        msgpack_pack_map(&p, 2); /* three of them, one an answer */
+        msgpack_pack_map(&p, 2); /* three rows, one in a reply */
         msg_key(&p, "next"), msgpack_pack_uint64(&p, MIN(id + 1, (uint64_t)4));
         msg_key(&p, "events"), msgpack_pack_array(&p, id < 4);
         if (id < 4) pack_event(id);
@@ -633,7 +635,7 @@ on_stop(int sig)
     stopped = 1;
 }
 
-/* Made at start, so removed at the end: what laganctl --spawn expects of a lagand. */
+/* Files of the start are removed at the end, as laganctl --spawn expects. */
 static void
 leave(const char *dir)
 {
@@ -667,7 +669,7 @@ main(int argc, char **argv)
     msgpack_sbuffer_init(&b);
     api_sock = zmq_socket(ctx, ZMQ_ROUTER);
     ctl_sock = zmq_socket(ctx, ZMQ_ROUTER);
-    zmq_setsockopt(api_sock, ZMQ_SNDHWM, &none, sizeof none); /* windows bound what is sent */
+    zmq_setsockopt(api_sock, ZMQ_SNDHWM, &none, sizeof none); /* limited by the ack windows */
     snprintf(at, sizeof at, "ipc://%s/api.sock", argv[1]);
     if (zmq_bind(api_sock, at) < 0) return perror(at), 1;
     snprintf(at, sizeof at, "ipc://%s/ctl.sock", argv[1]);
@@ -676,7 +678,8 @@ main(int argc, char **argv)
         zmq_pollitem_t items[2] = { { api_sock, 0, ZMQ_POLLIN, 0 },
                                     { ctl_sock, 0, ZMQ_POLLIN, 0 } };
 
-        /* Not for ever: a signal that comes between the test above and this would be forgotten. */
+        /* Not without limit, because a signal between the test above and this call would be missed.
+         */
         if (zmq_poll(items, 2, 50) < 0 && errno != EINTR) return 1;
         receive(api_sock);
         receive(ctl_sock);

@@ -1,4 +1,4 @@
-/* test_client.c - the promises of lagan.h, against a lagand that is only wire (mock_lagand.c). */
+/* test_client.c - tests of lagan.h against mock_lagand. */
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
@@ -25,7 +25,7 @@ ask(struct lagan *c, const char *text)
 }
 
 static void
-tokens_come_in_order_with_their_positions(void **state)
+tokens_arrive_in_order_with_their_indices(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "echo hello");
@@ -56,7 +56,7 @@ tokens_come_in_order_with_their_positions(void **state)
 }
 
 static void
-a_stream_longer_than_its_window_goes_on_while_it_is_read(void **state)
+stream_longer_than_the_ack_window_continues_while_read(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t i;
@@ -70,7 +70,7 @@ a_stream_longer_than_its_window_goes_on_while_it_is_read(void **state)
 }
 
 static void
-chunks_that_are_few_are_acknowledged_within_a_second(void **state)
+few_chunks_are_acknowledged_within_1_second(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -79,18 +79,18 @@ chunks_that_are_few_are_acknowledged_within_a_second(void **state)
     ask(c, "late 45"); /* one chunk */
     next(c, LAGAN_EVENT_TOKENS);
     assert_true(c->ack_at && c->ack_at <= clock_now() + NSEC_S);
-    c->rows[0].taken = 2; /* as if another had come */
+    c->requests[0].taken = 2; /* as if another chunk had arrived */
     c->ack_at = clock_now() - 1;
-    client_lose(c, LAGAN_E_INTERNAL, "over"); /* the row is there until its ERROR is taken */
+    client_lose(c, LAGAN_E_INTERNAL, "over"); /* the request exists until its ERROR is read */
     client_ack(c, /* all= */ true);
-    assert_int_equal(c->rows[0].acked, 2);
+    assert_int_equal(c->requests[0].acked, 2);
     assert_int_equal(c->ack_at, 0);
     assert_int_equal(lagan_next(c, &ev, 100), 1);
     lagan_close(c);
 }
 
 static void
-log_probabilities_come_with_their_tokens_and_the_prompts_before(void **state)
+log_probabilities_arrive_with_their_tokens_and_the_prompts_first(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -118,7 +118,7 @@ log_probabilities_come_with_their_tokens_and_the_prompts_before(void **state)
 }
 
 static void
-an_error_is_the_last_event_and_has_word_and_sentence(void **state)
+error_is_the_last_event_with_name_and_sentence(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev;
@@ -140,7 +140,7 @@ an_error_is_the_last_event_and_has_word_and_sentence(void **state)
 }
 
 static void
-every_request_of_many_ends_once(void **state)
+each_of_many_requests_ends_once(void **state)
 {
     enum { N = 100 };
     struct lagan *c = connect_mock();
@@ -162,7 +162,7 @@ every_request_of_many_ends_once(void **state)
 }
 
 static void
-a_cancelled_request_ends_with_its_error(void **state)
+cancelled_request_ends_with_error_cancelled(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "hang");
@@ -178,7 +178,7 @@ a_cancelled_request_ends_with_its_error(void **state)
 }
 
 static void
-a_request_may_be_submitted_before_there_is_a_lagand(void **state)
+request_may_be_submitted_before_lagand_starts(void **state)
 {
     struct mock later;
     struct lagan *c;
@@ -195,7 +195,7 @@ a_request_may_be_submitted_before_there_is_a_lagand(void **state)
 }
 
 static void
-a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
+missing_lagand_is_a_timeout_with_a_sentence(void **state)
 {
     struct lagan *c = NULL;
     char longer[400];
@@ -207,14 +207,14 @@ a_lagand_that_is_not_there_is_a_timeout_with_words(void **state)
     memcpy(longer, "ipc:///", 7);
     longer[sizeof longer - 1] = '\0';
     assert_int_equal(lagan_open(&c, longer, 30), -ENAMETOOLONG);
-    longer[200] = '\0'; /* fits us, not a socket's address */
+    longer[200] = '\0'; /* fits the library, but not a socket address */
     assert_true(lagan_open(&c, longer, 30) < 0);
     assert_int_equal(lagan_open(&c, "nonsense", 30), -EINVAL);
     assert_null(c);
 }
 
 static void
-another_protocol_is_refused_with_both_numbers(void **state)
+unsupported_protocol_error_names_both_versions(void **state)
 {
     struct mock other;
     struct lagan *c = NULL;
@@ -223,12 +223,12 @@ another_protocol_is_refused_with_both_numbers(void **state)
     mock_dir(&other);
     mock_start(&other, "2");
     assert_int_equal(lagan_open(&c, other.endpoint, 5000), -EPROTO);
-    assert_non_null(strstr(lagan_errmsg(NULL), "speaks protocol 2, this library 1"));
+    assert_non_null(strstr(lagan_errmsg(NULL), "uses protocol version 2, this library version 1"));
     mock_done(&other);
 }
 
 static void
-when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **state)
+reconnect_timeout_fails_each_request_then_reports_disconnected(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -254,7 +254,7 @@ when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **sta
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, b);
     assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "closed the connection"));
 
-    /* and the next lagand is found without a word from us */
+    /* The next lagand is found without a call. */
     mock_start(&own, "1");
     a = ask(c, "echo y");
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).id, a);
@@ -263,7 +263,7 @@ when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said(void **sta
 }
 
 static void
-a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
+silent_lagand_is_pinged_and_then_disconnected(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -276,26 +276,26 @@ a_lagand_that_is_silent_is_asked_and_then_lost(void **state)
     assert_int_equal(lagan_open(&c, own.endpoint, 30000), 0);
     id = ask(c, "hang");
     assert_int_equal(lagan_next(c, &ev, 50), 0);
-    c->sent -= 3 * NSEC_S; /* as if nothing had been said for three seconds */
+    c->sent -= 3 * NSEC_S; /* as if nothing had been sent for 3 s */
     assert_int_equal(lagan_next(c, &ev, 100), 0);
-    assert_int_equal(c->ping_at, 0); /* the PONG is here */
-    assert_true(c->heard > clock_now() - NSEC_S);
+    assert_int_equal(c->ping_at, 0); /* the PONG has arrived */
+    assert_true(c->received > clock_now() - NSEC_S);
 
     kill(own.pid, SIGSTOP);
     c->sent -= 3 * NSEC_S;
     assert_int_equal(lagan_next(c, &ev, 20), 0);
     assert_true(c->ping_at != 0);
-    c->ping_at -= 9 * NSEC_S; /* nine seconds later */
+    c->ping_at -= 9 * NSEC_S; /* 9 s later */
     lagan_set_reconnect_timeout(c, 100);
     assert_int_equal(next(c, LAGAN_EVENT_ERROR).id, id);
-    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "said nothing"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_DISCONNECTED).message, "sent nothing"));
     kill(own.pid, SIGCONT);
     lagan_close(c);
     mock_done(&own);
 }
 
 static void
-a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked(void **state)
+late_caller_reads_queued_messages_before_timeouts_are_checked(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -305,7 +305,7 @@ a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked(void **state)
     lagan_next(c, &ev, 0); /* PING */
     assert_true(c->ping_at != 0);
     usleep(50000);
-    c->ping_at -= 60 * NSEC_S; /* a minute passes; the PONG came at once */
+    c->ping_at -= 60 * NSEC_S; /* a minute passes; the PONG arrived at once */
     assert_int_equal(lagan_next(c, &ev, 0), 0);
     assert_int_equal(c->ping_at, 0);
     lagan_close(c);
@@ -320,7 +320,7 @@ readable(int fd, int ms)
 }
 
 static void
-the_descriptor_is_readable_until_everything_was_taken(void **state)
+descriptor_is_readable_until_all_events_are_read(void **state)
 {
     struct lagan *c = connect_mock();
     int fd = lagan_fd(c);
@@ -335,10 +335,11 @@ the_descriptor_is_readable_until_everything_was_taken(void **state)
 
         if (!readable(fd, 5000)) fail_msg("asleep after %u events", taken);
         wakeups++;
-        taken += lagan_next(c, &ev, 0) == 1; /* one a wake-up, though more may be there */
+        /* one event for each wake-up, though more may be queued */
+        taken += lagan_next(c, &ev, 0) == 1;
         assert_true(wakeups < 5000);
     }
-    while (!done) { /* what woke us without an event is used up by a look */
+    while (!done) { /* a wake-up without an event is consumed by one call */
         struct lagan_event ev = { sizeof ev };
 
         assert_int_equal(lagan_next(c, &ev, 0), 0);
@@ -348,7 +349,7 @@ the_descriptor_is_readable_until_everything_was_taken(void **state)
 }
 
 static void
-the_descriptor_wakes_for_pings(void **state)
+descriptor_becomes_readable_for_pings(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -365,7 +366,7 @@ the_descriptor_wakes_for_pings(void **state)
 }
 
 static void
-json_goes_to_lagand_and_comes_back(void **state)
+call_converts_json_in_both_directions(void **state)
 {
     static const char args[] = "{\"a\":[1,-2,3.5,true,false,null,\"\\u00e9\\\"\\n\"],\"b\":{},"
                                "\"c\":[],\"d\":18446744073709551615,\"e\":-9223372036854775808,"
@@ -394,7 +395,7 @@ json_goes_to_lagand_and_comes_back(void **state)
 }
 
 static void
-events_that_come_during_a_call_are_kept_in_order(void **state)
+events_during_a_call_are_kept_in_order(void **state)
 {
     struct lagan *c = connect_mock();
     char *reply = NULL;
@@ -411,7 +412,7 @@ events_that_come_during_a_call_are_kept_in_order(void **state)
 }
 
 static void
-a_call_on_a_connection_that_breaks_ends(void **state)
+call_ends_when_the_connection_is_lost(void **state)
 {
     struct mock own;
     struct lagan *c;
@@ -428,7 +429,7 @@ a_call_on_a_connection_that_breaks_ends(void **state)
 }
 
 static void
-a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
+timed_out_call_is_not_sent_after_a_late_connect(void **state)
 {
     struct mock later;
     struct lagan *c;
@@ -449,7 +450,7 @@ a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later(void **state)
 }
 
 static void
-a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
+ping_is_answered_after_a_full_send_queue(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -457,7 +458,7 @@ a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
 
     (void)state;
     ask(c, "ping");
-    usleep(300000); /* it is on its way, and nobody has read it */
+    usleep(300000); /* it has arrived and is unread */
     kill(mock.pid, SIGSTOP);
     for (int i = 0; i < 100000 && !c->n_out; i++) ask(c, "error 34");
     assert_true(c->n_out);
@@ -470,10 +471,10 @@ a_ping_is_answered_though_the_connection_is_full_just_then(void **state)
 }
 
 static void
-nonsense_from_lagand_fails_the_request_and_no_more(void **state)
+invalid_chunk_fails_only_its_request(void **state)
 {
-    /* not MessagePack; empty; an announcement of 4 GiB; another version; a CHUNK of rid 1 whose
-     * tokens are three bytes; one whose position is a string; DONE whose outputs are a number */
+    /* Not MessagePack; empty; a header announcing 4 GiB; another version; a CHUNK of rid 1 whose
+     * tokens have 3 bytes; a CHUNK whose index is a string; a DONE whose outputs are a number. */
     static const char *const frames[] = {
         "raw c1",
         "raw ",
@@ -494,25 +495,25 @@ nonsense_from_lagand_fails_the_request_and_no_more(void **state)
         ev = next(c, LAGAN_EVENT_ERROR);
         assert_string_equal(ev.reason_name, "internal");
         next(c, LAGAN_EVENT_DISCONNECTED);
-        ask(c, "echo z"); /* and the connection still serves */
+        ask(c, "echo z"); /* the connection still works */
         assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0], 'z');
         lagan_close(c);
     }
 }
 
 static void
-log_probabilities_of_a_wrong_size_are_not_read(void **state)
+log_probabilities_of_wrong_size_are_rejected(void **state)
 {
     struct lagan *c = connect_mock();
 
     (void)state;
     ask(c, "badlp");
-    assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "impossible"));
+    assert_non_null(strstr(next(c, LAGAN_EVENT_ERROR).message, "invalid values"));
     lagan_close(c);
 }
 
 static void
-a_chunk_that_is_missing_is_noticed(void **state)
+missing_chunk_is_detected(void **state)
 {
     struct lagan *c = connect_mock();
 
@@ -524,7 +525,7 @@ a_chunk_that_is_missing_is_noticed(void **state)
 }
 
 static void
-a_key_set_twice_keeps_the_last_and_a_long_key_is_refused(void **state)
+second_value_replaces_the_first_and_long_keys_fail(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -553,7 +554,7 @@ a_key_set_twice_keeps_the_last_and_a_long_key_is_refused(void **state)
 }
 
 static void
-a_request_over_the_frame_limit_is_refused_here(void **state)
+request_over_the_frame_limit_is_rejected_locally(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_request *r = lagan_request_new();
@@ -565,14 +566,14 @@ a_request_over_the_frame_limit_is_refused_here(void **state)
     assert_int_equal(lagan_set_ids(r, "generated_ids", ids, LAGAN_MAX_IDS), 0);
     assert_int_equal(lagan_submit(c, r, &id), -EMSGSIZE);
     assert_int_equal(id, 77);
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     free(ids);
     lagan_request_free(r);
     lagan_close(c);
 }
 
 static void
-an_older_program_gets_no_more_than_the_event_it_knows(void **state)
+smaller_event_struct_is_not_overrun(void **state)
 {
     struct lagan *c = connect_mock();
     struct {
@@ -593,7 +594,7 @@ an_older_program_gets_no_more_than_the_event_it_knows(void **state)
 }
 
 static void
-goodbye_fails_what_is_open_with_draining(void **state)
+bye_fails_open_requests_with_draining(void **state)
 {
     struct lagan *c = connect_mock();
 
@@ -608,33 +609,33 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_come_in_order_with_their_positions),
-        cmocka_unit_test(a_stream_longer_than_its_window_goes_on_while_it_is_read),
-        cmocka_unit_test(chunks_that_are_few_are_acknowledged_within_a_second),
-        cmocka_unit_test(log_probabilities_come_with_their_tokens_and_the_prompts_before),
-        cmocka_unit_test(an_error_is_the_last_event_and_has_word_and_sentence),
-        cmocka_unit_test(every_request_of_many_ends_once),
-        cmocka_unit_test(a_cancelled_request_ends_with_its_error),
-        cmocka_unit_test(a_request_may_be_submitted_before_there_is_a_lagand),
-        cmocka_unit_test(a_lagand_that_is_not_there_is_a_timeout_with_words),
-        cmocka_unit_test(another_protocol_is_refused_with_both_numbers),
-        cmocka_unit_test(when_no_lagand_comes_back_each_request_fails_once_and_then_it_is_said),
-        cmocka_unit_test(a_lagand_that_is_silent_is_asked_and_then_lost),
-        cmocka_unit_test(a_caller_who_was_away_finds_the_answer_before_the_clock_is_asked),
-        cmocka_unit_test(the_descriptor_is_readable_until_everything_was_taken),
-        cmocka_unit_test(the_descriptor_wakes_for_pings),
-        cmocka_unit_test(json_goes_to_lagand_and_comes_back),
-        cmocka_unit_test(events_that_come_during_a_call_are_kept_in_order),
-        cmocka_unit_test(a_call_on_a_connection_that_breaks_ends),
-        cmocka_unit_test(a_call_that_timed_out_before_there_was_a_lagand_is_not_sent_later),
-        cmocka_unit_test(a_ping_is_answered_though_the_connection_is_full_just_then),
-        cmocka_unit_test(nonsense_from_lagand_fails_the_request_and_no_more),
-        cmocka_unit_test(log_probabilities_of_a_wrong_size_are_not_read),
-        cmocka_unit_test(a_chunk_that_is_missing_is_noticed),
-        cmocka_unit_test(a_key_set_twice_keeps_the_last_and_a_long_key_is_refused),
-        cmocka_unit_test(a_request_over_the_frame_limit_is_refused_here),
-        cmocka_unit_test(an_older_program_gets_no_more_than_the_event_it_knows),
-        cmocka_unit_test(goodbye_fails_what_is_open_with_draining),
+        cmocka_unit_test(tokens_arrive_in_order_with_their_indices),
+        cmocka_unit_test(stream_longer_than_the_ack_window_continues_while_read),
+        cmocka_unit_test(few_chunks_are_acknowledged_within_1_second),
+        cmocka_unit_test(log_probabilities_arrive_with_their_tokens_and_the_prompts_first),
+        cmocka_unit_test(error_is_the_last_event_with_name_and_sentence),
+        cmocka_unit_test(each_of_many_requests_ends_once),
+        cmocka_unit_test(cancelled_request_ends_with_error_cancelled),
+        cmocka_unit_test(request_may_be_submitted_before_lagand_starts),
+        cmocka_unit_test(missing_lagand_is_a_timeout_with_a_sentence),
+        cmocka_unit_test(unsupported_protocol_error_names_both_versions),
+        cmocka_unit_test(reconnect_timeout_fails_each_request_then_reports_disconnected),
+        cmocka_unit_test(silent_lagand_is_pinged_and_then_disconnected),
+        cmocka_unit_test(late_caller_reads_queued_messages_before_timeouts_are_checked),
+        cmocka_unit_test(descriptor_is_readable_until_all_events_are_read),
+        cmocka_unit_test(descriptor_becomes_readable_for_pings),
+        cmocka_unit_test(call_converts_json_in_both_directions),
+        cmocka_unit_test(events_during_a_call_are_kept_in_order),
+        cmocka_unit_test(call_ends_when_the_connection_is_lost),
+        cmocka_unit_test(timed_out_call_is_not_sent_after_a_late_connect),
+        cmocka_unit_test(ping_is_answered_after_a_full_send_queue),
+        cmocka_unit_test(invalid_chunk_fails_only_its_request),
+        cmocka_unit_test(log_probabilities_of_wrong_size_are_rejected),
+        cmocka_unit_test(missing_chunk_is_detected),
+        cmocka_unit_test(second_value_replaces_the_first_and_long_keys_fail),
+        cmocka_unit_test(request_over_the_frame_limit_is_rejected_locally),
+        cmocka_unit_test(smaller_event_struct_is_not_overrun),
+        cmocka_unit_test(bye_fails_open_requests_with_draining),
     };
 
     return cmocka_run_group_tests_name("client", tests, setup, teardown);

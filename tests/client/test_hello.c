@@ -1,8 +1,8 @@
-/* test_hello.c - connections that end at every instant around HELLO: each is greeted first, and none is left.
+/* test_hello.c - connections that end at any instant around HELLO.
  *
- * The other side is a socket of our own that knows of ZMTP just enough to be connected to, and closes when it
- * likes: while HELLO is on its way, with WELCOME on its way, and before a request that was meant for it.
- */
+ * The peer is a raw socket with a minimal ZMTP that closes the connection while HELLO is in flight,
+ * while WELCOME is in flight, or before a request. Every connection must begin with HELLO, and no
+ * request may be lost. */
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
@@ -18,12 +18,12 @@
 #include <unistd.h>
 
 enum { BREAKS = 300, WAIT_MS = 20000, OPEN_MS = 20 };
-enum fate { AT_ONCE, WELCOME }; /* a connection ends at once, or behind its WELCOME */
+enum fate { AT_ONCE, WELCOME }; /* a connection ends at once, or after its WELCOME */
 
 static struct lagan *c;
 static pid_t server;
 
-/* ---- the other side */
+/* ---- the peer */
 
 static bool
 receive(int fd, uint8_t *to, size_t n)
@@ -35,7 +35,7 @@ receive(int fd, uint8_t *to, size_t n)
     return n == 0;
 }
 
-/* The next frame that is no command of ZMTP's: is it HELLO? */
+/* Returns whether the next frame that is not a ZMTP command is HELLO. */
 static bool
 receive_hello(int fd)
 {
@@ -96,7 +96,7 @@ listen_to(int listener, const enum fate fate[2], uint32_t n, uint32_t open_ms)
     return 0;
 }
 
-/* For n connections, which end by turns like that. */
+/* Serves n connections that end alternately in the two ways. */
 static void
 serve(enum fate even, enum fate odd, uint32_t n, uint32_t open_ms)
 {
@@ -150,7 +150,7 @@ finish(void **state)
 /* ---- tests */
 
 static void
-a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **state)
+lost_hello_is_sent_again_on_the_next_connection(void **state)
 {
     (void)state;
     serve(AT_ONCE, WELCOME, BREAKS, 0);
@@ -158,7 +158,7 @@ a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one(void **s
 }
 
 static void
-a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones(void **state)
+welcome_of_a_closed_connection_is_ignored(void **state)
 {
     (void)state;
     serve(WELCOME, WELCOME, BREAKS, 0);
@@ -167,13 +167,13 @@ a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones(void **s
 }
 
 static void
-a_request_does_not_come_to_a_connection_that_was_made_under_it(void **state)
+request_is_not_sent_before_hello_after_a_reconnect(void **state)
 {
     (void)state;
     serve(WELCOME, WELCOME, 10, OPEN_MS);
     while (!served()) {
         if (!c->welcome) continue;
-        usleep(3 * OPEN_MS * 1000); /* it ends, and nobody looks */
+        usleep(3 * OPEN_MS * 1000); /* the connection ends unnoticed */
         ask();
     }
 }
@@ -183,9 +183,9 @@ main(void)
 {
 #define T(f) cmocka_unit_test_teardown(f, finish)
     const struct CMUnitTest tests[] = {
-        T(a_hello_that_was_lost_with_its_connection_is_said_again_to_the_next_one),
-        T(a_welcome_of_a_connection_that_has_ended_is_not_taken_for_the_next_ones),
-        T(a_request_does_not_come_to_a_connection_that_was_made_under_it),
+        T(lost_hello_is_sent_again_on_the_next_connection),
+        T(welcome_of_a_closed_connection_is_ignored),
+        T(request_is_not_sent_before_hello_after_a_reconnect),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

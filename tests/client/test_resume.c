@@ -1,5 +1,4 @@
-/* test_resume.c - requests of liblagan when lagand or the connection goes away under them: none ends with
- * an error that need not, and no token comes twice or is left out. */
+/* test_resume.c - tests of requests that continue on another connection or another lagand. */
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
 #include "tests/test.h"
@@ -28,7 +27,8 @@ ask(struct lagan *c, const char *text, bool resume)
 
 enum { N = 3, TOKENS = 1000 };
 
-/* Take events of N streams of TOKENS until n of them have come, or all are done: each position once. */
+/* Reads events of N streams of TOKENS until n events were read or all streams are done; checks each
+ * index. */
 static void
 take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
 {
@@ -52,7 +52,7 @@ take(struct lagan *c, uint32_t *at, uint32_t *n_done, uint32_t n)
 }
 
 static void
-streams_go_on_with_the_next_lagand_and_no_token_comes_twice(void **state)
+streams_resume_after_a_lagand_restart_without_duplicates(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t at[N] = { 0 }, n_done = 0;
@@ -62,17 +62,17 @@ streams_go_on_with_the_next_lagand_and_no_token_comes_twice(void **state)
     for (uint32_t i = 0; i < 8; i++) {
         take(c, at, &n_done, 50 + 61 * i);
         mock_kill(&mock);
-        take(c, at, &n_done, i); /* what is here already may be taken */
+        take(c, at, &n_done, i); /* events received already may be read */
         mock_start(&mock, "1");
     }
     take(c, at, &n_done, UINT32_MAX);
     assert_int_equal(n_done, N);
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     lagan_close(c);
 }
 
 static void
-a_connection_that_broke_is_made_again_and_its_requests_go_on(void **state)
+requests_resume_after_a_reconnect(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "many 300", true);
@@ -93,15 +93,15 @@ a_connection_that_broke_is_made_again_and_its_requests_go_on(void **state)
         assert_int_equal(ev.id, id);
         assert_int_equal(ev.first, at);
     }
-    assert_int_equal(client_row(c, id)->n_tries, 0); /* resumed, not submitted again */
+    assert_int_equal(client_find(c, id)->n_tries, 0); /* resumed, not submitted again */
     next(c, LAGAN_EVENT_OUTPUT);
     next(c, LAGAN_EVENT_DONE);
     lagan_close(c);
 }
 
-/* Nothing had come before it, and its caller says so. */
+/* The caller passes an empty generated_ids. */
 static void
-a_list_of_no_tokens_that_came_before_is_not_said_twice(void **state)
+empty_generated_ids_are_sent_once(void **state)
 {
     struct lagan_request *r = lagan_request_new();
     struct lagan *c = connect_mock();
@@ -124,9 +124,9 @@ a_list_of_no_tokens_that_came_before_is_not_said_twice(void **state)
     lagan_close(c);
 }
 
-/* Its program has all its files open for a moment. */
+/* The process has all its descriptors in use for a moment. */
 static void
-a_connection_that_cannot_be_made_now_is_tried_again(void **state)
+failed_connect_is_retried(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t at[N] = { 0 }, n_done = N - 1;
@@ -154,7 +154,7 @@ a_connection_that_cannot_be_made_now_is_tried_again(void **state)
 }
 
 static void
-an_answer_whose_last_token_is_here_needs_no_lagand_to_end(void **state)
+complete_output_ends_without_lagand(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev;
@@ -173,7 +173,7 @@ an_answer_whose_last_token_is_here_needs_no_lagand_to_end(void **state)
 }
 
 static void
-an_end_that_cannot_be_is_an_error_of_lagands(void **state)
+invalid_end_of_output_is_a_protocol_error(void **state)
 {
     struct lagan *c = connect_mock();
     uint64_t id = ask(c, "deep", true);
@@ -188,7 +188,7 @@ an_end_that_cannot_be_is_an_error_of_lagands(void **state)
 }
 
 static void
-a_full_queue_after_the_restart_is_waited_out(void **state)
+queue_full_after_a_restart_is_retried(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t at[N] = { 0 }, n_done = 0;
@@ -205,7 +205,7 @@ a_full_queue_after_the_restart_is_waited_out(void **state)
 }
 
 static void
-a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience(void **state)
+reconnect_timeout_limits_the_wait_for_a_worker(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t at[N] = { 0 }, n_done = N - 1;
@@ -225,13 +225,13 @@ a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience(void **state)
     } while (ev.kind != LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
     assert_string_equal(ev.reason_name, "draining");
-    assert_int_equal(c->n_rows, 0);
+    assert_int_equal(c->n_requests, 0);
     assert_true(c->welcome);
     lagan_close(c);
 }
 
 static void
-a_request_that_waits_to_be_tried_again_can_be_cancelled(void **state)
+request_waiting_for_a_retry_can_be_cancelled(void **state)
 {
     struct lagan *c = connect_mock();
     uint32_t at[N] = { 0 }, n_done = N - 1;
@@ -241,10 +241,10 @@ a_request_that_waits_to_be_tried_again_can_be_cancelled(void **state)
     (void)state;
     take(c, at, &n_done, 20);
     mock_kill(&mock);
-    while (lagan_next(c, &ev, 0) == 1 || c->welcome) continue; /* all that came */
+    while (lagan_next(c, &ev, 0) == 1 || c->welcome) continue; /* all that were received */
     mock.refusals = "-1";
     mock_start(&mock, "1");
-    while (!client_row(c, id)->retry_at) assert_int_equal(lagan_next(c, &ev, 10), 0);
+    while (!client_find(c, id)->retry_at) assert_int_equal(lagan_next(c, &ev, 10), 0);
     assert_int_equal(lagan_cancel(c, id), 0);
     ev = next(c, LAGAN_EVENT_ERROR);
     assert_int_equal(ev.id, id);
@@ -254,7 +254,7 @@ a_request_that_waits_to_be_tried_again_can_be_cancelled(void **state)
 }
 
 static void
-a_request_that_may_not_resume_ends_with_worker_lost(void **state)
+request_without_resume_ends_with_worker_lost(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev;
@@ -271,12 +271,12 @@ a_request_that_may_not_resume_ends_with_worker_lost(void **state)
     assert_int_equal(ev.retryable, 1);
     ask(c, "echo x", true);
     assert_int_equal(next(c, LAGAN_EVENT_TOKENS).text[0],
-                     'x'); /* no LOST: the connection is there */
+                     'x'); /* not DISCONNECTED: there is a connection */
     lagan_close(c);
 }
 
 static void
-what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one(void **state)
+cancel_and_submit_while_disconnected_take_effect_later(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev = { sizeof ev };
@@ -305,7 +305,7 @@ what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one(void **state)
 }
 
 static void
-log_probabilities_of_the_prompt_come_once(void **state)
+prompt_log_probabilities_arrive_once(void **state)
 {
     struct lagan *c = connect_mock();
     struct lagan_event ev;
@@ -315,7 +315,7 @@ log_probabilities_of_the_prompt_come_once(void **state)
     assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 0);
     assert_int_equal(next(c, LAGAN_EVENT_PROMPT).first, 1);
     mock_kill(&mock);
-    mock.refusals = "1"; /* this one has three */
+    mock.refusals = "1"; /* this mock has three prompt positions */
     mock_start(&mock, "1");
     ev = next(c, LAGAN_EVENT_PROMPT);
     assert_int_equal(ev.first, 2);
@@ -325,7 +325,7 @@ log_probabilities_of_the_prompt_come_once(void **state)
 }
 
 static void
-a_descriptor_stays_the_same_over_connections(void **state)
+descriptor_stays_the_same_over_connections(void **state)
 {
     struct lagan *c = connect_mock();
     int fd = lagan_fd(c);
@@ -360,19 +360,19 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(streams_go_on_with_the_next_lagand_and_no_token_comes_twice),
-        T(a_connection_that_broke_is_made_again_and_its_requests_go_on),
-        T(a_list_of_no_tokens_that_came_before_is_not_said_twice),
-        T(a_connection_that_cannot_be_made_now_is_tried_again),
-        T(an_answer_whose_last_token_is_here_needs_no_lagand_to_end),
-        T(an_end_that_cannot_be_is_an_error_of_lagands),
-        T(a_full_queue_after_the_restart_is_waited_out),
-        T(a_lagand_that_cannot_serve_is_waited_for_no_longer_than_patience),
-        T(a_request_that_waits_to_be_tried_again_can_be_cancelled),
-        T(a_request_that_may_not_resume_ends_with_worker_lost),
-        T(what_is_cancelled_or_submitted_meanwhile_is_done_with_the_next_one),
-        T(log_probabilities_of_the_prompt_come_once),
-        T(a_descriptor_stays_the_same_over_connections),
+        T(streams_resume_after_a_lagand_restart_without_duplicates),
+        T(requests_resume_after_a_reconnect),
+        T(empty_generated_ids_are_sent_once),
+        T(failed_connect_is_retried),
+        T(complete_output_ends_without_lagand),
+        T(invalid_end_of_output_is_a_protocol_error),
+        T(queue_full_after_a_restart_is_retried),
+        T(reconnect_timeout_limits_the_wait_for_a_worker),
+        T(request_waiting_for_a_retry_can_be_cancelled),
+        T(request_without_resume_ends_with_worker_lost),
+        T(cancel_and_submit_while_disconnected_take_effect_later),
+        T(prompt_log_probabilities_arrive_once),
+        T(descriptor_stays_the_same_over_connections),
     };
 
     return cmocka_run_group_tests_name("resume", tests, NULL, NULL);

@@ -1,7 +1,7 @@
-/* test_ctl.c - what laganctl prints and returns, against a lagand that is only wire.
+/* test_ctl.c - tests of the output and exit codes of laganctl, against mock_lagand.
  *
- * --spawn is tried with a copy of laganctl beside a script named lagand, which does what $FAKE says.
- */
+ * --spawn is tested with a copy of laganctl beside a script named lagand, whose behaviour $FAKE
+ * selects. */
 #include "tests/client/mock.h"
 #include "tests/test.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static struct mock mock;
-static char out[1 << 16], err[1 << 16]; /* of the last run */
+static char out[1 << 16], err[1 << 16]; /* output of the last command */
 
 static void
 slurp(const char *name, char *to)
@@ -37,7 +37,8 @@ slurp(const char *name, char *to)
     unlink(path);
 }
 
-/* Run a line of shell; $L is laganctl at the mock, $D the mock's directory. Its exit code. */
+/* Runs a shell line; $L is laganctl connected to the mock, $D the directory of the mock. Returns
+ * the exit code. */
 static int
 sh(const char *line)
 {
@@ -102,7 +103,7 @@ teardown(void **state)
     return system(command);
 }
 
-/* The JSON of line i of out. */
+/* Line i of out, parsed as JSON. */
 static json_t *
 line_of(int i)
 {
@@ -116,7 +117,7 @@ line_of(int i)
 }
 
 static void
-text_streams_to_standard_output_and_one_line_sums_up(void **state)
+generate_prints_text_and_one_summary_line(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L generate --text 'echo hello world' --max-tokens 64"), 0);
@@ -127,12 +128,12 @@ text_streams_to_standard_output_and_one_line_sums_up(void **state)
     assert_null(strstr(err, "--json"));
     assert_int_equal(sh("$L generate --ids 104,105 --logprobs 2"), 0);
     assert_string_equal(out, "hi\n");
-    assert_has(err, " · the numbers come with --json\n");
+    assert_has(err, " · use --json to print the requested values\n");
 }
 
-/* What beams end with comes at once, and its pace was microseconds' once. */
+/* The final tokens of a beam search arrive at once, so the measured time would be microseconds. */
 static void
-no_pace_is_told_that_nobody_has_seen(void **state)
+printed_throughput_never_exceeds_the_observed_rate(void **state)
 {
     double ttft, pace;
     const char *at;
@@ -146,7 +147,7 @@ no_pace_is_told_that_nobody_has_seen(void **state)
 }
 
 static void
-json_has_every_key_of_the_contract(void **state)
+json_output_has_every_documented_key(void **state)
 {
     static const char *const keys[] = { "request", "output",          "ids",    "text",
                                         "finish",  "score",           "cached", "logprobs",
@@ -179,7 +180,7 @@ json_has_every_key_of_the_contract(void **state)
 }
 
 static void
-stream_prints_each_batch_and_then_the_final_line(void **state)
+stream_prints_token_batches_then_the_final_line(void **state)
 {
     json_t *o;
     int i;
@@ -198,15 +199,15 @@ stream_prints_each_batch_and_then_the_final_line(void **state)
 }
 
 static void
-tokens_that_skip_are_a_failure(void **state)
+skipped_token_index_is_an_error(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L generate --text skip"), 3);
-    assert_has(err, "impossible values");
+    assert_has(err, "invalid values");
 }
 
 static void
-a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line(void **state)
+requests_file_keeps_tags_and_continues_after_errors(void **state)
 {
     bool seen[4] = { false };
     int i;
@@ -236,13 +237,13 @@ a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line(void **state)
 }
 
 static void
-a_program_that_feeds_lines_gets_each_answer_before_the_next(void **state)
+each_output_is_printed_before_the_next_input_line(void **state)
 {
     (void)state;
     assert_int_equal(
-        sh("mkfifo $D/in $D/answers; $L generate --requests $D/in --concurrency 8 --json "
-           ">$D/answers & exec 4<$D/answers 3>$D/in; rm $D/in $D/answers; for i in 1 2 3; do "
-           "echo \"{\\\"text\\\":\\\"echo $i\\\"}\" >&3; read answer <&4; echo \"$answer\"; done; "
+        sh("mkfifo $D/in $D/outputs; $L generate --requests $D/in --concurrency 8 --json "
+           ">$D/outputs & exec 4<$D/outputs 3>$D/in; rm $D/in $D/outputs; for i in 1 2 3; do "
+           "echo \"{\\\"text\\\":\\\"echo $i\\\"}\" >&3; read output <&4; echo \"$output\"; done; "
            "exec 3>&-; wait $!"),
         0);
     assert_has(out, "\"text\":\"3\"");
@@ -269,18 +270,18 @@ every_error_has_its_exit_code(void **state)
         { "$L generate --text ''", 1, "text is empty" },
         { "$L generate --ids ''", 1, "ids is empty" },
         { "$L generate --text x --beams 4 --n 5", 1, "n is 5" },
-        { "$L generate --text x --n 2", 1, "give a temperature" },
+        { "$L generate --text x --n 2", 1, "set temperature" },
         { "$L generate --text x --logit-bias 5:a", 2, "not a list of ID:X" },
         { "$L generate --text bye", 69, "draining" },
-        { "$L generate --text 'raw c1'", 3, "not understood" },
+        { "$L generate --text 'raw c1'", 3, "invalid message" },
         { "$L generate --text x --max-tokens y", 2, "'y' is not a whole number" },
         { "$L generate --text x --temperature nan", 2, "not a number" },
         { "$L generate --ids 1,,2", 2, "not a token id" },
         { "$L generate --text x --max-tokes 3", 2, "did you mean max_tokens?" },
         { "$L generate --text", 2, "needs a value" },
-        { "$L generate", 2, "there is no prompt" },
+        { "$L generate", 2, "the prompt is missing" },
         { "$L generate hello", 2,
-          "'hello' is not an option; the prompt is given by --text or --ids" },
+          "'hello' is not an option; use --text or --ids for the prompt" },
         { "$L chat hello", 2, "'hello' is not an option; messages are read from standard input" },
         { "$L detokenize --model x", 2, "detokenize needs --ids 1,2,3" },
         { "$L tokenize --bare", 2, "tokenize needs --text TEXT" },
@@ -324,7 +325,7 @@ every_error_has_its_exit_code(void **state)
 }
 
 static void
-what_takes_one_value_is_not_given_two_in_any_program(void **state)
+single_value_options_reject_a_second_value(void **state)
 {
     static const char *const lines[] = {
         "$L --connect ipc://b/api.sock status",
@@ -351,7 +352,7 @@ what_takes_one_value_is_not_given_two_in_any_program(void **state)
 }
 
 static void
-an_error_in_json_is_a_line_with_its_word(void **state)
+json_error_is_one_line_with_the_error_name(void **state)
 {
     json_t *o, *e;
 
@@ -368,13 +369,13 @@ an_error_in_json_is_a_line_with_its_word(void **state)
 }
 
 static void
-an_interrupt_cancels_and_exits_with_130(void **state)
+interrupt_cancels_and_exits_with_130(void **state)
 {
     json_t *o;
 
     (void)state;
-    /* A shell makes its background jobs deaf to SIGINT; so the signal is SIGINT by another way. In the foreground:
-     * else the group gets it too, and a second interrupt does not wait for the answer. */
+    /* A shell ignores SIGINT in background processes, so timeout sends the signal. --foreground,
+     * because otherwise the process group gets it too and the second interrupt ends the wait. */
     assert_int_equal(sh("timeout --foreground --preserve-status -s INT 2 $L "
                         "generate --text hang --json"),
                      130);
@@ -384,12 +385,12 @@ an_interrupt_cancels_and_exits_with_130(void **state)
 }
 
 static void
-a_second_signal_ends_it_though_the_answer_has_not_come(void **state)
+second_signal_exits_without_waiting(void **state)
 {
     char line[512];
 
     (void)state;
-    /* With 130 it has waited for the answer; 143 is the second signal's. */
+    /* 130: laganctl waited for the ERROR; 143: the second signal ended it. */
     snprintf(line, sizeof line,
              "$L generate --text hang & p=$!; sleep 1; kill -STOP %d; kill -INT $p; "
              "while grep -q '^ShdPnd:.*2$' /proc/$p/status; do :; done; sleep .2; "
@@ -399,7 +400,7 @@ a_second_signal_ends_it_though_the_answer_has_not_come(void **state)
 }
 
 static void
-tables_line_up_and_json_is_the_answer(void **state)
+tables_are_aligned_and_json_is_the_reply(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L workers list"), 0);
@@ -430,7 +431,7 @@ tables_line_up_and_json_is_the_answer(void **state)
 }
 
 static void
-what_could_not_be_written_is_no_success(void **state)
+failed_write_to_standard_output_is_a_failure(void **state)
 {
     static const char *const commands[] = { "status", "metrics", "--help",
                                             "generate --text 'echo x' --json" };
@@ -443,7 +444,7 @@ what_could_not_be_written_is_no_success(void **state)
         assert_int_equal(sh(line), 1);
         assert_has(err, "laganctl: standard output could not be written completely");
     }
-    /* and what is asked for last of a file is not asked for */
+    /* The last request of the file is cancelled. */
     assert_int_equal(sh("(for i in 1 2 3 4 5; do echo '{\"text\": \"echo x\"}'; done; "
                         "echo '{\"text\": \"hang\"}') | "
                         "timeout 20 $L generate --requests - --concurrency 1 --json >/dev/full"),
@@ -451,7 +452,7 @@ what_could_not_be_written_is_no_success(void **state)
 }
 
 static void
-a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
+control_characters_in_names_are_escaped(void **state)
 {
     (void)state;
     assert_int_equal(sh("MOCK_MODEL=$(printf 'a\\nb\\033[2Jc') $D/bin/laganctl --spawn models/x "
@@ -464,13 +465,13 @@ a_name_with_a_newline_or_an_escape_does_not_leave_its_cell(void **state)
 }
 
 static void
-a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do(void **state)
+status_shows_load_progress_or_advice(void **state)
 {
     static const char *const states[][2] = {
-        { "down", "w0 stays down; `laganctl restart w0` starts it\n" },
-        { "failed", "w0 is not tried again; `laganctl restart w0` does\n" },
+        { "down", "w0 stays stopped; `laganctl restart w0` starts it\n" },
+        { "failed", "w0 is not started again automatically; `laganctl restart w0` starts it\n" },
         { "loading", "  loading 37%  " },
-        { "backoff", "w0 is tried again in a while, or now with `laganctl restart w0`" },
+        { "backoff", "w0 will be started again; `laganctl restart w0` starts it now" },
     };
 
     (void)state;
@@ -491,7 +492,7 @@ a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do(void **state)
 }
 
 static void
-top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
+top_refreshes_and_shows_rates_from_the_second_sample(void **state)
 {
     json_t *o;
 
@@ -508,7 +509,7 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
         assert_int_equal(json_is_null(json_object_get(json_array_get(o, 0), "tokens_s")), i == 0);
         json_decref(o);
     }
-    o = line_of(1); /* a thousand tokens more at each look */
+    o = line_of(1); /* 1,000 tokens more in each sample */
     assert_in_range(json_number_value(json_object_get(json_array_get(o, 0), "tokens_s")), 1, 1000);
     json_decref(o);
     assert_int_equal(sh("$L top w0"), 2);
@@ -516,7 +517,7 @@ top_looks_so_often_and_knows_rates_from_the_second_look_on(void **state)
 }
 
 static void
-bench_counts_what_came_and_times_it(void **state)
+bench_counts_and_times_requests(void **state)
 {
     static const char *const keys[] = { "request_throughput", "output_throughput", "mean_ttft_ms",
                                         "p99_ttft_ms",        "mean_tpot_ms",      "p99_itl_ms" };
@@ -532,7 +533,7 @@ bench_counts_what_came_and_times_it(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         assert_true(json_real_value(json_object_get(o, keys[i])) >= 0 &&
                     json_is_real(json_object_get(o, keys[i])));
-    assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* a half, as a rule */
+    assert_true(json_real_value(json_object_get(o, "duration")) > .15); /* usually 0.5 */
     assert_true(json_real_value(json_object_get(o, "request_throughput")) < 20 / .15);
     json_decref(o);
     assert_int_equal(sh("$L bench --prompts 3 --concurrency 1"), 0);
@@ -541,7 +542,7 @@ bench_counts_what_came_and_times_it(void **state)
 }
 
 static void
-kv_flush_says_what_went_of_each_worker(void **state)
+kv_flush_reports_freed_blocks_of_each_worker(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L kv flush"), 0);
@@ -556,7 +557,7 @@ kv_flush_says_what_went_of_each_worker(void **state)
 }
 
 static void
-one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others(void **state)
+failure_of_one_worker_does_not_stop_the_others(void **state)
 {
     (void)state;
     assert_int_equal(sh("MOCK_WORKERS=3 $D/bin/laganctl --spawn models/x drain all"), 4);
@@ -568,16 +569,16 @@ one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others(void **st
 }
 
 static void
-tune_waits_for_the_worker_and_prints_what_it_found(void **state)
+tune_waits_and_prints_the_selected_algorithms(void **state)
 {
     json_t *o;
 
     (void)state;
     assert_int_equal(sh("$L tune"), 0);
-    assert_string_equal(out, "MATMUL        ROWS  USED         BEFORE us  AFTER us\n"
-                             "[6144, 4096]    24  measured          20.0      14.5\n"
-                             "[6144, 4096]    48  first guess       20.0      20.0\n"
-                             "1 of 2 are faster than the library's first guess\n");
+    assert_string_equal(out, "MATMUL        ROWS  USED      BEFORE us  AFTER us\n"
+                             "[6144, 4096]    24  measured       20.0      14.5\n"
+                             "[6144, 4096]    48  default        20.0      20.0\n"
+                             "1 of 2 are faster than the algorithms that cuBLASLt proposes\n");
     assert_int_equal(sh("$L tune w0 --json"), 0);
     o = line_of(0);
     assert_int_equal(json_array_size(json_object_get(o, "rows")), 2);
@@ -615,7 +616,7 @@ tokenize_and_detokenize_print_json(void **state)
     assert_has(err, "--ids 1,2,3 or --requests FILE.jsonl");
 }
 
-/* laganctl with one command, in the background; what it prints goes into a file. */
+/* Starts laganctl in the background; its output goes to a file. */
 static pid_t
 begin(const char *command, const char *path)
 {
@@ -649,7 +650,7 @@ await_words(pid_t pid, const char *path, const char *words)
 }
 
 static void
-who_watches_goes_on_with_the_next_lagand(void **state)
+follow_mode_continues_after_a_lagand_restart(void **state)
 {
     static const struct {
         const char *command, *first;
@@ -671,7 +672,7 @@ who_watches_goes_on_with_the_next_lagand(void **state)
         await_words(pid, path, "laganctl: ");
         mock_start(&mock, "1");
         if (cases[i].signal) {
-            usleep(700000); /* it has asked that one */
+            usleep(700000); /* the request has arrived by then */
             kill(pid, cases[i].signal);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -682,7 +683,7 @@ who_watches_goes_on_with_the_next_lagand(void **state)
 }
 
 static void
-what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
+panic_prints_the_last_or_all_failures(void **state)
 {
     (void)state;
     assert_int_equal(sh("$L events --last 1"), 0);
@@ -694,7 +695,7 @@ what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
     assert_int_equal(sh("timeout -s INT 2 $L events -f"), 124);
     assert_has(out, "loading -> ready");
     assert_int_equal(sh("$L panic"), 0);
-    assert_has(out, "last words: x.c:7: check(sky) failed");
+    assert_has(out, "panic message: x.c:7: check(sky) failed");
     assert_has(out, "  | the last line");
     assert_int_equal(sh("$L panic --json"), 0);
     assert_has(out, "\"cause\":\"check\"");
@@ -704,7 +705,7 @@ what_lagand_remembers_is_printed_from_the_last_or_all(void **state)
 }
 
 static void
-keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
+keygen_writes_a_private_file_and_prints_the_public_key(void **state)
 {
     char dir[] = "/tmp/lagan-keygen-XXXXXX", path[sizeof dir + 2], command[128];
     struct stat st;
@@ -714,11 +715,11 @@ keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key(void **state)
     snprintf(path, sizeof path, "%s/k", dir);
     snprintf(command, sizeof command, "$L keygen %s", path);
     assert_int_equal(sh(command), 0);
-    assert_has(out, "lagand's api.keys gets     client ");
+    assert_has(out, "add to api.keys of lagand    client ");
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(sh(command), 1);
-    assert_has(err, "exists already");
+    assert_has(err, "exists; keygen does not overwrite");
     unlink(path);
     strcat(command, " --json");
     assert_int_equal(sh(command), 0);
@@ -752,7 +753,7 @@ help_names_every_command_option_and_exit_code(void **state)
         char line[64];
 
         snprintf(line, sizeof line, "./laganctl %s --help", commands[i]);
-        assert_int_equal(sh(line), 0); /* and no lagand is needed for it */
+        assert_int_equal(sh(line), 0); /* works without a lagand */
         assert_has(out, "Usage: laganctl");
         assert_has(out, "--json");
         assert_has(out, "Exit codes:");
@@ -767,7 +768,7 @@ help_names_every_command_option_and_exit_code(void **state)
 }
 
 static void
-the_example_program_prints_the_answer(void **state)
+example_program_prints_the_output(void **state)
 {
     char line[200];
 
@@ -795,7 +796,7 @@ run_dir_is_gone(void)
 }
 
 static void
-spawn_starts_a_lagand_runs_the_command_and_leaves_nothing(void **state)
+spawn_leaves_no_process_or_file(void **state)
 {
     (void)state;
     assert_int_equal(sh("$D/bin/laganctl --spawn models/x --device cpu --set kv.memory=64MiB --set "
@@ -809,7 +810,7 @@ spawn_starts_a_lagand_runs_the_command_and_leaves_nothing(void **state)
 }
 
 static void
-a_lagand_that_cannot_start_says_why(void **state)
+spawn_prints_why_lagand_cannot_start(void **state)
 {
     (void)state;
     assert_int_equal(sh("FAKE=config $D/bin/laganctl --spawn models/x status"), 78);
@@ -821,7 +822,7 @@ a_lagand_that_cannot_start_says_why(void **state)
 }
 
 static void
-nothing_is_left_when_laganctl_is_killed(void **state)
+killed_laganctl_leaves_no_process_or_file(void **state)
 {
     int tries = 2000;
 
@@ -836,10 +837,11 @@ nothing_is_left_when_laganctl_is_killed(void **state)
 }
 
 static void
-an_interrupt_while_lagand_starts_stops_it(void **state)
+interrupt_during_spawn_stops_lagand(void **state)
 {
     (void)state;
-    /* In the foreground, or the group gets it too: a second interrupt waits for nothing and leaves all as it is. */
+    /* --foreground, because otherwise the process group gets the signal too, and a second interrupt
+     * exits at once and leaves files. */
     assert_int_equal(
         sh("FAKE=deaf timeout --foreground --preserve-status -s INT 0.3 $D/bin/laganctl "
            "--spawn models/x status"),
@@ -851,37 +853,37 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_streams_to_standard_output_and_one_line_sums_up),
-        cmocka_unit_test(no_pace_is_told_that_nobody_has_seen),
-        cmocka_unit_test(json_has_every_key_of_the_contract),
-        cmocka_unit_test(stream_prints_each_batch_and_then_the_final_line),
-        cmocka_unit_test(tokens_that_skip_are_a_failure),
-        cmocka_unit_test(a_file_of_requests_repeats_tags_and_goes_on_after_a_bad_line),
-        cmocka_unit_test(a_program_that_feeds_lines_gets_each_answer_before_the_next),
+        cmocka_unit_test(generate_prints_text_and_one_summary_line),
+        cmocka_unit_test(printed_throughput_never_exceeds_the_observed_rate),
+        cmocka_unit_test(json_output_has_every_documented_key),
+        cmocka_unit_test(stream_prints_token_batches_then_the_final_line),
+        cmocka_unit_test(skipped_token_index_is_an_error),
+        cmocka_unit_test(requests_file_keeps_tags_and_continues_after_errors),
+        cmocka_unit_test(each_output_is_printed_before_the_next_input_line),
         cmocka_unit_test(every_error_has_its_exit_code),
-        cmocka_unit_test(what_takes_one_value_is_not_given_two_in_any_program),
-        cmocka_unit_test(an_error_in_json_is_a_line_with_its_word),
-        cmocka_unit_test(an_interrupt_cancels_and_exits_with_130),
-        cmocka_unit_test(a_second_signal_ends_it_though_the_answer_has_not_come),
-        cmocka_unit_test(tables_line_up_and_json_is_the_answer),
-        cmocka_unit_test(what_could_not_be_written_is_no_success),
-        cmocka_unit_test(a_name_with_a_newline_or_an_escape_does_not_leave_its_cell),
-        cmocka_unit_test(a_worker_that_does_not_serve_says_how_far_it_is_or_what_to_do),
-        cmocka_unit_test(top_looks_so_often_and_knows_rates_from_the_second_look_on),
-        cmocka_unit_test(bench_counts_what_came_and_times_it),
-        cmocka_unit_test(kv_flush_says_what_went_of_each_worker),
-        cmocka_unit_test(one_worker_that_cannot_be_flushed_or_drained_does_not_spare_the_others),
-        cmocka_unit_test(tune_waits_for_the_worker_and_prints_what_it_found),
+        cmocka_unit_test(single_value_options_reject_a_second_value),
+        cmocka_unit_test(json_error_is_one_line_with_the_error_name),
+        cmocka_unit_test(interrupt_cancels_and_exits_with_130),
+        cmocka_unit_test(second_signal_exits_without_waiting),
+        cmocka_unit_test(tables_are_aligned_and_json_is_the_reply),
+        cmocka_unit_test(failed_write_to_standard_output_is_a_failure),
+        cmocka_unit_test(control_characters_in_names_are_escaped),
+        cmocka_unit_test(status_shows_load_progress_or_advice),
+        cmocka_unit_test(top_refreshes_and_shows_rates_from_the_second_sample),
+        cmocka_unit_test(bench_counts_and_times_requests),
+        cmocka_unit_test(kv_flush_reports_freed_blocks_of_each_worker),
+        cmocka_unit_test(failure_of_one_worker_does_not_stop_the_others),
+        cmocka_unit_test(tune_waits_and_prints_the_selected_algorithms),
         cmocka_unit_test(tokenize_and_detokenize_print_json),
-        cmocka_unit_test(who_watches_goes_on_with_the_next_lagand),
-        cmocka_unit_test(what_lagand_remembers_is_printed_from_the_last_or_all),
-        cmocka_unit_test(keygen_makes_a_secret_that_is_nobody_elses_and_says_its_public_key),
+        cmocka_unit_test(follow_mode_continues_after_a_lagand_restart),
+        cmocka_unit_test(panic_prints_the_last_or_all_failures),
+        cmocka_unit_test(keygen_writes_a_private_file_and_prints_the_public_key),
         cmocka_unit_test(help_names_every_command_option_and_exit_code),
-        cmocka_unit_test(the_example_program_prints_the_answer),
-        cmocka_unit_test(spawn_starts_a_lagand_runs_the_command_and_leaves_nothing),
-        cmocka_unit_test(a_lagand_that_cannot_start_says_why),
-        cmocka_unit_test(nothing_is_left_when_laganctl_is_killed),
-        cmocka_unit_test(an_interrupt_while_lagand_starts_stops_it),
+        cmocka_unit_test(example_program_prints_the_output),
+        cmocka_unit_test(spawn_leaves_no_process_or_file),
+        cmocka_unit_test(spawn_prints_why_lagand_cannot_start),
+        cmocka_unit_test(killed_laganctl_leaves_no_process_or_file),
+        cmocka_unit_test(interrupt_during_spawn_stops_lagand),
     };
 
     return cmocka_run_group_tests_name("ctl", tests, setup, teardown);

@@ -141,7 +141,7 @@ static void
 misbehave(void)
 {
     struct shm_ctl *c = shm_ctl(&l.w);
-    struct last_words *words = shm_words(&l.w);
+    struct panic_message *words = shm_panic_message(&l.w);
 
     ring_publish(&l.out);
     if (is("segv")) {
@@ -411,14 +411,14 @@ main(int argc, char **argv)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (is("asked-early")) raise(SIGUSR2);
     check(heritage_take(&h, NULL) == 0);
-    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                         h.epoch, NULL) == 0);
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),
+                         heritage_fd(&h, "doorbell"), h.epoch, NULL) == 0);
     fprintf(stderr, "<6>fake: mode %s, epoch %llu\n", mode, (unsigned long long)h.epoch);
     c = shm_ctl(&l.w);
     atomic_fetch_add(&c->hb_count, 1);
     say_phase();
     die_early(path);
-    hand = heritage_fd(&h, "hand");
+    hand = heritage_fd(&h, "fd_channel");
     exchange_arenas(h.epoch);
     while (is("loading")) {
         atomic_fetch_add(&c->hb_count, 1);

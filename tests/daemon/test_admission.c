@@ -186,7 +186,7 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
           "logprobs cannot be combined with beams" },
         { { { "beams", 2 }, { "temperature", 1 }, { "seed", 1 } },
           "temperature cannot be combined with beams" },
-        { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "give a temperature" },
+        { { { "n", 2 }, { "seed", 1 }, { "ack_window", 1 } }, "set temperature" },
         { { { "beams", 17 }, { "seed", 1 }, { "ack_window", 1 } }, "beams is 17" },
     };
     struct err e;

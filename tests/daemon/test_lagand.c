@@ -367,7 +367,7 @@ wrong_requests_are_refused_by_name(void **state)
     rig_begin(&r, "slow", NULL);
     c = dial(&r, "api.sock");
     SAY(c, LAGAN_MSG_SUBMIT, 1, { "max_tokens", 3 });
-    hear_error(c, 1, LAGAN_E_INVALID_REQUEST, "there is no prompt", 2000);
+    hear_error(c, 1, LAGAN_E_INVALID_REQUEST, "the prompt is missing", 2000);
     SAY(c, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 0 });
     hear_error(c, 2, LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 2000);
     SAY(c, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", INT64_C(1) << 31 });

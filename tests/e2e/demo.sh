@@ -13,7 +13,7 @@ tail -5 "$dir/said"
 [ $code -eq 0 ] || { cat "$dir/said"; echo "exit code $code"; exit 1; }
 grep -q '^< nine hundred ninety-nine milli\[kill -9 [0-9]*\]on nine hundred' "$dir/said" ||
   { echo "no answer was cut by a kill"; exit 1; }
-grep -q 'its worker died: [0-9]* ms without a token$' "$dir/said" ||
+grep -q 'its worker failed: [0-9]* ms without a token$' "$dir/said" ||
   { echo "nothing says how long the gap was"; exit 1; }
 [ -z "$(ls -A "$dir/tmp")" ] || { ls -lR "$dir/tmp"; echo "that was left"; exit 1; }
 left=$(grep -lsaF -f <(printf '%s' "$dir/tmp") /proc/[0-9]*/cmdline)

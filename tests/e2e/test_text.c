@@ -438,7 +438,7 @@ a_model_without_a_template_says_so(void **state)
     assert_string_equal(ev.reason_name, "unsupported");
     assert_string_equal(
         ev.message,
-        "the checkpoint has no chat template; the key chat_template names one of ours, or none");
+        "the checkpoint has no chat template; set the option chat_template to a template name or none");
     stop(&s, c);
 }
 

@@ -258,7 +258,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
             check(ring_reserve(&w, type, flags, len, spare, &p) == want);
             if (want == 0) pen_fill(&pen, p, len, type, flags, (uint8_t)op);
-            check(want != 0 || !ring_gave_room(&w));
+            check(want != 0 || !ring_space_freed(&w));
             break;
         }
         case 2:
@@ -298,7 +298,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (!pen.dead) pen.dead = head % 32 != 0 || head - pen.head > pen.published - pen.head;
             if (!pen.dead) pen.head = head;
             room = pen.dead ? 0 : CAP - (pen.at - pen.head);
-            check(ring_room(&w) == room);
+            check(ring_free_bytes(&w) == room);
         }
         }
     }

@@ -1,4 +1,4 @@
-/* test_channel.c - a worker's pair of rings, from both ends. */
+/* test_channel.c - tests of ipc/channel.h from both ends. */
 #include "tests/test.h"
 
 #include "ipc/channel.h"
@@ -12,7 +12,7 @@
 static const uint8_t id[16] = { 3 }, other_id[16] = { 4 };
 static struct channel l, peer;
 static struct err e;
-static int bell;
+static int doorbell;
 
 static int
 descriptors(void)
@@ -29,7 +29,7 @@ static int
 setup(void **state)
 {
     (void)state;
-    assert_int_equal(channel_make(&l, 2, 5, id, 12, 13, &bell, &e), 0);
+    assert_int_equal(channel_make(&l, 2, 5, id, 12, 13, &doorbell, &e), 0);
     return 0;
 }
 
@@ -57,10 +57,10 @@ send_and_expect(struct channel *from, struct channel *to, uint16_t type, uint32_
 }
 
 static void
-every_type_of_record_passes_its_way(void **state)
+every_record_type_passes_in_its_direction(void **state)
 {
     (void)state;
-    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), bell, 5, &e), 0);
+    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), doorbell, 5, &e), 0);
     send_and_expect(&l, &peer, REC_SUBMIT, sizeof(struct rec_submit) + 200);
     send_and_expect(&l, &peer, REC_CANCEL, sizeof(struct rec_row));
     send_and_expect(&l, &peer, REC_DRAIN, 0);
@@ -78,13 +78,13 @@ every_type_of_record_passes_its_way(void **state)
 }
 
 static void
-a_type_of_the_other_direction_is_corruption(void **state)
+record_type_of_the_other_direction_is_corruption(void **state)
 {
     struct ring_record rec;
     void *p;
 
     (void)state;
-    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), bell, 5, &e), 0);
+    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), doorbell, 5, &e), 0);
     assert_int_equal(ring_reserve(&l.out, REC_KV_EVENTS, 0, 8, 0, &p), 0);
     ring_publish(&l.out);
     assert_int_equal(ring_peek(&peer.in, &rec), -EBADMSG);
@@ -92,7 +92,7 @@ a_type_of_the_other_direction_is_corruption(void **state)
 }
 
 static void
-each_direction_has_the_size_it_was_asked_for(void **state)
+each_ring_has_the_requested_size(void **state)
 {
     struct channel d;
     int b;
@@ -108,7 +108,7 @@ each_direction_has_the_size_it_was_asked_for(void **state)
 }
 
 static void
-segments_of_two_workers_or_daemons_are_no_pair(void **state)
+memfds_of_two_workers_or_daemons_are_rejected(void **state)
 {
     struct channel o;
     int b, n;
@@ -125,24 +125,27 @@ segments_of_two_workers_or_daemons_are_no_pair(void **state)
     assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(o.w.fd), dup(b), 5, &e), -EBADMSG);
     channel_close(&o);
     close(b);
-    close(bell);
+    close(doorbell);
 }
 
 static void
-what_cannot_be_attached_is_closed(void **state)
+failed_attach_closes_the_descriptors(void **state)
 {
     int n = descriptors();
 
     (void)state;
-    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), dup(bell), 6, &e), -EBADMSG);
-    assert_int_equal(channel_attach(&peer, dup(l.w.fd), dup(l.d.fd), dup(bell), 5, &e), -EBADMSG);
-    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.d.fd), dup(bell), 5, &e), -EBADMSG);
+    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.w.fd), dup(doorbell), 6, &e),
+                     -EBADMSG);
+    assert_int_equal(channel_attach(&peer, dup(l.w.fd), dup(l.d.fd), dup(doorbell), 5, &e),
+                     -EBADMSG);
+    assert_int_equal(channel_attach(&peer, dup(l.d.fd), dup(l.d.fd), dup(doorbell), 5, &e),
+                     -EBADMSG);
     assert_int_equal(descriptors(), n);
-    close(bell);
+    close(doorbell);
 }
 
 static void
-closing_twice_is_nothing(void **state)
+close_is_idempotent(void **state)
 {
     int n = descriptors();
 
@@ -150,37 +153,39 @@ closing_twice_is_nothing(void **state)
     channel_close(&l);
     channel_close(&l);
     assert_int_equal(descriptors(), n - 3);
-    close(bell);
+    close(doorbell);
 }
 
-/* Both ends of one process have descriptors of their own. */
+/* Both ends are in this process and have separate descriptors. */
 static void
-plans_and_answers_pass_between_ranks_and_lagand_reads_neither(void **state)
+plans_and_replies_pass_between_ranks(void **state)
 {
-    struct channel made, lead, follower;
+    struct channel made, rank0, rank1;
     int ring[2], n;
 
     (void)state;
     n = descriptors();
     assert_int_equal(channel_make_plan(&made, 2, 5, id, ring, &e), 0);
-    assert_int_equal(channel_lead(&lead, dup(made.d.fd), dup(made.w.fd), ring[0], 5, &e), 0);
-    assert_int_equal(channel_follow(&follower, dup(made.d.fd), dup(made.w.fd), ring[1], 5, &e), 0);
+    assert_int_equal(channel_attach_leader(&rank0, dup(made.d.fd), dup(made.w.fd), ring[0], 5, &e),
+                     0);
+    assert_int_equal(channel_attach_rank(&rank1, dup(made.d.fd), dup(made.w.fd), ring[1], 5, &e),
+                     0);
     for (unsigned type = PLAN_KV; type <= PLAN_MORE; type++)
-        send_and_expect(&lead, &follower, type, 24);
-    send_and_expect(&lead, &follower, PLAN_STEP, 512 << 10);
-    send_and_expect(&follower, &lead, ANSWER_JOIN, 16 << 10);
-    send_and_expect(&follower, &lead, ANSWER_LEFT, 32);
-    send_and_expect(&follower, &lead, ANSWER_READY, 8);
-    assert_true(lead.d.mine && !lead.w.mine && follower.w.mine && !follower.d.mine);
+        send_and_expect(&rank0, &rank1, type, 24);
+    send_and_expect(&rank0, &rank1, PLAN_STEP, 512 << 10);
+    send_and_expect(&rank1, &rank0, REPLY_JOIN, 16 << 10);
+    send_and_expect(&rank1, &rank0, REPLY_LEFT, 32);
+    send_and_expect(&rank1, &rank0, REPLY_READY, 8);
+    assert_true(rank0.d.mine && !rank0.w.mine && rank1.w.mine && !rank1.d.mine);
     assert_true(!made.d.mine && !made.w.mine);
-    channel_close(&lead);
-    channel_close(&follower);
+    channel_close(&rank0);
+    channel_close(&rank1);
     channel_close(&made);
     assert_int_equal(descriptors(), n);
 }
 
 static void
-a_plan_ring_of_another_time_is_refused_by_both_ends(void **state)
+plan_ring_of_another_epoch_is_rejected_by_both_ends(void **state)
 {
     struct channel made, end;
     int ring[2], n;
@@ -188,10 +193,10 @@ a_plan_ring_of_another_time_is_refused_by_both_ends(void **state)
     (void)state;
     assert_int_equal(channel_make_plan(&made, 2, 5, id, ring, &e), 0);
     n = descriptors();
-    assert_int_equal(channel_lead(&end, dup(made.d.fd), dup(made.w.fd), dup(ring[0]), 6, &e),
-                     -EBADMSG);
+    assert_int_equal(
+        channel_attach_leader(&end, dup(made.d.fd), dup(made.w.fd), dup(ring[0]), 6, &e), -EBADMSG);
     assert_string_equal(e.text, "P: header field epoch is wrong");
-    assert_int_equal(channel_follow(&end, dup(made.w.fd), dup(made.d.fd), dup(ring[1]), 5, &e),
+    assert_int_equal(channel_attach_rank(&end, dup(made.w.fd), dup(made.d.fd), dup(ring[1]), 5, &e),
                      -EBADMSG);
     assert_int_equal(descriptors(), n);
     close(ring[0]);
@@ -204,14 +209,14 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(every_type_of_record_passes_its_way),
-        T(a_type_of_the_other_direction_is_corruption),
-        T(each_direction_has_the_size_it_was_asked_for),
-        T(segments_of_two_workers_or_daemons_are_no_pair),
-        T(what_cannot_be_attached_is_closed),
-        T(closing_twice_is_nothing),
-        T(plans_and_answers_pass_between_ranks_and_lagand_reads_neither),
-        T(a_plan_ring_of_another_time_is_refused_by_both_ends),
+        T(every_record_type_passes_in_its_direction),
+        T(record_type_of_the_other_direction_is_corruption),
+        T(each_ring_has_the_requested_size),
+        T(memfds_of_two_workers_or_daemons_are_rejected),
+        T(failed_attach_closes_the_descriptors),
+        T(close_is_idempotent),
+        T(plans_and_replies_pass_between_ranks),
+        T(plan_ring_of_another_epoch_is_rejected_by_both_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

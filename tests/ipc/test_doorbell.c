@@ -1,4 +1,5 @@
-/* test_doorbell.c - the peer wakes when it sleeps, and costs nothing while it does not. */
+/* test_doorbell.c - tests of ipc/doorbell.h: a sleeping peer is woken, an awake peer costs no
+ * system call. */
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -17,17 +18,17 @@
 #include <unistd.h>
 
 static const uint8_t id[16] = { 2 };
-static struct channel a, b; /* lagand's end and the worker's, both here */
+static struct channel a, b; /* the ends of lagand and of the worker */
 
 static int
 setup(void **state)
 {
     struct err e;
-    int bell;
+    int doorbell;
 
     (void)state;
-    assert_int_equal(channel_make(&a, 0, 1, id, 12, 12, &bell, &e), 0);
-    assert_int_equal(channel_attach(&b, dup(a.d.fd), dup(a.w.fd), bell, 1, &e), 0);
+    assert_int_equal(channel_make(&a, 0, 1, id, 12, 12, &doorbell, &e), 0);
+    assert_int_equal(channel_attach(&b, dup(a.d.fd), dup(a.w.fd), doorbell, 1, &e), 0);
     return 0;
 }
 
@@ -51,31 +52,31 @@ send_one(struct channel *l, uint16_t type)
 }
 
 static void
-who_is_awake_is_not_partition(void **state)
+awake_peer_gets_no_byte(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++) send_one(&a, REC_CANCEL);
-    assert_int_equal(a.doorbell.n_partition, 0);
+    assert_int_equal(a.doorbell.n_sent, 0);
     assert_int_equal(doorbell_drain(&b.doorbell), 0);
 }
 
 static void
-who_sleeps_is_partition_once_for_each_sleep(void **state)
+sleeping_peer_gets_one_byte_for_each_sleep(void **state)
 {
     (void)state;
     for (int i = 1; i < 4; i++) {
         assert_int_equal(channel_sleep(&b), 1);
         for (int k = 0; k < 3; k++) send_one(&a, REC_CANCEL);
-        assert_int_equal(a.doorbell.n_partition, i);
+        assert_int_equal(a.doorbell.n_sent, i);
         doorbell_wake(&b.doorbell);
         assert_int_equal(doorbell_drain(&b.doorbell), 1);
-        assert_int_equal(b.doorbell.n_heard, i);
+        assert_int_equal(b.doorbell.n_received, i);
         for (struct ring_record rec; ring_peek(&b.in, &rec) == 1;) continue;
     }
 }
 
 static void
-who_has_something_to_read_does_not_sleep(void **state)
+peer_with_unread_records_does_not_sleep(void **state)
 {
     struct ring_record rec;
 
@@ -88,7 +89,7 @@ who_has_something_to_read_does_not_sleep(void **state)
 }
 
 static void
-who_waited_for_room_is_woken_by_a_release(void **state)
+writer_waiting_for_space_is_woken_by_a_release(void **state)
 {
     struct ring_record rec;
     void *p;
@@ -99,7 +100,7 @@ who_waited_for_room_is_woken_by_a_release(void **state)
     assert_int_equal(channel_sleep(&a), 1);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_partition, 1);
+    assert_int_equal(b.doorbell.n_sent, 1);
     assert_true(channel_ready(&a));
     doorbell_wake(&a.doorbell);
     assert_int_equal(doorbell_drain(&a.doorbell), 1);
@@ -108,7 +109,7 @@ who_waited_for_room_is_woken_by_a_release(void **state)
 }
 
 static void
-who_waits_for_records_is_not_woken_by_room(void **state)
+reader_waiting_for_records_is_not_woken_by_space(void **state)
 {
     struct ring_record rec;
 
@@ -117,36 +118,36 @@ who_waits_for_records_is_not_woken_by_room(void **state)
     assert_int_equal(channel_sleep(&a), 1);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_partition, 0);
-    /* It finds out meanwhile that it lacks room, and says so without having been awake. */
-    assert_int_equal(doorbell_sleep(&a.doorbell, /* for_room= */ true, channel_ready, &a), 1);
+    assert_int_equal(b.doorbell.n_sent, 0);
+    /* The sleeper now needs space and announces it again without waking first. */
+    assert_int_equal(doorbell_sleep(&a.doorbell, /* for_space= */ true, channel_ready, &a), 1);
     send_one(&a, REC_CANCEL);
     assert_int_equal(ring_peek(&b.in, &rec), 1);
     channel_release(&b);
-    assert_int_equal(b.doorbell.n_partition, 1);
+    assert_int_equal(b.doorbell.n_sent, 1);
 }
 
 static void
-the_peers_end_is_told_after_its_last_byte(void **state)
+hang_up_is_reported_after_the_last_byte(void **state)
 {
     (void)state;
     assert_int_equal(channel_sleep(&a), 1);
     doorbell_ring(&b.doorbell);
-    assert_int_equal(b.doorbell.n_partition, 1);
+    assert_int_equal(b.doorbell.n_sent, 1);
     channel_close(&b);
     doorbell_wake(&a.doorbell);
-    doorbell_heard(&a.doorbell);
+    doorbell_set_readable(&a.doorbell);
     assert_int_equal(channel_sleep(&a), 1);
-    assert_int_equal(a.doorbell.n_heard, 1);
+    assert_int_equal(a.doorbell.n_received, 1);
     doorbell_wake(&a.doorbell);
-    doorbell_heard(&a.doorbell);
+    doorbell_set_readable(&a.doorbell);
     assert_int_equal(channel_sleep(&a), -EPIPE);
     assert_int_equal(doorbell_drain(&a.doorbell), -EPIPE);
     doorbell_ring(&a.doorbell); /* no signal, no error */
 }
 
 static void
-a_peer_that_rings_in_a_storm_holds_nobody(void **state)
+storm_of_bytes_does_not_block_the_reader(void **state)
 {
     char bytes[4096] = { 0 };
     uint32_t calls = 0;
@@ -155,14 +156,14 @@ a_peer_that_rings_in_a_storm_holds_nobody(void **state)
     while (send(b.doorbell.fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
     for (int n; (n = doorbell_drain(&a.doorbell)) > 0; calls++) assert_true(n <= 4096);
     assert_true(calls > 10);
-    /* And who cannot send because nobody reads does not block. */
+    /* A send to a peer that does not read does not block. */
     while (send(a.doorbell.fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
     assert_int_equal(channel_sleep(&b), 1);
     doorbell_ring(&a.doorbell);
 }
 
 static void
-both_ends_are_nonblocking_and_pass_no_exec(void **state)
+both_ends_are_nonblocking_and_close_on_exec(void **state)
 {
     (void)state;
     assert_true(fcntl(a.doorbell.fd, F_GETFL) & O_NONBLOCK);
@@ -171,16 +172,16 @@ both_ends_are_nonblocking_and_pass_no_exec(void **state)
     assert_int_equal(fcntl(b.doorbell.fd, F_GETFD), FD_CLOEXEC);
 }
 
-/* A moment of a different length each time, unless the peer is there earlier: announcing sleep about when
- * the peer publishes is what could lose a wake-up. With either fence of doorbell.c taken out this fails in about
- * one of six runs on two busy cores, so it is a test for many nights and not for one. */
+/* Waits for a random time, unless the peer is earlier: an announced sleep at the time of a publish
+ * could lose a wake-up. Without either fence of doorbell.c this fails in about 1 of 6 runs on two
+ * busy cores, so one passing run proves little. */
 static void
 dawdle(const struct channel *l, uint32_t n)
 {
     for (volatile uint32_t i = (n * 2654435761u) >> 20; i && ring_empty(&l->in); i--) continue;
 }
 
-/* Wait for the next record as both programs do; the time-out only turns a lost wake-up into a failure. */
+/* Waits for the next record as both programs do. The timeout makes a lost wake-up a failure. */
 static bool
 next_record(struct channel *l, uint32_t n)
 {
@@ -198,7 +199,7 @@ next_record(struct channel *l, uint32_t n)
             print_error("a wake-up was lost\n");
             return false;
         }
-        if (p.revents) doorbell_heard(&l->doorbell);
+        if (p.revents) doorbell_set_readable(&l->doorbell);
         doorbell_wake(&l->doorbell);
     }
     if (r == 1) channel_release(l);
@@ -206,7 +207,7 @@ next_record(struct channel *l, uint32_t n)
 }
 
 static void
-no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
+one_second_of_round_trips_loses_no_wake_up(void **state)
 {
     enum { TRIPS = 500 };
     uint32_t trips = 0;
@@ -217,13 +218,13 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
     (void)state;
     pid = fork();
     if (pid == 0) {
-        int d = dup(a.d.fd), w = dup(a.w.fd), bell = dup(b.doorbell.fd);
+        int d = dup(a.d.fd), w = dup(a.w.fd), doorbell = dup(b.doorbell.fd);
 
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        /* The other end's copies here would hide the hang-up. */
+        /* Copies of the other end in this process would hide the hang-up. */
         close(a.doorbell.fd);
         close(b.doorbell.fd);
-        if (channel_attach(&b, d, w, bell, 1, NULL) < 0) _exit(1);
+        if (channel_attach(&b, d, w, doorbell, 1, NULL) < 0) _exit(1);
         for (uint32_t n = 0; next_record(&b, n); n++) {
             void *p;
 
@@ -235,7 +236,8 @@ no_wake_up_is_lost_in_a_second_of_round_trips(void **state)
     }
     channel_close(&b);
     end = clock_now() + NSEC_S;
-    for (; clock_now() < end || trips < TRIPS; trips++) { /* both may have no processor in it */
+    /* one of the two may get no processor for a while */
+    for (; clock_now() < end || trips < TRIPS; trips++) {
         send_one(&a, REC_CANCEL);
         assert_true(next_record(&a, trips));
     }
@@ -250,15 +252,15 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(who_is_awake_is_not_partition),
-        T(who_sleeps_is_partition_once_for_each_sleep),
-        T(who_has_something_to_read_does_not_sleep),
-        T(who_waited_for_room_is_woken_by_a_release),
-        T(who_waits_for_records_is_not_woken_by_room),
-        T(the_peers_end_is_told_after_its_last_byte),
-        T(a_peer_that_rings_in_a_storm_holds_nobody),
-        T(both_ends_are_nonblocking_and_pass_no_exec),
-        T(no_wake_up_is_lost_in_a_second_of_round_trips),
+        T(awake_peer_gets_no_byte),
+        T(sleeping_peer_gets_one_byte_for_each_sleep),
+        T(peer_with_unread_records_does_not_sleep),
+        T(writer_waiting_for_space_is_woken_by_a_release),
+        T(reader_waiting_for_records_is_not_woken_by_space),
+        T(hang_up_is_reported_after_the_last_byte),
+        T(storm_of_bytes_does_not_block_the_reader),
+        T(both_ends_are_nonblocking_and_close_on_exec),
+        T(one_second_of_round_trips_loses_no_wake_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

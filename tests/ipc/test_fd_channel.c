@@ -1,4 +1,5 @@
-/* test_fd_channel.c - one note, one descriptor; whatever else comes is refused and leaves nothing open. */
+/* test_fd_channel.c - tests of ipc/fd_channel.h: one note with one descriptor; malformed messages
+ * leave no descriptor open. */
 #include "tests/test.h"
 
 #include "ipc/fd_channel.h"
@@ -54,7 +55,7 @@ teardown(void **state)
 }
 
 static void
-a_descriptor_arrives_with_its_note(void **state)
+descriptor_arrives_with_its_note(void **state)
 {
     struct fd_channel_note got;
     struct stat a, b;
@@ -74,7 +75,7 @@ a_descriptor_arrives_with_its_note(void **state)
 }
 
 static void
-both_ways_and_in_order(void **state)
+messages_pass_in_both_directions_in_order(void **state)
 {
     struct fd_channel_note n = note, got;
     int fd;
@@ -92,7 +93,7 @@ both_ways_and_in_order(void **state)
 }
 
 static void
-nothing_there_is_not_an_error(void **state)
+empty_channel_is_not_an_error(void **state)
 {
     struct fd_channel_note got;
     int fd = -7;
@@ -103,7 +104,7 @@ nothing_there_is_not_an_error(void **state)
 }
 
 static void
-a_closed_peer_is_told(void **state)
+closed_peer_is_reported(void **state)
 {
     struct fd_channel_note got;
     int fd;
@@ -116,7 +117,7 @@ a_closed_peer_is_told(void **state)
 }
 
 static void
-a_peer_that_does_not_read_makes_nobody_wait(void **state)
+peer_that_does_not_read_does_not_block_the_sender(void **state)
 {
     int r;
 
@@ -127,7 +128,7 @@ a_peer_that_does_not_read_makes_nobody_wait(void **state)
     assert_non_null(strstr(e.text, "send arena weights"));
 }
 
-/* A message as no friend would send it. */
+/* Sends a malformed message. */
 static void
 forge(const void *bytes, size_t n, int n_fds)
 {
@@ -167,7 +168,7 @@ expect_malformed(const char *why)
 }
 
 static void
-a_malformed_message_is_refused_and_its_descriptors_closed(void **state)
+descriptors_of_a_malformed_message_are_closed(void **state)
 {
     uint8_t large[100] = { 0 };
     struct fd_channel_note bad = note;
@@ -199,14 +200,14 @@ a_malformed_message_is_refused_and_its_descriptors_closed(void **state)
     memcpy(bad.name, "a\nb", 4);
     forge(&bad, sizeof bad, 1);
     expect_malformed("name");
-    /* The stream itself is still good. */
+    /* The stream still works. */
     assert_int_equal(fd_channel_give(sock[0], &note, arena, &e), 0);
     assert_int_equal(fd_channel_take(sock[1], &bad, &n_open, &e), 1);
     close(n_open);
 }
 
 static void
-an_empty_message_is_the_end(void **state)
+empty_message_ends_the_stream(void **state)
 {
     struct fd_channel_note got;
     int fd;
@@ -217,7 +218,7 @@ an_empty_message_is_the_end(void **state)
 }
 
 static void
-a_full_table_of_ours_is_not_blamed_on_the_peer(void **state)
+full_descriptor_table_is_our_own_error(void **state)
 {
     struct rlimit old, none;
     struct fd_channel_note got;
@@ -227,7 +228,7 @@ a_full_table_of_ours_is_not_blamed_on_the_peer(void **state)
     assert_int_equal(fd_channel_give(sock[0], &note, arena, &e), 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
     none = old;
-    none.rlim_cur = 3; /* every number is taken */
+    none.rlim_cur = 3; /* every descriptor number is in use */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     r = fd_channel_take(sock[1], &got, &fd, &e);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
@@ -239,14 +240,14 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(a_descriptor_arrives_with_its_note),
-        T(both_ways_and_in_order),
-        T(nothing_there_is_not_an_error),
-        T(a_closed_peer_is_told),
-        T(a_peer_that_does_not_read_makes_nobody_wait),
-        T(a_malformed_message_is_refused_and_its_descriptors_closed),
-        T(an_empty_message_is_the_end),
-        T(a_full_table_of_ours_is_not_blamed_on_the_peer),
+        T(descriptor_arrives_with_its_note),
+        T(messages_pass_in_both_directions_in_order),
+        T(empty_channel_is_not_an_error),
+        T(closed_peer_is_reported),
+        T(peer_that_does_not_read_does_not_block_the_sender),
+        T(descriptors_of_a_malformed_message_are_closed),
+        T(empty_message_ends_the_stream),
+        T(full_descriptor_table_is_our_own_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

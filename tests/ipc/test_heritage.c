@@ -1,4 +1,4 @@
-/* test_heritage.c - what is named in the environment is there, or it is said what is not. */
+/* test_heritage.c - tests of ipc/heritage.h. */
 #include "tests/test.h"
 
 #include "ipc/heritage.h"
@@ -33,32 +33,32 @@ take(const char *names, const char *epoch)
 }
 
 static void
-descriptors_are_named_in_order_from_three(void **state)
+descriptors_are_numbered_from_3_in_order(void **state)
 {
     (void)state;
     for (int fd = 3; fd < 7; fd++) dup2(STDERR_FILENO, fd);
     assert_int_equal(fcntl(5, F_SETFD, 0), 0);
-    assert_int_equal(take("d:w:bell:hand", "17"), 0);
+    assert_int_equal(take("d:w:doorbell:fd_channel", "17"), 0);
     assert_int_equal(h.epoch, 17);
     assert_int_equal(h.n, 4);
     assert_int_equal(heritage_fd(&h, "d"), 3);
     assert_int_equal(heritage_fd(&h, "w"), 4);
-    assert_int_equal(heritage_fd(&h, "bell"), 5);
-    assert_int_equal(heritage_fd(&h, "hand"), 6);
+    assert_int_equal(heritage_fd(&h, "doorbell"), 5);
+    assert_int_equal(heritage_fd(&h, "fd_channel"), 6);
     assert_int_equal(heritage_fd(&h, "kv"), -1);
 }
 
 static void
-they_do_not_pass_another_exec(void **state)
+inherited_descriptors_become_close_on_exec(void **state)
 {
     (void)state;
     for (int fd = 3; fd < 6; fd++) dup2(STDERR_FILENO, fd);
-    assert_int_equal(take("d:w:bell", "1"), 0);
+    assert_int_equal(take("d:w:doorbell", "1"), 0);
     for (int fd = 3; fd < 6; fd++) assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
 }
 
 static void
-started_by_hand_is_told_apart(void **state)
+start_without_lagand_is_enoent(void **state)
 {
     (void)state;
     assert_int_equal(take(NULL, NULL), -ENOENT);
@@ -67,7 +67,7 @@ started_by_hand_is_told_apart(void **state)
 }
 
 static void
-anything_malformed_is_refused_in_a_sentence(void **state)
+malformed_variables_are_rejected_with_a_sentence(void **state)
 {
     static const struct {
         const char *names, *epoch, *why;
@@ -112,7 +112,7 @@ names(int n)
 }
 
 static void
-more_names_than_there_is_room_for_are_refused(void **state)
+too_many_names_are_rejected(void **state)
 {
     (void)state;
     for (int fd = 3; fd < 36; fd++) dup2(STDERR_FILENO, fd);
@@ -123,17 +123,17 @@ more_names_than_there_is_room_for_are_refused(void **state)
 }
 
 static void
-a_descriptor_that_was_not_passed_is_named(void **state)
+closed_descriptor_is_named_in_the_error(void **state)
 {
     (void)state;
     for (int fd = 3; fd < 36; fd++) dup2(STDERR_FILENO, fd);
     close(7);
-    assert_int_equal(take("d:w:bell:hand:kv", "1"), -EBADMSG);
+    assert_int_equal(take("d:w:doorbell:fd_channel:kv", "1"), -EBADMSG);
     assert_non_null(strstr(e.text, "fd 7 (kv) was not passed on"));
 }
 
 static void
-what_is_written_for_a_child_reads_back(void **state)
+environment_of_a_child_parses_to_the_same_heritage(void **state)
 {
     struct heritage made = { .n = 3, .at = { { "d", 9 }, { "w", 8 }, { "plan0", 7 } } };
     char text[HERITAGE_ENV_MAX];
@@ -160,13 +160,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(descriptors_are_named_in_order_from_three, setup),
-        cmocka_unit_test_setup(they_do_not_pass_another_exec, setup),
-        cmocka_unit_test_setup(started_by_hand_is_told_apart, setup),
-        cmocka_unit_test_setup(anything_malformed_is_refused_in_a_sentence, setup),
-        cmocka_unit_test_setup(more_names_than_there_is_room_for_are_refused, setup),
-        cmocka_unit_test_setup(a_descriptor_that_was_not_passed_is_named, setup),
-        cmocka_unit_test_setup(what_is_written_for_a_child_reads_back, setup),
+        cmocka_unit_test_setup(descriptors_are_numbered_from_3_in_order, setup),
+        cmocka_unit_test_setup(inherited_descriptors_become_close_on_exec, setup),
+        cmocka_unit_test_setup(start_without_lagand_is_enoent, setup),
+        cmocka_unit_test_setup(malformed_variables_are_rejected_with_a_sentence, setup),
+        cmocka_unit_test_setup(too_many_names_are_rejected, setup),
+        cmocka_unit_test_setup(closed_descriptor_is_named_in_the_error, setup),
+        cmocka_unit_test_setup(environment_of_a_child_parses_to_the_same_heritage, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

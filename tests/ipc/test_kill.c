@@ -1,9 +1,8 @@
-/* test_kill.c - kill -9 at any instant leaves whole records or none.
+/* test_kill.c - SIGKILL at any instant leaves complete records.
  *
- * A forked writer publishes records whose bytes follow from their number, until it is killed without
- * warning; the reader then takes what is left. Every record must be whole and in order, the end must be
- * "nothing more" and never corruption, and nothing may be left behind in this process.
- */
+ * A forked writer publishes records whose bytes follow from their number, until it is killed. The
+ * reader then reads the rest. Every record must be complete and in order, the end must be an empty
+ * ring and not corruption, and this process must keep no descriptor or mapping. */
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -26,7 +25,7 @@ enum { LOG2 = 14, ENOUGH_KILLS = 20, ENOUGH_RECORDS = 1000 };
 static const nsec WHILE = 2 * NSEC_S, LIMIT = 300 * NSEC_S;
 static const uint8_t id[16] = { 1 };
 
-/* The record's length and bytes from its number alone. */
+/* Length and bytes of a record follow from its number. */
 static uint32_t
 length_of(uint32_t n)
 {
@@ -40,11 +39,11 @@ word_of(uint32_t n, uint32_t i)
 }
 
 static void
-write_for_ever(struct channel *made, int bell, uint64_t epoch)
+write_for_ever(struct channel *made, int doorbell, uint64_t epoch)
 {
     struct channel l;
 
-    if (channel_attach(&l, dup(made->d.fd), dup(made->w.fd), bell, epoch, NULL) < 0) _exit(1);
+    if (channel_attach(&l, dup(made->d.fd), dup(made->w.fd), doorbell, epoch, NULL) < 0) _exit(1);
     for (uint32_t n = 0;;) {
         uint32_t len = length_of(n);
         void *p;
@@ -69,7 +68,7 @@ write_for_ever(struct channel *made, int bell, uint64_t epoch)
     }
 }
 
-/* Take everything there is; how many. */
+/* Reads all records; returns their number. */
 static uint32_t
 take_all(struct channel *l, uint32_t next)
 {
@@ -122,7 +121,7 @@ mappings(void)
 }
 
 static void
-no_kill_tears_or_loses_a_published_record(void **state)
+published_records_survive_sigkill_complete(void **state)
 {
     nsec began = clock_now();
     uint32_t kills = 0, fds = entries("/proc/self/fd");
@@ -130,38 +129,39 @@ no_kill_tears_or_loses_a_published_record(void **state)
 
     (void)state;
     test_seed();
-    /* Two seconds; on a machine that is busy with others until there was enough to judge. */
+    /* 2 s; on a busy machine until enough kills and records have happened. */
     while (clock_now() - began < WHILE || kills < ENOUGH_KILLS || records < ENOUGH_RECORDS) {
         struct channel l;
         struct err e;
-        int bell, status;
-        uint32_t next = 0, from_bell = 0;
+        int doorbell, status;
+        uint32_t next = 0, from_doorbell = 0;
         nsec until;
         pid_t pid;
 
         if (clock_now() - began > LIMIT)
             fail_msg("%u kills, %llu records and no more", kills, (unsigned long long)records);
         kills++;
-        assert_int_equal(channel_make(&l, 0, kills, id, LOG2, LOG2, &bell, &e), 0);
+        assert_int_equal(channel_make(&l, 0, kills, id, LOG2, LOG2, &doorbell, &e), 0);
         pid = fork();
         assert_true(pid >= 0);
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-            write_for_ever(&l, bell, kills);
+            write_for_ever(&l, doorbell, kills);
         }
-        close(bell);
+        close(doorbell);
         until = clock_now() + test_below(3000) * NSEC_US;
         do {
             uint32_t n = take_all(&l, next);
 
             next += n;
-            if (!n) sched_yield(); /* to the writer, where we share a processor */
+            if (!n) sched_yield(); /* lets the writer run if both share a processor */
         } while (clock_now() < until);
         assert_int_equal(kill(pid, SIGKILL), 0);
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         next += take_all(&l, next);
-        while (doorbell_drain(&l.doorbell) >= 0) from_bell++; /* ends: the peer's end is closed */
+        while (doorbell_drain(&l.doorbell) >= 0)
+            from_doorbell++; /* ends: the peer's end is closed */
         assert_int_equal(take_all(&l, next), 0);
         records += next;
         channel_close(&l);
@@ -175,7 +175,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_kill_tears_or_loses_a_published_record),
+        cmocka_unit_test(published_records_survive_sigkill_complete),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_model_options.c - the settings of a model, as both programs read them. */
+/* test_model_options.c - tests of the model options as both programs read them. */
 #include "tests/test.h"
 
 #include "ipc/model_options.h"
@@ -25,7 +25,7 @@ set(const char *key, const char *value)
 }
 
 static void
-defaults_are_those_of_the_manual(void **state)
+defaults_match_the_manual(void **state)
 {
     (void)state;
     assert_int_equal(k.max_num_seqs, 256);
@@ -49,7 +49,7 @@ defaults_are_those_of_the_manual(void **state)
 }
 
 static void
-every_promised_setting_is_taken(void **state)
+every_documented_option_is_accepted(void **state)
 {
     static const char *const lines[][2] = {
         { "kv.memory", "64MiB" },
@@ -111,9 +111,9 @@ tokens_per_block_is_a_power_of_two_from_4_to_128(void **state)
     }
 }
 
-/* lagand hands a worker what opt_text() prints. */
+/* lagand passes the text of opt_text() to a worker. */
 static void
-every_setting_survives_the_way_to_the_worker(void **state)
+every_option_reaches_the_worker_unchanged(void **state)
 {
     (void)state;
     assert_int_equal(set("kv.memory", "1.5GiB"), 0);
@@ -137,7 +137,7 @@ every_setting_survives_the_way_to_the_worker(void **state)
 }
 
 static void
-every_row_has_a_key_of_its_own_and_a_sentence(void **state)
+every_row_has_a_unique_key_and_a_sentence(void **state)
 {
     (void)state;
     for (const struct opt *o = model_opts; o->key; o++) {
@@ -152,11 +152,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(defaults_are_those_of_the_manual, setup),
-        cmocka_unit_test_setup(every_promised_setting_is_taken, setup),
+        cmocka_unit_test_setup(defaults_match_the_manual, setup),
+        cmocka_unit_test_setup(every_documented_option_is_accepted, setup),
         cmocka_unit_test_setup(tokens_per_block_is_a_power_of_two_from_4_to_128, setup),
-        cmocka_unit_test_setup(every_setting_survives_the_way_to_the_worker, setup),
-        cmocka_unit_test_setup(every_row_has_a_key_of_its_own_and_a_sentence, setup),
+        cmocka_unit_test_setup(every_option_reaches_the_worker_unchanged, setup),
+        cmocka_unit_test_setup(every_row_has_a_unique_key_and_a_sentence, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,7 @@
-/* test_ring.c - each promise of ring.h, over real sealed segments.
+/* test_ring.c - tests of ring.h over real sealed memfds.
  *
- * "lagand" writes D and reads W, "worker" the other way round; the tests send through D. A hostile
- * writer is this test poking D's bytes or indices.
- */
+ * "lagand" writes D and reads W, "worker" the reverse; the tests send through D. A hostile writer
+ * is a test that changes bytes or indices of D. */
 #include "tests/test.h"
 
 #include "ipc/ring.h"
@@ -50,7 +49,7 @@ teardown(void **state)
     return 0;
 }
 
-/* Reserve and fill with bytes that say which record this is. */
+/* Reserves a record and fills it with bytes that depend on n. */
 static int
 put(uint32_t n, uint32_t len)
 {
@@ -87,7 +86,7 @@ expect_none(void)
 }
 
 static void
-a_record_comes_out_as_it_went_in(void **state)
+record_is_read_as_written(void **state)
 {
     (void)state;
     assert_int_equal(put(1, 100), 0);
@@ -97,7 +96,7 @@ a_record_comes_out_as_it_went_in(void **state)
 }
 
 static void
-a_record_may_be_empty(void **state)
+record_may_be_empty(void **state)
 {
     (void)state;
     assert_int_equal(put(1, 0), 0);
@@ -109,7 +108,7 @@ a_record_may_be_empty(void **state)
 }
 
 static void
-a_reservation_is_invisible_until_published(void **state)
+reservation_is_invisible_until_published(void **state)
 {
     (void)state;
     assert_int_equal(put(1, 100), 0);
@@ -124,7 +123,7 @@ a_reservation_is_invisible_until_published(void **state)
 }
 
 static void
-payloads_are_8_aligned_and_never_cross_the_end(void **state)
+payloads_are_8_aligned_and_never_wrap(void **state)
 {
     uint8_t *ring = shm_ring(&d);
 
@@ -132,7 +131,7 @@ payloads_are_8_aligned_and_never_cross_the_end(void **state)
     for (uint32_t n = 0; n < 500; n++) {
         uint32_t len = n * 37 % (MAX_LEN + 1);
         struct ring_record rec;
-        uint64_t at; /* of the payload, in the ring */
+        uint64_t at; /* offset of the payload in the ring */
         void *p;
 
         assert_int_equal(ring_reserve(&out, TYPE_LONG, 0, len, 0, &p), 0);
@@ -171,7 +170,7 @@ records_of_every_length_survive_many_rounds(void **state)
 }
 
 static void
-a_full_ring_takes_more_after_a_release(void **state)
+full_ring_accepts_records_after_a_release(void **state)
 {
     uint32_t n = 0, r;
 
@@ -179,16 +178,16 @@ a_full_ring_takes_more_after_a_release(void **state)
     while (put(n, 100) == 0) n++;
     assert_int_equal(put(n, 100), -EAGAIN);
     assert_int_equal(n, CAP / 128);
-    assert_int_equal(ring_room(&out), 0);
+    assert_int_equal(ring_free_bytes(&out), 0);
     ring_publish(&out);
     for (r = 0; r < 3; r++) expect(r, 100);
-    assert_int_equal(put(n, 100), -EAGAIN); /* looked at is not given back */
-    assert_false(ring_gave_room(&out));
+    assert_int_equal(put(n, 100), -EAGAIN); /* read, but not released */
+    assert_false(ring_space_freed(&out));
     ring_release(&in);
-    assert_true(ring_gave_room(&out));
-    assert_int_equal(ring_room(&out), 3 * 128);
+    assert_true(ring_space_freed(&out));
+    assert_int_equal(ring_free_bytes(&out), 3 * 128);
     for (r = 0; r < 3; r++) assert_int_equal(put(n + r, 100), 0);
-    assert_false(ring_gave_room(&out));
+    assert_false(ring_space_freed(&out));
     assert_int_equal(put(n + r, 100), -EAGAIN);
     ring_publish(&out);
     for (r = 3; r < n + 3; r++) expect(r, 100);
@@ -196,7 +195,7 @@ a_full_ring_takes_more_after_a_release(void **state)
 }
 
 static void
-a_record_too_long_for_ever_is_told_apart_from_full(void **state)
+record_that_never_fits_is_emsgsize_not_eagain(void **state)
 {
     (void)state;
     assert_int_equal(put(0, MAX_LEN + 1), -EMSGSIZE);
@@ -208,7 +207,7 @@ a_record_too_long_for_ever_is_told_apart_from_full(void **state)
 }
 
 static void
-the_longest_record_fits_an_empty_ring_at_any_place(void **state)
+longest_record_fits_an_empty_ring_at_any_position(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < 2 * CAP / RING_ALIGN; n++) {
@@ -216,7 +215,7 @@ the_longest_record_fits_an_empty_ring_at_any_place(void **state)
         ring_publish(&out);
         expect(n, MAX_LEN);
         ring_release(&in);
-        assert_int_equal(put(n, 0), 0); /* one place further */
+        assert_int_equal(put(n, 0), 0); /* one position further */
         ring_publish(&out);
         expect(n, 0);
         ring_release(&in);
@@ -224,7 +223,7 @@ the_longest_record_fits_an_empty_ring_at_any_place(void **state)
 }
 
 static void
-spare_room_stays_free_for_who_asks_without(void **state)
+spare_bytes_stay_free_for_a_reserve_without_spare(void **state)
 {
     uint32_t n = 0;
     void *p;
@@ -256,7 +255,7 @@ fragments_carry_the_more_flag(void **state)
 }
 
 static void
-what_was_looked_at_does_not_change_under_the_reader(void **state)
+peeked_record_is_a_private_copy(void **state)
 {
     struct ring_record rec;
 
@@ -271,7 +270,7 @@ what_was_looked_at_does_not_change_under_the_reader(void **state)
 }
 
 static void
-what_was_copied_beside_a_record_is_not_read_again(void **state)
+bytes_copied_ahead_are_not_loaded_again(void **state)
 {
     (void)state;
     assert_int_equal(put(1, 64), 0);
@@ -283,9 +282,9 @@ what_was_copied_beside_a_record_is_not_read_again(void **state)
     expect_none();
 }
 
-/* A ring of many chunks: most begin and end inside a record. */
+/* A ring of many chunks; most chunks begin and end inside a record. */
 static void
-records_are_whole_where_a_copy_ended_inside_them(void **state)
+records_split_between_two_copies_are_complete(void **state)
 {
     enum { LARGE = 16, LONG = (1 << LARGE) / 8 - RING_HEADER };
     struct err e;
@@ -307,7 +306,7 @@ records_are_whole_where_a_copy_ended_inside_them(void **state)
     }
 }
 
-/* ---- a writer that breaks the rules */
+/* ---- a writer that violates the format */
 
 static struct ring_header *
 header(uint64_t pos)
@@ -315,7 +314,7 @@ header(uint64_t pos)
     return (struct ring_header *)(shm_ring(&d) + pos % CAP);
 }
 
-/* Two good records, of which the second is then spoilt by the caller. */
+/* Two valid records; the caller then corrupts the second. */
 static struct ring_header *
 two_records(void)
 {
@@ -338,7 +337,7 @@ expect_broken(const char *why)
 }
 
 static void
-a_length_that_points_beyond_what_is_published_is_refused(void **state)
+length_beyond_the_published_tail_is_rejected(void **state)
 {
     (void)state;
     two_records()->len = 17;
@@ -347,7 +346,7 @@ a_length_that_points_beyond_what_is_published_is_refused(void **state)
 }
 
 static void
-a_length_near_the_end_of_its_type_does_not_wrap(void **state)
+length_near_uint32_max_does_not_overflow(void **state)
 {
     (void)state;
     two_records()->len = UINT32_MAX - 15;
@@ -356,7 +355,7 @@ a_length_near_the_end_of_its_type_does_not_wrap(void **state)
 }
 
 static void
-a_record_across_the_wrap_is_refused(void **state)
+record_across_the_wrap_is_rejected(void **state)
 {
     (void)state;
     for (uint32_t n = 0; n < CAP / 64 - 1; n++) {
@@ -375,7 +374,7 @@ a_record_across_the_wrap_is_refused(void **state)
 }
 
 static void
-another_epoch_is_refused(void **state)
+record_of_another_epoch_is_rejected(void **state)
 {
     (void)state;
     two_records()->epoch = EPOCH - 1;
@@ -384,7 +383,7 @@ another_epoch_is_refused(void **state)
 }
 
 static void
-a_skipped_or_repeated_record_is_refused(void **state)
+skipped_or_repeated_record_is_rejected(void **state)
 {
     (void)state;
     two_records()->seq = 2;
@@ -398,7 +397,7 @@ a_skipped_or_repeated_record_is_refused(void **state)
 }
 
 static void
-a_type_nobody_knows_is_refused(void **state)
+unknown_record_type_is_rejected(void **state)
 {
     static const uint16_t types[] = { TYPE_HOLE, N_TYPES, 0xffff };
 
@@ -413,7 +412,7 @@ a_type_nobody_knows_is_refused(void **state)
 }
 
 static void
-a_payload_too_long_for_its_type_is_refused(void **state)
+payload_too_long_for_its_type_is_rejected(void **state)
 {
     (void)state;
     assert_int_equal(put(1, 41), 0);
@@ -434,7 +433,7 @@ no_record_is_longer_than_the_private_copy(void **state)
 }
 
 static void
-a_reserved_flag_is_refused(void **state)
+reserved_flag_is_rejected(void **state)
 {
     (void)state;
     two_records()->flags = RING_MORE | 2;
@@ -443,7 +442,7 @@ a_reserved_flag_is_refused(void **state)
 }
 
 static void
-a_pad_that_does_not_reach_the_end_is_refused(void **state)
+pad_that_does_not_reach_the_end_is_rejected(void **state)
 {
     (void)state;
     two_records()->type = RING_PAD;
@@ -452,7 +451,7 @@ a_pad_that_does_not_reach_the_end_is_refused(void **state)
 }
 
 static void
-a_pad_of_the_whole_ring_is_refused(void **state)
+pad_of_the_whole_ring_is_rejected(void **state)
 {
     (void)state;
     *header(0) = (struct ring_header){ CAP - RING_HEADER, RING_PAD, 0, EPOCH, 0 };
@@ -460,7 +459,7 @@ a_pad_of_the_whole_ring_is_refused(void **state)
     expect_broken("pad longer than any record");
 }
 
-/* Forward to 64 bytes before the end, where a record of 100 bytes needs a pad. */
+/* Advances to 64 bytes before the end, where a record of 100 bytes needs a pad. */
 static void
 up_to_a_pad(void)
 {
@@ -477,7 +476,7 @@ up_to_a_pad(void)
 }
 
 static void
-a_pad_is_skipped_and_takes_no_number(void **state)
+pad_is_skipped_and_has_no_seq(void **state)
 {
     (void)state;
     up_to_a_pad();
@@ -486,7 +485,7 @@ a_pad_is_skipped_and_takes_no_number(void **state)
 }
 
 static void
-a_pad_with_a_number_or_flags_is_refused(void **state)
+pad_with_seq_or_flags_is_rejected(void **state)
 {
     (void)state;
     up_to_a_pad();
@@ -500,7 +499,7 @@ a_pad_with_a_number_or_flags_is_refused(void **state)
 }
 
 static void
-a_tail_that_goes_back_is_refused(void **state)
+decreasing_tail_is_rejected(void **state)
 {
     (void)state;
     two_records();
@@ -512,7 +511,7 @@ a_tail_that_goes_back_is_refused(void **state)
 }
 
 static void
-a_tail_before_what_is_looked_at_and_held_is_refused(void **state)
+tail_before_an_unreleased_record_is_rejected(void **state)
 {
     (void)state;
     two_records();
@@ -523,7 +522,7 @@ a_tail_before_what_is_looked_at_and_held_is_refused(void **state)
 }
 
 static void
-a_tail_that_is_not_aligned_is_refused(void **state)
+unaligned_tail_is_rejected(void **state)
 {
     (void)state;
     two_records();
@@ -532,7 +531,7 @@ a_tail_that_is_not_aligned_is_refused(void **state)
 }
 
 static void
-a_tail_beyond_what_was_given_back_is_refused(void **state)
+tail_beyond_the_released_space_is_rejected(void **state)
 {
     (void)state;
     two_records();
@@ -543,7 +542,7 @@ a_tail_beyond_what_was_given_back_is_refused(void **state)
 }
 
 static void
-a_corrupt_ring_stays_corrupt(void **state)
+corrupt_ring_stays_corrupt(void **state)
 {
     struct ring_record rec;
     struct ring_header *h;
@@ -557,7 +556,7 @@ a_corrupt_ring_stays_corrupt(void **state)
     assert_int_equal(ring_peek(&in, &rec), -EBADMSG);
 }
 
-/* ---- a reader that breaks the rules */
+/* ---- a reader that violates the format */
 
 static void
 expect_head_refused(uint64_t head)
@@ -570,29 +569,29 @@ expect_head_refused(uint64_t head)
     expect(0, 100);
     expect(1, 100);
     ring_release(&in);
-    assert_int_equal(ring_room(&out), CAP - 128);
+    assert_int_equal(ring_free_bytes(&out), CAP - 128);
     while (put(9, 100) == 0) continue;
     atomic_store(&shm_ctl(&worker_w)->head, head);
     assert_int_equal(ring_reserve(&out, TYPE_LONG, 0, 100, 0, &p), -EBADMSG);
     assert_non_null(strstr(ring_why(&out), "head"));
     atomic_store(&shm_ctl(&worker_w)->head, 256);
     assert_int_equal(ring_reserve(&out, TYPE_LONG, 0, 100, 0, &p), -EBADMSG);
-    assert_int_equal(ring_room(&out), 0);
+    assert_int_equal(ring_free_bytes(&out), 0);
     teardown(NULL);
 }
 
 static void
-an_impossible_head_is_refused_for_good(void **state)
+invalid_head_is_rejected_permanently(void **state)
 {
     (void)state;
-    expect_head_refused(128);          /* back */
+    expect_head_refused(128);          /* decreasing */
     expect_head_refused(256 + 1);      /* not aligned */
     expect_head_refused(3 * 128 + 32); /* reserved, not published */
     expect_head_refused(CAP * 16);
     expect_head_refused(UINT64_MAX - 31);
 }
 
-/* ---- two threads, so that a race detector can look */
+/* ---- two threads, for a race detector */
 
 enum { MANY = 50000 };
 
@@ -612,14 +611,15 @@ write_many(void *arg)
 }
 
 static void
-a_writer_and_a_reader_need_no_lock(void **state)
+writer_and_reader_need_no_lock(void **state)
 {
     pthread_t t;
     void *failed;
     uint32_t n = 0;
 
     (void)state;
-    /* Both through one mapping of each segment: a detector knows memory by its address. */
+    /* Both sides use one mapping of each memfd, because a race detector identifies memory by its
+     * address. */
     ring_done(&in);
     ring_writer(&out, &worker_w, &d);
     assert_int_equal(ring_reader(&in, &d, &worker_w, max_len, N_TYPES), 0);
@@ -643,39 +643,39 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(a_record_comes_out_as_it_went_in),
-        T(a_record_may_be_empty),
-        T(a_reservation_is_invisible_until_published),
-        T(payloads_are_8_aligned_and_never_cross_the_end),
+        T(record_is_read_as_written),
+        T(record_may_be_empty),
+        T(reservation_is_invisible_until_published),
+        T(payloads_are_8_aligned_and_never_wrap),
         T(records_of_every_length_survive_many_rounds),
-        T(a_full_ring_takes_more_after_a_release),
-        T(a_record_too_long_for_ever_is_told_apart_from_full),
-        T(the_longest_record_fits_an_empty_ring_at_any_place),
-        T(spare_room_stays_free_for_who_asks_without),
+        T(full_ring_accepts_records_after_a_release),
+        T(record_that_never_fits_is_emsgsize_not_eagain),
+        T(longest_record_fits_an_empty_ring_at_any_position),
+        T(spare_bytes_stay_free_for_a_reserve_without_spare),
         T(fragments_carry_the_more_flag),
-        T(what_was_looked_at_does_not_change_under_the_reader),
-        T(what_was_copied_beside_a_record_is_not_read_again),
-        T(records_are_whole_where_a_copy_ended_inside_them),
-        T(a_length_that_points_beyond_what_is_published_is_refused),
-        T(a_length_near_the_end_of_its_type_does_not_wrap),
-        T(a_record_across_the_wrap_is_refused),
-        T(another_epoch_is_refused),
-        T(a_skipped_or_repeated_record_is_refused),
-        T(a_type_nobody_knows_is_refused),
-        T(a_payload_too_long_for_its_type_is_refused),
+        T(peeked_record_is_a_private_copy),
+        T(bytes_copied_ahead_are_not_loaded_again),
+        T(records_split_between_two_copies_are_complete),
+        T(length_beyond_the_published_tail_is_rejected),
+        T(length_near_uint32_max_does_not_overflow),
+        T(record_across_the_wrap_is_rejected),
+        T(record_of_another_epoch_is_rejected),
+        T(skipped_or_repeated_record_is_rejected),
+        T(unknown_record_type_is_rejected),
+        T(payload_too_long_for_its_type_is_rejected),
         T(no_record_is_longer_than_the_private_copy),
-        T(a_reserved_flag_is_refused),
-        T(a_pad_that_does_not_reach_the_end_is_refused),
-        T(a_pad_of_the_whole_ring_is_refused),
-        T(a_pad_is_skipped_and_takes_no_number),
-        T(a_pad_with_a_number_or_flags_is_refused),
-        T(a_tail_that_goes_back_is_refused),
-        T(a_tail_before_what_is_looked_at_and_held_is_refused),
-        T(a_tail_that_is_not_aligned_is_refused),
-        T(a_tail_beyond_what_was_given_back_is_refused),
-        T(a_corrupt_ring_stays_corrupt),
-        cmocka_unit_test(an_impossible_head_is_refused_for_good),
-        T(a_writer_and_a_reader_need_no_lock),
+        T(reserved_flag_is_rejected),
+        T(pad_that_does_not_reach_the_end_is_rejected),
+        T(pad_of_the_whole_ring_is_rejected),
+        T(pad_is_skipped_and_has_no_seq),
+        T(pad_with_seq_or_flags_is_rejected),
+        T(decreasing_tail_is_rejected),
+        T(tail_before_an_unreleased_record_is_rejected),
+        T(unaligned_tail_is_rejected),
+        T(tail_beyond_the_released_space_is_rejected),
+        T(corrupt_ring_stays_corrupt),
+        cmocka_unit_test(invalid_head_is_rejected_permanently),
+        T(writer_and_reader_need_no_lock),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

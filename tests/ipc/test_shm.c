@@ -1,4 +1,4 @@
-/* test_shm.c - the segments: sealed, private to their writer, and refused when anything is wrong. */
+/* test_shm.c - tests of ipc/shm.h: seals, write protection and header validation. */
 #include "tests/test.h"
 
 #include "ipc/shm.h"
@@ -32,11 +32,11 @@ teardown(void **state)
     (void)state;
     shm_close(&d);
     shm_close(&w);
-    shm_close(&w); /* twice is nothing */
+    shm_close(&w); /* close is idempotent */
     return 0;
 }
 
-/* May this process write at p? Asked of the kernel, which answers EFAULT instead of a signal. */
+/* Returns whether this process may write at p. The kernel returns EFAULT instead of sending a signal. */
 static bool
 writable(void *p)
 {
@@ -48,7 +48,7 @@ writable(void *p)
 }
 
 static void
-the_checksum_is_crc32c(void **state)
+checksum_is_crc32c(void **state)
 {
     (void)state;
     assert_int_equal(shm_crc32c("123456789", 9), 0xe3069283);
@@ -56,7 +56,7 @@ the_checksum_is_crc32c(void **state)
 }
 
 static void
-the_header_says_what_was_asked_for(void **state)
+header_has_the_requested_values(void **state)
 {
     const struct shm_hdr *h = w.base;
 
@@ -74,7 +74,7 @@ the_header_says_what_was_asked_for(void **state)
 }
 
 static void
-every_page_is_there_from_the_start(void **state)
+every_page_is_allocated_at_creation(void **state)
 {
     struct stat st;
 
@@ -84,7 +84,7 @@ every_page_is_there_from_the_start(void **state)
 }
 
 static void
-d_is_written_by_its_maker_only(void **state)
+only_lagand_can_write_d(void **state)
 {
     struct shm worker;
     char path[64];
@@ -109,7 +109,7 @@ d_is_written_by_its_maker_only(void **state)
 }
 
 static void
-w_is_written_by_the_worker_only(void **state)
+only_the_worker_can_write_w(void **state)
 {
     struct shm worker;
 
@@ -123,7 +123,7 @@ w_is_written_by_the_worker_only(void **state)
 }
 
 static void
-nobody_can_resize_or_unseal(void **state)
+memfd_cannot_be_resized_or_unsealed(void **state)
 {
     const struct shm *both[] = { &d, &w };
 
@@ -139,7 +139,7 @@ nobody_can_resize_or_unseal(void **state)
 }
 
 static void
-descriptors_do_not_pass_an_exec(void **state)
+descriptors_are_close_on_exec(void **state)
 {
     (void)state;
     assert_int_equal(fcntl(d.fd, F_GETFD), FD_CLOEXEC);
@@ -151,7 +151,8 @@ descriptors_do_not_pass_an_exec(void **state)
 #name, by, offsetof(struct shm_hdr, name), sizeof w.hdr.name \
     }
 static const struct field {
-    const char *name, *by; /* by: what refuses it when the checksum fits; NULL: nothing does */
+    /* by: field that the error names if the checksum is valid; NULL: accepted */
+    const char *name, *by;
     size_t off, size;
 } fields[] = {
     FIELD(magic, "magic"),         FIELD(abi_major, "abi_major"),
@@ -171,7 +172,7 @@ attach_w(void)
     int fd = dup(w.fd), r = shm_attach(&worker, fd, SHM_W, EPOCH, &e);
 
     if (r < 0) {
-        assert_int_equal(close(fd), 0); /* still ours */
+        assert_int_equal(close(fd), 0); /* still owned by the caller */
     } else {
         shm_close(&worker);
     }
@@ -179,7 +180,7 @@ attach_w(void)
 }
 
 static void
-a_header_changed_in_any_field_is_refused_by_name(void **state)
+changed_header_field_is_rejected_by_name(void **state)
 {
     char want[64];
 
@@ -194,7 +195,7 @@ a_header_changed_in_any_field_is_refused_by_name(void **state)
             snprintf(want, sizeof want, "W: header field %s is wrong",
                      fields[i].by ? fields[i].by : "hdr_crc32c");
             assert_string_equal(e.text, want);
-            /* A liar would also make the checksum fit. */
+            /* A hostile lagand would also adjust the checksum. */
             h.hdr_crc32c = shm_crc32c(&h, offsetof(struct shm_hdr, hdr_crc32c));
             assert_int_equal(pwrite(w.fd, &h, sizeof h, 0), sizeof h);
             assert_int_equal(attach_w(), fields[i].by ? -EBADMSG : 0);
@@ -205,7 +206,7 @@ a_header_changed_in_any_field_is_refused_by_name(void **state)
 }
 
 static void
-another_epoch_or_kind_is_refused(void **state)
+another_epoch_or_kind_is_rejected(void **state)
 {
     struct shm worker;
 
@@ -216,7 +217,7 @@ another_epoch_or_kind_is_refused(void **state)
     assert_int_equal(shm_attach(&worker, d.fd, SHM_W, EPOCH, &e), -EBADMSG);
 }
 
-/* A memfd as a forger would make it: this header, this size, these seals. */
+/* Creates a memfd with this header, size and seals. */
 static int
 forged(const struct shm_hdr *h, uint64_t bytes, int seals)
 {
@@ -229,7 +230,7 @@ forged(const struct shm_hdr *h, uint64_t bytes, int seals)
 }
 
 static void
-a_segment_without_its_seals_or_size_is_refused(void **state)
+memfd_with_wrong_seals_or_size_is_rejected(void **state)
 {
     enum { ALL = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW, FUTURE = 0x10 };
     static const struct {
@@ -269,7 +270,7 @@ a_segment_without_its_seals_or_size_is_refused(void **state)
 }
 
 static void
-copying_in_is_memcpy_at_every_alignment_and_length(void **state)
+copy_in_equals_memcpy_at_every_alignment_and_length(void **state)
 {
     _Alignas(8) uint8_t from[160], to[160];
 
@@ -288,7 +289,7 @@ copying_in_is_memcpy_at_every_alignment_and_length(void **state)
 }
 
 static void
-copying_out_is_memcpy_at_every_alignment_and_length(void **state)
+copy_out_equals_memcpy_at_every_alignment_and_length(void **state)
 {
     enum { LEAST = SHM_MANY - 80, MOST = SHM_MANY + 200 };
     static uint8_t from[MOST + 16], to[MOST + 80];
@@ -314,18 +315,18 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_checksum_is_crc32c),
-        T(the_header_says_what_was_asked_for),
-        T(every_page_is_there_from_the_start),
-        T(d_is_written_by_its_maker_only),
-        T(w_is_written_by_the_worker_only),
-        T(nobody_can_resize_or_unseal),
-        T(descriptors_do_not_pass_an_exec),
-        T(a_header_changed_in_any_field_is_refused_by_name),
-        T(another_epoch_or_kind_is_refused),
-        T(a_segment_without_its_seals_or_size_is_refused),
-        cmocka_unit_test(copying_in_is_memcpy_at_every_alignment_and_length),
-        cmocka_unit_test(copying_out_is_memcpy_at_every_alignment_and_length),
+        cmocka_unit_test(checksum_is_crc32c),
+        T(header_has_the_requested_values),
+        T(every_page_is_allocated_at_creation),
+        T(only_lagand_can_write_d),
+        T(only_the_worker_can_write_w),
+        T(memfd_cannot_be_resized_or_unsealed),
+        T(descriptors_are_close_on_exec),
+        T(changed_header_field_is_rejected_by_name),
+        T(another_epoch_or_kind_is_rejected),
+        T(memfd_with_wrong_seals_or_size_is_rejected),
+        cmocka_unit_test(copy_in_equals_memcpy_at_every_alignment_and_length),
+        cmocka_unit_test(copy_out_equals_memcpy_at_every_alignment_and_length),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_stat.c - the counters are read whole or not at all. */
+/* test_stat.c - tests of ipc/stat.h: a copy is complete or not returned. */
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -31,7 +31,7 @@ all(uint64_t v)
 }
 
 static void
-what_was_published_is_read(void **state)
+published_values_are_read(void **state)
 {
     struct stats s = all(1000), got;
 
@@ -42,7 +42,7 @@ what_was_published_is_read(void **state)
 }
 
 static void
-before_the_first_publish_everything_is_zero(void **state)
+values_are_zero_before_the_first_publish(void **state)
 {
     struct stats got = all(1);
 
@@ -50,17 +50,17 @@ before_the_first_publish_everything_is_zero(void **state)
     assert_true(stat_read(&ctl, &got));
     for (int i = 0; i < STAT_COUNT; i++) assert_int_equal(got.v[i], 0);
     for (int g = 0; g < SHM_MAX_GROUPS; g++)
-        assert_int_equal(got.group[g][GROUP_STAT_kind], 0); /* and there is no group */
+        assert_int_equal(got.group[g][GROUP_STAT_kind], 0); /* no KV group */
 }
 
 static void
-a_writer_that_died_inside_leaves_the_old_copy(void **state)
+writer_killed_while_writing_leaves_the_old_copy(void **state)
 {
     struct stats s = all(5), got = all(7);
 
     (void)state;
     stat_publish(&ctl, &s);
-    atomic_fetch_add(&ctl.stat_seq, 1); /* killed between odd and even */
+    atomic_fetch_add(&ctl.stat_seq, 1); /* as if killed while writing */
     assert_false(stat_read(&ctl, &got));
     assert_int_equal(got.v[0], 7);
 }
@@ -72,14 +72,14 @@ publish(void *arg)
         struct stats s = all(v);
 
         stat_publish(&ctl, &s);
-        /* A turn of the engine, so that a reader finds a moment between two. */
+        /* One loop iteration of the engine, so that a reader finds time between two publishes. */
         for (volatile int i = 0; i < 50; i++) continue;
     }
     return arg;
 }
 
 static void
-a_copy_is_never_torn(void **state)
+copy_is_never_torn(void **state)
 {
     nsec end = clock_now() + NSEC_S / 2, give_up = end + 10 * NSEC_S;
     uint32_t read = 0;
@@ -119,10 +119,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(what_was_published_is_read, setup),
-        cmocka_unit_test_setup(before_the_first_publish_everything_is_zero, setup),
-        cmocka_unit_test_setup(a_writer_that_died_inside_leaves_the_old_copy, setup),
-        cmocka_unit_test_setup(a_copy_is_never_torn, setup),
+        cmocka_unit_test_setup(published_values_are_read, setup),
+        cmocka_unit_test_setup(values_are_zero_before_the_first_publish, setup),
+        cmocka_unit_test_setup(writer_killed_while_writing_leaves_the_old_copy, setup),
+        cmocka_unit_test_setup(copy_is_never_torn, setup),
         cmocka_unit_test_setup(every_row_has_name_and_sentence, setup),
     };
 

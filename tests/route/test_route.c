@@ -1,4 +1,4 @@
-/* test_route.c - the promises of route.h. */
+/* test_route.c - tests of route.h and block_holders.h. */
 #include "route/route.h"
 
 #include "route/block_holders.h"
@@ -6,7 +6,7 @@
 #include "tests/test.h"
 
 static void
-the_least_loaded_by_tokens_is_taken(void **state)
+worker_with_the_fewest_tokens_is_selected(void **state)
 {
     const struct route_worker w[] = {
         { true, 0, 1, 10, 500, false },
@@ -19,7 +19,7 @@ the_least_loaded_by_tokens_is_taken(void **state)
 }
 
 static void
-of_equals_fewer_requests_then_the_lower_index(void **state)
+equal_load_selects_fewer_requests_then_lower_index(void **state)
 {
     struct route_worker w[] = { { true, 0, 3, 10, 100, false },
                                 { true, 0, 2, 10, 100, false },
@@ -32,7 +32,7 @@ of_equals_fewer_requests_then_the_lower_index(void **state)
 }
 
 static void
-closed_full_and_other_models_workers_are_not_taken(void **state)
+closed_full_and_other_models_workers_are_skipped(void **state)
 {
     const struct route_worker w[] = {
         { false, 0, 0, 10, 0, false },
@@ -50,7 +50,7 @@ closed_full_and_other_models_workers_are_not_taken(void **state)
 }
 
 static void
-a_request_goes_home_or_waits_while_home_comes(void **state)
+resumed_request_prefers_or_waits_for_its_home_worker(void **state)
 {
     struct route_worker w[] = {
         { false, 0, 0, 10, 0, true },
@@ -61,9 +61,10 @@ a_request_goes_home_or_waits_while_home_comes(void **state)
     assert_int_equal(route_home(w, 2, 0, 0), ROUTE_WAIT);
     assert_int_equal(route_home(w, 2, 0, 1), 1);
     w[1].n_seqs = 10;
-    assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT); /* no room now: its KV is still there */
+    /* full at the moment; its KV is still there */
+    assert_int_equal(route_home(w, 2, 0, 1), ROUTE_WAIT);
     w[1].n_seqs = 5;
-    w[0].comes = false; /* it failed */
+    w[0].comes = false; /* failed to start */
     assert_int_equal(route_home(w, 2, 0, 0), 1);
     assert_int_equal(route_home(w, 2, 0, 7), 1);
     assert_int_equal(route_home(w, 2, 1, 0), ROUTE_NONE);
@@ -72,7 +73,7 @@ a_request_goes_home_or_waits_while_home_comes(void **state)
 }
 
 static void
-it_stays_when_computing_it_again_takes_longer_than_a_start(void **state)
+request_waits_at_home_if_recompute_takes_longer(void **state)
 {
     (void)state;
     assert_true(route_stays(500000000, 4000, 7000)); /* 0.57 s */
@@ -83,7 +84,7 @@ it_stays_when_computing_it_again_takes_longer_than_a_start(void **state)
 }
 
 static void
-what_is_found_counts_as_much_as_it_saves(void **state)
+prefix_hit_counts_as_the_tokens_it_saves(void **state)
 {
     struct route_worker w[] = { { true, 0, 1, 10, 500, false, 0 },
                                 { true, 0, 1, 10, 700, false, 300 } };
@@ -93,12 +94,12 @@ what_is_found_counts_as_much_as_it_saves(void **state)
     w[1].found = 199;
     assert_int_equal(route_pick(w, 2, 0), 0);
     w[0].tokens = 0;
-    w[1].found = 5000; /* more than anybody has ahead */
+    w[1].found = 5000; /* more than the load of any worker */
     assert_int_equal(route_pick(w, 2, 0), 1);
 }
 
 static void
-who_has_the_latest_block_is_found_first(void **state)
+worker_with_the_longest_prefix_is_found_first(void **state)
 {
     static const uint64_t name[][2] = { { 1, 10 }, { 2, 10 }, { 3, 10 }, { 66, 10 } };
     CLEAN(block_holders_free_at) struct block_holders *h = block_holders_new(16);
@@ -107,7 +108,7 @@ who_has_the_latest_block_is_found_first(void **state)
     (void)state;
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 0);
     for (int i = 0; i < 3; i++) block_holders_add(h, 7, name[i]);
-    block_holders_add(h, 7, name[2]); /* it is there */
+    block_holders_add(h, 7, name[2]); /* present already */
     block_holders_add(h, 5, name[0]);
     assert_int_equal(block_holders_find(h, name, 4, worker, found, 2), 2);
     assert_int_equal(worker[0], 7);
@@ -115,10 +116,10 @@ who_has_the_latest_block_is_found_first(void **state)
     assert_int_equal(worker[1], 5);
     assert_int_equal(found[1], 1);
     assert_int_equal(block_holders_find(h, name, 1, worker, found, 1),
-                     0); /* two have it: it tells nobody apart */
+                     0); /* both have it: it does not distinguish them */
     block_holders_remove(h, 7, name[2]);
     block_holders_remove(h, 7, name[2]);
-    block_holders_add(h, 3, name[3]); /* another name of the same bucket as name[1] */
+    block_holders_add(h, 3, name[3]); /* same bucket as name[1] */
     assert_int_equal(block_holders_find(h, name, 3, worker, found, 2), 2);
     assert_int_equal(found[0], 2);
     block_holders_forget(h, 7);
@@ -129,7 +130,7 @@ who_has_the_latest_block_is_found_first(void **state)
 }
 
 static void
-beyond_its_capacity_nothing_is_noted(void **state)
+full_table_ignores_further_blocks(void **state)
 {
     static const uint64_t name[][2] = { { 1, 1 }, { 2, 1 }, { 3, 1 } };
     CLEAN(block_holders_free_at) struct block_holders *h = block_holders_new(2);
@@ -147,14 +148,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_found_counts_as_much_as_it_saves),
-        cmocka_unit_test(who_has_the_latest_block_is_found_first),
-        cmocka_unit_test(beyond_its_capacity_nothing_is_noted),
-        cmocka_unit_test(the_least_loaded_by_tokens_is_taken),
-        cmocka_unit_test(of_equals_fewer_requests_then_the_lower_index),
-        cmocka_unit_test(closed_full_and_other_models_workers_are_not_taken),
-        cmocka_unit_test(a_request_goes_home_or_waits_while_home_comes),
-        cmocka_unit_test(it_stays_when_computing_it_again_takes_longer_than_a_start),
+        cmocka_unit_test(prefix_hit_counts_as_the_tokens_it_saves),
+        cmocka_unit_test(worker_with_the_longest_prefix_is_found_first),
+        cmocka_unit_test(full_table_ignores_further_blocks),
+        cmocka_unit_test(worker_with_the_fewest_tokens_is_selected),
+        cmocka_unit_test(equal_load_selects_fewer_requests_then_lower_index),
+        cmocka_unit_test(closed_full_and_other_models_workers_are_skipped),
+        cmocka_unit_test(resumed_request_prefers_or_waits_for_its_home_worker),
+        cmocka_unit_test(request_waits_at_home_if_recompute_takes_longer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

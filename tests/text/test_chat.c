@@ -1,6 +1,5 @@
-/* test_chat.c - conversations as text: what transformers makes of the published templates
- * (tools/chat_cases.py), which template a checkpoint gets, and what of a reply is the answer.
- */
+/* test_chat.c - tests of chat templates against transformers (tools/chat_cases.py), of template
+ * selection, and of replies in channels. */
 #include "tests/test.h"
 #include "tests/text/golden.h"
 #include "worker/text/chat.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROOM = 1 << 14 };
+enum { TEXT_MAX = 1 << 14 };
 static const char DAY[] = "2026-11-21\n";
 
 static struct tokenizer *
@@ -50,19 +49,19 @@ named(const char *name, struct tokenizer *t)
     return c;
 }
 
-/* Its length, or what chat_render() says. */
+/* Returns the length, or the error of chat_render(). */
 static int
 render(const struct chat *c, const char *json, char *buf, size_t cap, struct err *e)
 {
     size_t n = sizeof DAY - 1 + strlen(json);
-    char *text = malloc(n), *room = malloc(n);
+    char *text = malloc(n), *work = malloc(n);
     int r;
 
     memcpy(text, DAY, sizeof DAY - 1);
     memcpy(text + sizeof DAY - 1, json, n - (sizeof DAY - 1));
-    r = chat_render(c, text, n, room, buf, cap, e);
+    r = chat_render(c, text, n, work, buf, cap, e);
     free(text);
-    free(room);
+    free(work);
     return r;
 }
 
@@ -91,8 +90,8 @@ one_case(const json_t *one)
     struct chat c = named(word(one, "template"), t);
     char *json = json_dumps(json_object_get(one, "messages"), JSON_ENSURE_ASCII);
     const json_t *want = json_object_get(one, "text"), *ids = json_object_get(one, "ids"), *id;
-    static char buf[ROOM];
-    static token_id got[ROOM];
+    static char buf[TEXT_MAX];
+    static token_id got[TEXT_MAX];
     struct err e = { .text = "it was taken" };
     int n = render(&c, json, buf, sizeof buf, &e), k;
     size_t i;
@@ -105,7 +104,7 @@ one_case(const json_t *one)
         if (memcmp(buf, json_string_value(want), (size_t)n))
             fail_msg("%s: %s: '%.*s', not '%s'", word(one, "template"), json, n, buf,
                      json_string_value(want));
-        k = tokenizer_encode(t, buf, (size_t)n, true, got, ROOM, &e);
+        k = tokenizer_encode(t, buf, (size_t)n, true, got, TEXT_MAX, &e);
         assert_int_equal(k, json_array_size(ids));
         json_array_foreach(ids, i, id) assert_int_equal(got[i], json_integer_value(id));
         assert_int_equal(render(&c, json, buf, (size_t)n - 1, &e), -EMSGSIZE);
@@ -115,7 +114,7 @@ one_case(const json_t *one)
 }
 
 static void
-conversations_are_what_transformers_makes_of_them_text_and_ids(void **state)
+rendered_conversations_match_transformers_in_text_and_ids(void **state)
 {
     json_t *cases = read_cases(), *one;
     size_t i;
@@ -126,7 +125,7 @@ conversations_are_what_transformers_makes_of_them_text_and_ids(void **state)
 }
 
 static void
-what_is_no_conversation_is_refused_with_a_sentence(void **state)
+invalid_conversation_is_rejected_with_a_sentence(void **state)
 {
     static const struct {
         const char *json, *says;
@@ -134,14 +133,14 @@ what_is_no_conversation_is_refused_with_a_sentence(void **state)
         { "", "line 1" },
         { "{}", "messages is not a list" },
         { "[]", "messages is empty" },
-        { "[1]", "messages[0]: is not an object" },
+        { "[1]", "messages[0]: must be an object" },
         { "[{}]", "messages[0]: has no role" },
         { "[{\"role\": \"user\"}]", "messages[0]: has no content" },
         { "[{\"role\": \"user\", \"content\": [1]}]", "messages[0]: content is not a string" },
-        { "[{\"role\": \"tool\", \"content\": \"\"}]", "messages[0]: role is none of" },
+        { "[{\"role\": \"tool\", \"content\": \"\"}]", "messages[0]: role must be" },
         { "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"tool_calls\": "
           "[]}]",
-          "messages[1]: tool_calls is not served" },
+          "messages[1]: tool_calls is not supported" },
         { "[{\"role\": \"user\", \"content\": \"a\"}", "line 1" },
         { "[{\"role\": \"user\", \"content\": \"a\"}] x", "line 1" },
         { "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": "
@@ -152,7 +151,7 @@ what_is_no_conversation_is_refused_with_a_sentence(void **state)
     };
     struct tokenizer *t = open_tokenizer("bpe_o200k");
     struct chat c = named("harmony", t);
-    static char buf[ROOM], room[ROOM];
+    static char buf[TEXT_MAX], work[TEXT_MAX];
     struct err e;
 
     (void)state;
@@ -162,12 +161,12 @@ what_is_no_conversation_is_refused_with_a_sentence(void **state)
         if (r != -EINVAL && r != -EBADMSG) fail_msg("%s: %d", cases[i].json, r);
         if (!strstr(e.text, cases[i].says)) fail_msg("%s: %s", cases[i].json, e.text);
     }
-    assert_int_equal(chat_render(&c, "2026-13-01\n[]", 13, room, buf, sizeof buf, &e), -EINVAL);
-    assert_int_equal(chat_render(&c, "2026", 4, room, buf, sizeof buf, &e), -EINVAL);
+    assert_int_equal(chat_render(&c, "2026-13-01\n[]", 13, work, buf, sizeof buf, &e), -EINVAL);
+    assert_int_equal(chat_render(&c, "2026", 4, work, buf, sizeof buf, &e), -EINVAL);
     tokenizer_close(t);
 }
 
-/* ---- which template a checkpoint gets */
+/* ---- template selection */
 
 static char dir[64];
 
@@ -196,7 +195,7 @@ drop(const char *name)
 static const char *
 chosen(uint32_t wanted, const char *tokenizer, char note[240])
 {
-    static char buf[ROOM];
+    static char buf[TEXT_MAX];
     struct tokenizer *t = open_tokenizer(tokenizer);
     struct err e;
     struct chat c;
@@ -212,7 +211,7 @@ chosen(uint32_t wanted, const char *tokenizer, char note[240])
 }
 
 static void
-the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
+template_is_selected_by_hash_then_by_architecture(void **state)
 {
     char note[240];
 
@@ -224,12 +223,12 @@ the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
     put("config.json", "{\"architectures\": [], \"model_type\": \"gemma3_text\"}");
     assert_non_null(strstr(chosen(CHAT_AUTO, "spm_gemma", note), "<start_of_turn>user\nx"));
     assert_string_equal(note, "");
-    /* A program that is none of ours. */
+    /* An unknown template. */
     put("tokenizer_config.json", "{\"a\": {\"chat_template\": 1}, \"chat_template\": \"{{ 1 }}\"}");
     assert_non_null(strstr(chosen(CHAT_AUTO, "spm_gemma", note), "<start_of_turn>user\nx"));
-    assert_non_null(strstr(note, "gemma3 by the architecture"));
+    assert_non_null(strstr(note, "using gemma3 for the architecture"));
     put("config.json", "{\"model_type\": \"t5\"}");
-    assert_non_null(strstr(chosen(CHAT_AUTO, "spm_gemma", note), "is none that is served"));
+    assert_non_null(strstr(chosen(CHAT_AUTO, "spm_gemma", note), "is not known"));
     assert_non_null(strstr(chosen(CHAT_NONE, "spm_gemma", note), "chat_template is none"));
     assert_non_null(strstr(chosen(number_of("gemma"), "spm_gemma", note), "<start_of_turn>"));
     assert_non_null(
@@ -244,9 +243,10 @@ the_template_is_found_by_its_hash_then_by_the_architecture(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* The program writes what the checkpoint calls so; ours wrote what the published one does. */
+/* The Jinja program prints the checkpoint's tokens, our function those of the published checkpoint.
+ */
 static void
-a_checkpoint_with_other_begins_and_ends_is_no_published_one(void **state)
+checkpoint_with_other_special_tokens_is_not_recognised(void **state)
 {
     static const struct {
         const char *config, *say;
@@ -271,16 +271,16 @@ a_checkpoint_with_other_begins_and_ends_is_no_published_one(void **state)
         if (!strstr(chosen(CHAT_AUTO, "spm_gemma", note), cases[i].say))
             fail_msg("%s: %s", cases[i].config, chosen(CHAT_AUTO, "spm_gemma", note));
     }
-    /* Who names one knows what he does. */
+    /* A named template is not checked against the checkpoint. */
     assert_non_null(strstr(chosen(number_of("gemma3"), "spm_gemma", note), "<bos>"));
     drop("tokenizer_config.json");
     drop("config.json");
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* chat_template.json is the processor's; tokenizers of transformers do not read it. */
+/* chat_template.json belongs to the processor; the tokenizers of transformers ignore it. */
 static void
-the_tokenizers_template_goes_before_the_processors(void **state)
+tokenizer_template_precedes_the_processor_template(void **state)
 {
     uint64_t hash[2][2];
     struct err e;
@@ -301,7 +301,7 @@ the_tokenizers_template_goes_before_the_processors(void **state)
 }
 
 static void
-a_template_has_one_hash_wherever_it_stands(void **state)
+template_hash_is_independent_of_its_file(void **state)
 {
     static const struct {
         const char *file, *text;
@@ -310,7 +310,7 @@ a_template_has_one_hash_wherever_it_stands(void **state)
         { "chat_template.json", "{\"chat_template\": \"{{ '\\n' }}\\n\\n\"}" },
         { "tokenizer_config.json", "{\"x\": [{}], \"chat_template\": \"{{ '\\n' }}\"}" },
     };
-    /* Gemma 2's, as Google publishes it. */
+    /* Gemma 2, as published by Google. */
     static const uint64_t gemma[2] = { UINT64_C(0x8b30bb763d138e69), UINT64_C(0x2c2e86beabccd2a4) };
     uint64_t hash[3][2];
     struct err e;
@@ -333,7 +333,7 @@ a_template_has_one_hash_wherever_it_stands(void **state)
 /* ---- the reply */
 
 static void
-of_a_reply_in_channels_only_the_last_one_is_the_answer(void **state)
+only_the_final_channel_of_a_reply_is_output(void **state)
 {
     static const char reply[] = "<|channel|>analysis<|message|>They say "
                                 "hello.<|end|><|start|>assistant<|channel|>commentary "
@@ -341,11 +341,11 @@ of_a_reply_in_channels_only_the_last_one_is_the_answer(void **state)
                                 "message|>Hello, 世界!<|return|>";
     struct tokenizer *t = open_tokenizer("bpe_o200k");
     struct chat c = named("harmony", t);
-    static token_id ids[ROOM];
-    static char buf[ROOM];
+    static token_id ids[TEXT_MAX];
+    static char buf[TEXT_MAX];
     struct detok d;
     char text[256];
-    int n = tokenizer_encode(t, reply, sizeof reply - 1, true, ids, ROOM, NULL), len = 0;
+    int n = tokenizer_encode(t, reply, sizeof reply - 1, true, ids, TEXT_MAX, NULL), len = 0;
     bool stopped;
 
     (void)state;
@@ -371,13 +371,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conversations_are_what_transformers_makes_of_them_text_and_ids),
-        cmocka_unit_test(what_is_no_conversation_is_refused_with_a_sentence),
-        cmocka_unit_test(the_template_is_found_by_its_hash_then_by_the_architecture),
-        cmocka_unit_test(a_checkpoint_with_other_begins_and_ends_is_no_published_one),
-        cmocka_unit_test(the_tokenizers_template_goes_before_the_processors),
-        cmocka_unit_test(a_template_has_one_hash_wherever_it_stands),
-        cmocka_unit_test(of_a_reply_in_channels_only_the_last_one_is_the_answer),
+        cmocka_unit_test(rendered_conversations_match_transformers_in_text_and_ids),
+        cmocka_unit_test(invalid_conversation_is_rejected_with_a_sentence),
+        cmocka_unit_test(template_is_selected_by_hash_then_by_architecture),
+        cmocka_unit_test(checkpoint_with_other_special_tokens_is_not_recognised),
+        cmocka_unit_test(tokenizer_template_precedes_the_processor_template),
+        cmocka_unit_test(template_hash_is_independent_of_its_file),
+        cmocka_unit_test(only_the_final_channel_of_a_reply_is_output),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = 4096, MAX_IDS = 256 };
+enum { TEXT_MAX = 4096, MAX_IDS = 256 };
 
 static struct tokenizer *t; /* bpe_bart: 512 pieces, 256 of them single bytes */
 static token_id byte_id[256];
@@ -49,7 +49,7 @@ is_utf8(const char *s, size_t n)
     return true;
 }
 
-/* Feed ids one by one; each part that comes out must be whole characters. Length of all of it. */
+/* Adds ids one by one; each output must be complete characters. Returns the total length. */
 static int
 stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 {
@@ -57,7 +57,7 @@ stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 
     *stopped = false;
     for (int i = 0; i < n && !*stopped; i++) {
-        char buf[ROOM];
+        char buf[TEXT_MAX];
         int k = detok_add(d, ids[i], buf, sizeof buf, stopped);
 
         assert_true(k >= 0);
@@ -71,7 +71,7 @@ stream(struct detok *d, const token_id *ids, int n, char *text, bool *stopped)
 static int
 finish(struct detok *d, char *text)
 {
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     int k = detok_end(d, buf, sizeof buf);
 
     assert_true(k >= 0);
@@ -89,7 +89,7 @@ ids_of_bytes(const char *s, token_id *ids)
 }
 
 static void
-a_character_comes_out_whole_or_not_yet(void **state)
+only_complete_characters_are_returned(void **state)
 {
     static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
     static const int ready[] = { 1, 0, 2, 0, 0, 3, 0, 0, 0, 4, 1 };
@@ -100,16 +100,16 @@ a_character_comes_out_whole_or_not_yet(void **state)
     (void)state;
     detok_init(&d, t, false);
     for (int i = 0, n = ids_of_bytes(text, ids); i < n; i++) {
-        char buf[ROOM];
+        char buf[TEXT_MAX];
 
         assert_int_equal(detok_add(&d, ids[i], buf, sizeof buf, &stopped), ready[i]);
         assert_memory_equal(buf, text + i + 1 - ready[i], (size_t)ready[i]);
     }
-    assert_int_equal(finish(&d, (char[ROOM]){ 0 }), 0);
+    assert_int_equal(finish(&d, (char[TEXT_MAX]){ 0 }), 0);
 }
 
 static void
-bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
+invalid_bytes_become_one_replacement_per_maximal_subpart(void **state)
 {
     static const struct {
         const char *bytes, *text;
@@ -133,7 +133,7 @@ bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         token_id ids[16];
-        char text[ROOM], whole[64];
+        char text[TEXT_MAX], whole[64];
         struct detok d;
         bool stopped;
         int n = ids_of_bytes(cases[i].bytes, ids), len;
@@ -149,10 +149,10 @@ bytes_that_are_no_character_become_one_sign_per_maximal_part(void **state)
 }
 
 static void
-special_tokens_are_left_out_unless_they_are_to_be_kept(void **state)
+special_tokens_are_skipped_unless_requested(void **state)
 {
     const token_id ids[] = { byte_id['a'], 2, byte_id['b'], -1, 100000 };
-    char text[ROOM];
+    char text[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -166,10 +166,10 @@ special_tokens_are_left_out_unless_they_are_to_be_kept(void **state)
 }
 
 static void
-text_that_may_begin_a_stop_is_held_until_it_does_not(void **state)
+possible_stop_prefix_is_held_back(void **state)
 {
     token_id ids[32];
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -188,10 +188,10 @@ text_that_may_begin_a_stop_is_held_until_it_does_not(void **state)
 }
 
 static void
-what_is_held_at_the_end_is_given_out(void **state)
+held_text_is_returned_at_the_end(void **state)
 {
     token_id ids[8];
-    char text[ROOM];
+    char text[TEXT_MAX];
     struct detok d;
     bool stopped;
 
@@ -205,7 +205,7 @@ what_is_held_at_the_end_is_given_out(void **state)
 }
 
 static void
-stops_that_cannot_be_are_refused(void **state)
+invalid_stop_strings_are_rejected(void **state)
 {
     char longest[257];
     struct detok d;
@@ -222,9 +222,9 @@ stops_that_cannot_be_are_refused(void **state)
 }
 
 static void
-too_small_a_room_changes_nothing(void **state)
+too_small_buffer_leaves_the_state_unchanged(void **state)
 {
-    char buf[ROOM];
+    char buf[TEXT_MAX];
     struct detok d, was;
     bool stopped;
 
@@ -236,11 +236,11 @@ too_small_a_room_changes_nothing(void **state)
     assert_memory_equal(&d, &was, sizeof d);
 }
 
-/* The naive ref: everything decoded, then searched. */
+/* Reference: decodes everything, then searches for stops. */
 static int
 decode_and_search(const struct detok *stops, const token_id *ids, int n, char *text, bool *stopped)
 {
-    int len = tokenizer_decode(t, ids, (uint32_t)n, stops->keep_special, text, ROOM);
+    int len = tokenizer_decode(t, ids, (uint32_t)n, stops->keep_special, text, TEXT_MAX);
 
     assert_true(len >= 0);
     *stopped = false;
@@ -285,7 +285,7 @@ random_stops(struct detok *d, char stop[4][16])
 }
 
 static void
-any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
+any_stream_equals_the_decoded_text_before_its_stop(void **state)
 {
     int n_stopped = 0;
 
@@ -293,7 +293,7 @@ any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
     test_seed();
     for (int round = 0; round < 20000; round++) {
         token_id ids[MAX_IDS];
-        char stop[4][16], got[ROOM], want[ROOM];
+        char stop[4][16], got[TEXT_MAX], want[TEXT_MAX];
         struct detok d;
         bool stopped, want_stopped;
         int n = random_ids(ids), len, want_len;
@@ -304,21 +304,21 @@ any_stream_is_the_decoded_text_up_to_its_first_stop(void **state)
         len += finish(&d, got + len);
         assert_int_equal(len, want_len);
         assert_memory_equal(got, want, (size_t)len);
-        /* A stop may also be completed by what half a character at the end turns into. */
+        /* A stop may also be completed by the U+FFFD of an incomplete character at the end. */
         assert_true(stopped == want_stopped || (d.stopped && want_stopped));
         n_stopped += stopped;
     }
-    assert_in_range(n_stopped, 2000, 18000); /* both kinds are met */
+    assert_in_range(n_stopped, 2000, 18000); /* both outcomes occur */
 }
 
 static void
-replaying_what_was_delivered_goes_on_as_if_undisturbed(void **state)
+replay_of_delivered_tokens_restores_the_state(void **state)
 {
     (void)state;
     test_seed();
     for (int round = 0; round < 5000; round++) {
         token_id ids[MAX_IDS];
-        char stop[4][16], whole[ROOM], lost[ROOM], rest[ROOM];
+        char stop[4][16], whole[TEXT_MAX], lost[TEXT_MAX], rest[TEXT_MAX];
         struct detok d, again;
         bool stopped, lost_stopped;
         int n = random_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, before, after;
@@ -335,7 +335,7 @@ replaying_what_was_delivered_goes_on_as_if_undisturbed(void **state)
     }
 }
 
-/* The id of a piece as the file has it. */
+/* The id of a piece as written in the file. */
 static token_id
 id_of(const struct tokenizer *x, const char *piece)
 {
@@ -350,7 +350,7 @@ id_of(const struct tokenizer *x, const char *piece)
     return -1;
 }
 
-/* Pieces, one by one, to what comes out after each. */
+/* Pieces and the expected output after each. */
 struct steps {
     const char *piece[8], *out[8], *end;
 };
@@ -365,7 +365,7 @@ check_steps(const char *base, const struct steps *steps, size_t n_steps)
     assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
     for (size_t s = 0; s < n_steps; s++) {
         struct detok d;
-        char buf[ROOM];
+        char buf[TEXT_MAX];
         bool stopped;
 
         detok_init(&d, t, false);
@@ -385,7 +385,7 @@ check_steps(const char *base, const struct steps *steps, size_t n_steps)
 #define MARK "\xe2\x96\x81"
 
 static void
-byte_tokens_become_characters_or_one_sign_a_byte(void **state)
+byte_tokens_become_characters_or_replacements(void **state)
 {
     static const struct steps steps[] = {
         { { "a", "<0xE2>", "<0x82>", "<0xAC>", "b" }, { "a", "", "", "\xe2\x82\xac", "b" }, "" },
@@ -400,7 +400,7 @@ byte_tokens_become_characters_or_one_sign_a_byte(void **state)
 }
 
 static void
-the_space_in_front_of_a_text_is_left_out_once(void **state)
+leading_space_is_removed_once(void **state)
 {
     static const struct steps llama[] = {
         { { MARK "t", MARK "t" }, { "t", " t" }, "" },
@@ -434,9 +434,10 @@ any_ids(token_id *ids)
     return n;
 }
 
-/* As any_stream_is_the_decoded_text..., and every cut of it by a replay, for the other decoders. */
+/* As any_stream_equals_the_decoded_text_before_its_stop for the other decoders, with a replay at
+ * each position. */
 static void
-every_kind_of_decoder_streams_its_text_up_to_the_first_stop(void **state)
+every_decoder_streams_text_up_to_the_stop(void **state)
 {
     static const char *const bases[] = { "spm_gemma", "spm_llama2", "spm_mbart", "spm_t5" };
     struct tokenizer *bart = t;
@@ -451,7 +452,7 @@ every_kind_of_decoder_streams_its_text_up_to_the_first_stop(void **state)
         assert_int_equal(tokenizer_open(&t, golden_path(below), NULL), 0);
         for (int round = 0; round < 4000; round++) {
             token_id ids[MAX_IDS];
-            char stop[4][16], got[ROOM], want[ROOM];
+            char stop[4][16], got[TEXT_MAX], want[TEXT_MAX];
             struct detok d, again;
             bool stopped, want_stopped;
             int n = any_ids(ids), cut = (int)test_below((uint32_t)n + 1), len, want_len;
@@ -481,18 +482,18 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_character_comes_out_whole_or_not_yet),
-        cmocka_unit_test(bytes_that_are_no_character_become_one_sign_per_maximal_part),
-        cmocka_unit_test(special_tokens_are_left_out_unless_they_are_to_be_kept),
-        cmocka_unit_test(text_that_may_begin_a_stop_is_held_until_it_does_not),
-        cmocka_unit_test(what_is_held_at_the_end_is_given_out),
-        cmocka_unit_test(stops_that_cannot_be_are_refused),
-        cmocka_unit_test(too_small_a_room_changes_nothing),
-        cmocka_unit_test(any_stream_is_the_decoded_text_up_to_its_first_stop),
-        cmocka_unit_test(byte_tokens_become_characters_or_one_sign_a_byte),
-        cmocka_unit_test(the_space_in_front_of_a_text_is_left_out_once),
-        cmocka_unit_test(every_kind_of_decoder_streams_its_text_up_to_the_first_stop),
-        cmocka_unit_test(replaying_what_was_delivered_goes_on_as_if_undisturbed),
+        cmocka_unit_test(only_complete_characters_are_returned),
+        cmocka_unit_test(invalid_bytes_become_one_replacement_per_maximal_subpart),
+        cmocka_unit_test(special_tokens_are_skipped_unless_requested),
+        cmocka_unit_test(possible_stop_prefix_is_held_back),
+        cmocka_unit_test(held_text_is_returned_at_the_end),
+        cmocka_unit_test(invalid_stop_strings_are_rejected),
+        cmocka_unit_test(too_small_buffer_leaves_the_state_unchanged),
+        cmocka_unit_test(any_stream_equals_the_decoded_text_before_its_stop),
+        cmocka_unit_test(byte_tokens_become_characters_or_replacements),
+        cmocka_unit_test(leading_space_is_removed_once),
+        cmocka_unit_test(every_decoder_streams_text_up_to_the_stop),
+        cmocka_unit_test(replay_of_delivered_tokens_restores_the_state),
     };
 
     return cmocka_run_group_tests(tests, open_bart, close_bart);

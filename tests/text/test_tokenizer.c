@@ -62,7 +62,7 @@ case_decodes(const struct golden_case *c, void *arg)
 }
 
 static void
-every_golden_text_encodes_to_the_reference_s_tokens(void **state)
+golden_texts_encode_to_the_reference_tokens(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -74,7 +74,7 @@ every_golden_text_encodes_to_the_reference_s_tokens(void **state)
 }
 
 static void
-every_golden_list_of_tokens_decodes_to_the_reference_s_text(void **state)
+golden_tokens_decode_to_the_reference_text(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -85,7 +85,7 @@ every_golden_list_of_tokens_decodes_to_the_reference_s_text(void **state)
     }
 }
 
-/* text with the first find replaced; the caller frees it. */
+/* text with the first `find` replaced; the caller frees it. */
 static char *
 patched(const char *text, const char *find, const char *replace)
 {
@@ -144,7 +144,7 @@ read_ids(struct json *j, token_id *ids, int cap)
     return n;
 }
 
-/* A tokenizer with what "patch" replaces in its base: [[find, replace]...]. */
+/* A tokenizer with the replacements of "patch" in its base: [[find, replace]...]. */
 static struct tokenizer *
 open_patched(struct json *j, char *text)
 {
@@ -169,7 +169,8 @@ open_patched(struct json *j, char *text)
     return t;
 }
 
-/* {"text", "ids", "decoded"}: text gives the ids, and they the text decoded; without text only that. */
+/* {"text", "ids", "decoded"}: text encodes to ids, ids decode to "decoded"; without text only the
+ * latter. */
 static void
 check_case(struct json *j, struct tokenizer *t, const char *name)
 {
@@ -200,7 +201,7 @@ check_case(struct json *j, struct tokenizer *t, const char *name)
         fail_msg("%s: decoded \"%s\", wanted \"%s\"", name, back, decoded);
 }
 
-/* {"name", "base", "patch", "cases": [...], "decodes": [...]}: the number of cases. */
+/* {"name", "base", "patch", "cases": [...], "decodes": [...]}; returns the number of cases. */
 static int
 check_variant(struct json *j)
 {
@@ -246,15 +247,15 @@ check_variants(const char *file, int n_variants, int n_cases)
 }
 
 static void
-every_switch_of_the_file_does_what_it_does_in_the_reference(void **state)
+every_tokenizer_json_option_matches_the_reference(void **state)
 {
     (void)state;
     check_variants("tests/data/tokenizers/variants.json", 12, 12);
 }
 
-/* tools/tokenizer_cases.py asked it. */
+/* Results of the reference, from tools/tokenizer_cases.py. */
 static void
-random_text_gives_the_reference_s_tokens_and_they_its_text(void **state)
+random_text_matches_the_reference_in_both_directions(void **state)
 {
     (void)state;
     check_variants("tests/data/tokenizers/oracle.json", 42, 42 * 36);
@@ -273,9 +274,10 @@ case_of_class(const struct golden_case *c, void *arg)
     assert_memory_equal(buf, c->decoded_class, (size_t)n);
 }
 
-/* transformers' classes replace some sections of the file by their own: written down they are served. */
+/* Classes of transformers replace some sections of the file; a file with these sections must give
+ * the same tokens. */
 static void
-a_file_with_its_class_s_sections_gives_the_class_s_tokens(void **state)
+file_with_sections_of_a_class_tokenizes_like_it(void **state)
 {
     static const struct {
         const char *base, *patch;
@@ -310,17 +312,17 @@ a_file_with_its_class_s_sections_gives_the_class_s_tokens(void **state)
 }
 
 static void
-a_kind_that_is_not_served_is_refused_by_name(void **state)
+unsupported_kind_is_rejected_by_name(void **state)
 {
     static const struct {
         const char *base, *find, *replace;
         int code;
-        const char *said;
+        const char *expected;
     } cases[] = {
         { "bpe_bart", "\"type\": \"BPE\"", "\"type\": \"WordPiece\"", -ENOTSUP,
           "tokenizer.json: model type WordPiece is not served yet" },
         { "bpe_bart", "\"type\": \"BPE\"", "\"type\": \"Unigram\"", -ENOTSUP,
-          "Unigram behind ByteLevel" },
+          "Unigram with ByteLevel" },
         { "bpe_bart", "\"normalizer\": null", "\"normalizer\": {\"type\": \"BertNormalizer\"}",
           -ENOTSUP, "normalizer BertNormalizer" },
         { "bpe_bart", "\"normalizer\": null", "\"normalizer\": {\"type\": \"Nmt\"}", -ENOTSUP,
@@ -328,7 +330,7 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
         { "bpe_bart", "\"normalizer\": null",
           "\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"x*\"}, \"content\": "
           "\"y\"}",
-          -ENOTSUP, "matches nothing" },
+          -ENOTSUP, "matches the empty string" },
         { "bpe_bart", "\"normalizer\": null",
           "\"normalizer\": {\"type\": \"Replace\", \"content\": \"y\"}", -EBADMSG,
           "Replace is not complete" },
@@ -357,17 +359,17 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
           "\"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"x*\"}", -EBADMSG,
           "two patterns" },
         { "bpe_llama3", "\"Regex\": \"", "\"Regex\": \"\\\\b|", -ENOTSUP,
-          "engines read differently" },
+          "engines interpret differently" },
         { "bpe_llama3", "\"Regex\": ", "\"Glob\": ", -ENOTSUP, "a pattern by Glob" },
         { "bpe_llama3", "\"Regex\": \"", "\"Regex\": \"(", -ENOTSUP, "parenthesis" },
         { "bpe_llama3", "\"Regex\": \"", "\"Regex\": \"[a[bc]]|", -ENOTSUP,
-          "class or \\S within a class" },
+          "class or \\S in a class" },
         { "spm_t5", "\"prepend_scheme\": \"always\"", "\"prepend_scheme\": \"first\"", -ENOTSUP,
           "first behind another step" },
         { "spm_llama2", "\"pre_tokenizer\": null",
           "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"_\", "
           "\"prepend_scheme\": \"first\"}",
-          -ENOTSUP, "first behind a normalizer" },
+          -ENOTSUP, "first with a normalizer" },
         { "spm_llama2", "\"pre_tokenizer\": null",
           "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}", -EBADMSG,
           "not one character" },
@@ -380,7 +382,7 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
         { "bpe_bart", "\"decoder\": {\n    \"type\": \"ByteLevel\"",
           "\"decoder\": {\n    \"type\": \"WordPiece\"", -ENOTSUP, "decoder WordPiece" },
         { "bpe_bart", "\"decoder\": {", "\"decoder\": null, \"was\": {", -ENOTSUP, "decoder null" },
-        { "spm_llama2", "\"stop\": 0", "\"stop\": 1", -ENOTSUP, "Strip but of spaces" },
+        { "spm_llama2", "\"stop\": 0", "\"stop\": 1", -ENOTSUP, "Strip is supported only" },
         { "spm_llama2", "\"type\": \"Fuse\"", "\"type\": \"ByteFallback\"", -ENOTSUP,
           "ByteFallback at that place" },
         { "bpe_bart", "\"dropout\": null", "\"dropout\": 0.1", -ENOTSUP, "dropout" },
@@ -392,20 +394,21 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
         { "spm_t5", "\"unk_id\": 2", "\"unk_id\": 700", -EBADMSG, "unk_id 700" },
         { "spm_t5", "\"vocab\": [", "\"vocab\": [[\"x\"], ", -EBADMSG, "token 0 has no score" },
         { "spm_t5", "\"vocab\": [", "\"vocab\": [[\"x\", 0.5, 1], ", -EBADMSG,
-          "token 0 is more than" },
-        { "spm_t5", "\"vocab\": [", "\"vocab\": [[7, 0.5], ", -EBADMSG, "token 0 is no piece" },
+          "token 0 has more than" },
+        { "spm_t5", "\"vocab\": [", "\"vocab\": [[7, 0.5], ", -EBADMSG, "token 0 is not a piece" },
         { "spm_t5", "\"vocab\": [", "\"vocab\": {\"x\": 1}, \"was\": [", -EBADMSG, "not an array" },
         { "bpe_bart", "\n  ],\n  \"normalizer\": null",
           ",{\"id\": 3, \"content\": \"<unk>\"},{\"id\": 512, \"content\": \" \"}],\"normalizer\": "
           "{\"type\":\"Strip\",\"strip_left\":true}",
-          -ENOTSUP, "nothing once it is normalised" },
+          -ENOTSUP, "empty after normalisation" },
         { "bpe_bart", "\n  ],\n  \"normalizer\": null",
           ",{\"id\": 512, \"content\": \"ab\"},{\"id\": 513, \"content\": \"AB\"}],\"normalizer\": "
           "{\"type\":\"Lowercase\"}",
-          -EBADMSG, "are the same text" },
-        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"aa!\": 4194304, ", -EBADMSG, "beyond" },
+          -EBADMSG, "have the same text" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"aa!\": 4194304, ", -EBADMSG, "exceeds" },
         { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"a!a!a\": 0, ", -EBADMSG, "token id 0" },
-        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"!\": 700, ", -EBADMSG, "\"!\" is token" },
+        { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"!\": 700, ", -EBADMSG,
+          "\"!\" has the two ids" },
         { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"q!\": -1, ", -EBADMSG, "not a token id" },
         { "bpe_bart", "\"vocab\": {", "\"vocab\": {\"q!\": \"1\", ", -EBADMSG, "not a token id" },
         { "bpe_bart", "\"id\": 511", "\"id\": 3", -EBADMSG, "\"<mask>\" has id 3," },
@@ -419,7 +422,7 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
         { "bpe_bart", "\"vocab\": {", "\"vocab\": [], \"was\": {", -EBADMSG, "not an object" },
         { "bpe_bart", "\"sep\": [", "\"sep\": [7, ", -EBADMSG, "not a string" },
         { "bpe_bart", "\"cls\": [\n      \"<s>\",\n      0", "\"cls\": [\"<s>\", 900", -EBADMSG,
-          "no token 900" },
+          "token 900 does not exist" },
         { "bpe_bart", "\"model\": {", "\"model\": {,", -EBADMSG, "line " },
     };
 
@@ -431,15 +434,15 @@ a_kind_that_is_not_served_is_refused_by_name(void **state)
              *text = patched(was, cases[i].find, cases[i].replace);
         int r = open_text(&t, text, strlen(text), &e);
 
-        if (r != cases[i].code || !strstr(e.text, cases[i].said))
-            fail_msg("case %zu: %d, \"%s\", wanted \"%s\"", i, r, e.text, cases[i].said);
+        if (r != cases[i].code || !strstr(e.text, cases[i].expected))
+            fail_msg("case %zu: %d, \"%s\", wanted \"%s\"", i, r, e.text, cases[i].expected);
         free(was);
         free(text);
     }
 }
 
 static void
-a_vocabulary_that_lacks_a_byte_is_refused(void **state)
+vocabulary_without_every_byte_is_rejected(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -454,7 +457,7 @@ a_vocabulary_that_lacks_a_byte_is_refused(void **state)
 }
 
 static void
-a_missing_file_says_its_path(void **state)
+missing_file_error_names_the_path(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -465,7 +468,7 @@ a_missing_file_says_its_path(void **state)
 }
 
 static void
-a_file_cut_off_anywhere_is_refused(void **state)
+truncated_file_is_rejected(void **state)
 {
     char *text = golden_json("bpe_llama3");
     size_t n = strlen(text);
@@ -481,7 +484,7 @@ a_file_cut_off_anywhere_is_refused(void **state)
 }
 
 static void
-merges_written_as_pairs_or_with_a_space_are_the_same(void **state)
+merges_may_be_pairs_or_strings(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -512,7 +515,7 @@ merges_written_as_pairs_or_with_a_space_are_the_same(void **state)
 }
 
 static void
-text_that_is_not_utf8_is_refused_with_its_place(void **state)
+invalid_utf8_is_rejected_with_its_offset(void **state)
 {
     static const char *const bad[] = { "abc\xff",         "abc\xc3",     "abc\xe2\x82",
                                        "abc\xed\xa0\x80", "abc\xc0\x80", "abc\xf5\x80\x80\x80" };
@@ -532,7 +535,8 @@ static void
 case_fits_exactly(const struct golden_case *c, void *arg)
 {
     for (int cap = 0; cap <= c->n_ids; cap += cap + 4 < c->n_ids ? 1 + c->n_ids / 4 : 1) {
-        token_id *ids = malloc(sizeof *ids * (size_t)MAX(cap, 1)); /* a sanitizer sees one beyond */
+        /* a sanitizer detects an overrun by one */
+        token_id *ids = malloc(sizeof *ids * (size_t)MAX(cap, 1));
         int n = tokenizer_encode(arg, c->text, (size_t)c->text_len, false, ids, (uint32_t)cap,
                                  NULL);
 
@@ -549,7 +553,7 @@ case_fits_exactly(const struct golden_case *c, void *arg)
 }
 
 static void
-room_that_is_one_too_small_is_refused_and_never_overrun(void **state)
+buffer_one_too_small_is_rejected_and_not_overrun(void **state)
 {
     struct tokenizer *t = open_golden("bpe_llama3");
 
@@ -559,7 +563,7 @@ room_that_is_one_too_small_is_refused_and_never_overrun(void **state)
 }
 
 static void
-ids_that_are_none_have_no_piece_and_decode_to_nothing(void **state)
+invalid_ids_decode_to_empty_text(void **state)
 {
     struct tokenizer *t = open_golden("bpe_bart");
     const token_id ids[] = { -1, INT32_MAX, INT32_MIN, 512, 43 };
@@ -578,9 +582,9 @@ ids_that_are_none_have_no_piece_and_decode_to_nothing(void **state)
     tokenizer_close(t);
 }
 
-/* 128 KiB a run. Looking at every pair again after every merge would take minutes. */
+/* 128 KiB in one word. A quadratic algorithm would take minutes. */
 static void
-a_long_run_without_a_break_takes_no_longer_than_other_text(void **state)
+long_text_without_a_break_takes_linear_time(void **state)
 {
     static const char *const units[] = { "a",
                                          "ab",
@@ -616,11 +620,12 @@ a_long_run_without_a_break_takes_no_longer_than_other_text(void **state)
     free(ids);
 }
 
-/* Bringing them into order by exchanging neighbours would take minutes. */
+/* A quadratic sort would take minutes. */
 static void
-a_long_run_of_combining_marks_takes_no_longer_either(void **state)
+long_run_of_combining_marks_takes_linear_time(void **state)
 {
-    static const char marks[] = "\xcc\x81\xcc\xa3"; /* above, below: below goes first */
+    /* above, below: the one below is ordered first */
+    static const char marks[] = "\xcc\x81\xcc\xa3";
     char *was = golden_json("bpe_o200k"),
          *json = patched(was, "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}"),
          *text = malloc(BIG);
@@ -641,10 +646,10 @@ a_long_run_of_combining_marks_takes_no_longer_either(void **state)
     free(ids);
 }
 
-/* Random text through encode and back: what comes out is what went in, as long as no added token eats
- * the space before it (bpe_bart's <mask> does). */
+/* Random text is encoded and decoded; the result must equal the text unless an added token strips
+ * the space before it (<mask> of bpe_bart does). */
 static void
-any_text_comes_back_from_its_tokens(void **state)
+any_text_round_trips(void **state)
 {
     static const char *const words[] = { "a",
                                          "the",
@@ -680,13 +685,14 @@ any_text_comes_back_from_its_tokens(void **state)
     tokenizer_close(t);
 }
 
-/* A question: its text gives the ids, its answer's ids give the answer. The number of them. */
+/* A prompt: its text encodes to ids, the ids of its output decode to the output. Returns the number
+ * of ids. */
 static int
 check_question(struct json *j, struct tokenizer *t)
 {
-    char text[1024] = "", answer[1024] = "", back[1024];
-    token_id ids[1024], answer_ids[1024], got[1024];
-    int n_ids = 0, n_answer = 0, n;
+    char text[1024] = "", output[1024] = "", back[1024];
+    token_id ids[1024], output_ids[1024], got[1024];
+    int n_ids = 0, n_output = 0, n;
 
     for (next(j); j->kind == JSON_KEY; next(j)) {
         if (json_is(j, "text")) {
@@ -694,11 +700,11 @@ check_question(struct json *j, struct tokenizer *t)
             assert_true(json_unescape(j, text, sizeof text) > 0);
         } else if (json_is(j, "answer")) {
             next(j);
-            assert_true(json_unescape(j, answer, sizeof answer) > 0);
+            assert_true(json_unescape(j, output, sizeof output) > 0);
         } else if (json_is(j, "ids")) {
             n_ids = read_ids(j, ids, ARRAY_LEN(ids));
         } else if (json_is(j, "answer_ids")) {
-            n_answer = read_ids(j, answer_ids, ARRAY_LEN(answer_ids));
+            n_output = read_ids(j, output_ids, ARRAY_LEN(output_ids));
         } else {
             assert_int_equal(json_skip(j, NULL), 0);
         }
@@ -706,15 +712,15 @@ check_question(struct json *j, struct tokenizer *t)
     n = tokenizer_encode(t, text, strlen(text), false, got, ARRAY_LEN(got), NULL);
     same_ids(text, got, n, ids, n_ids);
     n = tokenizer_encode(t, text, strlen(text), true, got, ARRAY_LEN(got), NULL);
-    assert_int_equal(n, strlen(text)); /* a token a byte */
-    n = tokenizer_decode(t, answer_ids, (uint32_t)n_answer, false, back, sizeof back);
-    assert_int_equal(n, strlen(answer));
-    assert_string_equal(back, answer);
+    assert_int_equal(n, strlen(text)); /* 1 token for each byte */
+    n = tokenizer_decode(t, output_ids, (uint32_t)n_output, false, back, sizeof back);
+    assert_int_equal(n, strlen(output));
+    assert_string_equal(back, output);
     return 1;
 }
 
 static void
-the_demo_models_questions_and_answers_are_their_tokens(void **state)
+demo_model_prompts_and_outputs_have_expected_tokens(void **state)
 {
     struct json j;
     size_t n;
@@ -753,23 +759,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_golden_text_encodes_to_the_reference_s_tokens),
-        cmocka_unit_test(every_golden_list_of_tokens_decodes_to_the_reference_s_text),
-        cmocka_unit_test(every_switch_of_the_file_does_what_it_does_in_the_reference),
-        cmocka_unit_test(random_text_gives_the_reference_s_tokens_and_they_its_text),
-        cmocka_unit_test(a_file_with_its_class_s_sections_gives_the_class_s_tokens),
-        cmocka_unit_test(a_kind_that_is_not_served_is_refused_by_name),
-        cmocka_unit_test(a_vocabulary_that_lacks_a_byte_is_refused),
-        cmocka_unit_test(a_missing_file_says_its_path),
-        cmocka_unit_test(a_file_cut_off_anywhere_is_refused),
-        cmocka_unit_test(merges_written_as_pairs_or_with_a_space_are_the_same),
-        cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_place),
-        cmocka_unit_test(room_that_is_one_too_small_is_refused_and_never_overrun),
-        cmocka_unit_test(ids_that_are_none_have_no_piece_and_decode_to_nothing),
-        cmocka_unit_test(a_long_run_without_a_break_takes_no_longer_than_other_text),
-        cmocka_unit_test(a_long_run_of_combining_marks_takes_no_longer_either),
-        cmocka_unit_test(any_text_comes_back_from_its_tokens),
-        cmocka_unit_test(the_demo_models_questions_and_answers_are_their_tokens),
+        cmocka_unit_test(golden_texts_encode_to_the_reference_tokens),
+        cmocka_unit_test(golden_tokens_decode_to_the_reference_text),
+        cmocka_unit_test(every_tokenizer_json_option_matches_the_reference),
+        cmocka_unit_test(random_text_matches_the_reference_in_both_directions),
+        cmocka_unit_test(file_with_sections_of_a_class_tokenizes_like_it),
+        cmocka_unit_test(unsupported_kind_is_rejected_by_name),
+        cmocka_unit_test(vocabulary_without_every_byte_is_rejected),
+        cmocka_unit_test(missing_file_error_names_the_path),
+        cmocka_unit_test(truncated_file_is_rejected),
+        cmocka_unit_test(merges_may_be_pairs_or_strings),
+        cmocka_unit_test(invalid_utf8_is_rejected_with_its_offset),
+        cmocka_unit_test(buffer_one_too_small_is_rejected_and_not_overrun),
+        cmocka_unit_test(invalid_ids_decode_to_empty_text),
+        cmocka_unit_test(long_text_without_a_break_takes_linear_time),
+        cmocka_unit_test(long_run_of_combining_marks_takes_linear_time),
+        cmocka_unit_test(any_text_round_trips),
+        cmocka_unit_test(demo_model_prompts_and_outputs_have_expected_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

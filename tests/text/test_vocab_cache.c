@@ -17,7 +17,7 @@
 enum {
     HEADER = 512,
     HASH = 32,
-    HASHED = 40 /* where the header has the hash of what follows it */
+    HASHED = 40 /* offset of the hash in the header; it covers the rest of the file */
 };
 
 static const char *const goldens[] = { "bpe_bart",  "bpe_llama3", "bpe_o200k", "bpe_qwen2",
@@ -61,7 +61,7 @@ below(const char *name)
     return golden_path(path);
 }
 
-/* Keep a golden; the path of its file, the only one there. */
+/* Stores a golden tokenizer; returns the path of its file, the only one in the folder. */
 static const char *
 keep(const char *name)
 {
@@ -107,7 +107,7 @@ case_is_the_same(const struct golden_case *c, void *arg)
 }
 
 static void
-a_kept_vocabulary_gives_the_same_tokens(void **state)
+cached_vocabulary_gives_the_same_tokens(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(goldens); i++) {
@@ -118,14 +118,14 @@ a_kept_vocabulary_gives_the_same_tokens(void **state)
         assert_null(t);
         path = keep(goldens[i]);
         assert_int_equal(tokenizer_open_kept(&t, below(goldens[i]), dir, NULL), 1);
-        unlink(path); /* what is mapped stays */
+        unlink(path); /* the mapped content stays */
         assert_int_equal(golden_each(goldens[i], case_is_the_same, t), 200);
         tokenizer_close(t);
     }
 }
 
 static void
-a_document_that_has_changed_is_another_s(void **state)
+changed_tokenizer_json_does_not_use_the_cache(void **state)
 {
     struct tokenizer *t = NULL;
     char other[64];
@@ -145,7 +145,7 @@ a_document_that_has_changed_is_another_s(void **state)
 }
 
 static void
-a_file_with_one_wrong_bit_or_of_another_length_is_not_used(void **state)
+corrupt_cache_file_is_not_used(void **state)
 {
     struct tokenizer *t = NULL;
     const char *path = keep("spm_llama2");
@@ -176,9 +176,10 @@ a_file_with_one_wrong_bit_or_of_another_length_is_not_used(void **state)
     free(bytes);
 }
 
-/* Whoever knows the layout can make the hashes right. Then tokens may be wrong, and nothing else. */
+/* A forged file can have valid hashes. Its tokens may then be wrong, but no index may be out of
+ * range. */
 static void
-arrays_that_lead_outside_are_found_whatever_the_hashes_say(void **state)
+out_of_range_indices_are_rejected_despite_valid_hashes(void **state)
 {
     static const char text[] =
         "The quick brown fox's caf\xc3\xa9 \xf0\x9f\x98\x80 </s> <extra_id_1>\n  x";
@@ -222,11 +223,11 @@ arrays_that_lead_outside_are_found_whatever_the_hashes_say(void **state)
         free(bytes);
         free(copy);
     }
-    assert_in_range(opened, 50, 1150); /* both ends are met */
+    assert_in_range(opened, 50, 1150); /* both outcomes occur */
 }
 
 static void
-where_nothing_may_be_written_it_is_said_and_nothing_is_left(void **state)
+unwritable_directory_is_reported_and_leaves_no_file(void **state)
 {
     struct tokenizer *t = NULL;
     struct err e = { 0 };
@@ -250,7 +251,7 @@ where_nothing_may_be_written_it_is_said_and_nothing_is_left(void **state)
 }
 
 static void
-workers_that_keep_the_same_at_once_leave_one_whole_file(void **state)
+concurrent_writers_leave_one_complete_file(void **state)
 {
     struct tokenizer *t = NULL;
 
@@ -272,19 +273,19 @@ workers_that_keep_the_same_at_once_leave_one_whole_file(void **state)
         assert_true(wait(&status) > 0);
         assert_int_equal(status, 0);
     }
-    unlink(keep("bpe_o200k")); /* looks that there is one file alone */
+    unlink(keep("bpe_o200k")); /* checks that there is only one file */
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kept_vocabulary_gives_the_same_tokens),
-        cmocka_unit_test(a_document_that_has_changed_is_another_s),
-        cmocka_unit_test(a_file_with_one_wrong_bit_or_of_another_length_is_not_used),
-        cmocka_unit_test(arrays_that_lead_outside_are_found_whatever_the_hashes_say),
-        cmocka_unit_test(workers_that_keep_the_same_at_once_leave_one_whole_file),
-        cmocka_unit_test(where_nothing_may_be_written_it_is_said_and_nothing_is_left),
+        cmocka_unit_test(cached_vocabulary_gives_the_same_tokens),
+        cmocka_unit_test(changed_tokenizer_json_does_not_use_the_cache),
+        cmocka_unit_test(corrupt_cache_file_is_not_used),
+        cmocka_unit_test(out_of_range_indices_are_rejected_despite_valid_hashes),
+        cmocka_unit_test(concurrent_writers_leave_one_complete_file),
+        cmocka_unit_test(unwritable_directory_is_reported_and_leaves_no_file),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

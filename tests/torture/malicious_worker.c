@@ -310,7 +310,7 @@ break_out(void)
 static void
 words(void)
 {
-    struct last_words *w = shm_words(&l.w);
+    struct panic_message *w = shm_panic_message(&l.w);
 
     scribble(shm_trace(&l.w), sizeof(struct step_trace));
     scribble(w, 8192);
@@ -381,9 +381,9 @@ main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(&h, NULL) == 0);
-    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "bell"),
-                         h.epoch, NULL) == 0);
-    hand = heritage_fd(&h, "hand");
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),
+                         heritage_fd(&h, "doorbell"), h.epoch, NULL) == 0);
+    hand = heritage_fd(&h, "fd_channel");
     ctl = shm_ctl(&l.w);
     check(getrandom(&chance, sizeof chance, 0) == sizeof chance);
     if (below(8)) say_ready(below(8) == 0);

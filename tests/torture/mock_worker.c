@@ -297,7 +297,7 @@ main(int argc, char **argv)
     c = plain_begin(&l, &h);
     FP(worker_attached);
     chance = h.epoch * 1000 + own;
-    hand = heritage_fd(&h, "hand");
+    hand = heritage_fd(&h, "fd_channel");
     if (!take_over(hand, &begins) && waits) stand_by(hand, begins);
     hand_over(hand, h.epoch);
     FP(load_done);

@@ -282,16 +282,16 @@ what_one_rank_has_lost_is_nobodys(void **state)
 
 static const enum failpoint points[] = {
     FP_worker_main,   FP_worker_attached, FP_load_device,    FP_load_steps,      FP_load_kv,
-    FP_load_done,     FP_hand_given,      FP_ready_said,     FP_manifest_stored, FP_step_planned,
+    FP_load_done,     FP_fd_passed,       FP_ready_reported, FP_manifest_stored, FP_step_planned,
     FP_rank_planned,  FP_rank_launched,   FP_step_launched,  FP_step_finished,   FP_step_committed,
-    FP_ring_reserved, FP_ring_publishing, FP_bell_partition,
+    FP_ring_reserved, FP_ring_publishing, FP_doorbell_sent,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
 static void
 pass_point(enum failpoint p, enum fp_action a)
 {
-    bool starts = p <= FP_ready_said;
+    bool starts = p <= FP_ready_reported;
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     answers_turn(&ans, 2, true);

@@ -73,10 +73,10 @@ run_for(uint32_t us)
 
 /* The points a mock passes. */
 static const enum failpoint mocks_points[] = {
-    FP_worker_main,    FP_worker_attached, FP_load_done,      FP_hand_given,     FP_ring_tail_seen,
-    FP_ring_copied,    FP_ring_releasing,  FP_ring_released,  FP_ring_reserved,  FP_ring_publishing,
-    FP_ring_published, FP_bell_fenced,     FP_bell_partition, FP_bell_announced, FP_bell_asleep,
-    FP_bell_woken,     FP_stat_writing,    FP_step_planned,   FP_step_emitted,
+    FP_worker_main,    FP_worker_attached, FP_load_done,     FP_fd_passed,       FP_ring_tail_seen,
+    FP_ring_copied,    FP_ring_releasing,  FP_ring_released, FP_ring_reserved,   FP_ring_publishing,
+    FP_ring_published, FP_doorbell_fenced, FP_doorbell_sent, FP_sleep_announced, FP_sleep_entered,
+    FP_sleep_left,     FP_stat_writing,    FP_step_planned,  FP_step_emitted,
 };
 
 static uint32_t
@@ -224,7 +224,7 @@ pass_point(enum failpoint p, enum fp_action a)
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         streams_turn(&s, 2, true);
         /* Points of a start are passed by those that start. */
-        if (p <= FP_hand_given && test_below(8) == 0) service_kill_one(&v, 2);
+        if (p <= FP_fd_passed && test_below(8) == 0) service_kill_one(&v, 2);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
     settle();
@@ -318,12 +318,12 @@ a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
 }
 
 static const enum failpoint lagands_points[] = {
-    FP_spawn_child,     FP_spawn_exec,     FP_spawned,       FP_hand_given,     FP_ring_tail_seen,
-    FP_ring_copied,     FP_ring_releasing, FP_ring_released, FP_relay_taken,    FP_ring_reserved,
-    FP_ring_publishing, FP_ring_published, FP_bell_fenced,   FP_bell_partition, FP_bell_announced,
-    FP_bell_asleep,     FP_bell_woken,     FP_front_decoded, FP_front_taken,    FP_front_accepted,
-    FP_relay_giving,    FP_deliver_chunk,  FP_deliver_last,  FP_bury_began,     FP_bury_drained,
-    FP_turn_done,
+    FP_spawn_child,     FP_spawn_exec,     FP_spawned,         FP_fd_passed,     FP_ring_tail_seen,
+    FP_ring_copied,     FP_ring_releasing, FP_ring_released,   FP_relay_taken,   FP_ring_reserved,
+    FP_ring_publishing, FP_ring_published, FP_doorbell_fenced, FP_doorbell_sent, FP_sleep_announced,
+    FP_sleep_entered,   FP_sleep_left,     FP_front_decoded,   FP_front_taken,   FP_front_accepted,
+    FP_relay_giving,    FP_deliver_chunk,  FP_deliver_last,    FP_reap_began,    FP_reap_drained,
+    FP_loop_done,
 };
 
 static const uint32_t n_points = ARRAY_LEN(lagands_points);

@@ -161,11 +161,14 @@ restart(void)
 }
 
 static const enum failpoint points[] = {
-    FP_heirs_asked,  FP_heirs_ended,    FP_heirs_exec,      FP_heirs_outlasted, FP_heirs_recalled,
-    FP_heirs_taken,  FP_mirror_turning, FP_mirror_doubtful, FP_mirror_turned,   FP_mirror_written,
-    FP_mirror_whole, FP_front_decoded,  FP_front_taken,     FP_front_accepted,  FP_relay_giving,
-    FP_relay_taken,  FP_deliver_chunk,  FP_deliver_last,    FP_bury_began,      FP_bury_drained,
-    FP_spawned,      FP_turn_done,
+    FP_reexec_asked,     FP_reexec_workers_ended, FP_reexec_exec,
+    FP_reexec_outlasted, FP_reexec_ledger_read,   FP_reexec_adopted,
+    FP_log_switching,    FP_log_half_valid,       FP_log_switched,
+    FP_log_written,      FP_log_record_whole,     FP_front_decoded,
+    FP_front_taken,      FP_front_accepted,       FP_relay_giving,
+    FP_relay_taken,      FP_deliver_chunk,        FP_deliver_last,
+    FP_reap_began,       FP_reap_drained,         FP_spawned,
+    FP_loop_done,
 };
 enum { SUCCESSION = 9 }; /* the first of them, which are passed when it begins again */
 

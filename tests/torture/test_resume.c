@@ -134,14 +134,14 @@ streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too(void **state
 
 static const enum failpoint points[] = {
     FP_worker_main,    FP_worker_attached, FP_load_device,    FP_load_steps,
-    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_hand_given,
-    FP_ready_said,     FP_host_mapping,    FP_host_mapped,    FP_loop_published,
+    FP_load_weights,   FP_load_kv,         FP_load_done,      FP_fd_passed,
+    FP_ready_reported, FP_host_mapping,    FP_host_mapped,    FP_loop_published,
     FP_ring_tail_seen, FP_ring_copied,     FP_ring_releasing, FP_ring_released,
     FP_intake_taken,   FP_manifest_stored, FP_step_planned,   FP_step_launched,
     FP_step_finished,  FP_step_committed,  FP_step_emitted,   FP_ring_reserved,
-    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_bell_fenced,
-    FP_bell_partition, FP_bell_announced,  FP_bell_asleep,    FP_bell_woken,
-    FP_stat_writing,   FP_finish_said,
+    FP_outbox_copied,  FP_ring_publishing, FP_ring_published, FP_doorbell_fenced,
+    FP_doorbell_sent,  FP_sleep_announced, FP_sleep_entered,  FP_sleep_left,
+    FP_stat_writing,   FP_finish_reported,
 };
 enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
 
@@ -157,9 +157,9 @@ pass_point(enum failpoint p, enum fp_action a)
         answers_turn(&ans, 2, true);
     }
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_host_mapped ? 1 : 20));
-    if (of_tier || (p <= FP_ready_said && answers_beside(0))) /* who waits does not load */
+    if (of_tier || (p <= FP_ready_reported && answers_beside(0))) /* who waits does not load */
         kill(service_pid(&v, "w0"), SIGKILL);
-    else if (p <= FP_ready_said)
+    else if (p <= FP_ready_reported)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         answers_turn(&ans, 2, true);
@@ -238,9 +238,9 @@ a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
     answers_start(&ans, &v, "fp32", 0, hung_soon);
     for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
         answers_turn(&ans, 0, true);
-        service_arm(&v, FP_WORKER, FP_words_writing, a, 1);
+        service_arm(&v, FP_WORKER, FP_panic_writing, a, 1);
         service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1);
-        await(FP_words_writing, NULL);
+        await(FP_panic_writing, NULL);
         answers_settle(&ans);
     }
     assert_true(service_logged(&v, "panic message (incomplete)"));
@@ -256,7 +256,7 @@ after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes(void **st
     answers_turn(&ans, 0, true);
     if (!service_all_ready(&v, SETTLE_MS))
         fail_msg("workers, or what waits beside them, are missing");
-    service_arm(&v, FP_WORKER, FP_step_queued, FP_WILD, 1 + test_below(20));
+    service_arm(&v, FP_WORKER, FP_step_queued, FP_INJECT, 1 + test_below(20));
     await(FP_step_queued, NULL);
     answers_settle(&ans);
     assert_int_equal(service_logged(&v, strcmp(torture_device, "cpu")
@@ -341,7 +341,7 @@ a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one(void **state)
     empty = service_logged(&v, ", 0 blocks in it");
     for (uint32_t i = 1; i <= 3; i++) {
         answers_turn(&ans, 0, true);
-        service_arm(&v, FP_WORKER, FP_host_mapping, FP_WILD, 1);
+        service_arm(&v, FP_WORKER, FP_host_mapping, FP_INJECT, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
         await_tier(++lines);
         assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + i);
@@ -397,7 +397,7 @@ a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes(void *
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
         begun = service_logged(&v, "w0.standby: started");
         answers_turn(&ans, 0, true);
-        service_arm(&v, FP_WORKER, p, FP_WILD, 1);
+        service_arm(&v, FP_WORKER, p, FP_INJECT, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
         await(p,
               NULL); /* by the standby of who was one, or by that one if it had not come so far */

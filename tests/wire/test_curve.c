@@ -1,4 +1,4 @@
-/* test_curve.c - the promises of wire/curve.h. */
+/* test_curve.c - tests of wire/curve.h. */
 #include "tests/test.h"
 #include "wire/curve.h"
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Made by zmq_curve_keypair(); the second has the sign of a comment in it. */
+/* Made by zmq_curve_keypair(); the second contains '#'. */
 #define K1 "/-cQ7<iL3dd+e}=:6<i*i%W5gkg!SfthN>-qZC4h"
 #define K2 "vZ/c@9VcxHfQ$akgx6M=7#Omx<6N3J3QR[kERF<Z"
 #define K3 "N)l[$mWW>+mth5[-!g@AG:W!xfE#rLz#]QgWnwRr"
@@ -35,7 +35,7 @@ refuses(const char *text, const char *words)
 }
 
 static void
-both_ends_files_are_read(void **state)
+key_files_of_client_and_server_are_read(void **state)
 {
     (void)state;
     takes("# lagand's\n\n  secret " K1 "   # ours\nclient " K2 " alice\n"
@@ -56,30 +56,30 @@ both_ends_files_are_read(void **state)
 }
 
 static void
-what_is_wrong_is_said_with_its_line(void **state)
+errors_of_a_key_file_name_the_line(void **state)
 {
     (void)state;
-    refuses("secret " K1 "\nsecret " K2 "\n", "line 2: there is one such key already");
-    refuses("\n\nfriend " K1, "line 3: a line begins with");
+    refuses("secret " K1 "\nsecret " K2 "\n", "line 2: this key was already given");
+    refuses("\n\nfriend " K1, "line 3: the line must begin with");
     refuses("secret", "line 1: the key is not 40 characters");
     refuses("secret /-cQ7<iL3dd+e}=:6<i*i%W5gkg!SfthN>-qZC4", "not 40 characters");
     refuses("secret ~-cQ7<iL3dd+e}=:6<i*i%W5gkg!SfthN>-qZC4h", "not 40 characters");
-    refuses("secret " K1 " more", "more than a key");
+    refuses("secret " K1 " more", "text after the key");
     refuses("client " K1, "a name of 1 to 32");
     refuses("client " K1 " a23456789012345678901234567890123", "a name of 1 to 32");
     refuses("client " K1 " m\xc3\xbcller", "visible ASCII");
-    refuses("client " K1 " a\nclient " K2 " a", "line 2: the name is another");
-    refuses("client " K1 " a\nclient " K1 " b", "line 2: the key is another");
-    refuses("client " K1 " a max_inflight", "behind a name");
-    refuses("client " K1 " a max_inflight=", "1 at least");
-    refuses("client " K1 " a max_inflight=0", "1 at least");
-    refuses("client " K1 " a max_inflight=x", "no number");
-    refuses("client " K1 " a max_tokens=99999999999999999999", "no number");
-    refuses("client " K1 " a speed=3", "behind a name");
+    refuses("client " K1 " a\nclient " K2 " a", "line 2: another client has this name");
+    refuses("client " K1 " a\nclient " K1 " b", "line 2: another client has this key");
+    refuses("client " K1 " a max_inflight", "after the name");
+    refuses("client " K1 " a max_inflight=", "at least 1");
+    refuses("client " K1 " a max_inflight=0", "at least 1");
+    refuses("client " K1 " a max_inflight=x", "not a number");
+    refuses("client " K1 " a max_tokens=99999999999999999999", "not a number");
+    refuses("client " K1 " a speed=3", "after the name");
 }
 
 static void
-five_characters_stand_for_four_bytes_and_no_more(void **state)
+z85_encodes_4_bytes_in_5_characters(void **state)
 {
     char key[CURVE_KEY + 1];
 
@@ -96,7 +96,7 @@ five_characters_stand_for_four_bytes_and_no_more(void **state)
 }
 
 static void
-a_file_that_others_may_read_is_not_read(void **state)
+key_file_readable_by_others_is_rejected(void **state)
 {
     char path[] = "/tmp/lagan-keys-XXXXXX";
     int fd = mkstemp(path);
@@ -109,12 +109,12 @@ a_file_that_others_may_read_is_not_read(void **state)
     assert_string_equal(f.secret, K1);
     chmod(path, 0640);
     assert_int_equal(curve_read(&f, path, &e), -EACCES);
-    assert_non_null(strstr(e.text, "mode 0640; chmod 600 it"));
+    assert_non_null(strstr(e.text, "mode 0640; run chmod 600"));
     chmod(path, 0600);
     if (geteuid() == 0) {
         assert_int_equal(chown(path, 12345, (gid_t)-1), 0);
         assert_int_equal(curve_read(&f, path, &e), -EACCES);
-        assert_non_null(strstr(e.text, "belongs to user 12345"));
+        assert_non_null(strstr(e.text, "owned by user 12345"));
         assert_int_equal(chown(path, 0, (gid_t)-1), 0);
     }
     fd = open(path, O_WRONLY | O_TRUNC);
@@ -131,10 +131,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_ends_files_are_read),
-        cmocka_unit_test(what_is_wrong_is_said_with_its_line),
-        cmocka_unit_test(five_characters_stand_for_four_bytes_and_no_more),
-        cmocka_unit_test(a_file_that_others_may_read_is_not_read),
+        cmocka_unit_test(key_files_of_client_and_server_are_read),
+        cmocka_unit_test(errors_of_a_key_file_name_the_line),
+        cmocka_unit_test(z85_encodes_4_bytes_in_5_characters),
+        cmocka_unit_test(key_file_readable_by_others_is_rejected),
     };
 
     return cmocka_run_group_tests_name("curve", tests, NULL, NULL);

@@ -1,8 +1,7 @@
-/* test_msg.c - the promises of wire/msg.h: every limit, every key, and the golden frames.
+/* test_msg.c - tests of wire/msg.h: every limit, every key, and the golden frames.
  *
- * tests/data/frames/NAME.bin are frames of released versions and never change; `test_msg --write DIR`
- * writes those that DIR lacks, for a message type that is new.
- */
+ * tests/data/frames/NAME.bin are frames of released versions and never change. `test_msg --write
+ * DIR` writes the frames that DIR lacks, for a new message type. */
 #include "ipc/records.h"
 #include "tests/test.h"
 #include "wire/msg.h"
@@ -32,7 +31,7 @@ frame_done(struct frame *f)
     msgpack_sbuffer_destroy(&f->b);
 }
 
-/* [1, 3, 1, {k: <raw bytes>}] checked; the sentence in e. */
+/* [1, 3, 1, {k: <raw bytes>}] through msg_check(); the sentence in e. */
 static int
 check_value(const char *raw, size_t n, struct err *e)
 {
@@ -53,7 +52,7 @@ refused(const char *raw, size_t n, const char *words)
 }
 
 static void
-every_plain_value_passes(void **state)
+every_valid_value_is_accepted(void **state)
 {
     static const struct {
         const char *p;
@@ -92,7 +91,7 @@ every_plain_value_passes(void **state)
 }
 
 static void
-a_frame_cut_anywhere_is_refused(void **state)
+truncated_frame_is_rejected(void **state)
 {
     struct frame f;
     struct err e;
@@ -105,7 +104,7 @@ a_frame_cut_anywhere_is_refused(void **state)
     msg_key(&f.p, "stop_ids"), msg_bin(&f.p, "\1\0\0\0", 4);
     assert_int_equal(msg_check(f.b.data, f.b.size, &e), 0);
     for (n = 0; n < f.b.size; n++) {
-        char *exact = malloc(n ? n : 1); /* so that a sanitizer sees a read past the end */
+        char *exact = malloc(n ? n : 1); /* so that a sanitizer detects a read past the end */
 
         memcpy(exact, f.b.data, n);
         assert_int_equal(msg_check(exact, n, &e), -EBADMSG);
@@ -115,14 +114,14 @@ a_frame_cut_anywhere_is_refused(void **state)
 }
 
 static void
-bytes_after_the_message_are_refused(void **state)
+bytes_after_the_message_are_rejected(void **state)
 {
     (void)state;
     refused("\xc0\xc0", 2, "after the message");
 }
 
 static void
-a_header_that_promises_more_than_the_frame_is_refused(void **state)
+header_longer_than_the_frame_is_rejected(void **state)
 {
     (void)state;
     refused("\xdd\x7f\xff\xff\xff", 5, "longer than the frame");
@@ -133,7 +132,7 @@ a_header_that_promises_more_than_the_frame_is_refused(void **state)
 }
 
 static void
-ext_types_and_0xc1_are_refused(void **state)
+ext_types_and_0xc1_are_rejected(void **state)
 {
     static const unsigned char ext[] = { 0xc7, 0xc8, 0xc9, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8 };
     size_t i;
@@ -148,7 +147,7 @@ ext_types_and_0xc1_are_refused(void **state)
 }
 
 static void
-no_float_is_nan_or_infinite(void **state)
+nan_and_infinity_are_rejected(void **state)
 {
     (void)state;
     refused("\xca\x7f\x80\0\0", 5, "not finite");
@@ -158,7 +157,7 @@ no_float_is_nan_or_infinite(void **state)
 }
 
 static void
-a_string_is_utf8(void **state)
+invalid_utf8_is_rejected(void **state)
 {
     (void)state;
     refused("\xa1\xff", 2, "UTF-8");
@@ -170,7 +169,7 @@ a_string_is_utf8(void **state)
 }
 
 static void
-depth_is_bounded(void **state)
+depth_is_limited(void **state)
 {
     struct err e;
 
@@ -180,13 +179,13 @@ depth_is_bounded(void **state)
 }
 
 static void
-keys_are_distinct_short_strings(void **state)
+keys_are_unique_short_strings(void **state)
 {
     char raw[70] = "\x81\xd9\x41";
 
     (void)state;
     refused("\x82\xa1x\1\xa1x\2", 7, "twice");
-    refused("\x82\xa1x\1\xd9\1x\2", 8, "twice"); /* the same key in another spelling */
+    refused("\x82\xa1x\1\xd9\1x\2", 8, "twice"); /* the same key in another encoding */
     refused("\x81\1\1", 3, "not a string");
     refused("\x81\x90\1", 3, "not a string");
     memset(raw + 3, 'k', 65);
@@ -194,7 +193,7 @@ keys_are_distinct_short_strings(void **state)
 }
 
 static void
-nodes_are_counted_over_the_whole_frame(void **state)
+nodes_are_limited_over_the_whole_frame(void **state)
 {
     struct frame f;
     struct err e = { 0 };
@@ -214,7 +213,7 @@ nodes_are_counted_over_the_whole_frame(void **state)
 }
 
 static void
-integers_in_lists_have_their_own_budget(void **state)
+integers_in_lists_have_their_own_limit(void **state)
 {
     struct frame f;
     struct err e = { 0 };
@@ -243,7 +242,7 @@ integers_in_lists_have_their_own_budget(void **state)
 }
 
 static void
-strings_and_frames_have_a_longest_length(void **state)
+length_of_strings_and_frames_is_limited(void **state)
 {
     struct frame f;
     struct err e = { 0 };
@@ -263,7 +262,7 @@ strings_and_frames_have_a_longest_length(void **state)
 }
 
 static void
-the_rid_of_a_frame_is_found_without_unpacking_it(void **state)
+rid_is_found_without_unpacking_the_frame(void **state)
 {
     (void)state;
     assert_int_equal(msg_rid("\x94\x01\x03\x05\x80", 5), 5);
@@ -277,7 +276,7 @@ the_rid_of_a_frame_is_found_without_unpacking_it(void **state)
 }
 
 static void
-what_is_no_envelope_is_refused_and_its_rid_is_kept(void **state)
+invalid_envelope_is_rejected_and_its_rid_kept(void **state)
 {
     static const struct {
         const char *p;
@@ -307,7 +306,8 @@ what_is_no_envelope_is_refused_and_its_rid_is_kept(void **state)
     }
 }
 
-/* Decode a SUBMIT with what pack() puts after text = "x"; the result of msg_request(). */
+/* Decodes a SUBMIT with text = "x" and the keys that pack() adds; returns the result of
+ * msg_request(). */
 static int
 request_with(uint32_t n_keys, void (*pack)(msgpack_packer *p), struct msg_request *q, struct err *e)
 {
@@ -326,7 +326,7 @@ request_with(uint32_t n_keys, void (*pack)(msgpack_packer *p), struct msg_reques
 }
 
 static void
-what_is_absent_has_its_default(void **state)
+absent_keys_have_their_default(void **state)
 {
     struct msg_request q;
     struct err e = { 0 };
@@ -346,7 +346,7 @@ what_is_absent_has_its_default(void **state)
     assert_int_equal(q.n, 1);
 }
 
-/* One key with an integer or a number, and what the sentence must say ("" for accepted). */
+/* One key with a number, and the expected sentence ("": accepted). */
 static const struct number {
     const char *key;
     double v;
@@ -397,7 +397,7 @@ pack_number(msgpack_packer *p)
 }
 
 static void
-every_number_has_a_range_and_the_sentence_names_it(void **state)
+range_error_names_key_and_range(void **state)
 {
     struct msg_request q;
     struct err e;
@@ -432,7 +432,7 @@ pack_defaults(msgpack_packer *p)
 }
 
 static void
-with_model_defaults_it_is_known_which_keys_were_not_given(void **state)
+absent_keys_are_known_with_model_defaults(void **state)
 {
     struct msg_request q;
     struct err e;
@@ -460,7 +460,7 @@ pack_must(msgpack_packer *p)
 }
 
 static void
-unknown_keys_are_ignored_unless_they_must_be_understood(void **state)
+unknown_keys_are_ignored_unless_they_begin_with_exclamation(void **state)
 {
     struct msg_request q;
     struct err e;
@@ -478,14 +478,14 @@ pack_ids(msgpack_packer *p)
 }
 
 static void
-a_prompt_is_ids_or_text_and_not_empty(void **state)
+prompt_is_ids_or_text_and_not_empty(void **state)
 {
     static const struct {
         const char *p;
         size_t n;
         const char *words;
     } bad[] = {
-        { "\x94\x01\x03\x01\x80", 5, "no prompt" },
+        { "\x94\x01\x03\x01\x80", 5, "prompt is missing" },
         { "\x94\x01\x03\x01\x81\xa4text\xa0", 11, "text is empty" },
         { "\x94\x01\x03\x01\x81\xa4text\xc4\0", 12, "text is empty" },
         { "\x94\x01\x03\x01\x81\xa3ids\x90", 10, "ids is empty" },
@@ -528,7 +528,7 @@ pack_stops(msgpack_packer *p)
 }
 
 static void
-stop_strings_are_few_and_short(void **state)
+number_and_length_of_stop_strings_are_limited(void **state)
 {
     struct msg_request q;
     struct err e;
@@ -548,7 +548,7 @@ stop_strings_are_few_and_short(void **state)
 }
 
 static void
-ids_are_the_same_as_bytes_and_as_numbers(void **state)
+ids_may_be_a_bin_or_a_list(void **state)
 {
     static const char bin[] = "\x94\x01\x03\x01\x81\xa3ids\xc4\x08\x01\x02\0\0\xff\xff\xff\x7f";
     static const char list[] = "\x94\x01\x03\x01\x81\xa3ids\x92\xcd\x02\x01\xce\x7f\xff\xff\xff";
@@ -572,7 +572,7 @@ ids_are_the_same_as_bytes_and_as_numbers(void **state)
 }
 
 static void
-every_error_has_a_word_and_a_sentence(void **state)
+every_error_has_a_name_and_a_sentence(void **state)
 {
     bool retry;
 
@@ -701,7 +701,7 @@ golden_path(char *buf, size_t n, const char *dir, size_t i)
 }
 
 static void
-the_golden_frames_decode_and_are_what_we_write(void **state)
+golden_frames_decode_and_encode_unchanged(void **state)
 {
     const char *src = getenv("srcdir");
     char dir[512], path[600], got[4096];
@@ -765,29 +765,29 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plain_value_passes),
-        cmocka_unit_test(a_frame_cut_anywhere_is_refused),
-        cmocka_unit_test(bytes_after_the_message_are_refused),
-        cmocka_unit_test(a_header_that_promises_more_than_the_frame_is_refused),
-        cmocka_unit_test(ext_types_and_0xc1_are_refused),
-        cmocka_unit_test(no_float_is_nan_or_infinite),
-        cmocka_unit_test(a_string_is_utf8),
-        cmocka_unit_test(depth_is_bounded),
-        cmocka_unit_test(keys_are_distinct_short_strings),
-        cmocka_unit_test(nodes_are_counted_over_the_whole_frame),
-        cmocka_unit_test(integers_in_lists_have_their_own_budget),
-        cmocka_unit_test(strings_and_frames_have_a_longest_length),
-        cmocka_unit_test(the_rid_of_a_frame_is_found_without_unpacking_it),
-        cmocka_unit_test(what_is_no_envelope_is_refused_and_its_rid_is_kept),
-        cmocka_unit_test(what_is_absent_has_its_default),
-        cmocka_unit_test(every_number_has_a_range_and_the_sentence_names_it),
-        cmocka_unit_test(with_model_defaults_it_is_known_which_keys_were_not_given),
-        cmocka_unit_test(unknown_keys_are_ignored_unless_they_must_be_understood),
-        cmocka_unit_test(a_prompt_is_ids_or_text_and_not_empty),
-        cmocka_unit_test(stop_strings_are_few_and_short),
-        cmocka_unit_test(ids_are_the_same_as_bytes_and_as_numbers),
-        cmocka_unit_test(every_error_has_a_word_and_a_sentence),
-        cmocka_unit_test(the_golden_frames_decode_and_are_what_we_write),
+        cmocka_unit_test(every_valid_value_is_accepted),
+        cmocka_unit_test(truncated_frame_is_rejected),
+        cmocka_unit_test(bytes_after_the_message_are_rejected),
+        cmocka_unit_test(header_longer_than_the_frame_is_rejected),
+        cmocka_unit_test(ext_types_and_0xc1_are_rejected),
+        cmocka_unit_test(nan_and_infinity_are_rejected),
+        cmocka_unit_test(invalid_utf8_is_rejected),
+        cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(keys_are_unique_short_strings),
+        cmocka_unit_test(nodes_are_limited_over_the_whole_frame),
+        cmocka_unit_test(integers_in_lists_have_their_own_limit),
+        cmocka_unit_test(length_of_strings_and_frames_is_limited),
+        cmocka_unit_test(rid_is_found_without_unpacking_the_frame),
+        cmocka_unit_test(invalid_envelope_is_rejected_and_its_rid_kept),
+        cmocka_unit_test(absent_keys_have_their_default),
+        cmocka_unit_test(range_error_names_key_and_range),
+        cmocka_unit_test(absent_keys_are_known_with_model_defaults),
+        cmocka_unit_test(unknown_keys_are_ignored_unless_they_begin_with_exclamation),
+        cmocka_unit_test(prompt_is_ids_or_text_and_not_empty),
+        cmocka_unit_test(number_and_length_of_stop_strings_are_limited),
+        cmocka_unit_test(ids_may_be_a_bin_or_a_list),
+        cmocka_unit_test(every_error_has_a_name_and_a_sentence),
+        cmocka_unit_test(golden_frames_decode_and_encode_unchanged),
     };
 
     if (argc == 3 && !strcmp(argv[1], "--write")) return write_golden(argv[2]);

@@ -67,7 +67,7 @@ harness_start(struct harness *p, const char *model, const char *const *option,
     from[2] = bell;
     from[3] = hand[1];
     for (int i = 0; i < 4; i++) {
-        static const char *const name[] = { "d", "w", "bell", "hand" };
+        static const char *const name[] = { "d", "w", "doorbell", "fd_channel" };
 
         snprintf(h.at[i].name, sizeof h.at[i].name, "%s", name[i]);
         h.at[i].fd = from[i];

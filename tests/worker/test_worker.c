@@ -373,10 +373,10 @@ a_signal_leaves_last_words(void **state)
 
     (void)state;
     for (size_t k = 0; k < ARRAY_LEN(fatal); k++) {
-        struct last_words *words;
+        struct panic_message *words;
 
         start(&p);
-        words = shm_words(&p.channel.w);
+        words = shm_panic_message(&p.channel.w);
         kill(p.pid, SIGUSR2); /* a report that is asked for is not in the way of the last one */
         for (int i = 0; i < 1000 && atomic_load(&words->state) != 2; i++) usleep(10000);
         assert_int_equal(words->signal, SIGUSR2);

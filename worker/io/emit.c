@@ -110,7 +110,7 @@ finish(struct worker *w, struct worker_request *r, uint16_t reason)
     check(!r->finished && reason);
     r->finished = true;
     outbox_put(w->outbox, REC_FINISH, &f, sizeof f);
-    FP(finish_said);
+    FP(finish_reported);
     w->stats->v[STAT_finished]++;
 }
 

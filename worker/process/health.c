@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct last_words *words; /* of this process; signal handlers have no argument */
+static struct panic_message *words; /* of this process; signal handlers have no argument */
 static struct step_trace *trace;
 
 static void
@@ -54,7 +54,7 @@ report(int sig, const void *address, const char *sentence)
         if (i) words->step = trace->entry[(i - 1) % TRACE_ENTRIES].step;
     }
     if (sentence) say(sentence);
-    FP(words_writing);
+    FP(panic_writing);
     n = backtrace(frame, ARRAY_LEN(words->frame));
     for (int i = 0; i < n; i++) words->frame[i] = (uint64_t)(uintptr_t)frame[i];
     words->n_frames = (uint32_t)n;
@@ -93,9 +93,9 @@ health_arm(const struct shm *w)
     struct sigaction a = { .sa_sigaction = on_fatal,
                            .sa_flags = (int)(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND) };
 
-    words = shm_words(w);
+    words = shm_panic_message(w);
     trace = shm_trace(w);
-    check_last_words = on_check;
+    check_panic_message = on_check;
     backtrace(frame, 2);
     sigaltstack(&alternate, NULL);
     sigemptyset(&a.sa_mask);

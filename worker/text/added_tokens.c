@@ -1,10 +1,9 @@
 /* added_tokens.c - see added_tokens.h.
  *
- * Tokens are sorted by bytes, so those that continue the text alike are neighbours: reading one more
- * byte of the text narrows the range, and the first of a range is the token that ends there. The walk's
- * strange cases (a token behind an rstrip one that began inside the stripped space) are those of
- * tokenizers' find_matches.
- */
+ * Tokens are sorted by bytes, so tokens with the same prefix are adjacent: each byte of the text
+ * narrows the range, and the first token of a range is the one that ends there. Special cases, such
+ * as a token that begins inside space stripped by an earlier token, follow find_matches() of the
+ * tokenizers library. */
 #include "worker/text/added_tokens.h"
 
 #include "worker/text/chars.h"
@@ -26,9 +25,9 @@ by_kind_then_bytes(const void *x, const void *y, void *arg)
     return d ? d : (a->len > b->len) - (a->len < b->len);
 }
 
-/* One element; its content ends up in text, NUL-ended. */
+/* Reads one element; its content is stored in text, NUL-terminated. */
 static int MUST_USE
-read_token(struct json *j, struct added_token *t, bool *special, char *text, size_t room,
+read_token(struct json *j, struct added_token *t, bool *special, char *text, size_t capacity,
            struct err *e)
 {
     bool lstrip = false, rstrip = false, single_word = false, normalized = true;
@@ -42,7 +41,7 @@ read_token(struct json *j, struct added_token *t, bool *special, char *text, siz
         if (json_is(j, "id"))
             TRY(json_section_id(j, "added_tokens: id", &id, e));
         else if (json_is(j, "content"))
-            TRY(json_section_text(j, "added_tokens: content", text, room, e));
+            TRY(json_section_text(j, "added_tokens: content", text, capacity, e));
         else if (json_is(j, "lstrip"))
             TRY(json_section_bool(j, "added_tokens: lstrip", &lstrip, e));
         else if (json_is(j, "rstrip"))
@@ -66,7 +65,7 @@ read_token(struct json *j, struct added_token *t, bool *special, char *text, siz
     return 0;
 }
 
-/* In the vocabulary it may stand already, as itself. */
+/* Adds the token to the vocabulary, which may have it already with the same id. */
 static int MUST_USE
 enter(struct vocab *v, const char *text, token_id id, bool special, struct err *e)
 {
@@ -83,16 +82,16 @@ enter(struct vocab *v, const char *text, token_id id, bool special, struct err *
     if (known >= 0 ? known != id
                    : p && (p->len != (uint32_t)n || memcmp(v->bytes + p->at, copy, (size_t)n)))
         return err_set(e, -EBADMSG,
-                       "added token \"%.64s\" has id %d, but its text or its id is another's", text,
-                       id);
+                       "added token \"%.64s\" has id %d, but another token has this text or id",
+                       text, id);
     if (!p) TRY(vocab_add(v, id, text, len, false, e));
     v->piece[id].special |= special;
     return 0;
 }
 
-/* What is looked for: its content, normalised where text is. */
+/* Appends the search text of a token: its content, normalised if the token is. */
 static int MUST_USE
-put_text(struct room *texts, struct added_token *t, struct normal *m, const char *content,
+put_text(struct text_buffer *texts, struct added_token *t, struct normal *m, const char *content,
          struct err *e)
 {
     size_t n = strlen(content);
@@ -100,8 +99,7 @@ put_text(struct room *texts, struct added_token *t, struct normal *m, const char
 
     if (t->normalized) TRY(normalizer_run(m, &text, &n, e));
     if (n == 0)
-        return err_set(e, -ENOTSUP, "added token \"%.64s\" is nothing once it is normalised",
-                       content);
+        return err_set(e, -ENOTSUP, "added token \"%.64s\" is empty after normalisation", content);
     t->at = (uint32_t)texts->n;
     t->len = (uint32_t)n;
     return text_buffer_put(texts, text, n) < 0 ? err_set(e, -ENOMEM, "added tokens") : 0;
@@ -111,7 +109,7 @@ int
 added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct json list,
                   struct err *e)
 {
-    struct room texts = { 0 };
+    struct text_buffer texts = { 0 };
     char text[VOCAB_MAX_PIECE];
     uint32_t cap = 0;
     int more, r = json_section_array(&list, "added_tokens", e);
@@ -140,8 +138,8 @@ added_tokens_open(struct added *a, struct vocab *v, struct normal *m, struct jso
     if (r == 0 && a->n) qsort_r(a->token, a->n, sizeof *a->token, by_kind_then_bytes, a->text);
     for (uint32_t i = 1; r == 0 && i < a->n; i++)
         if (by_kind_then_bytes(&a->token[i - 1], &a->token[i], a->text) == 0)
-            r = err_set(e, -EBADMSG, "added tokens %d and %d are the same text", a->token[i - 1].id,
-                        a->token[i].id);
+            r = err_set(e, -EBADMSG, "added tokens %d and %d have the same text",
+                        a->token[i - 1].id, a->token[i].id);
     return r;
 }
 

@@ -1,9 +1,8 @@
 /* bpe.c - see bpe.h.
  *
- * The parts of a word are a list over its characters; a heap holds the merges that are possible now. An
- * entry whose part has changed since is stale and is dropped when it comes up, so nothing is ever
- * searched for in the heap: n bytes cost O(n log n), also when a client sends a megabyte of one letter.
- */
+ * The parts of a word form a list; a heap holds the possible merges. An entry whose part has
+ * changed is stale and is dropped when it is popped, so the heap is never searched. n bytes cost
+ * O(n log n), also if a client sends a megabyte of one letter. */
 #include "worker/text/bpe.h"
 
 #include "worker/text/json_section.h"
@@ -21,13 +20,13 @@ enum { MARK = sizeof mark - 1 };
 
 struct part {
     token_id id;
-    int32_t prev, next; /* parts; END */
-    token_id made;      /* by the merge with next */
-    uint32_t rank;      /* of the merge with next; NONE: none, or this part is gone */
+    int32_t prev, next; /* indices of parts; END */
+    token_id made;      /* result of the merge with next */
+    uint32_t rank;      /* of the merge with next; NONE: no merge, or this part was merged */
 };
 
 static int MUST_USE
-more_room(struct bpe *b, size_t n)
+grow(struct bpe *b, size_t n)
 {
     size_t cap = MAX(n, (size_t)b->cap * 2);
     struct part *part;
@@ -45,7 +44,7 @@ more_room(struct bpe *b, size_t n)
     return 0;
 }
 
-/* The slot that holds pair, or the empty one where it would stand. */
+/* The entry of the pair, or the empty entry where it would be inserted. */
 static struct merge *
 slot_of(const struct bpe *b, uint64_t pair)
 {
@@ -61,7 +60,7 @@ ends_with_mark(const char *s, size_t n)
     return n >= MARK && memcmp(s + n - MARK, mark, MARK) == 0;
 }
 
-/* Add the merge of two pieces: the n-th of the list, counted from 0. */
+/* Adds merge number n_merges of two pieces. */
 static int MUST_USE
 add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t right_len,
           struct err *e)
@@ -71,34 +70,33 @@ add_merge(struct bpe *b, const struct vocab *v, char *s, size_t left_len, size_t
     struct merge *m;
 
     if (l < 0 || r < 0)
-        return err_set(e, -EBADMSG, "merge %u has a character that stands for no byte",
-                       b->n_merges);
+        return err_set(e, -EBADMSG, "merge %u has a character outside the byte table", b->n_merges);
     memmove(s + l, s + left_len, (size_t)r);
     left = vocab_find(v, s, (size_t)l);
     right = vocab_find(v, s + l, (size_t)r);
     both = vocab_find(v, s, (size_t)(l + r));
     if (left < 0 || right < 0 || both < 0)
-        return err_set(e, -EBADMSG, "merge %u makes or joins what is not in model.vocab",
+        return err_set(e, -EBADMSG, "merge %u has a piece or a result that is not in model.vocab",
                        b->n_merges);
     m = slot_of(b, (uint64_t)left << 32 | (uint32_t)right);
-    /* A pair listed twice keeps its last rank in the reference; none that is published has one. */
-    if (m->rank != NONE) return err_set(e, -EBADMSG, "merge %u is there twice", b->n_merges);
+    /* The reference uses the last rank of a duplicate pair; no published file has one. */
+    if (m->rank != NONE) return err_set(e, -EBADMSG, "merge %u is a duplicate", b->n_merges);
     *m = (struct merge){ (uint64_t)left << 32 | (uint32_t)right, b->n_merges++, both };
     if (r >= MARK && memcmp(s + l, mark, MARK) == 0 && !ends_with_mark(s, (size_t)l))
         b->cuts_at_marks = false;
     return 0;
 }
 
-/* Both spellings: ["a", "b"], and "a b" as older files have it. */
+/* Both spellings: ["a", "b"], and "a b" in older files. */
 static int MUST_USE
-read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t room,
+read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t capacity,
            struct err *e)
 {
     int n, m;
     char *gap;
 
     if (j->kind == JSON_STRING) {
-        n = json_unescape(j, s, room);
+        n = json_unescape(j, s, capacity);
         gap = n < 0 ? NULL : memchr(s, ' ', (size_t)n);
         if (!gap) return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
         m = (int)(s + n - gap - 1);
@@ -108,10 +106,10 @@ read_merge(struct bpe *b, const struct vocab *v, struct json *j, char *s, size_t
     }
     TRY(json_section_array(j, "an element of model.merges", e));
     TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (n = json_unescape(j, s, room)) < 0)
+    if (j->kind != JSON_STRING || (n = json_unescape(j, s, capacity)) < 0)
         return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
     TRY(json_next(j, e));
-    if (j->kind != JSON_STRING || (m = json_unescape(j, s + n, room - (size_t)n)) < 0)
+    if (j->kind != JSON_STRING || (m = json_unescape(j, s + n, capacity - (size_t)n)) < 0)
         return err_set(e, -EBADMSG, "merge %u is not two pieces", b->n_merges);
     TRY(json_next(j, e));
     if (j->kind != JSON_ARRAY_END)
@@ -146,7 +144,7 @@ bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e
 int
 bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e)
 {
-    if (more_room(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
+    if (grow(b, WORD) < 0) return err_set(e, -ENOMEM, "merges");
     for (unsigned c = 0; c < 256; c++) {
         char byte = (char)c, name[8];
 
@@ -154,8 +152,8 @@ bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e)
         b->of_byte[c] = v->byte_level ? vocab_find(v, &byte, 1) : vocab_find(v, name, 6);
         if (v->byte_level && b->of_byte[c] < 0)
             return err_set(e, -ENOTSUP,
-                           "model.vocab has no token for byte 0x%02x: only whole byte-level "
-                           "vocabularies are served yet",
+                           "model.vocab has no token for byte 0x%02x: a byte-level "
+                           "vocabulary must have all bytes",
                            c);
     }
     return 0;
@@ -210,7 +208,7 @@ heap_pop(uint64_t *heap, uint32_t *n)
     return least;
 }
 
-/* Find the merge of part i with its right neighbour and remember it, if there is one. */
+/* Looks up the merge of part i with its right neighbour and pushes it if it exists. */
 static void
 look(struct bpe *b, int32_t i, uint32_t *n_heap)
 {
@@ -225,7 +223,7 @@ look(struct bpe *b, int32_t i, uint32_t *n_heap)
     if (p->rank != NONE) heap_push(b->heap, n_heap, (uint64_t)p->rank << 32 | (uint32_t)i);
 }
 
-/* Each merge takes one entry away and adds two at most, so 3 n entries are room enough. */
+/* A merge removes one entry and adds at most two, so 3 n entries suffice. */
 static void
 merge_all(struct bpe *b, uint32_t n)
 {
@@ -255,7 +253,7 @@ add_part(struct bpe *b, uint32_t *n, token_id id)
     ++*n;
 }
 
-/* A character that is no token: its bytes' tokens, if all are there. */
+/* A character without a token: its byte tokens, if all exist. */
 static bool
 add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
 {
@@ -266,8 +264,8 @@ add_bytes(struct bpe *b, uint32_t *n, const char *s, size_t len)
     return true;
 }
 
-/* Unknown characters wait until a known one comes, or the end; byte tokens overtake them, as in the
- * reference. */
+/* Unknown characters are emitted before the next known character or at the end; byte tokens precede
+ * them, as in the reference. */
 static uint32_t
 split_characters(struct bpe *b, const struct vocab *v, const char *word, size_t n)
 {
@@ -296,7 +294,7 @@ merge_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, tok
 {
     uint32_t n_parts = 0, n_ids = 0;
 
-    TRY(more_room(b, n));
+    TRY(grow(b, n));
     if (v->byte_level)
         for (size_t i = 0; i < n; i++) add_part(b, &n_parts, b->of_byte[(unsigned char)word[i]]);
     else
@@ -326,7 +324,7 @@ bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token
             return 1;
         }
     }
-    /* Text that no pre-tokeniser cuts is one word; it is merged run by run where that is the same. */
+    /* Text without pre-tokeniser is one word; it is merged in runs if the result is the same. */
     while (n) {
         size_t end = n;
         int r;

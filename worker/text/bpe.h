@@ -1,10 +1,9 @@
-/* bpe.h - one word's characters to tokens by merging neighbours, lowest rank first, leftmost first.
+/* bpe.h - byte pair encoding: merges the characters of a word into tokens, lowest rank first, then
+ * leftmost.
  *
- * A word is what the pre-tokeniser cut; merges never cross words. In a byte-level vocabulary it begins as
- * bytes; in others as characters, and one that has no token as its bytes' tokens or the unknown one. The
- * room that merging works in is made for words of 4 KiB and grows for a longer one, which text without
- * breaks can be.
- */
+ * A word is a piece of the pre-tokeniser; merges never cross words. In a byte-level vocabulary a
+ * word starts as bytes, otherwise as characters; a character without a token becomes its byte
+ * tokens or the unknown token. The work memory holds words of 4 KiB and grows for longer ones. */
 #ifndef TEXT_BPE_H
 #define TEXT_BPE_H
 
@@ -14,31 +13,35 @@
 #include "worker/text/vocab.h"
 
 struct bpe {
-    struct merge *merge; /* [n_slots] by pair, open addressing; flat as vocab's arrays */
+    /* [n_slots] hash table by pair, open addressing; flat like the arrays of vocab */
+    struct merge *merge;
     uint32_t n_slots, n_merges;
-    bool ignore_merges; /* a word that is itself a token is taken whole */
+    bool ignore_merges; /* a word that is a token is not split */
     bool byte_fallback, fuse_unk;
-    bool cuts_at_marks; /* no merge reaches across the beginning of a run of U+2581 */
-    token_id unk;       /* -1: an unknown character is left out, as the reference does it */
+    bool cuts_at_marks; /* no merge crosses the beginning of a run of U+2581 */
+    token_id unk;       /* -1: unknown characters are dropped, as in the reference */
     token_id of_byte[256];
-    struct part *part; /* room: [cap] */
-    uint64_t *heap;    /* room: [3 * cap] rank << 32 | part */
+    struct part *part; /* work memory: [cap] */
+    uint64_t *heap;    /* work memory: [3 * cap] rank << 32 | part */
     uint32_t cap;
 };
 
 struct merge {
     uint64_t pair; /* left token << 32 | right token */
-    uint32_t rank; /* its place in the list; UINT32_MAX: the slot is empty */
+    uint32_t rank; /* position in the list; UINT32_MAX: empty entry */
     token_id made;
 };
 
-/* Read "merges" of the model: the event just read opens the list. v is complete but for added tokens. */
+/* Reads "merges" of the model; the last event opened the list. v must be complete except for added
+ * tokens. */
 int bpe_open(struct bpe *b, const struct vocab *v, struct json merges, struct err *e) MUST_USE;
-/* Before the first word, merges read or taken from a file. -ENOTSUP: the vocabulary lacks what it takes. */
+/* Call before the first word, also if the merges came from a file. -ENOTSUP: v lacks required
+ * tokens. */
 int bpe_prepare(struct bpe *b, const struct vocab *v, struct err *e) MUST_USE;
 void bpe_free(struct bpe *b);
 
-/* Tokens of word[n], n > 0, into ids[cap]. Their number, -EMSGSIZE when cap is too small, -ENOMEM. */
+/* Encodes word[n], n > 0, into ids[cap]. Returns the number of tokens, -EMSGSIZE if cap is too
+ * small, -ENOMEM. */
 int bpe_word(struct bpe *b, const struct vocab *v, const char *word, size_t n, token_id *ids,
              uint32_t cap) MUST_USE;
 

@@ -1,7 +1,7 @@
-/* chars.h - what a character is to the reference: white space, a mark, part of a word, a number.
+/* chars.h - character classes of the reference: white space, mark, word character, number.
  *
- * Rust's classes from utf8proc's categories (Unicode 14). Characters are well-formed UTF-8.
- */
+ * The classes of Rust's regex, from the categories of utf8proc (Unicode 14). Characters must be
+ * valid UTF-8. */
 #ifndef TEXT_CHARS_H
 #define TEXT_CHARS_H
 
@@ -32,7 +32,7 @@ char_before(const char *text, size_t at, size_t *len)
     return char_at(text, at, at - back, len);
 }
 
-/* Unicode's White_Space, which is what \s means to the reference. */
+/* White_Space of Unicode, which is \s in the reference. */
 static inline bool
 char_is_space(int32_t c)
 {
@@ -64,8 +64,8 @@ char_is_number(int32_t c)
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
-/* \w: Alphabetic, marks, decimal digits, connectors and joiners. Alphabetic but no letter are the
- * circled and squared ones. */
+/* \w: Alphabetic, marks, decimal digits, connectors and joiners. The circled and squared letters
+ * are Alphabetic but not letters. */
 static inline bool
 char_is_word(int32_t c)
 {

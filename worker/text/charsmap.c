@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { CLUSTER = 6 }; /* bytes from which on a cluster is mapped character by character */
+enum { CLUSTER = 6 }; /* bytes; longer clusters are mapped character by character */
 
 static int
 sextet(char c)
@@ -23,7 +23,7 @@ charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e)
     uint32_t bits = 0, trie;
 
     while (n && base64[n - 1] == '=') n--;
-    m->blob = calloc(1, n + 1); /* a zero stands behind the last text */
+    m->blob = calloc(1, n + 1); /* a NUL follows the last text */
     if (!m->blob) return err_set(e, -ENOMEM, "precompiled_charsmap");
     for (size_t i = 0; i < n; i++) {
         int six = sextet(base64[i]);
@@ -54,7 +54,7 @@ charsmap_free(struct charsmap *m)
     *m = (struct charsmap){ 0 };
 }
 
-/* Unit i, or one that is nobody's: its label is no byte, it leads outside. */
+/* Unit i, or if i is out of range a unit whose label matches no byte. */
 static uint32_t
 unit(const struct charsmap *m, size_t i)
 {
@@ -70,7 +70,7 @@ offset(uint32_t u)
     return (size_t)(u >> 10) << ((u & 1u << 9) >> 6);
 }
 
-/* The text for the shortest entry that begins s[n]: its place in the blob, or 0. */
+/* Offset in the blob of the text for the shortest entry that begins s[n], or 0. */
 static size_t
 find(const struct charsmap *m, const char *s, size_t n)
 {
@@ -92,9 +92,9 @@ find(const struct charsmap *m, const char *s, size_t n)
     return 0;
 }
 
-/* 1: text[n] has an entry, which is written. */
+/* Returns 1 if text[n] has an entry, whose text is appended. */
 static int MUST_USE
-put_entry(const struct charsmap *m, const char *text, size_t n, struct room *r)
+put_entry(const struct charsmap *m, const char *text, size_t n, struct text_buffer *r)
 {
     size_t at = find(m, text, n);
 
@@ -105,7 +105,7 @@ put_entry(const struct charsmap *m, const char *text, size_t n, struct room *r)
 }
 
 static int MUST_USE
-put_cluster(const struct charsmap *m, const char *text, size_t n, struct room *r)
+put_cluster(const struct charsmap *m, const char *text, size_t n, struct text_buffer *r)
 {
     size_t len;
     int r1 = n < CLUSTER ? put_entry(m, text, n, r) : 0;
@@ -121,7 +121,7 @@ put_cluster(const struct charsmap *m, const char *text, size_t n, struct room *r
 }
 
 int
-charsmap_run(const struct charsmap *m, const char *text, size_t n, struct room *r)
+charsmap_run(const struct charsmap *m, const char *text, size_t n, struct text_buffer *r)
 {
     size_t begin = 0, at, len;
     utf8proc_int32_t state = 0;

@@ -1,11 +1,11 @@
-/* charsmap.h - SentencePiece's precompiled normalisation: a trie over UTF-8 and the texts it leads to.
+/* charsmap.h - the precompiled normalisation of SentencePiece: a trie over UTF-8 and replacement
+ * texts.
  *
- * The blob is u32 bytes of trie, the trie (darts-clone's double array, u32 units), then texts that end
- * with a zero byte. It comes from a file, so every unit and every text is looked at within its bounds, and what
- * is no UTF-8 is refused or, where an entry leads into a character, is no entry.
- * As the reference applies it: to whole grapheme clusters below six bytes, else to each character, and
- * the shortest entry that begins the cluster stands for all of it.
- */
+ * The blob is: u32 size of the trie, the trie (double array of darts-clone, u32 units), then
+ * NUL-terminated texts. Because the blob comes from a file, every unit and text is checked against
+ * its bounds; invalid UTF-8 is rejected, and an entry that ends inside a character is ignored. As
+ * in the reference, a grapheme cluster below 6 bytes is mapped as a whole, longer ones character by
+ * character, and the shortest matching entry replaces the whole cluster. */
 #ifndef TEXT_CHARSMAP_H
 #define TEXT_CHARSMAP_H
 
@@ -18,11 +18,12 @@ struct charsmap {
     size_t n_units, text_at, n; /* bytes of blob */
 };
 
-/* base64[n], as in tokenizer.json. -EBADMSG: it is none, or its lengths do not fit. */
+/* Decodes base64[n] of tokenizer.json. -EBADMSG: invalid base64 or inconsistent sizes. */
 int charsmap_open(struct charsmap *m, const char *base64, size_t n, struct err *e) MUST_USE;
 void charsmap_free(struct charsmap *m);
 
-/* Append text[n] (UTF-8), mapped, to r. -ENOMEM. */
-int charsmap_run(const struct charsmap *m, const char *text, size_t n, struct room *r) MUST_USE;
+/* Appends the mapped text[n] (UTF-8) to r. -ENOMEM. */
+int charsmap_run(const struct charsmap *m, const char *text, size_t n,
+                 struct text_buffer *r) MUST_USE;
 
 #endif

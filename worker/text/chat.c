@@ -1,4 +1,4 @@
-/* chat.c - see chat.h. Reading a conversation, choosing its template, the reply. */
+/* chat.c - see chat.h. Reads a conversation, selects its template, separates the reply. */
 #include "worker/text/chat.h"
 
 #include "base/json.h"
@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- in */
+/* ---- reading */
 
 struct talk {
     struct json j;
-    char *room; /* what is left of it */
+    char *buffer; /* unused part of the work memory */
     size_t left;
-    uint32_t n; /* turns read */
+    uint32_t n; /* messages read */
     const char *day;
 };
 
@@ -29,7 +29,7 @@ static int
 read_role(struct talk *t, enum role *ret, struct err *e)
 {
     static const struct {
-        const char *word;
+        const char *name;
         enum role role;
     } roles[] = { { "system", SYSTEM },
                   { "developer", DEVELOPER },
@@ -37,8 +37,8 @@ read_role(struct talk *t, enum role *ret, struct err *e)
                   { "assistant", ASSISTANT } };
 
     for (size_t i = 0; i < ARRAY_LEN(roles) && t->j.kind == JSON_STRING; i++)
-        if (json_is(&t->j, roles[i].word)) return *ret = roles[i].role, 0;
-    return bad(e, t, "role is none of system, developer, user and assistant");
+        if (json_is(&t->j, roles[i].name)) return *ret = roles[i].role, 0;
+    return bad(e, t, "role must be system, developer, user or assistant");
 }
 
 static int
@@ -47,27 +47,27 @@ read_content(struct talk *t, struct span *ret, struct err *e)
     int n;
 
     if (t->j.kind != JSON_STRING) return bad(e, t, "content is not a string");
-    n = json_unescape(&t->j, t->room, t->left);
-    if (n < 0) return bad(e, t, "content comes twice");
-    *ret = (struct span){ t->room, (size_t)n };
-    t->room += n;
+    n = json_unescape(&t->j, t->buffer, t->left);
+    if (n < 0) return bad(e, t, "content occurs twice");
+    *ret = (struct span){ t->buffer, (size_t)n };
+    t->buffer += n;
     t->left -= (size_t)n;
     return 0;
 }
 
-/* 1: *ret, which stays where it is; 0: there are no more. */
+/* Reads the next message. Returns 1: *ret, valid while the work memory is; 0: no more messages. */
 static int
-next_turn(struct talk *t, struct turn *ret, struct err *e)
+next_message(struct talk *t, struct message *ret, struct err *e)
 {
     bool has_role = false, has_content = false;
 
     ret->reasons = 0;
     TRY(json_next(&t->j, e));
     if (t->j.kind == JSON_ARRAY_END) {
-        TRY(json_next(&t->j, e)); /* the end, or more than there should be: a sentence */
+        TRY(json_next(&t->j, e)); /* the end of the document; anything else is an error */
         return 0;
     }
-    if (t->j.kind != JSON_OBJECT) return bad(e, t, "is not an object");
+    if (t->j.kind != JSON_OBJECT) return bad(e, t, "must be an object");
     for (;;) {
         TRY(json_next(&t->j, e));
         if (t->j.kind == JSON_OBJECT_END) break;
@@ -89,7 +89,7 @@ next_turn(struct talk *t, struct turn *ret, struct err *e)
             if (t->j.kind == JSON_STRING) ret->reasons |= REASONING;
             TRY(json_skip(&t->j, e));
         } else if (json_is(&t->j, "tool_calls")) {
-            return bad(e, t, "tool_calls is not served");
+            return bad(e, t, "tool_calls is not supported");
         } else {
             TRY(json_skip(&t->j, e));
         }
@@ -122,21 +122,25 @@ is_day(const char *text, size_t n)
 }
 
 static int
-put_turn(const struct chat_template *m, struct chat_state *s, const struct turn *t, uint32_t index)
+put_message(const struct chat_template *m, struct chat_state *s, const struct message *t,
+            uint32_t index)
 {
     if (t->role == DEVELOPER || (t->role == SYSTEM && !m->late_system))
         return err_set(s->e, -EINVAL, "messages[%u]: a %s message is %s", index,
                        t->role == SYSTEM ? "system" : "developer",
-                       t->role == SYSTEM ? "the first, or is not"
-                                         : "none of this model's template");
+                       t->role == SYSTEM ? "allowed only as the first message"
+                                         : "not allowed by this model's template");
     if (m->alternates && (t->role == USER) != (index % 2 == (s->system.p ? 1 : 0)))
-        return err_set(s->e, -EINVAL, "messages[%u]: user and assistant take turns, the user first",
-                       index);
+        return err_set(
+            s->e, -EINVAL,
+            "messages[%u]: roles must alternate between user and assistant, beginning with user",
+            index);
     s->at = (int32_t)index;
     if ((m->thinks & t->reasons) && t->role == ASSISTANT && s->at > s->query)
-        return err_set(s->e, -EINVAL, "messages[%u]: %s behind the last question is not served",
-                       index, t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
-    m->turn(s, t);
+        return err_set(s->e, -EINVAL,
+                       "messages[%u]: %s after the last user message is not supported", index,
+                       t->reasons & REASONING_CONTENT ? "reasoning_content" : "reasoning");
+    m->message(s, t);
     return 0;
 }
 
@@ -150,16 +154,17 @@ is_tools_reply(struct span c)
            memcmp(c.p + c.n - BEHIND, behind, BEHIND) == 0;
 }
 
-/* The last user's message. Qwen 3: that is no tool's reply; if there is none, the last message. t stays. */
+/* Index of the last user message. Qwen 3: not counting tool replies; if there is none, the last
+ * message. t is a copy. */
 static int
 find_query(const struct chat_template *m, struct talk t, int32_t *ret, struct err *e)
 {
     bool qwen = m->thinks == REASONING_CONTENT, found = false;
-    struct turn now;
+    struct message now;
     int more;
 
     for (*ret = -1;;) {
-        TRY(more = next_turn(&t, &now, e));
+        TRY(more = next_message(&t, &now, e));
         if (!more) break;
         if (now.role == USER && !(qwen && is_tools_reply(now.content)))
             *ret = (int32_t)t.n - 1, found = true;
@@ -169,44 +174,46 @@ find_query(const struct chat_template *m, struct talk t, int32_t *ret, struct er
 }
 
 int
-chat_render(const struct chat *c, const char *text, size_t n, char *room, char *buf, size_t cap,
+chat_render(const struct chat *c, const char *text, size_t n, char *work, char *buf, size_t cap,
             struct err *e)
 {
     const struct chat_template *m = c->template;
     struct chat_state s = { .o = { buf, 0, cap }, .day = text, .first = true, .e = e };
-    struct talk t = { .room = room, .left = n };
-    struct turn now, next;
+    struct talk t = { .buffer = work, .left = n };
+    struct message now, next;
     uint32_t index = 0;
     int more;
 
     if (!m) return err_set(e, -ENOTSUP, "%s", c->why);
-    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: there is no day in front of them");
+    if (!is_day(text, n)) return err_set(e, -EINVAL, "messages: the date is missing");
     json_open(&t.j, text + CHAT_DAY, n - CHAT_DAY);
     TRY(json_next(&t.j, e));
     if (t.j.kind != JSON_ARRAY) return err_set(e, -EINVAL, "messages is not a list");
     if (m->thinks) TRY(find_query(m, t, &s.query, e));
-    TRY(more = next_turn(&t, &now, e));
+    TRY(more = next_message(&t, &now, e));
     if (!more) return err_set(e, -EINVAL, "messages is empty");
-    if ((now.role == SYSTEM && !m->system_is_turn) || (now.role == DEVELOPER && m->developer)) {
+    if ((now.role == SYSTEM && !m->system_is_message) || (now.role == DEVELOPER && m->developer)) {
         s.system = now.content;
         index = 1;
-        TRY(more = next_turn(&t, &now, e));
+        TRY(more = next_message(&t, &now, e));
     }
     TRY(m->begin(&s));
     for (; more; now = next, s.first = false) {
-        TRY(more = next_turn(&t, &next, e));
+        TRY(more = next_message(&t, &next, e));
         s.last = !more;
-        TRY(put_turn(m, &s, &now, index++));
+        TRY(put_message(m, &s, &now, index++));
     }
     chat_say(&s.o, m->reply);
     if (s.o.n > cap)
-        return err_set(e, -EMSGSIZE, "the conversation is %zu bytes as the model reads it", s.o.n);
+        return err_set(e, -EMSGSIZE,
+                       "the conversation has %zu bytes with its template, which is too long",
+                       s.o.n);
     return (int)s.o.n;
 }
 
-/* ---- which one */
+/* ---- selecting the template */
 
-#define NAME_ONE "the key chat_template names one of ours, or none"
+#define NAME_ONE "set the option chat_template to a template name or none"
 
 static token_id
 find(struct tokenizer *t, const char *piece)
@@ -219,7 +226,7 @@ find(struct tokenizer *t, const char *piece)
     return tokenizer_piece(t, id[0], &n, &special) && special ? id[0] : -1;
 }
 
-/* The first token that it lacks; NULL: none. */
+/* The first required token that the vocabulary lacks; NULL: none. */
 static const char *
 lacks(const struct chat_template *m, struct tokenizer *t)
 {
@@ -228,7 +235,8 @@ lacks(const struct chat_template *m, struct tokenizer *t)
     return NULL;
 }
 
-/* Whether the checkpoint calls something else bos_token or eos_token than its template was published with: why says it. */
+/* Returns true, with the reason in why, if the checkpoint has another bos_token or eos_token than
+ * the published template. */
 static bool
 names_others(const struct chat_template *m, const char *dir, char why[240])
 {
@@ -257,7 +265,7 @@ named(const char *name)
     return NULL;
 }
 
-/* By the architecture: the first whose tokens are all there. */
+/* The first template for the architecture whose tokens all exist. */
 static const struct chat_template *
 usual(const char *type, struct tokenizer *t)
 {
@@ -312,15 +320,15 @@ choose(struct chat *c, const char *dir, struct tokenizer *t, char note[240])
     if (known) return;
     if (!c->template && there)
         snprintf(c->why, sizeof c->why,
-                 "the chat template of the checkpoint (%016llx%016llx) is none that is "
-                 "served; " NAME_ONE,
+                 "the chat template of the checkpoint (%016llx%016llx) is not "
+                 "known; " NAME_ONE,
                  (unsigned long long)hash[0], (unsigned long long)hash[1]);
     else if (!c->template)
         snprintf(c->why, sizeof c->why, "the checkpoint has no chat template; " NAME_ONE);
     else if (there)
         snprintf(note, 240,
-                 "chat template: %s by the architecture, since the checkpoint's own "
-                 "(%016llx%016llx) is none we know; " NAME_ONE,
+                 "chat template: using %s for the architecture, because the checkpoint's "
+                 "template (%016llx%016llx) is unknown; " NAME_ONE,
                  c->template->name, (unsigned long long)hash[0], (unsigned long long)hash[1]);
 }
 
@@ -334,13 +342,13 @@ chat_open(struct chat *c, const char *dir, uint32_t wanted, struct tokenizer *t,
     if (wanted == CHAT_AUTO)
         choose(c, dir, t, note);
     else if (wanted == CHAT_NONE)
-        snprintf(c->why, sizeof c->why, "the key chat_template is none");
+        snprintf(c->why, sizeof c->why, "the option chat_template is none");
     else
         c->template = named(chat_name(wanted - CHAT_NAMED));
     token = c->template ? lacks(c->template, t) : NULL;
     if (token) {
         snprintf(c->why, sizeof c->why,
-                 "the chat template %s needs the special token %s, which this vocabulary lacks",
+                 "the chat template %s needs the special token %s, which the vocabulary lacks",
                  c->template->name, token);
         c->template = NULL;
         memcpy(note, c->why, sizeof c->why);

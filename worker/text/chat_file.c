@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Published templates. A line break in one of their strings is written as such or as \n: both are here. */
+/* Published templates. Both spellings of a line break in their strings are listed: literal and \n.
+ */
 /* clang-format off */
 static const struct {
     uint64_t hash[2];
@@ -52,7 +53,7 @@ chat_file_known(const uint64_t hash[2])
     return NULL;
 }
 
-/* 1: text is dir/name; 0: it is not there. */
+/* Returns 1: text is the content of dir/name; 0: no such file. */
 static int
 read_one(const char *dir, const char *name, char **text, size_t *n, struct err *e)
 {
@@ -66,7 +67,7 @@ read_one(const char *dir, const char *name, char **text, size_t *n, struct err *
     return r < 0 ? r : 1;
 }
 
-/* The string of a key of the document, unescaped in its place: 1, or 0 when it has none. */
+/* Decodes the string of a key of the document in place. Returns 1, or 0 if the key is absent. */
 static int
 string_of(char **text, size_t *n, const char *key, struct err *e)
 {
@@ -84,7 +85,7 @@ string_of(char **text, size_t *n, const char *key, struct err *e)
         TRY(json_next(&j, e));
         if (j.kind == JSON_NULL) return 0;
         if (j.kind != JSON_STRING) return err_set(e, -EBADMSG, "%s is not a string", key);
-        k = json_unescape(&j, *text, *n); /* shorter than it was, quotes and all */
+        k = json_unescape(&j, *text, *n); /* shorter than the quoted string */
         if (k < 0) return err_set(e, -EBADMSG, "%s cannot be read", key);
         *n = (size_t)k;
         return 1;

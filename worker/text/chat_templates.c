@@ -1,4 +1,5 @@
-/* chat_templates.c - see chat_templates.h. Each as its Jinja program does it, down to what is trimmed. */
+/* chat_templates.c - see chat_templates.h. Each function follows its Jinja program, including
+ * trimming. */
 #include "worker/text/chat_templates.h"
 
 #include "worker/text/chars.h"
@@ -21,7 +22,7 @@ chat_say(struct out *o, const char *words)
     put(o, (struct span){ words, strlen(words) });
 }
 
-/* As Python's str.strip(): what it takes for white space and Unicode does not are four separators. */
+/* As Python's str.strip(), which removes 4 separators that Unicode does not call white space. */
 static bool
 is_space(int32_t c)
 {
@@ -58,9 +59,9 @@ refuse_system(struct chat_state *s)
     return err_set(s->e, -EINVAL, "messages[0]: this model's template takes no system message");
 }
 
-/* What is trimmed is the first user's words with the system's in front of them. */
+/* The first user message is trimmed together with the system message in front of it. */
 static void
-llama2_turn(struct chat_state *s, const struct turn *t)
+llama2_message(struct chat_state *s, const struct message *t)
 {
     struct span c = trim(t->content);
 
@@ -90,7 +91,7 @@ llama3_head(struct chat_state *s, const char *role)
 }
 
 static void
-llama3_turn(struct chat_state *s, const struct turn *t)
+llama3_message(struct chat_state *s, const struct message *t)
 {
     static const char *const roles[] = { "system", "user", "assistant" };
 
@@ -145,7 +146,7 @@ mistral_begin(struct chat_state *s)
 }
 
 static void
-user_between(struct chat_state *s, const struct turn *t, bool with_system, const char *before,
+user_between(struct chat_state *s, const struct message *t, bool with_system, const char *before,
              const char *behind)
 {
     chat_say(&s->o, before);
@@ -158,7 +159,7 @@ user_between(struct chat_state *s, const struct turn *t, bool with_system, const
 }
 
 static void
-mistral_turn(struct chat_state *s, const struct turn *t)
+mistral_message(struct chat_state *s, const struct message *t)
 {
     if (t->role == USER) {
         user_between(s, t, false, "[INST] ", " [/INST]");
@@ -169,7 +170,7 @@ mistral_turn(struct chat_state *s, const struct turn *t)
 }
 
 static void
-mistral1_turn(struct chat_state *s, const struct turn *t)
+mistral1_message(struct chat_state *s, const struct message *t)
 {
     if (t->role == USER) {
         user_between(s, t, s->first, " [INST] ", " [/INST]");
@@ -181,7 +182,7 @@ mistral1_turn(struct chat_state *s, const struct turn *t)
 }
 
 static void
-mistral3_turn(struct chat_state *s, const struct turn *t)
+mistral3_message(struct chat_state *s, const struct message *t)
 {
     if (t->role == USER) {
         user_between(s, t, s->last, "[INST] ", "[/INST]");
@@ -193,7 +194,7 @@ mistral3_turn(struct chat_state *s, const struct turn *t)
 }
 
 static void
-nemo_turn(struct chat_state *s, const struct turn *t)
+nemo_message(struct chat_state *s, const struct message *t)
 {
     if (t->role == USER) {
         user_between(s, t, s->last, "[INST]", "[/INST]");
@@ -218,7 +219,7 @@ gemma_begin(struct chat_state *s)
 }
 
 static void
-gemma_turn(struct chat_state *s, const struct turn *t)
+gemma_message(struct chat_state *s, const struct message *t)
 {
     chat_say(&s->o, t->role == USER ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
     if (s->first && s->system.p) {
@@ -245,9 +246,9 @@ harmony_begin(struct chat_state *s)
     return 0;
 }
 
-/* What it thought before is left out. */
+/* Earlier reasoning is dropped. */
 static void
-harmony_turn(struct chat_state *s, const struct turn *t)
+harmony_message(struct chat_state *s, const struct message *t)
 {
     chat_say(&s->o, t->role == USER ? "<|start|>user<|message|>"
                                     : "<|start|>assistant<|channel|>final<|message|>");
@@ -256,7 +257,7 @@ harmony_turn(struct chat_state *s, const struct turn *t)
 }
 
 static void
-im_turn(struct chat_state *s, const struct turn *t)
+im_message(struct chat_state *s, const struct message *t)
 {
     static const char *const roles[] = { "system\n", "user\n", "assistant\n" };
 
@@ -271,7 +272,7 @@ im_begin(struct chat_state *s, const char *otherwise)
 {
     struct span words = { otherwise, strlen(otherwise) };
 
-    im_turn(s, &(struct turn){ .role = SYSTEM, .content = s->system.p ? s->system : words });
+    im_message(s, &(struct message){ .role = SYSTEM, .content = s->system.p ? s->system : words });
     return 0;
 }
 
@@ -293,7 +294,7 @@ qwen3_begin(struct chat_state *s)
     return s->system.p ? im_begin(s, "") : 0;
 }
 
-/* Without the line breaks at its beginning, and at its end. */
+/* Removes line breaks at the beginning, and at the end if `end`. */
 static struct span
 unlined(struct span s, bool end)
 {
@@ -302,7 +303,7 @@ unlined(struct span s, bool end)
     return s;
 }
 
-/* Behind the last mark in it, if there is one. */
+/* The text behind the last mark; all of it if there is none. */
 static struct span
 behind(struct span s, const char *mark)
 {
@@ -314,15 +315,15 @@ behind(struct span s, const char *mark)
 }
 
 static void
-qwen3_turn(struct chat_state *s, const struct turn *t)
+qwen3_message(struct chat_state *s, const struct message *t)
 {
     static const char end[] = "</think>";
-    struct turn now = *t;
+    struct message now = *t;
     struct span thought = { t->content.p, 0 };
     const char *at = memmem(t->content.p, t->content.n, end, sizeof end - 1);
 
     if (t->role != ASSISTANT) {
-        im_turn(s, t);
+        im_message(s, t);
         return;
     }
     if (at && !(t->reasons & REASONING_CONTENT)) {
@@ -331,7 +332,7 @@ qwen3_turn(struct chat_state *s, const struct turn *t)
         now.content = unlined(behind(now.content, end), false);
     }
     if (s->at <= s->query || !(s->last || thought.n)) {
-        im_turn(s, &now);
+        im_message(s, &now);
         return;
     }
     chat_say(&s->o, "<|im_start|>assistant\n<think>\n");
@@ -341,7 +342,8 @@ qwen3_turn(struct chat_state *s, const struct turn *t)
     chat_say(&s->o, "<|im_end|>\n");
 }
 
-/* One of the pieces into which a reply's thoughts cut it: text is what is left of it then. The first has none before. */
+/* Takes the next part of a reply that is divided by reasoning marks; text becomes the rest. The
+ * first part has no mark before it. */
 static struct span
 next_piece(struct span *text)
 {
@@ -356,12 +358,12 @@ next_piece(struct span *text)
     return piece;
 }
 
-/* What a reply says beside its thoughts, trimmed as a whole. */
+/* The text of a reply without its reasoning, trimmed. */
 static void
-put_said(struct out *o, struct span text)
+put_visible(struct out *o, struct span text)
 {
     struct span rest = text, piece;
-    uint32_t n = 0, last = 0; /* pieces, the last one that is not blank: from 1 */
+    uint32_t n = 0, last = 0; /* parts; number of the last part with visible text, from 1 */
     bool begun = false;
 
     for (; rest.p; n++) {
@@ -399,16 +401,16 @@ gemma4_begin(struct chat_state *s)
     return 0;
 }
 
-/* Replies that follow each other are one turn. */
+/* Consecutive replies are one message. */
 static void
-gemma4_turn(struct chat_state *s, const struct turn *t)
+gemma4_message(struct chat_state *s, const struct message *t)
 {
     static const char *const roles[] = { "system", "user", "model" };
 
     if (s->open && t->role != ASSISTANT) chat_say(&s->o, "<turn|>\n");
     if (!s->open || t->role != ASSISTANT) gemma4_head(s, roles[t->role]);
     if (t->role == ASSISTANT)
-        put_said(&s->o, t->content);
+        put_visible(&s->o, t->content);
     else
         put(&s->o, trim(t->content));
     s->open = t->role == ASSISTANT && !s->last;
@@ -418,7 +420,7 @@ gemma4_turn(struct chat_state *s, const struct turn *t)
 /* clang-format off */
 #define HEADERS { "<|begin_of_text|>", "<|start_header_id|>", "<|eot_id|>" }
 #define S       { "<s>", "</s>" }
-#define TURNS   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
+#define GEMMA   { "<bos>", "<start_of_turn>", "<end_of_turn>" }
 #define EITHER  (REASONING_CONTENT | REASONING)
 #define TURNED  { "<bos>", "<|turn>", "<turn|>" }
 #define MARKS   { "<|start|>", "<|channel|>", "<|message|>" }
@@ -428,22 +430,22 @@ gemma4_turn(struct chat_state *s, const struct turn *t)
 
 const struct chat_template chat_templates[CHAT_TEMPLATES] = {
     /* clang-format off */
-    /*                       named alternates system_is_turn late_system developer channels thinks */
-    { "llama2",         S,       2, true,  false, false, false, false, 0, begin_nothing, llama2_turn,   "" },
-    { "llama3",         HEADERS, 1, false, true,  true,  false, false, 0, llama3_begin,  llama3_turn,   LLAMA3_REPLY },
-    { "llama3.1",       HEADERS, 1, false, false, true,  false, false, 0, llama31_begin, llama3_turn,   LLAMA3_REPLY },
-    { "llama3.2",       HEADERS, 1, false, false, true,  false, false, 0, llama32_begin, llama3_turn,   LLAMA3_REPLY },
-    { "mistral",        S,       2, true,  false, false, false, false, 0, mistral_begin, mistral_turn,  "" },
-    { "mistral-v1",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral1_turn, "" },
-    { "mistral-v3",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral3_turn, "" },
-    { "mistral-nemo",   S,       2, true,  false, false, false, false, 0, begin_s,       nemo_turn,     "" },
-    { "gemma",          TURNS,   1, true,  false, false, false, false, 0, gemma_begin,   gemma_turn,    "<start_of_turn>model\n" },
-    { "gemma3",         TURNS,   1, true,  false, false, false, false, 0, gemma3_begin,  gemma_turn,    "<start_of_turn>model\n" },
-    { "harmony",        MARKS,   0, false, false, false, true,  true,  0, harmony_begin, harmony_turn,  "<|start|>assistant" },
-    { "qwen2",          IM,      0, false, false, true,  false, false, 0, qwen2_begin,   im_turn,       "<|im_start|>assistant\n" },
-    { "qwen2.5",        IM,      0, false, false, true,  false, false, 0, qwen25_begin,  im_turn,       "<|im_start|>assistant\n" },
-    { "qwen3",          IM,      0, false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_turn,    "<|im_start|>assistant\n" },
-    { "gemma4",         TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n<|channel>thought\n<channel|>" },
-    { "gemma4-e",       TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_turn,   "<|turn>model\n" },
+    /*                       named alternates system_is_message late_system developer channels thinks */
+    { "llama2",         S,       2, true,  false, false, false, false, 0, begin_nothing, llama2_message,   "" },
+    { "llama3",         HEADERS, 1, false, true,  true,  false, false, 0, llama3_begin,  llama3_message,   LLAMA3_REPLY },
+    { "llama3.1",       HEADERS, 1, false, false, true,  false, false, 0, llama31_begin, llama3_message,   LLAMA3_REPLY },
+    { "llama3.2",       HEADERS, 1, false, false, true,  false, false, 0, llama32_begin, llama3_message,   LLAMA3_REPLY },
+    { "mistral",        S,       2, true,  false, false, false, false, 0, mistral_begin, mistral_message,  "" },
+    { "mistral-v1",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral1_message, "" },
+    { "mistral-v3",     S,       2, true,  false, false, false, false, 0, begin_s,       mistral3_message, "" },
+    { "mistral-nemo",   S,       2, true,  false, false, false, false, 0, begin_s,       nemo_message,     "" },
+    { "gemma",          GEMMA,   1, true,  false, false, false, false, 0, gemma_begin,   gemma_message,    "<start_of_turn>model\n" },
+    { "gemma3",         GEMMA,   1, true,  false, false, false, false, 0, gemma3_begin,  gemma_message,    "<start_of_turn>model\n" },
+    { "harmony",        MARKS,   0, false, false, false, true,  true,  0, harmony_begin, harmony_message,  "<|start|>assistant" },
+    { "qwen2",          IM,      0, false, false, true,  false, false, 0, qwen2_begin,   im_message,       "<|im_start|>assistant\n" },
+    { "qwen2.5",        IM,      0, false, false, true,  false, false, 0, qwen25_begin,  im_message,       "<|im_start|>assistant\n" },
+    { "qwen3",          IM,      0, false, false, true,  false, false, REASONING_CONTENT, qwen3_begin,   qwen3_message,    "<|im_start|>assistant\n" },
+    { "gemma4",         TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_message,   "<|turn>model\n<|channel>thought\n<channel|>" },
+    { "gemma4-e",       TURNED,  1, false, false, true,  true,  false, EITHER, gemma4_begin,  gemma4_message,   "<|turn>model\n" },
     /* clang-format on */
 };

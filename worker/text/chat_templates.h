@@ -1,4 +1,5 @@
-/* chat_templates.h - the templates of chat.h: what each prints around the turns of a conversation. */
+/* chat_templates.h - the chat templates of chat.h: the text that each prints around the messages.
+ */
 #ifndef TEXT_CHAT_TEMPLATES_H
 #define TEXT_CHAT_TEMPLATES_H
 
@@ -12,46 +13,48 @@ struct span {
 
 struct out {
     char *p;
-    size_t n, cap; /* n goes on counting beyond cap */
+    size_t n, cap; /* n counts beyond cap too */
 };
 
 enum role { SYSTEM, USER, ASSISTANT, DEVELOPER };
 enum { REASONING_CONTENT = 1, REASONING = 2 }; /* keys of a message */
 
-struct turn {
+struct message {
     enum role role;
     struct span content;
-    uint8_t reasons; /* what was thought is beside it: REASONING_CONTENT, REASONING */
+    uint8_t reasons; /* its reasoning is present: REASONING_CONTENT, REASONING */
 };
 
-/* One conversation on its way: how it begins, a turn, how the reply begins. */
+/* State while a conversation is rendered: begin, each message, start of the reply. */
 struct chat_state {
     struct out o;
     struct span system; /* .p NULL: none */
     const char *day;
-    bool first, last;  /* of this turn, the system's not counted */
-    bool open;         /* the turn before it is not ended yet */
-    int32_t at, query; /* in messages[]: this turn, and the last question; -1: there is none */
+    bool first, last;  /* of the messages, without the system message */
+    bool open;         /* the previous message is not closed yet */
+    int32_t at, query; /* index of this message and of the last user message; -1: none */
     struct err *e;
 };
 
 struct chat_template {
     const char *name;
-    const char *needs[3]; /* tokens of the vocabulary, without which it is not this template */
-    uint8_t named;        /* so many of them the program calls bos_token and eos_token */
-    bool alternates;      /* user, assistant, user, ... and nothing else */
-    bool system_is_turn;  /* the first too; else it is taken out, */
-    bool late_system;     /* and another is refused, unless it is a turn here */
-    bool developer;       /* may stand for the system */
-    bool channels;        /* of the reply one is the answer */
-    /* Where it thought for the last question: keys of it that are shown to it, and else left out. */
+    const char *needs[3]; /* tokens that the vocabulary must have for this template */
+    uint8_t named;        /* number of these that the program calls bos_token and eos_token */
+    bool alternates;      /* only user, assistant, user, ... is valid */
+    /* the system message is passed to message() too; otherwise it is separate, */
+    bool system_is_message;
+    bool late_system; /* and a later one is rejected unless this is set */
+    bool developer;   /* role developer may replace system */
+    bool channels;    /* a reply has channels; one is the output */
+    /* keys of reasoning that are rendered if it follows the last user message, otherwise dropped */
     uint8_t thinks;
     int (*begin)(struct chat_state *s);
-    void (*turn)(struct chat_state *s, const struct turn *t);
+    void (*message)(struct chat_state *s, const struct message *t);
     const char *reply;
 };
 
-/* In the order of the key chat_template. begin: -EINVAL with a sentence, when a system message cannot be. */
+/* In the order of the key chat_template. begin: -EINVAL with a sentence if the system message is
+ * not allowed. */
 enum { CHAT_TEMPLATES = 16 };
 extern const struct chat_template chat_templates[CHAT_TEMPLATES];
 

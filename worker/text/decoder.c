@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The order in which steps may stand. */
+/* The valid order of steps. */
 enum stage { REPLACE, BYTES, FUSE, STRIP, NOTHING_MORE };
 
 struct config {
     char type[64], from[DECODE_STRING], to[DECODE_STRING], scheme[16];
     bool no_prefix;
     uint64_t start, stop;
-    struct json list; /* Sequence's, with its first event read */
+    struct json list; /* of Sequence; its first event is read */
 };
 
 static int MUST_USE
@@ -22,7 +22,7 @@ read_count(struct json *j, uint64_t *ret, struct err *e)
 {
     TRY(json_next(j, e));
     if (j->kind != JSON_NUMBER || json_u64(j, ret) < 0)
-        return err_set(e, -EBADMSG, "decoder: start, stop are not counts");
+        return err_set(e, -EBADMSG, "decoder: start and stop must be unsigned integers");
     return 0;
 }
 
@@ -107,11 +107,11 @@ read_step(struct decoder *d, const struct config *c, enum stage *stage, struct e
     if (is == REPLACE) return set_replace(d, c->from, c->to, e);
     if (is == BYTES) d->bytes = true;
     if (is == STRIP) {
-        /* What ends the text is not known while it is streamed; without Fuse each token is stripped. */
+        /* The end of the text is unknown while it is streamed. Without Fuse each token would be
+         * stripped. */
         if (!fused || c->stop || strcmp(c->to, " ") || c->start > INT32_MAX)
             return err_set(e, -ENOTSUP,
-                           "decoder: Strip but of spaces behind Fuse at the beginning is not "
-                           "served yet");
+                           "decoder: Strip is supported only for leading spaces after Fuse");
         d->strip = (uint32_t)c->start;
     }
     return 0;
@@ -139,7 +139,7 @@ decoder_open(struct decoder *d, struct json *j, struct err *e)
         return set_replace(d, c.from, " ", e);
     }
     if (strcmp(c.type, "Sequence")) return read_step(d, &c, &stage, e);
-    if (!c.list.p) return err_set(e, -EBADMSG, "decoder: a Sequence of nothing");
+    if (!c.list.p) return err_set(e, -EBADMSG, "decoder: an empty Sequence");
     TRY(json_section_array(&c.list, "decoder: decoders", e));
     while ((more = json_section_element(&c.list, e)) > 0) {
         TRY(read_config(&c.list, &one, e));
@@ -151,7 +151,7 @@ decoder_open(struct decoder *d, struct json *j, struct err *e)
 uint32_t
 decoder_longest(const struct decoder *d, uint32_t longest)
 {
-    uint64_t n = MAX(longest, 6u); /* three bytes that were no character, before anything else */
+    uint64_t n = MAX(longest, 6u); /* 3 malformed bytes before the token */
 
     if (*d->from) n = MAX(n, n * strlen(d->to) / strlen(d->from) + strlen(d->to));
     return (uint32_t)MIN(n, (uint64_t)INT32_MAX / 8);
@@ -191,7 +191,7 @@ put_replaced(const struct out *o, const char *text, size_t n)
     put(o, text, n);
 }
 
-/* A byte token: what is no character is one U+FFFD a byte. */
+/* A byte token; a malformed byte becomes one U+FFFD. */
 static void
 put_byte(const struct out *o, char byte)
 {

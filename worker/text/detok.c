@@ -1,9 +1,8 @@
 /* detok.c - see detok.h.
  *
- * Text goes byte by byte through held: a byte is added, a stop that ends with it ends everything, and
- * what can no longer begin a stop goes out. So held is always the longest end of the text that begins
- * some stop, and a stop is found whole inside it wherever tokens were cut.
- */
+ * Text passes through held byte by byte: a byte is added; a stop string that ends with it ends the
+ * text; bytes that can no longer begin a stop are output. So held is always the longest suffix of
+ * the text that begins a stop, and a stop is found at any token boundary. */
 #include "worker/text/detok.h"
 
 #include <errno.h>
@@ -35,7 +34,7 @@ detok_stop(struct detok *d, const char *s, uint32_t n)
     return 0;
 }
 
-/* Where the longest stop that ends held begins, or n_held when none does. */
+/* Start of the longest stop that ends held, or n_held if none does. */
 static uint32_t
 stop_at(const struct detok *d)
 {
@@ -50,7 +49,7 @@ stop_at(const struct detok *d)
     return at;
 }
 
-/* Does held from `from` on begin a stop? */
+/* Returns whether held from `from` on begins a stop. */
 static bool
 may_stop(const struct detok *d, uint32_t from)
 {
@@ -61,14 +60,14 @@ may_stop(const struct detok *d, uint32_t from)
     return false;
 }
 
-/* Where ready text goes. */
+/* The output buffer. */
 struct ready {
     struct detok *d;
     char *buf;
     uint32_t len;
 };
 
-/* Append text to what is held and what thereby is ready to buf. */
+/* Appends text to held and moves text that is ready to the buffer. */
 static void
 pass(void *arg, const char *text, uint32_t n)
 {

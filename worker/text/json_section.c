@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_MAX = 256 << 20 }; /* the largest published ones are under 40 MB */
+enum { FILE_MAX = 256 << 20 }; /* bytes; the largest published files are under 40 MB */
 
 static int
 not_a(const char *where, const char *what, struct err *e)

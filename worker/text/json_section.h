@@ -1,4 +1,4 @@
-/* json_section.h - walking tokenizer.json: the same few questions that every section asks.
+/* json_section.h - helpers to read tokenizer.json.
  *
  *     TRY(json_section_object(j, "decoder", e));
  *     while ((more = json_section_key(j, e)) > 0) {
@@ -6,8 +6,7 @@
  *         else TRY(json_skip(j, e));
  *     }
  *
- * where names the place for the sentence of -EBADMSG when something else stands there.
- */
+ * where: the position named in the sentence of -EBADMSG. */
 #ifndef TEXT_JSON_SECTION_H
 #define TEXT_JSON_SECTION_H
 
@@ -15,23 +14,26 @@
 #include "base/err.h"
 #include "base/json.h"
 
-/* The event just read opens an object, an array. */
+/* Check that the last event opens an object or an array. */
 int json_section_object(const struct json *j, const char *where, struct err *e) MUST_USE;
 int json_section_array(const struct json *j, const char *where, struct err *e) MUST_USE;
 
-/* Inside an object: 1 with the next key read, 0 behind its end. */
+/* Inside an object: reads the next key and returns 1, or returns 0 at its end. */
 int json_section_key(struct json *j, struct err *e) MUST_USE;
-/* Inside an array: 1 with the first event of its next element read, 0 behind its end. */
+/* Inside an array: reads the first event of the next element and returns 1, or returns 0 at its
+ * end. */
 int json_section_element(struct json *j, struct err *e) MUST_USE;
 
-/* Read the next event as what it should be. json_section_text() takes null for "" and writes n - 1 bytes at
- * most, never a zero byte within; -EMSGSIZE (with a sentence) beyond. json_section_bool() takes null for false. */
+/* Read the next event as a value of this type. json_section_text() accepts null as "" and writes at
+ * most n - 1 bytes without a NUL inside; -EMSGSIZE (with a sentence) if longer. json_section_bool()
+ * accepts null as false. */
 int json_section_text(struct json *j, const char *where, char *buf, size_t n,
                       struct err *e) MUST_USE;
 int json_section_bool(struct json *j, const char *where, bool *ret, struct err *e) MUST_USE;
 int json_section_id(struct json *j, const char *where, token_id *ret, struct err *e) MUST_USE;
 
-/* A whole file, which the caller frees; *n may be less than it was, should it have shrunk. -ENOENT, -EBADMSG ... */
+/* Reads a whole file, which the caller frees. *n is smaller than the file was if it shrank
+ * meanwhile. -ENOENT, -EBADMSG, ... */
 int json_section_file(const char *path, char **text, size_t *n, struct err *e) MUST_USE;
 void json_section_free(char **text); /* for CLEAN() */
 

@@ -1,8 +1,8 @@
 /* normalizer.c - see normalizer.h.
  *
- * The Unicode forms are decomposed by character, ordered here and composed by utf8proc: its own ordering
- * is quadratic in a run of marks, which a client chooses.
- */
+ * For the Unicode forms, characters are decomposed one by one, ordered here and composed by
+ * utf8proc. The ordering of utf8proc is quadratic in the length of a run of marks, which a client
+ * chooses. */
 #include "worker/text/normalizer.h"
 
 #include "worker/text/chars.h"
@@ -25,14 +25,14 @@ struct normal_step {
     struct charsmap map;
 };
 
-/* ---- reading */
+/* ---- parsing */
 
 struct config {
     char type[64];
     bool left, right, has_content;
     struct pattern pattern;
     char content[PATTERN_TEXT];
-    struct json map, list; /* with their first event read */
+    struct json map, list; /* their first event is read */
 };
 
 static int MUST_USE
@@ -113,7 +113,8 @@ read_step(struct normal_step *s, struct config *c, struct err *e)
         if (!c->has_content || (s->kind == REPLACE && !s->pattern.code && !s->pattern.text))
             return err_set(e, -EBADMSG, "normalizer: %s is not complete", c->type);
         if (s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP, "normalizer: Replace by a pattern that matches nothing");
+            return err_set(e, -ENOTSUP,
+                           "normalizer: Replace with a pattern that matches the empty string");
         s->content = strdup(c->content);
         if (!s->content) return err_set(e, -ENOMEM, "normalizer");
     } else {
@@ -130,7 +131,7 @@ read_sequence(struct normal *m, struct config *c, int depth, struct err *e)
     int more;
 
     if (depth == 4) return err_set(e, -ENOTSUP, "normalizer: Sequences nested four deep");
-    if (!c->list.p) return err_set(e, -EBADMSG, "normalizer: a Sequence of nothing");
+    if (!c->list.p) return err_set(e, -EBADMSG, "normalizer: an empty Sequence");
     TRY(json_section_array(&c->list, "normalizer: normalizers", e));
     while ((more = json_section_element(&c->list, e)) > 0)
         TRY(read_steps(m, &c->list, depth + 1, e));
@@ -175,9 +176,9 @@ normalizer_free(struct normal *m)
         free(m->step[i].content);
     }
     free(m->step);
-    room_free(&m->room[0]);
-    room_free(&m->room[1]);
-    room_free(&m->wide);
+    text_buffer_free(&m->buffer[0]);
+    text_buffer_free(&m->buffer[1]);
+    text_buffer_free(&m->wide);
     *m = (struct normal){ 0 };
 }
 
@@ -193,16 +194,17 @@ is_ascii(const char *text, size_t n)
 }
 
 static int MUST_USE
-put_char(struct room *r, int32_t c)
+put_char(struct text_buffer *r, int32_t c)
 {
-    TRY(room_more(r, 4));
+    TRY(text_buffer_grow(r, 4));
     r->n += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)r->p + r->n);
     return 0;
 }
 
-/* Marks between two starters in the order of their classes, equal ones as they stand. spare is empty. */
+/* Stable counting sort of the marks between two starters by combining class. spare must be empty.
+ */
 static int MUST_USE
-order_marks(int32_t *c, size_t n, struct room *spare)
+order_marks(int32_t *c, size_t n, struct text_buffer *spare)
 {
     uint32_t at[256] = { 0 }, sum = 0;
     int32_t *to;
@@ -214,7 +216,7 @@ order_marks(int32_t *c, size_t n, struct room *spare)
                                 utf8proc_get_property(c[i])->combining_class;
     }
     if (sorted) return 0;
-    TRY(room_more(spare, n * sizeof *to));
+    TRY(text_buffer_grow(spare, n * sizeof *to));
     to = (int32_t *)(void *)spare->p;
     for (size_t k = 0; k < 256; k++) {
         uint32_t count = at[k];
@@ -229,8 +231,8 @@ order_marks(int32_t *c, size_t n, struct room *spare)
 }
 
 static int MUST_USE
-unicode_form(const struct normal_step *s, struct room *wide, const char *text, size_t n,
-             struct room *r)
+unicode_form(const struct normal_step *s, struct text_buffer *wide, const char *text, size_t n,
+             struct text_buffer *r)
 {
     const utf8proc_option_t options = UTF8PROC_DECOMPOSE | (s->compat ? UTF8PROC_COMPAT : 0);
     size_t len, marks = 0, n_wide = 0;
@@ -245,7 +247,7 @@ unicode_form(const struct normal_step *s, struct room *wide, const char *text, s
         check(k >= 0 && k <= (utf8proc_ssize_t)ARRAY_LEN(one)); /* 18 at most */
         TRY(text_buffer_put(wide, (const char *)one, (size_t)k * sizeof *one));
     }
-    TRY(room_more(wide, 1));
+    TRY(text_buffer_grow(wide, 1));
     c = (int32_t *)(void *)wide->p;
     n_wide = wide->n / sizeof *c;
     for (size_t i = 0; i <= n_wide; i++) {
@@ -261,14 +263,14 @@ unicode_form(const struct normal_step *s, struct room *wide, const char *text, s
 }
 
 static int MUST_USE
-lowercase(const char *text, size_t n, struct room *r)
+lowercase(const char *text, size_t n, struct text_buffer *r)
 {
     size_t len;
 
     for (size_t i = 0; i < n; i += len) {
         int32_t c = char_at(text, n, i, &len);
 
-        /* The one character whose lower case is two. */
+        /* U+0130 is the only character whose lower case has two characters. */
         if (c == 0x130)
             TRY(text_buffer_put(r, "i\xcc\x87", 3));
         else
@@ -278,7 +280,7 @@ lowercase(const char *text, size_t n, struct room *r)
 }
 
 static int MUST_USE
-strip_accents(const char *text, size_t n, struct room *r)
+strip_accents(const char *text, size_t n, struct text_buffer *r)
 {
     size_t len;
 
@@ -288,7 +290,8 @@ strip_accents(const char *text, size_t n, struct room *r)
 }
 
 static int MUST_USE
-replace(const struct normal_step *s, const char *text, size_t n, struct room *r, struct err *e)
+replace(const struct normal_step *s, const char *text, size_t n, struct text_buffer *r,
+        struct err *e)
 {
     size_t done = 0, start, end;
     int found = 0;
@@ -321,7 +324,7 @@ normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e)
 
     for (uint32_t i = 0; i < m->n; i++) {
         const struct normal_step *s = &m->step[i];
-        struct room *to = &m->room[next];
+        struct text_buffer *to = &m->buffer[next];
         int r = 0;
 
         to->n = 0;
@@ -354,7 +357,8 @@ normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e)
         case STRIP:
             break;
         }
-        if (r == -ENOMEM) return err_set(e, r, "normalizer: a text of %zu bytes", *n);
+        if (r == -ENOMEM)
+            return err_set(e, r, "normalizer: out of memory for a text of %zu bytes", *n);
         TRY(r);
         *text = to->p;
         *n = to->n;

@@ -1,8 +1,8 @@
-/* normalizer.h - what "normalizer" makes of text before it is cut into words.
+/* normalizer.h - the "normalizer" of tokenizer.json: changes text before it is split into words.
  *
- * Served: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Precompiled, and Sequence
- * of them. Any length of text costs a time in proportion, runs of combining marks included.
- */
+ * Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Precompiled,
+ * and Sequence of them. The time is proportional to the length of the text, also for runs of
+ * combining marks. */
 #ifndef TEXT_NORMALIZER_H
 #define TEXT_NORMALIZER_H
 
@@ -18,16 +18,18 @@ struct normal_step;
 struct normal {
     struct normal_step *step; /* [n] */
     uint32_t n;
-    bool moves_first;    /* what is first in the text may go away */
-    struct room room[2]; /* a step writes to the one that it does not read */
-    struct room wide;    /* characters of the Unicode forms */
+    bool moves_first;             /* a step may remove or move the beginning of the text */
+    struct text_buffer buffer[2]; /* a step reads one and writes the other */
+    struct text_buffer wide;      /* code points, for the Unicode forms */
 };
 
-/* Read "normalizer": the event just read is its value. -ENOTSUP: a kind we do not do, by name. */
+/* Reads "normalizer"; the last event is its value. -ENOTSUP: unsupported kind, named in the
+ * sentence. */
 int normalizer_open(struct normal *m, struct json *j, struct err *e) MUST_USE;
 void normalizer_free(struct normal *m);
 
-/* *text (UTF-8) of *n bytes becomes what the steps make of it, in m's room until the next call. */
+/* Replaces *text (UTF-8, *n bytes) by the normalised text, which is in m's memory until the next
+ * call. */
 int normalizer_run(struct normal *m, const char **text, size_t *n, struct err *e) MUST_USE;
 
 #endif

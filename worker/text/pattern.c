@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copy a pattern with \s, \w and their opposites spelled out. -EMSGSIZE: room is too small. -ENOTSUP: what the
- * reference's engine reads otherwise than PCRE2: a class within a class, \b and \h and their like. */
+/* Copies a pattern and expands \s, \w and their opposites. -EMSGSIZE: the buffer is too small.
+ * -ENOTSUP: syntax that the reference's engine interprets differently: nested classes, \b, \h and
+ * similar. */
 static int MUST_USE
-spell_out(const char *p, char *to, size_t room)
+spell_out(const char *p, char *to, size_t capacity)
 {
     static const char white[] = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
     static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
@@ -41,7 +42,7 @@ spell_out(const char *p, char *to, size_t room)
         } else if (*p == ']') {
             class = false;
         }
-        if (n + strlen(out) >= room) return -EMSGSIZE;
+        if (n + strlen(out) >= capacity) return -EMSGSIZE;
         memcpy(to + n, out, strlen(out));
         n += strlen(out);
     }
@@ -59,20 +60,21 @@ pattern_regex(struct pattern *p, const char *where, const char *regex, struct er
 
     if (r < 0)
         return err_set(e, r, "%s: pattern %s", where,
-                       r == -EMSGSIZE ? "is too long"
-                                      : "has what engines read differently: a class or \\S within "
-                                        "a class, \\b, \\h or the like");
+                       r == -EMSGSIZE
+                           ? "is too long"
+                           : "has syntax that regex engines interpret differently: a class or \\S "
+                             "in a class, \\b, \\h or similar");
     p->kind = PATTERN_REGEX;
     p->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code,
                             &at, NULL);
     if (!p->code) {
-        PCRE2_UCHAR said[128];
+        PCRE2_UCHAR message[128];
 
-        pcre2_get_error_message(code, said, sizeof said);
+        pcre2_get_error_message(code, message, sizeof message);
         return err_set(e, -ENOTSUP, "%s: pattern at \"%.32s\": %s", where, text + at,
-                       (const char *)said);
+                       (const char *)message);
     }
-    /* Where memory may not be made executable this fails, and matching is only slower. */
+    /* Fails if memory may not be executable; matching is then slower. */
     (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     (void)pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
     p->may_be_empty = empty;
@@ -126,16 +128,17 @@ find_regex(const struct pattern *p, const char *text, size_t n, size_t from, siz
 {
     const PCRE2_SIZE *at = pcre2_get_ovector_pointer(p->match);
     int r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, p->match, NULL);
-    PCRE2_UCHAR said[128];
+    PCRE2_UCHAR message[128];
 
-    /* Compiled patterns have a small stack of their own; the interpreter takes its from the heap. */
+    /* Compiled patterns have a small stack of their own; the interpreter uses the heap. */
     if (r == PCRE2_ERROR_JIT_STACKLIMIT)
         r = pcre2_match(p->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                         p->match, NULL);
     if (r == PCRE2_ERROR_NOMATCH) return 0;
     if (r < 0) {
-        pcre2_get_error_message(r, said, sizeof said);
-        return err_set(e, -EINVAL, "text cannot be cut at byte %zu: %s", from, (const char *)said);
+        pcre2_get_error_message(r, message, sizeof message);
+        return err_set(e, -EINVAL, "pattern failed at byte %zu of the text: %s", from,
+                       (const char *)message);
     }
     *start = at[0];
     *end = at[1];

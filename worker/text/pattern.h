@@ -1,9 +1,9 @@
-/* pattern.h - what a Split or a Replace looks for: a regular expression, a string, or one character of
- * a class.
+/* pattern.h - the pattern of a Split or a Replace: a regular expression, a string, or a character
+ * class.
  *
- * Regular expressions are PCRE2's with Unicode properties; \s means White_Space and \w takes marks, as in
- * the reference's engine. What the two read differently is refused.
- */
+ * Regular expressions are PCRE2 with Unicode properties; \s means White_Space and \w includes
+ * marks, as in the reference's engine. Syntax that the two engines interpret differently is
+ * rejected. */
 #ifndef TEXT_PATTERN_H
 #define TEXT_PATTERN_H
 
@@ -19,18 +19,18 @@ struct pattern {
     struct pcre2_real_match_data_8 *match;
     char *text; /* PATTERN_STRING */
     size_t len;
-    bool may_be_empty; /* what matches */
+    bool may_be_empty; /* the pattern can match the empty string */
 };
 
-/* where names the place for the sentence, here and below. -ENOTSUP: PCRE2 does not take it. */
+/* where: position for the sentence, here and below. -ENOTSUP: PCRE2 rejects the expression. */
 int pattern_regex(struct pattern *p, const char *where, const char *regex, struct err *e) MUST_USE;
 int pattern_string(struct pattern *p, const char *where, const char *text, struct err *e) MUST_USE;
-/* {"Regex": ...} or {"String": ...}: reads the value that comes next. */
+/* Reads the next value: {"Regex": ...} or {"String": ...}. */
 int pattern_read(struct pattern *p, const char *where, struct json *j, struct err *e) MUST_USE;
-void pattern_free(struct pattern *p); /* zeroed: nothing */
+void pattern_free(struct pattern *p); /* accepts a zeroed struct */
 
-/* The first match of text[n] that begins at from or later: 1 with it in *start and *end, 0 without;
- * -EINVAL: the expression gave up. */
+/* Finds the first match in text[n] that begins at `from` or later. Returns 1 with *start and *end,
+ * 0 if there is none, -EINVAL if a limit of the matcher was exceeded. */
 int pattern_find(const struct pattern *p, const char *text, size_t n, size_t from, size_t *start,
                  size_t *end, struct err *e) MUST_USE;
 

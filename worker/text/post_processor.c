@@ -1,8 +1,7 @@
 /* post_processor.c - see post_processor.h.
  *
- * In a Sequence each processor works around what the one before it made, so a later template's tokens
- * stand outside.
- */
+ * In a Sequence each processor encloses the result of the one before, so tokens of a later template
+ * are outside. */
 #include "worker/text/post_processor.h"
 
 #include "worker/text/json_section.h"
@@ -37,7 +36,7 @@ read_named_id(struct json *j, token_id *id, struct err *e)
                : err_set(e, -EBADMSG, "post_processor: cls, sep has more than a name and an id");
 }
 
-/* The ids that special_tokens gives to one name, as a template's piece at place `at` of a list. */
+/* Inserts the ids of the special token `name` at position `at` of a list. */
 static int MUST_USE
 put_special(struct json table, const char *name, token_id *list, uint32_t *n, uint32_t at,
             struct err *e)
@@ -78,7 +77,7 @@ put_special(struct json table, const char *name, token_id *list, uint32_t *n, ui
 
 /* {"SpecialToken": {"id": "<s>", ...}} or {"Sequence": {"id": "A", ...}} */
 static int MUST_USE
-read_piece(struct json *j, bool *special, char *id, size_t room, struct err *e)
+read_piece(struct json *j, bool *special, char *id, size_t capacity, struct err *e)
 {
     int more;
 
@@ -92,7 +91,7 @@ read_piece(struct json *j, bool *special, char *id, size_t room, struct err *e)
     TRY(json_section_object(j, "post_processor: an element of single", e));
     while ((more = json_section_key(j, e)) > 0) {
         if (json_is(j, "id"))
-            TRY(json_section_text(j, "post_processor: id", id, room, e));
+            TRY(json_section_text(j, "post_processor: id", id, capacity, e));
         else
             TRY(json_skip(j, e));
     }
@@ -136,7 +135,7 @@ read_template(struct post *p, struct json single, struct json table, struct err 
 struct config {
     char type[64];
     token_id cls, sep;
-    struct json single, table, list; /* with their first event read */
+    struct json single, table, list; /* their first event is read */
 };
 
 static int MUST_USE

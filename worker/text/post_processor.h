@@ -1,8 +1,8 @@
-/* post_processor.h - the tokens that a template puts around a text: "<s> A </s>".
+/* post_processor.h - the "post_processor" of tokenizer.json: tokens around a text, as in "<s> A
+ * </s>".
  *
- * Served: TemplateProcessing, RobertaProcessing, ByteLevel (which changes offsets only) and Sequence of
- * them; a single text, never a pair.
- */
+ * Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which changes offsets only) and
+ * Sequence of them; single texts only, no pairs. */
 #ifndef TEXT_POST_PROCESSOR_H
 #define TEXT_POST_PROCESSOR_H
 
@@ -17,7 +17,8 @@ struct post {
     uint32_t n_before, n_after;
 };
 
-/* Read "post_processor": the event just read is its value. -ENOTSUP: a kind we do not do, by name. */
+/* Reads "post_processor"; the last event is its value. -ENOTSUP: unsupported kind, named in the
+ * sentence. */
 int post_processor_open(struct post *p, struct json *j, struct err *e) MUST_USE;
 
 #endif

@@ -1,9 +1,8 @@
 /* pre_tokenizer.c - see pre_tokenizer.h.
  *
- * A step is: write a mark for each space (Metaspace), put a prefix in front, then cut by a pattern, then
- * hand each piece to the next step. Steps nest by recursion, as deep as there are steps, so each has a
- * pattern and a room of its own.
- */
+ * A step replaces spaces by a mark (Metaspace), prepends a prefix, splits by a pattern and passes
+ * each piece to the next step. Steps are nested by recursion, one level for each step, so each step
+ * has its own buffer. */
 #include "worker/text/pre_tokenizer.h"
 
 #include "worker/text/json_section.h"
@@ -15,34 +14,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ByteLevel's own, from GPT-2. */
+/* The pattern of ByteLevel, from GPT-2. */
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What becomes of a match: a piece of its own, nothing, part of the piece before it or behind it, one piece
- * with the matches that touch it. */
+/* What becomes of a match: a separate piece, removed, part of the previous or next piece, or one
+ * piece with adjacent matches. */
 enum behavior { ISOLATED, REMOVED, MERGED_PREVIOUS, MERGED_NEXT, CONTIGUOUS };
 
 enum prepend { NEVER, ALWAYS, FIRST };
 
 struct pretok_step {
-    bool cuts; /* by pattern */
+    bool cuts; /* splits by the pattern */
     struct pattern pattern;
     enum behavior behavior;
-    bool invert; /* what matches and what does not change places */
+    bool invert; /* swaps matches and the text between them */
     enum prepend prepend;
-    char prefix[5]; /* in front of a piece that does not begin with it */
-    bool marks;     /* prefix also stands for each space */
-    struct room room;
+    char prefix[5]; /* prepended to a piece that does not begin with it */
+    bool marks;     /* prefix also replaces each space */
+    struct text_buffer buffer;
 };
 
-/* ---- reading */
+/* ---- parsing */
 
 struct config {
     char type[64], behavior[32], replacement[8], scheme[16];
     bool prefix, no_prefix, regex, invert, no_split, individual;
     struct pattern pattern;
-    struct json list; /* Sequence's, with its first event read */
+    struct json list; /* of Sequence; its first event is read */
 };
 
 static int MUST_USE
@@ -93,14 +92,14 @@ read_behavior(struct pretok_step *s, const char *name, struct err *e)
         if (strcmp(name, names[i])) continue;
         s->behavior = (enum behavior)i;
         if (i > REMOVED && s->pattern.may_be_empty)
-            return err_set(e, -ENOTSUP, "pre_tokenizer: %s by a pattern that matches nothing",
-                           name);
+            return err_set(e, -ENOTSUP,
+                           "pre_tokenizer: %s with a pattern that matches the empty string", name);
         return 0;
     }
     return err_set(e, -ENOTSUP, "pre_tokenizer: Split behavior %s is not served yet", name);
 }
 
-/* Files from before prepend_scheme have add_prefix_space alone. */
+/* Older files have only add_prefix_space instead of prepend_scheme. */
 static int MUST_USE
 read_metaspace(struct pretok *p, struct pretok_step *s, const struct config *c, struct err *e)
 {
@@ -172,7 +171,7 @@ read_sequence(struct pretok *p, struct config *c, int depth, struct err *e)
     int more;
 
     if (depth == 4) return err_set(e, -ENOTSUP, "pre_tokenizer: Sequences nested four deep");
-    if (!c->list.p) return err_set(e, -EBADMSG, "pre_tokenizer: a Sequence of nothing");
+    if (!c->list.p) return err_set(e, -EBADMSG, "pre_tokenizer: an empty Sequence");
     TRY(json_section_array(&c->list, "pre_tokenizer: pretokenizers", e));
     while ((more = json_section_element(&c->list, e)) > 0)
         TRY(read_steps(p, &c->list, depth + 1, e));
@@ -182,7 +181,7 @@ read_sequence(struct pretok *p, struct config *c, int depth, struct err *e)
 static int
 read_steps(struct pretok *p, struct json *j, int depth, struct err *e)
 {
-    /* use_regex came after the first files without it: absent is true. */
+    /* Older files have no use_regex; absent means true. */
     struct config c = { .regex = true };
     int r = json_section_object(j, "pre_tokenizer", e), more = 0;
 
@@ -213,7 +212,7 @@ pre_tokenizer_free(struct pretok *p)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         pattern_free(&p->step[i].pattern);
-        room_free(&p->step[i].room);
+        text_buffer_free(&p->step[i].buffer);
     }
     free(p->step);
     *p = (struct pretok){ 0 };
@@ -224,12 +223,12 @@ pre_tokenizer_free(struct pretok *p)
 struct walk {
     struct pretok *p;
     bool first;
-    pre_tokenizer_word *word;
+    pre_tokenizer_word *on_word;
     void *arg;
     struct err *e;
 };
 
-/* The piece that is being put together from matches and what lies between them. */
+/* The piece that is assembled from matches and the text between them. */
 struct piece {
     const char *text;
     size_t begin, end;
@@ -239,7 +238,7 @@ struct piece {
 static int MUST_USE run_step(const struct walk *w, uint32_t i, const char *text, size_t n);
 
 static int MUST_USE
-hand_on(const struct walk *w, uint32_t i, struct piece *p)
+pass_on(const struct walk *w, uint32_t i, struct piece *p)
 {
     bool there = p->there && p->end > p->begin;
 
@@ -247,7 +246,7 @@ hand_on(const struct walk *w, uint32_t i, struct piece *p)
     return there ? run_step(w, i + 1, p->text + p->begin, p->end - p->begin) : 0;
 }
 
-/* The next part of the text, a match or not: it joins the piece before it, or begins one. */
+/* Adds the next part of the text, a match or not, to the current piece, or begins a new piece. */
 static int MUST_USE
 add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t end, bool match)
 {
@@ -261,7 +260,7 @@ add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t
     if (p->there && joins) {
         p->end = end;
     } else {
-        TRY(hand_on(w, i, p));
+        TRY(pass_on(w, i, p));
         p->begin = begin;
         p->end = end;
         p->there = s->behavior != REMOVED || !match;
@@ -270,7 +269,7 @@ add_part(const struct walk *w, uint32_t i, struct piece *p, size_t begin, size_t
     return 0;
 }
 
-/* Marks for spaces, the prefix in front. */
+/* Writes marks for spaces and the prefix. */
 static int MUST_USE
 write_over(const struct walk *w, struct pretok_step *s, const char **text, size_t *n)
 {
@@ -278,22 +277,22 @@ write_over(const struct walk *w, struct pretok_step *s, const char **text, size_
     bool starts = *n >= mark && memcmp(*text, s->prefix, mark) == 0;
 
     if (s->marks) starts |= **text == ' ';
-    s->room.n = 0;
+    s->buffer.n = 0;
     if (!starts && (s->prepend == ALWAYS || (s->prepend == FIRST && w->first)))
-        TRY(text_buffer_put(&s->room, s->prefix, mark));
+        TRY(text_buffer_put(&s->buffer, s->prefix, mark));
     else if (!s->marks)
         return 0;
     while (s->marks && from < *n) {
         const char *space = memchr(*text + from, ' ', *n - from);
 
         if (!space) break;
-        TRY(text_buffer_put(&s->room, *text + from, (size_t)(space - *text) - from));
-        TRY(text_buffer_put(&s->room, s->prefix, mark));
+        TRY(text_buffer_put(&s->buffer, *text + from, (size_t)(space - *text) - from));
+        TRY(text_buffer_put(&s->buffer, s->prefix, mark));
         from = (size_t)(space - *text) + 1;
     }
-    TRY(text_buffer_put(&s->room, *text + from, *n - from));
-    *text = s->room.p;
-    *n = s->room.n;
+    TRY(text_buffer_put(&s->buffer, *text + from, *n - from));
+    *text = s->buffer.p;
+    *n = s->buffer.n;
     return 0;
 }
 
@@ -305,10 +304,10 @@ run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
     struct piece piece = { 0 };
     int found = 0;
 
-    if (i == w->p->n) return w->word(w->arg, text, n, w->e);
+    if (i == w->p->n) return w->on_word(w->arg, text, n, w->e);
     s = &w->p->step[i];
     if ((s->marks || s->prepend) && write_over(w, s, &text, &n) < 0)
-        return err_set(w->e, -ENOMEM, "pre_tokenizer: a text of %zu bytes", n);
+        return err_set(w->e, -ENOMEM, "pre_tokenizer: out of memory for a text of %zu bytes", n);
     if (!s->cuts) return run_step(w, i + 1, text, n);
     piece.text = text;
     while (from < n && (found = pattern_find(&s->pattern, text, n, from, &start, &end, w->e)) > 0) {
@@ -316,14 +315,13 @@ run_step(const struct walk *w, uint32_t i, const char *text, size_t n)
         TRY(add_part(w, i, &piece, start, end, true));
         done = end;
         from = end;
-        if (start ==
-            end) /* an empty match cuts, and the search goes on behind the next character */
+        if (start == end) /* an empty match splits; the search continues after the next character */
             do from++;
             while (from < n && ((unsigned char)text[from] & 0xc0) == 0x80);
     }
     TRY(found);
     if (n > done) TRY(add_part(w, i, &piece, done, n, false));
-    return hand_on(w, i, &piece);
+    return pass_on(w, i, &piece);
 }
 
 int

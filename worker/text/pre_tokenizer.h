@@ -1,9 +1,8 @@
-/* pre_tokenizer.h - text to words, by the steps of "pre_tokenizer".
+/* pre_tokenizer.h - the "pre_tokenizer" of tokenizer.json: splits text into words.
  *
- * Served: ByteLevel (with or without its own pattern and prefix space), Split, Metaspace,
- * WhitespaceSplit, Digits, and Sequence of them in which nothing follows ByteLevel. Each step cuts what
- * the step before it left; a pattern never sees beyond its piece.
- */
+ * Supported: ByteLevel (with or without its own pattern and prefix space), Split, Metaspace,
+ * WhitespaceSplit, Digits, and Sequence of them with ByteLevel last. Each step splits the pieces of
+ * the step before; a pattern sees only its piece. */
 #ifndef TEXT_PRE_TOKENIZER_H
 #define TEXT_PRE_TOKENIZER_H
 
@@ -13,21 +12,22 @@
 
 enum { PRETOK_MAX_STEPS = 8 };
 
-struct pretok_step; /* a pattern, or a prefix, or both */
+struct pretok_step; /* a pattern, a prefix, or both */
 
 struct pretok {
     struct pretok_step *step; /* [n] */
     uint32_t n;
     bool byte_level; /* the last step is ByteLevel */
-    bool first_only; /* a Metaspace prepends to the very first word alone */
+    bool first_only; /* a Metaspace prepends only to the first word */
 };
 
-/* Read "pre_tokenizer": the event just read is its value. -ENOTSUP: a kind we do not do, by name. */
+/* Reads "pre_tokenizer"; the last event is its value. -ENOTSUP: unsupported kind, named in the
+ * sentence. */
 int pre_tokenizer_open(struct pretok *p, struct json *j, struct err *e) MUST_USE;
 void pre_tokenizer_free(struct pretok *p);
 
-/* Give each word of text[n] (UTF-8) to word(), in order; its negative return ends the walk. first: the
- * text is the beginning of all that is being encoded. */
+/* Calls word() for each word of text[n] (UTF-8), in order; a negative result of word() ends the
+ * loop and is returned. first: the text is the beginning of the encoded text. */
 typedef int pre_tokenizer_word(void *arg, const char *word, size_t n, struct err *e);
 int pre_tokenizer_run(struct pretok *p, const char *text, size_t n, bool first,
                       pre_tokenizer_word *word, void *arg, struct err *e) MUST_USE;

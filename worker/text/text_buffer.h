@@ -1,5 +1,5 @@
-/* text_buffer.h - bytes that grow: the text a step makes of another. Kept from one text to the next, so that
- * it grows for a longer one than any before and for nothing else. */
+/* text_buffer.h - a growing byte buffer for the text of one processing step; it is reused and never
+ * shrinks. */
 #ifndef TEXT_BUFFER_H
 #define TEXT_BUFFER_H
 
@@ -9,23 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct room {
+struct text_buffer {
     char *p;
     size_t n, cap;
 };
 
-/* A text of sane size is far below; what normalisers and replacements make of one is, too. */
-static const size_t ROOM_MAX = 1u << 30;
+/* Limit in bytes; texts and their normalised forms are far smaller. */
+static const size_t TEXT_BUFFER_MAX = 1u << 30;
 
-/* Room for more bytes behind the n that are there. -ENOMEM. */
+/* Ensures capacity for `more` bytes behind the n present ones. -ENOMEM. */
 static inline int MUST_USE
-room_more(struct room *r, size_t more)
+text_buffer_grow(struct text_buffer *r, size_t more)
 {
     size_t cap = r->cap * 2 + 4096;
     char *p;
 
     if (more <= r->cap - r->n) return 0;
-    if (more > ROOM_MAX || r->n + more > ROOM_MAX) return -ENOMEM;
+    if (more > TEXT_BUFFER_MAX || r->n + more > TEXT_BUFFER_MAX) return -ENOMEM;
     cap = cap > r->n + more ? cap : r->n + more;
     p = realloc(r->p, cap);
     if (!p) return -ENOMEM;
@@ -35,19 +35,19 @@ room_more(struct room *r, size_t more)
 }
 
 static inline int MUST_USE
-text_buffer_put(struct room *r, const char *s, size_t n)
+text_buffer_put(struct text_buffer *r, const char *s, size_t n)
 {
-    TRY(room_more(r, n + 1)); /* so that an empty text is somewhere, too */
+    TRY(text_buffer_grow(r, n + 1)); /* so that an empty text has an address too */
     memcpy(r->p + r->n, s, n);
     r->n += n;
     return 0;
 }
 
 static inline void
-room_free(struct room *r)
+text_buffer_free(struct text_buffer *r)
 {
     free(r->p);
-    *r = (struct room){ 0 };
+    *r = (struct text_buffer){ 0 };
 }
 
 #endif

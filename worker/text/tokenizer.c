@@ -68,7 +68,7 @@ tokenizer_parts_free(struct tokenizer *t)
     pre_tokenizer_free(&t->pretok);
     bpe_free(&t->bpe);
     unigram_free(&t->unigram);
-    room_free(&t->config);
+    text_buffer_free(&t->config);
 }
 
 struct tokenizer *
@@ -97,7 +97,7 @@ tokenizer_longest(const struct tokenizer *t)
 
 struct out {
     struct tokenizer *t;
-    const char *text; /* all of it */
+    const char *text; /* the whole text */
     token_id *ids;
     uint32_t n, cap;
 };
@@ -105,7 +105,7 @@ struct out {
 static int MUST_USE
 too_many(const struct out *o, struct err *e)
 {
-    return err_set(e, -EMSGSIZE, "the text is more than %u tokens", o->cap);
+    return err_set(e, -EMSGSIZE, "the text has more than %u tokens", o->cap);
 }
 
 static int MUST_USE
@@ -132,7 +132,7 @@ put_word(void *arg, const char *word, size_t n, struct err *e)
     return 0;
 }
 
-/* What lies between raw added tokens: normalise it, and cut those out that are looked for only now. */
+/* Handles the text between raw added tokens: normalises it and cuts out the other added tokens. */
 static int MUST_USE
 put_gap(struct out *o, const char *text, size_t n, struct err *e)
 {
@@ -227,7 +227,7 @@ append(void *arg, const char *s, uint32_t n)
 {
     struct text *t = arg;
 
-    t->full |= t->cap - t->len <= n; /* the NUL, too */
+    t->full |= t->cap - t->len <= n; /* including the NUL */
     if (t->full) return;
     memcpy(t->buf + t->len, s, n);
     t->len += n;

@@ -1,10 +1,9 @@
 /* tokenizer_json.c - see tokenizer_json.h.
  *
- * The sections are found in one pass over the document and then read in the order in which they need
- * each other: the small ones first, which say whether pieces are bytes; then vocabulary, merges or scores,
- * added tokens, the template. What is not served is refused here, so that encoding has nothing left to
- * refuse but its input.
- */
+ * One pass over the document finds the sections; they are then read in the order of their
+ * dependencies: the small ones first, which decide whether pieces are bytes; then vocabulary,
+ * merges or scores, added tokens, the template. Everything unsupported is rejected here, so
+ * encoding rejects only invalid input. */
 #include "worker/text/tokenizer_json.h"
 
 #include "worker/text/json_section.h"
@@ -13,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The small sections, which a kept vocabulary takes along as they are. */
+/* The small sections, which the vocabulary cache stores unchanged. */
 enum { NORMALIZER, PRETOK, POST, DECODER, N_SMALL };
 static const char *const small_names[N_SMALL] = { "normalizer", "pre_tokenizer", "post_processor",
                                                   "decoder" };
 
-/* Sections by the event that begins them; p is NULL where there is none. */
+/* The first event of each section; p is NULL if the section is absent. */
 struct sections {
     struct json small[N_SMALL], added, vocab, merges;
     const char *small_end[N_SMALL];
@@ -98,7 +97,8 @@ find_model(struct sections *s, struct json *j, struct err *e)
     return more;
 }
 
-/* "truncation" and "padding" are training leftovers that every server switches off: not read. */
+/* "truncation" and "padding" come from training and are ignored, because every server disables
+ * them. */
 static int MUST_USE
 find_section(struct sections *s, struct json *j, struct err *e)
 {
@@ -122,15 +122,15 @@ find_sections(struct sections *s, struct json *j, struct err *e)
     TRY(json_section_object(j, "the document", e));
     while ((more = json_section_key(j, e)) > 0) TRY(find_section(s, j, e));
     TRY(more);
-    TRY(json_next(j, e)); /* nothing but space may follow */
+    TRY(json_next(j, e)); /* only white space may follow */
     for (int i = 0; i < N_SMALL; i++)
         if (!s->small[i].p) s->small[i].kind = JSON_NULL;
     return 0;
 }
 
-/* The small sections that are there, as a document of their own. */
+/* Writes the small sections that are present as a document. */
 static int MUST_USE
-put_config(struct room *r, const struct sections *s)
+put_config(struct text_buffer *r, const struct sections *s)
 {
     TRY(text_buffer_put(r, "{", 1));
     for (int i = 0; i < N_SMALL; i++) {
@@ -170,10 +170,10 @@ check_kinds(const struct tokenizer *t, struct err *e)
                        "pre_tokenizer and decoder: only one of them is ByteLevel, which is not "
                        "served yet");
     if (t->pretok.byte_level && t->is_unigram)
-        return err_set(e, -ENOTSUP, "model type Unigram behind ByteLevel is not served yet");
+        return err_set(e, -ENOTSUP, "model type Unigram with ByteLevel is not served yet");
     if (t->pretok.first_only && t->normal.n)
         return err_set(e, -ENOTSUP,
-                       "pre_tokenizer: prepend_scheme first behind a normalizer is not served yet");
+                       "pre_tokenizer: prepend_scheme first with a normalizer is not served yet");
     return 0;
 }
 
@@ -197,7 +197,7 @@ read_vocab(struct vocab *v, struct json j, struct err *e)
     return more;
 }
 
-/* Unigram's: [["<unk>", 0.0], ...], ids in order. */
+/* Unigram: [["<unk>", 0.0], ...], in the order of the ids. */
 static int MUST_USE
 read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
 {
@@ -221,7 +221,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
         TRY(json_next(&j, e));
         n = j.kind == JSON_STRING ? json_unescape(&j, piece, sizeof piece) : -1;
         if (n < 0)
-            return err_set(e, -EBADMSG, "model.vocab: token %u is no piece of up to %zu bytes",
+            return err_set(e, -EBADMSG, "model.vocab: token %u is not a piece of at most %zu bytes",
                            u->n, sizeof piece - 1);
         TRY(json_next(&j, e));
         if (j.kind != JSON_NUMBER || json_f64(&j, &u->score[u->n]) < 0)
@@ -230,7 +230,7 @@ read_scores(struct unigram *u, struct vocab *v, struct json j, struct err *e)
         u->n++;
         TRY(json_next(&j, e));
         if (j.kind != JSON_ARRAY_END)
-            return err_set(e, -EBADMSG, "model.vocab: token %u is more than a piece and a score",
+            return err_set(e, -EBADMSG, "model.vocab: token %u has more than a piece and a score",
                            u->n - 1);
     }
     return more;
@@ -257,7 +257,8 @@ read_bpe(struct tokenizer *t, const struct sections *s, struct err *e)
     t->bpe.byte_fallback = s->byte_fallback;
     t->bpe.fuse_unk = s->fuse_unk;
     t->bpe.unk = -1;
-    if (!*s->unk || t->vocab.byte_level) return 0; /* where every byte is a token none is unknown */
+    /* if every byte is a token, no character is unknown */
+    if (!*s->unk || t->vocab.byte_level) return 0;
     t->bpe.unk = vocab_find(&t->vocab, s->unk, strlen(s->unk));
     if (t->bpe.unk < 0)
         return err_set(e, -EBADMSG, "model.unk_token \"%.64s\" is not in model.vocab", s->unk);
@@ -272,7 +273,7 @@ check_ids(const struct tokenizer *t, struct err *e)
                                            : t->post.after[i - t->post.n_before];
 
         if (!vocab_piece(&t->vocab, id))
-            return err_set(e, -EBADMSG, "post_processor: there is no token %d", id);
+            return err_set(e, -EBADMSG, "post_processor: token %d does not exist", id);
     }
     return 0;
 }
@@ -287,7 +288,7 @@ read_small(struct tokenizer *t, struct sections *s, struct err *e)
     return check_kinds(t, e);
 }
 
-/* All parts are there. */
+/* Prepares the parts for use when all are complete. */
 static int MUST_USE
 prepare(struct tokenizer *t, struct err *e)
 {

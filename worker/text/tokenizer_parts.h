@@ -1,4 +1,4 @@
-/* tokenizer_parts.h - what a tokenizer is made of; for tokenizer.c, tokenizer_json.c and vocab_cache.c. */
+/* tokenizer_parts.h - struct tokenizer, for tokenizer.c, tokenizer_json.c and vocab_cache.c. */
 #ifndef TEXT_TOKENIZER_PARTS_H
 #define TEXT_TOKENIZER_PARTS_H
 
@@ -19,16 +19,17 @@ struct tokenizer {
     struct pretok pretok;
     struct bpe bpe;
     struct unigram unigram;
-    bool is_unigram; /* else BPE */
+    bool is_unigram; /* otherwise BPE */
     struct post post;
     struct decoder decoder;
-    struct room config;   /* the small sections of the document, as a document */
-    uint64_t document[2]; /* what it holds, hashed (vocab_cache.h) */
-    void *map;            /* NULL, or the file that the arrays lie in */
+    struct text_buffer config; /* the small sections of the document, as a JSON document */
+    uint64_t document[2];      /* hash of the document (vocab_cache.h) */
+    void *map;                 /* the mapped cache file that has the arrays, or NULL */
     size_t map_bytes;
 };
 
 void tokenizer_parts_free(
-    struct tokenizer *t); /* all but t itself and its map, which is gone before */
+    /* frees everything except t itself and its map, which must be unmapped before */
+    struct tokenizer *t);
 
 #endif

@@ -13,7 +13,7 @@ enum { WORD = 4096, MAX_NODES = 1 << 24, UNKNOWN_COSTS = 10 };
 
 struct best {
     double score;
-    int32_t from; /* where its last piece begins; -1: no way leads here yet */
+    int32_t from; /* start of its last piece; -1: not reachable yet */
     token_id id;
 };
 
@@ -85,7 +85,7 @@ unigram_open(struct unigram *u, const struct vocab *v, struct err *e)
 }
 
 static int MUST_USE
-more_room(struct unigram *u, size_t n)
+grow(struct unigram *u, size_t n)
 {
     size_t cap = MAX(n, (size_t)u->cap * 2);
     struct best *best;
@@ -102,7 +102,7 @@ more_room(struct unigram *u, size_t n)
 int
 unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e)
 {
-    if (more_room(u, WORD + 1) < 0) return err_set(e, -ENOMEM, "vocabulary");
+    if (grow(u, WORD + 1) < 0) return err_set(e, -ENOMEM, "vocabulary");
     for (unsigned c = 0; c < 256; c++) {
         char name[8];
 
@@ -155,7 +155,7 @@ find_best(struct unigram *u, const char *word, size_t n)
     }
 }
 
-/* Put one id in front of those that fill ids from *at on; false: there is no room. */
+/* Inserts an id before those that fill ids from *at on. Returns false if ids is full. */
 static bool
 put_before(token_id *ids, uint32_t *at, token_id id)
 {
@@ -164,7 +164,8 @@ put_before(token_id *ids, uint32_t *at, token_id id)
     return true;
 }
 
-/* word[n] that is no piece, in front of ids: the token it is after all, its bytes, or the unknown one. */
+/* Inserts tokens for word[n], which is not a piece, before ids: the token with these bytes, its
+ * byte tokens or the unknown token. */
 static bool
 put_unknown(const struct unigram *u, const struct vocab *v, const char *word, size_t n,
             token_id *ids, uint32_t *at)
@@ -185,7 +186,7 @@ unigram_word(struct unigram *u, const struct vocab *v, const char *word, size_t 
 {
     uint32_t at = cap;
 
-    TRY(more_room(u, n + 1));
+    TRY(grow(u, n + 1));
     find_best(u, word, n);
     for (size_t end = n; end > 0;) {
         size_t begin = (size_t)u->best[end].from;

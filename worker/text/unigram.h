@@ -1,10 +1,9 @@
-/* unigram.h - one word to the pieces whose scores add up to most.
+/* unigram.h - Unigram: splits a word into the pieces with the highest sum of scores.
  *
- * Viterbi over the pieces that begin at each character, the reference's order of additions and its ties
- * (the first found stays). A character that no piece covers costs ten more than the worst piece;
- * neighbours of that kind are one unknown token, or their bytes' tokens. The room grows for a longer word
- * than any before and for nothing else.
- */
+ * Viterbi over the pieces that begin at each character, with the reference's order of additions and
+ * ties (the first found wins). A character without a piece costs 10 more than the worst piece;
+ * adjacent ones become one unknown token, or their byte tokens. The work memory grows only for a
+ * word longer than any before. */
 #ifndef TEXT_UNIGRAM_H
 #define TEXT_UNIGRAM_H
 
@@ -13,26 +12,27 @@
 #include "worker/text/vocab.h"
 
 struct unigram {
-    double *score;     /* [n] by id; flat as vocab's arrays, and so is edge */
-    struct edge *edge; /* [n_slots] of the trie over the pieces' bytes, open addressing */
+    double *score; /* [n] by id; flat like the arrays of vocab, and so is edge */
+    /* [n_slots] of the trie over the bytes of the pieces, open addressing */
+    struct edge *edge;
     uint32_t n, n_slots, n_nodes;
     token_id unk;
     bool byte_fallback;
     double unk_score;
     token_id of_byte[256];
-    struct best *best; /* room: [cap] the best way to each byte of the word */
+    struct best *best; /* work memory: [cap] best path to each byte of the word */
     uint32_t cap;
 };
 
 struct edge {
     uint32_t from; /* node << 8 | byte */
-    uint32_t to;   /* node; 0: the slot is empty, for the root is nobody's child */
-    token_id id;   /* of the piece that ends there, or -1 */
+    uint32_t to;   /* node; 0: empty entry, because the root is never a child */
+    token_id id;   /* of the piece that ends here, or -1 */
 };
 
-/* Make the trie over v, which is complete but for added tokens; score[n] has been read. */
+/* Builds the trie over v, which must be complete except for added tokens; score[n] must be read. */
 int unigram_open(struct unigram *u, const struct vocab *v, struct err *e) MUST_USE;
-/* Before the first word, as bpe_prepare(). */
+/* Call before the first word; as bpe_prepare(). */
 int unigram_prepare(struct unigram *u, const struct vocab *v, struct err *e) MUST_USE;
 void unigram_free(struct unigram *u);
 

@@ -1,8 +1,7 @@
-/* utf8.h - one step through bytes that may be UTF-8, and bytes as they come to whole characters.
+/* utf8.h - reads bytes that may be UTF-8, and assembles bytes to complete characters.
  *
- * What is ill-formed becomes U+FFFD by "maximal subparts" (Unicode 15, 3.9), as Rust's lossy strings
- * and so the reference's decoders do it.
- */
+ * Malformed bytes become U+FFFD by "maximal subparts" (Unicode 15, 3.9), as in Rust's lossy strings
+ * and the reference's decoders. */
 #ifndef TEXT_UTF8_H
 #define TEXT_UTF8_H
 
@@ -12,8 +11,8 @@
 
 #define UTF8_BAD "\xef\xbf\xbd"
 
-/* p[n], n > 0. k > 0: a character of k bytes. k < 0: -k bytes are ill-formed. 0: all n bytes are a good
- * beginning and more may come. */
+/* Examines text[n], n > 0. Returns k > 0: a character of k bytes. k < 0: -k malformed bytes. 0: all
+ * n bytes are a valid incomplete character. */
 static inline int
 utf8_at(const char *text, size_t n)
 {
@@ -37,14 +36,14 @@ utf8_at(const char *text, size_t n)
     return len;
 }
 
-/* The beginning of a character that later bytes may complete. Zeroed: nothing. */
+/* An incomplete character. Zeroed: empty. */
 struct utf8_part {
     char byte[4];
     uint32_t n;
 };
 
-/* One more byte: what is whole now, well-formed, into out; its length. A byte that ends a bad beginning
- * may begin, or be, the next character: two of them at most come out. */
+/* Adds a byte and writes the characters that are complete now to out; returns their length. A byte
+ * that ends a malformed sequence may itself begin or be a character, so out gets at most two. */
 static inline uint32_t
 utf8_feed(struct utf8_part *u, char byte, char out[6])
 {
@@ -63,7 +62,7 @@ utf8_feed(struct utf8_part *u, char byte, char out[6])
     return len;
 }
 
-/* Nothing more comes. */
+/* Ends the text: an incomplete character becomes U+FFFD. */
 static inline uint32_t
 utf8_end(struct utf8_part *u, char out[6])
 {

@@ -1,15 +1,14 @@
 /* vocab.c - see vocab.h.
  *
- * Pieces are appended to one block of bytes and found through one open-addressed table of ids. Both
- * grow while tokenizer.json is read and never after.
- */
+ * Pieces are appended to one block of bytes and found through one hash table of ids with open
+ * addressing. Both grow only while tokenizer.json is read. */
 #include "worker/text/vocab.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* GPT-2's table backwards: the byte that character c (below 0x144) stands for, or -1. Printable Latin-1
+/* The inverse of GPT-2's table: the byte of character c (below 0x144), or -1. Printable Latin-1
  * stands for itself; the other 68 bytes follow in order from U+0100. */
 static int
 byte_of(uint32_t c)
@@ -30,7 +29,8 @@ vocab_unwrite(const struct vocab *v, char *s, size_t n)
     int len = 0;
 
     if (!v->byte_level) return (int)n;
-    /* All 256 characters take one or two bytes, so longer ones are outside without a decoder. */
+    /* All 256 characters have 1 or 2 bytes; longer ones are outside the table and need no decoding.
+     */
     for (int pass = 0; pass < 2; pass++) {
         len = 0;
         for (size_t i = 0; i < n; len++) {
@@ -94,7 +94,7 @@ more_slots(struct vocab *v)
 }
 
 static int MUST_USE
-more_room(struct vocab *v, uint32_t id, size_t n)
+grow(struct vocab *v, uint32_t id, size_t n)
 {
     if (v->n_bytes + n > v->cap_bytes) {
         size_t cap = MAX((size_t)v->cap_bytes * 2, v->n_bytes + n + 4096);
@@ -142,11 +142,11 @@ vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable, 
     int len;
 
     if (id < 0 || id >= VOCAB_MAX_ID)
-        return err_set(e, -EBADMSG, "token id %d is beyond %d", id, VOCAB_MAX_ID - 1);
-    if (more_room(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "vocabulary");
+        return err_set(e, -EBADMSG, "token id %d exceeds %d", id, VOCAB_MAX_ID - 1);
+    if (grow(v, (uint32_t)id, n) < 0) return err_set(e, -ENOMEM, "vocabulary");
     p = &v->piece[id];
     if (p->there)
-        return err_set(e, -EBADMSG, "token id %d is given to \"%.*s\" and to another", id,
+        return err_set(e, -EBADMSG, "token id %d belongs to \"%.*s\" and another token", id,
                        (int)MIN(n, (size_t)64), s);
     *p = (struct piece){ .at = v->n_bytes, .len = (uint32_t)n };
     memcpy(v->bytes + p->at, s, n);
@@ -156,8 +156,8 @@ vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable, 
         uint32_t slot = slot_of(v, v->bytes + p->at, (size_t)len);
 
         if (v->slot[slot])
-            return err_set(e, -EBADMSG, "\"%.*s\" is token %u and %d", (int)MIN(n, (size_t)64), s,
-                           v->slot[slot] - 1, id);
+            return err_set(e, -EBADMSG, "\"%.*s\" has the two ids %u and %d",
+                           (int)MIN(n, (size_t)64), s, v->slot[slot] - 1, id);
         v->slot[slot] = (uint32_t)id + 1;
         v->n_used++;
     }

@@ -1,11 +1,10 @@
-/* vocab.h - which bytes each token stands for, and which token stands for these bytes.
+/* vocab.h - the bytes of each token, and the token for given bytes.
  *
- * Byte-level vocabularies write a byte as one printable character (GPT-2's table: "Ġ" is a space), so
- * that a piece is always text in the file. Here pieces are the bytes themselves. A token with a
- * character outside that table (some added tokens) stands for its own UTF-8 and is never the result of
- * a merge, as in the decoder of Hugging Face tokenizers. In other vocabularies a piece is its text, and
- * "<0x0A>" is byte 10 where there is nothing better.
- */
+ * Byte-level vocabularies write each byte as one printable character (GPT-2's table: "Ġ" is a
+ * space), so the file contains valid text. Here pieces are the bytes themselves. A token with a
+ * character outside that table (some added tokens) stands for its own UTF-8 and is never the result
+ * of a merge, as in the decoder of Hugging Face tokenizers. In other vocabularies a piece is its
+ * text, and "<0x0A>" is byte 10 if no other token is. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
@@ -13,15 +12,15 @@
 #include "base/err.h"
 
 enum {
-    VOCAB_MAX_ID = 1 << 22, /* the largest published vocabularies hold 2^18 */
+    VOCAB_MAX_ID = 1 << 22, /* the largest published vocabularies have 2^18 tokens */
     VOCAB_MAX_PIECE = 4096  /* bytes */
 };
 
-/* All arrays are flat, without pointers, so that they can be kept in a file (vocab_cache.h). */
+/* All arrays are flat, without pointers, so that they can be stored in a file (vocab_cache.h). */
 struct vocab {
-    char *bytes;         /* all pieces, one after the other */
+    char *bytes;         /* all pieces, concatenated */
     struct piece *piece; /* [n], by id */
-    uint32_t *slot;      /* [n_slots] id + 1 by hash of the bytes, open addressing; 0 is empty */
+    uint32_t *slot;      /* [n_slots] id + 1, hash table by bytes, open addressing; 0: empty */
     uint32_t n_bytes, cap_bytes, n, cap, n_slots, n_used, longest;
     bool byte_level;
 };
@@ -33,21 +32,22 @@ struct piece {
 
 void vocab_free(struct vocab *v);
 
-/* Token id is written as s[n] (UTF-8); findable: by vocab_find(), which a token is not that only stands
- * among the added ones. -EBADMSG: id or bytes are taken, or the id is out of reach. */
+/* Adds token id with the text s[n] (UTF-8). findable: vocab_find() finds it; false for tokens that
+ * occur only among the added tokens. -EBADMSG: id or bytes exist already, or the id is too large.
+ */
 int vocab_add(struct vocab *v, token_id id, const char *s, size_t n, bool findable,
               struct err *e) MUST_USE;
 
-/* The token for exactly these bytes, or -1. */
+/* The token with exactly these bytes, or -1. */
 token_id vocab_find(const struct vocab *v, const char *bytes, size_t n);
 
 const struct piece *vocab_piece(const struct vocab *v, token_id id); /* NULL: no such token */
 
-/* Turn s[n] as written in the file into what its piece would be, in place: its length, or -1 when a
- * character of a byte-level vocabulary is none of the 256 (s is then unchanged). */
+/* Converts s[n] from its form in the file to the bytes of its piece, in place. Returns the length,
+ * or -1 if a character is not in the table of a byte-level vocabulary (s is unchanged). */
 int vocab_unwrite(const struct vocab *v, char *s, size_t n);
 
-/* Can v be used, whatever its arrays hold? They came from a file. */
+/* Checks arrays that came from a file: returns true if every index is in range. */
 bool vocab_is_sound(const struct vocab *v);
 
 #endif

@@ -1,11 +1,10 @@
 /* vocab_cache.c - see vocab_cache.h.
  *
- *     offset  bytes  what
- *     0       512    struct header, zeros behind it
+ *     offset  bytes  content
+ *     0       512    struct header, padded with zeros
  *     512     ...    nine arrays in the order of enum array, each at a multiple of 64
  *
- * The header has the arrays' bytes alone; where they lie follows from them.
- */
+ * The header has only the sizes of the arrays; their offsets follow from the sizes. */
 #include "worker/text/vocab_cache.h"
 
 #include "worker/text/tokenizer_json.h"
@@ -19,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Counts up with every change of what the arrays hold or mean. */
+/* Increment LAYOUT with every change of the content or meaning of the arrays. */
 enum { LAYOUT = 1, HEADER = 512, ALIGN = 64, CHUNK = 1 << 18 };
 static const uint64_t MAGIC = UINT64_C(0x6261636f764e474c); /* "LGNvocab" */
 static const uint64_t FILE_MOST = UINT64_C(1) << 32;
@@ -30,24 +29,24 @@ struct header {
     uint64_t magic;
     uint32_t layout, header_bytes;
     uint64_t document[2];
-    uint64_t body; /* XXH3 of all behind this field */
+    uint64_t body; /* XXH3 of everything behind this field */
     uint64_t array_bytes[N_ARRAYS];
     double unk_score;
-    uint32_t n_used, longest, n_merges, n_nodes; /* of the structs that have them */
+    uint32_t n_used, longest, n_merges, n_nodes; /* of the structs with these fields */
     token_id unk;
     uint8_t is_unigram, ignore_merges, byte_fallback, fuse_unk, cuts_at_marks, byte_level, zero[2];
 };
-_Static_assert(sizeof(struct header) <= HEADER, "the header has its room");
+_Static_assert(sizeof(struct header) <= HEADER, "struct header fits");
 _Static_assert(sizeof(struct piece) == 12 && sizeof(struct merge) == 16, "as of this layout");
 _Static_assert(sizeof(struct edge) == 12 && sizeof(struct added_token) == 16, "as of this layout");
 
 static int MUST_USE
-path_of(char *path, size_t room, const char *dir, const uint64_t hash[2], const char *end)
+path_of(char *path, size_t capacity, const char *dir, const uint64_t hash[2], const char *end)
 {
-    int n = snprintf(path, room, "%s/%016llx%016llx.%s", dir, (unsigned long long)hash[0],
+    int n = snprintf(path, capacity, "%s/%016llx%016llx.%s", dir, (unsigned long long)hash[0],
                      (unsigned long long)hash[1], end);
 
-    return n > 0 && (size_t)n < room ? 0 : -ENAMETOOLONG;
+    return n > 0 && (size_t)n < capacity ? 0 : -ENAMETOOLONG;
 }
 
 void
@@ -122,7 +121,7 @@ enum { HASHED = offsetof(struct header, body) + sizeof(uint64_t) };
 
 /* ---- loading */
 
-/* Pointers and counts of t from a header whose arrays lie within the file. */
+/* Sets pointers and counts of t from a header whose arrays are all inside the file. */
 static void
 adopt(struct tokenizer *t, const struct header *h, char *map)
 {
@@ -159,7 +158,7 @@ adopt(struct tokenizer *t, const struct header *h, char *map)
 #undef COUNT
 }
 
-/* Is this the file of that document, whole and undamaged? */
+/* Returns whether the file belongs to this document and is complete and undamaged. */
 static bool
 is_whole(const char *map, size_t n, const uint64_t hash[2])
 {
@@ -273,7 +272,7 @@ write_all(int fd, const char *p, size_t n)
     return 0;
 }
 
-/* The file's bytes, one after the other, in one piece of memory. */
+/* The whole file as one block of memory. */
 static char *
 image_new(struct tokenizer *t, size_t *n)
 {

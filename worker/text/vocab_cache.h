@@ -1,11 +1,12 @@
-/* vocab_cache.h - a vocabulary kept in a file as it lies in memory, so that it opens at once the next time.
+/* vocab_cache.h - stores a vocabulary in a file in its memory layout, so that it loads without
+ * parsing.
  *
- * DIR/<hash>.vocab, keyed by what tokenizer.json holds (XXH3, 128 bits), never by its path or date. It is
- * the arrays of vocabulary, merges or trie, and added tokens, with the small sections of the document as
- * text; no pointers. It is written beside its place and renamed, never in place, and mapped for reading by
- * any number of workers. A file of another layout, of another machine's byte order, cut short, with one wrong bit, or
- * with an index that leads outside its array is as good as none: it is made again. The hashes find damage,
- * not malice: whoever may write to DIR may as well change the model.
+ * The file is DIR/<hash>.vocab; the hash (XXH3, 128 bits) is of the content of tokenizer.json, not
+ * of its path or date. It has the arrays of vocabulary, merges or trie, and added tokens, and the
+ * small sections of the document as text; no pointers. It is written to a temporary name and
+ * renamed, and any number of workers map it read-only. A file with another layout, byte order or
+ * length, with a wrong bit, or with an index out of range is ignored and written again. The hashes
+ * detect damage, not attacks: write access to DIR would also allow changing the model.
  */
 #ifndef TEXT_VOCAB_CACHE_H
 #define TEXT_VOCAB_CACHE_H
@@ -15,16 +16,16 @@
 
 struct tokenizer;
 
-/* What a document holds: its hash, streamed from its file. -errno, with a sentence. */
+/* Hash of a document file, read in parts. -errno, with a sentence. */
 int vocab_cache_hash(const char *path, uint64_t hash[2], struct err *e) MUST_USE;
 void vocab_cache_hash_of(const void *text, size_t n, uint64_t hash[2]);
 
-/* Map what is kept of the document with this hash into t, zeroed. 1, or 0: there is nothing that can be used,
- * and t is as it was. */
+/* Maps the file for the document with this hash into t, which must be zeroed. Returns 1, or 0 if
+ * there is no usable file; t is then unchanged. */
 int vocab_cache_load(struct tokenizer *t, const char *dir, const uint64_t hash[2]) MUST_USE;
 void vocab_cache_unmap(struct tokenizer *t);
 
-/* Write it; dir is made where its parent is there. -errno, with a sentence. */
+/* Writes the file; creates dir if its parent exists. -errno, with a sentence. */
 int vocab_cache_store(struct tokenizer *t, const char *dir, struct err *e) MUST_USE;
 
 #endif

@@ -24,7 +24,7 @@ enum { LOOK_US = 500, ROOM_US = 50 };
 static int
 lead(struct worker *w, uint32_t rank, struct err *e)
 {
-    static const char *const names[] = { "plan", "answer", "ring" };
+    static const char *const names[] = { "plan", "reply", "ring" };
     int fd[ARRAY_LEN(names)];
 
     for (uint32_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -34,7 +34,8 @@ lead(struct worker *w, uint32_t rank, struct err *e)
         fd[i] = heritage_fd(w->heritage, name);
         if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks %s", name);
     }
-    return channel_lead(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2], w->heritage->epoch, e);
+    return channel_attach_leader(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2],
+                                 w->heritage->epoch, e);
 }
 
 int
@@ -115,7 +116,7 @@ join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
     char theirs[JOIN_BYTES];
     int r;
 
-    TRY(await(w, rank, ANSWER_JOIN, &rec, e));
+    TRY(await(w, rank, REPLY_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
         return err_set(e, -EBADMSG, "rank %u joins with %u bytes", rank, rec.len);
     memcpy(theirs, rec.data, rec.len);
@@ -153,7 +154,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
         struct ring_record rec;
         struct plan_ring_left left;
 
-        TRY(await(w, r, ANSWER_LEFT, &rec, e));
+        TRY(await(w, r, REPLY_LEFT, &rec, e));
         if (rec.len != sizeof left)
             return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
@@ -196,7 +197,7 @@ plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
-        TRY(await(w, r, ANSWER_READY, &rec, e));
+        TRY(await(w, r, REPLY_READY, &rec, e));
         channel_release(&w->plan->channel[r - 1]);
     }
     return 0;
