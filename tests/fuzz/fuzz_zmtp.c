@@ -254,13 +254,13 @@ feed(struct in *in, int wrong)
         for (i = 0; i < n && (r = zmtp_take(&z, MOST, piece + i, n - i, &item)) >= 0;
              i += (uint32_t)r) {
             check(r > 0 && (uint32_t)r <= n - i);
-            check(z.room <= MAX(2 * z.got, (uint32_t)LEAST_ROOM) && z.room <= z.size);
+            check(z.capacity <= MAX(2 * z.got, (uint32_t)LEAST_ROOM) && z.capacity <= z.size);
             if (item.what == ZMTP_NOTHING) continue;
             check(n_heard < MAX_ITEMS);
             heard[n_heard++] = (struct heard){ item.what, item.n, item.n_frames,
                                                sum(item.p, item.n) };
             if (len & 1) zmtp_done(&z);
-            check(!(len & 1) || !z.room);
+            check(!(len & 1) || !z.capacity);
         }
         free(piece);
         at += n;
