@@ -30,13 +30,13 @@ const struct batch_result *lane_wait_finished(struct worker *w, const struct wor
 /* What else ends a sleep. */
 struct lane_wait {
     int fd[2];                /* -1: none; eventfds, which are reset when they are readable */
-    nsec most;                /* ns; 0: only look */
+    nsec max_sleep;           /* ns; 0: only look */
     bool output_blocked;      /* the doorbell is wanted when the output ring has free space */
     bool (*ready)(void *arg); /* true: do not sleep; asked after the doorbell is armed */
     void *arg;
 };
 /* Sleeps until the doorbell rings, a lane with an fd finishes a step, an fd is readable, or
- * `most` has passed. Returns 0, or -EPIPE if the peer of the doorbell is gone. */
+ * `max_sleep` has passed. Returns 0, or -EPIPE if the peer of the doorbell is gone. */
 int lane_wait_sleep(struct worker *w, const struct lane_wait *f) MUST_USE;
 
 #endif

@@ -48,16 +48,16 @@
 #include <sys/prctl.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
+static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
 /* While the loop polls the device, it takes what the other threads have finished this often. */
 static const nsec POLL_TIME = 100 * NSEC_US;
 
-static const nsec MOST_BEHIND = 500 * NSEC_MS;
+static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS;
 
 /* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been
  * measured: 30 GFLOP/s at two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's
  * first prefill would be overdue before it ends. */
-enum { FIRST_GUESS = 30, FIRST_GUESS_GPU = 100000 };
+enum { FIRST_RATE = 30, FIRST_RATE_GPU = 100000 };
 
 struct loop {
     struct worker *w;
@@ -81,7 +81,7 @@ cpu_relax(void)
 }
 
 static bool
-ready(void *arg)
+must_not_sleep(void *arg)
 {
     struct worker *w = arg;
 
@@ -107,7 +107,7 @@ publish(struct worker *w, struct err *e)
 
 /* Of the steps in flight on lanes without an fd: when the loop must look at the device. */
 static struct step_wait_next
-next_look(const struct loop *p, nsec now)
+next_poll(const struct loop *p, nsec now)
 {
     const struct worker *w = p->w;
     struct step_wait_next first = { .until = NSEC_NEVER };
@@ -119,8 +119,8 @@ next_look(const struct loop *p, nsec now)
 
         if (lane->started == lane->finished || exec_fd(w->exec, l) >= 0) continue;
         here = step_wait_next(&lane->wait, b->work, b->n_tokens, lane->since, now);
-        if (here.look && !first.look) first = here;
-        if (here.look == first.look && here.until < first.until) first = here;
+        if (here.poll && !first.poll) first = here;
+        if (here.poll == first.poll && here.until < first.until) first = here;
     }
     return first;
 }
@@ -148,20 +148,20 @@ static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
     struct worker *w = p->w;
-    struct step_wait_next next = next_look(p, now);
+    struct step_wait_next next = next_poll(p, now);
     struct lane_wait f = { .fd = { control_fd(w->control), w->text ? text_thread_fd(w->text) : -1 },
-                           .most = most,
+                           .max_sleep = most,
                            .output_blocked = !outbox_empty(w->outbox),
-                           .ready = ready,
+                           .ready = must_not_sleep,
                            .arg = w };
 
     p->polled = false;
     p->idled |= next.until == NSEC_NEVER;
-    if (next.look) {
+    if (next.poll) {
         poll_device(p, MIN(next.until, now + POLL_TIME));
         return 0;
     }
-    if (next.until != NSEC_NEVER) f.most = MIN(most, next.until - now);
+    if (next.until != NSEC_NEVER) f.max_sleep = MIN(most, next.until - now);
     return lane_wait_sleep(w, &f);
 }
 
@@ -173,7 +173,7 @@ load_iteration(struct loop *p, struct err *e)
     uint64_t done = atomic_load_explicit(&w->loader->bytes_done, memory_order_relaxed),
              total = atomic_load_explicit(&w->loader->bytes_total, memory_order_relaxed);
 
-    health_beat(w, clock_now());
+    health_heartbeat(w, clock_now());
     if (done >> 24 != p->reported) emit_phase(w, done, total);
     p->reported = done >> 24;
     TRY(publish(w, e));
@@ -181,7 +181,7 @@ load_iteration(struct loop *p, struct err *e)
 }
 
 static int
-load(struct loop *p, struct err *e)
+load_model(struct loop *p, struct err *e)
 {
     struct worker *w = p->w;
     int r;
@@ -200,7 +200,7 @@ load(struct loop *p, struct err *e)
  * far as they are used. The tokens of a beam search may all be reported in its last step, each
  * with the longest text of the vocabulary. */
 static size_t
-most_record_bytes(const struct worker *w)
+max_record_bytes(const struct worker *w)
 {
     const struct model_shape *shape = &w->model->shape;
     const struct scheduler_limits *l = w->limits;
@@ -222,10 +222,10 @@ open_requests(struct worker *w, struct err *e)
 
     TRY(adopt_log_open(w, e));
     TRY(requests_open(w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
-                      outputs_room(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
+                      outputs_max_ids(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
     TRY(intake_open(w, e));
     outbox_close(w->outbox);
-    TRY(outbox_open(w->outbox, most_record_bytes(w), e));
+    TRY(outbox_open(w->outbox, max_record_bytes(w), e));
     if (!w->tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
@@ -238,19 +238,20 @@ static void
 set_deadline(struct loop *p, nsec now)
 {
     struct worker *w = p->w;
-    double rows = 0;
-    bool out = false;
+    double n_tokens = 0;
+    bool in_flight = false;
 
     for (unsigned l = 0; l < w->limits->n_lanes; l++)
         for (uint64_t s = p->lane[l].finished + 1; s <= p->lane[l].started; s++) {
-            rows += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
-            out = true;
+            n_tokens += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
+            in_flight = true;
         }
     health_phase(w,
-                 out           ? PHASE_STEP
+                 in_flight     ? PHASE_STEP
                  : w->draining ? PHASE_DRAIN
                                : PHASE_READY,
-                 out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * p->ns_per_token))
+                 in_flight
+                     ? now + MAX(MIN_DEADLINE, (nsec)(OVERDUE_FACTOR * n_tokens * p->ns_per_token))
                      : 0);
 }
 
@@ -259,7 +260,7 @@ set_deadline(struct loop *p, nsec now)
  * for hung. So the step behind a long one is queued when the end of the long one is near; a step
  * of unknown duration is waited for. */
 static bool
-too_early(const struct loop *p, unsigned lane, nsec now)
+must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
     const struct worker_lane *l = &p->lane[lane];
     const struct batch *b = l->batch[(l->finished + 1) % STEPS_IN_FLIGHT];
@@ -268,7 +269,7 @@ too_early(const struct loop *p, unsigned lane, nsec now)
     if (l->started == l->finished || exec_fd(p->w->exec, lane) >= 0) return false;
     left = step_wait_left(&l->wait, b->work, b->n_tokens, l->since, now);
     if (left < 0) left = l->since + (nsec)(b->n_tokens * p->ns_per_token) - now;
-    return left > MOST_BEHIND;
+    return left > MAX_QUEUE_AHEAD;
 }
 
 /* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
@@ -277,13 +278,14 @@ static void
 slot_sequences(struct worker *w, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *run = &b->segment[i];
+        const struct batch_segment *segment = &b->segment[i];
         struct worker_request *q;
 
-        if (!(run->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
-        q = scheduler_seq_at(w->sched, run->slot)->owner;
-        if (run->flags & SEGMENT_FIRST_CHUNK) exec_set_sampling(w->exec, run->slot, &q->sampling);
-        exec_mark_tokens(w->exec, run->slot, q->seq.token, (uint32_t)run->first_pos);
+        if (!(segment->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
+        q = scheduler_seq_at(w->sched, segment->slot)->owner;
+        if (segment->flags & SEGMENT_FIRST_CHUNK)
+            exec_set_sampling(w->exec, segment->slot, &q->sampling);
+        exec_mark_tokens(w->exec, segment->slot, q->seq.token, (uint32_t)segment->first_pos);
     }
 }
 
@@ -309,15 +311,15 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     struct batch *b = l->batch[(l->started + 1) % STEPS_IN_FLIGHT];
     int r;
 
-    if (l->started - l->finished == STEPS_IN_FLIGHT || too_early(p, lane, now)) return 0;
-    partition_ctl_turn(w->partition_ctl);
+    if (l->started - l->finished == STEPS_IN_FLIGHT || must_wait_to_queue(p, lane, now)) return 0;
+    partition_ctl_update(w->partition_ctl);
     r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
     slot_sequences(w, b);
     if (l->started == l->finished) l->since = now;
     l->started++;
-    partition_ctl_began(w->partition_ctl, b, now);
+    partition_ctl_launched(w->partition_ctl, b, now);
     if (p->idled) p->after_idle = b->step;
     p->idled = false;
     health_launch(w, b);
@@ -415,7 +417,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     commit(p, b, res, now);
     l->finished = res->step;
     health_retire(w, lane, res->step);
-    partition_ctl_ended(w->partition_ctl, b, now);
+    partition_ctl_retired(w->partition_ctl, b, now);
     measure(p, l, b, now);
     set_deadline(p, now);
     return res->status < 0 ? res->status : 1;
@@ -435,7 +437,7 @@ reap(struct worker *w)
 }
 
 static nsec
-may_sleep(const struct worker *w, nsec now)
+max_sleep(const struct worker *w, nsec now)
 {
     nsec wake = scheduler_wake(w->sched);
 
@@ -500,10 +502,10 @@ launch_all(struct loop *p, nsec now, struct err *e)
 
 /* What operators have asked for and what is freed with time. 1: more may be done at once. */
 static int
-keep_house(struct worker *w, nsec now)
+maintain_cache(struct worker *w, nsec now)
 {
-    host_tier_turn(w, now);
-    if (!cache_flush_turn(w->cache_flush, w->kv)) return 0;
+    host_tier_update(w, now);
+    if (!cache_flush_run(w->cache_flush, w->kv)) return 0;
     adopt_log_tree(w);
     return 1;
 }
@@ -519,7 +521,7 @@ iteration(struct loop *p, struct err *e)
 
     TRY(busy = retire_all(p, now, e));
     TRY(r = take_requests(w, now, e));
-    busy += r + keep_house(w, now);
+    busy += r + maintain_cache(w, now);
     TRY(r = launch_all(p, now, e));
     busy += r;
     reap(w);
@@ -528,13 +530,14 @@ iteration(struct loop *p, struct err *e)
     TRY(publish(w, e));
     busy |= was_blocked && outbox_empty(w->outbox); /* steps may have ended meanwhile */
     partition_ctl_stats(w->partition_ctl, w->stats);
-    health_beat(w, now); /* published before a client that has the tokens can ask for statistics */
+    health_heartbeat(
+        w, now); /* published before a client that has the tokens can ask for statistics */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
-    TRY(r = tuning_turn(w->tuning, !busy && is_idle(p), now, e));
+    TRY(r = tuning_run(w->tuning, !busy && is_idle(p), now, e));
     p->idled |= r > 0;
     busy += r;
-    if (!busy && sleep_or_poll(p, now, may_sleep(w, now)) < 0)
+    if (!busy && sleep_or_poll(p, now, max_sleep(w, now)) < 0)
         return err_set(e, -EPIPE, "lagand is gone");
     return 0;
 }
@@ -553,7 +556,7 @@ open_lanes(struct loop *p, struct err *e)
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
     if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "memory for a step");
     p->ns_per_token = (double)w->model->weight_bytes /
-                      (exec_fd(w->exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
+                      (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);
 }
 
@@ -588,7 +591,7 @@ loop_run(struct worker *w, struct err *e)
     int r;
 
     TRY(outbox_open(w->outbox, 1 << 20, e));
-    TRY(load(&p, e));
+    TRY(load_model(&p, e));
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
@@ -600,7 +603,7 @@ loop_run(struct worker *w, struct err *e)
     emit_ready(w, w->loader->load_ns);
     FP(ready_said);
     log_ready(w);
-    adopt_begin(w, clock_now());
+    adopt_start_claims(w, clock_now());
     do r = iteration(&p, e);
     while (r == 0);
     if (r > 0) close_lanes(&p);

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "gpu/gpu.h"
+#include "ipc/channel.h"
 #include "ipc/heritage.h"
 #include "ipc/model_options.h"
-#include "ipc/channel.h"
 #include "ipc/stat.h"
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt.h"
@@ -108,7 +108,7 @@ static const struct opt own_opts[] = {
 };
 
 static void
-help(void)
+print_help(void)
 {
     puts(
         "lagan-worker - one device's engine; lagand starts it and passes it its memory and rings.\n"
@@ -152,7 +152,7 @@ read_argv(struct model_options *keys, struct own_keys *own, int argc, char **arg
 }
 
 static enum log_level
-level(const char *word)
+parse_log_level(const char *word)
 {
     if (!strcmp(word, "err")) return LOG_LEVEL_ERR;
     if (!strcmp(word, "warn")) return LOG_LEVEL_WARN;
@@ -160,19 +160,19 @@ level(const char *word)
 }
 
 static int
-attach(struct worker *w, struct err *e)
+attach_channels(struct worker *w, struct err *e)
 {
-    int d, rw, bell;
+    int d, rw, doorbell;
 
     TRY(heritage_take(w->heritage, e));
     d = heritage_fd(w->heritage, "d");
     rw = heritage_fd(w->heritage, "w");
-    bell = heritage_fd(w->heritage, "bell");
-    w->hand = heritage_fd(w->heritage, "hand");
-    if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
+    doorbell = heritage_fd(w->heritage, "bell");
+    w->fd_channel = heritage_fd(w->heritage, "hand");
+    if (d < 0 || rw < 0 || doorbell < 0 || w->fd_channel < 0)
         return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, bell, hand");
-    if (w->rank) return channel_follow(w->channel, d, rw, bell, w->heritage->epoch, e);
-    TRY(channel_attach(w->channel, d, rw, bell, w->heritage->epoch, e));
+    if (w->rank) return channel_follow(w->channel, d, rw, doorbell, w->heritage->epoch, e);
+    TRY(channel_attach(w->channel, d, rw, doorbell, w->heritage->epoch, e));
     return plan_ring_open(w, e);
 }
 
@@ -204,7 +204,7 @@ close_all(struct worker *w)
 }
 
 static int
-inspect(struct worker *w, enum log_level lowest)
+run_inspect(struct worker *w, enum log_level lowest)
 {
     struct err e = { 0 };
     int r;
@@ -232,15 +232,15 @@ main(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (own.help) {
-        help();
+        print_help();
         return 0;
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
-    log_open(w->name, level(own.log_level));
-    if (own.inspect) return inspect(w, level(own.log_level));
+    log_open(w->name, parse_log_level(own.log_level));
+    if (own.inspect) return run_inspect(w, parse_log_level(own.log_level));
     w->loader->standby = own.as_standby;
     w->rank = own.rank;
-    r = attach(w, &e);
+    r = attach_channels(w, &e);
     if (r == -ENOENT) {
         log_err("this program is started by lagand: see lagan-worker --help");
         return EXIT_USAGE;
@@ -256,7 +256,7 @@ main(int argc, char **argv)
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
         /* A driver takes long to end this process, and the replacement may start now. */
-        shutdown(w->hand, SHUT_RDWR);
+        shutdown(w->fd_channel, SHUT_RDWR);
         _exit(exit_code(r, w->loaded)); /* threads may be anywhere; nothing here must be saved */
     }
     FP(drain_done);

@@ -30,7 +30,7 @@
 #include <sys/prctl.h>
 
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
+enum { POLL_NS = 20000 }; /* ns between two looks at a device that wakes nobody */
 
 /* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and
  * what steps bring of one that looks back. */
@@ -51,7 +51,7 @@ struct rank_loop {
 /* ---- what the plan says */
 
 static int
-wrong(const struct ring_record *rec, struct err *e)
+corrupt_record(const struct ring_record *rec, struct err *e)
 {
     return err_set(e, -EBADMSG, "plan ring: a record %u of %u bytes cannot be", rec->type,
                    rec->len);
@@ -63,12 +63,12 @@ take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_slot s;
     struct logit_bias *bias;
 
-    if (rec->len < sizeof s) return wrong(rec, e);
+    if (rec->len < sizeof s) return corrupt_record(rec, e);
     memcpy(&s, rec->data, sizeof s);
     if (s.slot >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
         rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
         s.how.n_prompt > f->max_len)
-        return wrong(rec, e);
+        return corrupt_record(rec, e);
     bias = f->bias + (size_t)s.slot * EXEC_MAX_BIAS;
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
@@ -85,39 +85,40 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_tokens t;
     token_id *to;
 
-    if (rec->len < sizeof t) return wrong(rec, e);
+    if (rec->len < sizeof t) return corrupt_record(rec, e);
     memcpy(&t, rec->data, sizeof t);
     if (t.slot >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
-        return wrong(rec, e);
+        return corrupt_record(rec, e);
     to = f->token + (size_t)t.slot * f->max_len + t.first;
     if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
         exec_mark_tokens(f->w->exec, t.slot, to, t.n);
         return 0;
     }
-    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return wrong(rec, e);
+    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to)
+        return corrupt_record(rec, e);
     memcpy(to, (const char *)rec->data + sizeof t, t.n * sizeof *to);
     for (uint32_t i = 0; i < t.n; i++)
-        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return wrong(rec, e);
+        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return corrupt_record(rec, e);
     return 0;
 }
 
 /* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have
  * the whole device. */
 static int
-take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     struct worker *w = f->w;
-    struct plan_ring_parts p;
+    struct plan_ring_partition p;
     struct err why;
     int r;
 
-    if (rec->len != sizeof p) return wrong(rec, e);
+    if (rec->len != sizeof p) return corrupt_record(rec, e);
     memcpy(&p, rec->data, sizeof p);
-    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return wrong(rec, e);
+    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return corrupt_record(rec, e);
     for (unsigned i = 0; i < w->limits->n_lanes; i++)
         if (p.part[i].first > w->steps->lane_units[i] ||
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
-            return wrong(rec, e);
+            return corrupt_record(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
     if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
     if (r == 0)
@@ -148,7 +149,7 @@ retire(struct rank_loop *f, struct err *e)
 static void
 wait_for_step(const struct exec *x, unsigned lane)
 {
-    static const struct timespec nap = { .tv_nsec = NAP };
+    static const struct timespec nap = { .tv_nsec = POLL_NS };
     struct pollfd p = { .fd = exec_fd(x, lane), .events = POLLIN };
 
     if (p.fd < 0)
@@ -159,14 +160,14 @@ wait_for_step(const struct exec *x, unsigned lane)
 
 /* Until the lane can take a step. Plans may come meanwhile: the bell is not looked at. */
 static int
-make_room(struct rank_loop *f, unsigned lane, struct err *e)
+await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {
     struct worker *w = f->w;
 
     TRY(retire(f, e));
     while (f->lane[lane].started - f->lane[lane].finished == STEPS_IN_FLIGHT) {
         wait_for_step(w->exec, lane);
-        health_beat(w, clock_now());
+        health_heartbeat(w, clock_now());
         TRY(retire(f, e));
     }
     return 0;
@@ -177,25 +178,25 @@ static void
 keep_tokens(struct rank_loop *f, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *r = &b->segment[i];
-        token_id *to = f->token + (size_t)r->slot * f->max_len + r->first_pos;
+        const struct batch_segment *segment = &b->segment[i];
+        token_id *to = f->token + (size_t)segment->slot * f->max_len + segment->first_pos;
 
-        for (uint32_t k = 0; f->looks_back[r->slot] && k < r->n_tokens; k++)
-            if (b->token[r->first_token + k] >= 0) to[k] = b->token[r->first_token + k];
+        for (uint32_t k = 0; f->looks_back[segment->slot] && k < segment->n_tokens; k++)
+            if (b->token[segment->first_token + k] >= 0) to[k] = b->token[segment->first_token + k];
     }
 }
 
 static int
 take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
-    if (rec->len > f->packed_bytes - f->n_packed) return wrong(rec, e);
+    if (rec->len > f->packed_bytes - f->n_packed) return corrupt_record(rec, e);
     memcpy(f->packed + f->n_packed, rec->data, rec->len);
     f->n_packed += rec->len;
     return 0;
 }
 
 static int
-unpack(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+unpack_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     size_t n;
 
@@ -212,13 +213,13 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct worker *w = f->w;
     struct batch *b = f->batch;
 
-    TRY(unpack(f, rec, e));
+    TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
         return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
                        b->lane);
     keep_tokens(f, b);
-    TRY(make_room(f, b->lane, e));
+    TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
     FP(rank_planned);
     TRY(exec_start(w->exec, b, e));
@@ -227,7 +228,7 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 }
 
 static int
-take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+take_record(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     switch (rec->type) {
     case PLAN_SLOT:
@@ -240,9 +241,9 @@ take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     case PLAN_STEP:
         return take_step(f, rec, e);
     case PLAN_PARTS:
-        return take_parts(f, rec, e);
+        return take_partition(f, rec, e);
     default:
-        return wrong(rec, e);
+        return corrupt_record(rec, e);
     }
 }
 
@@ -251,7 +252,7 @@ iteration(struct rank_loop *f, struct err *e)
 {
     struct channel *l = f->w->channel;
     struct lane_wait until = { .fd = { -1, -1 },
-                               .most = IDLE_SLEEP,
+                               .max_sleep = IDLE_SLEEP,
                                .output_blocked = l->out.full,
                                .ready = channel_ready,
                                .arg = l };
@@ -261,14 +262,14 @@ iteration(struct rank_loop *f, struct err *e)
 
     TRY(retire(f, e));
     while ((r = ring_peek(&l->in, &rec)) > 0) {
-        TRY(take(f, &rec, e));
+        TRY(take_record(f, &rec, e));
         channel_release(l);
         some = true;
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
     if (some) return 0;
     if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 is gone");
-    health_beat(f->w, clock_now());
+    health_heartbeat(f->w, clock_now());
     return 0;
 }
 
@@ -281,14 +282,14 @@ load_iteration(struct worker *w, struct err *e)
 {
     struct pollfd p = { .fd = w->channel->doorbell.fd };
 
-    health_beat(w, clock_now());
+    health_heartbeat(w, clock_now());
     if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
         return err_set(e, -EPIPE, "rank 0 is gone");
     return 0;
 }
 
 static int
-load(struct worker *w, struct err *e)
+load_model(struct worker *w, struct err *e)
 {
     int r;
 
@@ -305,7 +306,7 @@ open_buffers(struct rank_loop *f, struct err *e)
 {
     const struct worker *w = f->w;
     const struct exec_config *x = w->steps;
-    uint32_t rows = x->max_tokens + x->max_enc_tokens;
+    uint32_t n_tokens = x->max_tokens + x->max_enc_tokens;
 
     f->max_len = w->model->shape.max_len;
     f->token_bytes = (size_t)w->limits->max_seqs * f->max_len * sizeof *f->token;
@@ -327,7 +328,7 @@ open_buffers(struct rank_loop *f, struct err *e)
         .bucket = w->limits->bucket,
         .n_buckets = w->limits->n_buckets,
     };
-    f->batch = batch_new(rows, w->limits->max_seqs, x->max_edits, x->max_copies);
+    f->batch = batch_new(n_tokens, w->limits->max_seqs, x->max_edits, x->max_copies);
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
@@ -338,7 +339,7 @@ int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load(w, e);
+    int r = load_model(w, e);
 
     if (r == 0) r = open_buffers(&f, e);
     w->loaded = r == 0;

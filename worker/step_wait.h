@@ -23,20 +23,21 @@
 /* Kinds of work: any mask of WORK_*. Sizes: four an octave of rows. */
 enum { STEP_WAIT_WORK = 8, STEP_WAIT_SIZES = 80 };
 
-struct step_wait_cell {
+struct step_wait_estimate {
     float ns;  /* running mean of the duration; 0: no step yet */
     float off; /* running mean of how far the duration was from what was predicted */
     uint8_t n; /* steps so far, up to 2 */
 };
 
 struct step_wait {
-    struct step_wait_cell cell[STEP_WAIT_WORK][STEP_WAIT_SIZES];
+    struct step_wait_estimate estimate[STEP_WAIT_WORK][STEP_WAIT_SIZES];
 };
 
 /* A step of such work and rows took so long. seen: we looked while it ended; else, where it is
  * less than was predicted, it was done when we came, up to a nap ago, and is taken for shorter
  * than it seemed. The first of its kind makes what is made once and says nothing of the next. */
-void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool seen);
+void step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took,
+                     bool observed);
 
 /* How much longer a step will take that began at since; 0: it should be done; -1: nobody knows. */
 nsec step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since,
@@ -44,7 +45,7 @@ nsec step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, 
 
 struct step_wait_next {
     nsec until; /* sleep, or look, until then; a look that found nothing asks again */
-    bool look;
+    bool poll;
 };
 /* The oldest step of the lane began at since. */
 struct step_wait_next step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens,

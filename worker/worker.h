@@ -47,7 +47,7 @@ struct worker {
     uint32_t rank; /* of tensor_parallel; ranks above 0 have no scheduler, no text and no D */
     struct heritage *heritage;
     struct channel *channel;
-    int hand;
+    int fd_channel;
 
     /* The model's objects: the loader's while it runs, then the engine thread's. */
     struct gpu *gpu;

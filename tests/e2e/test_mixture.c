@@ -331,7 +331,8 @@ disturb(struct served *v)
         free(call(v, "split auto", NULL));
         break;
     case 5:
-        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", mix_share(), mix_share());
+        snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", mix_share(),
+                 mix_share());
         free(call(v, "split set", args));
         break;
     case 6:

@@ -565,8 +565,8 @@ what_an_operator_divides_every_rank_divides(void **state)
     for (uint32_t i = 1; i < UNITS; i++) {
         char *reply = NULL;
 
-        snprintf(args, sizeof args, "{\"worker\":\"w0\",\"context\":%u,\"generation\":%u}", i,
-                 UNITS - i);
+        snprintf(args, sizeof args, "{\"worker\":\"w0\",\"prefill_units\":%u,\"decode_units\":%u}",
+                 i, UNITS - i);
         assert_int_equal(lagan_call(ctl, "split set", args, &reply, &code, 20000), 0);
         free(reply);
         ask_llama(c, id, logprob[1]);

@@ -59,9 +59,9 @@ harness_start(struct harness *p, const char *model, const char *const *option,
     memset(p, 0, sizeof *p);
     assert_int_equal(channel_make(&p->channel, 0, 9, id, 20, ring_log2, &bell, &e), 0);
     assert_int_equal(fd_channel_pair(hand, &e), 0);
-    p->hand = hand[0];
+    p->fd_channel = hand[0];
     for (uint32_t i = 0; left && i < left->n; i++)
-        assert_int_equal(fd_channel_give(p->hand, &left->note[i], left->fd[i], &e), 0);
+        assert_int_equal(fd_channel_give(p->fd_channel, &left->note[i], left->fd[i], &e), 0);
     from[0] = p->channel.d.fd;
     from[1] = p->channel.w.fd;
     from[2] = bell;
@@ -199,7 +199,7 @@ harness_kill(struct harness *p, struct harness_arenas *left)
     harness_wait_exit(p);
     memset(left, 0, sizeof *left);
     while (left->n < HARNESS_ARENAS &&
-           fd_channel_take(p->hand, &left->note[left->n], &left->fd[left->n], &e) > 0)
+           fd_channel_take(p->fd_channel, &left->note[left->n], &left->fd[left->n], &e) > 0)
         left->n++;
 }
 
@@ -212,6 +212,6 @@ harness_close_left(struct harness_arenas *left)
 void
 harness_close(struct harness *p)
 {
-    close(p->hand);
+    close(p->fd_channel);
     channel_close(&p->channel);
 }

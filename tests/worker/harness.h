@@ -12,7 +12,7 @@ enum { HARNESS_ARENAS = 4 };
 
 struct harness {
     struct channel channel;
-    int hand;
+    int fd_channel;
     pid_t pid;
     struct ring_record rec;
 };

@@ -43,7 +43,7 @@ wait_for_it(void *arg)
 static void
 ask(struct asker *a, struct cache_flush *f)
 {
-    *a = (struct asker){ .f = f, .number = cache_flush_ask(f) };
+    *a = (struct asker){ .f = f, .number = cache_flush_request(f) };
     assert_int_equal(pthread_create(&a->thread, NULL, wait_for_it, a), 0);
 }
 
@@ -55,7 +55,7 @@ nothing_goes_unless_it_is_asked_for(void **state)
     (void)state;
     cache_flush_open(&f);
     left = 10;
-    assert_false(cache_flush_turn(&f, NULL));
+    assert_false(cache_flush_run(&f, NULL));
     assert_int_equal(left, 10);
 }
 
@@ -72,7 +72,7 @@ a_turn_takes_a_part_and_the_answer_is_of_all(void **state)
         left = round * 5000;
         most = turns = 0;
         ask(&a, &f);
-        while (cache_flush_turn(&f, NULL)) turns++;
+        while (cache_flush_run(&f, NULL)) turns++;
         pthread_join(a.thread, NULL);
         assert_int_equal(a.r, 0);
         assert_int_equal(a.went.blocks, round * 5000);

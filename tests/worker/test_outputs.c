@@ -72,14 +72,14 @@ adopt_claimed(struct worker *of, struct worker_request *r)
 }
 
 void
-adopt_leave(struct worker *of, struct worker_request *r)
+adopt_release(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-adopt_forget(struct worker *of, struct worker_request *r)
+adopt_release_rest(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
@@ -136,7 +136,7 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     w.model = &model;
     w.keys = &keys;
     w.requests = &requests;
-    assert_int_equal(requests_open(w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
+    assert_int_equal(requests_open(w.requests, SLOTS, outputs_max_ids(0, max_len), 0, &e), 0);
     r = request_take(w.requests);
     assert_non_null(r);
     r->state = REQUEST_LIVE;
@@ -146,7 +146,7 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     assert_int_equal(outputs_take(&w, r, BEAMS), 0);
     assert_true(n_told <= ARRAY_LEN(told));
     for (uint32_t i = 0; i < n_told; i++) told[i] = token_at(i);
-    outputs_told(&w, r, told, NULL, n_told);
+    outputs_place_delivered(&w, r, told, NULL, n_told);
     r->ids[0] = 1;
     r->n_decoder = 1;
     r->max_tokens = max_len;

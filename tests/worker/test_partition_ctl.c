@@ -162,8 +162,8 @@ a_device_that_cannot_be_divided_is_refused_with_its_reason(void **state)
     assert_non_null(strstr(e.text, "16 units cannot be divided"));
     k.split_mode = SPLIT_OFF;
     assert_int_equal(plan(&k, UNITS, none, &x, &e), 0);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_OFF, 0, 0, &e), 0); /* what it is already */
+    assert_int_equal(partition_ctl_select(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_OFF, 0, 0, &e), 0); /* what it is already */
     assert_non_null(strstr(e.text, "split.mode is off here"));
 }
 
@@ -217,10 +217,10 @@ a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first(void **s
     serve(&b, "64");
     before = partition_ctl_state(&s).partition;
     assert_int_not_equal(before, 0);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, 40, 92, &e), 0);
     assert_int_equal(partition_ctl_state(&s).partition, before);
     assert_int_equal(asked_partition, 0);
-    partition_ctl_turn(&s);
+    partition_ctl_update(&s);
     assert_int_not_equal(partition_ctl_state(&s).partition, before);
     assert_int_equal(asked_partition, partition_ctl_state(&s).partition);
     assert_int_equal(asked[0].first, 0);
@@ -228,9 +228,9 @@ a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first(void **s
     assert_int_equal(asked[1].first, 40);
     assert_int_equal(asked[1].n, 92);
     assert_int_equal(partition_ctl_state(&s).n_changes, 1);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_OFF, 0, 0, &e), 0);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_OFF, 0, 0, &e), 0);
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
-    partition_ctl_turn(&s);
+    partition_ctl_update(&s);
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_OFF);
     assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);
@@ -248,8 +248,8 @@ a_wish_for_what_the_device_has_not_changes_nothing(void **state)
     serve(&b, "64");
     before = partition_ctl_state(&s).partition;
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
-        assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
-        partition_ctl_turn(&s);
+        assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
+        partition_ctl_update(&s);
         assert_int_equal(partition_ctl_state(&s).partition, before);
         assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
         assert_int_equal(asked_partition, 0);
@@ -266,8 +266,8 @@ a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
     (void)state;
     serve(&b, "64");
     device_says = -ENOMEM;
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
-    partition_ctl_turn(&s);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    partition_ctl_update(&s);
     assert_int_not_equal(asked_partition, 0);
     assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);

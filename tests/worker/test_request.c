@@ -36,7 +36,7 @@ every_slot_is_taken_once_and_comes_back(void **state)
         assert_non_null(r[i]);
         for (int k = 0; k < i; k++) assert_ptr_not_equal(r[i], r[k]);
         r[i]->state = REQUEST_LIVE;
-        r[i]->row = (uint32_t)i;
+        r[i]->ledger_index = (uint32_t)i;
         r[i]->gen = 7;
         assert_ptr_equal(r[i]->seq.owner, r[i]);
     }
@@ -46,7 +46,7 @@ every_slot_is_taken_once_and_comes_back(void **state)
     request_give(&q, r[3]);
     assert_null(request_find(&q, 3, 7));
     assert_ptr_equal(request_take(&q), r[3]);
-    assert_int_equal(r[3]->row, 0); /* nothing of the last one is left */
+    assert_int_equal(r[3]->ledger_index, 0); /* nothing of the last one is left */
     requests_close(&q);
 }
 

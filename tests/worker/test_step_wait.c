@@ -26,8 +26,8 @@ run(const struct step_wait *p, uint8_t work, uint32_t rows, nsec length, nsec sl
         struct step_wait_next w = step_wait_next(p, work, rows, 0, now);
 
         assert_true(w.until > now);
-        c.seen = w.look;
-        if (w.look) {
+        c.seen = w.poll;
+        if (w.poll) {
             c.looked += MIN(w.until, MAX(length, now)) - now;
             now = MIN(w.until, MAX(length, now + 1));
         } else {

@@ -68,9 +68,9 @@ a_worker_with_nothing_to_tune_says_why(void **state)
     struct err e;
 
     (void)state;
-    assert_int_equal(tuning_begin(&t, &e), -ENOTSUP);
+    assert_int_equal(tuning_start(&t, &e), -ENOTSUP);
     assert_string_equal(e.text, "there is nothing");
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0);
     assert_int_equal(n_measured, 0);
     tuning_close(&t);
 }
@@ -80,30 +80,30 @@ one_matmul_a_turn_and_only_while_idle(void **state)
 {
     struct tuning t = opened(NULL);
     struct tuning_state s;
-    struct tune_result row[PAIRS];
+    struct tune_result result[PAIRS];
     struct err e;
 
     (void)state;
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0); /* nobody asked */
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0); /* nobody asked */
     for (uint32_t pass = 0; pass < 2; pass++) {
         uint32_t n = 0;
 
         n_measured = 0;
-        assert_int_equal(tuning_begin(&t, &e), PAIRS);
+        assert_int_equal(tuning_start(&t, &e), PAIRS);
         do {
-            assert_int_equal(tuning_turn(&t, false, NSEC_S, &e), 0);
-            assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 1);
+            assert_int_equal(tuning_run(&t, false, NSEC_S, &e), 0);
+            assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 1);
             assert_true(n_measured <= n + 1);
             n = n_measured;
-            tuning_read(&t, &s, 0, row, 0);
-            if (s.running) assert_int_equal(tuning_begin(&t, &e), PAIRS); /* goes on */
+            tuning_read(&t, &s, 0, result, 0);
+            if (s.running) assert_int_equal(tuning_start(&t, &e), PAIRS); /* goes on */
         } while (s.running);
         assert_int_equal(n_asked, PAIRS * (pass + 1));
         assert_int_equal(n, PAIRS - 1);
         assert_int_equal(s.done, PAIRS);
-        assert_int_equal(s.n_tokens, PAIRS - 1);
+        assert_int_equal(s.n_results, PAIRS - 1);
     }
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0);
     tuning_close(&t);
 }
 
@@ -115,12 +115,12 @@ to_the_end(struct tuning *t)
     struct err e;
     int r;
 
-    assert_int_equal(tuning_begin(t, &e), PAIRS);
+    assert_int_equal(tuning_start(t, &e), PAIRS);
     do {
-        r = tuning_turn(t, true, NSEC_S, &e);
+        r = tuning_run(t, true, NSEC_S, &e);
         tuning_read(t, &s, 0, NULL, 0);
     } while (s.running);
-    assert_int_equal(tuning_turn(t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(t, true, NSEC_S, &e), 0);
     return r;
 }
 
@@ -129,16 +129,16 @@ rows_are_read_from_where_the_reader_is(void **state)
 {
     struct tuning t = opened(NULL);
     struct tuning_state s;
-    struct tune_result row[PAIRS];
+    struct tune_result result[PAIRS];
 
     (void)state;
     assert_int_equal(to_the_end(&t), 1);
-    assert_int_equal(tuning_read(&t, &s, 1, row, 2), 2);
-    assert_int_equal(row[0].n, 3);
-    assert_int_equal(row[1].n, 4);
-    assert_int_equal(tuning_read(&t, &s, 3, row, PAIRS), 1);
-    assert_int_equal(tuning_read(&t, &s, 4, row, PAIRS), 0);
-    assert_int_equal(tuning_read(&t, &s, UINT32_MAX, row, PAIRS), 0);
+    assert_int_equal(tuning_read(&t, &s, 1, result, 2), 2);
+    assert_int_equal(result[0].n, 3);
+    assert_int_equal(result[1].n, 4);
+    assert_int_equal(tuning_read(&t, &s, 3, result, PAIRS), 1);
+    assert_int_equal(tuning_read(&t, &s, 4, result, PAIRS), 0);
+    assert_int_equal(tuning_read(&t, &s, UINT32_MAX, result, PAIRS), 0);
     assert_string_equal(s.why, "");
     tuning_close(&t);
 }
@@ -160,12 +160,12 @@ what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct tuning t = opened(NULL);
         struct tuning_state s;
-        struct tune_result row[PAIRS];
+        struct tune_result result[PAIRS];
 
         fails_with = cases[i].fails_with;
         fails_at = PAIRS - 1;
         assert_int_equal(to_the_end(&t), cases[i].last);
-        assert_int_equal(tuning_read(&t, &s, 0, row, PAIRS), cases[i].rows);
+        assert_int_equal(tuning_read(&t, &s, 0, result, PAIRS), cases[i].rows);
         assert_int_equal(s.done, cases[i].done);
         assert_string_equal(s.why, cases[i].why);
         tuning_close(&t);
@@ -181,17 +181,17 @@ what_requests_brought_is_measured_after_two_seconds_without_one(void **state)
 
     (void)state;
     left = 3;
-    assert_int_equal(tuning_turn(&t, true, now + 1999 * NSEC_MS, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now + 1999 * NSEC_MS, &e), 0);
     now += 2 * NSEC_S;
-    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
-    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
-    assert_int_equal(tuning_turn(&t, false, now, &e), 0); /* a request */
-    assert_int_equal(tuning_turn(&t, true, now + NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now, &e), 1);
+    assert_int_equal(tuning_run(&t, true, now, &e), 1);
+    assert_int_equal(tuning_run(&t, false, now, &e), 0); /* a request */
+    assert_int_equal(tuning_run(&t, true, now + NSEC_S, &e), 0);
     assert_int_equal(n_measured, 2);
     tunes_with = -EINVAL;
-    assert_int_equal(tuning_turn(&t, true, now + 2 * NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now + 2 * NSEC_S, &e), 0);
     tunes_with = 0;
-    assert_int_equal(tuning_turn(&t, true, now + 9 * NSEC_S, &e), 0); /* not again */
+    assert_int_equal(tuning_run(&t, true, now + 9 * NSEC_S, &e), 0); /* not again */
     assert_int_equal(n_measured, 2);
     tuning_close(&t);
 }

@@ -321,7 +321,7 @@ arenas_come_up_the_hand_socket_complete(void **state)
     (void)state;
     harness_start(&p, "tests/data/golden/llama2", options, NULL);
     harness_wait_ready(&p, &ready);
-    while (fd_channel_take(p.hand, &note, &fd, &e) > 0) {
+    while (fd_channel_take(p.fd_channel, &note, &fd, &e) > 0) {
         assert_true(note.flags & FD_CHANNEL_COMPLETE);
         assert_true(note.bytes > 0);
         if (!strcmp(note.name, "kv")) kv = note.bytes == ready.kv_bytes;
@@ -357,7 +357,7 @@ a_worker_whose_lagand_is_gone_ends(void **state)
 
     (void)state;
     start(&p);
-    close(p.hand);
+    close(p.fd_channel);
     channel_close(&p.channel); /* the bell hangs up */
     status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));

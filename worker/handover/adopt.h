@@ -32,7 +32,7 @@ struct adopt {
 };
 
 /* Draws a number for KV memory without content. -EIO. */
-int adopt_number(uint64_t id[2], struct err *e) MUST_USE;
+int adopt_new_id(uint64_t id[2], struct err *e) MUST_USE;
 /* Loader, before kv_init(): the hash secret of the prefix tree; the previous worker's if it left
  * a manifest. */
 int adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e) MUST_USE;
@@ -44,19 +44,19 @@ void adopt_drop_manifest(struct worker *w);
 void adopt_close(struct worker *w);
 
 /* READY is queued: resumed requests will arrive. */
-void adopt_begin(struct worker *w, nsec now);
+void adopt_start_claims(struct worker *w, nsec now);
 /* A request whose tokens are in place, before scheduler_add(): sets what its sequence adopts. */
 void adopt_claim(struct worker *w, struct worker_request *r);
 void adopt_claimed(struct worker *w, struct worker_request *r); /* the scheduler has taken it */
 /* Restores a beam search from the manifest, before scheduler_add(). Returns true if the KV of
  * every beam was adopted and the search continues at the step where the previous worker stopped.
  * told: [r->n_sent] reported tokens of the best output. */
-bool adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *told);
+bool adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *delivered);
 /* The request has ended and does not continue: its adopted blocks are freed. */
-void adopt_leave(struct worker *w, struct worker_request *r);
+void adopt_release(struct worker *w, struct worker_request *r);
 /* Every output of a request that continues has been claimed; r: its first slot. Other entries of
  * it are freed. */
-void adopt_forget(struct worker *w, struct worker_request *r);
+void adopt_release_rest(struct worker *w, struct worker_request *r);
 /* Once per loop iteration: frees what no request has claimed 10 s after READY. */
 void adopt_expire(struct worker *w, nsec now);
 

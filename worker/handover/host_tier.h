@@ -27,16 +27,16 @@ struct host_tier {
     struct host_memory host;       /* base NULL: no host tier */
     struct arena old[HOST_PIECES]; /* the previous worker's, not mapped; fd -1: none */
     uint64_t old_id[2];            /* number of the KV memory that they belong to */
-    bool later;                    /* adopted, and nothing of it is mapped yet */
-    bool begun;                    /* the mapper thread runs */
-    bool stays;                    /* no more of it can be mapped */
+    bool map_later;                /* adopted, and nothing of it is mapped yet */
+    bool mapper_runs;              /* the mapper thread runs */
+    bool cannot_grow;              /* no more of it can be mapped */
     uint32_t want;                 /* pieces that are to be mapped */
     _Atomic int done;              /* release by the mapper thread */
     struct err err;
     pthread_t mapper;
 };
 
-void host_tier_begin(struct worker *w); /* nothing was found yet */
+void host_tier_init(struct worker *w); /* nothing was found yet */
 /* Loader: a piece of the previous worker's; takes fd. false: the arena is something else, fd
  * stays the caller's. */
 bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd);
@@ -50,7 +50,7 @@ int host_tier_give(struct worker *w, struct err *e) MUST_USE;
 bool host_tier_keeps(const struct worker *w);
 /* Engine, before a loop iteration's steps are planned: starts to map some of the tier, or uses
  * what was mapped. */
-void host_tier_turn(struct worker *w, nsec now);
+void host_tier_update(struct worker *w, nsec now);
 /* Engine: how long to sleep, `most` at most; less while requests may wait for the tier. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);
 void host_tier_close(struct worker *w); /* waits for the mapper thread */

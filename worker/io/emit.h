@@ -15,9 +15,10 @@
 void emit_ready(struct worker *w, nsec load_ns);
 /* Load progress in bytes of weights; total 0: not known yet. */
 void emit_phase(struct worker *w, uint64_t done, uint64_t total);
-/* REJECT: the request (row, gen) ends before its first token. reason: enum lagan_reason; why: a
+/* REJECT: the request (ledger_index, gen) ends before its first token. reason: enum lagan_reason; why: a
  * sentence for the client, shorter than 64 KiB. */
-void emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why);
+void emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason,
+                 const char *why);
 /* Tokens, text, log-probabilities, tensors and ends of a committed step. seq[i]: sequence of run
  * i, or NULL if it has ended meanwhile; n_before[i]: its tokens before the commit. Both
  * [b->n_segments]. */

@@ -29,7 +29,7 @@ intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    emit_reject(w, r->row, r->gen, reason, why);
+    emit_reject(w, r->ledger_index, r->gen, reason, why);
     outputs_give(w, r);
 }
 
@@ -162,7 +162,7 @@ schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     k = scheduler_add(w->sched, &r->seq, now, e);
     if (k < 0) return k;
     adopt_claimed(w, r);
-    scheduler_suspend(w->sched, r->seq.id, r->paused);
+    scheduler_suspend(w->sched, r->seq.id, r->suspended);
     return 0;
 }
 
@@ -180,7 +180,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
         r->cancelled = request_had_ended(r, r->ids[w->max_source + r->n_decoder - 1],
                                          shape->max_len);
     if (intake_ends_whole(r)) {
-        adopt_leave(w, r);
+        adopt_release(w, r);
         emit_ended(w, r);
         request_give(w->requests, r);
         return;
@@ -238,14 +238,14 @@ intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
         intake_refuse(w, r, r->reason, "%s", r->why);
         return;
     }
-    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->room_ids) {
+    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->max_ids) {
         intake_refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
                       r->n_ids, n_done);
         return;
     }
     /* Delivered tokens were put at the end of the slot's ids: the prompt's length was not known. */
     if (!w->max_source && !r->first && n_done)
-        memmove(r->ids + r->n_ids, r->ids + w->requests->room_ids - n_done,
+        memmove(r->ids + r->n_ids, r->ids + w->requests->max_ids - n_done,
                 n_done * sizeof(token_id));
     intake_admit(w, r, r->n_ids, now);
 }

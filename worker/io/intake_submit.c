@@ -33,10 +33,10 @@
 struct submit {
     struct rec_submit s;
     const token_id *prompt, *decoder;
-    const token_id *done; /* [s.n_done] delivered tokens */
+    const token_id *delivered; /* [s.n_done] delivered tokens */
     const char *text;
-    const uint8_t *whose; /* [s.n_done] output of each delivered token; NULL: one output */
-    const float *scores;  /* [s.n] of what was delivered of each output; NULL: one output */
+    const uint8_t *output_of; /* [s.n_done] output of each delivered token; NULL: one output */
+    const float *scores;      /* [s.n] of what was delivered of each output; NULL: one output */
     struct record_tail rest;
 };
 
@@ -57,7 +57,7 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
     memcpy(s, p, sizeof *s);
     q->prompt = record_tail_take(&t, (size_t)s->n_prompt * sizeof *q->prompt);
     q->decoder = record_tail_take(&t, (size_t)s->n_decoder * sizeof *q->decoder);
-    q->done = record_tail_take(&t, (size_t)s->n_done * sizeof *q->done);
+    q->delivered = record_tail_take(&t, (size_t)s->n_done * sizeof *q->delivered);
     q->text = record_tail_take(&t, s->text_bytes);
     record_tail_take(&t, s->done_text); /* text delivered so far is made again from the tokens */
     if (t.broken) return record_tail_corrupt(e, "SUBMIT is shorter than its counts say");
@@ -87,7 +87,7 @@ take_defaults(const struct generation *g, struct rec_submit *s)
 /* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the
  * defaults. NULL: they hold. */
 static const char *
-disagrees(const struct rec_submit *s)
+default_conflict(const struct rec_submit *s)
 {
     if (s->beams > 1 && s->n > s->beams) return "n is more than num_beams";
     if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
@@ -109,7 +109,7 @@ apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
 
     if (s->absent) {
         take_defaults(g, s);
-        odd = disagrees(s);
+        odd = default_conflict(s);
         if (odd || *g->unserved) {
             snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
                      odd ? odd : g->unserved, odd ? "do not go together" : "is not served");
@@ -141,7 +141,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 {
     const struct model *m = w->model;
 
-    r->row = s->row;
+    r->ledger_index = s->row;
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
     if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
@@ -154,7 +154,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
     r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
-    r->paused = s->flags & SUBMIT_SUSPENDED;
+    r->suspended = s->flags & SUBMIT_SUSPENDED;
     r->n_outputs = s->n;
     r->beam = (struct beam){
         .n_beams = s->beams,
@@ -288,11 +288,11 @@ read_outputs(struct submit *q, struct err *e)
 {
     const struct rec_submit *s = &q->s;
 
-    q->whose = record_tail_take(&q->rest, s->n_done);
+    q->output_of = record_tail_take(&q->rest, s->n_done);
     q->scores = record_tail_take(&q->rest, s->n * sizeof *q->scores);
     if (q->rest.broken) return record_tail_corrupt(e, "SUBMIT does not say whose its tokens are");
     for (uint32_t i = 0; i < s->n_done; i++)
-        if (q->whose[i] >= s->n)
+        if (q->output_of[i] >= s->n)
             return record_tail_corrupt(e,
                                        "SUBMIT has tokens of an output that it does not ask for");
     return 0;
@@ -304,7 +304,7 @@ read_tails(struct worker *w, struct worker_request *r, struct submit *q, struct 
     TRY(read_ends(w, r, &q->s, &q->rest, e));
     TRY(read_stop_strings(r, q->s.n_stop, &q->rest, e));
     TRY(read_bias(w, r, &q->s, &q->rest, e));
-    q->whose = NULL;
+    q->output_of = NULL;
     q->scores = NULL;
     return q->s.n > 1 ? read_outputs(q, e) : 0;
 }
@@ -315,8 +315,8 @@ most_delivered(const struct submit *q)
 {
     uint32_t n[INTAKE_MAX_OUTPUTS] = { 0 }, most = 0;
 
-    if (!q->whose) return q->s.n_done;
-    for (uint32_t i = 0; i < q->s.n_done; i++) most = MAX(most, ++n[q->whose[i]]);
+    if (!q->output_of) return q->s.n_done;
+    for (uint32_t i = 0; i < q->s.n_done; i++) most = MAX(most, ++n[q->output_of[i]]);
     return most;
 }
 
@@ -327,12 +327,12 @@ static bool
 facts_fit(const struct worker *w, const struct submit *q)
 {
     const struct rec_submit *s = &q->s;
-    uint32_t first = w->max_source, all = w->requests->room_ids, done = most_delivered(q);
+    uint32_t first = w->max_source, all = w->requests->max_ids, done = most_delivered(q);
     uint64_t prefix = MAX(s->n_decoder, (uint32_t)(first > 0));
 
     if ((s->text_bytes || s->n_stop) && !w->tokenizer) return false;
     if (!first && (s->n_decoder || (s->flags & SUBMIT_ENCODER_OUTPUT))) return false;
-    if (s->text_bytes > w->requests->room_text) return false;
+    if (s->text_bytes > w->requests->max_text_bytes) return false;
     if (prefix + done > all - first) return false;
     return first ? s->n_prompt <= first : (uint64_t)s->n_prompt + done <= all;
 }
@@ -368,7 +368,7 @@ count_delivered_text(struct worker *w, struct worker_request *r, const struct su
 {
     for (uint32_t i = 0; r->has_text && i < q->s.n_done; i++) {
         bool stopped;
-        int len = detok_add(&r->detok, q->done[i], w->text_buf, w->text_cap, &stopped);
+        int len = detok_add(&r->detok, q->delivered[i], w->text_buf, w->text_cap, &stopped);
 
         if (len > 0) r->n_text_sent += (uint32_t)len;
         if (stopped) r->cancelled = LAGAN_FINISH_STOP;
@@ -387,7 +387,7 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     }
     for (struct worker_request *m = r; m && q->scores && m->output < q->s.n; m = m->next)
         memcpy(&m->score, &q->scores[m->output], sizeof m->score);
-    outputs_told(w, r, q->done, q->whose, q->s.n_done);
+    outputs_place_delivered(w, r, q->delivered, q->output_of, q->s.n_done);
     q->s.n_done = 0;
 }
 
@@ -406,7 +406,7 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
         to[0] = w->model->decoder_start;
         r->n_decoder = 1;
     }
-    memcpy(to + r->n_decoder, q->done, q->s.n_done * sizeof *to);
+    memcpy(to + r->n_decoder, q->delivered, q->s.n_done * sizeof *to);
     r->n_decoder += q->s.n_done;
 }
 
@@ -415,18 +415,18 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
 static void
 place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
 {
-    size_t done = q->s.n_done * sizeof *q->done;
+    size_t done = q->s.n_done * sizeof *q->delivered;
 
     if (q->s.text_bytes) {
         memcpy(r->text, q->text, q->s.text_bytes);
         r->n_text = q->s.text_bytes;
         if (!w->max_source && done)
-            memcpy(r->ids + w->requests->room_ids - q->s.n_done, q->done, done);
+            memcpy(r->ids + w->requests->max_ids - q->s.n_done, q->delivered, done);
         text_thread_give(w->text, r);
         return;
     }
     memcpy(r->ids, q->prompt, q->s.n_prompt * sizeof *q->prompt);
-    if (!w->max_source) memcpy(r->ids + q->s.n_prompt, q->done, done);
+    if (!w->max_source) memcpy(r->ids + q->s.n_prompt, q->delivered, done);
     intake_admit(w, r, q->s.n_prompt, now);
 }
 

@@ -31,7 +31,7 @@ struct worker_request {
     struct detok detok;
     enum request_state state;
     enum request_kind kind;
-    uint32_t slot, row, gen;
+    uint32_t slot, ledger_index, gen; /* its ledger entry and generation in lagand */
     /* Of a free one: the next free is the one behind it and so many more, modulo 2^32. */
     uint32_t skip;
     uint16_t output;
@@ -49,9 +49,9 @@ struct worker_request {
     char why[200];
     uint16_t cancelled; /* reason to end with as soon as it is ours again; 0: go on */
 
-    bool has_text; /* detok is in use: text goes out with the tokens */
-    bool finished; /* its FINISH has been sent */
-    bool paused;   /* its client does not read */
+    bool has_text;  /* detok is in use: text goes out with the tokens */
+    bool finished;  /* its FINISH has been sent */
+    bool suspended; /* its client does not read */
     bool want_logprobs;
     uint32_t max_tokens;             /* asked for, delivered ones included */
     uint32_t max_length, min_length; /* the model's defaults, prompt included; 0: none */
@@ -68,9 +68,9 @@ struct worker_request {
 struct requests {
     struct worker_request *slot; /* [n] */
     uint32_t n, n_used, first_free;
-    uint32_t room_ids, room_text;
-    size_t room_bytes;
-    char *room; /* [n] rooms */
+    uint32_t max_ids, max_text_bytes;
+    size_t buffer_bytes;
+    char *buffers; /* [n] buffer_bytes each */
 };
 
 enum { REQUEST_STOPS_BYTES = 16 * 260 };
@@ -81,8 +81,8 @@ int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
 void requests_close(struct requests *q);
 struct worker_request *request_take(struct requests *q); /* NULL: none free */
 void request_give(struct requests *q, struct worker_request *r);
-/* The slot of (row, gen), or NULL. Linear in slots: for cancels, which are rare. */
-struct worker_request *request_find(struct requests *q, uint32_t row, uint32_t gen);
+/* The slot of (ledger_index, gen), or NULL. Linear in slots: for cancels, which are rare. */
+struct worker_request *request_find(struct requests *q, uint32_t ledger_index, uint32_t gen);
 /* One that goes on may have nothing left to do: its worker died between its last token and the
  * word that it was the last. Why it ended, or 0. */
 uint16_t request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len);

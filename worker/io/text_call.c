@@ -16,7 +16,7 @@
 void
 text_call_done(struct worker *w, struct worker_request *r)
 {
-    struct rec_text_done d = { .row = r->row, .gen = r->gen, .reason = r->reason };
+    struct rec_text_done d = { .row = r->ledger_index, .gen = r->gen, .reason = r->reason };
     bool decode = r->kind == REQUEST_DETOKENIZE;
 
     if (!d.reason) {
@@ -76,7 +76,7 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     }
     r->state = REQUEST_TEXT;
     r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
-    r->row = c.row;
+    r->ledger_index = c.row;
     r->gen = c.gen;
     r->bare = c.flags & 1;
     r->chat = c.flags & 2;
@@ -86,10 +86,10 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
         text_call_done(w, r);
         return 0;
     }
-    if (c.n_ids > w->requests->room_ids || c.text_bytes > w->requests->room_text) {
+    if (c.n_ids > w->requests->max_ids || c.text_bytes > w->requests->max_text_bytes) {
         r->reason = LAGAN_E_TOO_LONG;
         snprintf(r->why, sizeof r->why, "at most %u ids or %u bytes of text are taken",
-                 w->requests->room_ids, w->requests->room_text);
+                 w->requests->max_ids, w->requests->max_text_bytes);
         text_call_done(w, r);
         return 0;
     }

@@ -89,7 +89,7 @@ make_arena(struct worker *w, struct err *e)
     }
     if (w->adopt->old_kv.fd >= 0) close(w->adopt->old_kv.fd);
     w->adopt->old_kv.fd = -1;
-    TRY(adopt_number(w->adopt->kv_id, e));
+    TRY(adopt_new_id(w->adopt->kv_id, e));
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
@@ -119,7 +119,7 @@ kv_memory_open(struct worker *w, struct err *e)
     prefer_huge_pages(w->kv_memory, kv_bytes(c));
     w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
-    if (w->host_tier->later) kv_host_tier_away(w->kv);
+    if (w->host_tier->map_later) kv_host_tier_away(w->kv);
     if (w->host_tier->host.base)
         kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     TRY(adopt_open(w, w->steps->kv_dtype, host_tier_keeps(w), e));

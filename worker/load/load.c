@@ -33,7 +33,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STANDBY_TURN = 200 * NSEC_MS }; /* between two beats */
+enum { STANDBY_SLEEP = 200 * NSEC_MS }; /* between two beats */
 
 static void
 on_progress(void *arg, uint64_t done, uint64_t total)
@@ -55,7 +55,7 @@ take_inherited(struct worker *w, struct err *e)
     for (;;) {
         struct fd_channel_note note;
         int fd;
-        int r = fd_channel_take(w->hand, &note, &fd, e);
+        int r = fd_channel_take(w->fd_channel, &note, &fd, e);
 
         if (r <= 0) return r;
         if (!strcmp(note.name, "go")) {
@@ -159,7 +159,7 @@ try_device(struct worker *w, const struct gpu_options *device, struct err *e)
 static int
 open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
-    struct pollfd p = { .fd = w->hand, .events = POLLIN };
+    struct pollfd p = { .fd = w->fd_channel, .events = POLLIN };
     int r = try_device(w, device, e);
 
     if (r != -ENOMEM || !w->loader->standby) return r;
@@ -211,14 +211,14 @@ size_group(const struct gpu_options *o, struct err *e)
 /* What needs nothing of the device but its driver. Whoever may go on at once has it come up with
  * the rest. */
 static int
-begin(struct worker *w, struct err *e)
+begin_load(struct worker *w, struct err *e)
 {
     struct gpu_options device = device_options(w);
 
     TRY(sizes_check_settings(w->keys, e));
     TRY(size_group(&device, e));
     w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
-    host_tier_begin(w);
+    host_tier_init(w);
     TRY(read_source(w, e));
     TRY(take_inherited(w, e));
     if (w->loader->standby && !w->loader->may_use_device) TRY(gpu_begin(&device, e));
@@ -228,7 +228,7 @@ begin(struct worker *w, struct err *e)
 
 /* All that takes long and needs nothing that a living worker writes. */
 static int
-prepare(struct worker *w, struct err *e)
+prepare_load(struct worker *w, struct err *e)
 {
     nsec since = clock_now();
     const struct model_options *k = w->keys;
@@ -283,7 +283,7 @@ static int
 compare_left(struct worker *w, struct err *e)
 {
     struct plan_ring_left ours;
-    struct plan_ring_lack lack;
+    struct plan_ring_missing lack;
 
     memcpy(ours.kv_id, w->adopt->old_kv_id, sizeof ours.kv_id);
     memcpy(ours.host_id, w->host_tier->old_id, sizeof ours.host_id);
@@ -298,7 +298,7 @@ compare_left(struct worker *w, struct err *e)
 
 /* What a replacement may do only when its worker is gone. */
 static int
-complete(struct worker *w, struct err *e)
+complete_load(struct worker *w, struct err *e)
 {
     struct plan_ring_kv kv;
     struct step_costs costs;
@@ -380,7 +380,7 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
 
     device.n_ranks = 0; /* no other rank is met */
     w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
-    host_tier_begin(w);
+    host_tier_init(w);
     TRY(sizes_check_settings(k, e));
     TRY(read_source(w, e));
     TRY(model_begin(&w->model, &w->loader->source, arch_families, e));
@@ -402,8 +402,8 @@ load_more(struct worker *w)
     int r = 0;
 
     if (!w->gpu && (w->loader->may_use_device || !w->loader->standby))
-        r = prepare(w, &w->loader->err);
-    if (r == 0 && !w->loader->standby) r = complete(w, &w->loader->err);
+        r = prepare_load(w, &w->loader->err);
+    if (r == 0 && !w->loader->standby) r = complete_load(w, &w->loader->err);
     return r;
 }
 
@@ -415,7 +415,7 @@ load_first(struct worker *w)
 
     w->loader->opens_text = !w->rank &&
                             pthread_create(&w->loader->text_opener, NULL, open_text, w) == 0;
-    r = begin(w, &w->loader->err);
+    r = begin_load(w, &w->loader->err);
     if (r == 0) r = load_more(w);
     if (r == 0 && !w->rank && !w->loader->opens_text) open_text(w);
     return r;
@@ -423,7 +423,7 @@ load_first(struct worker *w)
 
 /* Of a standby what it may, and the rest when it is called again. */
 static void *
-load(void *arg)
+loader_run(void *arg)
 {
     struct worker *w = arg;
     nsec since = clock_now();
@@ -462,8 +462,8 @@ log_standby(const struct worker *w)
 static int
 stand_by(struct worker *w, struct err *e)
 {
-    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
-    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
+    static const struct timespec sleep = { .tv_nsec = STANDBY_SLEEP };
+    struct pollfd p[] = { { .fd = w->fd_channel, .events = POLLIN },
                           { .fd = w->channel->doorbell.fd, .events = POLLIN } };
     bool begun = w->loader->may_use_device;
     int r;
@@ -472,8 +472,8 @@ stand_by(struct worker *w, struct err *e)
     health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
     while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
            w->loader->may_use_device == begun) {
-        health_beat(w, clock_now());
-        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
+        health_heartbeat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &sleep, NULL) < 0 && errno != EINTR) check(!"poll");
         if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
             return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
     }
@@ -485,7 +485,7 @@ load_start(struct worker *w, struct err *e)
 {
     health_phase(w, PHASE_LOAD, 0);
     atomic_store_explicit(&w->loader->done, 0, memory_order_relaxed);
-    if (pthread_create(&w->loader->thread, NULL, load, w))
+    if (pthread_create(&w->loader->thread, NULL, loader_run, w))
         return err_set(e, -EAGAIN, "a loader thread cannot be started");
     return 0;
 }

@@ -32,9 +32,9 @@ sizes_on_gpu(const struct worker *w)
 
 /* While a long step is queued: called by the engine thread, like every beat. */
 static void
-on_beat(void *arg)
+on_heartbeat(void *arg)
 {
-    health_beat(arg, clock_now());
+    health_heartbeat(arg, clock_now());
 }
 
 int
@@ -141,7 +141,9 @@ sizes_set(struct worker *w, struct err *e)
     const struct model_options *k = w->keys;
     struct exec_config *x = w->steps;
 
-    *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
+    *x = (struct exec_config){ .graphs_memory = k->graphs_memory,
+                               .beat = on_heartbeat,
+                               .beat_arg = w };
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? w->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !sizes_on_gpu(w))
         return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");

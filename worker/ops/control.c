@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TUNE_ROWS = 64 }; /* of one answer: lagand takes 64 KiB */
+enum { TUNE_RESULTS = 64 }; /* of one answer: lagand takes 64 KiB */
 
 struct control {
     pthread_t thread;
@@ -35,7 +35,7 @@ send_buffer(struct control *c, const msgpack_sbuffer *b)
 }
 
 static void
-hello(struct control *c, const char *token)
+send_hello(struct control *c, const char *token)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -69,7 +69,7 @@ pack_stats(struct control *c, msgpack_packer *p)
 }
 
 static bool
-is(const struct msg_span *s, const char *word)
+span_is(const struct msg_span *s, const char *word)
 {
     return s->n == strlen(word) && !memcmp(s->p, word, s->n);
 }
@@ -86,7 +86,7 @@ wake_engine(struct control *c)
 /* ---- verbs: each packs its result, or names the error in words: then what it packed is dropped */
 
 static uint32_t
-do_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
     (void)args, (void)e;
     pack_stats(c, p);
@@ -94,7 +94,7 @@ do_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struc
 }
 
 static uint32_t
-do_drain(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_drain(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
     (void)args, (void)e;
     atomic_store_explicit(&c->w->drain_asked, true, memory_order_relaxed);
@@ -104,7 +104,7 @@ do_drain(struct control *c, const msgpack_object *args, msgpack_packer *p, struc
 }
 
 static uint32_t
-do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
     static const char *const names[] = { "err", "warn", "info", "debug" };
     static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
@@ -114,7 +114,7 @@ do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, st
     (void)c;
     if (args) msg_str(args, "level", &level);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (!is(&level, names[i])) continue;
+        if (!span_is(&level, names[i])) continue;
         log_level_set(levels[i]);
         msgpack_pack_map(p, 0);
         return 0;
@@ -124,9 +124,9 @@ do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, st
 }
 
 static uint32_t
-do_tune(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_tune(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    int n = tuning_begin(c->w->tuning, e);
+    int n = tuning_start(c->w->tuning, e);
 
     (void)args;
     if (n < 0) return LAGAN_E_UNSUPPORTED;
@@ -144,16 +144,17 @@ put_us(msgpack_packer *p, const char *key, float us)
 }
 
 static uint32_t
-do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    struct tune_result row[TUNE_ROWS];
+    struct tune_result result[TUNE_RESULTS];
     struct tuning_state s;
     uint64_t from = 0;
     uint32_t n;
 
     (void)e;
     if (args) msg_u64(args, "from", &from);
-    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), row, TUNE_ROWS);
+    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), result,
+                    TUNE_RESULTS);
     msgpack_pack_map(p, 5);
     put_u64(p, "done", s.done);
     put_u64(p, "total", s.total);
@@ -168,18 +169,18 @@ do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p,
     msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < n; i++) {
         msgpack_pack_map(p, 6);
-        put_u64(p, "n", row[i].n);
-        put_u64(p, "k", row[i].k);
-        put_u64(p, "rows", row[i].rows);
-        put_us(p, "first_us", row[i].first);
-        put_us(p, "best_us", row[i].best);
-        put_u64(p, "tried", row[i].n_tried);
+        put_u64(p, "n", result[i].n);
+        put_u64(p, "k", result[i].k);
+        put_u64(p, "rows", result[i].rows);
+        put_us(p, "first_us", result[i].first);
+        put_us(p, "best_us", result[i].best);
+        put_u64(p, "tried", result[i].n_tried);
     }
     return 0;
 }
 
 static uint32_t
-do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
     static const char *const modes[] = { "off", "auto", "fixed" };
     struct partition_ctl_state s = partition_ctl_state(c->w->partition_ctl);
@@ -193,11 +194,11 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     msg_key(p, "mode");
     msg_text(p, modes[s.mode]);
     put_u64(p, "units", l->units);
-    put_u64(p, "least", l->least);
-    put_u64(p, "grain", l->grain);
+    put_u64(p, "min_units", l->least);
+    put_u64(p, "granularity", l->grain);
     put_u64(p, "target_ns", (uint64_t)s.target);
-    put_u64(p, "context", s.partition ? now->prefill_units : 0);
-    put_u64(p, "generation", s.partition ? now->decode_units : 0);
+    put_u64(p, "prefill_units", s.partition ? now->prefill_units : 0);
+    put_u64(p, "decode_units", s.partition ? now->decode_units : 0);
     put_u64(p, "changes", s.n_changes);
     for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
         put_u64(p, stat_rows[i].name, stats.v[i]);
@@ -212,15 +213,17 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
 }
 
 static uint32_t
-wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packer *p, struct err *e)
+select_partition(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packer *p,
+                 struct err *e)
 {
-    uint64_t context = 0, generation = 0;
+    uint64_t prefill = 0, decode = 0;
     int r;
 
-    if (args) msg_u64(args, "context", &context);
-    if (args) msg_u64(args, "generation", &generation);
-    r = partition_ctl_wish(c->w->partition_ctl, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
-                           (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
+    if (args) msg_u64(args, "prefill_units", &prefill);
+    if (args) msg_u64(args, "decode_units", &decode);
+    r = partition_ctl_select(c->w->partition_ctl, mode,
+                             (uint32_t)MIN(prefill, (uint64_t)UINT32_MAX),
+                             (uint32_t)MIN(decode, (uint64_t)UINT32_MAX), e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;
     wake_engine(c);
     msgpack_pack_map(p, 0);
@@ -228,28 +231,28 @@ wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packe
 }
 
 static uint32_t
-do_split_auto(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_auto(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    return wish(c, SPLIT_AUTO, args, p, e);
+    return select_partition(c, SPLIT_AUTO, args, p, e);
 }
 
 static uint32_t
-do_split_off(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_off(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    return wish(c, SPLIT_OFF, args, p, e);
+    return select_partition(c, SPLIT_OFF, args, p, e);
 }
 
 static uint32_t
-do_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    return wish(c, SPLIT_FIXED, args, p, e);
+    return select_partition(c, SPLIT_FIXED, args, p, e);
 }
 
 /* The engine does it, and is waited for. */
 static uint32_t
-do_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
-    uint64_t number = cache_flush_ask(c->w->cache_flush);
+    uint64_t number = cache_flush_request(c->w->cache_flush);
     struct kv_flushed went;
     int r;
 
@@ -270,20 +273,20 @@ static const struct {
     uint32_t (*run)(struct control *c, const msgpack_object *args, msgpack_packer *p,
                     struct err *e);
 } verbs[] = {
-    { "stats", do_stats },
-    { "drain", do_drain },
-    { "loglevel", do_loglevel },
-    { "tune", do_tune },
-    { "tune status", do_tune_status },
-    { "split show", do_split_show },
-    { "split auto", do_split_auto },
-    { "split off", do_split_off },
-    { "split set", do_split_set },
-    { "kv flush", do_kv_flush },
+    { "stats", verb_stats },
+    { "drain", verb_drain },
+    { "loglevel", verb_loglevel },
+    { "tune", verb_tune },
+    { "tune status", verb_tune_status },
+    { "split show", verb_split_show },
+    { "split auto", verb_split_auto },
+    { "split off", verb_split_off },
+    { "split set", verb_split_set },
+    { "kv flush", verb_kv_flush },
 };
 
 static void
-answer(struct control *c, const struct msg *m)
+reply_to_call(struct control *c, const struct msg *m)
 {
     const msgpack_object *args = msg_get(&m->map, "args");
     struct msg_span verb = { 0 };
@@ -298,7 +301,7 @@ answer(struct control *c, const struct msg *m)
     msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
     msg_key(&p, "result");
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
-        if (is(&verb, verbs[i].verb)) code = verbs[i].run(c, args, &p, &e);
+        if (span_is(&verb, verbs[i].verb)) code = verbs[i].run(c, args, &p, &e);
     if (code) {
         msgpack_sbuffer_clear(&b);
         msg_begin(&p, LAGAN_MSG_ERROR, m->rid, 1 + (e.text[0] != 0));
@@ -320,7 +323,7 @@ control_run(void *arg)
     struct control *c = arg;
     const char *token = getenv("LAGAN_TOKEN");
 
-    hello(c, token ? token : "");
+    send_hello(c, token ? token : "");
     for (;;) {
         zmq_msg_t frame;
         struct msg m;
@@ -329,7 +332,7 @@ control_run(void *arg)
         zmq_msg_init(&frame);
         r = zmq_msg_recv(&frame, c->socket, 0);
         if (r >= 0 && msg_decode(&m, zmq_msg_data(&frame), zmq_msg_size(&frame), NULL) == 0) {
-            if (m.type == LAGAN_MSG_CALL) answer(c, &m);
+            if (m.type == LAGAN_MSG_CALL) reply_to_call(c, &m);
             msg_done(&m);
         }
         zmq_msg_close(&frame);

@@ -21,17 +21,18 @@ struct tuning {
     const char *refuse; /* why there is nothing to do here, or NULL */
     pthread_mutex_t lock;
     bool running;
-    bool asked;                           /* the device knows of pair `done` */
-    uint32_t done, total, n_tokens, room; /* done counts pairs, those that gave no row too */
-    struct tune_result *row;              /* [room] */
-    char why[160];                        /* why the pass ended before its end; "" it did not */
+    bool pair_listed; /* the device knows of pair `done` */
+    uint32_t done, total, n_results,
+        max_results;            /* done counts pairs, those that gave no row too */
+    struct tune_result *result; /* [max_results] */
+    char why[160];              /* why the pass ended before its end; "" it did not */
     /* The engine's alone. */
-    nsec busy_at;  /* the last turn that was not idle */
-    bool given_up; /* unasked: it went wrong, and will again */
+    nsec busy_at;        /* the last turn that was not idle */
+    bool failed_unasked; /* unasked: it went wrong, and will again */
 };
 
 struct tuning_state {
-    uint32_t done, total, n_tokens;
+    uint32_t done, total, n_results;
     bool running;
     char why[160];
 };
@@ -45,12 +46,12 @@ int tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now,
 void tuning_close(struct tuning *t);
 /* A pass from the first pair on; one that is under way goes on. How many pairs it has, or
  * -ENOTSUP with the sentence. */
-int tuning_begin(struct tuning *t, struct err *e) MUST_USE;
+int tuning_start(struct tuning *t, struct err *e) MUST_USE;
 /* The engine's turn, every one: 1 something was measured or found to be known already, 0 there
  * was none or idle is false, -EIO the device has failed. */
-int tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
+int tuning_run(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
 /* How far it is, and at most `most` rows from `from` on; how many. */
 uint32_t tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from,
-                     struct tune_result *row, uint32_t most);
+                     struct tune_result *result, uint32_t most);
 
 #endif

@@ -11,7 +11,7 @@
 /* Signals that end us leave a report in W first; SIGUSR2 leaves one and goes on. check() too. */
 void health_arm(const struct shm *w);
 void health_phase(struct worker *w, enum worker_phase phase, nsec deadline); /* 0: none */
-void health_beat(struct worker *w, nsec now);                                /* once a turn */
+void health_heartbeat(struct worker *w, nsec now);                           /* once a turn */
 void health_launch(struct worker *w, const struct batch *b); /* before the step is launched */
 void health_retire(struct worker *w, unsigned lane, uint64_t step);
 

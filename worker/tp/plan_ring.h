@@ -53,7 +53,7 @@ struct plan_ring_tokens {
     uint32_t slot, first, n, zero; /* token_id [n] behind it; SEEN: none, and first 0 */
 };
 
-struct plan_ring_parts {
+struct plan_ring_partition {
     uint32_t partition, zero;
     struct exec_part part[MAX_LANES];
 };
@@ -80,12 +80,12 @@ void plan_ring_close(struct plan_ring *p);
 /* All ranks have the same version, settings and weights; -EINVAL with the first difference. */
 int plan_ring_join(struct worker *w, struct err *e) MUST_USE;
 
-struct plan_ring_lack {
+struct plan_ring_missing {
     uint32_t kv, host; /* a rank that did not find what rank 0 has found; 0: none */
 };
 /* Compares what every rank has found of a previous worker with ours. */
-int plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_ring_lack *ret,
-                   struct err *e) MUST_USE;
+int plan_ring_left(struct worker *w, const struct plan_ring_left *ours,
+                   struct plan_ring_missing *ret, struct err *e) MUST_USE;
 /* Reports rank 0's KV memory; every rank has its own of that size afterwards and can run steps. */
 int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e) MUST_USE;
 /* What JOIN reports of this process, written to buf of n bytes, n at least JOIN_BYTES. Returns

@@ -10,7 +10,7 @@
 enum { PEEK_US = 500 }; /* between two looks at the plan ring: a start is not in a hurry */
 
 static int
-answer(struct worker *w, uint16_t type, const void *data, size_t n, struct err *e)
+send_answer(struct worker *w, uint16_t type, const void *data, size_t n, struct err *e)
 {
     void *to;
     int r = ring_reserve(&w->channel->out, type, 0, (uint32_t)n, 0, &to);
@@ -27,13 +27,13 @@ rank_start_join(struct worker *w, struct err *e)
     char identity[JOIN_BYTES];
     size_t n = plan_ring_identity(w, identity, sizeof identity);
 
-    return answer(w, ANSWER_JOIN, identity, n, e);
+    return send_answer(w, ANSWER_JOIN, identity, n, e);
 }
 
 int
 rank_start_left(struct worker *w, const struct plan_ring_left *left, struct err *e)
 {
-    return answer(w, ANSWER_LEFT, left, sizeof *left, e);
+    return send_answer(w, ANSWER_LEFT, left, sizeof *left, e);
 }
 
 int
@@ -55,5 +55,5 @@ rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
 int
 rank_start_ready(struct worker *w, struct err *e)
 {
-    return answer(w, ANSWER_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
+    return send_answer(w, ANSWER_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
 }
