@@ -1,13 +1,13 @@
-/* loop.c - the engine loop: a worker's whole life, one iteration after another.
+/* loop.c - the engine loop: a worker's life from load to exit, one iteration after another.
  *
- *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for
- *     every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
+ *     load (with heartbeat) -> READY -> { retire finished steps -> take requests -> plan and launch
+ *     for every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
  *     doorbell rings } -> drained
  *
- * One thread moves all sequences. The longest sleep is half a second, and only because the
- * supervisor expects a heartbeat: no timer stands in for a wake-up. A device whose lanes have an fd
- * wakes the loop; of another device step_wait.h predicts when a step ends: the loop sleeps until
- * shortly before and then polls.
+ * One thread moves all sequences. The longest sleep is 0.5 s, and only because lagand expects a
+ * heartbeat: no timer replaces a wake-up. A device whose lanes have an fd wakes the loop. For
+ * another device step_wait.h predicts when a step ends: the loop sleeps until shortly before and
+ * then polls.
  */
 #include "worker/loop.h"
 
@@ -49,26 +49,26 @@
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
 static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-/* While the loop polls the device, it takes what the other threads have finished this often. */
+/* While polling the device, the loop handles other events this often. */
 static const nsec POLL_TIME = 100 * NSEC_US;
 
 static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS;
 
-/* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been
- * measured: 30 GFLOP/s at two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's
- * first prefill would be overdue before it ends. */
+/* Weight bytes per nanosecond and batched token, until a step has been measured: 30 GFLOP/s at 2
+ * bytes per weight; on a GPU 100 TFLOP/s. Without this estimate the first prefill of a large model
+ * would be overdue before it ends. */
 enum { FIRST_RATE = 30, FIRST_RATE_GPU = 100000 };
 
 struct loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES];
-    struct seq **seq;       /* [max_seqs] of the step being retired */
-    uint32_t *n_before;     /* [max_seqs] their tokens before its commit */
-    double ns_per_token;    /* fitted to finished steps: predicts the next one's deadline */
+    struct seq **seq;       /* [max_seqs] sequences of the step being retired */
+    uint32_t *n_before;     /* [max_seqs] their tokens before the commit */
+    double ns_per_token;    /* mean of finished steps: predicts the next step's deadline */
     bool polled;            /* the loop polled the device while a step ended */
     bool idled;             /* no step was in flight since the last launch */
-    uint64_t after_idle;    /* the step that was launched after that */
-    uint64_t gaps, gaps_ns; /* of the device, as last read */
+    uint64_t after_idle;    /* the step launched after the lanes were idle */
+    uint64_t gaps, gaps_ns; /* device gaps, as last read */
     uint64_t reported;      /* load progress in units of 16 MiB, as last reported */
 };
 
@@ -89,7 +89,7 @@ must_not_sleep(void *arg)
     return !outbox_empty(w->outbox) && ring_room(&w->channel->out) >= outbox_need(w->outbox);
 }
 
-/* Publishes what the iteration has written: one store, at most one wake-up. */
+/* Publishes the iteration's records: one store, at most one wake-up. */
 static int
 publish(struct worker *w, struct err *e)
 {
@@ -105,7 +105,7 @@ publish(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Of the steps in flight on lanes without an fd: when the loop must look at the device. */
+/* When to poll the device next, over all steps in flight on lanes without an fd. */
 static struct step_wait_next
 next_poll(const struct loop *p, nsec now)
 {
@@ -125,7 +125,7 @@ next_poll(const struct loop *p, nsec now)
     return first;
 }
 
-/* Polls without a system call: until a step ends, a record arrives, or then. */
+/* Polls without system calls until a step ends, a record arrives, or `until`. */
 static void
 poll_device(struct loop *p, nsec until)
 {
@@ -143,7 +143,7 @@ poll_device(struct loop *p, nsec until)
     }
 }
 
-/* Sleeps until an event, or as long as `most`. -EPIPE: lagand is gone. */
+/* Sleeps until an event, or at most `most`. -EPIPE: lagand has exited. */
 static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
@@ -165,7 +165,7 @@ sleep_or_poll(struct loop *p, nsec now, nsec most)
     return lane_wait_sleep(w, &f);
 }
 
-/* An iteration while the loader thread runs. */
+/* One iteration while the loader thread runs. */
 static int
 load_iteration(struct loop *p, struct err *e)
 {
@@ -177,7 +177,9 @@ load_iteration(struct loop *p, struct err *e)
     if (done >> 24 != p->reported) emit_phase(w, done, total);
     p->reported = done >> 24;
     TRY(publish(w, e));
-    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand is gone") : 0;
+    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0
+               ? err_set(e, -EPIPE, "lagand closed the doorbell; exiting")
+               : 0;
 }
 
 static int
@@ -196,9 +198,9 @@ load_model(struct loop *p, struct err *e)
     return r;
 }
 
-/* Bytes of the records of one step and of what arrives beside them; pages are touched only as
- * far as they are used. The tokens of a beam search may all be reported in its last step, each
- * with the longest text of the vocabulary. */
+/* Bytes for the records of one step and of one iteration's intake; only used pages become resident.
+ * A beam search may report all its tokens in its last step, each with the longest text of the
+ * vocabulary. */
 static size_t
 max_record_bytes(const struct worker *w)
 {
@@ -229,11 +231,11 @@ open_requests(struct worker *w, struct err *e)
     if (!w->tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
-    if (!w->text_buf) return err_set(e, -ENOMEM, "memory for a token's text");
+    if (!w->text_buf) return err_set(e, -ENOMEM, "out of memory: buffer for the text of a token");
     return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
-/* How long the steps in flight may take: past the deadline the supervisor ends this process. */
+/* Sets the deadline of the steps in flight; lagand ends a worker that is past its deadline. */
 static void
 set_deadline(struct loop *p, nsec now)
 {
@@ -255,10 +257,10 @@ set_deadline(struct loop *p, nsec now)
                      : 0);
 }
 
-/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up
- * to a thousand. A launch into a full queue blocks, and the supervisor takes a blocked worker
- * for hung. So the step behind a long one is queued when the end of the long one is near; a step
- * of unknown duration is waited for. */
+/* A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a large model can
+ * use 1000. A launch into a full queue blocks, and lagand treats a blocked worker as hung. So the
+ * next step is queued only when the running step is within 0.5 s of its end; if its duration is
+ * unknown, after it has ended. */
 static bool
 must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
@@ -272,8 +274,8 @@ must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
     return left > MAX_QUEUE_AHEAD;
 }
 
-/* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
- * what came before. */
+/* Before a sequence's first chunk, or a beam's next one: gives the device the sampling parameters
+ * and the tokens so far. */
 static void
 slot_sequences(struct worker *w, const struct batch *b)
 {
@@ -302,7 +304,7 @@ send_plan(struct worker *w, const struct batch *b, struct err *e)
     return plan_ring_step(w, b, e);
 }
 
-/* 1: a step was launched; 0: there is none for this lane, or not yet. */
+/* Returns 1 if a step was launched, 0 if the lane has no step or must wait. */
 static int
 launch(struct loop *p, unsigned lane, nsec now, struct err *e)
 {
@@ -332,7 +334,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Gaps are those between two steps of a busy device: not the time before the first step after an
+/* Counts only gaps between two steps of a busy device, not the time before the first step after an
  * idle time. */
 static void
 count_gaps(struct loop *p, uint64_t step)
@@ -348,7 +350,7 @@ count_gaps(struct loop *p, uint64_t step)
     p->gaps_ns = ns;
 }
 
-/* What a finished step has taken. */
+/* Records the duration of a finished step. */
 static void
 measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
 {
@@ -368,7 +370,7 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
     l->since = now;
 }
 
-/* Applies the result to the sequences and publishes it in the manifest, then writes the records. */
+/* Applies the result to the sequences, publishes it in the manifest, then queues the records. */
 static void
 commit(struct loop *p, const struct batch *b, const struct batch_result *res, nsec now)
 {
@@ -392,9 +394,9 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
     FP(step_emitted);
 }
 
-/* Commits the oldest step of a lane if it is finished. 1: it was; 0: not yet; negative: the
- * device failed. If the step waited for another lane's, that step is committed first: K and V of
- * a token are committed after the token. */
+/* Commits the oldest step of a lane if it is finished. Returns 1 if it was, 0 if not yet; negative:
+ * the device failed. A step on another lane that this step waited for is committed first, because
+ * the K and V of a token are committed after the token. */
 static int
 retire(struct loop *p, unsigned lane, nsec now)
 {
@@ -405,7 +407,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     unsigned first;
 
     if (l->started == l->finished) return 0;
-    /* Without an fd a failed device is noticed only by asking for a step. */
+    /* Without an fd, only exec_finish() notices that the device failed. */
     if (exec_done(w->exec, lane) == l->finished && exec_fd(w->exec, lane) >= 0) return 0;
     while ((first = scheduler_commit_lane(w->sched, b)) != lane) {
         int r = retire(p, first, now);
@@ -445,7 +447,7 @@ max_sleep(const struct worker *w, nsec now)
     return host_tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
-/* No request is in this process, and none is in the request ring. */
+/* True if neither this process nor the request ring has a request. */
 static bool
 is_idle(struct loop *p)
 {
@@ -457,8 +459,8 @@ is_idle(struct loop *p)
            outbox_empty(w->outbox);
 }
 
-/* Commits every finished step. A full response ring stops the engine here: no step is retired,
- * so none is launched. */
+/* Commits every finished step. A full response ring stops the engine here: no step is retired, so
+ * no step is launched. */
 static int
 retire_all(struct loop *p, nsec now, struct err *e)
 {
@@ -468,13 +470,13 @@ retire_all(struct loop *p, nsec now, struct err *e)
     for (unsigned l = 0; l < w->limits->n_lanes && outbox_empty(w->outbox); l++) {
         int r = retire(p, l, now);
 
-        if (r < 0) return err_set(e, r, "the device failed: %s", gpu_why(w->gpu));
+        if (r < 0) return err_set(e, r, "device failed: %s", gpu_why(w->gpu));
         busy += r;
     }
     return busy;
 }
 
-/* Requests from the ring and from the text thread. */
+/* Takes requests from the ring and from the text thread. */
 static int
 take_requests(struct worker *w, nsec now, struct err *e)
 {
@@ -500,7 +502,8 @@ launch_all(struct loop *p, nsec now, struct err *e)
     return r < 0 ? r : busy;
 }
 
-/* What operators have asked for and what is freed with time. 1: more may be done at once. */
+/* Maps more of the host tier and drops cached blocks for an operator. Returns 1 if more work may be
+ * left. */
 static int
 maintain_cache(struct worker *w, nsec now)
 {
@@ -510,7 +513,7 @@ maintain_cache(struct worker *w, nsec now)
     return 1;
 }
 
-/* 1: drained. */
+/* Returns 1 when the worker is drained. */
 static int
 iteration(struct loop *p, struct err *e)
 {
@@ -528,17 +531,17 @@ iteration(struct loop *p, struct err *e)
     adopt_expire(w, now);
     adopt_log_tree(w);
     TRY(publish(w, e));
-    busy |= was_blocked && outbox_empty(w->outbox); /* steps may have ended meanwhile */
+    /* steps may have ended while the outbox was full */
+    busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);
-    health_heartbeat(
-        w, now); /* published before a client that has the tokens can ask for statistics */
+    health_heartbeat(w, now); /* before a client that has the tokens can ask for statistics */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
     TRY(r = tuning_run(w->tuning, !busy && is_idle(p), now, e));
     p->idled |= r > 0;
     busy += r;
     if (!busy && sleep_or_poll(p, now, max_sleep(w, now)) < 0)
-        return err_set(e, -EPIPE, "lagand is gone");
+        return err_set(e, -EPIPE, "lagand closed the doorbell; exiting");
     return 0;
 }
 
@@ -550,11 +553,12 @@ open_lanes(struct loop *p, struct err *e)
     for (uint32_t l = 0; l < w->limits->n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
             p->lane[l].batch[i] = scheduler_batch(w->sched);
-            if (!p->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
+            if (!p->lane[l].batch[i])
+                return err_set(e, -ENOMEM, "out of memory: batches of a lane");
         }
     p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
-    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "memory for a step");
+    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "out of memory: sequences of a step");
     p->ns_per_token = (double)w->model->weight_bytes /
                       (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);
@@ -594,7 +598,7 @@ loop_run(struct worker *w, struct err *e)
     TRY(load_model(&p, e));
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: sleeps end on time */
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);

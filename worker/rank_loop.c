@@ -1,8 +1,8 @@
-/* rank_loop.c - see rank_loop.h.
+/* rank_loop.c - the engine loop of a rank above 0: queues the steps that the plan ring carries.
  *
- * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats,
- * reads the plan ring and queues the steps that it carries. This rank decides nothing. Records come
- * from a process of the same build and are bounded all the same.
+ * Two threads, as in rank 0: the loader thread, which ends with READY, and the engine thread, which
+ * updates the heartbeat, reads the plan ring and queues its steps. This rank decides nothing.
+ * Records come from a process of the same build and are validated all the same.
  */
 #include "worker/rank_loop.h"
 
@@ -30,13 +30,13 @@
 #include <sys/prctl.h>
 
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-enum { POLL_NS = 20000 }; /* ns between two looks at a device that wakes nobody */
+enum { POLL_NS = 20000 }; /* ns between two polls of a lane without an fd */
 
-/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and
- * what steps bring of one that looks back. */
+/* Sequences in the slots, as rank 0 has sent them. token: those before a sequence's first step and,
+ * if sampling looks back, those of later steps. */
 struct rank_loop {
     struct worker *w;
-    struct worker_lane lane[MAX_LANES]; /* their batches are not used */
+    struct worker_lane lane[MAX_LANES]; /* batch[] is not used */
     token_id *token;                    /* [slots][max_len] */
     bool *looks_back;                   /* [slots] exec_looks_back() */
     struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
@@ -44,16 +44,16 @@ struct rank_loop {
     struct batch_limits bounds;
     uint32_t max_len;
     size_t token_bytes;
-    char *packed; /* [packed_bytes] a step of several records, as far as it has come */
+    char *packed; /* [packed_bytes] received part of a step of several records */
     size_t packed_bytes, n_packed;
 };
 
-/* ---- what the plan says */
+/* ---- records of the plan ring */
 
 static int
 corrupt_record(const struct ring_record *rec, struct err *e)
 {
-    return err_set(e, -EBADMSG, "plan ring: a record %u of %u bytes cannot be", rec->type,
+    return err_set(e, -EBADMSG, "plan ring: record of type %u and %u bytes is invalid", rec->type,
                    rec->len);
 }
 
@@ -102,8 +102,8 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     return 0;
 }
 
-/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have
- * the whole device. */
+/* Applies a partition that an operator has changed on rank 0; if that fails, every lane keeps the
+ * whole device. */
 static int
 take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -120,14 +120,16 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
             return corrupt_record(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
-    if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
+    if (r < 0)
+        log_warn("rank %u: partition not applied, every lane uses the whole device: %s", w->rank,
+                 why.text);
     if (r == 0)
-        log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
-                 p.part[1].n);
+        log_info("rank %u: partition of rank 0 applied: %u units for prefill, %u for decode",
+                 w->rank, p.part[0].n, p.part[1].n);
     return 0;
 }
 
-/* Retires every finished step; rank 0 alone reports its tokens. */
+/* Retires every finished step; only rank 0 reports tokens. */
 static int
 retire(struct rank_loop *f, struct err *e)
 {
@@ -139,13 +141,13 @@ retire(struct rank_loop *f, struct err *e)
             f->lane[l].finished = res->step;
             w->stats->v[STAT_steps]++;
             if (res->status < 0)
-                return err_set(e, res->status, "the device failed: %s", gpu_why(w->gpu));
+                return err_set(e, res->status, "device failed: %s", gpu_why(w->gpu));
         }
     return 0;
 }
 
-/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for
- * ends any moment now, because rank 0 has seen the same step end. */
+/* Waits until a step may have ended. A lane without an fd is polled after 20 us: the step ends
+ * soon, because rank 0 has seen the same step end. */
 static void
 wait_for_step(const struct exec *x, unsigned lane)
 {
@@ -158,7 +160,8 @@ wait_for_step(const struct exec *x, unsigned lane)
         check(!"poll");
 }
 
-/* Until the lane can take a step. Plans may come meanwhile: the bell is not looked at. */
+/* Waits until the lane can take a step. Does not read the doorbell: further plans stay in the
+ * ring. */
 static int
 await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {
@@ -173,7 +176,7 @@ await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
     return 0;
 }
 
-/* Draws that depend on tokens further back find them there. */
+/* Stores the step's tokens for sampling that looks back. */
 static void
 keep_tokens(struct rank_loop *f, const struct batch *b)
 {
@@ -216,8 +219,9 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
-        return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
-                       b->lane);
+        return err_set(e, -EBADMSG, "plan ring: lane %u: step %llu does not follow step %llu",
+                       b->lane, (unsigned long long)b->step,
+                       (unsigned long long)f->lane[b->lane].started);
     keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
@@ -268,15 +272,16 @@ iteration(struct rank_loop *f, struct err *e)
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
     if (some) return 0;
-    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 is gone");
+    if (lane_wait_sleep(f->w, &until) < 0)
+        return err_set(e, -EPIPE, "rank 0 closed the doorbell; exiting");
     health_heartbeat(f->w, clock_now());
     return 0;
 }
 
-/* ---- its life */
+/* ---- start and end */
 
-/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only
- * whether rank 0 is there. */
+/* One iteration while the loader thread runs. The loader reads the plan ring itself; the doorbell
+ * shows only whether rank 0 has exited. */
 static int
 load_iteration(struct worker *w, struct err *e)
 {
@@ -284,7 +289,7 @@ load_iteration(struct worker *w, struct err *e)
 
     health_heartbeat(w, clock_now());
     if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
-        return err_set(e, -EPIPE, "rank 0 is gone");
+        return err_set(e, -EPIPE, "rank 0 closed the doorbell; exiting");
     return 0;
 }
 
@@ -332,7 +337,7 @@ open_buffers(struct rank_loop *f, struct err *e)
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
-    return err_set(e, -ENOMEM, "memory for plans");
+    return err_set(e, -ENOMEM, "out of memory: buffers for plans");
 }
 
 int
@@ -344,9 +349,9 @@ rank_loop_run(struct worker *w, struct err *e)
     if (r == 0) r = open_buffers(&f, e);
     w->loaded = r == 0;
     if (r == 0) {
-        prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a nap ends when it says */
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
         health_phase(w, PHASE_READY, 0);
-        log_info("rank %u of %u is ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
+        log_info("rank %u of %u: ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
                  w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,
                  gpu_describe(w->gpu), (double)w->model->weight_bytes / (1 << 20),
                  w->model->adopted ? " (adopted)" : "",

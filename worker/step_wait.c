@@ -3,19 +3,20 @@
 
 #include "base/clock.h"
 
-/* A timer wakes us this late at most, mostly: the sleep ends that much before the margin. */
+/* Usual lateness of a timer: a sleep ends this much before the margin. */
 static const nsec TIMER_SLACK = 30 * NSEC_US;
-/* Looking: at least so long, at most a fifth of the step. Of a step of 6 ms 1.2: the worker's
- * other work and that stay below 40 % of a core. */
+/* Polling time before and after the predicted end: at least 20 us, together at most 1/5 of the
+ * step. For a step of 6 ms that is 1.2 ms: with its other work the worker stays below 40 % of a
+ * core. */
 static const nsec MIN_MARGIN = 20 * NSEC_US;
 enum { MAX_MARGIN_PART = 5 };
-/* Late, or unknown: an eighth of what it is late. No sleep is longer than the longest nap: a
- * step may end long before what is predicted, as the next one of a kind does whose first brought
- * kernels to the device. */
+/* A late or unknown step: naps of 1/8 of the delay. No sleep exceeds the longest nap, because a
+ * step may end long before its prediction: the first step of a kind also loads kernels, the next
+ * one does not. */
 static const nsec MIN_NAP = 20 * NSEC_US, MAX_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* What was done when we came was done so much earlier, as a guess: an eighth of what it took,
- * and not more than half of the longest nap, by which we come late at most. */
+/* A step that ended before it was polled is taken as 1/8 shorter than measured, at most half of the
+ * longest nap. */
 enum { EARLY_PART = 8 };
 
 static uint32_t
@@ -35,12 +36,12 @@ find_estimate(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
     return &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
 }
 
-/* A quarter of the news: contexts grow slowly, a clock or a neighbour changes at once. */
+/* A new duration has weight 1/4: contexts grow slowly, but clock or host load change at once. */
 void
 step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool observed)
 {
     struct step_wait_estimate *c = &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
-    bool early = !observed && took < (nsec)c->ns; /* done before we first looked */
+    bool early = !observed && took < (nsec)c->ns; /* ended before the first poll */
     float ns = (float)MAX(early ? took - MIN(took / EARLY_PART, MAX_NAP / 2) : took, (nsec)1);
     float off = ns > c->ns ? ns - c->ns : c->ns - ns;
 
@@ -72,7 +73,7 @@ step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec 
     nsec poll = end - margin - TIMER_SLACK;
 
     if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MAX_NAP) };
-    /* Between first and poll only an unsteady step ends: naps will do. */
+    /* Between first and poll only an unsteady step ends: naps suffice. */
     if (now < poll)
         return (struct step_wait_next){ .until = MIN(poll, now + MAX(MIN_NAP, off / NAP_PART)) };
     if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .poll = true };

@@ -129,7 +129,7 @@ tell(struct served *v, const struct settings *s, const struct ask *a)
     for (uint32_t i = 0; i < s->n; i++) print_message(" %s", s->text[i]);
     print_message("\n%s\n", panic ? panic : "");
     while (f && fgets(line, sizeof line, f))
-        if (!strstr(line, "as an operator asked") && !strstr(line, "ids alone are served"))
+        if (!strstr(line, "by an operator") && !strstr(line, "serving ids only"))
             print_message("  %s", line);
     if (f) fclose(f);
     if (a) print_message("request %td:%s\n", a - ask, a->line);

@@ -131,7 +131,7 @@ end_flusher(void)
 static bool
 all_seen(uint32_t standby)
 {
-    return service_logged(&v, "ending its group") && service_logged(&v, "took over") &&
+    return service_logged(&v, "ending its group") && service_logged(&v, ": adopted ") &&
            (!standby || service_logged(&v, "the standby takes over"));
 }
 
@@ -375,7 +375,7 @@ a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
     }
     answers_settle(&ans);
     assert_true(ans.resumed > 0);
-    assert_true(service_logged(&v, "worker w0: took over") > 0);
+    assert_true(service_logged(&v, "worker w0: adopted") > 0);
     assert_false(last_line("worker w0: pid ", " died of overdue", line, sizeof line));
     answers_stop(&ans);
 }
@@ -388,7 +388,7 @@ a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
 
     (void)state;
     start(2, "fp32", 1);
-    while (service_logged(&v, "standing by after") < 2 * ANSWER_MODELS) {
+    while (service_logged(&v, "standby: model loaded after") < 2 * ANSWER_MODELS) {
         answers_turn(&ans, 20, true);
         if (service_now(&v) >= until) fail_msg("no group stands by");
     }
@@ -404,7 +404,7 @@ a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
     assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
     /* and the next one's */
     assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2);
-    assert_true(service_logged(&v, "worker w0: took over") > 0);
+    assert_true(service_logged(&v, "worker w0: adopted") > 0);
     answers_stop(&ans);
 }
 
@@ -573,7 +573,9 @@ what_an_operator_divides_every_rank_divides(void **state)
         ask_llama(c, id, logprob[1]);
         assert_memory_equal(id, want, sizeof id);
         assert_memory_equal(logprob[1], logprob[0], sizeof logprob[0]);
-        snprintf(words, sizeof words, "rank 1 is divided as rank 0: %u and %u units", i, UNITS - i);
+        snprintf(words, sizeof words,
+                 "rank 1: partition of rank 0 applied: %u units for prefill, %u for decode", i,
+                 UNITS - i);
         n += service_logged(&v, words);
     }
     assert_true(n >= 3); /* the others it has had from the beginning */

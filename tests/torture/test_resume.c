@@ -274,7 +274,7 @@ await_tier(uint32_t lines)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    while (service_logged(&v, "w0: a host tier of") < lines) {
+    while (service_logged(&v, "w0: host tier ready") < lines) {
         if (service_now(&v) >= until) fail_msg("no host tier is there");
         answers_turn(&ans, 2, true);
     }
@@ -297,10 +297,9 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
     }
     assert_true(answers_counted(&ans, "blocks_offloaded", 0) > 0);
     /* As it is used; of a GPU's, whose pieces are of 2 MiB, the first is all there is. */
-    assert_true(strcmp(torture_device, "cpu") ||
-                service_logged(&v, "of the host tier are mapped now") > 0);
-    lines = service_logged(&v, "w0: a host tier of");
-    empty = service_logged(&v, ", 0 blocks in it");
+    assert_true(strcmp(torture_device, "cpu") || service_logged(&v, "host tier: now") > 0);
+    lines = service_logged(&v, "w0: host tier ready");
+    empty = service_logged(&v, ", 0 blocks cached");
     answers_turn(&ans, 0, true);
     service_arm(&v, FP_WORKER, FP_host_mapping, FP_HOLD, 1);
     kill(service_pid(&v, "w0"), SIGKILL);
@@ -310,7 +309,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
     }
     answers_settle(&ans);
     assert_int_equal(answers_counted(&ans, "blocks_onboarded", 0), 0);
-    assert_int_equal(service_logged(&v, "w0: a host tier of"), lines);
+    assert_int_equal(service_logged(&v, "w0: host tier ready"), lines);
     kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
     for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
         atomic_store(held, 0);
@@ -320,7 +319,7 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         await(half[i], NULL);
     }
     await_tier(++lines);
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty);
+    assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty);
     answers_turn(&ans, 0, true), answers_settle(&ans);
     assert_true(answers_counted(&ans, "blocks_onboarded", 0) > 0);
     answers_stop(&ans);
@@ -337,18 +336,18 @@ a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one(void **state)
         answers_turn(&ans, 0, true);
         answers_settle(&ans);
     }
-    lines = service_logged(&v, "w0: a host tier of");
-    empty = service_logged(&v, ", 0 blocks in it");
+    lines = service_logged(&v, "w0: host tier ready");
+    empty = service_logged(&v, ", 0 blocks cached");
     for (uint32_t i = 1; i <= 3; i++) {
         answers_turn(&ans, 0, true);
         service_arm(&v, FP_WORKER, FP_host_mapping, FP_WILD, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
         await_tier(++lines);
-        assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + i);
+        assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty + i);
         kill(service_pid(&v, "w0"), SIGKILL); /* the next one finds that one */
         await_tier(++lines);
     }
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + 3);
+    assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty + 3);
     answers_stop(&ans);
 }
 

@@ -19,10 +19,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* lagand submits again in one go once we are READY; what has not come by then will not. */
+/* lagand resubmits all requests at once after READY; later requests do not resume. */
 static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
-/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the
- * text thread. */
+/* Adopted blocks are not evicted for new requests this soon: a resubmitted request may still be in
+ * the request ring or in the text thread. */
 static const nsec RESUBMIT_TIME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
@@ -32,10 +32,10 @@ adopt_new_id(uint64_t id[2], struct err *e)
     size_t bytes = 2 * sizeof id[0];
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
-    return err_set(e, -EIO, "no random number for the KV arena");
+    return err_set(e, -EIO, "getrandom: no random id for the KV arena");
 }
 
-/* What K and V of a token depend on, beside the tokens before it and the geometry. */
+/* Hashes everything besides tokens and geometry that K and V of a token depend on. */
 static void
 make_fingerprint(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 {
@@ -80,7 +80,8 @@ make_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
     return 0;
 }
 
-/* Sealed, so that reading it cannot fault, and exactly as long as ours is. */
+/* Maps the previous worker's manifest. It must be sealed, so that reading it cannot fault, and have
+ * exactly our size. */
 static int
 map_old_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
 {
@@ -91,9 +92,9 @@ map_old_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "manifest of other KV groups, slots or sizes");
+        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
     r = map_manifest(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
-    if (r < 0) return err_set(e, r, "manifest cannot be mapped: %s", strerror(-r));
+    if (r < 0) return err_set(e, r, "mmap of the manifest: %s", strerror(-r));
     r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
                       w->adopt->manifest_arena.bytes, w->kv_config, fingerprint, w->adopt->kv_id,
                       e);
@@ -112,16 +113,16 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     w->adopt->found = calloc(w->kv_config->n_slots, sizeof *w->adopt->found);
     if (!entries || !w->adopt->found) {
         free(entries);
-        return err_set(e, -ENOMEM, "memory to read the manifest");
+        return err_set(e, -ENOMEM, "out of memory: buffers to read the manifest");
     }
     a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, entries);
     free(entries);
-    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before other memory for cells is handed up */
-    if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
-    if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
-    if (a.no_rows)
-        log_warn("%u rows of the manifest cannot be true, computing those again", a.no_rows);
-    if (a.no_nodes) log_warn("%u labels of the manifest cannot be true", a.no_nodes);
+    /* before the host tier's memory is sent to lagand */
+    manifest_put_nodes(&w->adopt->manifest, w->kv);
+    if (a.rows) log_info("adopted the KV blocks of %u requests", a.rows);
+    if (a.labels) log_info("adopted %u blocks of the prefix cache", a.labels);
+    if (a.no_rows) log_warn("manifest: %u invalid entries; recomputing their requests", a.no_rows);
+    if (a.no_nodes) log_warn("manifest: %u invalid prefix tree nodes; ignoring them", a.no_nodes);
     return 0;
 }
 
@@ -151,10 +152,10 @@ adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e)
             w->adopt->old_manifest.fd = -1;
             return adopt_contents(w, host_kept, e);
         }
-        log_info("%s: computing every request again", why.text);
+        log_info("manifest not adopted: %s; recomputing every request", why.text);
         adopt_drop_manifest(w);
     }
-    /* What the arena holds is nobody's from here on. */
+    /* From here on the arena's content is not used. */
     TRY(adopt_new_id(w->adopt->kv_id, e));
     return make_manifest(w, fingerprint, e);
 }
@@ -187,8 +188,8 @@ adopt_start_claims(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* Of what a row says a step may be computed again, or of recurrent state what came behind its
- * last snapshot. */
+/* One step may be recomputed, and for recurrent state the tokens after the last snapshot; logs
+ * more. */
 static void
 log_recomputed(const struct worker *w, const struct worker_request *r)
 {
@@ -198,8 +199,9 @@ log_recomputed(const struct worker *w, const struct worker_request *r)
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
     if (w->adopt->found && r->recomputed > most)
-        log_info("request %llu: %u positions that are there find no room, computing them again",
-                 (unsigned long long)r->seq.id, r->recomputed);
+        log_info(
+            "request %llu: %u adoptable positions do not fit into the KV memory; recomputing them",
+            (unsigned long long)r->seq.id, r->recomputed);
 }
 
 void
@@ -212,7 +214,8 @@ adopt_release_rest(struct worker *w, struct worker_request *r)
            (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
         uint32_t written = w->adopt->found[slot].row.committed;
 
-        r->recomputed += written - MIN(written, r->adopted); /* beams share what the first has */
+        /* beams share the first beam's blocks */
+        r->recomputed += written - MIN(written, r->adopted);
         scheduler_unkeep(w->sched, (uint32_t)slot);
     }
     if (r->recomputed > had) log_recomputed(w, r);
@@ -227,7 +230,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 
     r->recomputed = 0;
     s->from_previous_worker = w->adopt->found && r->n_sent;
-    if (!w->adopt->found) { /* delivered tokens were written, all but the last */
+    if (!w->adopt->found) { /* K and V of all delivered tokens but the last were written */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
@@ -269,12 +272,13 @@ adopt_claimed(struct worker *w, struct worker_request *r)
         manifest_commit(&w->adopt->manifest, s->adopted_slot, r->adopted);
         w->stats->v[STAT_adopted] += r->adopted;
     } else if (w->adopt->found && r->n_sent &&
-               first) { /* a paused one left it where all may find it */
+               first) { /* a preempted request left its blocks in the prefix cache */
         r->recomputed = MAX(r->recomputed, scheduler_cached(w->sched, s));
     }
 }
 
-/* Its steps once more, without computing anything: as far as they can be what was delivered. */
+/* Replays the decided steps without computing. Fails if the result contradicts the delivered
+ * tokens. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)

@@ -18,11 +18,11 @@
 
 /* By then every resumed request has been scheduled. */
 static const nsec MAP_DELAY = 200 * NSEC_MS;
-static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* is it there? */
+static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* between two checks of the mapper thread */
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
-enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
+enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: new and empty */
 
 void
 host_tier_init(struct worker *w)
@@ -30,7 +30,7 @@ host_tier_init(struct worker *w)
     for (uint32_t i = 0; i < HOST_PIECES; i++) w->host_tier->old[i] = (struct arena){ .fd = -1 };
 }
 
-/* Which piece that is; HOST_PIECES: none. */
+/* Returns the index of the piece with this name; HOST_PIECES: not a piece. */
 static uint32_t
 piece_of(const char *name)
 {
@@ -43,7 +43,7 @@ piece_of(const char *name)
     return HOST_PIECES;
 }
 
-/* Pieces of another time than the first that was found are none of them. */
+/* Closes pieces whose id differs from the first piece's. */
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {
@@ -70,7 +70,8 @@ drop_old(struct worker *w)
     memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
 }
 
-/* The predecessor's where it has the sizes: pages that are there need not be cleared. */
+/* Uses the previous worker's pieces if number and sizes match: their pages need not be cleared
+ * again. */
 static bool
 use_old_pieces(struct worker *w)
 {
@@ -137,7 +138,7 @@ host_tier_open(struct worker *w, struct err *e)
     } else if (!group) {
         w->host_tier->map_later = true;
     } else if (map_pieces(w, want, &why) < 0) {
-        log_warn("%s: making another host tier", why.text);
+        log_warn("mapping the previous host tier: %s; making an empty one", why.text);
         TRY(replace_pieces(w, want, e));
     }
     return 0;
@@ -173,10 +174,10 @@ mapper_run(void *arg)
     int r;
 
     FP_OR(host_mapping, broken = true);
-    r = broken ? err_set(&t->err, -EINVAL, "the host tier is another's")
+    r = broken ? err_set(&t->err, -EINVAL, "failpoint: mapping failed")
                : map_pieces(w, t->want, &t->err);
     if (r < 0 && t->map_later) {
-        log_warn("%s: making another host tier", t->err.text);
+        log_warn("mapping the previous host tier: %s; making an empty one", t->err.text);
         r = replace_pieces(w, t->want, &t->err);
     }
     FP(host_mapped);
@@ -184,7 +185,7 @@ mapper_run(void *arg)
     return NULL;
 }
 
-/* Pieces that hold something, or soon do: one more than is half full. */
+/* Pieces that contain blocks or soon will: one more than those at least half full. */
 static uint32_t
 wanted_pieces(const struct worker *w)
 {
@@ -193,7 +194,7 @@ wanted_pieces(const struct worker *w)
     return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
 }
 
-/* What the manifest says of another one's cells is unsaid before that is handed up. */
+/* Clears the previous tier's blocks from the manifest, then sends the new tier to lagand. */
 static void
 publish_new_tier(struct worker *w)
 {
@@ -202,7 +203,7 @@ publish_new_tier(struct worker *w)
     kv_host_tier_came(w->kv, /* whole= */ false);
     manifest_put_nodes(&w->adopt->manifest, w->kv);
     if (host_tier_give(w, &e) < 0)
-        log_warn("the host tier is not kept for a successor: %s", e.text);
+        log_warn("sending the host tier to lagand: %s; a replacement cannot reuse it", e.text);
 }
 
 static void
@@ -212,7 +213,7 @@ use_tier(struct worker *w, int how, nsec now)
 
     w->host_tier->map_later = false;
     if (how == LOST) {
-        log_err("%s: going on without a host tier", w->host_tier->err.text);
+        log_err("host tier: %s; serving without a host tier", w->host_tier->err.text);
         w->host_tier->cannot_grow = true;
         kv_host_tier_clear(w->kv);
         manifest_put_nodes(&w->adopt->manifest, w->kv);
@@ -225,13 +226,13 @@ use_tier(struct worker *w, int how, nsec now)
     else
         kv_host_tier_came(w->kv, /* whole= */ true);
     kv_count_host(w->kv, &count);
-    log_info(
-        "a host tier of %.1f MiB is there %.3f s after READY, %.1f of it mapped, %u blocks in it",
-        (double)w->host_tier->host.bytes / (1 << 20), (double)(now - w->ready_at) / NSEC_S,
-        (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20), count.cached);
+    log_info("host tier ready %.3f s after READY: %.1f MiB, %.1f MiB mapped, %u blocks cached",
+             (double)(now - w->ready_at) / NSEC_S, (double)w->host_tier->host.bytes / (1 << 20),
+             (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20),
+             count.cached);
 }
 
-/* The rest stays as it is: what is mapped is full then. */
+/* Enlarges the tier; after a failure it keeps its mapped size. */
 static void
 use_more(struct worker *w, int how)
 {
@@ -240,10 +241,10 @@ use_more(struct worker *w, int how)
     kv_host_tier_set_size(w->kv, mapped);
     w->host_tier->cannot_grow = how == LOST;
     if (how == LOST)
-        log_err("%s: of the host tier no more than %.1f MiB are mapped", w->host_tier->err.text,
+        log_err("mapping the host tier: %s; using the mapped %.1f MiB only", w->host_tier->err.text,
                 (double)mapped / (1 << 20));
     else
-        log_info("%.1f MiB of the host tier are mapped now", (double)mapped / (1 << 20));
+        log_info("host tier: now %.1f MiB mapped", (double)mapped / (1 << 20));
 }
 
 static bool
@@ -264,7 +265,8 @@ host_tier_update(struct worker *w, nsec now)
         if (!may_start_mapping(w, now)) return;
         t->want = wanted_pieces(w);
         atomic_store_explicit(&t->done, MAPPING, memory_order_relaxed);
-        if (pthread_create(&t->mapper, NULL, mapper_run, w)) return; /* in another turn, perhaps */
+        /* retried in the next iteration */
+        if (pthread_create(&t->mapper, NULL, mapper_run, w)) return;
         t->mapper_runs = true;
     }
     how = atomic_load_explicit(&t->done, memory_order_acquire);

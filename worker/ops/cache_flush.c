@@ -7,8 +7,9 @@
 #include <errno.h>
 #include <time.h>
 
-enum { BLOCKS_PER_CALL = 1024 };             /* blocks of one turn: 0.14 ms of 200,000 */
-static const nsec WAIT_TIMEOUT = 5 * NSEC_S; /* lagand's is 10 s */
+/* per loop iteration: 0.14 ms when 200,000 blocks are cached */
+enum { BLOCKS_PER_CALL = 1024 };
+static const nsec WAIT_TIMEOUT = 5 * NSEC_S; /* lagand's timeout is 10 s */
 
 void
 cache_flush_open(struct cache_flush *f)
@@ -27,10 +28,10 @@ cache_flush_run(struct cache_flush *f, struct kv *kv)
 {
     if (!atomic_load_explicit(&f->requested, memory_order_acquire)) return false;
     if (kv_flush(kv, BLOCKS_PER_CALL, &f->so_far) >= BLOCKS_PER_CALL) return true;
-    log_info("dropped %llu cached blocks of %.1f MiB and %llu of %.1f MiB on the host, as an "
-             "operator asked",
-             (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
-             (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
+    log_info(
+        "cached blocks dropped by an operator: %llu (%.1f MiB), in the host tier %llu (%.1f MiB)",
+        (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
+        (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
     pthread_mutex_lock(&f->lock);
     f->last = f->so_far;
     f->n_finished++;
@@ -66,9 +67,9 @@ cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret,
     r = f->n_finished >= number ? 0 : f->closed ? -ECANCELED : -ETIMEDOUT;
     if (r == 0) *ret = f->last;
     pthread_mutex_unlock(&f->lock);
-    if (r == -ECANCELED) return err_set(e, r, "the worker is ending");
+    if (r == -ECANCELED) return err_set(e, r, "kv flush: the worker is exiting");
     if (r < 0)
-        return err_set(e, r, "the worker has not come to it in %lld s, and will",
+        return err_set(e, r, "kv flush: not finished after %lld s; it continues in the background",
                        (long long)(WAIT_TIMEOUT / NSEC_S));
     return 0;
 }

@@ -18,12 +18,12 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TUNE_RESULTS = 64 }; /* of one answer: lagand takes 64 KiB */
+enum { TUNE_RESULTS = 64 }; /* results per reply: lagand accepts 64 KiB */
 
 struct control {
     pthread_t thread;
     struct worker *w;
-    void *context, *socket; /* the thread's once it runs; context is terminated by stop */
+    void *context, *socket; /* used by the thread once it runs; control_stop() terminates context */
     int wake;
 };
 
@@ -83,7 +83,8 @@ wake_engine(struct control *c)
     }
 }
 
-/* ---- verbs: each packs its result, or names the error in words: then what it packed is dropped */
+/* ---- verbs: each packs its result and returns 0, or returns an error code with the reason in e;
+ * on error the packed result is dropped */
 
 static uint32_t
 verb_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
@@ -119,7 +120,7 @@ verb_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, 
         msgpack_pack_map(p, 0);
         return 0;
     }
-    err_set(e, -EINVAL, "level is one of err, warn, info, debug");
+    err_set(e, -EINVAL, "level must be err, warn, info or debug");
     return LAGAN_E_INVALID_REQUEST;
 }
 
@@ -248,7 +249,7 @@ verb_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p,
     return select_partition(c, SPLIT_FIXED, args, p, e);
 }
 
-/* The engine does it, and is waited for. */
+/* Waits until the engine thread has flushed. */
 static uint32_t
 verb_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
 {
@@ -360,7 +361,7 @@ control_start(struct worker *w)
     if (c->wake >= 0 && c->socket && zmq_connect(c->socket, endpoint) == 0 &&
         pthread_create(&c->thread, NULL, control_run, c) == 0)
         return c;
-    log_warn("the control channel %s cannot be opened (%s), serving without it", endpoint,
+    log_warn("control channel %s cannot be opened: %s; serving without operator commands", endpoint,
              zmq_strerror(errno));
     if (c->socket) zmq_close(c->socket);
     if (c->context) zmq_ctx_term(c->context);

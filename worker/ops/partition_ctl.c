@@ -7,21 +7,20 @@
 #include <errno.h>
 
 enum { PREFILL_LANE, DECODE_LANE };
-/* On a host nothing is known of its memory and arithmetic: of a core, until steps have been
- * measured. */
+/* Bytes and operations per second of one host core, used until steps have been measured. */
 static const double CORE_BANDWIDTH = 5e9, CORE_FLOPS = 2e10;
-/* Of what parts do by themselves, what they do beside each other: attention and products on an
+/* Share of its own speed that a part has while the other part runs: attention and matmuls on an
  * H200 have 0.75 to 0.9. */
 static const double CONCURRENT_SHARE = 0.8;
-/* What is believed of a measurement: any device reads and multiplies so much, a part has MIN_SHARE
- * of its share by units and more, and no more than MAX_SHARE of the whole. An H200's parts had
- * 0.46 of their share and more, and 1.16 of the whole at most; a model of a few KiB says
- * anything. */
+/* Plausible measurements. Any device has a rate from MIN_RATE to MAX_RATE. A part has at least
+ * MIN_SHARE of its share by units and at most MAX_SHARE of the whole device. An H200's parts had
+ * at least 0.46 of their share and at most 1.16 of the whole; models of a few KiB give random
+ * values. */
 static const double MIN_RATE = 1e6, MAX_RATE = 1e18, MIN_SHARE = 0.1, MAX_SHARE = 2;
-/* On a GPU 627 rows take as long as 768 (one H200). */
+/* On a GPU 627 batched tokens take as long as 768 (one H200). */
 enum { TILE = 256 };
 
-/* The parts of a partition, for the lanes: a lane of sources has those of prompts. */
+/* Fills the parts of the lanes; an encoder lane has the prefill part. */
 static void
 fill_lane_parts(const struct partition *r, struct exec_part part[MAX_LANES])
 {
@@ -46,7 +45,8 @@ partition_ctl_plan(struct partition_ctl *s, const struct model_options *k, struc
                                  e));
         if (state->partition == 0) state->mode = SPLIT_OFF;
     } else if (k->split_mode == SPLIT_AUTO && state->partition_list.n == 1) {
-        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", units);
+        return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be partitioned",
+                       units);
     }
     s->lanes = state->mode != SPLIT_OFF;
     l->n_lanes = 0;
@@ -84,7 +84,7 @@ share_of_units(uint32_t n, uint32_t units)
     return (struct part_share){ (double)n / units, (double)n / units };
 }
 
-/* NaN is not. */
+/* False for NaN. */
 static bool
 is_rate(double x)
 {
@@ -100,10 +100,10 @@ is_plausible(const struct exec_rate *part, const struct exec_rate *all, uint32_t
            part->compute >= least * all->compute && part->compute <= MAX_SHARE * all->compute;
 }
 
-/* What was measured of a partition, into its times: beside each other parts have CONCURRENT_SHARE of what each
- * has by itself, and prompts read what answers leave. A partition that is thought worse than it is
- * would never be tried; one that is thought better is soon found out. What cannot be is not
- * taken: parts have their shares by units then. */
+/* Applies measured rates to the time model of a partition: concurrent parts have CONCURRENT_SHARE
+ * of their own speed, and prefill reads with the bandwidth that decode leaves. An underrated
+ * partition would never be tried; an overrated one is corrected by the first measured steps. If a
+ * rate is implausible, both parts keep their share by units. */
 static void
 take_rates(struct partition_ctl *s, unsigned partition, const struct exec_rate *all)
 {
@@ -122,12 +122,11 @@ take_rates(struct partition_ctl *s, unsigned partition, const struct exec_rate *
             (struct part_share){ 1 - read,
                                  CONCURRENT_SHARE * MIN(prefill.compute / all->compute, 1.) },
             (struct part_share){ read, CONCURRENT_SHARE * MIN(decode.compute / all->compute, 1.) });
-    log_info(
-        "%u and %u of the device's %u units: they read %.2f and %.2f of %.2f TB/s, multiply at "
-        "%.0f and %.0f of %.0f TFLOP/s%s",
-        r->prefill_units, r->decode_units, l->units, prefill.read / 1e12, decode.read / 1e12,
-        all->read / 1e12, prefill.compute / 1e12, decode.compute / 1e12, all->compute / 1e12,
-        good ? "" : ", which cannot be: they are taken for their shares of its units");
+    log_info("partition of %u and %u of %u units: memory %.2f and %.2f of %.2f TB/s, arithmetic "
+             "%.0f and %.0f of %.0f TFLOP/s%s",
+             r->prefill_units, r->decode_units, l->units, prefill.read / 1e12, decode.read / 1e12,
+             all->read / 1e12, prefill.compute / 1e12, decode.compute / 1e12, all->compute / 1e12,
+             good ? "" : "; implausible, using shares by units");
 }
 
 void
@@ -151,13 +150,13 @@ partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sc
     if (!s->lanes) return;
     for (unsigned r = 1; r < partition_list->n && measured; r++) take_rates(s, r, &all);
     if (measured)
-        log_info("divided the device %u ways in %.0f ms and %.0f MiB, measured them in %.0f ms",
+        log_info("made %u partitions in %.0f ms and %.0f MiB, measured in %.0f ms",
                  partition_list->n - 1, (double)d.made / NSEC_MS, (double)d.bytes / (1 << 20),
                  (double)d.measured / NSEC_MS);
     use_partition(s, (struct partition_mode){ s->state.partition, 0 });
 }
 
-/* An operator's partition, which may have other parts than it had. */
+/* Applies an operator's partition, whose parts may have changed. */
 static int
 change_partition(struct partition_ctl *s, unsigned partition)
 {
@@ -168,8 +167,8 @@ change_partition(struct partition_ctl *s, unsigned partition)
 
     fill_lane_parts(&l->partition[partition], part);
     r = exec_set_partition(s->exec, partition, part, &e);
-    if (r < 0) log_warn("the device stays undivided: %s", e.text);
-    if (r == 0) /* 1: it has the parts it had */
+    if (r < 0) log_warn("partition not applied, every lane uses the whole device: %s", e.text);
+    if (r == 0) /* 1: its parts are unchanged */
         step_time_set_partition(&s->split.time, partition,
                                 share_of_units(l->partition[partition].prefill_units, l->units),
                                 share_of_units(l->partition[partition].decode_units, l->units));
@@ -191,10 +190,9 @@ apply_selection(struct partition_ctl *s)
                                  selected->decode_units, &partition, &e) == 0);
     pthread_mutex_unlock(&s->lock);
     if (partition && change_partition(s, partition) < 0) partition = 0;
-    log_info("the device is divided as an operator asked: %s", s->state.mode == SPLIT_AUTO ? "auto"
-                                                               : s->state.mode == SPLIT_OFF
-                                                                   ? "off"
-                                                                   : "fixed");
+    log_info("split mode set by an operator: %s", s->state.mode == SPLIT_AUTO  ? "auto"
+                                                  : s->state.mode == SPLIT_OFF ? "off"
+                                                                               : "fixed");
     if (s->state.mode != SPLIT_AUTO) use_partition(s, (struct partition_mode){ partition, 0 });
     partition_choose_start(&s->split, s->state.partition);
 }
@@ -231,11 +229,12 @@ partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefill_un
     unsigned partition;
     int r = 0;
 
-    if (!s->lanes && mode == SPLIT_OFF) return 0; /* it is */
+    if (!s->lanes && mode == SPLIT_OFF) return 0; /* already off */
     if (!s->lanes)
-        return err_set(e, -ENOTSUP,
-                       "split.mode is off here, and there is one lane: set it to fixed or auto in "
-                       "the configuration, then `laganctl daemon reexec`");
+        return err_set(
+            e, -ENOTSUP,
+            "split.mode is off, so this worker has one lane: set split.mode to fixed or auto in "
+            "the configuration, then `laganctl daemon reexec`");
     pthread_mutex_lock(&s->lock);
     copy = s->state.partition_list;
     if (mode == SPLIT_FIXED)
@@ -268,7 +267,7 @@ partition_ctl_stats(const struct partition_ctl *s, struct stats *ret)
     const struct partition *partition = &s->state.partition_list.partition[s->state.partition];
     uint64_t *v = ret->v;
 
-    for (unsigned k = 0; k < STEP_KINDS; k++) { /* n and ns are neighbours */
+    for (unsigned k = 0; k < STEP_KINDS; k++) { /* ns follows n in the statistics */
         v[first[k]] = s->count[k].n;
         v[first[k] + 1] = s->count[k].ns;
     }

@@ -9,25 +9,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE = 64 }; /* shapes that requests brought, besides the model's list */
-/* Unasked: a request that comes then waits for one matmul. */
+enum { SPARE = 64 }; /* shapes of requests, besides the model's list */
+/* Idle time after which matmuls are measured without a pass; a request that arrives then waits for
+ * one matmul. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
 const char *
 tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes)
 {
     if (k->tensor_parallel > 1)
-        return "a model on several ranks is not tuned: what each of them computes for itself, such "
-               "as which experts a token goes to, must have the same bits in all";
-    if (!on_gpu) return "the CPU device has nothing to tune";
+        return "tensor_parallel models are not tuned: results that each rank computes alone, such "
+               "as expert routing, must have the same bits in all ranks";
+    if (!on_gpu) return "the CPU device has no matmuls to tune";
     if (!k->cuda_tuning_file[0])
-        return "there is no file to keep the results in: name one with this model's key "
+        return "no file for the results: set this model's key "
                "cuda.tuning_file, "
                "then `laganctl daemon reexec`";
     if (k->numerics == NUMERICS_INVARIANT)
-        return "numerics is invariant here: bits may not change while it serves";
+        return "numerics is invariant: results must not change while the worker serves";
     if (n_lanes > 1)
-        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
+        return "each lane has a part of the GPU: tune in a worker whose split.mode is off";
     return NULL;
 }
 
@@ -41,9 +42,9 @@ tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, stru
     };
     pthread_mutex_init(&t->lock, NULL);
     if (refuse) return 0;
-    if (n == 0) t->refuse = "no step of this model is large enough to have anything to tune";
+    if (n == 0) t->refuse = "no step of this model is large enough for tuning";
     t->result = calloc(t->max_results, sizeof *t->result);
-    return t->result ? 0 : err_set(e, -ENOMEM, "memory for %u measured matmuls", n);
+    return t->result ? 0 : err_set(e, -ENOMEM, "out of memory: results of %u matmuls", n);
 }
 
 void
@@ -68,7 +69,7 @@ tuning_start(struct tuning *t, struct err *e)
     return (int)t->total;
 }
 
-/* One of those that requests have brought. */
+/* Measures one matmul that requests have used. */
 static int
 measure_unasked(struct tuning *t)
 {
@@ -76,15 +77,15 @@ measure_unasked(struct tuning *t)
     int r = exec_tune(t->exec, &us);
 
     if (r > 0)
-        log_info(
-            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
-            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
-    if (r < 0) log_warn("%s, measuring no more matmuls", exec_why(t->exec));
+        log_info("measured matmul [%u, %u] x %u tokens: best %.1f us, library default %.1f us, %u "
+                 "candidates",
+                 us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
+    if (r < 0) log_warn("%s; measuring no further matmuls", exec_why(t->exec));
     t->failed_unasked = r < 0;
     return r > 0;
 }
 
-/* The pass's next pair. */
+/* Measures the next pair of the pass. */
 static int
 measure_pair(struct tuning *t, struct err *e)
 {
@@ -98,17 +99,17 @@ measure_pair(struct tuning *t, struct err *e)
     pthread_mutex_lock(&t->lock);
     if (r > 0 && result.best > 0 && t->n_results < t->max_results)
         t->result[t->n_results++] = result;
-    /* What cannot be done stays as it is; anything else would go wrong again with the next one. */
+    /* -ENOTSUP concerns this pair only; any other error would recur with the next pair. */
     if (r < 0 && r != -ENOTSUP) {
         snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, why.text);
         t->running = false;
-    } else if (r <= 0) { /* nothing is left of this one */
+    } else if (r <= 0) { /* this pair is finished */
         t->pair_listed = false;
         t->done++;
     }
     if (t->done == t->total) t->running = false;
     pthread_mutex_unlock(&t->lock);
-    return r == -EIO ? err_set(e, r, "the device failed: %s", why.text) : 1;
+    return r == -EIO ? err_set(e, r, "device failed: %s", why.text) : 1;
 }
 
 int

@@ -1,7 +1,7 @@
 /* health.c - see health.h.
  *
- * The report is written with async-signal-safe calls only: words into the mapped page, numbers by
- * hand, frame addresses from backtrace() (called once at start, so that it loads nothing later).
+ * The panic message is written with async-signal-safe calls only: text is copied into the mapped
+ * page, and backtrace() is called once at start so that it loads no library later.
  */
 #include "worker/process/health.h"
 
@@ -30,8 +30,8 @@ append_text(const char *text)
     words->text_bytes = n;
 }
 
-/* A sentence, a signal or both. The first to come keeps the page, but for a report that was
- * asked for: that one gives way to how we really ended. */
+/* Writes the panic message: a sentence, a signal or both. The first message stays, except that a
+ * fatal one replaces one requested with SIGUSR2. */
 static void
 write_panic(int sig, const void *address, const char *sentence)
 {
@@ -72,7 +72,7 @@ on_fatal(int sig, siginfo_t *info, void *context)
 {
     (void)context;
     write_panic(sig, info->si_addr, NULL);
-    raise(sig); /* SA_RESETHAND: this one ends us, with a core where wanted */
+    raise(sig); /* SA_RESETHAND: ends the process, with a core dump if enabled */
 }
 
 static void
@@ -80,7 +80,7 @@ on_request(int sig, siginfo_t *info, void *context)
 {
     (void)info;
     (void)context;
-    write_panic(sig, NULL, "asked by the supervisor");
+    write_panic(sig, NULL, "requested by lagand (SIGUSR2)");
 }
 
 void

@@ -1,4 +1,4 @@
-/* plan_ring.c - see plan_ring.h: rank 0's side, and what both say at the start. */
+/* plan_ring.c - see plan_ring.h: rank 0's side, and the JOIN payload of both sides. */
 #include "worker/tp/plan_ring.h"
 
 #include "base/clock.h"
@@ -18,7 +18,8 @@
 #include "config.h"
 #endif
 
-/* LOOK, ROOM: a start is not in a hurry, a step is. */
+/* Sleeps in us between two polls: for a reply during the start, for free ring space during a
+ * step. */
 enum { PEEK_US = 500, RESERVE_US = 50 };
 
 static int
@@ -32,7 +33,7 @@ attach_rank(struct worker *w, uint32_t rank, struct err *e)
 
         snprintf(name, sizeof name, "%s%u", names[i], rank);
         fd[i] = heritage_fd(w->heritage, name);
-        if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks %s", name);
+        if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES: %s is missing", name);
     }
     return channel_lead(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2], w->heritage->epoch, e);
 }
@@ -78,7 +79,7 @@ plan_ring_identity(const struct worker *w, void *buf, size_t n)
     return sizeof j + len;
 }
 
-/* Of two texts the first line that differs. */
+/* Compares the JOIN texts of two ranks; the error names the first line that differs. */
 static int
 compare_identity(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs,
                  uint32_t rank, struct err *e)
@@ -88,22 +89,25 @@ compare_identity(const char *ours, size_t n_ours, const char *theirs, size_t n_t
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\": ranks must be of one kind",
-                   rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
-                   (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
+    return err_set(
+        e, -EINVAL,
+        "rank %u has \"%.*s\", rank 0 has \"%.*s\": all ranks need equal settings and version",
+        rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
+        (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
-/* The rank's next answer. Whether it still lives is lagand's to know. */
+/* Waits for the rank's next reply; lagand notices if the rank has exited. */
 static int
-await_answer(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
+await_reply(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
 {
     struct channel *l = &w->plan->channel[rank - 1];
     int r;
 
     while ((r = ring_peek(&l->in, ret)) == 0) usleep(PEEK_US);
-    if (r < 0) return err_set(e, r, "rank %u: %s", rank, ring_why(&l->in));
+    if (r < 0) return err_set(e, r, "reply ring of rank %u: %s", rank, ring_why(&l->in));
     if (ret->type != type || ret->flags)
-        return err_set(e, -EBADMSG, "rank %u answers %u, not %u", rank, ret->type, type);
+        return err_set(e, -EBADMSG, "rank %u sent reply type %u, expected %u", rank, ret->type,
+                       type);
     return 0;
 }
 
@@ -115,9 +119,10 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     char theirs[JOIN_BYTES];
     int r;
 
-    TRY(await_answer(w, rank, ANSWER_JOIN, &rec, e));
+    TRY(await_reply(w, rank, ANSWER_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
-        return err_set(e, -EBADMSG, "rank %u joins with %u bytes", rank, rec.len);
+        return err_set(e, -EBADMSG, "rank %u sent a JOIN of %u bytes, which is invalid", rank,
+                       rec.len);
     memcpy(theirs, rec.data, rec.len);
     theirs[rec.len] = 0;
     memcpy(&j, theirs, sizeof j);
@@ -129,8 +134,8 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
             e, -EINVAL,
-            "rank %u has read weights %016llx, rank 0 %016llx: ranks must be of one kind", rank,
-            (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
+            "rank %u has read checkpoint %016llx, rank 0 %016llx: all ranks need the same files",
+            rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
 
@@ -154,9 +159,10 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
         struct ring_record rec;
         struct plan_ring_left left;
 
-        TRY(await_answer(w, r, ANSWER_LEFT, &rec, e));
+        TRY(await_reply(w, r, ANSWER_LEFT, &rec, e));
         if (rec.len != sizeof left)
-            return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
+            return err_set(e, -EBADMSG, "rank %u sent a LEFT of %u bytes, which is invalid", r,
+                           rec.len);
         memcpy(&left, rec.data, sizeof left);
         channel_release(&w->plan->channel[r - 1]);
         if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
@@ -165,8 +171,8 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
     return 0;
 }
 
-/* Room for a record of so many bytes: soon, because a rank does what it was told without waiting
- * for us. */
+/* Reserves n bytes in a rank's plan ring. Waits while the ring is full; the rank drains the ring
+ * without waiting for rank 0. */
 static int
 reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {
@@ -179,7 +185,7 @@ reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **
         usleep(RESERVE_US);
     }
     return r < 0 ? err_set(e, r, "plan ring of rank %u: %s", rank,
-                           r == -EMSGSIZE ? "a record is longer than it takes" : ring_why(&l->out))
+                           r == -EMSGSIZE ? "record does not fit into the ring" : ring_why(&l->out))
                  : 0;
 }
 
@@ -197,7 +203,7 @@ plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
-        TRY(await_answer(w, r, ANSWER_READY, &rec, e));
+        TRY(await_reply(w, r, ANSWER_READY, &rec, e));
         channel_release(&w->plan->channel[r - 1]);
     }
     return 0;
@@ -211,7 +217,9 @@ plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
     if (p->n == 0) return 0;
     p->packed_bytes = batch_most_bytes(longest);
     p->packed = malloc(p->packed_bytes);
-    return p->packed ? 0 : err_set(e, -ENOMEM, "memory for plans of %zu bytes", p->packed_bytes);
+    return p->packed
+               ? 0
+               : err_set(e, -ENOMEM, "out of memory: %zu bytes for packed plans", p->packed_bytes);
 }
 
 static int
@@ -229,7 +237,7 @@ send_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling 
     return 0;
 }
 
-/* In as many records as the ring wants. */
+/* Sends the tokens, in several records if needed. */
 static int
 send_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *token, uint32_t n,
             struct err *e)
@@ -271,7 +279,7 @@ plan_ring_sequence(struct worker *w, const struct batch_segment *first, const st
     return 0;
 }
 
-/* A division that an operator has changed: before the first step that runs on it. */
+/* Sends a partition that an operator has changed, before the first step that uses it. */
 static int
 send_partition(struct worker *w, unsigned partition, struct err *e)
 {
@@ -289,7 +297,7 @@ send_partition(struct worker *w, unsigned partition, struct err *e)
     return 0;
 }
 
-/* In as many records: MORE, ..., STEP. */
+/* Sends a packed batch: any number of MORE, then STEP. */
 static int
 send_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
 {
