@@ -1,7 +1,8 @@
-/* emit.c - sampled tokens to records: text as it comes, stop strings, log-probabilities, ends.
+/* emit.c - sampled tokens to records: text, stop strings, log-probabilities, ends.
  *
- * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
- * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
+ * Each step gives one STEP record if it fits, otherwise several. Prompt log-probabilities are sent
+ * before a request's first token. All records go through the outbox; loop.c publishes it once per
+ * iteration.
  */
 #include "worker/io/emit.h"
 
@@ -82,7 +83,7 @@ emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reas
     w->stats->v[STAT_finished]++;
 }
 
-/* A number, and one that can be told: a length_penalty may make more of it than a float holds. */
+/* Returns a finite score: 0 for NaN. A length_penalty can exceed the range of float. */
 static float
 finite_score(float score)
 {
@@ -93,7 +94,7 @@ finite_score(float score)
 static void
 finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
 {
-    /* What a resumed one finds was computed before its worker died. */
+    /* what a resumed request finds in the cache was computed by the previous worker */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
         .row = r->ledger_index,
@@ -120,7 +121,8 @@ emit_ended(struct worker *w, struct worker_request *r)
     if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
-/* Rows of a prompt's chunk: row at position p speaks of token p + 1; position 0 has none. */
+/* Log-probabilities of a prompt chunk: the logit row of position p belongs to token p + 1; position
+ * 0 has none. */
 static void
 emit_prompt(struct worker *w, const struct batch_segment *segment, const struct batch_result *res,
             struct worker_request *r)
@@ -148,7 +150,7 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
                         (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
         memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
         lp = id + k * sizeof(token_id);
-        top = lp + k * sizeof(float); /* packed: not aligned when k is odd */
+        top = lp + k * sizeof(float); /* packed: not aligned if k is odd */
         for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
             bool known = !(start && at == 0);
             uint32_t row = known ? segment->first_logit + at - start : 0;
@@ -165,8 +167,8 @@ emit_prompt(struct worker *w, const struct batch_segment *segment, const struct 
     }
 }
 
-/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's
- * source, of which they are from 0 on. */
+/* Sends values first .. first + n of a tensor, in records that fit. values NULL: the encoder states
+ * of segment i, from index 0. */
 static void
 emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
             uint64_t first, uint32_t n, uint32_t cols, const float *values,
@@ -191,7 +193,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     }
 }
 
-/* What run i leaves beside its token, which comes behind it. */
+/* Sends the tensors of segment i, before its token. */
 static void
 emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
              const struct worker_request *r, bool token)
@@ -206,7 +208,8 @@ emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
                     shape->vocab, logits, res, i);
 }
 
-/* The text that token makes ready, and what was held when the output ends with it. */
+/* Returns the bytes of text that the token completes; if the output ended, also the held-back
+ * text. */
 static uint32_t
 detokenize(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
 {
@@ -235,8 +238,8 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
-/* One token of one output, with its text and log-probabilities, into the open STEP record. row:
- * of res, which tells them, or NO_LOGIT_ROW; score: of all its tokens. */
+/* Adds one token of one output, with text and log-probabilities, to the open STEP record. row: its
+ * logit row in res, or NO_LOGIT_ROW; score: of all its tokens. */
 #define NO_LOGIT_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
@@ -264,7 +267,8 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         begin_step(w, b, head);
     }
     outbox_add(w->outbox, &o, sizeof o);
-    /* The tails are packed, then padded together: token, logprob, tops, text. */
+    /* The tails are packed and then padded together: token, logprob, top log-probabilities,
+     * text. */
     {
         size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
         char *to = outbox_add(w->outbox, NULL, bytes);
@@ -292,7 +296,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
 
-/* What a step has brought a request: new tokens, its own or of its search. */
+/* True if the step has new tokens for the request, from its sequence or from its search. */
 static bool
 has_news(const struct seq *s, uint32_t n_before)
 {
@@ -304,8 +308,8 @@ has_news(const struct seq *s, uint32_t n_before)
            (s->beam->over || s->beam->n_settled > r->n_sent);
 }
 
-/* Of a search that is over what has not been told of its best; else what all that is alive
- * begins with. */
+/* Reports the undelivered tokens of a finished search's outputs, or, while it runs, the tokens that
+ * all live beams share. */
 static void
 emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
             struct worker_request *r)

@@ -23,7 +23,7 @@
 
 enum { MAX_RECORDS = 256, KEPT_BYTES = 1 << 20 };
 
-/* A SUBMIT of several records, as far as it has arrived. */
+/* The fragments of a SUBMIT that have arrived. */
 struct intake {
     char *fragments; /* [max_fragments] address space; resident as far as it was used */
     size_t n_fragments, max_fragments;
@@ -38,7 +38,7 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
         text_call_done(w, r);
 }
 
-/* 1: the request that a record names; 0: its end crossed the record. */
+/* Finds the request that a record names. Returns 0 if it has already ended. */
 static int
 find_named_request(struct worker *w, const char *data, size_t n, const char *if_short,
                    struct rec_row *c, struct worker_request **ret, struct err *e)
@@ -69,7 +69,7 @@ suspend_request(struct worker *w, const char *data, size_t n, struct err *e)
 {
     struct rec_row c;
     struct worker_request *r;
-    int known = find_named_request(w, data, n, "PAUSE is shorter than its header", &c, &r, e);
+    int known = find_named_request(w, data, n, "SUSPEND is shorter than its header", &c, &r, e);
 
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
@@ -84,19 +84,19 @@ int
 intake_open(struct worker *w, struct err *e)
 {
     size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
-    size_t token_bytes = sizeof(token_id) + 1 + emit_token_text_bytes(w); /* and whose it is */
-    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is
-     * used. */
+    /* id, output number and text */
+    size_t token_bytes = sizeof(token_id) + 1 + emit_token_text_bytes(w);
+    /* A client's frame and the longest delivered output; pages are used only as far as needed. */
     size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * token_bytes;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
 
     if (p == MAP_FAILED)
-        return err_set(e, -ENOMEM, "address space for a request of %zu KiB", most >> 10);
+        return err_set(e, -ENOMEM, "mmap of %zu KiB for SUBMIT fragments failed", most >> 10);
     w->intake = calloc(1, sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);
-        return err_set(e, -ENOMEM, "memory for the intake");
+        return err_set(e, -ENOMEM, "out of memory: intake");
     }
     w->intake->fragments = p;
     w->intake->max_fragments = most;
@@ -110,7 +110,7 @@ intake_close(struct worker *w)
     free(TAKE(w->intake));
 }
 
-/* One piece more. What finds no room is counted. */
+/* Adds a fragment. If it does not fit, only its size is counted. */
 static void
 add_fragment(struct worker *w, const struct ring_record *rec)
 {
@@ -129,10 +129,11 @@ submit_whole(struct worker *w, nsec now, struct err *e)
     w->intake->n_fragments = 0;
     if (n == has) {
         r = intake_submit(w, w->intake->fragments, n, now, e);
-    } else { /* of another model than ours */
+    } else { /* lagand validated it for other files of the model */
         memcpy(&s, w->intake->fragments, sizeof s);
-        emit_reject(w, s.row, s.gen, LAGAN_E_TOO_LONG,
-                    "the request and what was said of it are longer than this model's can be");
+        emit_reject(
+            w, s.row, s.gen, LAGAN_E_TOO_LONG,
+            "the request and its delivered tokens are longer than this worker's model allows");
     }
     if (has > KEPT_BYTES) madvise(w->intake->fragments, has, MADV_DONTNEED);
     return r;
@@ -170,7 +171,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             FP(drain_seen);
             break;
         default:
-            break; /* STATE asks nothing of this worker */
+            break; /* STATE needs no action */
         }
         if (r < 0) return r;
     }

@@ -43,7 +43,7 @@ outputs_give(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Its own, of what the request's stops are: they lie in its room. */
+/* Copies the detokenizer and the stop strings, which are in the slot's own buffer. */
 static void
 copy_detok(struct worker_request *to, const struct worker_request *from)
 {
@@ -84,7 +84,7 @@ outputs_place_delivered(struct worker *w, struct worker_request *r, const token_
         }
 }
 
-/* The same request's next output: it differs in its number and its tokens. */
+/* Copies the request to a further output, which differs in its number and its tokens. */
 static void
 copy_to_output(struct worker *w, struct worker_request *m, const struct worker_request *r)
 {
@@ -104,12 +104,12 @@ copy_to_output(struct worker *w, struct worker_request *m, const struct worker_r
     m->sampling = r->sampling;
     m->sampling.prompt = m->seq.token;
     m->sampling.output = m->output;
-    m->sampling.bias = m->bias; /* the first may be gone before it */
+    m->sampling.bias = m->bias; /* the first slot may be freed earlier */
     memcpy(m->bias, r->bias, r->sampling.n_bias * sizeof m->bias[0]);
     memcpy(m->seq.token, r->seq.token, r->n_decoder * sizeof(token_id));
 }
 
-/* What was delivered of it is a part of its prompt. */
+/* Appends delivered tokens to the prompt of an output. */
 static void
 extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
 {
@@ -120,7 +120,8 @@ extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
     m->n_decoder += n;
 }
 
-/* From the beginning, or behind the first n_fixed tokens that all beams are to have. */
+/* Initializes a search from the prompt, or after n_fixed delivered tokens that all beams start
+ * with. */
 static void
 init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_fixed)
@@ -154,8 +155,8 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
-/* What its predecessor had decided, if that is left; where the same is decided again, from the
- * beginning; else what was delivered is what every beam begins with. */
+/* Starts a search: from the manifest if it was adopted; from the prompt if results are
+ * deterministic; otherwise with the delivered tokens as a fixed prefix. */
 static void
 start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)
@@ -163,7 +164,7 @@ start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint
     bool exact = w->keys->numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->gpu)->name, "cpu");
     uint16_t over = 0;
 
-    /* Its best was delivered to the end, and only that it was the end was not. */
+    /* All tokens of the best output may have been delivered, and only FINISH is missing. */
     if (r->n_sent && !exact)
         over = request_had_ended(r, delivered_of(w, r)[r->n_sent - 1], UINT32_MAX);
     if (!over && !exact && r->n_sent >= max_new) over = LAGAN_FINISH_LENGTH;
@@ -175,7 +176,7 @@ start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint
     if (adopt && !over) adopt_claim(w, r);
 }
 
-/* Those that are to run, in the order of outputs; the first of them brings the others. */
+/* Chains the sequences that have not ended, in the order of outputs, and returns the first. */
 static struct seq *
 chain_running(struct worker_request *r, uint32_t n_shared)
 {
@@ -230,7 +231,7 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     if (first) {
         int k = scheduler_add(w->sched, first, now, e);
 
-        if (k == -EAGAIN) { /* a search that finds no room for what it had: from the beginning */
+        if (k == -EAGAIN) { /* no blocks for the adopted search: start from the prompt */
             start_search(w, r, n_prompt, max_new, /* adopt= */ false);
             first = chain_running(r, r->seq.n_prompt - 1);
             k = scheduler_add(w->sched, first, now, e);

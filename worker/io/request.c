@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { KEEP_BYTES = 64 << 10 }; /* of a bytes: what ordinary requests touch stays resident */
+enum { KEEP_BYTES = 64 << 10 }; /* per buffer: what short requests use stays resident */
 
 int
 requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struct err *e)
@@ -20,16 +20,17 @@ requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struc
                    -1, 0);
     if (q->slot == MAP_FAILED) {
         q->slot = NULL;
-        return err_set(e, -ENOMEM, "memory for %u requests", n);
+        return err_set(e, -ENOMEM, "mmap of %u request slots failed", n);
     }
     q->buffers = mmap(NULL, bytes * n, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (q->buffers == MAP_FAILED) {
         munmap(q->slot, n * sizeof *q->slot);
         q->slot = NULL;
-        return err_set(e, -ENOMEM, "address space for %u requests of %zu KiB", n, bytes >> 10);
+        return err_set(e, -ENOMEM, "mmap of buffers for %u requests of %zu KiB failed", n,
+                       bytes >> 10);
     }
-    return 0; /* no page is touched: streams may wait for us */
+    return 0; /* touches no page: clients may be waiting for READY */
 }
 
 void
@@ -90,7 +91,7 @@ request_find(struct requests *q, uint32_t ledger_index, uint32_t gen)
 uint16_t
 request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len)
 {
-    if (r->cancelled) return r->cancelled; /* a stop string */
+    if (r->cancelled) return r->cancelled; /* a stop string matched */
     for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->sampling.min_new; i++)
         if (r->seq.end_id[i] == last)
             return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;

@@ -12,13 +12,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* One writer, one reader, in private memory; large enough for every slot, so it is never full. */
+/* Queue of slot numbers with one writer and one reader, in private memory. It can hold every slot,
+ * so it is never full. */
 struct slot_queue {
-    _Alignas(
-        CACHE_LINE) _Atomic uint32_t tail; /* release after the slot number; pair: acquire in pop */
-    _Alignas(CACHE_LINE) _Atomic uint32_t head; /* reader's alone */
+    /* tail: release in push, pairs with the acquire in pop. head: used by the reader only. */
+    _Alignas(CACHE_LINE) _Atomic uint32_t tail;
+    _Alignas(CACHE_LINE) _Atomic uint32_t head;
     uint32_t *at, mask;
-    int fd; /* eventfd: something was pushed */
+    int fd; /* eventfd: readable after a push */
 };
 
 struct text_thread {
@@ -26,12 +27,11 @@ struct text_thread {
     struct requests *requests;
     struct tokenizer *tokenizer;
     const struct chat *chat;
-    char *
-        chat_text; /* a conversation as text, of at most so many bytes; behind it room to read one */
+    char *chat_text; /* [chat_cap] a conversation as text, followed by memory to parse it */
     size_t chat_cap;
     uint32_t prompt_cap;
     struct slot_queue to, from;
-    _Atomic bool stop; /* release by stop, acquire by the thread after it woke */
+    _Atomic bool stop; /* release by text_thread_stop(), acquire by the thread after it woke */
 };
 
 static int
@@ -104,8 +104,7 @@ encode_text(struct text_thread *x, struct worker_request *r)
     if (r->chat)
         snprintf(r->why, sizeof r->why, "%.190s", e.text);
     else if (n == -EMSGSIZE)
-        snprintf(r->why, sizeof r->why,
-                 "text: more than %u tokens, which is all that is taken here", cap);
+        snprintf(r->why, sizeof r->why, "text: more than the limit of %u tokens", cap);
     else
         snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
 }
@@ -122,8 +121,8 @@ decode_ids(struct text_thread *x, struct worker_request *r)
     }
     r->reason = n == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_INVALID_REQUEST;
     snprintf(r->why, sizeof r->why,
-             n == -EMSGSIZE ? "ids: their text is longer than %u bytes"
-                            : "ids: one is not in the vocabulary of %u",
+             n == -EMSGSIZE ? "ids: their text is longer than the limit of %u bytes"
+                            : "ids: an id is outside the vocabulary of %u tokens",
              n == -EMSGSIZE ? x->requests->max_text_bytes : tokenizer_size(x->tokenizer));
 }
 
@@ -157,7 +156,7 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
 {
     struct text_thread *x = calloc(1, sizeof *x);
 
-    if (!x) return err_set(e, -ENOMEM, "memory for the text thread");
+    if (!x) return err_set(e, -ENOMEM, "out of memory: text thread");
     *x = (struct text_thread){ .requests = q,
                                .tokenizer = t,
                                .chat = chat,
@@ -166,7 +165,8 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
                                .from.fd = -1 };
     x->chat_cap = 2 * (size_t)q->max_text_bytes;
     x->chat_text =
-        malloc(x->chat_cap + q->max_text_bytes); /* touched as far as conversations are long */
+        /* resident only as far as conversations are long */
+        malloc(x->chat_cap + q->max_text_bytes);
     if (!x->chat_text || slot_queue_open(&x->to, q->n, 0) < 0 ||
         slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
@@ -174,7 +174,7 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
         slot_queue_close(&x->from);
         free(x->chat_text);
         free(x);
-        return err_set(e, -ENOMEM, "a text thread cannot be started");
+        return err_set(e, -ENOMEM, "the text thread cannot be started");
     }
     *ret = x;
     return 0;
