@@ -177,9 +177,7 @@ load_iteration(struct loop *p, struct err *e)
     if (done >> 24 != p->reported) emit_phase(w, done, total);
     p->reported = done >> 24;
     TRY(publish(w, e));
-    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0
-               ? err_set(e, -EPIPE, "lagand closed the doorbell; exiting")
-               : 0;
+    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand exited") : 0;
 }
 
 static int
@@ -248,19 +246,16 @@ set_deadline(struct loop *p, nsec now)
             n_tokens += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
             in_flight = true;
         }
-    health_phase(w,
-                 in_flight     ? PHASE_STEP
-                 : w->draining ? PHASE_DRAIN
-                               : PHASE_READY,
-                 in_flight
-                     ? now + MAX(MIN_DEADLINE, (nsec)(OVERDUE_FACTOR * n_tokens * p->ns_per_token))
-                     : 0);
+    if (in_flight)
+        health_phase(w, PHASE_STEP,
+                     now + MAX(MIN_DEADLINE, (nsec)(OVERDUE_FACTOR * n_tokens * p->ns_per_token)));
+    else
+        health_phase(w, w->draining ? PHASE_DRAIN : PHASE_READY, 0);
 }
 
 /* A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a large model can
  * use 1000. A launch into a full queue blocks, and lagand treats a blocked worker as hung. So the
- * next step is queued only when the running step is within 0.5 s of its end; if its duration is
- * unknown, after it has ended. */
+ * next step is queued only when the running step is at most 0.5 s from its predicted end. */
 static bool
 must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
@@ -334,8 +329,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Counts only gaps between two steps of a busy device, not the time before the first step after an
- * idle time. */
+/* Counts gaps between steps of a busy device, not the time before a step after an idle time. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -502,8 +496,7 @@ launch_all(struct loop *p, nsec now, struct err *e)
     return r < 0 ? r : busy;
 }
 
-/* Maps more of the host tier and drops cached blocks for an operator. Returns 1 if more work may be
- * left. */
+/* Maps host memory, drops cached blocks for an operator. Returns 1 if more work may be left. */
 static int
 maintain_cache(struct worker *w, nsec now)
 {
@@ -541,7 +534,7 @@ iteration(struct loop *p, struct err *e)
     p->idled |= r > 0;
     busy += r;
     if (!busy && sleep_or_poll(p, now, max_sleep(w, now)) < 0)
-        return err_set(e, -EPIPE, "lagand closed the doorbell; exiting");
+        return err_set(e, -EPIPE, "lagand exited");
     return 0;
 }
 

@@ -255,8 +255,7 @@ main(int argc, char **argv)
     health_phase(w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
-        /* The driver delays process exit; closing the fd channel lets lagand start the replacement
-         * now. */
+        /* The driver delays process exit; this lets lagand start the replacement now. */
         shutdown(w->fd_channel, SHUT_RDWR);
         _exit(exit_code(r, w->loaded)); /* other threads still run; no state must be saved */
     }

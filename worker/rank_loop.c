@@ -51,7 +51,7 @@ struct rank_loop {
 /* ---- records of the plan ring */
 
 static int
-corrupt_record(const struct ring_record *rec, struct err *e)
+invalid(const struct ring_record *rec, struct err *e)
 {
     return err_set(e, -EBADMSG, "plan ring: record of type %u and %u bytes is invalid", rec->type,
                    rec->len);
@@ -63,12 +63,12 @@ take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_slot s;
     struct logit_bias *bias;
 
-    if (rec->len < sizeof s) return corrupt_record(rec, e);
+    if (rec->len < sizeof s) return invalid(rec, e);
     memcpy(&s, rec->data, sizeof s);
     if (s.slot >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
         rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
         s.how.n_prompt > f->max_len)
-        return corrupt_record(rec, e);
+        return invalid(rec, e);
     bias = f->bias + (size_t)s.slot * EXEC_MAX_BIAS;
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
@@ -85,25 +85,23 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_tokens t;
     token_id *to;
 
-    if (rec->len < sizeof t) return corrupt_record(rec, e);
+    if (rec->len < sizeof t) return invalid(rec, e);
     memcpy(&t, rec->data, sizeof t);
     if (t.slot >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
-        return corrupt_record(rec, e);
+        return invalid(rec, e);
     to = f->token + (size_t)t.slot * f->max_len + t.first;
     if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
         exec_mark_tokens(f->w->exec, t.slot, to, t.n);
         return 0;
     }
-    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to)
-        return corrupt_record(rec, e);
+    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return invalid(rec, e);
     memcpy(to, (const char *)rec->data + sizeof t, t.n * sizeof *to);
     for (uint32_t i = 0; i < t.n; i++)
-        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return corrupt_record(rec, e);
+        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return invalid(rec, e);
     return 0;
 }
 
-/* Applies a partition that an operator has changed on rank 0; if that fails, every lane keeps the
- * whole device. */
+/* Applies a partition changed on rank 0; on failure every lane keeps the whole device. */
 static int
 take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
@@ -112,17 +110,15 @@ take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e
     struct err why;
     int r;
 
-    if (rec->len != sizeof p) return corrupt_record(rec, e);
+    if (rec->len != sizeof p) return invalid(rec, e);
     memcpy(&p, rec->data, sizeof p);
-    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return corrupt_record(rec, e);
+    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return invalid(rec, e);
     for (unsigned i = 0; i < w->limits->n_lanes; i++)
         if (p.part[i].first > w->steps->lane_units[i] ||
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
-            return corrupt_record(rec, e);
+            return invalid(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
-    if (r < 0)
-        log_warn("rank %u: partition not applied, every lane uses the whole device: %s", w->rank,
-                 why.text);
+    if (r < 0) log_warn("rank %u: every lane uses the whole device: %s", w->rank, why.text);
     if (r == 0)
         log_info("rank %u: partition of rank 0 applied: %u units for prefill, %u for decode",
                  w->rank, p.part[0].n, p.part[1].n);
@@ -160,8 +156,7 @@ wait_for_step(const struct exec *x, unsigned lane)
         check(!"poll");
 }
 
-/* Waits until the lane can take a step. Does not read the doorbell: further plans stay in the
- * ring. */
+/* Waits until the lane can take a step; further plans stay in the ring. */
 static int
 await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {
@@ -192,7 +187,7 @@ keep_tokens(struct rank_loop *f, const struct batch *b)
 static int
 take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
-    if (rec->len > f->packed_bytes - f->n_packed) return corrupt_record(rec, e);
+    if (rec->len > f->packed_bytes - f->n_packed) return invalid(rec, e);
     memcpy(f->packed + f->n_packed, rec->data, rec->len);
     f->n_packed += rec->len;
     return 0;
@@ -219,9 +214,8 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
-        return err_set(e, -EBADMSG, "plan ring: lane %u: step %llu does not follow step %llu",
-                       b->lane, (unsigned long long)b->step,
-                       (unsigned long long)f->lane[b->lane].started);
+        return err_set(e, -EBADMSG, "plan ring: lane %u: step %llu is not the next", b->lane,
+                       (unsigned long long)b->step);
     keep_tokens(f, b);
     TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
@@ -247,7 +241,7 @@ take_record(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     case PLAN_PARTS:
         return take_partition(f, rec, e);
     default:
-        return corrupt_record(rec, e);
+        return invalid(rec, e);
     }
 }
 
@@ -272,8 +266,7 @@ iteration(struct rank_loop *f, struct err *e)
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
     if (some) return 0;
-    if (lane_wait_sleep(f->w, &until) < 0)
-        return err_set(e, -EPIPE, "rank 0 closed the doorbell; exiting");
+    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 exited");
     health_heartbeat(f->w, clock_now());
     return 0;
 }
@@ -289,7 +282,7 @@ load_iteration(struct worker *w, struct err *e)
 
     health_heartbeat(w, clock_now());
     if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
-        return err_set(e, -EPIPE, "rank 0 closed the doorbell; exiting");
+        return err_set(e, -EPIPE, "rank 0 exited");
     return 0;
 }
 

@@ -15,8 +15,7 @@ enum { MAX_MARGIN_PART = 5 };
  * one does not. */
 static const nsec MIN_NAP = 20 * NSEC_US, MAX_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* A step that ended before it was polled is taken as 1/8 shorter than measured, at most half of the
- * longest nap. */
+/* A step that ended before its poll is taken as 1/8 shorter, at most half of the longest nap. */
 enum { EARLY_PART = 8 };
 
 static uint32_t

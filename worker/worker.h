@@ -13,33 +13,6 @@
 
 #include <stdatomic.h>
 
-struct adopt;
-struct cache_flush;
-struct chat;
-struct control;
-struct exec;
-struct exec_config;
-struct gpu;
-struct heritage;
-struct host_tier;
-struct intake;
-struct kv;
-struct kv_config;
-struct channel;
-struct loader;
-struct model;
-struct model_options;
-struct outbox;
-struct partition_ctl;
-struct plan_ring;
-struct requests;
-struct scheduler;
-struct scheduler_limits;
-struct stats;
-struct text_thread;
-struct tokenizer;
-struct tuning;
-
 struct worker {
     /* Identity and inherited descriptors: set by main.c, constant afterwards. */
     const struct model_options *keys;

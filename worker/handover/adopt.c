@@ -64,7 +64,7 @@ map_manifest(struct arena *a, int fd, uint64_t bytes)
 }
 
 static int
-make_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
+make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
     uint64_t bytes = manifest_bytes(w->kv_config);
     int fd = memfd_create("lagan:manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
@@ -75,15 +75,14 @@ make_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
         if (fd >= 0) close(fd);
         return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
     }
-    manifest_make(&w->adopt->manifest, w->adopt->manifest_arena.base, w->kv_config, fingerprint,
+    manifest_make(&w->adopt->manifest, w->adopt->manifest_arena.base, w->kv_config, print,
                   w->adopt->kv_id);
     return 0;
 }
 
-/* Maps the previous worker's manifest. It must be sealed, so that reading it cannot fault, and have
- * exactly our size. */
+/* The previous manifest must be sealed, so that reading cannot fault, and have exactly our size. */
 static int
-map_old_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
+map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
     const struct arena *old = &w->adopt->old_manifest;
     int seals = fcntl(old->fd, F_GET_SEALS);
@@ -96,8 +95,7 @@ map_old_manifest(struct worker *w, const uint64_t fingerprint[2], struct err *e)
     r = map_manifest(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
     if (r < 0) return err_set(e, r, "mmap of the manifest: %s", strerror(-r));
     r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
-                      w->adopt->manifest_arena.bytes, w->kv_config, fingerprint, w->adopt->kv_id,
-                      e);
+                      w->adopt->manifest_arena.bytes, w->kv_config, print, w->adopt->kv_id, e);
     if (r == 0) return 0;
     munmap(w->adopt->manifest_arena.base, w->adopt->manifest_arena.bytes);
     w->adopt->manifest_arena = (struct arena){ .fd = -1 };
@@ -117,8 +115,7 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     }
     a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, entries);
     free(entries);
-    /* before the host tier's memory is sent to lagand */
-    manifest_put_nodes(&w->adopt->manifest, w->kv);
+    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before lagand receives the host tier */
     if (a.rows) log_info("adopted the KV blocks of %u requests", a.rows);
     if (a.labels) log_info("adopted %u blocks of the prefix cache", a.labels);
     if (a.no_rows) log_warn("manifest: %u invalid entries; recomputing their requests", a.no_rows);
@@ -188,8 +185,7 @@ adopt_start_claims(struct worker *w, nsec now)
     scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* One step may be recomputed, and for recurrent state the tokens after the last snapshot; logs
- * more. */
+/* Recomputing 1 step is normal, with recurrent state all after the last snapshot; logs more. */
 static void
 log_recomputed(const struct worker *w, const struct worker_request *r)
 {
@@ -199,9 +195,8 @@ log_recomputed(const struct worker *w, const struct worker_request *r)
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
     if (w->adopt->found && r->recomputed > most)
-        log_info(
-            "request %llu: %u adoptable positions do not fit into the KV memory; recomputing them",
-            (unsigned long long)r->seq.id, r->recomputed);
+        log_info("request %llu: %u adoptable positions do not fit; recomputing them",
+                 (unsigned long long)r->seq.id, r->recomputed);
 }
 
 void
@@ -214,8 +209,7 @@ adopt_release_rest(struct worker *w, struct worker_request *r)
            (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
         uint32_t written = w->adopt->found[slot].row.committed;
 
-        /* beams share the first beam's blocks */
-        r->recomputed += written - MIN(written, r->adopted);
+        r->recomputed += written - MIN(written, r->adopted); /* beams share blocks */
         scheduler_unkeep(w->sched, (uint32_t)slot);
     }
     if (r->recomputed > had) log_recomputed(w, r);
@@ -277,8 +271,7 @@ adopt_claimed(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Replays the decided steps without computing. Fails if the result contradicts the delivered
- * tokens. */
+/* Replays the decided steps. Fails if the result contradicts the delivered tokens. */
 static int
 replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
               const token_id *delivered)
@@ -300,9 +293,9 @@ replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, 
         TRY(beam_redo(b, &t));
     }
     if (r->n_sent > b->n_settled) return -EBADMSG;
-    return memcmp(b->line[b->order[0]] + b->first, delivered, r->n_sent * sizeof *delivered)
-               ? -EBADMSG
-               : 0;
+    return memcmp(b->line[b->order[0]] + b->first, delivered, r->n_sent * sizeof *delivered) == 0
+               ? 0
+               : -EBADMSG;
 }
 
 bool

@@ -38,8 +38,7 @@ int adopt_new_id(uint64_t id[2], struct err *e) MUST_USE;
  * manifest if there is one. */
 int adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e) MUST_USE;
 /* Loader, between kv_init() and scheduler_new(): adopts the blocks that the manifest proves valid,
- * or makes an empty manifest. host_kept: the host tier still has the content that the manifest
- * names. */
+ * or makes an empty manifest. host_kept: the content of the host tier is still there. */
 int adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e) MUST_USE;
 /* Loader, before adopt_open(): closes the previous worker's manifest, if any, without using it. */
 void adopt_drop_manifest(struct worker *w);

@@ -42,8 +42,7 @@ void adopt_log_close(struct worker *w);
 void adopt_log_launch(struct worker *w, const struct batch *b);
 /* b is finished and none of its tokens has been reported. */
 void adopt_log_commit(struct worker *w, const struct batch *b);
-/* A beam search continues and the tokens of its last step have not been reported. first: its first
- * beam. */
+/* A beam search (first: its first beam) continues; its last tokens have not been reported. */
 void adopt_log_beams(struct worker *w, const struct seq *first);
 /* Once per loop iteration: publishes the changes of the prefix tree. */
 void adopt_log_tree(struct worker *w);

@@ -70,8 +70,7 @@ drop_old(struct worker *w)
     memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
 }
 
-/* Uses the previous worker's pieces if number and sizes match: their pages need not be cleared
- * again. */
+/* Uses the previous pieces if number and sizes match: their pages need no clearing. */
 static bool
 use_old_pieces(struct worker *w)
 {
@@ -265,8 +264,7 @@ host_tier_update(struct worker *w, nsec now)
         if (!may_start_mapping(w, now)) return;
         t->want = wanted_pieces(w);
         atomic_store_explicit(&t->done, MAPPING, memory_order_relaxed);
-        /* retried in the next iteration */
-        if (pthread_create(&t->mapper, NULL, mapper_run, w)) return;
+        if (pthread_create(&t->mapper, NULL, mapper_run, w)) return; /* retried later */
         t->mapper_runs = true;
     }
     how = atomic_load_explicit(&t->done, memory_order_acquire);

@@ -41,15 +41,13 @@ void host_tier_init(struct worker *w); /* initial state: no inherited piece */
 /* Loader: offers an inherited arena. Returns true and owns fd if it is a piece of a host tier;
  * false: the caller keeps fd. */
 bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd);
-/* Loader, before kv_init(): makes the tier or adopts the previous worker's; returns 0 if no tier is
- * configured. */
+/* Loader, before kv_init(): makes the tier, if configured, or adopts the previous worker's. */
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
 /* Loader, after the KV memory has its id: sends the pieces to lagand, mapped or not. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
 /* True if the adopted tier's content belongs to our KV memory. */
 bool host_tier_keeps(const struct worker *w);
-/* Engine, before an iteration plans its steps: starts to map pieces, or uses pieces that were
- * mapped. */
+/* Engine, before an iteration plans its steps: starts to map pieces, or uses mapped ones. */
 void host_tier_update(struct worker *w, nsec now);
 /* Engine: returns how long to sleep, at most `most`; less while requests may wait for the tier. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);

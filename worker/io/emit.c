@@ -1,8 +1,7 @@
 /* emit.c - sampled tokens to records: text, stop strings, log-probabilities, ends.
  *
- * Each step gives one STEP record if it fits, otherwise several. Prompt log-probabilities are sent
- * before a request's first token. All records go through the outbox; loop.c publishes it once per
- * iteration.
+ * A step gives one STEP record, or several if it is long. Prompt log-probabilities precede a
+ * request's first token. All records go through the outbox; loop.c publishes it once per iteration.
  */
 #include "worker/io/emit.h"
 
@@ -121,8 +120,7 @@ emit_ended(struct worker *w, struct worker_request *r)
     if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
-/* Log-probabilities of a prompt chunk: the logit row of position p belongs to token p + 1; position
- * 0 has none. */
+/* The logit row of position p has the log-probability of token p + 1; token 0 has none. */
 static void
 emit_prompt(struct worker *w, const struct batch_segment *segment, const struct batch_result *res,
             struct worker_request *r)
@@ -208,8 +206,7 @@ emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
                     shape->vocab, logits, res, i);
 }
 
-/* Returns the bytes of text that the token completes; if the output ended, also the held-back
- * text. */
+/* Returns the bytes of text that the token completes, and held-back text if the output ended. */
 static uint32_t
 detokenize(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
 {
@@ -239,14 +236,14 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
 }
 
 /* Adds one token of one output, with text and log-probabilities, to the open STEP record. row: its
- * logit row in res, or NO_LOGIT_ROW; score: of all its tokens. */
-#define NO_LOGIT_ROW UINT32_MAX
+ * logit row in res, or NO_ROW; score: of all its tokens. */
+#define NO_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
            const struct batch_result *res, uint32_t row, struct worker_request *r, token_id token,
            bool ended, float score)
 {
-    bool stopped, logprobs = r->want_logprobs && row != NO_LOGIT_ROW;
+    bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
     uint32_t len = detokenize(w, r, token, ended, &stopped);
     struct rec_out o = {
         .row = r->ledger_index,
@@ -267,8 +264,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         begin_step(w, b, head);
     }
     outbox_add(w->outbox, &o, sizeof o);
-    /* The tails are packed and then padded together: token, logprob, top log-probabilities,
-     * text. */
+    /* The tails are packed and padded together: token, logprob, top log-probabilities, text. */
     {
         size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
         char *to = outbox_add(w->outbox, NULL, bytes);
@@ -319,15 +315,15 @@ emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
 
     if (!s->over) {
         while (r->n_sent < s->n_settled)
-            emit_token(w, head, b, NULL, NO_LOGIT_ROW, r, s->line[best][s->first + r->n_sent],
-                       false, s->total[best][r->n_sent]);
+            emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
+                       s->total[best][r->n_sent]);
         return;
     }
     for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next) {
         struct beam_done d = beam_result(s, m->output);
 
         while (m->n_sent < d.n)
-            emit_token(w, head, b, NULL, NO_LOGIT_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
+            emit_token(w, head, b, NULL, NO_ROW, m, d.token[m->n_sent], m->n_sent + 1 == d.n,
                        d.score);
         m->score = d.score;
     }

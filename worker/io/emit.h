@@ -19,9 +19,8 @@ void emit_phase(struct worker *w, uint64_t done, uint64_t total);
  * why: a sentence for the client, shorter than 64 KiB. */
 void emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason,
                  const char *why);
-/* Tokens, text, log-probabilities, tensors and ends of a committed step. seq[i]: sequence of
- * segment i, or NULL if it has ended; n_before[i]: its tokens before the commit. Both
- * [b->n_segments]. */
+/* Tokens, text, log-probabilities, tensors and ends of a committed step. [b->n_segments]: seq[i] of
+ * segment i, or NULL if it has ended; n_before[i]: its tokens before the commit. */
 void emit_step(struct worker *w, const struct batch *b, const struct batch_result *r,
                struct seq *const *seq, const uint32_t *n_before);
 /* FINISH of one output; does nothing if FINISH was queued before. */

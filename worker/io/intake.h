@@ -1,4 +1,4 @@
-/* intake.h - the only reader of the request ring: turns records into sequences.
+/* intake.h - the only reader of the request ring: converts records to sequences.
  *
  * lagand validates requests with the facts of READY and words those refusals. The intake bounds
  * what it reads: a record that contradicts itself is corruption and ends the worker. intake_admit.h
@@ -16,8 +16,7 @@
 /* Allocates w->intake with a buffer for the longest SUBMIT; the model is loaded. -ENOMEM. */
 int intake_open(struct worker *w, struct err *e) MUST_USE;
 void intake_close(struct worker *w);
-/* Takes at most 256 records from the request ring. Returns their number, or -EBADMSG if the ring is
- * corrupt. */
+/* Takes at most 256 records. Returns their number, or -EBADMSG if the request ring is corrupt. */
 int intake_drain(struct worker *w, nsec now, struct err *e);
 /* Continues a request that the text thread has finished: queues the result of a text call, or
  * admits the request. */

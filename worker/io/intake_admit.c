@@ -50,8 +50,7 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Applies the model's default lengths, which count the prompt too. false: the prompt is too
- * long. */
+/* Applies default lengths, which include the prompt. false: the prompt is too long. */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -74,8 +73,7 @@ may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
     return n + (uint64_t)(s->min_new ? s->n_eos : 0) >= vocab;
 }
 
-/* Checks that the tokens are in the vocabulary and leave space for one more. false: r was
- * refused. */
+/* Checks vocabulary and lengths of the tokens. false: r was refused. */
 static bool
 tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
 {

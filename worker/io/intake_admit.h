@@ -29,8 +29,7 @@ void intake_admit_text(struct worker *w, struct worker_request *r, nsec now);
 PRINTF_LIKE(4, 5)
 void intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const char *fmt,
                    ...);
-/* True if all outputs of r end. If only the first output's stop string matched, other outputs may
- * continue. */
+/* True if all outputs of r end. After a stop string of the first output, others may continue. */
 bool intake_ends_whole(const struct worker_request *r);
 
 #endif

@@ -28,8 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A SUBMIT: a copy of its header with the model's defaults, and pointers to its parts in the
- * record. */
+/* A SUBMIT: its header, completed with the model's defaults, and pointers into the record. */
 struct submit {
     struct rec_submit s;
     const token_id *prompt, *decoder;
@@ -84,8 +83,7 @@ take_defaults(const struct generation *g, struct rec_submit *s)
     s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
 }
 
-/* The rules of msg_request_agrees(), which lagand cannot apply without the defaults. Returns the
- * conflict or NULL. */
+/* The rules of msg_request_agrees(), which need the defaults. Returns the conflict or NULL. */
 static const char *
 default_conflict(const struct rec_submit *s)
 {
@@ -362,8 +360,7 @@ fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
 
 /* ---- tokens */
 
-/* Detokenizes the delivered tokens of one output again, to restore held-back text and the length of
- * the delivered text. */
+/* Detokenizes delivered tokens again, to restore held-back text and the text's length. */
 static void
 count_delivered_text(struct worker *w, struct worker_request *r, const struct submit *q)
 {
@@ -392,8 +389,7 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     q->s.n_done = 0;
 }
 
-/* Copies decoder prefix and delivered tokens of an encoder-decoder model after the encoder
- * input. */
+/* Copies decoder prefix and delivered tokens, which follow the encoder input. */
 static void
 place_decoder(struct worker *w, struct worker_request *r, const struct submit *q)
 {

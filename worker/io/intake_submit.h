@@ -1,4 +1,4 @@
-/* intake_submit.h - turns a complete SUBMIT record into a request: bounds, copy, the model's
+/* intake_submit.h - converts a complete SUBMIT record to a request: bounds, copy, the model's
  * defaults, tokens.
  */
 #ifndef WORKER_IO_INTAKE_SUBMIT_H

@@ -33,8 +33,7 @@ void outbox_put(struct outbox *o, uint16_t type, const void *bytes, size_t n);
  * none did, -EBADMSG if the ring is corrupt. */
 int outbox_flush(struct outbox *o, struct ring *ring) MUST_USE;
 bool outbox_empty(const struct outbox *o);
-/* True if less than one longest ring record is queued: one more record may be added outside a
- * step. */
+/* True if less than one longest ring record is queued: a text result may be added. */
 bool outbox_takes(const struct outbox *o, const struct ring *ring);
 /* Returns the ring bytes that the first queued record needs. */
 size_t outbox_need(const struct outbox *o);

@@ -120,8 +120,7 @@ extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
     m->n_decoder += n;
 }
 
-/* Initializes a search from the prompt, or after n_fixed delivered tokens that all beams start
- * with. */
+/* Initializes a search from the prompt, or after n_fixed delivered tokens of every beam. */
 static void
 init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
             uint32_t n_fixed)
@@ -200,13 +199,6 @@ chain_running(struct worker_request *r, uint32_t n_shared)
     return first;
 }
 
-static void
-note_claimed(struct worker *w, struct worker_request *r)
-{
-    for (struct worker_request *m = r; m; m = m->next)
-        if (!m->cancelled) adopt_claimed(w, m);
-}
-
 int
 outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
 {
@@ -237,7 +229,8 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
             k = scheduler_add(w->sched, first, now, e);
         }
         TRY(k);
-        note_claimed(w, r);
+        for (struct worker_request *m = r; m; m = m->next)
+            if (!m->cancelled) adopt_claimed(w, m);
         scheduler_suspend(w->sched, first->id, r->suspended);
     }
     adopt_release_rest(w, r);

@@ -49,8 +49,7 @@ void outputs_place_delivered(struct worker *w, struct worker_request *r, const t
 /* Copies the first slot's prompt, seq and sampling to the other slots and adds all outputs that
  * have not ended to the scheduler. Errors as scheduler_add(). */
 int outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e) MUST_USE;
-/* Reports FINISH for every output of a request that ends before it was scheduled, and frees its
- * slots. */
+/* Reports FINISH for each output of a request that was never scheduled, and frees its slots. */
 void outputs_end(struct worker *w, struct worker_request *r);
 
 #endif

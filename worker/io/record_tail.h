@@ -39,8 +39,7 @@ record_tail_take_packed(struct record_tail *t, size_t n)
     return at;
 }
 
-/* Returns the next part of n bytes and skips its padding; NULL: it is longer than the bytes
- * left. */
+/* Returns the next part of n bytes and skips its padding; NULL: the record is too short. */
 static inline const void *
 record_tail_take(struct record_tail *t, size_t n)
 {

@@ -79,8 +79,7 @@ int requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text,
 void requests_close(struct requests *q);
 struct worker_request *request_take(struct requests *q); /* NULL: none free */
 void request_give(struct requests *q, struct worker_request *r);
-/* Returns the slot of (ledger_index, gen), or NULL. Linear in slots: only for cancel and suspend,
- * which are rare. */
+/* Returns the slot of (ledger_index, gen), or NULL. Linear in slots: for rare records only. */
 struct worker_request *request_find(struct requests *q, uint32_t ledger_index, uint32_t gen);
 /* Returns why a resumed request had already ended, or 0. Its worker may have died after reporting
  * the last token and before FINISH. last: its last token. */

@@ -94,8 +94,7 @@ make_arena(struct worker *w, struct err *e)
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* Only a hint: with pages of 4 KiB the tables of many slots cost a page-table walk at each block
- * border. */
+/* A hint: with 4 KiB pages large tables cost a page-table walk at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
 {

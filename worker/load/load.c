@@ -58,15 +58,11 @@ take_inherited(struct worker *w, struct err *e)
         if (!strcmp(note.name, "go")) {
             close(fd);
             w->loader->standby = false;
-            continue;
-        }
-        if (!strcmp(note.name, "begin")) {
+        } else if (!strcmp(note.name, "begin")) {
             close(fd);
             w->loader->may_use_device = true;
-            continue;
-        }
-        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
-            src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
+        } else if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+                   src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -167,8 +163,7 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
     return try_device(w, device, e);
 }
 
-/* Loads the weights. Tensors of the previous worker's arena are adopted if their checksums
- * match. */
+/* Loads the weights; adopts inherited tensors whose checksums match. */
 static int
 load_model(struct worker *w, struct err *e)
 {
@@ -454,30 +449,6 @@ log_standby(const struct worker *w)
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
 }
 
-/* Waits, in a standby or a rank of one, for the next permission: for "begin" before it uses the
- * device, then for "go", which lagand sends when the worker has exited. -EPIPE: lagand or rank 0
- * has exited. */
-static int
-stand_by(struct worker *w, struct err *e)
-{
-    static const struct timespec sleep = { .tv_nsec = STANDBY_SLEEP };
-    struct pollfd p[] = { { .fd = w->fd_channel, .events = POLLIN },
-                          { .fd = w->channel->doorbell.fd, .events = POLLIN } };
-    bool begun = w->loader->may_use_device;
-    int r;
-
-    log_standby(w);
-    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
-    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
-           w->loader->may_use_device == begun) {
-        health_heartbeat(w, clock_now());
-        if (ppoll(p, ARRAY_LEN(p), &sleep, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
-            return err_set(e, -EPIPE, "%s has exited", w->rank ? "rank 0" : "lagand");
-    }
-    return r;
-}
-
 int
 load_start(struct worker *w, struct err *e)
 {
@@ -503,9 +474,23 @@ load_poll(struct worker *w, struct err *e)
 int
 load_standby(struct worker *w, struct err *e)
 {
+    static const struct timespec sleep = { .tv_nsec = STANDBY_SLEEP };
+    struct pollfd p[] = { { .fd = w->fd_channel, .events = POLLIN },
+                          { .fd = w->channel->doorbell.fd, .events = POLLIN } };
+    bool begun = w->loader->may_use_device;
+    int r;
+
     if (!w->loader->standby) return 0;
-    TRY(stand_by(w, e));
-    return 1;
+    log_standby(w);
+    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
+    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
+           w->loader->may_use_device == begun) {
+        health_heartbeat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &sleep, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
+            return err_set(e, -EPIPE, "%s has exited", w->rank ? "rank 0" : "lagand");
+    }
+    return r < 0 ? r : 1;
 }
 
 void

@@ -25,8 +25,7 @@
 /* Phases of a load, in order; the tokenizer is opened at the same time by its own thread. */
 enum load_phase { LOAD_DEVICE, LOAD_WEIGHTS, LOAD_STEPS, LOAD_KV, LOAD_PHASES };
 
-/* Used by the loader thread between load_start() and load_poll() != 0, otherwise by the engine
- * thread. */
+/* Used by the loader thread from load_start() to load_poll() != 0, otherwise by the engine. */
 struct loader {
     pthread_t thread;
     /* weights_fd: of the previous worker, not mapped; -1: none, or already mapped. */

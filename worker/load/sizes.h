@@ -16,15 +16,13 @@
 
 /* True if the device is a GPU. The device is open. */
 bool sizes_on_gpu(const struct worker *w);
-/* Refuses settings that the options' table has and this worker does not serve: -EINVAL, with the
- * name. */
+/* Refuses, by name, settings that this worker does not serve: -EINVAL. */
 int sizes_check_settings(const struct model_options *k, struct err *e) MUST_USE;
 /* Fills w->max_source, kv_config, limits, steps and the partitions. Device and model are open; may
  * be called again for another model of the same files. -EINVAL: a setting does not fit the model or
  * the device. */
 int sizes_set(struct worker *w, struct err *e) MUST_USE;
-/* Returns the cost of a step, for a first estimate of durations. Call after the weights are
- * loaded. */
+/* Returns a first estimate of step costs. Call after the weights are loaded. */
 struct step_costs sizes_work_costs(const struct worker *w);
 
 #endif

@@ -11,8 +11,7 @@
 #include "worker/worker.h"
 
 /* LAGAN_CONTROL names the endpoint, LAGAN_TOKEN authenticates the worker. Returns NULL without
- * LAGAN_CONTROL or if the channel cannot be opened (logged once): the worker then serves without
- * it. */
+ * LAGAN_CONTROL or on failure (logged once): the worker then serves without a control channel. */
 struct control *control_start(struct worker *w);
 struct control *control_stop(struct control *c); /* accepts NULL; returns NULL */
 /* readable when the engine has a command to run; -1: none */

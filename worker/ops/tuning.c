@@ -10,8 +10,7 @@
 #include <string.h>
 
 enum { SPARE = 64 }; /* shapes of requests, besides the model's list */
-/* Idle time after which matmuls are measured without a pass; a request that arrives then waits for
- * one matmul. */
+/* Idle time before matmuls are measured without a pass; a new request waits for one matmul. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
 const char *

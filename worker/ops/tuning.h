@@ -37,21 +37,18 @@ struct tuning_state {
     char why[160];
 };
 
-/* Returns why matmuls cannot be tuned with these settings, as a sentence for the operator; NULL:
- * they can. */
+/* Returns the reason, for the operator, why matmuls cannot be tuned; NULL: they can. */
 const char *tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes);
 /* Keeps the pointer `refuse`. -ENOMEM. */
 int tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now,
                 struct err *e) MUST_USE;
 void tuning_close(struct tuning *t);
-/* Starts a pass; a running pass continues. Returns its number of pairs, or -ENOTSUP with the
- * reason. */
+/* Starts a pass, unless one runs. Returns its number of pairs, or -ENOTSUP with the reason. */
 int tuning_start(struct tuning *t, struct err *e) MUST_USE;
 /* Engine thread, every iteration. Returns 1 if a pair was measured or skipped, 0 if none was left
  * or idle is false, -EIO if the device failed. */
 int tuning_run(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
-/* Reads the progress and at most `most` results from index `from`; returns the number of
- * results. */
+/* Reads progress and at most `most` results from index `from`; returns their number. */
 uint32_t tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from,
                      struct tune_result *result, uint32_t most);
 

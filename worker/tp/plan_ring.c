@@ -18,8 +18,7 @@
 #include "config.h"
 #endif
 
-/* Sleeps in us between two polls: for a reply during the start, for free ring space during a
- * step. */
+/* us between two polls: for a reply during the start; for ring space during a step. */
 enum { PEEK_US = 500, RESERVE_US = 50 };
 
 static int
@@ -81,19 +80,17 @@ plan_ring_identity(const struct worker *w, void *buf, size_t n)
 
 /* Compares the JOIN texts of two ranks; the error names the first line that differs. */
 static int
-compare_identity(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs,
-                 uint32_t rank, struct err *e)
+compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
+              struct err *e)
 {
     size_t at = 0, line = 0;
 
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(
-        e, -EINVAL,
-        "rank %u has \"%.*s\", rank 0 has \"%.*s\": all ranks need equal settings and version",
-        rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
-        (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
+    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 has \"%.*s\": ranks must be equal",
+                   rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
+                   (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
 /* Waits for the rank's next reply; lagand notices if the rank has exited. */
@@ -106,8 +103,7 @@ await_reply(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *
     while ((r = ring_peek(&l->in, ret)) == 0) usleep(PEEK_US);
     if (r < 0) return err_set(e, r, "reply ring of rank %u: %s", rank, ring_why(&l->in));
     if (ret->type != type || ret->flags)
-        return err_set(e, -EBADMSG, "rank %u sent reply type %u, expected %u", rank, ret->type,
-                       type);
+        return err_set(e, -EBADMSG, "rank %u sent reply %u, expected %u", rank, ret->type, type);
     return 0;
 }
 
@@ -121,20 +117,18 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
 
     TRY(await_reply(w, rank, ANSWER_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
-        return err_set(e, -EBADMSG, "rank %u sent a JOIN of %u bytes, which is invalid", rank,
-                       rec.len);
+        return err_set(e, -EBADMSG, "rank %u sent an invalid JOIN of %u bytes", rank, rec.len);
     memcpy(theirs, rec.data, rec.len);
     theirs[rec.len] = 0;
     memcpy(&j, theirs, sizeof j);
     memcpy(&me, ours, sizeof me);
-    r = compare_identity(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j,
-                         rank, e);
+    r = compare_texts(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j, rank,
+                      e);
     channel_release(&w->plan->channel[rank - 1]);
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL,
-            "rank %u has read checkpoint %016llx, rank 0 %016llx: all ranks need the same files",
+            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx: ranks must be equal",
             rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
@@ -161,8 +155,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
 
         TRY(await_reply(w, r, ANSWER_LEFT, &rec, e));
         if (rec.len != sizeof left)
-            return err_set(e, -EBADMSG, "rank %u sent a LEFT of %u bytes, which is invalid", r,
-                           rec.len);
+            return err_set(e, -EBADMSG, "rank %u sent an invalid LEFT of %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
         channel_release(&w->plan->channel[r - 1]);
         if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
@@ -217,9 +210,8 @@ plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
     if (p->n == 0) return 0;
     p->packed_bytes = batch_most_bytes(longest);
     p->packed = malloc(p->packed_bytes);
-    return p->packed
-               ? 0
-               : err_set(e, -ENOMEM, "out of memory: %zu bytes for packed plans", p->packed_bytes);
+    return p->packed ? 0
+                     : err_set(e, -ENOMEM, "out of memory: %zu bytes for plans", p->packed_bytes);
 }
 
 static int

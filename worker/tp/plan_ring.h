@@ -75,8 +75,7 @@ void plan_ring_close(struct plan_ring *p);
 
 /* The start, on the loader thread. Each blocks until every rank has answered. */
 
-/* Checks that all ranks have the same version, settings and weights; -EINVAL names the first
- * difference. */
+/* Checks that version, settings and weights are equal; -EINVAL names the first difference. */
 int plan_ring_join(struct worker *w, struct err *e) MUST_USE;
 
 struct plan_ring_missing {
@@ -85,8 +84,7 @@ struct plan_ring_missing {
 /* Compares every rank's memory of the previous worker with rank 0's (*ours). */
 int plan_ring_left(struct worker *w, const struct plan_ring_left *ours,
                    struct plan_ring_missing *ret, struct err *e) MUST_USE;
-/* Sends rank 0's KV id and size; returns when every rank has KV memory of that size and can run
- * steps. */
+/* Sends rank 0's KV id and size; returns when every rank has such KV memory and can run steps. */
 int plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e) MUST_USE;
 /* Writes this process's JOIN payload to buf of n bytes, n >= JOIN_BYTES. Returns its length. */
 size_t plan_ring_identity(const struct worker *w, void *buf, size_t n);
