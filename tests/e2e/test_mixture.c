@@ -397,7 +397,7 @@ has_doubted(const struct served *v)
     bool doubted = false;
     char line[400];
 
-    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "cannot be true");
+    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "in the manifest; ");
     if (f) fclose(f);
     return doubted;
 }

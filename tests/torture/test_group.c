@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
 #include "tests/torture/service.h"
 
@@ -31,7 +31,7 @@ enum { SETTLE_MS = 90000, ROUND = 10, MOST = 20, CONFIG = 78, GROWTH_KIB = 8192 
 static uint32_t n_kills = 6, n_lagands = 3, n_rounds;
 static struct service v;
 static struct systemd systemd;
-static struct answers ans;
+static struct repeat_load load;
 
 /* An operator who empties every cache all the while; workers that are not there refuse. */
 static struct flusher {
@@ -56,7 +56,7 @@ finish(void **state)
     flusher.over = true;
     if (flusher.runs) pthread_join(flusher.thread, NULL);
     flusher = (struct flusher){ 0 };
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -64,8 +64,8 @@ finish(void **state)
 static void
 start(uint32_t ranks, const char *dtype, uint32_t standby)
 {
-    ans.ranks = ranks;
-    answers_start(&ans, &v, dtype, standby, NULL);
+    load.ranks = ranks;
+    repeat_load_start(&load, &v, dtype, standby, NULL);
 }
 
 /* So many, of any ranks. */
@@ -75,12 +75,12 @@ kill_some(uint32_t kills)
     nsec next = 0;
 
     while (kills) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (clock_now() < next) continue;
         next = clock_now() + test_below(400000) * NSEC_US;
         kills -= service_kill_one(&v, 1);
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
 }
 
@@ -93,7 +93,7 @@ flush_caches(void *arg)
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
     check(lagan_open(&ctl, endpoint, 20000) == 0);
-    for (uint32_t w = 0; !f->over; w = (w + 1) % ANSWER_MODELS) {
+    for (uint32_t w = 0; !f->over; w = (w + 1) % LOAD_MODELS) {
         char *reply = NULL;
         uint32_t code;
 
@@ -153,34 +153,34 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
     }
     print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
                   "adopted, of %llu computed again; %u standbys took over\n",
-                  ranks, dtype, done, (unsigned long long)ans.n_done,
-                  (unsigned long long)ans.resumed, (unsigned long long)ans.adopted,
-                  (unsigned long long)ans.recomputed, service_logged(&v, "the standby takes over"));
-    assert_true(ans.resumed > 0);
+                  ranks, dtype, done, (unsigned long long)load.n_done,
+                  (unsigned long long)load.resumed, (unsigned long long)load.adopted,
+                  (unsigned long long)load.recomputed, service_logged(&v, "the standby takes over"));
+    assert_true(load.resumed > 0);
     assert_true(all_seen(standby));
-    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
+    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
     if (flusher.wanted) end_flusher();
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 static void
-streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_2_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(2, "fp32", 0);
 }
 
 static void
-streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run(
+killed_groups_of_2_with_several_lanes_give_equal_bits(
     void **state)
 {
     (void)state;
-    ans.lanes = true;
+    load.lanes = true;
     kill_ranks(2, "bf16", 0);
 }
 
 static void
-streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_are_flushed(
+killed_groups_of_2_give_equal_bits_during_cache_flushes(
     void **state)
 {
     (void)state;
@@ -189,14 +189,14 @@ streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_a
 }
 
 static void
-streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_2_with_standbys_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(2, "bf16", 1);
 }
 
 static void
-streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_4_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(4, "fp32", 0);
@@ -204,7 +204,7 @@ streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
 
 /* Every rank's memory is kept by its name, and all of a group goes on or none. */
 static void
-streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **state)
+groups_of_a_killed_lagand_give_equal_bits(void **state)
 {
     uint32_t done = 0;
 
@@ -215,23 +215,23 @@ streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **st
     for (; torture_more("kills of lagand", done, n_lagands); done++) {
         nsec until = clock_now() + test_below(300000) * NSEC_US;
 
-        do answers_turn(&ans, 2, true);
+        do repeat_load_run(&load, 2, true);
         while (clock_now() < until);
         kill(v.pid, SIGKILL);
-        answers_begin_again(&ans);
-        answers_turn(&ans, 2, true);
+        repeat_load_reattach(&load);
+        repeat_load_run(&load, 2, true);
         if (test_below(2)) service_kill_one(&v, 1);
-        answers_settle(&ans);
+        repeat_load_settle(&load);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
     }
     print_message(
         "%u kills of lagand: %llu answers; %llu times resumed, KV of %llu tokens adopted, "
         "of %llu computed again\n",
-        done, (unsigned long long)ans.n_done, (unsigned long long)ans.resumed,
-        (unsigned long long)ans.adopted, (unsigned long long)ans.recomputed);
-    assert_true(ans.resumed > 0 && ans.adopted > ans.recomputed);
-    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
-    answers_stop(&ans);
+        done, (unsigned long long)load.n_done, (unsigned long long)load.resumed,
+        (unsigned long long)load.adopted, (unsigned long long)load.recomputed);
+    assert_true(load.resumed > 0 && load.adopted > load.recomputed);
+    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
+    repeat_load_stop(&load);
     systemd_close(&systemd);
 }
 
@@ -253,7 +253,7 @@ lose(const char *begin)
 /* Of the host tier one of eight pieces: that rank has others of the same time. By two of the models, with streams under
  * way. */
 static void
-what_one_rank_has_lost_is_nobodys(void **state)
+memory_that_one_rank_lost_is_not_adopted_by_any(void **state)
 {
     static const char *const lost[] = { "w64=host1=", "w65=host1=", "w64=kv=",     "w65=kv=",
                                         "w0=kv=",     "w1=kv=",     "w0=manifest", "w1=manifest",
@@ -264,19 +264,19 @@ what_one_rank_has_lost_is_nobodys(void **state)
     v.systemd = &systemd;
     start(2, "fp32", 0);
     for (size_t i = 0; i < ARRAY_LEN(lost); i += 2) {
-        answers_turn(&ans, 0, true);
+        repeat_load_run(&load, 0, true);
         if (i) /* what is on the host is asked for again then */
-            answers_turn(&ans, 20, false);
+            repeat_load_run(&load, 20, false);
         else
-            answers_settle(&ans);
+            repeat_load_settle(&load);
         kill(v.pid, SIGKILL);
         lose(lost[i]);
         lose(lost[i + 1]);
-        answers_begin_again(&ans);
-        answers_turn(&ans, 0, true);
-        answers_settle(&ans);
+        repeat_load_reattach(&load);
+        repeat_load_run(&load, 0, true);
+        repeat_load_settle(&load);
     }
-    answers_stop(&ans);
+    repeat_load_stop(&load);
     systemd_close(&systemd);
 }
 
@@ -294,21 +294,21 @@ pass_point(enum failpoint p, enum fp_action a)
     bool starts = p <= FP_ready_said;
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    answers_turn(&ans, 2, true);
+    repeat_load_run(&load, 2, true);
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
-    if (starts && answers_beside(0)) /* who waits does not load */
+    if (starts && repeat_load_standbys(0)) /* who waits does not load */
         kill(service_pid(&v, "w0"), SIGKILL);
     else if (starts)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
 }
 
 static void
-at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
+rank_failing_at_every_point_changes_no_bit(void **state)
 {
     uint32_t faults = 0;
 
@@ -320,10 +320,10 @@ at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
             if (!n_rounds && test_below(8) != 0) continue;
             pass_point(points[i % ARRAY_LEN(points)], a);
             if (a == FP_KILL || ++faults % FAULTS) continue;
-            answers_stop(&ans);
+            repeat_load_stop(&load);
             start(2, "fp32", 0);
         }
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 /* The last line of lagand's log that begins so and goes on with that, or none. */
@@ -359,53 +359,53 @@ another_rank(void)
 
 /* Its silence is the cause and not the lateness of rank 0, which waits for it: so nothing is computed again. */
 static void
-a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
+stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     char line[512];
 
     (void)state;
     start(2, "fp32", 0);
-    answers_turn(&ans, 0, true);
-    answers_turn(&ans, 50, true);
+    repeat_load_run(&load, 0, true);
+    repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGSTOP);
     while (!last_line("worker w0: pid ", " died of silent", line, sizeof line)) {
-        answers_turn(&ans, 20, true);
+        repeat_load_run(&load, 20, true);
         if (service_now(&v) >= until) fail_msg("nobody sees that a rank has stopped");
     }
-    answers_settle(&ans);
-    assert_true(ans.resumed > 0);
+    repeat_load_settle(&load);
+    assert_true(load.resumed > 0);
     assert_true(service_logged(&v, "worker w0: adopted") > 0);
     assert_false(last_line("worker w0: pid ", " died of overdue", line, sizeof line));
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 /* Whichever rank was killed: the standby's ranks take the places of all, and adopt what these have left. */
 static void
-a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
+standby_group_replaces_a_group_that_lost_a_rank(void **state)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     (void)state;
     start(2, "fp32", 1);
-    while (service_logged(&v, "standby: model loaded after") < 2 * ANSWER_MODELS) {
-        answers_turn(&ans, 20, true);
+    while (service_logged(&v, "standby: model loaded after") < 2 * LOAD_MODELS) {
+        repeat_load_run(&load, 20, true);
         if (service_now(&v) >= until) fail_msg("no group stands by");
     }
-    answers_turn(&ans, 50, true);
+    repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGKILL);
     while (!service_logged(&v, "worker w0: the standby takes over")) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (service_now(&v) >= until) fail_msg("no standby takes over");
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
-    assert_true(ans.resumed > 0);
+    assert_true(load.resumed > 0);
     assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
     /* and the next one's */
     assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2);
     assert_true(service_logged(&v, "worker w0: adopted") > 0);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 enum { NEW = 24, UNITS = 8 };
@@ -480,7 +480,7 @@ sleeps(pid_t pid)
 
 /* Behind its last step as before its first. */
 static void
-a_rank_with_nothing_to_do_sleeps(void **state)
+idle_rank_sleeps(void **state)
 {
     enum { LOOKS = 5 }; /* whoever is at work on nothing never sleeps */
     struct lagan *ctl, *c;
@@ -520,7 +520,7 @@ depth_of(const char *json)
 
 /* A frame that is deeper or longer than its reader takes ends the connection. Groups are listed deepest. */
 static void
-every_answer_to_an_operator_can_be_read(void **state)
+every_reply_to_an_operator_is_within_frame_limits(void **state)
 {
     static const char *const verbs[] = { "status",      "workers list", "requests list",
                                          "config show", "kv stats",     "metrics",
@@ -551,7 +551,7 @@ every_answer_to_an_operator_can_be_read(void **state)
 
 /* Divisions that are not on the partition_list: each rank's units are divided as rank 0's are, before a step runs so. */
 static void
-what_an_operator_divides_every_rank_divides(void **state)
+every_rank_applies_an_operators_partition(void **state)
 {
     char args[64], words[96];
     int32_t want[NEW], id[NEW];
@@ -615,7 +615,7 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
 
 /* A prompt in one step, whose rows alone are longer than PLAN_BYTES; and in chunks. */
 static void
-a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
+step_longer_than_a_record_is_sent_in_several(void **state)
 {
     static const char models[] =
         "models:\n"
@@ -686,7 +686,7 @@ odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1,
 }
 
 static void
-ranks_of_other_settings_are_refused_with_the_difference(void **state)
+ranks_with_different_settings_are_refused_with_the_difference(void **state)
 {
     (void)state;
     odd_ranks_are_refused("@/tests/data/golden/llama3", ":",
@@ -696,7 +696,7 @@ ranks_of_other_settings_are_refused_with_the_difference(void **state)
 
 /* The same program, but that its version has another first letter. */
 static void
-ranks_of_another_version_are_refused_with_both(void **state)
+ranks_with_different_versions_are_refused_with_both(void **state)
 {
     const char *rest = PACKAGE_VERSION + 1;
     char rank_1[200], words[80];
@@ -712,7 +712,7 @@ ranks_of_another_version_are_refused_with_both(void **state)
 
 /* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
 static void
-ranks_of_other_weights_are_refused_with_both(void **state)
+ranks_with_different_weights_are_refused_with_both(void **state)
 {
     enum { FOLDER = 200 };
     char command[400], model[80];
@@ -730,7 +730,7 @@ ranks_of_other_weights_are_refused_with_both(void **state)
     assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
     close(fd);
     odd_ranks_are_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
-                          "rank 1 has read weights ");
+                          "rank 1 has read checkpoint ");
     close(FOLDER);
 }
 
@@ -739,23 +739,23 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_are_flushed),
-        T(streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
-        T(what_one_rank_has_lost_is_nobodys),
-        T(at_every_point_a_rank_may_die_and_no_bit_changes),
-        T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
-        T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
-        T(a_rank_with_nothing_to_do_sleeps),
-        T(what_an_operator_divides_every_rank_divides),
-        T(a_step_that_is_longer_than_a_record_is_planned_in_several),
-        T(every_answer_to_an_operator_can_be_read),
-        T(ranks_of_other_settings_are_refused_with_the_difference),
-        T(ranks_of_another_version_are_refused_with_both),
-        T(ranks_of_other_weights_are_refused_with_both),
+        T(killed_groups_of_2_give_equal_bits),
+        T(killed_groups_of_2_with_several_lanes_give_equal_bits),
+        T(killed_groups_of_2_give_equal_bits_during_cache_flushes),
+        T(killed_groups_of_2_with_standbys_give_equal_bits),
+        T(killed_groups_of_4_give_equal_bits),
+        T(groups_of_a_killed_lagand_give_equal_bits),
+        T(memory_that_one_rank_lost_is_not_adopted_by_any),
+        T(rank_failing_at_every_point_changes_no_bit),
+        T(stopped_rank_ends_its_group_and_its_kv_is_adopted),
+        T(standby_group_replaces_a_group_that_lost_a_rank),
+        T(idle_rank_sleeps),
+        T(every_rank_applies_an_operators_partition),
+        T(step_longer_than_a_record_is_sent_in_several),
+        T(every_reply_to_an_operator_is_within_frame_limits),
+        T(ranks_with_different_settings_are_refused_with_the_difference),
+        T(ranks_with_different_versions_are_refused_with_both),
+        T(ranks_with_different_weights_are_refused_with_both),
     };
 
     torture_args(argc, argv,

@@ -182,7 +182,7 @@ await_sign(size_t i, uint64_t before)
 }
 
 static void
-the_others_are_served_and_memory_is_bounded(void **state)
+other_clients_are_served_and_memory_is_bounded(void **state)
 {
     char path[160];
     nsec quiet, p99;
@@ -213,7 +213,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_others_are_served_and_memory_is_bounded, tear_down),
+        cmocka_unit_test_teardown(other_clients_are_served_and_memory_is_bounded, tear_down),
     };
 
     torture_args(argc, argv,

@@ -5,7 +5,7 @@
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
 #include "tests/torture/streams.h"
 
@@ -32,7 +32,7 @@ static const nsec STALL = 3 * NSEC_S, SOON = 3500 * NSEC_MS, GAP = 50 * NSEC_MS,
 static uint32_t n_stops = 1, n_watch = 5, n_spinners = 4;
 static struct service v;
 static struct streams stopped, going;
-static struct answers ans;
+static struct repeat_load load;
 static pid_t spinner[MOST_SPINNERS];
 
 static int
@@ -61,7 +61,7 @@ finish(void **state)
     end_spinners();
     streams_close(&stopped);
     streams_close(&going);
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -146,7 +146,7 @@ silence(void)
 }
 
 static void
-a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
+stopped_worker_is_killed_soon_without_delaying_others(void **state)
 {
     static nsec took[MOST_STOPS], gap[MOST_STOPS];
     uint32_t n = 0;
@@ -199,12 +199,12 @@ spin(void)
 }
 
 static void
-no_worker_is_killed_for_being_slow(void **state)
+no_slow_worker_is_killed(void **state)
 {
     nsec since;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (uint32_t i = 0; i < MIN(n_spinners, (uint32_t)MOST_SPINNERS); i++) {
         spinner[i] = fork();
         assert_true(spinner[i] >= 0);
@@ -212,17 +212,17 @@ no_worker_is_killed_for_being_slow(void **state)
     }
     since = clock_now();
     while (torture_more("seconds of load", (uint32_t)((clock_now() - since) / NSEC_S), n_watch))
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
     end_spinners();
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     print_message(
         "%u s beside %u that spin: %llu answers, %llu tokens; warned of silence %u times\n",
-        n_watch, n_spinners, (unsigned long long)ans.n_done, (unsigned long long)ans.n_tokens,
+        n_watch, n_spinners, (unsigned long long)load.n_done, (unsigned long long)load.n_tokens,
         service_logged(&v, "has not beaten"));
-    assert_true(ans.n_done > 0 && ans.resumed == 0);
+    assert_true(load.n_done > 0 && load.resumed == 0);
     assert_int_equal(service_logged(&v, ", killing pid"), 0);
-    assert_int_equal(service_logged(&v, ": started, pid"), ANSWER_MODELS);
-    answers_stop(&ans);
+    assert_int_equal(service_logged(&v, ": started, pid"), LOAD_MODELS);
+    repeat_load_stop(&load);
 }
 
 int
@@ -230,8 +230,8 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(a_stopped_worker_is_killed_soon_and_nobody_else_waits),
-        T(no_worker_is_killed_for_being_slow),
+        T(stopped_worker_is_killed_soon_without_delaying_others),
+        T(no_slow_worker_is_killed),
     };
 
     torture_args(argc, argv,

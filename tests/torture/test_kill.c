@@ -132,7 +132,7 @@ print_waits(void)
 }
 
 static void
-no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
+killed_worker_loses_repeats_and_reorders_no_token(void **state)
 {
     struct census first = { 0 }; /* after the first round: buffers have the size they need */
     uint32_t done = 0;
@@ -165,7 +165,7 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
 
 /* Whoever waits for a place dies as often as whoever has it: neither knows when. */
 static void
-no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **state)
+killed_worker_or_standby_loses_repeats_and_reorders_no_token(void **state)
 {
     enum { PAIRS = 24 };
     uint32_t done = 0;
@@ -198,7 +198,7 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
 
 /* Death to requests handed over, where nothing else is amiss. */
 static void
-a_killed_workers_requests_are_soon_with_another(void **state)
+requests_of_a_killed_worker_move_to_another_soon(void **state)
 {
     enum { KILLS = 200, APART_US = 25000 };
 
@@ -231,7 +231,7 @@ pass_point(enum failpoint p, enum fp_action a)
 }
 
 static void
-at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
+worker_may_fail_at_every_point(void **state)
 {
     static const char *const words[] = { "", "kill", "abort", "stop", "exit", "delay" };
 
@@ -253,7 +253,7 @@ at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
 }
 
 static void
-a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
+only_a_prompt_that_kills_workers_is_poisoned(void **state)
 {
     (void)state;
     service_start(&v, 6, NULL, NULL);
@@ -270,7 +270,7 @@ a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
 
 /* What a debugger holds is dead and cannot be waited for. */
 static void
-a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
+worker_that_dies_under_a_debugger_is_reaped_after_detach(void **state)
 {
     (void)state;
     service_start(&v, 2, NULL, NULL);
@@ -292,7 +292,7 @@ a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
 /* ---- lagand */
 
 static void
-a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
+killed_lagand_leaves_no_process_and_no_file(void **state)
 {
     struct census first = { 0 };
     uint32_t done;
@@ -351,7 +351,7 @@ fire_in_lagand(enum failpoint p, enum fp_action a)
 }
 
 static void
-at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
+lagand_may_be_killed_abort_or_exit_at_every_point(void **state)
 {
     static const enum fp_action actions[] = { FP_KILL, FP_ABORT, FP_EXIT };
 
@@ -377,7 +377,7 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
 }
 
 static void
-at_every_point_lagand_may_stand_still_and_nothing_is_lost(void **state)
+lagand_may_hang_at_every_point_without_losing_a_token(void **state)
 {
     static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
 
@@ -402,15 +402,15 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(no_kill_of_a_worker_loses_repeats_or_reorders_a_token),
-        T(no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token),
-        T(a_killed_workers_requests_are_soon_with_another),
-        T(at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow),
-        T(a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone),
-        T(a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go),
-        T(a_killed_lagand_leaves_no_orphan_and_no_name),
-        T(at_every_point_lagand_may_be_killed_abort_or_exit),
-        T(at_every_point_lagand_may_stand_still_and_nothing_is_lost),
+        T(killed_worker_loses_repeats_and_reorders_no_token),
+        T(killed_worker_or_standby_loses_repeats_and_reorders_no_token),
+        T(requests_of_a_killed_worker_move_to_another_soon),
+        T(worker_may_fail_at_every_point),
+        T(only_a_prompt_that_kills_workers_is_poisoned),
+        T(worker_that_dies_under_a_debugger_is_reaped_after_detach),
+        T(killed_lagand_leaves_no_process_and_no_file),
+        T(lagand_may_be_killed_abort_or_exit_at_every_point),
+        T(lagand_may_hang_at_every_point_without_losing_a_token),
     };
 
     torture_args(argc, argv,

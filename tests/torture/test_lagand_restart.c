@@ -194,7 +194,7 @@ say_how_many(void)
 }
 
 static void
-at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not(void **state)
+lagand_failing_at_every_point_changes_no_request(void **state)
 {
     static const enum fp_action actions[] = { FP_KILL, FP_ABORT, FP_EXIT };
 
@@ -212,7 +212,7 @@ at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not(void **sta
 }
 
 static void
-at_every_point_lagand_may_stand_still(void **state)
+lagand_may_hang_at_every_point(void **state)
 {
     static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
 
@@ -230,7 +230,7 @@ at_every_point_lagand_may_stand_still(void **state)
 }
 
 static void
-a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **state)
+killed_or_reexecuted_lagand_leaks_nothing(void **state)
 {
     struct census first = { 0 }; /* after the second: one of each kind */
     uint32_t i;
@@ -261,9 +261,9 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not),
-        T(at_every_point_lagand_may_stand_still),
-        T(a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one),
+        T(lagand_failing_at_every_point_changes_no_request),
+        T(lagand_may_hang_at_every_point),
+        T(killed_or_reexecuted_lagand_leaks_nothing),
     };
 
     torture_args(argc, argv,

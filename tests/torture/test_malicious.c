@@ -110,7 +110,7 @@ revive(void)
 }
 
 static void
-no_evil_worker_stops_misleads_or_delays_the_others(void **state)
+malicious_workers_do_not_affect_other_workers(void **state)
 {
     uint32_t lives = 0;
     struct census before, after;
@@ -161,7 +161,7 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(no_evil_worker_stops_misleads_or_delays_the_others),
+        T(malicious_workers_do_not_affect_other_workers),
     };
 
     torture_args(argc, argv, (const struct torture_arg[]){ { "lives", &n_lives }, { NULL, NULL } });

@@ -7,7 +7,7 @@
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
 #include "tests/torture/leak_check.h"
 
@@ -23,7 +23,7 @@ enum { SETTLE_MS = 60000, NAN_BYTE = 0xff };
 
 static uint32_t n_kills = 12, n_looks = 200, n_late = 0;
 static struct service v;
-static struct answers ans;
+static struct repeat_load load;
 static struct remains left;
 
 static int
@@ -39,7 +39,7 @@ finish(void **state)
 {
     (void)state;
     remains_close(&left);
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -51,7 +51,7 @@ run_for(uint32_t ms)
 {
     nsec until = clock_now() + ms * NSEC_MS;
 
-    do answers_turn(&ans, 2, true);
+    do repeat_load_run(&load, 2, true);
     while (clock_now() < until);
 }
 
@@ -129,48 +129,48 @@ spoil_unproven(void)
 }
 
 static void
-what_nothing_proves_may_hold_anything(void **state)
+unproven_blocks_may_contain_anything(void **state)
 {
     uint64_t spoiled = 0;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (uint32_t i = 0; torture_more("kills", i, n_kills); i++) {
         char worker[8];
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         run_for(20 + test_below(100));
-        snprintf(worker, sizeof worker, "w%u", i % ANSWER_MODELS);
+        snprintf(worker, sizeof worker, "w%u", i % LOAD_MODELS);
         kill_unseen(worker);
         spoiled += spoil_unproven();
         go_on();
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     print_message("%llu bytes spoiled, KV of %llu tokens adopted\n", (unsigned long long)spoiled,
-                  (unsigned long long)ans.adopted);
-    assert_true(spoiled > 0 && ans.adopted > 0);
-    answers_stop(&ans);
+                  (unsigned long long)load.adopted);
+    assert_true(spoiled > 0 && load.adopted > 0);
+    repeat_load_stop(&load);
 }
 
 /* ---- what is committed */
 
 /* One stream: of a search a spoiled beam need not be among what is told, of samples each has a part. */
-static struct job *
+static struct repeated_request *
 job_of(const struct manifest_found *f)
 {
-    for (uint32_t i = 0; i < ANSWERS; i++) {
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
         uint64_t hash[2];
 
-        if (!ans.job[i].id || ans.job[i].n_prompt != f->owner.n_tokens) continue;
-        if (ans.job[i].search || ans.job[i].want.n_other[1]) continue;
-        manifest_hash(ans.job[i].prompt, ans.job[i].n_prompt, hash);
-        if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &ans.job[i];
+        if (!load.request[i].id || load.request[i].n_prompt != f->owner.n_tokens) continue;
+        if (load.request[i].search || load.request[i].want.n_other[1]) continue;
+        manifest_hash(load.request[i].prompt, load.request[i].n_prompt, hash);
+        if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &load.request[i];
     }
     return NULL;
 }
 
 /* Noise into one block of positions that are all seen for ever, of some row. first: of its positions. */
-static struct job *
+static struct repeated_request *
 spoil_proven(uint32_t *first)
 {
     uint32_t from = test_below(left.m.h.n_slots), g = 0;
@@ -180,7 +180,7 @@ spoil_proven(uint32_t *first)
     for (uint32_t k = 0; k < left.m.h.n_slots; k++) {
         uint32_t slot = (from + k) % left.m.h.n_slots, entry;
         struct manifest_found f;
-        struct job *j;
+        struct repeated_request *j;
         uint64_t bytes;
         float *at;
 
@@ -196,27 +196,27 @@ spoil_proven(uint32_t *first)
 }
 
 static void
-noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other(void **state)
+noise_in_a_proven_block_changes_only_its_request(void **state)
 {
     uint32_t seen = 0, i;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
-    ans.may_differ = true;
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
+    load.may_differ = true;
     for (i = 0; torture_more("kills", i, n_kills); i++) {
-        struct job *j;
+        struct repeated_request *j;
         uint32_t first = 0;
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
-        answers_turn(&ans, 0, true);
-        do answers_turn(&ans, 5, false);
-        while (!ans.job[i % 2 ? 0 : 2].got.n || test_below(8));
+        repeat_load_run(&load, 0, true);
+        do repeat_load_run(&load, 5, false);
+        while (!load.request[i % 2 ? 0 : 2].got.n || test_below(8));
         kill_unseen(i % 2 ? "w0" : "w2");
         j = spoil_proven(&first);
         go_on();
-        answers_settle(&ans);
-        for (uint32_t k = 0; k < ANSWERS; k++) {
-            const struct job *o = &ans.job[k];
+        repeat_load_settle(&load);
+        for (uint32_t k = 0; k < LOAD_REQUESTS; k++) {
+            const struct repeated_request *o = &load.request[k];
             bool spoiled = o == j && o->got.adopted > first;
 
             if (o->differs != spoiled)
@@ -227,7 +227,7 @@ noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other(void **state)
     }
     print_message("%u kills, noise was seen %u times\n", i, seen);
     assert_true(seen > i / 4);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 /* ---- what others wrote */
@@ -301,7 +301,7 @@ look_at(const char *program, uint32_t looks)
 
     memset(proofs, 0, sizeof proofs);
     v.worker = program;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     pid = open_remains("w0");
     for (uint32_t i = 0; torture_more("looks", i, looks) && !n; i++) {
         run_for(test_below(10));
@@ -310,14 +310,14 @@ look_at(const char *program, uint32_t looks)
         n += changes();
         assert_int_equal(kill(pid, SIGCONT), 0);
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     remains_close(&left);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
     return n > 0;
 }
 
 static void
-no_row_ever_proves_what_another_request_wrote(void **state)
+no_manifest_entry_proves_a_block_of_another_request(void **state)
 {
     (void)state;
     assert_false(look_at("lagan-worker", n_looks));
@@ -325,7 +325,7 @@ no_row_ever_proves_what_another_request_wrote(void **state)
 
 /* It must be stopped between a write and the retraction behind it, which happens in one of some thousand looks. */
 static void
-a_row_that_is_retracted_late_is_found(void **state)
+manifest_entry_retracted_late_is_detected(void **state)
 {
     (void)state;
     if (!n_late) {
@@ -340,10 +340,10 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(what_nothing_proves_may_hold_anything),
-        T(noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other),
-        T(no_row_ever_proves_what_another_request_wrote),
-        T(a_row_that_is_retracted_late_is_found),
+        T(unproven_blocks_may_contain_anything),
+        T(noise_in_a_proven_block_changes_only_its_request),
+        T(no_manifest_entry_proves_a_block_of_another_request),
+        T(manifest_entry_retracted_late_is_detected),
     };
 
     torture_args(

@@ -1,4 +1,4 @@
-/* test_partition_ctl.c - lanes, partitions, and what an operator may select; the device is a fake. */
+/* test_partition_ctl.c - lanes, partitions and operator selections; the device is a fake. */
 #include "worker/ops/partition_ctl.h"
 
 #include "base/clock.h"

@@ -118,8 +118,8 @@ adopt_contents(struct worker *w, bool host_kept, struct err *e)
     manifest_put_nodes(&w->adopt->manifest, w->kv); /* before lagand receives the host tier */
     if (a.rows) log_info("adopted the KV blocks of %u requests", a.rows);
     if (a.labels) log_info("adopted %u blocks of the prefix cache", a.labels);
-    if (a.no_rows) log_warn("manifest: %u invalid entries; recomputing their requests", a.no_rows);
-    if (a.no_nodes) log_warn("manifest: %u invalid prefix tree nodes; ignoring them", a.no_nodes);
+    if (a.no_rows) log_warn("%u invalid entries in the manifest; recomputing", a.no_rows);
+    if (a.no_nodes) log_warn("%u invalid nodes in the manifest; ignoring them", a.no_nodes);
     return 0;
 }
 
