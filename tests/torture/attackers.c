@@ -1,5 +1,6 @@
-/* attackers.c - see attackers.h. Those that need many connections, or half of a frame, speak ZMTP by hand:
- * 64 bytes of greeting, READY, then frames of flags, length, bytes. */
+/* attackers.c - see attackers.h. Attacks with many connections or partial frames speak ZMTP
+ * directly: 64 bytes of greeting, READY, then frames of flags, length, bytes.
+ */
 #include "tests/torture/attackers.h"
 
 #include "base/rng.h"
@@ -45,7 +46,7 @@ dial(const char *path, int hwm)
     return s;
 }
 
-/* A request for many tokens with log-probabilities, and leave to send a lot of them. */
+/* Submits a request for many tokens with log-probabilities and a large ack window. */
 static msgpack_sbuffer
 long_request(uint64_t rid)
 {
@@ -140,9 +141,9 @@ attack_large_good(const char *path, uint64_t seed)
     char *frame = calloc(1, LAGAN_MAX_FRAME), *at = frame + 8;
 
     (void)seed;
-    memcpy(frame, "\x94\x01\x03\x05\x82\xa1x\xdd", 8); /* a list, which is not looked at, */
+    memcpy(frame, "\x94\x01\x03\x05\x82\xa1x\xdd", 8); /* a list under an ignored key, */
     for (int i = 0; i < 4; i++) *at++ = (char)(n >> (24 - 8 * i));
-    memcpy(at += n, "\xa3ids\xc6", 5); /* and a prompt that is longer than any model takes */
+    memcpy(at += n, "\xa3ids\xc6", 5); /* and a prompt longer than any model accepts */
     at += 5;
     rest = (uint32_t)(LAGAN_MAX_FRAME - (at + 4 - frame)) & ~3u;
     for (int i = 0; i < 4; i++) *at++ = (char)(rest >> (24 - 8 * i));
@@ -150,9 +151,9 @@ attack_large_good(const char *path, uint64_t seed)
     free(frame);
 }
 
-/* ---- by hand */
+/* ---- ZMTP without a library */
 
-/* As far as that: 0 nothing is said, 1 half of the greeting, 2 all of it and READY. -1: refused. */
+/* Connects. stage 0: sends no byte, 1: half of the greeting, 2: greeting and READY. -1: refused. */
 static int
 connect_by_hand(const char *path, int how_far)
 {
@@ -223,7 +224,7 @@ void
 attack_parts(const char *path, uint64_t seed)
 {
     const uint32_t n = htobe32(LAGAN_MAX_FRAME);
-    char head[9] = { 2 }; /* long, and how long */
+    char head[9] = { 2 }; /* long frame and its length */
     char *frame = calloc(1, LAGAN_MAX_FRAME);
     int fd[250];
 

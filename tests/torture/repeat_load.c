@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETTLE_MS = 60000, MAX_ROUNDS = 10 /* rounds, at most */ };
+enum { SETTLE_MS = 60000, MAX_ROUNDS = 10 /* rounds */ };
 
-/* A prompt's ids, from a number of its own. */
+/* Sets the ids of a prompt, generated from a seed. */
 static void
 set_ids(struct repeated_request *j, uint32_t seed, uint32_t n, uint32_t first, uint32_t below)
 {
@@ -66,7 +66,7 @@ find(struct repeat_load *a, uint64_t id)
 {
     for (uint32_t i = 0; i < LOAD_REQUESTS; i++)
         if (a->request[i].id == id) return &a->request[i];
-    fail_msg("an event of request %llu, which is not under way", (unsigned long long)id);
+    fail_msg("event of request %llu, which does not run", (unsigned long long)id);
     return NULL;
 }
 
@@ -109,7 +109,7 @@ take_tokens(struct repeated_request *j, const struct lagan_event *e)
     g->n += e->n_ids;
 }
 
-/* The first token that is another, their number where none is. */
+/* Returns the index of the first different token, or the number of tokens. */
 static uint32_t
 first_difference(const struct load_output *w, const struct load_output *g)
 {
@@ -133,7 +133,8 @@ compare(struct repeat_load *a, struct repeated_request *j)
     if (!j->differs) return;
     a->n_differ++;
     if (a->may_differ) return;
-    if (others) fail_msg("request %zu: another output than the first", (size_t)(j - a->request));
+    if (others)
+        fail_msg("request %zu: an output other than the first differs", (size_t)(j - a->request));
     if (w->n != g->n || w->reason != g->reason)
         fail_msg("request %zu: %u tokens, reason %u, not %u, %u", (size_t)(j - a->request), g->n,
                  g->reason, w->n, w->reason);
@@ -197,7 +198,7 @@ repeat_load_settle(struct repeat_load *a)
     } while (open && service_now(a->v) < until);
     if (!open) return;
     service_print_log(a->v, 40);
-    fail_msg("%u requests have stopped", open);
+    fail_msg("%u requests make no progress", open);
 }
 
 uint64_t
@@ -236,8 +237,9 @@ repeat_load_total(struct repeat_load *a, const char *name)
     return n;
 }
 
-/* Blocks went to the host and came back, and streams were paused: kills of such would show nothing otherwise. With lanes T5's were
- * paused, too: lanes, ranks, an encoder, what is found again and pauses, all at once. */
+/* True if blocks were offloaded and onboarded and requests were preempted; otherwise kills would
+ * not test these cases. With lanes, the T5 model must have preempted too: lanes, ranks, encoder,
+ * reuse and preemption together. */
 static bool
 covers_all_cases(struct repeat_load *a)
 {
@@ -247,8 +249,9 @@ covers_all_cases(struct repeat_load *a)
            (!a->lanes || repeat_load_counted(a, "preemptions", LOAD_T5) > 0);
 }
 
-/* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed. Again, where
- * not all was met: a worker that a busy machine held up for too long was ended, and counts anew. */
+/* Runs two rounds: results depend on the seed only, not on other requests or reuse. Repeats if a
+ * case is missing, because a worker that a busy machine delayed for too long was replaced and its
+ * counters restarted. */
 static void
 run_undisturbed(struct repeat_load *a)
 {
@@ -256,7 +259,7 @@ run_undisturbed(struct repeat_load *a)
         repeat_load_run(a, 0, true);
         repeat_load_settle(a);
     }
-    print_message("undisturbed: %llu blocks to the host, %llu back, %llu pauses\n",
+    print_message("undisturbed: %llu blocks offloaded, %llu onboarded, %llu preemptions\n",
                   (unsigned long long)repeat_load_counted(a, "blocks_offloaded", LOAD_ALL),
                   (unsigned long long)repeat_load_counted(a, "blocks_onboarded", LOAD_ALL),
                   (unsigned long long)repeat_load_counted(a, "preemptions", LOAD_ALL));
@@ -270,14 +273,14 @@ repeat_load_standbys(uint32_t standby)
     return standby || strcmp(torture_device, "cpu");
 }
 
-/* One thread each, or one a lane: the machine has few cores and there are three of them. */
+/* One thread per worker, or one per lane: the machine has few cores and three workers. */
 void
 repeat_load_start(struct repeat_load *a, struct service *v, const char *dtype, uint32_t standby,
-              const char *const *args)
+                  const char *const *args)
 {
-    /* Of a rank: heads of K and V are shared, gemma's and llama's are two. */
+    /* Per rank: KV heads are divided between ranks; gemma and llama have two. */
     uint32_t ranks = MAX(a->ranks, 1u), two = MIN(ranks, 2u);
-    /* A GPU's blocks are of the model's dtype, the CPU's are fp32: as many in either. */
+    /* Equal numbers of blocks: GPU blocks have the model's dtype, CPU blocks are fp32. */
     uint32_t half = strcmp(torture_device, "cpu") && strcmp(dtype, "fp32") ? 2 : 1;
     char common[128];
 

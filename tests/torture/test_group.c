@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "tests/test.h"
-#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/service.h"
 
 #include <fcntl.h>
@@ -129,7 +129,7 @@ end_flusher(void)
 
 /* One that is not the first has been among them, KV that was taken over, and a place that a standby took. */
 static bool
-all_seen(uint32_t standby)
+all_cases_seen(uint32_t standby)
 {
     return service_logged(&v, "ending its group") && service_logged(&v, ": adopted ") &&
            (!standby || service_logged(&v, "the standby takes over"));
@@ -144,7 +144,7 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
     start(ranks, dtype, standby);
     if (flusher.wanted) begin_flusher();
     while (torture_more("kills of ranks", done, n_kills) ||
-           (!all_seen(standby) && done < MOST * n_kills)) {
+           (!all_cases_seen(standby) && done < MOST * n_kills)) {
         uint32_t n = done < n_kills ? MIN(n_kills - done, (uint32_t)ROUND) : 1;
 
         kill_some(n);
@@ -155,9 +155,10 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
                   "adopted, of %llu computed again; %u standbys took over\n",
                   ranks, dtype, done, (unsigned long long)load.n_done,
                   (unsigned long long)load.resumed, (unsigned long long)load.adopted,
-                  (unsigned long long)load.recomputed, service_logged(&v, "the standby takes over"));
+                  (unsigned long long)load.recomputed,
+                  service_logged(&v, "the standby takes over"));
     assert_true(load.resumed > 0);
-    assert_true(all_seen(standby));
+    assert_true(all_cases_seen(standby));
     assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
     if (flusher.wanted) end_flusher();
     repeat_load_stop(&load);
@@ -171,8 +172,7 @@ killed_groups_of_2_give_equal_bits(void **state)
 }
 
 static void
-killed_groups_of_2_with_several_lanes_give_equal_bits(
-    void **state)
+killed_groups_of_2_with_several_lanes_give_equal_bits(void **state)
 {
     (void)state;
     load.lanes = true;
@@ -180,8 +180,7 @@ killed_groups_of_2_with_several_lanes_give_equal_bits(
 }
 
 static void
-killed_groups_of_2_give_equal_bits_during_cache_flushes(
-    void **state)
+killed_groups_of_2_give_equal_bits_during_cache_flushes(void **state)
 {
     (void)state;
     flusher.wanted = true;
@@ -237,7 +236,7 @@ groups_of_a_killed_lagand_give_equal_bits(void **state)
 
 /* What is kept under a name that begins so. */
 static void
-lose(const char *begin)
+lose_descriptor(const char *begin)
 {
     char name[SYSTEMD_NAME] = "";
 
@@ -270,8 +269,8 @@ memory_that_one_rank_lost_is_not_adopted_by_any(void **state)
         else
             repeat_load_settle(&load);
         kill(v.pid, SIGKILL);
-        lose(lost[i]);
-        lose(lost[i + 1]);
+        lose_descriptor(lost[i]);
+        lose_descriptor(lost[i + 1]);
         repeat_load_reattach(&load);
         repeat_load_run(&load, 0, true);
         repeat_load_settle(&load);
@@ -465,7 +464,7 @@ stop_llama(struct lagan *c, struct lagan *ctl)
 
 /* Its engine thread, at this moment. */
 static bool
-sleeps(pid_t pid)
+is_sleeping(pid_t pid)
 {
     char path[64], line[512];
     FILE *f;
@@ -494,7 +493,7 @@ idle_rank_sleeps(void **state)
     ask_llama(c, id, logprob);
     rank = another_rank();
     until = service_now(&v) + SETTLE_MS / 9 * NSEC_MS;
-    for (uint32_t n = 0; n < LOOKS; n = sleeps(rank) ? n + 1 : 0) {
+    for (uint32_t n = 0; n < LOOKS; n = is_sleeping(rank) ? n + 1 : 0) {
         if (service_now(&v) >= until) fail_msg("it is at work on nothing");
         usleep(10000);
     }
@@ -650,7 +649,7 @@ step_longer_than_a_record_is_sent_in_several(void **state)
 
 /* lagand and its workers do not serve, and nobody tries again; the log has those words. */
 static void
-is_refused(const char *config, const char *worker, const char *words)
+check_refused(const char *config, const char *worker, const char *words)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
@@ -665,7 +664,7 @@ is_refused(const char *config, const char *worker, const char *words)
 
 /* Two ranks of a model, before each of which a line of shell is run, where $real is lagan-worker and "$@" its options. */
 static void
-odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
+check_ranks_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
 {
     char path[128], real[1024], config[256];
     FILE *f;
@@ -682,16 +681,16 @@ odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1,
     assert_int_equal(chmod(path, 0755), 0);
     snprintf(config, sizeof config,
              "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
-    is_refused(config, path, words);
+    check_refused(config, path, words);
 }
 
 static void
 ranks_with_different_settings_are_refused_with_the_difference(void **state)
 {
     (void)state;
-    odd_ranks_are_refused("@/tests/data/golden/llama3", ":",
-                          "set -- \"$@\" --kv.snapshot_interval=4096",
-                          "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
+    check_ranks_refused("@/tests/data/golden/llama3", ":",
+                        "set -- \"$@\" --kv.snapshot_interval=4096",
+                        "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
 }
 
 /* The same program, but that its version has another first letter. */
@@ -707,7 +706,7 @@ ranks_with_different_versions_are_refused_with_both(void **state)
              PACKAGE_VERSION, rest);
     snprintf(words, sizeof words, "rank 1 has \"version x%s\", rank 0 \"version %s\"", rest,
              PACKAGE_VERSION);
-    odd_ranks_are_refused("@/tests/data/golden/llama3", ":", rank_1, words);
+    check_ranks_refused("@/tests/data/golden/llama3", ":", rank_1, words);
 }
 
 /* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
@@ -729,8 +728,8 @@ ranks_with_different_weights_are_refused_with_both(void **state)
     fd = open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
     close(fd);
-    odd_ranks_are_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
-                          "rank 1 has read checkpoint ");
+    check_ranks_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
+                        "rank 1 has read checkpoint ");
     close(FOLDER);
 }
 

@@ -1,4 +1,4 @@
-/* test_history.c - a history checker that sees nothing proves nothing: planted wrongs, one each. */
+/* test_history.c - each planted violation must be detected by the history checker. */
 #include "include/lagan_wire.h"
 #include "tests/test.h"
 #include "tests/torture/history.h"
@@ -26,7 +26,7 @@ finish(void **state)
     return 0;
 }
 
-/* Tokens [first, first + n) of the request, as they should be. */
+/* Reports the correct tokens [first, first + n). */
 static bool
 tokens(uint32_t first, uint32_t n)
 {
@@ -46,7 +46,7 @@ static void
 says(const char *words)
 {
     if (!strstr(h.why, words)) fail_msg("\"%s\", not \"%s\"", h.why, words);
-    /* The first sentence stays, and nothing is right any more. */
+    /* The first sentence stays, and every later event fails. */
     assert_false(history_accepted(&h, 1000, 1, 1));
     assert_non_null(strstr(h.why, words));
 }
@@ -79,7 +79,7 @@ table_entries_of_ended_requests_are_reused(void **state)
         assert_true(history_tokens(&h, id, 0, &t, 1));
         assert_true(history_done(&h, id, LAGAN_FINISH_LENGTH, 1));
     }
-    assert_true(tokens(0, N)); /* still known */
+    assert_true(tokens(0, N)); /* still remembered */
     assert_true(history_done(&h, ID, LAGAN_FINISH_LENGTH, N));
     assert_true(history_settled(&h));
 }
@@ -220,20 +220,13 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(correct_history_is_accepted),
-        T(table_entries_of_ended_requests_are_reused),
-        T(lost_token_is_detected),
-        T(repeated_token_is_detected),
-        T(reordered_tokens_are_detected),
-        T(token_of_another_request_is_detected),
-        T(too_many_tokens_are_detected),
-        T(early_end_is_detected),
-        T(wrong_token_count_is_detected),
-        T(second_end_is_detected),
-        T(token_after_the_end_is_detected),
-        T(forbidden_error_is_detected),
-        T(missing_end_is_detected),
-        T(event_of_an_unknown_request_is_detected),
+        T(correct_history_is_accepted),     T(table_entries_of_ended_requests_are_reused),
+        T(lost_token_is_detected),          T(repeated_token_is_detected),
+        T(reordered_tokens_are_detected),   T(token_of_another_request_is_detected),
+        T(too_many_tokens_are_detected),    T(early_end_is_detected),
+        T(wrong_token_count_is_detected),   T(second_end_is_detected),
+        T(token_after_the_end_is_detected), T(forbidden_error_is_detected),
+        T(missing_end_is_detected),         T(event_of_an_unknown_request_is_detected),
         T(second_accept_is_detected),
     };
 

@@ -69,7 +69,7 @@ mib(const char *what)
 
 /* The memory of the kernel for the most there was begins anew. */
 static void
-forget_most(void)
+reset_peak_memory(void)
 {
     char path[64];
     FILE *f;
@@ -102,7 +102,7 @@ ask(struct lagan *c, const struct lagan_request *q, uint64_t seed)
 
 /* One request after the other: the 99th percentile of their times. */
 static nsec
-serve_the_others(const char *what)
+serve_others(const char *what)
 {
     static const int32_t ids[] = { 1, 2, 3 };
     static nsec took[MAX_REQUESTS];
@@ -115,7 +115,7 @@ serve_the_others(const char *what)
     assert_int_equal(lagan_open(&c, endpoint, 60000), 0);
     assert_int_equal(lagan_set_ids(q, "ids", ids, ARRAY_LEN(ids)), 0);
     assert_int_equal(lagan_set_int(q, "max_tokens", TOKENS), 0);
-    forget_most();
+    reset_peak_memory();
     while (torture_more(what, n, n_requests)) {
         nsec since = clock_now();
 
@@ -192,20 +192,20 @@ other_clients_are_served_and_memory_is_bounded(void **state)
     rig_ready(&r);
     snprintf(path, sizeof path, "%s/api.sock", r.run);
     attack_begin(attack_spin, path);
-    quiet = serve_the_others("quiet");
+    quiet = serve_others("quiet");
     attack_end();
     for (size_t i = 0; i < ARRAY_LEN(attacks); i++) {
         uint64_t before = attacks[i].least ? counted(attacks[i].counter) : 0;
 
         attack_begin(attacks[i].how, path);
         poll(NULL, 0, 300);
-        p99 = serve_the_others(attacks[i].what);
+        p99 = serve_others(attacks[i].what);
         await_sign(i, before);
         attack_end();
         if (times) assert_in_range(p99, 0, times * quiet);
         poll(NULL, 0, 300);
     }
-    serve_the_others("quiet again");
+    serve_others("quiet again");
     assert_int_equal(rig_stop(&r), 0);
 }
 

@@ -5,8 +5,8 @@
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/streams.h"
 
 #include <signal.h>
@@ -99,8 +99,8 @@ stop_mocks(void)
 static void
 turn(void)
 {
-    streams_turn(&stopped, 0, true);
-    streams_turn(&going, 1, true);
+    streams_run(&stopped, 0, true);
+    streams_run(&going, 1, true);
 }
 
 /* Who is w0, once it is another than it was. */

@@ -65,7 +65,7 @@ run_for(uint32_t us)
 {
     nsec until = clock_now() + us * NSEC_US;
 
-    do streams_turn(&s, 1, true);
+    do streams_run(&s, 1, true);
     while (clock_now() < until);
 }
 
@@ -100,7 +100,7 @@ kill_some(uint32_t kills)
     while (done + fired() - before < kills) {
         enum failpoint p = mocks_points[test_below(ARRAY_LEN(mocks_points))];
 
-        streams_turn(&s, 1, true);
+        streams_run(&s, 1, true);
         if (clock_now() < next) continue;
         next = clock_now() + test_below(2000) * NSEC_US;
         if (test_below(3) == 0) service_arm(&v, FP_WORKER, p, FP_KILL, 1 + test_below(30));
@@ -141,7 +141,7 @@ killed_worker_loses_repeats_and_reorders_no_token(void **state)
     (void)state;
     service_start(&v, WORKERS, NULL, NULL);
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
-    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    for (int i = 0; i < 200; i++) streams_run(&s, 1, true);
     settle();
     since = clock_now();
     while (torture_more("kills", done, n_kills)) {
@@ -175,7 +175,7 @@ killed_worker_or_standby_loses_repeats_and_reorders_no_token(void **state)
     v.n_standbys = PAIRS;
     service_start(&v, PAIRS, NULL, (const char *const[]){ "--set", "standby=1", NULL });
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
-    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    for (int i = 0; i < 200; i++) streams_run(&s, 1, true);
     while (torture_more("kills of pairs", done, n_pairs)) {
         uint32_t n = MIN(n_pairs - done, (uint32_t)ROUND / 2);
 
@@ -222,7 +222,7 @@ pass_point(enum failpoint p, enum fp_action a)
     settle();
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(3));
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
-        streams_turn(&s, 2, true);
+        streams_run(&s, 2, true);
         /* Points of a start are passed by those that start. */
         if (p <= FP_hand_given && test_below(8) == 0) service_kill_one(&v, 2);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
@@ -344,7 +344,7 @@ fire_in_lagand(enum failpoint p, enum fp_action a)
 
     service_arm(&v, FP_LAGAND, p, a, 1 + test_below(8));
     while (atomic_load(&f->left)) {
-        streams_turn(&s, 2, true);
+        streams_run(&s, 2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }

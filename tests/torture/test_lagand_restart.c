@@ -140,7 +140,7 @@ settle(void)
 /* ---- lagand */
 
 static void
-begin_again(void)
+reexec_lagand(void)
 {
     char endpoint[128], *reply = NULL;
     struct lagan *ctl;
@@ -167,7 +167,7 @@ static const enum failpoint points[] = {
     FP_relay_taken,  FP_deliver_chunk,  FP_deliver_last,    FP_bury_began,      FP_bury_drained,
     FP_spawned,      FP_turn_done,
 };
-enum { SUCCESSION = 9 }; /* the first of them, which are passed when it begins again */
+enum { N_REEXEC_POINTS = 9 }; /* the first of them, which are passed when it begins again */
 
 /* Until it has fired. */
 static void
@@ -177,9 +177,9 @@ fire(uint32_t i, enum fp_action a)
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     run_for(test_below(20000));
-    service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < SUCCESSION ? 1 : 30));
+    service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < N_REEXEC_POINTS ? 1 : 30));
     while (atomic_load(&f->left)) {
-        if (i < SUCCESSION) begin_again();
+        if (i < N_REEXEC_POINTS) reexec_lagand();
         turn(2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(points[i]));
@@ -187,7 +187,7 @@ fire(uint32_t i, enum fp_action a)
 }
 
 static void
-say_how_many(void)
+print_counts(void)
 {
     print_message("%llu requests, %llu tokens, resumed %llu times\n", (unsigned long long)n_done,
                   (unsigned long long)n_tokens, (unsigned long long)n_resumed);
@@ -205,7 +205,7 @@ lagand_failing_at_every_point_changes_no_request(void **state)
             restart();
         }
     settle();
-    say_how_many();
+    print_counts();
     service_print_fired(&v, FP_LAGAND, points, ARRAY_LEN(points));
     assert_true(n_resumed > 0);
     service_stop(&v);
@@ -225,7 +225,7 @@ lagand_may_hang_at_every_point(void **state)
             if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         }
     settle();
-    say_how_many();
+    print_counts();
     service_stop(&v);
 }
 
@@ -242,7 +242,7 @@ killed_or_reexecuted_lagand_leaks_nothing(void **state)
             kill(v.pid, SIGKILL);
             restart();
         } else {
-            begin_again();
+            reexec_lagand();
         }
         run_for(50000);
         settle();
@@ -252,7 +252,7 @@ killed_or_reexecuted_lagand_leaks_nothing(void **state)
                             GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(n_done, (uint64_t)KEPT_MOST));
     }
     print_message("%u successions\n", i);
-    say_how_many();
+    print_counts();
     service_stop(&v);
 }
 

@@ -54,7 +54,7 @@ start(void)
 {
     char config[600], door[128];
 
-    v.worker = "evil_worker";
+    v.worker = "malicious_worker";
     snprintf(config, sizeof config,
              "supervisor: { stall_timeout: 500ms }\nmodels:\n"
              "  - { name: good, path: %s/good, device: cpu, workers: %d }\n"
@@ -120,8 +120,8 @@ malicious_workers_do_not_affect_other_workers(void **state)
     start();
     service_quiet(&v, &before);
     while (torture_more("evil workers", lives, n_lives)) {
-        streams_turn(&good, 1, true);
-        streams_turn(&evil, 1, true);
+        streams_run(&good, 1, true);
+        streams_run(&evil, 1, true);
         if (clock_now() < next) continue;
         next = clock_now() + ROUND_MS * NSEC_MS;
         worst = MAX(worst, revive());
@@ -132,12 +132,12 @@ malicious_workers_do_not_affect_other_workers(void **state)
     while (evil.n_open) {
         nsec until = clock_now() + SETTLE_MS * NSEC_MS;
 
-        streams_turn(&evil, 5, false);
+        streams_run(&evil, 5, false);
         revive();
         if (clock_now() >= until) fail_msg("%u requests have no end", evil.n_open);
     }
     for (int i = 0; i < 1000 && (!service_quiet(&v, &after) || after.zombies); i++) {
-        streams_turn(&good, 5, false);
+        streams_run(&good, 5, false);
         revive();
     }
     print_message(

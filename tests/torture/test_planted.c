@@ -7,9 +7,9 @@
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/repeat_load.h"
 #include "tests/torture/args.h"
 #include "tests/torture/leak_check.h"
+#include "tests/torture/repeat_load.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -71,7 +71,7 @@ open_remains(const char *worker)
 
 /* Kill that worker and let lagand stand still. */
 static void
-kill_unseen(const char *worker)
+kill_while_lagand_stopped(const char *worker)
 {
     pid_t pid = open_remains(worker);
     struct pollfd p = { .fd = pidfd_open(pid, 0), .events = POLLIN };
@@ -83,7 +83,7 @@ kill_unseen(const char *worker)
 }
 
 static void
-go_on(void)
+resume_lagand(void)
 {
     remains_close(&left);
     assert_int_equal(kill(v.pid, SIGCONT), 0);
@@ -92,7 +92,7 @@ go_on(void)
 /* ---- what is not committed */
 
 static void
-keep(char *kept, uint32_t group, slice_id block)
+copy_block(char *kept, uint32_t group, slice_id block)
 {
     uint64_t bytes;
     const char *at;
@@ -114,14 +114,14 @@ spoil_unproven(void)
     for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++)
-                keep(kept, g, f.row.entry[g][i]);
+                copy_block(kept, g, f.row.entry[g][i]);
     }
     for (uint32_t label = 1; label < left.m.h.n_nodes; label++)
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
-            keep(kept, g, remains_labelled(&left, label, g));
+            copy_block(kept, g, remains_labelled(&left, label, g));
     for (uint64_t i = 0; i < left.kv_bytes; i++) n += left.kv[i] != kept[i];
     memcpy(left.kv, kept, left.kv_bytes);
     free(kept);
@@ -141,9 +141,9 @@ unproven_blocks_may_contain_anything(void **state)
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         run_for(20 + test_below(100));
         snprintf(worker, sizeof worker, "w%u", i % LOAD_MODELS);
-        kill_unseen(worker);
+        kill_while_lagand_stopped(worker);
         spoiled += spoil_unproven();
-        go_on();
+        resume_lagand();
     }
     repeat_load_settle(&load);
     print_message("%llu bytes spoiled, KV of %llu tokens adopted\n", (unsigned long long)spoiled,
@@ -156,7 +156,7 @@ unproven_blocks_may_contain_anything(void **state)
 
 /* One stream: of a search a spoiled beam need not be among what is told, of samples each has a part. */
 static struct repeated_request *
-job_of(const struct manifest_found *f)
+request_of(const struct manifest_found *f)
 {
     for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
         uint64_t hash[2];
@@ -184,7 +184,7 @@ spoil_proven(uint32_t *first)
         uint64_t bytes;
         float *at;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1 || !(j = job_of(&f))) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1 || !(j = request_of(&f))) continue;
         entry = test_below(remains_proven(&left, &f, g));
         at = (float *)(void *)remains_block(&left, g, f.row.entry[g][entry], &bytes);
         for (uint64_t i = 0; i < bytes / sizeof *at; i++)
@@ -211,9 +211,9 @@ noise_in_a_proven_block_changes_only_its_request(void **state)
         repeat_load_run(&load, 0, true);
         do repeat_load_run(&load, 5, false);
         while (!load.request[i % 2 ? 0 : 2].got.n || test_below(8));
-        kill_unseen(i % 2 ? "w0" : "w2");
+        kill_while_lagand_stopped(i % 2 ? "w0" : "w2");
         j = spoil_proven(&first);
-        go_on();
+        resume_lagand();
         repeat_load_settle(&load);
         for (uint32_t k = 0; k < LOAD_REQUESTS; k++) {
             const struct repeated_request *o = &load.request[k];
@@ -263,7 +263,7 @@ changes(void)
     for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1 || f.owner.n_beams) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1 || f.owner.n_beams) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < f.row.committed / left.m.h.tokens_per_block; i++)
                 if (f.row.entry[g][i] != SLICE_NONE)
@@ -294,7 +294,7 @@ await_stopped(pid_t pid)
 
 /* Stop gemma's worker at so many instants, or until a block has changed. */
 static bool
-look_at(const char *program, uint32_t looks)
+stop_and_check(const char *program, uint32_t looks)
 {
     uint32_t n = 0;
     pid_t pid;
@@ -320,7 +320,7 @@ static void
 no_manifest_entry_proves_a_block_of_another_request(void **state)
 {
     (void)state;
-    assert_false(look_at("lagan-worker", n_looks));
+    assert_false(stop_and_check("lagan-worker", n_looks));
 }
 
 /* It must be stopped between a write and the retraction behind it, which happens in one of some thousand looks. */
@@ -332,7 +332,7 @@ manifest_entry_retracted_late_is_detected(void **state)
         print_message("--late LOOKS: in check-long\n");
         skip();
     }
-    assert_true(look_at("late_worker", n_late));
+    assert_true(stop_and_check("late_worker", n_late));
 }
 
 int
