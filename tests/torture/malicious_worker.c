@@ -50,7 +50,7 @@ any(void)
     return (uint64_t)below(1u << 31) << 33 ^ (uint64_t)below(1u << 31) << 8 ^ below(256);
 }
 
-/* Writes small numbers, limits and noise. */
+/* Returns a small number, a limit or noise. */
 static uint32_t
 odd_number(void)
 {
@@ -72,7 +72,7 @@ scribble(void *at, size_t n)
 /* ---- honest part */
 
 static void *
-room(uint16_t type, uint32_t len)
+reserve(uint16_t type, uint32_t len)
 {
     void *p;
 
@@ -88,7 +88,7 @@ room(uint16_t type, uint32_t len)
 static void
 say_ready(bool absurd)
 {
-    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
+    struct rec_ready *r = reserve(REC_READY, sizeof *r + 8);
 
     *r = (struct rec_ready){ .vocab = 32000,
                              .max_len = 1 << 16,
@@ -146,7 +146,7 @@ serve(uint32_t steps)
         atomic_fetch_add(&ctl->hb_count, 1);
         intake();
         if (n_tokens)
-            put_step(room(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
+            put_step(reserve(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
         channel_publish(&l);
         poll(&p, 1, 2);
         if (doorbell_drain(&l.doorbell) == -EPIPE) _exit(0);
@@ -226,7 +226,7 @@ invalid_payloads(void)
 
             memcpy(bytes + below(n / 4) * 4, &v, 4);
         }
-        to = room(type, n);
+        to = reserve(type, n);
         memcpy(to, bytes, n);
         channel_publish(&l);
         for (uint32_t k = below(200); k > 0 && n >= 4; k--) to[below(n)] = (char)below(256);

@@ -63,7 +63,7 @@ void repeat_load_start(struct repeat_load *a, struct service *v, const char *dty
                        uint32_t standby, const char *const *args);
 /* Standbys per worker: at least 1 on a GPU. */
 uint32_t repeat_load_standbys(uint32_t standby);
-/* Starts the next lagand after lagand was killed; the client is not told. */
+/* Starts the next lagand after lagand was killed; the client does not know. */
 void repeat_load_reattach(struct repeat_load *a);
 void repeat_load_stop(struct repeat_load *a); /* SIGTERM, exit code 0 */
 void repeat_load_close(struct repeat_load *a);

@@ -323,13 +323,13 @@ workers(const struct service *s, pid_t pid[MOCK_WORKERS])
 
 /* -1 on the board: real workers, which do not write there. */
 static bool
-said_ready(const struct service *s, const pid_t *pid, uint32_t n)
+reported_ready(const struct service *s, const pid_t *pid, uint32_t n)
 {
     for (uint32_t w = 0; w < s->n_workers; w++) {
-        int32_t said = atomic_load(&s->board->pid[w]);
-        bool found = said == -1;
+        int32_t reported = atomic_load(&s->board->pid[w]);
+        bool found = reported == -1;
 
-        for (uint32_t i = 0; i < n; i++) found |= pid[i] == said;
+        for (uint32_t i = 0; i < n; i++) found |= pid[i] == reported;
         if (!found) return false;
     }
     return true;
@@ -373,7 +373,7 @@ service_all_ready(struct service *s, int ms)
         pid_t pid[MOCK_WORKERS];
         uint32_t n = workers(s, pid);
 
-        if (n == s->n_workers + s->n_standbys && said_ready(s, pid, n)) return true;
+        if (n == s->n_workers + s->n_standbys && reported_ready(s, pid, n)) return true;
         if (service_now(s) >= until) return false;
         poll(NULL, 0, 2);
     }

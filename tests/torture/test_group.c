@@ -1,8 +1,8 @@
-/* test_group.c - models on several ranks, of which any is killed, stopped or fails at any instant: the group ends, its
- * memory is taken over, and every answer has the bits of an undisturbed run.
+/* test_group.c - models on several ranks, one of them is killed, stopped or fails at any instant:
+ * the group ends, its memory is adopted, and every result has the bits of an undisturbed run.
  *
- * As test_resume.c, with the same three models and 32 requests under way; each rank is a process on the CPU.
- * --kills and --rounds are for check-long.
+ * Like test_resume.c, with the same three models and 32 requests at once; each rank is a process on
+ * the CPU. --kills and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -33,9 +33,9 @@ static struct service v;
 static struct systemd systemd;
 static struct repeat_load load;
 
-/* An operator who empties every cache all the while; workers that are not there refuse. */
+/* Flushes every cache continuously; workers that are not running refuse. */
 static struct flusher {
-    bool wanted, runs; /* the first is the test's */
+    bool wanted, runs; /* wanted is set by the test */
     pthread_t thread;
     atomic_bool over;
     uint64_t n, blocks;
@@ -68,7 +68,7 @@ start(uint32_t ranks, const char *dtype, uint32_t standby)
     repeat_load_start(&load, &v, dtype, standby, NULL);
 }
 
-/* So many, of any ranks. */
+/* Kills random ranks. */
 static void
 kill_some(uint32_t kills)
 {
@@ -127,7 +127,7 @@ end_flusher(void)
     assert_true(flusher.blocks > 0);
 }
 
-/* One that is not the first has been among them, KV that was taken over, and a place that a standby took. */
+/* True if a rank above 0 was killed, KV was adopted, and, with standbys, a standby took over. */
 static bool
 all_cases_seen(uint32_t standby)
 {
@@ -151,8 +151,8 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
         service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
-    print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
-                  "adopted, of %llu computed again; %u standbys took over\n",
+    print_message("%u ranks, %s: %u kills, %llu results; %llu times resumed, KV of %llu tokens "
+                  "adopted, %llu recomputed; %u standbys took over\n",
                   ranks, dtype, done, (unsigned long long)load.n_done,
                   (unsigned long long)load.resumed, (unsigned long long)load.adopted,
                   (unsigned long long)load.recomputed,
@@ -201,7 +201,7 @@ killed_groups_of_4_give_equal_bits(void **state)
     kill_ranks(4, "fp32", 0);
 }
 
-/* Every rank's memory is kept by its name, and all of a group goes on or none. */
+/* systemd keeps every rank's memory by name; a group adopts all of it or none. */
 static void
 groups_of_a_killed_lagand_give_equal_bits(void **state)
 {
@@ -224,8 +224,8 @@ groups_of_a_killed_lagand_give_equal_bits(void **state)
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
     }
     print_message(
-        "%u kills of lagand: %llu answers; %llu times resumed, KV of %llu tokens adopted, "
-        "of %llu computed again\n",
+        "%u kills of lagand: %llu results; %llu times resumed, KV of %llu tokens adopted, "
+        "%llu recomputed\n",
         done, (unsigned long long)load.n_done, (unsigned long long)load.resumed,
         (unsigned long long)load.adopted, (unsigned long long)load.recomputed);
     assert_true(load.resumed > 0 && load.adopted > load.recomputed);
@@ -234,7 +234,7 @@ groups_of_a_killed_lagand_give_equal_bits(void **state)
     systemd_close(&systemd);
 }
 
-/* What is kept under a name that begins so. */
+/* Forgets the stored descriptor whose name begins with `begin`. */
 static void
 lose_descriptor(const char *begin)
 {
@@ -249,8 +249,8 @@ lose_descriptor(const char *begin)
     systemd_forget(&systemd, name);
 }
 
-/* Of the host tier one of eight pieces: that rank has others of the same time. By two of the models, with streams under
- * way. */
+/* One of eight pieces of the host tier is lost, and the other pieces of that rank remain. Two
+ * models, with running requests. */
 static void
 memory_that_one_rank_lost_is_not_adopted_by_any(void **state)
 {
@@ -264,7 +264,7 @@ memory_that_one_rank_lost_is_not_adopted_by_any(void **state)
     start(2, "fp32", 0);
     for (size_t i = 0; i < ARRAY_LEN(lost); i += 2) {
         repeat_load_run(&load, 0, true);
-        if (i) /* what is on the host is asked for again then */
+        if (i) /* requests then use the host tier */
             repeat_load_run(&load, 20, false);
         else
             repeat_load_settle(&load);
@@ -285,7 +285,7 @@ static const enum failpoint points[] = {
     FP_rank_planned,  FP_rank_launched,   FP_step_launched,  FP_step_finished,   FP_step_committed,
     FP_ring_reserved, FP_ring_publishing, FP_bell_partition,
 };
-enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
+enum { FAULTS = 4 }; /* per lagand: after 5 before READY lagand stops restarting the worker */
 
 static void
 pass_point(enum failpoint p, enum fp_action a)
@@ -295,7 +295,7 @@ pass_point(enum failpoint p, enum fp_action a)
 
     repeat_load_run(&load, 2, true);
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
-    if (starts && repeat_load_standbys(0)) /* who waits does not load */
+    if (starts && repeat_load_standbys(0)) /* a standby does not load again */
         kill(service_pid(&v, "w0"), SIGKILL);
     else if (starts)
         service_kill_one(&v, 1);
@@ -315,7 +315,7 @@ rank_failing_at_every_point_changes_no_bit(void **state)
     start(2, "fp32", 0);
     for (uint32_t i = 0; torture_more("points", i, MAX(n_rounds, 1u) * ARRAY_LEN(points)); i++)
         for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
-            /* A quick check does one of the four at every second, others every time. */
+            /* The quick check runs 1 of 8 cases, --rounds all. */
             if (!n_rounds && test_below(8) != 0) continue;
             pass_point(points[i % ARRAY_LEN(points)], a);
             if (a == FP_KILL || ++faults % FAULTS) continue;
@@ -325,7 +325,7 @@ rank_failing_at_every_point_changes_no_bit(void **state)
     repeat_load_stop(&load);
 }
 
-/* The last line of lagand's log that begins so and goes on with that, or none. */
+/* Finds the last log line with `begin` followed by `more`. */
 static bool
 last_line(const char *begin, const char *more, char *line, int n)
 {
@@ -356,7 +356,8 @@ another_rank(void)
     return pid;
 }
 
-/* Its silence is the cause and not the lateness of rank 0, which waits for it: so nothing is computed again. */
+/* The rank's silence is the cause and not the delay of rank 0, which waits for it; so the KV is
+ * adopted. */
 static void
 stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
 {
@@ -370,7 +371,7 @@ stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
     kill(another_rank(), SIGSTOP);
     while (!last_line("worker w0: pid ", " died of silent", line, sizeof line)) {
         repeat_load_run(&load, 20, true);
-        if (service_now(&v) >= until) fail_msg("nobody sees that a rank has stopped");
+        if (service_now(&v) >= until) fail_msg("lagand did not notice the stopped rank");
     }
     repeat_load_settle(&load);
     assert_true(load.resumed > 0);
@@ -379,7 +380,7 @@ stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
     repeat_load_stop(&load);
 }
 
-/* Whichever rank was killed: the standby's ranks take the places of all, and adopt what these have left. */
+/* The standby's ranks replace all ranks and adopt their memory, whichever rank was killed. */
 static void
 standby_group_replaces_a_group_that_lost_a_rank(void **state)
 {
@@ -389,19 +390,19 @@ standby_group_replaces_a_group_that_lost_a_rank(void **state)
     start(2, "fp32", 1);
     while (service_logged(&v, "standby: model loaded after") < 2 * LOAD_MODELS) {
         repeat_load_run(&load, 20, true);
-        if (service_now(&v) >= until) fail_msg("no group stands by");
+        if (service_now(&v) >= until) fail_msg("no standby group");
     }
     repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGKILL);
     while (!service_logged(&v, "worker w0: the standby takes over")) {
         repeat_load_run(&load, 2, true);
-        if (service_now(&v) >= until) fail_msg("no standby takes over");
+        if (service_now(&v) >= until) fail_msg("no standby took over");
     }
     repeat_load_settle(&load);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
     assert_true(load.resumed > 0);
     assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
-    /* and the next one's */
+    /* and the next standby's */
     assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2);
     assert_true(service_logged(&v, "worker w0: adopted") > 0);
     repeat_load_stop(&load);
@@ -409,7 +410,7 @@ standby_group_replaces_a_group_that_lost_a_rank(void **state)
 
 enum { NEW = 24, UNITS = 8 };
 
-/* What the request's tokens and their log-probabilities are. */
+/* Returns the tokens of one request and their log-probabilities. */
 static void
 ask_llama(struct lagan *c, int32_t *id, float *logprob)
 {
@@ -427,7 +428,7 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("no event: %s", lagan_errmsg(c));
         if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(e.n_ids <= NEW - n && e.logprob);
@@ -438,7 +439,7 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(n, NEW);
 }
 
-/* One model on two ranks, whose devices have eight units each; a connection to either door. */
+/* Starts one model on two ranks with 8 device units each, and connects to both listeners. */
 static void
 start_llama(struct lagan **c, struct lagan **ctl)
 {
@@ -462,7 +463,7 @@ stop_llama(struct lagan *c, struct lagan *ctl)
     service_stop(&v);
 }
 
-/* Its engine thread, at this moment. */
+/* True if the main (engine) thread sleeps now. */
 static bool
 is_sleeping(pid_t pid)
 {
@@ -477,11 +478,11 @@ is_sleeping(pid_t pid)
     return !strncmp(strrchr(line, ')'), ") S", 3);
 }
 
-/* Behind its last step as before its first. */
+/* After its last step as before its first. */
 static void
 idle_rank_sleeps(void **state)
 {
-    enum { LOOKS = 5 }; /* whoever is at work on nothing never sleeps */
+    enum { LOOKS = 5 }; /* an active rank would never be seen sleeping */
     struct lagan *ctl, *c;
     float logprob[NEW];
     int32_t id[NEW];
@@ -494,13 +495,13 @@ idle_rank_sleeps(void **state)
     rank = another_rank();
     until = service_now(&v) + SETTLE_MS / 9 * NSEC_MS;
     for (uint32_t n = 0; n < LOOKS; n = is_sleeping(rank) ? n + 1 : 0) {
-        if (service_now(&v) >= until) fail_msg("it is at work on nothing");
+        if (service_now(&v) >= until) fail_msg("the idle rank uses CPU time");
         usleep(10000);
     }
     stop_llama(c, ctl);
 }
 
-/* Containers of a frame with that answer: two of the envelope. */
+/* Returns the nesting depth of a frame with this reply, including 2 of the envelope. */
 static uint32_t
 depth_of(const char *json)
 {
@@ -517,7 +518,8 @@ depth_of(const char *json)
     return 2 + most;
 }
 
-/* A frame that is deeper or longer than its reader takes ends the connection. Groups are listed deepest. */
+/* A frame that exceeds the depth or length limit ends the connection. The list of workers with
+ * ranks is the deepest. */
 static void
 every_reply_to_an_operator_is_within_frame_limits(void **state)
 {
@@ -532,7 +534,7 @@ every_reply_to_an_operator_is_within_frame_limits(void **state)
 
     (void)state;
     start_llama(&c, &ctl);
-    ask_llama(c, id, logprob); /* it is ready */
+    ask_llama(c, id, logprob); /* the model is ready */
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char *reply = NULL;
         uint32_t code, depth;
@@ -540,15 +542,16 @@ every_reply_to_an_operator_is_within_frame_limits(void **state)
         if (lagan_call(ctl, verbs[i], NULL, &reply, &code, 20000))
             fail_msg("%s: %s", verbs[i], lagan_errmsg(ctl));
         depth = depth_of(reply);
-        if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: %u deep, no room for a level", verbs[i], depth);
+        if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: depth %u reaches the limit", verbs[i], depth);
         deepest = MAX(deepest, depth);
         free(reply);
     }
-    assert_int_equal(deepest, LAGAN_MAX_DEPTH - 1); /* status: the ranks of a worker */
+    assert_int_equal(deepest, LAGAN_MAX_DEPTH - 1); /* status: ranks of a worker */
     stop_llama(c, ctl);
 }
 
-/* Divisions that are not on the partition_list: each rank's units are divided as rank 0's are, before a step runs so. */
+/* Selects partitions that are not in the list: each rank must apply them before a step uses
+ * them. */
 static void
 every_rank_applies_an_operators_partition(void **state)
 {
@@ -577,13 +580,13 @@ every_rank_applies_an_operators_partition(void **state)
                  UNITS - i);
         n += service_logged(&v, words);
     }
-    assert_true(n >= 3); /* the others it has had from the beginning */
+    assert_true(n >= 3); /* the other partitions existed from the start */
     stop_llama(c, ctl);
 }
 
 enum { SHORT = 200, LONG = 9000 };
 
-/* Its only token, and what that one's log-probability is. */
+/* Returns the only token of a long prompt, and its log-probability. */
 static int32_t
 ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
 {
@@ -603,7 +606,7 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("no event: %s", lagan_errmsg(c));
         if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         id = e.ids[0];
@@ -612,7 +615,7 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     return id;
 }
 
-/* A prompt in one step, whose rows alone are longer than PLAN_BYTES; and in chunks. */
+/* A prompt in one step whose tokens exceed PLAN_BYTES, compared with the same prompt in chunks. */
 static void
 step_longer_than_a_record_is_sent_in_several(void **state)
 {
@@ -637,7 +640,8 @@ step_longer_than_a_record_is_sent_in_several(void **state)
     v.n_standbys = 2;
     service_start(&v, 2, config, NULL);
     assert_int_equal(lagan_open(&c, v.endpoint, 20000), 0);
-    /* Before it knows what a row takes here, a slow machine's worker would be ended: its step is overdue. */
+    /* First a short prompt: until the worker has measured a step, a slow machine would exceed the
+     * step's deadline. */
     (void)ask_long(c, "whole", SHORT, &logprob[0]);
     assert_int_equal(ask_long(c, "whole", LONG, &logprob[0]),
                      ask_long(c, "chunks", LONG, &logprob[1]));
@@ -647,22 +651,23 @@ step_longer_than_a_record_is_sent_in_several(void **state)
     service_stop(&v);
 }
 
-/* lagand and its workers do not serve, and nobody tries again; the log has those words. */
+/* Checks that lagand refuses to serve, does not retry, and logs this text. */
 static void
 check_refused(const char *config, const char *worker, const char *words)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    v.worker = worker; /* and is not waited for */
+    v.worker = worker; /* service_start() does not wait for this program */
     service_start(&v, 1, config, NULL);
     while (!service_logged(&v, words)) {
         usleep(20000);
-        if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
+        if (service_now(&v) >= until) fail_msg("not logged: %s", words);
     }
     assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
 }
 
-/* Two ranks of a model, before each of which a line of shell is run, where $real is lagan-worker and "$@" its options. */
+/* Starts two ranks after running one shell line in each, in which $real is lagan-worker and "$@"
+ * its options; both must be refused. */
 static void
 check_ranks_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
 {
@@ -693,7 +698,7 @@ ranks_with_different_settings_are_refused_with_the_difference(void **state)
                         "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
 }
 
-/* The same program, but that its version has another first letter. */
+/* The same program, with another first letter of its version. */
 static void
 ranks_with_different_versions_are_refused_with_both(void **state)
 {
@@ -709,7 +714,8 @@ ranks_with_different_versions_are_refused_with_both(void **state)
     check_ranks_refused("@/tests/data/golden/llama3", ":", rank_1, words);
 }
 
-/* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
+/* One path that is a different folder in each process; in rank 1's folder one byte of the weights
+ * differs. */
 static void
 ranks_with_different_weights_are_refused_with_both(void **state)
 {

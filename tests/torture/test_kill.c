@@ -1,8 +1,9 @@
-/* test_kill.c - lagand and its workers, killed at any instant: every stream goes on, nothing is left.
+/* test_kill.c - lagand and its workers, killed at any instant: every request continues and no
+ * resource leaks.
  *
- * The real lagand with workers that have no model (mock_worker.c). Kills come from outside at random
- * times, and from inside at the points of base/failpoint.h; rings are small, so that they wrap and fill.
- * --kills, --pairs, --daemons and --rounds are for check-long.
+ * The real lagand with workers without a model (mock_worker.c). Kills come from outside at random
+ * times and from inside at the points of base/failpoint.h; rings are small, so that they wrap and
+ * fill. --kills, --pairs, --daemons and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -28,7 +29,7 @@ enum { PACE_US = 10000, GROWTH_KIB = 4096 };
     }
 
 static uint32_t n_kills = 20000, n_pairs = 2000, n_daemons = 300, n_rounds = 1;
-static uint32_t n_actions = UINT32_MAX; /* so many of kill, abort, ... */
+static uint32_t n_actions = UINT32_MAX; /* number of actions (kill, abort, ...) */
 static struct service v;
 static struct streams s;
 
@@ -71,7 +72,7 @@ run_for(uint32_t us)
 
 /* ---- workers */
 
-/* The points a mock passes. */
+/* Failpoints of mock_worker. */
 static const enum failpoint mocks_points[] = {
     FP_worker_main,    FP_worker_attached, FP_load_done,      FP_hand_given,     FP_ring_tail_seen,
     FP_ring_copied,    FP_ring_releasing,  FP_ring_released,  FP_ring_reserved,  FP_ring_publishing,
@@ -89,8 +90,8 @@ fired(void)
     return n;
 }
 
-/* As many as that, as fast as successors come; a third of them at some point of the protocol, in
- * whichever worker comes there first. */
+/* Kills workers as fast as replacements start; 1/3 of them at a random point of the protocol, in
+ * the first worker that reaches it. */
 static void
 kill_some(uint32_t kills)
 {
@@ -134,7 +135,8 @@ print_waits(void)
 static void
 killed_worker_loses_repeats_and_reorders_no_token(void **state)
 {
-    struct census first = { 0 }; /* after the first round: buffers have the size they need */
+    /* taken after the first round, when buffers have their final size */
+    struct census first = { 0 };
     uint32_t done = 0;
     nsec since;
 
@@ -163,7 +165,7 @@ killed_worker_loses_repeats_and_reorders_no_token(void **state)
     service_stop(&v);
 }
 
-/* Whoever waits for a place dies as often as whoever has it: neither knows when. */
+/* Standbys are killed as often as workers, at random instants. */
 static void
 killed_worker_or_standby_loses_repeats_and_reorders_no_token(void **state)
 {
@@ -196,7 +198,7 @@ killed_worker_or_standby_loses_repeats_and_reorders_no_token(void **state)
     service_stop(&v);
 }
 
-/* Death to requests handed over, where nothing else is amiss. */
+/* Measures the time from a kill to the resumed request, without other load. */
 static void
 requests_of_a_killed_worker_move_to_another_soon(void **state)
 {
@@ -212,8 +214,8 @@ requests_of_a_killed_worker_move_to_another_soon(void **state)
     service_stop(&v);
 }
 
-/* Does that point fire, and does everything go on? Streams are short then, and each is over before the
- * next death: none is blamed for two. */
+/* Checks that the point fires and all requests continue. Requests are short and end before the next
+ * death, so none is quarantined for two deaths. */
 static void
 pass_point(enum failpoint p, enum fp_action a)
 {
@@ -223,9 +225,9 @@ pass_point(enum failpoint p, enum fp_action a)
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(3));
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         streams_run(&s, 2, true);
-        /* Points of a start are passed by those that start. */
+        /* Only starting workers reach the points of a start. */
         if (p <= FP_hand_given && test_below(8) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
     settle();
 }
@@ -238,8 +240,8 @@ worker_may_fail_at_every_point(void **state)
     (void)state;
     for (uint32_t round = 0; torture_more("rounds", round, n_rounds); round++)
         for (enum fp_action a = FP_KILL; a < FP_ACTIONS && a - FP_KILL < n_actions; a++) {
-            /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
-             * faults of a worker's own are too many for one. */
+            /* A stopped worker is soon treated as hung. Each action has its own lagand, because
+             * lagand stops restarting a worker after many faults. */
             service_start(&v, 16, NULL,
                           ARGS("--supervisor.stall-timeout", a == FP_STOP ? "300ms" : "10s"));
             streams_open(&s, v.endpoint, 32, 12);
@@ -268,7 +270,7 @@ only_a_prompt_that_kills_workers_is_poisoned(void **state)
     service_stop(&v);
 }
 
-/* What a debugger holds is dead and cannot be waited for. */
+/* A killed process under a debugger cannot be reaped until the debugger detaches. */
 static void
 worker_that_dies_under_a_debugger_is_reaped_after_detach(void **state)
 {
@@ -284,7 +286,7 @@ worker_that_dies_under_a_debugger_is_reaped_after_detach(void **state)
         run_for(100000);
         assert_int_equal(waitpid(pid, NULL, __WALL), pid);
         settle();
-        assert_true(service_all_ready(&v, 5000)); /* it is LOST after ten seconds */
+        assert_true(service_all_ready(&v, 5000)); /* it is LOST after 10 s */
     }
     service_stop(&v);
 }
@@ -328,8 +330,8 @@ static const enum failpoint lagands_points[] = {
 
 static const uint32_t n_points = ARRAY_LEN(lagands_points);
 
-/* In the child of a vfork() a point is passed by what is not lagand yet, and lagand waits for it: it
- * may die there, which is a failed start, but not stand still. */
+/* Points in a vfork() child run before exec while lagand waits for it: the child may die there,
+ * which is a failed start, but must not stop. */
 static bool
 in_child(enum failpoint p)
 {
@@ -346,7 +348,7 @@ fire_in_lagand(enum failpoint p, enum fp_action a)
     while (atomic_load(&f->left)) {
         streams_run(&s, 2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
 }
 

@@ -1,8 +1,9 @@
-/* test_lagand_restart.c - one lagand after another, with a systemd that keeps its descriptors: killed while it writes
- * down what it knows, while it becomes the next one, and while that takes over. No request is lost.
+/* test_lagand_restart.c - a sequence of lagands with a systemd that keeps their descriptors: killed
+ * while writing the ledger log, during re-exec, and while the next one reads the log. No request is
+ * lost.
  *
- * Requests go through liblagan, which comes back by itself; every token is held against what mock_worker
- * says (mock.h), and none may end with an error.
+ * Requests use liblagan, which reconnects by itself; every token is compared with mock_worker's
+ * (mock.h), and no request may end with an error.
  */
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -17,17 +18,17 @@
 #include <sys/wait.h>
 
 enum { WORKERS = 4, STREAMS = 24, TOKENS = 64, PROMPT = 3, SETTLE_MS = 60000 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger.h; and in the mirror. */
+/* lagand keeps a result for 10 minutes (daemon/ledger.h), also in the ledger log: KEPT_KIB each. */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 2, KEPT_MOST = 8192 };
-enum { CALL_MS = 200 }; /* for an answer that lagand may not live to give */
+enum { CALL_MS = 200 }; /* for a reply that a killed lagand never sends */
 
 static uint32_t n_rounds = 1, n_kills = 20,
-                n_actions = UINT32_MAX; /* so many of kill, abort, ... */
+                n_actions = UINT32_MAX; /* number of actions (kill, abort, ...) */
 static struct service v;
 static struct systemd systemd;
 static struct lagan *c;
 static struct stream {
-    uint64_t id, seed; /* id 0: not under way */
+    uint64_t id, seed; /* id 0: not running */
     uint32_t n;
 } streams[STREAMS];
 static uint64_t n_asked, n_done, n_tokens, n_resumed;
@@ -100,9 +101,10 @@ take(const struct lagan_event *e)
     n_done++;
 }
 
-/* Take events for so long; more: ask again whatever has been answered, first. How many are open. */
+/* Takes events for `ms`; more: first submits finished requests again. Returns the number of open
+ * requests. */
 static uint32_t
-turn(int ms, bool more)
+run_requests(int ms, bool more)
 {
     struct lagan_event e = { .size = sizeof e };
     uint32_t open = 0;
@@ -120,7 +122,7 @@ run_for(uint32_t us)
 {
     nsec until = clock_now() + us * NSEC_US;
 
-    do turn(1, true);
+    do run_requests(1, true);
     while (clock_now() < until);
 }
 
@@ -130,7 +132,7 @@ settle(void)
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     uint32_t open;
 
-    while ((open = turn(20, false))) {
+    while ((open = run_requests(20, false))) {
         if (service_now(&v) < until) continue;
         service_print_log(&v, 40);
         fail_msg("%u requests have stopped", open);
@@ -147,7 +149,7 @@ reexec_lagand(void)
     uint32_t code;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&ctl, endpoint, CALL_MS) < 0) return; /* it has begun already */
+    if (lagan_open(&ctl, endpoint, CALL_MS) < 0) return; /* the re-exec has already started */
     lagan_call(ctl, "daemon reexec", "{}", &reply, &code, CALL_MS);
     free(reply);
     lagan_close(ctl);
@@ -167,9 +169,9 @@ static const enum failpoint points[] = {
     FP_relay_taken,  FP_deliver_chunk,  FP_deliver_last,    FP_bury_began,      FP_bury_drained,
     FP_spawned,      FP_turn_done,
 };
-enum { N_REEXEC_POINTS = 9 }; /* the first of them, which are passed when it begins again */
+enum { N_REEXEC_POINTS = 9 }; /* the first points, which a re-exec reaches */
 
-/* Until it has fired. */
+/* Arms the point and waits until it has fired. */
 static void
 fire(uint32_t i, enum fp_action a)
 {
@@ -180,9 +182,10 @@ fire(uint32_t i, enum fp_action a)
     service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < N_REEXEC_POINTS ? 1 : 30));
     while (atomic_load(&f->left)) {
         if (i < N_REEXEC_POINTS) reexec_lagand();
-        turn(2, true);
+        run_requests(2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(points[i]));
+        if (service_now(&v) >= until)
+            fail_msg("failpoint %s was not reached", failpoint_name(points[i]));
     }
 }
 
@@ -232,7 +235,7 @@ lagand_may_hang_at_every_point(void **state)
 static void
 killed_or_reexecuted_lagand_leaks_nothing(void **state)
 {
-    struct census first = { 0 }; /* after the second: one of each kind */
+    struct census first = { 0 }; /* taken after one kill and one re-exec */
     uint32_t i;
 
     (void)state;

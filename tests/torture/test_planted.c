@@ -1,9 +1,11 @@
-/* test_planted.c - would it be seen? Faults are planted in what a worker leaves, and each is to be found.
+/* test_planted.c - plants faults in the memory that a worker leaves and checks that each is
+ * detected.
  *
- * Between a worker's death and its successor's start, while lagand stands still, the KV is overwritten: all
- * that neither a row nor a label proves may hold anything; noise in one block that a row proves changes the bits of
- * that stream and of no other. And a worker that is stopped at any instant has no row that proves what another
- * request wrote, but for late_worker, which takes blocks from their old rows too late.
+ * Between a worker's death and the start of its replacement, while lagand is stopped, the test
+ * overwrites KV. Blocks that neither a manifest entry nor a node proves may contain anything. Noise
+ * in one proven block changes the bits of its request only. A worker that is stopped at any instant
+ * has no entry that proves a block written by another request, except late_worker, which removes
+ * blocks from their old entries too late.
  */
 #include "base/clock.h"
 #include "tests/test.h"
@@ -44,7 +46,7 @@ finish(void **state)
     return 0;
 }
 
-/* ---- killed unseen */
+/* ---- killed while lagand is stopped */
 
 static void
 run_for(uint32_t ms)
@@ -55,7 +57,7 @@ run_for(uint32_t ms)
     while (clock_now() < until);
 }
 
-/* Its KV, once it has some. */
+/* Opens the worker's KV memory as soon as it exists. */
 static pid_t
 open_remains(const char *worker)
 {
@@ -69,7 +71,7 @@ open_remains(const char *worker)
     return pid;
 }
 
-/* Kill that worker and let lagand stand still. */
+/* Stops lagand and kills the worker. */
 static void
 kill_while_lagand_stopped(const char *worker)
 {
@@ -102,7 +104,7 @@ copy_block(char *kept, uint32_t group, slice_id block)
     memcpy(kept + (at - left.kv), at, bytes);
 }
 
-/* Every byte of the arena that no row and no label proves, as no number that is one. How many they were. */
+/* Sets every unproven byte of the arena to NaN. Returns their number. */
 static uint64_t
 spoil_unproven(void)
 {
@@ -154,7 +156,8 @@ unproven_blocks_may_contain_anything(void **state)
 
 /* ---- what is committed */
 
-/* One stream: of a search a spoiled beam need not be among what is told, of samples each has a part. */
+/* Returns the request of an entry if it has one output: a spoiled beam need not be in the result,
+ * and samples have separate parts. */
 static struct repeated_request *
 request_of(const struct manifest_found *f)
 {
@@ -169,7 +172,7 @@ request_of(const struct manifest_found *f)
     return NULL;
 }
 
-/* Noise into one block of positions that are all seen for ever, of some row. first: of its positions. */
+/* Writes noise into one proven full-attention block of some entry. first: its first position. */
 static struct repeated_request *
 spoil_proven(uint32_t *first)
 {
@@ -220,26 +223,26 @@ noise_in_a_proven_block_changes_only_its_request(void **state)
             bool spoiled = o == j && o->got.adopted > first;
 
             if (o->differs != spoiled)
-                fail_msg("request %u: its answer %s; %s", k, o->differs ? "differs" : "is the same",
-                         spoiled ? "noise was adopted" : "nothing of it was spoiled");
+                fail_msg("request %u: its result %s; %s", k, o->differs ? "differs" : "is the same",
+                         spoiled ? "noise was adopted" : "no block of it was changed");
             seen += spoiled;
         }
     }
-    print_message("%u kills, noise was seen %u times\n", i, seen);
+    print_message("%u kills, noise was detected %u times\n", i, seen);
     assert_true(seen > i / 4);
     repeat_load_stop(&load);
 }
 
 /* ---- what others wrote */
 
-/* A whole block that a row proves is never written again: its bytes when it was first seen. But a beam goes on from
- * another's. */
+/* A full block that an entry proves is never written again: its bytes when it was first seen. Beams
+ * are excepted, because a beam continues from another's blocks. */
 static struct proof {
     uint64_t id, hash[2];
     uint32_t member, group, entry;
 } proofs[1 << 14];
 
-/* Has it other bytes than before? */
+/* Returns true if the block's bytes differ from the first time. */
 static bool
 changed(uint64_t id, uint32_t member, uint32_t group, uint32_t entry, slice_id at)
 {
@@ -292,7 +295,7 @@ await_stopped(pid_t pid)
     }
 }
 
-/* Stop gemma's worker at so many instants, or until a block has changed. */
+/* Stops gemma's worker at random instants and returns true if a proven block has changed. */
 static bool
 stop_and_check(const char *program, uint32_t looks)
 {
@@ -323,7 +326,8 @@ no_manifest_entry_proves_a_block_of_another_request(void **state)
     assert_false(stop_and_check("lagan-worker", n_looks));
 }
 
-/* It must be stopped between a write and the retraction behind it, which happens in one of some thousand looks. */
+/* The worker must be stopped between a write and the later removal, which happens once in some 1000
+ * stops. */
 static void
 manifest_entry_retracted_late_is_detected(void **state)
 {

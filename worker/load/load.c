@@ -289,7 +289,7 @@ compare_left(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Does the work that needs its worker to have exited. */
+/* Completes a load; a standby does this only after its worker has exited. */
 static int
 complete_load(struct worker *w, struct err *e)
 {
@@ -333,7 +333,6 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
     return buf;
 }
 
-/* Without a tokenizer the model serves ids only, and a text request is refused with this reason. */
 static void
 open_chat(struct worker *w)
 {
@@ -343,6 +342,7 @@ open_chat(struct worker *w)
     if (*note) log_info("%s", note);
 }
 
+/* Without a tokenizer the model serves ids only, and a text request is refused with this reason. */
 static void *
 open_text(void *arg)
 {
