@@ -99,7 +99,7 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While decoding, encoder work per step is limited to the work of one full prefill chunk. */
+        /* While decoding, a step has at most the encoder work of one full prefill chunk. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
