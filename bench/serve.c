@@ -221,12 +221,12 @@ bench_stop(struct bench_serve *s)
     lagan_close(s->client);
     kill(s->pid, SIGTERM);
     waitpid(s->pid, &status, 0);
-    snprintf(command, sizeof command,
-             "grep -a -e '^<[0-4]>' -e 'ready in' -e 'has met' -e 'divided' -e 'of the device' -e "
-             "'a host tier' "
-             "'%s.log' >&2; rm -rf '%s' "
-             "'%s.log' '%s.fp'",
-             s->dir, s->dir, s->dir, s->dir);
+    snprintf(
+        command, sizeof command,
+        "grep -a -e '^<[0-4]>' -e 'ready in' -e 'joined the rank' -e 'partition' -e 'host tier' "
+        "'%s.log' >&2; rm -rf '%s' "
+        "'%s.log' '%s.fp'",
+        s->dir, s->dir, s->dir, s->dir);
     if (system(command)) fprintf(stderr, "%s could not be removed\n", s->dir);
     running = NULL;
     if (!WIFEXITED(status) || WEXITSTATUS(status)) bench_die("lagand ended with %d", status);

@@ -34,11 +34,11 @@ tests='
 120 tests/gpu/test_bits
 120 tests/gpu/test_whole
 120 tests/worker/test_adopt
-120 tests/torture/test_resume a_standby_without*
-120 tests/torture/test_resume streams_go_on*
-120 tests/torture/test_resume after_a_wild*
-120 tests/torture/test_resume --kills 12 streams_of_killed_workers_keep*
-120 tests/torture/test_resume --kills 12 streams_of_killed_workers_with_two*
+120 tests/torture/test_resume standby_without*
+120 tests/torture/test_resume requests_resume*
+120 tests/torture/test_resume nothing_is_adopted*
+120 tests/torture/test_resume --kills 12 killed_workers_give*
+120 tests/torture/test_resume --kills 12 killed_workers_with*
 120 tests/e2e/test_beams
 120 tests/e2e/test_cache
 120 tests/e2e/test_preempt

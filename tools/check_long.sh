@@ -68,11 +68,11 @@ in_pieces() { # in_pieces COUNT WHAT PER_PROCESSOR OPTION PROGRAM CASE [ARG]...
 }
 
 ended_in_groups() {
-  "$torture/test_group" --kills 300 --lagands 100 'streams*' && "$torture/test_group" --rounds 5 'at_every*'
+  "$torture/test_group" --kills 300 --lagands 100 '*give_equal_bits*' && "$torture/test_group" --rounds 5 '*at_every_point*'
 }
 
 ended_at_points() {
-  for t in test_kill test_lagand_restart test_resume; do "$torture/$t" --rounds 10 'at_every*' || return 1; done
+  for t in test_kill test_lagand_restart test_resume; do "$torture/$t" --rounds 10 '*at_every_point*' || return 1; done
 }
 
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
@@ -81,31 +81,31 @@ export srcdir=$top LAGAN_TEST_SEED=${LAGAN_TEST_SEED:-$(date +%s)}
 part address 'make check with the address and undefined sanitizers' sanitized address,undefined
 part thread 'make check with the thread sanitizer' sanitized thread
 part planted 'faults that the fuzzers are to find' "$top/tools/planted.sh" all
-part late 'a row that is retracted after the launch is found' "$torture/test_planted" --late 20000 'a_row*'
-part fuzz 'an hour and a half of hostile rings, descriptors, plans, records, manifests and ledger logs' fuzzed 900 ring control plan receive manifest log_file
+part late 'a row that is retracted after the launch is found' "$torture/test_planted" --late 20000 'manifest_entry*'
+part fuzz 'an hour and a half of hostile rings, descriptors, plans, records, manifests and mirrors' fuzzed 900 ring control plan relay manifest mirror
 part soak 'a minute of 64 clients' env LAGAN_SOAK_SECONDS=60 "$build/tests/e2e/test_service"
 part mixture 'three hundred draws of models, settings, requests and what is done to them' \
   "$build/tests/e2e/test_mixture" --draws 300
 part worlds 'ten million requests in pretended worlds, each lived twice' "$build/lagan-sim" soak --requests 10000000
 part models 'models with one more kill' "$top/ipc/proof/check.sh" long
-part kills 'a million kills of mock workers' in_pieces 1000000 'kills, ' 1 kills test_kill 'no_kill_of_a_worker_loses*'
-part pairs 'a hundred thousand kills of pairs' in_pieces 100000 'kills of pairs' 1 pairs test_kill 'no_kill_of_a_worker_or*'
-part lagands 'ten thousand kills of lagand' in_pieces 10000 'kills of lagand' 1 daemons test_kill 'a_killed_lagand*'
-part restarts 'ten thousand successions of lagand' in_pieces 10000 successions 3 kills test_lagand_restart 'a_lagand*'
+part kills 'a million kills of mock workers' in_pieces 1000000 'kills, ' 1 kills test_kill 'killed_worker_loses*'
+part pairs 'a hundred thousand kills of pairs' in_pieces 100000 'kills of pairs' 1 pairs test_kill 'killed_worker_or*'
+part lagands 'ten thousand kills of lagand' in_pieces 10000 'kills of lagand' 1 daemons test_kill 'killed_lagand*'
+part heirs 'ten thousand successions of lagand' in_pieces 10000 successions 3 kills test_lagand_restart 'killed_or_reexecuted*'
 part workers 'a hundred deaths of mock workers at every point of the protocol' \
-  in_pieces 100 'a point' 1 rounds test_kill 'at_every_point_a_worker*' --actions 1
+  in_pieces 100 'a point' 1 rounds test_kill 'worker_may_fail*' --actions 1
 part points 'a hundred deaths of lagand at every point of the protocol' \
-  in_pieces 100 'a point' 1 rounds test_kill 'at_every_point_lagand_may_be*' --actions 1
+  in_pieces 100 'a point' 1 rounds test_kill 'lagand_may_be_killed*' --actions 1
 part handing 'a hundred deaths of lagand at every point of handing on' \
-  in_pieces 100 'a point' 1 rounds test_lagand_restart 'at_every_point_lagand_may_die*' --actions 1
-part real 'ten thousand kills of real workers' in_pieces 10000 'kills in' 1 kills test_resume 'streams_of_killed_workers_keep*'
+  in_pieces 100 'a point' 1 rounds test_lagand_restart 'lagand_failing*' --actions 1
+part real 'ten thousand kills of real workers' in_pieces 10000 'kills in' 1 kills test_resume 'killed_workers_give*'
 part real16 'ten thousand more in bf16, with lanes and standbys' \
-  in_pieces 10000 'kills in' 1 kills test_resume 'streams_of_killed_workers_with*'
+  in_pieces 10000 'kills in' 1 kills test_resume 'killed_workers_with*'
 part instants 'a hundred deaths of real workers at every point' \
-  in_pieces 100 'a point' 1 rounds test_resume 'at_every*' --actions 1
+  in_pieces 100 'a point' 1 rounds test_resume '*at_every_point*' --actions 1
 part groups 'nine hundred kills of ranks, and every way to end at every point' ended_in_groups
 part actions 'every way to end, ten times at every point' ended_at_points
-part malicious 'ten thousand evil workers' in_pieces 10000 'evil workers' 1 lives test_malicious '*'
+part evil 'ten thousand evil workers' in_pieces 10000 'evil workers' 1 lives test_malicious '*'
 part hostile 'clients that mean harm: the others wait at most twice as long' "$torture/test_hostile" --requests 4000 --times 2
 part silence 'an hour of load, and workers that are stopped' "$torture/test_hung" --watch 3600 --stops 100
 exit $worst

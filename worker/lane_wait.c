@@ -31,7 +31,7 @@ lane_wait_sleep(struct worker *w, const struct lane_wait *f)
 {
     struct pollfd p[1 + ARRAY_LEN(f->fd) + MAX_LANES] = { { .fd = w->channel->doorbell.fd,
                                                             .events = POLLIN } };
-    const struct timespec t = { .tv_sec = f->most / NSEC_S, .tv_nsec = f->most % NSEC_S };
+    const struct timespec t = { .tv_sec = f->max_sleep / NSEC_S, .tv_nsec = f->max_sleep % NSEC_S };
     nfds_t n = 1;
     int r;
 

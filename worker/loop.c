@@ -1,13 +1,13 @@
-/* loop.c - the engine loop: a worker's whole life, one iteration after another.
+/* loop.c - the engine loop: a worker's life from load to exit, one iteration after another.
  *
- *     load (beating) -> READY -> { retire finished steps -> take requests -> plan and launch for
- *     every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
+ *     load (with heartbeat) -> READY -> { retire finished steps -> take requests -> plan and launch
+ *     for every idle lane -> publish, ring the doorbell once -> sleep until a lane finishes or the
  *     doorbell rings } -> drained
  *
- * One thread moves all sequences. The longest sleep is half a second, and only because the
- * supervisor expects a heartbeat: no timer stands in for a wake-up. A device whose lanes have an fd
- * wakes the loop; of another device step_wait.h predicts when a step ends: the loop sleeps until
- * shortly before and then polls.
+ * One thread moves all sequences. The longest sleep is 0.5 s, and only because lagand expects a
+ * heartbeat: no timer replaces a wake-up. A device whose lanes have an fd wakes the loop. For
+ * another device step_wait.h predicts when a step ends: the loop sleeps until shortly before and
+ * then polls.
  */
 #include "worker/loop.h"
 
@@ -48,27 +48,27 @@
 #include <sys/prctl.h>
 
 enum { OVERDUE_FACTOR = 20, MIN_SLOTS = 256, QUEUE_SLOTS = 2048 };
-static const nsec OVERDUE_LEAST = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-/* While the loop polls the device, it takes what the other threads have finished this often. */
+static const nsec MIN_DEADLINE = 3 * NSEC_S, LOAD_SLEEP = NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
+/* While polling the device, the loop handles other events this often. */
 static const nsec POLL_TIME = 100 * NSEC_US;
 
-static const nsec MOST_BEHIND = 500 * NSEC_MS;
+static const nsec MAX_QUEUE_AHEAD = 500 * NSEC_MS;
 
-/* Weight bytes per nanosecond that a batched token is assumed to cost until a step has been
- * measured: 30 GFLOP/s at two bytes a weight, on a GPU 100 TFLOP/s. Without it a large model's
- * first prefill would be overdue before it ends. */
-enum { FIRST_GUESS = 30, FIRST_GUESS_GPU = 100000 };
+/* Weight bytes per nanosecond and batched token, until a step has been measured: 30 GFLOP/s at 2
+ * bytes per weight; on a GPU 100 TFLOP/s. Without this estimate the first prefill of a large model
+ * would be overdue before it ends. */
+enum { FIRST_RATE = 30, FIRST_RATE_GPU = 100000 };
 
 struct loop {
     struct worker *w;
     struct worker_lane lane[MAX_LANES];
-    struct seq **seq;       /* [max_seqs] of the step being retired */
-    uint32_t *n_before;     /* [max_seqs] their tokens before its commit */
-    double ns_per_token;    /* fitted to finished steps: predicts the next one's deadline */
+    struct seq **seq;       /* [max_seqs] sequences of the step being retired */
+    uint32_t *n_before;     /* [max_seqs] their tokens before the commit */
+    double ns_per_token;    /* mean of finished steps: predicts the next step's deadline */
     bool polled;            /* the loop polled the device while a step ended */
     bool idled;             /* no step was in flight since the last launch */
-    uint64_t after_idle;    /* the step that was launched after that */
-    uint64_t gaps, gaps_ns; /* of the device, as last read */
+    uint64_t after_idle;    /* the step launched after the lanes were idle */
+    uint64_t gaps, gaps_ns; /* device gaps, as last read */
     uint64_t reported;      /* load progress in units of 16 MiB, as last reported */
 };
 
@@ -81,7 +81,7 @@ cpu_relax(void)
 }
 
 static bool
-ready(void *arg)
+must_not_sleep(void *arg)
 {
     struct worker *w = arg;
 
@@ -89,7 +89,7 @@ ready(void *arg)
     return !outbox_empty(w->outbox) && ring_free_bytes(&w->channel->out) >= outbox_need(w->outbox);
 }
 
-/* Publishes what the iteration has written: one store, at most one wake-up. */
+/* Publishes the iteration's records: one store, at most one wake-up. */
 static int
 publish(struct worker *w, struct err *e)
 {
@@ -105,9 +105,9 @@ publish(struct worker *w, struct err *e)
     return 0;
 }
 
-/* Of the steps in flight on lanes without an fd: when the loop must look at the device. */
+/* When to poll the device next, over all steps in flight on lanes without an fd. */
 static struct step_wait_next
-next_look(const struct loop *p, nsec now)
+next_poll(const struct loop *p, nsec now)
 {
     const struct worker *w = p->w;
     struct step_wait_next first = { .until = NSEC_NEVER };
@@ -119,13 +119,13 @@ next_look(const struct loop *p, nsec now)
 
         if (lane->started == lane->finished || exec_fd(w->exec, l) >= 0) continue;
         here = step_wait_next(&lane->wait, b->work, b->n_tokens, lane->since, now);
-        if (here.look && !first.look) first = here;
-        if (here.look == first.look && here.until < first.until) first = here;
+        if (here.poll && !first.poll) first = here;
+        if (here.poll == first.poll && here.until < first.until) first = here;
     }
     return first;
 }
 
-/* Polls without a system call: until a step ends, a record arrives, or then. */
+/* Polls without system calls until a step ends, a record arrives, or `until`. */
 static void
 poll_device(struct loop *p, nsec until)
 {
@@ -143,29 +143,29 @@ poll_device(struct loop *p, nsec until)
     }
 }
 
-/* Sleeps until an event, or as long as `most`. -EPIPE: lagand is gone. */
+/* Sleeps until an event, or at most `most`. -EPIPE: lagand has exited. */
 static int
 sleep_or_poll(struct loop *p, nsec now, nsec most)
 {
     struct worker *w = p->w;
-    struct step_wait_next next = next_look(p, now);
+    struct step_wait_next next = next_poll(p, now);
     struct lane_wait f = { .fd = { control_fd(w->control), w->text ? text_thread_fd(w->text) : -1 },
-                           .most = most,
+                           .max_sleep = most,
                            .output_blocked = !outbox_empty(w->outbox),
-                           .ready = ready,
+                           .ready = must_not_sleep,
                            .arg = w };
 
     p->polled = false;
     p->idled |= next.until == NSEC_NEVER;
-    if (next.look) {
+    if (next.poll) {
         poll_device(p, MIN(next.until, now + POLL_TIME));
         return 0;
     }
-    if (next.until != NSEC_NEVER) f.most = MIN(most, next.until - now);
+    if (next.until != NSEC_NEVER) f.max_sleep = MIN(most, next.until - now);
     return lane_wait_sleep(w, &f);
 }
 
-/* An iteration while the loader thread runs. */
+/* One iteration while the loader thread runs. */
 static int
 load_iteration(struct loop *p, struct err *e)
 {
@@ -173,15 +173,15 @@ load_iteration(struct loop *p, struct err *e)
     uint64_t done = atomic_load_explicit(&w->loader->bytes_done, memory_order_relaxed),
              total = atomic_load_explicit(&w->loader->bytes_total, memory_order_relaxed);
 
-    health_beat(w, clock_now());
+    health_heartbeat(w, clock_now());
     if (done >> 24 != p->reported) emit_phase(w, done, total);
     p->reported = done >> 24;
     TRY(publish(w, e));
-    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand is gone") : 0;
+    return sleep_or_poll(p, clock_now(), LOAD_SLEEP) < 0 ? err_set(e, -EPIPE, "lagand exited") : 0;
 }
 
 static int
-load(struct loop *p, struct err *e)
+load_model(struct loop *p, struct err *e)
 {
     struct worker *w = p->w;
     int r;
@@ -196,11 +196,11 @@ load(struct loop *p, struct err *e)
     return r;
 }
 
-/* Bytes of the records of one step and of what arrives beside them; pages are touched only as
- * far as they are used. The tokens of a beam search may all be reported in its last step, each
- * with the longest text of the vocabulary. */
+/* Bytes for the records of one step and of one iteration's intake; only used pages become resident.
+ * A beam search may report all its tokens in its last step, each with the longest text of the
+ * vocabulary. */
 static size_t
-most_record_bytes(const struct worker *w)
+max_record_bytes(const struct worker *w)
 {
     const struct model_shape *shape = &w->model->shape;
     const struct scheduler_limits *l = w->limits;
@@ -222,44 +222,42 @@ open_requests(struct worker *w, struct err *e)
 
     TRY(adopt_log_open(w, e));
     TRY(requests_open(w->requests, MAX(l->max_seqs + QUEUE_SLOTS, (uint32_t)MIN_SLOTS),
-                      outputs_room(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
+                      outputs_max_ids(w->max_source, shape->max_len), LAGAN_MAX_STR + CHAT_DAY, e));
     TRY(intake_open(w, e));
     outbox_close(w->outbox);
-    TRY(outbox_open(w->outbox, most_record_bytes(w), e));
+    TRY(outbox_open(w->outbox, max_record_bytes(w), e));
     if (!w->tokenizer) return 0;
     w->text_cap = 2 * DETOK_HELD + 3 * (size_t)tokenizer_longest(w->tokenizer);
     w->text_buf = malloc(w->text_cap);
-    if (!w->text_buf) return err_set(e, -ENOMEM, "memory for a token's text");
+    if (!w->text_buf) return err_set(e, -ENOMEM, "out of memory: buffer for the text of a token");
     return text_thread_start(&w->text, w->requests, w->tokenizer, w->chat, prompt, e);
 }
 
-/* How long the steps in flight may take: past the deadline the supervisor ends this process. */
+/* Sets the deadline of the steps in flight; lagand ends a worker that is past its deadline. */
 static void
 set_deadline(struct loop *p, nsec now)
 {
     struct worker *w = p->w;
-    double rows = 0;
-    bool out = false;
+    double n_tokens = 0;
+    bool in_flight = false;
 
     for (unsigned l = 0; l < w->limits->n_lanes; l++)
         for (uint64_t s = p->lane[l].finished + 1; s <= p->lane[l].started; s++) {
-            rows += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
-            out = true;
+            n_tokens += p->lane[l].batch[s % STEPS_IN_FLIGHT]->n_tokens;
+            in_flight = true;
         }
-    health_phase(w,
-                 out           ? PHASE_STEP
-                 : w->draining ? PHASE_DRAIN
-                               : PHASE_READY,
-                 out ? now + MAX(OVERDUE_LEAST, (nsec)(OVERDUE_FACTOR * rows * p->ns_per_token))
-                     : 0);
+    if (in_flight)
+        health_phase(w, PHASE_STEP,
+                     now + MAX(MIN_DEADLINE, (nsec)(OVERDUE_FACTOR * n_tokens * p->ns_per_token)));
+    else
+        health_phase(w, w->draining ? PHASE_DRAIN : PHASE_READY, 0);
 }
 
-/* A driver's queue holds some thousand launches (gpu/cuda/README.md), a step of a large model up
- * to a thousand. A launch into a full queue blocks, and the supervisor takes a blocked worker
- * for hung. So the step behind a long one is queued when the end of the long one is near; a step
- * of unknown duration is waited for. */
+/* A driver queue holds about 1000 launches (gpu/cuda/README.md), and a step of a large model can
+ * use 1000. A launch into a full queue blocks, and lagand treats a blocked worker as hung. So the
+ * next step is queued only when the running step is at most 0.5 s from its predicted end. */
 static bool
-too_early(const struct loop *p, unsigned lane, nsec now)
+must_wait_to_queue(const struct loop *p, unsigned lane, nsec now)
 {
     const struct worker_lane *l = &p->lane[lane];
     const struct batch *b = l->batch[(l->finished + 1) % STEPS_IN_FLIGHT];
@@ -268,22 +266,23 @@ too_early(const struct loop *p, unsigned lane, nsec now)
     if (l->started == l->finished || exec_fd(p->w->exec, lane) >= 0) return false;
     left = step_wait_left(&l->wait, b->work, b->n_tokens, l->since, now);
     if (left < 0) left = l->since + (nsec)(b->n_tokens * p->ns_per_token) - now;
-    return left > MOST_BEHIND;
+    return left > MAX_QUEUE_AHEAD;
 }
 
-/* Before a sequence's first chunk, or a beam's next one: the device learns how it is sampled and
- * what came before. */
+/* Before a sequence's first chunk, or a beam's next one: gives the device the sampling parameters
+ * and the tokens so far. */
 static void
 slot_sequences(struct worker *w, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *run = &b->segment[i];
+        const struct batch_segment *segment = &b->segment[i];
         struct worker_request *q;
 
-        if (!(run->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
-        q = scheduler_seq_at(w->sched, run->slot)->owner;
-        if (run->flags & SEGMENT_FIRST_CHUNK) exec_set_sampling(w->exec, run->slot, &q->sampling);
-        exec_mark_tokens(w->exec, run->slot, q->seq.token, (uint32_t)run->first_pos);
+        if (!(segment->flags & (SEGMENT_FIRST_CHUNK | SEGMENT_BEAM))) continue;
+        q = scheduler_seq_at(w->sched, segment->slot)->owner;
+        if (segment->flags & SEGMENT_FIRST_CHUNK)
+            exec_set_sampling(w->exec, segment->slot, &q->sampling);
+        exec_mark_tokens(w->exec, segment->slot, q->seq.token, (uint32_t)segment->first_pos);
     }
 }
 
@@ -300,7 +299,7 @@ send_plan(struct worker *w, const struct batch *b, struct err *e)
     return plan_ring_step(w, b, e);
 }
 
-/* 1: a step was launched; 0: there is none for this lane, or not yet. */
+/* Returns 1 if a step was launched, 0 if the lane has no step or must wait. */
 static int
 launch(struct loop *p, unsigned lane, nsec now, struct err *e)
 {
@@ -309,15 +308,15 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     struct batch *b = l->batch[(l->started + 1) % STEPS_IN_FLIGHT];
     int r;
 
-    if (l->started - l->finished == STEPS_IN_FLIGHT || too_early(p, lane, now)) return 0;
-    partition_ctl_turn(w->partition_ctl);
+    if (l->started - l->finished == STEPS_IN_FLIGHT || must_wait_to_queue(p, lane, now)) return 0;
+    partition_ctl_update(w->partition_ctl);
     r = scheduler_plan(w->sched, lane, now, b);
     if (r <= 0) return r;
     check(b->step == l->started + 1);
     slot_sequences(w, b);
     if (l->started == l->finished) l->since = now;
     l->started++;
-    partition_ctl_began(w->partition_ctl, b, now);
+    partition_ctl_launched(w->partition_ctl, b, now);
     if (p->idled) p->after_idle = b->step;
     p->idled = false;
     health_launch(w, b);
@@ -330,8 +329,7 @@ launch(struct loop *p, unsigned lane, nsec now, struct err *e)
     return r < 0 ? r : 1;
 }
 
-/* Gaps are those between two steps of a busy device: not the time before the first step after an
- * idle time. */
+/* Counts gaps between steps of a busy device, not the time before a step after an idle time. */
 static void
 count_gaps(struct loop *p, uint64_t step)
 {
@@ -346,7 +344,7 @@ count_gaps(struct loop *p, uint64_t step)
     p->gaps_ns = ns;
 }
 
-/* What a finished step has taken. */
+/* Records the duration of a finished step. */
 static void
 measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
 {
@@ -366,7 +364,7 @@ measure(struct loop *p, struct worker_lane *l, const struct batch *b, nsec now)
     l->since = now;
 }
 
-/* Applies the result to the sequences and publishes it in the manifest, then writes the records. */
+/* Applies the result to the sequences, publishes it in the manifest, then queues the records. */
 static void
 commit(struct loop *p, const struct batch *b, const struct batch_result *res, nsec now)
 {
@@ -390,9 +388,9 @@ commit(struct loop *p, const struct batch *b, const struct batch_result *res, ns
     FP(step_emitted);
 }
 
-/* Commits the oldest step of a lane if it is finished. 1: it was; 0: not yet; negative: the
- * device failed. If the step waited for another lane's, that step is committed first: K and V of
- * a token are committed after the token. */
+/* Commits the oldest step of a lane if it is finished. Returns 1 if it was, 0 if not yet; negative:
+ * the device failed. A step on another lane that this step waited for is committed first, because
+ * the K and V of a token are committed after the token. */
 static int
 retire(struct loop *p, unsigned lane, nsec now)
 {
@@ -403,7 +401,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     unsigned first;
 
     if (l->started == l->finished) return 0;
-    /* Without an fd a failed device is noticed only by asking for a step. */
+    /* Without an fd, only exec_finish() notices that the device failed. */
     if (exec_done(w->exec, lane) == l->finished && exec_fd(w->exec, lane) >= 0) return 0;
     while ((first = scheduler_commit_lane(w->sched, b)) != lane) {
         int r = retire(p, first, now);
@@ -415,7 +413,7 @@ retire(struct loop *p, unsigned lane, nsec now)
     commit(p, b, res, now);
     l->finished = res->step;
     health_retire(w, lane, res->step);
-    partition_ctl_ended(w->partition_ctl, b, now);
+    partition_ctl_retired(w->partition_ctl, b, now);
     measure(p, l, b, now);
     set_deadline(p, now);
     return res->status < 0 ? res->status : 1;
@@ -435,7 +433,7 @@ reap(struct worker *w)
 }
 
 static nsec
-may_sleep(const struct worker *w, nsec now)
+max_sleep(const struct worker *w, nsec now)
 {
     nsec wake = scheduler_wake(w->sched);
 
@@ -443,7 +441,7 @@ may_sleep(const struct worker *w, nsec now)
     return host_tier_sleep(w, now, MAX(wake - now, (nsec)0));
 }
 
-/* No request is in this process, and none is in the request ring. */
+/* True if neither this process nor the request ring has a request. */
 static bool
 is_idle(struct loop *p)
 {
@@ -455,8 +453,8 @@ is_idle(struct loop *p)
            outbox_empty(w->outbox);
 }
 
-/* Commits every finished step. A full response ring stops the engine here: no step is retired,
- * so none is launched. */
+/* Commits every finished step. A full response ring stops the engine here: no step is retired, so
+ * no step is launched. */
 static int
 retire_all(struct loop *p, nsec now, struct err *e)
 {
@@ -466,13 +464,13 @@ retire_all(struct loop *p, nsec now, struct err *e)
     for (unsigned l = 0; l < w->limits->n_lanes && outbox_empty(w->outbox); l++) {
         int r = retire(p, l, now);
 
-        if (r < 0) return err_set(e, r, "the device failed: %s", gpu_why(w->gpu));
+        if (r < 0) return err_set(e, r, "device failed: %s", gpu_why(w->gpu));
         busy += r;
     }
     return busy;
 }
 
-/* Requests from the ring and from the text thread. */
+/* Takes requests from the ring and from the text thread. */
 static int
 take_requests(struct worker *w, nsec now, struct err *e)
 {
@@ -498,17 +496,17 @@ launch_all(struct loop *p, nsec now, struct err *e)
     return r < 0 ? r : busy;
 }
 
-/* What operators have asked for and what is freed with time. 1: more may be done at once. */
+/* Maps host memory, drops cached blocks for an operator. Returns 1 if more work may be left. */
 static int
-keep_house(struct worker *w, nsec now)
+maintain_cache(struct worker *w, nsec now)
 {
-    host_tier_turn(w, now);
-    if (!cache_flush_turn(w->cache_flush, w->kv)) return 0;
+    host_tier_update(w, now);
+    if (!cache_flush_run(w->cache_flush, w->kv)) return 0;
     adopt_log_tree(w);
     return 1;
 }
 
-/* 1: drained. */
+/* Returns 1 when the worker is drained. */
 static int
 iteration(struct loop *p, struct err *e)
 {
@@ -519,23 +517,24 @@ iteration(struct loop *p, struct err *e)
 
     TRY(busy = retire_all(p, now, e));
     TRY(r = take_requests(w, now, e));
-    busy += r + keep_house(w, now);
+    busy += r + maintain_cache(w, now);
     TRY(r = launch_all(p, now, e));
     busy += r;
     reap(w);
     adopt_expire(w, now);
     adopt_log_tree(w);
     TRY(publish(w, e));
-    busy |= was_blocked && outbox_empty(w->outbox); /* steps may have ended meanwhile */
+    /* steps may have ended while the outbox was full */
+    busy |= was_blocked && outbox_empty(w->outbox);
     partition_ctl_stats(w->partition_ctl, w->stats);
-    health_beat(w, now); /* published before a client that has the tokens can ask for statistics */
+    health_heartbeat(w, now); /* before a client that has the tokens can ask for statistics */
     if (atomic_load_explicit(&w->drain_asked, memory_order_relaxed)) w->draining = true;
     if (w->draining && !w->requests->n_used && outbox_empty(w->outbox)) return 1;
-    TRY(r = tuning_turn(w->tuning, !busy && is_idle(p), now, e));
+    TRY(r = tuning_run(w->tuning, !busy && is_idle(p), now, e));
     p->idled |= r > 0;
     busy += r;
-    if (!busy && sleep_or_poll(p, now, may_sleep(w, now)) < 0)
-        return err_set(e, -EPIPE, "lagand is gone");
+    if (!busy && sleep_or_poll(p, now, max_sleep(w, now)) < 0)
+        return err_set(e, -EPIPE, "lagand exited");
     return 0;
 }
 
@@ -547,13 +546,14 @@ open_lanes(struct loop *p, struct err *e)
     for (uint32_t l = 0; l < w->limits->n_lanes; l++)
         for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
             p->lane[l].batch[i] = scheduler_batch(w->sched);
-            if (!p->lane[l].batch[i]) return err_set(e, -ENOMEM, "memory for a batch");
+            if (!p->lane[l].batch[i])
+                return err_set(e, -ENOMEM, "out of memory: batches of a lane");
         }
     p->seq = calloc(w->limits->max_seqs, sizeof *p->seq);
     p->n_before = calloc(w->limits->max_seqs, sizeof *p->n_before);
-    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "memory for a step");
+    if (!p->seq || !p->n_before) return err_set(e, -ENOMEM, "out of memory: sequences of a step");
     p->ns_per_token = (double)w->model->weight_bytes /
-                      (exec_fd(w->exec, 0) >= 0 ? FIRST_GUESS : FIRST_GUESS_GPU);
+                      (exec_fd(w->exec, 0) >= 0 ? FIRST_RATE : FIRST_RATE_GPU);
     return plan_ring_alloc(w->plan, p->lane[0].batch[0], e);
 }
 
@@ -588,10 +588,10 @@ loop_run(struct worker *w, struct err *e)
     int r;
 
     TRY(outbox_open(w->outbox, 1 << 20, e));
-    TRY(load(&p, e));
+    TRY(load_model(&p, e));
     TRY(open_lanes(&p, e));
     TRY(open_requests(w, e));
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a sleep ends when it says */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: sleeps end on time */
     TRY(tuning_open(w->tuning, w->exec,
                     tuning_refusal(w->keys, sizes_on_gpu(w), w->limits->n_lanes), clock_now(), e));
     cache_flush_open(w->cache_flush);
@@ -600,7 +600,7 @@ loop_run(struct worker *w, struct err *e)
     emit_ready(w, w->loader->load_ns);
     FP(ready_reported);
     log_ready(w);
-    adopt_begin(w, clock_now());
+    adopt_start_claims(w, clock_now());
     do r = iteration(&p, e);
     while (r == 0);
     if (r > 0) close_lanes(&p);

@@ -5,9 +5,9 @@
 #include "base/err.h"
 #include "worker/worker.h"
 
-/* Loads the model and serves until the worker is drained (0). Negative: lagand is gone (-EPIPE),
- * the device failed (-EIO), the request ring is corrupt (-EBADMSG), or the load failed; threads
- * may still run then. */
+/* Loads the model and serves until the worker is drained (returns 0). Negative: lagand has exited
+ * (-EPIPE), the device failed (-EIO), the request ring is corrupt (-EBADMSG), or the load failed.
+ * On failure other threads may still run. */
 int loop_run(struct worker *w, struct err *e);
 
 #endif

@@ -1,8 +1,8 @@
-/* main.c - lagan-worker: settings, inherited descriptors, the engine, the loop.
+/* main.c - lagan-worker: settings, inherited descriptors, the engine loop.
  *
- * Started by lagand only. Exit codes: 0 drained, or lagand is gone · 2 usage · 70 a fault of ours,
- * or a corrupt ring · 74 the device · 78 settings or the model's files, which no second try would
- * mend. A sentence on standard error (which is lagand's pipe) says why, always.
+ * Started by lagand only. Exit codes: 0 drained, or lagand has exited; 2 usage; 70 internal fault
+ * or corrupt ring; 74 device failure; 78 settings or model files that a restart cannot repair. The
+ * last line on standard error (a pipe to lagand) gives the reason.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -94,36 +94,36 @@ static struct worker worker = {
 
 static const struct opt own_opts[] = {
     { "worker", OPT_STR, OPT_AT(own_keys, worker), "w0", NULL, 0, 0, 0, "NAME",
-      "this worker's name in the journal" },
+      "name of this worker in log lines" },
     { "log_level", OPT_STR, OPT_AT(own_keys, log_level), "info", NULL, 0, 0, 0, "LEVEL",
-      "err, warn, info or debug" },
+      "lowest severity that is logged: err, warn, info or debug" },
     { "rank", OPT_U32, OPT_AT(own_keys, rank), "0", NULL, 0, MAX_RANKS - 1, 0, "N",
-      "which one of tensor_parallel ranks" },
+      "rank of this process, 0 .. tensor_parallel - 1" },
     { "as_standby", OPT_BOOL, OPT_AT(own_keys, as_standby), "false", NULL, 0, 0, 0, NULL,
       "preload, then wait until the worker of the same name has exited" },
     { "inspect", OPT_BOOL, OPT_AT(own_keys, inspect), "false", NULL, 0, 0, 0, NULL,
-      "print as JSON what would be served and exit; weights are not read" },
-    { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this" },
+      "print what would be served as JSON and exit; does not read weights" },
+    { "help", OPT_BOOL, OPT_AT(own_keys, help), "false", NULL, 0, 0, 0, NULL, "print this help" },
     { 0 },
 };
 
 static void
-help(void)
+print_help(void)
 {
-    puts(
-        "lagan-worker - one device's engine; lagand starts it and passes it its memory and rings.\n"
-        "\n"
-        "There is nothing to run by hand: see lagand --help, laganctl --spawn MODEL_DIR "
-        "generate,\n"
-        "or laganctl model verify, which runs it with --inspect.\n"
-        "\n"
-        "Options of the program:");
+    puts("lagan-worker - inference engine of one device. lagand starts it and passes memory and "
+         "rings.\n"
+         "\n"
+         "Do not start it by hand: see lagand --help, laganctl --spawn MODEL_DIR "
+         "generate,\n"
+         "or laganctl model verify, which runs lagan-worker --inspect.\n"
+         "\n"
+         "Options of the program:");
     opt_help(own_opts, OPT_TYPED, stdout);
     puts("\nOptions of the model, as in the configuration file:");
     opt_help(model_opts, OPT_TYPED, stdout);
 }
 
-/* Own options and the model's may come in any order; each belongs to one table. */
+/* Program and model options may come in any order; each key is in one table only. */
 static int
 read_argv(struct model_options *keys, struct own_keys *own, int argc, char **argv, struct err *e)
 {
@@ -139,7 +139,7 @@ read_argv(struct model_options *keys, struct own_keys *own, int argc, char **arg
         char name[64];
 
         if (strncmp(argv[i], "--", 2) || n >= sizeof name)
-            return err_set(e, -EINVAL, "\"%s\" is not an option: every one is --key=value",
+            return err_set(e, -EINVAL, "\"%s\" is not an option: options have the form --key=value",
                            argv[i]);
         memcpy(name, key, n);
         name[n] = 0;
@@ -152,7 +152,7 @@ read_argv(struct model_options *keys, struct own_keys *own, int argc, char **arg
 }
 
 static enum log_level
-level(const char *word)
+parse_log_level(const char *word)
 {
     if (!strcmp(word, "err")) return LOG_LEVEL_ERR;
     if (!strcmp(word, "warn")) return LOG_LEVEL_WARN;
@@ -160,23 +160,23 @@ level(const char *word)
 }
 
 static int
-attach(struct worker *w, struct err *e)
+attach_channels(struct worker *w, struct err *e)
 {
-    int d, rw, bell;
+    int d, rw, doorbell;
 
     TRY(heritage_take(w->heritage, e));
     d = heritage_fd(w->heritage, "d");
     rw = heritage_fd(w->heritage, "w");
-    bell = heritage_fd(w->heritage, "doorbell");
-    w->hand = heritage_fd(w->heritage, "fd_channel");
-    if (d < 0 || rw < 0 || bell < 0 || w->hand < 0)
-        return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks one of d, w, doorbell, fd_channel");
-    if (w->rank) return channel_attach_rank(w->channel, d, rw, bell, w->heritage->epoch, e);
-    TRY(channel_attach(w->channel, d, rw, bell, w->heritage->epoch, e));
+    doorbell = heritage_fd(w->heritage, "doorbell");
+    w->fd_channel = heritage_fd(w->heritage, "fd_channel");
+    if (d < 0 || rw < 0 || doorbell < 0 || w->fd_channel < 0)
+        return err_set(e, -EBADMSG, "LAGAN_FDNAMES: one of d, w, doorbell, fd_channel is missing");
+    if (w->rank) return channel_attach_rank(w->channel, d, rw, doorbell, w->heritage->epoch, e);
+    TRY(channel_attach(w->channel, d, rw, doorbell, w->heritage->epoch, e));
     return plan_ring_open(w, e);
 }
 
-/* What a failure to start means to the supervisor. */
+/* Maps an error to the exit code that lagand acts on. */
 static int
 exit_code(int r, bool loaded)
 {
@@ -185,7 +185,7 @@ exit_code(int r, bool loaded)
     return loaded || r == -ENOMEM ? EXIT_INTERNAL : EXIT_CONFIG;
 }
 
-/* A drained worker gives everything back: for sanitizers, which look for leaks. */
+/* Frees everything at the end of a drained worker, so that sanitizers find leaks. */
 static void
 close_all(struct worker *w)
 {
@@ -204,7 +204,7 @@ close_all(struct worker *w)
 }
 
 static int
-inspect(struct worker *w, enum log_level lowest)
+run_inspect(struct worker *w, enum log_level lowest)
 {
     struct err e = { 0 };
     int r;
@@ -232,17 +232,17 @@ main(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (own.help) {
-        help();
+        print_help();
         return 0;
     }
     snprintf(w->name, sizeof w->name, "worker %.20s", own.worker);
-    log_open(w->name, level(own.log_level));
-    if (own.inspect) return inspect(w, level(own.log_level));
+    log_open(w->name, parse_log_level(own.log_level));
+    if (own.inspect) return run_inspect(w, parse_log_level(own.log_level));
     w->loader->standby = own.as_standby;
     w->rank = own.rank;
-    r = attach(w, &e);
+    r = attach_channels(w, &e);
     if (r == -ENOENT) {
-        log_err("this program is started by lagand: see lagan-worker --help");
+        log_err("lagan-worker must be started by lagand; see lagan-worker --help");
         return EXIT_USAGE;
     }
     if (r < 0) {
@@ -255,9 +255,9 @@ main(int argc, char **argv)
     health_phase(w, PHASE_EXIT, 0);
     if (r < 0 && r != -EPIPE) log_err("%s", e.text);
     if (r < 0) {
-        /* A driver takes long to end this process, and the replacement may start now. */
-        shutdown(w->hand, SHUT_RDWR);
-        _exit(exit_code(r, w->loaded)); /* threads may be anywhere; nothing here must be saved */
+        /* The driver delays process exit; this lets lagand start the replacement now. */
+        shutdown(w->fd_channel, SHUT_RDWR);
+        _exit(exit_code(r, w->loaded)); /* other threads still run; no state must be saved */
     }
     FP(drain_done);
     close_all(w);

@@ -1,8 +1,8 @@
-/* rank_loop.c - see rank_loop.h.
+/* rank_loop.c - the engine loop of a rank above 0: queues the steps that the plan ring carries.
  *
- * Two threads, as of rank 0: the loader's, which ends with READY, and the engine's, which beats,
- * reads the plan ring and queues the steps that it carries. This rank decides nothing. Records come
- * from a process of the same build and are bounded all the same.
+ * Two threads, as in rank 0: the loader thread, which ends with READY, and the engine thread, which
+ * updates the heartbeat, reads the plan ring and queues its steps. This rank decides nothing.
+ * Records come from a process of the same build and are validated all the same.
  */
 #include "worker/rank_loop.h"
 
@@ -30,13 +30,13 @@
 #include <sys/prctl.h>
 
 static const nsec LOAD_SLEEP = 10 * NSEC_MS, IDLE_SLEEP = 500 * NSEC_MS;
-enum { NAP = 20000 }; /* ns between two looks at a device that wakes nobody */
+enum { POLL_NS = 20000 }; /* ns between two polls of a lane without an fd */
 
-/* Who sits where, as far as rank 0 has told: of tokens those before a sequence's first step, and
- * what steps bring of one that looks back. */
+/* Sequences in the slots, as rank 0 has sent them. token: those before a sequence's first step and,
+ * if sampling looks back, those of later steps. */
 struct rank_loop {
     struct worker *w;
-    struct worker_lane lane[MAX_LANES]; /* their batches are not used */
+    struct worker_lane lane[MAX_LANES]; /* batch[] is not used */
     token_id *token;                    /* [slots][max_len] */
     bool *looks_back;                   /* [slots] exec_looks_back() */
     struct logit_bias *bias;            /* [slots][EXEC_MAX_BIAS] */
@@ -44,16 +44,16 @@ struct rank_loop {
     struct batch_limits bounds;
     uint32_t max_len;
     size_t token_bytes;
-    char *packed; /* [packed_bytes] a step of several records, as far as it has come */
+    char *packed; /* [packed_bytes] received part of a step of several records */
     size_t packed_bytes, n_packed;
 };
 
-/* ---- what the plan says */
+/* ---- records of the plan ring */
 
 static int
-wrong(const struct ring_record *rec, struct err *e)
+invalid(const struct ring_record *rec, struct err *e)
 {
-    return err_set(e, -EBADMSG, "plan ring: a record %u of %u bytes cannot be", rec->type,
+    return err_set(e, -EBADMSG, "plan ring: record of type %u and %u bytes is invalid", rec->type,
                    rec->len);
 }
 
@@ -63,12 +63,12 @@ take_slot(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_slot s;
     struct logit_bias *bias;
 
-    if (rec->len < sizeof s) return wrong(rec, e);
+    if (rec->len < sizeof s) return invalid(rec, e);
     memcpy(&s, rec->data, sizeof s);
     if (s.slot >= f->w->limits->max_seqs || s.n_bias > EXEC_MAX_BIAS || s.how.n_bias != s.n_bias ||
         rec->len != sizeof s + s.n_bias * sizeof *bias || s.how.n_eos > ARRAY_LEN(s.how.eos) ||
         s.how.n_prompt > f->max_len)
-        return wrong(rec, e);
+        return invalid(rec, e);
     bias = f->bias + (size_t)s.slot * EXEC_MAX_BIAS;
     memcpy(bias, (const char *)rec->data + sizeof s, s.n_bias * sizeof *bias);
     s.how.bias = bias;
@@ -85,48 +85,47 @@ take_tokens(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct plan_ring_tokens t;
     token_id *to;
 
-    if (rec->len < sizeof t) return wrong(rec, e);
+    if (rec->len < sizeof t) return invalid(rec, e);
     memcpy(&t, rec->data, sizeof t);
     if (t.slot >= f->w->limits->max_seqs || t.first > f->max_len || t.n > f->max_len - t.first)
-        return wrong(rec, e);
+        return invalid(rec, e);
     to = f->token + (size_t)t.slot * f->max_len + t.first;
     if (rec->type == PLAN_SEEN && rec->len == sizeof t && t.first == 0) {
         exec_mark_tokens(f->w->exec, t.slot, to, t.n);
         return 0;
     }
-    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return wrong(rec, e);
+    if (rec->type == PLAN_SEEN || rec->len != sizeof t + t.n * sizeof *to) return invalid(rec, e);
     memcpy(to, (const char *)rec->data + sizeof t, t.n * sizeof *to);
     for (uint32_t i = 0; i < t.n; i++)
-        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return wrong(rec, e);
+        if (to[i] < 0 || (uint32_t)to[i] >= vocab) return invalid(rec, e);
     return 0;
 }
 
-/* An operator's division, made here as rank 0 has made it; where it cannot be, all lanes have
- * the whole device. */
+/* Applies a partition changed on rank 0; on failure every lane keeps the whole device. */
 static int
-take_parts(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+take_partition(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     struct worker *w = f->w;
-    struct plan_ring_parts p;
+    struct plan_ring_partition p;
     struct err why;
     int r;
 
-    if (rec->len != sizeof p) return wrong(rec, e);
+    if (rec->len != sizeof p) return invalid(rec, e);
     memcpy(&p, rec->data, sizeof p);
-    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return wrong(rec, e);
+    if (p.partition == 0 || p.partition >= MAX_PARTITIONS) return invalid(rec, e);
     for (unsigned i = 0; i < w->limits->n_lanes; i++)
         if (p.part[i].first > w->steps->lane_units[i] ||
             p.part[i].n > w->steps->lane_units[i] - p.part[i].first)
-            return wrong(rec, e);
+            return invalid(rec, e);
     r = exec_set_partition(w->exec, p.partition, p.part, &why);
-    if (r < 0) log_warn("rank %u stays undivided: %s", w->rank, why.text);
+    if (r < 0) log_warn("rank %u: every lane uses the whole device: %s", w->rank, why.text);
     if (r == 0)
-        log_info("rank %u is divided as rank 0: %u and %u units", w->rank, p.part[0].n,
-                 p.part[1].n);
+        log_info("rank %u: partition of rank 0 applied: %u units for prefill, %u for decode",
+                 w->rank, p.part[0].n, p.part[1].n);
     return 0;
 }
 
-/* Retires every finished step; rank 0 alone reports its tokens. */
+/* Retires every finished step; only rank 0 reports tokens. */
 static int
 retire(struct rank_loop *f, struct err *e)
 {
@@ -138,17 +137,17 @@ retire(struct rank_loop *f, struct err *e)
             f->lane[l].finished = res->step;
             w->stats->v[STAT_steps]++;
             if (res->status < 0)
-                return err_set(e, res->status, "the device failed: %s", gpu_why(w->gpu));
+                return err_set(e, res->status, "device failed: %s", gpu_why(w->gpu));
         }
     return 0;
 }
 
-/* A step is done, or that time has passed. A lane without an fd is looked at: what is waited for
- * ends any moment now, because rank 0 has seen the same step end. */
+/* Waits until a step may have ended. A lane without an fd is polled after 20 us: the step ends
+ * soon, because rank 0 has seen the same step end. */
 static void
 wait_for_step(const struct exec *x, unsigned lane)
 {
-    static const struct timespec nap = { .tv_nsec = NAP };
+    static const struct timespec nap = { .tv_nsec = POLL_NS };
     struct pollfd p = { .fd = exec_fd(x, lane), .events = POLLIN };
 
     if (p.fd < 0)
@@ -157,45 +156,45 @@ wait_for_step(const struct exec *x, unsigned lane)
         check(!"poll");
 }
 
-/* Until the lane can take a step. Plans may come meanwhile: the bell is not looked at. */
+/* Waits until the lane can take a step; further plans stay in the ring. */
 static int
-make_room(struct rank_loop *f, unsigned lane, struct err *e)
+await_free_step(struct rank_loop *f, unsigned lane, struct err *e)
 {
     struct worker *w = f->w;
 
     TRY(retire(f, e));
     while (f->lane[lane].started - f->lane[lane].finished == STEPS_IN_FLIGHT) {
         wait_for_step(w->exec, lane);
-        health_beat(w, clock_now());
+        health_heartbeat(w, clock_now());
         TRY(retire(f, e));
     }
     return 0;
 }
 
-/* Draws that depend on tokens further back find them there. */
+/* Stores the step's tokens for sampling that looks back. */
 static void
 keep_tokens(struct rank_loop *f, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *r = &b->segment[i];
-        token_id *to = f->token + (size_t)r->slot * f->max_len + r->first_pos;
+        const struct batch_segment *segment = &b->segment[i];
+        token_id *to = f->token + (size_t)segment->slot * f->max_len + segment->first_pos;
 
-        for (uint32_t k = 0; f->looks_back[r->slot] && k < r->n_tokens; k++)
-            if (b->token[r->first_token + k] >= 0) to[k] = b->token[r->first_token + k];
+        for (uint32_t k = 0; f->looks_back[segment->slot] && k < segment->n_tokens; k++)
+            if (b->token[segment->first_token + k] >= 0) to[k] = b->token[segment->first_token + k];
     }
 }
 
 static int
 take_more(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
-    if (rec->len > f->packed_bytes - f->n_packed) return wrong(rec, e);
+    if (rec->len > f->packed_bytes - f->n_packed) return invalid(rec, e);
     memcpy(f->packed + f->n_packed, rec->data, rec->len);
     f->n_packed += rec->len;
     return 0;
 }
 
 static int
-unpack(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+unpack_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     size_t n;
 
@@ -212,13 +211,13 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     struct worker *w = f->w;
     struct batch *b = f->batch;
 
-    TRY(unpack(f, rec, e));
+    TRY(unpack_step(f, rec, e));
     TRY(batch_check(b, &f->bounds, e));
     if (b->step != f->lane[b->lane].started + 1)
-        return err_set(e, -EBADMSG, "plan ring: step %llu of lane %u", (unsigned long long)b->step,
-                       b->lane);
+        return err_set(e, -EBADMSG, "plan ring: lane %u: step %llu is not the next", b->lane,
+                       (unsigned long long)b->step);
     keep_tokens(f, b);
-    TRY(make_room(f, b->lane, e));
+    TRY(await_free_step(f, b->lane, e));
     f->lane[b->lane].started++;
     FP(rank_planned);
     TRY(exec_start(w->exec, b, e));
@@ -227,7 +226,7 @@ take_step(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 }
 
 static int
-take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
+take_record(struct rank_loop *f, const struct ring_record *rec, struct err *e)
 {
     switch (rec->type) {
     case PLAN_SLOT:
@@ -240,9 +239,9 @@ take(struct rank_loop *f, const struct ring_record *rec, struct err *e)
     case PLAN_STEP:
         return take_step(f, rec, e);
     case PLAN_PARTS:
-        return take_parts(f, rec, e);
+        return take_partition(f, rec, e);
     default:
-        return wrong(rec, e);
+        return invalid(rec, e);
     }
 }
 
@@ -251,7 +250,7 @@ iteration(struct rank_loop *f, struct err *e)
 {
     struct channel *l = f->w->channel;
     struct lane_wait until = { .fd = { -1, -1 },
-                               .most = IDLE_SLEEP,
+                               .max_sleep = IDLE_SLEEP,
                                .output_blocked = l->out.full,
                                .ready = channel_ready,
                                .arg = l };
@@ -261,34 +260,34 @@ iteration(struct rank_loop *f, struct err *e)
 
     TRY(retire(f, e));
     while ((r = ring_peek(&l->in, &rec)) > 0) {
-        TRY(take(f, &rec, e));
+        TRY(take_record(f, &rec, e));
         channel_release(l);
         some = true;
     }
     if (r < 0) return err_set(e, r, "plan ring: %s", ring_why(&l->in));
     if (some) return 0;
-    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 is gone");
-    health_beat(f->w, clock_now());
+    if (lane_wait_sleep(f->w, &until) < 0) return err_set(e, -EPIPE, "rank 0 exited");
+    health_heartbeat(f->w, clock_now());
     return 0;
 }
 
-/* ---- its life */
+/* ---- start and end */
 
-/* While the loader thread runs, which reads the plan ring itself: the doorbell shows only
- * whether rank 0 is there. */
+/* One iteration while the loader thread runs. The loader reads the plan ring itself; the doorbell
+ * shows only whether rank 0 has exited. */
 static int
 load_iteration(struct worker *w, struct err *e)
 {
     struct pollfd p = { .fd = w->channel->doorbell.fd };
 
-    health_beat(w, clock_now());
+    health_heartbeat(w, clock_now());
     if (poll(&p, 1, (int)(LOAD_SLEEP / NSEC_MS)) > 0 && p.revents & POLLHUP)
-        return err_set(e, -EPIPE, "rank 0 is gone");
+        return err_set(e, -EPIPE, "rank 0 exited");
     return 0;
 }
 
 static int
-load(struct worker *w, struct err *e)
+load_model(struct worker *w, struct err *e)
 {
     int r;
 
@@ -305,7 +304,7 @@ open_buffers(struct rank_loop *f, struct err *e)
 {
     const struct worker *w = f->w;
     const struct exec_config *x = w->steps;
-    uint32_t rows = x->max_tokens + x->max_enc_tokens;
+    uint32_t n_tokens = x->max_tokens + x->max_enc_tokens;
 
     f->max_len = w->model->shape.max_len;
     f->token_bytes = (size_t)w->limits->max_seqs * f->max_len * sizeof *f->token;
@@ -327,25 +326,25 @@ open_buffers(struct rank_loop *f, struct err *e)
         .bucket = w->limits->bucket,
         .n_buckets = w->limits->n_buckets,
     };
-    f->batch = batch_new(rows, w->limits->max_seqs, x->max_edits, x->max_copies);
+    f->batch = batch_new(n_tokens, w->limits->max_seqs, x->max_edits, x->max_copies);
     f->packed_bytes = f->batch ? batch_most_bytes(f->batch) : 0;
     f->packed = malloc(f->packed_bytes);
     if (f->token && f->looks_back && f->bias && f->batch && f->packed) return 0;
-    return err_set(e, -ENOMEM, "memory for plans");
+    return err_set(e, -ENOMEM, "out of memory: buffers for plans");
 }
 
 int
 rank_loop_run(struct worker *w, struct err *e)
 {
     struct rank_loop f = { .w = w };
-    int r = load(w, e);
+    int r = load_model(w, e);
 
     if (r == 0) r = open_buffers(&f, e);
     w->loaded = r == 0;
     if (r == 0) {
-        prctl(PR_SET_TIMERSLACK, 1000ul); /* 50 us by default: a nap ends when it says */
+        prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us, default 50 us: naps end on time */
         health_phase(w, PHASE_READY, 0);
-        log_info("rank %u of %u is ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
+        log_info("rank %u of %u: ready in %.2f s on %s, %.1f MiB weights%s, %.1f MiB KV", w->rank,
                  w->keys->tensor_parallel, (double)w->loader->load_ns / NSEC_S,
                  gpu_describe(w->gpu), (double)w->model->weight_bytes / (1 << 20),
                  w->model->adopted ? " (adopted)" : "",

@@ -5,8 +5,8 @@
 #include "base/err.h"
 #include "worker/worker.h"
 
-/* Loads this rank's share of the model and runs the steps of the plan ring. Returns negative
- * only: rank 0 is gone (-EPIPE), the device failed (-EIO), the plan is corrupt (-EBADMSG), or
+/* Loads this rank's share of the model and runs the steps of the plan ring. Returns on failure
+ * only: rank 0 has exited (-EPIPE), the device failed (-EIO), the plan is corrupt (-EBADMSG), or
  * the load failed. */
 int rank_loop_run(struct worker *w, struct err *e);
 

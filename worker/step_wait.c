@@ -3,23 +3,23 @@
 
 #include "base/clock.h"
 
-/* A timer wakes us this late at most, mostly: the sleep ends that much before the margin. */
-static const nsec WAKE = 30 * NSEC_US;
-/* Looking: at least so long, at most a fifth of the step. Of a step of 6 ms 1.2: the worker's
- * other work and that stay below 40 % of a core. */
-static const nsec LEAST_MARGIN = 20 * NSEC_US;
-enum { MOST_PART = 5 };
-/* Late, or unknown: an eighth of what it is late. No sleep is longer than the longest nap: a
- * step may end long before what is predicted, as the next one of a kind does whose first brought
- * kernels to the device. */
-static const nsec LEAST_NAP = 20 * NSEC_US, MOST_NAP = NSEC_MS;
+/* Usual lateness of a timer: a sleep ends this much before the margin. */
+static const nsec TIMER_SLACK = 30 * NSEC_US;
+/* Polling time before and after the predicted end: at least 20 us, together at most 1/5 of the
+ * step. For a step of 6 ms that is 1.2 ms: with its other work the worker stays below 40 % of a
+ * core. */
+static const nsec MIN_MARGIN = 20 * NSEC_US;
+enum { MAX_MARGIN_PART = 5 };
+/* A late or unknown step: naps of 1/8 of the delay. No sleep exceeds the longest nap, because a
+ * step may end long before its prediction: the first step of a kind also loads kernels, the next
+ * one does not. */
+static const nsec MIN_NAP = 20 * NSEC_US, MAX_NAP = NSEC_MS;
 enum { NAP_PART = 8 };
-/* What was done when we came was done so much earlier, as a guess: an eighth of what it took,
- * and not more than half of the longest nap, by which we come late at most. */
+/* A step that ended before its poll is taken as 1/8 shorter, at most half of the longest nap. */
 enum { EARLY_PART = 8 };
 
 static uint32_t
-size_of(uint32_t n_tokens)
+size_class(uint32_t n_tokens)
 {
     uint32_t octave, quarter;
 
@@ -29,19 +29,19 @@ size_of(uint32_t n_tokens)
     return MIN(4 * octave - 4 + quarter, (uint32_t)STEP_WAIT_SIZES - 1);
 }
 
-static const struct step_wait_cell *
-find(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
+static const struct step_wait_estimate *
+find_estimate(const struct step_wait *p, uint8_t work, uint32_t n_tokens)
 {
-    return &p->cell[work % STEP_WAIT_WORK][size_of(n_tokens)];
+    return &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
 }
 
-/* A quarter of the news: contexts grow slowly, a clock or a neighbour changes at once. */
+/* A new duration has weight 1/4: contexts grow slowly, but clock or host load change at once. */
 void
-step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool seen)
+step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took, bool observed)
 {
-    struct step_wait_cell *c = &p->cell[work % STEP_WAIT_WORK][size_of(n_tokens)];
-    bool early = !seen && took < (nsec)c->ns; /* done before we first looked */
-    float ns = (float)MAX(early ? took - MIN(took / EARLY_PART, MOST_NAP / 2) : took, (nsec)1);
+    struct step_wait_estimate *c = &p->estimate[work % STEP_WAIT_WORK][size_class(n_tokens)];
+    bool early = !observed && took < (nsec)c->ns; /* ended before the first poll */
+    float ns = (float)MAX(early ? took - MIN(took / EARLY_PART, MAX_NAP / 2) : took, (nsec)1);
     float off = ns > c->ns ? ns - c->ns : c->ns - ns;
 
     if (c->n < 2) {
@@ -57,7 +57,7 @@ step_wait_learn(struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec took,
 nsec
 step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since, nsec now)
 {
-    nsec took = (nsec)find(p, work, n_tokens)->ns;
+    nsec took = (nsec)find_estimate(p, work, n_tokens)->ns;
 
     return took ? MAX(since + took - now, (nsec)0) : -1;
 }
@@ -65,16 +65,16 @@ step_wait_left(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec 
 struct step_wait_next
 step_wait_next(const struct step_wait *p, uint8_t work, uint32_t n_tokens, nsec since, nsec now)
 {
-    const struct step_wait_cell *c = find(p, work, n_tokens);
+    const struct step_wait_estimate *c = find_estimate(p, work, n_tokens);
     nsec end = since + (nsec)c->ns, off = (nsec)c->off, late = now - end;
-    nsec margin = MIN(MAX(LEAST_MARGIN, 2 * off), (nsec)c->ns / (2 * MOST_PART));
-    nsec first = end - MAX(margin, MIN(2 * off, (nsec)c->ns / 2)) - WAKE;
-    nsec look = end - margin - WAKE;
+    nsec margin = MIN(MAX(MIN_MARGIN, 2 * off), (nsec)c->ns / (2 * MAX_MARGIN_PART));
+    nsec first = end - MAX(margin, MIN(2 * off, (nsec)c->ns / 2)) - TIMER_SLACK;
+    nsec poll = end - margin - TIMER_SLACK;
 
-    if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MOST_NAP) };
-    /* Between first and look only an unsteady step ends: naps will do. */
-    if (now < look)
-        return (struct step_wait_next){ .until = MIN(look, now + MAX(LEAST_NAP, off / NAP_PART)) };
-    if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .look = true };
-    return (struct step_wait_next){ .until = now + MIN(MAX(LEAST_NAP, late / NAP_PART), MOST_NAP) };
+    if (now < first) return (struct step_wait_next){ .until = MIN(first, now + MAX_NAP) };
+    /* Between first and poll only an unsteady step ends: naps suffice. */
+    if (now < poll)
+        return (struct step_wait_next){ .until = MIN(poll, now + MAX(MIN_NAP, off / NAP_PART)) };
+    if (now < end + margin) return (struct step_wait_next){ .until = end + margin, .poll = true };
+    return (struct step_wait_next){ .until = now + MIN(MAX(MIN_NAP, late / NAP_PART), MAX_NAP) };
 }

@@ -1,10 +1,10 @@
 /* worker.h - one worker process: the struct that joins its parts.
  *
- * The struct names each part and knows none: each part's struct is defined in the part's header or
- * .c file. main.c owns the storage of the parts. The loader thread fills the model's objects; the
- * engine thread owns all of them afterwards, and is the only writer of W and the only reader of D.
- * Parts that another thread uses as well (loader, tuning, cache_flush, partition_ctl) say so in
- * their headers.
+ * Each part's struct is defined in the part's header or .c file; this header includes none of them.
+ * main.c owns the storage of the parts. The loader thread fills the model's objects; the engine
+ * thread owns them afterwards. The engine thread is the only writer of W and the only reader of D.
+ * Parts that another thread also uses (loader, tuning, cache_flush, partition_ctl) say so in their
+ * headers.
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -13,43 +13,16 @@
 
 #include <stdatomic.h>
 
-struct adopt;
-struct cache_flush;
-struct chat;
-struct control;
-struct exec;
-struct exec_config;
-struct gpu;
-struct heritage;
-struct host_tier;
-struct intake;
-struct kv;
-struct kv_config;
-struct channel;
-struct loader;
-struct model;
-struct model_options;
-struct outbox;
-struct partition_ctl;
-struct plan_ring;
-struct requests;
-struct scheduler;
-struct scheduler_limits;
-struct stats;
-struct text_thread;
-struct tokenizer;
-struct tuning;
-
 struct worker {
     /* Identity and inherited descriptors: set by main.c, constant afterwards. */
     const struct model_options *keys;
     char name[32];
-    uint32_t rank; /* of tensor_parallel; ranks above 0 have no scheduler, no text and no D */
+    uint32_t rank; /* 0 .. tensor_parallel - 1; ranks above 0 have no scheduler, text or D */
     struct heritage *heritage;
     struct channel *channel;
-    int hand;
+    int fd_channel;
 
-    /* The model's objects: the loader's while it runs, then the engine thread's. */
+    /* The model's objects: used by the loader thread while it runs, then by the engine thread. */
     struct gpu *gpu;
     struct model *model;
     struct tokenizer *tokenizer; /* NULL: none; why_no_text gives the reason */
@@ -58,7 +31,7 @@ struct worker {
     uint32_t max_source; /* tokens of encoder input; 0: decoder-only */
     struct kv_config *kv_config;
     struct kv *kv;
-    void *kv_memory; /* that the KV manager is in */
+    void *kv_memory; /* storage of the KV manager */
     struct exec_config *steps;
     struct exec *exec;
     struct scheduler_limits *limits;
@@ -77,13 +50,13 @@ struct worker {
     struct intake *intake;
     struct outbox *outbox;
     struct text_thread *text; /* NULL: no tokenizer */
-    char *text_buf; /* [text_cap] text of one token: what was held, and the longest piece */
+    char *text_buf; /* [text_cap] text of one token: held-back text and the longest token text */
     size_t text_cap;
     struct stats *stats;
 
     /* State of the engine thread. */
     nsec ready_at; /* when READY was queued */
-    bool loaded;   /* the model's objects are the engine thread's */
+    bool loaded;   /* the loader has finished: the engine thread owns the model's objects */
     bool draining;
     _Atomic bool drain_asked; /* set by the control thread */
 };

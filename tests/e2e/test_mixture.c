@@ -129,7 +129,7 @@ tell(struct served *v, const struct settings *s, const struct ask *a)
     for (uint32_t i = 0; i < s->n; i++) print_message(" %s", s->text[i]);
     print_message("\n%s\n", panic ? panic : "");
     while (f && fgets(line, sizeof line, f))
-        if (!strstr(line, "as an operator asked") && !strstr(line, "ids alone are served"))
+        if (!strstr(line, "by an operator") && !strstr(line, "serving ids only"))
             print_message("  %s", line);
     if (f) fclose(f);
     if (a) print_message("request %td:%s\n", a - ask, a->line);
@@ -331,7 +331,8 @@ disturb(struct served *v)
         free(call(v, "split auto", NULL));
         break;
     case 5:
-        snprintf(args, sizeof args, "{\"context\":%u,\"generation\":%u}", mix_share(), mix_share());
+        snprintf(args, sizeof args, "{\"prefill_units\":%u,\"decode_units\":%u}", mix_share(),
+                 mix_share());
         free(call(v, "split set", args));
         break;
     case 6:
@@ -396,8 +397,7 @@ has_doubted(const struct served *v)
     bool doubted = false;
     char line[400];
 
-    while (f && fgets(line, sizeof line, f))
-        doubted = doubted || strstr(line, "it sent invalid data");
+    while (f && fgets(line, sizeof line, f)) doubted = doubted || strstr(line, "in the manifest; ");
     if (f) fclose(f);
     return doubted;
 }

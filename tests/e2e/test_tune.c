@@ -113,11 +113,10 @@ a_worker_without_anything_to_tune_says_so_and_laganctl_exits_with_5(void **state
     assert_true(serve_start(&s, LLAMA, set));
     for (int named = 0; named < 2; named++) {
         assert_int_equal(serve_ctl(&s, named ? "tune w0" : "tune", said, sizeof said), 5);
-        assert_string_equal(
-            said, serve_on_gpu()
-                      ? "laganctl: there is no file to keep the results in: name one with this "
-                        "model's key cuda.tuning_file, then `laganctl daemon reexec`\n"
-                      : "laganctl: the CPU device has nothing to tune\n");
+        assert_string_equal(said, serve_on_gpu()
+                                      ? "laganctl: no file for the results: set this model's key "
+                                        "cuda.tuning_file, then `laganctl daemon reexec`\n"
+                                      : "laganctl: the CPU device has no matmuls to tune\n");
     }
     serve_stop(&s);
 }
@@ -135,7 +134,7 @@ a_model_on_several_ranks_is_not_tuned(void **state)
     if (serve_on_gpu()) skip();
     assert_true(serve_start(&s, LLAMA, set));
     assert_int_equal(serve_ctl(&s, "tune", said, sizeof said), 5);
-    assert_non_null(strstr(said, "a model on several ranks is not tuned"));
+    assert_non_null(strstr(said, "tensor_parallel models are not tuned"));
     serve_stop(&s);
 }
 

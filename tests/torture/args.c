@@ -59,12 +59,12 @@ torture_args(int argc, char **argv, const struct torture_arg *arg)
 bool
 torture_more(const char *what, uint32_t done, uint32_t all)
 {
-    static nsec said;
+    static nsec last_print;
     nsec now = clock_now();
 
-    if (now - MAX(said, began) > 60 * NSEC_S) {
+    if (now - MAX(last_print, began) > 60 * NSEC_S) {
         fprintf(stderr, "%s: %u of %u\n", what, done, all);
-        said = now;
+        last_print = now;
     }
     return done < all && now - began < n_seconds * NSEC_S;
 }

@@ -1,8 +1,8 @@
-/* args.h - how long a torture lasts, on its command line: so that parts of it may run beside each other.
+/* args.h - command line that sets how long a torture test lasts, so that parts can run in parallel.
  *
- *     test_kill --kills 100000 --seed 7 'no_kill_of_a_worker_loses*'
+ *     test_kill --kills 100000 --seed 7 'killed_worker_loses*'
  *
- * is one part of a million. Without options it is as long as `make check` can wait for.
+ * is one part of a million kills. Without options a test is as long as `make check` allows.
  */
 #ifndef TESTS_TORTURE_ARGS_H
 #define TESTS_TORTURE_ARGS_H
@@ -10,17 +10,18 @@
 #include "base/base.h"
 
 struct torture_arg {
-    const char *name; /* --name N; the last one's is NULL */
-    uint32_t *value;  /* holds what it is without */
+    const char *name; /* --name N; the last entry has NULL */
+    uint32_t *value;  /* initialized with the default */
 };
 
-extern const char *torture_device; /* of real workers */
+extern const char *torture_device; /* device of real workers */
 
-/* --device D, --seed S, --seconds N and the test's name, which may hold *, are every program's. Ends the program with
- * a line of help when it is called in another way. */
+/* Every program has --device D, --seed S, --seconds N and a test name, which may contain *. Other
+ * arguments end the program with a usage line. */
 void torture_args(int argc, char **argv, const struct torture_arg *arg);
 
-/* Is there more to do? Not once the seconds are over. Says now and then how far it is. */
+/* Returns true while more is to be done and --seconds have not passed. Prints progress every 60
+ * s. */
 bool torture_more(const char *what, uint32_t done, uint32_t all);
 
 #endif

@@ -1,5 +1,6 @@
-/* attackers.c - see attackers.h. Those that need many connections, or half of a frame, speak ZMTP by hand:
- * 64 bytes of greeting, READY, then frames of flags, length, bytes. */
+/* attackers.c - see attackers.h. Attacks with many connections or partial frames speak ZMTP
+ * directly: 64 bytes of greeting, READY, then frames of flags, length, bytes.
+ */
 #include "tests/torture/attackers.h"
 
 #include "base/rng.h"
@@ -45,7 +46,7 @@ dial(const char *path, int hwm)
     return s;
 }
 
-/* A request for many tokens with log-probabilities, and leave to send a lot of them. */
+/* Submits a request for many tokens with log-probabilities and a large ack window. */
 static msgpack_sbuffer
 long_request(uint64_t rid)
 {
@@ -140,9 +141,9 @@ attack_large_good(const char *path, uint64_t seed)
     char *frame = calloc(1, LAGAN_MAX_FRAME), *at = frame + 8;
 
     (void)seed;
-    memcpy(frame, "\x94\x01\x03\x05\x82\xa1x\xdd", 8); /* a list, which is not looked at, */
+    memcpy(frame, "\x94\x01\x03\x05\x82\xa1x\xdd", 8); /* a list under an ignored key, */
     for (int i = 0; i < 4; i++) *at++ = (char)(n >> (24 - 8 * i));
-    memcpy(at += n, "\xa3ids\xc6", 5); /* and a prompt that is longer than any model takes */
+    memcpy(at += n, "\xa3ids\xc6", 5); /* and a prompt longer than any model accepts */
     at += 5;
     rest = (uint32_t)(LAGAN_MAX_FRAME - (at + 4 - frame)) & ~3u;
     for (int i = 0; i < 4; i++) *at++ = (char)(rest >> (24 - 8 * i));
@@ -150,28 +151,28 @@ attack_large_good(const char *path, uint64_t seed)
     free(frame);
 }
 
-/* ---- by hand */
+/* ---- ZMTP without a library */
 
-/* As far as that: 0 nothing is said, 1 half of the greeting, 2 all of it and READY. -1: refused. */
+/* Connects. stage 0: sends no byte, 1: half of the greeting, 2: greeting and READY. -1: refused. */
 static int
-connect_by_hand(const char *path, int how_far)
+connect_raw(const char *path, int stage)
 {
     static const char ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
                                 "DEALER";
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     int fd = socket(AF_UNIX, SOCK_STREAM, 0), r;
-    struct timeval patience = { .tv_sec = 2 };
+    struct timeval timeout = { .tv_sec = 2 };
     char greeting[64] = { (char)0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1, 'N', 'U', 'L', 'L' };
     char theirs[64];
 
     if (fd < 0) return -1;
     snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     do r = connect(fd, (struct sockaddr *)&a, sizeof a);
     while (r < 0 && errno == EAGAIN && poll(NULL, 0, 1) == 0);
-    if (r == 0 && how_far) r = send(fd, greeting, how_far == 1 ? 32 : 64, MSG_NOSIGNAL) < 0;
-    if (r == 0 && how_far == 2)
+    if (r == 0 && stage) r = send(fd, greeting, stage == 1 ? 32 : 64, MSG_NOSIGNAL) < 0;
+    if (r == 0 && stage == 2)
         r = recv(fd, theirs, sizeof theirs, MSG_WAITALL) != sizeof theirs ||
             send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL) < 0;
     if (r == 0) return fd;
@@ -211,7 +212,7 @@ attack_never_read_any(const char *path, uint64_t seed)
 
     (void)seed;
     for (int i = 0; i < 400; i++) {
-        fd[i] = connect_by_hand(path, 2);
+        fd[i] = connect_raw(path, 2);
         send_short(fd[i], b.data, b.size);
     }
     poll(NULL, 0, 1500);
@@ -223,14 +224,14 @@ void
 attack_parts(const char *path, uint64_t seed)
 {
     const uint32_t n = htobe32(LAGAN_MAX_FRAME);
-    char head[9] = { 2 }; /* long, and how long */
+    char head[9] = { 2 }; /* long frame and its length */
     char *frame = calloc(1, LAGAN_MAX_FRAME);
     int fd[250];
 
     (void)seed;
     memcpy(head + 5, &n, sizeof n);
     for (int i = 0; i < 250; i++) {
-        fd[i] = connect_by_hand(path, 2);
+        fd[i] = connect_raw(path, 2);
         if (fd[i] < 0) continue;
         send_short(fd[i], "\x94\x01\x01\x00\x80", 5);
         if (send_all(fd[i], head, sizeof head)) send_all(fd[i], frame, LAGAN_MAX_FRAME - 1);
@@ -244,7 +245,7 @@ void
 attack_endless(const char *path, uint64_t seed)
 {
     char part[9 + 65536] = "\x03\0\0\0\0\0\x01\0"; /* more, long, 64 KiB */
-    int fd = connect_by_hand(path, 2);
+    int fd = connect_raw(path, 2);
 
     (void)seed;
     while (fd >= 0 && send_all(fd, part, sizeof part)) continue;
@@ -258,7 +259,7 @@ attack_asks(const char *path, uint64_t seed)
                                "args\x80";
     enum { AT_ONCE = 100, BYTES = sizeof call - 1 };
     char many[AT_ONCE * BYTES], spare[65536];
-    int fd = connect_by_hand(path, 2);
+    int fd = connect_raw(path, 2);
 
     (void)seed;
     for (size_t i = 0; i < AT_ONCE; i++) memcpy(many + i * BYTES, call, BYTES);
@@ -281,7 +282,7 @@ attack_crowd(const char *path, uint64_t seed)
     setrlimit(RLIMIT_NOFILE, &files);
     n = (int)MIN((rlim_t)MANY, files.rlim_cur - OWN_FILES);
     for (int i = 0; i < n; i++) {
-        fd[i] = connect_by_hand(path, i % 3);
+        fd[i] = connect_raw(path, i % 3);
         if (fd[i] >= 0 && i % 3 == 2) send_short(fd[i], "\x94\x01\x01\x00\x80", 5);
     }
     poll(NULL, 0, 300);

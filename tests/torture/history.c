@@ -15,14 +15,14 @@ history_open(struct history *h, uint32_t max_open)
 {
     *h = (struct history){ .cap = 16 };
     while (h->cap < 4 * max_open) h->cap *= 2;
-    h->told = calloc(h->cap, sizeof *h->told);
-    return h->told ? 0 : -ENOMEM;
+    h->request = calloc(h->cap, sizeof *h->request);
+    return h->request ? 0 : -ENOMEM;
 }
 
 void
 history_close(struct history *h)
 {
-    free(h->told);
+    free(h->request);
     *h = (struct history){ 0 };
 }
 
@@ -37,21 +37,21 @@ static bool PRINTF_LIKE(2, 3) broken(struct history *h, const char *fmt, ...)
     return false;
 }
 
-/* Its place, or the free one where it would go. */
-static struct told *
+/* Returns the entry of a request, or the free entry for it. */
+static struct followed_request *
 place(struct history *h, uint64_t id)
 {
     uint32_t i = (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32);
 
-    while (h->told[i & (h->cap - 1)].used && h->told[i & (h->cap - 1)].id != id) i++;
-    return &h->told[i & (h->cap - 1)];
+    while (h->request[i & (h->cap - 1)].used && h->request[i & (h->cap - 1)].id != id) i++;
+    return &h->request[i & (h->cap - 1)];
 }
 
-/* The request an event is of: it was accepted and has not ended. */
-static struct told *
+/* Returns the request of an event; it must be accepted and not ended. */
+static struct followed_request *
 open_one(struct history *h, uint64_t id, const char *event)
 {
-    struct told *t = place(h, id);
+    struct followed_request *t = place(h, id);
 
     if (!t->used) {
         broken(h, "request %llu: %s, and it was never accepted", (unsigned long long)id, event);
@@ -64,14 +64,14 @@ open_one(struct history *h, uint64_t id, const char *event)
     return t;
 }
 
-/* Those that have ended are remembered until their places are needed. */
+/* Removes ended requests when their entries are needed. */
 static void
 forget_ended(struct history *h)
 {
-    struct told *old = h->told;
+    struct followed_request *old = h->request;
 
-    h->told = calloc(h->cap, sizeof *h->told);
-    check(h->told);
+    h->request = calloc(h->cap, sizeof *h->request);
+    check(h->request);
     h->n_used = 0;
     for (uint32_t i = 0; i < h->cap; i++) {
         if (!old[i].used || old[i].ended) continue;
@@ -85,14 +85,15 @@ forget_ended(struct history *h)
 bool
 history_accepted(struct history *h, uint64_t id, uint64_t seed, uint32_t max_tokens)
 {
-    struct told *t = place(h, id);
+    struct followed_request *t = place(h, id);
 
     if (t->used) return broken(h, "request %llu: accepted twice", (unsigned long long)id);
     if (h->n_used == h->cap / 2) {
         forget_ended(h);
         t = place(h, id);
     }
-    *t = (struct told){ .id = id, .seed = seed, .max_tokens = max_tokens, .used = true };
+    *t =
+        (struct followed_request){ .id = id, .seed = seed, .max_tokens = max_tokens, .used = true };
     h->n_used++;
     h->n_open++;
     h->n_accepted++;
@@ -102,7 +103,7 @@ history_accepted(struct history *h, uint64_t id, uint64_t seed, uint32_t max_tok
 bool
 history_tokens(struct history *h, uint64_t id, uint32_t first, const int32_t *token, uint32_t n)
 {
-    struct told *t = open_one(h, id, "tokens");
+    struct followed_request *t = open_one(h, id, "tokens");
 
     if (!t) return false;
     if (first != t->n)
@@ -121,7 +122,7 @@ history_tokens(struct history *h, uint64_t id, uint32_t first, const int32_t *to
 }
 
 static void
-end(struct history *h, struct told *t)
+end(struct history *h, struct followed_request *t)
 {
     t->ended = true;
     h->n_open--;
@@ -130,7 +131,7 @@ end(struct history *h, struct told *t)
 bool
 history_done(struct history *h, uint64_t id, uint32_t reason, uint32_t n_tokens)
 {
-    struct told *t = open_one(h, id, "DONE");
+    struct followed_request *t = open_one(h, id, "DONE");
 
     if (!t) return false;
     if (reason != LAGAN_FINISH_LENGTH && !h->lax)
@@ -146,7 +147,7 @@ history_done(struct history *h, uint64_t id, uint32_t reason, uint32_t n_tokens)
 bool
 history_failed(struct history *h, uint64_t id, uint32_t code)
 {
-    struct told *t = open_one(h, id, "ERROR");
+    struct followed_request *t = open_one(h, id, "ERROR");
 
     if (!t) return false;
     if (code >= 64 || (!(h->allowed >> code & 1) && !h->lax))
@@ -161,8 +162,9 @@ bool
 history_settled(struct history *h)
 {
     for (uint32_t i = 0; i < h->cap; i++)
-        if (h->told[i].used && !h->told[i].ended)
+        if (h->request[i].used && !h->request[i].ended)
             return broken(h, "request %llu: no end, %u of %u tokens",
-                          (unsigned long long)h->told[i].id, h->told[i].n, h->told[i].max_tokens);
+                          (unsigned long long)h->request[i].id, h->request[i].n,
+                          h->request[i].max_tokens);
     return !*h->why;
 }

@@ -1,8 +1,8 @@
-/* late_worker.c - lagan-worker with one fault planted: blocks leave their old rows in the manifest after the
- * launch of the step that writes them for somebody else, and not before it.
+/* late_worker.c - lagan-worker with a planted fault: blocks leave their old manifest entries after
+ * the launch of the step that writes them for another sequence, not before.
  *
- * Linked in front of two of its own functions (--wrap). It also takes its time in between, so that the device
- * has written by then.
+ * Two functions are wrapped at link time (--wrap). The delay between them lets the device write
+ * first.
  */
 #include "worker/exec/exec.h"
 #include "worker/handover/adopt_log.h"

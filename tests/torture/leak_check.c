@@ -14,7 +14,7 @@
 
 enum { MAX_FD = 256 };
 
-/* The file of that name among a process's, mapped; NULL: it has none. */
+/* Maps the file with this name that a process has open; NULL: none. */
 static char *
 map_file(pid_t pid, const char *name, uint64_t *bytes)
 {
@@ -52,8 +52,8 @@ remains_open(struct remains *r, pid_t worker)
         return false;
     }
     memcpy(&r->m.h, r->m.base, sizeof r->m.h);
-    r->room = malloc(r->m.h.row_bytes);
-    assert_true(r->room && r->m.h.arena_bytes == r->kv_bytes);
+    r->entries = malloc(r->m.h.row_bytes);
+    assert_true(r->entries && r->m.h.arena_bytes == r->kv_bytes);
     return true;
 }
 
@@ -62,7 +62,7 @@ remains_close(struct remains *r)
 {
     if (r->kv) munmap(r->kv, r->kv_bytes);
     if (r->m.base) munmap(r->m.base, r->manifest_bytes);
-    free(r->room);
+    free(r->entries);
     *r = (struct remains){ .kv = NULL };
 }
 
@@ -91,7 +91,7 @@ remains_labelled(const struct remains *r, uint32_t label, uint32_t group)
     const char *at = r->m.base + r->m.h.node_at + (uint64_t)label * r->m.h.node_bytes;
     const struct manifest_node *n = (const void *)at;
     const uint32_t *block =
-        (const void *)(at + sizeof *n); /* and its cell, of every group; one more than it is */
+        (const void *)(at + sizeof *n); /* followed by block + 1 of every group */
 
     if (n->seq & 1 || !n->live || !block[2 * group]) return SLICE_NONE;
     return block[2 * group] - 1;

@@ -1,8 +1,9 @@
-/* malicious_worker.c - a worker that wants to harm lagand, and has all that a worker has to do it with.
+/* malicious_worker.c - a worker that attacks lagand with everything a worker can access.
  *
- * It says READY, serves a little or not at all, and then does one of the things below, drawn by lot, for a
- * moment or until it is killed. Nothing of it may crash lagand, hold it up, or reach another worker's
- * requests. Of a model that is not named evil it becomes mock_worker, which is honest.
+ * It reports READY, serves a little or not at all, and then runs one random attack below for a
+ * moment or until it is killed. No attack may crash or delay lagand or affect another worker's
+ * requests. For a model whose folder is not named evil it executes mock_worker, which is
+ * honest.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -32,9 +33,9 @@ static const nsec MOMENT = 20 * NSEC_MS;
 
 static struct channel l;
 static struct shm_ctl *ctl;
-static int hand;
+static int fd_channel;
 static uint64_t chance;
-static struct rec_row row[ROWS]; /* requests it was given; flags: tokens said */
+static struct rec_row row[ROWS]; /* received requests; flags: tokens generated */
 static uint32_t n_tokens;
 
 static uint32_t
@@ -49,7 +50,7 @@ any(void)
     return (uint64_t)below(1u << 31) << 33 ^ (uint64_t)below(1u << 31) << 8 ^ below(256);
 }
 
-/* Small numbers, edges and noise. */
+/* Returns a small number, a limit or noise. */
 static uint32_t
 odd_number(void)
 {
@@ -68,10 +69,10 @@ scribble(void *at, size_t n)
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)below(256);
 }
 
-/* ---- the honest part */
+/* ---- honest part */
 
 static void *
-room(uint16_t type, uint32_t len)
+reserve(uint16_t type, uint32_t len)
 {
     void *p;
 
@@ -87,7 +88,7 @@ room(uint16_t type, uint32_t len)
 static void
 say_ready(bool absurd)
 {
-    struct rec_ready *r = room(REC_READY, sizeof *r + 8);
+    struct rec_ready *r = reserve(REC_READY, sizeof *r + 8);
 
     *r = (struct rec_ready){ .vocab = 32000,
                              .max_len = 1 << 16,
@@ -145,14 +146,14 @@ serve(uint32_t steps)
         atomic_fetch_add(&ctl->hb_count, 1);
         intake();
         if (n_tokens)
-            put_step(room(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
+            put_step(reserve(REC_STEP, sizeof(struct rec_step) + sizeof(struct rec_out) + 8));
         channel_publish(&l);
         poll(&p, 1, 2);
         if (doorbell_drain(&l.doorbell) == -EPIPE) _exit(0);
     }
 }
 
-/* ---- what it does then */
+/* ---- attacks */
 
 static void
 noise_in_the_ring(void)
@@ -169,7 +170,7 @@ noise_in_the_ring(void)
 }
 
 static void
-indices_that_jump(void)
+jumping_indices(void)
 {
     for (int i = 0; i < 64; i++) {
         _Atomic uint64_t *at = below(2) ? &ctl->tail : &ctl->head;
@@ -180,7 +181,7 @@ indices_that_jump(void)
     }
 }
 
-/* A header of its own making, right but for one thing; pads too. */
+/* Writes a record header with one wrong field, also padding records. */
 static void
 torn_records(void)
 {
@@ -206,9 +207,9 @@ put_finish(char *to)
     return sizeof(struct rec_finish);
 }
 
-/* Whole records with payloads that are nearly right, and go on changing while they are read. */
+/* Writes records whose payload is nearly valid and changes while lagand reads it. */
 static void
-lying_payloads(void)
+invalid_payloads(void)
 {
     for (int i = 0; i < 200; i++) {
         char bytes[MAX_RECORD] = { 0 }, *to;
@@ -225,7 +226,7 @@ lying_payloads(void)
 
             memcpy(bytes + below(n / 4) * 4, &v, 4);
         }
-        to = room(type, n);
+        to = reserve(type, n);
         memcpy(to, bytes, n);
         channel_publish(&l);
         for (uint32_t k = below(200); k > 0 && n >= 4; k--) to[below(n)] = (char)below(256);
@@ -233,7 +234,7 @@ lying_payloads(void)
 }
 
 static void
-bell_games(void)
+doorbell_misuse(void)
 {
     nsec until = clock_now() + (below(8) ? MOMENT : 3 * NSEC_S);
     int mode = (int)below(4);
@@ -252,7 +253,7 @@ bell_games(void)
     } while (clock_now() < until);
 }
 
-/* Descriptors of every kind, one or very many, with notes that are not theirs. */
+/* Sends descriptors of every kind, one or many, with wrong notes. */
 static void
 give_fds(void)
 {
@@ -289,13 +290,13 @@ give_fds(void)
         for (uint32_t k = 0; k < n; k++)
             memcpy(CMSG_DATA(c) + k * sizeof(int), &kind[below(ARRAY_LEN(kind))], sizeof(int));
         m.msg_controllen = n ? CMSG_SPACE(n * sizeof(int)) : 0;
-        sendmsg(hand, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sendmsg(fd_channel, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (below(8) == 0 && ftruncate(kind[3], below(8192)) < 0) continue;
     }
-    if (below(4) == 0) close(hand);
+    if (below(4) == 0) close(fd_channel);
 }
 
-/* What the kernel is to refuse. */
+/* Calls that the kernel must refuse. */
 static void
 break_out(void)
 {
@@ -308,7 +309,7 @@ break_out(void)
 }
 
 static void
-words(void)
+write_panic(void)
 {
     struct panic_message *w = shm_panic_message(&l.w);
 
@@ -358,37 +359,37 @@ leave(void)
 int
 main(int argc, char **argv)
 {
-    static void (*const deeds[])(void) = { noise_in_the_ring,
-                                           indices_that_jump,
-                                           torn_records,
-                                           lying_payloads,
-                                           bell_games,
-                                           give_fds,
-                                           break_out,
-                                           words,
-                                           talk,
-                                           numbers,
-                                           leave };
+    static void (*const attacks[])(void) = { noise_in_the_ring,
+                                             jumping_indices,
+                                             torn_records,
+                                             invalid_payloads,
+                                             doorbell_misuse,
+                                             give_fds,
+                                             break_out,
+                                             write_panic,
+                                             talk,
+                                             numbers,
+                                             leave };
     struct heritage h;
 
     for (int i = 1; i < argc; i++) {
         const char *name = strncmp(argv[i], "--path=", 7) ? NULL : strrchr(argv[i], '/');
 
         if (!name || !strcmp(name, "/evil")) continue;
-        memcpy(strrchr(argv[0], '/') + 1, "mock", 4); /* mock_worker: as long as our name */
+        strcpy(strrchr(argv[0], '/') + 1, "mock_worker"); /* shorter than this program's name */
         execv(argv[0], argv);
         _exit(126);
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(&h, NULL) == 0);
-    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),
-                         heritage_fd(&h, "doorbell"), h.epoch, NULL) == 0);
-    hand = heritage_fd(&h, "fd_channel");
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "doorbell"),
+                         h.epoch, NULL) == 0);
+    fd_channel = heritage_fd(&h, "fd_channel");
     ctl = shm_ctl(&l.w);
     check(getrandom(&chance, sizeof chance, 0) == sizeof chance);
     if (below(8)) say_ready(below(8) == 0);
     serve(below(4) ? below(20) : 0);
-    for (uint32_t i = 1 + below(2); i > 0; i--) deeds[below(ARRAY_LEN(deeds))]();
+    for (uint32_t i = 1 + below(2); i > 0; i--) attacks[below(ARRAY_LEN(attacks))]();
     serve(20);
     _exit((int)below(3));
 }

@@ -1,9 +1,10 @@
-/* mock_worker.c - a worker without a model, made to be killed: static, small, ready in a millisecond.
+/* mock_worker.c - a worker without a model, for kills: static, small, ready in 1 ms.
  *
- * It speaks the rings as lagan-worker does: one STEP a turn for all its requests, a FINISH each. A
- * request's token at a position is a hash of its seed and the position (mock.h), so that whoever goes
- * on with it says the same. What lagand hands over as delivered is held against that hash too. It is
- * built with failpoints: the test kills it from outside, or at any point of the protocol.
+ * It uses the rings like lagan-worker: one STEP per iteration for all its requests, one FINISH
+ * each. A request's token at a position is a hash of its seed and the position (mock.h), so every
+ * worker continues with the same tokens. Delivered tokens that lagand sends are checked against the
+ * hash. It is built with failpoints: the test kills it from outside or at any point of the
+ * protocol.
  */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -25,18 +26,18 @@
 
 struct active {
     struct rec_submit s;
-    uint32_t n; /* tokens said, those of predecessors too */
-    bool used, poison, paused;
+    uint32_t n; /* tokens generated, by previous workers too */
+    bool used, poison, suspended;
 };
 
 static struct channel l;
 static struct mock_board *board;
 static struct stats stats;
 static struct active active[MOCK_ROWS];
-static char *whole; /* a SUBMIT of several records, as far as it has come */
+static char *whole; /* received part of a SUBMIT of several records */
 static size_t n_whole;
-static uint32_t own;                /* our number among the workers */
-static uint32_t n_active, n_paused; /* requests we have */
+static uint32_t own;                   /* index of this worker */
+static uint32_t n_active, n_suspended; /* requests here */
 static uint64_t n_steps, chance;
 static const nsec IDLE = 200 * NSEC_MS;
 static bool draining;
@@ -47,7 +48,7 @@ finish(struct active *a, uint16_t reason)
     plain_finish(&l, &a->s, reason, a->n);
     a->used = false;
     n_active--;
-    n_paused -= a->paused;
+    n_suspended -= a->suspended;
     atomic_store(&board->owner[a->s.seed % MOCK_OWNERS], 0);
 }
 
@@ -62,7 +63,7 @@ reject(const struct rec_submit *s, const char *why)
     memcpy(j + 1, why, n);
 }
 
-/* Was it with a worker that was killed? Then how long it took from there to here. */
+/* If the request was in a killed worker, records the time from the kill to its arrival here. */
 static void
 note_owner(const struct rec_submit *s)
 {
@@ -77,7 +78,7 @@ note_owner(const struct rec_submit *s)
                  (uint32_t)((now - killed) / NSEC_US));
 }
 
-/* A whole SUBMIT, its tails behind it. */
+/* Takes a complete SUBMIT with its tails. */
 static void
 take(const char *bytes)
 {
@@ -89,25 +90,25 @@ take(const char *bytes)
     done = prompt + ROUND_UP(s.n_prompt, 2u) + ROUND_UP(s.n_decoder, 2u);
     for (uint32_t i = 0; i < s.n_done; i++) {
         if (done[i] == mock_token(s.seed, i)) continue;
-        reject(&s, "what was delivered is not what was said");
+        reject(&s, "delivered tokens differ from the generated ones");
         return;
     }
     if (s.done_text != s.n_done) {
-        reject(&s, "text was delivered without its tokens");
+        reject(&s, "delivered text does not match its tokens");
         return;
     }
     while (a < active + ARRAY_LEN(active) && a->used) a++;
     if (a == active + ARRAY_LEN(active)) {
-        reject(&s, "there is no slot left");
+        reject(&s, "no free slot");
         return;
     }
     *a = (struct active){ .s = s,
                           .n = s.n_done,
                           .used = true,
                           .poison = s.n_prompt && prompt[0] == MOCK_POISON,
-                          .paused = s.flags & SUBMIT_SUSPENDED };
+                          .suspended = s.flags & SUBMIT_SUSPENDED };
     n_active++;
-    n_paused += a->paused;
+    n_suspended += a->suspended;
     note_owner(&s);
     stats.v[STAT_requests]++;
     if (a->n == s.max_tokens) finish(a, LAGAN_FINISH_LENGTH);
@@ -142,13 +143,13 @@ cancel(const struct rec_row *c)
 }
 
 static void
-pause_or_go_on(const struct rec_row *c)
+set_suspended(const struct rec_row *c)
 {
     struct active *a = active_of(c);
 
-    if (!a || a->paused == c->flags) return;
-    n_paused += a->paused ? UINT32_MAX : 1;
-    a->paused = c->flags;
+    if (!a || a->suspended == c->flags) return;
+    n_suspended += a->suspended ? UINT32_MAX : 1;
+    a->suspended = c->flags;
 }
 
 static void
@@ -161,7 +162,7 @@ intake(void)
         n++;
         if (rec.type == REC_SUBMIT) submit(&rec);
         if (rec.type == REC_CANCEL) cancel(rec.data);
-        if (rec.type == REC_SUSPEND) pause_or_go_on(rec.data);
+        if (rec.type == REC_SUSPEND) set_suspended(rec.data);
         if (rec.type == REC_DRAIN) draining = true;
     }
     check(r == 0);
@@ -169,7 +170,7 @@ intake(void)
     channel_release(&l);
 }
 
-/* Who is in the step, before it is begun: whom a death in it is blamed on. */
+/* Writes the requests of the step to the step trace before the step starts, for quarantine. */
 static void
 trace(void)
 {
@@ -182,15 +183,15 @@ trace(void)
     e->step = ++n_steps;
     e->n_ids = 0;
     for (struct active *a = active; a < active + ARRAY_LEN(active); a++)
-        if (a->used && !a->paused && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = a->s.id;
+        if (a->used && !a->suspended && e->n_ids < TRACE_IDS) e->id[e->n_ids++] = a->s.id;
     atomic_store(&e->seq, 2 * i + 2);
 }
 
-/* One token each; in one record, as the real one does. */
+/* Generates one token per request in one record, like the real worker. */
 static void
 step(void)
 {
-    uint32_t n = n_active - n_paused;
+    uint32_t n = n_active - n_suspended;
     struct rec_step *s;
     struct rec_out *o;
 
@@ -204,7 +205,7 @@ step(void)
         int32_t t = mock_token(a->s.seed, a->n);
         char *tail = (char *)(o + 1);
 
-        if (!a->used || a->paused) continue;
+        if (!a->used || a->suspended) continue;
         if (a->poison && a->n == MOCK_POISON_AT) abort();
         *o = (struct rec_out){ .row = a->s.row,
                                .gen = a->s.gen,
@@ -234,40 +235,41 @@ map_board(void)
     close(fd);
 }
 
-/* What the predecessor left. true: the word to go on was among it. *begins: the one to begin. */
+/* Closes the arenas of the previous worker. Returns true if "go" was received; *begin: "begin"
+ * was. */
 static bool
-take_over(int hand, bool *begins)
+take_arenas(int fd_channel, bool *begin)
 {
     struct fd_channel_note got;
     bool go = false;
     int old;
 
-    while (fd_channel_take(hand, &got, &old, NULL) == 1) {
+    while (fd_channel_take(fd_channel, &got, &old, NULL) == 1) {
         close(old);
         go |= !strcmp(got.name, "go");
-        *begins |= !strcmp(got.name, "begin");
+        *begin |= !strcmp(got.name, "begin");
     }
     return go;
 }
 
 static void
-stand_by(int hand, bool begins)
+stand_by(int fd_channel, bool begin)
 {
-    struct pollfd p[] = { { .fd = hand, .events = POLLIN },
+    struct pollfd p[] = { { .fd = fd_channel, .events = POLLIN },
                           { .fd = l.doorbell.fd, .events = POLLIN } };
     struct shm_ctl *c = shm_ctl(&l.w);
 
     do {
-        atomic_store(&c->phase, begins ? PHASE_STANDBY : PHASE_BEGUN);
+        atomic_store(&c->phase, begin ? PHASE_STANDBY : PHASE_BEGUN);
         atomic_fetch_add(&c->hb_count, 1);
         poll(p, ARRAY_LEN(p), (int)(IDLE / NSEC_MS));
         if (doorbell_drain(&l.doorbell) == -EPIPE) exit(0);
-    } while (!take_over(hand, &begins));
+    } while (!take_arenas(fd_channel, &begin));
 }
 
-/* An arena of a page: descriptors travel, and are to be counted. */
+/* Sends an arena of one page, so that descriptors travel and can be counted. */
 static void
-hand_over(int hand, uint64_t epoch)
+send_arena(int fd_channel, uint64_t epoch)
 {
     struct fd_channel_note note = {
         .name = "weights", .bytes = 4096, .version = 1, .flags = FD_CHANNEL_COMPLETE
@@ -276,7 +278,7 @@ hand_over(int hand, uint64_t epoch)
 
     check(fd >= 0 && ftruncate(fd, 4096) == 0);
     note.fingerprint[0] = epoch;
-    check(fd_channel_give(hand, &note, fd, NULL) == 0);
+    check(fd_channel_give(fd_channel, &note, fd, NULL) == 0);
     close(fd);
 }
 
@@ -285,21 +287,21 @@ main(int argc, char **argv)
 {
     struct heritage h;
     struct shm_ctl *c;
-    bool waits = false, begins = false;
-    int hand;
+    bool standby = false, begin = false;
+    int fd_channel;
 
     FP(worker_main);
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "--worker=w%u", &own) == 1) check(own < MOCK_WORKERS);
-        waits |= !strcmp(argv[i], "--as_standby");
+        standby |= !strcmp(argv[i], "--as_standby");
     }
     map_board();
     c = plain_begin(&l, &h);
     FP(worker_attached);
     chance = h.epoch * 1000 + own;
-    hand = heritage_fd(&h, "fd_channel");
-    if (!take_over(hand, &begins) && waits) stand_by(hand, begins);
-    hand_over(hand, h.epoch);
+    fd_channel = heritage_fd(&h, "fd_channel");
+    if (!take_arenas(fd_channel, &begin) && standby) stand_by(fd_channel, begin);
+    send_arena(fd_channel, h.epoch);
     FP(load_done);
     atomic_store(&board->pid[own], getpid());
     plain_ready(
@@ -315,7 +317,8 @@ main(int argc, char **argv)
         stats.v[STAT_running] = n_active;
         stat_publish(c, &stats);
         channel_publish(&l);
-        if (!plain_rest(&l, n_active > n_paused ? MAX(due - clock_now(), (nsec)0) : IDLE)) return 0;
+        if (!plain_rest(&l, n_active > n_suspended ? MAX(due - clock_now(), (nsec)0) : IDLE))
+            return 0;
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# no_failpoints.sh - what is shipped has no failpoint in it; what the torture tests run has.
+# no_failpoints.sh - installed programs contain no failpoints; programs of the torture tests do.
 #
-# Run from the build directory. The word is what failpoint.c cannot do without.
+# Run from the build directory. failpoint.c always contains the text LAGAN_FP.
 for f in lagand lagan-worker laganctl .libs/liblagan.so; do
   [ -e "$f" ] || { echo "$f is not built"; exit 99; }
   grep -qa LAGAN_FP "$f" && { echo "$f has failpoints"; exit 1; }

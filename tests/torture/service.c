@@ -42,7 +42,7 @@ failpoint_name(enum failpoint p)
     return names[p];
 }
 
-/* ---- the directory and the board */
+/* ---- directory and failpoint board */
 
 void
 service_open(struct service *s)
@@ -118,7 +118,7 @@ service_epochs(struct service *s, const char *model)
     snprintf(words, sizeof words, ", model %s\n", model);
     fseek(f, s->log_read, SEEK_SET);
     while (fgets(line, sizeof line, f)) {
-        if (!strchr(line, '\n')) continue; /* half a line, or one that is too long to be lagand's */
+        if (!strchr(line, '\n')) continue; /* incomplete or overlong line */
         s->n_epochs += strstr(line, ": started, pid ") && strstr(line, words);
         s->log_read = ftell(f);
     }
@@ -246,7 +246,7 @@ service_stop(struct service *s)
     status = wait_for(s, STOP_MS);
     if (status) service_print_log(s, 40);
     assert_int_equal(status, 0);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* it has reaped its own */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* lagand has reaped its children */
     assert_int_not_equal(access(s->run, F_OK), 0);
 }
 
@@ -261,7 +261,7 @@ service_reap(struct service *s)
         service_print_log(s, 40);
         fail_msg("lagand lives");
     }
-    /* Its workers are ours now, and are to end by themselves. */
+    /* Its workers are now our children and must exit by themselves. */
     while ((left = waitpid(-1, NULL, WNOHANG)) >= 0) {
         if (service_now(s) >= until) fail_msg("a worker has outlived lagand");
         if (left == 0) poll(NULL, 0, 1);
@@ -269,9 +269,9 @@ service_reap(struct service *s)
     return status;
 }
 
-/* ---- what there is */
+/* ---- resources */
 
-/* The state letter of a process, and its parent. 0: there is none. */
+/* Returns the state letter of a process and its parent; 0: no such process. */
 static char
 state_of(pid_t pid, pid_t *parent)
 {
@@ -306,7 +306,7 @@ children(const struct service *s, pid_t *pid, uint32_t max)
     return n;
 }
 
-/* Those that live. */
+/* Returns the number of running workers. */
 static uint32_t
 workers(const struct service *s, pid_t pid[MOCK_WORKERS])
 {
@@ -321,25 +321,25 @@ workers(const struct service *s, pid_t pid[MOCK_WORKERS])
     return n;
 }
 
-/* -1 in the board: real workers, which do not write there. */
+/* -1 on the board: real workers, which do not write there. */
 static bool
-said_ready(const struct service *s, const pid_t *pid, uint32_t n)
+reported_ready(const struct service *s, const pid_t *pid, uint32_t n)
 {
     for (uint32_t w = 0; w < s->n_workers; w++) {
-        int32_t said = atomic_load(&s->board->pid[w]);
-        bool found = said == -1;
+        int32_t reported = atomic_load(&s->board->pid[w]);
+        bool found = reported == -1;
 
-        for (uint32_t i = 0; i < n; i++) found |= pid[i] == said;
+        for (uint32_t i = 0; i < n; i++) found |= pid[i] == reported;
         if (!found) return false;
     }
     return true;
 }
 
-/* So much of the time since the last look it had no processor. */
+/* Time since the last call in which the process waited for CPU time. */
 static nsec
-starved_of(struct service *s, struct looked_at *to, pid_t pid, nsec now)
+starved_of(struct service *s, struct starvation *to, pid_t pid, nsec now)
 {
-    *to = (struct looked_at){ .pid = pid };
+    *to = (struct starvation){ .pid = pid };
     for (uint32_t i = 0; i < ARRAY_LEN(s->at); i++)
         if (s->at[i].pid == pid) to->starved = s->at[i].starved;
     return cpu_starvation_since(&to->starved, pid, now);
@@ -348,20 +348,20 @@ starved_of(struct service *s, struct looked_at *to, pid_t pid, nsec now)
 nsec
 service_now(struct service *s)
 {
-    nsec now = clock_now(), waited = 0, elapsed = now - s->looked;
-    struct looked_at at[ARRAY_LEN(s->at)] = { 0 };
+    nsec now = clock_now(), waited = 0, elapsed = now - s->last_call;
+    struct starvation at[ARRAY_LEN(s->at)] = { 0 };
     pid_t pid[ARRAY_LEN(s->at)];
     uint32_t n = 0;
 
-    if (elapsed < LOOK_MS * NSEC_MS) return now - s->excused;
+    if (elapsed < LOOK_MS * NSEC_MS) return now - s->starved_ns;
     pid[n++] = getpid();
     if (s->pid) pid[n++] = s->pid;
     if (s->pid) n += children(s, pid + n, (uint32_t)ARRAY_LEN(pid) - n);
     for (uint32_t i = 0; i < n; i++) waited += starved_of(s, &at[i], pid[i], now);
-    s->excused += MIN(waited, elapsed * 9 / 10);
-    s->looked = now;
+    s->starved_ns += MIN(waited, elapsed * 9 / 10);
+    s->last_call = now;
     memcpy(s->at, at, sizeof at);
-    return now - s->excused;
+    return now - s->starved_ns;
 }
 
 bool
@@ -373,7 +373,7 @@ service_all_ready(struct service *s, int ms)
         pid_t pid[MOCK_WORKERS];
         uint32_t n = workers(s, pid);
 
-        if (n == s->n_workers + s->n_standbys && said_ready(s, pid, n)) return true;
+        if (n == s->n_workers + s->n_standbys && reported_ready(s, pid, n)) return true;
         if (service_now(s) >= until) return false;
         poll(NULL, 0, 2);
     }
@@ -437,7 +437,7 @@ service_quiet(const struct service *s, struct census *c)
         sscanf(line, "RssAnon: %u", &c->rss_kib);
     if (f) fclose(f);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    c->rss_kib = 1; /* what was freed is kept by the sanitizer */
+    c->rss_kib = 1; /* the sanitizer keeps freed memory */
 #endif
     return c->workers == s->n_workers + s->n_standbys && c->rss_kib;
 }
@@ -475,7 +475,7 @@ service_recount(struct service *s, struct census *first, uint32_t rss_kib)
         fail_msg("lagand has grown from %u to %u KiB", first->rss_kib, c.rss_kib);
 }
 
-/* ---- deaths */
+/* ---- kills */
 
 bool
 service_kill_one(struct service *s, uint32_t least)

@@ -1,4 +1,4 @@
-/* streams.c - see streams.h. A request's number holds its stream, so that a frame finds it. */
+/* streams.c - see streams.h. A request's id contains its stream. */
 #include "tests/torture/streams.h"
 
 #include "base/clock.h"
@@ -14,7 +14,7 @@
 enum { LONG_PROMPT = 5000 };
 
 static void
-dial(struct streams *s)
+open_sockets(struct streams *s)
 {
     int zero = 0;
 
@@ -28,7 +28,7 @@ dial(struct streams *s)
 }
 
 static void
-hang_up(struct streams *s)
+close_sockets(struct streams *s)
 {
     for (uint32_t i = 0; i < STREAM_CLIENTS; i++) zmq_close(s->socket[i]);
 }
@@ -40,14 +40,14 @@ streams_open(struct streams *s, const char *endpoint, uint32_t n, uint32_t max_t
     assert_true(n <= STREAMS_MAX);
     assert_int_equal(history_open(&s->history, n), 0);
     s->zmq = zmq_ctx_new();
-    dial(s);
+    open_sockets(s);
 }
 
 void
 streams_close(struct streams *s)
 {
     if (!s->zmq) return;
-    hang_up(s);
+    close_sockets(s);
     zmq_ctx_term(s->zmq);
     history_close(&s->history);
     s->zmq = NULL;
@@ -56,8 +56,8 @@ streams_close(struct streams *s)
 void
 streams_reconnect(struct streams *s)
 {
-    hang_up(s);
-    dial(s);
+    close_sockets(s);
+    open_sockets(s);
     for (uint32_t i = 0; i < s->n; i++) s->stream[i].id = 0;
     s->n_open = 0;
     history_close(&s->history);
@@ -82,7 +82,7 @@ tokens_of(const struct streams *s, uint64_t id)
     return 1 + (uint32_t)(id / STREAMS_MAX * 7919 % s->max_tokens);
 }
 
-/* Short prompts, and now and then one of several records. */
+/* Submits a short prompt, sometimes one of several records. */
 static void
 submit(struct streams *s, uint32_t i, bool poison)
 {
@@ -111,7 +111,7 @@ submit(struct streams *s, uint32_t i, bool poison)
     send_frame(s, id, &b);
     msgpack_sbuffer_destroy(&b);
     free(ids);
-    s->stream[i] = (struct stream){ .id = id, .heard = clock_now(), .poison = poison };
+    s->stream[i] = (struct stream){ .id = id, .last_event = clock_now(), .poison = poison };
     s->n_open++;
 }
 
@@ -157,8 +157,8 @@ take_chunk(struct streams *s, struct stream *t, const msgpack_object *map)
     else
         assert_int_equal(text.n, ids.n / 4);
     for (uint32_t i = 0; i < text.n; i++) assert_int_equal(text.p[i], mock_letter(token[i]));
-    s->worst = MAX(s->worst, now - t->heard);
-    t->heard = now;
+    s->worst = MAX(s->worst, now - t->last_event);
+    t->last_event = now;
     if (t->n_chunks % 8 == 0) acknowledge(s, t);
 }
 
@@ -179,7 +179,7 @@ take_end(struct streams *s, struct stream *t, const struct msg *m)
         history_failed(&s->history, t->id, LAGAN_E_POISONED);
         s->history.allowed = allowed;
         s->n_poisoned++;
-    } else if (t->accepted || !s->history.lax) { /* else it was refused at once */
+    } else if (t->accepted || !s->history.lax) { /* otherwise it was refused at once */
         history_failed(&s->history, t->id, number(&m->map, "code"));
     }
     t->id = 0;
@@ -211,7 +211,7 @@ take_frame(struct streams *s, void *socket, const void *frame, size_t n)
 
     if (msg_decode(&m, frame, n, &e) < 0) fail_msg("lagand sent what is no message: %s", e.text);
     t = &s->stream[m.rid % STREAMS_MAX];
-    if (m.type == LAGAN_MSG_PING) { /* so much has been sent: is it read? */
+    if (m.type == LAGAN_MSG_PING) { /* PING: lagand asks whether sent frames are read */
         msg_u64(&m.map, "t", &read);
         send_time(socket, LAGAN_MSG_PONG, read);
     }
@@ -253,7 +253,7 @@ take_all(struct streams *s)
     return n;
 }
 
-/* Who waits for long says that it is there: api.idle_timeout. */
+/* Clients that wait for long send PING because of api.idle_timeout. */
 static void
 ping(struct streams *s)
 {
@@ -265,7 +265,7 @@ ping(struct streams *s)
 }
 
 void
-streams_turn(struct streams *s, int ms, bool more)
+streams_run(struct streams *s, int ms, bool more)
 {
     zmq_pollitem_t p[STREAM_CLIENTS];
 
@@ -283,7 +283,7 @@ streams_settle(struct streams *s, struct service *v, int ms)
 {
     nsec until = service_now(v) + ms * NSEC_MS;
 
-    while (s->n_open && service_now(v) < until) streams_turn(s, 5, false);
+    while (s->n_open && service_now(v) < until) streams_run(s, 5, false);
     if (s->n_open) return false;
     if (!history_settled(&s->history)) fail_msg("%s", s->history.why);
     return true;

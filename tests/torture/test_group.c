@@ -1,14 +1,14 @@
-/* test_group.c - models on several ranks, of which any is killed, stopped or fails at any instant: the group ends, its
- * memory is taken over, and every answer has the bits of an undisturbed run.
+/* test_group.c - models on several ranks, one of them is killed, stopped or fails at any instant:
+ * the group ends, its memory is adopted, and every result has the bits of an undisturbed run.
  *
- * As test_resume.c, with the same three models and 32 requests under way; each rank is a process on the CPU.
- * --kills and --rounds are for check-long.
+ * Like test_resume.c, with the same three models and 32 requests at once; each rank is a process on
+ * the CPU. --kills and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
 #include "tests/torture/args.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/service.h"
 
 #include <fcntl.h>
@@ -31,11 +31,11 @@ enum { SETTLE_MS = 90000, ROUND = 10, MOST = 20, CONFIG = 78, GROWTH_KIB = 8192 
 static uint32_t n_kills = 6, n_lagands = 3, n_rounds;
 static struct service v;
 static struct systemd systemd;
-static struct answers ans;
+static struct repeat_load load;
 
-/* An operator who empties every cache all the while; workers that are not there refuse. */
+/* Flushes every cache continuously; workers that are not running refuse. */
 static struct flusher {
-    bool wanted, runs; /* the first is the test's */
+    bool wanted, runs; /* wanted is set by the test */
     pthread_t thread;
     atomic_bool over;
     uint64_t n, blocks;
@@ -56,7 +56,7 @@ finish(void **state)
     flusher.over = true;
     if (flusher.runs) pthread_join(flusher.thread, NULL);
     flusher = (struct flusher){ 0 };
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -64,23 +64,23 @@ finish(void **state)
 static void
 start(uint32_t ranks, const char *dtype, uint32_t standby)
 {
-    ans.ranks = ranks;
-    answers_start(&ans, &v, dtype, standby, NULL);
+    load.ranks = ranks;
+    repeat_load_start(&load, &v, dtype, standby, NULL);
 }
 
-/* So many, of any ranks. */
+/* Kills random ranks. */
 static void
 kill_some(uint32_t kills)
 {
     nsec next = 0;
 
     while (kills) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (clock_now() < next) continue;
         next = clock_now() + test_below(400000) * NSEC_US;
         kills -= service_kill_one(&v, 1);
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
 }
 
@@ -93,7 +93,7 @@ flush_caches(void *arg)
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
     check(lagan_open(&ctl, endpoint, 20000) == 0);
-    for (uint32_t w = 0; !f->over; w = (w + 1) % ANSWER_MODELS) {
+    for (uint32_t w = 0; !f->over; w = (w + 1) % LOAD_MODELS) {
         char *reply = NULL;
         uint32_t code;
 
@@ -127,11 +127,11 @@ end_flusher(void)
     assert_true(flusher.blocks > 0);
 }
 
-/* One that is not the first has been among them, KV that was taken over, and a place that a standby took. */
+/* True if a rank above 0 was killed, KV was adopted, and, with standbys, a standby took over. */
 static bool
-all_seen(uint32_t standby)
+all_cases_seen(uint32_t standby)
 {
-    return service_logged(&v, "killing its rank group") && service_logged(&v, "took over") &&
+    return service_logged(&v, "killing its rank group") && service_logged(&v, ": adopted ") &&
            (!standby || service_logged(&v, "the standby takes over"));
 }
 
@@ -144,44 +144,43 @@ kill_ranks(uint32_t ranks, const char *dtype, uint32_t standby)
     start(ranks, dtype, standby);
     if (flusher.wanted) begin_flusher();
     while (torture_more("kills of ranks", done, n_kills) ||
-           (!all_seen(standby) && done < MOST * n_kills)) {
+           (!all_cases_seen(standby) && done < MOST * n_kills)) {
         uint32_t n = done < n_kills ? MIN(n_kills - done, (uint32_t)ROUND) : 1;
 
         kill_some(n);
         service_recount(&v, &first, GROWTH_KIB);
         done += n;
     }
-    print_message("%u ranks, %s: %u kills, %llu answers; %llu times resumed, KV of %llu tokens "
-                  "adopted, of %llu computed again; %u standbys took over\n",
-                  ranks, dtype, done, (unsigned long long)ans.n_done,
-                  (unsigned long long)ans.resumed, (unsigned long long)ans.adopted,
-                  (unsigned long long)ans.recomputed, service_logged(&v, "the standby takes over"));
-    assert_true(ans.resumed > 0);
-    assert_true(all_seen(standby));
-    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
+    print_message("%u ranks, %s: %u kills, %llu results; %llu times resumed, KV of %llu tokens "
+                  "adopted, %llu recomputed; %u standbys took over\n",
+                  ranks, dtype, done, (unsigned long long)load.n_done,
+                  (unsigned long long)load.resumed, (unsigned long long)load.adopted,
+                  (unsigned long long)load.recomputed,
+                  service_logged(&v, "the standby takes over"));
+    assert_true(load.resumed > 0);
+    assert_true(all_cases_seen(standby));
+    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
     if (flusher.wanted) end_flusher();
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 static void
-streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_2_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(2, "fp32", 0);
 }
 
 static void
-streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run(
-    void **state)
+killed_groups_of_2_with_several_lanes_give_equal_bits(void **state)
 {
     (void)state;
-    ans.lanes = true;
+    load.lanes = true;
     kill_ranks(2, "bf16", 0);
 }
 
 static void
-streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_are_flushed(
-    void **state)
+killed_groups_of_2_give_equal_bits_during_cache_flushes(void **state)
 {
     (void)state;
     flusher.wanted = true;
@@ -189,22 +188,22 @@ streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_a
 }
 
 static void
-streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_2_with_standbys_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(2, "bf16", 1);
 }
 
 static void
-streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run(void **state)
+killed_groups_of_4_give_equal_bits(void **state)
 {
     (void)state;
     kill_ranks(4, "fp32", 0);
 }
 
-/* Every rank's memory is kept by its name, and all of a group goes on or none. */
+/* systemd keeps every rank's memory by name; a group adopts all of it or none. */
 static void
-streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **state)
+groups_of_a_killed_lagand_give_equal_bits(void **state)
 {
     uint32_t done = 0;
 
@@ -215,29 +214,29 @@ streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run(void **st
     for (; torture_more("kills of lagand", done, n_lagands); done++) {
         nsec until = clock_now() + test_below(300000) * NSEC_US;
 
-        do answers_turn(&ans, 2, true);
+        do repeat_load_run(&load, 2, true);
         while (clock_now() < until);
         kill(v.pid, SIGKILL);
-        answers_begin_again(&ans);
-        answers_turn(&ans, 2, true);
+        repeat_load_reattach(&load);
+        repeat_load_run(&load, 2, true);
         if (test_below(2)) service_kill_one(&v, 1);
-        answers_settle(&ans);
+        repeat_load_settle(&load);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
     }
     print_message(
-        "%u kills of lagand: %llu answers; %llu times resumed, KV of %llu tokens adopted, "
-        "of %llu computed again\n",
-        done, (unsigned long long)ans.n_done, (unsigned long long)ans.resumed,
-        (unsigned long long)ans.adopted, (unsigned long long)ans.recomputed);
-    assert_true(ans.resumed > 0 && ans.adopted > ans.recomputed);
-    assert_int_equal(service_logged(&v, "labels of the manifest cannot be true"), 0);
-    answers_stop(&ans);
+        "%u kills of lagand: %llu results; %llu times resumed, KV of %llu tokens adopted, "
+        "%llu recomputed\n",
+        done, (unsigned long long)load.n_done, (unsigned long long)load.resumed,
+        (unsigned long long)load.adopted, (unsigned long long)load.recomputed);
+    assert_true(load.resumed > 0 && load.adopted > load.recomputed);
+    assert_int_equal(service_logged(&v, "invalid nodes in the manifest; "), 0);
+    repeat_load_stop(&load);
     systemd_close(&systemd);
 }
 
-/* What is kept under a name that begins so. */
+/* Forgets the stored descriptor whose name begins with `begin`. */
 static void
-lose(const char *begin)
+lose_descriptor(const char *begin)
 {
     char name[SYSTEMD_NAME] = "";
 
@@ -250,10 +249,10 @@ lose(const char *begin)
     systemd_forget(&systemd, name);
 }
 
-/* Of the host tier one of eight pieces: that rank has others of the same time. By two of the models, with streams under
- * way. */
+/* One of eight pieces of the host tier is lost, and the other pieces of that rank remain. Two
+ * models, with running requests. */
 static void
-what_one_rank_has_lost_is_nobodys(void **state)
+memory_that_one_rank_lost_is_not_adopted_by_any(void **state)
 {
     static const char *const lost[] = { "w64=host1=", "w65=host1=", "w64=kv=",     "w65=kv=",
                                         "w0=kv=",     "w1=kv=",     "w0=manifest", "w1=manifest",
@@ -264,19 +263,19 @@ what_one_rank_has_lost_is_nobodys(void **state)
     v.systemd = &systemd;
     start(2, "fp32", 0);
     for (size_t i = 0; i < ARRAY_LEN(lost); i += 2) {
-        answers_turn(&ans, 0, true);
-        if (i) /* what is on the host is asked for again then */
-            answers_turn(&ans, 20, false);
+        repeat_load_run(&load, 0, true);
+        if (i) /* requests then use the host tier */
+            repeat_load_run(&load, 20, false);
         else
-            answers_settle(&ans);
+            repeat_load_settle(&load);
         kill(v.pid, SIGKILL);
-        lose(lost[i]);
-        lose(lost[i + 1]);
-        answers_begin_again(&ans);
-        answers_turn(&ans, 0, true);
-        answers_settle(&ans);
+        lose_descriptor(lost[i]);
+        lose_descriptor(lost[i + 1]);
+        repeat_load_reattach(&load);
+        repeat_load_run(&load, 0, true);
+        repeat_load_settle(&load);
     }
-    answers_stop(&ans);
+    repeat_load_stop(&load);
     systemd_close(&systemd);
 }
 
@@ -286,7 +285,7 @@ static const enum failpoint points[] = {
     FP_rank_planned,  FP_rank_launched,   FP_step_launched,  FP_step_finished,   FP_step_committed,
     FP_ring_reserved, FP_ring_publishing, FP_doorbell_sent,
 };
-enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
+enum { FAULTS = 4 }; /* per lagand: after 5 before READY lagand stops restarting the worker */
 
 static void
 pass_point(enum failpoint p, enum fp_action a)
@@ -294,21 +293,21 @@ pass_point(enum failpoint p, enum fp_action a)
     bool starts = p <= FP_ready_reported;
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    answers_turn(&ans, 2, true);
+    repeat_load_run(&load, 2, true);
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(starts ? 1 : 20));
-    if (starts && answers_beside(0)) /* who waits does not load */
+    if (starts && repeat_load_standbys(0)) /* a standby does not load again */
         kill(service_pid(&v, "w0"), SIGKILL);
     else if (starts)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
 }
 
 static void
-at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
+rank_failing_at_every_point_changes_no_bit(void **state)
 {
     uint32_t faults = 0;
 
@@ -316,17 +315,17 @@ at_every_point_a_rank_may_die_and_no_bit_changes(void **state)
     start(2, "fp32", 0);
     for (uint32_t i = 0; torture_more("points", i, MAX(n_rounds, 1u) * ARRAY_LEN(points)); i++)
         for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
-            /* A quick check does one of the four at every second, others every time. */
+            /* The quick check runs 1 of 8 cases, --rounds all. */
             if (!n_rounds && test_below(8) != 0) continue;
             pass_point(points[i % ARRAY_LEN(points)], a);
             if (a == FP_KILL || ++faults % FAULTS) continue;
-            answers_stop(&ans);
+            repeat_load_stop(&load);
             start(2, "fp32", 0);
         }
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
-/* The last line of lagand's log that begins so and goes on with that, or none. */
+/* Finds the last log line with `begin` followed by `more`. */
 static bool
 last_line(const char *begin, const char *more, char *line, int n)
 {
@@ -357,60 +356,61 @@ another_rank(void)
     return pid;
 }
 
-/* Its silence is the cause and not the lateness of rank 0, which waits for it: so nothing is computed again. */
+/* The rank's silence is the cause and not the delay of rank 0, which waits for it; so the KV is
+ * adopted. */
 static void
-a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over(void **state)
+stopped_rank_ends_its_group_and_its_kv_is_adopted(void **state)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     char line[512];
 
     (void)state;
     start(2, "fp32", 0);
-    answers_turn(&ans, 0, true);
-    answers_turn(&ans, 50, true);
+    repeat_load_run(&load, 0, true);
+    repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGSTOP);
     while (!last_line("worker w0: pid ", " died of silent", line, sizeof line)) {
-        answers_turn(&ans, 20, true);
-        if (service_now(&v) >= until) fail_msg("nobody sees that a rank has stopped");
+        repeat_load_run(&load, 20, true);
+        if (service_now(&v) >= until) fail_msg("lagand did not notice the stopped rank");
     }
-    answers_settle(&ans);
-    assert_true(ans.resumed > 0);
-    assert_true(service_logged(&v, "worker w0: took over") > 0);
+    repeat_load_settle(&load);
+    assert_true(load.resumed > 0);
+    assert_true(service_logged(&v, "worker w0: adopted") > 0);
     assert_false(last_line("worker w0: pid ", " died of overdue", line, sizeof line));
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
-/* Whichever rank was killed: the standby's ranks take the places of all, and adopt what these have left. */
+/* The standby's ranks replace all ranks and adopt their memory, whichever rank was killed. */
 static void
-a_standby_group_takes_the_place_of_one_that_lost_a_rank(void **state)
+standby_group_replaces_a_group_that_lost_a_rank(void **state)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     (void)state;
     start(2, "fp32", 1);
-    while (service_logged(&v, "standing by after") < 2 * ANSWER_MODELS) {
-        answers_turn(&ans, 20, true);
-        if (service_now(&v) >= until) fail_msg("no group stands by");
+    while (service_logged(&v, "standby: model loaded after") < 2 * LOAD_MODELS) {
+        repeat_load_run(&load, 20, true);
+        if (service_now(&v) >= until) fail_msg("no standby group");
     }
-    answers_turn(&ans, 50, true);
+    repeat_load_run(&load, 50, true);
     kill(another_rank(), SIGKILL);
     while (!service_logged(&v, "worker w0: the standby takes over")) {
-        answers_turn(&ans, 2, true);
-        if (service_now(&v) >= until) fail_msg("no standby takes over");
+        repeat_load_run(&load, 2, true);
+        if (service_now(&v) >= until) fail_msg("no standby took over");
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("ranks are missing");
-    assert_true(ans.resumed > 0);
+    assert_true(load.resumed > 0);
     assert_int_equal(service_logged(&v, "worker w0.1: started"), 1);
-    /* and the next one's */
+    /* and the next standby's */
     assert_int_equal(service_logged(&v, "worker w0.standby.1: started"), 2);
-    assert_true(service_logged(&v, "worker w0: took over") > 0);
-    answers_stop(&ans);
+    assert_true(service_logged(&v, "worker w0: adopted") > 0);
+    repeat_load_stop(&load);
 }
 
 enum { NEW = 24, UNITS = 8 };
 
-/* What the request's tokens and their log-probabilities are. */
+/* Returns the tokens of one request and their log-probabilities. */
 static void
 ask_llama(struct lagan *c, int32_t *id, float *logprob)
 {
@@ -428,7 +428,7 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("no event: %s", lagan_errmsg(c));
         if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         assert_true(e.n_ids <= NEW - n && e.logprob);
@@ -439,7 +439,7 @@ ask_llama(struct lagan *c, int32_t *id, float *logprob)
     assert_int_equal(n, NEW);
 }
 
-/* One model on two ranks, whose devices have eight units each; a connection to either door. */
+/* Starts one model on two ranks with 8 device units each, and connects to both listeners. */
 static void
 start_llama(struct lagan **c, struct lagan **ctl)
 {
@@ -463,9 +463,9 @@ stop_llama(struct lagan *c, struct lagan *ctl)
     service_stop(&v);
 }
 
-/* Its engine thread, at this moment. */
+/* True if the main (engine) thread sleeps now. */
 static bool
-sleeps(pid_t pid)
+is_sleeping(pid_t pid)
 {
     char path[64], line[512];
     FILE *f;
@@ -478,11 +478,11 @@ sleeps(pid_t pid)
     return !strncmp(strrchr(line, ')'), ") S", 3);
 }
 
-/* Behind its last step as before its first. */
+/* After its last step as before its first. */
 static void
-a_rank_with_nothing_to_do_sleeps(void **state)
+idle_rank_sleeps(void **state)
 {
-    enum { LOOKS = 5 }; /* whoever is at work on nothing never sleeps */
+    enum { LOOKS = 5 }; /* an active rank would never be seen sleeping */
     struct lagan *ctl, *c;
     float logprob[NEW];
     int32_t id[NEW];
@@ -494,14 +494,14 @@ a_rank_with_nothing_to_do_sleeps(void **state)
     ask_llama(c, id, logprob);
     rank = another_rank();
     until = service_now(&v) + SETTLE_MS / 9 * NSEC_MS;
-    for (uint32_t n = 0; n < LOOKS; n = sleeps(rank) ? n + 1 : 0) {
-        if (service_now(&v) >= until) fail_msg("it is at work on nothing");
+    for (uint32_t n = 0; n < LOOKS; n = is_sleeping(rank) ? n + 1 : 0) {
+        if (service_now(&v) >= until) fail_msg("the idle rank uses CPU time");
         usleep(10000);
     }
     stop_llama(c, ctl);
 }
 
-/* Containers of a frame with that answer: two of the envelope. */
+/* Returns the nesting depth of a frame with this reply, including 2 of the envelope. */
 static uint32_t
 depth_of(const char *json)
 {
@@ -518,9 +518,10 @@ depth_of(const char *json)
     return 2 + most;
 }
 
-/* A frame that is deeper or longer than its reader takes ends the connection. Groups are listed deepest. */
+/* A frame that exceeds the depth or length limit ends the connection. The list of workers with
+ * ranks is the deepest. */
 static void
-every_answer_to_an_operator_can_be_read(void **state)
+every_reply_to_an_operator_is_within_frame_limits(void **state)
 {
     static const char *const verbs[] = { "status",      "workers list", "requests list",
                                          "config show", "kv stats",     "metrics",
@@ -533,7 +534,7 @@ every_answer_to_an_operator_can_be_read(void **state)
 
     (void)state;
     start_llama(&c, &ctl);
-    ask_llama(c, id, logprob); /* it is ready */
+    ask_llama(c, id, logprob); /* the model is ready */
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
         char *reply = NULL;
         uint32_t code, depth;
@@ -541,17 +542,18 @@ every_answer_to_an_operator_can_be_read(void **state)
         if (lagan_call(ctl, verbs[i], NULL, &reply, &code, 20000))
             fail_msg("%s: %s", verbs[i], lagan_errmsg(ctl));
         depth = depth_of(reply);
-        if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: %u deep, no room for a level", verbs[i], depth);
+        if (depth >= LAGAN_MAX_DEPTH) fail_msg("%s: depth %u reaches the limit", verbs[i], depth);
         deepest = MAX(deepest, depth);
         free(reply);
     }
-    assert_int_equal(deepest, LAGAN_MAX_DEPTH - 1); /* status: the ranks of a worker */
+    assert_int_equal(deepest, LAGAN_MAX_DEPTH - 1); /* status: ranks of a worker */
     stop_llama(c, ctl);
 }
 
-/* Divisions that are not on the partition_list: each rank's units are divided as rank 0's are, before a step runs so. */
+/* Selects partitions that are not in the list: each rank must apply them before a step uses
+ * them. */
 static void
-what_an_operator_divides_every_rank_divides(void **state)
+every_rank_applies_an_operators_partition(void **state)
 {
     char args[64], words[96];
     int32_t want[NEW], id[NEW];
@@ -565,24 +567,26 @@ what_an_operator_divides_every_rank_divides(void **state)
     for (uint32_t i = 1; i < UNITS; i++) {
         char *reply = NULL;
 
-        snprintf(args, sizeof args, "{\"worker\":\"w0\",\"context\":%u,\"generation\":%u}", i,
-                 UNITS - i);
+        snprintf(args, sizeof args, "{\"worker\":\"w0\",\"prefill_units\":%u,\"decode_units\":%u}",
+                 i, UNITS - i);
         assert_int_equal(lagan_call(ctl, "split set", args, &reply, &code, 20000), 0);
         free(reply);
         ask_llama(c, id, logprob[1]);
         ask_llama(c, id, logprob[1]);
         assert_memory_equal(id, want, sizeof id);
         assert_memory_equal(logprob[1], logprob[0], sizeof logprob[0]);
-        snprintf(words, sizeof words, "rank 1 is divided as rank 0: %u and %u units", i, UNITS - i);
+        snprintf(words, sizeof words,
+                 "rank 1: partition of rank 0 applied: %u units for prefill, %u for decode", i,
+                 UNITS - i);
         n += service_logged(&v, words);
     }
-    assert_true(n >= 3); /* the others it has had from the beginning */
+    assert_true(n >= 3); /* the other partitions existed from the start */
     stop_llama(c, ctl);
 }
 
 enum { SHORT = 200, LONG = 9000 };
 
-/* Its only token, and what that one's log-probability is. */
+/* Returns the only token of a long prompt, and its log-probability. */
 static int32_t
 ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
 {
@@ -602,7 +606,7 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     assert_int_equal(lagan_submit(c, q, &rid), 0);
     lagan_request_free(q);
     do {
-        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("nothing comes: %s", lagan_errmsg(c));
+        if (lagan_next(c, &e, SETTLE_MS) <= 0) fail_msg("no event: %s", lagan_errmsg(c));
         if (e.kind == LAGAN_EVENT_ERROR) fail_msg("%s: %s", e.reason_name, e.message);
         if (e.kind != LAGAN_EVENT_TOKENS) continue;
         id = e.ids[0];
@@ -611,9 +615,9 @@ ask_long(struct lagan *c, const char *model, int32_t n, float *logprob)
     return id;
 }
 
-/* A prompt in one step, whose rows alone are longer than PLAN_BYTES; and in chunks. */
+/* A prompt in one step whose tokens exceed PLAN_BYTES, compared with the same prompt in chunks. */
 static void
-a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
+step_longer_than_a_record_is_sent_in_several(void **state)
 {
     static const char models[] =
         "models:\n"
@@ -636,7 +640,8 @@ a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
     v.n_standbys = 2;
     service_start(&v, 2, config, NULL);
     assert_int_equal(lagan_open(&c, v.endpoint, 20000), 0);
-    /* Before it knows what a row takes here, a slow machine's worker would be ended: its step is overdue. */
+    /* First a short prompt: until the worker has measured a step, a slow machine would exceed the
+     * step's deadline. */
     (void)ask_long(c, "whole", SHORT, &logprob[0]);
     assert_int_equal(ask_long(c, "whole", LONG, &logprob[0]),
                      ask_long(c, "chunks", LONG, &logprob[1]));
@@ -646,24 +651,25 @@ a_step_that_is_longer_than_a_record_is_planned_in_several(void **state)
     service_stop(&v);
 }
 
-/* lagand and its workers do not serve, and nobody tries again; the log has those words. */
+/* Checks that lagand refuses to serve, does not retry, and logs this text. */
 static void
-is_refused(const char *config, const char *worker, const char *words)
+check_refused(const char *config, const char *worker, const char *words)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    v.worker = worker; /* and is not waited for */
+    v.worker = worker; /* service_start() does not wait for this program */
     service_start(&v, 1, config, NULL);
     while (!service_logged(&v, words)) {
         usleep(20000);
-        if (service_now(&v) >= until) fail_msg("nobody says: %s", words);
+        if (service_now(&v) >= until) fail_msg("not logged: %s", words);
     }
     assert_int_equal(WEXITSTATUS(service_reap(&v)), CONFIG);
 }
 
-/* Two ranks of a model, before each of which a line of shell is run, where $real is lagan-worker and "$@" its options. */
+/* Starts two ranks after running one shell line in each, in which $real is lagan-worker and "$@"
+ * its options; both must be refused. */
 static void
-odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
+check_ranks_refused(const char *model, const char *rank_0, const char *rank_1, const char *words)
 {
     char path[128], real[1024], config[256];
     FILE *f;
@@ -680,21 +686,21 @@ odd_ranks_are_refused(const char *model, const char *rank_0, const char *rank_1,
     assert_int_equal(chmod(path, 0755), 0);
     snprintf(config, sizeof config,
              "models:\n  - { name: llama, path: %s, device: cpu, tensor_parallel: 2 }\n", model);
-    is_refused(config, path, words);
+    check_refused(config, path, words);
 }
 
 static void
-ranks_of_other_settings_are_refused_with_the_difference(void **state)
+ranks_with_different_settings_are_refused_with_the_difference(void **state)
 {
     (void)state;
-    odd_ranks_are_refused("@/tests/data/golden/llama3", ":",
-                          "set -- \"$@\" --kv.snapshot_interval=4096",
-                          "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
+    check_ranks_refused("@/tests/data/golden/llama3", ":",
+                        "set -- \"$@\" --kv.snapshot_interval=4096",
+                        "rank 1 has \"kv.snapshot_interval 4096\", rank 0 \"kv.snapshot_");
 }
 
-/* The same program, but that its version has another first letter. */
+/* The same program, with another first letter of its version. */
 static void
-ranks_of_another_version_are_refused_with_both(void **state)
+ranks_with_different_versions_are_refused_with_both(void **state)
 {
     const char *rest = PACKAGE_VERSION + 1;
     char rank_1[200], words[80];
@@ -705,12 +711,13 @@ ranks_of_another_version_are_refused_with_both(void **state)
              PACKAGE_VERSION, rest);
     snprintf(words, sizeof words, "rank 1 has \"version x%s\", rank 0 \"version %s\"", rest,
              PACKAGE_VERSION);
-    odd_ranks_are_refused("@/tests/data/golden/llama3", ":", rank_1, words);
+    check_ranks_refused("@/tests/data/golden/llama3", ":", rank_1, words);
 }
 
-/* One path, which is another folder in each process; in rank 1's a byte of the weights is another. */
+/* One path that is a different folder in each process; in rank 1's folder one byte of the weights
+ * differs. */
 static void
-ranks_of_other_weights_are_refused_with_both(void **state)
+ranks_with_different_weights_are_refused_with_both(void **state)
 {
     enum { FOLDER = 200 };
     char command[400], model[80];
@@ -727,8 +734,8 @@ ranks_of_other_weights_are_refused_with_both(void **state)
     fd = open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0 && dup2(fd, FOLDER) == FOLDER);
     close(fd);
-    odd_ranks_are_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
-                          "rank 1 has read weights ");
+    check_ranks_refused("/proc/self/fd/200", "exec 200<model", "exec 200<other",
+                        "rank 1 has read checkpoint ");
     close(FOLDER);
 }
 
@@ -737,23 +744,23 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_2_with_two_and_three_lanes_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_2_have_the_bits_of_an_undisturbed_run_while_caches_are_flushed),
-        T(streams_of_killed_groups_of_2_and_their_standbys_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_killed_groups_of_4_have_the_bits_of_an_undisturbed_run),
-        T(streams_of_a_killed_lagands_groups_have_the_bits_of_an_undisturbed_run),
-        T(what_one_rank_has_lost_is_nobodys),
-        T(at_every_point_a_rank_may_die_and_no_bit_changes),
-        T(a_stopped_rank_ends_its_group_and_the_next_one_takes_its_kv_over),
-        T(a_standby_group_takes_the_place_of_one_that_lost_a_rank),
-        T(a_rank_with_nothing_to_do_sleeps),
-        T(what_an_operator_divides_every_rank_divides),
-        T(a_step_that_is_longer_than_a_record_is_planned_in_several),
-        T(every_answer_to_an_operator_can_be_read),
-        T(ranks_of_other_settings_are_refused_with_the_difference),
-        T(ranks_of_another_version_are_refused_with_both),
-        T(ranks_of_other_weights_are_refused_with_both),
+        T(killed_groups_of_2_give_equal_bits),
+        T(killed_groups_of_2_with_several_lanes_give_equal_bits),
+        T(killed_groups_of_2_give_equal_bits_during_cache_flushes),
+        T(killed_groups_of_2_with_standbys_give_equal_bits),
+        T(killed_groups_of_4_give_equal_bits),
+        T(groups_of_a_killed_lagand_give_equal_bits),
+        T(memory_that_one_rank_lost_is_not_adopted_by_any),
+        T(rank_failing_at_every_point_changes_no_bit),
+        T(stopped_rank_ends_its_group_and_its_kv_is_adopted),
+        T(standby_group_replaces_a_group_that_lost_a_rank),
+        T(idle_rank_sleeps),
+        T(every_rank_applies_an_operators_partition),
+        T(step_longer_than_a_record_is_sent_in_several),
+        T(every_reply_to_an_operator_is_within_frame_limits),
+        T(ranks_with_different_settings_are_refused_with_the_difference),
+        T(ranks_with_different_versions_are_refused_with_both),
+        T(ranks_with_different_weights_are_refused_with_both),
     };
 
     torture_args(argc, argv,

@@ -1,4 +1,4 @@
-/* test_history.c - a history checker that sees nothing proves nothing: planted wrongs, one each. */
+/* test_history.c - each planted violation must be detected by the history checker. */
 #include "include/lagan_wire.h"
 #include "tests/test.h"
 #include "tests/torture/history.h"
@@ -26,7 +26,7 @@ finish(void **state)
     return 0;
 }
 
-/* Tokens [first, first + n) of the request, as they should be. */
+/* Reports the correct tokens [first, first + n). */
 static bool
 tokens(uint32_t first, uint32_t n)
 {
@@ -46,13 +46,13 @@ static void
 says(const char *words)
 {
     if (!strstr(h.why, words)) fail_msg("\"%s\", not \"%s\"", h.why, words);
-    /* The first sentence stays, and nothing is right any more. */
+    /* The first sentence stays, and every later event fails. */
     assert_false(history_accepted(&h, 1000, 1, 1));
     assert_non_null(strstr(h.why, words));
 }
 
 static void
-a_right_history_is_right(void **state)
+correct_history_is_accepted(void **state)
 {
     (void)state;
     accept();
@@ -68,7 +68,7 @@ a_right_history_is_right(void **state)
 }
 
 static void
-more_requests_than_places_are_followed_as_long_as_they_end(void **state)
+table_entries_of_ended_requests_are_reused(void **state)
 {
     (void)state;
     accept();
@@ -79,13 +79,13 @@ more_requests_than_places_are_followed_as_long_as_they_end(void **state)
         assert_true(history_tokens(&h, id, 0, &t, 1));
         assert_true(history_done(&h, id, LAGAN_FINISH_LENGTH, 1));
     }
-    assert_true(tokens(0, N)); /* still known */
+    assert_true(tokens(0, N)); /* still remembered */
     assert_true(history_done(&h, ID, LAGAN_FINISH_LENGTH, N));
     assert_true(history_settled(&h));
 }
 
 static void
-a_lost_token_is_seen(void **state)
+lost_token_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -95,7 +95,7 @@ a_lost_token_is_seen(void **state)
 }
 
 static void
-a_repeated_token_is_seen(void **state)
+repeated_token_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -105,7 +105,7 @@ a_repeated_token_is_seen(void **state)
 }
 
 static void
-two_tokens_in_the_wrong_order_are_seen(void **state)
+reordered_tokens_are_detected(void **state)
 {
     int32_t t[] = { mock_token(SEED, 1), mock_token(SEED, 0) };
 
@@ -116,7 +116,7 @@ two_tokens_in_the_wrong_order_are_seen(void **state)
 }
 
 static void
-another_requests_token_is_seen(void **state)
+token_of_another_request_is_detected(void **state)
 {
     int32_t t = mock_token(SEED + 1, 0);
 
@@ -127,7 +127,7 @@ another_requests_token_is_seen(void **state)
 }
 
 static void
-more_tokens_than_asked_for_are_seen(void **state)
+too_many_tokens_are_detected(void **state)
 {
     (void)state;
     accept();
@@ -136,7 +136,7 @@ more_tokens_than_asked_for_are_seen(void **state)
 }
 
 static void
-an_end_too_early_is_seen(void **state)
+early_end_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -146,7 +146,7 @@ an_end_too_early_is_seen(void **state)
 }
 
 static void
-a_count_that_is_not_what_came_is_seen(void **state)
+wrong_token_count_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -156,7 +156,7 @@ a_count_that_is_not_what_came_is_seen(void **state)
 }
 
 static void
-a_second_end_is_seen(void **state)
+second_end_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -167,7 +167,7 @@ a_second_end_is_seen(void **state)
 }
 
 static void
-a_token_after_the_end_is_seen(void **state)
+token_after_the_end_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -178,7 +178,7 @@ a_token_after_the_end_is_seen(void **state)
 }
 
 static void
-an_error_that_is_not_allowed_is_seen(void **state)
+forbidden_error_is_detected(void **state)
 {
     (void)state;
     h.allowed = UINT64_C(1) << LAGAN_E_POISONED;
@@ -189,7 +189,7 @@ an_error_that_is_not_allowed_is_seen(void **state)
 }
 
 static void
-silence_is_seen(void **state)
+missing_end_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -199,7 +199,7 @@ silence_is_seen(void **state)
 }
 
 static void
-an_event_of_nobody_is_seen(void **state)
+event_of_an_unknown_request_is_detected(void **state)
 {
     (void)state;
     assert_false(tokens(0, 1));
@@ -207,7 +207,7 @@ an_event_of_nobody_is_seen(void **state)
 }
 
 static void
-a_second_accept_is_seen(void **state)
+second_accept_is_detected(void **state)
 {
     (void)state;
     accept();
@@ -220,21 +220,14 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(a_right_history_is_right),
-        T(more_requests_than_places_are_followed_as_long_as_they_end),
-        T(a_lost_token_is_seen),
-        T(a_repeated_token_is_seen),
-        T(two_tokens_in_the_wrong_order_are_seen),
-        T(another_requests_token_is_seen),
-        T(more_tokens_than_asked_for_are_seen),
-        T(an_end_too_early_is_seen),
-        T(a_count_that_is_not_what_came_is_seen),
-        T(a_second_end_is_seen),
-        T(a_token_after_the_end_is_seen),
-        T(an_error_that_is_not_allowed_is_seen),
-        T(silence_is_seen),
-        T(an_event_of_nobody_is_seen),
-        T(a_second_accept_is_seen),
+        T(correct_history_is_accepted),     T(table_entries_of_ended_requests_are_reused),
+        T(lost_token_is_detected),          T(repeated_token_is_detected),
+        T(reordered_tokens_are_detected),   T(token_of_another_request_is_detected),
+        T(too_many_tokens_are_detected),    T(early_end_is_detected),
+        T(wrong_token_count_is_detected),   T(second_end_is_detected),
+        T(token_after_the_end_is_detected), T(forbidden_error_is_detected),
+        T(missing_end_is_detected),         T(event_of_an_unknown_request_is_detected),
+        T(second_accept_is_detected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

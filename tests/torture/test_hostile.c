@@ -1,11 +1,11 @@
-/* test_hostile.c - clients that mean harm, each kind for a while: lagand serves the others, whose answers are
- * checked, and its memory stays under a bound.
+/* test_hostile.c - hostile clients, each kind for a while: other clients are served and checked,
+ * and lagand's memory stays under a bound.
  *
- *     test_hostile --requests 4000 --times 2      the others' 99th percentile is at most twice the quiet one
+ *     test_hostile --requests 4000 --times 2    p99 latency is at most 2 x the undisturbed one
  *
- * A request is 8 tokens of a worker that makes one a millisecond. Quiet is without attackers, with as many
- * processes beside it that only take time. Without --times the waits are printed and not judged: a machine with
- * other work says nothing of them.
+ * A request is 8 tokens of a worker that generates one per ms. The baseline runs without attackers,
+ * with as many processes that only use CPU time. Without --times the latencies are printed and not
+ * checked, because they mean little on a busy machine.
  */
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -20,11 +20,12 @@
 #include <string.h>
 
 enum { MAX_REQUESTS = 100000, TOKENS = 8 };
-enum { SIGN_MS = 300000 }; /* they get what time is left: beside other work they take long */
-/* daemon/README.md: what these requests take, 64 MiB of answers that are kept, what was not read, frames in part. */
+enum { SIGN_MS = 300000 }; /* attackers run at idle priority: slow on a busy machine */
+/* daemon/README.md: memory of these requests, 64 MiB of kept results, unread frames, partial
+ * frames. */
 enum { REQUESTS_MIB = 64, KEPT_MIB = 64, UNREAD_MIB = 128, PARTS_MIB = 64 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MOST_MIB = 8000 }; /* what is freed stays with them for a while */
+enum { MOST_MIB = 8000 }; /* a sanitizer keeps freed memory for a while */
 #else
 enum { MOST_MIB = REQUESTS_MIB + KEPT_MIB + UNREAD_MIB + PARTS_MIB };
 #endif
@@ -41,7 +42,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* ---- the others */
+/* ---- other clients */
 
 static int
 by_size(const void *a, const void *b)
@@ -51,7 +52,7 @@ by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* VmRSS, or VmHWM: the most there was. */
+/* Returns VmRSS, or the peak VmHWM. */
 static unsigned long
 mib(const char *what)
 {
@@ -67,9 +68,9 @@ mib(const char *what)
     return kib >> 10;
 }
 
-/* The memory of the kernel for the most there was begins anew. */
+/* Resets the peak memory that the kernel records. */
 static void
-forget_most(void)
+reset_peak_memory(void)
 {
     char path[64];
     FILE *f;
@@ -81,7 +82,7 @@ forget_most(void)
     fclose(f);
 }
 
-/* One request to its end. */
+/* Runs one request to its end. */
 static void
 ask(struct lagan *c, const struct lagan_request *q, uint64_t seed)
 {
@@ -91,7 +92,7 @@ ask(struct lagan *c, const struct lagan_request *q, uint64_t seed)
 
     assert_int_equal(lagan_submit(c, q, &id), 0);
     do {
-        if (lagan_next(c, &ev, 60000) != 1) fail_msg("an answer has not come within a minute");
+        if (lagan_next(c, &ev, 60000) != 1) fail_msg("no reply within 60 s");
         assert_int_equal(ev.id, id);
         if (ev.kind == LAGAN_EVENT_ERROR) fail_msg("%s", ev.message);
         for (uint32_t i = 0; ev.kind == LAGAN_EVENT_TOKENS && i < ev.n_ids; i++, n++)
@@ -100,9 +101,9 @@ ask(struct lagan *c, const struct lagan_request *q, uint64_t seed)
     assert_int_equal(n, TOKENS);
 }
 
-/* One request after the other: the 99th percentile of their times. */
+/* Runs requests one after another; returns the p99 of their times. */
 static nsec
-serve_the_others(const char *what)
+serve_others(const char *what)
 {
     static const int32_t ids[] = { 1, 2, 3 };
     static nsec took[MAX_REQUESTS];
@@ -115,7 +116,7 @@ serve_the_others(const char *what)
     assert_int_equal(lagan_open(&c, endpoint, 60000), 0);
     assert_int_equal(lagan_set_ids(q, "ids", ids, ARRAY_LEN(ids)), 0);
     assert_int_equal(lagan_set_int(q, "max_tokens", TOKENS), 0);
-    forget_most();
+    reset_peak_memory();
     while (torture_more(what, n, n_requests)) {
         nsec since = clock_now();
 
@@ -135,7 +136,7 @@ serve_the_others(const char *what)
     return took[n * 99 / 100];
 }
 
-/* ---- each of them */
+/* ---- attacks */
 
 static uint64_t
 counted(const char *what)
@@ -152,7 +153,7 @@ counted(const char *what)
 static const struct {
     const char *what;
     attack_fn *how;
-    const char *counter; /* by which lagand shows that they were there, or words it logs */
+    const char *counter; /* counter of lagand that shows the attack, or text in its log */
     uint32_t least;
 } attacks[] = {
     { "pings", attack_pings, "clients", 1 },
@@ -163,7 +164,7 @@ static const struct {
     { "frames of 4 MiB, well formed", attack_large_good, "refused", 10 },
     { "500 frames that never end", attack_parts, NULL, 0 },
     { "messages that never end", attack_endless, NULL, 0 },
-    { "costly questions", attack_asks, "refused", 1000 },
+    { "expensive calls", attack_asks, "refused", 1000 },
     { "10,000 connections", attack_crowd, "connections are open, which is the limit", 0 },
 };
 
@@ -182,7 +183,7 @@ await_sign(size_t i, uint64_t before)
 }
 
 static void
-the_others_are_served_and_memory_is_bounded(void **state)
+other_clients_are_served_and_memory_is_bounded(void **state)
 {
     char path[160];
     nsec quiet, p99;
@@ -192,20 +193,20 @@ the_others_are_served_and_memory_is_bounded(void **state)
     rig_ready(&r);
     snprintf(path, sizeof path, "%s/api.sock", r.run);
     attack_begin(attack_spin, path);
-    quiet = serve_the_others("quiet");
+    quiet = serve_others("quiet");
     attack_end();
     for (size_t i = 0; i < ARRAY_LEN(attacks); i++) {
         uint64_t before = attacks[i].least ? counted(attacks[i].counter) : 0;
 
         attack_begin(attacks[i].how, path);
         poll(NULL, 0, 300);
-        p99 = serve_the_others(attacks[i].what);
+        p99 = serve_others(attacks[i].what);
         await_sign(i, before);
         attack_end();
         if (times) assert_in_range(p99, 0, times * quiet);
         poll(NULL, 0, 300);
     }
-    serve_the_others("quiet again");
+    serve_others("quiet again");
     assert_int_equal(rig_stop(&r), 0);
 }
 
@@ -213,7 +214,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_others_are_served_and_memory_is_bounded, tear_down),
+        cmocka_unit_test_teardown(other_clients_are_served_and_memory_is_bounded, tear_down),
     };
 
     torture_args(argc, argv,

@@ -1,12 +1,12 @@
-/* test_hung.c - workers that say nothing: a stopped one is killed soon, a slow one never.
+/* test_hung.c - workers that hang: a stopped one is killed soon, a slow one never.
  *
- * With the time a worker has by default. --watch, --stops and --spinners are for check-long, where a
- * machine that is quiet otherwise also shows that nobody else waits meanwhile.
+ * Uses the default timeouts. --watch, --stops and --spinners are for check-long, which on an
+ * otherwise idle machine also checks that no other request is delayed.
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
 #include "tests/torture/args.h"
+#include "tests/torture/repeat_load.h"
 #include "tests/torture/streams.h"
 
 #include <signal.h>
@@ -32,7 +32,7 @@ static const nsec STALL = 3 * NSEC_S, SOON = 3500 * NSEC_MS, GAP = 50 * NSEC_MS,
 static uint32_t n_stops = 1, n_watch = 5, n_spinners = 4;
 static struct service v;
 static struct streams stopped, going;
-static struct answers ans;
+static struct repeat_load load;
 static pid_t spinner[MOST_SPINNERS];
 
 static int
@@ -61,7 +61,7 @@ finish(void **state)
     end_spinners();
     streams_close(&stopped);
     streams_close(&going);
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -97,13 +97,13 @@ stop_mocks(void)
 }
 
 static void
-turn(void)
+run_streams(void)
 {
-    streams_turn(&stopped, 0, true);
-    streams_turn(&going, 1, true);
+    streams_run(&stopped, 0, true);
+    streams_run(&going, 1, true);
 }
 
-/* Who is w0, once it is another than it was. */
+/* Returns the process of w0 when it is another than before. */
 static pid_t
 await_other(pid_t was)
 {
@@ -111,10 +111,10 @@ await_other(pid_t was)
     pid_t pid;
 
     while ((pid = atomic_load(&v.board->pid[0])) <= 0 || pid == was) {
-        turn();
-        if (clock_now() >= until) fail_msg("there is no worker to stop");
+        run_streams();
+        if (clock_now() >= until) fail_msg("no worker to stop");
     }
-    for (until = clock_now() + CALM; clock_now() < until;) turn();
+    for (until = clock_now() + CALM; clock_now() < until;) run_streams();
     return pid;
 }
 
@@ -126,8 +126,8 @@ by_length(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* How long lagand says that the last one it killed had not beaten: what it stood still itself does not
- * count. */
+/* Returns the silence that lagand logged for the last worker it killed; time in which lagand itself
+ * did not run is not counted. */
 static nsec
 silence(void)
 {
@@ -146,7 +146,7 @@ silence(void)
 }
 
 static void
-a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
+stopped_worker_is_killed_soon_without_delaying_others(void **state)
 {
     static nsec took[MOST_STOPS], gap[MOST_STOPS];
     uint32_t n = 0;
@@ -158,7 +158,7 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
         uint64_t tokens;
         nsec since;
 
-        /* So many faults of a worker's own are too many for one lagand. */
+        /* One lagand stops restarting a worker after this many faults. */
         if (n && n % STOPS == 0) {
             stop_mocks();
             start_mocks();
@@ -169,8 +169,9 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
         since = clock_now();
         assert_int_equal(kill(pid, SIGSTOP), 0);
         while (kill(pid, 0) == 0) {
-            turn();
-            if (clock_now() - since > READY_MS * NSEC_MS) fail_msg("the stopped worker lives on");
+            run_streams();
+            if (clock_now() - since > READY_MS * NSEC_MS)
+                fail_msg("the stopped worker was not killed");
         }
         took[n] = clock_now() - since;
         gap[n++] = going.worst;
@@ -184,7 +185,7 @@ a_stopped_worker_is_killed_soon_and_nobody_else_waits(void **state)
                   "streams p50 %.1f ms, worst %.1f ms\n",
                   n, (double)took[n / 2] / NSEC_S, (double)took[n - 1] / NSEC_S,
                   (double)gap[n / 2] / NSEC_MS, (double)gap[n - 1] / NSEC_MS);
-    /* With other programs beside it a single one proves nothing. */
+    /* A single stop proves little on a busy machine. */
     if (n > 1) assert_true(took[n / 2] <= SOON && gap[n / 2] <= GAP);
 }
 
@@ -199,12 +200,12 @@ spin(void)
 }
 
 static void
-no_worker_is_killed_for_being_slow(void **state)
+no_slow_worker_is_killed(void **state)
 {
     nsec since;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (uint32_t i = 0; i < MIN(n_spinners, (uint32_t)MOST_SPINNERS); i++) {
         spinner[i] = fork();
         assert_true(spinner[i] >= 0);
@@ -212,17 +213,17 @@ no_worker_is_killed_for_being_slow(void **state)
     }
     since = clock_now();
     while (torture_more("seconds of load", (uint32_t)((clock_now() - since) / NSEC_S), n_watch))
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
     end_spinners();
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     print_message(
-        "%u s beside %u that spin: %llu answers, %llu tokens; warned of silence %u times\n",
-        n_watch, n_spinners, (unsigned long long)ans.n_done, (unsigned long long)ans.n_tokens,
+        "%u s with %u busy processes: %llu results, %llu tokens; %u warnings of silence\n", n_watch,
+        n_spinners, (unsigned long long)load.n_done, (unsigned long long)load.n_tokens,
         service_logged(&v, "no heartbeat"));
-    assert_true(ans.n_done > 0 && ans.resumed == 0);
+    assert_true(load.n_done > 0 && load.resumed == 0);
     assert_int_equal(service_logged(&v, "; killing pid"), 0);
-    assert_int_equal(service_logged(&v, ": started, pid"), ANSWER_MODELS);
-    answers_stop(&ans);
+    assert_int_equal(service_logged(&v, ": started, pid"), LOAD_MODELS);
+    repeat_load_stop(&load);
 }
 
 int
@@ -230,8 +231,8 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(a_stopped_worker_is_killed_soon_and_nobody_else_waits),
-        T(no_worker_is_killed_for_being_slow),
+        T(stopped_worker_is_killed_soon_without_delaying_others),
+        T(no_slow_worker_is_killed),
     };
 
     torture_args(argc, argv,

@@ -1,8 +1,9 @@
-/* test_kill.c - lagand and its workers, killed at any instant: every stream goes on, nothing is left.
+/* test_kill.c - lagand and its workers, killed at any instant: every request continues and no
+ * resource leaks.
  *
- * The real lagand with workers that have no model (mock_worker.c). Kills come from outside at random
- * times, and from inside at the points of base/failpoint.h; rings are small, so that they wrap and fill.
- * --kills, --pairs, --daemons and --rounds are for check-long.
+ * The real lagand with workers without a model (mock_worker.c). Kills come from outside at random
+ * times and from inside at the points of base/failpoint.h; rings are small, so that they wrap and
+ * fill. --kills, --pairs, --daemons and --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan_wire.h"
@@ -28,7 +29,7 @@ enum { PACE_US = 10000, GROWTH_KIB = 4096 };
     }
 
 static uint32_t n_kills = 20000, n_pairs = 2000, n_daemons = 300, n_rounds = 1;
-static uint32_t n_actions = UINT32_MAX; /* so many of kill, abort, ... */
+static uint32_t n_actions = UINT32_MAX; /* number of actions (kill, abort, ...) */
 static struct service v;
 static struct streams s;
 
@@ -65,13 +66,13 @@ run_for(uint32_t us)
 {
     nsec until = clock_now() + us * NSEC_US;
 
-    do streams_turn(&s, 1, true);
+    do streams_run(&s, 1, true);
     while (clock_now() < until);
 }
 
 /* ---- workers */
 
-/* The points a mock passes. */
+/* Failpoints of mock_worker. */
 static const enum failpoint mocks_points[] = {
     FP_worker_main,    FP_worker_attached, FP_load_done,     FP_fd_passed,       FP_ring_tail_seen,
     FP_ring_copied,    FP_ring_releasing,  FP_ring_released, FP_ring_reserved,   FP_ring_publishing,
@@ -89,8 +90,8 @@ fired(void)
     return n;
 }
 
-/* As many as that, as fast as successors come; a third of them at some point of the protocol, in
- * whichever worker comes there first. */
+/* Kills workers as fast as replacements start; 1/3 of them at a random point of the protocol, in
+ * the first worker that reaches it. */
 static void
 kill_some(uint32_t kills)
 {
@@ -100,7 +101,7 @@ kill_some(uint32_t kills)
     while (done + fired() - before < kills) {
         enum failpoint p = mocks_points[test_below(ARRAY_LEN(mocks_points))];
 
-        streams_turn(&s, 1, true);
+        streams_run(&s, 1, true);
         if (clock_now() < next) continue;
         next = clock_now() + test_below(2000) * NSEC_US;
         if (test_below(3) == 0) service_arm(&v, FP_WORKER, p, FP_KILL, 1 + test_below(30));
@@ -132,16 +133,17 @@ print_waits(void)
 }
 
 static void
-no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
+killed_worker_loses_repeats_and_reorders_no_token(void **state)
 {
-    struct census first = { 0 }; /* after the first round: buffers have the size they need */
+    /* taken after the first round, when buffers have their final size */
+    struct census first = { 0 };
     uint32_t done = 0;
     nsec since;
 
     (void)state;
     service_start(&v, WORKERS, NULL, NULL);
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
-    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    for (int i = 0; i < 200; i++) streams_run(&s, 1, true);
     settle();
     since = clock_now();
     while (torture_more("kills", done, n_kills)) {
@@ -163,9 +165,9 @@ no_kill_of_a_worker_loses_repeats_or_reorders_a_token(void **state)
     service_stop(&v);
 }
 
-/* Whoever waits for a place dies as often as whoever has it: neither knows when. */
+/* Standbys are killed as often as workers, at random instants. */
 static void
-no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **state)
+killed_worker_or_standby_loses_repeats_and_reorders_no_token(void **state)
 {
     enum { PAIRS = 24 };
     uint32_t done = 0;
@@ -175,7 +177,7 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
     v.n_standbys = PAIRS;
     service_start(&v, PAIRS, NULL, (const char *const[]){ "--set", "standby=1", NULL });
     streams_open(&s, v.endpoint, STREAMS, TOKENS);
-    for (int i = 0; i < 200; i++) streams_turn(&s, 1, true);
+    for (int i = 0; i < 200; i++) streams_run(&s, 1, true);
     while (torture_more("kills of pairs", done, n_pairs)) {
         uint32_t n = MIN(n_pairs - done, (uint32_t)ROUND / 2);
 
@@ -196,9 +198,9 @@ no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token(void **stat
     service_stop(&v);
 }
 
-/* Death to requests handed over, where nothing else is amiss. */
+/* Measures the time from a kill to the resumed request, without other load. */
 static void
-a_killed_workers_requests_are_soon_with_another(void **state)
+requests_of_a_killed_worker_move_to_another_soon(void **state)
 {
     enum { KILLS = 200, APART_US = 25000 };
 
@@ -212,8 +214,8 @@ a_killed_workers_requests_are_soon_with_another(void **state)
     service_stop(&v);
 }
 
-/* Does that point fire, and does everything go on? Streams are short then, and each is over before the
- * next death: none is blamed for two. */
+/* Checks that the point fires and all requests continue. Requests are short and end before the next
+ * death, so none is quarantined for two deaths. */
 static void
 pass_point(enum failpoint p, enum fp_action a)
 {
@@ -222,24 +224,24 @@ pass_point(enum failpoint p, enum fp_action a)
     settle();
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(3));
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
-        streams_turn(&s, 2, true);
-        /* Points of a start are passed by those that start. */
+        streams_run(&s, 2, true);
+        /* Only starting workers reach the points of a start. */
         if (p <= FP_fd_passed && test_below(8) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
     settle();
 }
 
 static void
-at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
+worker_may_fail_at_every_point(void **state)
 {
     static const char *const words[] = { "", "kill", "abort", "stop", "exit", "delay" };
 
     (void)state;
     for (uint32_t round = 0; torture_more("rounds", round, n_rounds); round++)
         for (enum fp_action a = FP_KILL; a < FP_ACTIONS && a - FP_KILL < n_actions; a++) {
-            /* A stopped worker is hung, and soon dead. Each action has a lagand of its own: so many
-             * faults of a worker's own are too many for one. */
+            /* A stopped worker is soon treated as hung. Each action has its own lagand, because
+             * lagand stops restarting a worker after many faults. */
             service_start(&v, 16, NULL,
                           ARGS("--supervisor.stall-timeout", a == FP_STOP ? "300ms" : "10s"));
             streams_open(&s, v.endpoint, 32, 12);
@@ -253,7 +255,7 @@ at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow(void **state)
 }
 
 static void
-a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
+only_a_prompt_that_kills_workers_is_poisoned(void **state)
 {
     (void)state;
     service_start(&v, 6, NULL, NULL);
@@ -268,9 +270,9 @@ a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone(void **state)
     service_stop(&v);
 }
 
-/* What a debugger holds is dead and cannot be waited for. */
+/* A killed process under a debugger cannot be reaped until the debugger detaches. */
 static void
-a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
+worker_that_dies_under_a_debugger_is_reaped_after_detach(void **state)
 {
     (void)state;
     service_start(&v, 2, NULL, NULL);
@@ -284,7 +286,7 @@ a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
         run_for(100000);
         assert_int_equal(waitpid(pid, NULL, __WALL), pid);
         settle();
-        assert_true(service_all_ready(&v, 5000)); /* it is LOST after ten seconds */
+        assert_true(service_all_ready(&v, 5000)); /* it is LOST after 10 s */
     }
     service_stop(&v);
 }
@@ -292,7 +294,7 @@ a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go(void **state)
 /* ---- lagand */
 
 static void
-a_killed_lagand_leaves_no_orphan_and_no_name(void **state)
+killed_lagand_leaves_no_process_and_no_file(void **state)
 {
     struct census first = { 0 };
     uint32_t done;
@@ -328,8 +330,8 @@ static const enum failpoint lagands_points[] = {
 
 static const uint32_t n_points = ARRAY_LEN(lagands_points);
 
-/* In the child of a vfork() a point is passed by what is not lagand yet, and lagand waits for it: it
- * may die there, which is a failed start, but not stand still. */
+/* Points in a vfork() child run before exec while lagand waits for it: the child may die there,
+ * which is a failed start, but must not stop. */
 static bool
 in_child(enum failpoint p)
 {
@@ -344,14 +346,14 @@ fire_in_lagand(enum failpoint p, enum fp_action a)
 
     service_arm(&v, FP_LAGAND, p, a, 1 + test_below(8));
     while (atomic_load(&f->left)) {
-        streams_turn(&s, 2, true);
+        streams_run(&s, 2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
 }
 
 static void
-at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
+lagand_may_be_killed_abort_or_exit_at_every_point(void **state)
 {
     static const enum fp_action actions[] = { FP_KILL, FP_ABORT, FP_EXIT };
 
@@ -377,7 +379,7 @@ at_every_point_lagand_may_be_killed_abort_or_exit(void **state)
 }
 
 static void
-at_every_point_lagand_may_stand_still_and_nothing_is_lost(void **state)
+lagand_may_hang_at_every_point_without_losing_a_token(void **state)
 {
     static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
 
@@ -402,15 +404,15 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(no_kill_of_a_worker_loses_repeats_or_reorders_a_token),
-        T(no_kill_of_a_worker_or_its_standby_loses_repeats_or_reorders_a_token),
-        T(a_killed_workers_requests_are_soon_with_another),
-        T(at_every_point_a_worker_may_be_killed_abort_exit_stop_or_be_slow),
-        T(a_prompt_that_kills_workers_ends_with_poisoned_and_it_alone),
-        T(a_worker_that_dies_under_a_debugger_is_buried_when_it_lets_go),
-        T(a_killed_lagand_leaves_no_orphan_and_no_name),
-        T(at_every_point_lagand_may_be_killed_abort_or_exit),
-        T(at_every_point_lagand_may_stand_still_and_nothing_is_lost),
+        T(killed_worker_loses_repeats_and_reorders_no_token),
+        T(killed_worker_or_standby_loses_repeats_and_reorders_no_token),
+        T(requests_of_a_killed_worker_move_to_another_soon),
+        T(worker_may_fail_at_every_point),
+        T(only_a_prompt_that_kills_workers_is_poisoned),
+        T(worker_that_dies_under_a_debugger_is_reaped_after_detach),
+        T(killed_lagand_leaves_no_process_and_no_file),
+        T(lagand_may_be_killed_abort_or_exit_at_every_point),
+        T(lagand_may_hang_at_every_point_without_losing_a_token),
     };
 
     torture_args(argc, argv,

@@ -1,8 +1,9 @@
-/* test_lagand_restart.c - one lagand after another, with a systemd that keeps its descriptors: killed while it writes
- * down what it knows, while it becomes the next one, and while that takes over. No request is lost.
+/* test_lagand_restart.c - a sequence of lagands with a systemd that keeps their descriptors: killed
+ * while writing the ledger log, during re-exec, and while the next one reads the log. No request is
+ * lost.
  *
- * Requests go through liblagan, which comes back by itself; every token is held against what mock_worker
- * says (mock.h), and none may end with an error.
+ * Requests use liblagan, which reconnects by itself; every token is compared with mock_worker's
+ * (mock.h), and no request may end with an error.
  */
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -17,17 +18,17 @@
 #include <sys/wait.h>
 
 enum { WORKERS = 4, STREAMS = 24, TOKENS = 64, PROMPT = 3, SETTLE_MS = 60000 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the ledger log. */
+/* lagand keeps a result for 10 minutes (daemon/ledger.h), also in the ledger log: KEPT_KIB each. */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 2, KEPT_MOST = 8192 };
-enum { CALL_MS = 200 }; /* for an answer that lagand may not live to give */
+enum { CALL_MS = 200 }; /* for a reply that a killed lagand never sends */
 
 static uint32_t n_rounds = 1, n_kills = 20,
-                n_actions = UINT32_MAX; /* so many of kill, abort, ... */
+                n_actions = UINT32_MAX; /* number of actions (kill, abort, ...) */
 static struct service v;
 static struct systemd systemd;
 static struct lagan *c;
 static struct stream {
-    uint64_t id, seed; /* id 0: not under way */
+    uint64_t id, seed; /* id 0: not running */
     uint32_t n;
 } streams[STREAMS];
 static uint64_t n_asked, n_done, n_tokens, n_resumed;
@@ -100,9 +101,10 @@ take(const struct lagan_event *e)
     n_done++;
 }
 
-/* Take events for so long; more: ask again whatever has been answered, first. How many are open. */
+/* Takes events for `ms`; more: first submits finished requests again. Returns the number of open
+ * requests. */
 static uint32_t
-turn(int ms, bool more)
+run_requests(int ms, bool more)
 {
     struct lagan_event e = { .size = sizeof e };
     uint32_t open = 0;
@@ -120,7 +122,7 @@ run_for(uint32_t us)
 {
     nsec until = clock_now() + us * NSEC_US;
 
-    do turn(1, true);
+    do run_requests(1, true);
     while (clock_now() < until);
 }
 
@@ -130,7 +132,7 @@ settle(void)
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     uint32_t open;
 
-    while ((open = turn(20, false))) {
+    while ((open = run_requests(20, false))) {
         if (service_now(&v) < until) continue;
         service_print_log(&v, 40);
         fail_msg("%u requests have stopped", open);
@@ -140,14 +142,14 @@ settle(void)
 /* ---- lagand */
 
 static void
-begin_again(void)
+reexec_lagand(void)
 {
     char endpoint[128], *reply = NULL;
     struct lagan *ctl;
     uint32_t code;
 
     snprintf(endpoint, sizeof endpoint, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&ctl, endpoint, CALL_MS) < 0) return; /* it has begun already */
+    if (lagan_open(&ctl, endpoint, CALL_MS) < 0) return; /* the re-exec has already started */
     lagan_call(ctl, "daemon reexec", "{}", &reply, &code, CALL_MS);
     free(reply);
     lagan_close(ctl);
@@ -170,9 +172,9 @@ static const enum failpoint points[] = {
     FP_reap_began,       FP_reap_drained,         FP_spawned,
     FP_loop_done,
 };
-enum { SUCCESSION = 9 }; /* the first of them, which are passed when it begins again */
+enum { N_REEXEC_POINTS = 9 }; /* the first points, which a re-exec reaches */
 
-/* Until it has fired. */
+/* Arms the point and waits until it has fired. */
 static void
 fire(uint32_t i, enum fp_action a)
 {
@@ -180,24 +182,25 @@ fire(uint32_t i, enum fp_action a)
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
     run_for(test_below(20000));
-    service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < SUCCESSION ? 1 : 30));
+    service_arm(&v, FP_LAGAND, points[i], a, 1 + test_below(i < N_REEXEC_POINTS ? 1 : 30));
     while (atomic_load(&f->left)) {
-        if (i < SUCCESSION) begin_again();
-        turn(2, true);
+        if (i < N_REEXEC_POINTS) reexec_lagand();
+        run_requests(2, true);
         if (test_below(4) == 0) service_kill_one(&v, 2);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(points[i]));
+        if (service_now(&v) >= until)
+            fail_msg("failpoint %s was not reached", failpoint_name(points[i]));
     }
 }
 
 static void
-say_how_many(void)
+print_counts(void)
 {
     print_message("%llu requests, %llu tokens, resumed %llu times\n", (unsigned long long)n_done,
                   (unsigned long long)n_tokens, (unsigned long long)n_resumed);
 }
 
 static void
-at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not(void **state)
+lagand_failing_at_every_point_changes_no_request(void **state)
 {
     static const enum fp_action actions[] = { FP_KILL, FP_ABORT, FP_EXIT };
 
@@ -208,14 +211,14 @@ at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not(void **sta
             restart();
         }
     settle();
-    say_how_many();
+    print_counts();
     service_print_fired(&v, FP_LAGAND, points, ARRAY_LEN(points));
     assert_true(n_resumed > 0);
     service_stop(&v);
 }
 
 static void
-at_every_point_lagand_may_stand_still(void **state)
+lagand_may_hang_at_every_point(void **state)
 {
     static const enum fp_action actions[] = { FP_STOP, FP_DELAY };
 
@@ -228,14 +231,14 @@ at_every_point_lagand_may_stand_still(void **state)
             if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         }
     settle();
-    say_how_many();
+    print_counts();
     service_stop(&v);
 }
 
 static void
-a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **state)
+killed_or_reexecuted_lagand_leaks_nothing(void **state)
 {
-    struct census first = { 0 }; /* after the second: one of each kind */
+    struct census first = { 0 }; /* taken after one kill and one re-exec */
     uint32_t i;
 
     (void)state;
@@ -245,7 +248,7 @@ a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **sta
             kill(v.pid, SIGKILL);
             restart();
         } else {
-            begin_again();
+            reexec_lagand();
         }
         run_for(50000);
         settle();
@@ -255,7 +258,7 @@ a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one(void **sta
                             GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(n_done, (uint64_t)KEPT_MOST));
     }
     print_message("%u successions\n", i);
-    say_how_many();
+    print_counts();
     service_stop(&v);
 }
 
@@ -264,9 +267,9 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(at_every_point_lagand_may_die_and_every_request_ends_as_if_it_had_not),
-        T(at_every_point_lagand_may_stand_still),
-        T(a_lagand_that_is_killed_or_begins_again_leaks_nothing_to_the_next_one),
+        T(lagand_failing_at_every_point_changes_no_request),
+        T(lagand_may_hang_at_every_point),
+        T(killed_or_reexecuted_lagand_leaks_nothing),
     };
 
     torture_args(argc, argv,

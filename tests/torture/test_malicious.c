@@ -1,9 +1,9 @@
-/* test_malicious.c - workers that want to harm lagand (malicious_worker.c) beside honest ones.
+/* test_malicious.c - workers that attack lagand (malicious_worker.c) next to honest ones.
  *
- * Evil workers come and go as fast as lagand lets them, revived by an operator when it has given them up.
- * Meanwhile clients of the honest model hold every frame against the history's rules, clients of the evil
- * one get exactly one end each, an operator gets answers, and no turn of lagand's loop takes long.
- * --lives says how many, for check-long.
+ * Malicious workers restart as fast as lagand permits, and an operator restarts those that lagand
+ * has given up. Meanwhile every frame of the honest model's clients is checked, clients of the
+ * malicious model get exactly one end each, an operator gets replies, and no iteration of lagand's
+ * loop takes long. --lives sets their number, for check-long.
  */
 #include "base/clock.h"
 #include "include/lagan.h"
@@ -18,11 +18,11 @@
 #include <string.h>
 
 enum { GOOD = 2, EVIL = 8, SETTLE_MS = 30000, GROWTH_KIB = 8192, ROUND_MS = 10 };
-/* Of the loop's own time: what others do to a busy machine is not lagand's. */
+/* CPU time of the loop: other load on the machine does not count. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const nsec LONGEST_TURN = 200 * NSEC_MS;
+static const nsec LONGEST_ITERATION = 200 * NSEC_MS;
 #else
-static const nsec LONGEST_TURN = 10 * NSEC_MS;
+static const nsec LONGEST_ITERATION = 10 * NSEC_MS;
 #endif
 
 static uint32_t n_lives = 1000;
@@ -52,9 +52,9 @@ finish(void **state)
 static void
 start(void)
 {
-    char config[600], door[128];
+    char config[600], ctl_path[128];
 
-    v.worker = "evil_worker";
+    v.worker = "malicious_worker";
     snprintf(config, sizeof config,
              "supervisor: { stall_timeout: 500ms }\nmodels:\n"
              "  - { name: good, path: %s/good, device: cpu, workers: %d }\n"
@@ -68,8 +68,8 @@ start(void)
     good.model = "good";
     evil.model = "evil";
     evil.history.lax = true;
-    snprintf(door, sizeof door, "ipc://%s/ctl.sock", v.run);
-    if (lagan_open(&operator, door, 10000) < 0) fail_msg("%s", lagan_errmsg(NULL));
+    snprintf(ctl_path, sizeof ctl_path, "ipc://%s/ctl.sock", v.run);
+    if (lagan_open(&operator, ctl_path, 10000) < 0) fail_msg("%s", lagan_errmsg(NULL));
 }
 
 static nsec
@@ -84,7 +84,8 @@ ask(const char *verb, const char *args, char **reply)
     return clock_now() - since;
 }
 
-/* Those that lagand has given up, or lets wait, begin again. How long the list took. */
+/* Restarts malicious workers that lagand has given up or delays. Returns the time of the list
+ * command. */
 static nsec
 revive(void)
 {
@@ -110,7 +111,7 @@ revive(void)
 }
 
 static void
-no_evil_worker_stops_misleads_or_delays_the_others(void **state)
+malicious_workers_do_not_affect_other_workers(void **state)
 {
     uint32_t lives = 0;
     struct census before, after;
@@ -120,37 +121,37 @@ no_evil_worker_stops_misleads_or_delays_the_others(void **state)
     start();
     service_quiet(&v, &before);
     while (torture_more("evil workers", lives, n_lives)) {
-        streams_turn(&good, 1, true);
-        streams_turn(&evil, 1, true);
+        streams_run(&good, 1, true);
+        streams_run(&evil, 1, true);
         if (clock_now() < next) continue;
         next = clock_now() + ROUND_MS * NSEC_MS;
         worst = MAX(worst, revive());
         lives = service_epochs(&v, "evil");
     }
     if (!streams_settle(&good, &v, SETTLE_MS))
-        fail_msg("%u honest streams have stopped", good.n_open);
+        fail_msg("%u honest requests make no progress", good.n_open);
     while (evil.n_open) {
         nsec until = clock_now() + SETTLE_MS * NSEC_MS;
 
-        streams_turn(&evil, 5, false);
+        streams_run(&evil, 5, false);
         revive();
-        if (clock_now() >= until) fail_msg("%u requests have no end", evil.n_open);
+        if (clock_now() >= until) fail_msg("%u requests did not end", evil.n_open);
     }
     for (int i = 0; i < 1000 && (!service_quiet(&v, &after) || after.zombies); i++) {
-        streams_turn(&good, 5, false);
+        streams_run(&good, 5, false);
         revive();
     }
     print_message(
-        "%u evil workers; %llu honest requests, a token at most %.0f ms apart; longest turn "
-        "%.2f ms of lagand's time, longest answer to an operator %.0f ms\n",
+        "%u evil workers; %llu honest requests, a token at most %.0f ms apart; longest iteration "
+        "%.2f ms of lagand's time, longest operator reply %.0f ms\n",
         lives, (unsigned long long)good.history.n_done, (double)good.worst / NSEC_MS,
         (double)atomic_load(&v.board->fp.longest_iteration) / NSEC_MS, (double)worst / NSEC_MS);
     assert_true(good.history.n_done > 0);
-    assert_true(atomic_load(&v.board->fp.longest_iteration) <= LONGEST_TURN);
+    assert_true(atomic_load(&v.board->fp.longest_turn) <= LONGEST_ITERATION);
     assert_int_equal(after.zombies, 0);
     assert_int_equal(after.shm, before.shm);
     if (after.rss_kib > before.rss_kib + GROWTH_KIB)
-        fail_msg("lagand has grown from %u to %u KiB", before.rss_kib, after.rss_kib);
+        fail_msg("lagand's memory has grown from %u to %u KiB", before.rss_kib, after.rss_kib);
     if (after.fds > before.fds + 8 * EVIL)
         fail_msg("%u descriptors, not %u", after.fds, before.fds);
     service_stop(&v);
@@ -161,7 +162,7 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(no_evil_worker_stops_misleads_or_delays_the_others),
+        T(malicious_workers_do_not_affect_other_workers),
     };
 
     torture_args(argc, argv, (const struct torture_arg[]){ { "lives", &n_lives }, { NULL, NULL } });

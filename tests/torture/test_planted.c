@@ -1,15 +1,17 @@
-/* test_planted.c - would it be seen? Faults are planted in what a worker leaves, and each is to be found.
+/* test_planted.c - plants faults in the memory that a worker leaves and checks that each is
+ * detected.
  *
- * Between a worker's death and its successor's start, while lagand stands still, the KV is overwritten: all
- * that neither a row nor a label proves may hold anything; noise in one block that a row proves changes the bits of
- * that stream and of no other. And a worker that is stopped at any instant has no row that proves what another
- * request wrote, but for late_worker, which takes blocks from their old rows too late.
+ * Between a worker's death and the start of its replacement, while lagand is stopped, the test
+ * overwrites KV. Blocks that neither a manifest entry nor a node proves may contain anything. Noise
+ * in one proven block changes the bits of its request only. A worker that is stopped at any instant
+ * has no entry that proves a block written by another request, except late_worker, which removes
+ * blocks from their old entries too late.
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
 #include "tests/torture/args.h"
 #include "tests/torture/leak_check.h"
+#include "tests/torture/repeat_load.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -23,7 +25,7 @@ enum { SETTLE_MS = 60000, NAN_BYTE = 0xff };
 
 static uint32_t n_kills = 12, n_looks = 200, n_late = 0;
 static struct service v;
-static struct answers ans;
+static struct repeat_load load;
 static struct remains left;
 
 static int
@@ -39,23 +41,23 @@ finish(void **state)
 {
     (void)state;
     remains_close(&left);
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
 
-/* ---- killed unseen */
+/* ---- killed while lagand is stopped */
 
 static void
 run_for(uint32_t ms)
 {
     nsec until = clock_now() + ms * NSEC_MS;
 
-    do answers_turn(&ans, 2, true);
+    do repeat_load_run(&load, 2, true);
     while (clock_now() < until);
 }
 
-/* Its KV, once it has some. */
+/* Opens the worker's KV memory as soon as it exists. */
 static pid_t
 open_remains(const char *worker)
 {
@@ -69,9 +71,9 @@ open_remains(const char *worker)
     return pid;
 }
 
-/* Kill that worker and let lagand stand still. */
+/* Stops lagand and kills the worker. */
 static void
-kill_unseen(const char *worker)
+kill_while_lagand_stopped(const char *worker)
 {
     pid_t pid = open_remains(worker);
     struct pollfd p = { .fd = pidfd_open(pid, 0), .events = POLLIN };
@@ -83,7 +85,7 @@ kill_unseen(const char *worker)
 }
 
 static void
-go_on(void)
+resume_lagand(void)
 {
     remains_close(&left);
     assert_int_equal(kill(v.pid, SIGCONT), 0);
@@ -92,7 +94,7 @@ go_on(void)
 /* ---- what is not committed */
 
 static void
-keep(char *kept, uint32_t group, slice_id block)
+copy_block(char *kept, uint32_t group, slice_id block)
 {
     uint64_t bytes;
     const char *at;
@@ -102,7 +104,7 @@ keep(char *kept, uint32_t group, slice_id block)
     memcpy(kept + (at - left.kv), at, bytes);
 }
 
-/* Every byte of the arena that no row and no label proves, as no number that is one. How many they were. */
+/* Sets every unproven byte of the arena to NaN. Returns their number. */
 static uint64_t
 spoil_unproven(void)
 {
@@ -114,14 +116,14 @@ spoil_unproven(void)
     for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < remains_proven(&left, &f, g); i++)
-                keep(kept, g, f.row.entry[g][i]);
+                copy_block(kept, g, f.row.entry[g][i]);
     }
     for (uint32_t label = 1; label < left.m.h.n_nodes; label++)
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
-            keep(kept, g, remains_labelled(&left, label, g));
+            copy_block(kept, g, remains_labelled(&left, label, g));
     for (uint64_t i = 0; i < left.kv_bytes; i++) n += left.kv[i] != kept[i];
     memcpy(left.kv, kept, left.kv_bytes);
     free(kept);
@@ -129,48 +131,49 @@ spoil_unproven(void)
 }
 
 static void
-what_nothing_proves_may_hold_anything(void **state)
+unproven_blocks_may_contain_anything(void **state)
 {
     uint64_t spoiled = 0;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (uint32_t i = 0; torture_more("kills", i, n_kills); i++) {
         char worker[8];
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         run_for(20 + test_below(100));
-        snprintf(worker, sizeof worker, "w%u", i % ANSWER_MODELS);
-        kill_unseen(worker);
+        snprintf(worker, sizeof worker, "w%u", i % LOAD_MODELS);
+        kill_while_lagand_stopped(worker);
         spoiled += spoil_unproven();
-        go_on();
+        resume_lagand();
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     print_message("%llu bytes spoiled, KV of %llu tokens adopted\n", (unsigned long long)spoiled,
-                  (unsigned long long)ans.adopted);
-    assert_true(spoiled > 0 && ans.adopted > 0);
-    answers_stop(&ans);
+                  (unsigned long long)load.adopted);
+    assert_true(spoiled > 0 && load.adopted > 0);
+    repeat_load_stop(&load);
 }
 
 /* ---- what is committed */
 
-/* One stream: of a search a spoiled beam need not be among what is told, of samples each has a part. */
-static struct job *
-job_of(const struct manifest_found *f)
+/* Returns the request of an entry if it has one output: a spoiled beam need not be in the result,
+ * and samples have separate parts. */
+static struct repeated_request *
+request_of(const struct manifest_found *f)
 {
-    for (uint32_t i = 0; i < ANSWERS; i++) {
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
         uint64_t hash[2];
 
-        if (!ans.job[i].id || ans.job[i].n_prompt != f->owner.n_tokens) continue;
-        if (ans.job[i].search || ans.job[i].want.n_other[1]) continue;
-        manifest_hash(ans.job[i].prompt, ans.job[i].n_prompt, hash);
-        if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &ans.job[i];
+        if (!load.request[i].id || load.request[i].n_prompt != f->owner.n_tokens) continue;
+        if (load.request[i].search || load.request[i].want.n_other[1]) continue;
+        manifest_hash(load.request[i].prompt, load.request[i].n_prompt, hash);
+        if (!memcmp(hash, f->owner.tokens_hash, sizeof hash)) return &load.request[i];
     }
     return NULL;
 }
 
-/* Noise into one block of positions that are all seen for ever, of some row. first: of its positions. */
-static struct job *
+/* Writes noise into one proven full-attention block of some entry. first: its first position. */
+static struct repeated_request *
 spoil_proven(uint32_t *first)
 {
     uint32_t from = test_below(left.m.h.n_slots), g = 0;
@@ -180,11 +183,11 @@ spoil_proven(uint32_t *first)
     for (uint32_t k = 0; k < left.m.h.n_slots; k++) {
         uint32_t slot = (from + k) % left.m.h.n_slots, entry;
         struct manifest_found f;
-        struct job *j;
+        struct repeated_request *j;
         uint64_t bytes;
         float *at;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1 || !(j = job_of(&f))) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1 || !(j = request_of(&f))) continue;
         entry = test_below(remains_proven(&left, &f, g));
         at = (float *)(void *)remains_block(&left, g, f.row.entry[g][entry], &bytes);
         for (uint64_t i = 0; i < bytes / sizeof *at; i++)
@@ -196,50 +199,50 @@ spoil_proven(uint32_t *first)
 }
 
 static void
-noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other(void **state)
+noise_in_a_proven_block_changes_only_its_request(void **state)
 {
     uint32_t seen = 0, i;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
-    ans.may_differ = true;
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
+    load.may_differ = true;
     for (i = 0; torture_more("kills", i, n_kills); i++) {
-        struct job *j;
+        struct repeated_request *j;
         uint32_t first = 0;
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
-        answers_turn(&ans, 0, true);
-        do answers_turn(&ans, 5, false);
-        while (!ans.job[i % 2 ? 0 : 2].got.n || test_below(8));
-        kill_unseen(i % 2 ? "w0" : "w2");
+        repeat_load_run(&load, 0, true);
+        do repeat_load_run(&load, 5, false);
+        while (!load.request[i % 2 ? 0 : 2].got.n || test_below(8));
+        kill_while_lagand_stopped(i % 2 ? "w0" : "w2");
         j = spoil_proven(&first);
-        go_on();
-        answers_settle(&ans);
-        for (uint32_t k = 0; k < ANSWERS; k++) {
-            const struct job *o = &ans.job[k];
+        resume_lagand();
+        repeat_load_settle(&load);
+        for (uint32_t k = 0; k < LOAD_REQUESTS; k++) {
+            const struct repeated_request *o = &load.request[k];
             bool spoiled = o == j && o->got.adopted > first;
 
             if (o->differs != spoiled)
-                fail_msg("request %u: its answer %s; %s", k, o->differs ? "differs" : "is the same",
-                         spoiled ? "noise was adopted" : "nothing of it was spoiled");
+                fail_msg("request %u: its result %s; %s", k, o->differs ? "differs" : "is the same",
+                         spoiled ? "noise was adopted" : "no block of it was changed");
             seen += spoiled;
         }
     }
-    print_message("%u kills, noise was seen %u times\n", i, seen);
+    print_message("%u kills, noise was detected %u times\n", i, seen);
     assert_true(seen > i / 4);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
 /* ---- what others wrote */
 
-/* A whole block that a row proves is never written again: its bytes when it was first seen. But a beam goes on from
- * another's. */
+/* A full block that an entry proves is never written again: its bytes when it was first seen. Beams
+ * are excepted, because a beam continues from another's blocks. */
 static struct proof {
     uint64_t id, hash[2];
     uint32_t member, group, entry;
 } proofs[1 << 14];
 
-/* Has it other bytes than before? */
+/* Returns true if the block's bytes differ from the first time. */
 static bool
 changed(uint64_t id, uint32_t member, uint32_t group, uint32_t entry, slice_id at)
 {
@@ -263,7 +266,7 @@ changes(void)
     for (uint32_t slot = 0; slot < left.m.h.n_slots; slot++) {
         struct manifest_found f;
 
-        if (manifest_read(&left.m, slot, left.room, &f) != 1 || f.owner.n_beams) continue;
+        if (manifest_read(&left.m, slot, left.entries, &f) != 1 || f.owner.n_beams) continue;
         for (uint32_t g = 0; g < left.m.h.n_groups; g++)
             for (uint32_t i = 0; i < f.row.committed / left.m.h.tokens_per_block; i++)
                 if (f.row.entry[g][i] != SLICE_NONE)
@@ -292,16 +295,16 @@ await_stopped(pid_t pid)
     }
 }
 
-/* Stop gemma's worker at so many instants, or until a block has changed. */
+/* Stops gemma's worker at random instants and returns true if a proven block has changed. */
 static bool
-look_at(const char *program, uint32_t looks)
+stop_and_check(const char *program, uint32_t looks)
 {
     uint32_t n = 0;
     pid_t pid;
 
     memset(proofs, 0, sizeof proofs);
     v.worker = program;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     pid = open_remains("w0");
     for (uint32_t i = 0; torture_more("looks", i, looks) && !n; i++) {
         run_for(test_below(10));
@@ -310,29 +313,30 @@ look_at(const char *program, uint32_t looks)
         n += changes();
         assert_int_equal(kill(pid, SIGCONT), 0);
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     remains_close(&left);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
     return n > 0;
 }
 
 static void
-no_row_ever_proves_what_another_request_wrote(void **state)
+no_manifest_entry_proves_a_block_of_another_request(void **state)
 {
     (void)state;
-    assert_false(look_at("lagan-worker", n_looks));
+    assert_false(stop_and_check("lagan-worker", n_looks));
 }
 
-/* It must be stopped between a write and the retraction behind it, which happens in one of some thousand looks. */
+/* The worker must be stopped between a write and the later removal, which happens once in some 1000
+ * stops. */
 static void
-a_row_that_is_retracted_late_is_found(void **state)
+manifest_entry_retracted_late_is_detected(void **state)
 {
     (void)state;
     if (!n_late) {
         print_message("--late LOOKS: in check-long\n");
         skip();
     }
-    assert_true(look_at("late_worker", n_late));
+    assert_true(stop_and_check("late_worker", n_late));
 }
 
 int
@@ -340,10 +344,10 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(what_nothing_proves_may_hold_anything),
-        T(noise_in_a_proven_block_is_seen_in_that_stream_and_in_no_other),
-        T(no_row_ever_proves_what_another_request_wrote),
-        T(a_row_that_is_retracted_late_is_found),
+        T(unproven_blocks_may_contain_anything),
+        T(noise_in_a_proven_block_changes_only_its_request),
+        T(no_manifest_entry_proves_a_block_of_another_request),
+        T(manifest_entry_retracted_late_is_detected),
     };
 
     torture_args(

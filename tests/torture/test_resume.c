@@ -1,15 +1,15 @@
-/* test_resume.c - real workers on the CPU, killed at any instant: every answer has the bits of an
- * undisturbed run.
+/* test_resume.c - real workers, killed at any instant: every result has the bits of an undisturbed
+ * run.
  *
- * Three small models at once, greedy and sampled, encoder-decoder too, prompts longer than a chunk, pools
- * so small that blocks change hands all the time. First all requests run alone; then they run again and
- * again while their workers die, and each answer is compared token by token and bit by bit.
- * --kills and --rounds are for check-long.
+ * Three small models at once, greedy and sampled, one encoder-decoder, prompts longer than a chunk,
+ * pools so small that blocks are reused all the time. First all requests run undisturbed; then they
+ * repeat while their workers are killed, and each result is compared bit by bit. --kills and
+ * --rounds are for check-long.
  */
 #include "base/clock.h"
 #include "tests/test.h"
-#include "tests/torture/answers.h"
 #include "tests/torture/args.h"
+#include "tests/torture/repeat_load.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,17 +18,17 @@
 #include <string.h>
 
 enum { SETTLE_MS = 60000, ROUND = 25 };
-/* An answer is kept for ten minutes, for a client that comes back: daemon/ledger/ledger.h; and in the ledger log. */
-enum { PAUSED = 300 }; /* tokens that one of them may have */
+/* lagand keeps a result for 10 minutes (daemon/ledger.h), also in the ledger log: KEPT_KIB each. */
+enum { PREEMPTED = 300 }; /* tokens of one preempted request */
 enum { GROWTH_KIB = 4096, KEPT_KIB = 6, KEPT_MOST = 8192 };
 
-static uint32_t n_kills = 100, n_rounds; /* no round: a quick one */
-static uint32_t n_actions = UINT32_MAX;  /* so many of kill, abort, ... */
-static uint32_t from, to = UINT32_MAX;   /* of the points: those */
+static uint32_t n_kills = 100, n_rounds; /* 0 rounds: quick check */
+static uint32_t n_actions = UINT32_MAX;  /* number of actions (kill, abort, ...) */
+static uint32_t from, to = UINT32_MAX;   /* range of points */
 static struct service v;
-static struct answers ans;
+static struct repeat_load load;
 
-/* A stopped worker is hung, and soon dead. */
+/* A stopped worker is soon treated as hung. */
 static const char *const hung_soon[] = { "--supervisor.stall-timeout", "1s", NULL };
 
 static int
@@ -43,7 +43,7 @@ static int
 finish(void **state)
 {
     (void)state;
-    answers_close(&ans);
+    repeat_load_close(&load);
     service_close(&v);
     return 0;
 }
@@ -51,29 +51,30 @@ finish(void **state)
 static void
 kill_some(uint32_t kills)
 {
-    /* A GPU's standby takes a second to come, three of them longer: some are to be there when their worker dies. */
+    /* On a GPU a standby takes 1 s to start, three of them longer: some must be ready when their
+     * worker is killed. */
     nsec next = 0, pace = strcmp(torture_device, "cpu") ? 15 : 1;
 
     for (uint32_t done = 0; done < kills;) {
-        answers_turn(&ans, 2, true);
+        repeat_load_run(&load, 2, true);
         if (clock_now() < next) continue;
         next = clock_now() + test_below(200000) * NSEC_US * pace;
         done += service_kill_one(&v, 1);
     }
 }
 
-/* Of all that was written, by whoever died later: 99 of 100 positions, and of no row more than a step. What a paused one
- * had left on the device may be anybody's before it goes on. */
+/* 99 % of the positions must be adopted, and of each request at most one step recomputed. Blocks of
+ * a preempted request may be reused before it resumes. */
 static void
 check_adopted(void)
 {
-    uint64_t adopted = answers_total(&ans, "adopted"),
-             recomputed = answers_total(&ans, "recomputed");
+    uint64_t adopted = repeat_load_total(&load, "adopted"),
+             recomputed = repeat_load_total(&load, "recomputed");
 
-    print_message("of %llu positions that were there %llu were computed again\n",
+    print_message("%llu recoverable positions, %llu of them recomputed\n",
                   (unsigned long long)(adopted + recomputed), (unsigned long long)recomputed);
-    assert_true(recomputed * 100 <= adopted + recomputed + 100 * PAUSED);
-    assert_true(service_logged(&v, "find no room, computing them again") * 100 <= ans.resumed);
+    assert_true(recomputed * 100 <= adopted + recomputed + 100 * PREEMPTED);
+    assert_true(service_logged(&v, "adoptable positions do not fit") * 100 <= load.resumed);
 }
 
 static void
@@ -83,50 +84,50 @@ kill_workers(const char *dtype, uint32_t standby)
     uint32_t done = 0, ready;
     nsec since;
 
-    answers_start(&ans, &v, dtype, standby, NULL);
+    repeat_load_start(&load, &v, dtype, standby, NULL);
     since = clock_now();
     while (torture_more("kills of real workers", done, n_kills)) {
         uint32_t n = MIN(n_kills - done, (uint32_t)ROUND);
 
         kill_some(n);
-        answers_settle(&ans);
+        repeat_load_settle(&load);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers are missing");
         service_recount(&v, &first,
-                        GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(ans.n_done, (uint64_t)KEPT_MOST));
+                        GROWTH_KIB + KEPT_KIB * (uint32_t)MIN(load.n_done, (uint64_t)KEPT_MOST));
         done += n;
     }
     print_message(
-        "%s: %u kills in %.1f s: %llu answers, %llu tokens; %llu times resumed, KV of %llu "
-        "tokens adopted, of %llu computed again\n",
-        dtype, done, (double)(clock_now() - since) / NSEC_S, (unsigned long long)ans.n_done,
-        (unsigned long long)ans.n_tokens, (unsigned long long)ans.resumed,
-        (unsigned long long)ans.adopted, (unsigned long long)ans.recomputed);
+        "%s: %u kills in %.1f s: %llu results, %llu tokens; %llu times resumed, KV of %llu "
+        "tokens adopted, %llu recomputed\n",
+        dtype, done, (double)(clock_now() - since) / NSEC_S, (unsigned long long)load.n_done,
+        (unsigned long long)load.n_tokens, (unsigned long long)load.resumed,
+        (unsigned long long)load.adopted, (unsigned long long)load.recomputed);
     check_adopted();
-    assert_true(ans.resumed >
-                done /
-                    (4 + 4 * answers_beside(standby))); /* it dies as often, and nobody resumes */
-    /* Of those that came to be ready, and not of the kills: on a slow machine most die before that. Two of three models
-     * have such blocks. */
+    assert_true(load.resumed > done /
+                                   /* standbys are killed too, without any request */
+                                   (4 + 4 * repeat_load_standbys(standby)));
+    /* Relative to workers that became ready and not to kills, because on a slow machine most are
+     * killed before READY. Two of three models have such blocks. */
     ready = service_logged(&v, ": ready in");
     if (standby) assert_true(service_logged(&v, "the standby takes over") > ready / 8);
-    assert_true(service_logged(&v, "blocks of tokens that others may find") > ready / 4);
-    assert_int_equal(service_logged(&v, "of the manifest cannot be true"), 0);
-    answers_stop(&ans);
+    assert_true(service_logged(&v, "blocks of the prefix cache") > ready / 4);
+    assert_int_equal(service_logged(&v, " in the manifest; "), 0);
+    repeat_load_stop(&load);
 }
 
 static void
-streams_of_killed_workers_keep_their_bits_and_99_of_100_positions(void **state)
+killed_workers_give_equal_bits_and_adopt_99_percent(void **state)
 {
     (void)state;
     kill_workers("fp32", 0);
 }
 
-/* With steps of both lanes out, waiting for each other, and divisions that change. */
+/* With steps of both lanes in flight that wait for each other, and changing partitions. */
 static void
-streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too(void **state)
+killed_workers_with_lanes_and_standbys_do_as_well(void **state)
 {
     (void)state;
-    ans.lanes = true;
+    load.lanes = true;
     kill_workers("bf16", 1);
 }
 
@@ -143,7 +144,7 @@ static const enum failpoint points[] = {
     FP_doorbell_sent,  FP_sleep_announced, FP_sleep_entered,  FP_sleep_left,
     FP_stat_writing,   FP_finish_reported,
 };
-enum { FAULTS = 4 }; /* of one lagand: with five before READY it gives a worker up */
+enum { FAULTS = 4 }; /* per lagand: after 5 before READY lagand stops restarting the worker */
 
 static void
 pass_point(enum failpoint p, enum fp_action a)
@@ -151,49 +152,52 @@ pass_point(enum failpoint p, enum fp_action a)
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
     bool of_tier = p == FP_host_mapping || p == FP_host_mapped;
 
-    answers_turn(&ans, 2, true);
-    if (of_tier) { /* who has answered has one, to be mapped by the next */
-        answers_settle(&ans);
-        answers_turn(&ans, 2, true);
+    repeat_load_run(&load, 2, true);
+    if (of_tier) { /* a worker with finished requests has a host tier; the next one maps it */
+        repeat_load_settle(&load);
+        repeat_load_run(&load, 2, true);
     }
     service_arm(&v, FP_WORKER, p, a, 1 + test_below(p <= FP_host_mapped ? 1 : 20));
-    if (of_tier || (p <= FP_ready_reported && answers_beside(0))) /* who waits does not load */
+    /* a standby does not load again */
+    if (of_tier || (p <= FP_ready_reported && repeat_load_standbys(0)))
         kill(service_pid(&v, "w0"), SIGKILL);
     else if (p <= FP_ready_reported)
         service_kill_one(&v, 1);
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
-        answers_turn(&ans, 2, true);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        repeat_load_run(&load, 2, true);
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
-    /* Requests are blamed for what their worker does, not for what others do to it: they may live through many of those. */
-    if (a != FP_KILL || test_below(8) == 0) answers_settle(&ans);
+    /* Requests are quarantined for faults of their worker, not for external kills, and may survive
+     * many of them. */
+    if (a != FP_KILL || test_below(8) == 0) repeat_load_settle(&load);
 }
 
 static void
-at_every_point_a_worker_may_die_and_no_bit_changes(void **state)
+worker_failing_at_every_point_changes_no_bit(void **state)
 {
-    /* Where none is stopped, a machine that is busy for a second makes none look so. */
+    /* Without FP_STOP the default timeout is used, so that a machine that is busy for 1 s causes no
+     * timeouts. */
     const char *const *args = n_actions >= FP_STOP ? hung_soon : NULL;
     uint32_t faults = 0;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, args);
+    repeat_load_start(&load, &v, "fp32", 0, args);
     to = MIN(to, MAX(n_rounds, 1u) * (uint32_t)ARRAY_LEN(points));
     for (uint32_t i = from; torture_more("points", i, to); i++)
         for (enum fp_action a = FP_KILL; a < FP_DELAY && a - FP_KILL < n_actions; a++) {
-            /* A quick check does two of the four at each, others every time. */
+            /* The quick check runs 2 of the 4 actions at each point, --rounds all. */
             if (!n_rounds && a != FP_KILL && (uint32_t)a != FP_ABORT + test_below(3)) continue;
             pass_point(points[i % ARRAY_LEN(points)], a);
             if (a == FP_KILL || ++faults % FAULTS) continue;
-            answers_stop(&ans);
-            answers_start(&ans, &v, "fp32", 0, args);
+            repeat_load_stop(&load);
+            repeat_load_start(&load, &v, "fp32", 0, args);
         }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     service_print_fired(&v, FP_WORKER, points, ARRAY_LEN(points));
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
-/* A call to an operator's door; its answer does not matter here. */
+/* Sends an operator command; its reply does not matter. */
 static void
 operate(const char *verb)
 {
@@ -208,8 +212,9 @@ operate(const char *verb)
     lagan_close(ctl);
 }
 
-/* Until that point has fired; asking again, but no worker that is just starting: it answers nobody, and a restart would
- * begin it anew for ever where a drain took longer than it may. */
+/* Waits until the point has fired. Repeats the command unless a worker is starting: a starting
+ * worker does not reply, and a restart would start it again and again if a drain exceeded its
+ * timeout. */
 static void
 await(enum failpoint p, const char *verb)
 {
@@ -217,101 +222,99 @@ await(enum failpoint p, const char *verb)
 
     while (atomic_load(&v.board->fp.slot[FP_WORKER][p].left)) {
         if (verb && service_all_ready(&v, 0)) operate(verb);
-        answers_turn(&ans, 20, false);
-        if (service_now(&v) >= until) fail_msg("%s is not passed", failpoint_name(p));
+        repeat_load_run(&load, 20, false);
+        if (service_now(&v) >= until) fail_msg("failpoint %s was not reached", failpoint_name(p));
     }
 }
 
 static void
-a_worker_may_die_while_it_drains_answers_or_says_its_last_words(void **state)
+worker_may_fail_while_draining_replying_or_writing_panic_message(void **state)
 {
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, hung_soon);
+    repeat_load_start(&load, &v, "fp32", 0, hung_soon);
     for (enum fp_action a = FP_KILL; a < FP_DELAY; a++)
         for (enum failpoint p = FP_control_sending; p <= FP_drain_done; p++) {
-            answers_turn(&ans, 0, true);
+            repeat_load_run(&load, 0, true);
             service_arm(&v, FP_WORKER, p, a, 1);
             await(p, p == FP_control_sending ? "tune status" : "restart");
-            answers_settle(&ans);
+            repeat_load_settle(&load);
         }
-    answers_stop(&ans);
-    answers_start(&ans, &v, "fp32", 0, hung_soon);
+    repeat_load_stop(&load);
+    repeat_load_start(&load, &v, "fp32", 0, hung_soon);
     for (enum fp_action a = FP_KILL; a < FP_DELAY; a++) {
-        answers_turn(&ans, 0, true);
+        repeat_load_run(&load, 0, true);
         service_arm(&v, FP_WORKER, FP_panic_writing, a, 1);
         service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1);
         await(FP_panic_writing, NULL);
-        answers_settle(&ans);
+        repeat_load_settle(&load);
     }
     assert_true(service_logged(&v, "panic message (incomplete)"));
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
-/* On the CPU that is a SIGSEGV of a lane's thread, on a GPU an illegal access. */
+/* A SIGSEGV of a lane's thread on the CPU, an illegal access on a GPU. */
 static void
-after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes(void **state)
+nothing_is_adopted_after_a_stray_device_write(void **state)
 {
     (void)state;
-    answers_start(&ans, &v, "bf16", 0, NULL);
-    answers_turn(&ans, 0, true);
-    if (!service_all_ready(&v, SETTLE_MS))
-        fail_msg("workers, or what waits beside them, are missing");
+    repeat_load_start(&load, &v, "bf16", 0, NULL);
+    repeat_load_run(&load, 0, true);
+    if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
     service_arm(&v, FP_WORKER, FP_step_queued, FP_INJECT, 1 + test_below(20));
     await(FP_step_queued, NULL);
-    answers_settle(&ans);
+    repeat_load_settle(&load);
     assert_int_equal(service_logged(&v, strcmp(torture_device, "cpu")
                                             ? "died of device: exit status 74"
                                             : "died of signal: signal 11"),
                      1);
-    assert_true(ans.resumed > 0);
-    assert_int_equal(ans.adopted, 0);
-    answers_stop(&ans);
+    assert_true(load.resumed > 0);
+    assert_int_equal(load.adopted, 0);
+    repeat_load_stop(&load);
 }
 
-/* The line that the next one says of its host tier. */
+/* Waits for the log line of the next host tier. */
 static void
 await_tier(uint32_t lines)
 {
     nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
 
-    while (service_logged(&v, "w0: a host tier of") < lines) {
-        if (service_now(&v) >= until) fail_msg("no host tier is there");
-        answers_turn(&ans, 2, true);
+    while (service_logged(&v, "w0: host tier ready") < lines) {
+        if (service_now(&v) >= until) fail_msg("no host tier");
+        repeat_load_run(&load, 2, true);
     }
-    answers_settle(&ans);
+    repeat_load_settle(&load);
 }
 
-/* As answers are asked for again and again: what is found, and what is not, has the same bits. */
+/* Requests repeat, so results with and without cached blocks must have equal bits. */
 static void
-streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
+requests_resume_before_the_host_tier_is_mapped(void **state)
 {
     static const enum failpoint half[] = { FP_host_mapping, FP_host_mapped };
     _Atomic uint32_t *held = &v.board->fp.slot[FP_WORKER][FP_host_mapping].action;
-    uint32_t lines, empty; /* of a worker that a slow machine took for hung */
+    uint32_t lines, empty; /* a slow machine may cause further restarts */
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (int i = 0; i < 2; i++) {
-        answers_turn(&ans, 0, true);
-        answers_settle(&ans);
+        repeat_load_run(&load, 0, true);
+        repeat_load_settle(&load);
     }
-    assert_true(answers_counted(&ans, "blocks_offloaded", 0) > 0);
-    /* As it is used; of a GPU's, whose pieces are of 2 MiB, the first is all there is. */
-    assert_true(strcmp(torture_device, "cpu") ||
-                service_logged(&v, "of the host tier are mapped now") > 0);
-    lines = service_logged(&v, "w0: a host tier of");
-    empty = service_logged(&v, ", 0 blocks in it");
-    answers_turn(&ans, 0, true);
+    assert_true(repeat_load_counted(&load, "blocks_offloaded", 0) > 0);
+    /* Mapped as it is used; on a GPU, with pieces of 2 MiB, the first piece suffices. */
+    assert_true(strcmp(torture_device, "cpu") || service_logged(&v, "host tier: now") > 0);
+    lines = service_logged(&v, "w0: host tier ready");
+    empty = service_logged(&v, ", 0 blocks cached");
+    repeat_load_run(&load, 0, true);
     service_arm(&v, FP_WORKER, FP_host_mapping, FP_HOLD, 1);
     kill(service_pid(&v, "w0"), SIGKILL);
     for (int i = 0; i < 2; i++) {
-        answers_settle(&ans);
-        answers_turn(&ans, 0, true);
+        repeat_load_settle(&load);
+        repeat_load_run(&load, 0, true);
     }
-    answers_settle(&ans);
-    assert_int_equal(answers_counted(&ans, "blocks_onboarded", 0), 0);
-    assert_int_equal(service_logged(&v, "w0: a host tier of"), lines);
-    kill(service_pid(&v, "w0"), SIGKILL); /* in the middle of it; then at the points */
+    repeat_load_settle(&load);
+    assert_int_equal(repeat_load_counted(&load, "blocks_onboarded", 0), 0);
+    assert_int_equal(service_logged(&v, "w0: host tier ready"), lines);
+    kill(service_pid(&v, "w0"), SIGKILL); /* during mapping; then at the points */
     for (uint32_t i = 0; i < ARRAY_LEN(half); i++) {
         atomic_store(held, 0);
         await_tier(++lines);
@@ -320,100 +323,100 @@ streams_go_on_before_the_host_tier_is_there_and_then_it_is_used(void **state)
         await(half[i], NULL);
     }
     await_tier(++lines);
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty);
-    answers_turn(&ans, 0, true), answers_settle(&ans);
-    assert_true(answers_counted(&ans, "blocks_onboarded", 0) > 0);
-    answers_stop(&ans);
+    assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty);
+    repeat_load_run(&load, 0, true), repeat_load_settle(&load);
+    assert_true(repeat_load_counted(&load, "blocks_onboarded", 0) > 0);
+    repeat_load_stop(&load);
 }
 
 static void
-a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one(void **state)
+host_tier_that_cannot_be_mapped_is_replaced(void **state)
 {
     uint32_t lines, empty;
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 0, NULL);
+    repeat_load_start(&load, &v, "fp32", 0, NULL);
     for (int i = 0; i < 2; i++) {
-        answers_turn(&ans, 0, true);
-        answers_settle(&ans);
+        repeat_load_run(&load, 0, true);
+        repeat_load_settle(&load);
     }
-    lines = service_logged(&v, "w0: a host tier of");
-    empty = service_logged(&v, ", 0 blocks in it");
+    lines = service_logged(&v, "w0: host tier ready");
+    empty = service_logged(&v, ", 0 blocks cached");
     for (uint32_t i = 1; i <= 3; i++) {
-        answers_turn(&ans, 0, true);
+        repeat_load_run(&load, 0, true);
         service_arm(&v, FP_WORKER, FP_host_mapping, FP_INJECT, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
         await_tier(++lines);
-        assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + i);
-        kill(service_pid(&v, "w0"), SIGKILL); /* the next one finds that one */
+        assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty + i);
+        kill(service_pid(&v, "w0"), SIGKILL); /* the next worker adopts the new tier */
         await_tier(++lines);
     }
-    assert_int_equal(service_logged(&v, ", 0 blocks in it"), empty + 3);
-    answers_stop(&ans);
+    assert_int_equal(service_logged(&v, ", 0 blocks cached"), empty + 3);
+    repeat_load_stop(&load);
 }
 
-/* It has mapped the weights before the fault: they are opened again, and nothing of the KV is adopted. */
+/* The standby has mapped the weights before the fault: it maps them again and adopts no KV. */
 static void
-a_standby_takes_over_after_a_fault_and_no_bit_changes(void **state)
+standby_replacing_a_faulty_worker_changes_no_bit(void **state)
 {
     (void)state;
-    answers_start(&ans, &v, "fp32", 1, NULL);
+    repeat_load_start(&load, &v, "fp32", 1, NULL);
     for (uint32_t faults = 1; faults <= 2; faults++) {
-        answers_turn(&ans, 0, true);
+        repeat_load_run(&load, 0, true);
         service_arm(&v, FP_WORKER, FP_step_launched, FP_ABORT, 1 + test_below(20));
         await(FP_step_launched, NULL);
-        answers_settle(&ans);
+        repeat_load_settle(&load);
         assert_int_equal(service_logged(&v, "the standby takes over"), faults);
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
     }
     assert_int_equal(service_logged(&v, "died of signal"), 2);
-    assert_true(ans.resumed > 0);
-    assert_int_equal(ans.adopted, 0);
-    /* A restart is for another program, or other files: not for one that has them open already. */
+    assert_true(load.resumed > 0);
+    assert_int_equal(load.adopted, 0);
+    /* A restart uses the installed program and files, so it must not use a standby that has opened
+     * the old ones. */
     operate("restart");
     for (nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
          !service_logged(&v, "w0.standby: pid");) {
-        if (service_now(&v) >= until) fail_msg("the standby outlives a restart");
-        answers_turn(&ans, 20, false);
+        if (service_now(&v) >= until) fail_msg("the standby survived a restart");
+        repeat_load_run(&load, 20, false);
     }
     if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
     assert_int_equal(service_logged(&v, "the standby takes over"), 2);
-    answers_stop(&ans);
+    repeat_load_stop(&load);
 }
 
-/* Beside a worker that has the device there may be no room for another: neither for its context nor for its steps. */
+/* While its worker runs, a standby may lack device memory for its context or for its steps. */
 static void
-a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes(void **state)
+standby_without_device_memory_waits_for_its_worker(void **state)
 {
     static const enum failpoint lacks[] = { FP_load_device, FP_load_steps };
     enum { ROUNDS = 4 };
 
     (void)state;
-    answers_start(&ans, &v, "fp32", 1, NULL);
+    repeat_load_start(&load, &v, "fp32", 1, NULL);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         enum failpoint p = lacks[i % ARRAY_LEN(lacks)];
         uint32_t begun;
 
         if (!service_all_ready(&v, SETTLE_MS)) fail_msg("workers or standbys are missing");
         begun = service_logged(&v, "w0.standby: started");
-        answers_turn(&ans, 0, true);
+        repeat_load_run(&load, 0, true);
         service_arm(&v, FP_WORKER, p, FP_INJECT, 1);
         kill(service_pid(&v, "w0"), SIGKILL);
-        await(p,
-              NULL); /* by the standby of who was one, or by that one if it had not come so far */
+        await(p, NULL); /* fired by the new standby, or by the old one if it had not loaded yet */
         for (nsec until = service_now(&v) + SETTLE_MS * NSEC_MS;
              service_logged(&v, "w0.standby: started") == begun;) {
-            if (service_now(&v) >= until) fail_msg("no standby is begun");
-            answers_turn(&ans, 20, false);
+            if (service_now(&v) >= until) fail_msg("no standby was started");
+            repeat_load_run(&load, 20, false);
         }
         kill(service_pid(&v, "w0"), SIGKILL);
-        answers_settle(&ans);
-        /* More of them where one had no processor for so long that it was taken for hung. */
+        repeat_load_settle(&load);
+        /* More if a worker without CPU time was treated as hung. */
         assert_true(service_logged(&v, "the standby takes over") >= 2 * (i + 1));
     }
     assert_int_equal(service_logged(&v, "died of killed"), 2 * ROUNDS);
-    assert_int_equal(service_logged(&v, "w0.standby: pid"), 0); /* no standby has */
-    answers_stop(&ans);
+    assert_int_equal(service_logged(&v, "w0.standby: pid"), 0); /* no standby has died */
+    repeat_load_stop(&load);
 }
 
 int
@@ -421,15 +424,15 @@ main(int argc, char **argv)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, begin, finish)
     const struct CMUnitTest tests[] = {
-        T(streams_of_killed_workers_keep_their_bits_and_99_of_100_positions),
-        T(streams_of_killed_workers_with_two_lanes_and_standbys_keep_them_too),
-        T(at_every_point_a_worker_may_die_and_no_bit_changes),
-        T(after_a_wild_store_of_the_device_nothing_is_adopted_and_no_bit_changes),
-        T(streams_go_on_before_the_host_tier_is_there_and_then_it_is_used),
-        T(a_host_tier_that_cannot_be_mapped_is_replaced_by_an_empty_one),
-        T(a_standby_takes_over_after_a_fault_and_no_bit_changes),
-        T(a_standby_without_room_waits_until_its_worker_has_died_and_no_bit_changes),
-        T(a_worker_may_die_while_it_drains_answers_or_says_its_last_words),
+        T(killed_workers_give_equal_bits_and_adopt_99_percent),
+        T(killed_workers_with_lanes_and_standbys_do_as_well),
+        T(worker_failing_at_every_point_changes_no_bit),
+        T(nothing_is_adopted_after_a_stray_device_write),
+        T(requests_resume_before_the_host_tier_is_mapped),
+        T(host_tier_that_cannot_be_mapped_is_replaced),
+        T(standby_replacing_a_faulty_worker_changes_no_bit),
+        T(standby_without_device_memory_waits_for_its_worker),
+        T(worker_may_fail_while_draining_replying_or_writing_panic_message),
     };
 
     torture_args(argc, argv,

@@ -47,7 +47,7 @@ harness_start(struct harness *p, const char *model, const char *const *option,
 {
     const uint8_t id[16] = { 7 };
     struct heritage h = { .epoch = 9, .n = 4 };
-    int bell, hand[2], from[4];
+    int doorbell, fd_pair[2], from[4];
     char names[256], epoch[64], path[1100], exe[1100], on[64];
     static const char *const of_gpu[] = { "--numerics=invariant", "--kv.memory=64MiB",
                                           "--kv.tokens_per_block=16" };
@@ -57,15 +57,15 @@ harness_start(struct harness *p, const char *model, const char *const *option,
     struct err e;
 
     memset(p, 0, sizeof *p);
-    assert_int_equal(channel_make(&p->channel, 0, 9, id, 20, ring_log2, &bell, &e), 0);
-    assert_int_equal(fd_channel_pair(hand, &e), 0);
-    p->hand = hand[0];
+    assert_int_equal(channel_make(&p->channel, 0, 9, id, 20, ring_log2, &doorbell, &e), 0);
+    assert_int_equal(fd_channel_pair(fd_pair, &e), 0);
+    p->fd_channel = fd_pair[0];
     for (uint32_t i = 0; left && i < left->n; i++)
-        assert_int_equal(fd_channel_give(p->hand, &left->note[i], left->fd[i], &e), 0);
+        assert_int_equal(fd_channel_give(p->fd_channel, &left->note[i], left->fd[i], &e), 0);
     from[0] = p->channel.d.fd;
     from[1] = p->channel.w.fd;
-    from[2] = bell;
-    from[3] = hand[1];
+    from[2] = doorbell;
+    from[3] = fd_pair[1];
     for (int i = 0; i < 4; i++) {
         static const char *const name[] = { "d", "w", "doorbell", "fd_channel" };
 
@@ -87,7 +87,7 @@ harness_start(struct harness *p, const char *model, const char *const *option,
         uint32_t k = 3;
 
         while (k < n && strncmp(argv[k], of_gpu[i], key + 1)) k++;
-        argv[k] = (char *)(uintptr_t)of_gpu[i]; /* in place of the test's */
+        argv[k] = (char *)(uintptr_t)of_gpu[i]; /* replaces the test's option */
         n = MAX(n, k + 1);
     }
     test_program(exe, sizeof exe, "lagan-worker");
@@ -102,8 +102,8 @@ harness_start(struct harness *p, const char *model, const char *const *option,
         execve(exe, argv, env);
         _exit(127);
     }
-    close(bell);
-    close(hand[1]);
+    close(doorbell);
+    close(fd_pair[1]);
 }
 
 const struct ring_record *
@@ -122,7 +122,7 @@ harness_next(struct harness *p)
             ring_peek(&p->channel.in, &p->rec) == 0)
             return NULL;
     }
-    fail_msg("the worker said nothing for %d s", DEADLINE_MS / 1000);
+    fail_msg("the worker sent no record for %d s", DEADLINE_MS / 1000);
     return NULL;
 }
 
@@ -165,9 +165,9 @@ harness_submit(struct harness *p, const struct rec_submit *s, const void *tails,
 }
 
 void
-harness_pause(struct harness *p, uint32_t row, bool preempted)
+harness_suspend(struct harness *p, uint32_t row, bool suspend)
 {
-    struct rec_row rec = { .row = row, .gen = 1, .flags = preempted };
+    struct rec_row rec = { .row = row, .gen = 1, .flags = suspend };
     void *to;
 
     assert_int_equal(ring_reserve(&p->channel.out, REC_SUSPEND, 0, sizeof rec, 0, &to), 0);
@@ -186,7 +186,7 @@ harness_wait_exit(struct harness *p)
     }
     kill(p->pid, SIGKILL);
     waitpid(p->pid, &status, 0);
-    fail_msg("the worker did not end");
+    fail_msg("the worker did not exit");
     return status;
 }
 
@@ -199,7 +199,7 @@ harness_kill(struct harness *p, struct harness_arenas *left)
     harness_wait_exit(p);
     memset(left, 0, sizeof *left);
     while (left->n < HARNESS_ARENAS &&
-           fd_channel_take(p->hand, &left->note[left->n], &left->fd[left->n], &e) > 0)
+           fd_channel_take(p->fd_channel, &left->note[left->n], &left->fd[left->n], &e) > 0)
         left->n++;
 }
 
@@ -212,6 +212,6 @@ harness_close_left(struct harness_arenas *left)
 void
 harness_close(struct harness *p)
 {
-    close(p->hand);
+    close(p->fd_channel);
     channel_close(&p->channel);
 }

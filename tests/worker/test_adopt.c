@@ -1,8 +1,10 @@
-/* test_adopt.c - lagan-worker killed with -9 at any moment, and the next one on what it left.
+/* test_adopt.c - kills lagan-worker with SIGKILL at any moment and starts a replacement with its
+ * arenas.
  *
- * The test is lagand: it keeps what was told, hands the arenas on and submits again "from here". Ids, the bits of
- * every log-probability and the text must be those of a run that nobody disturbed, and KV is adopted, not
- * computed again: noise where nothing is committed changes nothing, noise where something is changes bits.
+ * The test acts as lagand: it stores received tokens, passes the arenas on and resubmits the
+ * requests. Ids, the bits of every log-probability and the text must equal those of an undisturbed
+ * run. KV must be adopted and not recomputed: noise in uncommitted blocks changes no bit, noise in
+ * committed blocks does.
  */
 #include "tests/test.h"
 #include "tests/worker/harness.h"
@@ -19,7 +21,7 @@
 
 enum { JOBS = 4, MAX_NEW = 40, TEXT = 2048, TAILS = 8192 };
 
-struct stream { /* what lagand has of a request */
+struct stream { /* what lagand has received of a request */
     uint32_t n, n_text, adopted, recomputed, reason;
     int32_t token[MAX_NEW];
     uint32_t bits[MAX_NEW];
@@ -28,7 +30,7 @@ struct stream { /* what lagand has of a request */
 };
 struct job {
     uint32_t n_prompt, max_tokens;
-    const char *text, *stop; /* or ids */
+    const char *text, *stop; /* NULL: ids */
     float temperature, repetition;
 };
 struct setting {
@@ -72,7 +74,7 @@ static const struct setting settings[] = {
     { "tests/data/golden/t5_gated", bf16, FOUR }, { "tests/data/golden/bart", bf16, FOUR },
     { "tests/data/golden/mbart", split, FOUR },
 };
-enum { ON_GPU = 4 }; /* of them: a start takes a second there */
+enum { ON_GPU = 4 }; /* settings tested on a GPU, where a start takes 1 s */
 static const struct setting text = {
     "models/recall-gemma3",
     fp32,
@@ -145,7 +147,7 @@ take_out(const char *at, struct stream *streams, uint32_t gen)
     tail = at + sizeof o;
     assert_true(o.row < JOBS && o.gen == gen && o.n_tokens == 1 && o.has_logprobs);
     s = &streams[o.row];
-    assert_int_equal(o.first, s->n); /* none twice, none left out */
+    assert_int_equal(o.first, s->n); /* no token is repeated or missing */
     assert_int_equal(o.text_first, s->n_text);
     assert_true(s->n < MAX_NEW && s->n_text + o.text_bytes < TEXT);
     memcpy(&s->token[s->n], tail, 4);
@@ -187,7 +189,7 @@ all_ended(const struct stream *streams)
     return true;
 }
 
-/* What a process leaves, changed before the next one sees it. */
+/* Changes the arenas before the replacement gets them. */
 typedef void change(struct harness_arenas *left);
 
 static void *
@@ -201,11 +203,11 @@ map(const struct harness_arenas *left, const char *name)
         assert_ptr_not_equal(at, MAP_FAILED);
         return at;
     }
-    fail_msg("no arena %s was left", name);
+    fail_msg("arena %s was not left", name);
     return NULL;
 }
 
-/* Noise into the blocks with committed positions, or into all others. */
+/* Writes noise into the blocks with committed positions, or into all others. */
 static void
 noise(struct harness_arenas *left, bool committed)
 {
@@ -236,13 +238,13 @@ noise(struct harness_arenas *left, bool committed)
 }
 
 static void
-noise_beside(struct harness_arenas *left)
+noise_in_free_blocks(struct harness_arenas *left)
 {
     noise(left, false);
 }
 
 static void
-noise_into(struct harness_arenas *left)
+noise_in_committed_blocks(struct harness_arenas *left)
 {
     noise(left, true);
 }
@@ -259,7 +261,7 @@ no_manifest(struct harness_arenas *left)
     }
 }
 
-/* The KV arena of another life: its number is not the manifest's. */
+/* A KV arena whose id differs from the manifest's. */
 static void
 other_kv(struct harness_arenas *left)
 {
@@ -268,10 +270,10 @@ other_kv(struct harness_arenas *left)
     if (!harness_on_gpu()) noise(left, true);
 }
 
-/* All jobs, by one process after another: each tells some records and is killed a moment after. kills 0: one
- * process, undisturbed. */
+/* Runs all requests in one process after another; each process is killed shortly after some
+ * records. kills 0: one undisturbed process. */
 static void
-play(const struct setting *set, uint32_t kills, change *changed, struct stream *streams)
+run_killed(const struct setting *set, uint32_t kills, change *changed, struct stream *streams)
 {
     struct harness_arenas left = { 0 };
 
@@ -323,41 +325,41 @@ sum(const struct stream *s, uint64_t *adopted, uint64_t *recomputed)
 }
 
 static void
-streams_go_on_bit_for_bit_after_kills_at_any_moment(void **state)
+requests_resume_with_equal_bits_after_kills_at_any_moment(void **state)
 {
     static struct stream quiet[JOBS], killed[JOBS];
     uint64_t adopted = 0, recomputed = 0;
 
     (void)state;
     for (uint32_t i = 0; i < (harness_on_gpu() ? ON_GPU : ARRAY_LEN(settings)); i++) {
-        play(&settings[i], 0, NULL, quiet);
+        run_killed(&settings[i], 0, NULL, quiet);
         for (int round = 0; round < (harness_on_gpu() ? 1 : 3); round++) {
-            play(&settings[i], 1 + test_below(harness_on_gpu() ? 2 : 5), NULL, killed);
+            run_killed(&settings[i], 1 + test_below(harness_on_gpu() ? 2 : 5), NULL, killed);
             if (!same(quiet, killed)) fail_msg("%s, setting %u", settings[i].model, i);
             sum(killed, &adopted, &recomputed);
         }
     }
-    print_message("%llu positions adopted, %llu computed again\n", (unsigned long long)adopted,
+    print_message("%llu positions adopted, %llu recomputed\n", (unsigned long long)adopted,
                   (unsigned long long)recomputed);
     assert_true(adopted > 50 * recomputed);
 }
 
 static void
-text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string(void **state)
+text_resumes_inside_a_word_and_a_stop_string(void **state)
 {
     static struct stream quiet[JOBS], killed[JOBS];
 
     (void)state;
-    play(&text, 0, NULL, quiet);
+    run_killed(&text, 0, NULL, quiet);
     assert_int_equal(quiet[1].reason, LAGAN_FINISH_STOP);
     for (int round = 0; round < (harness_on_gpu() ? 1 : 6); round++) {
-        play(&text, 1 + test_below(harness_on_gpu() ? 2 : 8), NULL, killed);
+        run_killed(&text, 1 + test_below(harness_on_gpu() ? 2 : 8), NULL, killed);
         assert_true(same(quiet, killed));
     }
 }
 
 static void
-noise_changes_bits_where_it_was_committed_and_nowhere_else(void **state)
+noise_changes_bits_only_in_committed_blocks(void **state)
 {
     static struct stream quiet[JOBS], killed[JOBS];
 
@@ -365,29 +367,32 @@ noise_changes_bits_where_it_was_committed_and_nowhere_else(void **state)
     for (uint32_t i = 0; i < ARRAY_LEN(settings); i++) {
         uint32_t changed = 0;
 
-        play(&settings[i], 0, NULL, quiet);
-        play(&settings[i], 3, noise_beside, killed);
-        if (!same(quiet, killed)) fail_msg("beside: %s, setting %u", settings[i].model, i);
+        run_killed(&settings[i], 0, NULL, quiet);
+        run_killed(&settings[i], 3, noise_in_free_blocks, killed);
+        if (!same(quiet, killed))
+            fail_msg("noise in free blocks changed bits: %s, setting %u", settings[i].model, i);
         for (int round = 0; round < 4; round++) {
-            play(&settings[i], 2, noise_into, killed);
+            run_killed(&settings[i], 2, noise_in_committed_blocks, killed);
             changed += !same(quiet, killed);
         }
-        if (!changed) fail_msg("into: %s, setting %u", settings[i].model, i);
+        if (!changed)
+            fail_msg("noise in committed blocks changed no bit: %s, setting %u", settings[i].model,
+                     i);
     }
 }
 
 static void
-without_the_manifest_of_that_memory_all_is_computed_again(void **state)
+without_a_matching_manifest_everything_is_recomputed(void **state)
 {
     static struct stream quiet[JOBS], killed[JOBS];
     uint64_t adopted = 0, recomputed = 0;
 
     (void)state;
-    play(&settings[0], 0, NULL, quiet);
-    play(&settings[0], 2, no_manifest, killed);
+    run_killed(&settings[0], 0, NULL, quiet);
+    run_killed(&settings[0], 2, no_manifest, killed);
     assert_true(same(quiet, killed));
     sum(killed, &adopted, &recomputed);
-    play(&settings[0], 2, other_kv, killed);
+    run_killed(&settings[0], 2, other_kv, killed);
     assert_true(same(quiet, killed));
     sum(killed, &adopted, &recomputed);
     assert_int_equal(adopted, 0);
@@ -398,14 +403,14 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_go_on_bit_for_bit_after_kills_at_any_moment),
-        cmocka_unit_test(noise_changes_bits_where_it_was_committed_and_nowhere_else),
-        cmocka_unit_test(without_the_manifest_of_that_memory_all_is_computed_again),
-        cmocka_unit_test(text_goes_on_in_the_middle_of_a_word_and_of_a_stop_string),
+        cmocka_unit_test(requests_resume_with_equal_bits_after_kills_at_any_moment),
+        cmocka_unit_test(noise_changes_bits_only_in_committed_blocks),
+        cmocka_unit_test(without_a_matching_manifest_everything_is_recomputed),
+        cmocka_unit_test(text_resumes_inside_a_word_and_a_stop_string),
     };
 
     harness_args(argc, argv);
-    /* A GPU's memory is not the test's to look into. */
+    /* The test cannot access GPU memory. */
     if (harness_on_gpu()) cmocka_set_skip_filter("noise_*");
     return cmocka_run_group_tests(tests, test_seed_group, NULL);
 }

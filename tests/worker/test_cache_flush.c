@@ -1,4 +1,6 @@
-/* test_cache_flush.c - a cache flush blocks the operator and never the engine; the cache is a fake. */
+/* test_cache_flush.c - a cache flush blocks the operator and never the engine; the cache is a
+ * fake.
+ */
 #include "worker/ops/cache_flush.h"
 
 #include "tests/test.h"
@@ -6,7 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-static uint32_t left, most; /* blocks that nobody holds; of one part */
+static uint32_t left, most; /* cached blocks; most blocks of one call */
 
 uint32_t
 kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret)
@@ -22,7 +24,7 @@ kv_flush(struct kv *kv, uint32_t max, struct kv_flushed *ret)
     return n;
 }
 
-struct asker {
+struct waiter {
     struct cache_flush *f;
     uint64_t number;
     struct kv_flushed went;
@@ -31,9 +33,9 @@ struct asker {
 };
 
 static void *
-wait_for_it(void *arg)
+wait_thread(void *arg)
 {
-    struct asker *a = arg;
+    struct waiter *a = arg;
     struct err e;
 
     a->r = cache_flush_wait(a->f, a->number, &a->went, &e);
@@ -41,60 +43,60 @@ wait_for_it(void *arg)
 }
 
 static void
-ask(struct asker *a, struct cache_flush *f)
+request(struct waiter *a, struct cache_flush *f)
 {
-    *a = (struct asker){ .f = f, .number = cache_flush_ask(f) };
-    assert_int_equal(pthread_create(&a->thread, NULL, wait_for_it, a), 0);
+    *a = (struct waiter){ .f = f, .number = cache_flush_request(f) };
+    assert_int_equal(pthread_create(&a->thread, NULL, wait_thread, a), 0);
 }
 
 static void
-nothing_goes_unless_it_is_asked_for(void **state)
+no_block_is_dropped_without_a_request(void **state)
 {
     struct cache_flush f;
 
     (void)state;
     cache_flush_open(&f);
     left = 10;
-    assert_false(cache_flush_turn(&f, NULL));
+    assert_false(cache_flush_run(&f, NULL));
     assert_int_equal(left, 10);
 }
 
 static void
-a_turn_takes_a_part_and_the_answer_is_of_all(void **state)
+one_flush_takes_several_calls_and_counts_all_blocks(void **state)
 {
     struct cache_flush f;
-    struct asker a;
-    uint32_t turns = 0;
+    struct waiter a;
+    uint32_t calls = 0;
 
     (void)state;
     cache_flush_open(&f);
     for (uint32_t round = 1; round < 3; round++) {
         left = round * 5000;
-        most = turns = 0;
-        ask(&a, &f);
-        while (cache_flush_turn(&f, NULL)) turns++;
+        most = calls = 0;
+        request(&a, &f);
+        while (cache_flush_run(&f, NULL)) calls++;
         pthread_join(a.thread, NULL);
         assert_int_equal(a.r, 0);
         assert_int_equal(a.went.blocks, round * 5000);
         assert_int_equal(a.went.bytes, round * 10000);
-        assert_int_equal(a.went.host_blocks, turns);
-        assert_true(most < 5000 && turns > 1);
+        assert_int_equal(a.went.host_blocks, calls);
+        assert_true(most < 5000 && calls > 1);
     }
 }
 
 static void
-an_engine_that_ends_lets_go_of_who_waits(void **state)
+closing_ends_all_waits(void **state)
 {
     struct cache_flush f;
-    struct asker a;
+    struct waiter a;
 
     (void)state;
     cache_flush_open(&f);
-    ask(&a, &f);
+    request(&a, &f);
     cache_flush_close(&f);
     pthread_join(a.thread, NULL);
     assert_int_equal(a.r, -ECANCELED);
-    ask(&a, &f); /* too late */
+    request(&a, &f); /* after closing */
     pthread_join(a.thread, NULL);
     assert_int_equal(a.r, -ECANCELED);
 }
@@ -103,9 +105,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_goes_unless_it_is_asked_for),
-        cmocka_unit_test(a_turn_takes_a_part_and_the_answer_is_of_all),
-        cmocka_unit_test(an_engine_that_ends_lets_go_of_who_waits),
+        cmocka_unit_test(no_block_is_dropped_without_a_request),
+        cmocka_unit_test(one_flush_takes_several_calls_and_counts_all_blocks),
+        cmocka_unit_test(closing_ends_all_waits),
     };
 
     return cmocka_run_group_tests_name("flush", tests, NULL, NULL);

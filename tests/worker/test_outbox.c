@@ -1,4 +1,4 @@
-/* test_outbox.c - what outbox.h promises: records wait, move whole, in order, and never grow past it. */
+/* test_outbox.c - the outbox moves whole records, in order, and never exceeds its size. */
 #include "worker/io/outbox.h"
 
 #include "tests/test.h"
@@ -9,7 +9,7 @@
 enum { LOG2 = 12, TYPES = 3 };
 
 struct ends {
-    struct shm mine, peer; /* the writer's memfd, the reader's */
+    struct shm mine, peer; /* memfds of writer and reader */
     struct ring w, r;
     struct outbox o;
 };
@@ -46,7 +46,7 @@ teardown(void **state)
 }
 
 static void
-a_record_of_parts_arrives_whole_and_padded(void **state)
+record_of_several_parts_arrives_whole_and_padded(void **state)
 {
     struct ends *s = *state;
     struct ring_record rec;
@@ -58,7 +58,7 @@ a_record_of_parts_arrives_whole_and_padded(void **state)
     outbox_end(&s->o);
     assert_int_equal(outbox_flush(&s->o, &s->w), 1);
     assert_true(outbox_empty(&s->o));
-    assert_int_equal(ring_peek(&s->r, &rec), 0); /* not before it is published */
+    assert_int_equal(ring_peek(&s->r, &rec), 0); /* not visible before it is published */
     ring_publish(&s->w);
     assert_int_equal(ring_peek(&s->r, &rec), 1);
     assert_int_equal(rec.type, 1);
@@ -67,7 +67,7 @@ a_record_of_parts_arrives_whole_and_padded(void **state)
 }
 
 static void
-what_does_not_fit_waits_and_keeps_its_order(void **state)
+records_that_do_not_fit_wait_in_order(void **state)
 {
     struct ends *s = *state;
     struct ring_record rec;
@@ -80,7 +80,7 @@ what_does_not_fit_waits_and_keeps_its_order(void **state)
     }
     assert_int_equal(outbox_flush(&s->o, &s->w), 1);
     assert_false(outbox_empty(&s->o));
-    assert_int_equal(outbox_flush(&s->o, &s->w), 0); /* full: nothing moves */
+    assert_int_equal(outbox_flush(&s->o, &s->w), 0); /* full: no record moves */
     assert_true(outbox_need(&s->o) > ring_free_bytes(&s->w) || outbox_need(&s->o) >= sizeof bytes);
     while (want < 40) {
         ring_publish(&s->w);
@@ -102,10 +102,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_record_of_parts_arrives_whole_and_padded, setup,
+        cmocka_unit_test_setup_teardown(record_of_several_parts_arrives_whole_and_padded, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(what_does_not_fit_waits_and_keeps_its_order, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(records_that_do_not_fit_wait_in_order, setup, teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_outputs.c - what outputs.h promises of a search that goes on where its steps are not computed again to the same
- * bits, with the test in the place of the device, of what a predecessor left, and of the scheduler.
+/* test_outputs.c - how outputs.h resumes a beam search when results are not deterministic; device,
+ * adoption and scheduler are fakes.
  */
 #include "worker/io/outputs.h"
 
@@ -17,9 +17,9 @@
 enum { SLOTS = 4, BEAMS = 3 };
 
 static struct worker w;
-static struct seq *added;   /* what the scheduler got; NULL: nothing */
-static uint32_t n_ended;    /* last words */
-static uint16_t ended_with; /* the last of them */
+static struct seq *added;   /* passed to the scheduler; NULL: none */
+static uint32_t n_ended;    /* outputs reported as ended */
+static uint16_t ended_with; /* reason of the last one */
 
 const struct gpu_ops *
 gpu_ops(const struct gpu *g)
@@ -41,19 +41,19 @@ scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e)
 }
 
 void
-scheduler_suspend(struct scheduler *s, req_id id, bool halted)
+scheduler_suspend(struct scheduler *s, req_id id, bool suspend)
 {
     (void)s;
     (void)id;
-    (void)halted;
+    (void)suspend;
 }
 
 bool
-adopt_claim_search(struct worker *of, struct worker_request *r, const token_id *told)
+adopt_claim_search(struct worker *of, struct worker_request *r, const token_id *delivered)
 {
     (void)of;
     (void)r;
-    (void)told;
+    (void)delivered;
     return false;
 }
 
@@ -72,14 +72,14 @@ adopt_claimed(struct worker *of, struct worker_request *r)
 }
 
 void
-adopt_leave(struct worker *of, struct worker_request *r)
+adopt_release(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
 }
 
 void
-adopt_forget(struct worker *of, struct worker_request *r)
+adopt_release_rest(struct worker *of, struct worker_request *r)
 {
     (void)of;
     (void)r;
@@ -108,7 +108,7 @@ detok_add(struct detok *d, token_id id, char *buf, size_t cap, bool *stopped)
     (void)buf;
     (void)cap;
     (void)stopped;
-    fail_msg("these have no text");
+    fail_msg("detok_add() called without text");
     return 0;
 }
 
@@ -118,14 +118,15 @@ token_at(uint32_t i)
     return (token_id)(7 + i % 1000);
 }
 
-/* A search of a prompt of one token, of whose best output so many were told; its first slot. */
+/* Resumes a search with a prompt of 1 token and n_delivered tokens of its best output; returns its
+ * first slot. */
 static struct worker_request *
-come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
+resume_search(uint32_t max_len, uint32_t max_new, uint32_t n_delivered)
 {
     static struct model model;
     static struct model_options keys;
     static struct requests requests;
-    static token_id told[1 << 17];
+    static token_id delivered[1 << 17];
     struct worker_request *r;
     struct err e;
 
@@ -136,7 +137,7 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     w.model = &model;
     w.keys = &keys;
     w.requests = &requests;
-    assert_int_equal(requests_open(w.requests, SLOTS, outputs_room(0, max_len), 0, &e), 0);
+    assert_int_equal(requests_open(w.requests, SLOTS, outputs_max_ids(0, max_len), 0, &e), 0);
     r = request_take(w.requests);
     assert_non_null(r);
     r->state = REQUEST_LIVE;
@@ -144,9 +145,9 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     r->beam.n_beams = BEAMS;
     r->score = -3;
     assert_int_equal(outputs_take(&w, r, BEAMS), 0);
-    assert_true(n_told <= ARRAY_LEN(told));
-    for (uint32_t i = 0; i < n_told; i++) told[i] = token_at(i);
-    outputs_told(&w, r, told, NULL, n_told);
+    assert_true(n_delivered <= ARRAY_LEN(delivered));
+    for (uint32_t i = 0; i < n_delivered; i++) delivered[i] = token_at(i);
+    outputs_place_delivered(&w, r, delivered, NULL, n_delivered);
     r->ids[0] = 1;
     r->n_decoder = 1;
     r->max_tokens = max_len;
@@ -157,29 +158,30 @@ come_back(uint32_t max_len, uint32_t max_new, uint32_t n_told)
     return r;
 }
 
-/* Nearly as long as the model: the scores of the first beam are written before the second has read them. */
+/* Nearly the model's length: the scores of the first beam are written before the second beam reads
+ * the delivered tokens. */
 static void
-all_beams_go_on_behind_what_was_told_however_long_it_is(void **state)
+all_beams_start_with_long_delivered_tokens(void **state)
 {
-    enum { MAX_LEN = 60000, TOLD = 50000 };
-    struct worker_request *r = come_back(MAX_LEN, MAX_LEN - 1, TOLD);
+    enum { MAX_LEN = 60000, DELIVERED = 50000 };
+    struct worker_request *r = resume_search(MAX_LEN, MAX_LEN - 1, DELIVERED);
 
     (void)state;
     assert_ptr_equal(added, &r->seq);
-    assert_int_equal(r->beam.n_new, TOLD);
+    assert_int_equal(r->beam.n_new, DELIVERED);
     for (struct worker_request *m = r; m; m = m->next)
-        for (uint32_t i = 0; i < TOLD; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
-    for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][TOLD - 1] == -3.0f);
+        for (uint32_t i = 0; i < DELIVERED; i++) assert_int_equal(m->seq.token[1 + i], token_at(i));
+    for (uint32_t i = 0; i < BEAMS; i++) assert_true(r->beam.total[i][DELIVERED - 1] == -3.0f);
     requests_close(w.requests);
 }
 
-/* Its worker died between the last token and the word that it was the last. */
+/* The worker died after the last token and before FINISH. */
 static void
-a_search_that_was_told_to_the_models_length_has_ended(void **state)
+search_delivered_to_the_models_length_has_ended(void **state)
 {
     (void)state;
-    for (uint32_t n = 99; n < 200; n += 50) { /* or to more: that of the model as it was then */
-        come_back(100, 99, n);
+    for (uint32_t n = 99; n < 200; n += 50) { /* 149: delivered by a model with a longer length */
+        resume_search(100, 99, n);
         assert_null(added);
         assert_int_equal(n_ended, BEAMS);
         assert_int_equal(ended_with, LAGAN_FINISH_LENGTH);
@@ -191,8 +193,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_beams_go_on_behind_what_was_told_however_long_it_is),
-        cmocka_unit_test(a_search_that_was_told_to_the_models_length_has_ended),
+        cmocka_unit_test(all_beams_start_with_long_delivered_tokens),
+        cmocka_unit_test(search_delivered_to_the_models_length_has_ended),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_partition_ctl.c - lanes, their partitions, and what an operator may select; the device is a fake. */
+/* test_partition_ctl.c - lanes, partitions and operator selections; the device is a fake. */
 #include "worker/ops/partition_ctl.h"
 
 #include "base/clock.h"
@@ -16,10 +16,10 @@ enum { UNITS = 132 };
 
 static struct partition_ctl s;
 static struct scheduler_limits l;
-static struct exec_part asked[MAX_LANES]; /* of the device, at last */
-static unsigned asked_partition;
-static int device_says;
-static struct exec_rate rate[MAX_PARTITIONS][2]; /* as if measured; of all 0: nothing was */
+static struct exec_part set_parts[MAX_LANES]; /* as last set on the device */
+static unsigned set_partition;
+static int device_error;
+static struct exec_rate rate[MAX_PARTITIONS][2]; /* measured rates; all 0: not measured */
 
 struct exec_rate
 exec_rate(const struct exec *x, unsigned partition, unsigned lane)
@@ -40,9 +40,9 @@ exec_set_partition(struct exec *x, unsigned partition, const struct exec_part pa
                    struct err *e)
 {
     (void)x;
-    asked_partition = partition;
-    memcpy(asked, part, sizeof asked);
-    return device_says < 0 ? err_set(e, device_says, "as the test wished") : device_says;
+    set_partition = partition;
+    memcpy(set_parts, part, sizeof set_parts);
+    return device_error < 0 ? err_set(e, device_error, "error set by the test") : device_error;
 }
 
 static struct model_options
@@ -68,7 +68,7 @@ plan(const struct model_options *k, uint32_t units, struct gpu_parts parts, stru
 static const struct gpu_parts h200 = { .least = 16, .grain = 8 };
 
 static void
-each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(void **state)
+each_phase_has_its_lanes_in_every_split_mode(void **state)
 {
     enum { E = WORK_ENCODER, C = WORK_PREFILL, G = WORK_DECODE };
     static const struct {
@@ -76,7 +76,7 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
         uint16_t n_layers;
         const char *context_sm;
         uint8_t n_lanes, work[MAX_LANES];
-    } way[] = {
+    } cases[] = {
         { SPLIT_OFF, SPLIT_ENCODER_SHARED, 6, "", 1, { E | C | G } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 6, "", 2, { C | G, E } },
         { SPLIT_OFF, SPLIT_ENCODER_OWN, 0, "", 1, { E | C | G } },
@@ -87,24 +87,24 @@ each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one(v
     };
 
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(way); i++) {
-        struct model_options k = keys(way[i].mode, way[i].context_sm);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct model_options k = keys(cases[i].mode, cases[i].context_sm);
         struct exec_config x;
         struct err e;
 
-        k.split_encoder = way[i].encoder;
-        l = (struct scheduler_limits){ .n_enc_layers = way[i].n_layers };
+        k.split_encoder = cases[i].encoder;
+        l = (struct scheduler_limits){ .n_enc_layers = cases[i].n_layers };
         assert_int_equal(plan(&k, UNITS, h200, &x, &e), 0);
-        assert_int_equal(l.n_lanes, way[i].n_lanes);
-        assert_int_equal(x.n_lanes, way[i].n_lanes);
-        assert_memory_equal(l.lane_work, way[i].work, way[i].n_lanes);
+        assert_int_equal(l.n_lanes, cases[i].n_lanes);
+        assert_int_equal(x.n_lanes, cases[i].n_lanes);
+        assert_memory_equal(l.lane_work, cases[i].work, cases[i].n_lanes);
         for (unsigned n = 0; n < x.n_lanes; n++) assert_int_equal(x.lane_units[n], UNITS);
-        assert_int_equal(x.n_partitions > 0, (way[i].work[0] & G) == 0);
+        assert_int_equal(x.n_partitions > 0, (cases[i].work[0] & G) == 0);
     }
 }
 
 static void
-the_two_parts_of_every_partition_are_the_device_and_share_nothing(void **state)
+two_parts_of_a_partition_cover_the_device_without_overlap(void **state)
 {
     struct model_options k = keys(SPLIT_FIXED, "72");
     struct exec_config x;
@@ -120,13 +120,13 @@ the_two_parts_of_every_partition_are_the_device_and_share_nothing(void **state)
         assert_int_equal(p[1].first, p[0].n);
         assert_int_equal(p[0].n + p[1].n, UNITS);
         assert_true(p[0].n >= h200.least && p[1].n >= h200.least);
-        assert_memory_equal(&p[2], &p[0], sizeof p[0]); /* sources: on the part of prompts */
+        assert_memory_equal(&p[2], &p[0], sizeof p[0]); /* the encoder lane has the prefill part */
     }
     assert_int_equal(x.part[s.state.partition][0].n, 72);
 }
 
 static void
-bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none(void **state)
+context_limits_apply_to_the_prefill_lane_only(void **state)
 {
     struct model_options k = keys(SPLIT_FIXED, "64");
     struct exec_config x;
@@ -148,7 +148,7 @@ bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none(void **state)
 }
 
 static void
-a_device_that_cannot_be_divided_is_refused_with_its_reason(void **state)
+indivisible_device_is_refused_with_the_reason(void **state)
 {
     const struct gpu_parts none = { .why = "its driver is of 1999" };
     struct model_options k = keys(SPLIT_AUTO, "");
@@ -159,22 +159,22 @@ a_device_that_cannot_be_divided_is_refused_with_its_reason(void **state)
     assert_int_equal(plan(&k, UNITS, none, &x, &e), -ENOTSUP);
     assert_non_null(strstr(e.text, "split.mode: its driver is of 1999"));
     assert_int_equal(plan(&k, 16, h200, &x, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "16 units cannot be divided"));
+    assert_non_null(strstr(e.text, "16 units cannot be partitioned"));
     k.split_mode = SPLIT_OFF;
     assert_int_equal(plan(&k, UNITS, none, &x, &e), 0);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_OFF, 0, 0, &e), 0); /* what it is already */
-    assert_non_null(strstr(e.text, "split.mode is off here"));
+    assert_int_equal(partition_ctl_select(&s, SPLIT_AUTO, 0, 0, &e), -ENOTSUP);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_OFF, 0, 0, &e), 0); /* already off */
+    assert_non_null(strstr(e.text, "split.mode is off, so"));
 }
 
-struct bed {
+struct partition_fixture {
     struct kv_config c;
     void *mem;
     struct scheduler *sched;
 };
 
 static void
-serve(struct bed *b, const char *context_sm)
+serve(struct partition_fixture *b, const char *context_sm)
 {
     static const struct step_costs costs = { .weights = 1000000, .row_flops = 1e6 };
     struct model_options k = keys(SPLIT_FIXED, context_sm);
@@ -195,102 +195,103 @@ serve(struct bed *b, const char *context_sm)
     kv = kv_init(b->mem, &b->c, &e);
     if (!kv || scheduler_new(&b->sched, &l, kv, &e) < 0) fail_msg("%s", e.text);
     partition_ctl_open(&s, NULL, b->sched, &b->c, &costs, &l, k.split_itl_target);
-    device_says = 0;
-    asked_partition = 0;
+    device_error = 0;
+    set_partition = 0;
 }
 
 static void
-end(struct bed *b)
+end(struct partition_fixture *b)
 {
     scheduler_free(b->sched);
     free(b->mem);
 }
 
 static void
-a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first(void **state)
+selection_takes_effect_at_the_next_update(void **state)
 {
     unsigned before;
-    struct bed b;
+    struct partition_fixture b;
     struct err e;
 
     (void)state;
     serve(&b, "64");
     before = partition_ctl_state(&s).partition;
     assert_int_not_equal(before, 0);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, 40, 92, &e), 0);
     assert_int_equal(partition_ctl_state(&s).partition, before);
-    assert_int_equal(asked_partition, 0);
-    partition_ctl_turn(&s);
+    assert_int_equal(set_partition, 0);
+    partition_ctl_update(&s);
     assert_int_not_equal(partition_ctl_state(&s).partition, before);
-    assert_int_equal(asked_partition, partition_ctl_state(&s).partition);
-    assert_int_equal(asked[0].first, 0);
-    assert_int_equal(asked[0].n, 40);
-    assert_int_equal(asked[1].first, 40);
-    assert_int_equal(asked[1].n, 92);
+    assert_int_equal(set_partition, partition_ctl_state(&s).partition);
+    assert_int_equal(set_parts[0].first, 0);
+    assert_int_equal(set_parts[0].n, 40);
+    assert_int_equal(set_parts[1].first, 40);
+    assert_int_equal(set_parts[1].n, 92);
     assert_int_equal(partition_ctl_state(&s).n_changes, 1);
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_OFF, 0, 0, &e), 0);
+    assert_int_equal(partition_ctl_select(&s, SPLIT_OFF, 0, 0, &e), 0);
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
-    partition_ctl_turn(&s);
+    partition_ctl_update(&s);
     assert_int_equal(partition_ctl_state(&s).mode, SPLIT_OFF);
     assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);
 }
 
 static void
-a_wish_for_what_the_device_has_not_changes_nothing(void **state)
+selection_of_an_impossible_partition_changes_nothing(void **state)
 {
     static const uint32_t odd[][2] = { { 41, 91 }, { 40, 40 }, { 8, 124 }, { 0, 132 } };
     unsigned before;
-    struct bed b;
+    struct partition_fixture b;
     struct err e;
 
     (void)state;
     serve(&b, "64");
     before = partition_ctl_state(&s).partition;
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
-        assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
-        partition_ctl_turn(&s);
+        assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, odd[i][0], odd[i][1], &e), -EINVAL);
+        partition_ctl_update(&s);
         assert_int_equal(partition_ctl_state(&s).partition, before);
         assert_int_equal(partition_ctl_state(&s).mode, SPLIT_FIXED);
-        assert_int_equal(asked_partition, 0);
+        assert_int_equal(set_partition, 0);
     }
     end(&b);
 }
 
 static void
-a_division_that_the_device_fails_to_make_leaves_it_whole(void **state)
+failed_partition_leaves_the_device_whole(void **state)
 {
-    struct bed b;
+    struct partition_fixture b;
     struct err e;
 
     (void)state;
     serve(&b, "64");
-    device_says = -ENOMEM;
-    assert_int_equal(partition_ctl_wish(&s, SPLIT_FIXED, 40, 92, &e), 0);
-    partition_ctl_turn(&s);
-    assert_int_not_equal(asked_partition, 0);
+    device_error = -ENOMEM;
+    assert_int_equal(partition_ctl_select(&s, SPLIT_FIXED, 40, 92, &e), 0);
+    partition_ctl_update(&s);
+    assert_int_not_equal(set_partition, 0);
     assert_int_equal(partition_ctl_state(&s).partition, 0);
     end(&b);
 }
 
-/* Of an H200, by what its worker says: bytes and FLOP a second of the whole, then of each part. */
+/* Rates of an H200 as its worker logs them: bytes/s and FLOP/s of the whole device, then of each
+ * part. */
 static void
-measured(void)
+set_measured_rates(void)
 {
-    static const double did[MAX_PARTITIONS][4] = { { 3.68e12, 770e12 },
-                                                   { 3.64e12, 418e12, 3.96e12, 365e12 },
-                                                   { 3.63e12, 476e12, 3.66e12, 315e12 },
-                                                   { 3.57e12, 523e12, 3.39e12, 258e12 },
-                                                   { 3.58e12, 671e12, 1.41e12, 56e12 } };
+    static const double rates[MAX_PARTITIONS][4] = { { 3.68e12, 770e12 },
+                                                     { 3.64e12, 418e12, 3.96e12, 365e12 },
+                                                     { 3.63e12, 476e12, 3.66e12, 315e12 },
+                                                     { 3.57e12, 523e12, 3.39e12, 258e12 },
+                                                     { 3.58e12, 671e12, 1.41e12, 56e12 } };
 
     for (unsigned r = 0; r < MAX_PARTITIONS; r++)
         for (unsigned i = 0; i < 2; i++)
-            rate[r][i] = (struct exec_rate){ did[r][2 * i], did[r][2 * i + 1] };
+            rate[r][i] = (struct exec_rate){ rates[r][2 * i], rates[r][2 * i + 1] };
 }
 
-/* What a worker begins with these rates and says; no rates are left for the next one. */
+/* Opens the controller with these rates, clears them, and returns the log. */
 static const char *
-said(struct bed *b)
+serve_and_log(struct partition_fixture *b)
 {
     static char text[4096];
     FILE *file = tmpfile();
@@ -312,7 +313,7 @@ said(struct bed *b)
 }
 
 static unsigned
-times(const char *text, const char *what)
+count_of(const char *text, const char *what)
 {
     unsigned n = 0;
 
@@ -320,9 +321,9 @@ times(const char *text, const char *what)
     return n;
 }
 
-/* What answers are thought to read on their part, and prompts to multiply on theirs, of the whole device. */
+/* Estimated share of the device's bandwidth for decode and of its arithmetic for prefill. */
 static struct part_share
-thought(unsigned partition)
+estimated_share(unsigned partition)
 {
     static const struct step_cost bytes = { .kv = 1e12 }, flop = { .attend = 1e15 };
     const struct step_time *t = &s.split.time;
@@ -336,30 +337,31 @@ thought(unsigned partition)
 static bool
 near(double x, double want)
 {
-    return fabs(x - want) < 1e-3; /* of NaN: no */
+    return fabs(x - want) < 1e-3; /* false for NaN */
 }
 
 static void
-what_parts_did_by_themselves_is_what_auto_begins_with(void **state)
+measured_rates_are_the_first_estimate_of_auto(void **state)
 {
     const char *text;
-    struct bed b;
+    struct partition_fixture b;
 
     (void)state;
-    measured();
-    text = said(&b);
-    assert_int_equal(times(text, "they read"), MAX_PARTITIONS - 1);
-    assert_int_equal(times(text, "cannot be"), 0);
-    assert_true(near(thought(1).read, .8) && near(thought(1).compute, .8 * 418 / 770));
-    assert_true(near(thought(4).read, .8 * 1.41 / 3.68) &&
-                near(thought(4).compute, .8 * 671 / 770));
+    set_measured_rates();
+    text = serve_and_log(&b);
+    assert_int_equal(count_of(text, "TFLOP/s"), MAX_PARTITIONS - 1);
+    assert_int_equal(count_of(text, "implausible"), 0);
+    assert_true(near(estimated_share(1).read, .8) &&
+                near(estimated_share(1).compute, .8 * 418 / 770));
+    assert_true(near(estimated_share(4).read, .8 * 1.41 / 3.68) &&
+                near(estimated_share(4).compute, .8 * 671 / 770));
     end(&b);
 }
 
-/* None, less than none, no number, without end, far too much, far too little, a part beyond the whole; of the whole and of
- * each part. The other partitions are what they were measured to be. */
+/* Rates of 0, negative, NaN, infinite, far too large, far too small, and a part above the whole,
+ * for the device and each part. The other partitions keep their measured shares. */
 static void
-a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units(void **state)
+implausible_measurement_is_logged_and_replaced_by_unit_shares(void **state)
 {
     static const double odd[] = { 0, -1, NAN, INFINITY, 1e30, 1e-30, 8, .002 };
 
@@ -369,18 +371,18 @@ a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units(void **state)
             unsigned partition = at / 2 ? 3 : 0, lane = at / 2 == 2;
             const char *text;
             double *x;
-            struct bed b;
+            struct partition_fixture b;
 
-            measured();
+            set_measured_rates();
             x = at % 2 ? &rate[partition][lane].compute : &rate[partition][lane].read;
-            if (odd[k] == 8 && partition == 0) continue; /* a device may well be as fast */
+            if (odd[k] == 8 && partition == 0) continue; /* plausible for a whole device */
             *x *= odd[k];
-            text = said(&b);
-            assert_int_equal(times(text, "they read"), MAX_PARTITIONS - 1);
-            assert_int_equal(times(text, "cannot be"), partition ? 1 : MAX_PARTITIONS - 1);
+            text = serve_and_log(&b);
+            assert_int_equal(count_of(text, "TFLOP/s"), MAX_PARTITIONS - 1);
+            assert_int_equal(count_of(text, "implausible"), partition ? 1 : MAX_PARTITIONS - 1);
             for (unsigned r = 1; r < MAX_PARTITIONS; r++) {
                 const struct partition *is = &s.state.partition_list.partition[r];
-                struct part_share t = thought(r);
+                struct part_share t = estimated_share(r);
 
                 if (partition && r != partition) {
                     assert_true(t.compute > .4 && t.compute < .8);
@@ -398,16 +400,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            each_phase_has_a_lane_where_the_device_is_divided_and_sources_if_they_want_one),
-        cmocka_unit_test(the_two_parts_of_every_partition_are_the_device_and_share_nothing),
-        cmocka_unit_test(bounds_of_prompts_are_of_their_lane_alone_and_0_or_less_is_none),
-        cmocka_unit_test(a_device_that_cannot_be_divided_is_refused_with_its_reason),
-        cmocka_unit_test(a_wish_is_taken_at_the_next_turn_and_the_device_has_the_partition_first),
-        cmocka_unit_test(a_wish_for_what_the_device_has_not_changes_nothing),
-        cmocka_unit_test(a_division_that_the_device_fails_to_make_leaves_it_whole),
-        cmocka_unit_test(what_parts_did_by_themselves_is_what_auto_begins_with),
-        cmocka_unit_test(a_measurement_that_cannot_be_is_said_and_shares_are_those_of_units),
+        cmocka_unit_test(each_phase_has_its_lanes_in_every_split_mode),
+        cmocka_unit_test(two_parts_of_a_partition_cover_the_device_without_overlap),
+        cmocka_unit_test(context_limits_apply_to_the_prefill_lane_only),
+        cmocka_unit_test(indivisible_device_is_refused_with_the_reason),
+        cmocka_unit_test(selection_takes_effect_at_the_next_update),
+        cmocka_unit_test(selection_of_an_impossible_partition_changes_nothing),
+        cmocka_unit_test(failed_partition_leaves_the_device_whole),
+        cmocka_unit_test(measured_rates_are_the_first_estimate_of_auto),
+        cmocka_unit_test(implausible_measurement_is_logged_and_replaced_by_unit_shares),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

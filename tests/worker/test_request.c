@@ -1,4 +1,4 @@
-/* test_request.c - what request.h promises: a fixed number of slots, each with room of its own. */
+/* test_request.c - request.h: a fixed number of slots, each with its own buffer. */
 #include "worker/io/request.h"
 
 #include "tests/test.h"
@@ -9,7 +9,7 @@
 
 enum { N = 8, IDS = 1 << 20, TEXT = 1 << 20 };
 
-/* Pages of this process that are in memory. */
+/* Resident memory of this process in KiB. */
 static long
 resident(void)
 {
@@ -23,7 +23,7 @@ resident(void)
 }
 
 static void
-every_slot_is_taken_once_and_comes_back(void **state)
+every_slot_is_taken_once_and_reused(void **state)
 {
     struct requests q;
     struct worker_request *r[N];
@@ -36,7 +36,7 @@ every_slot_is_taken_once_and_comes_back(void **state)
         assert_non_null(r[i]);
         for (int k = 0; k < i; k++) assert_ptr_not_equal(r[i], r[k]);
         r[i]->state = REQUEST_LIVE;
-        r[i]->row = (uint32_t)i;
+        r[i]->ledger_index = (uint32_t)i;
         r[i]->gen = 7;
         assert_ptr_equal(r[i]->seq.owner, r[i]);
     }
@@ -46,12 +46,12 @@ every_slot_is_taken_once_and_comes_back(void **state)
     request_give(&q, r[3]);
     assert_null(request_find(&q, 3, 7));
     assert_ptr_equal(request_take(&q), r[3]);
-    assert_int_equal(r[3]->row, 0); /* nothing of the last one is left */
+    assert_int_equal(r[3]->ledger_index, 0); /* no field of the previous request is left */
     requests_close(&q);
 }
 
 static void
-slots_come_back_in_any_order(void **state)
+slots_are_freed_in_any_order(void **state)
 {
     uint32_t taken = 0, n = 0;
     struct worker_request *r[N];
@@ -80,9 +80,9 @@ slots_come_back_in_any_order(void **state)
     requests_close(&q);
 }
 
-/* 13 MiB of them lay between a death and the next READY. */
+/* Clearing the slots took 13 MiB and delayed READY after a crash. */
 static void
-a_slot_takes_no_memory_before_it_is_taken(void **state)
+unused_slots_use_no_memory(void **state)
 {
     enum { MANY = 4096 };
     struct requests q;
@@ -91,14 +91,15 @@ a_slot_takes_no_memory_before_it_is_taken(void **state)
 
     (void)state;
     assert_int_equal(requests_open(&q, MANY, 1 << 10, 1 << 10, &e), 0);
-    assert_true(resident() - before < 1000); /* KiB; a page a slot would be 16,384 */
+    assert_true(resident() - before < 1000); /* KiB; one page per slot would be 16,384 */
     assert_non_null(request_take(&q));
     requests_close(&q);
 }
 
-/* The client of the next request in that slot waited for ever: its tokens were sent as a call's. */
+/* Otherwise the next request's tokens would be sent as a call's, and its client would never get a
+ * reply. */
 static void
-a_slot_that_a_call_had_is_a_request_s_again(void **state)
+slot_of_a_call_is_reused_for_a_request(void **state)
 {
     struct requests q;
     struct worker_request *r;
@@ -116,7 +117,7 @@ a_slot_that_a_call_had_is_a_request_s_again(void **state)
 }
 
 static void
-rooms_do_not_touch_each_other(void **state)
+buffers_of_slots_do_not_overlap(void **state)
 {
     struct requests q;
     struct worker_request *a, *b;
@@ -139,7 +140,7 @@ rooms_do_not_touch_each_other(void **state)
 }
 
 static void
-a_long_request_gives_its_memory_back(void **state)
+long_request_returns_its_memory(void **state)
 {
     struct requests q;
     struct worker_request *r;
@@ -154,7 +155,7 @@ a_long_request_gives_its_memory_back(void **state)
     memset(r->ids, 1, IDS * sizeof *r->ids);
     r->n_ids = IDS;
     during = resident();
-    assert_true(during - before > 3000); /* KiB of its 4 MiB */
+    assert_true(during - before > 3000); /* KiB of 4 MiB */
     request_give(&q, r);
     assert_true(resident() < during - 3000);
     requests_close(&q);
@@ -164,12 +165,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_slot_is_taken_once_and_comes_back),
-        cmocka_unit_test(slots_come_back_in_any_order),
-        cmocka_unit_test(a_slot_takes_no_memory_before_it_is_taken),
-        cmocka_unit_test(a_slot_that_a_call_had_is_a_request_s_again),
-        cmocka_unit_test(rooms_do_not_touch_each_other),
-        cmocka_unit_test(a_long_request_gives_its_memory_back),
+        cmocka_unit_test(every_slot_is_taken_once_and_reused),
+        cmocka_unit_test(slots_are_freed_in_any_order),
+        cmocka_unit_test(unused_slots_use_no_memory),
+        cmocka_unit_test(slot_of_a_call_is_reused_for_a_request),
+        cmocka_unit_test(buffers_of_slots_do_not_overlap),
+        cmocka_unit_test(long_request_returns_its_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

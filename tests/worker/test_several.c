@@ -1,5 +1,5 @@
-/* test_several.c - the worker program alone: requests of several outputs or of a search, and what is told of them again
- * to a worker after the one that died. test_worker.c has the others.
+/* test_several.c - lagan-worker with requests of several outputs or beams, new and resumed after a
+ * crash; test_worker.c has single outputs.
  */
 #include "tests/test.h"
 #include "tests/worker/harness.h"
@@ -15,14 +15,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of a record's settings those that change nothing. */
+/* Neutral settings of a record. */
 #define PLAIN \
-    .gen = 1, .top_p = 1, .repetition_penalty = 1, .priority = 0.5f, .forced_bos = -1, .forced_eos = -1, \
-    .flags = SUBMIT_IGNORE_EOS
+    .gen = 1, .top_p = 1, .repetition_penalty = 1, .priority = 0.5f, .forced_bos = -1, \
+    .forced_eos = -1, .flags = SUBMIT_IGNORE_EOS
 
-/* No token may come twice, and all of the vocabulary has come. */
+/* No token may repeat, and the whole vocabulary has been used. */
 static void
-a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
+request_that_may_suppress_every_token_is_refused(void **state)
 {
     enum { VOCAB = 256 };
     static const char *const large[] = { "--max_num_seqs=4", "--kv.memory=16MiB", "--threads=1",
@@ -54,14 +54,15 @@ a_request_that_may_ban_every_token_is_refused_and_kills_nobody(void **state)
     harness_close(&p);
 }
 
-/* So far from 1 a length_penalty makes of any score more than a float holds; lagand's clients take no such number. */
+/* This length_penalty makes every score exceed the range of float; lagand does not accept such a
+ * value from clients. */
 static void
-a_score_that_no_float_holds_is_told_as_the_largest(void **state)
+score_beyond_float_is_reported_as_the_largest(void **state)
 {
     struct rec_submit s = {
         PLAIN,       .row = 1, .id = 1001,       .n_prompt = 4,
         .beams = 2,  .n = 2,   .max_tokens = 14, .length_penalty = -100,
-        .n_bias = 2, /* scores over 0: it goes on to the end */
+        .n_bias = 2, /* scores above 0: the search runs to its end */
     };
     const struct ring_record *r;
     const struct {
@@ -104,8 +105,9 @@ a_score_that_no_float_holds_is_told_as_the_largest(void **state)
 
 enum { SECOND_NEW = 24 };
 
-/* Of two outputs, of which the first needs one token more, the second's. others: when that one has ended the client stops
- * reading, others come and want its place and the second's, and then it reads on. */
+/* Two resumed outputs: the first needs 1 more token; the second's tokens are returned. others: when
+ * the first has ended, the client stops reading, two requests take the free slots, and then the
+ * client reads again. */
 static void
 second_output(int32_t token[SECOND_NEW], bool others)
 {
@@ -127,7 +129,7 @@ second_output(int32_t token[SECOND_NEW], bool others)
 
     for (int32_t i = 0; i < 8; i++) with.source[i] = 60 + i;
     for (int32_t i = 0; i < SECOND_NEW; i++) with.done[i] = 50 + i % 5;
-    with.whose[SECOND_NEW - 1] = 1; /* a token of the second; all but one of the first */
+    with.whose[SECOND_NEW - 1] = 1; /* 1 token of the second output, all but one of the first */
     token[0] = with.done[SECOND_NEW - 1];
     harness_start(&p, "models/numbers-t5", two, NULL);
     harness_wait_ready(&p, &ready);
@@ -140,14 +142,14 @@ second_output(int32_t token[SECOND_NEW], bool others)
         if (r->type == REC_FINISH && ++ended == 1 && others) {
             const int32_t other[8] = { 90, 91, 92, 93, 94, 95, 96, 97 };
 
-            harness_pause(&p, 1, true);
+            harness_suspend(&p, 1, true);
             s.n_done = s.n = 0;
             for (s.row = 2; s.row < 4; s.row++) {
                 s.id = 1000 + s.row;
                 harness_submit(&p, &s, other, sizeof other);
             }
         }
-        if (r->type == REC_FINISH && ended == 3) harness_pause(&p, 1, false);
+        if (r->type == REC_FINISH && ended == 3) harness_suspend(&p, 1, false);
         if (r->type != REC_STEP) continue;
         at = (const char *)r->data + sizeof(struct rec_step);
         for (uint32_t k = ((const struct rec_step *)r->data)->n_ent; k > 0; k--) {
@@ -167,7 +169,7 @@ second_output(int32_t token[SECOND_NEW], bool others)
 }
 
 static void
-an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers(void **state)
+output_keeps_its_encoder_input_after_first_slot_reuse(void **state)
 {
     int32_t want[SECOND_NEW], got[SECOND_NEW];
 
@@ -177,7 +179,7 @@ an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers(vo
     assert_memory_equal(want, got, sizeof want);
 }
 
-/* What one character is. */
+/* Returns the token of a character. */
 static int32_t
 token_of(struct harness *p, char text)
 {
@@ -201,9 +203,10 @@ token_of(struct harness *p, char text)
     return id;
 }
 
-/* Two outputs go on behind a token each; that of the first has completed its stop string. text: of a prompt in words. */
+/* Resumes two outputs after 1 token each; the first has completed its stop string. text: the prompt
+ * is text. */
 static void
-go_on_behind_a_stop(bool text)
+resume_after_a_stop(bool text)
 {
     static const char *const two[] = { "--max_num_seqs=2", "--kv.memory=4MiB", "--threads=1",
                                        NULL };
@@ -268,16 +271,16 @@ go_on_behind_a_stop(bool text)
 }
 
 static void
-an_output_goes_on_though_the_first_has_met_its_stop(void **state)
+second_output_continues_after_the_stop_of_the_first(void **state)
 {
     (void)state;
-    go_on_behind_a_stop(/* text= */ false);
-    go_on_behind_a_stop(/* text= */ true);
+    resume_after_a_stop(/* text= */ false);
+    resume_after_a_stop(/* text= */ true);
 }
 
-/* As many records as it takes. */
+/* Sends a SUBMIT in as many fragments as needed. */
 static void
-submit_pieces(struct harness *p, const char *bytes, uint32_t n)
+submit_fragments(struct harness *p, const char *bytes, uint32_t n)
 {
     const uint32_t piece = 64 << 10;
 
@@ -287,7 +290,8 @@ submit_pieces(struct harness *p, const char *bytes, uint32_t n)
 
         while (ring_reserve(&p->channel.out, REC_SUBMIT, at + some < n ? RING_MORE : 0, some, 0,
                             &to) == -EAGAIN) {
-            assert_int_equal(waitpid(p->pid, NULL, WNOHANG), 0); /* nobody takes them any more */
+            /* fails if the worker has exited */
+            assert_int_equal(waitpid(p->pid, NULL, WNOHANG), 0);
             usleep(1000);
         }
         memcpy(to, bytes + at, some);
@@ -296,9 +300,9 @@ submit_pieces(struct harness *p, const char *bytes, uint32_t n)
     }
 }
 
-/* A model in a folder of its own, with a line of one file changed. */
+/* Copies a model to a new folder and edits one file with sed. */
 static void
-make_like(char dir[32], const char *model, const char *sed, const char *file)
+copy_model(char dir[32], const char *model, const char *sed, const char *file)
 {
     const char *top = getenv("srcdir");
     char line[400];
@@ -311,7 +315,7 @@ make_like(char dir[32], const char *model, const char *sed, const char *file)
 }
 
 static void
-remove_it(const char *dir)
+remove_model(const char *dir)
 {
     char line[64];
 
@@ -321,9 +325,10 @@ remove_it(const char *dir)
 
 enum { COMING = 64, COMING_SOURCE = 4 };
 
-/* A request that goes on: all but one output were told to their end, and that one but for so many tokens; with so much text. */
+/* Resumes a request: all outputs are complete, except that `missing` tokens lack at the last one;
+ * with `text` bytes of delivered text. */
 static void
-submit_told(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
+submit_delivered(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
 {
     const uint32_t n = COMING * each - missing;
     const struct rec_submit s = { PLAIN,           .row = 1,
@@ -332,7 +337,7 @@ submit_told(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
                                   .n = COMING,     .max_tokens = each,
                                   .temperature = 1 };
     uint32_t prompt = sizeof s, done = prompt + COMING_SOURCE * 4,
-             said = done + ROUND_UP(4 * n, 8u), whose = said + ROUND_UP(text, 8u),
+             text_at = done + ROUND_UP(4 * n, 8u), whose = text_at + ROUND_UP(text, 8u),
              all = whose + ROUND_UP(n, 8u) + COMING * 4;
     char *with = calloc(1, all);
 
@@ -345,12 +350,12 @@ submit_told(struct harness *p, uint32_t each, uint32_t missing, uint32_t text)
                4);
     }
     for (uint32_t i = 0; i < n; i++) with[whose + i] = (char)(i / each);
-    submit_pieces(p, with, all);
+    submit_fragments(p, with, all);
     free(with);
 }
 
 static void
-come_back(const char *model, const char *max_len, uint32_t each, uint32_t missing)
+resume_outputs(const char *model, const char *max_len, uint32_t each, uint32_t missing)
 {
     const char *const long_ones[] = { "--max_num_seqs=64",
                                       "--kv.memory=32MiB",
@@ -364,7 +369,7 @@ come_back(const char *model, const char *max_len, uint32_t each, uint32_t missin
 
     harness_start(&p, model, long_ones, NULL);
     harness_wait_ready(&p, &ready);
-    submit_told(&p, each, missing, 0);
+    submit_delivered(&p, each, missing, 0);
     for (uint32_t n = 0; n < COMING;) {
         const struct ring_record *r = harness_next(&p);
         struct rec_finish f;
@@ -384,28 +389,28 @@ come_back(const char *model, const char *max_len, uint32_t each, uint32_t missin
 }
 
 static void
-outputs_come_back_that_are_together_longer_than_any_can_be(void **state)
+outputs_longer_in_total_than_the_model_resume(void **state)
 {
     char dir[32];
 
     (void)state;
-    come_back("models/numbers-t5", "--max_model_len=2200", 2100, 1);
-    /* Only that they had ended was not told. */
-    come_back("models/numbers-t5", "--max_model_len=2200", 2100, 0);
-    make_like(dir, "tests/data/golden/llama2", "s/\\(max_position_embeddings.*\\) 256/\\1 90000/",
-              "config.json");
-    come_back(dir, "--max_model_len=90000", 80000, 0); /* 25 MB of them */
-    remove_it(dir);
+    resume_outputs("models/numbers-t5", "--max_model_len=2200", 2100, 1);
+    /* All tokens delivered, FINISH missing. */
+    resume_outputs("models/numbers-t5", "--max_model_len=2200", 2100, 0);
+    copy_model(dir, "tests/data/golden/llama2", "s/\\(max_position_embeddings.*\\) 256/\\1 90000/",
+               "config.json");
+    resume_outputs(dir, "--max_model_len=90000", 80000, 0); /* 25 MB of tokens */
+    remove_model(dir);
 }
 
 static void
-a_request_that_comes_back_too_long_is_refused_and_kills_nobody(void **state)
+resumed_request_that_is_too_long_is_refused(void **state)
 {
     static const char *const small[] = { "--max_num_seqs=64",    "--kv.memory=32MiB",
                                          "--threads=1",          "--max_source_tokens=64",
                                          "--max_model_len=2200", NULL };
     const struct rec_submit next = { PLAIN, .row = 2, .id = 1002, .n_prompt = 3, .max_tokens = 4 };
-    const int32_t ids[4] = { 60, 61, 62 }; /* in eights */
+    const int32_t ids[4] = { 60, 61, 62 }; /* padded to 8 bytes */
     const struct ring_record *r;
     struct rec_ready ready;
     struct harness p;
@@ -414,7 +419,7 @@ a_request_that_comes_back_too_long_is_refused_and_kills_nobody(void **state)
     (void)state;
     harness_start(&p, "models/numbers-t5", small, NULL);
     harness_wait_ready(&p, &ready);
-    submit_told(&p, 2000, 0, 32 << 20);
+    submit_delivered(&p, 2000, 0, 32 << 20);
     r = harness_next(&p);
     assert_non_null(r);
     assert_int_equal(r->type, REC_REJECT);
@@ -427,12 +432,12 @@ a_request_that_comes_back_too_long_is_refused_and_kills_nobody(void **state)
     harness_close(&p);
 }
 
-/* One token more, whose text is as long. */
+/* A token added to the vocabulary, with a text of LONG_TEXT bytes. */
 enum { LONG_TOKEN = 260, LONG_TEXT = 4000 };
 
-/* All that the worse outputs of a search have comes with its last step. */
+/* The last step of a search reports all tokens of the worse outputs. */
 static void
-a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
+long_outputs_of_a_search_are_reported_at_its_end(void **state)
 {
     enum { N = 4, EACH = 1000, SOURCE = 4 };
     static const char *const four[] = { "--max_num_seqs=4",
@@ -460,7 +465,7 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
     (void)state;
     snprintf(sed, sizeof sed, "s/\\\"vocab\\\": *{/&\\\"$(printf %%0%dd 0)\\\": %d,/", LONG_TEXT,
              LONG_TOKEN);
-    make_like(dir, "models/numbers-t5", sed, "tokenizer.json");
+    copy_model(dir, "models/numbers-t5", sed, "tokenizer.json");
     harness_start(&p, dir, four, NULL);
     harness_wait_ready(&p, &ready);
     harness_submit(&p, &s, &with, sizeof with);
@@ -487,21 +492,20 @@ a_search_whose_outputs_are_long_is_told_at_its_end(void **state)
     assert_true(text > (uint64_t)N * (EACH - 100) * LONG_TEXT);
     harness_kill(&p, &(struct harness_arenas){ 0 });
     harness_close(&p);
-    remove_it(dir);
+    remove_model(dir);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_that_may_ban_every_token_is_refused_and_kills_nobody),
-        cmocka_unit_test(a_score_that_no_float_holds_is_told_as_the_largest),
-        cmocka_unit_test(
-            an_output_keeps_its_source_though_the_first_is_gone_and_its_place_is_anothers),
-        cmocka_unit_test(an_output_goes_on_though_the_first_has_met_its_stop),
-        cmocka_unit_test(outputs_come_back_that_are_together_longer_than_any_can_be),
-        cmocka_unit_test(a_request_that_comes_back_too_long_is_refused_and_kills_nobody),
-        cmocka_unit_test(a_search_whose_outputs_are_long_is_told_at_its_end),
+        cmocka_unit_test(request_that_may_suppress_every_token_is_refused),
+        cmocka_unit_test(score_beyond_float_is_reported_as_the_largest),
+        cmocka_unit_test(output_keeps_its_encoder_input_after_first_slot_reuse),
+        cmocka_unit_test(second_output_continues_after_the_stop_of_the_first),
+        cmocka_unit_test(outputs_longer_in_total_than_the_model_resume),
+        cmocka_unit_test(resumed_request_that_is_too_long_is_refused),
+        cmocka_unit_test(long_outputs_of_a_search_are_reported_at_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

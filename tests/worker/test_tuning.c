@@ -1,4 +1,6 @@
-/* test_tuning.c - when the worker measures, what it keeps, and what ends it; the device is pretended. */
+/* test_tuning.c - when the worker measures matmuls, what it keeps and what ends a pass; the device
+ * is a fake.
+ */
 #include "worker/ops/tuning.h"
 
 #include "base/clock.h"
@@ -8,8 +10,7 @@
 #include <string.h>
 
 enum { PAIRS = 5 };
-static uint32_t n_asked, n_measured, fails_at,
-    left; /* left: of what was asked for, not measured yet */
+static uint32_t n_asked, n_measured, fails_at, left; /* left: requested pairs not measured yet */
 static int fails_with, tunes_with;
 
 uint32_t
@@ -23,10 +24,10 @@ int
 exec_matmul(struct exec *x, uint32_t i, struct err *e)
 {
     (void)x;
-    if (fails_with && i == fails_at) return err_set(e, fails_with, "as the test wished");
+    if (fails_with && i == fails_at) return err_set(e, fails_with, "error set by the test");
     assert_int_equal(i, n_asked % PAIRS);
     n_asked++;
-    left = i != 1; /* the second is in the table already */
+    left = i != 1; /* pair 1 is already in the tuning file */
     return 0;
 }
 
@@ -50,7 +51,7 @@ exec_why(const struct exec *x)
 }
 
 static struct tuning
-opened(const char *refuse)
+open_tuning(const char *refuse)
 {
     struct tuning t;
     struct err e;
@@ -62,89 +63,89 @@ opened(const char *refuse)
 }
 
 static void
-a_worker_with_nothing_to_tune_says_why(void **state)
+tuning_is_refused_with_the_reason(void **state)
 {
-    struct tuning t = opened("there is nothing");
+    struct tuning t = open_tuning("no matmuls");
     struct err e;
 
     (void)state;
-    assert_int_equal(tuning_begin(&t, &e), -ENOTSUP);
-    assert_string_equal(e.text, "there is nothing");
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_start(&t, &e), -ENOTSUP);
+    assert_string_equal(e.text, "no matmuls");
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0);
     assert_int_equal(n_measured, 0);
     tuning_close(&t);
 }
 
 static void
-one_matmul_a_turn_and_only_while_idle(void **state)
+one_matmul_per_iteration_and_only_while_idle(void **state)
 {
-    struct tuning t = opened(NULL);
+    struct tuning t = open_tuning(NULL);
     struct tuning_state s;
-    struct tune_result row[PAIRS];
+    struct tune_result result[PAIRS];
     struct err e;
 
     (void)state;
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0); /* nobody asked */
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0); /* no pass was started */
     for (uint32_t pass = 0; pass < 2; pass++) {
         uint32_t n = 0;
 
         n_measured = 0;
-        assert_int_equal(tuning_begin(&t, &e), PAIRS);
+        assert_int_equal(tuning_start(&t, &e), PAIRS);
         do {
-            assert_int_equal(tuning_turn(&t, false, NSEC_S, &e), 0);
-            assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 1);
+            assert_int_equal(tuning_run(&t, false, NSEC_S, &e), 0);
+            assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 1);
             assert_true(n_measured <= n + 1);
             n = n_measured;
-            tuning_read(&t, &s, 0, row, 0);
-            if (s.running) assert_int_equal(tuning_begin(&t, &e), PAIRS); /* goes on */
+            tuning_read(&t, &s, 0, result, 0);
+            if (s.running) assert_int_equal(tuning_start(&t, &e), PAIRS); /* the pass continues */
         } while (s.running);
         assert_int_equal(n_asked, PAIRS * (pass + 1));
         assert_int_equal(n, PAIRS - 1);
         assert_int_equal(s.done, PAIRS);
-        assert_int_equal(s.n_tokens, PAIRS - 1);
+        assert_int_equal(s.n_results, PAIRS - 1);
     }
-    assert_int_equal(tuning_turn(&t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, NSEC_S, &e), 0);
     tuning_close(&t);
 }
 
-/* Turns until it is over; what the last one returned. */
+/* Runs a pass to its end; returns the result of its last iteration. */
 static int
-to_the_end(struct tuning *t)
+run_pass(struct tuning *t)
 {
     struct tuning_state s;
     struct err e;
     int r;
 
-    assert_int_equal(tuning_begin(t, &e), PAIRS);
+    assert_int_equal(tuning_start(t, &e), PAIRS);
     do {
-        r = tuning_turn(t, true, NSEC_S, &e);
+        r = tuning_run(t, true, NSEC_S, &e);
         tuning_read(t, &s, 0, NULL, 0);
     } while (s.running);
-    assert_int_equal(tuning_turn(t, true, NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(t, true, NSEC_S, &e), 0);
     return r;
 }
 
 static void
-rows_are_read_from_where_the_reader_is(void **state)
+results_are_read_from_an_index(void **state)
 {
-    struct tuning t = opened(NULL);
+    struct tuning t = open_tuning(NULL);
     struct tuning_state s;
-    struct tune_result row[PAIRS];
+    struct tune_result result[PAIRS];
 
     (void)state;
-    assert_int_equal(to_the_end(&t), 1);
-    assert_int_equal(tuning_read(&t, &s, 1, row, 2), 2);
-    assert_int_equal(row[0].n, 3);
-    assert_int_equal(row[1].n, 4);
-    assert_int_equal(tuning_read(&t, &s, 3, row, PAIRS), 1);
-    assert_int_equal(tuning_read(&t, &s, 4, row, PAIRS), 0);
-    assert_int_equal(tuning_read(&t, &s, UINT32_MAX, row, PAIRS), 0);
+    assert_int_equal(run_pass(&t), 1);
+    assert_int_equal(tuning_read(&t, &s, 1, result, 2), 2);
+    assert_int_equal(result[0].n, 3);
+    assert_int_equal(result[1].n, 4);
+    assert_int_equal(tuning_read(&t, &s, 3, result, PAIRS), 1);
+    assert_int_equal(tuning_read(&t, &s, 4, result, PAIRS), 0);
+    assert_int_equal(tuning_read(&t, &s, UINT32_MAX, result, PAIRS), 0);
     assert_string_equal(s.why, "");
     tuning_close(&t);
 }
 
 static void
-what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
+unsupported_pair_is_skipped_other_errors_end_the_pass(void **state)
 {
     static const struct {
         int fails_with, last;
@@ -152,20 +153,20 @@ what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
         const char *why;
     } cases[] = {
         { -ENOTSUP, 1, PAIRS, PAIRS - 2, "" },
-        { -EACCES, 1, PAIRS - 1, PAIRS - 2, "as the test wished" },
-        { -EIO, -EIO, PAIRS - 1, PAIRS - 2, "as the test wished" },
+        { -EACCES, 1, PAIRS - 1, PAIRS - 2, "error set by the test" },
+        { -EIO, -EIO, PAIRS - 1, PAIRS - 2, "error set by the test" },
     };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct tuning t = opened(NULL);
+        struct tuning t = open_tuning(NULL);
         struct tuning_state s;
-        struct tune_result row[PAIRS];
+        struct tune_result result[PAIRS];
 
         fails_with = cases[i].fails_with;
         fails_at = PAIRS - 1;
-        assert_int_equal(to_the_end(&t), cases[i].last);
-        assert_int_equal(tuning_read(&t, &s, 0, row, PAIRS), cases[i].rows);
+        assert_int_equal(run_pass(&t), cases[i].last);
+        assert_int_equal(tuning_read(&t, &s, 0, result, PAIRS), cases[i].rows);
         assert_int_equal(s.done, cases[i].done);
         assert_string_equal(s.why, cases[i].why);
         tuning_close(&t);
@@ -173,25 +174,25 @@ what_cannot_be_done_is_passed_over_and_anything_else_ends_it(void **state)
 }
 
 static void
-what_requests_brought_is_measured_after_two_seconds_without_one(void **state)
+matmuls_of_requests_are_measured_after_2_idle_seconds(void **state)
 {
-    struct tuning t = opened(NULL);
+    struct tuning t = open_tuning(NULL);
     nsec now = NSEC_S;
     struct err e;
 
     (void)state;
     left = 3;
-    assert_int_equal(tuning_turn(&t, true, now + 1999 * NSEC_MS, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now + 1999 * NSEC_MS, &e), 0);
     now += 2 * NSEC_S;
-    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
-    assert_int_equal(tuning_turn(&t, true, now, &e), 1);
-    assert_int_equal(tuning_turn(&t, false, now, &e), 0); /* a request */
-    assert_int_equal(tuning_turn(&t, true, now + NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now, &e), 1);
+    assert_int_equal(tuning_run(&t, true, now, &e), 1);
+    assert_int_equal(tuning_run(&t, false, now, &e), 0); /* a request arrived */
+    assert_int_equal(tuning_run(&t, true, now + NSEC_S, &e), 0);
     assert_int_equal(n_measured, 2);
     tunes_with = -EINVAL;
-    assert_int_equal(tuning_turn(&t, true, now + 2 * NSEC_S, &e), 0);
+    assert_int_equal(tuning_run(&t, true, now + 2 * NSEC_S, &e), 0);
     tunes_with = 0;
-    assert_int_equal(tuning_turn(&t, true, now + 9 * NSEC_S, &e), 0); /* not again */
+    assert_int_equal(tuning_run(&t, true, now + 9 * NSEC_S, &e), 0); /* not repeated */
     assert_int_equal(n_measured, 2);
     tuning_close(&t);
 }
@@ -200,11 +201,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_with_nothing_to_tune_says_why),
-        cmocka_unit_test(one_matmul_a_turn_and_only_while_idle),
-        cmocka_unit_test(rows_are_read_from_where_the_reader_is),
-        cmocka_unit_test(what_requests_brought_is_measured_after_two_seconds_without_one),
-        cmocka_unit_test(what_cannot_be_done_is_passed_over_and_anything_else_ends_it),
+        cmocka_unit_test(tuning_is_refused_with_the_reason),
+        cmocka_unit_test(one_matmul_per_iteration_and_only_while_idle),
+        cmocka_unit_test(results_are_read_from_an_index),
+        cmocka_unit_test(matmuls_of_requests_are_measured_after_2_idle_seconds),
+        cmocka_unit_test(unsupported_pair_is_skipped_other_errors_end_the_pass),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

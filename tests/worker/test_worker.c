@@ -1,8 +1,7 @@
-/* test_worker.c - the worker program alone, with the test in lagand's place at the rings.
+/* test_worker.c - lagan-worker with the test in lagand's place at the rings.
  *
- * What lagand's own tests prove with a worker that lies, this proves from the other side: READY says
- * what the model is, records in give records out, a corrupt ring ends it with words, and so does lagand's
- * going away.
+ * READY describes the model, requests return tokens, and a corrupt ring or the exit of lagand ends
+ * the worker.
  */
 #include "tests/test.h"
 #include "tests/worker/harness.h"
@@ -33,7 +32,8 @@ start(struct harness *p)
 
 enum { TAIL_IDS = 264 };
 
-/* n_done of the ids are an answer's beginning, said by a worker that died. eos ends it, -1: nothing. */
+/* The last n_done of the ids are delivered tokens of a previous worker. eos: end-of-sequence id;
+ * -1: none. */
 static void
 submit_flagged(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t n_done,
                int32_t eos, uint32_t min_tokens, uint32_t max_tokens, uint8_t flags)
@@ -78,7 +78,7 @@ submit(struct harness *p, uint32_t row, const int32_t *ids, uint32_t n, uint32_t
 }
 
 static void
-a_request_gives_its_tokens_in_order_and_one_finish(void **state)
+request_returns_its_tokens_in_order_and_one_finish(void **state)
 {
     const int32_t ids[] = { 1, 5, 9 };
     struct harness p;
@@ -127,7 +127,7 @@ a_request_gives_its_tokens_in_order_and_one_finish(void **state)
 }
 
 static void
-ready_says_how_many_beams_the_models_defaults_ask_for(void **state)
+ready_has_the_models_default_number_of_beams(void **state)
 {
     static const char *const small[] = { "--max_num_seqs=4", "--kv.memory=4MiB", "--threads=1",
                                          NULL };
@@ -150,7 +150,8 @@ quiet(struct harness *p, int ms)
     return true;
 }
 
-/* Tokens of STEPs from `at` on, until there are so many or, with no `most`, nothing has come for a while. */
+/* Reads tokens of STEP records from index `at` until there are `most`, or if most is 0 until no
+ * record has arrived for 300 ms. */
 static uint32_t
 take_tokens(struct harness *p, uint32_t at, uint32_t most, int32_t *token)
 {
@@ -169,7 +170,7 @@ take_tokens(struct harness *p, uint32_t at, uint32_t most, int32_t *token)
 }
 
 static void
-a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
+suspended_request_resumes_with_the_same_tokens(void **state)
 {
     enum { TOKENS = 200 };
     const int32_t ids[] = { 1, 5, 9 };
@@ -183,23 +184,24 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
     take_tokens(&p, 0, TOKENS, undisturbed);
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
 
-    for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
+    for (n = TOKENS; n == TOKENS; row++) { /* again if it ended before the suspend */
         submit(&p, row, ids, 3, TOKENS);
-        harness_pause(&p, row, true);
-        n = take_tokens(&p, 0, 0, token); /* what was under way */
+        harness_suspend(&p, row, true);
+        n = take_tokens(&p, 0, 0, token); /* tokens of steps in flight */
     }
-    submit(&p, 1, ids, 3, 4); /* for others it works */
+    submit(&p, 1, ids, 3, 4); /* other requests continue */
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
-    harness_pause(&p, row - 1, false);
+    harness_suspend(&p, row - 1, false);
     take_tokens(&p, n, TOKENS, token);
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
     assert_memory_equal(token, undisturbed, sizeof token);
 
     memcpy(all, ids, sizeof ids);
     memcpy(all + 3, undisturbed, 20 * sizeof *all);
-    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_SUSPENDED); /* from a dead worker */
+    /* resumed and suspended */
+    submit_flagged(&p, row, all, 23, 20, -1, 0, TOKENS, SUBMIT_SUSPENDED);
     assert_true(quiet(&p, 300));
-    harness_pause(&p, row, false);
+    harness_suspend(&p, row, false);
     take_tokens(&p, 20, TOKENS, token);
     assert_memory_equal(token, undisturbed, sizeof token);
     kill(p.pid, SIGKILL);
@@ -207,9 +209,10 @@ a_paused_request_stands_still_and_goes_on_with_the_same_tokens(void **state)
     harness_close(&p);
 }
 
-/* How long a worker that may say 1 << log2 bytes unread takes for logits that are read every 10 ms. */
+/* Returns the time of a request with logits, read every 10 ms, with a response ring of 1 << log2
+ * bytes. */
 static nsec
-read_now_and_then(uint32_t log2, uint32_t n_tokens, uint32_t *n_reads)
+time_slow_reads(uint32_t log2, uint32_t n_tokens, uint32_t *n_reads)
 {
     const int32_t ids[] = { 1, 5, 9 };
     struct harness p;
@@ -235,13 +238,13 @@ read_now_and_then(uint32_t log2, uint32_t n_tokens, uint32_t *n_reads)
     return since;
 }
 
-/* A step that has ended meanwhile wakes nobody twice: half a second for each time that the ring was full. */
+/* If the end of a step did not wake the worker, each full ring would cost 0.5 s. */
 static void
-a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read(void **state)
+worker_continues_as_soon_as_a_full_ring_is_read(void **state)
 {
     enum { TOKENS = 200, LOG2 = 14, FULL = 10 };
     uint32_t n;
-    nsec alone = read_now_and_then(20, TOKENS, &n), full = read_now_and_then(LOG2, TOKENS, &n);
+    nsec alone = time_slow_reads(20, TOKENS, &n), full = time_slow_reads(LOG2, TOKENS, &n);
 
     (void)state;
     print_message("read %u times in %.2f s, without a full ring in %.2f s\n", n,
@@ -250,7 +253,7 @@ a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read(void **state)
 }
 
 static void
-a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens(void **state)
+suspended_request_releases_its_slot_and_resumes_unchanged(void **state)
 {
     enum { TOKENS = 200 };
     static const char *const one_slot[] = { "--kv.memory=4MiB", "--max_num_seqs=1", "--threads=1",
@@ -267,14 +270,14 @@ a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens(vo
     submit(&p, 1, ids, 3, TOKENS);
     take_tokens(&p, 0, TOKENS, undisturbed);
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
-    for (n = TOKENS; n == TOKENS; row++) { /* once more if it was done before we said a word */
+    for (n = TOKENS; n == TOKENS; row++) { /* again if it ended before the suspend */
         submit(&p, row, ids, 3, TOKENS);
-        harness_pause(&p, row, true);
+        harness_suspend(&p, row, true);
         n = take_tokens(&p, 0, 0, token);
     }
     submit(&p, 1, ids, 3, 4);
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
-    harness_pause(&p, row - 1, false);
+    harness_suspend(&p, row - 1, false);
     take_tokens(&p, n, TOKENS, token);
     assert_int_equal(harness_finish(&p, &n_finish), LAGAN_FINISH_LENGTH);
     assert_int_equal(n_finish, TOKENS);
@@ -285,7 +288,7 @@ a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens(vo
 }
 
 static void
-a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
+request_resumed_after_its_last_token_ends_at_once(void **state)
 {
     int32_t ids[256] = { 1, 5, 9, 7, 8 };
     struct harness p;
@@ -294,10 +297,10 @@ a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
     (void)state;
     for (uint32_t i = 5; i < ARRAY_LEN(ids); i++) ids[i] = 3;
     start(&p);
-    submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* the end of sequence was said, FINISH was not */
+    submit_rest(&p, 1, ids, 5, 2, 8, 0, 20); /* end-of-sequence was delivered, FINISH was not */
     assert_int_equal(harness_finish(&p, &n), LAGAN_FINISH_EOS);
     assert_int_equal(n, 2);
-    submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* too early to be an end: it goes on */
+    submit_rest(&p, 2, ids, 5, 2, 8, 2, 6); /* below min_tokens: continues */
     harness_finish(&p, &n);
     assert_true(n > 2);
     submit_rest(&p, 3, ids, 256, 251, -1, 0, 300); /* at the model's length */
@@ -309,7 +312,7 @@ a_request_whose_worker_died_after_its_last_token_ends_at_once(void **state)
 }
 
 static void
-arenas_come_up_the_hand_socket_complete(void **state)
+arenas_arrive_complete_on_the_fd_channel(void **state)
 {
     struct harness p;
     struct rec_ready ready;
@@ -321,7 +324,7 @@ arenas_come_up_the_hand_socket_complete(void **state)
     (void)state;
     harness_start(&p, "tests/data/golden/llama2", options, NULL);
     harness_wait_ready(&p, &ready);
-    while (fd_channel_take(p.hand, &note, &fd, &e) > 0) {
+    while (fd_channel_take(p.fd_channel, &note, &fd, &e) > 0) {
         assert_true(note.flags & FD_CHANNEL_COMPLETE);
         assert_true(note.bytes > 0);
         if (!strcmp(note.name, "kv")) kv = note.bytes == ready.kv_bytes;
@@ -334,7 +337,7 @@ arenas_come_up_the_hand_socket_complete(void **state)
 }
 
 static void
-a_corrupt_request_ring_ends_the_worker_and_says_so(void **state)
+corrupt_request_ring_ends_the_worker_with_exit_code_70(void **state)
 {
     const int32_t ids[] = { 1 };
     struct harness p;
@@ -342,7 +345,7 @@ a_corrupt_request_ring_ends_the_worker_and_says_so(void **state)
 
     (void)state;
     start(&p);
-    submit(&p, 1, ids, 1, 0); /* no token asked for: lagand never writes that */
+    submit(&p, 1, ids, 1, 0); /* 0 tokens requested: lagand never sends that */
     status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 70);
@@ -350,22 +353,22 @@ a_corrupt_request_ring_ends_the_worker_and_says_so(void **state)
 }
 
 static void
-a_worker_whose_lagand_is_gone_ends(void **state)
+worker_exits_when_lagand_has_exited(void **state)
 {
     struct harness p;
     int status;
 
     (void)state;
     start(&p);
-    close(p.hand);
-    channel_close(&p.channel); /* the bell hangs up */
+    close(p.fd_channel);
+    channel_close(&p.channel); /* closes the doorbell */
     status = harness_wait_exit(&p);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void
-a_signal_leaves_last_words(void **state)
+fatal_signal_leaves_a_panic_message(void **state)
 {
     static const int fatal[] = { SIGSEGV, SIGBUS };
     struct harness p;
@@ -373,26 +376,26 @@ a_signal_leaves_last_words(void **state)
 
     (void)state;
     for (size_t k = 0; k < ARRAY_LEN(fatal); k++) {
-        struct panic_message *words;
+        struct panic_message *panic;
 
         start(&p);
-        words = shm_panic_message(&p.channel.w);
-        kill(p.pid, SIGUSR2); /* a report that is asked for is not in the way of the last one */
-        for (int i = 0; i < 1000 && atomic_load(&words->state) != 2; i++) usleep(10000);
-        assert_int_equal(words->signal, SIGUSR2);
+        panic = shm_panic_message(&p.channel.w);
+        kill(p.pid, SIGUSR2); /* a requested message does not block a fatal one */
+        for (int i = 0; i < 1000 && atomic_load(&panic->state) != 2; i++) usleep(10000);
+        assert_int_equal(panic->signal, SIGUSR2);
         kill(p.pid, fatal[k]);
         status = harness_wait_exit(&p);
         assert_true(WIFSIGNALED(status));
-        assert_int_equal(atomic_load(&words->state), 2);
-        assert_int_equal(words->signal, fatal[k]);
-        assert_true(words->n_frames > 2);
+        assert_int_equal(atomic_load(&panic->state), 2);
+        assert_int_equal(panic->signal, fatal[k]);
+        assert_true(panic->n_frames > 2);
         harness_close(&p);
     }
 }
 
-/* The worker has had no work for a while. */
+/* Waits until the worker has used no CPU time for 200 ms. */
 static void
-wait_until_it_rests(const struct harness *p)
+wait_until_idle(const struct harness *p)
 {
     struct timespec had = { 0 }, has = { .tv_sec = -1 };
     clockid_t clock;
@@ -401,13 +404,13 @@ wait_until_it_rests(const struct harness *p)
     do {
         had = has;
         usleep(200000);
-        if (clock_gettime(clock, &has) < 0) return; /* it is gone */
+        if (clock_gettime(clock, &has) < 0) return; /* it has exited */
     } while (has.tv_sec != had.tv_sec || has.tv_nsec - had.tv_nsec > 10 * NSEC_MS);
 }
 
-/* Each answer is nearly as long as a record may be, and all of them together longer than the worker has room for. */
+/* Each result is nearly as long as a record, and all of them exceed the outbox. */
 static void
-answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
+results_of_calls_wait_for_a_reader_that_hangs(void **state)
 {
     enum { CALLS = 120, BYTES = 30000 };
     static const char *const small[] = { "--max_num_seqs=1", "--max_num_batched_tokens=8",
@@ -430,7 +433,7 @@ answers_to_calls_wait_for_a_reader_that_stands_still(void **state)
         memset(to + sizeof call, 'x', BYTES);
         channel_publish(&p.channel);
     }
-    wait_until_it_rests(&p);
+    wait_until_idle(&p);
     for (uint32_t i = 0; i < CALLS; i++) {
         struct rec_text_done d;
 
@@ -450,18 +453,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_gives_its_tokens_in_order_and_one_finish),
-        cmocka_unit_test(ready_says_how_many_beams_the_models_defaults_ask_for),
-        cmocka_unit_test(a_worker_whose_ring_was_full_goes_on_as_soon_as_it_is_read),
-        cmocka_unit_test(a_paused_request_stands_still_and_goes_on_with_the_same_tokens),
-        cmocka_unit_test(
-            a_paused_request_gives_its_slot_to_who_waits_and_goes_on_with_the_same_tokens),
-        cmocka_unit_test(a_request_whose_worker_died_after_its_last_token_ends_at_once),
-        cmocka_unit_test(arenas_come_up_the_hand_socket_complete),
-        cmocka_unit_test(a_corrupt_request_ring_ends_the_worker_and_says_so),
-        cmocka_unit_test(answers_to_calls_wait_for_a_reader_that_stands_still),
-        cmocka_unit_test(a_worker_whose_lagand_is_gone_ends),
-        cmocka_unit_test(a_signal_leaves_last_words),
+        cmocka_unit_test(request_returns_its_tokens_in_order_and_one_finish),
+        cmocka_unit_test(ready_has_the_models_default_number_of_beams),
+        cmocka_unit_test(worker_continues_as_soon_as_a_full_ring_is_read),
+        cmocka_unit_test(suspended_request_resumes_with_the_same_tokens),
+        cmocka_unit_test(suspended_request_releases_its_slot_and_resumes_unchanged),
+        cmocka_unit_test(request_resumed_after_its_last_token_ends_at_once),
+        cmocka_unit_test(arenas_arrive_complete_on_the_fd_channel),
+        cmocka_unit_test(corrupt_request_ring_ends_the_worker_with_exit_code_70),
+        cmocka_unit_test(results_of_calls_wait_for_a_reader_that_hangs),
+        cmocka_unit_test(worker_exits_when_lagand_has_exited),
+        cmocka_unit_test(fatal_signal_leaves_a_panic_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

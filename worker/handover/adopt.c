@@ -19,25 +19,25 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* lagand submits again in one go once we are READY; what has not come by then will not. */
-static const nsec KEEP = 10 * NSEC_S;
-/* Nor takes anybody else its room so soon: what was submitted again is in our ring or with the
- * text thread. */
-static const nsec COME = 200 * NSEC_MS;
+/* lagand resubmits all requests at once after READY; later requests do not resume. */
+static const nsec CLAIM_TIMEOUT = 10 * NSEC_S;
+/* Adopted blocks are not evicted for new requests this soon: a resubmitted request may still be in
+ * the request ring or in the text thread. */
+static const nsec RESUBMIT_TIME = 200 * NSEC_MS;
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 int
-adopt_number(uint64_t id[2], struct err *e)
+adopt_new_id(uint64_t id[2], struct err *e)
 {
     size_t bytes = 2 * sizeof id[0];
 
     if (getrandom(id, bytes, 0) == (ssize_t)bytes) return 0;
-    return err_set(e, -EIO, "no random number for the KV arena");
+    return err_set(e, -EIO, "getrandom: no random id for the KV arena");
 }
 
-/* What K and V of a token depend on, beside the tokens before it and the geometry. */
+/* Hashes everything besides tokens and geometry that K and V of a token depend on. */
 static void
-make_print(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
+make_fingerprint(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 {
     struct {
         uint64_t model[2];
@@ -54,7 +54,7 @@ make_print(const struct worker *w, enum dtype kv_dtype, uint64_t ret[2])
 }
 
 static int
-map(struct arena *a, int fd, uint64_t bytes)
+map_manifest(struct arena *a, int fd, uint64_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
 
@@ -64,13 +64,13 @@ map(struct arena *a, int fd, uint64_t bytes)
 }
 
 static int
-make(struct worker *w, const uint64_t print[2], struct err *e)
+make_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
     uint64_t bytes = manifest_bytes(w->kv_config);
     int fd = memfd_create("lagan:manifest", MFD_CLOEXEC | MFD_ALLOW_SEALING), r = 0;
 
     if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) r = -errno;
-    if (r == 0) r = map(&w->adopt->manifest_arena, fd, bytes);
+    if (r == 0) r = map_manifest(&w->adopt->manifest_arena, fd, bytes);
     if (r < 0) {
         if (fd >= 0) close(fd);
         return err_set(e, r, "manifest of %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
@@ -80,9 +80,9 @@ make(struct worker *w, const uint64_t print[2], struct err *e)
     return 0;
 }
 
-/* Sealed, so that reading it cannot fault, and exactly as long as ours is. */
+/* The previous manifest must be sealed, so that reading cannot fault, and have exactly our size. */
 static int
-take_over(struct worker *w, const uint64_t print[2], struct err *e)
+map_old_manifest(struct worker *w, const uint64_t print[2], struct err *e)
 {
     const struct arena *old = &w->adopt->old_manifest;
     int seals = fcntl(old->fd, F_GET_SEALS);
@@ -91,9 +91,9 @@ take_over(struct worker *w, const uint64_t print[2], struct err *e)
 
     if (fstat(old->fd, &st) < 0 || seals < 0 || (seals & SEALS) != SEALS ||
         (uint64_t)st.st_size != manifest_bytes(w->kv_config))
-        return err_set(e, -EBADMSG, "manifest of other KV groups, slots or sizes");
-    r = map(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
-    if (r < 0) return err_set(e, r, "manifest cannot be mapped: %s", strerror(-r));
+        return err_set(e, -EBADMSG, "manifest has other KV groups, slots or sizes");
+    r = map_manifest(&w->adopt->manifest_arena, old->fd, (uint64_t)st.st_size);
+    if (r < 0) return err_set(e, r, "mmap of the manifest: %s", strerror(-r));
     r = manifest_open(&w->adopt->manifest, w->adopt->manifest_arena.base,
                       w->adopt->manifest_arena.bytes, w->kv_config, print, w->adopt->kv_id, e);
     if (r == 0) return 0;
@@ -103,24 +103,23 @@ take_over(struct worker *w, const uint64_t print[2], struct err *e)
 }
 
 static int
-adopt(struct worker *w, bool host_kept, struct err *e)
+adopt_contents(struct worker *w, bool host_kept, struct err *e)
 {
-    slice_id *room = malloc(w->adopt->manifest.h.row_bytes);
+    slice_id *entries = malloc(w->adopt->manifest.h.row_bytes);
     struct manifest_adopted a;
 
     w->adopt->found = calloc(w->kv_config->n_slots, sizeof *w->adopt->found);
-    if (!room || !w->adopt->found) {
-        free(room);
-        return err_set(e, -ENOMEM, "memory to read the manifest");
+    if (!entries || !w->adopt->found) {
+        free(entries);
+        return err_set(e, -ENOMEM, "out of memory: buffers to read the manifest");
     }
-    a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, room);
-    free(room);
-    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before other memory for cells is handed up */
-    if (a.rows) log_info("took over the KV blocks of %u requests", a.rows);
-    if (a.labels) log_info("took over %u blocks of tokens that others may find", a.labels);
-    if (a.no_rows)
-        log_warn("%u rows of the manifest cannot be true, computing those again", a.no_rows);
-    if (a.no_nodes) log_warn("%u labels of the manifest cannot be true", a.no_nodes);
+    a = manifest_adopt(&w->adopt->manifest, w->kv, host_kept, w->adopt->found, entries);
+    free(entries);
+    manifest_put_nodes(&w->adopt->manifest, w->kv); /* before lagand receives the host tier */
+    if (a.rows) log_info("adopted the KV blocks of %u requests", a.rows);
+    if (a.labels) log_info("adopted %u blocks of the prefix cache", a.labels);
+    if (a.no_rows) log_warn("%u invalid entries in the manifest; recomputing", a.no_rows);
+    if (a.no_nodes) log_warn("%u invalid nodes in the manifest; ignoring them", a.no_nodes);
     return 0;
 }
 
@@ -134,28 +133,28 @@ adopt_secret(const struct worker *w, uint64_t ret[4], struct err *e)
         manifest_secret(&h, ret);
         return 0;
     }
-    TRY(adopt_number(&ret[0], e));
-    return adopt_number(&ret[2], e);
+    TRY(adopt_new_id(&ret[0], e));
+    return adopt_new_id(&ret[2], e);
 }
 
 int
 adopt_open(struct worker *w, enum dtype kv_dtype, bool host_kept, struct err *e)
 {
-    uint64_t print[2];
+    uint64_t fingerprint[2];
     struct err why;
 
-    make_print(w, kv_dtype, print);
+    make_fingerprint(w, kv_dtype, fingerprint);
     if (w->adopt->old_manifest.fd >= 0) {
-        if (take_over(w, print, &why) == 0) {
+        if (map_old_manifest(w, fingerprint, &why) == 0) {
             w->adopt->old_manifest.fd = -1;
-            return adopt(w, host_kept, e);
+            return adopt_contents(w, host_kept, e);
         }
-        log_info("%s: computing every request again", why.text);
+        log_info("manifest not adopted: %s; recomputing every request", why.text);
         adopt_drop_manifest(w);
     }
-    /* What the arena holds is nobody's from here on. */
-    TRY(adopt_number(w->adopt->kv_id, e));
-    return make(w, print, e);
+    /* From here on the arena's content is not used. */
+    TRY(adopt_new_id(w->adopt->kv_id, e));
+    return make_manifest(w, fingerprint, e);
 }
 
 void
@@ -175,7 +174,7 @@ adopt_close(struct worker *w)
 }
 
 void
-adopt_begin(struct worker *w, nsec now)
+adopt_start_claims(struct worker *w, nsec now)
 {
     const struct manifest_found *f = w->adopt->found;
 
@@ -183,13 +182,12 @@ adopt_begin(struct worker *w, nsec now)
     for (uint32_t i = 0; f && i < w->kv_config->n_slots; i++)
         if (f[i].owner.id && f[i].row.committed < f[i].owner.n_tokens)
             scheduler_keep_prompt(w->sched, i, f[i].owner.n_tokens, f[i].owner.n_cross);
-    scheduler_keep(w->sched, now + COME);
+    scheduler_keep(w->sched, now + RESUBMIT_TIME);
 }
 
-/* Of what a row says a step may be computed again, or of recurrent state what came behind its
- * last snapshot. */
+/* Recomputing 1 step is normal, with recurrent state all after the last snapshot; logs more. */
 static void
-say_lost(const struct worker *w, const struct worker_request *r)
+log_recomputed(const struct worker *w, const struct worker_request *r)
 {
     const struct kv_config *c = w->kv_config;
     uint32_t most = 1;
@@ -197,12 +195,12 @@ say_lost(const struct worker *w, const struct worker_request *r)
     for (uint32_t g = 0; g < c->n_groups; g++)
         if (c->group[g].kind == KV_STATE) most = MAX(most, c->group[g].interval);
     if (w->adopt->found && r->recomputed > most)
-        log_info("request %llu: %u positions that are there find no room, computing them again",
+        log_info("request %llu: %u adoptable positions do not fit; recomputing them",
                  (unsigned long long)r->seq.id, r->recomputed);
 }
 
 void
-adopt_forget(struct worker *w, struct worker_request *r)
+adopt_release_rest(struct worker *w, struct worker_request *r)
 {
     uint32_t had = r->recomputed;
     int slot;
@@ -211,10 +209,10 @@ adopt_forget(struct worker *w, struct worker_request *r)
            (slot = manifest_forget(w->adopt->found, w->kv_config->n_slots, r->seq.id)) >= 0) {
         uint32_t written = w->adopt->found[slot].row.committed;
 
-        r->recomputed += written - MIN(written, r->adopted); /* beams share what the first has */
+        r->recomputed += written - MIN(written, r->adopted); /* beams share blocks */
         scheduler_unkeep(w->sched, (uint32_t)slot);
     }
-    if (r->recomputed > had) say_lost(w, r);
+    if (r->recomputed > had) log_recomputed(w, r);
 }
 
 void
@@ -226,7 +224,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 
     r->recomputed = 0;
     s->from_previous_worker = w->adopt->found && r->n_sent;
-    if (!w->adopt->found) { /* told tokens were written, all but the last */
+    if (!w->adopt->found) { /* K and V of all delivered tokens but the last were written */
         if (r->n_sent) r->recomputed = (s->beam ? s->beam->first + r->n_sent : s->n_prompt) - 1;
         return;
     }
@@ -244,7 +242,7 @@ adopt_claim(struct worker *w, struct worker_request *r)
 }
 
 void
-adopt_leave(struct worker *w, struct worker_request *r)
+adopt_release(struct worker *w, struct worker_request *r)
 {
     uint32_t resume;
     int slot;
@@ -263,25 +261,25 @@ adopt_claimed(struct worker *w, struct worker_request *r)
 
     r->adopted = s->n_adopted;
     r->recomputed -= MIN(r->recomputed, r->adopted);
-    say_lost(w, r);
+    log_recomputed(w, r);
     if (r->adopted) {
         manifest_commit(&w->adopt->manifest, s->adopted_slot, r->adopted);
         w->stats->v[STAT_adopted] += r->adopted;
     } else if (w->adopt->found && r->n_sent &&
-               first) { /* a paused one left it where all may find it */
+               first) { /* a preempted request left its blocks in the prefix cache */
         r->recomputed = MAX(r->recomputed, scheduler_cached(w->sched, s));
     }
 }
 
-/* Its steps once more, without computing anything: as far as they can be what was told. */
+/* Replays the decided steps. Fails if the result contradicts the delivered tokens. */
 static int
-redo(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_turns,
-     const token_id *told)
+replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t n_steps,
+              const token_id *delivered)
 {
     struct manifest_move move[MAX_BEAMS];
     struct beam *b = &r->beam;
 
-    for (uint32_t i = 0; i < n_turns; i++) {
+    for (uint32_t i = 0; i < n_steps; i++) {
         struct beam_decision t = { .n_ended = 0 };
 
         manifest_decision(&w->adopt->manifest, slot, b->n_beams, i, move);
@@ -295,26 +293,28 @@ redo(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t 
         TRY(beam_redo(b, &t));
     }
     if (r->n_sent > b->n_settled) return -EBADMSG;
-    return memcmp(b->line[b->order[0]] + b->first, told, r->n_sent * sizeof *told) ? -EBADMSG : 0;
+    return memcmp(b->line[b->order[0]] + b->first, delivered, r->n_sent * sizeof *delivered) == 0
+               ? 0
+               : -EBADMSG;
 }
 
 bool
-adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *told)
+adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *delivered)
 {
-    uint32_t slot[MAX_BEAMS], n_turns, i = 0;
+    uint32_t slot[MAX_BEAMS], n_steps, i = 0;
     struct beam *b = &r->beam;
 
     if (!w->adopt->found || r->seq.wants_states) return false;
-    n_turns = manifest_claim_search(w->adopt->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
+    n_steps = manifest_claim_search(w->adopt->found, w->kv_config->n_slots, r->seq.id, b->n_beams,
                                     r->seq.token, b->first, r->seq.source, r->seq.n_source, slot);
-    if (n_turns == 0) return false;
-    if (redo(w, r, slot, n_turns, told) < 0) {
+    if (n_steps == 0) return false;
+    if (replay_search(w, r, slot, n_steps, delivered) < 0) {
         for (; i < b->n_beams; i++) scheduler_unkeep(w->sched, slot[i]);
         return false;
     }
     for (struct worker_request *m = r; m; m = m->next, i++) {
-        m->seq.n_prompt += n_turns;
-        m->seq.max_new -= n_turns;
+        m->seq.n_prompt += n_steps;
+        m->seq.max_new -= n_steps;
         m->seq.n_adopted = m->seq.n_prompt - 1;
         m->seq.adopted_slot = slot[i];
         m->recomputed = m->seq.n_adopted;
@@ -325,7 +325,7 @@ adopt_claim_search(struct worker *w, struct worker_request *r, const token_id *t
 void
 adopt_expire(struct worker *w, nsec now)
 {
-    if (!w->adopt->found || now - w->ready_at < KEEP) return;
+    if (!w->adopt->found || now - w->ready_at < CLAIM_TIMEOUT) return;
     free(TAKE(w->adopt->found));
     scheduler_unkeep_all(w->sched);
 }

@@ -17,7 +17,7 @@ adopt_log_open(struct worker *w, struct err *e)
     w->adopt->owner = calloc(w->limits->max_seqs, sizeof *w->adopt->owner);
     w->adopt->named = calloc(w->kv_config->n_slots, sizeof *w->adopt->named);
     if (w->adopt->owner && w->adopt->named) return 0;
-    return err_set(e, -ENOMEM, "memory for the owners of a step");
+    return err_set(e, -ENOMEM, "out of memory: owners of a step");
 }
 
 void
@@ -45,21 +45,20 @@ describe_owner(struct worker *w, uint32_t slot, struct manifest_owner *o)
     manifest_hash(s->source, s->n_source, o->source_hash);
 }
 
-/* The sequence starts with what it found in the cache; the rest of what it had is computed
- * again. */
+/* The sequence starts with its cached positions; its other recoverable positions are recomputed. */
 static void
 count_recomputed(struct worker *w, const struct seq *s)
 {
     const struct worker_request *r = s->owner;
     uint32_t found = MIN(s->n_cached, r->recomputed);
 
-    if (s->n_preemptions > 0) return; /* counted when it first started */
+    if (s->n_preemptions > 0) return; /* counted at its first start */
     w->stats->v[STAT_adopted] += found;
     w->stats->v[STAT_recomputed] += r->recomputed - found;
 }
 
-/* An entry gets its owner with the first edit. A beam search that did not start at its prompt
- * gets none: its moves are not in the manifest, so it cannot be adopted. */
+/* The first edit of a slot writes the entry's owner. A beam search that did not start at its prompt
+ * gets no owner: its moves are not in the manifest, so it cannot be adopted. */
 void
 adopt_log_launch(struct worker *w, const struct batch *b)
 {

@@ -17,20 +17,20 @@
 #include <unistd.h>
 
 /* By then every resumed request has been scheduled. */
-static const nsec SOON = 200 * NSEC_MS;
-static const nsec LOOK = 5 * NSEC_MS; /* is it there? */
+static const nsec MAP_DELAY = 200 * NSEC_MS;
+static const nsec POLL_INTERVAL = 5 * NSEC_MS; /* between two checks of the mapper thread */
 
 _Static_assert((int)HOST_PIECES <= (int)FD_CHANNEL_HOSTS, "each piece has a name");
 
-enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: with nothing in it */
+enum { MAPPING, MAPPED, MADE, LOST }; /* MADE: new and empty */
 
 void
-host_tier_begin(struct worker *w)
+host_tier_init(struct worker *w)
 {
     for (uint32_t i = 0; i < HOST_PIECES; i++) w->host_tier->old[i] = (struct arena){ .fd = -1 };
 }
 
-/* Which piece that is; HOST_PIECES: none. */
+/* Returns the index of the piece with this name; HOST_PIECES: not a piece. */
 static uint32_t
 piece_of(const char *name)
 {
@@ -43,7 +43,7 @@ piece_of(const char *name)
     return HOST_PIECES;
 }
 
-/* Pieces of another time than the first that was found are none of them. */
+/* Closes pieces whose id differs from the first piece's. */
 bool
 host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd)
 {
@@ -66,13 +66,13 @@ drop_old(struct worker *w)
 {
     for (uint32_t i = 0; i < HOST_PIECES; i++)
         if (w->host_tier->old[i].fd >= 0) close(w->host_tier->old[i].fd);
-    host_tier_begin(w);
+    host_tier_init(w);
     memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
 }
 
-/* The predecessor's where it has the sizes: pages that are there need not be cleared. */
+/* Uses the previous pieces if number and sizes match: their pages need no clearing. */
 static bool
-take_over(struct worker *w)
+use_old_pieces(struct worker *w)
 {
     struct host_memory *h = &w->host_tier->host;
     bool same = true;
@@ -83,12 +83,12 @@ take_over(struct worker *w)
                          : w->host_tier->old[i].fd < 0);
     if (!same) return false;
     for (uint32_t i = 0; i < h->n; i++) h->fd[i] = w->host_tier->old[i].fd;
-    host_tier_begin(w);
+    host_tier_init(w);
     return true;
 }
 
 static int
-map(struct worker *w, uint32_t want, struct err *e)
+map_pieces(struct worker *w, uint32_t want, struct err *e)
 {
     while (w->host_tier->host.n_mapped < want)
         TRY(gpu_ops(w->gpu)->mem.host_map(w->gpu, &w->host_tier->host, e));
@@ -96,26 +96,26 @@ map(struct worker *w, uint32_t want, struct err *e)
 }
 
 static int
-make(struct worker *w, uint32_t want, struct err *e)
+make_pieces(struct worker *w, uint32_t want, struct err *e)
 {
     const struct gpu_ops *op = gpu_ops(w->gpu);
     int r = 0;
 
     for (uint32_t i = 0; i < w->host_tier->host.n && r == 0; i++)
         r = op->mem.host_make(w->gpu, &w->host_tier->host, i, e);
-    if (r == 0) r = map(w, want, e);
+    if (r == 0) r = map_pieces(w, want, e);
     return r < 0 ? err_while(e, r, "kv.host_memory") : MADE;
 }
 
 static int
-replace(struct worker *w, uint32_t want, struct err *e)
+replace_pieces(struct worker *w, uint32_t want, struct err *e)
 {
     const struct gpu_ops *op = gpu_ops(w->gpu);
 
     op->mem.host_close(w->gpu, &w->host_tier->host);
     memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
     TRY(op->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
-    return make(w, want, e);
+    return make_pieces(w, want, e);
 }
 
 int
@@ -131,14 +131,14 @@ host_tier_open(struct worker *w, struct err *e)
     }
     TRY(gpu_ops(w->gpu)->mem.host_open(w->gpu, w->kv_config->host_bytes, &w->host_tier->host, e));
     want = group ? w->host_tier->host.n : 1;
-    if (!take_over(w)) {
+    if (!use_old_pieces(w)) {
         drop_old(w);
-        TRY(make(w, want, e));
+        TRY(make_pieces(w, want, e));
     } else if (!group) {
-        w->host_tier->later = true;
-    } else if (map(w, want, &why) < 0) {
-        log_warn("%s: making another host tier", why.text);
-        TRY(replace(w, want, e));
+        w->host_tier->map_later = true;
+    } else if (map_pieces(w, want, &why) < 0) {
+        log_warn("mapping the previous host tier: %s; making an empty one", why.text);
+        TRY(replace_pieces(w, want, e));
     }
     return 0;
 }
@@ -165,7 +165,7 @@ host_tier_keeps(const struct worker *w)
 }
 
 static void *
-map_some(void *arg)
+mapper_run(void *arg)
 {
     struct worker *w = arg;
     struct host_tier *t = w->host_tier;
@@ -173,46 +173,47 @@ map_some(void *arg)
     int r;
 
     FP_OR(host_mapping, broken = true);
-    r = broken ? err_set(&t->err, -EINVAL, "the host tier is another's") : map(w, t->want, &t->err);
-    if (r < 0 && t->later) {
-        log_warn("%s: making another host tier", t->err.text);
-        r = replace(w, t->want, &t->err);
+    r = broken ? err_set(&t->err, -EINVAL, "failpoint: mapping failed")
+               : map_pieces(w, t->want, &t->err);
+    if (r < 0 && t->map_later) {
+        log_warn("mapping the previous host tier: %s; making an empty one", t->err.text);
+        r = replace_pieces(w, t->want, &t->err);
     }
     FP(host_mapped);
     atomic_store_explicit(&t->done, r < 0 ? LOST : r, memory_order_release);
     return NULL;
 }
 
-/* Pieces that hold something, or soon do: one more than is half full. */
+/* Pieces that contain blocks or soon will: one more than those at least half full. */
 static uint32_t
-wanted(const struct worker *w)
+wanted_pieces(const struct worker *w)
 {
     uint64_t piece = w->host_tier->host.piece;
 
     return (uint32_t)MIN((kv_host_tier_used(w->kv) + piece / 2) / piece + 1, w->host_tier->host.n);
 }
 
-/* What the manifest says of another one's cells is unsaid before that is handed up. */
+/* Clears the previous tier's blocks from the manifest, then sends the new tier to lagand. */
 static void
-start_anew(struct worker *w)
+publish_new_tier(struct worker *w)
 {
     struct err e;
 
     kv_host_tier_came(w->kv, /* whole= */ false);
     manifest_put_nodes(&w->adopt->manifest, w->kv);
     if (host_tier_give(w, &e) < 0)
-        log_warn("the host tier is not kept for a successor: %s", e.text);
+        log_warn("sending the host tier to lagand: %s; a replacement cannot reuse it", e.text);
 }
 
 static void
-use(struct worker *w, int how, nsec now)
+use_tier(struct worker *w, int how, nsec now)
 {
     struct kv_count count;
 
-    w->host_tier->later = false;
+    w->host_tier->map_later = false;
     if (how == LOST) {
-        log_err("%s: going on without a host tier", w->host_tier->err.text);
-        w->host_tier->stays = true;
+        log_err("host tier: %s; serving without a host tier", w->host_tier->err.text);
+        w->host_tier->cannot_grow = true;
         kv_host_tier_clear(w->kv);
         manifest_put_nodes(&w->adopt->manifest, w->kv);
         return;
@@ -220,58 +221,58 @@ use(struct worker *w, int how, nsec now)
     exec_host(w->exec, &w->host_tier->host);
     kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     if (how == MADE)
-        start_anew(w);
+        publish_new_tier(w);
     else
         kv_host_tier_came(w->kv, /* whole= */ true);
     kv_count_host(w->kv, &count);
-    log_info(
-        "a host tier of %.1f MiB is there %.3f s after READY, %.1f of it mapped, %u blocks in it",
-        (double)w->host_tier->host.bytes / (1 << 20), (double)(now - w->ready_at) / NSEC_S,
-        (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20), count.cached);
+    log_info("host tier ready %.3f s after READY: %.1f MiB, %.1f MiB mapped, %u blocks cached",
+             (double)(now - w->ready_at) / NSEC_S, (double)w->host_tier->host.bytes / (1 << 20),
+             (double)(w->host_tier->host.n_mapped * w->host_tier->host.piece) / (1 << 20),
+             count.cached);
 }
 
-/* The rest stays as it is: what is mapped is full then. */
+/* Enlarges the tier; after a failure it keeps its mapped size. */
 static void
 use_more(struct worker *w, int how)
 {
     uint64_t mapped = w->host_tier->host.n_mapped * w->host_tier->host.piece;
 
     kv_host_tier_set_size(w->kv, mapped);
-    w->host_tier->stays = how == LOST;
+    w->host_tier->cannot_grow = how == LOST;
     if (how == LOST)
-        log_err("%s: of the host tier no more than %.1f MiB are mapped", w->host_tier->err.text,
+        log_err("mapping the host tier: %s; using the mapped %.1f MiB only", w->host_tier->err.text,
                 (double)mapped / (1 << 20));
     else
-        log_info("%.1f MiB of the host tier are mapped now", (double)mapped / (1 << 20));
+        log_info("host tier: now %.1f MiB mapped", (double)mapped / (1 << 20));
 }
 
 static bool
-may_begin(const struct worker *w, nsec now)
+may_start_mapping(const struct worker *w, nsec now)
 {
-    if (w->host_tier->later) return w->stats->v[STAT_steps] || now - w->ready_at >= SOON;
-    return !w->host_tier->stays && wanted(w) > w->host_tier->host.n_mapped;
+    if (w->host_tier->map_later) return w->stats->v[STAT_steps] || now - w->ready_at >= MAP_DELAY;
+    return !w->host_tier->cannot_grow && wanted_pieces(w) > w->host_tier->host.n_mapped;
 }
 
 void
-host_tier_turn(struct worker *w, nsec now)
+host_tier_update(struct worker *w, nsec now)
 {
     struct host_tier *t = w->host_tier;
     int how;
 
     if (!w->host_tier->host.n) return;
-    if (!t->begun) {
-        if (!may_begin(w, now)) return;
-        t->want = wanted(w);
+    if (!t->mapper_runs) {
+        if (!may_start_mapping(w, now)) return;
+        t->want = wanted_pieces(w);
         atomic_store_explicit(&t->done, MAPPING, memory_order_relaxed);
-        if (pthread_create(&t->mapper, NULL, map_some, w)) return; /* in another turn, perhaps */
-        t->begun = true;
+        if (pthread_create(&t->mapper, NULL, mapper_run, w)) return; /* retried later */
+        t->mapper_runs = true;
     }
     how = atomic_load_explicit(&t->done, memory_order_acquire);
     if (how == MAPPING) return;
     pthread_join(w->host_tier->mapper, NULL);
-    t->begun = false;
-    if (t->later)
-        use(w, how, now);
+    t->mapper_runs = false;
+    if (t->map_later)
+        use_tier(w, how, now);
     else
         use_more(w, how);
 }
@@ -279,16 +280,16 @@ host_tier_turn(struct worker *w, nsec now)
 nsec
 host_tier_sleep(const struct worker *w, nsec now, nsec most)
 {
-    nsec begin = w->ready_at + SOON - now;
+    nsec begin = w->ready_at + MAP_DELAY - now;
 
-    if (w->host_tier->begun) return MIN(most, LOOK);
-    if (!w->host_tier->later) return most;
-    return MIN(most, begin <= 0 ? LOOK : begin);
+    if (w->host_tier->mapper_runs) return MIN(most, POLL_INTERVAL);
+    if (!w->host_tier->map_later) return most;
+    return MIN(most, begin <= 0 ? POLL_INTERVAL : begin);
 }
 
 void
 host_tier_close(struct worker *w)
 {
-    if (w->host_tier->begun) pthread_join(w->host_tier->mapper, NULL);
-    w->host_tier->begun = false;
+    if (w->host_tier->mapper_runs) pthread_join(w->host_tier->mapper, NULL);
+    w->host_tier->mapper_runs = false;
 }

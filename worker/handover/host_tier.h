@@ -1,14 +1,15 @@
-/* host_tier.h - the host tier's memory: made before READY, in pieces that are mapped as they are
- * used.
+/* host_tier.h - memory of the host tier: made before READY, in pieces that are mapped when they are
+ * needed.
  *
- * To map 32 GiB takes a GPU's driver a third of a second, which nobody's stream shall wait for, and
- * what is mapped costs a death 2 ms a GiB (docs/lab/host.md), for which its successor does. So of a
- * new tier the first piece is mapped, and the next one whenever half of the last is in use. A
- * predecessor's, where there is one of the right size, is handed up at once and mapped as far as it
- * was used, behind the resumed work: on the loader's thread, once the first step is over. Until
- * then the KV manager does without it (kv_host_tier_away()), what lies in it stays, and a paused stream
- * of the predecessor's that has something there waits for it. A group's ranks, which copy what rank
- * 0 plans, have all of it before they are ready.
+ * A GPU driver needs 0.3 s to map 32 GiB, which would delay clients, and every mapped GiB makes the
+ * exit of a killed worker 2 ms longer (docs/perf.md), for which the replacement must wait. So only
+ * the first piece of a new tier is mapped, and the next piece when half of the last one is in use.
+ *
+ * A previous worker's tier of the right size is passed to lagand at once. The mapper thread maps
+ * it, as far as it was used, after the first step of the resumed requests. Until then the KV
+ * manager does without the tier (kv_host_tier_away()): the content stays, and a resumed request
+ * with blocks in the tier waits. Ranks of a group map the whole tier before READY, because they
+ * copy what rank 0 plans.
  */
 #ifndef WORKER_HANDOVER_HOST_TIER_H
 #define WORKER_HANDOVER_HOST_TIER_H
@@ -21,37 +22,34 @@
 
 #include <pthread.h>
 
-/* The loader's until READY, then the engine thread's; the mapper thread uses host and err
- * between begun and done. */
+/* Used by the loader thread until READY, then by the engine thread. The mapper thread uses host and
+ * err while mapper_runs is set and done is not. */
 struct host_tier {
     struct host_memory host;       /* base NULL: no host tier */
-    struct arena old[HOST_PIECES]; /* the previous worker's, not mapped; fd -1: none */
-    uint64_t old_id[2];            /* number of the KV memory that they belong to */
-    bool later;                    /* adopted, and nothing of it is mapped yet */
-    bool begun;                    /* the mapper thread runs */
-    bool stays;                    /* no more of it can be mapped */
-    uint32_t want;                 /* pieces that are to be mapped */
+    struct arena old[HOST_PIECES]; /* of the previous worker, not mapped; fd -1: none */
+    uint64_t old_id[2];            /* id of the KV memory that old[] belongs to */
+    bool map_later;                /* adopted, and no piece of it is mapped yet */
+    bool mapper_runs;              /* the mapper thread runs */
+    bool cannot_grow;              /* mapping has failed: map no further piece */
+    uint32_t want;                 /* pieces to map */
     _Atomic int done;              /* release by the mapper thread */
     struct err err;
     pthread_t mapper;
 };
 
-void host_tier_begin(struct worker *w); /* nothing was found yet */
-/* Loader: a piece of the previous worker's; takes fd. false: the arena is something else, fd
- * stays the caller's. */
+void host_tier_init(struct worker *w); /* initial state: no inherited piece */
+/* Loader: offers an inherited arena. Returns true and owns fd if it is a piece of a host tier;
+ * false: the caller keeps fd. */
 bool host_tier_take(struct worker *w, const struct fd_channel_note *note, int fd);
-/* Loader, before kv_init(): makes the tier, adopts the previous worker's, or does nothing where
- * none is wanted. */
+/* Loader, before kv_init(): makes the tier, if configured, or adopts the previous worker's. */
 int host_tier_open(struct worker *w, struct err *e) MUST_USE;
-/* Loader, once the KV memory has its number: sends the pieces to lagand, mapped or not. */
+/* Loader, after the KV memory has its id: sends the pieces to lagand, mapped or not. */
 int host_tier_give(struct worker *w, struct err *e) MUST_USE;
-/* The content that the previous worker left in the tier belongs to our KV memory and will be
- * mapped. */
+/* True if the adopted tier's content belongs to our KV memory. */
 bool host_tier_keeps(const struct worker *w);
-/* Engine, before a loop iteration's steps are planned: starts to map some of the tier, or uses
- * what was mapped. */
-void host_tier_turn(struct worker *w, nsec now);
-/* Engine: how long to sleep, `most` at most; less while requests may wait for the tier. */
+/* Engine, before an iteration plans its steps: starts to map pieces, or uses mapped ones. */
+void host_tier_update(struct worker *w, nsec now);
+/* Engine: returns how long to sleep, at most `most`; less while requests may wait for the tier. */
 nsec host_tier_sleep(const struct worker *w, nsec now, nsec most);
 void host_tier_close(struct worker *w); /* waits for the mapper thread */
 

@@ -1,7 +1,7 @@
-/* emit.c - sampled tokens to records: text as it comes, stop strings, log-probabilities, ends.
+/* emit.c - sampled tokens to records: text, stop strings, log-probabilities, ends.
  *
- * One STEP record an engine step where it fits; prompt log-probabilities go out before a request's
- * first token. Everything goes through the outbox; loop.c publishes and rings once a turn.
+ * A step gives one STEP record, or several if it is long. Prompt log-probabilities precede a
+ * request's first token. All records go through the outbox; loop.c publishes it once per iteration.
  */
 #include "worker/io/emit.h"
 
@@ -70,9 +70,9 @@ emit_phase(struct worker *w, uint64_t done, uint64_t total)
 }
 
 void
-emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const char *why)
+emit_reject(struct worker *w, uint32_t ledger_index, uint32_t gen, uint16_t reason, const char *why)
 {
-    struct rec_reject r = { .row = row, .gen = gen, .reason = reason };
+    struct rec_reject r = { .row = ledger_index, .gen = gen, .reason = reason };
 
     r.text_bytes = (uint16_t)strlen(why);
     outbox_begin(w->outbox, REC_REJECT);
@@ -82,25 +82,25 @@ emit_reject(struct worker *w, uint32_t row, uint32_t gen, uint16_t reason, const
     w->stats->v[STAT_finished]++;
 }
 
-/* A number, and one that can be told: a length_penalty may make more of it than a float holds. */
+/* Returns a finite score: 0 for NaN. A length_penalty can exceed the range of float. */
 static float
-told_score(float score)
+finite_score(float score)
 {
     if (score != score) return 0;
     return MAX(MIN(score, FLT_MAX), -FLT_MAX);
 }
 
 static void
-finish(struct worker *w, struct worker_request *r, uint16_t reason)
+finish_output(struct worker *w, struct worker_request *r, uint16_t reason)
 {
-    /* What a resumed one finds was computed before its worker died. */
+    /* what a resumed request finds in the cache was computed by the previous worker */
     uint32_t found = r->seq.n_cached, again = MIN(found, r->recomputed);
     struct rec_finish f = {
-        .row = r->row,
+        .row = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .reason = reason,
-        .score = told_score(r->score),
+        .score = finite_score(r->score),
         .n_tokens = r->n_sent,
         .cached = r->recomputed ? 0 : found,
         .adopted = r->adopted + again,
@@ -117,24 +117,24 @@ finish(struct worker *w, struct worker_request *r, uint16_t reason)
 void
 emit_ended(struct worker *w, struct worker_request *r)
 {
-    if (!r->finished) finish(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
+    if (!r->finished) finish_output(w, r, r->seq.reason ? r->seq.reason : r->cancelled);
 }
 
-/* Rows of a prompt's chunk: row at position p speaks of token p + 1; position 0 has none. */
+/* The logit row of position p has the log-probability of token p + 1; token 0 has none. */
 static void
-emit_prompt(struct worker *w, const struct batch_segment *run, const struct batch_result *res,
+emit_prompt(struct worker *w, const struct batch_segment *segment, const struct batch_result *res,
             struct worker_request *r)
 {
-    uint32_t n = run->n_tokens - (run->flags & SEGMENT_SAMPLE ? 1 : 0);
-    bool start = run->first_pos == 0;
+    uint32_t n = segment->n_tokens - (segment->flags & SEGMENT_SAMPLE ? 1 : 0);
+    bool start = segment->first_pos == 0;
     uint32_t max = (w->channel->out.max_rec - 256) / (8 + 8 * (r->sampling.prompt_logprobs + 1));
 
     for (uint32_t at = 0; at < n + start;) {
         uint32_t k = MIN(max, n + start - at);
         struct rec_prompt p = {
-            .row = r->row,
+            .row = r->ledger_index,
             .gen = r->gen,
-            .first = (uint32_t)run->first_pos + at + !start,
+            .first = (uint32_t)segment->first_pos + at + !start,
             .n = k,
             .n_top = r->sampling.prompt_logprobs,
         };
@@ -148,10 +148,10 @@ emit_prompt(struct worker *w, const struct batch_segment *run, const struct batc
                         (size_t)k * (sizeof(token_id) + sizeof(float) + p.n_top * sizeof none));
         memcpy(id, r->seq.token + p.first, k * sizeof(token_id));
         lp = id + k * sizeof(token_id);
-        top = lp + k * sizeof(float); /* packed: not aligned when k is odd */
+        top = lp + k * sizeof(float); /* packed: not aligned if k is odd */
         for (uint32_t i = 0; i < k; i++, at++, lp += sizeof(float)) {
             bool known = !(start && at == 0);
-            uint32_t row = known ? run->first_logit + at - start : 0;
+            uint32_t row = known ? segment->first_logit + at - start : 0;
 
             memcpy(lp, known ? &res->logprob[row] : &no_logprob, sizeof(float));
             for (uint32_t j = 0; j < p.n_top; j++, top += sizeof none) {
@@ -165,8 +165,8 @@ emit_prompt(struct worker *w, const struct batch_segment *run, const struct batc
     }
 }
 
-/* Values first .. first + n of a tensor, in records that fit; values NULL: the states of run i's
- * source, of which they are from 0 on. */
+/* Sends values first .. first + n of a tensor, in records that fit. values NULL: the encoder states
+ * of segment i, from index 0. */
 static void
 emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor kind,
             uint64_t first, uint32_t n, uint32_t cols, const float *values,
@@ -175,7 +175,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     uint32_t max = (w->channel->out.max_rec - 256) / sizeof *values;
 
     for (uint32_t at = 0, k; at < n; at += k) {
-        struct rec_tensor t = { .row = r->row,
+        struct rec_tensor t = { .row = r->ledger_index,
                                 .gen = r->gen,
                                 .first = first + at,
                                 .n = k = MIN(max, n - at),
@@ -191,7 +191,7 @@ emit_tensor(struct worker *w, const struct worker_request *r, enum lagan_tensor 
     }
 }
 
-/* What run i leaves beside its token, which comes behind it. */
+/* Sends the tensors of segment i, before its token. */
 static void
 emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
              const struct worker_request *r, bool token)
@@ -206,9 +206,9 @@ emit_tensors(struct worker *w, const struct batch_result *res, uint32_t i,
                     shape->vocab, logits, res, i);
 }
 
-/* The text that token makes ready, and what was held when the output ends with it. */
+/* Returns the bytes of text that the token completes, and held-back text if the output ended. */
 static uint32_t
-text_of(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
+detokenize(struct worker *w, struct worker_request *r, token_id token, bool ended, bool *stopped)
 {
     char *text = w->text_buf;
     int len;
@@ -235,8 +235,8 @@ begin_step(struct worker *w, const struct batch *b, struct rec_step **head)
     *head = outbox_add(w->outbox, &s, sizeof s);
 }
 
-/* One token of one output, with its text and log-probabilities, into the open STEP record. row:
- * of res, which tells them, or NO_ROW; score: of all its tokens. */
+/* Adds one token of one output, with text and log-probabilities, to the open STEP record. row: its
+ * logit row in res, or NO_ROW; score: of all its tokens. */
 #define NO_ROW UINT32_MAX
 static void
 emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
@@ -244,9 +244,9 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
            bool ended, float score)
 {
     bool stopped, logprobs = r->want_logprobs && row != NO_ROW;
-    uint32_t len = text_of(w, r, token, ended, &stopped);
+    uint32_t len = detokenize(w, r, token, ended, &stopped);
     struct rec_out o = {
-        .row = r->row,
+        .row = r->ledger_index,
         .gen = r->gen,
         .output = r->output,
         .n_tokens = 1,
@@ -255,7 +255,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         .text_bytes = len,
         .text_first = r->n_text_sent,
         .n_top = logprobs ? r->sampling.logprobs : 0,
-        .score = told_score(score),
+        .score = finite_score(score),
     };
     size_t need = sizeof o + 16 + 8 * (size_t)o.n_top + len + 16;
 
@@ -264,7 +264,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
         begin_step(w, b, head);
     }
     outbox_add(w->outbox, &o, sizeof o);
-    /* The tails are packed, then padded together: token, logprob, tops, text. */
+    /* The tails are packed and padded together: token, logprob, top log-probabilities, text. */
     {
         size_t bytes = sizeof token + (o.has_logprobs ? 4 + 8 * (size_t)o.n_top : 0) + len;
         char *to = outbox_add(w->outbox, NULL, bytes);
@@ -292,7 +292,7 @@ emit_token(struct worker *w, struct rec_step **head, const struct batch *b,
     if (stopped) r->cancelled = LAGAN_FINISH_STOP;
 }
 
-/* What a step has brought a request: new tokens, its own or of its search. */
+/* True if the step has new tokens for the request, from its sequence or from its search. */
 static bool
 has_news(const struct seq *s, uint32_t n_before)
 {
@@ -304,8 +304,8 @@ has_news(const struct seq *s, uint32_t n_before)
            (s->beam->over || s->beam->n_settled > r->n_sent);
 }
 
-/* Of a search that is over what has not been told of its best; else what all that is alive
- * begins with. */
+/* Reports the undelivered tokens of a finished search's outputs, or, while it runs, the tokens that
+ * all live beams share. */
 static void
 emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
             struct worker_request *r)
@@ -333,7 +333,7 @@ static void
 finish_search(struct worker *w, struct worker_request *r)
 {
     for (struct worker_request *m = r; m && m->output < r->n_outputs; m = m->next)
-        finish(w, m, beam_result(&r->beam, m->output).reason);
+        finish_output(w, m, beam_result(&r->beam, m->output).reason);
 }
 
 void
@@ -358,7 +358,7 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
     if (!any) return;
     begin_step(w, b, &head);
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const struct batch_segment *run = &b->segment[i];
+        const struct batch_segment *segment = &b->segment[i];
         struct worker_request *r;
         uint32_t row;
 
@@ -368,7 +368,8 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
             emit_search(w, &head, b, r);
             continue;
         }
-        row = run->first_logit + (run->flags & SEGMENT_PROMPT_LOGPROBS ? run->n_tokens - 1 : 0);
+        row = segment->first_logit +
+              (segment->flags & SEGMENT_PROMPT_LOGPROBS ? segment->n_tokens - 1 : 0);
         emit_token(w, &head, b, res, row, r, res->token[(size_t)i * (1 + MAX_DRAFT)],
                    seq[i]->state == SEQ_ENDED, r->score + res->logprob[row]);
     }
@@ -380,9 +381,9 @@ emit_step(struct worker *w, const struct batch *b, const struct batch_result *re
         if (seq[i]->beam) {
             if (seq[i]->first_member == seq[i] && seq[i]->beam->over) finish_search(w, r);
         } else if (r->cancelled == LAGAN_FINISH_STOP) {
-            finish(w, r, LAGAN_FINISH_STOP);
+            finish_output(w, r, LAGAN_FINISH_STOP);
         } else if (seq[i]->state == SEQ_ENDED) {
-            finish(w, r, seq[i]->reason);
+            finish_output(w, r, seq[i]->reason);
         }
     }
 }

@@ -21,12 +21,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BUDGET_RECORDS = 256, FRAGMENTS_KEPT = 1 << 20 };
+enum { MAX_RECORDS = 256, KEPT_BYTES = 1 << 20 };
 
-/* A SUBMIT of several records, as far as it has arrived. */
+/* The fragments of a SUBMIT that have arrived. */
 struct intake {
-    char *fragments; /* [most_fragments] address space; resident as far as it was used */
-    size_t n_fragments, most_fragments;
+    char *fragments; /* [max_fragments] address space; resident as far as it was used */
+    size_t n_fragments, max_fragments;
 };
 
 void
@@ -38,10 +38,10 @@ intake_text_done(struct worker *w, struct worker_request *r, nsec now)
         text_call_done(w, r);
 }
 
-/* 1: the request that a record names; 0: its end crossed the record. */
+/* Finds the request that a record names. Returns 0 if it has already ended. */
 static int
-named(struct worker *w, const char *data, size_t n, const char *if_short, struct rec_row *c,
-      struct worker_request **ret, struct err *e)
+find_named_request(struct worker *w, const char *data, size_t n, const char *if_short,
+                   struct rec_row *c, struct worker_request **ret, struct err *e)
 {
     *ret = NULL;
     if (n < sizeof *c) return record_tail_corrupt(e, if_short);
@@ -51,11 +51,11 @@ named(struct worker *w, const char *data, size_t n, const char *if_short, struct
 }
 
 static int
-cancel(struct worker *w, const char *data, size_t n, struct err *e)
+cancel_request(struct worker *w, const char *data, size_t n, struct err *e)
 {
     struct rec_row c;
     struct worker_request *r;
-    int known = named(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
+    int known = find_named_request(w, data, n, "CANCEL is shorter than its header", &c, &r, e);
 
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
@@ -65,16 +65,16 @@ cancel(struct worker *w, const char *data, size_t n, struct err *e)
 }
 
 static int
-suspend(struct worker *w, const char *data, size_t n, struct err *e)
+suspend_request(struct worker *w, const char *data, size_t n, struct err *e)
 {
     struct rec_row c;
     struct worker_request *r;
-    int known = named(w, data, n, "PAUSE is shorter than its header", &c, &r, e);
+    int known = find_named_request(w, data, n, "SUSPEND is shorter than its header", &c, &r, e);
 
     if (known <= 0) return known;
     if (r->state != REQUEST_LIVE && r->first) r = r->first;
-    r->paused = c.flags & 1;
-    if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->paused);
+    r->suspended = c.flags & 1;
+    if (r->state == REQUEST_LIVE) scheduler_suspend(w->sched, r->seq.id, r->suspended);
     return 0;
 }
 
@@ -84,37 +84,37 @@ int
 intake_open(struct worker *w, struct err *e)
 {
     size_t outputs = MIN((size_t)w->limits->max_seqs, (size_t)INTAKE_MAX_OUTPUTS);
-    size_t told = sizeof(token_id) + 1 + emit_token_text_bytes(w); /* and whose it is */
-    /* What a client's frame holds, and an answer as long as it can be; touched as far as it is
-     * used. */
-    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * told;
+    /* id, output number and text */
+    size_t token_bytes = sizeof(token_id) + 1 + emit_token_text_bytes(w);
+    /* A client's frame and the longest delivered output; pages are used only as far as needed. */
+    size_t most = 2 * (size_t)LAGAN_MAX_FRAME + outputs * w->model->shape.max_len * token_bytes;
     void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
 
     if (p == MAP_FAILED)
-        return err_set(e, -ENOMEM, "address space for a request of %zu KiB", most >> 10);
+        return err_set(e, -ENOMEM, "mmap of %zu KiB for SUBMIT fragments failed", most >> 10);
     w->intake = calloc(1, sizeof *w->intake);
     if (!w->intake) {
         munmap(p, most);
-        return err_set(e, -ENOMEM, "memory for the intake");
+        return err_set(e, -ENOMEM, "out of memory: intake");
     }
     w->intake->fragments = p;
-    w->intake->most_fragments = most;
+    w->intake->max_fragments = most;
     return 0;
 }
 
 void
 intake_close(struct worker *w)
 {
-    if (w->intake) munmap(w->intake->fragments, w->intake->most_fragments);
+    if (w->intake) munmap(w->intake->fragments, w->intake->max_fragments);
     free(TAKE(w->intake));
 }
 
-/* One piece more. What finds no room is counted. */
+/* Adds a fragment. If it does not fit, only its size is counted. */
 static void
 add_fragment(struct worker *w, const struct ring_record *rec)
 {
-    if (w->intake->n_fragments + rec->len <= w->intake->most_fragments)
+    if (w->intake->n_fragments + rec->len <= w->intake->max_fragments)
         memcpy(w->intake->fragments + w->intake->n_fragments, rec->data, rec->len);
     w->intake->n_fragments += rec->len;
 }
@@ -122,19 +122,20 @@ add_fragment(struct worker *w, const struct ring_record *rec)
 static int
 submit_whole(struct worker *w, nsec now, struct err *e)
 {
-    size_t n = w->intake->n_fragments, has = MIN(n, w->intake->most_fragments);
+    size_t n = w->intake->n_fragments, has = MIN(n, w->intake->max_fragments);
     struct rec_submit s;
     int r = 0;
 
     w->intake->n_fragments = 0;
     if (n == has) {
         r = intake_submit(w, w->intake->fragments, n, now, e);
-    } else { /* of another model than ours */
+    } else { /* lagand validated it for other files of the model */
         memcpy(&s, w->intake->fragments, sizeof s);
-        emit_reject(w, s.row, s.gen, LAGAN_E_TOO_LONG,
-                    "the request and what was said of it are longer than this model's can be");
+        emit_reject(
+            w, s.row, s.gen, LAGAN_E_TOO_LONG,
+            "the request and its delivered tokens are longer than this worker's model allows");
     }
-    if (has > FRAGMENTS_KEPT) madvise(w->intake->fragments, has, MADV_DONTNEED);
+    if (has > KEPT_BYTES) madvise(w->intake->fragments, has, MADV_DONTNEED);
     return r;
 }
 
@@ -144,7 +145,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
     struct ring_record rec;
     int taken = 0, r = 0;
 
-    while (taken < BUDGET_RECORDS && (r = ring_peek(&w->channel->in, &rec)) > 0) {
+    while (taken < MAX_RECORDS && (r = ring_peek(&w->channel->in, &rec)) > 0) {
         taken++;
         if (rec.type == REC_SUBMIT && (w->intake->n_fragments || (rec.flags & RING_MORE))) {
             add_fragment(w, &rec);
@@ -157,10 +158,10 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             r = intake_submit(w, rec.data, rec.len, now, e);
             break;
         case REC_CANCEL:
-            r = cancel(w, rec.data, rec.len, e);
+            r = cancel_request(w, rec.data, rec.len, e);
             break;
         case REC_SUSPEND:
-            r = suspend(w, rec.data, rec.len, e);
+            r = suspend_request(w, rec.data, rec.len, e);
             break;
         case REC_TEXT:
             r = text_call(w, rec.data, rec.len, e);
@@ -170,7 +171,7 @@ intake_drain(struct worker *w, nsec now, struct err *e)
             FP(drain_seen);
             break;
         default:
-            break; /* STATE asks nothing of this worker */
+            break; /* STATE needs no action */
         }
         if (r < 0) return r;
     }

@@ -1,7 +1,7 @@
 /* intake_admit.c - see intake_admit.h.
  *
- * A slot's ids: the encoder input in [0, max_source), the decoder's tokens from max_source on;
- * decoder-only models have no encoder input.
+ * A slot's ids: encoder input in [0, max_source), decoder tokens from max_source on. Decoder-only
+ * models have no encoder input.
  */
 #include "worker/io/intake_admit.h"
 
@@ -29,7 +29,7 @@ intake_refuse(struct worker *w, struct worker_request *r, uint16_t reason, const
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    emit_reject(w, r->row, r->gen, reason, why);
+    emit_reject(w, r->ledger_index, r->gen, reason, why);
     outputs_give(w, r);
 }
 
@@ -50,8 +50,7 @@ intake_ends_whole(const struct worker_request *r)
     return r->cancelled && !(r->first && r->cancelled == LAGAN_FINISH_STOP);
 }
 
-/* Lengths that are left to the model count the prompt as well, which is known now. false: the
- * prompt is too long. */
+/* Applies default lengths, which include the prompt. false: the prompt is too long. */
 static bool
 fit_lengths(struct worker_request *r, uint32_t given)
 {
@@ -63,9 +62,9 @@ fit_lengths(struct worker_request *r, uint32_t given)
     return true;
 }
 
-/* Suppressed tokens (repeated n-grams, early ends) may be all of the vocabulary: then no token
- * is left to sample, which a device reports as a failure. Of n-grams of 2 and more at most every
- * other token begins one that suppresses. */
+/* Suppressed tokens (repeated n-grams, early ends) may be the whole vocabulary. Then no token is
+ * left to sample, which a device reports as a failure. For n-grams of 2 and more, at most every
+ * other token starts a suppressing n-gram. */
 static bool
 may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
 {
@@ -74,7 +73,7 @@ may_suppress_all(const struct sampling *s, uint32_t n_tokens, uint32_t vocab)
     return n + (uint64_t)(s->min_new ? s->n_eos : 0) >= vocab;
 }
 
-/* The tokens are of the model and leave space for one more; false: r was refused. */
+/* Checks vocabulary and lengths of the tokens. false: r was refused. */
 static bool
 tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
 {
@@ -91,12 +90,11 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST, "%s[%u] is %d, the vocabulary has %u tokens",
                       key, bad, r->ids[first + bad], shape->vocab);
     else if (r->n_source > w->max_source)
-        intake_refuse(w, r, LAGAN_E_TOO_LONG,
-                      "the encoder's input is %u tokens, at most %u are taken", r->n_source,
-                      w->max_source);
+        intake_refuse(w, r, LAGAN_E_TOO_LONG, "the encoder input is %u tokens; the limit is %u",
+                      r->n_source, w->max_source);
     else if (!fit_lengths(r, r->n_decoder - n_done))
         intake_refuse(w, r, LAGAN_E_TOO_LONG,
-                      "the prompt is %u tokens, generation_config.json's max_length %u: give "
+                      "the prompt is %u tokens; max_length of generation_config.json is %u: set "
                       "max_tokens",
                       r->n_decoder - n_done, r->max_length);
     else
@@ -104,7 +102,7 @@ tokens_fit(struct worker *w, struct worker_request *r, uint32_t n_done)
     return false;
 }
 
-/* The lengths that sequence and sampler work with. */
+/* Sets the lengths of sequence and sampler. */
 static void
 set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
 {
@@ -128,7 +126,7 @@ set_lengths(struct worker *w, struct worker_request *r, uint32_t n_done)
     s->plan_after_commit = exec_looks_back(&r->sampling);
 }
 
-/* The sampler can serve the request to its longest; false: r was refused. */
+/* Checks that the sampler can serve the request up to its longest length. false: r was refused. */
 static bool
 sampling_fits(struct worker *w, struct worker_request *r)
 {
@@ -137,21 +135,21 @@ sampling_fits(struct worker *w, struct worker_request *r)
     if (exec_looks_back(&r->sampling) && longest > EXEC_LOOK_BACK)
         intake_refuse(
             w, r, LAGAN_E_UNSUPPORTED,
-            "no_repeat_ngram, presence_penalty and frequency_penalty go with %u tokens of "
-            "prompt and answer, this may be %u",
+            "no_repeat_ngram, presence_penalty and frequency_penalty are limited to %u tokens of "
+            "prompt and output; this request may reach %u",
             EXEC_LOOK_BACK, longest);
     else if (may_suppress_all(&r->sampling, longest, vocab))
-        intake_refuse(
-            w, r, LAGAN_E_UNSUPPORTED,
-            "no_repeat_ngram and min_tokens may leave no token of %u that can come: %u of "
-            "prompt and answer are too many",
-            vocab, longest);
+        intake_refuse(w, r, LAGAN_E_UNSUPPORTED,
+                      "no_repeat_ngram and min_tokens may suppress all %u tokens of the "
+                      "vocabulary: %u tokens of "
+                      "prompt and output are too many",
+                      vocab, longest);
     else
         return true;
     return false;
 }
 
-/* 0, or as scheduler_add(). */
+/* Returns 0 or an error of scheduler_add(). */
 static int
 schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
 {
@@ -162,11 +160,11 @@ schedule(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     k = scheduler_add(w->sched, &r->seq, now, e);
     if (k < 0) return k;
     adopt_claimed(w, r);
-    scheduler_suspend(w->sched, r->seq.id, r->paused);
+    scheduler_suspend(w->sched, r->seq.id, r->suspended);
     return 0;
 }
 
-/* All tokens of r are in place: n_source, n_decoder (delivered ones included). */
+/* All tokens of r are in place: n_source, n_decoder (delivered tokens included). */
 static void
 admit(struct worker *w, struct worker_request *r, nsec now)
 {
@@ -180,15 +178,16 @@ admit(struct worker *w, struct worker_request *r, nsec now)
         r->cancelled = request_had_ended(r, r->ids[w->max_source + r->n_decoder - 1],
                                          shape->max_len);
     if (intake_ends_whole(r)) {
-        adopt_leave(w, r);
+        adopt_release(w, r);
         emit_ended(w, r);
         request_give(w->requests, r);
         return;
     }
     if (r->n_decoder >= shape->max_len) {
-        intake_refuse(w, r, LAGAN_E_TOO_LONG,
-                      "the prompt is %u tokens, the model's length is %u with at least one to come",
-                      r->n_decoder, shape->max_len);
+        intake_refuse(
+            w, r, LAGAN_E_TOO_LONG,
+            "the prompt is %u tokens; the model's length is %u including at least 1 output token",
+            r->n_decoder, shape->max_len);
         return;
     }
     set_lengths(w, r, done);
@@ -202,7 +201,7 @@ admit(struct worker *w, struct worker_request *r, nsec now)
     FP(intake_taken);
 }
 
-/* Without a decoder prefix an encoder-decoder model starts with its own start token. */
+/* Without a decoder prefix, an encoder-decoder model starts with its own start token. */
 void
 intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec now)
 {
@@ -215,7 +214,7 @@ intake_admit(struct worker *w, struct worker_request *r, uint32_t n_prompt, nsec
         if (!r->n_decoder) {
             if (w->model->decoder_start < 0) {
                 intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                              "the model names no decoder_start_token_id: give decoder_ids");
+                              "the model has no decoder_start_token_id: set decoder_ids");
                 return;
             }
             r->ids[w->max_source] = w->model->decoder_start;
@@ -238,14 +237,15 @@ intake_admit_text(struct worker *w, struct worker_request *r, nsec now)
         intake_refuse(w, r, r->reason, "%s", r->why);
         return;
     }
-    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->room_ids) {
-        intake_refuse(w, r, LAGAN_E_TOO_LONG, "the prompt is %u tokens, and %u more came before",
-                      r->n_ids, n_done);
+    if (!w->max_source && (uint64_t)r->n_ids + n_done > w->requests->max_ids) {
+        intake_refuse(w, r, LAGAN_E_TOO_LONG,
+                      "the prompt is %u tokens and generated_ids %u: together too long", r->n_ids,
+                      n_done);
         return;
     }
-    /* Delivered tokens were put at the end of the slot's ids: the prompt's length was not known. */
+    /* Delivered tokens are at the end of the slot's ids until the prompt's length is known. */
     if (!w->max_source && !r->first && n_done)
-        memmove(r->ids + r->n_ids, r->ids + w->requests->room_ids - n_done,
+        memmove(r->ids + r->n_ids, r->ids + w->requests->max_ids - n_done,
                 n_done * sizeof(token_id));
     intake_admit(w, r, r->n_ids, now);
 }

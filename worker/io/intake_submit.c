@@ -1,12 +1,12 @@
 /* intake_submit.c - see intake_submit.h.
  *
- *     read_record()      bound the record and copy its header
- *     apply_defaults()   what the record leaves to the model
+ *     read_record()      bounds the record and copies its header
+ *     apply_defaults()   fills in the model's defaults
  *     take_slots()       a slot for each output or beam, and the numbers of the record
- *     read_tails()       ends, stop strings, biases, owners of delivered tokens
- *     fits_worker()      lagand's facts are this worker's
+ *     read_tails()       end ids, stop strings, logit biases, outputs of delivered tokens
+ *     fits_worker()      compares lagand's facts with this worker's
  *     place_delivered(), place_decoder(), place_prompt()
- *                        tokens into the slot, then to the text thread or to intake_admit()
+ *                        copy the tokens, then call the text thread or intake_admit()
  */
 #include "worker/io/intake_submit.h"
 
@@ -28,15 +28,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A SUBMIT: a copy of its header, changed by the model's defaults, and its parts where they are
- * in the record. */
+/* A SUBMIT: its header, completed with the model's defaults, and pointers into the record. */
 struct submit {
     struct rec_submit s;
     const token_id *prompt, *decoder;
-    const token_id *done; /* [s.n_done] delivered tokens */
+    const token_id *delivered; /* [s.n_done] delivered tokens */
     const char *text;
-    const uint8_t *whose; /* [s.n_done] output of each delivered token; NULL: one output */
-    const float *scores;  /* [s.n] of what was delivered of each output; NULL: one output */
+    const uint8_t *output_of; /* [s.n_done] output of each delivered token; NULL: one output */
+    const float *scores;      /* [s.n] score of each output so far; NULL: one output */
     struct record_tail rest;
 };
 
@@ -57,9 +56,9 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
     memcpy(s, p, sizeof *s);
     q->prompt = record_tail_take(&t, (size_t)s->n_prompt * sizeof *q->prompt);
     q->decoder = record_tail_take(&t, (size_t)s->n_decoder * sizeof *q->decoder);
-    q->done = record_tail_take(&t, (size_t)s->n_done * sizeof *q->done);
+    q->delivered = record_tail_take(&t, (size_t)s->n_done * sizeof *q->delivered);
     q->text = record_tail_take(&t, s->text_bytes);
-    record_tail_take(&t, s->done_text); /* text delivered so far is made again from the tokens */
+    record_tail_take(&t, s->done_text); /* delivered text is made again from the tokens */
     if (t.broken) return record_tail_corrupt(e, "SUBMIT is shorter than its counts say");
     q->rest = t;
     s->n = MAX(s->n, 1u);
@@ -67,9 +66,9 @@ read_record(struct submit *q, const void *data, size_t n, struct err *e)
     return 0;
 }
 
-/* ---- defaults of the model; not in READY, so combinations with them are refused here */
+/* ---- defaults of the model; READY does not have them, so conflicts are refused here */
 
-/* Replaces the absent keys of a record by the model's defaults; max_tokens only ever becomes less. */
+/* Replaces absent keys by the model's defaults; a default may only lower max_tokens. */
 static void
 take_defaults(const struct generation *g, struct rec_submit *s)
 {
@@ -84,12 +83,11 @@ take_defaults(const struct generation *g, struct rec_submit *s)
     s->max_tokens = g->max_tokens ? MIN(s->max_tokens, most) : most;
 }
 
-/* The rules of msg_request_agrees(), which lagand cannot apply where it does not know the
- * defaults. NULL: they hold. */
+/* The rules of msg_request_agrees(), which need the defaults. Returns the conflict or NULL. */
 static const char *
-disagrees(const struct rec_submit *s)
+default_conflict(const struct rec_submit *s)
 {
-    if (s->beams > 1 && s->n > s->beams) return "n is more than num_beams";
+    if (s->beams > 1 && s->n > s->beams) return "n above num_beams";
     if (s->beams > 1 && s->temperature > 0) return "num_beams and a temperature";
     if (s->beams > 1 && (s->flags & (SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS)))
         return "num_beams and log-probabilities";
@@ -99,7 +97,7 @@ disagrees(const struct rec_submit *s)
     return NULL;
 }
 
-/* 1: continue; 0: the request was refused. */
+/* Returns 1 to continue, 0 if the request was refused. */
 static int
 apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
 {
@@ -109,10 +107,10 @@ apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
 
     if (s->absent) {
         take_defaults(g, s);
-        odd = disagrees(s);
+        odd = default_conflict(s);
         if (odd || *g->unserved) {
             snprintf(why, sizeof why, "model_defaults: %s of generation_config.json %s",
-                     odd ? odd : g->unserved, odd ? "do not go together" : "is not served");
+                     odd ? odd : g->unserved, odd ? "cannot be combined" : "is not served");
             emit_reject(w, s->row, s->gen, odd ? LAGAN_E_INVALID_REQUEST : LAGAN_E_UNSUPPORTED,
                         why);
             return 0;
@@ -120,16 +118,16 @@ apply_defaults(struct worker *w, struct rec_submit *s, struct err *e)
     }
     if (s->n > INTAKE_MAX_OUTPUTS || s->beams > MAX_BEAMS || (s->beams > 1 && s->n > s->beams) ||
         s->early_stopping > BEAM_EARLY_NEVER)
-        return record_tail_corrupt(e, "SUBMIT asks for an impossible number of beams or outputs");
-    /* Of several outputs all may have been delivered, and only the word that they ended was not. */
+        return record_tail_corrupt(e, "SUBMIT has an invalid number of beams or outputs");
+    /* With several outputs, all tokens may have been delivered and only FINISH is missing. */
     if (!s->max_tokens || (s->n == 1 && s->n_done >= s->max_tokens && !s->absent))
-        return record_tail_corrupt(e, "SUBMIT asks for no token");
+        return record_tail_corrupt(e, "SUBMIT requests no token");
     return 1;
 }
 
 /* ---- into the slot */
 
-/* -1 in a record is off, -2 the model's own. */
+/* In a record -1 is off, -2 the model's own. */
 static int32_t
 forced(int32_t asked, int32_t model)
 {
@@ -141,7 +139,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 {
     const struct model *m = w->model;
 
-    r->row = s->row;
+    r->ledger_index = s->row;
     r->gen = s->gen;
     r->max_tokens = s->max_tokens;
     if (s->absent & ABSENT_max_tokens) r->max_length = m->generation.max_length;
@@ -154,7 +152,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     r->seq.min_new = s->min_tokens;
     r->seq.prompt_logprobs = s->flags & SUBMIT_PROMPT_LOGPROBS;
     r->seq.wants_states = s->flags & SUBMIT_ENCODER_OUTPUT;
-    r->paused = s->flags & SUBMIT_SUSPENDED;
+    r->suspended = s->flags & SUBMIT_SUSPENDED;
     r->n_outputs = s->n;
     r->beam = (struct beam){
         .n_beams = s->beams,
@@ -163,7 +161,7 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
     };
     r->sampling = (struct sampling){
         .seed = s->seed,
-        .want_logprobs = true, /* a request's score is the sum of them */
+        .want_logprobs = true, /* a request's score is their sum */
         .want_states = s->flags & SUBMIT_ENCODER_OUTPUT,
         .want_logits = s->flags & SUBMIT_LOGITS,
         .min_new = s->min_tokens,
@@ -178,14 +176,14 @@ read_numbers(struct worker *w, struct worker_request *r, const struct rec_submit
 #undef X
 }
 
-/* NULL: the request was refused, because too few slots are free. */
+/* Returns NULL if the request was refused because too few slots are free. */
 static struct worker_request *
 take_slots(struct worker *w, const struct rec_submit *s)
 {
     struct worker_request *r = request_take(w->requests);
 
     if (r) {
-        r->state = REQUEST_TEXT; /* ours still, and not free */
+        r->state = REQUEST_TEXT; /* taken, still owned by the engine thread */
         read_numbers(w, r, s);
     }
     if (r && n_slots(s) > 1 && outputs_take(w, r, n_slots(s)) < 0) {
@@ -194,7 +192,7 @@ take_slots(struct worker *w, const struct rec_submit *s)
     }
     if (!r) {
         emit_reject(w, s->row, s->gen, LAGAN_E_QUEUE_FULL,
-                    "the worker's request slots are all taken");
+                    "all request slots of the worker are in use");
         return NULL;
     }
     r->has_text = w->tokenizer != NULL;
@@ -245,7 +243,7 @@ read_stop_strings(struct worker_request *r, uint32_t n, struct record_tail *t, s
             return record_tail_corrupt(e, "SUBMIT has a stop string that is too long");
         memcpy(r->stops + used, bytes, len);
         if (r->has_text && detok_stop(&r->detok, r->stops + used, len) < 0)
-            return record_tail_corrupt(e, "SUBMIT has a stop string that cannot be one");
+            return record_tail_corrupt(e, "SUBMIT has an invalid stop string");
         used += len;
     }
     record_tail_align(t); /* stop strings are padded together */
@@ -260,7 +258,7 @@ by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Logits that the request changes itself; the last entry of an id counts. */
+/* Reads the logit biases; ids outside the vocabulary are ignored. */
 static int
 read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s,
           struct record_tail *t, struct err *e)
@@ -282,19 +280,20 @@ read_bias(struct worker *w, struct worker_request *r, const struct rec_submit *s
     return 0;
 }
 
-/* Which output each delivered token is of, and the score of each output. */
+/* Reads the output of each delivered token and the score of each output. */
 static int
 read_outputs(struct submit *q, struct err *e)
 {
     const struct rec_submit *s = &q->s;
 
-    q->whose = record_tail_take(&q->rest, s->n_done);
+    q->output_of = record_tail_take(&q->rest, s->n_done);
     q->scores = record_tail_take(&q->rest, s->n * sizeof *q->scores);
-    if (q->rest.broken) return record_tail_corrupt(e, "SUBMIT does not say whose its tokens are");
+    if (q->rest.broken)
+        return record_tail_corrupt(e, "SUBMIT lacks the output numbers of its delivered tokens");
     for (uint32_t i = 0; i < s->n_done; i++)
-        if (q->whose[i] >= s->n)
-            return record_tail_corrupt(e,
-                                       "SUBMIT has tokens of an output that it does not ask for");
+        if (q->output_of[i] >= s->n)
+            return record_tail_corrupt(
+                e, "SUBMIT has delivered tokens of an output that it does not request");
     return 0;
 }
 
@@ -304,35 +303,35 @@ read_tails(struct worker *w, struct worker_request *r, struct submit *q, struct 
     TRY(read_ends(w, r, &q->s, &q->rest, e));
     TRY(read_stop_strings(r, q->s.n_stop, &q->rest, e));
     TRY(read_bias(w, r, &q->s, &q->rest, e));
-    q->whose = NULL;
+    q->output_of = NULL;
     q->scores = NULL;
     return q->s.n > 1 ? read_outputs(q, e) : 0;
 }
 
-/* The most delivered tokens of one output. */
+/* Returns the largest number of delivered tokens of one output. */
 static uint32_t
 most_delivered(const struct submit *q)
 {
     uint32_t n[INTAKE_MAX_OUTPUTS] = { 0 }, most = 0;
 
-    if (!q->whose) return q->s.n_done;
-    for (uint32_t i = 0; i < q->s.n_done; i++) most = MAX(most, ++n[q->whose[i]]);
+    if (!q->output_of) return q->s.n_done;
+    for (uint32_t i = 0; i < q->s.n_done; i++) most = MAX(most, ++n[q->output_of[i]]);
     return most;
 }
 
-/* lagand has validated the request with the facts of its model's last READY. Another worker of
- * the model, started from other files, may have sent that READY: then the request is refused and
- * not taken for corruption. */
+/* lagand has validated the request with the model's last READY. Another worker of the model,
+ * started from other files, may have sent that READY: then the request is refused and not treated
+ * as corruption. */
 static bool
 facts_fit(const struct worker *w, const struct submit *q)
 {
     const struct rec_submit *s = &q->s;
-    uint32_t first = w->max_source, all = w->requests->room_ids, done = most_delivered(q);
+    uint32_t first = w->max_source, all = w->requests->max_ids, done = most_delivered(q);
     uint64_t prefix = MAX(s->n_decoder, (uint32_t)(first > 0));
 
     if ((s->text_bytes || s->n_stop) && !w->tokenizer) return false;
     if (!first && (s->n_decoder || (s->flags & SUBMIT_ENCODER_OUTPUT))) return false;
-    if (s->text_bytes > w->requests->room_text) return false;
+    if (s->text_bytes > w->requests->max_text_bytes) return false;
     if (prefix + done > all - first) return false;
     return first ? s->n_prompt <= first : (uint64_t)s->n_prompt + done <= all;
 }
@@ -343,17 +342,17 @@ fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
 {
     const struct rec_submit *s = &q->s;
     uint32_t most = MIN(w->limits->max_seqs,
-                        w->limits->max_tokens); /* max_tokens is not in READY */
+                        w->limits->max_tokens); /* READY does not contain max_tokens */
 
     if (n_slots(s) > most)
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "%s is %u: each is a sequence with a row, and there are %u (max_num_seqs, "
+                      "%s is %u; the limit is %u (the smaller of max_num_seqs and "
                       "max_num_batched_tokens)",
                       s->beams > 1 ? "beams" : "n", n_slots(s), most);
     else if (!facts_fit(w, q))
         intake_refuse(w, r, LAGAN_E_INVALID_REQUEST,
-                      "the request does not fit this worker's model, whose files differ from those "
-                      "of another worker of the model: restart them all");
+                      "the request does not fit this worker's model: its files differ from those "
+                      "of another worker of the model; restart all workers of the model");
     else
         return true;
     return false;
@@ -361,21 +360,20 @@ fits_worker(struct worker *w, struct worker_request *r, const struct submit *q)
 
 /* ---- tokens */
 
-/* Delivered tokens of one output go through the detokenizer again: what was held, and how much
- * text was delivered. */
+/* Detokenizes delivered tokens again, to restore held-back text and the text's length. */
 static void
 count_delivered_text(struct worker *w, struct worker_request *r, const struct submit *q)
 {
     for (uint32_t i = 0; r->has_text && i < q->s.n_done; i++) {
         bool stopped;
-        int len = detok_add(&r->detok, q->done[i], w->text_buf, w->text_cap, &stopped);
+        int len = detok_add(&r->detok, q->delivered[i], w->text_buf, w->text_cap, &stopped);
 
         if (len > 0) r->n_text_sent += (uint32_t)len;
         if (stopped) r->cancelled = LAGAN_FINISH_STOP;
     }
 }
 
-/* Of several outputs each slot gets its own; q has none to place afterwards. */
+/* With several outputs each slot gets its own delivered tokens, and q has none left to place. */
 static void
 place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
 {
@@ -387,11 +385,11 @@ place_delivered(struct worker *w, struct worker_request *r, struct submit *q)
     }
     for (struct worker_request *m = r; m && q->scores && m->output < q->s.n; m = m->next)
         memcpy(&m->score, &q->scores[m->output], sizeof m->score);
-    outputs_told(w, r, q->done, q->whose, q->s.n_done);
+    outputs_place_delivered(w, r, q->delivered, q->output_of, q->s.n_done);
     q->s.n_done = 0;
 }
 
-/* Decoder prefix and delivered tokens of an encoder-decoder model, behind the encoder input. */
+/* Copies decoder prefix and delivered tokens, which follow the encoder input. */
 static void
 place_decoder(struct worker *w, struct worker_request *r, const struct submit *q)
 {
@@ -406,27 +404,27 @@ place_decoder(struct worker *w, struct worker_request *r, const struct submit *q
         to[0] = w->model->decoder_start;
         r->n_decoder = 1;
     }
-    memcpy(to + r->n_decoder, q->done, q->s.n_done * sizeof *to);
+    memcpy(to + r->n_decoder, q->delivered, q->s.n_done * sizeof *to);
     r->n_decoder += q->s.n_done;
 }
 
-/* A decoder-only model's delivered tokens follow the prompt. Until a text is tokenized they are
- * at the end. */
+/* Copies the prompt. A decoder-only model's delivered tokens follow it; until a text is tokenized
+ * they are at the end of ids. */
 static void
 place_prompt(struct worker *w, struct worker_request *r, const struct submit *q, nsec now)
 {
-    size_t done = q->s.n_done * sizeof *q->done;
+    size_t done = q->s.n_done * sizeof *q->delivered;
 
     if (q->s.text_bytes) {
         memcpy(r->text, q->text, q->s.text_bytes);
         r->n_text = q->s.text_bytes;
         if (!w->max_source && done)
-            memcpy(r->ids + w->requests->room_ids - q->s.n_done, q->done, done);
+            memcpy(r->ids + w->requests->max_ids - q->s.n_done, q->delivered, done);
         text_thread_give(w->text, r);
         return;
     }
     memcpy(r->ids, q->prompt, q->s.n_prompt * sizeof *q->prompt);
-    if (!w->max_source) memcpy(r->ids + q->s.n_prompt, q->done, done);
+    if (!w->max_source) memcpy(r->ids + q->s.n_prompt, q->delivered, done);
     intake_admit(w, r, q->s.n_prompt, now);
 }
 

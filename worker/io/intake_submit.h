@@ -1,5 +1,6 @@
-/* intake_submit.h - a whole SUBMIT record to a request: bound, copy, defaults of the model,
- * tokens. */
+/* intake_submit.h - converts a complete SUBMIT record to a request: bounds, copy, the model's
+ * defaults, tokens.
+ */
 #ifndef WORKER_IO_INTAKE_SUBMIT_H
 #define WORKER_IO_INTAKE_SUBMIT_H
 
@@ -8,8 +9,8 @@
 
 enum { INTAKE_MAX_OUTPUTS = 64 };
 
-/* Takes the n bytes of a SUBMIT: the request goes to the text thread, to the scheduler, or is
- * refused with REJECT (0). -EBADMSG: the record contradicts itself. */
+/* Takes a SUBMIT of n bytes. Returns 0: the request went to the text thread or the scheduler, or
+ * was refused with REJECT. -EBADMSG: the record contradicts itself. */
 int intake_submit(struct worker *w, const void *data, size_t n, nsec now, struct err *e) MUST_USE;
 
 #endif

@@ -1,4 +1,6 @@
-/* outbox.c - see outbox.h: a plain buffer, filled from the front, reset when it has been sent. */
+/* outbox.c - see outbox.h: a plain buffer, filled from the front and reset when all of it was
+ * sent.
+ */
 #include "worker/io/outbox.h"
 
 #include "base/failpoint.h"
@@ -21,7 +23,7 @@ outbox_open(struct outbox *o, size_t bytes, struct err *e)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (o->base == MAP_FAILED) {
         o->base = NULL;
-        return err_set(e, -ENOMEM, "address space for an outbox of %zu KiB", o->cap >> 10);
+        return err_set(e, -ENOMEM, "mmap of the outbox, %zu KiB, failed", o->cap >> 10);
     }
     return 0;
 }

@@ -24,7 +24,7 @@ outputs_take(struct worker *w, struct worker_request *r, uint32_t n)
 
         if (!m) return -EAGAIN;
         m->state = r->state;
-        m->row = r->row;
+        m->ledger_index = r->ledger_index;
         m->gen = r->gen;
         m->output = (uint16_t)i;
         m->first = r;
@@ -43,7 +43,7 @@ outputs_give(struct worker *w, struct worker_request *r)
     }
 }
 
-/* Its own, of what the request's stops are: they lie in its room. */
+/* Copies the detokenizer and the stop strings, which are in the slot's own buffer. */
 static void
 copy_detok(struct worker_request *to, const struct worker_request *from)
 {
@@ -55,37 +55,38 @@ copy_detok(struct worker_request *to, const struct worker_request *from)
 }
 
 static token_id *
-told_at(const struct worker *w, const struct worker_request *r)
+delivered_of(const struct worker *w, const struct worker_request *r)
 {
-    return r->ids + w->requests->room_ids - r->n_sent;
+    return r->ids + w->requests->max_ids - r->n_sent;
 }
 
 void
-outputs_told(struct worker *w, struct worker_request *r, const token_id *token,
-             const uint8_t *whose, uint32_t n)
+outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
+                        const uint8_t *output_of, uint32_t n)
 {
     for (struct worker_request *m = r; m; m = m->next) {
         token_id *to;
 
         if (m != r) copy_detok(m, r);
-        for (uint32_t i = 0; i < n; i++) m->n_sent += (whose ? whose[i] : 0) == m->output;
-        to = told_at(w, m);
+        for (uint32_t i = 0; i < n; i++) m->n_sent += (output_of ? output_of[i] : 0) == m->output;
+        to = delivered_of(w, m);
         for (uint32_t i = 0; i < n; i++)
-            if ((whose ? whose[i] : 0) == m->output) *to++ = token[i];
+            if ((output_of ? output_of[i] : 0) == m->output) *to++ = token[i];
     }
     for (struct worker_request *m = r; m; m = m->next)
         for (uint32_t i = 0; m->has_text && i < m->n_sent; i++) {
             bool stopped;
-            int len = detok_add(&m->detok, told_at(w, m)[i], w->text_buf, w->text_cap, &stopped);
+            int len = detok_add(&m->detok, delivered_of(w, m)[i], w->text_buf, w->text_cap,
+                                &stopped);
 
             if (len > 0) m->n_text_sent += (uint32_t)len;
             if (stopped) m->cancelled = LAGAN_FINISH_STOP;
         }
 }
 
-/* The same request's next output: it differs in its number and its tokens. */
+/* Copies the request to a further output, which differs in its number and its tokens. */
 static void
-make_like(struct worker *w, struct worker_request *m, const struct worker_request *r)
+copy_to_output(struct worker *w, struct worker_request *m, const struct worker_request *r)
 {
     uint32_t first = w->max_source;
 
@@ -103,26 +104,26 @@ make_like(struct worker *w, struct worker_request *m, const struct worker_reques
     m->sampling = r->sampling;
     m->sampling.prompt = m->seq.token;
     m->sampling.output = m->output;
-    m->sampling.bias = m->bias; /* the first may be gone before it */
+    m->sampling.bias = m->bias; /* the first slot may be freed earlier */
     memcpy(m->bias, r->bias, r->sampling.n_bias * sizeof m->bias[0]);
     memcpy(m->seq.token, r->seq.token, r->n_decoder * sizeof(token_id));
 }
 
-/* What was told of it is a part of its prompt. */
+/* Appends delivered tokens to the prompt of an output. */
 static void
-go_on(struct worker_request *m, const token_id *told, uint32_t n)
+extend_prompt(struct worker_request *m, const token_id *delivered, uint32_t n)
 {
-    memmove(m->seq.token + m->seq.n_prompt, told, n * sizeof(token_id));
+    memmove(m->seq.token + m->seq.n_prompt, delivered, n * sizeof(token_id));
     m->seq.n_prompt += n;
     m->seq.max_new -= n;
     m->seq.min_new -= MIN(m->seq.min_new, n);
     m->n_decoder += n;
 }
 
-/* From the beginning, or behind the first n_told tokens that all beams are to have. */
+/* Initializes a search from the prompt, or after n_fixed delivered tokens of every beam. */
 static void
-make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
-            uint32_t n_told)
+init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
+            uint32_t n_fixed)
 {
     struct outputs_places at = outputs_places(w->max_source, n_prompt, max_new);
     struct beam *b = &r->beam;
@@ -142,40 +143,41 @@ make_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
         m->seq.n_prompt = n_prompt;
         m->seq.max_new = max_new;
         m->finished = m->output >= r->n_outputs;
-        if (n_told) {
-            go_on(m, told_at(w, r), n_told);
-            b->total[n][n_told - 1] = r->score;
+        if (n_fixed) {
+            extend_prompt(m, delivered_of(w, r), n_fixed);
+            b->total[n][n_fixed - 1] = r->score;
         }
     }
     b->n_beams = n;
-    beam_start(b, n_told, n_told ? r->score : 0);
+    beam_start(b, n_fixed, n_fixed ? r->score : 0);
     for (struct worker_request *m = r; m; m = m->next)
         m->sampling.n_candidates = beam_width(n, b->n_end);
 }
 
-/* What its predecessor had decided, if that is left; where the same is decided again, from the
- * beginning; else what was told is what every beam begins with. */
+/* Starts a search: from the manifest if it was adopted; from the prompt if results are
+ * deterministic; otherwise with the delivered tokens as a fixed prefix. */
 static void
-begin_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
+start_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint32_t max_new,
              bool adopt)
 {
     bool exact = w->keys->numerics == NUMERICS_INVARIANT || !strcmp(gpu_ops(w->gpu)->name, "cpu");
     uint16_t over = 0;
 
-    /* Its best was told to the end, and only that it was the end was not. */
-    if (r->n_sent && !exact) over = request_had_ended(r, told_at(w, r)[r->n_sent - 1], UINT32_MAX);
+    /* All tokens of the best output may have been delivered, and only FINISH is missing. */
+    if (r->n_sent && !exact)
+        over = request_had_ended(r, delivered_of(w, r)[r->n_sent - 1], UINT32_MAX);
     if (!over && !exact && r->n_sent >= max_new) over = LAGAN_FINISH_LENGTH;
-    make_search(w, r, n_prompt, max_new, 0);
-    if (adopt && !over && adopt_claim_search(w, r, told_at(w, r))) return;
-    make_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
+    init_search(w, r, n_prompt, max_new, 0);
+    if (adopt && !over && adopt_claim_search(w, r, delivered_of(w, r))) return;
+    init_search(w, r, n_prompt, max_new, exact || over ? 0 : r->n_sent);
     if (r->n_outputs == 1)
         for (struct worker_request *m = r; m; m = m->next) m->cancelled = over;
     if (adopt && !over) adopt_claim(w, r);
 }
 
-/* Those that are to run, in the order of outputs; the first of them brings the others. */
+/* Chains the sequences that have not ended, in the order of outputs, and returns the first. */
 static struct seq *
-chain(struct worker_request *r, uint32_t n_shared)
+chain_running(struct worker_request *r, uint32_t n_shared)
 {
     struct seq *first = NULL, **last = &first;
     uint32_t n = 0;
@@ -197,13 +199,6 @@ chain(struct worker_request *r, uint32_t n_shared)
     return first;
 }
 
-static void
-claimed(struct worker *w, struct worker_request *r)
-{
-    for (struct worker_request *m = r; m; m = m->next)
-        if (!m->cancelled) adopt_claimed(w, m);
-}
-
 int
 outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
 {
@@ -212,32 +207,33 @@ outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e)
     bool search = r->beam.n_beams > 1;
     struct seq *first;
 
-    for (struct worker_request *m = r->next; m; m = m->next) make_like(w, m, r);
+    for (struct worker_request *m = r->next; m; m = m->next) copy_to_output(w, m, r);
     for (struct worker_request *m = r; m; m = m->next) {
         m->n_ids = n_ids;
         m->seq.plan_after_commit = exec_looks_back(&m->sampling) || search;
         if (search || m->n_sent == 0) continue;
-        go_on(m, told_at(w, m), m->n_sent);
+        extend_prompt(m, delivered_of(w, m), m->n_sent);
         m->cancelled = request_had_ended(m, m->seq.token[m->n_decoder - 1],
                                          w->model->shape.max_len);
     }
-    if (search) begin_search(w, r, n_prompt, max_new, /* adopt= */ true);
+    if (search) start_search(w, r, n_prompt, max_new, /* adopt= */ true);
     for (struct worker_request *m = r; m && !search; m = m->next)
-        (m->cancelled ? adopt_leave : adopt_claim)(w, m);
-    first = chain(r, (search ? r->seq.n_prompt : n_prompt) - 1);
+        (m->cancelled ? adopt_release : adopt_claim)(w, m);
+    first = chain_running(r, (search ? r->seq.n_prompt : n_prompt) - 1);
     if (first) {
         int k = scheduler_add(w->sched, first, now, e);
 
-        if (k == -EAGAIN) { /* a search that finds no room for what it had: from the beginning */
-            begin_search(w, r, n_prompt, max_new, /* adopt= */ false);
-            first = chain(r, r->seq.n_prompt - 1);
+        if (k == -EAGAIN) { /* no blocks for the adopted search: start from the prompt */
+            start_search(w, r, n_prompt, max_new, /* adopt= */ false);
+            first = chain_running(r, r->seq.n_prompt - 1);
             k = scheduler_add(w->sched, first, now, e);
         }
         TRY(k);
-        claimed(w, r);
-        scheduler_suspend(w->sched, first->id, r->paused);
+        for (struct worker_request *m = r; m; m = m->next)
+            if (!m->cancelled) adopt_claimed(w, m);
+        scheduler_suspend(w->sched, first->id, r->suspended);
     }
-    adopt_forget(w, r);
+    adopt_release_rest(w, r);
     for (struct worker_request *m = r, *next; m; m = next) {
         next = m->next;
         if (!m->cancelled) continue;

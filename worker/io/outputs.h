@@ -1,13 +1,13 @@
-/* outputs.h - requests of several sequences: the beams of a search, samples of one prompt.
+/* outputs.h - requests of several sequences: the beams of a search, or samples of one prompt.
  *
- * Each sequence has a slot of struct requests, chained from the first, which is the request; slot i
- * is output i, and of a search also beam i. All have the request's row, generation and id. The
- * scheduler gets them as one family (worker/sched/seq.h).
+ * Each sequence has a request slot, chained from the first slot, which is the request; slot i is
+ * output i, and in a search also beam i. All slots have the request's ledger_index, gen and id. The
+ * scheduler gets them as one sequence group (worker/sched/seq.h).
  *
- * After a death a sample goes on from the tokens that were told of it. A search begins again from
- * the prompt where that comes to the same bits, and tells what has not been told; where it need
- * not, it goes on from what was told of its best output, which stays what it begins with; had that
- * been told to its end, others are searched anew.
+ * After a crash a sample continues from its delivered tokens. A beam search restarts from the
+ * prompt if results are deterministic, and reports only undelivered tokens. Otherwise the delivered
+ * tokens of the best beam become a fixed prefix. If the best beam was already complete, the
+ * remaining outputs are searched again.
  */
 #ifndef WORKER_IO_OUTPUTS_H
 #define WORKER_IO_OUTPUTS_H
@@ -15,12 +15,12 @@
 #include "worker/io/request.h"
 #include "worker/worker.h"
 
-/* A slot's ids, what each part begins at:
+/* Layout of a slot's ids. `struct outputs_places` has the start of each part:
  *
- *     source | prompt, then generated | of a search: what has ended | scores |  ...  | told tokens
+ *     source | prompt, generated | search: ended beams | scores |  ...  | delivered tokens
  *
- * Those lie at the end of its room and are read, each slot's by the others too, when scores are
- * written already. */
+ * Delivered tokens are at the end of the buffer. All slots of the request read them, also after
+ * scores have been written. */
 struct outputs_places {
     uint32_t ended, scores, end;
 };
@@ -31,25 +31,25 @@ outputs_places(uint32_t max_source, uint32_t n_prompt, uint32_t max_new)
 
     return (struct outputs_places){ ended, ended + max_new, ended + 2 * max_new };
 }
+/* Returns how many ids a slot's buffer must hold. */
 static inline uint32_t
-outputs_room(uint32_t max_source, uint32_t max_len)
+outputs_max_ids(uint32_t max_source, uint32_t max_len)
 {
     return MAX(max_source + 4 * max_len, 128u << 10);
 }
 
-/* n slots in all. -EAGAIN: there are not so many. */
+/* Takes slots until r has n. -EAGAIN: too few slots are free. */
 int outputs_take(struct worker *w, struct worker_request *r, uint32_t n) MUST_USE;
-/* A request's slots, one or several, none of which the scheduler has. */
+/* Frees all slots of a request; the scheduler has none of them. */
 void outputs_give(struct worker *w, struct worker_request *r);
-/* The tokens that were told before, whose[i] is token i's output; they wait at the end of each
- * slot's room. */
-void outputs_told(struct worker *w, struct worker_request *r, const token_id *token,
-                  const uint8_t *whose, uint32_t n);
-/* The prompt stands in the first slot, and what is common in its seq and sampling: the others
- * are filled in, and all go to the scheduler but for those that had ended. Else as
- * scheduler_add() says. */
+/* Copies the delivered tokens to the end of each slot's ids. output_of[i]: output of token i; NULL:
+ * all are of output 0. */
+void outputs_place_delivered(struct worker *w, struct worker_request *r, const token_id *token,
+                             const uint8_t *output_of, uint32_t n);
+/* Copies the first slot's prompt, seq and sampling to the other slots and adds all outputs that
+ * have not ended to the scheduler. Errors as scheduler_add(). */
 int outputs_add(struct worker *w, struct worker_request *r, nsec now, struct err *e) MUST_USE;
-/* Over before it was begun: the last word about each. */
+/* Reports FINISH for each output of a request that was never scheduled, and frees its slots. */
 void outputs_end(struct worker *w, struct worker_request *r);
 
 #endif

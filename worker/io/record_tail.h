@@ -1,8 +1,8 @@
-/* record_tail.h - reads the parts of a record of the request ring one after another, each bounded
- * by what is left.
+/* record_tail.h - reads the parts of a request-ring record in order, each bounded by the bytes
+ * left.
  *
  * Every part starts at a multiple of 8 bytes from the record's start. No function copies: results
- * point into the record, and are valid until the record is released.
+ * point into the record and are valid until the record is released.
  */
 #ifndef WORKER_IO_RECORD_TAIL_H
 #define WORKER_IO_RECORD_TAIL_H
@@ -15,7 +15,7 @@
 struct record_tail {
     const char *base, *p;
     size_t left;
-    bool broken; /* a part was longer than what was left; stays set */
+    bool broken; /* a part was longer than the bytes left; stays set */
 };
 
 static inline struct record_tail
@@ -24,7 +24,7 @@ record_tail(const void *data, size_t n)
     return (struct record_tail){ .base = data, .p = data, .left = n };
 }
 
-/* The next n bytes, without padding: for packed parts. */
+/* Returns the next n bytes, without padding: for packed parts. */
 static inline const void *
 record_tail_take_packed(struct record_tail *t, size_t n)
 {
@@ -39,7 +39,7 @@ record_tail_take_packed(struct record_tail *t, size_t n)
     return at;
 }
 
-/* The next part of n bytes, and its padding; NULL: it is longer than what is left. */
+/* Returns the next part of n bytes and skips its padding; NULL: the record is too short. */
 static inline const void *
 record_tail_take(struct record_tail *t, size_t n)
 {
@@ -55,7 +55,7 @@ record_tail_take(struct record_tail *t, size_t n)
     return at;
 }
 
-/* Skips the padding behind packed parts. */
+/* Skips the padding after packed parts. */
 static inline void
 record_tail_align(struct record_tail *t)
 {

@@ -7,36 +7,37 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { KEEP_BYTES = 64 << 10 }; /* of a room: what ordinary requests touch stays resident */
+enum { KEEP_BYTES = 64 << 10 }; /* per buffer: what short requests use stays resident */
 
 int
 requests_open(struct requests *q, uint32_t n, uint32_t ids, uint32_t text, struct err *e)
 {
-    size_t room = (size_t)ids * sizeof(token_id) + text + REQUEST_STOPS_BYTES;
+    size_t bytes = (size_t)ids * sizeof(token_id) + text + REQUEST_STOPS_BYTES;
 
-    room = ROUND_UP(room, (size_t)4096);
-    *q = (struct requests){ .n = n, .room_ids = ids, .room_text = text, .room_bytes = room };
+    bytes = ROUND_UP(bytes, (size_t)4096);
+    *q = (struct requests){ .n = n, .max_ids = ids, .max_text_bytes = text, .buffer_bytes = bytes };
     q->slot = mmap(NULL, n * sizeof *q->slot, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                    -1, 0);
     if (q->slot == MAP_FAILED) {
         q->slot = NULL;
-        return err_set(e, -ENOMEM, "memory for %u requests", n);
+        return err_set(e, -ENOMEM, "mmap of %u request slots failed", n);
     }
-    q->room = mmap(NULL, room * n, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (q->room == MAP_FAILED) {
+    q->buffers = mmap(NULL, bytes * n, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (q->buffers == MAP_FAILED) {
         munmap(q->slot, n * sizeof *q->slot);
         q->slot = NULL;
-        return err_set(e, -ENOMEM, "address space for %u requests of %zu KiB", n, room >> 10);
+        return err_set(e, -ENOMEM, "mmap of buffers for %u requests of %zu KiB failed", n,
+                       bytes >> 10);
     }
-    return 0; /* no page is touched: streams may wait for us */
+    return 0; /* touches no page: clients may be waiting for READY */
 }
 
 void
 requests_close(struct requests *q)
 {
     if (!q->slot) return;
-    munmap(q->room, q->room_bytes * q->n);
+    munmap(q->buffers, q->buffer_bytes * q->n);
     munmap(q->slot, q->n * sizeof *q->slot);
     q->slot = NULL;
 }
@@ -45,16 +46,16 @@ struct worker_request *
 request_take(struct requests *q)
 {
     uint32_t slot = q->first_free;
-    char *room = q->room + q->room_bytes * slot;
+    char *buffer = q->buffers + q->buffer_bytes * slot;
     struct worker_request *r = &q->slot[slot];
 
     if (slot == q->n) return NULL;
     check(r->state == REQUEST_FREE);
     q->first_free = slot + 1 + r->skip;
     q->n_used++;
-    *r = (struct worker_request){ .slot = slot, .ids = (token_id *)(void *)room };
-    r->text = room + (size_t)q->room_ids * sizeof(token_id);
-    r->stops = r->text + q->room_text;
+    *r = (struct worker_request){ .slot = slot, .ids = (token_id *)(void *)buffer };
+    r->text = buffer + (size_t)q->max_ids * sizeof(token_id);
+    r->stops = r->text + q->max_text_bytes;
     r->seq.owner = r;
     return r;
 }
@@ -66,7 +67,7 @@ request_give(struct requests *q, struct worker_request *r)
 
     check(r->state != REQUEST_FREE);
     if (touched > KEEP_BYTES)
-        madvise(q->room + q->room_bytes * r->slot, q->room_bytes, MADV_DONTNEED);
+        madvise(q->buffers + q->buffer_bytes * r->slot, q->buffer_bytes, MADV_DONTNEED);
     r->state = REQUEST_FREE;
     r->skip = q->first_free - r->slot - 1;
     q->first_free = r->slot;
@@ -74,13 +75,14 @@ request_give(struct requests *q, struct worker_request *r)
 }
 
 struct worker_request *
-request_find(struct requests *q, uint32_t row, uint32_t gen)
+request_find(struct requests *q, uint32_t ledger_index, uint32_t gen)
 {
     for (uint32_t i = 0, seen = 0; i < q->n && seen < q->n_used; i++) {
         struct worker_request *r = &q->slot[i];
 
         if (r->state == REQUEST_FREE) continue;
-        if (r->row == row && r->gen == gen && r->kind == REQUEST_GENERATE) return r;
+        if (r->ledger_index == ledger_index && r->gen == gen && r->kind == REQUEST_GENERATE)
+            return r;
         seen++;
     }
     return NULL;
@@ -89,7 +91,7 @@ request_find(struct requests *q, uint32_t row, uint32_t gen)
 uint16_t
 request_had_ended(const struct worker_request *r, token_id last, uint32_t max_len)
 {
-    if (r->cancelled) return r->cancelled; /* a stop string */
+    if (r->cancelled) return r->cancelled; /* a stop string matched */
     for (uint32_t i = 0; i < r->seq.n_end && r->n_sent > r->sampling.min_new; i++)
         if (r->seq.end_id[i] == last)
             return i < r->seq.n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP;

@@ -16,7 +16,7 @@
 void
 text_call_done(struct worker *w, struct worker_request *r)
 {
-    struct rec_text_done d = { .row = r->row, .gen = r->gen, .reason = r->reason };
+    struct rec_text_done d = { .row = r->ledger_index, .gen = r->gen, .reason = r->reason };
     bool decode = r->kind == REQUEST_DETOKENIZE;
 
     if (!d.reason) {
@@ -26,7 +26,7 @@ text_call_done(struct worker *w, struct worker_request *r)
             w->channel->out.max_rec - RING_HEADER) {
             d.reason = LAGAN_E_TOO_LONG;
             d.n_ids = d.text_bytes = 0;
-            snprintf(r->why, sizeof r->why, "the answer does not fit into one message");
+            snprintf(r->why, sizeof r->why, "the result does not fit into one message");
         }
     }
     if (d.reason) d.text_bytes = (uint32_t)strlen(r->why);
@@ -38,7 +38,7 @@ text_call_done(struct worker *w, struct worker_request *r)
     request_give(w->requests, r);
 }
 
-/* An id is in neither the tokenizer's nor the model's vocabulary: r->why names it. */
+/* True if an id is in neither the tokenizer's nor the model's vocabulary; r->why names the id. */
 static bool
 has_foreign_id(const struct worker *w, struct worker_request *r)
 {
@@ -47,7 +47,8 @@ has_foreign_id(const struct worker *w, struct worker_request *r)
     while (i < r->n_ids && (uint32_t)r->ids[i] < vocab) i++;
     if (i == r->n_ids) return false;
     r->reason = LAGAN_E_INVALID_REQUEST;
-    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u", i, r->ids[i], vocab);
+    snprintf(r->why, sizeof r->why, "ids[%u] is %d, the vocabulary has %u tokens", i, r->ids[i],
+             vocab);
     return true;
 }
 
@@ -64,7 +65,7 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     if (!p) return record_tail_corrupt(e, "TEXT is shorter than its header");
     memcpy(&c, p, sizeof c);
     if ((uint64_t)c.n_ids * sizeof *ids + c.text_bytes > t.left || c.op < 1 || c.op > 2)
-        return record_tail_corrupt(e, "TEXT is not what its counts say");
+        return record_tail_corrupt(e, "TEXT does not match its counts");
     ids = (const token_id *)(const void *)t.p;
     text = t.p + (size_t)c.n_ids * sizeof *ids;
     r = request_take(w->requests);
@@ -76,7 +77,7 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
     }
     r->state = REQUEST_TEXT;
     r->kind = c.op == 1 ? REQUEST_TOKENIZE : REQUEST_DETOKENIZE;
-    r->row = c.row;
+    r->ledger_index = c.row;
     r->gen = c.gen;
     r->bare = c.flags & 1;
     r->chat = c.flags & 2;
@@ -86,10 +87,10 @@ text_call(struct worker *w, const void *data, size_t n, struct err *e)
         text_call_done(w, r);
         return 0;
     }
-    if (c.n_ids > w->requests->room_ids || c.text_bytes > w->requests->room_text) {
+    if (c.n_ids > w->requests->max_ids || c.text_bytes > w->requests->max_text_bytes) {
         r->reason = LAGAN_E_TOO_LONG;
-        snprintf(r->why, sizeof r->why, "at most %u ids or %u bytes of text are taken",
-                 w->requests->room_ids, w->requests->room_text);
+        snprintf(r->why, sizeof r->why, "a call is limited to %u ids or %u bytes of text",
+                 w->requests->max_ids, w->requests->max_text_bytes);
         text_call_done(w, r);
         return 0;
     }

@@ -12,13 +12,14 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* One writer, one reader, in private memory; large enough for every slot, so it is never full. */
-struct slots {
-    _Alignas(
-        CACHE_LINE) _Atomic uint32_t tail; /* release after the slot number; pair: acquire in pop */
-    _Alignas(CACHE_LINE) _Atomic uint32_t head; /* reader's alone */
+/* Queue of slot numbers with one writer and one reader, in private memory. It can hold every slot,
+ * so it is never full. */
+struct slot_queue {
+    /* tail: release in push, pairs with the acquire in pop. head: used by the reader only. */
+    _Alignas(CACHE_LINE) _Atomic uint32_t tail;
+    _Alignas(CACHE_LINE) _Atomic uint32_t head;
     uint32_t *at, mask;
-    int fd; /* eventfd: something was pushed */
+    int fd; /* eventfd: readable after a push */
 };
 
 struct text_thread {
@@ -26,15 +27,15 @@ struct text_thread {
     struct requests *requests;
     struct tokenizer *tokenizer;
     const struct chat *chat;
-    char *talk; /* a conversation as text, of at most so many bytes; behind it room to read one */
-    size_t talk_cap;
+    char *chat_text; /* [chat_cap] a conversation as text, followed by memory to parse it */
+    size_t chat_cap;
     uint32_t prompt_cap;
-    struct slots to, from;
-    _Atomic bool stop; /* release by stop, acquire by the thread after it woke */
+    struct slot_queue to, from;
+    _Atomic bool stop; /* release by text_thread_stop(), acquire by the thread after it woke */
 };
 
 static int
-slots_open(struct slots *s, uint32_t n, int flags)
+slot_queue_open(struct slot_queue *s, uint32_t n, int flags)
 {
     uint32_t size = 1;
 
@@ -46,14 +47,14 @@ slots_open(struct slots *s, uint32_t n, int flags)
 }
 
 static void
-slots_close(struct slots *s)
+slot_queue_close(struct slot_queue *s)
 {
     free(s->at);
     if (s->fd >= 0) close(s->fd);
 }
 
 static void
-push(struct slots *s, uint32_t slot)
+slot_queue_push(struct slot_queue *s, uint32_t slot)
 {
     uint32_t tail = atomic_load_explicit(&s->tail, memory_order_relaxed);
     uint64_t one = 1;
@@ -65,7 +66,7 @@ push(struct slots *s, uint32_t slot)
 }
 
 static bool
-pop(struct slots *s, uint32_t *slot)
+slot_queue_pop(struct slot_queue *s, uint32_t *slot)
 {
     uint32_t head = atomic_load_explicit(&s->head, memory_order_relaxed);
 
@@ -76,21 +77,21 @@ pop(struct slots *s, uint32_t *slot)
 }
 
 static int
-encode_talk(struct text_thread *x, struct worker_request *r, uint32_t cap, struct err *e)
+encode_chat(struct text_thread *x, struct worker_request *r, uint32_t cap, struct err *e)
 {
-    int n = chat_render(x->chat, r->text, r->n_text, x->talk + x->talk_cap, x->talk, x->talk_cap,
-                        e);
+    int n = chat_render(x->chat, r->text, r->n_text, x->chat_text + x->chat_cap, x->chat_text,
+                        x->chat_cap, e);
 
-    if (n >= 0) n = tokenizer_encode(x->tokenizer, x->talk, (size_t)n, true, r->ids, cap, e);
+    if (n >= 0) n = tokenizer_encode(x->tokenizer, x->chat_text, (size_t)n, true, r->ids, cap, e);
     return n;
 }
 
 static void
-encode(struct text_thread *x, struct worker_request *r)
+encode_text(struct text_thread *x, struct worker_request *r)
 {
     struct err e = { 0 };
-    uint32_t cap = r->kind == REQUEST_GENERATE ? x->prompt_cap : x->requests->room_ids;
-    int n = r->chat ? encode_talk(x, r, cap, &e)
+    uint32_t cap = r->kind == REQUEST_GENERATE ? x->prompt_cap : x->requests->max_ids;
+    int n = r->chat ? encode_chat(x, r, cap, &e)
                     : tokenizer_encode(x->tokenizer, r->text, r->n_text, r->bare, r->ids, cap, &e);
 
     if (n >= 0) {
@@ -103,17 +104,16 @@ encode(struct text_thread *x, struct worker_request *r)
     if (r->chat)
         snprintf(r->why, sizeof r->why, "%.190s", e.text);
     else if (n == -EMSGSIZE)
-        snprintf(r->why, sizeof r->why,
-                 "text: more than %u tokens, which is all that is taken here", cap);
+        snprintf(r->why, sizeof r->why, "text: more than the limit of %u tokens", cap);
     else
         snprintf(r->why, sizeof r->why, "text: %.150s", e.text);
 }
 
 static void
-decode(struct text_thread *x, struct worker_request *r)
+decode_ids(struct text_thread *x, struct worker_request *r)
 {
     int n = tokenizer_decode(x->tokenizer, r->ids, r->n_ids, r->bare, r->text,
-                             x->requests->room_text);
+                             x->requests->max_text_bytes);
 
     if (n >= 0) {
         r->n_text = (uint32_t)n;
@@ -121,9 +121,9 @@ decode(struct text_thread *x, struct worker_request *r)
     }
     r->reason = n == -EMSGSIZE ? LAGAN_E_TOO_LONG : LAGAN_E_INVALID_REQUEST;
     snprintf(r->why, sizeof r->why,
-             n == -EMSGSIZE ? "ids: their text is longer than %u bytes"
-                            : "ids: one is not in the vocabulary of %u",
-             n == -EMSGSIZE ? x->requests->room_text : tokenizer_size(x->tokenizer));
+             n == -EMSGSIZE ? "ids: their text is longer than the limit of %u bytes"
+                            : "ids: an id is outside the vocabulary of %u tokens",
+             n == -EMSGSIZE ? x->requests->max_text_bytes : tokenizer_size(x->tokenizer));
 }
 
 static void *
@@ -138,14 +138,14 @@ text_run(void *arg)
         while (read(x->to.fd, &count, sizeof count) < 0 && errno == EINTR) {
         }
         if (atomic_load_explicit(&x->stop, memory_order_acquire)) return NULL;
-        while (pop(&x->to, &slot)) {
+        while (slot_queue_pop(&x->to, &slot)) {
             struct worker_request *r = &x->requests->slot[slot];
 
             if (r->kind == REQUEST_DETOKENIZE)
-                decode(x, r);
+                decode_ids(x, r);
             else
-                encode(x, r);
-            push(&x->from, slot);
+                encode_text(x, r);
+            slot_queue_push(&x->from, slot);
         }
     }
 }
@@ -156,23 +156,25 @@ text_thread_start(struct text_thread **ret, struct requests *q, struct tokenizer
 {
     struct text_thread *x = calloc(1, sizeof *x);
 
-    if (!x) return err_set(e, -ENOMEM, "memory for the text thread");
+    if (!x) return err_set(e, -ENOMEM, "out of memory: text thread");
     *x = (struct text_thread){ .requests = q,
                                .tokenizer = t,
                                .chat = chat,
                                .prompt_cap = prompt_cap,
                                .to.fd = -1,
                                .from.fd = -1 };
-    x->talk_cap = 2 * (size_t)q->room_text;
-    x->talk = malloc(x->talk_cap + q->room_text); /* touched as far as conversations are long */
-    if (!x->talk || slots_open(&x->to, q->n, 0) < 0 ||
-        slots_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
+    x->chat_cap = 2 * (size_t)q->max_text_bytes;
+    x->chat_text =
+        /* resident only as far as conversations are long */
+        malloc(x->chat_cap + q->max_text_bytes);
+    if (!x->chat_text || slot_queue_open(&x->to, q->n, 0) < 0 ||
+        slot_queue_open(&x->from, q->n, EFD_NONBLOCK) < 0 ||
         pthread_create(&x->thread, NULL, text_run, x)) {
-        slots_close(&x->to);
-        slots_close(&x->from);
-        free(x->talk);
+        slot_queue_close(&x->to);
+        slot_queue_close(&x->from);
+        free(x->chat_text);
         free(x);
-        return err_set(e, -ENOMEM, "a text thread cannot be started");
+        return err_set(e, -ENOMEM, "the text thread cannot be started");
     }
     *ret = x;
     return 0;
@@ -188,9 +190,9 @@ text_thread_stop(struct text_thread *x)
     while (write(x->to.fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
     pthread_join(x->thread, NULL);
-    slots_close(&x->to);
-    slots_close(&x->from);
-    free(x->talk);
+    slot_queue_close(&x->to);
+    slot_queue_close(&x->from);
+    free(x->chat_text);
     free(x);
     return NULL;
 }
@@ -199,7 +201,7 @@ void
 text_thread_give(struct text_thread *x, struct worker_request *r)
 {
     r->state = REQUEST_TEXT;
-    push(&x->to, r->slot);
+    slot_queue_push(&x->to, r->slot);
 }
 
 struct worker_request *
@@ -207,7 +209,7 @@ text_thread_take(struct text_thread *x)
 {
     uint32_t slot;
 
-    return pop(&x->from, &slot) ? &x->requests->slot[slot] : NULL;
+    return slot_queue_pop(&x->from, &slot) ? &x->requests->slot[slot] : NULL;
 }
 
 int

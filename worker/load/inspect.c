@@ -1,8 +1,7 @@
 /* inspect.c - see inspect.h.
  *
- * Sizes are in bytes. kv has an entry per KV group: bytes of a token, of a state group those of a
- * sequence. left is what weights and the memory kept beside them leave for KV and for the scratch
- * of steps.
+ * Sizes are in bytes. kv has one entry per KV group: bytes per token, for a state group bytes per
+ * sequence. left: bytes for KV and the scratch of steps, after weights and reserved memory.
  */
 #include "worker/load/inspect.h"
 
@@ -51,7 +50,7 @@ describe(const struct worker *w)
                      "sequence", (json_int_t)kv_table_bytes(w->kv_config));
 }
 
-/* The tensors that nothing reads: how many, and one of them. */
+/* Adds the number of unused and skipped tensors, and the first of each. */
 static void
 add_unused(json_t *o, const struct model *m)
 {
@@ -79,13 +78,13 @@ inspect_run(struct worker *w, struct err *e)
         return err_set(e, -EIO, "%s", gpu_why(w->gpu));
     taken = weights + beside;
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes && !beside)
-        return err_set(e, -ENOMEM, "%s: of %.2f GiB %.2f are free, and weights take %.2f",
+        return err_set(e, -ENOMEM,
+                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f",
                        gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights));
     if (free_bytes < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(e, -ENOMEM,
-                       "%s: of %.2f GiB %.2f are free; weights take %.2f, and %.2f are kept for "
-                       "graphs, lanes, a "
-                       "successor and kv.reserve",
+                       "%s: too little memory: of %.2f GiB, %.2f are free; weights need %.2f; "
+                       "graphs, lanes, a replacement and kv.reserve need %.2f",
                        gpu_describe(w->gpu), GIB(total), GIB(free_bytes), GIB(weights),
                        GIB(beside));
     o = describe(w);

@@ -21,17 +21,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Automatic KV memory of a host: at most a quarter of what is available, for all ranks together. */
+/* Automatic KV memory of a host: at most 1/4 of the available memory, for all ranks together. */
 enum { AUTO_KV_SHARE = 4 };
 
-/* Bytes for which every slot could reach the model's length: more would never be used. */
+/* Bytes with which every slot could reach the model's length; more is never used. */
 static uint64_t
 longest_kv_bytes(const struct kv_config *c)
 {
     return kv_table_bytes(c) * c->n_slots + (uint64_t)c->slab_bytes * (c->n_groups + 1);
 }
 
-/* On a GPU: all that is free now but what is still to come. */
+/* On a GPU: all free memory minus what is allocated later. */
 static int
 gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, struct err *e)
 {
@@ -45,9 +45,10 @@ gpu_kv_bytes(struct worker *w, uint64_t free, uint64_t total, uint64_t *ret, str
     if (free < taken + 2 * (uint64_t)w->kv_config->slab_bytes)
         return err_set(
             e, -ENOMEM,
-            "kv.memory: auto finds no room: of %.2f GiB of GPU memory %.2f are free beside %.2f of "
-            "weights and %.2f for steps of %u rows; graphs.memory needs %.2f, a successor %.2f, "
-            "kv.reserve %.2f",
+            "kv.memory: auto: too little GPU memory: of %.2f GiB, %.2f are free after %.2f for "
+            "weights and %.2f for steps of %u tokens; still needed: graphs.memory %.2f, "
+            "replacement %.2f, "
+            "kv.reserve %.2f; lower max_num_batched_tokens or one of these",
             GIB(total), GIB(free), GIB(w->model->weight_bytes), GIB(steps), w->limits->max_tokens,
             GIB(graphs), GIB(next), GIB(k->kv_reserve));
     *ret = free - taken;
@@ -67,9 +68,9 @@ automatic_bytes(struct worker *w, uint64_t *ret, struct err *e)
     return 0;
 }
 
-/* The predecessor's memory for KV is lagand's until it gets ours: beside it there may be no room
- * for another. So where it has the size we want (nearly, if auto: no two contexts are alike), it
- * is ours again. What is in it is for adopt_open() to say. */
+/* Adopts the previous worker's KV memory if its size fits: lagand holds it until it receives ours,
+ * so the device may have no memory for both. With automatic size, a difference of 1/16 fits,
+ * because no two contexts are equal. adopt_open() decides whether its content is used. */
 static int
 make_arena(struct worker *w, struct err *e)
 {
@@ -89,12 +90,11 @@ make_arena(struct worker *w, struct err *e)
     }
     if (w->adopt->old_kv.fd >= 0) close(w->adopt->old_kv.fd);
     w->adopt->old_kv.fd = -1;
-    TRY(adopt_number(w->adopt->kv_id, e));
+    TRY(adopt_new_id(w->adopt->kv_id, e));
     return gpu_ops(w->gpu)->mem.arena_make(w->gpu, "kv", c->arena_bytes, &w->adopt->kv_arena, e);
 }
 
-/* A hint: in pages of 4 KiB the tables of many slots cost a walk through the page table at each
- * block border. */
+/* A hint: with 4 KiB pages large tables cost a page-table walk at each block border. */
 static void
 prefer_huge_pages(void *mem, size_t bytes)
 {
@@ -115,11 +115,11 @@ kv_memory_open(struct worker *w, struct err *e)
     if (!c->arena_bytes) TRY(automatic_bytes(w, &c->arena_bytes, e));
     TRY(make_arena(w, e));
     w->kv_memory = calloc(1, kv_bytes(c) + CACHE_LINE);
-    if (!w->kv_memory) return err_set(e, -ENOMEM, "memory for the KV manager");
+    if (!w->kv_memory) return err_set(e, -ENOMEM, "out of memory: KV manager");
     prefer_huge_pages(w->kv_memory, kv_bytes(c));
     w->kv = kv_init((void *)ROUND_UP((uintptr_t)w->kv_memory, (uintptr_t)CACHE_LINE), c, e);
     if (!w->kv) return err_while(e, -ENOMEM, "kv.memory");
-    if (w->host_tier->later) kv_host_tier_away(w->kv);
+    if (w->host_tier->map_later) kv_host_tier_away(w->kv);
     if (w->host_tier->host.base)
         kv_host_tier_set_size(w->kv, w->host_tier->host.n_mapped * w->host_tier->host.piece);
     TRY(adopt_open(w, w->steps->kv_dtype, host_tier_keeps(w), e));
@@ -129,7 +129,7 @@ kv_memory_open(struct worker *w, struct err *e)
     return arena_channel_give(w, "manifest", &w->adopt->manifest_arena, w->adopt->kv_id, e);
 }
 
-/* Rank 0 relies on a host tier that was reported here: so all of it is mapped before the report. */
+/* Maps the whole host tier before it reports the tier, because rank 0 relies on the report. */
 int
 kv_memory_open_rank(struct worker *w, struct err *e)
 {
@@ -146,7 +146,7 @@ kv_memory_open_rank(struct worker *w, struct err *e)
     w->kv_config->arena_bytes = kv.bytes;
     TRY(make_arena(w, e));
     if (same && memcmp(w->adopt->kv_id, kv.id, sizeof kv.id))
-        return err_set(e, -EIO, "the KV memory that rank 0 goes on with cannot be mapped here");
+        return err_set(e, -EIO, "rank 0 adopted its KV memory and this rank's cannot be mapped");
     memcpy(w->adopt->kv_id, kv.id, sizeof w->adopt->kv_id);
     TRY(arena_channel_give(w, "kv", &w->adopt->kv_arena, w->adopt->kv_id, e));
     TRY(host_tier_give(w, e));

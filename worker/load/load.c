@@ -1,7 +1,4 @@
-/* load.c - see load.h: the loader thread and its phases.
- *
- * On failure the sentence says which file, key or number.
- */
+/* load.c - see load.h: the loader thread and its phases. Errors name the file, key or number. */
 #include "worker/load/load.h"
 
 #include "base/clock.h"
@@ -33,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STANDBY_TURN = 200 * NSEC_MS }; /* between two beats */
+enum { STANDBY_SLEEP = 200 * NSEC_MS }; /* between two heartbeats */
 
 static void
 on_progress(void *arg, uint64_t done, uint64_t total)
@@ -44,9 +41,9 @@ on_progress(void *arg, uint64_t done, uint64_t total)
     atomic_store_explicit(&w->loader->bytes_total, total, memory_order_relaxed);
 }
 
-/* Takes what lagand has sent over the fd channel by now: arenas of the previous worker, and
- * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or
- * before "begin" and "go". Weights that are open are taken again if they may be damaged. */
+/* Takes all messages that have arrived on the fd channel: arenas of the previous worker, and
+ * "begin" or "go" for a standby. lagand sends the arenas before it starts this process, or before
+ * "begin" and "go". Weights that are already mapped are taken again if they may be damaged. */
 static int
 take_inherited(struct worker *w, struct err *e)
 {
@@ -55,21 +52,17 @@ take_inherited(struct worker *w, struct err *e)
     for (;;) {
         struct fd_channel_note note;
         int fd;
-        int r = fd_channel_take(w->hand, &note, &fd, e);
+        int r = fd_channel_take(w->fd_channel, &note, &fd, e);
 
         if (r <= 0) return r;
         if (!strcmp(note.name, "go")) {
             close(fd);
             w->loader->standby = false;
-            continue;
-        }
-        if (!strcmp(note.name, "begin")) {
+        } else if (!strcmp(note.name, "begin")) {
             close(fd);
             w->loader->may_use_device = true;
-            continue;
-        }
-        if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
-            src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
+        } else if (!strcmp(note.name, "weights") && (note.flags & FD_CHANNEL_COMPLETE) &&
+                   src->weights_fd < 0 && (!w->model || note.flags & FD_CHANNEL_VERIFY)) {
             src->weights_fd = fd;
             src->weights_bytes = note.bytes;
             memcpy(src->weights_fingerprint, note.fingerprint, sizeof note.fingerprint);
@@ -109,11 +102,11 @@ read_source(struct worker *w, struct err *e)
         errno = 0;
         src->seed = strtoull(weights + 7, &end, 10);
         if (errno || *end || end == weights + 7)
-            return err_set(e, -EINVAL, "weights: \"%s\" is not random:SEED with a number", weights);
+            return err_set(e, -EINVAL, "weights: \"%s\": the seed of random:SEED must be a number",
+                           weights);
         src->random = true;
     } else if (weights[0] && strcmp(weights, "checkpoint")) {
-        return err_set(e, -EINVAL, "weights: \"%s\" is neither checkpoint nor random:SEED",
-                       weights);
+        return err_set(e, -EINVAL, "weights: \"%s\" must be checkpoint or random:SEED", weights);
     }
     return 0;
 }
@@ -150,16 +143,16 @@ end_phase(struct worker *w, enum load_phase which, nsec *since)
 static int
 try_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
-    FP_OR(load_device, return err_set(e, -ENOMEM, "no room for a context"));
+    FP_OR(load_device, return err_set(e, -ENOMEM, "failpoint: out of memory for a device context"));
     return gpu_open(&w->gpu, device, e);
 }
 
-/* Beside the worker whose place we are to take there may be no room for a context: then it waits
- * too. */
+/* Opens the device. While its worker still runs, a standby may find no memory for a context: then
+ * it waits for "go" and tries again. */
 static int
 open_device(struct worker *w, const struct gpu_options *device, struct err *e)
 {
-    struct pollfd p = { .fd = w->hand, .events = POLLIN };
+    struct pollfd p = { .fd = w->fd_channel, .events = POLLIN };
     int r = try_device(w, device, e);
 
     if (r != -ENOMEM || !w->loader->standby) return r;
@@ -170,7 +163,7 @@ open_device(struct worker *w, const struct gpu_options *device, struct err *e)
     return try_device(w, device, e);
 }
 
-/* From the predecessor's arena what is whole there: checked against its checksums, whoever asks. */
+/* Loads the weights; adopts inherited tensors whose checksums match. */
 static int
 load_model(struct worker *w, struct err *e)
 {
@@ -181,13 +174,13 @@ load_model(struct worker *w, struct err *e)
     w->model = w->loader->begun;
     w->loader->begun = NULL;
     if (w->model->n_other)
-        log_info("the language model alone is served: skipped %u tensors, the first is %s",
+        log_info("only the language model is served: skipped %u tensors, the first is %s",
                  w->model->n_other, w->model->other);
     if (w->model->n_unused)
-        log_warn("%u tensors of the checkpoint are not used, the first is %s", w->model->n_unused,
+        log_warn("checkpoint: %u tensors are not used, the first is %s", w->model->n_unused,
                  w->model->unused[0]);
     if (w->model->n_rebuilt)
-        log_warn("%u tensors of the adopted weights were damaged, rebuilt them",
+        log_warn("adopted weights: %u tensors were damaged and have been reloaded",
                  w->model->n_rebuilt);
     return 0;
 }
@@ -195,30 +188,29 @@ load_model(struct worker *w, struct err *e)
 static int
 open_steps(struct worker *w, struct err *e)
 {
-    FP_OR(load_steps, return err_set(e, -ENOMEM, "no room for steps"));
+    FP_OR(load_steps, return err_set(e, -ENOMEM, "failpoint: out of memory for steps"));
     return exec_open(&w->exec, w->steps, w->gpu, w->model, w->kv_config, e);
 }
 
-/* What the ranks of a group share: whoever comes first makes it that large, to the others it is
- * so already. */
+/* Sets the size of the memory that the ranks share; the size is the same whichever rank sets it. */
 static int
 size_group(const struct gpu_options *o, struct err *e)
 {
     if (o->n_ranks == 1 || ftruncate(o->group_fd, GPU_GROUP_BYTES) == 0) return 0;
-    return err_set(e, -errno, "a group's memory, fd %d: %m", o->group_fd);
+    return err_set(e, -errno, "shared memory of the rank group (fd %d): %m", o->group_fd);
 }
 
-/* What needs nothing of the device but its driver. Whoever may go on at once has it come up with
- * the rest. */
+/* Loads what needs only the device's driver. A process that may use the device at once starts the
+ * driver together with the device. */
 static int
-begin(struct worker *w, struct err *e)
+begin_load(struct worker *w, struct err *e)
 {
     struct gpu_options device = device_options(w);
 
     TRY(sizes_check_settings(w->keys, e));
     TRY(size_group(&device, e));
     w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
-    host_tier_begin(w);
+    host_tier_init(w);
     TRY(read_source(w, e));
     TRY(take_inherited(w, e));
     if (w->loader->standby && !w->loader->may_use_device) TRY(gpu_begin(&device, e));
@@ -226,9 +218,9 @@ begin(struct worker *w, struct err *e)
     return w->loader->standby ? take_inherited(w, e) : 0;
 }
 
-/* All that takes long and needs nothing that a living worker writes. */
+/* Does the slow work that needs nothing which a running worker still writes. */
 static int
-prepare(struct worker *w, struct err *e)
+prepare_load(struct worker *w, struct err *e)
 {
     nsec since = clock_now();
     const struct model_options *k = w->keys;
@@ -236,8 +228,8 @@ prepare(struct worker *w, struct err *e)
     int r;
 
     TRY(open_device(w, &device, e));
-    /* Is the worker gone meanwhile? Then weights that are looked through now need not be once
-     * more. Of ranks some may not know it yet. */
+    /* If the worker has exited meanwhile, the weights are checked only once. Ranks skip this: some
+     * of them may not know it yet. */
     if (w->loader->standby && k->tensor_parallel == 1) TRY(take_inherited(w, e));
     end_phase(w, LOAD_DEVICE, &since);
     TRY(load_model(w, e));
@@ -247,14 +239,15 @@ prepare(struct worker *w, struct err *e)
     r = open_steps(w, e);
     end_phase(w, LOAD_STEPS, &since);
     if (r == 0 && *gpu_group(w->gpu))
-        log_info("rank %u of %u has met the others: %s", w->rank, k->tensor_parallel,
+        log_info("rank %u of %u: joined the rank group: %s", w->rank, k->tensor_parallel,
                  gpu_group(w->gpu));
-    /* There may be room when the worker is gone; but ranks do this together or not at all. */
+    /* There may be enough memory after the worker has exited; ranks open their steps together, so
+     * for them this is an error. */
     return r == -ENOMEM && w->loader->standby && k->tensor_parallel == 1 ? 0 : r;
 }
 
-/* What is mapped of a worker that may have damaged it is looked through. Where it has, another
- * model is opened, of the same files; ranks, whose steps are of one time, begin anew. */
+/* Checks the mapped weights of a worker that may have damaged them. If they are damaged, loads
+ * another model from the same files; ranks, whose steps share one start, fail and start again. */
 static int
 check_model(struct worker *w, struct err *e)
 {
@@ -263,7 +256,7 @@ check_model(struct worker *w, struct err *e)
 
     if (damaged < 0) return damaged;
     if (damaged && w->keys->tensor_parallel > 1)
-        return err_set(e, -EIO, "%d tensors of the adopted weights are damaged", damaged);
+        return err_set(e, -EIO, "adopted weights: %d tensors are damaged", damaged);
     if (damaged == 0) {
         close(w->loader->source.weights_fd);
         w->loader->source.weights_fd = -1;
@@ -278,27 +271,27 @@ check_model(struct worker *w, struct err *e)
     return 0;
 }
 
-/* A rank without the previous worker's KV or host tier makes it useless for all of them. */
+/* If one rank lacks the previous worker's KV or host tier, no rank uses it. */
 static int
 compare_left(struct worker *w, struct err *e)
 {
     struct plan_ring_left ours;
-    struct plan_ring_lack lack;
+    struct plan_ring_missing lack;
 
     memcpy(ours.kv_id, w->adopt->old_kv_id, sizeof ours.kv_id);
     memcpy(ours.host_id, w->host_tier->old_id, sizeof ours.host_id);
     TRY(plan_ring_left(w, &ours, &lack, e));
     if (lack.kv && w->adopt->old_manifest.fd >= 0) {
-        log_info("rank %u has no KV of that time: computing every request again", lack.kv);
+        log_info("rank %u lacks the KV of the previous worker; recomputing every request", lack.kv);
         adopt_drop_manifest(w);
     }
     if (lack.host) memset(w->host_tier->old_id, 0, sizeof w->host_tier->old_id);
     return 0;
 }
 
-/* What a replacement may do only when its worker is gone. */
+/* Completes a load; a standby does this only after its worker has exited. */
 static int
-complete(struct worker *w, struct err *e)
+complete_load(struct worker *w, struct err *e)
 {
     struct plan_ring_kv kv;
     struct step_costs costs;
@@ -329,7 +322,7 @@ complete(struct worker *w, struct err *e)
     return 0;
 }
 
-/* The folder where vocabularies are kept, or NULL. */
+/* Returns the folder where vocabularies are cached, or NULL. */
 static const char *
 kept_vocabularies(const struct worker *w, char *buf, size_t n)
 {
@@ -340,7 +333,6 @@ kept_vocabularies(const struct worker *w, char *buf, size_t n)
     return buf;
 }
 
-/* Without a tokenizer a model serves ids; text then gets this reason as its answer. */
 static void
 open_chat(struct worker *w)
 {
@@ -350,6 +342,7 @@ open_chat(struct worker *w)
     if (*note) log_info("%s", note);
 }
 
+/* Without a tokenizer the model serves ids only, and a text request is refused with this reason. */
 static void *
 open_text(void *arg)
 {
@@ -364,10 +357,10 @@ open_text(void *arg)
     if (r > 0) return NULL;
     if (r == 0) {
         if (kept && tokenizer_keep(w->tokenizer, kept, &e) < 0)
-            log_info("%s: the vocabulary is not kept and will be read again", e.text);
+            log_info("caching the vocabulary: %s; it is parsed again at the next start", e.text);
         return NULL;
     }
-    snprintf(w->why_no_text, sizeof w->why_no_text, "ids alone are served: %.170s", e.text);
+    snprintf(w->why_no_text, sizeof w->why_no_text, "serving ids only, no text: %.170s", e.text);
     log_info("%s", w->why_no_text);
     return NULL;
 }
@@ -378,9 +371,9 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     const struct model_options *k = w->keys;
     struct gpu_options device = device_options(w);
 
-    device.n_ranks = 0; /* no other rank is met */
+    device.n_ranks = 0; /* no rank group */
     w->adopt->old_kv.fd = w->adopt->old_manifest.fd = -1;
-    host_tier_begin(w);
+    host_tier_init(w);
     TRY(sizes_check_settings(k, e));
     TRY(read_source(w, e));
     TRY(model_begin(&w->model, &w->loader->source, arch_families, e));
@@ -395,19 +388,19 @@ load_inspect(struct worker *w, uint64_t *weights, uint64_t *beside, struct err *
     return 0;
 }
 
-/* As far as it may by now. */
+/* Loads as far as this process may. */
 static int
 load_more(struct worker *w)
 {
     int r = 0;
 
     if (!w->gpu && (w->loader->may_use_device || !w->loader->standby))
-        r = prepare(w, &w->loader->err);
-    if (r == 0 && !w->loader->standby) r = complete(w, &w->loader->err);
+        r = prepare_load(w, &w->loader->err);
+    if (r == 0 && !w->loader->standby) r = complete_load(w, &w->loader->err);
     return r;
 }
 
-/* The first time: with the tokenizer beside it. */
+/* First round: opens the tokenizer at the same time. */
 static int
 load_first(struct worker *w)
 {
@@ -415,22 +408,22 @@ load_first(struct worker *w)
 
     w->loader->opens_text = !w->rank &&
                             pthread_create(&w->loader->text_opener, NULL, open_text, w) == 0;
-    r = begin(w, &w->loader->err);
+    r = begin_load(w, &w->loader->err);
     if (r == 0) r = load_more(w);
     if (r == 0 && !w->rank && !w->loader->opens_text) open_text(w);
     return r;
 }
 
-/* Of a standby what it may, and the rest when it is called again. */
+/* One round: a standby loads what it may, and the rest in the next round. */
 static void *
-load(void *arg)
+loader_run(void *arg)
 {
     struct worker *w = arg;
     nsec since = clock_now();
     int r;
 
     memset(w->loader->phase_ns, 0,
-           sizeof w->loader->phase_ns); /* was spent before anybody waited for it */
+           sizeof w->loader->phase_ns); /* phases of an earlier round did not delay the start */
     r = !w->loader->begun && !w->model ? load_first(w) : load_more(w);
     if (w->loader->opens_text && (r < 0 || !w->loader->standby)) {
         pthread_join(w->loader->text_opener, NULL);
@@ -446,38 +439,14 @@ static void
 log_standby(const struct worker *w)
 {
     if (!w->gpu)
-        log_info("the driver of %s is up after %.2f s, nothing else is begun",
-                 model_options_device(w->keys), (double)w->loader->load_ns / NSEC_S);
+        log_info("standby: driver of %s loaded after %.2f s", model_options_device(w->keys),
+                 (double)w->loader->load_ns / NSEC_S);
     else
-        log_info("standing by after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
+        log_info("standby: model loaded after %.2f s (device %.2f, weights %.2f, steps %.2f) on %s",
                  (double)w->loader->load_ns / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_DEVICE] / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_WEIGHTS] / NSEC_S,
                  (double)w->loader->phase_ns[LOAD_STEPS] / NSEC_S, gpu_describe(w->gpu));
-}
-
-/* A standby, or a rank of one: until it may go on. The device waits for a word to begin, all
- * that a worker leaves until that is gone and lagand has sent it. -EPIPE: who would say so is
- * gone. */
-static int
-stand_by(struct worker *w, struct err *e)
-{
-    static const struct timespec turn = { .tv_nsec = STANDBY_TURN };
-    struct pollfd p[] = { { .fd = w->hand, .events = POLLIN },
-                          { .fd = w->channel->doorbell.fd, .events = POLLIN } };
-    bool begun = w->loader->may_use_device;
-    int r;
-
-    log_standby(w);
-    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
-    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
-           w->loader->may_use_device == begun) {
-        health_beat(w, clock_now());
-        if (ppoll(p, ARRAY_LEN(p), &turn, NULL) < 0 && errno != EINTR) check(!"poll");
-        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
-            return err_set(e, -EPIPE, "%s is gone", w->rank ? "rank 0" : "lagand");
-    }
-    return r;
 }
 
 int
@@ -485,8 +454,8 @@ load_start(struct worker *w, struct err *e)
 {
     health_phase(w, PHASE_LOAD, 0);
     atomic_store_explicit(&w->loader->done, 0, memory_order_relaxed);
-    if (pthread_create(&w->loader->thread, NULL, load, w))
-        return err_set(e, -EAGAIN, "a loader thread cannot be started");
+    if (pthread_create(&w->loader->thread, NULL, loader_run, w))
+        return err_set(e, -EAGAIN, "pthread_create: the loader thread cannot be started");
     return 0;
 }
 
@@ -505,9 +474,23 @@ load_poll(struct worker *w, struct err *e)
 int
 load_standby(struct worker *w, struct err *e)
 {
+    static const struct timespec sleep = { .tv_nsec = STANDBY_SLEEP };
+    struct pollfd p[] = { { .fd = w->fd_channel, .events = POLLIN },
+                          { .fd = w->channel->doorbell.fd, .events = POLLIN } };
+    bool begun = w->loader->may_use_device;
+    int r;
+
     if (!w->loader->standby) return 0;
-    TRY(stand_by(w, e));
-    return 1;
+    log_standby(w);
+    health_phase(w, begun ? PHASE_STANDBY : PHASE_BEGUN, 0);
+    while ((r = take_inherited(w, e)) == 0 && w->loader->standby &&
+           w->loader->may_use_device == begun) {
+        health_heartbeat(w, clock_now());
+        if (ppoll(p, ARRAY_LEN(p), &sleep, NULL) < 0 && errno != EINTR) check(!"poll");
+        if (doorbell_drain(&w->channel->doorbell) == -EPIPE)
+            return err_set(e, -EPIPE, "%s has exited", w->rank ? "rank 0" : "lagand");
+    }
+    return r < 0 ? r : 1;
 }
 
 void

@@ -16,12 +16,12 @@
 #include <string.h>
 
 enum {
-    CPU_TOKENS = 512, /* batched tokens of a step, unless the settings name another number */
+    CPU_TOKENS = 512, /* default of max_num_batched_tokens */
     GPU_TOKENS = 8192,
-    /* Encoder tokens at once: a burst goes through the encoder together, and the next one does
-     * not wait until the first has been projected. */
+    /* Encoder tokens per step: a burst of requests is encoded together, and the next burst does not
+     * wait until the first is projected. */
     GPU_ENC_TOKENS = 16384,
-    SEARCH_BEAMS = 512 /* beams of the searches that run together: docs/lab/serving.md */
+    SEARCH_BEAMS = 512 /* beams of the searches that run together (docs/perf.md) */
 };
 
 bool
@@ -30,21 +30,22 @@ sizes_on_gpu(const struct worker *w)
     return strcmp(gpu_ops(w->gpu)->name, "cpu") != 0;
 }
 
-/* While a long step is queued: called by the engine thread, like every beat. */
+/* Called by the engine thread while it queues a long step. */
 static void
-on_beat(void *arg)
+on_heartbeat(void *arg)
 {
-    health_beat(arg, clock_now());
+    health_heartbeat(arg, clock_now());
 }
 
 int
 sizes_check_settings(const struct model_options *k, struct err *e)
 {
     if (k->tensor_parallel > MAX_RANKS)
-        return err_set(e, -EINVAL, "tensor_parallel: %u, at most %d ranks are served",
+        return err_set(e, -EINVAL, "tensor_parallel: %u is above the limit of %d ranks",
                        k->tensor_parallel, MAX_RANKS);
     if (k->kv_host_memory && !k->kv_reuse)
-        return err_set(e, -EINVAL, "kv.host_memory without kv.reuse: nothing would be kept there");
+        return err_set(e, -EINVAL,
+                       "kv.host_memory needs kv.reuse: the host tier holds reusable blocks only");
     return 0;
 }
 
@@ -98,21 +99,21 @@ set_limits(struct worker *w)
                               : w->max_source,
         .n_enc_layers = (uint16_t)w->model->shape.n_encoder_layers,
         .beam_tokens = SEARCH_BEAMS,
-        /* While decoding, encoder work per step is limited to that of one full prefill chunk. */
+        /* While decoding, a step has at most the encoder work of one full prefill chunk. */
         .enc_work = (uint64_t)max_tokens * w->model->shape.n_encoder_layers,
     };
     if (gpu_graphs(w->gpu) && k->graphs_memory)
         w->limits->n_buckets = graphs_buckets(w->limits->bucket, max_tokens);
 }
 
-/* On a host of one core the two lanes of a divided device still have a thread each. */
+/* Two lanes of a partitioned CPU device have one thread each, also on a host with one core. */
 static int
 set_lanes(struct worker *w, struct err *e)
 {
     uint32_t units = w->keys->threads && !sizes_on_gpu(w) ? w->keys->threads : gpu_units(w->gpu);
 
     if (!sizes_on_gpu(w))
-        units = MAX(units / w->keys->tensor_parallel, 1u); /* they share the host */
+        units = MAX(units / w->keys->tensor_parallel, 1u); /* ranks share the host */
     if (!sizes_on_gpu(w) && w->keys->split_mode != SPLIT_OFF) units = MAX(units, 2u);
     return partition_ctl_plan(w->partition_ctl, w->keys, gpu_parts(w->gpu), units, w->limits,
                               w->steps, e);
@@ -125,8 +126,8 @@ set_steps(struct worker *w)
 
     x->max_tokens = w->limits->max_tokens;
     x->measure = sizes_on_gpu(w);
-    /* KV memory to adopt: its streams want their next token first. Ranks do the same passes or
-     * none. */
+    /* Shorter measurements if there is KV to adopt, because its clients wait for their next token.
+     * Ranks must run equal measurements, so a rank group never shortens them. */
     x->brief = w->adopt->old_kv.fd >= 0 && w->keys->tensor_parallel == 1;
     x->max_seqs = w->limits->max_seqs;
     x->max_enc_tokens = w->limits->max_enc_tokens;
@@ -141,10 +142,12 @@ sizes_set(struct worker *w, struct err *e)
     const struct model_options *k = w->keys;
     struct exec_config *x = w->steps;
 
-    *x = (struct exec_config){ .graphs_memory = k->graphs_memory, .beat = on_beat, .beat_arg = w };
+    *x = (struct exec_config){ .graphs_memory = k->graphs_memory,
+                               .beat = on_heartbeat,
+                               .beat_arg = w };
     x->kv_dtype = k->kv_dtype == DTYPE_AUTO ? w->model->act : kv_dtypes[k->kv_dtype];
     if (x->kv_dtype == DT_F16 && !sizes_on_gpu(w))
-        return err_set(e, -EINVAL, "kv.dtype: the CPU device keeps fp32, bf16 or fp8");
+        return err_set(e, -EINVAL, "kv.dtype: the CPU device supports fp32, bf16 and fp8");
     w->max_source = w->model->shape.n_encoder_layers
                         ? MIN(k->max_source_tokens, w->model->shape.max_source)
                         : 0;
@@ -158,14 +161,14 @@ sizes_set(struct worker *w, struct err *e)
     return 0;
 }
 
-/* The whole model; its encoder by its share of the layers. */
+/* Costs of the whole model; the encoder gets its share of the layers. */
 struct step_costs
 sizes_work_costs(const struct worker *w)
 {
     const struct model_shape *s = &w->model->shape;
     double weights = (double)w->model->weight_bytes, layers = s->n_layers + s->n_encoder_layers,
            encoder = weights * s->n_encoder_layers / layers,
-           flops = 4 / (double)dtype_bytes(w->model->dtype, 2); /* two a weight */
+           flops = 4 / (double)dtype_bytes(w->model->dtype, 2); /* 2 operations per weight */
     struct step_costs c = { .weights = (uint64_t)(weights - encoder),
                             .encoder_weights = (uint64_t)encoder,
                             .row_flops = (weights - encoder) * flops,

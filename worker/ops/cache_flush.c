@@ -7,8 +7,9 @@
 #include <errno.h>
 #include <time.h>
 
-enum { PART = 1024 };                    /* blocks of one turn: 0.14 ms of 200,000 */
-static const nsec PATIENCE = 5 * NSEC_S; /* lagand's is 10 s */
+/* per loop iteration: 0.14 ms when 200,000 blocks are cached */
+enum { BLOCKS_PER_CALL = 1024 };
+static const nsec WAIT_TIMEOUT = 5 * NSEC_S; /* lagand's timeout is 10 s */
 
 void
 cache_flush_open(struct cache_flush *f)
@@ -18,37 +19,37 @@ cache_flush_open(struct cache_flush *f)
     *f = (struct cache_flush){ .lock = PTHREAD_MUTEX_INITIALIZER };
     pthread_condattr_init(&a);
     pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&f->over, &a);
+    pthread_cond_init(&f->finished, &a);
     pthread_condattr_destroy(&a);
 }
 
 bool
-cache_flush_turn(struct cache_flush *f, struct kv *kv)
+cache_flush_run(struct cache_flush *f, struct kv *kv)
 {
-    if (!atomic_load_explicit(&f->asked, memory_order_acquire)) return false;
-    if (kv_flush(kv, PART, &f->so_far) >= PART) return true;
-    log_info("dropped %llu cached blocks of %.1f MiB and %llu of %.1f MiB on the host, as an "
-             "operator asked",
-             (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
-             (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
+    if (!atomic_load_explicit(&f->requested, memory_order_acquire)) return false;
+    if (kv_flush(kv, BLOCKS_PER_CALL, &f->so_far) >= BLOCKS_PER_CALL) return true;
+    log_info(
+        "cached blocks dropped by an operator: %llu (%.1f MiB), in the host tier %llu (%.1f MiB)",
+        (unsigned long long)f->so_far.blocks, (double)f->so_far.bytes / (1 << 20),
+        (unsigned long long)f->so_far.host_blocks, (double)f->so_far.host_bytes / (1 << 20));
     pthread_mutex_lock(&f->lock);
     f->last = f->so_far;
-    f->n++;
-    atomic_store_explicit(&f->asked, false, memory_order_relaxed);
-    pthread_cond_signal(&f->over);
+    f->n_finished++;
+    atomic_store_explicit(&f->requested, false, memory_order_relaxed);
+    pthread_cond_signal(&f->finished);
     pthread_mutex_unlock(&f->lock);
     f->so_far = (struct kv_flushed){ 0 };
     return true;
 }
 
 uint64_t
-cache_flush_ask(struct cache_flush *f)
+cache_flush_request(struct cache_flush *f)
 {
     uint64_t number;
 
     pthread_mutex_lock(&f->lock);
-    number = f->n + 1;
-    atomic_store_explicit(&f->asked, true, memory_order_release);
+    number = f->n_finished + 1;
+    atomic_store_explicit(&f->requested, true, memory_order_release);
     pthread_mutex_unlock(&f->lock);
     return number;
 }
@@ -56,20 +57,20 @@ cache_flush_ask(struct cache_flush *f)
 int
 cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret, struct err *e)
 {
-    nsec until = clock_now() + PATIENCE;
+    nsec until = clock_now() + WAIT_TIMEOUT;
     const struct timespec t = { .tv_sec = until / NSEC_S, .tv_nsec = until % NSEC_S };
     int r = 0;
 
     pthread_mutex_lock(&f->lock);
-    while (f->n < number && !f->closed && r == 0)
-        r = pthread_cond_timedwait(&f->over, &f->lock, &t);
-    r = f->n >= number ? 0 : f->closed ? -ECANCELED : -ETIMEDOUT;
+    while (f->n_finished < number && !f->closed && r == 0)
+        r = pthread_cond_timedwait(&f->finished, &f->lock, &t);
+    r = f->n_finished >= number ? 0 : f->closed ? -ECANCELED : -ETIMEDOUT;
     if (r == 0) *ret = f->last;
     pthread_mutex_unlock(&f->lock);
-    if (r == -ECANCELED) return err_set(e, r, "the worker is ending");
+    if (r == -ECANCELED) return err_set(e, r, "kv flush: the worker is exiting");
     if (r < 0)
-        return err_set(e, r, "the worker has not come to it in %lld s, and will",
-                       (long long)(PATIENCE / NSEC_S));
+        return err_set(e, r, "kv flush: not finished after %lld s; it continues in the background",
+                       (long long)(WAIT_TIMEOUT / NSEC_S));
     return 0;
 }
 
@@ -78,6 +79,6 @@ cache_flush_close(struct cache_flush *f)
 {
     pthread_mutex_lock(&f->lock);
     f->closed = true;
-    pthread_cond_broadcast(&f->over);
+    pthread_cond_broadcast(&f->finished);
     pthread_mutex_unlock(&f->lock);
 }

@@ -1,7 +1,8 @@
-/* cache_flush.h - an operator's wish that the cache be empty: `laganctl kv flush`.
+/* cache_flush.h - empties the prefix cache for an operator: `laganctl kv flush`.
  *
- * Asked by the control thread, which waits for the engine's; that drops some of the cache in each
- * turn, so that steps go on meanwhile. What requests hold is not touched (kv_flush()).
+ * The control thread requests a flush and waits. The engine thread drops part of the cache in each
+ * loop iteration, so that steps continue meanwhile. Blocks that requests use are not dropped
+ * (kv_flush()).
  */
 #ifndef WORKER_OPS_CACHE_FLUSH_H
 #define WORKER_OPS_CACHE_FLUSH_H
@@ -14,23 +15,24 @@
 
 struct cache_flush {
     pthread_mutex_t lock;
-    pthread_cond_t over;
-    uint64_t n;               /* flushes that are over, under the lock */
-    struct kv_flushed last;   /* of the last of them, under the lock */
+    pthread_cond_t finished;
+    uint64_t n_finished;      /* finished flushes, under the lock */
+    struct kv_flushed last;   /* result of the last finished flush, under the lock */
     bool closed;              /* under the lock */
-    _Atomic bool asked;       /* by the control thread, until it is done */
-    struct kv_flushed so_far; /* the engine's */
+    _Atomic bool requested;   /* set by the control thread, cleared by the engine thread */
+    struct kv_flushed so_far; /* engine thread only */
 };
 
-void cache_flush_open(struct cache_flush *f); /* before the first of either thread */
-/* The engine's, between two plans. Whether there may be more to do at once. */
-bool cache_flush_turn(struct cache_flush *f, struct kv *kv);
-/* The control thread's: a number to wait with, once the engine is awake; and until it is done.
- * -ETIMEDOUT: the engine has not come to it, and will; -ECANCELED: it is closed. */
-uint64_t cache_flush_ask(struct cache_flush *f);
+void cache_flush_open(struct cache_flush *f); /* before either thread uses f */
+/* Engine thread, between two plans: drops some blocks. Returns true if more work may be left. */
+bool cache_flush_run(struct cache_flush *f, struct kv *kv);
+/* Control thread: requests a flush and returns its number for cache_flush_wait(); wake the engine
+ * between the two. cache_flush_wait() returns -ETIMEDOUT if the engine has not finished after 5 s
+ * (it still will), -ECANCELED if f was closed. */
+uint64_t cache_flush_request(struct cache_flush *f);
 int cache_flush_wait(struct cache_flush *f, uint64_t number, struct kv_flushed *ret,
                      struct err *e) MUST_USE;
-/* Nobody waits any longer. Any thread. */
+/* Ends all waits. Any thread. */
 void cache_flush_close(struct cache_flush *f);
 
 #endif

@@ -18,12 +18,12 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TUNE_ROWS = 64 }; /* of one answer: lagand takes 64 KiB */
+enum { TUNE_RESULTS = 64 }; /* results per reply: lagand accepts 64 KiB */
 
 struct control {
     pthread_t thread;
     struct worker *w;
-    void *context, *socket; /* the thread's once it runs; context is terminated by stop */
+    void *context, *socket; /* used by the thread once it runs; control_stop() terminates context */
     int wake;
 };
 
@@ -35,7 +35,7 @@ send_buffer(struct control *c, const msgpack_sbuffer *b)
 }
 
 static void
-hello(struct control *c, const char *token)
+send_hello(struct control *c, const char *token)
 {
     msgpack_sbuffer b;
     msgpack_packer p;
@@ -58,18 +58,8 @@ put_u64(msgpack_packer *p, const char *key, uint64_t v)
     msgpack_pack_uint64(p, v);
 }
 
-static void
-pack_stats(struct control *c, msgpack_packer *p)
-{
-    struct stats s = { { 0 } };
-
-    stat_read(shm_ctl(&c->w->channel->w), &s);
-    msgpack_pack_map(p, STAT_COUNT);
-    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(p, stat_rows[i].name, s.v[i]);
-}
-
 static bool
-is(const struct msg_span *s, const char *word)
+span_is(const struct msg_span *s, const char *word)
 {
     return s->n == strlen(word) && !memcmp(s->p, word, s->n);
 }
@@ -83,28 +73,38 @@ wake_engine(struct control *c)
     }
 }
 
-/* ---- verbs: each packs its result, or names the error in words: then what it packed is dropped */
+/* ---- verbs: each packs its result and returns 0, or returns an error code with the reason in e;
+ * on error the packed result is dropped */
+
+struct control_call {
+    const msgpack_object *args; /* NULL: none */
+    msgpack_packer *p;
+    struct err *e;
+    uint32_t mode;
+};
 
 static uint32_t
-do_stats(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_stats(struct control *c, struct control_call *k)
 {
-    (void)args, (void)e;
-    pack_stats(c, p);
+    struct stats s = { { 0 } };
+
+    stat_read(shm_ctl(&c->w->channel->w), &s);
+    msgpack_pack_map(k->p, STAT_COUNT);
+    for (uint32_t i = 0; i < STAT_COUNT; i++) put_u64(k->p, stat_rows[i].name, s.v[i]);
     return 0;
 }
 
 static uint32_t
-do_drain(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_drain(struct control *c, struct control_call *k)
 {
-    (void)args, (void)e;
     atomic_store_explicit(&c->w->drain_asked, true, memory_order_relaxed);
     wake_engine(c);
-    msgpack_pack_map(p, 0);
+    msgpack_pack_map(k->p, 0);
     return 0;
 }
 
 static uint32_t
-do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_loglevel(struct control *c, struct control_call *k)
 {
     static const char *const names[] = { "err", "warn", "info", "debug" };
     static const enum log_level levels[] = { LOG_LEVEL_ERR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
@@ -112,27 +112,26 @@ do_loglevel(struct control *c, const msgpack_object *args, msgpack_packer *p, st
     struct msg_span level = { 0 };
 
     (void)c;
-    if (args) msg_str(args, "level", &level);
+    if (k->args) msg_str(k->args, "level", &level);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (!is(&level, names[i])) continue;
+        if (!span_is(&level, names[i])) continue;
         log_level_set(levels[i]);
-        msgpack_pack_map(p, 0);
+        msgpack_pack_map(k->p, 0);
         return 0;
     }
-    err_set(e, -EINVAL, "level is one of err, warn, info, debug");
+    err_set(k->e, -EINVAL, "level must be err, warn, info or debug");
     return LAGAN_E_INVALID_REQUEST;
 }
 
 static uint32_t
-do_tune(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_tune(struct control *c, struct control_call *k)
 {
-    int n = tuning_begin(c->w->tuning, e);
+    int n = tuning_start(c->w->tuning, k->e);
 
-    (void)args;
     if (n < 0) return LAGAN_E_UNSUPPORTED;
     wake_engine(c);
-    msgpack_pack_map(p, 1);
-    put_u64(p, "total", (uint64_t)n);
+    msgpack_pack_map(k->p, 1);
+    put_u64(k->p, "total", (uint64_t)n);
     return 0;
 }
 
@@ -144,42 +143,42 @@ put_us(msgpack_packer *p, const char *key, float us)
 }
 
 static uint32_t
-do_tune_status(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_tune_status(struct control *c, struct control_call *k)
 {
-    struct tune_result row[TUNE_ROWS];
+    struct tune_result result[TUNE_RESULTS];
     struct tuning_state s;
     uint64_t from = 0;
     uint32_t n;
 
-    (void)e;
-    if (args) msg_u64(args, "from", &from);
-    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), row, TUNE_ROWS);
-    msgpack_pack_map(p, 5);
-    put_u64(p, "done", s.done);
-    put_u64(p, "total", s.total);
-    msg_key(p, "running");
+    if (k->args) msg_u64(k->args, "from", &from);
+    n = tuning_read(c->w->tuning, &s, (uint32_t)MIN(from, (uint64_t)UINT32_MAX), result,
+                    TUNE_RESULTS);
+    msgpack_pack_map(k->p, 5);
+    put_u64(k->p, "done", s.done);
+    put_u64(k->p, "total", s.total);
+    msg_key(k->p, "running");
     if (s.running)
-        msgpack_pack_true(p);
+        msgpack_pack_true(k->p);
     else
-        msgpack_pack_false(p);
-    msg_key(p, "why");
-    msg_text(p, msg_utf8(s.why, strlen(s.why)) ? s.why : "(not UTF-8)");
-    msg_key(p, "rows");
-    msgpack_pack_array(p, n);
+        msgpack_pack_false(k->p);
+    msg_key(k->p, "why");
+    msg_text(k->p, msg_utf8(s.why, strlen(s.why)) ? s.why : "(not UTF-8)");
+    msg_key(k->p, "rows");
+    msgpack_pack_array(k->p, n);
     for (uint32_t i = 0; i < n; i++) {
-        msgpack_pack_map(p, 6);
-        put_u64(p, "n", row[i].n);
-        put_u64(p, "k", row[i].k);
-        put_u64(p, "rows", row[i].rows);
-        put_us(p, "first_us", row[i].first);
-        put_us(p, "best_us", row[i].best);
-        put_u64(p, "tried", row[i].n_tried);
+        msgpack_pack_map(k->p, 6);
+        put_u64(k->p, "n", result[i].n);
+        put_u64(k->p, "k", result[i].k);
+        put_u64(k->p, "rows", result[i].rows);
+        put_us(k->p, "first_us", result[i].first);
+        put_us(k->p, "best_us", result[i].best);
+        put_u64(k->p, "tried", result[i].n_tried);
     }
     return 0;
 }
 
 static uint32_t
-do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_show(struct control *c, struct control_call *k)
 {
     static const char *const modes[] = { "off", "auto", "fixed" };
     struct partition_ctl_state s = partition_ctl_state(c->w->partition_ctl);
@@ -187,118 +186,102 @@ do_split_show(struct control *c, const msgpack_object *args, msgpack_packer *p, 
     const struct partition *now = &l->partition[s.partition];
     struct stats stats = { { 0 } };
 
-    (void)args, (void)e;
     stat_read(shm_ctl(&c->w->channel->w), &stats);
-    msgpack_pack_map(p, 15);
-    msg_key(p, "mode");
-    msg_text(p, modes[s.mode]);
-    put_u64(p, "units", l->units);
-    put_u64(p, "least", l->least);
-    put_u64(p, "grain", l->grain);
-    put_u64(p, "target_ns", (uint64_t)s.target);
-    put_u64(p, "context", s.partition ? now->prefill_units : 0);
-    put_u64(p, "generation", s.partition ? now->decode_units : 0);
-    put_u64(p, "changes", s.n_changes);
+    msgpack_pack_map(k->p, 15);
+    msg_key(k->p, "mode");
+    msg_text(k->p, modes[s.mode]);
+    put_u64(k->p, "units", l->units);
+    put_u64(k->p, "min_units", l->least);
+    put_u64(k->p, "granularity", l->grain);
+    put_u64(k->p, "target_ns", (uint64_t)s.target);
+    put_u64(k->p, "prefill_units", s.partition ? now->prefill_units : 0);
+    put_u64(k->p, "decode_units", s.partition ? now->decode_units : 0);
+    put_u64(k->p, "changes", s.n_changes);
     for (unsigned i = STAT_prefill_steps; i <= STAT_mixed_ns; i++)
-        put_u64(p, stat_rows[i].name, stats.v[i]);
-    msg_key(p, "partitions");
-    msgpack_pack_array(p, l->n - 1);
+        put_u64(k->p, stat_rows[i].name, stats.v[i]);
+    msg_key(k->p, "partitions");
+    msgpack_pack_array(k->p, l->n - 1);
     for (unsigned i = 1; i < l->n; i++) {
-        msgpack_pack_array(p, 2);
-        msgpack_pack_uint32(p, l->partition[i].prefill_units);
-        msgpack_pack_uint32(p, l->partition[i].decode_units);
+        msgpack_pack_array(k->p, 2);
+        msgpack_pack_uint32(k->p, l->partition[i].prefill_units);
+        msgpack_pack_uint32(k->p, l->partition[i].decode_units);
     }
     return 0;
 }
 
 static uint32_t
-wish(struct control *c, uint32_t mode, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_split_select(struct control *c, struct control_call *k)
 {
-    uint64_t context = 0, generation = 0;
+    uint64_t prefill = 0, decode = 0;
     int r;
 
-    if (args) msg_u64(args, "context", &context);
-    if (args) msg_u64(args, "generation", &generation);
-    r = partition_ctl_wish(c->w->partition_ctl, mode, (uint32_t)MIN(context, (uint64_t)UINT32_MAX),
-                           (uint32_t)MIN(generation, (uint64_t)UINT32_MAX), e);
+    if (k->args) msg_u64(k->args, "prefill_units", &prefill);
+    if (k->args) msg_u64(k->args, "decode_units", &decode);
+    r = partition_ctl_select(c->w->partition_ctl, k->mode,
+                             (uint32_t)MIN(prefill, (uint64_t)UINT32_MAX),
+                             (uint32_t)MIN(decode, (uint64_t)UINT32_MAX), k->e);
     if (r < 0) return r == -ENOTSUP ? LAGAN_E_UNSUPPORTED : LAGAN_E_INVALID_REQUEST;
     wake_engine(c);
-    msgpack_pack_map(p, 0);
+    msgpack_pack_map(k->p, 0);
     return 0;
 }
 
+/* Waits until the engine thread has flushed. */
 static uint32_t
-do_split_auto(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
+verb_kv_flush(struct control *c, struct control_call *k)
 {
-    return wish(c, SPLIT_AUTO, args, p, e);
-}
-
-static uint32_t
-do_split_off(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
-{
-    return wish(c, SPLIT_OFF, args, p, e);
-}
-
-static uint32_t
-do_split_set(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
-{
-    return wish(c, SPLIT_FIXED, args, p, e);
-}
-
-/* The engine does it, and is waited for. */
-static uint32_t
-do_kv_flush(struct control *c, const msgpack_object *args, msgpack_packer *p, struct err *e)
-{
-    uint64_t number = cache_flush_ask(c->w->cache_flush);
+    uint64_t number = cache_flush_request(c->w->cache_flush);
     struct kv_flushed went;
     int r;
 
-    (void)args;
     wake_engine(c);
-    r = cache_flush_wait(c->w->cache_flush, number, &went, e);
+    r = cache_flush_wait(c->w->cache_flush, number, &went, k->e);
     if (r < 0) return r == -ETIMEDOUT ? LAGAN_E_DEADLINE : LAGAN_E_DRAINING;
-    msgpack_pack_map(p, 4);
-    put_u64(p, "blocks", went.blocks);
-    put_u64(p, "bytes", went.bytes);
-    put_u64(p, "host_blocks", went.host_blocks);
-    put_u64(p, "host_bytes", went.host_bytes);
+    msgpack_pack_map(k->p, 4);
+    put_u64(k->p, "blocks", went.blocks);
+    put_u64(k->p, "bytes", went.bytes);
+    put_u64(k->p, "host_blocks", went.host_blocks);
+    put_u64(k->p, "host_bytes", went.host_bytes);
     return 0;
 }
 
 static const struct {
     const char *verb;
-    uint32_t (*run)(struct control *c, const msgpack_object *args, msgpack_packer *p,
-                    struct err *e);
+    uint32_t (*run)(struct control *c, struct control_call *k);
+    uint32_t mode; /* split verbs: SPLIT_* */
 } verbs[] = {
-    { "stats", do_stats },
-    { "drain", do_drain },
-    { "loglevel", do_loglevel },
-    { "tune", do_tune },
-    { "tune status", do_tune_status },
-    { "split show", do_split_show },
-    { "split auto", do_split_auto },
-    { "split off", do_split_off },
-    { "split set", do_split_set },
-    { "kv flush", do_kv_flush },
+    { "stats", verb_stats, 0 },
+    { "drain", verb_drain, 0 },
+    { "loglevel", verb_loglevel, 0 },
+    { "tune", verb_tune, 0 },
+    { "tune status", verb_tune_status, 0 },
+    { "split show", verb_split_show, 0 },
+    { "split auto", verb_split_select, SPLIT_AUTO },
+    { "split off", verb_split_select, SPLIT_OFF },
+    { "split set", verb_split_select, SPLIT_FIXED },
+    { "kv flush", verb_kv_flush, 0 },
 };
 
 static void
-answer(struct control *c, const struct msg *m)
+reply_to_call(struct control *c, const struct msg *m)
 {
-    const msgpack_object *args = msg_get(&m->map, "args");
     struct msg_span verb = { 0 };
     struct err e = { 0 };
+    msgpack_packer p;
+    struct control_call call = { .args = msg_get(&m->map, "args"), .p = &p, .e = &e };
     uint32_t code = LAGAN_E_NOT_FOUND;
     msgpack_sbuffer b;
-    msgpack_packer p;
 
     msgpack_sbuffer_init(&b);
     msgpack_packer_init(&p, &b, msgpack_sbuffer_write);
     msg_str(&m->map, "verb", &verb);
     msg_begin(&p, LAGAN_MSG_REPLY, m->rid, 1);
     msg_key(&p, "result");
-    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
-        if (is(&verb, verbs[i].verb)) code = verbs[i].run(c, args, &p, &e);
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        if (!span_is(&verb, verbs[i].verb)) continue;
+        call.mode = verbs[i].mode;
+        code = verbs[i].run(c, &call);
+    }
     if (code) {
         msgpack_sbuffer_clear(&b);
         msg_begin(&p, LAGAN_MSG_ERROR, m->rid, 1 + (e.text[0] != 0));
@@ -320,7 +303,7 @@ control_run(void *arg)
     struct control *c = arg;
     const char *token = getenv("LAGAN_TOKEN");
 
-    hello(c, token ? token : "");
+    send_hello(c, token ? token : "");
     for (;;) {
         zmq_msg_t frame;
         struct msg m;
@@ -329,7 +312,7 @@ control_run(void *arg)
         zmq_msg_init(&frame);
         r = zmq_msg_recv(&frame, c->socket, 0);
         if (r >= 0 && msg_decode(&m, zmq_msg_data(&frame), zmq_msg_size(&frame), NULL) == 0) {
-            if (m.type == LAGAN_MSG_CALL) answer(c, &m);
+            if (m.type == LAGAN_MSG_CALL) reply_to_call(c, &m);
             msg_done(&m);
         }
         zmq_msg_close(&frame);
@@ -357,7 +340,7 @@ control_start(struct worker *w)
     if (c->wake >= 0 && c->socket && zmq_connect(c->socket, endpoint) == 0 &&
         pthread_create(&c->thread, NULL, control_run, c) == 0)
         return c;
-    log_warn("the control channel %s cannot be opened (%s), serving without it", endpoint,
+    log_warn("control channel %s cannot be opened: %s; serving without operator commands", endpoint,
              zmq_strerror(errno));
     if (c->socket) zmq_close(c->socket);
     if (c->context) zmq_ctx_term(c->context);

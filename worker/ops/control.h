@@ -1,8 +1,8 @@
 /* control.h - the worker's end of its control channel: the only ZeroMQ in the worker.
  *
- * A thread with one DEALER socket to lagand. Nothing on the way of a request or of a death depends
- * on it: if libzmq hangs, operators' commands fail and nothing else. It answers from atomics and
- * from the statistics page; what the engine has to do it asks for with a flag and a wake-up.
+ * One thread with a DEALER socket to lagand. Requests and failure handling do not depend on it: if
+ * libzmq hangs, only operators' commands fail. The thread replies from atomics and from the
+ * statistics page; for work of the engine it sets a flag and wakes the engine.
  */
 #ifndef WORKER_OPS_CONTROL_H
 #define WORKER_OPS_CONTROL_H
@@ -10,10 +10,11 @@
 #include "base/base.h"
 #include "worker/worker.h"
 
-/* LAGAN_CONTROL names the endpoint, LAGAN_TOKEN proves who we are; without them, or when it
- * cannot be started, NULL: the worker serves without a control channel and says so once. */
+/* LAGAN_CONTROL names the endpoint, LAGAN_TOKEN authenticates the worker. Returns NULL without
+ * LAGAN_CONTROL or on failure (logged once): the worker then serves without a control channel. */
 struct control *control_start(struct worker *w);
-struct control *control_stop(struct control *c); /* NULL in, NULL out */
-int control_fd(const struct control *c); /* readable when the engine should look; -1: none */
+struct control *control_stop(struct control *c); /* accepts NULL; returns NULL */
+/* readable when the engine has a command to run; -1: none */
+int control_fd(const struct control *c);
 
 #endif

@@ -1,10 +1,11 @@
-/* partition_ctl.h - which lane does what, on how much of the device: split.mode, live.
+/* partition_ctl.h - the partition controller: which lane does which work on which part of the
+ * device (split.mode), changeable while serving.
  *
- * The engine thread asks partition_ctl_turn() before it plans, and tells what it launched and what
- * is over; in mode auto that is what split.h chooses from. An operator's wish comes from the
- * control thread and is taken at the next turn: so nothing changes but between launches. Without a
- * second lane (split.mode off at the start) the partition never changes, and an operator may select
- * nothing but off.
+ * The engine thread calls partition_ctl_update() before it plans, and reports launched and retired
+ * steps; in mode auto partition_choose.h selects from these. An operator's selection comes from the
+ * control thread and takes effect at the next update, so a partition changes only between launches.
+ * Without a second lane (split.mode off at the start) the partition never changes and an operator
+ * may select only off.
  */
 #ifndef WORKER_OPS_PARTITION_CTL_H
 #define WORKER_OPS_PARTITION_CTL_H
@@ -19,24 +20,25 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What an operator sees. */
+/* Shown by `laganctl split show`. */
 struct partition_ctl_state {
     uint32_t mode;      /* SPLIT_OFF, _AUTO, _FIXED */
-    unsigned partition; /* 0: one lane does everything */
+    unsigned partition; /* 0: one lane does all work */
     struct partition_list partition_list;
     nsec target;
     uint64_t n_changes;
 };
 
 struct partition_ctl {
-    bool lanes; /* for prompts and answers apart; else only steps are counted */
+    bool lanes; /* separate lanes for prefill and decode; false: steps are only counted */
     pthread_mutex_t lock;
     struct partition_ctl_state state; /* under the lock */
-    uint32_t wish;                    /* mode, under the lock; of SPLIT_FIXED: */
-    struct partition wish_partition;
-    _Atomic bool wished;
+    /* an operator's mode, and for SPLIT_FIXED its partition; under the lock */
+    uint32_t selected_mode;
+    struct partition selected_partition;
+    _Atomic bool selection_pending;
 
-    /* The engine's. */
+    /* Engine thread only. */
     struct exec *exec;
     struct scheduler *sched;
     struct split split;
@@ -45,25 +47,25 @@ struct partition_ctl {
     } count[STEP_KINDS];
 };
 
-/* Before the lanes are made: the partition_list, what each lane does, and the partition to begin with. units:
- * of the device. */
+/* Before the lanes exist: sets the partitions, the work of each lane and the initial partition.
+ * units: of the device. -ENOTSUP or -EINVAL: split.mode does not fit the device. */
 int partition_ctl_plan(struct partition_ctl *s, const struct model_options *k,
                        struct gpu_parts parts, uint32_t units, struct scheduler_limits *l,
                        struct exec_config *x, struct err *e) MUST_USE;
-/* When everything is there. */
+/* After exec and scheduler exist. */
 void partition_ctl_open(struct partition_ctl *s, struct exec *x, struct scheduler *sched,
                         const struct kv_config *kv, const struct step_costs *costs,
                         const struct scheduler_limits *l, nsec target);
-/* Before a plan. */
-void partition_ctl_turn(struct partition_ctl *s);
-void partition_ctl_began(struct partition_ctl *s, const struct batch *b, nsec now);
-void partition_ctl_ended(struct partition_ctl *s, const struct batch *b, nsec now);
-/* The control thread's. -ENOTSUP, -EINVAL with the sentence. context, generation: of
- * SPLIT_FIXED. */
-int partition_ctl_wish(struct partition_ctl *s, uint32_t mode, uint32_t context,
-                       uint32_t generation, struct err *e) MUST_USE;
+/* Before each plan. */
+void partition_ctl_update(struct partition_ctl *s);
+void partition_ctl_launched(struct partition_ctl *s, const struct batch *b, nsec now);
+void partition_ctl_retired(struct partition_ctl *s, const struct batch *b, nsec now);
+/* Control thread. prefill_units, decode_units: for SPLIT_FIXED only. -ENOTSUP: one lane; -EINVAL:
+ * no such partition. */
+int partition_ctl_select(struct partition_ctl *s, uint32_t mode, uint32_t prefill_units,
+                         uint32_t decode_units, struct err *e) MUST_USE;
 struct partition_ctl_state partition_ctl_state(struct partition_ctl *s);
-/* The engine's: steps by kind and the partition in use, into the statistics of their names. */
+/* Engine thread: writes steps by kind and the current partition to the statistics. */
 void partition_ctl_stats(const struct partition_ctl *s, struct stats *ret);
 
 #endif

@@ -9,25 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE = 64 }; /* shapes that requests brought, besides the model's list */
-/* Unasked: a request that comes then waits for one matmul. */
+enum { SPARE = 64 }; /* shapes of requests, besides the model's list */
+/* Idle time before matmuls are measured without a pass; a new request waits for one matmul. */
 static const nsec UNASKED_AFTER = 2 * NSEC_S;
 
 const char *
 tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes)
 {
     if (k->tensor_parallel > 1)
-        return "a model on several ranks is not tuned: what each of them computes for itself, such "
-               "as which experts a token goes to, must have the same bits in all";
-    if (!on_gpu) return "the CPU device has nothing to tune";
+        return "tensor_parallel models are not tuned: results that each rank computes alone, such "
+               "as expert routing, must have the same bits in all ranks";
+    if (!on_gpu) return "the CPU device has no matmuls to tune";
     if (!k->cuda_tuning_file[0])
-        return "there is no file to keep the results in: name one with this model's key "
+        return "no file for the results: set this model's key "
                "cuda.tuning_file, "
                "then `laganctl daemon reexec`";
     if (k->numerics == NUMERICS_INVARIANT)
-        return "numerics is invariant here: bits may not change while it serves";
+        return "numerics is invariant: results must not change while the worker serves";
     if (n_lanes > 1)
-        return "each lane has a share of the GPU: tune in a worker whose split.mode is off";
+        return "each lane has a part of the GPU: tune in a worker whose split.mode is off";
     return NULL;
 }
 
@@ -37,38 +37,38 @@ tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now, stru
     uint32_t n = exec_n_matmuls(x);
 
     *t = (struct tuning){
-        .exec = x, .refuse = refuse, .total = n, .room = n + SPARE, .busy_at = now
+        .exec = x, .refuse = refuse, .total = n, .max_results = n + SPARE, .busy_at = now
     };
     pthread_mutex_init(&t->lock, NULL);
     if (refuse) return 0;
-    if (n == 0) t->refuse = "no step of this model is large enough to have anything to tune";
-    t->row = calloc(t->room, sizeof *t->row);
-    return t->row ? 0 : err_set(e, -ENOMEM, "memory for %u measured matmuls", n);
+    if (n == 0) t->refuse = "no step of this model is large enough for tuning";
+    t->result = calloc(t->max_results, sizeof *t->result);
+    return t->result ? 0 : err_set(e, -ENOMEM, "out of memory: results of %u matmuls", n);
 }
 
 void
 tuning_close(struct tuning *t)
 {
-    free(t->row);
-    t->row = NULL;
+    free(t->result);
+    t->result = NULL;
 }
 
 int
-tuning_begin(struct tuning *t, struct err *e)
+tuning_start(struct tuning *t, struct err *e)
 {
     if (t->refuse) return err_set(e, -ENOTSUP, "%s", t->refuse);
     pthread_mutex_lock(&t->lock);
     if (!t->running) {
-        t->done = t->n_tokens = 0;
+        t->done = t->n_results = 0;
         t->why[0] = 0;
-        t->asked = false;
+        t->pair_listed = false;
         t->running = true;
     }
     pthread_mutex_unlock(&t->lock);
     return (int)t->total;
 }
 
-/* One of those that requests have brought. */
+/* Measures one matmul that requests have used. */
 static int
 measure_unasked(struct tuning *t)
 {
@@ -76,42 +76,43 @@ measure_unasked(struct tuning *t)
     int r = exec_tune(t->exec, &us);
 
     if (r > 0)
-        log_info(
-            "measured a matmul: [%u, %u] x %u rows: %.1f us, the library's first guess %.1f, of %u",
-            us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
-    if (r < 0) log_warn("%s, measuring no more matmuls", exec_why(t->exec));
-    t->given_up = r < 0;
+        log_info("measured matmul [%u, %u] x %u tokens: best %.1f us, library default %.1f us, %u "
+                 "candidates",
+                 us.n, us.k, us.rows, (double)us.best, (double)us.first, us.n_tried);
+    if (r < 0) log_warn("%s; measuring no further matmuls", exec_why(t->exec));
+    t->failed_unasked = r < 0;
     return r > 0;
 }
 
-/* The pass's next pair. */
+/* Measures the next pair of the pass. */
 static int
 measure_pair(struct tuning *t, struct err *e)
 {
-    struct tune_result row;
+    struct tune_result result;
     struct err why = { 0 };
     int r = 0;
 
-    if (!t->asked) r = exec_matmul(t->exec, t->done, &why);
-    t->asked = r == 0;
-    if (r == 0 && (r = exec_tune(t->exec, &row)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
+    if (!t->pair_listed) r = exec_matmul(t->exec, t->done, &why);
+    t->pair_listed = r == 0;
+    if (r == 0 && (r = exec_tune(t->exec, &result)) < 0) err_set(&why, r, "%s", exec_why(t->exec));
     pthread_mutex_lock(&t->lock);
-    if (r > 0 && row.best > 0 && t->n_tokens < t->room) t->row[t->n_tokens++] = row;
-    /* What cannot be done stays as it is; anything else would go wrong again with the next one. */
+    if (r > 0 && result.best > 0 && t->n_results < t->max_results)
+        t->result[t->n_results++] = result;
+    /* -ENOTSUP concerns this pair only; any other error would recur with the next pair. */
     if (r < 0 && r != -ENOTSUP) {
         snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, why.text);
         t->running = false;
-    } else if (r <= 0) { /* nothing is left of this one */
-        t->asked = false;
+    } else if (r <= 0) { /* this pair is finished */
+        t->pair_listed = false;
         t->done++;
     }
     if (t->done == t->total) t->running = false;
     pthread_mutex_unlock(&t->lock);
-    return r == -EIO ? err_set(e, r, "the device failed: %s", why.text) : 1;
+    return r == -EIO ? err_set(e, r, "device failed: %s", why.text) : 1;
 }
 
 int
-tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e)
+tuning_run(struct tuning *t, bool idle, nsec now, struct err *e)
 {
     bool running;
 
@@ -121,22 +122,22 @@ tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e)
     running = t->running;
     pthread_mutex_unlock(&t->lock);
     if (running) return measure_pair(t, e);
-    return now - t->busy_at < UNASKED_AFTER || t->given_up ? 0 : measure_unasked(t);
+    return now - t->busy_at < UNASKED_AFTER || t->failed_unasked ? 0 : measure_unasked(t);
 }
 
 uint32_t
-tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from, struct tune_result *row,
+tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from, struct tune_result *result,
             uint32_t most)
 {
     uint32_t n = 0;
 
     pthread_mutex_lock(&t->lock);
     *ret = (struct tuning_state){
-        .done = t->done, .total = t->total, .n_tokens = t->n_tokens, .running = t->running
+        .done = t->done, .total = t->total, .n_results = t->n_results, .running = t->running
     };
     memcpy(ret->why, t->why, sizeof t->why);
-    if (from < t->n_tokens) n = MIN(t->n_tokens - from, most);
-    if (n) memcpy(row, t->row + from, n * sizeof *row);
+    if (from < t->n_results) n = MIN(t->n_results - from, most);
+    if (n) memcpy(result, t->result + from, n * sizeof *result);
     pthread_mutex_unlock(&t->lock);
     return n;
 }

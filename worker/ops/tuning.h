@@ -1,10 +1,10 @@
-/* tuning.h - the worker measures matmuls, one a turn, while there is no request.
+/* tuning.h - measures matmuls while the worker has no request, one matmul per loop iteration.
  *
- * With `laganctl tune` all of the model's: the control thread begins a pass and reads how far it
- * is; the engine thread takes one pair (a shape, a number of rows) in a turn that has nothing else
- * to do. So a request that comes waits for one pair at most. Pairs that the table has already are
- * passed over: then a pass says that there is nothing new. Without being asked, a worker that has
- * been idle for two seconds measures those that requests have brought.
+ * `laganctl tune` measures all matmuls of the model: the control thread starts a pass and reads its
+ * progress; the engine thread measures one pair (a shape, a number of batched tokens) in each idle
+ * iteration. So a new request waits for at most one pair. Pairs that the tuning file already has
+ * are skipped. Without a pass, a worker that has been idle for 2 s measures the matmuls of past
+ * requests.
  */
 #ifndef WORKER_OPS_TUNING_H
 #define WORKER_OPS_TUNING_H
@@ -17,40 +17,39 @@
 #include <pthread.h>
 
 struct tuning {
-    struct exec *exec;  /* the engine's */
-    const char *refuse; /* why there is nothing to do here, or NULL */
+    struct exec *exec;  /* engine thread only */
+    const char *refuse; /* why tuning is refused, or NULL */
     pthread_mutex_t lock;
     bool running;
-    bool asked;                           /* the device knows of pair `done` */
-    uint32_t done, total, n_tokens, room; /* done counts pairs, those that gave no row too */
-    struct tune_result *row;              /* [room] */
-    char why[160];                        /* why the pass ended before its end; "" it did not */
-    /* The engine's alone. */
-    nsec busy_at;  /* the last turn that was not idle */
-    bool given_up; /* unasked: it went wrong, and will again */
+    bool pair_listed; /* pair `done` has been given to the device */
+    uint32_t done, total, n_results,
+        max_results;            /* done: pairs, including pairs without a result */
+    struct tune_result *result; /* [max_results] */
+    char why[160];              /* error that ended the pass early; "": none */
+    /* Engine thread only. */
+    nsec busy_at;        /* end of the last iteration that was not idle */
+    bool failed_unasked; /* measuring without a pass failed; do not try again */
 };
 
 struct tuning_state {
-    uint32_t done, total, n_tokens;
+    uint32_t done, total, n_results;
     bool running;
     char why[160];
 };
 
-/* Why matmuls cannot be tuned with these settings, for the operator; NULL: they can. on_gpu: the
- * device is one. */
+/* Returns the reason, for the operator, why matmuls cannot be tuned; NULL: they can. */
 const char *tuning_refusal(const struct model_options *k, bool on_gpu, uint32_t n_lanes);
-/* refuse is kept. */
+/* Keeps the pointer `refuse`. -ENOMEM. */
 int tuning_open(struct tuning *t, struct exec *x, const char *refuse, nsec now,
                 struct err *e) MUST_USE;
 void tuning_close(struct tuning *t);
-/* A pass from the first pair on; one that is under way goes on. How many pairs it has, or
- * -ENOTSUP with the sentence. */
-int tuning_begin(struct tuning *t, struct err *e) MUST_USE;
-/* The engine's turn, every one: 1 something was measured or found to be known already, 0 there
- * was none or idle is false, -EIO the device has failed. */
-int tuning_turn(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
-/* How far it is, and at most `most` rows from `from` on; how many. */
+/* Starts a pass, unless one runs. Returns its number of pairs, or -ENOTSUP with the reason. */
+int tuning_start(struct tuning *t, struct err *e) MUST_USE;
+/* Engine thread, every iteration. Returns 1 if a pair was measured or skipped, 0 if none was left
+ * or idle is false, -EIO if the device failed. */
+int tuning_run(struct tuning *t, bool idle, nsec now, struct err *e) MUST_USE;
+/* Reads progress and at most `most` results from index `from`; returns their number. */
 uint32_t tuning_read(struct tuning *t, struct tuning_state *ret, uint32_t from,
-                     struct tune_result *row, uint32_t most);
+                     struct tune_result *result, uint32_t most);
 
 #endif

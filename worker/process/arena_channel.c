@@ -15,5 +15,5 @@ arena_channel_give(struct worker *w, const char *name, const struct arena *a,
     if (a->fd < 0) return 0;
     snprintf(note.name, sizeof note.name, "%s", name);
     memcpy(note.fingerprint, fingerprint, sizeof note.fingerprint);
-    return fd_channel_give(w->hand, &note, a->fd, e);
+    return fd_channel_give(w->fd_channel, &note, a->fd, e);
 }

@@ -1,7 +1,7 @@
 /* health.c - see health.h.
  *
- * The report is written with async-signal-safe calls only: words into the mapped page, numbers by
- * hand, frame addresses from backtrace() (called once at start, so that it loads nothing later).
+ * The panic message is written with async-signal-safe calls only: text is copied into the mapped
+ * page, and backtrace() is called once at start so that it loads no library later.
  */
 #include "worker/process/health.h"
 
@@ -22,7 +22,7 @@ static struct panic_message *words; /* of this process; signal handlers have no 
 static struct step_trace *trace;
 
 static void
-say(const char *text)
+append_text(const char *text)
 {
     uint32_t n = words->text_bytes;
 
@@ -30,10 +30,10 @@ say(const char *text)
     words->text_bytes = n;
 }
 
-/* A sentence, a signal or both. The first to come keeps the page, but for a report that was
- * asked for: that one gives way to how we really ended. */
+/* Writes the panic message: a sentence, a signal or both. The first message stays, except that a
+ * fatal one replaces one requested with SIGUSR2. */
 static void
-report(int sig, const void *address, const char *sentence)
+write_panic(int sig, const void *address, const char *sentence)
 {
     void *frame[ARRAY_LEN(words->frame)];
     uint32_t none = 0;
@@ -53,7 +53,7 @@ report(int sig, const void *address, const char *sentence)
 
         if (i) words->step = trace->entry[(i - 1) % TRACE_ENTRIES].step;
     }
-    if (sentence) say(sentence);
+    if (sentence) append_text(sentence);
     FP(panic_writing);
     n = backtrace(frame, ARRAY_LEN(words->frame));
     for (int i = 0; i < n; i++) words->frame[i] = (uint64_t)(uintptr_t)frame[i];
@@ -64,23 +64,23 @@ report(int sig, const void *address, const char *sentence)
 static void
 on_check(const char *sentence)
 {
-    report(SIGABRT, NULL, sentence);
+    write_panic(SIGABRT, NULL, sentence);
 }
 
 static void
 on_fatal(int sig, siginfo_t *info, void *context)
 {
     (void)context;
-    report(sig, info->si_addr, NULL);
-    raise(sig); /* SA_RESETHAND: this one ends us, with a core where wanted */
+    write_panic(sig, info->si_addr, NULL);
+    raise(sig); /* SA_RESETHAND: ends the process, with a core dump if enabled */
 }
 
 static void
-on_ask(int sig, siginfo_t *info, void *context)
+on_request(int sig, siginfo_t *info, void *context)
 {
     (void)info;
     (void)context;
-    report(sig, NULL, "asked by the supervisor");
+    write_panic(sig, NULL, "requested by lagand (SIGUSR2)");
 }
 
 void
@@ -100,7 +100,7 @@ health_arm(const struct shm *w)
     sigaltstack(&alternate, NULL);
     sigemptyset(&a.sa_mask);
     for (size_t i = 0; i < ARRAY_LEN(fatal); i++) sigaction(fatal[i], &a, NULL);
-    a.sa_sigaction = on_ask;
+    a.sa_sigaction = on_request;
     a.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     sigaction(SIGUSR2, &a, NULL);
     signal(SIGPIPE, SIG_IGN);
@@ -162,7 +162,7 @@ count_blocks(struct worker *w)
 }
 
 void
-health_beat(struct worker *w, nsec now)
+health_heartbeat(struct worker *w, nsec now)
 {
     struct shm_ctl *c = shm_ctl(&w->channel->w);
 

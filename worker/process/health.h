@@ -1,5 +1,6 @@
-/* health.h - what lagand sees of us from outside: beat, phase, statistics, step trace, last
- * words. */
+/* health.h - what lagand observes of a worker: heartbeat, phase, statistics, step trace, panic
+ * message.
+ */
 #ifndef WORKER_PROCESS_HEALTH_H
 #define WORKER_PROCESS_HEALTH_H
 
@@ -8,10 +9,12 @@
 #include "worker/sched/batch.h"
 #include "worker/worker.h"
 
-/* Signals that end us leave a report in W first; SIGUSR2 leaves one and goes on. check() too. */
+/* Installs handlers. A fatal signal or a failed check() writes a panic message to W before the
+ * process ends; SIGUSR2 writes one and the process continues. */
 void health_arm(const struct shm *w);
-void health_phase(struct worker *w, enum worker_phase phase, nsec deadline); /* 0: none */
-void health_beat(struct worker *w, nsec now);                                /* once a turn */
+void health_phase(struct worker *w, enum worker_phase phase, nsec deadline); /* deadline 0: none */
+/* once per loop iteration */
+void health_heartbeat(struct worker *w, nsec now);
 void health_launch(struct worker *w, const struct batch *b); /* before the step is launched */
 void health_retire(struct worker *w, unsigned lane, uint64_t step);
 

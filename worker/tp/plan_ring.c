@@ -1,4 +1,4 @@
-/* plan_ring.c - see plan_ring.h: rank 0's side, and what both say at the start. */
+/* plan_ring.c - see plan_ring.h: rank 0's side, and the JOIN payload of both sides. */
 #include "worker/tp/plan_ring.h"
 
 #include "base/clock.h"
@@ -18,11 +18,11 @@
 #include "config.h"
 #endif
 
-/* LOOK, ROOM: a start is not in a hurry, a step is. */
-enum { LOOK_US = 500, ROOM_US = 50 };
+/* us between two polls: for a reply during the start; for ring space during a step. */
+enum { PEEK_US = 500, RESERVE_US = 50 };
 
 static int
-lead(struct worker *w, uint32_t rank, struct err *e)
+attach_rank(struct worker *w, uint32_t rank, struct err *e)
 {
     static const char *const names[] = { "plan", "reply", "ring" };
     int fd[ARRAY_LEN(names)];
@@ -32,7 +32,7 @@ lead(struct worker *w, uint32_t rank, struct err *e)
 
         snprintf(name, sizeof name, "%s%u", names[i], rank);
         fd[i] = heritage_fd(w->heritage, name);
-        if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES lacks %s", name);
+        if (fd[i] < 0) return err_set(e, -EBADMSG, "LAGAN_FDNAMES: %s is missing", name);
     }
     return channel_attach_leader(&w->plan->channel[rank - 1], fd[0], fd[1], fd[2],
                                  w->heritage->epoch, e);
@@ -44,7 +44,7 @@ plan_ring_open(struct worker *w, struct err *e)
     uint32_t ranks = w->keys->tensor_parallel;
 
     for (uint32_t r = 1; r < ranks; r++) {
-        TRY(lead(w, r, e));
+        TRY(attach_rank(w, r, e));
         w->plan->n = r;
     }
     return 0;
@@ -60,11 +60,11 @@ plan_ring_close(struct plan_ring *p)
 /* ---- the start */
 
 size_t
-plan_ring_identity(const struct worker *w, void *room, size_t n)
+plan_ring_identity(const struct worker *w, void *buf, size_t n)
 {
     struct plan_ring_join j = { .checkpoint = { w->model->checkpoint[0],
                                                 w->model->checkpoint[1] } };
-    char *text = (char *)room + sizeof j;
+    char *text = (char *)buf + sizeof j;
     size_t max = n - sizeof j, len;
 
     len = (size_t)snprintf(text, max, "version %s\n", PACKAGE_VERSION);
@@ -75,62 +75,62 @@ plan_ring_identity(const struct worker *w, void *room, size_t n)
                                 opt_text(o, w->keys, value, sizeof value));
         check(len < max);
     }
-    memcpy(room, &j, sizeof j);
+    memcpy(buf, &j, sizeof j);
     return sizeof j + len;
 }
 
-/* Of two texts the first line that differs. */
+/* Compares the JOIN texts of two ranks; the error names the first line that differs. */
 static int
-compare(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
-        struct err *e)
+compare_texts(const char *ours, size_t n_ours, const char *theirs, size_t n_theirs, uint32_t rank,
+              struct err *e)
 {
     size_t at = 0, line = 0;
 
     while (at < MIN(n_ours, n_theirs) && ours[at] == theirs[at])
         if (ours[at++] == '\n') line = at;
     if (at == n_ours && at == n_theirs) return 0;
-    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\": ranks must be of one kind",
-                   rank, (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
+    return err_set(e, -EINVAL, "rank %u has \"%.*s\", rank 0 \"%.*s\": ranks must be equal", rank,
+                   (int)MIN(strcspn(theirs + line, "\n"), (size_t)200), theirs + line,
                    (int)MIN(strcspn(ours + line, "\n"), (size_t)200), ours + line);
 }
 
-/* The rank's next answer. Whether it still lives is lagand's to know. */
+/* Waits for the rank's next reply; lagand notices if the rank has exited. */
 static int
-await(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
+await_reply(struct worker *w, uint32_t rank, uint16_t type, struct ring_record *ret, struct err *e)
 {
     struct channel *l = &w->plan->channel[rank - 1];
     int r;
 
-    while ((r = ring_peek(&l->in, ret)) == 0) usleep(LOOK_US);
-    if (r < 0) return err_set(e, r, "rank %u: %s", rank, ring_why(&l->in));
+    while ((r = ring_peek(&l->in, ret)) == 0) usleep(PEEK_US);
+    if (r < 0) return err_set(e, r, "reply ring of rank %u: %s", rank, ring_why(&l->in));
     if (ret->type != type || ret->flags)
-        return err_set(e, -EBADMSG, "rank %u answers %u, not %u", rank, ret->type, type);
+        return err_set(e, -EBADMSG, "rank %u sent reply %u, expected %u", rank, ret->type, type);
     return 0;
 }
 
 static int
-join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
+check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct err *e)
 {
     struct ring_record rec;
     struct plan_ring_join j, me;
     char theirs[JOIN_BYTES];
     int r;
 
-    TRY(await(w, rank, REPLY_JOIN, &rec, e));
+    TRY(await_reply(w, rank, ANSWER_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
-        return err_set(e, -EBADMSG, "rank %u joins with %u bytes", rank, rec.len);
+        return err_set(e, -EBADMSG, "rank %u sent an invalid JOIN of %u bytes", rank, rec.len);
     memcpy(theirs, rec.data, rec.len);
     theirs[rec.len] = 0;
     memcpy(&j, theirs, sizeof j);
     memcpy(&me, ours, sizeof me);
-    r = compare(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j, rank, e);
+    r = compare_texts(ours + sizeof me, n - sizeof me, theirs + sizeof j, rec.len - sizeof j, rank,
+                      e);
     channel_release(&w->plan->channel[rank - 1]);
     if (r < 0) return r;
     if (memcmp(j.checkpoint, me.checkpoint, sizeof j.checkpoint))
         return err_set(
-            e, -EINVAL,
-            "rank %u has read weights %016llx, rank 0 %016llx: ranks must be of one kind", rank,
-            (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
+            e, -EINVAL, "rank %u has read checkpoint %016llx, rank 0 %016llx: ranks must be equal",
+            rank, (unsigned long long)j.checkpoint[0], (unsigned long long)me.checkpoint[0]);
     return 0;
 }
 
@@ -141,22 +141,22 @@ plan_ring_join(struct worker *w, struct err *e)
     size_t n = plan_ring_identity(w, ours, JOIN_BYTES);
 
     ours[n] = 0;
-    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(join(w, r, ours, n, e));
+    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(check_join(w, r, ours, n, e));
     return 0;
 }
 
 int
-plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_ring_lack *ret,
+plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_ring_missing *ret,
                struct err *e)
 {
-    *ret = (struct plan_ring_lack){ 0 };
+    *ret = (struct plan_ring_missing){ 0 };
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
         struct plan_ring_left left;
 
-        TRY(await(w, r, REPLY_LEFT, &rec, e));
+        TRY(await_reply(w, r, ANSWER_LEFT, &rec, e));
         if (rec.len != sizeof left)
-            return err_set(e, -EBADMSG, "rank %u has left %u bytes", r, rec.len);
+            return err_set(e, -EBADMSG, "rank %u sent an invalid LEFT of %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
         channel_release(&w->plan->channel[r - 1]);
         if (!ret->kv && memcmp(left.kv_id, ours->kv_id, sizeof left.kv_id)) ret->kv = r;
@@ -165,21 +165,21 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
     return 0;
 }
 
-/* Room for a record of so many bytes: soon, because a rank does what it was told without waiting
- * for us. */
+/* Reserves n bytes in a rank's plan ring. Waits while the ring is full; the rank drains the ring
+ * without waiting for rank 0. */
 static int
-reserve(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
+reserve_record(struct worker *w, uint32_t rank, uint16_t type, size_t n, void **ret, struct err *e)
 {
     struct channel *l = &w->plan->channel[rank - 1];
     int r;
 
     while ((r = ring_reserve(&l->out, type, 0, (uint32_t)n, 0, ret)) == -EAGAIN) {
         channel_publish(l);
-        if (w->loaded) health_beat(w, clock_now());
-        usleep(ROOM_US);
+        if (w->loaded) health_heartbeat(w, clock_now());
+        usleep(RESERVE_US);
     }
     return r < 0 ? err_set(e, r, "plan ring of rank %u: %s", rank,
-                           r == -EMSGSIZE ? "a record is longer than it takes" : ring_why(&l->out))
+                           r == -EMSGSIZE ? "record does not fit into the ring" : ring_why(&l->out))
                  : 0;
 }
 
@@ -190,14 +190,14 @@ plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         void *to;
 
-        TRY(reserve(w, r, PLAN_KV, sizeof *kv, &to, e));
+        TRY(reserve_record(w, r, PLAN_KV, sizeof *kv, &to, e));
         memcpy(to, kv, sizeof *kv);
         channel_publish(&w->plan->channel[r - 1]);
     }
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
-        TRY(await(w, r, REPLY_READY, &rec, e));
+        TRY(await_reply(w, r, ANSWER_READY, &rec, e));
         channel_release(&w->plan->channel[r - 1]);
     }
     return 0;
@@ -211,11 +211,12 @@ plan_ring_alloc(struct plan_ring *p, const struct batch *longest, struct err *e)
     if (p->n == 0) return 0;
     p->packed_bytes = batch_most_bytes(longest);
     p->packed = malloc(p->packed_bytes);
-    return p->packed ? 0 : err_set(e, -ENOMEM, "memory for plans of %zu bytes", p->packed_bytes);
+    return p->packed ? 0
+                     : err_set(e, -ENOMEM, "out of memory: %zu bytes for plans", p->packed_bytes);
 }
 
 static int
-tell_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling *how, struct err *e)
+send_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling *how, struct err *e)
 {
     struct plan_ring_slot s = { .slot = slot, .n_bias = how->n_bias, .how = *how };
     size_t bias = how->n_bias * sizeof *how->bias;
@@ -223,22 +224,22 @@ tell_slot(struct worker *w, uint32_t rank, uint32_t slot, const struct sampling 
 
     s.how.prompt = NULL;
     s.how.bias = NULL;
-    TRY(reserve(w, rank, PLAN_SLOT, sizeof s + bias, &to, e));
+    TRY(reserve_record(w, rank, PLAN_SLOT, sizeof s + bias, &to, e));
     memcpy(to, &s, sizeof s);
     if (bias) memcpy((char *)to + sizeof s, how->bias, bias);
     return 0;
 }
 
-/* In as many records as the ring wants. */
+/* Sends the tokens, in several records if needed. */
 static int
-tell_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *token, uint32_t n,
+send_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *token, uint32_t n,
             struct err *e)
 {
     for (struct plan_ring_tokens t = { .slot = slot }; t.first < n; t.first += t.n) {
         void *to;
 
         t.n = MIN(n - t.first, (uint32_t)PLAN_MOST_TOKENS);
-        TRY(reserve(w, rank, PLAN_TOKENS, sizeof t + t.n * sizeof *token, &to, e));
+        TRY(reserve_record(w, rank, PLAN_TOKENS, sizeof t + t.n * sizeof *token, &to, e));
         memcpy(to, &t, sizeof t);
         memcpy((char *)to + sizeof t, token + t.first, t.n * sizeof *token);
     }
@@ -246,12 +247,12 @@ tell_tokens(struct worker *w, uint32_t rank, uint32_t slot, const token_id *toke
 }
 
 static int
-tell_seen(struct worker *w, uint32_t rank, uint32_t slot, uint32_t n, struct err *e)
+send_seen(struct worker *w, uint32_t rank, uint32_t slot, uint32_t n, struct err *e)
 {
     const struct plan_ring_tokens t = { .slot = slot, .n = n };
     void *to;
 
-    TRY(reserve(w, rank, PLAN_SEEN, sizeof t, &to, e));
+    TRY(reserve_record(w, rank, PLAN_SEEN, sizeof t, &to, e));
     memcpy(to, &t, sizeof t);
     return 0;
 }
@@ -264,18 +265,18 @@ plan_ring_sequence(struct worker *w, const struct batch_segment *first, const st
              known = seq->prompt_logprobs ? MAX(seen, seq->n_prompt) : seen;
 
     for (uint32_t r = 1; r <= w->plan->n; r++) {
-        TRY(tell_slot(w, r, first->slot, how, e));
-        TRY(tell_tokens(w, r, first->slot, seq->token, known, e));
-        TRY(tell_seen(w, r, first->slot, seen, e));
+        TRY(send_slot(w, r, first->slot, how, e));
+        TRY(send_tokens(w, r, first->slot, seq->token, known, e));
+        TRY(send_seen(w, r, first->slot, seen, e));
     }
     return 0;
 }
 
-/* A division that an operator has changed: before the first step that runs on it. */
+/* Sends a partition that an operator has changed, before the first step that uses it. */
 static int
-tell_parts(struct worker *w, unsigned partition, struct err *e)
+send_partition(struct worker *w, unsigned partition, struct err *e)
 {
-    struct plan_ring_parts p = { .partition = partition };
+    struct plan_ring_partition p = { .partition = partition };
 
     if (!memcmp(w->plan->part[partition], exec_parts(w->exec, partition), sizeof p.part)) return 0;
     memcpy(p.part, exec_parts(w->exec, partition), sizeof p.part);
@@ -283,24 +284,24 @@ tell_parts(struct worker *w, unsigned partition, struct err *e)
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         void *to;
 
-        TRY(reserve(w, r, PLAN_PARTS, sizeof p, &to, e));
+        TRY(reserve_record(w, r, PLAN_PARTS, sizeof p, &to, e));
         memcpy(to, &p, sizeof p);
     }
     return 0;
 }
 
-/* In as many records: MORE, ..., STEP. */
+/* Sends a packed batch: any number of MORE, then STEP. */
 static int
-tell_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
+send_batch(struct worker *w, uint32_t rank, size_t bytes, struct err *e)
 {
     const char *from = w->plan->packed;
     void *to;
 
     for (; bytes > PLAN_BYTES; bytes -= PLAN_BYTES, from += PLAN_BYTES) {
-        TRY(reserve(w, rank, PLAN_MORE, PLAN_BYTES, &to, e));
+        TRY(reserve_record(w, rank, PLAN_MORE, PLAN_BYTES, &to, e));
         memcpy(to, from, PLAN_BYTES);
     }
-    TRY(reserve(w, rank, PLAN_STEP, bytes, &to, e));
+    TRY(reserve_record(w, rank, PLAN_STEP, bytes, &to, e));
     memcpy(to, from, bytes);
     channel_publish(&w->plan->channel[rank - 1]);
     return 0;
@@ -312,9 +313,9 @@ plan_ring_step(struct worker *w, const struct batch *b, struct err *e)
     int bytes;
 
     if (w->plan->n == 0) return 0;
-    TRY(tell_parts(w, b->partition, e));
+    TRY(send_partition(w, b->partition, e));
     bytes = batch_pack(b, w->plan->packed, w->plan->packed_bytes);
     check(bytes >= 0);
-    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(tell_batch(w, r, (size_t)bytes, e));
+    for (uint32_t r = 1; r <= w->plan->n; r++) TRY(send_batch(w, r, (size_t)bytes, e));
     return 0;
 }

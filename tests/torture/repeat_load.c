@@ -1,5 +1,5 @@
-/* answers.c - see answers.h. */
-#include "tests/torture/answers.h"
+/* repeat_load.c - see repeat_load.h. */
+#include "tests/torture/repeat_load.h"
 
 #include "base/clock.h"
 #include "tests/test.h"
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETTLE_MS = 60000, UNDISTURBED = 10 /* rounds, at most */ };
+enum { SETTLE_MS = 60000, MAX_ROUNDS = 10 /* rounds */ };
 
-/* A prompt's ids, from a number of its own. */
+/* Sets the ids of a prompt, generated from a seed. */
 static void
-set_ids(struct job *j, uint32_t seed, uint32_t n, uint32_t first, uint32_t below)
+set_ids(struct repeated_request *j, uint32_t seed, uint32_t n, uint32_t first, uint32_t below)
 {
     uint32_t x = seed * 2654435761u + 1;
 
@@ -26,10 +26,10 @@ set_ids(struct job *j, uint32_t seed, uint32_t n, uint32_t first, uint32_t below
 }
 
 static void
-make_jobs(struct answers *a)
+make_requests(struct repeat_load *a)
 {
-    for (uint32_t i = 0; i < ANSWERS; i++) {
-        struct lagan_request *q = a->job[i].q = lagan_request_new();
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++) {
+        struct lagan_request *q = a->request[i].q = lagan_request_new();
         static const char *const models[] = { "gemma", "t5", "llama", "gemma" };
         const char *model = models[i % 4];
         bool t5 = !strcmp(model, "t5"), sampled = i / 4 % 2;
@@ -37,22 +37,22 @@ make_jobs(struct answers *a)
         assert_non_null(q);
         lagan_set_str(q, "model", model, strlen(model));
         if (t5)
-            set_ids(&a->job[i], i, 4 + i % 29, 51, 10);
+            set_ids(&a->request[i], i, 4 + i % 29, 51, 10);
         else
-            set_ids(&a->job[i], i, i % 4 == 3 ? 100 + i * 6 : 3 + i, 3, 200);
-        lagan_set_int(q, "max_tokens", ANSWER_TOKENS - i % 7);
+            set_ids(&a->request[i], i, i % 4 == 3 ? 100 + i * 6 : 3 + i, 3, 200);
+        lagan_set_int(q, "max_tokens", LOAD_TOKENS - i % 7);
         lagan_set_bool(q, "ignore_eos", 1);
         lagan_set_int(q, "seed", 1000 + i);
-        a->job[i].search = i % 8 == 6 || i % 8 == 1;
-        if (a->job[i].search) {
-            lagan_set_int(q, "beams", ANSWER_OUTPUTS);
+        a->request[i].search = i % 8 == 6 || i % 8 == 1;
+        if (a->request[i].search) {
+            lagan_set_int(q, "beams", LOAD_OUTPUTS);
             lagan_set_int(q, "n", 1 + i % 3);
             if (i % 16 > 8) lagan_set_int(q, "no_repeat_ngram", 3);
             continue;
         }
-        lagan_set_int(q, "logprobs", ANSWER_TOPS);
+        lagan_set_int(q, "logprobs", LOAD_TOPS);
         if (!sampled) continue;
-        if (i % 8 == 7) lagan_set_int(q, "n", ANSWER_OUTPUTS);
+        if (i % 8 == 7) lagan_set_int(q, "n", LOAD_OUTPUTS);
         if (i % 8 == 5) lagan_set_float(q, "frequency_penalty", 0.5);
         lagan_set_float(q, "temperature", 0.5 + 0.05 * i);
         if (i % 3 == 0) lagan_set_float(q, "top_p", 0.9);
@@ -61,21 +61,21 @@ make_jobs(struct answers *a)
     }
 }
 
-static struct job *
-find(struct answers *a, uint64_t id)
+static struct repeated_request *
+find(struct repeat_load *a, uint64_t id)
 {
-    for (uint32_t i = 0; i < ANSWERS; i++)
-        if (a->job[i].id == id) return &a->job[i];
-    fail_msg("an event of request %llu, which is not under way", (unsigned long long)id);
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++)
+        if (a->request[i].id == id) return &a->request[i];
+    fail_msg("event of request %llu, which does not run", (unsigned long long)id);
     return NULL;
 }
 
 static void
-take_other(struct answer *g, const struct lagan_event *e)
+take_other(struct load_output *g, const struct lagan_event *e)
 {
     uint64_t *h = &g->other[e->output];
 
-    assert_true(e->output < ANSWER_OUTPUTS);
+    assert_true(e->output < LOAD_OUTPUTS);
     assert_int_equal(e->first, g->n_other[e->output]);
     for (uint32_t i = 0; i < e->n_ids; i++) {
         uint32_t bits = 0;
@@ -88,30 +88,30 @@ take_other(struct answer *g, const struct lagan_event *e)
 }
 
 static void
-take_tokens(struct job *j, const struct lagan_event *e)
+take_tokens(struct repeated_request *j, const struct lagan_event *e)
 {
-    struct answer *g = &j->got;
+    struct load_output *g = &j->got;
 
     if (e->output) {
         take_other(g, e);
         return;
     }
     assert_int_equal(e->first, g->n);
-    assert_true(e->n_ids <= ANSWER_TOKENS - g->n);
+    assert_true(e->n_ids <= LOAD_TOKENS - g->n);
     memcpy(g->id + g->n, e->ids, e->n_ids * sizeof *g->id);
     if (j->search) {
         g->n += e->n_ids;
         return;
     }
-    assert_true(e->logprob && e->n_top == ANSWER_TOPS);
+    assert_true(e->logprob && e->n_top == LOAD_TOPS);
     memcpy(g->logprob + g->n, e->logprob, e->n_ids * sizeof *g->logprob);
     memcpy(g->top[g->n], e->top, e->n_ids * sizeof g->top[0]);
     g->n += e->n_ids;
 }
 
-/* The first token that is another, their number where none is. */
+/* Returns the index of the first different token, or the number of tokens. */
 static uint32_t
-first_other(const struct answer *w, const struct answer *g)
+first_difference(const struct load_output *w, const struct load_output *g)
 {
     uint32_t i = 0, n = MIN(w->n, g->n);
 
@@ -123,28 +123,29 @@ first_other(const struct answer *w, const struct answer *g)
 }
 
 static void
-compare(struct answers *a, struct job *j)
+compare(struct repeat_load *a, struct repeated_request *j)
 {
-    const struct answer *w = &j->want, *g = &j->got;
-    uint32_t i = first_other(w, g);
+    const struct load_output *w = &j->want, *g = &j->got;
+    uint32_t i = first_difference(w, g);
     bool others = memcmp(w->other, g->other, sizeof w->other) != 0;
 
     j->differs = i != w->n || i != g->n || w->reason != g->reason || others;
     if (!j->differs) return;
     a->n_differ++;
     if (a->may_differ) return;
-    if (others) fail_msg("request %zu: another output than the first", (size_t)(j - a->job));
+    if (others)
+        fail_msg("request %zu: an output other than the first differs", (size_t)(j - a->request));
     if (w->n != g->n || w->reason != g->reason)
-        fail_msg("request %zu: %u tokens, reason %u, not %u, %u", (size_t)(j - a->job), g->n,
+        fail_msg("request %zu: %u tokens, reason %u, not %u, %u", (size_t)(j - a->request), g->n,
                  g->reason, w->n, w->reason);
-    fail_msg("request %zu at %u: token %d, %.9g; undisturbed %d, %.9g", (size_t)(j - a->job), i,
+    fail_msg("request %zu at %u: token %d, %.9g; undisturbed %d, %.9g", (size_t)(j - a->request), i,
              g->id[i], (double)g->logprob[i], w->id[i], (double)w->logprob[i]);
 }
 
 static void
-take(struct answers *a, const struct lagan_event *e)
+take(struct repeat_load *a, const struct lagan_event *e)
 {
-    struct job *j = find(a, e->id);
+    struct repeated_request *j = find(a, e->id);
 
     if (e->kind == LAGAN_EVENT_TOKENS) {
         take_tokens(j, e);
@@ -161,50 +162,50 @@ take(struct answers *a, const struct lagan_event *e)
         a->n_tokens += j->got.n;
     } else {
         service_print_log(a->v, 40);
-        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->job), e->kind, e->reason_name,
+        fail_msg("request %zu: event %d, %s: %s", (size_t)(j - a->request), e->kind, e->reason_name,
                  e->message);
     }
 }
 
 void
-answers_turn(struct answers *a, int ms, bool more)
+repeat_load_run(struct repeat_load *a, int ms, bool more)
 {
     struct lagan_event e = { .size = sizeof e };
     int r;
 
-    for (uint32_t i = 0; more && i < ANSWERS; i++) {
-        if (a->job[i].id) continue;
-        memset(&a->job[i].got, 0, sizeof a->job[i].got);
-        assert_int_equal(lagan_submit(a->c, a->job[i].q, &a->job[i].id), 0);
+    for (uint32_t i = 0; more && i < LOAD_REQUESTS; i++) {
+        if (a->request[i].id) continue;
+        memset(&a->request[i].got, 0, sizeof a->request[i].got);
+        assert_int_equal(lagan_submit(a->c, a->request[i].q, &a->request[i].id), 0);
     }
     for (; (r = lagan_next(a->c, &e, ms)) > 0; ms = 0, a->n_events++) take(a, &e);
     if (r < 0 && r != -4) fail_msg("%s", lagan_errmsg(a->c));
 }
 
 void
-answers_settle(struct answers *a)
+repeat_load_settle(struct repeat_load *a)
 {
     nsec until = service_now(a->v) + SETTLE_MS * NSEC_MS;
-    uint64_t heard = a->n_events;
+    uint64_t n_events = a->n_events;
     uint32_t open;
 
     do {
         open = 0;
-        answers_turn(a, 20, false);
-        if (heard != a->n_events) until = service_now(a->v) + SETTLE_MS * NSEC_MS;
-        heard = a->n_events;
-        for (uint32_t i = 0; i < ANSWERS; i++) open += a->job[i].id != 0;
+        repeat_load_run(a, 20, false);
+        if (n_events != a->n_events) until = service_now(a->v) + SETTLE_MS * NSEC_MS;
+        n_events = a->n_events;
+        for (uint32_t i = 0; i < LOAD_REQUESTS; i++) open += a->request[i].id != 0;
     } while (open && service_now(a->v) < until);
     if (!open) return;
     service_print_log(a->v, 40);
-    fail_msg("%u requests have stopped", open);
+    fail_msg("%u requests make no progress", open);
 }
 
 uint64_t
-answers_counted(struct answers *a, const char *what, uint32_t worker)
+repeat_load_counted(struct repeat_load *a, const char *what, uint32_t worker)
 {
     char *reply = NULL, name[64];
-    bool all = worker == ANSWER_ALL;
+    bool all = worker == LOAD_ALL;
     uint32_t code;
     uint64_t n = 0;
 
@@ -219,7 +220,7 @@ answers_counted(struct answers *a, const char *what, uint32_t worker)
 }
 
 uint64_t
-answers_total(struct answers *a, const char *name)
+repeat_load_total(struct repeat_load *a, const char *name)
 {
     char *reply = NULL, row[64];
     uint32_t code;
@@ -236,48 +237,50 @@ answers_total(struct answers *a, const char *name)
     return n;
 }
 
-/* Blocks went to the host and came back, and streams were paused: kills of such would show nothing otherwise. With lanes T5's were
- * paused, too: lanes, ranks, an encoder, what is found again and pauses, all at once. */
+/* True if blocks were offloaded and onboarded and requests were preempted; otherwise kills would
+ * not test these cases. With lanes, the T5 model must have preempted too: lanes, ranks, encoder,
+ * reuse and preemption together. */
 static bool
-all_met(struct answers *a)
+covers_all_cases(struct repeat_load *a)
 {
-    return answers_counted(a, "blocks_offloaded", ANSWER_ALL) > 0 &&
-           answers_counted(a, "blocks_onboarded", ANSWER_ALL) > 0 &&
-           answers_counted(a, "preemptions", ANSWER_ALL) > 0 &&
-           (!a->lanes || answers_counted(a, "preemptions", ANSWER_T5) > 0);
+    return repeat_load_counted(a, "blocks_offloaded", LOAD_ALL) > 0 &&
+           repeat_load_counted(a, "blocks_onboarded", LOAD_ALL) > 0 &&
+           repeat_load_counted(a, "preemptions", LOAD_ALL) > 0 &&
+           (!a->lanes || repeat_load_counted(a, "preemptions", LOAD_T5) > 0);
 }
 
-/* Twice: sampling is of the seed alone, company does not matter, and what is found is what would be computed. Again, where
- * not all was met: a worker that a busy machine held up for too long was ended, and counts anew. */
+/* Runs two rounds: results depend on the seed only, not on other requests or reuse. Repeats if a
+ * case is missing, because a worker that a busy machine delayed for too long was replaced and its
+ * counters restarted. */
 static void
-run_undisturbed(struct answers *a)
+run_undisturbed(struct repeat_load *a)
 {
-    for (int i = 0; i < 2 || (i < UNDISTURBED && !all_met(a)); i++) {
-        answers_turn(a, 0, true);
-        answers_settle(a);
+    for (int i = 0; i < 2 || (i < MAX_ROUNDS && !covers_all_cases(a)); i++) {
+        repeat_load_run(a, 0, true);
+        repeat_load_settle(a);
     }
-    print_message("undisturbed: %llu blocks to the host, %llu back, %llu pauses\n",
-                  (unsigned long long)answers_counted(a, "blocks_offloaded", ANSWER_ALL),
-                  (unsigned long long)answers_counted(a, "blocks_onboarded", ANSWER_ALL),
-                  (unsigned long long)answers_counted(a, "preemptions", ANSWER_ALL));
-    assert_true(all_met(a));
+    print_message("undisturbed: %llu blocks offloaded, %llu onboarded, %llu preemptions\n",
+                  (unsigned long long)repeat_load_counted(a, "blocks_offloaded", LOAD_ALL),
+                  (unsigned long long)repeat_load_counted(a, "blocks_onboarded", LOAD_ALL),
+                  (unsigned long long)repeat_load_counted(a, "preemptions", LOAD_ALL));
+    assert_true(covers_all_cases(a));
     a->n_done = a->n_tokens = a->resumed = a->adopted = a->recomputed = 0;
 }
 
 uint32_t
-answers_beside(uint32_t standby)
+repeat_load_standbys(uint32_t standby)
 {
     return standby || strcmp(torture_device, "cpu");
 }
 
-/* One thread each, or one a lane: the machine has few cores and there are three of them. */
+/* One thread per worker, or one per lane: the machine has few cores and three workers. */
 void
-answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t standby,
-              const char *const *args)
+repeat_load_start(struct repeat_load *a, struct service *v, const char *dtype, uint32_t standby,
+                  const char *const *args)
 {
-    /* Of a rank: heads of K and V are shared, gemma's and llama's are two. */
+    /* Per rank: KV heads are divided between ranks; gemma and llama have two. */
     uint32_t ranks = MAX(a->ranks, 1u), two = MIN(ranks, 2u);
-    /* A GPU's blocks are of the model's dtype, the CPU's are fp32: as many in either. */
+    /* Equal numbers of blocks: GPU blocks have the model's dtype, CPU blocks are fp32. */
     uint32_t half = strcmp(torture_device, "cpu") && strcmp(dtype, "fp32") ? 2 : 1;
     char common[128];
 
@@ -305,23 +308,23 @@ answers_start(struct answers *a, struct service *v, const char *dtype, uint32_t 
         (a->lanes ? 768 : 1024) / ranks / half, 1024 / ranks / half, common,
         a->lanes ? "split: { mode: fixed }, " : "", 512 / two / half);
     a->v = v;
-    v->n_standbys = ANSWER_MODELS * ((1 + answers_beside(standby)) * ranks - 1);
-    service_start(v, ANSWER_MODELS, a->config, args);
+    v->n_standbys = LOAD_MODELS * ((1 + repeat_load_standbys(standby)) * ranks - 1);
+    service_start(v, LOAD_MODELS, a->config, args);
     if (lagan_open(&a->c, v->endpoint, 20000) < 0) fail_msg("%s", lagan_errmsg(NULL));
-    if (a->job[0].q) return;
-    make_jobs(a);
+    if (a->request[0].q) return;
+    make_requests(a);
     run_undisturbed(a);
 }
 
 void
-answers_begin_again(struct answers *a)
+repeat_load_reattach(struct repeat_load *a)
 {
     service_reap(a->v);
-    service_start(a->v, ANSWER_MODELS, a->config, NULL);
+    service_start(a->v, LOAD_MODELS, a->config, NULL);
 }
 
 void
-answers_stop(struct answers *a)
+repeat_load_stop(struct repeat_load *a)
 {
     lagan_close(a->c);
     a->c = NULL;
@@ -329,9 +332,9 @@ answers_stop(struct answers *a)
 }
 
 void
-answers_close(struct answers *a)
+repeat_load_close(struct repeat_load *a)
 {
     lagan_close(a->c);
-    for (uint32_t i = 0; i < ANSWERS; i++) lagan_request_free(a->job[i].q);
-    *a = (struct answers){ .c = NULL };
+    for (uint32_t i = 0; i < LOAD_REQUESTS; i++) lagan_request_free(a->request[i].q);
+    *a = (struct repeat_load){ .c = NULL };
 }
