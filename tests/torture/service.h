@@ -31,7 +31,7 @@ struct service {
     nsec last_call, starved_ns; /* service_now(): last call; time not counted so far */
     struct starvation {
         pid_t pid;
-        struct starved starved;
+        struct cpu_starvation starved;
     } at[2 * MOCK_WORKERS + 2]; /* CPU starvation at the last call */
 };
 

@@ -147,7 +147,7 @@ malicious_workers_do_not_affect_other_workers(void **state)
         lives, (unsigned long long)good.history.n_done, (double)good.worst / NSEC_MS,
         (double)atomic_load(&v.board->fp.longest_iteration) / NSEC_MS, (double)worst / NSEC_MS);
     assert_true(good.history.n_done > 0);
-    assert_true(atomic_load(&v.board->fp.longest_turn) <= LONGEST_ITERATION);
+    assert_true(atomic_load(&v.board->fp.longest_iteration) <= LONGEST_ITERATION);
     assert_int_equal(after.zombies, 0);
     assert_int_equal(after.shm, before.shm);
     if (after.rss_kib > before.rss_kib + GROWTH_KIB)

@@ -116,7 +116,7 @@ check_join(struct worker *w, uint32_t rank, const char *ours, size_t n, struct e
     char theirs[JOIN_BYTES];
     int r;
 
-    TRY(await_reply(w, rank, ANSWER_JOIN, &rec, e));
+    TRY(await_reply(w, rank, REPLY_JOIN, &rec, e));
     if (rec.len < sizeof j || rec.len > sizeof theirs - 1)
         return err_set(e, -EBADMSG, "rank %u sent an invalid JOIN of %u bytes", rank, rec.len);
     memcpy(theirs, rec.data, rec.len);
@@ -154,7 +154,7 @@ plan_ring_left(struct worker *w, const struct plan_ring_left *ours, struct plan_
         struct ring_record rec;
         struct plan_ring_left left;
 
-        TRY(await_reply(w, r, ANSWER_LEFT, &rec, e));
+        TRY(await_reply(w, r, REPLY_LEFT, &rec, e));
         if (rec.len != sizeof left)
             return err_set(e, -EBADMSG, "rank %u sent an invalid LEFT of %u bytes", r, rec.len);
         memcpy(&left, rec.data, sizeof left);
@@ -197,7 +197,7 @@ plan_ring_ready(struct worker *w, const struct plan_ring_kv *kv, struct err *e)
     for (uint32_t r = 1; r <= w->plan->n; r++) {
         struct ring_record rec;
 
-        TRY(await_reply(w, r, ANSWER_READY, &rec, e));
+        TRY(await_reply(w, r, REPLY_READY, &rec, e));
         channel_release(&w->plan->channel[r - 1]);
     }
     return 0;

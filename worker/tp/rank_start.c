@@ -28,13 +28,13 @@ rank_start_join(struct worker *w, struct err *e)
     char identity[JOIN_BYTES];
     size_t n = plan_ring_identity(w, identity, sizeof identity);
 
-    return send_reply(w, ANSWER_JOIN, identity, n, e);
+    return send_reply(w, REPLY_JOIN, identity, n, e);
 }
 
 int
 rank_start_left(struct worker *w, const struct plan_ring_left *left, struct err *e)
 {
-    return send_reply(w, ANSWER_LEFT, left, sizeof *left, e);
+    return send_reply(w, REPLY_LEFT, left, sizeof *left, e);
 }
 
 int
@@ -56,5 +56,5 @@ rank_start_kv(struct worker *w, struct plan_ring_kv *kv, struct err *e)
 int
 rank_start_ready(struct worker *w, struct err *e)
 {
-    return send_reply(w, ANSWER_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
+    return send_reply(w, REPLY_READY, &(uint64_t){ 0 }, sizeof(uint64_t), e);
 }
