@@ -12,9 +12,8 @@
 typedef int64_t nsec;      /* monotonic nanoseconds, or a duration in nanoseconds */
 typedef int32_t token_id;  /* index into the vocabulary; a negative value is never a token */
 typedef uint32_t seq_slot; /* index of a sequence in the KV tables, 0 .. n_slots - 1 */
-typedef uint32_t
-    /* first slice of a block, counted from the base of the arena; kernels read this number */
-    slice_id;
+/* first slice of a block, counted from the base of the arena; kernels read this number */
+typedef uint32_t slice_id;
 typedef uint64_t req_id; /* unique during the life of lagand, never reused */
 
 #define SLOT_NONE UINT32_MAX

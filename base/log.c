@@ -60,8 +60,8 @@ log_level_set(enum log_level most)
     atomic_store_explicit(&out.most, (int)most, memory_order_relaxed);
 }
 
-/* Opens our own socket to the journal, because the socket of libsystemd cannot be polled. -1: no socket.
- */
+/* Opens our own socket to the journal, because the socket of libsystemd cannot be polled. Returns
+ * -1 if there is none. */
 static int
 open_journal(void)
 {

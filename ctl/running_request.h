@@ -43,8 +43,8 @@ CLEAN_FUNC(struct running_request, running_request_free)
 /* Applies a TOKENS, PROMPT or TENSOR event. -EPROTO: a token index is skipped or repeated.
  * -EBADMSG: invalid output index. */
 int running_request_take(struct running_request *j, const struct lagan_event *ev) MUST_USE;
-struct running_output *running_request_output(
-    struct running_request *j, uint32_t output); /* created if new; NULL: invalid index */
+/* Returns an output, created if new; NULL: invalid index. */
+struct running_output *running_request_output(struct running_request *j, uint32_t output);
 
 /* Print the lines of --json. ev: the OUTPUT or ERROR event. */
 void running_request_print_final(const struct running_request *j, const struct lagan_event *ev,

@@ -60,7 +60,7 @@ enum lagan_event_kind {
     LAGAN_EVENT_OUTPUT,       /* one output has ended; no further TOKENS of that output */
     LAGAN_EVENT_DONE,         /* the request has ended: its last event */
     LAGAN_EVENT_ERROR,        /* the request has failed: its last event */
-    LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; follows the ERROR events of all requests */
+    LAGAN_EVENT_DISCONNECTED, /* reconnect timeout passed; follows the ERROR events of requests */
     LAGAN_EVENT_TENSOR /* rows of a requested tensor, before the tokens that they belong to */
 };
 

@@ -129,7 +129,8 @@ enum lagan_reason {
  *   record    LAGAND: lagand alone reads the value, or passes it to the worker in another form
  *             WORKER: struct rec_submit (ipc/records.h) has a field of this name
  *             SAMPLER: WORKER, and the worker copies it into struct sampling
- *   fallback  MODEL: with model_defaults an absent key is taken from generation_config.json; FIXED: never
+ *   fallback  MODEL: with model_defaults an absent key is taken from generation_config.json
+ *             FIXED: the default of this table
  *   sentence  of --help and of the manual
  *
  * A row generates the field of struct msg_request, its reader, the field of struct rec_submit, both
@@ -161,11 +162,11 @@ enum lagan_reason {
     X(F64,   temperature,              0, 100, 0, SAMPLER, MODEL, \
       "sampling temperature; 0: always the most likely token (greedy)") \
     X(U32,   top_k,                    0, 1 << 20, 0, SAMPLER, MODEL, \
-      "sample from the K most likely tokens; 0: from all") \
+      "sample from this number of most likely tokens; 0: from all") \
     X(OVER,  top_p,                    0, 1, 1, SAMPLER, MODEL, \
       "sample from the most likely tokens whose probabilities add up to this value; 1: from all") \
     X(F64,   min_p,                    0, 1, 0, SAMPLER, MODEL, \
-      "exclude tokens whose probability is below this share of the most likely token's; 0: none") \
+      "exclude tokens whose probability is below this share of the highest probability; 0: none") \
     X(U64,   seed,                     0, 0, 0, LAGAND, FIXED, \
       "seed of the random numbers; equal seeds give equal samples; default: lagand chooses a " \
       "seed and reports it") \
@@ -192,9 +193,11 @@ enum lagan_reason {
     X(I32,   forced_eos,              -1, INT32_MAX, -2, WORKER, FIXED, \
       "id of the last token when max_tokens is reached; -1: not forced; default: of the model") \
     X(U32,   logprobs,                 0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
-      "report the log-probability of each generated token and of the K most likely alternatives") \
+      "report the log-probability of each generated token and of this number of most likely " \
+      "alternatives") \
     X(U32,   prompt_logprobs,          0, LAGAN_MAX_TOP, 0, SAMPLER, FIXED, \
-      "report the log-probability of each prompt token and of the K most likely alternatives") \
+      "report the log-probability of each prompt token and of this number of most likely " \
+      "alternatives") \
     X(F64,   priority,                 0, 1, 0.5, WORKER, FIXED, \
       "requests with a higher priority are scheduled first") \
     X(U64,   deadline_ms,              0, 0, 0, LAGAND, FIXED, \

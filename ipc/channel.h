@@ -51,8 +51,8 @@ int channel_attach_rank(struct channel *l, int p, int w, int doorbell, uint64_t 
 
 /* publishes the reserved records and wakes the peer */
 void channel_publish(struct channel *l);
-void channel_release(
-    struct channel *l); /* releases the records read and wakes a peer that waits for space */
+/* Releases the records read and wakes a peer that waits for space. */
+void channel_release(struct channel *l);
 /* doorbell_sleep() until records arrive, or space after a failed reserve. */
 int channel_sleep(struct channel *l) MUST_USE;
 bool channel_ready(void *l); /* there are records or space; for doorbell_sleep() */

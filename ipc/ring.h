@@ -82,9 +82,8 @@ void ring_publish(struct ring *r); /* release store of tail; doorbell_ring() mus
 /* The oldest record not read yet. Returns 1 and *ret, 0 if none, -EBADMSG if corrupt (permanent).
  */
 int ring_peek(struct ring *r, struct ring_record *ret) MUST_USE;
-void ring_release(
-    /* frees the space of all records read; doorbell_ring_space() must follow */
-    struct ring *r);
+/* Frees the space of all records read; doorbell_ring_space() must follow. */
+void ring_release(struct ring *r);
 
 bool ring_empty(const struct ring *r);    /* reader: no published record is unread */
 uint64_t ring_free_bytes(struct ring *r); /* writer: free bytes; 0 if the head is invalid */

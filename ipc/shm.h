@@ -82,15 +82,12 @@ enum { SHM_MAX_STATS = 62, SHM_MAX_GROUPS = 8, SHM_GROUP_STATS = 16 };
 struct shm_ctl {
     /* release after the bytes of a record; pair: acquire in ring_peek() */
     _Alignas(128) _Atomic uint64_t tail;
-    _Alignas(
-        /* index in the PEER's ring; release; pair: acquire in ring_reserve() */
-        128) _Atomic uint64_t head;
-    _Alignas(128) _Atomic uint64_t
-        /* number of the sleep and the bits of doorbell.h; fence seq_cst; pair: doorbell_ring() */
-        wait_seq;
-    _Alignas(
-        /* relaxed: iterations of the engine loop; pair: supervisor */
-        128) _Atomic uint64_t hb_count;
+    /* index in the PEER's ring; release; pair: acquire in ring_reserve() */
+    _Alignas(128) _Atomic uint64_t head;
+    /* number of the sleep and the bits of doorbell.h; fence seq_cst; pair: doorbell_ring() */
+    _Alignas(128) _Atomic uint64_t wait_seq;
+    /* relaxed: iterations of the engine loop; pair: supervisor */
+    _Alignas(128) _Atomic uint64_t hb_count;
     _Atomic uint64_t hb_mono_ns;       /* relaxed */
     _Atomic uint32_t state, phase;     /* relaxed */
     _Atomic int64_t phase_deadline_ns; /* relaxed; 0: none */

@@ -12,9 +12,8 @@
 
 struct block_holders;
 
-struct block_holders *block_holders_new(
-    /* max_blocks: capacity for all workers together. NULL: out of memory. */
-    uint32_t max_blocks) MUST_USE;
+/* max_blocks: capacity for all workers together. NULL: out of memory. */
+struct block_holders *block_holders_new(uint32_t max_blocks) MUST_USE;
 struct block_holders *block_holders_free(struct block_holders *h);
 CLEAN_FUNC(struct block_holders, block_holders_free)
 

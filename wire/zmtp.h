@@ -1,4 +1,4 @@
-/* zmtp.h - the ZeroMQ protocol of lagand on local sockets: ZMTP 3 (RFC 37), ROUTER, mechanism NULL.
+/* zmtp.h - ZeroMQ protocol of lagand on local sockets: ZMTP 3 (RFC 37), ROUTER, mechanism NULL.
  *
  * Accepts the peers that the ROUTER of libzmq accepts, except ZMTP 1 and 2 (before 2013). A
  * violation ends the connection; libzmq ignores some violations.

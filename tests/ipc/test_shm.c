@@ -36,7 +36,7 @@ teardown(void **state)
     return 0;
 }
 
-/* Returns whether this process may write at p. The kernel returns EFAULT instead of sending a signal. */
+/* Returns whether this process may write at p. The kernel returns EFAULT instead of a signal. */
 static bool
 writable(void *p)
 {

@@ -21,9 +21,8 @@ struct added_token {
 };
 
 struct added {
-    struct added_token
-        /* [n] normalized: false first, then sorted by bytes; flat like the arrays of vocab */
-        *token;
+    /* [n] normalized: false first, then sorted by bytes; flat like the arrays of vocab */
+    struct added_token *token;
     char *text; /* search texts, concatenated */
     uint32_t n, n_text;
     struct {

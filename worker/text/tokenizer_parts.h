@@ -28,8 +28,7 @@ struct tokenizer {
     size_t map_bytes;
 };
 
-void tokenizer_parts_free(
-    /* frees everything except t itself and its map, which must be unmapped before */
-    struct tokenizer *t);
+/* Frees everything except t itself and its map, which must be unmapped before. */
+void tokenizer_parts_free(struct tokenizer *t);
 
 #endif
