@@ -65,7 +65,7 @@ static const struct opt limit_opts[] = {
     { "encoder_work", OPT_U64, OPT_AT(sched_args, l.enc_work), .arg = "N", .sentence = "rows times layers of sources in a step that generates; 0: no bound" },
     { "encoder_batch", OPT_STR, OPT_AT(sched_args, enc_batch), .arg = "LIST", .sentence = "sources wait, beside somebody who generates, until so many can start" },
     { "encoder_wait", OPT_NSEC, OPT_AT(sched_args, l.enc_wait), .arg = "TIME", .sentence = "no longer than that; an iteration of a scenario is 1ns" },
-    { "prompt_batch", OPT_U32, OPT_AT(sched_args, l.prompt_batch), .arg = "TOKENS", .sentence = "prompts wait, beside somebody who generates, until they are that many tokens" },
+    { "prompt_batch", OPT_U32, OPT_AT(sched_args, l.prefill_batch_tokens), .arg = "TOKENS", .sentence = "prompts wait, beside somebody who generates, until they are that many tokens" },
     { "prompt_wait", OPT_NSEC, OPT_AT(sched_args, l.prompt_wait), .arg = "TIME", .sentence = "no longer than that" },
     { 0 }
 };

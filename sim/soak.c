@@ -104,7 +104,7 @@ draw_sharing(struct dice *d, struct sim_config *st)
     l->pages = 4 + draw_below(d, 8);
     if (draw_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
     if (draw_below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = draw_between(d, 1, 6);
-    if (draw_below(d, 3) == 0) l->prompt_batch = draw_between(d, 1, 200);
+    if (draw_below(d, 3) == 0) l->prefill_batch_tokens = draw_between(d, 1, 200);
     l->enc_wait = l->prompt_wait = (nsec)draw_below(d, 20) * st->cost.launch;
     st->kv.reuse = draw_below(d, 4) > 0;
     st->kv.copy_partial = draw_below(d, 2);

@@ -1,9 +1,9 @@
-/* fuzz_plan.c - a step that another process planned: what batch_unpack() and batch_check() let pass touches nothing
- * that is not there, and what they refuse would have.
+/* fuzz_plan.c - a step that another process planned: what batch_unpack() and batch_check() let pass
+ * touches nothing that is not there, and what they refuse would have.
  *
- * Bytes become a batch whose numbers are mostly possible, some just not; it is packed, sometimes spoilt, and read
- * as a rank reads it. The ref does the step: every row, cell, slice and state that it would touch is looked up one
- * by one.
+ * Bytes become a batch whose numbers are mostly possible, some just not; it is packed, sometimes
+ * spoilt, and read as a rank reads it. The ref does the step: every row, cell, slice and state that
+ * it would touch is looked up one by one.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -327,7 +327,7 @@ make_moves(struct batch *b, struct in *in)
     }
     b->n_waits = byte(in) % LANES;
     for (uint32_t i = 0; i < b->n_waits; i++)
-        b->wait[i] = (struct batch_wait){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
+        b->wait[i] = (struct lane_wait){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
 }
 
 static void

@@ -1,10 +1,12 @@
-/* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/sched_harness.h).
+/* fuzz_sched.c - the scheduler on a pretended device that believes nothing
+ * (tests/sched/sched_harness.h).
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, suspend, fail, let time pass, die and go on with what is left. The device checks each step it is
- * handed. Here: every request ends once, with the tokens that its length, end ids and fate say; everything comes back
- * in the end, within as many steps as there is work; where blocks are simply counted a naive ref plans the same
- * steps; and a second run of the same calls gives the same batches.
+ * commit, cancel, suspend, fail, let time pass, die and go on with what is left. The device checks
+ * each step it is handed. Here: every request ends once, with the tokens that its length, end ids
+ * and fate say; everything comes back in the end, within as many steps as there is work; where
+ * blocks are simply counted a naive ref plans the same steps; and a second run of the same calls
+ * gives the same batches.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -127,7 +129,7 @@ begin(struct world *w, struct in *in)
         r->l.enc_wait = byte(in);
     }
     if (shape & 64) {
-        r->l.prompt_batch = byte(in);
+        r->l.prefill_batch_tokens = byte(in);
         r->l.prompt_wait = byte(in);
     }
     shape = byte(in);
@@ -302,8 +304,9 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
-/* Of a family: what a successor goes on from. A search has decided something, and its beams' rows are what its steps have
- * left; a sample has forked, in a step that is over, or is the one that computes for all. */
+/* Of a family: what a successor goes on from. A search has decided something, and its beams' rows
+ * are what its steps have left; a sample has forked, in a step that is over, or is the one that
+ * computes for all. */
 static bool
 goes_on(const struct world *w, const struct seq *q)
 {
@@ -355,7 +358,8 @@ left_of(const struct seq *q)
     return NULL;
 }
 
-/* Several, with all that they have so far: a search if all its beams' rows were taken over, samples if none has ended. */
+/* Several, with all that they have so far: a search if all its beams' rows were taken over, samples
+ * if none has ended. */
 static bool
 family_again(struct world *w, struct request *k)
 {
@@ -545,8 +549,8 @@ settle(struct world *w)
     reap(w);
 }
 
-/* It stands still, and has what it cannot give up: an encoder's rows, half of what it tells, blocks that the device was
- * not told of. */
+/* It stands still, and has what it cannot give up: an encoder's rows, half of what it tells, blocks
+ * that the device was not told of. */
 static bool
 holds(const struct world *w, const struct seq *q)
 {

@@ -268,7 +268,8 @@ name_blocks(struct ref *t, struct req *q, uint32_t n)
         q->block[i] = ++t->n_blocks;
 }
 
-/* The others hold what the first holds, but for a block that is not full: that each has of its own. */
+/* The others hold what the first holds, but for a block that is not full: that each has of its own.
+ * */
 static void
 fork_kin(struct walk *w, struct req *first)
 {
@@ -370,7 +371,8 @@ searches_wait(const struct walk *w)
     return n_out && n <= t->l.beam_tokens;
 }
 
-/* Everybody's next row first; then drafts in list order, of what is left, beside a prompt of half of it. */
+/* Everybody's next row first; then drafts in list order, of what is left, beside a prompt of half
+ * of it. */
 static void
 generate(struct walk *w)
 {
@@ -422,8 +424,8 @@ hold_back(const struct walk *w)
             rows += t->list[i]->prompt;
             oldest = MIN(oldest, t->list[i]->arrived);
         }
-    if (!t->l.prompt_batch || !(w->generates || streaming(t, false)) || !rows ||
-        rows >= t->l.prompt_batch || w->now - oldest >= t->l.prompt_wait)
+    if (!t->l.prefill_batch_tokens || !(w->generates || streaming(t, false)) || !rows ||
+        rows >= t->l.prefill_batch_tokens || w->now - oldest >= t->l.prompt_wait)
         return false;
     w->step->until = MIN(w->step->until, oldest + t->l.prompt_wait);
     return true;

@@ -1,4 +1,5 @@
-/* ref_sched_preempt.c - who has a slot in the ref, what it may take, and who gives way: ref_sched.h. */
+/* ref_sched_preempt.c - who has a slot in the ref, what it may take, and who gives way:
+ * ref_sched.h. */
 #include "tests/sched/ref_sched_internal.h"
 
 uint32_t
@@ -64,7 +65,7 @@ ref_sit(struct ref *t, struct req *q, enum state as)
 {
     bool new = !q->slot;
 
-    if (new) t->turn = MAX(t->turn, q->turn);
+    if (new) t->turn = MAX(t->turn, q->fair_tag);
     for (uint32_t i = 1; i < size(q) && !q->slot; i++) {
         q[i].slot = true;
         q[i].state = CONTEXT;
@@ -150,7 +151,8 @@ may_pause(const struct req *q)
     return q->state == GENERATE || (q->state == CONTEXT && (q->begun || q->forked) && !q->told);
 }
 
-/* The last in the list who stands still, keeps what others want, and could come back with what it has. */
+/* The last in the list who stands still, keeps what others want, and could come back with what it
+ * has. */
 static struct req *
 suspended_seq(struct ref *t, bool pages)
 {

@@ -1,12 +1,13 @@
 /* sched_harness.c - see sched_harness.h.
  *
- * The device keeps a vector clock a lane: which steps of other lanes are ordered before its next one,
- * by waits or because they are done. A write needs every earlier use of the thing ordered before it, a
- * read needs every earlier write; a thing is a 128-byte unit of the arena, a slot's table rows, or a
- * row of encoder states. So a race between lanes is found whether or not it would have bitten.
+ * The device keeps a vector clock a lane: which steps of other lanes are ordered before its next
+ * one, by waits or because they are done. A write needs every earlier use of the thing ordered
+ * before it, a read needs every earlier write; a thing is a 128-byte unit of the arena, a slot's
+ * table rows, or a row of encoder states. So a race between lanes is found whether or not it would
+ * have bitten.
  *
- * A block may be in several tables while what it holds is what all of them would have computed; it is written
- * only while it is in one.
+ * A block may be in several tables while what it holds is what all of them would have computed; it
+ * is written only while it is in one.
  */
 #include "tests/sched/sched_harness.h"
 
@@ -86,7 +87,8 @@ alike(req_id a, req_id b, uint32_t first, uint32_t n)
     return true;
 }
 
-/* The unit holds what q would have computed, up to position end of its own or, cross, of its source. */
+/* The unit holds what q would have computed, up to position end of its own or, cross, of its
+ * source. */
 static bool
 same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
 {
@@ -337,7 +339,7 @@ advance_clock(struct sched_fixture *r, const struct batch *b)
     uint64_t *clock = r->fake->clock[b->lane];
 
     for (uint32_t i = 0; i < b->n_waits; i++) {
-        const struct batch_wait *w = &b->wait[i];
+        const struct lane_wait *w = &b->wait[i];
 
         check(w->lane != b->lane && w->step <= r->planned[w->lane] && w->step > 0);
         clock[w->lane] = MAX(clock[w->lane], w->step);
@@ -360,7 +362,8 @@ unlist(struct sched_fixture *r, uint32_t group, struct row *row, uint32_t entry)
     row->at[group][entry] = SLICE_NONE;
 }
 
-/* Tokens in the entry that somebody before wrote and that are gone on from: in this step, or by a sample later. */
+/* Tokens in the entry that somebody before wrote and that are gone on from: in this step, or by a
+ * sample later. */
 static uint32_t
 left_in(const struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
@@ -692,7 +695,8 @@ run_plan(struct sched_fixture *r, unsigned lane)
     return b;
 }
 
-/* What a beam would go on with, best first: so that each goes on from itself, from another, or not at all. */
+/* What a beam would go on with, best first: so that each goes on from itself, from another, or not
+ * at all. */
 static uint32_t
 list_tops(const struct seq *q, uint32_t pos, struct batch_top *to)
 {

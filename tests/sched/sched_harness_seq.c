@@ -74,7 +74,7 @@ search_new(const struct seq *first, uint32_t n)
         .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
     };
     for (uint32_t i = 0; i < n; i++) {
-        s->beam.room[i] = s->room + (size_t)i * max_new;
+        s->beam.done_token[i] = s->room + (size_t)i * max_new;
         s->beam.total[i] = s->total + (size_t)i * max_new;
     }
     return s;

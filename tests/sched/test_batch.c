@@ -52,7 +52,7 @@ full_batch(void)
     };
     b->edit[0] = (struct kv_edit){ .op = EDIT_COPY, .group = 1, .entry = 16, .at = 2 };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
-    b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
+    b->wait[0] = (struct lane_wait){ .lane = 0, .step = 76 };
     return b;
 }
 
@@ -125,7 +125,7 @@ a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 
     (void)state;
     assert_int_equal(batch_unpack(small, buf, (size_t)n, &e), -EMSGSIZE);
-    assert_non_null(strstr(e.text, "12 rows"));
+    assert_non_null(strstr(e.text, "12 tokens"));
     batch_free(b);
     batch_free(small);
 }

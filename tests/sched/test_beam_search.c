@@ -1,5 +1,5 @@
-/* test_fork.c - beam search against a naive ref: transformers' loop over whole sequences, written from its
- * source, every candidate of every beam sorted at each step.
+/* test_fork.c - beam search against a naive ref: transformers' loop over whole sequences, written
+ * from its source, every candidate of every beam sorted at each step.
  */
 #include "tests/test.h"
 #include "worker/sched/beam_search.h"
@@ -137,7 +137,7 @@ open_bed(struct bed *x)
     for (uint32_t i = 0; i < x->b.n_end; i++) x->end_id[i] = (token_id)(3 + 5 * i);
     for (uint32_t i = 0; i < x->b.n_beams; i++) {
         x->b.line[i] = x->line[i];
-        x->b.room[i] = x->room[i];
+        x->b.done_token[i] = x->room[i];
         x->b.total[i] = x->total[i];
         for (uint32_t k = 0; k < x->n_given; k++) x->line[i][k] = (token_id)(1000 + k);
     }
@@ -171,7 +171,7 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 4000; seed++) {
         token_id settled[MAX_LEN];
-        uint32_t n_settled = 0, cur = 0;
+        uint32_t n_common = 0, cur = 0;
         bool improve = true, over = false;
 
         open_bed(&x);
@@ -184,11 +184,11 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
             assert_false(x.b.over);
             over = naive_step(&w, &x.b, seed, cur++, &improve);
             step_bed(&x, seed);
-            assert_true(x.b.n_settled >= n_settled); /* what was told stays */
-            for (uint32_t i = 0; i < n_settled; i++)
+            assert_true(x.b.n_common >= n_common); /* what was told stays */
+            for (uint32_t i = 0; i < n_common; i++)
                 assert_int_equal(x.line[0][x.n_given + i], settled[i]);
-            n_settled = x.b.n_settled;
-            memcpy(settled, x.line[0] + x.n_given, n_settled * sizeof *settled);
+            n_common = x.b.n_common;
+            memcpy(settled, x.line[0] + x.n_given, n_common * sizeof *settled);
             for (uint32_t i = 0; i < x.b.n_beams; i++) { /* each lives in its own slot */
                 assert_true(x.b.parent[i] < x.b.n_beams);
                 assert_int_equal(x.line[i][0], x.n_given ? 1000 : x.line[i][0]);
@@ -210,7 +210,7 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
             assert_int_equal(d.n, w.done[i].n);
             assert_memory_equal(d.token, w.done[i].token, d.n * sizeof *d.token);
             assert_true(fabsf(d.score - w.done[i].score) <= 1e-6f * fabsf(d.score));
-            assert_memory_equal(d.token, settled, MIN(n_settled, d.n) * sizeof *settled);
+            assert_memory_equal(d.token, settled, MIN(n_common, d.n) * sizeof *settled);
             assert_int_equal(d.reason == LAGAN_FINISH_LENGTH,
                              d.n == x.b.max_new && !(x.b.n_end && d.n > x.b.min_new &&
                                                      (d.token[d.n - 1] - 3) % 5 == 0 &&
@@ -228,7 +228,7 @@ copy_bed(struct bed *to, const struct bed *from)
     to->b.end_id = to->end_id;
     for (uint32_t i = 0; i < to->b.n_beams; i++) {
         to->b.line[i] = to->line[i];
-        to->b.room[i] = to->room[i];
+        to->b.done_token[i] = to->room[i];
         to->b.total[i] = to->total[i];
     }
     beam_start(&to->b, 0, 0);
@@ -237,7 +237,7 @@ copy_bed(struct bed *to, const struct bed *from)
 static void
 same_results(const struct beam *a, const struct beam *b)
 {
-    assert_int_equal(a->n_settled, b->n_settled);
+    assert_int_equal(a->n_common, b->n_common);
     for (uint32_t i = 0; i < a->n_beams; i++) {
         struct beam_done x = beam_result(a, i), y = beam_result(b, i);
 
@@ -316,7 +316,7 @@ equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
     x.b.n_end = 0;
     x.b.max_new = 9;
     for (uint32_t i = 0; i < 2; i++)
-        x.b.line[i] = x.line[i], x.b.room[i] = x.room[i], x.b.total[i] = x.total[i];
+        x.b.line[i] = x.line[i], x.b.done_token[i] = x.room[i], x.b.total[i] = x.total[i];
     beam_start(&x.b, 0, 0);
     beam_step(&x.b, list);
     assert_int_equal(x.line[x.b.order[0]][x.n_given], 2);
@@ -326,7 +326,7 @@ equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
     assert_int_equal(x.line[x.b.order[1]][x.n_given], 2);
     assert_int_equal(x.line[x.b.order[0]][x.n_given + 1], 2);
     assert_int_equal(x.line[x.b.order[1]][x.n_given + 1], 5);
-    assert_int_equal(x.b.n_settled, 1);
+    assert_int_equal(x.b.n_common, 1);
 }
 
 int

@@ -325,7 +325,7 @@ limits_that_no_tree_has_are_refused(void **state)
     r.l.n_draft = 3;
     r.l.draft_back[1] = 2;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
-    assert_string_equal(e.text, "draft 2 continues the row 3 before it");
+    assert_string_equal(e.text, "draft token 2 cannot continue a token 3 before it");
     run_close(&r);
 }
 

@@ -222,7 +222,7 @@ a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-0
     assert_non_null(strstr(e.text, "51"));
     assert_non_null(strstr(e.text, "50"));
     assert_int_equal(scheduler_add(r.s, none, 0, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "no source"));
+    assert_non_null(strstr(e.text, "no encoder input"));
     seq_free(none);
     run_end(&r, &q, 1);
 }

@@ -543,9 +543,9 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
 static void
 limits_that_could_never_work_are_refused_by_name(void **state)
 {
-    static const char *const words[] = { "max_num_seqs", "64 rows",   "100 tokens",
+    static const char *const words[] = { "max_num_seqs", "64 slots", "100 tokens",
                                          "another lane", "no lane",   "max_source_tokens",
-                                         "shared by 1",  "must grow", "65 graph sizes" };
+                                         "made for 1", "must be ascending", "65 graph sizes" };
     struct scheduler *s;
     struct err e;
 

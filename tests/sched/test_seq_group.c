@@ -1,6 +1,6 @@
-/* test_seq_group.c - beams and samples in the scheduler, on a pretended device that computes from what its tables
- * name: the next token depends on every token whose K and V a row can see, so a block too few, too many or of
- * somebody else changes the answer.
+/* test_seq_group.c - beams and samples in the scheduler, on a pretended device that computes from
+ * what its tables name: the next token depends on every token whose K and V a row can see, so a
+ * block too few, too many or of somebody else changes the answer.
  */
 #include "tests/test.h"
 #include "worker/kv/kv_kind.h"
@@ -157,8 +157,9 @@ list_of(struct batch_top *top, uint64_t h, uint32_t n)
                            : (struct batch_top){ -1, 0 };
 }
 
-/* A worker that takes over now goes on from what is committed: the window before that is there. Of a search whose beams
- * have come apart steps come one by one, and that is what the next one is planned from. */
+/* A worker that takes over now goes on from what is committed: the window before that is there. Of
+ * a search whose beams have come apart steps come one by one, and that is what the next one is
+ * planned from. */
 static void
 check_window(const struct bed *b, const struct batch *p)
 {
@@ -281,7 +282,7 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         q->first_member = f->seq;
         q->next_member = i + 1 < n ? q + 1 : NULL;
         f->beam.line[i] = f->token[i];
-        f->beam.room[i] = f->room[i];
+        f->beam.done_token[i] = f->room[i];
         f->beam.total[i] = f->total[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
@@ -312,7 +313,7 @@ check_seq_group(const struct seq_group *f)
             assert_int_equal(f->token[i][n], best_of(mix(h, (uint64_t)(uintptr_t)f->seq[i].owner)));
         }
         b.line[i] = line[i];
-        b.room[i] = room[i];
+        b.done_token[i] = room[i];
         b.total[i] = total[i];
     }
     if (!first->beam) return;
@@ -366,7 +367,8 @@ take_back(struct bed *b, struct seq_group **f, uint32_t n, uint32_t *left)
     }
 }
 
-/* Requests of all kinds at once, some cancelled, some expired, some suspended for a while, with steps planned ahead. */
+/* Requests of all kinds at once, some cancelled, some expired, some suspended for a while, with
+ * steps planned ahead. */
 static void
 run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, uint32_t slots)
 {
@@ -483,7 +485,8 @@ who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(
     assert_true(seen.pauses > 500 && seen.searches > 50 && seen.apart > 20);
 }
 
-/* Somebody else has the arena from here on: what the search's rows say is all that is left of them. */
+/* Somebody else has the arena from here on: what the search's rows say is all that is left of them.
+ * */
 static void
 next_life(struct bed *b, struct seq_group *f)
 {
@@ -616,8 +619,9 @@ a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
     close_bed(&b);
 }
 
-/* Two searches of three beams, the second of which comes while a step of the first is out, and a stream if there is to be one:
- * the most runs that a step had. Two steps are out whenever there are two. */
+/* Two searches of three beams, the second of which comes while a step of the first is out, and a
+ * stream if there is to be one: the most runs that a step had. Two steps are out whenever there are
+ * two. */
 static uint32_t
 most_runs(uint32_t beam_tokens, bool stream)
 {

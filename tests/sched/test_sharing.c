@@ -1,6 +1,8 @@
-/* test_sharing.c - rows among prompts, layers among sources, pages among adapters, turns among clients.
+/* test_sharing.c - rows among prompts, layers among sources, pages among adapters, turns among
+ * clients.
  *
- * Ids (M-04 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (M-04 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -374,11 +376,11 @@ what_was_not_used_is_given_back(void **state)
     one = request(10, 10, 0);
     one->client = 1;
     run_add(&r, one);
-    assert_true(one->turn >= q[1]->turn); /* a client's own stay in order */
+    assert_true(one->fair_tag >= q[1]->fair_tag); /* a client's own stay in order */
     other = request(10, 10, 0);
     other->client = 2;
     run_add(&r, other);
-    assert_true(other->turn <= one->turn);
+    assert_true(other->fair_tag <= one->fair_tag);
     run_cancel(&r, q, n_seqs);
 }
 
@@ -480,7 +482,7 @@ prompts_wait_for_company_beside_a_stream(void **state) /* B5 */
 {
     (void)state;
     begin(8);
-    r.l.prompt_batch = 50;
+    r.l.prefill_batch_tokens = 50;
     r.l.prompt_wait = 1000;
     run_open(&r);
     run_add(&r, request(20, 40, 0)); /* nobody generates: it need not wait */

@@ -294,7 +294,7 @@ redo(struct worker *w, struct worker_request *r, const uint32_t *slot, uint32_t 
         }
         TRY(beam_redo(b, &t));
     }
-    if (r->n_sent > b->n_settled) return -EBADMSG;
+    if (r->n_sent > b->n_common) return -EBADMSG;
     return memcmp(b->line[b->order[0]] + b->first, told, r->n_sent * sizeof *told) ? -EBADMSG : 0;
 }
 

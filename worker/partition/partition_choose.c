@@ -3,31 +3,40 @@
 
 #include <math.h>
 
-/* DWELL: so many askings, one a step, a way is kept. BETTER: by what part another must beat it then, and after ten times
- * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
+/* DWELL: so many askings, one a step, a way is kept. BETTER: by what part another must beat it
+ * then, and after ten times as many by a tenth of that: it is not to be left for noise, nor kept
+ * for ever where it is a little worse. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* By what part a partition must be better than one lane, whose times are known better and which costs no change, unless tokens
- * come so much SOONER on it and answers have WEIGHT; WORTH: by what part longer steps of both must be better than shorter ones. */
+/* By what part a partition must be better than one lane, whose times are known better and which
+ * costs no change, unless tokens come so much SOONER on it and answers have WEIGHT; WORTH: by what
+ * part longer steps of both must be better than shorter ones. */
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of steps until most of what came and went is forgotten. */
 static const double FLOW = 3e9;
-/* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of them sooner. */
+/* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of
+ * them sooner. */
 static const double ROUND = 0.75;
-/* No more rows than MANY times those whose arithmetic is done while the weights are read, where answers are WEIGHT of the
- * work or more: as much gets done, by fewer at a time, each of them sooner. Prompts alone want long steps. */
+/* No more rows than MANY times those whose arithmetic is done while the weights are read, where
+ * answers are WEIGHT of the work or more: as much gets done, by fewer at a time, each of them
+ * sooner. Prompts alone want long steps. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* So much longer steps are looked at, too: whether products of so few rows are worth it shows in steps. */
+/* So much longer steps are looked at, too: whether products of so few rows are worth it shows in
+ * steps. */
 static const double LONGER = 1.25;
-/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No token does, and each takes longer
- * than its rows do, by 28 ms beside answers (8B, one H200). Longer than SHORT it is only with less than one in FEW of the rows that
- * all who are there have: else too many prompts end at once, and prompts and answers come in waves. */
+/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No
+ * token does, and each takes longer than its rows do, by 28 ms beside answers (8B, one H200).
+ * Longer than SHORT it is only with less than one in FEW of the rows that all who are there have:
+ * else too many prompts end at once, and prompts and answers come in waves. */
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
-/* So many steps' rows of prompts that wait are counted: a change costs those few who are there more. */
+/* So many steps' rows of prompts that wait are counted: a change costs those few who are there
+ * more. */
 enum { QUEUE = 4 };
-/* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
+/* Steps of answers that are launched when the last one of prompts ends: two, of which one has
+ * begun. */
 static const double OUT = 1.5;
-/* Prompts that have a part of the time left end so many times as often, a prompt: those that nearly keep up hardly do. */
+/* Prompts that have a part of the time left end so many times as often, a prompt: those that nearly
+ * keep up hardly do. */
 static const double OFTEN = 4;
 
 void
@@ -90,8 +99,8 @@ merged_step_ns(const struct split *s, const struct partition_load *load, double 
     return step_time_of(&s->time, STEP_BOTH, 0, &all);
 }
 
-/* As many rows as keep a step of both within the target: its time is a line in them, level before. A prompt's last rows see
- * twice the keys that all of its rows see on average. */
+/* As many rows as keep a step of both within the target: its time is a line in them, level before.
+ * A prompt's last rows see twice the keys that all of its rows see on average. */
 static double
 rows_in_time(const struct split *s, const struct partition_load *load)
 {
@@ -152,8 +161,8 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* As many, or as few as go round, so that every step has some and no answer reads the weights for itself alone; more would
- * only make steps longer. */
+/* As many, or as few as go round, so that every step has some and no answer reads the weights for
+ * itself alone; more would only make steps longer. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)
 {
@@ -181,9 +190,10 @@ rows_of_step(const struct partition_load *load, double most)
     return MAX(MIN((double)load->n_tokens, most), 1.);
 }
 
-/* Rows of prompts a ns, each with its tokens, while n generate: one of those who are there has its prompt computed. row: what
- * one takes, token: a step beside. What is not generated by then is when prompts have ended, on the whole device: but for
- * `out` steps each time, which are launched by then. */
+/* Rows of prompts a ns, each with its tokens, while n generate: one of those who are there has its
+ * prompt computed. row: what one takes, token: a step beside. What is not generated by then is when
+ * prompts have ended, on the whole device: but for `out` steps each time, which are launched by
+ * then. */
 static double
 rows_per_ns(const struct split *s, const struct partition_load *load, double n, double row,
             double token, double out)
@@ -200,8 +210,8 @@ rows_per_ns(const struct split *s, const struct partition_load *load, double n, 
     return 1 / (row + rest);
 }
 
-/* As many as prompts feed, but no more than there are or the target has time for, where a step of nobody takes `none` and
- * one of all who generate now `token`. */
+/* As many as prompts feed, but no more than there are or the target has time for, where a step of
+ * nobody takes `none` and one of all who generate now `token`. */
 static double
 n_fed(const struct split *s, const struct partition_load *load, double n, double none, double token)
 {
@@ -280,7 +290,8 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
     return sooner && weight_of_answers(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
+/* Whether a is to be preferred: within the target, then by what gets done; else by the time between
+ * tokens. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_choose_expect *a, const struct partition_choose_expect *b,
@@ -324,8 +335,8 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
     struct partition_choose_expect now, other;
 
     s->since += s->since < UINT32_MAX;
-    /* With one phase empty there is nothing to choose; of who never ran nothing is known. But the next prompt keeps
-     * the target from its first step on. */
+    /* With one phase empty there is nothing to choose; of who never ran nothing is known. But the
+     * next prompt keeps the target from its first step on. */
     if (load->n_decode == 0) return s->now;
     if (s->now.partition == 0) s->now.rows = (uint32_t)rows_together(s, load);
     if (load->n_tokens == 0) return s->now;
@@ -349,7 +360,7 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
 static bool
 waits_for_lane(const struct split *s, const struct partition_choose_lane *l)
 {
-    const struct batch_wait *w = &l->wait[(l->done + 1) % 2];
+    const struct lane_wait *w = &l->wait[(l->done + 1) % 2];
 
     return w->step > s->lane[w->lane].done;
 }
@@ -385,7 +396,7 @@ void
 partition_choose_launched(struct split *s, const struct batch *b, nsec now)
 {
     struct partition_choose_lane *l = &s->lane[b->lane];
-    struct batch_wait *w = &l->wait[b->step % 2];
+    struct lane_wait *w = &l->wait[b->step % 2];
 
     w->step = 0;
     for (uint32_t i = 0; i < b->n_waits; i++)
@@ -394,7 +405,8 @@ partition_choose_launched(struct split *s, const struct batch *b, nsec now)
     if (l->n_out++ == 0) start_oldest_step(s, b->lane, now);
 }
 
-/* What a row of a prompt costs, and what a step of all that generate. What it had is counted as if in its middle. */
+/* What a row of a prompt costs, and what a step of all that generate. What it had is counted as if
+ * in its middle. */
 static void
 see_work(struct split *s, const struct batch *b, nsec took, nsec now)
 {
@@ -423,7 +435,8 @@ see_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.tokens += half * (b->n_tokens - rows);
     if (b->n_tokens > rows) s->flow.last = b->n_tokens - rows;
     if (rows == 0) return;
-    /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows of late. */
+    /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows
+     * of late. */
     s->flow.work.kv += half * prompts.kv;
     s->flow.work.matmul += half * prompts.matmul;
     s->flow.work.attend += half * prompts.attend;
@@ -432,8 +445,9 @@ see_work(struct split *s, const struct batch *b, nsec took, nsec now)
                                s->flow.work.attend / s->flow.rows };
 }
 
-/* Tokens to a row: taken when a step with prompts is over, or none is out. In between steps of answers are counted, and not yet
- * the prompts that were computed beside them: by a tenth more and less, for which the way was changed to and fro. */
+/* Tokens to a row: taken when a step with prompts is over, or none is out. In between steps of
+ * answers are counted, and not yet the prompts that were computed beside them: by a tenth more and
+ * less, for which the way was changed to and fro. */
 static void
 see_flow(struct split *s, const struct batch *b)
 {
@@ -465,7 +479,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
     l->done = b->step;
     start_oldest_step(s, b->lane, now);
     for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
-        const struct batch_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
+        const struct lane_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
 
         if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step)
             start_oldest_step(s, i, now);
@@ -486,14 +500,15 @@ partition_choose(struct split *s, const struct partition_list *partition_list,
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* Of answers that are one step long all have it planned by now, so that nobody seems to generate whenever it is asked: a partition
-     * would be kept, however bad it was. */
+    /* Of answers that are one step long all have it planned by now, so that nobody seems to
+     * generate whenever it is asked: a partition would be kept, however bad it was. */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
     s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
-    /* When one comes that fits into two steps, both are planned before the next asking: so the way is that of the next
-     * ones, as many as steps ended of late. With nobody there it costs nothing. */
+    /* When one comes that fits into two steps, both are planned before the next asking: so the way
+     * is that of the next ones, as many as steps ended of late. With nobody there it costs nothing.
+     * */
     s->load.n_tokens = MAX((uint64_t)load.prompt_tokens,
                            (uint64_t)MIN(s->load.prompt, (double)s->l.max_tokens));
     return partition_choose_for(s, partition_list, &s->load);

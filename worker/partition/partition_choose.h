@@ -1,21 +1,24 @@
-/* partition_choose.h - prompts and answers together or apart, and on which partition: the controller of split.mode auto.
+/* partition_choose.h - prompts and answers together or apart, and on which partition: the
+ * controller of split.mode auto.
  *
- * Asked before a step is launched, it takes the way that gets the most requests done among those that keep the time
- * from one token to the next within the target; where none does, the one with the least such time. Rung 0 is one lane for
- * everything on the whole device, as with split.mode off, in steps of so many rows that every step has some of prompts and
- * answers hardly ever read the weights for themselves alone, or of fewer where the target asks for that; on other partitions
+ * Asked before a step is launched, it takes the way that gets the most requests done among those
+ * that keep the time from one token to the next within the target; where none does, the one with
+ * the least such time. Rung 0 is one lane for everything on the whole device, as with split.mode
+ * off, in steps of so many rows that every step has some of prompts and answers hardly ever read
+ * the weights for themselves alone, or of fewer where the target asks for that; on other partitions
  * each phase has its part.
  *
- * A request is so many rows of prompts and so many tokens: what steps had of both in the last seconds. (Of the last half
- * minute they say that of a burst that is long over, and a way that is best for that.) On a way that does more for
- * answers than they need fewer generate at a time, and prompts say how much gets done; on one that does less as many
- * generate as are there, prompts run out, and answers have the whole device for the rest.
+ * A request is so many rows of prompts and so many tokens: what steps had of both in the last
+ * seconds. (Of the last half minute they say that of a burst that is long over, and a way that is
+ * best for that.) On a way that does more for answers than they need fewer generate at a time, and
+ * prompts say how much gets done; on one that does less as many generate as are there, prompts run
+ * out, and answers have the whole device for the rest.
  *
- * A way is kept for a while, and then left for one that is clearly better; the longer it was kept, the less clearly. Pure:
- * times come from step_time.h.
+ * A way is kept for a while, and then left for one that is clearly better; the longer it was kept,
+ * the less clearly. Pure: times come from step_time.h.
  *
- * Why not simply the least time for prompts: with a generous target that is nearly always partition 0, and costs a tenth of the
- * throughput where a division would do both (docs/split.md).
+ * Why not simply the least time for prompts: with a generous target that is nearly always partition
+ * 0, and costs a tenth of the throughput where a division would do both (docs/split.md).
  */
 #ifndef PARTITION_CHOOSE_H
 #define PARTITION_CHOOSE_H
@@ -61,7 +64,7 @@ struct split {
         nsec others;      /* how long the others had been busy then */
         uint32_t n_out, n_prompts; /* of them with prompts */
         uint64_t done;
-        struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
+        struct lane_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
     struct {
         double rows, tokens;   /* of prompts, of answers: of late */
@@ -78,7 +81,8 @@ void partition_choose_init(struct split *s, const struct partition_choose_limits
                            const struct partition_list *partition_list,
                            const struct step_costs *costs, const struct kv_config *kv,
                            double bandwidth, double peak);
-/* A step was launched; the oldest of its lane is over. Rung 0 of a step: it had the whole device. */
+/* A step was launched; the oldest of its lane is over. Rung 0 of a step: it had the whole device.
+ * */
 void partition_choose_launched(struct split *s, const struct batch *b, nsec now);
 nsec partition_choose_retired(struct split *s, const struct batch *b,
                               nsec now); /* how long it took */
@@ -96,8 +100,8 @@ struct partition_mode partition_choose_for(struct split *s,
                                            const struct partition_list *partition_list,
                                            const struct partition_load *load);
 
-/* What is expected of a way, with a load of both: ns for a prompt's row, from one token to the next, and rows of prompts a ns with all that
- * follows of them. */
+/* What is expected of a way, with a load of both: ns for a prompt's row, from one token to the
+ * next, and rows of prompts a ns with all that follows of them. */
 struct partition_choose_expect {
     double row, token, done;
     struct partition_mode way;

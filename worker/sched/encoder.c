@@ -1,10 +1,12 @@
-/* encoder.c - sources: who is encoded, and how many layers of it in this step: see sched_internal.h.
+/* encoder.c - which encoder inputs run in a step, and how many of their layers. See
+ * sched_internal.h.
  *
- * A source runs whole, or so many layers a step that whoever generates in the same step does not wait for long.
+ * An encoder input is computed whole, or a few layers per step so that decode in the same step
+ * stays short.
  */
 #include "worker/sched/sched_internal.h"
 
-/* Layers of it in this step; left: rows times layers that sources may still take. */
+/* Layers of q in this step. left: tokens times layers that the step may still take. */
 static uint32_t
 layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
 {
@@ -38,7 +40,7 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n)
     if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
 
-/* Somebody decodes: who waits does not leave the device idle. */
+/* A sequence prefills or decodes, so waiting does not leave the device idle. */
 static bool
 any_decoding(const struct scheduler *s)
 {
@@ -47,7 +49,7 @@ any_decoding(const struct scheduler *s)
     return false;
 }
 
-/* How many of those that wait may start: all, or with company. */
+/* How many waiting encoder inputs may start: no limit, or a batch size of limits.enc_batch. */
 static uint32_t
 n_released(const struct step_plan *p)
 {
@@ -84,10 +86,11 @@ plan_encoder(struct step_plan *p)
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);
     }
-    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && may_join(s); q = next) {
+    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && policy_admits(s);
+         q = next) {
         next = q->next;
         if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;
-        if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
+        if (find_cross(s, q)) continue; /* its cross KV is cached: plan_prefill() takes it */
         n = layers_now(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;
         add_encode(p, q, n);
