@@ -258,8 +258,8 @@ a_slot_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
                                                 .flags = SEGMENT_SAMPLE };
         t->n_segments = t->n_logits = 1;
         if (k) {
-            t->wait[0] = (struct lane_wait){ .lane = (uint8_t)(1 - lane),
-                                             .step = h.started[1 - lane] };
+            t->wait[0] = (struct step_dependency){ .lane = (uint8_t)(1 - lane),
+                                                   .step = h.started[1 - lane] };
             t->n_waits = 1;
         }
         assert_int_equal(exec_start(h.x, t, &e), 0);

@@ -327,7 +327,7 @@ make_moves(struct batch *b, struct in *in)
     }
     b->n_waits = byte(in) % LANES;
     for (uint32_t i = 0; i < b->n_waits; i++)
-        b->wait[i] = (struct lane_wait){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
+        b->wait[i] = (struct step_dependency){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
 }
 
 static void

@@ -339,7 +339,7 @@ advance_clock(struct sched_fixture *r, const struct batch *b)
     uint64_t *clock = r->fake->clock[b->lane];
 
     for (uint32_t i = 0; i < b->n_waits; i++) {
-        const struct lane_wait *w = &b->wait[i];
+        const struct step_dependency *w = &b->wait[i];
 
         check(w->lane != b->lane && w->step <= r->planned[w->lane] && w->step > 0);
         clock[w->lane] = MAX(clock[w->lane], w->step);

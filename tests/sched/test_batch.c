@@ -52,7 +52,7 @@ full_batch(void)
     };
     b->edit[0] = (struct kv_edit){ .op = EDIT_COPY, .group = 1, .entry = 16, .at = 2 };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
-    b->wait[0] = (struct lane_wait){ .lane = 0, .step = 76 };
+    b->wait[0] = (struct step_dependency){ .lane = 0, .step = 76 };
     return b;
 }
 

@@ -360,7 +360,7 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
 static bool
 waits_for_lane(const struct split *s, const struct partition_choose_lane *l)
 {
-    const struct lane_wait *w = &l->wait[(l->done + 1) % 2];
+    const struct step_dependency *w = &l->wait[(l->done + 1) % 2];
 
     return w->step > s->lane[w->lane].done;
 }
@@ -396,7 +396,7 @@ void
 partition_choose_launched(struct split *s, const struct batch *b, nsec now)
 {
     struct partition_choose_lane *l = &s->lane[b->lane];
-    struct lane_wait *w = &l->wait[b->step % 2];
+    struct step_dependency *w = &l->wait[b->step % 2];
 
     w->step = 0;
     for (uint32_t i = 0; i < b->n_waits; i++)
@@ -479,7 +479,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
     l->done = b->step;
     start_oldest_step(s, b->lane, now);
     for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
-        const struct lane_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
+        const struct step_dependency *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
 
         if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step)
             start_oldest_step(s, i, now);

@@ -64,7 +64,7 @@ struct split {
         nsec others;      /* how long the others had been busy then */
         uint32_t n_out, n_prompts; /* of them with prompts */
         uint64_t done;
-        struct lane_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
+        struct step_dependency wait[2]; /* of steps that are out, by step % 2; step 0: none */
     } lane[MAX_LANES];
     struct {
         double rows, tokens;   /* of prompts, of answers: of late */

@@ -285,8 +285,8 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
         struct packed_wait p;
 
         from = unpack_bytes(&p, from, sizeof p);
-        b->wait[i] = (struct lane_wait){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
-                                         .step = p.step };
+        b->wait[i] = (struct step_dependency){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
+                                               .step = p.step };
     }
     r = check_rows(b, e);
     if (r < 0) /* leave an empty batch, not a partial one */

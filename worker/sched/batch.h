@@ -65,7 +65,7 @@ struct batch_encode {
 
 /* The step must not start before `lane` has finished `step`: a slot changes lanes, or a block was
  * last read by the other lane. */
-struct lane_wait {
+struct step_dependency {
     uint8_t lane;
     uint64_t step;
 };
@@ -83,10 +83,10 @@ struct batch {
     int32_t *pos;                  /* [n_tokens] */
     struct batch_segment *segment; /* [n_segments]; the beams of a request are neighbours */
     struct batch_encode *encode;   /* [n_encode] */
-    uint32_t *mask;         /* [n_masks] by logit row: bit j: attends to token j of its segment */
-    struct kv_edit *edit;   /* [n_edits] applied before the step, in order */
-    struct kv_copy *copy;   /* [n_copies] */
-    struct lane_wait *wait; /* [n_waits] */
+    uint32_t *mask;       /* [n_masks] by logit row: bit j: attends to token j of its segment */
+    struct kv_edit *edit; /* [n_edits] applied before the step, in order */
+    struct kv_copy *copy; /* [n_copies] */
+    struct step_dependency *wait; /* [n_waits] */
     uint32_t max_tokens, max_segments, max_encode, max_edits, max_copies, max_waits;
 };
 

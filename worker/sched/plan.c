@@ -162,7 +162,8 @@ close_batch(struct step_plan *p)
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         if (p->out.wait[l] == 0) continue;
         check(b->n_waits < b->max_waits);
-        b->wait[b->n_waits++] = (struct lane_wait){ .lane = (uint8_t)l, .step = p->out.wait[l] };
+        b->wait[b->n_waits++] = (struct step_dependency){ .lane = (uint8_t)l,
+                                                          .step = p->out.wait[l] };
     }
     b->bucket = pick_bucket(s, b);
     if (b->n_masks) b->n_masks = b->n_logits;
