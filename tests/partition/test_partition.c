@@ -1,4 +1,5 @@
-/* test_partition.c - partitions, how long steps take on them, and which is taken: against all of it done by hand. */
+/* test_partition.c - partitions, how long steps take on them, and which is taken: against all of it
+ * done by hand. */
 #include "base/clock.h"
 #include "tests/test.h"
 #include "worker/partition/partition_choose.h"
@@ -40,7 +41,7 @@ the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest(
 }
 
 static void
-every_partition_is_a_division_that_the_device_has(void **state)
+every_partition_is_valid_for_the_device(void **state)
 {
     static const uint32_t context[] = { 64, 72, 80, 112 };
     struct partition_list l;
@@ -68,7 +69,7 @@ every_partition_is_a_division_that_the_device_has(void **state)
 }
 
 static void
-context_sm_is_units_or_a_share_and_1_0_is_off(void **state)
+context_sm_is_units_or_a_share_below_one(void **state)
 {
     static const char *const bad[] = { "0", "-3", "0.0", "x", "64x", "9999", "132", "nan" };
     struct partition_list l;
@@ -94,7 +95,7 @@ context_sm_is_units_or_a_share_and_1_0_is_off(void **state)
 }
 
 static void
-an_operators_partition_is_one_the_device_has_and_takes_the_last_ones_place(void **state)
+operators_partition_is_valid_and_replaces_the_last(void **state)
 {
     struct partition_list l;
     struct err e;
@@ -191,7 +192,7 @@ factors(const struct step_time *t, enum step_kind kind, unsigned partition, doub
 }
 
 static void
-the_fit_is_that_of_every_step_looked_at_again(void **state)
+incremental_fit_equals_a_fit_of_all_steps(void **state)
 {
     static const double one[STEP_TERMS] = { 1, 1, 1 };
 
@@ -230,7 +231,7 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
 }
 
 static void
-a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state)
+unused_partition_is_estimated_by_its_share_of_units(void **state)
 {
     struct step_cost w = { 1e10, 1e10, 1e13, 0 };
     struct step_time t;
@@ -255,7 +256,7 @@ a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state
 }
 
 static void
-a_step_that_ran_alone_says_nothing_of_its_partition(void **state)
+step_that_ran_alone_does_not_change_its_partition(void **state)
 {
     struct step_cost w = some_work();
     struct step_time t;
@@ -272,9 +273,10 @@ a_step_that_ran_alone_says_nothing_of_its_partition(void **state)
     assert_true(step_time_known(&t, STEP_PREFILL) == 0);
 }
 
-/* Seven or eight have generated on a part, and while another way was taken a few steps were held up by half. */
+/* Seven or eight have generated on a part, and while another way was taken a few steps were held up
+ * by half. */
 static void
-steps_that_are_alike_do_not_tell_one_term_from_another(void **state)
+equal_steps_do_not_separate_the_terms(void **state)
 {
     struct step_time t;
     struct partition_list l;
@@ -296,7 +298,7 @@ steps_that_are_alike_do_not_tell_one_term_from_another(void **state)
 }
 
 static void
-no_part_is_faster_than_the_whole_device(void **state)
+part_is_never_faster_than_the_whole_device(void **state)
 {
     struct step_cost few = { .weights = 16e9, .matmul = 242 * 16e9 },
                      many = { .weights = 16e9, .matmul = 4096 * 16e9 };
@@ -315,9 +317,10 @@ no_part_is_faster_than_the_whole_device(void **state)
                 .8 * step_time_of(&t, STEP_PREFILL, 0, &many));
 }
 
-/* The step behind it seems to take nothing then; and what took a hundred times as long was held up by something else. */
+/* The step behind it seems to take nothing then; and what took a hundred times as long was held up
+ * by something else. */
 static void
-a_step_that_was_found_late_changes_little(void **state)
+late_observation_changes_the_fit_little(void **state)
 {
     struct step_cost w = { .weights = 1e9, .kv = 1e9 };
 
@@ -452,8 +455,9 @@ really(const struct truth *d, const struct partition_load *x, struct partition_m
     *row = *token / rows;
 }
 
-/* Rows of prompts a ns when each has its tokens: as few generate as suffice for that, and if all who are there but the one whose
- * prompt is computed do not, the rest is generated on the whole device while no prompt is. */
+/* Rows of prompts a ns when each has its tokens: as few generate as suffice for that, and if all
+ * who are there but the one whose prompt is computed do not, the rest is generated on the whole
+ * device while no prompt is. */
 static double
 rate_of(const struct truth *d, const struct partition_load *x, struct partition_mode way)
 {
@@ -470,7 +474,7 @@ rate_of(const struct truth *d, const struct partition_load *x, struct partition_
 }
 
 static void
-the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
+selected_partition_is_close_to_the_best(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     double target = (double)limits.target;
@@ -518,7 +522,7 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
 
 /* No token waits for them but those of a change: 400 ms. */
 static void
-steps_of_prompts_on_a_partition_are_as_long_whatever_the_target(void **state)
+prefill_steps_on_a_partition_ignore_the_target(void **state)
 {
     static const nsec target[] = { 0, 10 * NSEC_MS, 50 * NSEC_MS, NSEC_S };
 
@@ -547,7 +551,7 @@ steps_of_prompts_on_a_partition_are_as_long_whatever_the_target(void **state)
 }
 
 static void
-with_a_phase_empty_or_unknown_nothing_changes(void **state)
+empty_or_unknown_phase_changes_no_partition(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     struct partition_load x = some_load(), no_prompts, no_answers;
@@ -571,7 +575,7 @@ with_a_phase_empty_or_unknown_nothing_changes(void **state)
 }
 
 static void
-the_first_prompt_beside_answers_keeps_the_target_too(void **state)
+first_prompt_during_decode_keeps_the_target(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
@@ -608,7 +612,7 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
 
 /* Products of 257 rows take as long as of 512: with answers among them. */
 static void
-steps_of_both_are_whole_tiles_and_prompts_go_round_in_them(void **state)
+merged_steps_are_whole_tiles_and_keep_prompts_flowing(void **state)
 {
     static const struct {
         double tokens;
@@ -639,7 +643,7 @@ steps_of_both_are_whole_tiles_and_prompts_go_round_in_them(void **state)
 
 /* Steps of prompts of 380 ms beside steps of 28 answers in 21: it is asked at any time of them. */
 static void
-what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out(void **state)
+request_shape_is_stable_while_a_prefill_step_runs(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
@@ -680,7 +684,7 @@ what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out(void **state)
 }
 
 static void
-a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
+partition_is_kept_and_left_only_for_a_better_one(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     uint64_t n_changes = 0;
@@ -706,8 +710,8 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
             if (now == was) continue;
             assert_true(kept >= 7 || s.n_changes == 1);
             after = partition_choose_expect(&s, now, &x);
-            /* By a tenth at first, by less the longer it was kept; from a partition by 0.02 less, to one by so much more unless tokens
-             * come sooner on it. */
+            /* By a tenth at first, by less the longer it was kept; from a partition by 0.02 less,
+             * to one by so much more unless tokens come sooner on it. */
             edge = -(was > 0) * .02;
             assert_true((1 - edge - .8 / (s.n_changes == 1 ? kept + 9 : kept)) * after.done >
                             before.done ||
@@ -741,10 +745,10 @@ one_step(struct split *s, uint8_t lane, unsigned partition, struct batch_segment
     partition_choose_retired(s, &b, *now);
 }
 
-/* Steps that took no time, or a day, of one row or as many as there can be, on whatever partition; loads of nobody and of
- * everybody; then steps as they should be. */
+/* Steps that took no time, or a day, of one row or as many as there can be, on whatever partition;
+ * loads of nobody and of everybody; then steps as they should be. */
 static void
-whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back(void **state)
+any_reported_times_give_a_valid_partition_and_recovery(void **state)
 {
     static const nsec times[] = { 0, 1, NSEC_US, 20 * NSEC_MS, NSEC_S, 24 * 3600 * NSEC_S };
     static const uint32_t sizes[] = { 0, 1, 2, 31, 8192, 65536 };
@@ -808,25 +812,23 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest),
-        cmocka_unit_test(every_partition_is_a_division_that_the_device_has),
-        cmocka_unit_test(context_sm_is_units_or_a_share_and_1_0_is_off),
-        cmocka_unit_test(
-            an_operators_partition_is_one_the_device_has_and_takes_the_last_ones_place),
-        cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
-        cmocka_unit_test(a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole),
-        cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_partition),
-        cmocka_unit_test(steps_that_are_alike_do_not_tell_one_term_from_another),
-        cmocka_unit_test(no_part_is_faster_than_the_whole_device),
-        cmocka_unit_test(a_step_that_was_found_late_changes_little),
-        cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
-        cmocka_unit_test(steps_of_prompts_on_a_partition_are_as_long_whatever_the_target),
-        cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
-        cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),
-        cmocka_unit_test(steps_of_both_are_whole_tiles_and_prompts_go_round_in_them),
-        cmocka_unit_test(what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out),
-        cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
-        cmocka_unit_test(
-            whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back),
+        cmocka_unit_test(every_partition_is_valid_for_the_device),
+        cmocka_unit_test(context_sm_is_units_or_a_share_below_one),
+        cmocka_unit_test(operators_partition_is_valid_and_replaces_the_last),
+        cmocka_unit_test(incremental_fit_equals_a_fit_of_all_steps),
+        cmocka_unit_test(unused_partition_is_estimated_by_its_share_of_units),
+        cmocka_unit_test(step_that_ran_alone_does_not_change_its_partition),
+        cmocka_unit_test(equal_steps_do_not_separate_the_terms),
+        cmocka_unit_test(part_is_never_faster_than_the_whole_device),
+        cmocka_unit_test(late_observation_changes_the_fit_little),
+        cmocka_unit_test(selected_partition_is_close_to_the_best),
+        cmocka_unit_test(prefill_steps_on_a_partition_ignore_the_target),
+        cmocka_unit_test(empty_or_unknown_phase_changes_no_partition),
+        cmocka_unit_test(first_prompt_during_decode_keeps_the_target),
+        cmocka_unit_test(merged_steps_are_whole_tiles_and_keep_prompts_flowing),
+        cmocka_unit_test(request_shape_is_stable_while_a_prefill_step_runs),
+        cmocka_unit_test(partition_is_kept_and_left_only_for_a_better_one),
+        cmocka_unit_test(any_reported_times_give_a_valid_partition_and_recovery),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -57,7 +57,7 @@ full_batch(void)
 }
 
 static void
-packed_and_unpacked_is_the_same_batch(void **state)
+packed_and_unpacked_batch_is_the_same(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t one[BYTES], two[BYTES];
@@ -83,7 +83,7 @@ packed_and_unpacked_is_the_same_batch(void **state)
 }
 
 static void
-a_buffer_one_byte_too_small_is_told(void **state)
+buffer_one_byte_too_small_is_reported(void **state)
 {
     struct batch *b = full_batch();
     uint8_t buf[BYTES];
@@ -96,7 +96,7 @@ a_buffer_one_byte_too_small_is_told(void **state)
 }
 
 static void
-no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
+packed_batch_never_exceeds_batch_most_bytes(void **state)
 {
     struct batch *b = full_batch();
     static uint8_t buf[2 * BYTES];
@@ -116,7 +116,7 @@ no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
 }
 
 static void
-a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
+batch_larger_than_the_reader_is_refused_with_the_numbers(void **state)
 {
     struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -131,7 +131,7 @@ a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 }
 
 static void
-every_truncation_is_refused(void **state)
+every_truncated_batch_is_refused(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -152,7 +152,7 @@ every_truncation_is_refused(void **state)
 }
 
 static void
-rows_that_do_not_follow_one_another_are_refused(void **state)
+segments_that_are_not_contiguous_are_refused(void **state)
 {
     (void)state;
     for (int what = 0; what < 15; what++) {
@@ -186,7 +186,7 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
 }
 
 static void
-no_bytes_make_it_read_or_write_outside(void **state)
+random_bytes_never_cause_access_outside_the_buffers(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -218,13 +218,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_and_unpacked_is_the_same_batch),
-        cmocka_unit_test(a_buffer_one_byte_too_small_is_told),
-        cmocka_unit_test(no_batch_takes_more_than_the_most_bytes_of_its_capacity),
-        cmocka_unit_test(a_batch_beyond_the_readers_room_is_refused_with_the_numbers),
-        cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(rows_that_do_not_follow_one_another_are_refused),
-        cmocka_unit_test(no_bytes_make_it_read_or_write_outside),
+        cmocka_unit_test(packed_and_unpacked_batch_is_the_same),
+        cmocka_unit_test(buffer_one_byte_too_small_is_reported),
+        cmocka_unit_test(packed_batch_never_exceeds_batch_most_bytes),
+        cmocka_unit_test(batch_larger_than_the_reader_is_refused_with_the_numbers),
+        cmocka_unit_test(every_truncated_batch_is_refused),
+        cmocka_unit_test(segments_that_are_not_contiguous_are_refused),
+        cmocka_unit_test(random_bytes_never_cause_access_outside_the_buffers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,7 +162,7 @@ step_bed(struct bed *x, uint64_t seed)
 }
 
 static void
-a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
+search_ends_with_the_reference_sequences_and_scores(void **state)
 {
     static struct bed x;
     static struct ref w;
@@ -247,7 +247,7 @@ same_results(const struct beam *a, const struct beam *b)
 }
 
 static void
-a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was(void **state)
+search_repeated_from_its_decisions_continues_equally(void **state)
 {
     static struct bed x, y;
     uint32_t n_steps = 0;
@@ -271,7 +271,7 @@ a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was(void **state)
 }
 
 static void
-what_no_step_can_have_decided_is_refused(void **state)
+impossible_decisions_are_refused(void **state)
 {
     static struct bed x;
     struct beam_decision good, bad;
@@ -304,7 +304,7 @@ what_no_step_can_have_decided_is_refused(void **state)
 }
 
 static void
-equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
+equal_scores_prefer_better_beams_then_lower_ids(void **state)
 {
     static struct bed x;
     struct batch_top even[4] = { { 2, -1 }, { 5, -1 }, { 7, -1 }, { 9, -1 } };
@@ -333,10 +333,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_search_ends_with_the_sequences_and_scores_of_its_naive_ref),
-        cmocka_unit_test(a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was),
-        cmocka_unit_test(what_no_step_can_have_decided_is_refused),
-        cmocka_unit_test(equal_scores_are_the_better_beams_and_then_the_lower_ids),
+        cmocka_unit_test(search_ends_with_the_reference_sequences_and_scores),
+        cmocka_unit_test(search_repeated_from_its_decisions_continues_equally),
+        cmocka_unit_test(impossible_decisions_are_refused),
+        cmocka_unit_test(equal_scores_prefer_better_beams_then_lower_ids),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

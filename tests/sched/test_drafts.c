@@ -1,4 +1,5 @@
-/* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned again. */
+/* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned
+ * again. */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -47,7 +48,7 @@ end(struct seq *q, uint16_t reason)
 }
 
 static void
-guesses_follow_the_token_that_they_continue(void **state)
+draft_tokens_follow_the_token_that_they_continue(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -78,7 +79,7 @@ guesses_follow_the_token_that_they_continue(void **state)
 }
 
 static void
-a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
+step_planned_ahead_counts_drafts_as_accepted_and_moves_back(void **state)
 {
     uint32_t first = 5, behind = 0, refused = 0;
     const struct batch *b;
@@ -101,7 +102,7 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
 }
 
 static void
-a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
+tree_token_attends_only_to_drafts_that_it_continues(void **state)
 {
     /* two drafts for the next place, two behind the second of them */
     static const uint8_t back[] = { 0, 1, 0, 1 };
@@ -134,7 +135,7 @@ a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
 }
 
 static void
-nobody_guesses_beyond_its_length(void **state)
+drafts_never_exceed_the_length_limit(void **state)
 {
     struct seq *q;
     const struct batch *b;
@@ -156,7 +157,7 @@ nobody_guesses_beyond_its_length(void **state)
 }
 
 static void
-an_end_among_the_guesses_ends_it_there(void **state)
+end_id_among_the_drafts_ends_the_sequence_there(void **state)
 {
     struct seq *q;
 
@@ -176,7 +177,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
 }
 
 static void
-tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
+drafts_follow_tokens_and_leave_half_to_prompts(void **state)
 {
     struct seq *q[3], *prompt;
     const struct batch *b;
@@ -210,7 +211,7 @@ tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
 }
 
 static void
-with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **state)
+max_utilization_plans_drafts_only_in_reserved_blocks(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -231,7 +232,7 @@ with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **sta
 }
 
 static void
-who_would_not_fit_with_guesses_goes_without(void **state)
+sequence_that_does_not_fit_with_drafts_runs_without(void **state)
 {
     struct seq *q;
 
@@ -248,7 +249,7 @@ who_would_not_fit_with_guesses_goes_without(void **state)
 }
 
 static void
-guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
+drafts_after_a_failed_prompt_are_not_cached(void **state)
 {
     struct seq *q, *next;
 
@@ -281,7 +282,7 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
 }
 
 static void
-who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
+sequence_changes_lanes_after_its_drafts_are_committed(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -312,7 +313,7 @@ who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
 }
 
 static void
-limits_that_no_tree_has_are_refused(void **state)
+limits_without_a_valid_draft_tree_are_refused(void **state)
 {
     struct scheduler *s;
     struct err e;
@@ -333,17 +334,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guesses_follow_the_token_that_they_continue),
-        cmocka_unit_test(a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back),
-        cmocka_unit_test(a_row_of_a_tree_sees_what_it_continues_and_no_other_guess),
-        cmocka_unit_test(nobody_guesses_beyond_its_length),
-        cmocka_unit_test(an_end_among_the_guesses_ends_it_there),
-        cmocka_unit_test(tokens_come_before_guesses_and_prompts_have_half_of_what_is_left),
-        cmocka_unit_test(with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for),
-        cmocka_unit_test(who_would_not_fit_with_guesses_goes_without),
-        cmocka_unit_test(guesses_behind_a_prompt_that_failed_are_found_by_nobody),
-        cmocka_unit_test(who_has_guesses_out_goes_on_in_another_lane_when_they_are_told),
-        cmocka_unit_test(limits_that_no_tree_has_are_refused),
+        cmocka_unit_test(draft_tokens_follow_the_token_that_they_continue),
+        cmocka_unit_test(step_planned_ahead_counts_drafts_as_accepted_and_moves_back),
+        cmocka_unit_test(tree_token_attends_only_to_drafts_that_it_continues),
+        cmocka_unit_test(drafts_never_exceed_the_length_limit),
+        cmocka_unit_test(end_id_among_the_drafts_ends_the_sequence_there),
+        cmocka_unit_test(drafts_follow_tokens_and_leave_half_to_prompts),
+        cmocka_unit_test(max_utilization_plans_drafts_only_in_reserved_blocks),
+        cmocka_unit_test(sequence_that_does_not_fit_with_drafts_runs_without),
+        cmocka_unit_test(drafts_after_a_failed_prompt_are_not_cached),
+        cmocka_unit_test(sequence_changes_lanes_after_its_drafts_are_committed),
+        cmocka_unit_test(limits_without_a_valid_draft_tree_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G). */
+/* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G).
+ * */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -20,7 +21,7 @@ defaults(uint32_t max_enc_tokens)
 }
 
 static void
-the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
+decoder_starts_in_the_step_after_its_encoder(void **state) /* G1, B4 */
 {
     struct seq *q = seq_new(1, 1, 5, 33);
     const struct batch *b;
@@ -49,7 +50,7 @@ the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
 }
 
 static void
-an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
+encoder_runs_a_few_layers_per_step_during_decode(void **state)
 {
     static const uint32_t first[] = { 0, 4 }, n[] = { 4, 2 };
     struct seq *q[2] = { seq_new(1, 1, 20, 10), seq_new(2, 1, 5, 40) };
@@ -78,7 +79,7 @@ an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
 }
 
 static void
-encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
+encoder_rows_are_limited_and_reused_after_projection(void **state) /* G3 */
 {
     struct seq *q[5];
 
@@ -97,7 +98,7 @@ encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
 }
 
 static void
-a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
+gap_in_encoder_rows_is_filled_by_a_fitting_input(void **state)
 {
     struct seq *q[4];
     const struct batch *b;
@@ -124,7 +125,7 @@ a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
 }
 
 static void
-a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
+chunked_decoder_prompt_projects_with_its_first_chunk(void **state) /* G2 */
 {
     struct seq *q = seq_new(1, 25, 4, 12);
     uint32_t projected = 0;
@@ -144,7 +145,7 @@ a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
 }
 
 static void
-a_new_source_and_a_running_one_share_a_step(void **state) /* */
+new_and_running_encoder_inputs_share_a_step(void **state) /* */
 {
     struct seq *q[2] = { seq_new(1, 1, 20, 5), seq_new(2, 1, 20, 7) };
     const struct batch *b;
@@ -166,7 +167,7 @@ a_new_source_and_a_running_one_share_a_step(void **state) /* X-09 */
 }
 
 static void
-whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* */
+ended_encoder_input_frees_both_pools_and_its_rows(void **state) /* */
 {
     (void)state;
     for (int when = 0; when < 5; when++) {
@@ -197,7 +198,7 @@ whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* X-07 
 }
 
 static void
-pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
+pending_encoders_start_at_once_if_no_sequence_decodes(void **state) /* M-38 */
 {
     struct seq *q[4];
 
@@ -210,7 +211,7 @@ pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
 }
 
 static void
-a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-05 */
+encoder_input_longer_than_the_buffer_is_refused_with_numbers(void **state) /* L-05 */
 {
     struct seq *q = seq_new(1, 1, 5, 51), *none = seq_new(2, 1, 5, 0);
     struct err e;
@@ -228,7 +229,7 @@ a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-0
 }
 
 static void
-a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
+encoder_input_that_fits_no_pool_is_refused(void **state)
 {
     struct seq *q = seq_new(1, 1, 5, 41);
     struct err e;
@@ -243,7 +244,7 @@ a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
 }
 
 static void
-samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
+samples_forked_after_a_failed_encoder_end_with_it(void **state)
 {
     struct seq *first = seq_group_of(1, 3, /* beams= */ false, 1, 4, 20), *q;
 
@@ -272,17 +273,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_decoder_starts_the_step_after_its_encoder),
-        cmocka_unit_test(an_encoder_runs_a_few_layers_a_step_beside_decoding),
-        cmocka_unit_test(encoder_rows_are_bounded_and_used_again_once_projected),
-        cmocka_unit_test(a_gap_in_the_encoder_rows_is_filled_by_who_fits),
-        cmocka_unit_test(a_decoder_prompt_in_chunks_projects_with_its_first),
-        cmocka_unit_test(a_new_source_and_a_running_one_share_a_step),
-        cmocka_unit_test(whatever_ends_a_source_gives_back_both_pools_and_its_rows),
-        cmocka_unit_test(pending_encoders_go_at_once_when_nothing_decodes),
-        cmocka_unit_test(a_source_longer_than_the_buffer_is_refused_with_the_numbers),
-        cmocka_unit_test(a_source_that_fits_the_buffer_and_no_pool_is_refused),
-        cmocka_unit_test(samples_that_forked_behind_a_source_that_failed_end_with_it),
+        cmocka_unit_test(decoder_starts_in_the_step_after_its_encoder),
+        cmocka_unit_test(encoder_runs_a_few_layers_per_step_during_decode),
+        cmocka_unit_test(encoder_rows_are_limited_and_reused_after_projection),
+        cmocka_unit_test(gap_in_encoder_rows_is_filled_by_a_fitting_input),
+        cmocka_unit_test(chunked_decoder_prompt_projects_with_its_first_chunk),
+        cmocka_unit_test(new_and_running_encoder_inputs_share_a_step),
+        cmocka_unit_test(ended_encoder_input_frees_both_pools_and_its_rows),
+        cmocka_unit_test(pending_encoders_start_at_once_if_no_sequence_decodes),
+        cmocka_unit_test(encoder_input_longer_than_the_buffer_is_refused_with_numbers),
+        cmocka_unit_test(encoder_input_that_fits_no_pool_is_refused),
+        cmocka_unit_test(samples_forked_after_a_failed_encoder_end_with_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,11 @@
 /* test_killed.c - a worker that dies between any two stores into its manifest, and its successor.
  *
- * The scheduler runs on sched_harness.c's device, with the manifest written around each launch as the engine does. At
- * every single store a successor looks at a copy: what it would adopt must be what the device holds, and
- * what has been told must be there to go on from. Then some stores are the last: the process is gone, the
- * next one adopts, every request is submitted again with what was told, and each step is checked by
- * the device. The same search finds each of the mistakes that the order of publication is there to prevent.
+ * The scheduler runs on sched_harness.c's device, with the manifest written around each launch as
+ * the engine does. At every single store a successor looks at a copy: what it would adopt must be
+ * what the device holds, and what has been told must be there to go on from. Then some stores are
+ * the last: the process is gone, the next one adopts, every request is submitted again with what
+ * was told, and each step is checked by the device. The same search finds each of the mistakes that
+ * the order of publication is there to prevent.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -210,8 +211,8 @@ owners(const struct batch *b, struct manifest_owner *to)
     return n;
 }
 
-/* Those edits that leave a table, and those that do not, in their order; ends of slots that are taken again
- * with this step stand first in any case. */
+/* Those edits that leave a table, and those that do not, in their order; ends of slots that are
+ * taken again with this step stand first in any case. */
 static uint32_t
 edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owners, uint8_t op,
          bool want, struct kv_edit *to)
@@ -470,7 +471,7 @@ live(uint32_t shape, enum mistake mistake, uint32_t apart)
 }
 
 static void
-at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **state)
+replacement_finds_all_written_and_reported_data_at_every_store(void **state)
 {
     uint64_t stores = 0;
 
@@ -487,7 +488,7 @@ at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **st
 
 /* Half of the shapes with a host tier, half with kills; the cache is flushed now and then. */
 static void
-at_every_store_what_others_may_find_holds_what_it_says(void **state)
+cached_blocks_hold_their_tokens_at_every_store(void **state)
 {
     uint64_t hits = 0, fetched = 0, kills = 0, went[2] = { 0 };
 
@@ -508,7 +509,7 @@ at_every_store_what_others_may_find_holds_what_it_says(void **state)
 }
 
 static void
-streams_go_on_after_a_kill_at_any_store(void **state)
+streams_continue_after_a_kill_at_any_store(void **state)
 {
     uint64_t kills = 0, again = 0, adopted = 0;
 
@@ -526,9 +527,10 @@ streams_go_on_after_a_kill_at_any_store(void **state)
     assert_true(adopted > again / 3);
 }
 
-/* Where blocks are paid for step by step: its first token waits for the steps of its prompt, or keeps what they see. */
+/* Where blocks are paid for step by step: its first token waits for the steps of its prompt, or
+ * keeps what they see. */
 static void
-a_window_with_room_for_one_step_has_not_two_out(void **state)
+window_with_blocks_for_one_step_has_one_in_flight(void **state)
 {
     (void)state;
     test_seed();
@@ -540,7 +542,7 @@ a_window_with_room_for_one_step_has_not_two_out(void **state)
 }
 
 static void
-streams_that_go_on_come_before_prompts(void **state)
+adopted_streams_are_planned_before_prompts(void **state)
 {
     const struct batch *b;
 
@@ -568,7 +570,8 @@ streams_that_go_on_come_before_prompts(void **state)
     end();
 }
 
-/* So long that the cache holds it with the window of chunks of one row, and not with that of a step full of them. */
+/* So long that the cache holds it with the window of chunks of one row, and not with that of a step
+ * full of them. */
 static uint32_t
 longest_in_rows(void)
 {
@@ -583,7 +586,7 @@ longest_in_rows(void)
 }
 
 static void
-a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such(void **state)
+prompt_that_fits_only_in_small_chunks_resumes_in_them(void **state)
 {
     enum { DONE = 12 };
 
@@ -605,7 +608,7 @@ a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such(void **state)
 }
 
 static void
-what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
+kept_slots_are_reclaimed_one_by_one_after_their_time(void **state)
 {
     const struct batch *b;
 
@@ -638,10 +641,10 @@ what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
     end();
 }
 
-/* With every block taken, and the next token behind the last one's end: as it was before the kill, somebody waits. One
- * of them comes some steps later than the others. */
+/* With every block taken, and the next token behind the last one's end: as it was before the kill,
+ * somebody waits. One of them comes some steps later than the others. */
 static void
-who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
+adopted_sequence_resumes_its_next_token_despite_other_needs(void **state)
 {
     enum { STORIES = 1000, JOBS_HERE = 3 };
     uint64_t adopted = 0;
@@ -688,7 +691,7 @@ who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
 }
 
 static void
-each_mistake_in_the_order_is_caught(void **state)
+every_wrong_order_of_stores_is_detected(void **state)
 {
     (void)state;
     test_seed();
@@ -707,15 +710,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
-        cmocka_unit_test(at_every_store_what_others_may_find_holds_what_it_says),
-        cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
-        cmocka_unit_test(a_window_with_room_for_one_step_has_not_two_out),
-        cmocka_unit_test(streams_that_go_on_come_before_prompts),
-        cmocka_unit_test(a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such),
-        cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),
-        cmocka_unit_test(who_had_a_row_goes_on_in_it_whatever_others_need),
-        cmocka_unit_test(each_mistake_in_the_order_is_caught),
+        cmocka_unit_test(replacement_finds_all_written_and_reported_data_at_every_store),
+        cmocka_unit_test(cached_blocks_hold_their_tokens_at_every_store),
+        cmocka_unit_test(streams_continue_after_a_kill_at_any_store),
+        cmocka_unit_test(window_with_blocks_for_one_step_has_one_in_flight),
+        cmocka_unit_test(adopted_streams_are_planned_before_prompts),
+        cmocka_unit_test(prompt_that_fits_only_in_small_chunks_resumes_in_them),
+        cmocka_unit_test(kept_slots_are_reclaimed_one_by_one_after_their_time),
+        cmocka_unit_test(adopted_sequence_resumes_its_next_token_despite_other_needs),
+        cmocka_unit_test(every_wrong_order_of_stores_is_detected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ split(void)
 }
 
 static void
-a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
+slot_changes_lanes_after_its_last_chunk(void **state) /* E1, D3 */
 {
     struct seq *q = seq_new(1, 50, 5, 0);
     const struct batch *b;
@@ -47,7 +47,7 @@ a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
 }
 
 static void
-nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
+decode_never_waits_for_another_sequences_prompt(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 40, 5, 0) };
     const struct batch *b;
@@ -70,7 +70,7 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
 }
 
 static void
-an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
+decoder_waits_for_an_encoder_on_another_lane(void **state)
 {
     struct seq *q = seq_new(1, 1, 5, 30);
     const struct batch *b;
@@ -97,7 +97,7 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
 }
 
 static void
-a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
+prefill_waits_for_blocks_and_resumes_when_one_is_free(void **state) /* D-06 */
 {
     struct seq *q[3] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0), seq_new(3, 10, 10, 0) };
 
@@ -116,7 +116,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
 }
 
 static void
-one_token_more_never_visits_the_generation_lane(void **state)
+request_of_one_token_never_uses_the_decode_lane(void **state)
 {
     struct seq *q = seq_new(1, 10, 1, 0);
 
@@ -131,7 +131,7 @@ one_token_more_never_visits_the_generation_lane(void **state)
 }
 
 static void
-a_slot_cancelled_between_its_lanes_leaves_both(void **state)
+slot_cancelled_between_two_lanes_leaves_both(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
 
@@ -149,7 +149,7 @@ a_slot_cancelled_between_its_lanes_leaves_both(void **state)
 }
 
 static void
-a_lane_found_done_names_the_one_to_commit_first(void **state)
+finished_lane_names_the_lane_to_commit_first(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
     const struct batch *b;
@@ -207,7 +207,8 @@ the_lane_of_prompts_has_bounds_of_its_own(
     run_finish(&r, q, 4);
 }
 
-/* On partition 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
+/* On partition 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until
+ * then. */
 static void
 divide(unsigned partition, uint32_t rows)
 {
@@ -226,7 +227,7 @@ open_decoding(struct seq *q, unsigned partition, uint32_t rows)
 }
 
 static void
-a_lane_has_the_whole_device_while_no_other_has_work(void **state)
+lane_gets_the_whole_device_while_others_are_idle(void **state)
 {
     struct seq *q[2] = { seq_new(1, 40, 9, 0), seq_new(2, 30, 5, 0) };
 
@@ -249,7 +250,7 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
 }
 
 static void
-a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
+prompt_without_blocks_leaves_the_whole_device_to_decode(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0) };
 
@@ -272,7 +273,7 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
 }
 
 static void
-together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
+merged_lanes_plan_prompts_with_decode_up_to_the_limit(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 60, 5, 0) };
     const struct batch *b;
@@ -296,9 +297,10 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     run_finish(&r, q, 2);
 }
 
-/* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's sixty-four. */
+/* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's
+ * sixty-four. */
 static void
-a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
+step_limit_is_filled_with_parts_of_a_unit(void **state)
 {
     static const struct {
         uint32_t asked, rows;
@@ -320,7 +322,7 @@ a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
 }
 
 static void
-no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
+merging_lanes_never_delays_decode_behind_a_prefill_step(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 90, 5, 0) };
     const struct batch *b;
@@ -353,7 +355,7 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
 
 /* One that fits into two steps is planned whole before the next asking. */
 static void
-the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
+partition_of_the_next_prompt_is_chosen_before_it_arrives(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     const struct step_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
@@ -387,9 +389,10 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
     run_finish(&r, &q, 1);
 }
 
-/* The device checks every token and block; steps of both lanes are out while the division changes. */
+/* The device checks every token and block; steps of both lanes are out while the division changes.
+ * */
 static void
-no_change_of_the_division_under_load_loses_a_token(void **state)
+partition_changes_under_load_lose_no_token(void **state)
 {
     (void)state;
     for (int round = 0; round < 40; round++) {
@@ -422,7 +425,7 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
 }
 
 static void
-both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /* D-05 */
+idle_lanes_are_woken_by_each_request(void **state) /* D-05 */
 {
     (void)state;
     split();
@@ -442,9 +445,10 @@ both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /*
     run_close(&r);
 }
 
-/* The reference waits for an answer to free blocks when none is being given: half of each prompt fills the pool. */
+/* The reference waits for an answer to free blocks when none is being given: half of each prompt
+ * fills the pool. */
 static void
-prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **state) /* E4.5 */
+prompts_that_fill_the_pool_never_wait_for_idle_decode(void **state) /* E4.5 */
 {
     static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
                                             POLICY_STATIC };
@@ -462,9 +466,10 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
     }
 }
 
-/* Who came last gives way, and not an answer for itself: else answers stand still for prompts that nobody goes on with. */
+/* Who came last gives way, and not an answer for itself: else answers stand still for prompts that
+ * nobody goes on with. */
 static void
-an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 */
+decode_takes_the_blocks_of_an_unfinished_prompt(void **state) /* E4.5 */
 {
     struct seq *q[2] = { seq_new(1, 10, 60, 0), seq_new(2, 60, 5, 0) };
 
@@ -484,7 +489,7 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
 }
 
 static void
-one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
+request_that_never_fits_is_refused_and_both_lanes_continue(void **state) /* D-07, E5 */
 {
     struct seq *big = seq_new(1, 80, 40, 0), *q = seq_new(2, 10, 5, 0);
     struct err e;
@@ -523,7 +528,7 @@ a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
 }
 
 static void
-a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
+many_cancels_leave_no_sequence_in_either_lane(void **state)
 {
     enum { N = 400 };
     static struct seq *q[N];
@@ -556,7 +561,7 @@ a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
 }
 
 static void
-a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **state) /* E4.10 */
+failed_step_ends_its_requests_and_the_other_lane_continues(void **state) /* E4.10 */
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 40, 5, 0) };
 
@@ -585,29 +590,29 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slot_is_handed_over_behind_its_last_chunk),
-        cmocka_unit_test(nobody_who_generates_waits_for_somebody_elses_prompt),
-        cmocka_unit_test(an_encoder_on_a_lane_of_its_own_is_waited_for),
-        cmocka_unit_test(a_context_waits_for_blocks_and_goes_on_when_one_is_free),
-        cmocka_unit_test(one_token_more_never_visits_the_generation_lane),
-        cmocka_unit_test(a_slot_cancelled_between_its_lanes_leaves_both),
-        cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
+        cmocka_unit_test(slot_changes_lanes_after_its_last_chunk),
+        cmocka_unit_test(decode_never_waits_for_another_sequences_prompt),
+        cmocka_unit_test(decoder_waits_for_an_encoder_on_another_lane),
+        cmocka_unit_test(prefill_waits_for_blocks_and_resumes_when_one_is_free),
+        cmocka_unit_test(request_of_one_token_never_uses_the_decode_lane),
+        cmocka_unit_test(slot_cancelled_between_two_lanes_leaves_both),
+        cmocka_unit_test(finished_lane_names_the_lane_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
         cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),
-        cmocka_unit_test(a_lane_has_the_whole_device_while_no_other_has_work),
-        cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
-        cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
-        cmocka_unit_test(a_step_of_so_many_rows_is_filled_with_parts_of_a_unit),
-        cmocka_unit_test(no_answer_waits_for_a_step_of_prompts_when_lanes_come_together),
-        cmocka_unit_test(the_way_of_the_next_prompt_is_chosen_while_there_is_none),
-        cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
-        cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
-        cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),
-        cmocka_unit_test(an_answer_takes_the_blocks_of_a_prompt_that_is_half_done),
-        cmocka_unit_test(one_that_never_fits_is_refused_and_both_lanes_go_on),
+        cmocka_unit_test(lane_gets_the_whole_device_while_others_are_idle),
+        cmocka_unit_test(prompt_without_blocks_leaves_the_whole_device_to_decode),
+        cmocka_unit_test(merged_lanes_plan_prompts_with_decode_up_to_the_limit),
+        cmocka_unit_test(step_limit_is_filled_with_parts_of_a_unit),
+        cmocka_unit_test(merging_lanes_never_delays_decode_behind_a_prefill_step),
+        cmocka_unit_test(partition_of_the_next_prompt_is_chosen_before_it_arrives),
+        cmocka_unit_test(partition_changes_under_load_lose_no_token),
+        cmocka_unit_test(idle_lanes_are_woken_by_each_request),
+        cmocka_unit_test(prompts_that_fill_the_pool_never_wait_for_idle_decode),
+        cmocka_unit_test(decode_takes_the_blocks_of_an_unfinished_prompt),
+        cmocka_unit_test(request_that_never_fits_is_refused_and_both_lanes_continue),
         cmocka_unit_test(a_cancelled_answer_gives_the_prompt_its_blocks_at_once),
-        cmocka_unit_test(a_storm_of_cancels_leaves_nothing_in_either_lane),
-        cmocka_unit_test(a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on),
+        cmocka_unit_test(many_cancels_leave_no_sequence_in_either_lane),
+        cmocka_unit_test(failed_step_ends_its_requests_and_the_other_lane_continues),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -1,6 +1,7 @@
 /* test_policies.c - who is admitted, who gives way and how it comes back, beside a reference.
  *
- * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -70,7 +71,7 @@ play(const int *arrives, const struct span *span)
 }
 
 static void
-every_policy_runs_what_fits(void **state) /* C-01 */
+every_policy_runs_requests_that_fit(void **state) /* C-01 */
 {
     static const struct span span[] = { { 0, 3 }, { 80, 0 } };
 
@@ -85,7 +86,7 @@ every_policy_runs_what_fits(void **state) /* C-01 */
 }
 
 static void
-max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 */
+max_utilization_admits_what_fits_and_preempts_the_last(void **state) /* C-07 */
 {
     static const struct span span[] = { { 0, 3 }, { 41, 1 }, { 80, 2 }, { 119, 0 } };
 
@@ -102,7 +103,7 @@ max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 *
 }
 
 static void
-the_lower_priority_is_paused(void **state) /* C-08 */
+lower_priority_is_preempted(void **state) /* C-08 */
 {
     static const struct span span[] = { { 0, 3 }, { 41, 2 }, { 80, 1 }, { 119, 0 } };
 
@@ -117,7 +118,7 @@ the_lower_priority_is_paused(void **state) /* C-08 */
 }
 
 static void
-a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-13 */
+prompt_that_does_not_fit_waits_without_preemption(void **state) /* C-13 */
 {
     static const struct span span[] = { { 0, 1 }, { 21, 2 }, { 42, 0 } };
 
@@ -132,7 +133,7 @@ a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-
 }
 
 static void
-late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
+late_arrivals_are_preempted_first_and_resume_in_order(void **state) /* C-15 */
 {
     static const int arrives[] = { 0, 0, 10, 10 };
     static const struct span span[] = {
@@ -150,7 +151,7 @@ late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
 }
 
 static void
-a_higher_priority_takes_a_slot(void **state) /* C-17 */
+higher_priority_takes_a_slot(void **state) /* C-17 */
 {
     static const int arrives[] = { 0, 0, 2, 2 };
     static const struct span span[] = { { 0, 3 }, { 2, 12 }, { 12, 3 }, { 20, 0 } };
@@ -168,7 +169,7 @@ a_higher_priority_takes_a_slot(void **state) /* C-17 */
 }
 
 static void
-a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
+static_batch_drains_before_the_next_starts(void **state) /* C-21 */
 {
     static const struct span span[] = { { 0, 3 }, { 40, 1 }, { 80, 4 }, { 160, 0 } };
 
@@ -183,7 +184,7 @@ a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
 }
 
 static void
-a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
+static_batch_admits_all_that_fit_even_without_tokens(void **state)
 {
     (void)state;
     open_pool(POLICY_STATIC, 0, 3);
@@ -207,7 +208,7 @@ a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
 }
 
 static void
-max_requests_counts_nothing_where_nothing_can_run_out(void **state)
+max_requests_counts_no_blocks_if_all_requests_fit(void **state)
 {
     static const struct span span[] = { { 0, 3 }, { 10, 12 }, { 20, 0 } };
     struct scheduler *s;
@@ -229,7 +230,7 @@ max_requests_counts_nothing_where_nothing_can_run_out(void **state)
 }
 
 static void
-who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work in flight */
+sequence_in_flight_is_preempted_after_its_step(void **state) /* A2: no victim has work in flight */
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 4, 2);
@@ -256,7 +257,7 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
 }
 
 static void
-who_ends_anyway_is_waited_for(void **state)
+ending_sequence_is_awaited_before_preemption(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 4, 2);
@@ -277,7 +278,8 @@ who_ends_anyway_is_waited_for(void **state)
 }
 
 static void
-an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was given up as well */
+preempted_encoder_decoder_resumes_with_its_encoder(
+    void **state) /* A2: cross KV was given up as well */
 {
     uint32_t encoded = 0;
 
@@ -299,7 +301,7 @@ an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was
 }
 
 static void
-a_pause_keeps_min_new_and_end_ids(void **state)
+preemption_keeps_min_new_and_end_ids(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 2);
@@ -320,7 +322,7 @@ a_pause_keeps_min_new_and_end_ids(void **state)
 }
 
 static void
-a_paused_one_that_is_cancelled_or_late_ends(void **state)
+preempted_sequence_ends_on_cancel_or_deadline(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 3);
@@ -339,7 +341,7 @@ a_paused_one_that_is_cancelled_or_late_ends(void **state)
 }
 
 static void
-prompt_logprobs_are_told_once(void **state)
+prompt_logprobs_are_reported_once(void **state)
 {
     uint32_t told = 0;
 
@@ -359,7 +361,7 @@ prompt_logprobs_are_told_once(void **state)
 }
 
 static void
-who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
+suspended_next_sequence_is_preempted_and_the_walk_continues(void **state)
 {
     struct seq *suspended, *last, *first;
 
@@ -395,22 +397,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_policy_runs_what_fits),
-        cmocka_unit_test(max_utilization_admits_what_fits_now_and_pauses_the_last),
-        cmocka_unit_test(the_lower_priority_is_paused),
-        cmocka_unit_test(a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it),
-        cmocka_unit_test(late_arrivals_are_paused_first_and_come_back_in_order),
-        cmocka_unit_test(a_higher_priority_takes_a_slot),
-        cmocka_unit_test(a_static_batch_drains_before_the_next_starts),
-        cmocka_unit_test(a_static_batch_is_all_that_fits_even_without_rows_for_it),
-        cmocka_unit_test(max_requests_counts_nothing_where_nothing_can_run_out),
-        cmocka_unit_test(who_is_in_flight_is_paused_with_its_step),
-        cmocka_unit_test(who_ends_anyway_is_waited_for),
-        cmocka_unit_test(an_encoder_decoder_comes_back_with_its_encoder),
-        cmocka_unit_test(a_pause_keeps_min_new_and_end_ids),
-        cmocka_unit_test(a_paused_one_that_is_cancelled_or_late_ends),
-        cmocka_unit_test(prompt_logprobs_are_told_once),
-        cmocka_unit_test(who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on),
+        cmocka_unit_test(every_policy_runs_requests_that_fit),
+        cmocka_unit_test(max_utilization_admits_what_fits_and_preempts_the_last),
+        cmocka_unit_test(lower_priority_is_preempted),
+        cmocka_unit_test(prompt_that_does_not_fit_waits_without_preemption),
+        cmocka_unit_test(late_arrivals_are_preempted_first_and_resume_in_order),
+        cmocka_unit_test(higher_priority_takes_a_slot),
+        cmocka_unit_test(static_batch_drains_before_the_next_starts),
+        cmocka_unit_test(static_batch_admits_all_that_fit_even_without_tokens),
+        cmocka_unit_test(max_requests_counts_no_blocks_if_all_requests_fit),
+        cmocka_unit_test(sequence_in_flight_is_preempted_after_its_step),
+        cmocka_unit_test(ending_sequence_is_awaited_before_preemption),
+        cmocka_unit_test(preempted_encoder_decoder_resumes_with_its_encoder),
+        cmocka_unit_test(preemption_keeps_min_new_and_end_ids),
+        cmocka_unit_test(preempted_sequence_ends_on_cancel_or_deadline),
+        cmocka_unit_test(prompt_logprobs_are_reported_once),
+        cmocka_unit_test(suspended_next_sequence_is_preempted_and_the_walk_continues),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* test_reuse.c - prompts that begin alike: found, waited for, and never taken from under anybody.
  *
- * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -45,7 +46,7 @@ step(void)
 }
 
 static void
-what_was_computed_before_is_not_computed_again(void **state)
+cached_prefix_is_not_computed_again(void **state)
 {
     const struct batch *b;
 
@@ -69,7 +70,7 @@ what_was_computed_before_is_not_computed_again(void **state)
 }
 
 static void
-refs_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
+equal_prompts_wait_until_the_first_is_computed(void **state) /* C-23 */
 {
     (void)state;
     for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
@@ -88,7 +89,7 @@ refs_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
 }
 
 static void
-a_static_batch_has_no_time_for_refs(void **state) /* C-24 */
+static_batch_does_not_wait_for_prefixes_in_flight(void **state) /* C-24 */
 {
     (void)state;
     begin(20, 3);
@@ -102,7 +103,7 @@ a_static_batch_has_no_time_for_refs(void **state) /* C-24 */
 }
 
 static void
-a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
+prompt_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
 {
     (void)state;
     begin(20, 2);
@@ -120,7 +121,7 @@ a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteratio
 }
 
 static void
-a_ref_waits_only_until_their_ways_part(void **state)
+prompt_waits_only_for_the_common_prefix(void **state)
 {
     (void)state;
     begin(40, 2);
@@ -136,7 +137,7 @@ a_ref_waits_only_until_their_ways_part(void **state)
 }
 
 static void
-nobody_waits_for_a_ref_that_stands_still_or_is_gone(void **state)
+prompt_never_waits_for_a_suspended_or_ended_sequence(void **state)
 {
     (void)state;
     begin(40, 3);
@@ -156,7 +157,7 @@ nobody_waits_for_a_ref_that_stands_still_or_is_gone(void **state)
 
 /* It may be passed over by others for as long as there are any. */
 static void
-nobody_waits_for_a_ref_that_is_less_urgent(void **state)
+prompt_never_waits_for_a_lower_priority_prefix(void **state)
 {
     (void)state;
     begin(40, 3);
@@ -174,7 +175,7 @@ nobody_waits_for_a_ref_that_is_less_urgent(void **state)
 }
 
 static void
-who_asks_for_prompt_logprobs_finds_nothing(void **state)
+request_with_prompt_logprobs_uses_no_cached_prefix(void **state)
 {
     (void)state;
     begin(20, 2);
@@ -205,7 +206,7 @@ salt_and_adapter_share_nothing(void **state)
 }
 
 static void
-a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
+preempted_sequence_reuses_its_cached_blocks(void **state) /* C-07, with reuse */
 {
     uint32_t rows = 0;
 
@@ -238,7 +239,7 @@ open_encoder(uint32_t max_seqs)
 }
 
 static void
-a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **state)
+resumed_sequence_waits_for_the_host_tier_alone(void **state)
 {
     (void)state;
     for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
@@ -281,7 +282,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
 }
 
 static void
-a_source_that_is_there_is_not_encoded(void **state) /* G3 */
+cached_encoder_input_is_not_encoded(void **state) /* G3 */
 {
     const struct batch *b;
 
@@ -316,7 +317,7 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
 }
 
 static void
-a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
+preempted_sample_finds_no_blocks_of_another_salt(void **state)
 {
     struct seq *first[3], *s;
 
@@ -345,19 +346,19 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_computed_before_is_not_computed_again),
-        cmocka_unit_test(refs_wait_until_the_first_has_computed_the_prompt),
-        cmocka_unit_test(a_static_batch_has_no_time_for_refs),
-        cmocka_unit_test(a_ref_waits_for_every_block_that_it_can_share),
-        cmocka_unit_test(a_ref_waits_only_until_their_ways_part),
-        cmocka_unit_test(nobody_waits_for_a_ref_that_stands_still_or_is_gone),
-        cmocka_unit_test(nobody_waits_for_a_ref_that_is_less_urgent),
-        cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
+        cmocka_unit_test(cached_prefix_is_not_computed_again),
+        cmocka_unit_test(equal_prompts_wait_until_the_first_is_computed),
+        cmocka_unit_test(static_batch_does_not_wait_for_prefixes_in_flight),
+        cmocka_unit_test(prompt_waits_for_every_block_that_it_can_share),
+        cmocka_unit_test(prompt_waits_only_for_the_common_prefix),
+        cmocka_unit_test(prompt_never_waits_for_a_suspended_or_ended_sequence),
+        cmocka_unit_test(prompt_never_waits_for_a_lower_priority_prefix),
+        cmocka_unit_test(request_with_prompt_logprobs_uses_no_cached_prefix),
         cmocka_unit_test(salt_and_adapter_share_nothing),
-        cmocka_unit_test(a_paused_one_finds_what_it_had),
-        cmocka_unit_test(a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody),
-        cmocka_unit_test(a_source_that_is_there_is_not_encoded),
-        cmocka_unit_test(a_sample_that_was_paused_finds_nothing_of_another_salt),
+        cmocka_unit_test(preempted_sequence_reuses_its_cached_blocks),
+        cmocka_unit_test(resumed_sequence_waits_for_the_host_tier_alone),
+        cmocka_unit_test(cached_encoder_input_is_not_encoded),
+        cmocka_unit_test(preempted_sample_finds_no_blocks_of_another_salt),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

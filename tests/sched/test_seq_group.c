@@ -423,7 +423,7 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, u
 }
 
 static void
-beams_samples_and_others_have_each_their_own_tokens(void **state)
+beams_samples_and_single_sequences_keep_their_tokens(void **state)
 {
     static struct bed b;
 
@@ -439,7 +439,7 @@ beams_samples_and_others_have_each_their_own_tokens(void **state)
 
 /* The step that computes the last of what they share is out. */
 static void
-a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(void **state)
+forking_group_keeps_the_window_that_a_replacement_needs(void **state)
 {
     static struct bed b;
 
@@ -469,7 +469,7 @@ a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(
 }
 
 static void
-who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(void **state)
+preempted_beams_and_samples_resume_with_the_same_tokens(void **state)
 {
     static struct bed b;
 
@@ -541,7 +541,7 @@ next_life(struct bed *b, struct seq_group *f)
 }
 
 static void
-a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **state)
+adopted_and_preempted_search_shares_only_the_common_prefix(void **state)
 {
     static struct bed b;
 
@@ -579,7 +579,7 @@ a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **stat
 }
 
 static void
-a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
+group_is_admitted_whole_waits_or_is_refused(void **state)
 {
     static struct bed b;
     struct seq_group *f = seq_group_new(1, 6, true, 10, 10, 0),
@@ -658,7 +658,7 @@ most_runs(uint32_t beam_tokens, bool stream)
 }
 
 static void
-searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams(void **state)
+few_searches_without_streams_merge_into_one_step(void **state)
 {
     (void)state;
     assert_int_equal(most_runs(6, false), 6);
@@ -671,15 +671,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
-        cmocka_unit_test(
-            a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from),
-        cmocka_unit_test(
-            who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
-        cmocka_unit_test(a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike),
-        cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
-        cmocka_unit_test(
-            searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams),
+        cmocka_unit_test(beams_samples_and_single_sequences_keep_their_tokens),
+        cmocka_unit_test(forking_group_keeps_the_window_that_a_replacement_needs),
+        cmocka_unit_test(preempted_beams_and_samples_resume_with_the_same_tokens),
+        cmocka_unit_test(adopted_and_preempted_search_shares_only_the_common_prefix),
+        cmocka_unit_test(group_is_admitted_whole_waits_or_is_refused),
+        cmocka_unit_test(few_searches_without_streams_merge_into_one_step),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

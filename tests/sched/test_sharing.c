@@ -40,7 +40,7 @@ add_all(void)
 }
 
 static void
-prompts_share_a_step_first_come_or_equally(void **state)
+prompts_share_a_step_fcfs_or_equally(void **state)
 {
     enum { EQ = 1, FC = 2 };
     static const struct {
@@ -108,7 +108,7 @@ prompts_share_a_step_first_come_or_equally(void **state)
 }
 
 static void
-equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
+equal_progress_divides_the_tokens_left_by_decode(void **state) /* M-04 */
 {
     static const uint32_t at[][2] = { { 5, 0 }, { 12, 0 }, { 13, 5 }, { 14, 10 }, { 15, 12 } };
 
@@ -176,7 +176,7 @@ adapters(enum policy policy, uint32_t pages)
 }
 
 static void
-an_adapter_is_counted_once(void **state) /* C-04 */
+adapter_pages_are_counted_once(void **state) /* C-04 */
 {
     static unsigned who[200];
 
@@ -191,7 +191,7 @@ an_adapter_is_counted_once(void **state) /* C-04 */
 }
 
 static void
-who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
+only_requests_that_wait_for_pages_are_overtaken(void **state) /* C-05 */
 {
     static unsigned who[200];
 
@@ -207,7 +207,7 @@ who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
 }
 
 static void
-max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
+max_utilization_stops_at_a_request_waiting_for_pages(void **state) /* C-06 */
 {
     static unsigned who[200];
 
@@ -221,7 +221,7 @@ max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
 }
 
 static void
-who_wants_pages_stops_nobody_who_has_a_slot(void **state)
+request_waiting_for_pages_never_stops_a_running_sequence(void **state)
 {
     (void)state;
     open_encoder(3);
@@ -256,7 +256,7 @@ adapted(uint64_t lora, uint32_t max_new)
 }
 
 static void
-who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
+request_waiting_for_pages_is_overtaken_at_most_max_running_times(void **state)
 {
     (void)state;
     begin(4);
@@ -283,7 +283,7 @@ who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
 }
 
 static void
-a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
+suspended_sequence_frees_its_adapter_pages(void **state)
 {
     (void)state;
     begin(3);
@@ -302,7 +302,7 @@ a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
 }
 
 static void
-an_adapter_larger_than_the_device_is_refused(void **state)
+adapter_larger_than_the_device_is_refused(void **state)
 {
     struct err e;
 
@@ -318,7 +318,7 @@ an_adapter_larger_than_the_device_is_refused(void **state)
 }
 
 static void
-a_client_with_many_requests_leaves_others_their_turn(void **state)
+client_with_many_requests_does_not_starve_others(void **state)
 {
     int at[MAX], n = 0;
 
@@ -338,7 +338,7 @@ a_client_with_many_requests_leaves_others_their_turn(void **state)
 }
 
 static void
-turns_count_tokens_and_not_requests(void **state)
+fairness_counts_tokens_not_requests(void **state)
 {
     int at[MAX], n = 0;
 
@@ -358,7 +358,7 @@ turns_count_tokens_and_not_requests(void **state)
 }
 
 static void
-what_was_not_used_is_given_back(void **state)
+unused_fairness_tokens_are_returned(void **state)
 {
     struct seq *one, *other;
 
@@ -385,7 +385,7 @@ what_was_not_used_is_given_back(void **state)
 }
 
 static void
-priority_comes_before_turns(void **state)
+priority_precedes_the_fairness_tag(void **state)
 {
     (void)state;
     begin(1);
@@ -401,7 +401,7 @@ priority_comes_before_turns(void **state)
 }
 
 static void
-a_long_source_comes_in_slices_beside_a_stream(void **state)
+long_encoder_input_is_split_while_a_stream_decodes(void **state)
 {
     const struct batch *b;
     uint32_t layer = 0;
@@ -463,7 +463,7 @@ start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
 }
 
 static void
-sources_wait_for_company(void **state)
+encoder_inputs_wait_to_be_batched(void **state)
 {
     static const uint32_t eight[] = { 8 }, odd[] = { 1, 3, 6 }, even[] = { 1, 2, 4 };
 
@@ -478,7 +478,7 @@ sources_wait_for_company(void **state)
 }
 
 static void
-prompts_wait_for_company_beside_a_stream(void **state) /* B5 */
+prompts_wait_to_be_batched_while_a_stream_decodes(void **state) /* B5 */
 {
     (void)state;
     begin(8);
@@ -507,22 +507,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_share_a_step_first_come_or_equally),
-        cmocka_unit_test(equal_progress_gives_what_decoding_leaves),
-        cmocka_unit_test(an_adapter_is_counted_once),
-        cmocka_unit_test(who_wants_pages_alone_is_passed_over),
-        cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
-        cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_slot),
-        cmocka_unit_test(who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots),
-        cmocka_unit_test(a_reader_that_stands_still_gives_an_adapters_pages_up),
-        cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
-        cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),
-        cmocka_unit_test(turns_count_tokens_and_not_requests),
-        cmocka_unit_test(what_was_not_used_is_given_back),
-        cmocka_unit_test(priority_comes_before_turns),
-        cmocka_unit_test(a_long_source_comes_in_slices_beside_a_stream),
-        cmocka_unit_test(sources_wait_for_company),
-        cmocka_unit_test(prompts_wait_for_company_beside_a_stream),
+        cmocka_unit_test(prompts_share_a_step_fcfs_or_equally),
+        cmocka_unit_test(equal_progress_divides_the_tokens_left_by_decode),
+        cmocka_unit_test(adapter_pages_are_counted_once),
+        cmocka_unit_test(only_requests_that_wait_for_pages_are_overtaken),
+        cmocka_unit_test(max_utilization_stops_at_a_request_waiting_for_pages),
+        cmocka_unit_test(request_waiting_for_pages_never_stops_a_running_sequence),
+        cmocka_unit_test(request_waiting_for_pages_is_overtaken_at_most_max_running_times),
+        cmocka_unit_test(suspended_sequence_frees_its_adapter_pages),
+        cmocka_unit_test(adapter_larger_than_the_device_is_refused),
+        cmocka_unit_test(client_with_many_requests_does_not_starve_others),
+        cmocka_unit_test(fairness_counts_tokens_not_requests),
+        cmocka_unit_test(unused_fairness_tokens_are_returned),
+        cmocka_unit_test(priority_precedes_the_fairness_tag),
+        cmocka_unit_test(long_encoder_input_is_split_while_a_stream_decodes),
+        cmocka_unit_test(encoder_inputs_wait_to_be_batched),
+        cmocka_unit_test(prompts_wait_to_be_batched_while_a_stream_decodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

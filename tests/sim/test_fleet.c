@@ -1,4 +1,5 @@
-/* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give the same. */
+/* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give
+ * the same. */
 #include "sim/fleet.h"
 
 #include "base/clock.h"
@@ -64,7 +65,7 @@ play_out(const struct fleet_setting *s, uint32_t n)
 }
 
 static void
-every_request_ends_once_whatever_happens(void **state)
+every_request_ends_exactly_once_under_faults(void **state)
 {
     static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
                                             POLICY_STATIC };
@@ -89,7 +90,7 @@ every_request_ends_once_whatever_happens(void **state)
 }
 
 static void
-without_mischief_every_token_comes(void **state)
+without_faults_every_token_is_generated(void **state)
 {
     struct fleet_setting s = small_fleet(2, POLICY_MAX_UTILIZATION);
     struct fleet_result *r = play_out(&s, 500);
@@ -105,7 +106,7 @@ without_mischief_every_token_comes(void **state)
 }
 
 static void
-the_same_trace_gives_the_same_decisions(void **state)
+equal_traces_give_equal_decisions(void **state)
 {
     struct fleet_setting s = small_fleet(4, POLICY_MAX_UTILIZATION);
     struct fleet_result *a, *b, *c;
@@ -126,7 +127,7 @@ the_same_trace_gives_the_same_decisions(void **state)
 }
 
 static void
-more_workers_take_less_time(void **state)
+more_workers_finish_earlier(void **state)
 {
     struct fleet_setting one = small_fleet(1, POLICY_NO_EVICT),
                          four = small_fleet(4, POLICY_NO_EVICT);
@@ -167,14 +168,14 @@ cached_by(bool affinity)
 }
 
 static void
-a_conversation_goes_where_its_beginning_is(void **state)
+conversation_is_routed_to_its_cached_prefix(void **state)
 {
     (void)state;
     assert_true(4 * cached_by(true) > 5 * cached_by(false));
 }
 
 static void
-a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
+step_time_is_its_bytes_or_its_arithmetic(void **state)
 {
     struct sim_config st;
     struct batch_segment run[] = { { .first_pos = 99, .n_tokens = 1, .work = WORK_DECODE },
@@ -209,7 +210,7 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
 }
 
 static void
-a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
+part_shares_are_measured_or_interpolated(void **state)
 {
     struct batch b = { .work = WORK_PREFILL, .partition = 1 };
     struct part_share s;
@@ -282,11 +283,12 @@ divided(uint32_t mode, const char *context, const struct load *x)
 }
 
 static void
-auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does(void **state)
+auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
 {
-    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it, and are thought
-     * to be, and some that are worth more; parts that were measured to be a little worse than they are, or twice as good;
-     * steps of few short prompts, of which nothing follows for long ones. */
+    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not
+     * worth it, and are thought to be, and some that are worth more; parts that were measured to be
+     * a little worse than they are, or twice as good; steps of few short prompts, of which nothing
+     * follows for long ones. */
     static const struct load load[] = {
         { 10000, 600, 300, 0, 0, 0, 0 },      { 1000, 1000, 1000, 0, 0, 0, 0 },
         { 6000, 2, 200, 0, 0, 0, 0 },         { 16, 800, 300, 0, 0, 0, 0 },
@@ -323,10 +325,11 @@ auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one
     }
 }
 
-/* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates whenever auto is asked. It was on
- * 112 | 20 for good, by a guess before the first step, with 0.57 to 0.74 of what off does. */
+/* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates
+ * whenever auto is asked. It was on 112 | 20 for good, by a guess before the first step, with 0.57
+ * to 0.74 of what off does. */
 static void
-auto_leaves_a_partition_where_answers_are_one_step_long(void **state)
+auto_leaves_a_partition_if_outputs_take_one_step(void **state)
 {
     static const struct load load[] = {
         { 105, 2, 2000, 7, .89, 0, 1.05 }, { 113, 2, 2000, 6, .85, 0, 1.01 },
@@ -360,12 +363,14 @@ in_time(const struct fleet_result *it)
     return hist_at(&it->itl, .99) < 52 * NSEC_MS;
 }
 
-/* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have less beside each other, or
- * as much, and are thought to have more. Always the same loads, in virtual time: what fails is auto and not the draw. A way
- * that keeps no target is none that auto may take: where off's steps of 8,192 rows break it, as they do for most long
- * prompts, auto has nine tenths of it all the same. Tiles may cost 0.05: whole blocks of 155 rows a prompt leave 728 of 768 rows. */
+/* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have
+ * less beside each other, or as much, and are thought to have more. Always the same loads, in
+ * virtual time: what fails is auto and not the draw. A way that keeps no target is none that auto
+ * may take: where off's steps of 8,192 rows break it, as they do for most long prompts, auto has
+ * nine tenths of it all the same. Tiles may cost 0.05: whole blocks of 155 rows a prompt leave 728
+ * of 768 rows. */
 static void
-auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
+auto_equals_the_best_mode_and_keeps_its_target(void **state)
 {
     static const char *const context[] = { "", "64", "80" };
 
@@ -397,10 +402,10 @@ auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
     }
 }
 
-/* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the p99 of TPOT; 0: auto's, which
- * is that of the way it takes. */
+/* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the
+ * p99 of TPOT; 0: auto's, which is that of the way it takes. */
 static void
-what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
+simulated_partition_matches_the_gpu_measurements(void **state)
 {
     static const struct {
         struct load load;
@@ -450,7 +455,7 @@ what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
 }
 
 static void
-percentiles_are_right_to_one_in_a_hundred(void **state)
+percentiles_are_accurate_to_1_percent(void **state)
 {
     static struct hist h;
 
@@ -480,7 +485,7 @@ read_text(const char *text, struct trace_line *to, struct err *e)
 }
 
 static void
-a_trace_says_which_line_is_wrong(void **state)
+trace_error_names_the_line(void **state)
 {
     struct trace_line t;
     struct err e;
@@ -505,7 +510,7 @@ a_trace_says_which_line_is_wrong(void **state)
 
 /* A file without line ends was read into memory whole. */
 static void
-a_line_of_a_trace_has_an_end(void **state)
+trace_line_length_is_limited(void **state)
 {
     enum { PAD = TRACE_MAX_LINE - 64 };
     static char text[TRACE_MAX_LINE + 128];
@@ -527,7 +532,7 @@ a_line_of_a_trace_has_an_end(void **state)
 
 /* It was read from its end for ever. */
 static void
-a_trace_that_cannot_be_read_again_is_not_waited_for(void **state)
+trace_that_cannot_be_reread_fails_at_once(void **state)
 {
     static const char line[] = "{\"isl\": 3, \"osl\": 4}\n";
     char model[400];
@@ -558,22 +563,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_request_ends_once_whatever_happens),
-        cmocka_unit_test(without_mischief_every_token_comes),
-        cmocka_unit_test(the_same_trace_gives_the_same_decisions),
-        cmocka_unit_test(more_workers_take_less_time),
-        cmocka_unit_test(a_conversation_goes_where_its_beginning_is),
-        cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
-        cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
-        cmocka_unit_test(
-            auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does),
-        cmocka_unit_test(auto_leaves_a_partition_where_answers_are_one_step_long),
-        cmocka_unit_test(auto_is_as_good_on_any_load_and_keeps_its_target),
-        cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
-        cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
-        cmocka_unit_test(a_trace_says_which_line_is_wrong),
-        cmocka_unit_test(a_line_of_a_trace_has_an_end),
-        cmocka_unit_test(a_trace_that_cannot_be_read_again_is_not_waited_for),
+        cmocka_unit_test(every_request_ends_exactly_once_under_faults),
+        cmocka_unit_test(without_faults_every_token_is_generated),
+        cmocka_unit_test(equal_traces_give_equal_decisions),
+        cmocka_unit_test(more_workers_finish_earlier),
+        cmocka_unit_test(conversation_is_routed_to_its_cached_prefix),
+        cmocka_unit_test(step_time_is_its_bytes_or_its_arithmetic),
+        cmocka_unit_test(part_shares_are_measured_or_interpolated),
+        cmocka_unit_test(auto_equals_the_best_mode_for_mixed_and_single_phases),
+        cmocka_unit_test(auto_leaves_a_partition_if_outputs_take_one_step),
+        cmocka_unit_test(auto_equals_the_best_mode_and_keeps_its_target),
+        cmocka_unit_test(simulated_partition_matches_the_gpu_measurements),
+        cmocka_unit_test(percentiles_are_accurate_to_1_percent),
+        cmocka_unit_test(trace_error_names_the_line),
+        cmocka_unit_test(trace_line_length_is_limited),
+        cmocka_unit_test(trace_that_cannot_be_reread_fails_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,7 @@ act(const char *text, struct err *e)
 }
 
 static void
-a_scenario_that_does_what_it_says_prints_nothing(void **state)
+scenario_with_the_expected_output_prints_nothing(void **state)
 {
     struct err e;
 
@@ -48,7 +48,7 @@ a_scenario_that_does_what_it_says_prints_nothing(void **state)
 }
 
 static void
-what_differs_is_shown_line_by_line(void **state)
+differences_are_printed_line_by_line(void **state)
 {
     struct err e;
 
@@ -69,7 +69,7 @@ what_differs_is_shown_line_by_line(void **state)
 }
 
 static void
-a_command_without_expected_lines_prints_nothing_or_fails(void **state)
+command_without_expected_lines_prints_nothing_or_fails(void **state)
 {
     struct err e;
 
@@ -79,7 +79,7 @@ a_command_without_expected_lines_prints_nothing_or_fails(void **state)
 }
 
 static void
-an_error_says_which_line_and_what_would_be_right(void **state)
+error_names_the_line_and_the_valid_form(void **state)
 {
     static const struct {
         const char *text, *says;
@@ -146,10 +146,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_scenario_that_does_what_it_says_prints_nothing),
-        cmocka_unit_test(what_differs_is_shown_line_by_line),
-        cmocka_unit_test(a_command_without_expected_lines_prints_nothing_or_fails),
-        cmocka_unit_test(an_error_says_which_line_and_what_would_be_right),
+        cmocka_unit_test(scenario_with_the_expected_output_prints_nothing),
+        cmocka_unit_test(differences_are_printed_line_by_line),
+        cmocka_unit_test(command_without_expected_lines_prints_nothing_or_fails),
+        cmocka_unit_test(error_names_the_line_and_the_valid_form),
         cmocka_unit_test(names_and_numbers_are_lists_and_ranges),
     };
     int r = cmocka_run_group_tests(tests, NULL, NULL);
