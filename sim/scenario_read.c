@@ -1,4 +1,4 @@
-/* scenario_read.c - a scenario from a file: see scenario.h. */
+/* scenario_read.c - reads a scenario file: see scenario.h. */
 #include "sim/scenario.h"
 
 #include <errno.h>

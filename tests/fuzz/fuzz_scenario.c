@@ -1,9 +1,9 @@
 /* fuzz_scenario.c - hostile scenarios: parsed as a naive ref does it, and acted out.
  *
- * The ref reads the form from script.h and nothing else: lines, words up to one that begins with '#', lines
- * that begin with '|' under a command. Then the scenario is acted out where its settings are small: it ends, says
- * where it is wrong, or what differs; what differs, put under its command, does not differ any more; and a line
- * more than what came does.
+ * The ref reads the form from script.h and nothing else: lines, words up to one that begins with
+ * '#', lines that begin with '|' under a command. Then the scenario is acted out where its settings
+ * are small: it ends, says where it is wrong, or what differs; what differs, put under its command,
+ * does not differ any more; and a line more than what came does.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -59,8 +59,8 @@ compare(const struct script *s, const char *text, const char *end)
             check(line == 0 || s->line[line - 1].n_want == wants);
             wants = 0;
             for (; word; word = next_word(word + n, stop, &n)) {
-                check(words < s->line[line].n_words && strlen(s->line[line].word[words]) == n);
-                check(memcmp(s->line[line].word[words++], word, n) == 0);
+                check(words < s->line[line].n_words && strlen(s->line[line].words[words]) == n);
+                check(memcmp(s->line[line].words[words++], word, n) == 0);
             }
             check(words == s->line[line++].n_words);
         }
@@ -69,7 +69,8 @@ compare(const struct script *s, const char *text, const char *end)
     check(line == s->n_lines && want == s->n_wants);
 }
 
-/* A list has as many numbers as it says, or as there is room for; a name has its letters and a range. */
+/* A list has as many numbers as it says, or as there is room for; a name has its letters and a
+ * range. */
 static void
 read_lists(const struct script *s)
 {
@@ -78,15 +79,15 @@ read_lists(const struct script *s)
     for (uint32_t i = 0; i < s->n_lines; i++)
         for (uint32_t k = 0; k < s->line[i].n_words; k++) {
             int64_t *to = malloc(ROOM * sizeof *to);
-            int n = script_numbers(s->line[i].word[k], to, ROOM);
+            int n = script_numbers(s->line[i].words[k], to, ROOM);
             uint32_t first, last;
             char name[16];
 
-            check(n <= ROOM && (n < 0 || strspn(s->line[i].word[k], "0123456789.,*-") ==
-                                             strlen(s->line[i].word[k])));
-            if (script_names(s->line[i].word[k], name, &first, &last))
+            check(n <= ROOM && (n < 0 || strspn(s->line[i].words[k], "0123456789.,*-") ==
+                                             strlen(s->line[i].words[k])));
+            if (script_names(s->line[i].words[k], name, &first, &last))
                 check(n < 0 && first <= last &&
-                      strncmp(s->line[i].word[k], name, strlen(name)) == 0);
+                      strncmp(s->line[i].words[k], name, strlen(name)) == 0);
             free(to);
         }
 }
@@ -104,7 +105,7 @@ corrected(const struct script *s, const char *shown)
         const char *at = shown;
         char head[64];
 
-        for (uint32_t k = 0; k < l->n_words; k++) fprintf(out, "%s ", l->word[k]);
+        for (uint32_t k = 0; k < l->n_words; k++) fprintf(out, "%s ", l->words[k]);
         fputc('\n', out);
         snprintf(head, sizeof head, "x:%u: ", l->number);
         while (at && strncmp(at, head, strlen(head)) != 0)
@@ -132,7 +133,7 @@ act(const char *text, struct script **ret, char **shown)
         return r;
     }
     out = open_memstream(shown, &n);
-    r = play_script(*ret, out, &e);
+    r = script_run(*ret, out, &e);
     fclose(out);
     check((r < 0) == (e.text[0] != 0) && (r < 0 || (r == 1) == ((*shown)[0] != 0)));
     return r;

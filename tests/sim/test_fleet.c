@@ -75,12 +75,12 @@ every_request_ends_exactly_once_under_faults(void **state)
         struct fleet_setting s = small_fleet(3, policies[i]);
         struct fleet_result *r;
 
-        s.mischief = (struct fleet_mischief){ .seed = i + 1,
-                                              .cancelled = 0.2,
-                                              .suspended = 0.1,
-                                              .stopped = 0.3,
-                                              .deaths = 20,
-                                              .restart = 10000000 };
+        s.faults = (struct fleet_faults){ .seed = i + 1,
+                                          .cancelled = 0.2,
+                                          .suspended = 0.1,
+                                          .stopped = 0.3,
+                                          .deaths = 20,
+                                          .restart = 10000000 };
         r = play_out(&s, 1000);
         assert_int_equal(r->finished + r->cancelled + r->refused, 1000);
         assert_int_equal(r->refused, 0);
@@ -112,13 +112,13 @@ equal_traces_give_equal_decisions(void **state)
     struct fleet_result *a, *b, *c;
 
     (void)state;
-    s.mischief =
-        (struct fleet_mischief){ .seed = 9, .cancelled = 0.1, .deaths = 5, .restart = 1000000 };
+    s.faults =
+        (struct fleet_faults){ .seed = 9, .cancelled = 0.1, .deaths = 5, .restart = 1000000 };
     a = play_out(&s, 400);
     b = play_out(&s, 400);
     assert_int_equal(a->digest, b->digest);
     assert_int_equal(a->end, b->end);
-    s.mischief.seed = 10;
+    s.faults.seed = 10;
     c = play_out(&s, 400);
     assert_int_not_equal(a->digest, c->digest); /* so it would have been seen */
     free(a);
@@ -242,7 +242,8 @@ struct load {
     uint32_t slots; /* 0: the model's */
     double parts;   /* of what parts have of the device beside each other; 0: as it is */
     uint32_t rows;  /* of a step; 0: the model's */
-    double guess; /* what auto thinks at first that answers read on a part, of what they do; 0: 1 */
+    double
+        initial_read; /* what auto thinks at first that answers read on a part, of what they do; 0: 1 */
     const char *model; /* NULL: llama-8b-h200 */
 };
 
@@ -263,7 +264,7 @@ divided(uint32_t mode, const char *context, const struct load *x)
     setting_divide(&s.worker, mode, context);
     if (x->slots) s.worker.kv.n_slots = s.worker.sched.max_seqs = x->slots;
     if (x->rows) s.worker.sched.max_tokens = x->rows;
-    if (x->guess > 0) s.worker.cost.guess = x->guess;
+    if (x->initial_read > 0) s.worker.cost.initial_read = x->initial_read;
     for (uint32_t i = 0; i < s.worker.cost.n_co_runs && x->parts > 0; i++) {
         s.worker.cost.co_run[i].read *= x->parts;
         s.worker.cost.co_run[i].compute *= x->parts;
@@ -326,8 +327,8 @@ auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
 }
 
 /* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates
- * whenever auto is asked. It was on 112 | 20 for good, by a guess before the first step, with 0.57
- * to 0.74 of what off does. */
+ * whenever auto is asked. It was on 112 | 20 for good, by a initial_read before the first step,
+ * with 0.57 to 0.74 of what off does. */
 static void
 auto_leaves_a_partition_if_outputs_take_one_step(void **state)
 {
@@ -381,7 +382,7 @@ auto_equals_the_best_mode_and_keeps_its_target(void **state)
                           .osl = (uint32_t)drawn(2, 1500),
                           .slots = (uint32_t)drawn(4, 96),
                           .parts = drawn(.7, 1.05),
-                          .guess = drawn(1, 1.5) };
+                          .initial_read = drawn(1, 1.5) };
         struct fleet_result *it;
 
         x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.slots);
@@ -501,11 +502,11 @@ trace_error_names_the_line(void **state)
     assert_int_equal(t.session, 7);
     assert_true(t.encdec && t.isl == 5 && t.osl == 6);
     assert_true(read_text("{\"isl\": 3, \"osl\": 4}\n{\"isl\": 3}\n", &t, &e) < 0);
-    assert_non_null(strstr(e.text, ":2: isl and osl are needed"));
+    assert_non_null(strstr(e.text, ":2: isl and osl are required"));
     assert_true(read_text("{\"isl\": -3, \"osl\": 4}\n", &t, &e) < 0);
     assert_true(read_text("{\"isl\": 3, \"osl\": 4, \"arrival_s\": 2}\n{\"isl\": 3, \"osl\": 4}\n",
                           &t, &e) < 0);
-    assert_non_null(strstr(e.text, ":2: it arrives before the one above it"));
+    assert_non_null(strstr(e.text, ":2: arrival_s is lower than in the line before"));
 }
 
 /* A file without line ends was read into memory whole. */

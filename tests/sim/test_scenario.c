@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *shown; /* what play_script() printed */
+static char *shown; /* what script_run() printed */
 
 /* What acting it out returns; shown and e have the words. */
 static int
@@ -23,7 +23,7 @@ act(const char *text, struct err *e)
     out = open_memstream(&shown, &n);
     e->text[0] = 0;
     r = script_parse(&s, "a.txt", text, strlen(text), e);
-    if (r >= 0) r = play_script(s, out, e);
+    if (r >= 0) r = script_run(s, out, e);
     script_free(s);
     fclose(out);
     return r;
@@ -62,7 +62,7 @@ differences_are_printed_line_by_line(void **state)
                          "| r0 length, 0 cached\n",
                          &e),
                      1);
-    assert_string_equal(shown, "a.txt:3: run    (- expected, + came)\n"
+    assert_string_equal(shown, "a.txt:3: run    (- expected, + printed)\n"
                                "      0..1 r0\n"
                                "    - 2 tired\n"
                                "    + 2 idle\n");
@@ -84,26 +84,26 @@ error_names_the_line_and_the_valid_form(void **state)
     static const struct {
         const char *text, *says;
     } row[] = {
-        { "group full\n\nfly r0\n", "a.txt:3: fly is no command" },
-        { "group round\n", "a.txt:1: no kind of group is called round" },
-        { "group window\n", "a.txt:1: a window group has a window" },
-        { "limits seqs\n", "a.txt:1: seqs stands there without a value" },
+        { "group full\n\nfly r0\n", "a.txt:3: unknown command fly" },
+        { "group round\n", "a.txt:1: unknown group kind round" },
+        { "group window\n", "a.txt:1: a window group needs window TOKENS" },
+        { "limits seqs\n", "a.txt:1: seqs has no value" },
         { "limits seqs many\n", "a.txt:1: seqs" },
         { "limits sets 3\n", "a.txt:1: " },
-        { "lane sleep\n", "a.txt:1: sleep is no work" },
-        { "| 0 idle\n", "a.txt:1: what a command must print stands under it" },
-        { "cache block 10\n| x\n", "a.txt:1: a setting prints nothing" },
+        { "lane sleep\n", "a.txt:1: unknown lane work sleep" },
+        { "| 0 idle\n", "a.txt:1: an expected line must follow a command" },
+        { "cache block 10\n| x\n", "a.txt:1: a setting has no output" },
         { "group full\nrequest r0 prompt 3\nrequest r0 prompt 3\n",
-          "a.txt:3: there is a r0 already" },
-        { "group full\nshow r7\n", "a.txt:2: there is no r7" },
-        { "group full\nrequest\n", "a.txt:2: request whom" },
-        { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: 1..x are no tokens" },
-        { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings come before" },
-        { "group full\n", "a.txt: nothing happens in it" },
-        { "group full\nrun \001\n", "a.txt:2: a byte 0x01, which is no text" },
+          "a.txt:3: request r0 exists already" },
+        { "group full\nshow r7\n", "a.txt:2: unknown request r7" },
+        { "group full\nrequest\n", "a.txt:2: request needs names" },
+        { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: invalid tokens 1..x" },
+        { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings must precede" },
+        { "group full\n", "a.txt: contains no command" },
+        { "group full\nrun \001\n", "a.txt:2: byte 0x01 is not allowed" },
         { "group full\nadd r0 tokens 0..3\nused\n",
-          "a.txt:3: a scenario acts on the scheduler or" },
-        { "group full\ngrow r0 1\n", "a.txt:2: nobody called r0 holds anything" },
+          "a.txt:3: scheduler and KV manager commands" },
+        { "group full\ngrow r0 1\n", "a.txt:2: sequence r0 is not admitted" },
         { "limits policy nobody\n", "a.txt:1: policy" },
         { "cache arena 256\ngroup full\nrequest r0 prompt 3\n", "a.txt:3: " },
     };
