@@ -1,4 +1,4 @@
-/* test_batch.c - a batch as bytes, and what other people's bytes may not do. */
+/* test_batch.c - packed batches, and invalid ones. */
 #include "tests/test.h"
 
 #include "worker/sched/batch.h"
@@ -9,7 +9,7 @@
 
 enum { ROWS = 64, RUNS = 8, EDITS = 16, COPIES = 16, BYTES = 8192 };
 
-/* A step with one of everything. */
+/* A step with every kind of content. */
 static struct batch *
 full_batch(void)
 {
@@ -45,7 +45,7 @@ full_batch(void)
                                             .flags = SEGMENT_SAMPLE | SEGMENT_MASK,
                                             .n_draft = 3,
                                             .first_logit = 4 };
-    /* two drafts for one place, and one behind the second of them */
+    /* two drafts for one position, and one that continues the second of them */
     memcpy(&b->mask[4], (const uint32_t[]){ 1, 3, 5, 13 }, 4 * sizeof b->mask[0]);
     b->encode[0] = (struct batch_encode){
         .slot = 6, .first_token = 8, .n_tokens = 4, .enc_token = 8, .first_layer = 2, .n_layers = 3
@@ -172,14 +172,14 @@ segments_that_are_not_contiguous_are_refused(void **state)
         if (what == 8) b->segment[1].n_draft = 2;
         if (what == 9) b->wait[0].lane = MAX_LANES;
         if (what == 10) b->n_masks = 0;
-        if (what == 11) b->segment[1].flags = SEGMENT_SAMPLE; /* nobody's masks */
-        if (what == 12) b->mask[5] = 7;                       /* sees who comes after it */
-        if (what == 13) b->mask[7] = 5;                       /* and not itself */
+        if (what == 11) b->segment[1].flags = SEGMENT_SAMPLE; /* masks without a tree */
+        if (what == 12) b->mask[5] = 7;                       /* attends to a later token */
+        if (what == 13) b->mask[7] = 5;                       /* does not attend to itself */
         if (what == 14) b->n_masks = 7;
         n = batch_pack(b, buf, sizeof buf);
         assert_true(n > 0);
         assert_int_equal(batch_unpack(c, buf, (size_t)n, &e), -EBADMSG);
-        assert_int_equal(c->n_tokens + c->n_segments + c->n_edits, 0); /* half a batch is none */
+        assert_int_equal(c->n_tokens + c->n_segments + c->n_edits, 0); /* no partial batch */
         batch_free(b);
         batch_free(c);
     }

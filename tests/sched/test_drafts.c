@@ -1,5 +1,4 @@
-/* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned
- * again. */
+/* test_drafts.c - draft tokens: what a step carries, what is accepted, what is planned again. */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -20,7 +19,7 @@ guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
     return q;
 }
 
-/* The defaults, with so many draft tokens in a step. */
+/* Opens the defaults with n_draft drafts in a step. */
 static void
 begin(uint32_t n_draft)
 {
@@ -38,7 +37,7 @@ reap(struct seq *q, uint16_t reason)
     seq_free(q);
 }
 
-/* The same of the last sequence. */
+/* Ends the test with its last sequence. */
 static void
 end(struct seq *q, uint16_t reason)
 {
@@ -58,7 +57,7 @@ draft_tokens_follow_the_token_that_they_continue(void **state)
     begin(3);
     q = guessing(7, 5, 30);
     b = run_step(&r, 0);
-    assert_int_equal(b->segment[0].n_draft, 0); /* a prompt is known */
+    assert_int_equal(b->segment[0].n_draft, 0); /* prompt tokens are known */
     b = run_step(&r, 0);
     assert_int_equal(b->n_tokens, 4);
     assert_int_equal(b->n_logits, 4);
@@ -90,7 +89,7 @@ step_planned_ahead_counts_drafts_as_accepted_and_moves_back(void **state)
     q = guessing(3, first, 60);
     run_step(&r, 0);
     assert_non_null(run_plan(&r, 0));
-    while ((b = run_plan(&r, 0))) { /* sched_harness.c checks each place against the device's */
+    while ((b = run_plan(&r, 0))) { /* sched_harness.c compares positions with the device's */
         behind += (b->segment[0].flags & SEGMENT_AFTER_DRAFTS) != 0;
         refused += (uint32_t)b->segment[0].first_pos - q->n_done - 1 - b->segment[0].n_draft > 0;
         run_commit(&r, 0);
@@ -104,7 +103,7 @@ step_planned_ahead_counts_drafts_as_accepted_and_moves_back(void **state)
 static void
 tree_token_attends_only_to_drafts_that_it_continues(void **state)
 {
-    /* two drafts for the next place, two behind the second of them */
+    /* two drafts for the next position, two that continue the second of them */
     static const uint8_t back[] = { 0, 1, 0, 1 };
     static const uint32_t sees[] = { 1, 3, 5, 13, 21 }, depth[] = { 0, 1, 1, 2, 2 };
     const struct batch *b;
@@ -191,7 +190,7 @@ drafts_follow_tokens_and_leave_half_to_prompts(void **state)
     run_step(&r, 0);
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 3);
-    assert_int_equal(b->segment[0].n_draft, 8); /* the first in the list takes what it can */
+    assert_int_equal(b->segment[0].n_draft, 8); /* the first in the list gets all */
     assert_int_equal(b->segment[1].n_draft, 2);
     assert_int_equal(b->segment[2].n_draft, 0);
     prompt = seq_new(9, 50, 1, 0);
@@ -223,7 +222,7 @@ max_utilization_plans_drafts_only_in_reserved_blocks(void **state)
     run_open(&r);
     q = guessing(1, 6, 60);
     run_step(&r, 0);
-    while ((b = run_step(&r, 0))) { /* blocks of ten tokens */
+    while ((b = run_step(&r, 0))) { /* blocks of 10 tokens */
         uint32_t last = (uint32_t)b->segment[0].first_pos + b->segment[0].n_tokens - 1;
 
         assert_int_equal(last / 10, b->segment[0].first_pos / 10);
@@ -239,7 +238,7 @@ sequence_that_does_not_fit_with_drafts_runs_without(void **state)
     (void)state;
     run_defaults(&r);
     r.c.tokens_per_block = 1;
-    r.c.group[0] = run_group(KV_WINDOW, 4, 128, 8); /* its window, one row, and what may be out */
+    r.c.group[0] = run_group(KV_WINDOW, 4, 128, 8); /* window, one token, and two steps in flight */
     r.l.n_draft = 4;
     run_open(&r);
     q = guessing(1, 2, 20);
@@ -299,7 +298,7 @@ sequence_changes_lanes_after_its_drafts_are_committed(void **state)
     q = guessing(7, 5, 30);
     run_step(&r, 0);
     for (int i = 0; i < 2; i++) assert_int_equal(run_plan(&r, 1)->segment[0].n_draft, 3);
-    scheduler_set_partition(r.s, 0, 0); /* lane 0 generates from here on */
+    scheduler_set_partition(r.s, 0, 0); /* lane 0 decodes from here on */
     assert_null(run_plan(&r, 0));
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));

@@ -1,5 +1,4 @@
-/* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G).
- * */
+/* test_encoder.c - encoder inputs: encoded whole or by layers, projected once, freed (G). */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -35,7 +34,7 @@ decoder_starts_in_the_step_after_its_encoder(void **state) /* G1, B4 */
     assert_int_equal(b->n_tokens, 33);
     assert_int_equal(b->encode[0].n_layers, 6);
     assert_int_equal(b->work, WORK_ENCODER);
-    b = run_plan(&r, 0); /* launched behind it, not waiting for its result */
+    b = run_plan(&r, 0); /* launched without waiting for the encoder's result */
     assert_int_equal(b->n_encode, 0);
     assert_int_equal(b->n_segments, 1);
     assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
@@ -70,8 +69,8 @@ encoder_runs_a_few_layers_per_step_during_decode(void **state)
         assert_int_equal(b->n_encode, 1);
         assert_int_equal(b->encode[0].first_layer, first[i]);
         assert_int_equal(b->encode[0].n_layers, n[i]);
-        assert_int_equal(b->encode[0].first_token, 1); /* decoder rows first */
-        assert_int_equal(b->bucket, 2); /* sources are not in graphs, nor in their rows */
+        assert_int_equal(b->encode[0].first_token, 1); /* decoder tokens first */
+        assert_int_equal(b->bucket, 2);                /* graphs do not cover encoder tokens */
     }
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 2);
@@ -91,7 +90,7 @@ encoder_rows_are_limited_and_reused_after_projection(void **state) /* G3 */
     assert_int_equal(run_plan(&r, 0)->n_segments, 2); /* both project */
     run_commit(&r, 0);
     scheduler_check(r.s);
-    assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* which is not done yet */
+    assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* the projection is in flight */
     run_commit(&r, 0);
     assert_int_equal(run_plan(&r, 0)->n_encode, 2);
     run_finish(&r, q, 5);
@@ -112,7 +111,7 @@ gap_in_encoder_rows_is_filled_by_a_fitting_input(void **state)
     assert_int_equal(q[1]->enc_token, 10);
     scheduler_cancel(r.s, 0, LAGAN_E_CANCELLED);
     run_commit(&r, 0);
-    run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; and who is behind it waits */
+    run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; later inputs wait */
     run_add(&r, q[3] = seq_new(3, 1, 3, 10));
     b = run_plan(&r, 0);
     assert_int_equal(b->n_encode, 0);
@@ -161,7 +160,7 @@ new_and_running_encoder_inputs_share_a_step(void **state) /* X-09 */
     assert_int_equal(b->n_segments, 2);
     assert_int_equal(b->segment[0].enc_tokens, 0);
     assert_int_equal(b->segment[0].cross_tokens, 5);
-    assert_int_equal(b->segment[1].enc_tokens, 7); /* rows projected: 7, the new one's */
+    assert_int_equal(b->segment[1].enc_tokens, 7); /* the new input's 7 rows are projected */
     assert_int_equal(b->segment[1].cross_tokens, 7);
     run_finish(&r, q, 2);
 }
@@ -179,8 +178,8 @@ ended_encoder_input_frees_both_pools_and_its_rows(void **state) /* X-07 */
         run_open_with(&r, &q, 1);
         if (when == 0) run_drain(&r);   /* finished */
         if (when == 1) run_plan(&r, 0); /* cancelled while the encoder runs */
-        for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between the two */
-        for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* in generation */
+        for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between encoder and decoder */
+        for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* while it decodes */
         if (when == 4) {
             r.failing = true;
             run_step(&r, 0); /* errored */
@@ -254,7 +253,7 @@ samples_forked_after_a_failed_encoder_end_with_it(void **state)
     run_add(&r, first);
     assert_int_equal(run_plan(&r, 0)->n_encode, 1);
     assert_int_equal(run_plan(&r, 0)->n_segments,
-                     1); /* the first's row, and with it the others fork */
+                     1); /* the first's segment; the others fork in this step */
     assert_true(first->has_forked);
     r.failing = true;
     run_commit(&r, 0);

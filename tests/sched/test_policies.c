@@ -1,6 +1,7 @@
-/* test_policies.c - who is admitted, who gives way and how it comes back, beside a reference.
+/* test_policies.c - admission, preemption and resumption by policy, compared with the reference's
+ * tables.
  *
- * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and
+ * Ids (C-01 ...) name the scenario: blocks of 10 tokens; an iteration is a step planned and
  * committed at once.
  */
 #include "tests/sched/sched_harness.h"
@@ -41,7 +42,7 @@ many(int n, uint32_t n_prompt, uint32_t max_new)
     for (int i = 0; i < n; i++) request(n_prompt, max_new);
 }
 
-/* From that iteration on these run, by bit; the last row's are none. */
+/* The sequences (mask) that run from that iteration on; an empty mask ends the table. */
 struct span {
     int from;
     unsigned who;
@@ -97,7 +98,7 @@ max_utilization_admits_what_fits_and_preempts_the_last(void **state) /* C-07 */
     play(NULL, span);
     assert_int_equal(q[0]->n_preemptions, 0);
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(q[1]->n_prompt, 51); /* what it had generated is prompt */
+    assert_int_equal(q[1]->n_prompt, 51); /* its generated tokens are prompt */
     assert_int_equal(q[1]->max_new, 39);
     run_end(&r, q, n_seqs);
 }
@@ -221,7 +222,7 @@ max_requests_counts_no_blocks_if_all_requests_fit(void **state)
     play(NULL, span);
     run_end(&r, q, n_seqs);
 
-    open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 */
+    open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 blocks */
     run_open(&r);
     r.l.policy = POLICY_MAX_REQUESTS;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
@@ -238,11 +239,11 @@ sequence_in_flight_is_preempted_after_its_step(void **state) /* A2: no victim ha
     many(2, 18, 20);
     run_add(&r, q[0]);
     run_add(&r, q[1]);
-    for (int i = 0; i < 3; i++) { /* positions 18 and 19: the last two of two blocks each */
+    for (int i = 0; i < 3; i++) { /* positions 18 and 19: the last of two blocks each */
         assert_non_null(run_plan(&r, 0));
         if (i > 0) run_commit(&r, 0);
     }
-    assert_null(run_plan(&r, 0)); /* no block for position 20: the last one is asked to go */
+    assert_null(run_plan(&r, 0)); /* no block for position 20: the last sequence is preempted */
     assert_int_equal(q[1]->state, SEQ_PREEMPTED);
     assert_int_equal(run_used(&r), 4);
     run_commit(&r, 0);
@@ -270,7 +271,7 @@ ending_sequence_is_awaited_before_preemption(void **state)
     assert_true(in_batch(run_plan(&r, 0), q[1]));
     assert_int_equal(q[1]->state, SEQ_LAST);
     run_commit(&r, 0);
-    assert_null(run_plan(&r, 0)); /* no block for position 20 of the first: not yet */
+    assert_null(run_plan(&r, 0)); /* no block yet for position 20 of the first */
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(q[0]->n_preemptions + q[1]->n_preemptions, 0);
@@ -279,7 +280,7 @@ ending_sequence_is_awaited_before_preemption(void **state)
 
 static void
 preempted_encoder_decoder_resumes_with_its_encoder(
-    void **state) /* A2: cross KV was given up as well */
+    void **state) /* A2: the cross KV was freed as well */
 {
     uint32_t encoded = 0;
 
@@ -343,7 +344,7 @@ preempted_sequence_ends_on_cancel_or_deadline(void **state)
 static void
 prompt_logprobs_are_reported_once(void **state)
 {
-    uint32_t told = 0;
+    uint32_t n_reported = 0;
 
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 2);
@@ -354,9 +355,9 @@ prompt_logprobs_are_reported_once(void **state)
     run_add(&r, q[1]);
     for (const struct batch *b; (b = run_step(&r, 0));)
         for (uint32_t i = 0; i < b->n_segments; i++)
-            if (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) told += b->segment[i].n_tokens;
+            if (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) n_reported += b->segment[i].n_tokens;
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(told, 10);
+    assert_int_equal(n_reported, 10);
     run_end(&r, q, n_seqs);
 }
 
@@ -381,7 +382,7 @@ suspended_next_sequence_is_preempted_and_the_walk_continues(void **state)
     first = seq_new(3, 5, 3, 0);
     first->priority = 1;
     run_add(&r, first);
-    assert_true(in_batch(run_step(&r, 0), first)); /* it went round for ever */
+    assert_true(in_batch(run_step(&r, 0), first)); /* looped without end before */
     assert_int_equal(suspended->state, SEQ_WAITING);
     scheduler_suspend(r.s, 1, false);
     while (run_step(&r, 0)) continue;

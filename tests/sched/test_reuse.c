@@ -1,6 +1,6 @@
-/* test_reuse.c - prompts that begin alike: found, waited for, and never taken from under anybody.
+/* test_reuse.c - prompts with common prefixes: cached, in flight, and referenced while needed.
  *
- * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and
+ * Ids (C-25 ...) name the scenario: blocks of 10 tokens; an iteration is a step planned and
  * committed at once.
  */
 #include "tests/sched/sched_harness.h"
@@ -24,7 +24,7 @@ begin(uint32_t blocks, uint32_t max_seqs)
     n_seqs = 0;
 }
 
-/* Of one family, alike for so many positions. */
+/* A request that shares its first `alike` positions with the others. */
 static struct seq *
 request(uint32_t alike, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
 {
@@ -57,15 +57,14 @@ cached_prefix_is_not_computed_again(void **state)
     while (step()) {
     }
     assert_int_equal(q[0]->n_cached, 0);
-    run_add(&r,
-            request(35, 45, 5, 0)); /* its way parts at 35, and 39 are there: 3 blocks and a part */
+    run_add(&r, request(35, 45, 5, 0)); /* differs from 35 on; 39 are cached: 3 blocks and a part */
     b = run_step(&r, 0);
     assert_int_equal(b->segment[0].first_pos, 35);
     assert_int_equal(b->segment[0].n_tokens, 10);
     assert_int_equal(q[1]->n_cached, 35);
     run_add(&r, request(100, 35, 5, 0));
     assert_int_equal(run_step(&r, 0)->n_segments, 2);
-    assert_int_equal(q[2]->n_cached, 34); /* the last token is computed: its logits are wanted */
+    assert_int_equal(q[2]->n_cached, 34); /* the last token is computed for its logits */
     run_cancel(&r, q, n_seqs);
 }
 
@@ -112,7 +111,7 @@ prompt_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iterati
     run_add(&r, request(50, 50, 40, 0));
     run_add(&r, request(50, 50, 40, 0));
     for (int it = 0; it < 2; it++) assert_int_equal(step(), 1);
-    assert_int_equal(step(), 3); /* the last block has the token that is computed in any case */
+    assert_int_equal(step(), 3); /* the last block has the token that is always computed */
     assert_int_equal(q[1]->n_cached, 40);
     assert_int_equal(q[1]->n_planned, 50);
     for (int it = 3; it < 42; it++) assert_int_equal(step(), 3);
@@ -129,7 +128,7 @@ prompt_waits_only_for_the_common_prefix(void **state)
     r.l.max_chunk = r.l.chunk_unit = 20;
     run_open(&r);
     run_add(&r, request(200, 100, 5, 0));
-    run_add(&r, request(25, 90, 5, 0)); /* two blocks of nine */
+    run_add(&r, request(25, 90, 5, 0)); /* two blocks of nine are common */
     assert_int_equal(step(), 1);
     assert_int_equal(step(), 3);
     assert_true(q[1]->n_cached >= 20 && q[1]->n_cached < 30);
@@ -155,7 +154,7 @@ prompt_never_waits_for_a_suspended_or_ended_sequence(void **state)
     run_cancel(&r, q, n_seqs);
 }
 
-/* It may be passed over by others for as long as there are any. */
+/* A lower priority may be overtaken without limit. */
 static void
 prompt_never_waits_for_a_lower_priority_prefix(void **state)
 {
@@ -200,7 +199,7 @@ salt_and_adapter_share_nothing(void **state)
         q[i]->lora = (uint64_t)i >> 1;
         run_add(&r, q[i]);
     }
-    assert_int_equal(step(), 15); /* no refs either */
+    assert_int_equal(step(), 15); /* nor do they wait for each other */
     for (int i = 0; i < 4; i++) assert_int_equal(q[i]->n_cached, 0);
     run_cancel(&r, q, n_seqs);
 }
@@ -222,8 +221,8 @@ preempted_sequence_reuses_its_cached_blocks(void **state) /* C-07, with reuse */
                 (b->segment[i].flags & SEGMENT_FIRST_CHUNK))
                 rows += b->segment[i].n_tokens;
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(q[1]->n_cached, 0);            /* of what it asked for nothing was there */
-    assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all that it had */
+    assert_int_equal(q[1]->n_cached, 0);            /* none of its prompt was cached */
+    assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all it had */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
     run_cancel(&r, q, n_seqs);
 }
@@ -250,7 +249,7 @@ resumed_sequence_waits_for_the_host_tier_alone(void **state)
         run_add(&r, request(100, 35, 5, 0));
         while (step()) {
         }
-        q[n_seqs] = seq_new(1000, 75, 5, 0); /* all blocks: what was there goes to the host */
+        q[n_seqs] = seq_new(1000, 75, 5, 0); /* uses all blocks: the cached ones are offloaded */
         run_add(&r, q[n_seqs++]);
         while (step()) {
         }
@@ -258,10 +257,10 @@ resumed_sequence_waits_for_the_host_tier_alone(void **state)
         request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[2]);
         assert_int_equal(step(), 0);
-        run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
+        run_add(&r, request(100, 35, 5, 0)); /* a new request: it does not wait */
         assert_int_equal(step(), 8);
         assert_int_equal(q[3]->n_cached, 0);
-        assert_int_equal(step(), 12); /* now it is on the device too */
+        assert_int_equal(step(), 12); /* now the prefix is on the device too */
         assert_int_equal(q[2]->n_cached, 30);
         while (step()) {
         }
@@ -301,7 +300,7 @@ cached_encoder_input_is_not_encoded(void **state) /* G3 */
         run_add(&r, request(0, 1, 3, 15));
         b = run_step(&r, 0);
         if (split) {
-            assert_null(b); /* the encoder's lane finds it */
+            assert_null(b); /* the encoder's lane finds the cross KV */
             assert_null(run_step(&r, 1));
             assert_int_equal(scheduler_wake(r.s), 0);
             b = run_step(&r, 0);
@@ -310,7 +309,7 @@ cached_encoder_input_is_not_encoded(void **state) /* G3 */
         assert_int_equal(b->n_encode, 0);
         assert_int_equal(b->segment[0].enc_tokens, 0);
         assert_int_equal(b->segment[0].cross_tokens, 15);
-        run_add(&r, request(0, 1, 3, 16)); /* longer: another source */
+        run_add(&r, request(0, 1, 3, 16)); /* longer: a different encoder input */
         assert_int_equal((split ? run_step(&r, 1) : run_step(&r, 0))->n_encode, 1);
         run_cancel(&r, q, n_seqs);
     }

@@ -1,4 +1,4 @@
-/* test_scheduler.c - a sequence's life in one lane: added, planned a step ahead, ended, reaped. */
+/* test_scheduler.c - a sequence in one lane: added, planned a step ahead, ended, reaped. */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -22,7 +22,7 @@ begin(struct seq *q)
     run_open_with(&r, &q, q ? 1 : 0);
 }
 
-/* Runs to the end: q is the one sequence that ends then, for that reason, with so many tokens. */
+/* Runs to the end: q is the one sequence that ends, with that reason and number of tokens. */
 static void
 end(struct seq *q, uint16_t reason, uint32_t n_tokens)
 {
@@ -48,7 +48,7 @@ step_is_planned_before_the_previous_one_is_committed(void **state)
     assert_int_equal(b->n_tokens, 1);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
     assert_int_equal(b->pos[0], 12);
-    assert_null(run_plan(&r, 0)); /* at most two are out */
+    assert_null(run_plan(&r, 0)); /* at most two are in flight */
     run_commit(&r, 0);
     assert_int_equal(q->n_tokens, 13);
     assert_non_null(run_plan(&r, 0));
@@ -89,17 +89,17 @@ end_id_discards_the_token_in_flight(void **state) /* L-03 */
         assert_non_null(run_plan(&r, 0)); /* the sixth samples position 9 */
         if (i > 0) run_commit(&r, 0);
     }
-    assert_non_null(run_plan(&r, 0)); /* one too many, it will turn out */
+    assert_non_null(run_plan(&r, 0)); /* one token too many */
     run_commit(&r, 0);
     assert_int_equal(q->state, SEQ_ENDED);
-    assert_null(scheduler_reap(r.s)); /* a step that carries it is out */
+    assert_null(scheduler_reap(r.s)); /* a step that carries it is in flight */
     assert_int_not_equal(run_used(&r), 0);
     assert_null(run_plan(&r, 0));
     run_commit(&r, 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_null(scheduler_reap(r.s));
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
-    assert_int_equal(q->n_tokens, 10); /* the end id is the last, nothing after it */
+    assert_int_equal(q->n_tokens, 10); /* the end id is the last token */
     run_end(&r, &q, 1);
 }
 
@@ -127,7 +127,7 @@ end_ids_are_ignored_before_min_new_tokens(void **state)
         (void)state;
         begin(NULL);
         q->min_new = min_new;
-        q->end_id[0] = fake_token(1, 6); /* the third generated: two came before it */
+        q->end_id[0] = fake_token(1, 6); /* the third generated token */
         q->n_end = q->n_eos = 1;
         run_add(&r, q);
         end(q, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH, min_new <= 2 ? 7 : 12);
@@ -188,10 +188,10 @@ suspended_sequence_is_in_no_step_and_resumes_in_place(void **state)
     r.l.max_tokens = r.l.chunk_unit = 20;
     run_open_with(&r, &q, 1);
     run_add(&r, other);
-    for (int round = 0; round < 3; round++) { /* between chunks, then while it generates */
+    for (int round = 0; round < 3; round++) { /* between chunks, then during decode */
         assert_true(in_batch(run_plan(&r, 0), q));
         scheduler_suspend(r.s, 1, true);
-        run_commit(&r, 0); /* what was launched counts */
+        run_commit(&r, 0); /* launched steps count */
         n = q->n_planned;
         for (int i = 0; i < 10; i++) assert_false(in_batch(run_step(&r, 0), q));
         assert_int_equal(q->n_planned, n);
@@ -218,7 +218,7 @@ suspended_sequence_frees_blocks_and_resumes_with_equal_tokens(void **state)
     run_open_with(&r, &q, 1);
     for (int i = 0; i < 5; i++) run_step(&r, 0);
     scheduler_suspend(r.s, 1, true);
-    assert_null(run_plan(&r, 0)); /* nobody wants its slot */
+    assert_null(run_plan(&r, 0)); /* no other sequence needs its slot */
     assert_int_equal(q->state, SEQ_DECODE);
     run_add(&r, other);
     assert_true(in_batch(run_step(&r, 0), other));
@@ -296,7 +296,7 @@ deadline_ends_waiting_and_running_sequences(void **state)
     run_commit(&r, 0);
     assert_non_null(run_plan(&r, 0));
     r.now = 300;
-    run_commit(&r, 0); /* its token counts, then it is late */
+    run_commit(&r, 0); /* its token counts, then the deadline has passed */
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_DEADLINE);
     assert_int_equal(q->n_tokens, 7);
@@ -346,11 +346,11 @@ decode_comes_first_and_prompts_get_the_rest(void **state)
     for (int i = 0; i < 3; i++) run_add(&r, q[i] = seq_new((req_id)i, 6, 30, 0));
     run_step(&r, 0);
     run_add(&r, q[3] = seq_new(3, 100, 5, 0));
-    q[3]->priority = 1; /* even so */
+    q[3]->priority = 1; /* decode precedes even this */
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 4);
     for (int i = 0; i < 3; i++) assert_int_equal(b->segment[i].work, WORK_DECODE);
-    assert_int_equal(b->segment[3].n_tokens, 10); /* of 17 left: a whole block */
+    assert_int_equal(b->segment[3].n_tokens, 10); /* of 17 tokens left: a whole block */
     assert_int_equal(b->work, WORK_DECODE | WORK_PREFILL);
     for (int i = 0; i < 4; i++) {
         scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
@@ -377,7 +377,7 @@ budget_below_the_unit_still_serves_the_first_prompt(void **state)
     run_add(&r, q[5] = seq_new(5, 33, 1, 0));
     for (int i = 0; at < 33; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->n_segments, 5); /* four decode, one prompt: no crumbs for the second */
+        assert_int_equal(b->n_segments, 5); /* four decode, one prompt; no part for the second */
         at += b->segment[4].n_tokens;
         if (i == 0) assert_int_equal(at, 8);
         if (i == 1) assert_int_equal(at, 10); /* back to whole blocks */
@@ -396,7 +396,7 @@ sequences_never_exceed_the_tokens_of_a_step(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.l.max_tokens = 5; /* 16 requests at 5 tokens a step are a golden case */
+    r.l.max_tokens = 5; /* 16 requests at 5 tokens per step are a golden case */
     r.l.chunk_unit = 0;
     run_open(&r);
     for (int i = 0; i < 8; i++) run_add(&r, q[i] = seq_new((req_id)i, 7, 20, 0));
@@ -453,7 +453,7 @@ step_uses_the_smallest_graph_that_holds_its_tokens(void **state)
     scheduler_set_partition(r.s, 3, 0);
     run_add(&r, q);
     b = run_step(&r, 0);
-    assert_int_equal(b->bucket, 0); /* nine rows: none holds them */
+    assert_int_equal(b->bucket, 0); /* nine tokens: no graph is large enough */
     assert_int_equal(b->partition, 3);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 1);
@@ -482,12 +482,12 @@ request_that_never_fits_is_refused_with_the_numbers(void **state) /* D-07 */
     assert_non_null(strstr(e.text, "can have 100"));
     assert_int_equal(q->state, SEQ_NEW);
     seq_free(q);
-    q = seq_new(1, 90, 10, 0); /* exactly */
+    q = seq_new(1, 90, 10, 0); /* fits exactly */
     run_add(&r, q);
     run_finish(&r, &q, 1);
 
     run_defaults(&r);
-    r.c.arena_bytes = 256 * 11; /* scratch and ten */
+    r.c.arena_bytes = 256 * 11; /* scratch block and ten others */
     run_open(&r);
     q = seq_new(1, 90, 11, 0);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
@@ -528,9 +528,8 @@ request_that_cannot_start_alone_ends_too_long(void **state) /* E5 */
     run_defaults(&r);
     r.c.group[0].max_blocks = 10;
     run_open_with(&r, q, 2);
-    assert_int_equal(kv_reserve(r.kv, 63, &held),
-                     0);              /* somebody else's: not the scheduler's doing */
-    assert_non_null(run_plan(&r, 0)); /* the second fits */
+    assert_int_equal(kv_reserve(r.kv, 63, &held), 0); /* reserved outside the scheduler */
+    assert_non_null(run_plan(&r, 0));                 /* the second fits */
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     assert_int_equal(q[0]->reason, LAGAN_E_TOO_LONG);
     run_drain(&r);
@@ -556,14 +555,14 @@ impossible_limits_are_refused_by_name(void **state)
 
         if (i == 0) l.max_seqs = 0;
         if (i == 1) l.max_seqs = 65;
-        if (i == 2) l.chunk_unit = 100, l.max_tokens = 50; /* M-12: stuck for ever */
+        if (i == 2) l.chunk_unit = 100, l.max_tokens = 50; /* M-12: no step would be possible */
         if (i == 3) r.c.n_lanes = 2;
         if (i == 4) l.lane_work[0] = WORK_PREFILL;
         if (i == 5) l.n_enc_layers = 3;
         if (i == 6) l.n_lanes = 2;
         if (i == 7) l.n_buckets = 2, l.bucket[0] = l.bucket[1] = 4;
         if (i == 8) l.n_buckets = 65;
-        if (i == 3) { /* needs a manager of two lanes */
+        if (i == 3) { /* needs a KV manager for two lanes */
             run_close(&r);
             run_defaults(&r);
             r.c.n_lanes = 2;
@@ -590,7 +589,7 @@ window_too_large_for_a_whole_chunk_gets_smaller_chunks(void **state)
 
     (void)state;
     run_defaults(&r);
-    r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20 and one-block chunks: 4 blocks */
+    r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20, one-block chunks: 4 blocks */
     r.l.chunk_unit = 0;
     run_open_with(&r, &q, 1);
     b = run_plan(&r, 0);

@@ -1,5 +1,5 @@
-/* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give
- * the same. */
+/* test_fleet.c - simulated workers behind route/: requests end once, equal calls give equal
+ * results. */
 #include "sim/fleet.h"
 
 #include "base/clock.h"
@@ -40,7 +40,7 @@ small_fleet(uint32_t n_workers, enum policy policy)
     return s;
 }
 
-/* n requests in about a tenth of a second of virtual time. */
+/* Runs n requests in about 0.1 s of virtual time. */
 static struct fleet_result *
 play_out(const struct fleet_setting *s, uint32_t n)
 {
@@ -120,7 +120,7 @@ equal_traces_give_equal_decisions(void **state)
     assert_int_equal(a->end, b->end);
     s.faults.seed = 10;
     c = play_out(&s, 400);
-    assert_int_not_equal(a->digest, c->digest); /* so it would have been seen */
+    assert_int_not_equal(a->digest, c->digest); /* the digest shows differences */
     free(a);
     free(b);
     free(c);
@@ -140,7 +140,7 @@ more_workers_finish_earlier(void **state)
     free(b);
 }
 
-/* Conversations of four turns: whoever has the last one has most of the next. */
+/* Conversations of four requests: the worker of one has most of the next one's prompt cached. */
 static uint64_t
 cached_by(bool affinity)
 {
@@ -194,7 +194,7 @@ step_time_is_its_bytes_or_its_arithmetic(void **state)
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
-    /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
+    /* 101 tokens; the prompt's attend to 50.5 keys on average, after decode attention */
     b.n_segments = 2;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 101000 + 40000 + 50500);
     b.n_segments = 1;
@@ -202,10 +202,10 @@ step_time_is_its_bytes_or_its_arithmetic(void **state)
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 100000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ 1, .5 }), 500 + 200000 + 200000);
     st.kv.group[0].kind =
-        KV_WINDOW; /* 10 keys and what it pushes out: 11 * 400 bytes; 10 * 10 FLOP */
+        KV_WINDOW; /* 10 keys and the one that leaves: 11 * 400 bytes; 10 * 10 FLOP */
     st.kv.group[0].window = 10;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 10000);
-    st.cost.peak = 1e-300; /* the clock does not run over */
+    st.cost.peak = 1e-300; /* virtual time must not overflow */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 3600 * NSEC_S);
 }
 
@@ -221,7 +221,7 @@ part_shares_are_measured_or_interpolated(void **state)
     setting_defaults(&st);
     partition_list_make(&l, 100, 1, 1);
     l.partition[1] = (struct partition){ 75, 25 };
-    s = cost_share(&st, &l, &b, false); /* nothing was measured: by units */
+    s = cost_share(&st, &l, &b, false); /* without measurements: share of units */
     assert_true(s.compute == .75 && s.read == .75);
     st.cost.n_co_runs = 2;
     st.cost.co_run[0] = (struct co_run){ 50, 50, .4, .8 };
@@ -239,15 +239,14 @@ part_shares_are_measured_or_interpolated(void **state)
 
 struct load {
     uint32_t isl, osl, n;
-    uint32_t slots; /* 0: the model's */
-    double parts;   /* of what parts have of the device beside each other; 0: as it is */
-    uint32_t rows;  /* of a step; 0: the model's */
-    double
-        initial_read; /* what auto thinks at first that answers read on a part, of what they do; 0: 1 */
-    const char *model; /* NULL: llama-8b-h200 */
+    uint32_t slots;      /* 0: the model's */
+    double parts;        /* factor on the shares of both parts; 0: 1 */
+    uint32_t rows;       /* tokens in a step; 0: the model's */
+    double initial_read; /* auto's initial estimate of decode's bandwidth on a part; 0: 1 */
+    const char *model;   /* NULL: llama-8b-h200 */
 };
 
-/* The model that is there, from its file: H200's curves. */
+/* Reads a model file with the H200's measurements. */
 static struct fleet_result *
 divided(uint32_t mode, const char *context, const struct load *x)
 {
@@ -286,10 +285,9 @@ divided(uint32_t mode, const char *context, const struct load *x)
 static void
 auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
 {
-    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not
-     * worth it, and are thought to be, and some that are worth more; parts that were measured to be
-     * a little worse than they are, or twice as good; steps of few short prompts, of which nothing
-     * follows for long ones. */
+    /* All requests at once; few in flight, so that faster prefill is of no use; parts that are
+     * worse or better than estimated; parts measured slightly too low, or 2 × too high; steps of
+     * few short prompts, which do not predict long ones. */
     static const struct load load[] = {
         { 10000, 600, 300, 0, 0, 0, 0 },      { 1000, 1000, 1000, 0, 0, 0, 0 },
         { 6000, 2, 200, 0, 0, 0, 0 },         { 16, 800, 300, 0, 0, 0, 0 },
@@ -326,9 +324,10 @@ auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
     }
 }
 
-/* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates
- * whenever auto is asked. It was on 112 | 20 for good, by a initial_read before the first step,
- * with 0.57 to 0.74 of what off does. */
+/* Outputs of two tokens: the second is planned with the end of the prompt, so no sequence seems to
+ * decode at a selection. A bad initial estimate once kept 112 | 20, at 0.57 to 0.74 of the
+ * throughput of off.
+ */
 static void
 auto_leaves_a_partition_if_outputs_take_one_step(void **state)
 {
@@ -357,19 +356,18 @@ drawn(double low, double high)
     return low * pow(high / low, rng_below(&draws, 1 << 20) / (double)(1 << 20));
 }
 
-/* One step in a hundred may be later. */
+/* At most 1 % of the steps is late. */
 static bool
 in_time(const struct fleet_result *it)
 {
     return hist_at(&it->itl, .99) < 52 * NSEC_MS;
 }
 
-/* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have
- * less beside each other, or as much, and are thought to have more. Always the same loads, in
- * virtual time: what fails is auto and not the draw. A way that keeps no target is none that auto
- * may take: where off's steps of 8,192 rows break it, as they do for most long prompts, auto has
- * nine tenths of it all the same. Tiles may cost 0.05: whole blocks of 155 rows a prompt leave 728
- * of 768 rows. */
+/* Prompts and outputs of any length, any number in flight, six rounds; parts with less or equal
+ * shares, estimated too high. The loads are fixed and in virtual time: a failure is a fault of
+ * auto. A mode that misses the target is not allowed for auto: where off misses it with steps of
+ * 8,192 tokens, as for most long prompts, auto must reach 90 % of its throughput. Tiles may cost 5
+ * %: whole blocks of 155 tokens per prompt leave 728 of 768 tokens. */
 static void
 auto_equals_the_best_mode_and_keeps_its_target(void **state)
 {
@@ -403,14 +401,14 @@ auto_equals_the_best_mode_and_keeps_its_target(void **state)
     }
 }
 
-/* One H200 that served the same, always so many in flight (docs/split.md): requests a second, the
- * p99 of TPOT; 0: auto's, which is that of the way it takes. */
+/* Measured on one H200 with a constant number in flight (docs/split.md): requests per second, p99
+ * of TPOT; 0: as auto's mode. */
 static void
 simulated_partition_matches_the_gpu_measurements(void **state)
 {
     static const struct {
         struct load load;
-        const char *context; /* "": undivided */
+        const char *context; /* prefill units; "": no partition */
         double requests, tpot;
     } did[] = {
         { { 10000, 600, 300, 32, 0, 0, 0 }, "", 1.88, 28.4 },
@@ -509,7 +507,7 @@ trace_error_names_the_line(void **state)
     assert_non_null(strstr(e.text, ":2: arrival_s is lower than in the line before"));
 }
 
-/* A file without line ends was read into memory whole. */
+/* Regression: a file without line ends was read into memory as a whole. */
 static void
 trace_line_length_is_limited(void **state)
 {
@@ -531,7 +529,7 @@ trace_line_length_is_limited(void **state)
     assert_non_null(strstr(e.text, ":2: the line is longer than 1048576 bytes"));
 }
 
-/* It was read from its end for ever. */
+/* Regression: standard input was read again without end. */
 static void
 trace_that_cannot_be_reread_fails_at_once(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_scenario.c - scenarios are parsed with errors that say where, and differences are shown. */
+/* test_scenario.c - scenario files: errors name the line, and differences are printed. */
 #include "sim/scenario_run.h"
 
 #include "sim/text_diff.h"
@@ -10,7 +10,7 @@
 
 static char *shown; /* what script_run() printed */
 
-/* What acting it out returns; shown and e have the words. */
+/* Runs a scenario; `shown` and e get its output. */
 static int
 act(const char *text, struct err *e)
 {
@@ -101,10 +101,9 @@ error_names_the_line_and_the_valid_form(void **state)
         { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings must precede" },
         { "group full\n", "a.txt: contains no command" },
         { "group full\nrun \001\n", "a.txt:2: byte 0x01 is not allowed" },
-        { "group full\nadd r0 tokens 0..3\nused\n",
-          "a.txt:3: scheduler and KV manager commands" },
+        { "group full\nadd r0 tokens 0..3\nused\n", "a.txt:3: scheduler and KV manager commands" },
         { "group full\ngrow r0 1\n", "a.txt:2: sequence r0 is not admitted" },
-        { "limits policy nobody\n", "a.txt:1: policy" },
+        { "limits policy none\n", "a.txt:1: policy" },
         { "cache arena 256\ngroup full\nrequest r0 prompt 3\n", "a.txt:3: " },
     };
 
