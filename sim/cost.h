@@ -11,8 +11,7 @@
  * beside_whole: a step of another lane that has the whole device runs at the same time. */
 struct part_share cost_share(const struct sim_config *st, const struct partition_list *l,
                              const struct batch *b, bool beside_whole);
-/* The shares of both parts of a partition above 0. initial_read: factor on the bandwidth of decode.
- * */
+/* Shares of both parts of a partition above 0. initial_read: factor on decode's bandwidth. */
 void cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
                 double initial_read, struct part_share *context, struct part_share *generation);
 /* At most 1 hour. */

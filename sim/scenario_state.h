@@ -1,5 +1,4 @@
-/* scenario_state.h - the state of a running scenario, and its commands; for sim/scenario*.c only.
- * */
+/* scenario_state.h - the state and the commands of a running scenario; for sim/scenario*.c. */
 #ifndef SIM_SCENARIO_STATE_H
 #define SIM_SCENARIO_STATE_H
 

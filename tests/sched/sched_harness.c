@@ -362,8 +362,7 @@ unlist(struct sched_fixture *r, uint32_t group, struct row *row, uint32_t entry)
     row->at[group][entry] = SLICE_NONE;
 }
 
-/* Tokens of an earlier sequence in the entry that are continued, in this step or by a sample later.
- * */
+/* Tokens of an earlier sequence in the entry that this step or a later sample continues. */
 static uint32_t
 left_in(const struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
@@ -695,8 +694,7 @@ run_plan(struct sched_fixture *r, unsigned lane)
     return b;
 }
 
-/* Candidates of a beam, best first, chosen so that beams continue themselves, another beam, or end.
- * */
+/* Candidates of a beam, best first: beams continue themselves, another beam, or end. */
 static uint32_t
 list_tops(const struct seq *q, uint32_t pos, struct batch_top *to)
 {

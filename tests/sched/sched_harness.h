@@ -61,8 +61,7 @@ void run_cancel(struct sched_fixture *r, struct seq *const *q, uint32_t n);
  * starts on the same memory. */
 void run_die(struct sched_fixture *r);
 void run_again(struct sched_fixture *r);
-/* True if the block, or the host block, has K and V of that many positions of the request's entry.
- * */
+/* True if the device or host block has K and V of that many positions of the request's entry. */
 bool run_holds(const struct sched_fixture *r, uint8_t tier, uint32_t group, slice_id at,
                const struct seq *q, uint32_t entry, uint32_t n);
 

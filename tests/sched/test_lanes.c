@@ -186,8 +186,7 @@ many_prompts_pass_through_both_lanes(
 }
 
 static void
-prefill_lane_has_its_own_limits(
-    void **state) /* split.context_max_tokens, context_max_seqs */
+prefill_lane_has_its_own_limits(void **state) /* split.context_max_tokens, context_max_seqs */
 {
     struct seq *q[4];
     const struct batch *b;

@@ -14,15 +14,13 @@ enum { DWELL = 8 };
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
 /* ns of step time after which 63 % of an observation has decayed. */
 static const double FLOW = 3e9;
-/* Share of the steady-state prefill tokens per step: slightly fewer sequences decode, each faster.
- * */
+/* Share of the steady-state prefill tokens per step: fewer sequences decode, each faster. */
 static const double ROUND = 0.75;
 /* If decode is at least WEIGHT of the work, a merged step has at most MANY times the tokens whose
  * FLOP fit into the time of reading the weights: the throughput is equal with fewer, faster
  * sequences. Prefill alone benefits from long steps. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* Also try steps longer by this factor: only measured steps show the efficiency of small products.
- * */
+/* Also try steps longer by this factor: only measurements show the efficiency of small products. */
 static const double LONGER = 1.25;
 /* SHORT, LONGEST: ns of a prefill step on a partition. A mode change waits for 2 such steps; decode
  * does not. Each takes 28 ms longer than its tokens need while decode runs (8B, one H200). Longer
@@ -288,8 +286,7 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
     return sooner && decode_share(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* True if a is preferred: first within the target, then throughput; outside it, inter-token time.
- * */
+/* True if a is preferred: within the target by throughput, outside it by inter-token time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_choose_expect *a, const struct partition_choose_expect *b,
@@ -503,8 +500,7 @@ partition_choose(struct split *s, const struct partition_list *partition_list,
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
     s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
     /* A prompt that fits into two steps is planned completely before the next selection. So the
-     * mode suits the prompts to come, as many as recent steps ended; without any it costs nothing.
-     * */
+     * mode suits the prompts to come, as many as recent steps ended. */
     s->load.n_tokens = MAX((uint64_t)load.prompt_tokens,
                            (uint64_t)MIN(s->load.prompt, (double)s->l.max_tokens));
     return partition_choose_for(s, partition_list, &s->load);

@@ -63,7 +63,7 @@ struct split {
         uint64_t done;
         struct step_dependency wait[2]; /* of steps in flight, by step % 2; step 0: none */
     } lane[MAX_LANES];
-    struct { /* decaying sums over steps */
+    struct {                   /* decaying sums over steps */
         double rows, tokens;   /* prompt tokens, output tokens */
         double ends, prompts;  /* steps that ended a prompt; prompts ended */
         struct step_cost work; /* of the prompt tokens */

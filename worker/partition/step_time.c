@@ -59,8 +59,7 @@ solve_factors(const struct step_time_cell *c, const double at[STEP_TERMS], doubl
         }
 }
 
-/* Fits a partition's factors, starting from partition 0's. No part is faster than the whole device.
- * */
+/* Fits a partition's factors, starting from partition 0's. No part exceeds the whole device. */
 static void
 fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
 {

@@ -9,12 +9,6 @@
 
 #include <string.h>
 
-bool
-policy_admits(const struct scheduler *s)
-{
-    return !s->static_batch_closed;
-}
-
 /* The slot that q has or would get; SLOT_FULL: none. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t
@@ -84,7 +78,7 @@ member_slot(const struct scheduler *s, const struct seq *first, const struct seq
 bool
 reserve_members(struct scheduler *s, struct seq *first, uint32_t len, const struct admission *way)
 {
-    struct kv_need n = member_need(s, first, len, way->rows);
+    struct kv_need n = kv_fork_need(s->kv, len, first->n_shared, way->rows);
     uint32_t i = 1;
 
     for (struct seq *m = first->next_member; m; m = m->next_member, i++) {
@@ -110,7 +104,7 @@ admit_kv(struct scheduler *s, struct seq *q)
     struct kv_need n;
 
     if (admission(s, q, q->n_prompt, &way, NULL) < 0) return false;
-    n = blocks_needed(s, q, len, way.rows);
+    n = kv_need(s->kv, len, q->n_source, way.rows);
     if (slot == SLOT_FULL) return ask_reclaim(s);
     t.needs_cross = q->n_source > 0 && !encoded;
     while (true) {
@@ -145,8 +139,8 @@ reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end)
 
     if (end <= slot->len) return true;
     len = MIN(len, q->n_prompt + q->max_new);
-    most = blocks_needed(s, q, len, tokens_in_flight(q, chunk));
-    least = blocks_needed(s, q, len, tokens_in_flight(q, 0));
+    most = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, chunk));
+    least = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, 0));
     if (kv_raise(s->kv, q->slot, &most) < 0) {
         if (kv_raise(s->kv, q->slot, &least) < 0) return ask_reclaim(s);
         slot->one_step_window = true;

@@ -40,7 +40,7 @@ admit_adopted(struct scheduler *s, struct seq *q)
         struct kv_need n;
 
         if (i == ARRAY_LEN(way)) return false; /* the caller frees the slot */
-        n = blocks_needed(s, q, len, way[i].rows);
+        n = kv_need(s->kv, len, q->n_source, way[i].rows);
         kv_lower(s->kv, slot, &n);
         if (kv_resume(s->kv, slot, q->n_adopted, &n) < 0) continue;
         if (!q->first_member || reserve_members(s, q, len, &way[i])) break;
@@ -60,7 +60,7 @@ static bool
 admit_search(struct scheduler *s, struct seq *first)
 {
     uint32_t len = adopted_len(s, first), n = 0;
-    struct kv_need each = blocks_needed(s, first, len, tokens_in_flight(first, 0));
+    struct kv_need each = kv_need(s->kv, len, first->n_source, tokens_in_flight(first, 0));
 
     if (s->running.n + first->n_members > s->max_running) return false;
     for (struct seq *m = first; m; m = m->next_member) {

@@ -39,8 +39,7 @@ enum {
 
 /* Consecutive batched tokens of one slot. A slot is one row of every block table: one beam or one
  * sample. K and V of token i are written at first_pos + i, also for a draft tree, whose pos[] is
- * the depth in the tree. Before the slot's next step the device moves the accepted ones together.
- * */
+ * the depth in the tree. Before the slot's next step the device compacts the accepted ones. */
 struct batch_segment {
     uint32_t slot, first_token, n_tokens;
     int32_t first_pos;

@@ -102,8 +102,7 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     b->done[at] = d;
 }
 
-/* Assigns slots to the next beams, best first: the first continuation of a beam stays in its slot.
- * */
+/* Assigns slots to the next beams, best first; a beam's first continuation keeps its slot. */
 static void
 place_in_slots(struct beam *b, const struct beam_move *c)
 {

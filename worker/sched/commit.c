@@ -17,11 +17,11 @@ append_token(struct scheduler *s, struct seq *q, token_id t)
     if (before >= q->min_new) {
         for (uint32_t i = 0; i < q->n_end; i++) {
             if (q->end_id[i] != t) continue;
-            end_seq(s, q, i < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP);
+            scheduler_end(s, q, i < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP);
             return;
         }
     }
-    if (before + 1 == q->max_new) end_seq(s, q, LAGAN_FINISH_LENGTH);
+    if (before + 1 == q->max_new) scheduler_end(s, q, LAGAN_FINISH_LENGTH);
 }
 
 /* One step that carried the sequence in that slot is over. */
@@ -83,7 +83,7 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
         next = m->next;
         if (m == q || m->id != q->id || m->fork_step <= done) continue;
         m->n_done = 0;
-        end_seq(s, m, LAGAN_E_INTERNAL);
+        scheduler_end(s, m, LAGAN_E_INTERNAL);
     }
 }
 
@@ -107,7 +107,7 @@ fail_copies(struct scheduler *s, const struct batch *b)
     while (q) {
         bool failed = q->state == SEQ_PREFILL && !seq_follows(q) && copied_for(s, q, b);
 
-        if (failed) end_seq(s, q, LAGAN_E_INTERNAL);
+        if (failed) scheduler_end(s, q, LAGAN_E_INTERNAL);
         q = failed ? s->running.first : q->next; /* its group leaves the list with it */
     }
 }
@@ -123,14 +123,14 @@ fail_step(struct scheduler *s, const struct batch *b)
         if (segment->n_draft) reject_drafts(s, q, segment, 0);
         if (segment->flags & SEGMENT_FIRST_CHUNK) free_enc_tokens(s, segment->slot);
         q->n_done = 0;
-        end_seq(s, q, LAGAN_E_INTERNAL);
+        scheduler_end(s, q, LAGAN_E_INTERNAL);
         fail_forks(s, q, b);
         leave_if_done(s, q, segment->slot);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         struct seq *q = leave_step(s, b->encode[i].slot);
 
-        end_seq(s, q, LAGAN_E_INTERNAL);
+        scheduler_end(s, q, LAGAN_E_INTERNAL);
         fail_forks(s, q, b); /* forked in a later step, using this encoder input */
         leave_if_done(s, q, b->encode[i].slot);
     }

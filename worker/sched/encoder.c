@@ -42,7 +42,7 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n)
 
 /* A sequence prefills or decodes, so waiting does not leave the device idle. */
 static bool
-any_decoding(const struct scheduler *s)
+any_computing(const struct scheduler *s)
 {
     for (const struct seq *q = s->running.first; q; q = q->next)
         if ((q->state == SEQ_PREFILL || q->state == SEQ_DECODE) && !q->is_suspended) return true;
@@ -57,7 +57,7 @@ n_released(const struct step_plan *p)
     uint32_t n = 0, slots = MIN(s->n_free, s->max_running - s->running.n), some = 0;
     nsec oldest = NSEC_NEVER;
 
-    if (s->l.n_enc_batches == 0 || !any_decoding(s)) return UINT32_MAX;
+    if (s->l.n_enc_batches == 0 || !any_computing(s)) return UINT32_MAX;
     for (const struct seq *q = s->waiting.first; q; q = q->next) {
         if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         oldest = MIN(oldest, q->arrived);
@@ -86,7 +86,7 @@ plan_encoder(struct step_plan *p)
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);
     }
-    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && policy_admits(s);
+    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && !s->static_batch_closed;
          q = next) {
         next = q->next;
         if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;

@@ -1,9 +1,8 @@
 /* lane_work.c - the work of each lane, its partition, and the current load. See scheduler.h. */
 #include "worker/sched/sched_internal.h"
 
-/* A sequence decodes, in this step or in another. */
-static bool
-any_generating(const struct scheduler *s)
+bool
+any_decoding(const struct scheduler *s)
 {
     if (s->n_in[SEQ_DECODE] == 0) return false;
     for (const struct seq *q = s->running.first; q; q = q->next)
@@ -28,7 +27,7 @@ apply_partition(struct scheduler *s)
     bool together = s->next_partition == 0, change = together != s->lanes_merged,
          drained = s->prefill_draining;
 
-    s->prefill_draining = change && together && any_generating(s) && prompts_out(s);
+    s->prefill_draining = change && together && any_decoding(s) && prompts_out(s);
     for (unsigned l = 0; l < s->l.n_lanes && (change || !together); l++) {
         unsigned own = s->l.lane_work[l];
         bool prompts = own & WORK_PREFILL;
@@ -63,7 +62,7 @@ lane_is_alone(const struct scheduler *s, unsigned lane)
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         if (l == lane) continue;
         if (s->planned[l] != s->done[l]) return false;
-        if (s->work[l] & WORK_DECODE && any_generating(s)) return false;
+        if (s->work[l] & WORK_DECODE && any_decoding(s)) return false;
         if (s->work[l] & (WORK_PREFILL | WORK_ENCODER) && !s->found_no_work[l] &&
             s->n_in[SEQ_ENCODER] + s->n_in[SEQ_PREFILL] + s->waiting.n > 0)
             return false;

@@ -5,8 +5,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_fork.h"
-
 #include <errno.h>
 
 uint32_t
@@ -15,22 +13,10 @@ tokens_in_flight(const struct seq *q, uint32_t chunk)
     return STEPS_OUT * (MAX(chunk, q->n_draft) + 1) + tokens_unreported(q);
 }
 
-struct kv_need
-blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len, uint32_t rows)
-{
-    return kv_need(s->kv, len, q->n_source, rows);
-}
-
 uint32_t
 seq_group_size(const struct seq *q)
 {
     return q->first_member ? q->n_members : 1;
-}
-
-struct kv_need
-member_need(const struct scheduler *s, const struct seq *first, uint32_t len, uint32_t rows)
-{
-    return kv_fork_need(s->kv, len, first->n_shared, rows);
 }
 
 uint32_t
@@ -73,10 +59,10 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
     int r = -EMSGSIZE;
 
     for (size_t i = 0; i < ARRAY_LEN(way) && r < 0; i++) {
-        struct kv_need n = blocks_needed(s, q, len, way[i].rows);
+        struct kv_need n = kv_need(s->kv, len, q->n_source, way[i].rows);
 
         if (q->first_member) {
-            struct kv_need each = member_need(s, q, len, way[i].rows);
+            struct kv_need each = kv_fork_need(s->kv, len, q->n_shared, way[i].rows);
 
             for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
                 n.n_blocks[g] += (q->n_members - 1) * each.n_blocks[g];
@@ -170,11 +156,10 @@ limits_check_uncounted(const struct scheduler *s, struct err *e)
         all.n_blocks[g] = (uint32_t)MIN((uint64_t)all.n_blocks[g] * s->max_running,
                                         (uint64_t)UINT32_MAX);
     if (kv_fits_alone(s->kv, &all, l->max_len, l->max_enc_tokens, NULL) == 0) return 0;
-    return err_set(
-        e, -EINVAL,
-        "policy max_requests: %u requests of %u tokens do not fit the KV cache; use "
-        "another policy, or lower max_num_seqs or max_model_len",
-        s->max_running, l->max_len);
+    return err_set(e, -EINVAL,
+                   "policy max_requests: %u requests of %u tokens do not fit the KV cache; use "
+                   "another policy, or lower max_num_seqs or max_model_len",
+                   s->max_running, l->max_len);
 }
 
 /* Checks that the members can be admitted and forked together. */

@@ -125,7 +125,7 @@ end_hopeless(struct step_plan *p)
         q->cross_kv_cached = false;
         return true;
     }
-    end_seq(s, head, LAGAN_E_TOO_LONG);
+    scheduler_end(s, head, LAGAN_E_TOO_LONG);
     return true;
 }
 
@@ -220,7 +220,7 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
         kv_ends(s->kv, lane, &p.out);
         if (s->work[lane] & WORK_DECODE) plan_decode(&p);
         if (s->work[lane] & WORK_PREFILL) plan_adopted(&p);
-        if (s->l.policy == POLICY_STATIC && policy_admits(s)) plan_static_batch(&p);
+        if (s->l.policy == POLICY_STATIC && !s->static_batch_closed) plan_static_batch(&p);
         if (s->work[lane] & WORK_PREFILL) plan_prefill(&p);
         if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
         again = again || s->cross_kv_changed;

@@ -162,7 +162,7 @@ gather_chunks(struct step_plan *p)
 {
     struct scheduler *s = p->s;
     bool full = s->l.policy == POLICY_MAX_UTILIZATION; /* reserve_steps() has admitted already */
-    bool join = policy_admits(s) && !full && !hold_back(p), stopped = false;
+    bool join = !s->static_batch_closed && !full && !hold_back(p), stopped = false;
     struct seq *running = s->n_in[SEQ_PREFILL] ? next_prompt(p, s->running.first) : NULL, *q;
     struct seq *waiting = join ? next_prompt(p, s->waiting.first) : NULL;
     uint32_t n = 0, rows = p->tokens_left, begins = p->begins, most = s->n_slots;
@@ -205,8 +205,7 @@ gather_chunks(struct step_plan *p)
         /* A budget below one unit goes to the first prompt, unless chunk_unit is configured. */
         if (some == 0 && n == 0 && !(p->b->work & WORK_PREFILL) && !s->unit_strict)
             some = MIN(rows, s->slot[q->slot].chunk);
-        /* A prompt without tokens is not overtaken by unstarted ones: shorter ones would starve it.
-         * */
+        /* A prompt without tokens is not overtaken by new ones: shorter ones would starve it. */
         if (!s->slot[q->slot].chunk_planned && (stopped || some == 0)) {
             stopped = true;
             continue;

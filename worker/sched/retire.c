@@ -111,8 +111,7 @@ in_flight(struct seq *q)
 }
 
 /* A partly reported list of prompt logprobs cannot be withdrawn. Blocks of an adopted sequence that
- * has not started can be taken only if it still needs blocks; otherwise its first step comes soon.
- * */
+ * has not started are taken only if it still needs blocks; otherwise its first step is near. */
 bool
 may_preempt(const struct scheduler *s, struct seq *q)
 {
@@ -191,7 +190,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 }
 
 void
-end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
+scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
 {
     struct seq *m = q->first_member ? q->first_member : q, *next;
 
@@ -213,7 +212,7 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
         if (q->deadline <= now) {
             bool seq_group = q->first_member;
 
-            end_seq(s, q, LAGAN_E_DEADLINE);
+            scheduler_end(s, q, LAGAN_E_DEADLINE);
             ended = true;
             if (seq_group) next = l->first; /* its members left the list too */
         } else {

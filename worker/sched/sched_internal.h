@@ -22,6 +22,7 @@
 #define SCHED_INTERNAL_H
 
 #include "base/fair_queue.h"
+#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
@@ -157,12 +158,6 @@ int limits_check_seq(const struct scheduler *s, const struct seq *q, struct err 
 uint32_t max_running(const struct scheduler_limits *l);
 /* Slots that q takes with its group; 1 without a group. */
 uint32_t seq_group_size(const struct seq *q);
-/* Blocks for `len` positions and q's encoder input; windows keep `rows` positions in flight. */
-struct kv_need blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len,
-                             uint32_t rows);
-/* Blocks that a further member needs in addition to the shared ones. */
-struct kv_need member_need(const struct scheduler *s, const struct seq *first, uint32_t len,
-                           uint32_t rows);
 /* Positions that q must have blocks for before it starts. */
 uint32_t admission_len(const struct scheduler *s, const struct seq *q);
 /* -EMSGSIZE: a prompt of n_prompt tokens never fits; the message says why. */
@@ -197,8 +192,7 @@ group_first(struct seq *q)
 {
     return q->first_member ? q->first_member : q;
 }
-/* True if blocks for its next token are reserved. Called for each of about 1,000 sequences a step.
- * */
+/* True if blocks for its next token are reserved. Called about 1,000 times a step. */
 static inline bool
 has_block_for_next(const struct scheduler *s, const struct seq *q)
 {
@@ -276,13 +270,19 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 
 /* ---- lane_work.c */
 
+bool any_decoding(const struct scheduler *s); /* a sequence decodes, suspended ones excluded */
+/* The same, or the step that is planned has decode tokens. */
+static inline bool
+decode_active(const struct step_plan *p)
+{
+    return p->b->work & WORK_DECODE || any_decoding(p->s);
+}
 /* No other lane has work or a step in flight: this one gets the whole device. */
 bool lane_is_alone(const struct scheduler *s, unsigned lane);
 void apply_partition(struct scheduler *s);
 
 /* ---- retire.c */
 
-void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* no effect if it has ended */
 void leave_slot(struct scheduler *s, struct seq *q);  /* ended or preempted, and not in flight */
 bool expire_deadlines(struct scheduler *s, nsec now); /* true: a sequence ended */
 void free_enc_tokens(struct scheduler *s, uint32_t slot);
@@ -305,12 +305,9 @@ bool reclaim_slot(struct scheduler *s, nsec now);
 /* Marks q as in this step, and makes the step wait for q's previous step on another lane. */
 void put_in_step(struct step_plan *p, struct seq *q);
 void add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens);
-/* A sequence decodes, in this step or in one of another lane. */
-bool decode_active(const struct step_plan *p);
 
 /* ---- admit.c */
 
-bool policy_admits(const struct scheduler *s);           /* the policy admits waiting sequences */
 bool admit_kv(struct scheduler *s, struct seq *q);       /* blocks, and a slot unless q has one */
 bool admit_enc(struct scheduler *s, struct seq *q);      /* a slot and rows of enc_state */
 bool has_slot(struct scheduler *s, const struct seq *q); /* q has a slot, or one is free for it */
@@ -347,8 +344,7 @@ is_last_prompt_token(const struct seq *q)
 }
 /* q is a first member, and all beams are at their last prompt token. */
 bool beams_ready(const struct scheduler *s, const struct seq *q);
-/* True if the table edits of the search's next step fit into this step; takes them from the budget.
- * */
+/* Takes the table edits of the search's next step from the budget; false: they do not fit. */
 bool may_step_beams(struct step_plan *p, const struct seq *q);
 void step_beams(struct step_plan *p, struct seq *q);
 /* Commits a step of all beams. segment: the first beam's. */

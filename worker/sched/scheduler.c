@@ -171,13 +171,7 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 {
     struct seq *q;
 
-    while ((q = find_seq(s, id, /* ended= */ false))) end_seq(s, q, reason);
-}
-
-void
-scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
-{
-    end_seq(s, q, reason);
+    while ((q = find_seq(s, id, /* ended= */ false))) scheduler_end(s, q, reason);
 }
 
 void

@@ -71,8 +71,7 @@ struct scheduler_limits {
     nsec enc_wait, prompt_wait;
 };
 
-/* -EINVAL: the limits exclude every request; the message says which. kv must outlive the scheduler.
- * */
+/* kv must outlive the scheduler. -EINVAL: the limits exclude every request; the message says why. */
 int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
                   struct err *e) MUST_USE;
 struct scheduler *scheduler_free(struct scheduler *s);
@@ -106,7 +105,7 @@ uint32_t scheduler_cached(const struct scheduler *s, const struct seq *q);
 void scheduler_unkeep_all(struct scheduler *s);
 /* Ends all sequences with the id. reason: enum lagan_reason. Unknown and ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
-/* Ends one output of a request: one sample, or all beams of a search. */
+/* Ends q with the members that it is together with; no effect if q has ended. */
 void scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason);
 /* Excludes the sequences from the following plans, or includes them again. Steps in flight are
  * committed and deadlines still apply. Unknown ids are no error. */

@@ -11,8 +11,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_fork.h"
-
 bool
 is_resumed_beam(const struct seq *q)
 {
@@ -116,5 +114,5 @@ commit_beams(struct scheduler *s, struct seq *first, const struct batch_segment 
     check(n == b->n_beams);
     beam_step(b, list);
     for (struct seq *m = first; m; m = m->next_member) m->n_tokens++;
-    if (b->over) end_seq(s, first, beam_result(b, 0).reason);
+    if (b->over) scheduler_end(s, first, beam_result(b, 0).reason);
 }

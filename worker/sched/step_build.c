@@ -6,7 +6,6 @@
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_state.h"
 
 void
@@ -206,13 +205,4 @@ add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens
     } else if (q->state == SEQ_PREFILL) {
         move_seq(p->s, q, SEQ_DECODE);
     }
-}
-
-bool
-decode_active(const struct step_plan *p)
-{
-    if (p->b->work & WORK_DECODE) return true;
-    for (const struct seq *q = p->s->running.first; q; q = q->next)
-        if (q->state == SEQ_DECODE && !q->is_suspended) return true;
-    return false;
 }
