@@ -4,12 +4,10 @@
 #include <math.h>
 
 /* A step beside one that has the whole device: a bandwidth-bound step had 0.30 of the bandwidth
- * beside matrix products, which had 0.83 of the FLOP rate (one H200, two streams without
- * partition). */
+ * beside matrix products, which had 0.83 of the FLOP rate (one H200, two streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* Tokens of a prefill step on a partition from which cost.ends applies in full (measured); linear
- * below. */
+/* Tokens of a prefill step on a partition from which cost.ends applies in full; linear below. */
 static const double LONG_ROWS = 2000;
 
 static double

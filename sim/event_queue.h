@@ -9,7 +9,7 @@ struct sim_event {
     uint64_t order; /* set by events_add() */
     uint8_t kind, lane;
     uint32_t worker, life; /* life: of the worker; events of an earlier life are ignored */
-    uint64_t request_id;
+    uint64_t id;           /* of a request */
 };
 struct event_queue {
     struct sim_event *e;

@@ -80,11 +80,11 @@ handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
     case EVENT_RESTART:
         return restart_worker(f, e->worker, err);
     case EVENT_CANCEL:
-        faults_cancel(f, e->request_id);
+        faults_cancel(f, e->id);
         break;
     case EVENT_SUSPEND:
     case EVENT_RESUME:
-        faults_suspend(f, e->request_id, e->kind == EVENT_SUSPEND);
+        faults_suspend(f, e->id, e->kind == EVENT_SUSPEND);
         break;
     }
     return 0;

@@ -31,16 +31,14 @@ faults_plan(struct fleet *f, struct fleet_request *j)
     if (m->stopped > 0 && draw_share(f) < m->stopped)
         j->stop = 1 + (uint32_t)(draw_share(f) * j->t.osl);
     if (m->cancelled > 0 && draw_share(f) < m->cancelled)
-        events_add(&f->events, (struct sim_event){ .at = some_time(f, life),
-                                                   .kind = EVENT_CANCEL,
-                                                   .request_id = j->id });
+        events_add(&f->events, (struct sim_event){
+                                   .at = some_time(f, life), .kind = EVENT_CANCEL, .id = j->id });
     if (m->suspended > 0 && draw_share(f) < m->suspended) {
         nsec at = some_time(f, life);
 
+        events_add(&f->events, (struct sim_event){ .at = at, .kind = EVENT_SUSPEND, .id = j->id });
         events_add(&f->events,
-                   (struct sim_event){ .at = at, .kind = EVENT_SUSPEND, .request_id = j->id });
-        events_add(&f->events, (struct sim_event){
-                                   .at = at + life, .kind = EVENT_RESUME, .request_id = j->id });
+                   (struct sim_event){ .at = at + life, .kind = EVENT_RESUME, .id = j->id });
     }
 }
 

@@ -75,7 +75,6 @@ struct fleet {
 void fleet_list_add(struct fleet_request_list *l, struct fleet_request *j,
                     struct fleet_request *behind);
 void fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j);
-struct fleet_request *fleet_request_of(const struct seq *q);
 struct fleet_request *fleet_request_find(const struct fleet *f,
                                          uint64_t id); /* NULL: it has ended */
 void fleet_request_remember(struct fleet *f, struct fleet_request *j);

@@ -24,12 +24,6 @@ fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j)
 }
 
 struct fleet_request *
-fleet_request_of(const struct seq *q)
-{
-    return q->owner;
-}
-
-struct fleet_request *
 fleet_request_find(const struct fleet *f, uint64_t id)
 {
     struct fleet_request *j = f->open[id % f->open_capacity];
@@ -127,7 +121,7 @@ void
 fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to)
 {
     struct fleet *f = to;
-    struct fleet_request *j = fleet_request_of(&r->seq);
+    struct fleet_request *j = r->seq.owner;
 
     (void)token;
     if (j->n_delivered++ == 0) {
@@ -166,7 +160,7 @@ void
 fleet_reap(struct fleet *f, struct fleet_worker *m)
 {
     for (struct seq *q; (q = scheduler_reap(m->w.s));) {
-        struct fleet_request *j = fleet_request_of(q);
+        struct fleet_request *j = q->owner;
 
         check(q->reason != LAGAN_FINISH_LENGTH || j->n_delivered == j->t.osl);
         check(q->reason != LAGAN_FINISH_STOP || j->n_delivered <= j->stop);

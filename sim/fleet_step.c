@@ -63,9 +63,9 @@ begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++)
         if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
-            count_passed_over(f, fleet_request_of(scheduler_seq_at(m->w.s, b->segment[i].slot)));
+            count_passed_over(f, scheduler_seq_at(m->w.s, b->segment[i].slot)->owner);
     for (uint32_t i = 0; i < b->n_encode; i++)
-        count_passed_over(f, fleet_request_of(scheduler_seq_at(m->w.s, b->encode[i].slot)));
+        count_passed_over(f, scheduler_seq_at(m->w.s, b->encode[i].slot)->owner);
 }
 
 void

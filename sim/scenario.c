@@ -117,6 +117,26 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
 }
 
 int
+script_read(struct script **ret, const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "re");
+    char *text = malloc(SCRIPT_MAX_BYTES + 1);
+    size_t n;
+    int r;
+
+    if (!f || !text) {
+        r = err_set(e, f ? -ENOMEM : -errno, "%s: %s", path, strerror(f ? ENOMEM : errno));
+    } else {
+        n = fread(text, 1, SCRIPT_MAX_BYTES + 1, f);
+        r = ferror(f) ? err_set(e, -EIO, "%s: cannot be read", path)
+                      : script_parse(ret, path, text, n, e);
+    }
+    if (f) fclose(f);
+    free(text);
+    return r;
+}
+
+int
 script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
              const struct opt *table, void *to, struct err *e)
 {

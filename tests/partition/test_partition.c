@@ -12,8 +12,7 @@
 /* ---- partition_list */
 
 static void
-part_nearer_to_a_multiple_is_rounded_to_it(
-    void **state) /* D-01 .. D-04, E2 */
+part_nearer_to_a_multiple_is_rounded_to_it(void **state) /* D-01 .. D-04, E2 */
 {
     static const struct {
         uint32_t units, least, grain;
@@ -491,7 +490,7 @@ selected_partition_is_close_to_the_best(void **state)
         teach(&s, &d, &l);
         for (int k = 0; k < 50; k++) {
             struct partition_load x = some_load();
-            struct partition_mode way = partition_choose_best(&s, &l, &x);
+            struct partition_mode way = partition_choose_best(&s, &l, &x).way;
             struct partition_load last = x; /* a prompt's last tokens attend to 2 × the mean keys */
             double row, token, best = 0;
 
@@ -636,7 +635,7 @@ merged_steps_are_whole_tiles_and_keep_prompts_flowing(void **state)
         x.n_decode = x.n_there = as[i].n;
         x.decode = (struct step_cost){ 1.6e10, as[i].n * 1e8, as[i].n * 1.5e10, 0 };
         x.tokens = as[i].tokens;
-        assert_int_equal(partition_choose_best(&s, &l, &x).rows, as[i].rows);
+        assert_int_equal(partition_choose_best(&s, &l, &x).way.rows, as[i].rows);
     }
 }
 

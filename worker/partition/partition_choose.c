@@ -302,9 +302,9 @@ is_preferred(const struct split *s, const struct partition_load *load,
     return a->done * (1 - better) > b->done;
 }
 
-static struct partition_choose_expect
-best_expectation(const struct split *s, const struct partition_list *partition_list,
-                 const struct partition_load *load)
+struct partition_choose_expect
+partition_choose_best(const struct split *s, const struct partition_list *partition_list,
+                      const struct partition_load *load)
 {
     struct partition_choose_expect best = partition_choose_expect(s, 0, load);
 
@@ -314,13 +314,6 @@ best_expectation(const struct split *s, const struct partition_list *partition_l
         if (is_preferred(s, load, &x, &best, 0)) best = x;
     }
     return best;
-}
-
-struct partition_mode
-partition_choose_best(const struct split *s, const struct partition_list *partition_list,
-                      const struct partition_load *load)
-{
-    return best_expectation(s, partition_list, load).way;
 }
 
 struct partition_mode
@@ -341,7 +334,7 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
     now = partition_choose_expect(s, s->now.partition, load);
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
-    other = best_expectation(s, partition_list, load);
+    other = partition_choose_best(s, partition_list, load);
     if (other.way.partition == s->now.partition ||
         !is_preferred(s, load, &other, &now, BETTER * DWELL / s->since))
         return s->now;

@@ -87,10 +87,6 @@ void partition_choose_start(struct split *s, unsigned partition);
 /* The mode for the following plans. */
 struct partition_mode partition_choose(struct split *s, const struct partition_list *partition_list,
                                        const struct scheduler *sched);
-/* The best mode for a load, independent of the current mode. */
-struct partition_mode partition_choose_best(const struct split *s,
-                                            const struct partition_list *partition_list,
-                                            const struct partition_load *load);
 /* As partition_choose(), for a given load. */
 struct partition_mode partition_choose_for(struct split *s,
                                            const struct partition_list *partition_list,
@@ -104,5 +100,9 @@ struct partition_choose_expect {
 };
 struct partition_choose_expect partition_choose_expect(const struct split *s, unsigned partition,
                                                        const struct partition_load *load);
+/* The best mode for a load, independent of the current mode. */
+struct partition_choose_expect partition_choose_best(const struct split *s,
+                                                     const struct partition_list *partition_list,
+                                                     const struct partition_load *load);
 
 #endif

@@ -6,10 +6,9 @@
  * weights (by the initial estimate): the first prompt tokens of a decode step cost almost no time.
  *
  * Each kind of step has its w, k and f on each partition. On a partition both phases run at the
- * same time, so the fit includes their effect on each other (memory bandwidth, power). The initial
- * estimate of a partition equals that of partition 0 divided by the part's share of the device. Steps
- * move it towards the measurements, and old measurements fade, so that a partition that was slow
- * once is tried again.
+ * same time, so the fit includes their effect on each other (memory bandwidth, power). A partition
+ * starts with the times of partition 0 divided by the part's share of units. Steps move it towards
+ * the measurements; these fade, so that a partition that was slow once is tried again.
  *
  * Least squares of errors relative to the initial estimate; no coefficient is negative. Pure.
  */

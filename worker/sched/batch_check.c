@@ -42,15 +42,13 @@ check_segment(const struct batch *b, const struct batch_limits *w, uint32_t i, s
     const struct batch_segment *r = &b->segment[i];
 
     if (r->slot >= w->kv->n_slots)
-        return err_set(e, -EBADMSG, "segment %u: slot %u, there are %u", i, r->slot,
-                       w->kv->n_slots);
+        return err_set(e, -EBADMSG, "segment %u: slot %u of %u", i, r->slot, w->kv->n_slots);
     if ((uint64_t)r->first_pos + r->n_tokens > w->max_len)
         return err_set(e, -EBADMSG, "segment %u: %u positions from %d exceed max_len %u", i,
                        r->n_tokens, r->first_pos, w->max_len);
     for (uint32_t k = r->first_token; k < r->first_token + r->n_tokens; k++)
         if (!is_input(w, b->token[k]) || b->pos[k] < 0 || (uint32_t)b->pos[k] >= w->max_len)
-            return err_set(e, -EBADMSG, "token %u: id %d at position %d is out of range", k,
-                           b->token[k], b->pos[k]);
+            return err_set(e, -EBADMSG, "token %u: id %d at %d", k, b->token[k], b->pos[k]);
     if ((uint64_t)r->enc_token + r->enc_tokens > w->max_enc_tokens ||
         r->cross_tokens > w->max_source)
         return err_set(e, -EBADMSG, "segment %u: encoder states %u + %u of %u; input of %u tokens",
@@ -90,10 +88,9 @@ check_edit(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
     else if (fits)
         fits = d->entry < w->kv->n_slots && d->entry != d->slot;
     if (fits) return 0;
-    return err_set(
-        e, -EBADMSG,
-        "table edit %u: operation %u, group %u, slot %u, entry %u, slice %u: out of range", i,
-        d->op, d->group, d->slot, d->entry, d->at);
+    return err_set(e, -EBADMSG,
+                   "table edit %u: operation %u, group %u, slot %u, entry %u, slice %u", i, d->op,
+                   d->group, d->slot, d->entry, d->at);
 }
 
 static int
@@ -112,10 +109,8 @@ check_copy(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
         fits = apart * g->slice_bytes >= kv_block_bytes(g);
     }
     if (fits) return 0;
-    return err_set(e, -EBADMSG,
-                   "copy %u: group %u, slice %u of tier %u to slice %u of tier %u: out "
-                   "of range",
-                   i, c->group, c->from, c->from_tier, c->to, c->to_tier);
+    return err_set(e, -EBADMSG, "copy %u: group %u, slice %u of tier %u to %u of %u", i, c->group,
+                   c->from, c->from_tier, c->to, c->to_tier);
 }
 
 int
@@ -125,9 +120,8 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
 
     if (b->lane >= w->n_lanes || b->partition >= w->n_partitions ||
         b->n_segments > w->kv->n_slots || b->n_encode > w->kv->n_slots)
-        return err_set(e, -EBADMSG,
-                       "lane %u, partition %u, %u segments, %u encoder inputs: too large", b->lane,
-                       b->partition, b->n_segments, b->n_encode);
+        return err_set(e, -EBADMSG, "lane %u, partition %u, %u segments, %u encoder inputs",
+                       b->lane, b->partition, b->n_segments, b->n_encode);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         TRY(check_segment(b, w, i, e));
         rows += b->segment[i].n_tokens;
@@ -140,8 +134,7 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
     if (rows > w->max_tokens || sources > w->max_enc_tokens || states > w->max_enc_tokens ||
         !is_bucket(w, b->bucket, (uint32_t)rows))
         return err_set(e, -EBADMSG,
-                       "%llu decoder tokens in graph size %u, %llu encoder tokens, %llu encoder "
-                       "states: too large",
+                       "%llu tokens in graph size %u, %llu encoder tokens, %llu states",
                        (unsigned long long)rows, b->bucket, (unsigned long long)sources,
                        (unsigned long long)states);
     for (uint32_t i = 0; i < b->n_edits; i++) TRY(check_edit(b, w, i, e));

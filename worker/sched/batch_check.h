@@ -19,7 +19,7 @@ struct batch_limits {
     uint32_t n_buckets;
 };
 
-/* -EBADMSG: names the first part that is out of range. */
+/* -EBADMSG: the message names the first part that is out of range, with its numbers. */
 int batch_check(const struct batch *b, const struct batch_limits *w, struct err *e) MUST_USE;
 
 #endif

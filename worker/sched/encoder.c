@@ -1,8 +1,6 @@
-/* encoder.c - which encoder inputs run in a step, and how many of their layers. See
- * sched_internal.h.
+/* encoder.c - the encoder inputs of a step, and how many of their layers. See sched_internal.h.
  *
- * An encoder input is computed whole, or a few layers per step so that decode in the same step
- * stays short.
+ * An encoder input is computed whole, or a few layers per step to keep steps with decode short.
  */
 #include "worker/sched/sched_internal.h"
 

@@ -104,20 +104,16 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
     if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
         return err_set(e, -EINVAL, "max_source_tokens is 0, but the model has an encoder");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
-        return err_set(e, -EINVAL, "encoder_batch_size has %u values, at most 8 are allowed",
-                       l->n_enc_batches);
+        return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
     for (uint32_t i = 1; i < l->n_enc_batches; i++)
         if (l->enc_batch[i] <= l->enc_batch[i - 1])
             return err_set(e, -EINVAL, "encoder_batch_size must be ascending: %u follows %u",
                            l->enc_batch[i], l->enc_batch[i - 1]);
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u draft tokens in a step, at most %d are allowed", l->n_draft,
-                       MAX_DRAFT);
+        return err_set(e, -EINVAL, "%u draft tokens, at most %d", l->n_draft, MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL,
-                           "draft tokens need a cache without recurrent state: state cannot be "
-                           "rolled back");
+            return err_set(e, -EINVAL, "draft tokens and recurrent state, which cannot roll back");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
             return err_set(e, -EINVAL, "draft token %u cannot continue a token %u before it", i + 1,
@@ -188,11 +184,9 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
             s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
         fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
-        return err_set(
-            e, -EMSGSIZE,
-            "a prompt of %u tokens is too long for %u outputs: its block table cannot be "
-            "copied in one step",
-            q->n_shared + 1, n);
+        return err_set(e, -EMSGSIZE,
+                       "a prompt of %u tokens is too long for %u outputs of one request",
+                       q->n_shared + 1, n);
     return 0;
 }
 
@@ -206,11 +200,9 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
     check(q->cap >= (uint64_t)q->n_prompt + q->max_new);
     if (q->n_prompt == 0) return err_set(e, -EINVAL, "the prompt is empty");
     if (s->l.n_enc_layers == 0 && q->n_source > 0)
-        return err_set(e, -EINVAL,
-                       "the request has an encoder input, but the model has no encoder");
+        return err_set(e, -EINVAL, "the model has no encoder, the request has an encoder input");
     if (s->l.n_enc_layers > 0 && (q->n_source == 0 || !q->source))
-        return err_set(e, -EINVAL,
-                       "the model has an encoder, but the request has no encoder input");
+        return err_set(e, -EINVAL, "the model has an encoder, the request has no encoder input");
     if (q->n_source > 0 && q->n_source > s->l.max_enc_tokens)
         return err_set(e, -EMSGSIZE, "the encoder input has %u tokens, max_source_tokens is %u",
                        q->n_source, s->l.max_enc_tokens);

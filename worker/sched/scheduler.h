@@ -71,7 +71,7 @@ struct scheduler_limits {
     nsec enc_wait, prompt_wait;
 };
 
-/* kv must outlive the scheduler. -EINVAL: the limits exclude every request; the message says why. */
+/* -EINVAL: the limits exclude every request; the message says why. kv must outlive s. */
 int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
                   struct err *e) MUST_USE;
 struct scheduler *scheduler_free(struct scheduler *s);
