@@ -110,12 +110,11 @@ struct batch_top {
 struct batch_result { /* indexed by segment unless stated otherwise; capacities as the batch */
     uint64_t step;
     uint8_t lane;
-    int status;        /* 0, or -EIO: the step failed and no result is valid */
-    uint8_t *n_tokens; /* sampled and accepted tokens, 0 .. 1 + n_draft */
-    token_id *token;   /* [n_segments][1 + MAX_DRAFT] */
-    float *logprob;    /* [n_logits] of the sampled token, or of the prompt's next token */
-    uint32_t
-        *first_top; /* [n_logits + 1] logit row i has top[first_top[i]] .. [first_top[i + 1]] */
+    int status;          /* 0, or -EIO: the step failed and no result is valid */
+    uint8_t *n_tokens;   /* sampled and accepted tokens, 0 .. 1 + n_draft */
+    token_id *token;     /* [n_segments][1 + MAX_DRAFT] */
+    float *logprob;      /* [n_logits] of the sampled token, or of the prompt's next token */
+    uint32_t *first_top; /* [n_logits + 1] logit row i: top[first_top[i]] .. [first_top[i + 1]] */
     /* With SEGMENT_BEAM: the candidates, log-probabilities after penalties and logit bias. */
     struct batch_top *top;
 };

@@ -10,8 +10,7 @@
 #include "worker/sched/batch.h"
 
 struct batch_limits {
-    const struct kv_config
-        *kv; /* groups as model_groups() set them; n_slots; bytes of both tiers */
+    const struct kv_config *kv; /* groups of model_groups(), n_slots, bytes of both tiers */
     uint32_t n_lanes, n_partitions;
     uint32_t max_tokens, max_enc_tokens; /* decoder and encoder tokens of a step */
     uint32_t vocab, max_len, max_source, n_enc_layers;

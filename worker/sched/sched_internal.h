@@ -46,8 +46,6 @@ struct slot {
     uint32_t pages;         /* index in holder[] + 1 of its adapter; 0: none */
     /* Name of the first full block that the prompt fills next, valid when making_at positions are
      * done. */
-    /* Names the first full block that its prompt is about to fill, as of making_at positions
-     * done. */
     uint32_t making_at;
     uint64_t making[2];
 };
@@ -106,9 +104,8 @@ struct scheduler {
     nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
     unsigned partition, next_partition; /* of steps planned now; as last requested */
-    uint8_t
-        work[MAX_LANES]; /* current work of each lane: limits.lane_work, changed by partition 0 */
-    bool lanes_merged;   /* the prefill lane also decodes */
+    uint8_t work[MAX_LANES]; /* current work of each lane; partition 0 changes lane_work */
+    bool lanes_merged;       /* the prefill lane also decodes */
     /* The lanes merge when the last prefill step in flight is committed; until then no other
      * prefill step is planned. */
     bool prefill_draining;

@@ -60,9 +60,8 @@ struct seq {
     uint32_t cap;            /* >= n_prompt + max_new */
     uint32_t n_end;          /* end ids: the first n_eos are end-of-sequence, the rest stop ids */
     uint32_t n_eos, min_new; /* end ids are ignored before min_new generated tokens */
-    uint32_t
-        n_shared;  /* first member: prompt positions equal in all members, below each n_prompt */
-    nsec deadline; /* NSEC_NEVER: none */
+    uint32_t n_shared; /* first member: common prompt positions, below each member's n_prompt */
+    nsec deadline;     /* NSEC_NEVER: none */
     /* Group links; NULL without a group. The scheduler clears them when samples have forked. */
     struct seq *first_member, *next_member;
     struct beam *beam; /* the search; members are in the order of its slots; NULL: no beam */
