@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-/* Two lanes on the whole device take turns, more or less: a reader beside matrix products had 0.3 of the bandwidth, they
- * 0.83 of the arithmetic (one H200, two plain streams). */
+/* A step beside one that has the whole device: a bandwidth-bound step had 0.30 of the bandwidth
+ * beside matrix products, which had 0.83 of the FLOP rate (one H200, two streams). */
 static const struct part_share BESIDE_WHOLE = { .read = 0.30, .compute = 0.83 };
 
-/* From so many rows on a step of prompts on a part takes `ends` longer than they do; that is measured, of fewer it is a part. */
+/* Tokens of a prefill step on a partition from which cost.ends applies in full; linear below. */
 static const double LONG_ROWS = 2000;
 
 static double
@@ -16,7 +16,7 @@ interpolate(double x, double x0, double x1, double y0, double y1)
     return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
 }
 
-/* What was measured of that division, or lies between what was: of prompts' arithmetic, of answers' bytes. */
+/* The measured shares of that division, or interpolated ones. */
 static struct part_share
 measured_share(const struct sim_cost *c, struct partition r)
 {
@@ -32,17 +32,17 @@ measured_share(const struct sim_cost *c, struct partition r)
     };
 }
 
-/* Arithmetic of answers goes by units; prompts have the bytes that answers leave. */
+/* Decode's FLOP rate follows its units; prefill has the bandwidth that decode leaves. */
 void
 cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
-           double guess, struct part_share *context, struct part_share *generation)
+           double initial_read, struct part_share *context, struct part_share *generation)
 {
     struct partition r = l->partition[partition];
     double units = l->units;
     struct part_share s = { r.decode_units / units, r.prefill_units / units };
 
     if (st->cost.n_co_runs) s = measured_share(&st->cost, r);
-    s.read = MIN(s.read * guess, 1.);
+    s.read = MIN(s.read * initial_read, 1.);
     *context = (struct part_share){ MAX(1 - s.read, 0.1), s.compute };
     *generation = (struct part_share){ s.read, r.decode_units / units };
 }
@@ -61,11 +61,11 @@ cost_share(const struct sim_config *st, const struct partition_list *l, const st
                                 MIN(s.compute, BESIDE_WHOLE.compute) };
 }
 
-/* No step takes longer, whatever a model file says: the clock has 292 years. */
+/* Upper bound of a step's time for any model file: virtual time overflows after 292 years. */
 static const double LONGEST_S = 3600;
 
-/* How much longer products of so many rows take, and attention of prompts, than at the peak of their part of the device. On a
- * part tiles are spread more evenly. */
+/* Factor on the time of matrix products, and of prefill attention, at the peak of the part. On a
+ * part tiles are spread more evenly, so they are not rounded up. */
 static double
 tile_unevenness(const struct sim_cost *c, double rows, double part)
 {
@@ -77,7 +77,8 @@ tile_unevenness(const struct sim_cost *c, double rows, double part)
     return done / rows * MAX(1, c->peak / c->burst * (done + part * c->few) / done);
 }
 
-/* Answers' attention waits for memory and prompts' for arithmetic, one behind the other; products are of all rows. */
+/* Decode attention is bound by bandwidth and prefill attention by FLOP; they run one after the
+ * other. Matrix products cover all tokens. */
 nsec
 cost_of(const struct sim_config *st, const struct batch *b, struct part_share has)
 {

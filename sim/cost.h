@@ -1,5 +1,5 @@
-/* cost.h - how long a step would take: a roofline over what it reads and computes. Products of few rows have less of the
- * arithmetic, and of all rows but whole tiles some is lost.
+/* cost.h - the time of a simulated step: a roofline over its bytes and FLOP. Matrix products of few
+ * tokens reach less than the peak, and products of partial tiles lose some of it.
  */
 #ifndef SIM_COST_H
 #define SIM_COST_H
@@ -7,14 +7,14 @@
 #include "sim/sim_config.h"
 #include "worker/partition/step_time.h"
 
-/* What a lane has of the device while its step runs: on the partition that the step says, partition 0 being the whole device.
- * beside_whole: a step of another lane runs that was given the whole. */
+/* The share of the device that a step has: its partition's part, or all of it on partition 0.
+ * beside_whole: a step of another lane that has the whole device runs at the same time. */
 struct part_share cost_share(const struct sim_config *st, const struct partition_list *l,
                              const struct batch *b, bool beside_whole);
-/* Of both parts of a partition that is not 0: what they have, answers' bytes times guess. */
+/* Shares of both parts of a partition above 0. initial_read: factor on decode's bandwidth. */
 void cost_parts(const struct sim_config *st, const struct partition_list *l, unsigned partition,
-                double guess, struct part_share *context, struct part_share *generation);
-/* An hour at most. */
+                double initial_read, struct part_share *context, struct part_share *generation);
+/* At most 1 hour. */
 nsec cost_of(const struct sim_config *st, const struct batch *b, struct part_share has);
 
 #endif

@@ -23,9 +23,9 @@ events_add(struct event_queue *h, struct sim_event e)
 {
     uint32_t i = h->n++;
 
-    if (h->n > h->room) {
-        h->room = h->room ? 2 * h->room : 1024;
-        check((h->e = realloc(h->e, h->room * sizeof h->e[0])));
+    if (h->n > h->capacity) {
+        h->capacity = h->capacity ? 2 * h->capacity : 1024;
+        check((h->e = realloc(h->e, h->capacity * sizeof h->e[0])));
     }
     e.order = h->made++;
     h->e[i] = e;

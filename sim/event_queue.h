@@ -1,4 +1,4 @@
-/* event_queue.h - what is to happen when: a heap by time, then by order of making. */
+/* event_queue.h - a heap of events, ordered by time, then by creation. */
 #ifndef SIM_EVENT_QUEUE_H
 #define SIM_EVENT_QUEUE_H
 
@@ -6,20 +6,20 @@
 
 struct sim_event {
     nsec at;
-    uint64_t order; /* events_add() sets it */
+    uint64_t order; /* set by events_add() */
     uint8_t kind, lane;
-    uint32_t worker, life; /* life: of the worker, so that a dead one's are not believed */
-    uint64_t job;
+    uint32_t worker, life; /* life: of the worker; events of an earlier life are ignored */
+    uint64_t id;           /* of a request */
 };
 struct event_queue {
     struct sim_event *e;
-    uint32_t n, room;
+    uint32_t n, capacity;
     uint64_t made;
 };
 
 void events_add(struct event_queue *h, struct sim_event e);
-const struct sim_event *events_next(const struct event_queue *h); /* NULL: none */
-void events_drop(struct event_queue *h);                          /* the next one */
+const struct sim_event *events_next(const struct event_queue *h); /* NULL: empty */
+void events_drop(struct event_queue *h);                          /* removes events_next() */
 void events_done(struct event_queue *h);
 
 #endif

@@ -1,6 +1,6 @@
-/* fleet.c - see fleet.h: what happens, in order of its time.
+/* fleet.c - see fleet.h: the events in order of time.
  *
- * A job is a request from its arrival to its one end, whatever happens to workers meanwhile. It is in the
+ * A request exists from its arrival to its single end, across crashes of workers. It is in the
  * fleet's queue or at one worker.
  */
 #include "sim/fleet_internal.h"
@@ -17,7 +17,7 @@ open_member(struct fleet *f, uint32_t i, struct err *e)
     struct fleet_worker *m = &f->m[i];
 
     TRY(worker_open(&m->w, &f->s.worker, e));
-    m->w.sampled = job_tell;
+    m->w.sampled = fleet_request_deliver;
     m->w.sampled_to = f;
     m->wake = NSEC_NEVER;
     m->next_event = 0;
@@ -31,13 +31,13 @@ static int
 restart_worker(struct fleet *f, uint32_t worker, struct err *e)
 {
     TRY(open_member(f, worker, e));
-    mischief_next_death(f, worker);
+    faults_schedule_crash(f, worker);
     fleet_dispatch(f);
     return 0;
 }
 
 static void
-tell_use(struct fleet *f)
+report_use_due(struct fleet *f)
 {
     struct fleet_use u = { .at = f->next_use, .queued = f->queue.n };
 
@@ -75,30 +75,30 @@ handle_event(struct fleet *f, const struct sim_event *e, struct err *err)
         fleet_kick(f, e->worker);
         break;
     case EVENT_DEATH:
-        mischief_die(f, e->worker);
+        faults_crash(f, e->worker);
         break;
     case EVENT_RESTART:
         return restart_worker(f, e->worker, err);
     case EVENT_CANCEL:
-        mischief_cancel(f, e->job);
+        faults_cancel(f, e->id);
         break;
-    case EVENT_HALT:
-    case EVENT_GO_ON:
-        mischief_halt(f, e->job, e->kind == EVENT_HALT);
+    case EVENT_SUSPEND:
+    case EVENT_RESUME:
+        faults_suspend(f, e->id, e->kind == EVENT_SUSPEND);
         break;
     }
     return 0;
 }
 
-/* Everything up to that time. */
+/* Handles all events up to that time. */
 static int
-go_on(struct fleet *f, nsec until, struct err *err)
+run_until(struct fleet *f, nsec until, struct err *err)
 {
     for (const struct sim_event *next; (next = events_next(&f->events)) && next->at <= until;) {
         struct sim_event e = *next;
 
         events_drop(&f->events);
-        while (f->s.every > 0 && f->next_use <= e.at) tell_use(f);
+        while (f->s.every > 0 && f->next_use <= e.at) report_use_due(f);
         f->now = e.at;
         TRY(handle_event(f, &e, err));
     }
@@ -112,7 +112,7 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
     struct fleet_request *j = calloc(1, sizeof *j);
 
     if (!j) return err_set(e, -ENOMEM, "request %llu", (unsigned long long)f->result.requests);
-    TRY(go_on(f, t->arrival, e));
+    TRY(run_until(f, t->arrival, e));
     j->id = f->result.requests++;
     j->t = *t;
     j->worker = NOBODY;
@@ -120,10 +120,10 @@ fleet_add(struct fleet *f, const struct trace_line *t, struct err *e)
     j->r.shared = t->prefix_id + (UINT64_C(1) << 41);
     j->r.n_shared = t->prefix_id != TRACE_NONE ? t->prefix_len : 0;
     f->result.prompt_tokens += t->isl;
-    job_remember(f, j);
-    mischief_plan(f, j);
+    fleet_request_remember(f, j);
+    faults_plan(f, j);
     if (f->holders && !t->encdec) fleet_name_blocks(f, j);
-    jobs_add(&f->queue, j, f->queue.last);
+    fleet_list_add(&f->queue, j, f->queue.last);
     if (f->queue.n == 1) fleet_dispatch(f);
     return 0;
 }
@@ -136,14 +136,14 @@ fleet_finish(struct fleet *f, struct err *e)
     while (r->finished + r->cancelled + r->refused < r->requests) {
         const struct sim_event *next = events_next(&f->events);
 
-        check(next); /* somebody waits for nothing */
-        TRY(go_on(f, next->at, e));
+        check(next); /* a request waits, so an event must be due */
+        TRY(run_until(f, next->at, e));
     }
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         if (!f->table[i].open) continue;
-        r->pauses += scheduler_n_preemptions(f->m[i].w.s);
+        r->preemptions += scheduler_n_preemptions(f->m[i].w.s);
         if (!f->s.check) continue;
-        while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* rows thrown away */
+        while (worker_commit(&f->m[i].w, 0, f->now)) continue; /* discarded tokens */
         scheduler_check(f->m[i].w.s);
         for (uint32_t p = 0; p < kv_n_pools(f->m[i].w.kv); p++) {
             struct kv_count n;
@@ -171,7 +171,7 @@ struct fleet *
 fleet_free(struct fleet *f)
 {
     if (!f) return NULL;
-    for (uint64_t i = 0; i < f->room_open; i++) {
+    for (uint64_t i = 0; i < f->open_capacity; i++) {
         if (!f->open || !f->open[i]) continue;
         free(f->open[i]->r.seq.token);
         free(f->open[i]->name);
@@ -196,10 +196,10 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
 
     if (!f) return err_set(e, -ENOMEM, "fleet");
     f->s = *setting;
-    f->room_open = 1024;
+    f->open_capacity = 1024;
     f->m = calloc(f->s.n_workers, sizeof f->m[0]);
     f->table = calloc(f->s.n_workers, sizeof f->table[0]);
-    f->open = calloc(f->room_open, sizeof f->open[0]);
+    f->open = calloc(f->open_capacity, sizeof f->open[0]);
     f->bytes = f->s.digest ? malloc(PACK_BYTES) : NULL;
     if (!f->m || !f->table || !f->open || (f->s.digest && !f->bytes))
         return err_set(e, -ENOMEM, "%u workers", f->s.n_workers);
@@ -209,10 +209,10 @@ fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e
         if (!f->holders) return err_set(e, -ENOMEM, "route");
         TRY(worker_open(&f->namer, &f->s.worker, e));
     }
-    f->random = f->s.mischief.seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    f->random = f->s.faults.seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
     for (uint32_t i = 0; i < f->s.n_workers; i++) {
         TRY(open_member(f, i, e));
-        mischief_next_death(f, i);
+        faults_schedule_crash(f, i);
     }
     *ret = TAKE(f);
     return 0;

@@ -1,12 +1,12 @@
-/* fleet.h - pretended workers behind route/, in virtual time.
+/* fleet.h - simulated workers behind route/, in virtual time.
  *
- * Requests arrive, route_pick() says where they go, and wait where nobody has room, as in lagand; every worker
- * plans the next step of a lane while one runs there, as a worker does. Things happen in order of their
- * virtual time and, at equal times, in order of their making: the same calls give the same decisions.
+ * Requests arrive and route_pick() selects a worker; if none has capacity the request is queued, as
+ * in lagand. A worker plans the next step of a lane while one is in flight. Events happen in the
+ * order of their virtual time, then of their creation: equal calls give equal decisions.
  *
- *     fleet_add     a request arrives: everything before it happens first
- *     fleet_finish  no more arrive: everything happens
- *     fleet_result  what came of it
+ *     fleet_add     a request arrives; all earlier events happen first
+ *     fleet_finish  no more requests arrive; all events happen
+ *     fleet_result  the result
  */
 #ifndef SIM_FLEET_H
 #define SIM_FLEET_H
@@ -17,48 +17,48 @@
 
 struct fleet;
 
-/* What meddles with requests, as shares of 1 or a rate; all of it drawn from the seed. */
-struct fleet_mischief {
+/* Faults to inject, as shares (0 .. 1) of requests or rates, drawn from the seed. */
+struct fleet_faults {
     uint64_t seed;
-    double cancelled; /* requests whose client goes away at some time */
-    double suspended; /* whose client does not read for a while, once */
-    double stopped;   /* that end before their length */
-    double deaths;    /* of a worker, a second */
-    nsec restart;     /* how long a dead worker takes to serve again */
+    double cancelled; /* requests cancelled at a random time */
+    double suspended; /* requests whose client does not read for some time */
+    double stopped;   /* requests that end before their length */
+    double deaths;    /* crashes per worker and second */
+    nsec restart;     /* time until a crashed worker serves again */
 };
 
-struct fleet_use { /* at one instant, over all workers */
+struct fleet_use { /* a sample over all workers */
     nsec at;
-    uint64_t queued, waiting, running; /* at nobody's, at a worker's without and with a slot */
-    uint64_t used[MAX_GROUPS], cached[MAX_GROUPS], free[MAX_GROUPS]; /* blocks, pool by pool */
+    uint64_t queued, waiting, running; /* in the queue; at a worker without and with a slot */
+    uint64_t used[MAX_GROUPS], cached[MAX_GROUPS], free[MAX_GROUPS]; /* blocks by pool */
 };
 
 struct fleet_setting {
     struct sim_config worker;
-    uint32_t n_workers, ahead; /* ahead: requests that a worker may have beside those with a slot */
-    bool affinity;             /* route/ knows what workers could find, from their KV events */
-    struct fleet_mischief mischief;
-    nsec every; /* of virtual time, `use` is told; 0: never */
+    uint32_t n_workers, ahead; /* ahead: requests without a slot that a worker may have */
+    bool affinity;             /* route/ uses the workers' KV events */
+    struct fleet_faults faults;
+    nsec every; /* virtual time between two calls of `use`; 0: never */
     void (*use)(void *to, const struct fleet_use *u);
     void *to;
-    bool digest; /* every batch goes into the result's digest */
-    bool check;  /* every worker's invariants now and then, and at the end */
+    bool digest; /* hash every batch into the result's digest */
+    bool check;  /* check the invariants of every worker regularly, and at the end */
 };
 
 struct fleet_result {
     uint64_t requests, finished, cancelled, refused;
-    uint64_t moved; /* times that a request lost its worker and went on at another */
+    uint64_t moved; /* requests moved to another worker after a crash */
     uint64_t prompt_tokens, output_tokens, cached_tokens;
-    uint64_t steps, deaths, pauses, peak_running;
-    uint32_t
-        passed; /* with check: by how many later ones that are not before it by priority a request was
-                        passed over, at most, before it began at a worker */
-    nsec end;   /* of virtual time, when the last one ended */
-    struct hist ttft, itl, tpot, e2e; /* tpot: a request's mean from token to token */
+    uint64_t steps, deaths, preemptions, peak_running;
+    /* With check: how often a request was overtaken by later ones of at most equal priority before
+     * it started at a worker; the maximum. */
+    uint32_t passed;
+    nsec end;                         /* virtual time when the last request ended */
+    struct hist ttft, itl, tpot, e2e; /* tpot: mean time between tokens of a request */
     uint64_t digest;
 };
 
-/* setting is copied. -EINVAL and so on from worker_open(). */
+/* setting is copied. Errors as worker_open(). */
 int fleet_new(struct fleet **ret, const struct fleet_setting *setting, struct err *e) MUST_USE;
 struct fleet *fleet_free(struct fleet *f);
 CLEAN_FUNC(struct fleet, fleet_free)

@@ -1,9 +1,9 @@
-/* fleet_faults.c - clients that go away or stand still, workers that die: see fleet_internal.h. */
+/* fleet_faults.c - cancelled and suspended clients, crashed workers: see fleet_internal.h. */
 #include "sim/fleet_internal.h"
 
 #include "include/lagan_wire.h"
 
-/* A number of the seed: 0 .. 1, below 1. */
+/* The next random number, 0 <= x < 1. */
 static double
 draw_share(struct fleet *f)
 {
@@ -20,32 +20,32 @@ some_time(struct fleet *f, nsec most)
 }
 
 void
-mischief_plan(struct fleet *f, struct fleet_request *j)
+faults_plan(struct fleet *f, struct fleet_request *j)
 {
-    const struct fleet_mischief *m = &f->s.mischief;
+    const struct fleet_faults *m = &f->s.faults;
     const struct sim_cost *c = &f->s.worker.cost;
     nsec step = c->launch + (nsec)((double)c->work.weights / c->bandwidth * 1e9);
-    nsec life = 4 * step * (j->t.osl + 1); /* about as long as it runs */
+    nsec life = 4 * step * (j->t.osl + 1); /* roughly its run time */
 
     j->stop = j->t.osl;
     if (m->stopped > 0 && draw_share(f) < m->stopped)
         j->stop = 1 + (uint32_t)(draw_share(f) * j->t.osl);
     if (m->cancelled > 0 && draw_share(f) < m->cancelled)
         events_add(&f->events, (struct sim_event){
-                                   .at = some_time(f, life), .kind = EVENT_CANCEL, .job = j->id });
+                                   .at = some_time(f, life), .kind = EVENT_CANCEL, .id = j->id });
     if (m->suspended > 0 && draw_share(f) < m->suspended) {
         nsec at = some_time(f, life);
 
-        events_add(&f->events, (struct sim_event){ .at = at, .kind = EVENT_HALT, .job = j->id });
+        events_add(&f->events, (struct sim_event){ .at = at, .kind = EVENT_SUSPEND, .id = j->id });
         events_add(&f->events,
-                   (struct sim_event){ .at = at + life, .kind = EVENT_GO_ON, .job = j->id });
+                   (struct sim_event){ .at = at + life, .kind = EVENT_RESUME, .id = j->id });
     }
 }
 
 void
-mischief_cancel(struct fleet *f, uint64_t id)
+faults_cancel(struct fleet *f, uint64_t id)
 {
-    struct fleet_request *j = job_find(f, id);
+    struct fleet_request *j = fleet_request_find(f, id);
 
     if (!j) return;
     j->gone = true;
@@ -57,14 +57,14 @@ mischief_cancel(struct fleet *f, uint64_t id)
         if (f->queue.n > 0) fleet_dispatch(f);
         return;
     }
-    jobs_take(&f->queue, j);
-    job_end(f, j);
+    fleet_list_remove(&f->queue, j);
+    fleet_request_end(f, j);
 }
 
 void
-mischief_halt(struct fleet *f, uint64_t id, bool suspended)
+faults_suspend(struct fleet *f, uint64_t id, bool suspended)
 {
-    struct fleet_request *j = job_find(f, id);
+    struct fleet_request *j = fleet_request_find(f, id);
 
     if (!j || j->worker == NOBODY) return;
     j->suspended = suspended;
@@ -73,9 +73,9 @@ mischief_halt(struct fleet *f, uint64_t id, bool suspended)
 }
 
 void
-mischief_next_death(struct fleet *f, uint32_t worker)
+faults_schedule_crash(struct fleet *f, uint32_t worker)
 {
-    double rate = f->s.mischief.deaths;
+    double rate = f->s.faults.deaths;
 
     if (rate > 0)
         events_add(&f->events, (struct sim_event){ .at = some_time(f, (nsec)(2e9 / rate)),
@@ -84,28 +84,28 @@ mischief_next_death(struct fleet *f, uint32_t worker)
 }
 
 void
-mischief_die(struct fleet *f, uint32_t worker)
+faults_crash(struct fleet *f, uint32_t worker)
 {
     struct fleet_worker *m = &f->m[worker];
     struct fleet_request *behind = NULL;
 
     f->result.deaths++;
-    for (struct fleet_request *j; (j = m->jobs.first);) {
-        job_leave(f, j);
-        if (j->gone || j->told >= j->stop) {
-            job_end(f, j);
+    for (struct fleet_request *j; (j = m->requests.first);) {
+        fleet_request_leave(f, j);
+        if (j->gone || j->n_delivered >= j->stop) {
+            fleet_request_end(f, j);
             continue;
         }
-        jobs_add(&f->queue, j, behind);
+        fleet_list_add(&f->queue, j, behind);
         behind = j;
         f->result.moved++;
     }
-    f->result.pauses += scheduler_n_preemptions(m->w.s);
+    f->result.preemptions += scheduler_n_preemptions(m->w.s);
     if (f->holders) block_holders_forget(f->holders, worker);
     worker_close(&m->w);
     m->life++;
     f->table[worker].open = false;
-    events_add(&f->events, (struct sim_event){ .at = f->now + f->s.mischief.restart,
+    events_add(&f->events, (struct sim_event){ .at = f->now + f->s.faults.restart,
                                                .kind = EVENT_RESTART,
                                                .worker = worker });
     fleet_dispatch(f);

@@ -1,9 +1,9 @@
-/* fleet_internal.h - the inside of struct fleet. For fleet*.c alone.
+/* fleet_internal.h - the inside of struct fleet; included by fleet*.c only.
  *
- *     fleet.c           what happens, in order of its time
- *     fleet_request.c       a request, from its arrival to its one end
- *     fleet_step.c      a worker's steps, and which worker a request goes to
- *     fleet_faults.c  clients that go away or stand still, workers that die
+ *     fleet.c          events, in order of time
+ *     fleet_request.c  a request from arrival to end
+ *     fleet_step.c     the steps of a worker, and the selection of a worker
+ *     fleet_faults.c   cancelled and suspended clients, crashed workers
  */
 #ifndef SIM_FLEET_INTERNAL_H
 #define SIM_FLEET_INTERNAL_H
@@ -20,8 +20,8 @@ enum event_kind {
     EVENT_DEATH,
     EVENT_RESTART,
     EVENT_CANCEL,
-    EVENT_HALT,
-    EVENT_GO_ON
+    EVENT_SUSPEND,
+    EVENT_RESUME
 };
 enum { PACK_BYTES = 1 << 20 };
 #define NOBODY UINT32_MAX
@@ -30,13 +30,13 @@ struct fleet_request {
     struct sim_request r; /* first: seq->owner */
     struct trace_line t;
     uint64_t id;
-    uint32_t told, worker; /* tokens of the answer; NOBODY: in the queue */
-    uint32_t stop;         /* of them, where it ends */
-    nsec first, last;      /* of its tokens */
-    bool gone;             /* its client is */
-    bool begun, suspended; /* at its worker */
+    uint32_t n_delivered, worker; /* tokens delivered; NOBODY: in the queue */
+    uint32_t stop;                /* number of tokens at which it ends */
+    nsec first, last;             /* times of its first and last token */
+    bool gone;                    /* the client has cancelled */
+    bool begun, suspended;        /* at its worker */
     uint32_t passed;
-    uint64_t (*name)[2]; /* [n_names] of its prompt's blocks, where route/ asks for them */
+    uint64_t (*name)[2]; /* [n_names] of its prompt's blocks, if route/ uses them */
     uint32_t n_names;
     struct fleet_request *next, *prev;
 };
@@ -45,26 +45,26 @@ struct fleet_request_list {
     uint64_t n;
 };
 
-struct fleet_worker { /* of the fleet */
+struct fleet_worker {
     struct sim_worker w;
-    struct fleet_request_list jobs;
-    bool running[MAX_LANES]; /* the lane's oldest step */
-    bool whole[MAX_LANES];   /* which has the whole device */
+    struct fleet_request_list requests;
+    bool running[MAX_LANES]; /* the lane's oldest step runs */
+    bool whole[MAX_LANES];   /* that step has the whole device */
     uint32_t life;
-    nsec wake;           /* the earliest EVENT_WAKE that is out */
-    uint64_t next_event; /* of its KV manager */
+    nsec wake;           /* earliest EVENT_WAKE in the event queue */
+    uint64_t next_event; /* next KV event to read */
 };
 
 struct fleet {
     struct fleet_setting s;
     struct fleet_worker *m;
-    struct route_worker *table; /* what lagand would know of each */
+    struct route_worker *table; /* what lagand knows of each worker */
     struct block_holders *holders;
-    struct sim_worker namer; /* of blocks: one that does nothing else, and never dies */
+    struct sim_worker namer; /* computes block names; never plans and never crashes */
     struct event_queue events;
     struct fleet_request_list queue;
-    struct fleet_request **open; /* jobs by id modulo room_open, for events that name one */
-    uint64_t room_open;
+    struct fleet_request **open; /* requests by id modulo open_capacity, for events that name one */
+    uint64_t open_capacity;
     nsec now, next_use;
     uint64_t random, since_check;
     uint8_t *bytes;
@@ -72,33 +72,34 @@ struct fleet {
 };
 
 /* fleet_request.c */
-void jobs_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind);
-void jobs_take(struct fleet_request_list *l, struct fleet_request *j);
-struct fleet_request *job_of(const struct seq *q);
-struct fleet_request *job_find(const struct fleet *f, uint64_t id); /* NULL: it has ended */
-void job_remember(struct fleet *f, struct fleet_request *j);
-/* false: it can never run there, nor anywhere. */
-bool job_give(struct fleet *f, struct fleet_request *j, uint32_t worker);
-void job_leave(struct fleet *f, struct fleet_request *j); /* its worker */
-void job_tell(struct sim_request *r, token_id token, nsec now,
-              void *to); /* sim_worker.h's `sampled` */
-/* Nothing more comes: it has what it asked for, its client is gone, or nobody could run it. */
-void job_end(struct fleet *f, struct fleet_request *j);
-void jobs_reap(struct fleet *f, struct fleet_worker *m);
+void fleet_list_add(struct fleet_request_list *l, struct fleet_request *j,
+                    struct fleet_request *behind);
+void fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j);
+struct fleet_request *fleet_request_find(const struct fleet *f,
+                                         uint64_t id); /* NULL: it has ended */
+void fleet_request_remember(struct fleet *f, struct fleet_request *j);
+/* False: the request fits no worker. */
+bool fleet_request_give(struct fleet *f, struct fleet_request *j, uint32_t worker);
+void fleet_request_leave(struct fleet *f, struct fleet_request *j); /* removes it from its worker */
+/* sim_worker.h's `sampled`. */
+void fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to);
+/* Ends the request: complete, cancelled, or refused by a worker. */
+void fleet_request_end(struct fleet *f, struct fleet_request *j);
+void fleet_reap(struct fleet *f, struct fleet_worker *m);
 
 /* fleet_step.c */
-/* Plan what the worker's lanes have room for, start what may start. */
+/* Plans and starts steps of the worker's lanes until no lane can. */
 void fleet_kick(struct fleet *f, uint32_t worker);
 void fleet_name_blocks(struct fleet *f, struct fleet_request *j); /* for route/ */
-void fleet_dispatch(struct fleet *f); /* who waits, to whoever has room */
+void fleet_dispatch(struct fleet *f); /* assigns queued requests to workers with capacity */
 void fleet_finish_step(struct fleet *f, const struct sim_event *e);
 
 /* fleet_faults.c */
-void mischief_plan(struct fleet *f, struct fleet_request *j);
-void mischief_cancel(struct fleet *f, uint64_t id);
-void mischief_halt(struct fleet *f, uint64_t id, bool suspended);
-void mischief_next_death(struct fleet *f, uint32_t worker);
-/* Its requests go back to the head of the queue, with what their clients have. */
-void mischief_die(struct fleet *f, uint32_t worker);
+void faults_plan(struct fleet *f, struct fleet_request *j);
+void faults_cancel(struct fleet *f, uint64_t id);
+void faults_suspend(struct fleet *f, uint64_t id, bool suspended);
+void faults_schedule_crash(struct fleet *f, uint32_t worker);
+/* Its requests return to the head of the queue, with the tokens that clients have. */
+void faults_crash(struct fleet *f, uint32_t worker);
 
 #endif

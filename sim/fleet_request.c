@@ -1,4 +1,4 @@
-/* fleet_request.c - a request from its arrival to its one end: see fleet_internal.h. */
+/* fleet_request.c - a request from arrival to end: see fleet_internal.h. */
 #include "sim/fleet_internal.h"
 
 #include "include/lagan_wire.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 void
-jobs_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind)
+fleet_list_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_request *behind)
 {
     j->prev = behind;
     j->next = behind ? behind->next : l->first;
@@ -16,7 +16,7 @@ jobs_add(struct fleet_request_list *l, struct fleet_request *j, struct fleet_req
 }
 
 void
-jobs_take(struct fleet_request_list *l, struct fleet_request *j)
+fleet_list_remove(struct fleet_request_list *l, struct fleet_request *j)
 {
     *(j->prev ? &j->prev->next : &l->first) = j->next;
     *(j->next ? &j->next->prev : &l->last) = j->prev;
@@ -24,40 +24,34 @@ jobs_take(struct fleet_request_list *l, struct fleet_request *j)
 }
 
 struct fleet_request *
-job_of(const struct seq *q)
+fleet_request_find(const struct fleet *f, uint64_t id)
 {
-    return q->owner;
-}
-
-struct fleet_request *
-job_find(const struct fleet *f, uint64_t id)
-{
-    struct fleet_request *j = f->open[id % f->room_open];
+    struct fleet_request *j = f->open[id % f->open_capacity];
 
     return j && j->id == id ? j : NULL;
 }
 
-/* Ids of open jobs lie within room_open of each other. */
+/* The ids of open requests differ by less than open_capacity. */
 void
-job_remember(struct fleet *f, struct fleet_request *j)
+fleet_request_remember(struct fleet *f, struct fleet_request *j)
 {
-    while (f->open[j->id % f->room_open]) {
-        struct fleet_request **more = calloc(2 * f->room_open, sizeof *more);
+    while (f->open[j->id % f->open_capacity]) {
+        struct fleet_request **more = calloc(2 * f->open_capacity, sizeof *more);
 
         check(more);
-        for (uint64_t i = 0; i < f->room_open; i++)
-            if (f->open[i]) more[f->open[i]->id % (2 * f->room_open)] = f->open[i];
+        for (uint64_t i = 0; i < f->open_capacity; i++)
+            if (f->open[i]) more[f->open[i]->id % (2 * f->open_capacity)] = f->open[i];
         free(f->open);
         f->open = more;
-        f->room_open *= 2;
+        f->open_capacity *= 2;
     }
-    f->open[j->id % f->room_open] = j;
+    f->open[j->id % f->open_capacity] = j;
 }
 
 static uint32_t
 prompt_of(const struct fleet_request *j)
 {
-    return (j->t.encdec ? 1 : j->t.isl) + j->told;
+    return (j->t.encdec ? 1 : j->t.isl) + j->n_delivered;
 }
 
 static uint64_t
@@ -76,8 +70,8 @@ fill_seq(struct fleet_request *j)
     *q = (struct seq){ .id = j->id,
                        .n_source = source,
                        .n_prompt = prompt,
-                       .max_new = j->t.osl - j->told,
-                       .cap = prompt + j->t.osl - j->told,
+                       .max_new = j->t.osl - j->n_delivered,
+                       .cap = prompt + j->t.osl - j->n_delivered,
                        .priority = j->t.priority,
                        .client = j->t.client,
                        .lora = j->t.lora,
@@ -92,19 +86,19 @@ fill_seq(struct fleet_request *j)
     if (source > 0) q->source = q->token + q->cap;
     if (j->stop < j->t.osl) {
         q->n_end = 1;
-        q->end_id[0] = request_token(&j->r, prompt - j->told + j->stop - 1);
+        q->end_id[0] = request_token(&j->r, prompt - j->n_delivered + j->stop - 1);
     }
 }
 
 bool
-job_give(struct fleet *f, struct fleet_request *j, uint32_t worker)
+fleet_request_give(struct fleet *f, struct fleet_request *j, uint32_t worker)
 {
     struct fleet_worker *m = &f->m[worker];
     struct err e;
 
     fill_seq(j);
     if (scheduler_add(m->w.s, &j->r.seq, f->now, &e) < 0) return false;
-    jobs_add(&m->jobs, j, m->jobs.last);
+    fleet_list_add(&m->requests, j, m->requests.last);
     j->begun = j->suspended = false;
     j->passed = 0;
     j->worker = worker;
@@ -114,23 +108,23 @@ job_give(struct fleet *f, struct fleet_request *j, uint32_t worker)
 }
 
 void
-job_leave(struct fleet *f, struct fleet_request *j)
+fleet_request_leave(struct fleet *f, struct fleet_request *j)
 {
-    jobs_take(&f->m[j->worker].jobs, j);
+    fleet_list_remove(&f->m[j->worker].requests, j);
     f->table[j->worker].n_seqs--;
     f->table[j->worker].tokens -= tokens_ahead(j);
     j->worker = NOBODY;
 }
 
-/* A token that its client sees. */
+/* Records a token delivered to the client. */
 void
-job_tell(struct sim_request *r, token_id token, nsec now, void *to)
+fleet_request_deliver(struct sim_request *r, token_id token, nsec now, void *to)
 {
     struct fleet *f = to;
-    struct fleet_request *j = job_of(&r->seq);
+    struct fleet_request *j = r->seq.owner;
 
     (void)token;
-    if (j->told++ == 0) {
+    if (j->n_delivered++ == 0) {
         j->first = now;
         hist_add(&f->result.ttft, now - j->t.arrival, 1);
     } else {
@@ -141,16 +135,16 @@ job_tell(struct sim_request *r, token_id token, nsec now, void *to)
 }
 
 void
-job_end(struct fleet *f, struct fleet_request *j)
+fleet_request_end(struct fleet *f, struct fleet_request *j)
 {
     struct fleet_result *r = &f->result;
 
-    check(job_find(f, j->id) == j);
-    f->open[j->id % f->room_open] = NULL;
-    if (j->told >= j->stop) {
+    check(fleet_request_find(f, j->id) == j);
+    f->open[j->id % f->open_capacity] = NULL;
+    if (j->n_delivered >= j->stop) {
         r->finished++;
         hist_add(&r->e2e, f->now - j->t.arrival, 1);
-        if (j->told > 1) hist_add(&r->tpot, (j->last - j->first) / (j->told - 1), 1);
+        if (j->n_delivered > 1) hist_add(&r->tpot, (j->last - j->first) / (j->n_delivered - 1), 1);
     } else if (j->gone) {
         r->cancelled++;
     } else {
@@ -163,18 +157,18 @@ job_end(struct fleet *f, struct fleet_request *j)
 }
 
 void
-jobs_reap(struct fleet *f, struct fleet_worker *m)
+fleet_reap(struct fleet *f, struct fleet_worker *m)
 {
     for (struct seq *q; (q = scheduler_reap(m->w.s));) {
-        struct fleet_request *j = job_of(q);
+        struct fleet_request *j = q->owner;
 
-        check(q->reason != LAGAN_FINISH_LENGTH || j->told == j->t.osl);
-        check(q->reason != LAGAN_FINISH_STOP || j->told <= j->stop);
+        check(q->reason != LAGAN_FINISH_LENGTH || j->n_delivered == j->t.osl);
+        check(q->reason != LAGAN_FINISH_STOP || j->n_delivered <= j->stop);
         check(q->reason != LAGAN_E_CANCELLED || j->gone);
         if (q->reason == LAGAN_FINISH_STOP)
-            j->stop = j->told; /* the token came by chance, earlier */
+            j->stop = j->n_delivered; /* the end id occurred earlier */
         f->result.cached_tokens += q->n_cached;
-        job_leave(f, j);
-        job_end(f, j);
+        fleet_request_leave(f, j);
+        fleet_request_end(f, j);
     }
 }

@@ -1,7 +1,7 @@
-/* fleet_step.c - a worker's steps, and which worker a request goes to: see fleet_internal.h.
+/* fleet_step.c - the steps of a worker, and the selection of a worker: see fleet_internal.h.
  *
- * A lane has at most two steps out: one that runs, and one planned behind it that begins when that is over and
- * those it waits for are.
+ * A lane has at most two steps in flight: one that runs, and one planned that starts when it and
+ * the steps it depends on are done.
  */
 #include "sim/fleet_internal.h"
 
@@ -22,7 +22,7 @@ start_step(struct fleet *f, uint32_t worker, unsigned lane)
     struct part_share has;
 
     if (m->running[lane] || m->w.planned[lane] == m->w.done[lane]) return;
-    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* waits for another lane's */
+    if (scheduler_commit_lane(m->w.s, b) != lane) return; /* depends on another lane's step */
     for (unsigned l = 0; l < m->w.st.sched.n_lanes; l++)
         beside_whole = beside_whole || (l != lane && m->running[l] && m->whole[l]);
     m->running[lane] = true;
@@ -44,7 +44,7 @@ digest_batch(struct fleet *f, uint32_t worker, const struct batch *b)
     f->result.digest = XXH3_64bits_withSeed(f->bytes, (size_t)n, f->result.digest + worker);
 }
 
-/* It runs for the first time there: whoever of its client came before it, is no less urgent and has not begun was passed over. */
+/* Called at the first step of a request: counts the requests that it has overtaken, see soak.h. */
 static void
 count_passed_over(struct fleet *f, struct fleet_request *j)
 {
@@ -63,9 +63,9 @@ begin_all(struct fleet *f, const struct fleet_worker *m, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++)
         if (b->segment[i].flags & SEGMENT_FIRST_CHUNK)
-            count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->segment[i].slot)));
+            count_passed_over(f, scheduler_seq_at(m->w.s, b->segment[i].slot)->owner);
     for (uint32_t i = 0; i < b->n_encode; i++)
-        count_passed_over(f, job_of(scheduler_seq_at(m->w.s, b->encode[i].slot)));
+        count_passed_over(f, scheduler_seq_at(m->w.s, b->encode[i].slot)->owner);
 }
 
 void
@@ -92,7 +92,7 @@ fleet_kick(struct fleet *f, uint32_t worker)
         start_step(f, worker, l);
         out = out || m->w.planned[l] != m->w.done[l];
     }
-    jobs_reap(f, m);
+    fleet_reap(f, m);
     if (!out && scheduler_wake(m->w.s) < m->wake) {
         m->wake = MAX(scheduler_wake(m->w.s), f->now + 1);
         events_add(&f->events,
@@ -118,7 +118,7 @@ fleet_name_blocks(struct fleet *f, struct fleet_request *j)
     free(token);
 }
 
-/* What the worker's blocks became since the last look. */
+/* Applies the worker's new KV events to the block holders. */
 static void
 read_kv_events(struct fleet *f, uint32_t worker)
 {
@@ -162,11 +162,11 @@ fleet_dispatch(struct fleet *f)
         uint32_t i = pick_worker(f, j);
 
         if (i == ROUTE_NONE) return;
-        jobs_take(&f->queue, j);
-        if (job_give(f, j, i)) {
+        fleet_list_remove(&f->queue, j);
+        if (fleet_request_give(f, j, i)) {
             fleet_kick(f, i);
         } else {
-            job_end(f, j);
+            fleet_request_end(f, j);
         }
     }
 }
@@ -180,7 +180,7 @@ fleet_finish_step(struct fleet *f, const struct sim_event *e)
     f->result.peak_running = MAX(f->result.peak_running, running);
     m->running[e->lane] = false;
     check(worker_commit(&m->w, e->lane, f->now));
-    jobs_reap(f, m);
+    fleet_reap(f, m);
     fleet_kick(f, e->worker);
     read_kv_events(f, e->worker);
     if (f->s.check && ++f->since_check % CHECK_EVERY == 0) scheduler_check(m->w.s);

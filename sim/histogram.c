@@ -11,7 +11,7 @@ bucket_of(uint64_t t)
     return (power - 5) * HIST_STEPS + (uint32_t)(t >> (power - 6) & (HIST_STEPS - 1));
 }
 
-/* The middle of what the bucket holds. */
+/* The middle of the bucket's range. */
 static nsec
 bucket_time(uint32_t b)
 {

@@ -1,10 +1,10 @@
-/* histogram.h - many times, few numbers: a histogram of durations with a relative error of 1 %. */
+/* histogram.h - a histogram of durations with a relative error of 1 %. */
 #ifndef SIM_HISTOGRAM_H
 #define SIM_HISTOGRAM_H
 
 #include "base/base.h"
 
-enum { HIST_STEPS = 64, HIST_BUCKETS = 64 * HIST_STEPS }; /* buckets to the power of two */
+enum { HIST_STEPS = 64, HIST_BUCKETS = 64 * HIST_STEPS }; /* 64 buckets per power of two */
 
 struct hist {
     uint64_t n, bucket[HIST_BUCKETS];
@@ -13,7 +13,7 @@ struct hist {
 };
 
 void hist_add(struct hist *h, nsec t, uint64_t times);
-/* The time that a share q of all is at or below, 0 .. 1; 0 when there is none. */
+/* Quantile q, 0 .. 1; 0 for an empty histogram. */
 nsec hist_at(const struct hist *h, double q);
 double hist_mean(const struct hist *h);
 

@@ -1,4 +1,4 @@
-/* main.c - lagan-sim: the scheduler and the KV manager that serve, in virtual time. */
+/* main.c - lagan-sim: the production scheduler and KV manager in virtual time. */
 #include "sim/scenario_run.h"
 #include "sim/sim_config.h"
 #include "sim/soak.h"
@@ -14,10 +14,10 @@ static void
 script_help(void)
 {
     puts("Usage: lagan-sim script FILE...\n"
-         "Act out scenarios and compare what happens with what they say.\n\n"
-         "A line is a command; '#' begins a comment. A line that begins with '|' is what the "
-         "command\n"
-         "above it must print:\n\n"
+         "Run scenarios and compare their output with the expected lines.\n\n"
+         "A line is a command; '#' starts a comment. A line that begins with '|' is an expected "
+         "output\n"
+         "line of the command above it:\n\n"
          "  cache block 10\n"
          "  group full max 10\n"
          "  limits seqs 2 len 90\n"
@@ -26,11 +26,11 @@ script_help(void)
          "  | 0..79 r0\n"
          "  | 80..159 r1\n"
          "  | 160 idle\n\n"
-         "Settings, before everything else:");
+         "Settings, before all other commands:");
     setting_help(stdout);
     puts("\nCommands:");
-    play_help(stdout);
-    puts("\nExit codes: 0 all as they say, 1 something differs, 2 a file is no scenario.");
+    script_print_commands(stdout);
+    puts("\nExit codes: 0 output as expected, 1 output differs, 2 invalid scenario file.");
 }
 
 static int
@@ -47,7 +47,7 @@ script_main(int argc, char **argv)
         struct err e;
         int r = script_read(&s, argv[i], &e);
 
-        if (r >= 0) r = play_script(s, stdout, &e);
+        if (r >= 0) r = script_run(s, stdout, &e);
         if (r < 0) fprintf(stderr, "lagan-sim: %s\n", e.text);
         status = MAX(status, r < 0 ? EXIT_USAGE : r);
     }
@@ -58,21 +58,22 @@ static const struct {
     const char *name, *sentence;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    { "script", "act out scenarios and compare with what they say", script_main },
-    { "run", "a trace over a fleet of pretended workers", run_main },
-    { "soak", "worlds drawn from a seed, lived through twice and checked", soak_main },
+    { "script", "run scenarios and compare their output", script_main },
+    { "run", "run a trace on a fleet of simulated workers", run_main },
+    { "soak", "run random simulated systems twice and check invariants", soak_main },
 };
 
 static int
 print_help(FILE *out)
 {
     fputs("Usage: lagan-sim COMMAND [ARGUMENT]...\n"
-          "What the scheduler and the KV manager decide, in virtual time, without a model.\n\n"
+          "Simulate the decisions of the scheduler and the KV manager in virtual time, without a "
+          "model.\n\n"
           "Commands:\n",
           out);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].sentence);
-    fputs("\n`lagan-sim COMMAND --help` says more about one command.\n", out);
+    fputs("\n`lagan-sim COMMAND --help` describes a command.\n", out);
     return out == stderr ? EXIT_USAGE : 0;
 }
 
@@ -83,6 +84,6 @@ main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0) return print_help(stdout);
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
-    fprintf(stderr, "lagan-sim: %s is no command\n", argv[1]);
+    fprintf(stderr, "lagan-sim: unknown command %s\n", argv[1]);
     return print_help(stderr);
 }

@@ -55,18 +55,19 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
     double end = s_of(r->end);
     unsigned long long requests = r->requests, finished = r->finished, cancelled = r->cancelled,
                        refused = r->refused, moved = r->moved, deaths = r->deaths, steps = r->steps,
-                       pauses = r->pauses, cached = r->cached_tokens;
+                       preemptions = r->preemptions, cached = r->cached_tokens;
 
     end = end > 0 ? end : 1e-9;
     if (json) {
-        fprintf(out,
-                "{\"requests\":%llu,\"finished\":%llu,\"cancelled\":%llu,\"refused\":%llu,"
-                "\"moved\":%llu,\"deaths\":%llu,\"pauses\":%llu,\"steps\":%llu,\"virtual_s\":%.3f,"
-                "\"cached_tokens\":%llu,\"request_throughput\":%.3f,\"prompt_throughput\":%.1f,"
-                "\"output_throughput\":%.1f,\"real_s\":%.1f",
-                requests, finished, cancelled, refused, moved, deaths, pauses, steps, end, cached,
-                (double)r->finished / end, (double)r->prompt_tokens / end,
-                (double)r->output_tokens / end, seconds);
+        fprintf(
+            out,
+            "{\"requests\":%llu,\"finished\":%llu,\"cancelled\":%llu,\"refused\":%llu,"
+            "\"moved\":%llu,\"deaths\":%llu,\"preemptions\":%llu,\"steps\":%llu,\"virtual_s\":%.3f,"
+            "\"cached_tokens\":%llu,\"request_throughput\":%.3f,\"prompt_throughput\":%.1f,"
+            "\"output_throughput\":%.1f,\"real_s\":%.1f",
+            requests, finished, cancelled, refused, moved, deaths, preemptions, steps, end, cached,
+            (double)r->finished / end, (double)r->prompt_tokens / end,
+            (double)r->output_tokens / end, seconds);
         report_times(out, json, "ttft", &r->ttft);
         report_times(out, json, "itl", &r->itl);
         report_times(out, json, "tpot", &r->tpot);
@@ -77,10 +78,10 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
     fprintf(
         out,
         "%llu requests in %.1f s: %llu finished, %llu cancelled, %llu refused; %llu steps\n"
-        "%llu workers died, %llu times a request went on at another; %llu pauses\n"
+        "%llu workers crashed, %llu requests moved to another worker; %llu preemptions\n"
         "%.2f requests/s, %.0f prompt tokens/s (%.1f %% of them cached), %.0f output tokens/s\n\n"
         "ms             mean          p50          p90          p99        p99.9          max\n",
-        requests, end, finished, cancelled, refused, steps, deaths, moved, pauses,
+        requests, end, finished, cancelled, refused, steps, deaths, moved, preemptions,
         (double)r->finished / end, (double)r->prompt_tokens / end,
         r->prompt_tokens ? 100.0 * (double)r->cached_tokens / (double)r->prompt_tokens : 0,
         (double)r->output_tokens / end);
@@ -88,5 +89,5 @@ report_result(FILE *out, bool json, const struct fleet_result *r, double seconds
     report_times(out, json, "ITL", &r->itl);
     report_times(out, json, "TPOT", &r->tpot);
     report_times(out, json, "E2E", &r->e2e);
-    fprintf(out, "\n%.1f s of our time\n", seconds);
+    fprintf(out, "\n%.1f s of real time\n", seconds);
 }

@@ -1,4 +1,4 @@
-/* report.h - what a run came to, as a table for people or JSON lines for programs. */
+/* report.h - prints the result of a run as a table or as JSON lines. */
 #ifndef SIM_REPORT_H
 #define SIM_REPORT_H
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 void report_use(FILE *out, bool json, uint32_t n_pools, const struct fleet_use *u);
-/* seconds: of our time, that it took. */
+/* seconds: real time of the run. */
 void report_result(FILE *out, bool json, const struct fleet_result *r, double seconds);
 
 #endif

@@ -56,7 +56,7 @@ split_words(const struct script *s, struct script_line *l, char *line, struct er
         if (strlen(word) > SCRIPT_MAX_WORD)
             return script_err(s, l, e, -EINVAL, "a word of more than %d characters",
                               SCRIPT_MAX_WORD);
-        l->word[l->n_words++] = word;
+        l->words[l->n_words++] = word;
     }
     return 0;
 }
@@ -69,12 +69,12 @@ add_line(struct script *s, char *line, uint32_t number, struct err *e)
     *l = (struct script_line){ .number = number, .first_want = s->n_wants };
     for (const char *c = line; *c; c++)
         if (iscntrl((unsigned char)*c) && *c != '\t')
-            return script_err(s, l, e, -EINVAL, "a byte 0x%02x, which is no text",
+            return script_err(s, l, e, -EINVAL, "byte 0x%02x is not allowed in a text file",
                               (unsigned char)*c);
     line = trim_line(line);
     if (*line == '|') {
         if (s->n_lines == 0)
-            return script_err(s, l, e, -EINVAL, "what a command must print stands under it");
+            return script_err(s, l, e, -EINVAL, "an expected line must follow a command");
         s->want[s->n_wants++] = trim_line(line + 1);
         s->line[s->n_lines - 1].n_want++;
         return 0;
@@ -91,10 +91,12 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
     uint32_t lines = 1;
 
     if (n > SCRIPT_MAX_BYTES)
-        return err_set(e, -EFBIG, "%s: %zu bytes are more than a scenario has", name, n);
+        return err_set(e, -EFBIG, "%s: %zu bytes, a scenario has at most %d", name, n,
+                       SCRIPT_MAX_BYTES);
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
     if (lines > SCRIPT_MAX_LINES)
-        return err_set(e, -EFBIG, "%s: %u lines are more than a scenario has", name, lines);
+        return err_set(e, -EFBIG, "%s: %u lines, a scenario has at most %d", name, lines,
+                       SCRIPT_MAX_LINES);
     if (s) {
         s->name = name;
         s->text = malloc(n + 1);
@@ -102,7 +104,7 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
         s->want = calloc(lines, sizeof s->want[0]);
     }
     if (!s || !s->text || !s->line || !s->want) return err_set(e, -ENOMEM, "%s", name);
-    if (memchr(text, 0, n)) return err_set(e, -EINVAL, "%s: a zero byte, which is no text", name);
+    if (memchr(text, 0, n)) return err_set(e, -EINVAL, "%s: contains a zero byte", name);
     memcpy(s->text, text, n);
     s->text[n] = 0;
     lines = 0;
@@ -115,6 +117,26 @@ script_parse(struct script **ret, const char *name, const char *text, size_t n, 
 }
 
 int
+script_read(struct script **ret, const char *path, struct err *e)
+{
+    FILE *f = fopen(path, "re");
+    char *text = malloc(SCRIPT_MAX_BYTES + 1);
+    size_t n;
+    int r;
+
+    if (!f || !text) {
+        r = err_set(e, f ? -ENOMEM : -errno, "%s: %s", path, strerror(f ? ENOMEM : errno));
+    } else {
+        n = fread(text, 1, SCRIPT_MAX_BYTES + 1, f);
+        r = ferror(f) ? err_set(e, -EIO, "%s: cannot be read", path)
+                      : script_parse(ret, path, text, n, e);
+    }
+    if (f) fclose(f);
+    free(text);
+    return r;
+}
+
+int
 script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
              const struct opt *table, void *to, struct err *e)
 {
@@ -123,13 +145,13 @@ script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
     snprintf(where, sizeof where, "%.140s:%u", s->name, l->number);
     for (; at < l->n_words; at += 2) {
         if (at + 1 == l->n_words)
-            return script_err(s, l, e, -EINVAL, "%s stands there without a value", l->word[at]);
-        TRY(opt_set(table, to, l->word[at], l->word[at + 1], where, e));
+            return script_err(s, l, e, -EINVAL, "%s has no value", l->words[at]);
+        TRY(opt_set(table, to, l->words[at], l->words[at + 1], where, e));
     }
     return 0;
 }
 
-/* Digits at *at, at most nine of them. */
+/* Parses up to 9 digits at *at. */
 static bool
 parse_number(const char **at, uint32_t *ret)
 {

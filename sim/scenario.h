@@ -10,9 +10,9 @@
  *     | 80..159 r1
  *     | 160 idle
  *
- * A line is words separated by blanks; a word that begins with '#' ends it. A line that begins with '|'
- * is what the command above must print, blanks at both ends aside. A command without such lines prints
- * nothing, or the scenario fails. Parsing knows no command: scenario_run.h does.
+ * Words are separated by blanks; a word that begins with '#' starts a comment. A line that begins
+ * with '|' is a line that the command above must print, blanks at both ends ignored. A command
+ * without such lines must print nothing. Parsing knows no command: scenario_run.h does.
  */
 #ifndef SIM_SCENARIO_H
 #define SIM_SCENARIO_H
@@ -28,39 +28,39 @@ enum {
 };
 
 struct script_line {
-    uint32_t number; /* in the file, from 1 */
+    uint32_t number; /* line in the file, from 1 */
     uint32_t n_words;
-    char *word[SCRIPT_MAX_WORDS];
-    uint32_t first_want, n_want; /* its lines of the script's want[] */
+    char *words[SCRIPT_MAX_WORDS];
+    uint32_t first_want, n_want; /* expected lines, in the script's want[] */
 };
 
 struct script {
-    char *text; /* what the words and wants point into */
+    char *text; /* storage of words and expected lines */
     const char *name;
     struct script_line *line;
     char **want;
     uint32_t n_lines, n_wants;
 };
 
-/* name is kept, text is copied. -EINVAL with "NAME:LINE: ..."; -EFBIG. */
+/* name must outlive the script, text is copied. -EINVAL with "NAME:LINE: ..."; -EFBIG. */
 int script_parse(struct script **ret, const char *name, const char *text, size_t n,
                  struct err *e) MUST_USE;
 int script_read(struct script **ret, const char *path, struct err *e) MUST_USE;
 struct script *script_free(struct script *s);
 CLEAN_FUNC(struct script, script_free)
 
-/* The line's failure, with where it is; returns code. */
+/* Sets an error with file and line; returns code. */
 int script_err(const struct script *s, const struct script_line *l, struct err *e, int code,
                const char *fmt, ...) PRINTF_LIKE(5, 6);
 
-/* The line's words from `at` on, "key value" by "key value", by that table into *to. */
+/* Parses the line's words from `at` on as "key value" pairs of the table into *to. */
 struct opt;
 int script_pairs(const struct script *s, const struct script_line *l, uint32_t at,
                  const struct opt *table, void *to, struct err *e) MUST_USE;
 
-/* "r0..r3" or "r7": its letters into name (NUL-ended), its numbers; false: neither. */
+/* Parses "r0..r3" or "r7": the letters into name, the numbers into first and last. */
 bool script_names(const char *word, char name[16], uint32_t *first, uint32_t *last);
-/* "0..8,9,50*3" as numbers, at most max. Their count, or -EINVAL, -EMSGSIZE. */
+/* Parses "0..8,9,50*3" into at most max numbers. Returns their count, -EINVAL or -EMSGSIZE. */
 int script_numbers(const char *word, int64_t *to, uint32_t max) MUST_USE;
 
 #endif

@@ -1,7 +1,8 @@
-/* scenario_kv.c - the commands of a scenario that act on the KV manager alone, as a scheduler would.
+/* scenario_kv.c - scenario commands that act on the KV manager alone, as a scheduler would.
  *
- * Each command is a step that is over when the next begins. Blocks are called by numbers in the order in
- * which each group first gives them out, so that they are the reference's where `max` and `fifo` are set.
+ * Each command is a step that is done before the next one. Blocks are numbered in the order in
+ * which each group first allocates them; with `max` and `fifo` these are the numbers of the
+ * reference.
  */
 #include "sim/scenario_state.h"
 
@@ -16,12 +17,12 @@
 
 enum { EDITS = 1 << 16, COPIES = 1 << 10, TOKENS = 4096, KEEPS = 16 };
 
-struct scenario_seq { /* a sequence, at the slot of its place in the stage's list */
+struct scenario_seq { /* a sequence; its slot is its index in the state's list */
     char name[28];
     bool admitted, started;
     token_id token[TOKENS], source[TOKENS];
     uint64_t extra[TOKENS];
-    uint32_t n, cached; /* tokens known; positions that have a slot */
+    uint32_t n, cached; /* known tokens; positions with KV */
     struct kv_text text;
     struct kv_namespace space;
     struct kv_keep keep[KEEPS];
@@ -31,7 +32,7 @@ struct scenario_seq { /* a sequence, at the slot of its place in the stage's lis
 static struct kv_edit edits[EDITS];
 static struct kv_copy copies[COPIES];
 
-/* Another step, of which nothing is known yet. */
+/* Starts another step with no edits. */
 static struct kv_out
 begin_step(struct scenario_state *g)
 {
@@ -41,7 +42,7 @@ begin_step(struct scenario_state *g)
     return out;
 }
 
-/* The step that the command was is over. */
+/* Ends the command's step. */
 static void
 end_step(struct scenario_state *g, uint32_t slot)
 {
@@ -58,18 +59,18 @@ find_holder(struct scenario_state *g, const char *name, uint32_t *slot)
     return NULL;
 }
 
-/* The one that the line's word names, which has been admitted. */
+/* Finds the admitted sequence that a word of the line names. */
 static int
 holder_named(struct scenario_state *g, uint32_t word, struct scenario_seq **ret, uint32_t *slot,
              struct err *e)
 {
-    if (word >= g->l->n_words) return stage_error(g, e, "%s whom?", g->l->word[0]);
-    *ret = find_holder(g, g->l->word[word], slot);
+    if (word >= g->l->n_words) return stage_error(g, e, "%s needs a sequence name", g->l->words[0]);
+    *ret = find_holder(g, g->l->words[word], slot);
     if (*ret && (*ret)->admitted) return 0;
-    return stage_error(g, e, "nobody called %s holds anything", g->l->word[word]);
+    return stage_error(g, e, "sequence %s is not admitted", g->l->words[word]);
 }
 
-/* What the group calls the block. */
+/* The number of a block in its group. */
 static uint32_t
 block_number(struct scenario_state *g, uint32_t group, slice_id at)
 {
@@ -108,19 +109,19 @@ struct admit_args {
     char tokens[SCRIPT_MAX_WORD + 1], extra[SCRIPT_MAX_WORD + 1], source[SCRIPT_MAX_WORD + 1];
     char keep[SCRIPT_MAX_WORD + 1];
     uint64_t salt, lora;
-    uint32_t room;
+    uint32_t spare;
     bool features;
 };
 /* clang-format off */
 static const struct opt admit_opts[] = {
-    { "tokens", OPT_STR, OPT_AT(admit_args, tokens), .arg = "LIST", .sentence = "the prompt: 0..8,9,5*3" },
-    { "extra", OPT_STR, OPT_AT(admit_args, extra), .arg = "LIST", .sentence = "of its first tokens: tells equal ones apart" },
-    { "source", OPT_STR, OPT_AT(admit_args, source), .arg = "LIST", .sentence = "the encoder's input" },
-    { "features", OPT_BOOL, OPT_AT(admit_args, features), .sentence = "the source has a length alone, no tokens" },
-    { "salt", OPT_U64, OPT_AT(admit_args, salt), .arg = "N", .sentence = "of its tenant" },
-    { "lora", OPT_U64, OPT_AT(admit_args, lora), .arg = "N", .sentence = "its adapter" },
-    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "FROM-TO:PRIORITY,... blocks that begin there stay longer; TO may be end" },
-    { "room", OPT_U32, OPT_AT(admit_args, room), .max = 1 << 20, .arg = "N", .sentence = "tokens that it may still grow by" },
+    { "tokens", OPT_STR, OPT_AT(admit_args, tokens), .arg = "LIST", .sentence = "prompt token ids: 0..8,9,5*3" },
+    { "extra", OPT_STR, OPT_AT(admit_args, extra), .arg = "LIST", .sentence = "extra ids of the first tokens; they distinguish equal token ids" },
+    { "source", OPT_STR, OPT_AT(admit_args, source), .arg = "LIST", .sentence = "encoder input token ids" },
+    { "features", OPT_BOOL, OPT_AT(admit_args, features), .sentence = "the encoder input has a length but no token ids" },
+    { "salt", OPT_U64, OPT_AT(admit_args, salt), .arg = "N", .sentence = "cache salt of the tenant" },
+    { "lora", OPT_U64, OPT_AT(admit_args, lora), .arg = "N", .sentence = "LoRA adapter; 0: none" },
+    { "keep", OPT_STR, OPT_AT(admit_args, keep), .arg = "RANGES", .sentence = "retention FROM-TO:PRIORITY,... of blocks that start in a range; TO may be end" },
+    { "spare", OPT_U32, OPT_AT(admit_args, spare), .max = 1 << 20, .arg = "N", .sentence = "tokens to reserve blocks for after the prompt" },
     { 0 }
 };
 /* clang-format on */
@@ -135,11 +136,11 @@ read_keep(struct scenario_state *g, struct scenario_seq *h, char *ranges, struct
         unsigned start, end = UINT32_MAX, priority;
         struct err why;
 
-        if (n++ == KEEPS) return stage_error(g, e, "more than %d ranges", KEEPS);
+        if (n++ == KEEPS) return stage_error(g, e, "keep: more than %d ranges", KEEPS);
         if (sscanf(at, "%u-end:%u", &start, &priority) < 2 &&
             sscanf(at, "%u-%u:%u", &start, &end, &priority) < 3)
-            return stage_error(g, e, "%s is no range: FROM-TO:PRIORITY", at);
-        if (priority > 255) return stage_error(g, e, "priority %u", priority);
+            return stage_error(g, e, "invalid range %s; use FROM-TO:PRIORITY", at);
+        if (priority > 255) return stage_error(g, e, "priority %u is above 255", priority);
         *k = (struct kv_keep){ start, end, (uint8_t)priority };
         if (ranges) continue;
         if (kv_keep_check(h->keep, n, &why) < 0) return stage_error(g, e, "%s", why.text);
@@ -154,7 +155,7 @@ read_list(struct scenario_state *g, const char *list, int64_t *to, struct err *e
 {
     int n = list[0] ? script_numbers(list, to, TOKENS) : 0;
 
-    return n < 0 ? stage_error(g, e, "%s is no list of numbers: 0..8,9,5*3", list) : n;
+    return n < 0 ? stage_error(g, e, "invalid list %s; use for example 0..8,9,5*3", list) : n;
 }
 
 static int
@@ -173,7 +174,7 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
     for (int i = 0; i < n; i++) h->source[i] = (token_id)list[i];
     h->text.n_source = (uint32_t)n;
     TRY(n = read_list(g, a->tokens, list, e));
-    if (n == 0) return stage_error(g, e, "a prompt has tokens");
+    if (n == 0) return stage_error(g, e, "tokens LIST is required");
     for (int i = 0; i < n; i++) h->token[i] = (token_id)list[i];
     h->n = h->text.n = (uint32_t)n;
     h->text.token = h->token;
@@ -184,7 +185,7 @@ fill_holder(struct scenario_state *g, struct scenario_seq *h, struct admit_args 
     return a->keep[0] ? read_keep(g, h, a->keep, e) : 0;
 }
 
-/* 1: admitted; 0: refused, and said so. */
+/* 1: admitted. 0: refused; the reason is printed. */
 static int
 admit_holder(struct scenario_state *g, struct scenario_seq **ret, uint32_t *slot, struct err *e)
 {
@@ -195,23 +196,23 @@ admit_holder(struct scenario_state *g, struct scenario_seq **ret, uint32_t *slot
     char letters[16];
     int r;
 
-    if (g->l->n_words < 2 || !script_names(g->l->word[1], letters, &first, &last) || first != last)
-        return stage_error(g, e, "%s whom? one name", g->l->word[0]);
+    if (g->l->n_words < 2 || !script_names(g->l->words[1], letters, &first, &last) || first != last)
+        return stage_error(g, e, "%s needs one sequence name", g->l->words[0]);
     opt_defaults(admit_opts, &a);
     TRY(script_pairs(g->s, g->l, 2, admit_opts, &a, e));
-    h = find_holder(g, g->l->word[1], slot);
+    h = find_holder(g, g->l->words[1], slot);
     if (!h) {
         if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-            return stage_error(g, e, "no slot is left");
+            return stage_error(g, e, "no slot is free for %s", g->l->words[1]);
         check((h = g->holder[g->n_holders++] = calloc(1, sizeof *h)));
-        snprintf(h->name, sizeof h->name, "%s", g->l->word[1]);
+        snprintf(h->name, sizeof h->name, "%s", g->l->words[1]);
     }
     if (h->admitted) {
         stage_print(g, "%s refused: EEXIST", h->name);
         return 0;
     }
     TRY(fill_holder(g, h, &a, e));
-    need = kv_need(g->w.kv, h->n + a.room, h->text.n_source, h->n);
+    need = kv_need(g->w.kv, h->n + a.spare, h->text.n_source, h->n);
     r = kv_admit(g->w.kv, *slot, &need, &h->text, &h->hit);
     kv_check(g->w.kv);
     if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
@@ -240,7 +241,7 @@ act_lookup(struct scenario_state *g, struct err *e)
     return 0;
 }
 
-/* A step of the holder's, to a border at most; and where there are snapshots, what is full may be found. */
+/* Runs one step to position end, at most the next border; at a border full blocks are cached. */
 static void
 step_to(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t end)
 {
@@ -301,7 +302,7 @@ act_start(struct scenario_state *g, struct err *e)
 
     for (uint32_t i = 1; i < MAX(g->l->n_words, 2u); i++) {
         TRY(holder_named(g, i, &h, &slot, e));
-        if (h->started) return stage_error(g, e, "%s has been started", h->name);
+        if (h->started) return stage_error(g, e, "%s has started already", h->name);
         start_holder(g, h, slot);
     }
     return 0;
@@ -319,9 +320,9 @@ grow_holder(struct scenario_state *g, bool cache, struct err *e)
     int n;
 
     TRY(holder_named(g, 1, &h, &slot, e));
-    if (g->l->n_words != 3) return stage_error(g, e, "%s NAME LIST", g->l->word[0]);
-    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
-    TRY(n = read_list(g, g->l->word[2], list, e));
+    if (g->l->n_words != 3) return stage_error(g, e, "usage: %s NAME LIST", g->l->words[0]);
+    if (!h->started) return stage_error(g, e, "%s has not started", h->name);
+    TRY(n = read_list(g, g->l->words[2], list, e));
     for (int i = 0; i < n; i++) {
         if (h->n == TOKENS) return stage_error(g, e, "more than %d tokens", TOKENS);
         h->token[h->n++] = (token_id)list[i];
@@ -333,9 +334,9 @@ grow_holder(struct scenario_state *g, bool cache, struct err *e)
             kv_trim(g->w.kv, slot, h->cached, &out);
         }
         if (!kv_has_capacity(g->w.kv, slot, h->cached + 1))
-            return stage_error(g, e, "%s has no room for it", h->name);
+            return stage_error(g, e, "%s has no reserved block for its next token", h->name);
         step_to(g, h, slot, h->cached + 1);
-        list_blocks(g, slot, text, sizeof text); /* so that the new one has its number */
+        list_blocks(g, slot, text, sizeof text); /* numbers the new block */
         text[0] = 0;
     }
     return 0;
@@ -347,13 +348,13 @@ act_raise(struct scenario_state *g, struct err *e)
     struct kv_need need;
     struct scenario_seq *h;
     uint32_t slot;
-    int64_t room;
+    int64_t spare;
     int r;
 
     TRY(holder_named(g, 1, &h, &slot, e));
-    if (g->l->n_words != 3 || script_numbers(g->l->word[2], &room, 1) != 1 || room < 0)
-        return stage_error(g, e, "raise NAME TOKENS");
-    need = kv_need(g->w.kv, h->n + (uint32_t)room, h->text.n_source, h->n);
+    if (g->l->n_words != 3 || script_numbers(g->l->words[2], &spare, 1) != 1 || spare < 0)
+        return stage_error(g, e, "usage: raise NAME TOKENS");
+    need = kv_need(g->w.kv, h->n + (uint32_t)spare, h->text.n_source, h->n);
     r = kv_raise(g->w.kv, slot, &need);
     kv_check(g->w.kv);
     if (r < 0) stage_print(g, "%s refused: %s", h->name, strerrorname_np(-r));
@@ -372,7 +373,7 @@ act_grow(struct scenario_state *g, struct err *e)
     return grow_holder(g, true, e);
 }
 
-/* Others go on from what a holder has: beams. */
+/* Beams: others continue from a sequence's KV. */
 static int
 act_fork(struct scenario_state *g, struct err *e)
 {
@@ -380,27 +381,27 @@ act_fork(struct scenario_state *g, struct err *e)
     uint32_t from;
 
     TRY(holder_named(g, 1, &h, &from, e));
-    if (!h->started) return stage_error(g, e, "%s has not been started", h->name);
+    if (!h->started) return stage_error(g, e, "%s has not started", h->name);
     for (uint32_t i = 2; i < MAX(g->l->n_words, 3u); i++) {
         struct kv_need need = kv_fork_need(g->w.kv, h->cached + 1, h->cached, 1);
         struct scenario_seq *to;
         struct kv_out out;
         uint32_t slot;
 
-        if (i >= g->l->n_words) return stage_error(g, e, "fork NAME INTO...");
-        if (find_holder(g, g->l->word[i], &slot))
-            return stage_error(g, e, "%s is there", g->l->word[i]);
+        if (i >= g->l->n_words) return stage_error(g, e, "usage: fork NAME INTO...");
+        if (find_holder(g, g->l->words[i], &slot))
+            return stage_error(g, e, "%s exists already", g->l->words[i]);
         if (g->n_holders == MIN(g->st.kv.n_slots, (uint32_t)STAGE_HOLDERS))
-            return stage_error(g, e, "no slot is left");
+            return stage_error(g, e, "no slot is free for %s", g->l->words[i]);
         check((to = g->holder[g->n_holders++] = calloc(1, sizeof *to)));
         *to = *h;
-        snprintf(to->name, sizeof to->name, "%s", g->l->word[i]);
+        snprintf(to->name, sizeof to->name, "%s", g->l->words[i]);
         to->text.token = to->token;
         to->text.extra = to->extra;
         to->text.source = to->text.source ? to->source : NULL;
         to->text.namespace = &to->space;
         if (kv_reserve(g->w.kv, slot, &need) < 0)
-            return stage_error(g, e, "no room for %s", to->name);
+            return stage_error(g, e, "no blocks are free for %s", to->name);
         out = begin_step(g);
         kv_fork(g->w.kv, 0, g->step, from, slot, h->cached, h->cached, &out);
         end_step(g, slot);
@@ -413,11 +414,11 @@ struct at_args {
 };
 static const struct opt at_opts[] = {
     { "at", OPT_U32, OPT_AT(at_args, at), .arg = "N",
-      .sentence = "as if so many positions were written; default: all but the last token" },
+      .sentence = "positions to treat as written; default: all but the last token" },
     { 0 }
 };
 
-/* Names, then perhaps "at N". Calls f for each. */
+/* Calls f for each name; parses an optional "at N". */
 static int
 each_at(struct scenario_state *g,
         void (*f)(struct scenario_state *g, struct scenario_seq *h, uint32_t slot, uint32_t n),
@@ -427,12 +428,12 @@ each_at(struct scenario_state *g,
     uint32_t n = 1, slot;
     struct scenario_seq *h;
 
-    while (n < g->l->n_words && strcmp(g->l->word[n], "at") != 0) n++;
+    while (n < g->l->n_words && strcmp(g->l->words[n], "at") != 0) n++;
     TRY(script_pairs(g->s, g->l, n, at_opts, &a, e));
     for (uint32_t i = 1; i < MAX(n, 2u); i++) {
         TRY(holder_named(g, i, &h, &slot, e));
         if (a.at != UINT32_MAX && a.at > h->n)
-            return stage_error(g, e, "%s has %u tokens", h->name, h->n);
+            return stage_error(g, e, "at %u: %s has %u tokens", a.at, h->name, h->n);
         f(g, h, slot, a.at == UINT32_MAX ? h->n - 1 : a.at);
         kv_check(g->w.kv);
     }
@@ -554,7 +555,7 @@ act_stats(struct scenario_state *g, struct err *e)
     return 0;
 }
 
-/* What the name is called here: by the order in which names were first told. */
+/* Name of a block in this scenario: numbers in order of first appearance. */
 static void
 name_text(struct scenario_state *g, const uint64_t name[2], bool space, char text[16])
 {
@@ -610,11 +611,11 @@ struct need_args {
 };
 static const struct opt need_opts[] = {
     { "len", OPT_U32, OPT_AT(need_args, len), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
-      .sentence = "prompt and answer" },
+      .sentence = "prompt and output tokens" },
     { "source", OPT_U32, OPT_AT(need_args, source), .max = 1 << 24, .arg = "TOKENS",
-      .sentence = "of the encoder's input" },
-    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "ROWS",
-      .sentence = "computed at a time, at most" },
+      .sentence = "encoder input tokens" },
+    { "chunk", OPT_U32, OPT_AT(need_args, chunk), "1", .min = 1, .max = 1 << 24, .arg = "TOKENS",
+      .sentence = "tokens in a step at most" },
     { 0 }
 };
 
@@ -636,28 +637,30 @@ act_need(struct scenario_state *g, struct err *e)
 }
 
 const struct scenario_command kv_commands[] = {
-    { "admit", "NAME", admit_opts, "what it finds and needs is held from now on", act_admit },
+    { "admit", "NAME", admit_opts, "look up a prompt and reserve all blocks that it needs",
+      act_admit },
     { "lookup", "", admit_opts,
-      "what such a prompt would find; full blocks, held by others or by nobody", act_lookup },
-    { "start", "NAME...", NULL, "its first step: what was there, and its blocks, group by group",
-      act_start },
+      "print what a prompt would find: full blocks, used or cached, by group", act_lookup },
+    { "start", "NAME...", NULL,
+      "compute the prompts; print the cached positions, and blocks by group", act_start },
     { "add", "NAME", admit_opts, "admit and start", act_add },
-    { "raise", "NAME TOKENS", NULL, "it may grow by so many from now on", act_raise },
-    { "gen", "NAME LIST", NULL, "tokens are generated, and not written", act_gen },
-    { "grow", "NAME LIST", NULL, "tokens are generated, and a slot is taken for each", act_grow },
-    { "fork", "NAME INTO...", NULL, "others begin with all that it has, and go on by themselves",
+    { "raise", "NAME TOKENS", NULL, "reserve blocks for TOKENS tokens after the known ones",
+      act_raise },
+    { "gen", "NAME LIST", NULL, "append generated tokens without writing KV", act_gen },
+    { "grow", "NAME LIST", NULL, "append generated tokens and write KV for each", act_grow },
+    { "fork", "NAME INTO...", NULL, "start sequences that share all KV of NAME and then diverge",
       act_fork },
-    { "store", "NAME...", at_opts, "full blocks that are written may be found by others",
-      act_store },
-    { "release", "NAME...", at_opts, "it is over; what is written may be found by others",
-      act_release },
-    { "drop", "NAME...", NULL, "it is over; nothing more of it may be found", act_drop },
-    { "flush", "", NULL, "what is only kept for others goes", act_flush },
-    { "held", "NAME...", NULL, "its blocks, group by group; - where one went behind a window",
+    { "store", "NAME...", at_opts, "put the full written blocks into the prefix cache", act_store },
+    { "release", "NAME...", at_opts,
+      "end the sequence; keep its written blocks in the prefix cache", act_release },
+    { "drop", "NAME...", NULL, "end the sequence; cache no further blocks", act_drop },
+    { "flush", "", NULL, "remove all unreferenced blocks from the prefix cache", act_flush },
+    { "held", "NAME...", NULL, "print its blocks by group; - where a block left the window",
       act_held },
-    { "free", "", NULL, "blocks that nobody holds, pool by pool, and the host's", act_free },
-    { "stats", "", NULL, "counts since the start, group by group", act_stats },
-    { "events", "", NULL, "since the last look: what may be found, what no longer", act_events },
-    { "need", "", need_opts, "blocks that a sequence needs at once, group by group", act_need },
+    { "free", "", NULL, "print the unreferenced blocks by pool, and those of the host tier",
+      act_free },
+    { "stats", "", NULL, "print the counters since the start, by group", act_stats },
+    { "events", "", NULL, "print new KV events: blocks stored, updated and removed", act_events },
+    { "need", "", need_opts, "print the blocks that a sequence needs at once, by group", act_need },
     { 0 },
 };

@@ -1,4 +1,4 @@
-/* scenario_run.c - see scenario_run.h. The commands themselves are in scenario_sched.c and scenario_kv.c. */
+/* scenario_run.c - see scenario_run.h. Commands are in scenario_sched.c and scenario_kv.c. */
 #include "sim/scenario_run.h"
 
 #include "sim/scenario_state.h"
@@ -52,18 +52,18 @@ actors_named(struct scenario_state *g, uint32_t from, struct actor **to, struct 
         uint32_t first, last;
         char letters[16], name[28];
 
-        if (!script_names(g->l->word[i], letters, &first, &last)) {
+        if (!script_names(g->l->words[i], letters, &first, &last)) {
             if (n > 0) return n;
-            return stage_error(g, e, "%s is no name: r0, or r0..r3", g->l->word[i]);
+            return stage_error(g, e, "invalid request name %s; use r0 or r0..r3", g->l->words[i]);
         }
         for (; first <= last; first++) {
             snprintf(name, sizeof name, "%s%u", letters, first);
             if (n == STAGE_ACTORS) return stage_error(g, e, "more than %d names", STAGE_ACTORS);
             to[n] = actor_find(g, name);
-            if (!to[n++]) return stage_error(g, e, "there is no %s", name);
+            if (!to[n++]) return stage_error(g, e, "unknown request %s", name);
         }
     }
-    return n > 0 ? n : stage_error(g, e, "%s whom?", g->l->word[0]);
+    return n > 0 ? n : stage_error(g, e, "%s needs request names", g->l->words[0]);
 }
 
 static const struct scenario_command *
@@ -107,12 +107,12 @@ leave_actors(struct scenario_state *g)
     g->step = g->next_event = g->n_names = 0;
 }
 
-/* The same once more, with other settings. */
+/* The command `again`: restarts with the settings so far. */
 static int
-begin_again(struct scenario_state *g, struct err *e)
+restart_scenario(struct scenario_state *g, struct err *e)
 {
     if (g->l->n_words > 1 || !g->open)
-        return stage_error(g, e, "again stands alone, behind commands");
+        return stage_error(g, e, "again has no operands and must follow a command");
     worker_close(&g->w);
     leave_actors(g);
     g->it = 0;
@@ -124,24 +124,24 @@ begin_again(struct scenario_state *g, struct err *e)
 static int
 act_line(struct scenario_state *g, struct err *e)
 {
-    const struct scenario_command *const *table, *c = find_command(g->l->word[0], &table);
+    const struct scenario_command *const *table, *c = find_command(g->l->words[0], &table);
     int r = setting_line(&g->st, g->s, g->l, e);
 
-    if (strcmp(g->l->word[0], "again") == 0) return begin_again(g, e);
+    if (strcmp(g->l->words[0], "again") == 0) return restart_scenario(g, e);
     if (r < 0) return r;
-    if (r > 0 && g->open) return stage_error(g, e, "settings come before everything else");
+    if (r > 0 && g->open) return stage_error(g, e, "settings must precede all commands");
     if (r > 0) return 0;
     if (!c)
-        return stage_error(g, e, "%s is no command; `lagan-sim script --help` lists them",
-                           g->l->word[0]);
+        return stage_error(g, e, "unknown command %s; `lagan-sim script --help` lists the commands",
+                           g->l->words[0]);
     TRY(open_stage(g, e));
     if (g->commands && g->commands != *table)
-        return stage_error(g, e, "a scenario acts on the scheduler or on the KV manager alone");
+        return stage_error(g, e, "scheduler and KV manager commands cannot be mixed");
     g->commands = *table;
     return c->act(g, e);
 }
 
-/* Whether the command printed what the script has under it. */
+/* Compares the command's output with the expected lines and prints differences. */
 static bool
 as_wanted(struct scenario_state *g, FILE *out)
 {
@@ -151,8 +151,8 @@ as_wanted(struct scenario_state *g, FILE *out)
     for (uint32_t i = 0; i < g->n_lines && same; i++) same = strcmp(want[i], g->line[i]) == 0;
     if (!same) {
         fprintf(out, "%s:%u:", g->s->name, g->l->number);
-        for (uint32_t i = 0; i < g->l->n_words; i++) fprintf(out, " %s", g->l->word[i]);
-        fputs("    (- expected, + came)\n", out);
+        for (uint32_t i = 0; i < g->l->n_words; i++) fprintf(out, " %s", g->l->words[i]);
+        fputs("    (- expected, + printed)\n", out);
         diff_print(out, want, g->l->n_want, g->line, g->n_lines);
     }
     for (uint32_t i = 0; i < g->n_lines; i++) free(g->line[i]);
@@ -174,7 +174,7 @@ leave_stage(struct scenario_state **at)
 }
 
 int
-play_script(const struct script *s, FILE *out, struct err *e)
+script_run(const struct script *s, FILE *out, struct err *e)
 {
     CLEAN(leave_stage) struct scenario_state *g = calloc(1, sizeof *g);
     bool same = true;
@@ -189,15 +189,14 @@ play_script(const struct script *s, FILE *out, struct err *e)
         TRY(act_line(g, e));
         same = as_wanted(g, out) && same;
     }
-    if (!g->open) return err_set(e, -EINVAL, "%s: nothing happens in it", s->name);
+    if (!g->open) return err_set(e, -EINVAL, "%s: contains no command", s->name);
     return same ? 0 : 1;
 }
 
 void
-play_help(FILE *out)
+script_print_commands(FILE *out)
 {
-    fputs("\nagain\n  everything from the start, with the same settings and those that follow\n",
-          out);
+    fputs("\nagain\n  restart with the same settings and the settings that follow\n", out);
     for (size_t t = 0; t < ARRAY_LEN(tables); t++)
         for (const struct scenario_command *c = tables[t]; c->name; c++) {
             fprintf(out, "\n%s %s\n  %s\n", c->name, c->operands, c->sentence);

@@ -1,7 +1,7 @@
-/* scenario_run.h - a scenario acted out: its commands run, and what they print held against the script.
+/* scenario_run.h - runs a scenario and compares its output with the expected lines.
  *
- * Every command prints lines; `lagan-sim script --help` lists them with their sentences. What differs is
- * told as lines that are missing (-) and lines that came instead (+).
+ * Every command prints lines; `lagan-sim script --help` lists the commands. Differences are printed
+ * as missing lines (-) and unexpected lines (+).
  */
 #ifndef SIM_SCENARIO_RUN_H
 #define SIM_SCENARIO_RUN_H
@@ -10,8 +10,8 @@
 
 #include <stdio.h>
 
-/* 0: all as the script has it. 1: not; what differs is on out. -EINVAL, ...: the script is wrong. */
-int play_script(const struct script *s, FILE *out, struct err *e) MUST_USE;
-void play_help(FILE *out);
+/* 0: all output as expected. 1: differences, printed to out. Negative: the scenario is invalid. */
+int script_run(const struct script *s, FILE *out, struct err *e) MUST_USE;
+void script_print_commands(FILE *out);
 
 #endif

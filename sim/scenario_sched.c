@@ -1,7 +1,7 @@
-/* scenario_sched.c - the commands of a scenario that act on the scheduler.
+/* scenario_sched.c - scenario commands that act on the scheduler.
  *
- * An iteration is a step of every lane, planned and committed at once. A model with an encoder runs it in
- * a step of its own, before its decoder's first.
+ * An iteration plans and commits one step of every lane. A model with an encoder runs the encoder
+ * in a step of its own, before the first step of the decoder.
  */
 #include "sim/scenario_state.h"
 
@@ -24,22 +24,23 @@ struct scenario_request_args {
 };
 static const struct opt request_opts[] = {
     { "prompt", OPT_U32, OPT_AT(scenario_request_args, prompt), .min = 0, .max = 1 << 20,
-      .arg = "N", .sentence = "tokens, unlike those of any other request" },
+      .arg = "N", .sentence = "prompt tokens with ids that no other request has" },
     { "tokens", OPT_STR, OPT_AT(scenario_request_args, tokens), .arg = "LIST",
-      .sentence = "the prompt, token by token: 0..8,9,5*3" },
+      .sentence = "prompt token ids: 0..8,9,5*3" },
     { "new", OPT_U32, OPT_AT(scenario_request_args, max_new), "1", .min = 1, .max = 1 << 20,
       .arg = "N", .sentence = "tokens to generate" },
     { "source", OPT_U32, OPT_AT(scenario_request_args, source), .min = 0, .max = 1 << 20,
-      .arg = "N", .sentence = "tokens of the encoder's input" },
+      .arg = "N", .sentence = "encoder input tokens" },
     { "priority", OPT_F64, OPT_AT(scenario_request_args, priority), "0.5", .min = 0, .max = 1,
-      .arg = "P", .sentence = "1 before 0" },
+      .arg = "P", .sentence = "from 0 (lowest) to 1 (highest)" },
     { "client", OPT_U32, OPT_AT(scenario_request_args, client), .arg = "N",
-      .sentence = "whose turn it takes" },
-    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N", .sentence = "its adapter" },
+      .sentence = "client for fairness" },
+    { "lora", OPT_U64, OPT_AT(scenario_request_args, lora), .arg = "N",
+      .sentence = "LoRA adapter; 0: none" },
     { "pages", OPT_U32, OPT_AT(scenario_request_args, pages), .arg = "N",
-      .sentence = "that its adapter takes, once for all who use it" },
+      .sentence = "device pages of the adapter, shared by its users" },
     { "salt", OPT_U64, OPT_AT(scenario_request_args, salt), .arg = "N",
-      .sentence = "of its tenant" },
+      .sentence = "cache salt of the tenant" },
     { 0 }
 };
 
@@ -52,7 +53,8 @@ fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_req
 
     if (a->tokens[0]) {
         n = script_numbers(a->tokens, given, ARRAY_LEN(given));
-        if (n < 0) return stage_error(g, e, "%s are no tokens: 0..8,9,5*3", a->tokens);
+        if (n < 0)
+            return stage_error(g, e, "invalid tokens %s; use for example 0..8,9,5*3", a->tokens);
         a->prompt = (uint32_t)n;
     }
     r->seq.token = calloc((size_t)a->prompt + a->max_new, sizeof r->seq.token[0]);
@@ -62,7 +64,7 @@ fill_prompt(struct scenario_state *g, struct sim_request *r, struct scenario_req
     return 0;
 }
 
-/* Its letters are those of the one before it, and its number is the next. */
+/* The name has the letters of a's name and the next number. */
 static bool
 follows_by_name(const struct actor *a, const char *name)
 {
@@ -85,7 +87,7 @@ add_actor(struct scenario_state *g, const char *name, struct scenario_request_ar
 
     if (g->n_actors == STAGE_ACTORS)
         return stage_error(g, e, "more than %d requests", STAGE_ACTORS);
-    if (actor_find(g, name)) return stage_error(g, e, "there is a %s already", name);
+    if (actor_find(g, name)) return stage_error(g, e, "request %s exists already", name);
     check((to->r = calloc(1, sizeof *to->r)));
     strcpy(to->name, name);
     to->follows = g->n_actors > 0 && follows_by_name(to - 1, name);
@@ -120,12 +122,12 @@ act_request(struct scenario_state *g, struct err *e)
     uint32_t first, last, i;
     char letters[16], name[28];
 
-    for (i = 1; i < g->l->n_words && script_names(g->l->word[i], letters, &first, &last);) i++;
-    if (i == 1) return stage_error(g, e, "request whom? r0, or r0..r3");
+    for (i = 1; i < g->l->n_words && script_names(g->l->words[i], letters, &first, &last);) i++;
+    if (i == 1) return stage_error(g, e, "request needs names: r0, or r0..r3");
     opt_defaults(request_opts, &a);
     TRY(script_pairs(g->s, g->l, i, request_opts, &a, e));
     for (uint32_t k = 1; k < i; k++) {
-        check(script_names(g->l->word[k], letters, &first, &last));
+        check(script_names(g->l->words[k], letters, &first, &last));
         for (; first <= last; first++) {
             snprintf(name, sizeof name, "%s%u", letters, first);
             TRY(add_actor(g, name, &a, e));
@@ -136,7 +138,7 @@ act_request(struct scenario_state *g, struct err *e)
 
 /* ---- run, step */
 
-/* What the actor does in the step: 0, or an enum work; *rows is then how far it got. */
+/* The enum work of q in the step, or 0; *end: the position or layer that the step reaches. */
 static unsigned
 part_in(const struct batch *b, const struct seq *q, uint32_t *end)
 {
@@ -157,7 +159,7 @@ takes_part(const struct actor *a)
     return !a->ended && a->r->seq.state > SEQ_WAITING;
 }
 
-/* " r0" and what it does there, as a suffix; "": it is not in the step. */
+/* The suffix of a request's name: what it does in the step; "": it is not in the step. */
 static void
 part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b, bool ends,
               char part[24])
@@ -176,8 +178,8 @@ part_of_actor(const struct scenario_state *g, uint32_t i, const struct batch *b,
     }
 }
 
-/* The step's actors, as names, with how far they got or without: three and more that follow one another and do
- * the same as r0..r2. Appends to text. */
+/* Appends the names of the step's requests to text, with the reached positions if `ends`. At least
+ * 3 consecutive requests with equal suffixes are printed as r0..r2. */
 static void
 list_actors(const struct scenario_state *g, const struct batch *b, bool ends, char *text, size_t n)
 {
@@ -200,7 +202,7 @@ list_actors(const struct scenario_state *g, const struct batch *b, bool ends, ch
     }
 }
 
-/* One iteration: false when nothing could be planned. */
+/* Runs one iteration; false if no lane had a step. */
 static bool
 run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
 {
@@ -222,7 +224,7 @@ run_iteration(struct scenario_state *g, bool ends, char *text, size_t n)
     return any;
 }
 
-/* Whose end is not that of a request that ran to its length is told. */
+/* Prints requests that ended with another reason than their length. */
 static void
 print_ended(struct scenario_state *g)
 {
@@ -251,7 +253,7 @@ struct scenario_run_args {
 };
 static const struct opt run_opts[] = { { "to", OPT_U32, OPT_AT(scenario_run_args, to), .min = 0,
                                          .max = MAX_ITERATIONS, .arg = "N",
-                                         .sentence = "up to that iteration, which is not run" },
+                                         .sentence = "stop before that iteration" },
                                        { 0 } };
 
 static int
@@ -277,7 +279,7 @@ act_run(struct scenario_state *g, struct err *e)
     say_range(g, first, last);
     print_ended(g);
     if (g->it == MAX_ITERATIONS)
-        return stage_error(g, e, "it does not end in %d iterations", MAX_ITERATIONS);
+        return stage_error(g, e, "run: requests remain after %d iterations", MAX_ITERATIONS);
     if (scheduler_n_running(g->w.s) + scheduler_n_waiting(g->w.s) == 0) {
         stage_print(g, "%u idle", g->it);
     } else if (!any) {
@@ -292,8 +294,8 @@ act_step(struct scenario_state *g, struct err *e)
     static char text[4096];
     int64_t n = 1;
 
-    if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->word[1], &n, 1) != 1))
-        return stage_error(g, e, "step, or step N");
+    if (g->l->n_words > 2 || (g->l->n_words == 2 && script_numbers(g->l->words[1], &n, 1) != 1))
+        return stage_error(g, e, "usage: step [N]");
     for (; n > 0 && run_iteration(g, true, text, sizeof text); n--) {
         stage_print(g, "%u%s", g->it - 1, text);
         print_ended(g);
@@ -353,15 +355,16 @@ act_used(struct scenario_state *g, struct err *e)
 }
 
 const struct scenario_command sched_commands[] = {
-    { "request", "NAME...", request_opts, "requests arrive, in that order: r0, or r0..r3",
+    { "request", "NAME...", request_opts, "add requests in this order: r0, or r0..r3",
       act_request },
     { "run", "", run_opts,
-      "iterations until nothing is left: who was in them, whose end was not its length", act_run },
-    { "step", "[N]", NULL, "iterations one by one: who was in them, and up to which position",
+      "run until all requests end; print the requests of each iteration, and unusual ends",
+      act_run },
+    { "step", "[N]", NULL, "run N iterations; print the requests of each, and reached positions",
       act_step },
-    { "show", "NAME...", NULL, "tokens it may still generate / prompt / generated, and where it is",
-      act_show },
-    { "cancel", "NAME...", NULL, "its client is gone", act_cancel },
-    { "used", "", NULL, "blocks in use, pool by pool", act_used },
+    { "show", "NAME...", NULL,
+      "print tokens still to generate / prompt / generated, and the position", act_show },
+    { "cancel", "NAME...", NULL, "cancel requests", act_cancel },
+    { "used", "", NULL, "print the referenced blocks by pool", act_used },
     { 0 },
 };

@@ -1,4 +1,4 @@
-/* scenario_state.h - what the commands of a scenario act on, and the commands. For sim/play*.c alone. */
+/* scenario_state.h - the state and the commands of a running scenario; for sim/scenario*.c. */
 #ifndef SIM_SCENARIO_STATE_H
 #define SIM_SCENARIO_STATE_H
 
@@ -10,9 +10,9 @@ enum { STAGE_ACTORS = 256, STAGE_HOLDERS = 64, STAGE_LINES = 4000, STAGE_BLOCKS 
 
 struct actor { /* a request of the scenario */
     char name[28];
-    struct sim_request *r; /* its tokens are the prompt, then what was generated */
-    bool ended;            /* and handed back */
-    bool follows;          /* the one before it, by name: r3 behind r2 */
+    struct sim_request *r; /* token[]: prompt, then generated tokens */
+    bool ended;            /* and reaped */
+    bool follows;          /* named after the request before it: r3 after r2 */
 };
 
 struct scenario_seq; /* of scenario_kv.c */
@@ -20,23 +20,23 @@ struct scenario_command;
 
 struct scenario_state {
     const struct script *s;
-    const struct script_line *l; /* the command that is acted out */
+    const struct script_line *l; /* the current command */
     struct sim_config st;
-    bool open; /* the worker is: settings come before */
+    bool open; /* the worker is open; settings come before */
     struct sim_worker w;
     struct actor actor[STAGE_ACTORS];
     uint32_t n_actors;
-    const struct scenario_command *commands; /* the table they are of */
+    const struct scenario_command *commands; /* the table in use: scheduler or KV manager */
     uint32_t it;                             /* iterations so far */
     struct scenario_seq *holder[STAGE_HOLDERS];
     uint32_t n_holders;
-    uint64_t step;                            /* of the commands on the KV manager alone */
-    slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in the order in which they were first seen */
+    uint64_t step;                            /* of the commands on the KV manager */
+    slice_id block[MAX_GROUPS][STAGE_BLOCKS]; /* in order of first appearance */
     uint32_t n_blocks[MAX_GROUPS];
-    uint64_t next_event,
-        name[STAGE_BLOCKS][2]; /* names in the order in which they were first told */
+    uint64_t next_event;
+    uint64_t name[STAGE_BLOCKS][2]; /* block names in order of first appearance */
     uint32_t n_names;
-    char **line; /* what the command prints */
+    char **line; /* output of the command */
     uint32_t n_lines;
 };
 
@@ -50,11 +50,11 @@ extern const struct scenario_command sched_commands[]; /* scenario_sched.c; name
 extern const struct scenario_command kv_commands[];    /* scenario_kv.c */
 
 void stage_print(struct scenario_state *g, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The scenario is wrong at the present line; returns -EINVAL. */
+/* Sets an error at the current line; returns -EINVAL. */
 int stage_error(const struct scenario_state *g, struct err *e, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* From the word at `from` on, to the first that is a key of the command's options, every word names actors
- * that are there: into to[], at most STAGE_ACTORS. Their number, or -EINVAL. */
+/* Looks up the requests named by the words from `from` on, up to the first option key, into to[],
+ * at most STAGE_ACTORS. Returns their number, or -EINVAL. */
 int actors_named(struct scenario_state *g, uint32_t from, struct actor **to,
                  struct err *e) MUST_USE;
 struct actor *actor_find(struct scenario_state *g, const char *name);

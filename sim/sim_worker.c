@@ -29,7 +29,7 @@ worker_close(struct sim_worker *w)
     memset(w, 0, sizeof *w);
 }
 
-/* As worker/ops/partition_ctl.c does it. */
+/* The same as worker/ops/partition_ctl.c. */
 static int
 make_partitions(struct sim_worker *w, struct err *e)
 {
@@ -45,10 +45,10 @@ make_partitions(struct sim_worker *w, struct err *e)
         TRY(partition_list_fixed(&w->partition_list, d->context_sm, &partition, e));
     partition_choose_init(&w->split, &limits, &w->partition_list, &w->st.cost.work, &w->st.kv,
                           w->st.cost.bandwidth, w->st.cost.peak);
-    for (unsigned r = 1; r < w->partition_list.n; r++) { /* as if measured at the start */
+    for (unsigned r = 1; r < w->partition_list.n; r++) { /* as measured at the start */
         struct part_share context, generation;
 
-        cost_parts(&w->st, &w->partition_list, r, w->st.cost.guess, &context, &generation);
+        cost_parts(&w->st, &w->partition_list, r, w->st.cost.initial_read, &context, &generation);
         step_time_set_partition(&w->split.time, r, context, generation);
     }
     scheduler_set_partition(w->s, partition, 0);
@@ -69,7 +69,7 @@ static int
 open_at(struct sim_worker *w, struct err *e)
 {
     w->mem = calloc(1, kv_bytes(&w->st.kv));
-    if (!w->mem) return err_set(e, -ENOMEM, "tables of %u slots", w->st.kv.n_slots);
+    if (!w->mem) return err_set(e, -ENOMEM, "KV tables of %u slots", w->st.kv.n_slots);
     w->kv = kv_init(w->mem, &w->st.kv, e);
     if (!w->kv) return e->code;
     TRY(scheduler_new(&w->s, &w->st.sched, w->kv, e));
@@ -114,7 +114,7 @@ commit_step(struct sim_worker *w, const struct batch *b, nsec now)
         .step = b->step, .lane = b->lane, .n_tokens = w->n_tokens, .token = w->token
     };
 
-    for (uint32_t i = 0; i < b->n_segments; i++) /* of a thousand workers nothing is in the cache */
+    for (uint32_t i = 0; i < b->n_segments; i++) /* not cached with 1,000 workers */
         __builtin_prefetch(&scheduler_seq_at(w->s, b->segment[i].slot)->owner);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *run = &b->segment[i];

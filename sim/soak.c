@@ -16,12 +16,12 @@ struct soak_args {
 };
 /* clang-format off */
 static const struct opt opts[] = {
-    { "requests", OPT_U64, OPT_AT(soak_args, requests), "100000", .arg = "N", .sentence = "over all worlds" },
-    { "each", OPT_U32, OPT_AT(soak_args, each), "5000", .min = 1, .max = 1e9, .arg = "N", .sentence = "in a world" },
-    { "seed", OPT_U64, OPT_AT(soak_args, seed), "1", .arg = "N", .sentence = "of the first world; the next has the next" },
+    { "requests", OPT_U64, OPT_AT(soak_args, requests), "100000", .arg = "N", .sentence = "requests in all worlds together" },
+    { "each", OPT_U32, OPT_AT(soak_args, each), "5000", .min = 1, .max = 1e9, .arg = "N", .sentence = "requests in a world" },
+    { "seed", OPT_U64, OPT_AT(soak_args, seed), "1", .arg = "N", .sentence = "seed of the first world; each next world has the next seed" },
     { "policy", OPT_ENUM, OPT_AT(soak_args, policy), "all", .choices = "no_evict|max_utilization|static|max_requests|all",
-      .arg = "NAME", .sentence = "of every world" },
-    { "help", OPT_BOOL, OPT_AT(soak_args, help), .sentence = "this text" },
+      .arg = "NAME", .sentence = "scheduling policy of every world; all: random" },
+    { "help", OPT_BOOL, OPT_AT(soak_args, help), .sentence = "print this text" },
     { 0 }
 };
 /* clang-format on */
@@ -76,7 +76,7 @@ static void
 draw_lanes(struct dice *d, struct scheduler_limits *l)
 {
     switch (draw_below(d, 3)) {
-    case 0: /* one, as the defaults have it */
+    case 0: /* one lane, the default */
         break;
     case 1:
         l->n_lanes = 2;
@@ -91,7 +91,7 @@ draw_lanes(struct dice *d, struct scheduler_limits *l)
     }
 }
 
-/* How rows are shared, who waits for whom, what is kept for others. */
+/* Draws chunk policy, batching waits, adapters and prefix cache. */
 static void
 draw_sharing(struct dice *d, struct sim_config *st)
 {
@@ -104,7 +104,7 @@ draw_sharing(struct dice *d, struct sim_config *st)
     l->pages = 4 + draw_below(d, 8);
     if (draw_below(d, 3) == 0) l->enc_work = draw_between(d, 1, 400);
     if (draw_below(d, 3) == 0) l->enc_batch[l->n_enc_batches++] = draw_between(d, 1, 6);
-    if (draw_below(d, 3) == 0) l->prompt_batch = draw_between(d, 1, 200);
+    if (draw_below(d, 3) == 0) l->prefill_batch_tokens = draw_between(d, 1, 200);
     l->enc_wait = l->prompt_wait = (nsec)draw_below(d, 20) * st->cost.launch;
     st->kv.reuse = draw_below(d, 4) > 0;
     st->kv.copy_partial = draw_below(d, 2);
@@ -134,21 +134,20 @@ draw_world(struct dice *d, const struct soak_args *a, struct fleet_setting *s)
     draw_lanes(d, &st->sched);
     setting_close(st);
     st->kv.arena_bytes = 0;
-    for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for a few of the longest, or for many */
+    for (uint32_t g = 0; g < st->kv.n_groups; g++) { /* for few of the longest, or for many */
         const struct kv_group *k = &st->kv.group[g];
 
         st->kv.arena_bytes += 2 * (k->max_entries + 2) * kv_block_bytes(k);
     }
     st->kv.arena_bytes *= st->sched.policy == POLICY_MAX_REQUESTS ? 2 * st->sched.max_seqs + 2
                                                                   : 1 + scarce;
-    s->mischief = (struct fleet_mischief){ .seed = d->state,
-                                           .cancelled = draw_below(d, 3) * 0.1,
-                                           .suspended = draw_below(d, 3) * 0.05,
-                                           .stopped = draw_below(d, 3) * 0.2,
-                                           .deaths = draw_below(d, 3)
-                                                         ? 0
-                                                         : 1e9 / (double)st->cost.launch / 500,
-                                           .restart = st->cost.launch * draw_between(d, 1, 200) };
+    s->faults =
+        (struct fleet_faults){ .seed = d->state,
+                               .cancelled = draw_below(d, 3) * 0.1,
+                               .suspended = draw_below(d, 3) * 0.05,
+                               .stopped = draw_below(d, 3) * 0.2,
+                               .deaths = draw_below(d, 3) ? 0 : 1e9 / (double)st->cost.launch / 500,
+                               .restart = st->cost.launch * draw_between(d, 1, 200) };
 }
 
 static struct trace_line
@@ -168,12 +167,12 @@ draw_request(struct dice *d, const struct sim_config *st, nsec *at)
 
     t.prefix_len = t.prefix_id == TRACE_NONE ? 0 : draw_below(d, t.isl);
     if (draw_below(d, 4))
-        *at += st->cost.launch * draw_below(d, 12) / (1 + draw_below(d, 4)); /* or at once */
+        *at += st->cost.launch * draw_below(d, 12) / (1 + draw_below(d, 4)); /* else at once */
     t.arrival = *at;
     return t;
 }
 
-/* One life of a world. */
+/* Runs a world once. */
 static int
 live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet_result *ret,
           struct err *e)
@@ -194,8 +193,9 @@ live_once(const struct fleet_setting *s, uint64_t seed, uint32_t n, struct fleet
 }
 
 struct soak_sum {
-    uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens, pauses;
-    /* of all that was planned: another program with the same has decided the same */
+    uint64_t worlds, requests, finished, cancelled, refused, moved, deaths, steps, tokens,
+        preemptions;
+    /* of all batches: programs with equal digests have decided equally */
     uint64_t digest;
     uint32_t passed;
 };
@@ -213,12 +213,12 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
     TRY(live_once(&s, seed, n, &first, e));
     TRY(live_once(&s, seed, n, &second, e));
     if (first.digest != second.digest || first.end != second.end)
-        return err_set(e, -1, "the same calls gave other decisions");
+        return err_set(e, -1, "the second run decided differently");
     if (first.finished + first.cancelled + first.refused != n)
-        return err_set(e, -1, "%u requests began and %llu ended", n,
+        return err_set(e, -1, "%u requests started and %llu ended", n,
                        (unsigned long long)(first.finished + first.cancelled + first.refused));
     if (first.passed > s.worker.sched.max_seqs)
-        return err_set(e, -1, "a request was passed over by %u others, with %u slots", first.passed,
+        return err_set(e, -1, "a request was overtaken %u times with %u slots", first.passed,
                        s.worker.sched.max_seqs);
     sum->digest = sum->digest * UINT64_C(0x9e3779b97f4a7c15) + first.digest;
     sum->worlds++;
@@ -230,7 +230,7 @@ soak_world(const struct soak_args *a, uint64_t seed, uint32_t n, struct soak_sum
     sum->deaths += first.deaths;
     sum->steps += first.steps;
     sum->tokens += first.output_tokens;
-    sum->pauses += first.pauses;
+    sum->preemptions += first.preemptions;
     sum->passed = MAX(sum->passed, first.passed);
     return 0;
 }
@@ -239,12 +239,13 @@ static void
 print_help(void)
 {
     puts("Usage: lagan-sim soak [OPTION]...\n"
-         "Worlds drawn from a seed, lived through twice: every request ends once, blocks are "
-         "conserved, nobody\n"
-         "starves, and the same calls give the same decisions.\n\nOptions:");
+         "Run random simulated systems twice and check that every request ends once, no block is "
+         "lost,\n"
+         "no request starves, and equal calls give equal decisions.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
-    puts("\nA world that fails is named by its seed: `lagan-sim soak --seed N --requests 1` lives "
-         "it again.");
+    puts(
+        "\nA failed world is printed with its seed: `lagan-sim soak --seed N --requests 1` repeats "
+        "it.");
 }
 
 int
@@ -260,7 +261,7 @@ soak_main(int argc, char **argv)
     opt_defaults(opts, &a);
     r = opt_argv(opts, &a, &given, argc, argv, &at, &e);
     if (r < 0 || at < argc) {
-        fprintf(stderr, "lagan-sim soak: %s\n", r < 0 ? e.text : "it has no operands");
+        fprintf(stderr, "lagan-sim soak: %s\n", r < 0 ? e.text : "operands are not allowed");
         return 2;
     }
     if (a.help) {
@@ -275,16 +276,17 @@ soak_main(int argc, char **argv)
             return 1;
         }
     }
-    printf("%llu worlds, %llu requests: %llu finished, %llu cancelled, %llu refused; %llu tokens "
-           "in %llu steps\n"
-           "%llu workers died, %llu times a request went on at another, %llu pauses; passed over "
-           "at most %u times\n"
-           "each lived twice with the same decisions, %016llx, in %.1f s\n",
-           (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
-           (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
-           (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
-           (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
-           (unsigned long long)sum.moved, (unsigned long long)sum.pauses, sum.passed,
-           (unsigned long long)sum.digest, (double)(clock_now() - start) / 1e9);
+    printf(
+        "%llu worlds, %llu requests: %llu finished, %llu cancelled, %llu refused; %llu tokens "
+        "in %llu steps\n"
+        "%llu workers crashed, %llu requests moved to another worker, %llu preemptions; a request "
+        "was overtaken at most %u times\n"
+        "each world run twice with equal decisions, digest %016llx, in %.1f s\n",
+        (unsigned long long)sum.worlds, (unsigned long long)sum.requests,
+        (unsigned long long)sum.finished, (unsigned long long)sum.cancelled,
+        (unsigned long long)sum.refused, (unsigned long long)sum.tokens,
+        (unsigned long long)sum.steps, (unsigned long long)sum.deaths,
+        (unsigned long long)sum.moved, (unsigned long long)sum.preemptions, sum.passed,
+        (unsigned long long)sum.digest, (double)(clock_now() - start) / 1e9);
     return 0;
 }

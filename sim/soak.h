@@ -1,19 +1,21 @@
-/* soak.h - lagan-sim soak: worlds drawn from a seed, lived through twice.
+/* soak.h - lagan-sim soak: random simulated systems, each run twice.
  *
- * A world is a setting (groups, limits, policy, lanes), some workers, requests of mixed kinds and what meddles
- * with them: cancels, any_suspended, early ends, deaths. Checked in each:
+ * A world is a random configuration (groups, limits, policy, lanes), some workers, mixed requests
+ * and faults: cancels, suspended clients, early ends, crashes. Checked in each:
  *
- *     every request ends exactly once           fleet.c counts, and stops the program otherwise
- *     blocks are conserved                      scheduler_check(), kv_check() now and then; at the end none is used
- *     nobody starves                            before it begins, no request is passed over by more others than
- *                                               its worker has slots; others: of its client, that came later and are
- *                                               not more urgent. Over one that needs pages of an adapter those who need
- *                                               none may go, they take nothing from it (scenario C-05)
- *     the same calls give the same decisions    the second life has the digest of the first
+ *     every request ends exactly once    counted in fleet.c; aborts otherwise
+ *     blocks are conserved               scheduler_check() and kv_check() regularly; at the end no
+ *                                        block is used
+ *     no request starves                 before it starts, a request is overtaken by at most as
+ *                                        many others as its worker has slots. Counted are later
+ *                                        requests of its client with at most equal priority, except
+ *                                        that requests without an adapter may overtake one that
+ *                                        waits for pages (scenario C-05)
+ *     equal calls, equal decisions       the digests of both runs are equal
  */
 #ifndef SIM_SOAK_H
 #define SIM_SOAK_H
 
-int soak_main(int argc, char **argv); /* behind the command; an exit code */
+int soak_main(int argc, char **argv); /* arguments after the command; returns an exit code */
 
 #endif

@@ -1,4 +1,4 @@
-/* text_diff.c - see text_diff.h: the longest common subsequence, by the table everybody knows. */
+/* text_diff.c - see text_diff.h: longest common subsequence by dynamic programming. */
 #include "sim/text_diff.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint
     size_t wide = n_got + 1;
     uint32_t *same = calloc((n_want + 1) * wide, sizeof *same), i = 0, k = 0;
 
-    /* same[a * wide + b]: lines that want[a ..] and got[b ..] have in common; without memory none */
+    /* same[a * wide + b]: common lines of want[a ..] and got[b ..]; NULL without memory */
     for (uint32_t a = n_want; same && a-- > 0;)
         for (uint32_t b = n_got; b-- > 0;)
             same[a * wide + b] = strcmp(want[a], got[b]) == 0

@@ -1,4 +1,4 @@
-/* text_diff.h - two lists of lines, as a person wants to see where they differ. */
+/* text_diff.h - prints the differences of two lists of lines. */
 #ifndef SIM_TEXT_DIFF_H
 #define SIM_TEXT_DIFF_H
 
@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Lines of both as they are, of `want` alone after "-", of `got` alone after "+". */
+/* Common lines as they are, lines only in `want` after "-", only in `got` after "+". */
 void diff_print(FILE *out, char *const *want, uint32_t n_want, char *const *got, uint32_t n_got);
 
 #endif

@@ -40,7 +40,7 @@ trace_close(struct trace *t)
     return NULL;
 }
 
-/* The number after a key into what it is for; keys that nobody knows are skipped. */
+/* Stores the value of a key; unknown keys are skipped. */
 static int
 take_value(struct json *j, const char *key, struct trace_line *to, struct err *e)
 {
@@ -65,8 +65,8 @@ take_value(struct json *j, const char *key, struct trace_line *to, struct err *e
 
         if (strcmp(key, whole[i].key) != 0) continue;
         if (j->kind != JSON_NUMBER || json_u64(j, &v) < 0 || (!whole[i].wide && v > 1 << 24))
-            return err_set(e, -EBADMSG, "%s is no whole number of 0 or more, or far too large",
-                           key);
+            return err_set(e, -EBADMSG, "%s must be a whole number from 0 to %s", key,
+                           whole[i].wide ? "2^64 - 1" : "2^24");
         memcpy((char *)to + whole[i].at, &v, whole[i].wide ? 8 : 4);
         return 0;
     }
@@ -76,7 +76,7 @@ take_value(struct json *j, const char *key, struct trace_line *to, struct err *e
     }
     if (strcmp(key, "arrival_s") != 0 && strcmp(key, "priority") != 0) return json_skip(j, e);
     if (j->kind != JSON_NUMBER || json_f64(j, &real) < 0 || real < 0 || real > 1e9)
-        return err_set(e, -EBADMSG, "%s is no number of 0 or more", key);
+        return err_set(e, -EBADMSG, "%s must be a number from 0 to 1e9", key);
     if (*key == 'p') {
         to->priority = (float)(real > 1 ? 1 : real);
     } else {
@@ -94,7 +94,7 @@ read_line(const char *text, size_t n, struct trace_line *to, struct err *e)
     *to = (struct trace_line){ .prefix_id = TRACE_NONE, .session = TRACE_NONE, .priority = 0.5f };
     json_open(&j, text, n);
     TRY(json_next(&j, e));
-    if (j.kind != JSON_OBJECT) return err_set(e, -EBADMSG, "no JSON object");
+    if (j.kind != JSON_OBJECT) return err_set(e, -EBADMSG, "the line is not a JSON object");
     for (;;) {
         TRY(json_next(&j, e));
         if (j.kind == JSON_OBJECT_END) break;
@@ -102,11 +102,11 @@ read_line(const char *text, size_t n, struct trace_line *to, struct err *e)
         TRY(take_value(&j, key, to, e));
     }
     if (to->isl == 0 || to->osl == 0)
-        return err_set(e, -EBADMSG, "isl and osl are needed, of 1 and more");
+        return err_set(e, -EBADMSG, "isl and osl are required and must be at least 1");
     return 0;
 }
 
-/* The next line without its end: 1, or 0 where the file ends. */
+/* Reads the next line without its end. 1: a line, 0: end of file. */
 static int
 next_text(struct trace *t, size_t *n, struct err *e)
 {
@@ -116,7 +116,7 @@ next_text(struct trace *t, size_t *n, struct err *e)
     for (*n = 0; (c = getc_unlocked(t->f)) != EOF && c != '\n'; t->line[(*n)++] = (char)c)
         if (*n == TRACE_MAX_LINE)
             return err_set(e, -EBADMSG, "the line is longer than %d bytes", TRACE_MAX_LINE);
-    if (ferror(t->f)) return err_set(e, -EIO, "cannot be read");
+    if (ferror(t->f)) return err_set(e, -EIO, "read error");
     return c != EOF || *n > 0;
 }
 
@@ -132,7 +132,7 @@ trace_next(struct trace *t, struct trace_line *ret, struct err *e)
     if (r == 0) return 0;
     if (r > 0) r = read_line(t->line, n, ret, e);
     if (r == 0 && ret->arrival < t->last)
-        r = err_set(e, -EBADMSG, "it arrives before the one above it");
+        r = err_set(e, -EBADMSG, "arrival_s is lower than in the line before");
     if (r < 0) return err_while(e, r, "%s:%llu", t->path, (unsigned long long)t->number);
     t->last = ret->arrival;
     return 1;

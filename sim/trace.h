@@ -1,13 +1,12 @@
-/* trace.h - requests with their times of arrival, a JSON object a line.
+/* trace.h - requests with arrival times, one JSON object per line.
  *
- *     {"arrival_s": 0.25, "isl": 900, "osl": 210, "prefix_id": 3, "prefix_len": 600, "session": 12, "turn": 1}
+ *     {"arrival_s": 0.25, "isl": 900, "osl": 210, "prefix_id": 3, "prefix_len": 600, "session": 12}
  *
- * isl   tokens of the prompt; with "encdec": true of the source, and the decoder begins with one token
- * osl   tokens to generate
- * What the prompt says follows from numbers: its first prefix_len tokens are those of prefix_id, the rest
- * those of the session, the answers of its turns included; without a session they are its own.
- * Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys are not looked at. Lines are in order of arrival,
- * and of at most TRACE_MAX_LINE bytes.
+ * isl   prompt tokens; with "encdec": true encoder input tokens, and the decoder prompt has one
+ * token osl   tokens to generate Tokens are derived from numbers: the first prefix_len tokens
+ * belong to prefix_id, the rest to the session, its earlier outputs included; without a session
+ * they are the request's own. Also "priority" (0 .. 1), "client" and "lora" (numbers). Other keys
+ * are ignored. Lines are in order of arrival and have at most TRACE_MAX_LINE bytes.
  */
 #ifndef SIM_TRACE_H
 #define SIM_TRACE_H
@@ -16,7 +15,7 @@
 #include "base/err.h"
 
 #define TRACE_NONE UINT64_MAX
-enum { TRACE_MAX_LINE = 1 << 20 }; /* a file without line ends is found out here */
+enum { TRACE_MAX_LINE = 1 << 20 }; /* detects files without line ends */
 
 struct trace_line {
     nsec arrival;
@@ -28,11 +27,11 @@ struct trace_line {
 };
 
 struct trace;
-int trace_open(struct trace **ret, const char *path,
-               struct err *e) MUST_USE; /* "-": standard input */
+/* path "-": standard input. */
+int trace_open(struct trace **ret, const char *path, struct err *e) MUST_USE;
 struct trace *trace_close(struct trace *t);
 CLEAN_FUNC(struct trace, trace_close)
-/* 1: the next request. 0: there is none. -EBADMSG, -EIO: with file and line. */
+/* 1: the next request. 0: end of file. -EBADMSG, -EIO: with file and line. */
 int trace_next(struct trace *t, struct trace_line *ret, struct err *e) MUST_USE;
 
 #endif

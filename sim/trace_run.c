@@ -18,32 +18,32 @@ struct trace_run_args {
 };
 /* clang-format off */
 static const struct opt opts[] = {
-    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "what each worker is: settings, as in sim/models/" },
+    { "model", OPT_STR, OPT_AT(trace_run_args, model), .arg = "FILE", .sentence = "settings of each worker, as in sim/models/" },
     { "trace", OPT_STR, OPT_AT(trace_run_args, trace), .arg = "FILE", .sentence = "requests in order of arrival, JSON lines; - is standard input" },
-    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "pretended workers behind route/" },
-    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests a worker may have beside those with a slot" },
-    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests a second, evenly, in place of the trace's times" },
-    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "so many of the trace, from its start again where it ends; 0: all" },
-    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "of virtual time: how often the pools' use is printed; 0: never" },
-    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "WAY", .sentence = "off, auto, or units for prompts (64, or a share: 0.5), in place of the model's" },
-    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "with auto: from one token to the next; 0: the model's" },
-    { "rows", OPT_U32, OPT_AT(trace_run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder rows in a step, in place of the model's" },
-    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client goes away" },
-    { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for a while" },
+    { "workers", OPT_U32, OPT_AT(trace_run_args, workers), "1", .min = 1, .max = 100000, .arg = "N", .sentence = "simulated workers behind route/" },
+    { "ahead", OPT_U32, OPT_AT(trace_run_args, ahead), "8", .min = 0, .max = 100000, .arg = "N", .sentence = "requests without a slot that a worker may have" },
+    { "rate", OPT_F64, OPT_AT(trace_run_args, rate), "0", .min = 0, .max = 1e9, .arg = "R", .sentence = "requests per second at equal distances; 0: arrival times of the trace" },
+    { "requests", OPT_U64, OPT_AT(trace_run_args, requests), "0", .arg = "N", .sentence = "number of requests; the trace is repeated if it is shorter; 0: the trace once" },
+    { "every", OPT_NSEC, OPT_AT(trace_run_args, every), "10s", .arg = "TIME", .sentence = "virtual time between two reports of pool usage; 0: none" },
+    { "split", OPT_STR, OPT_AT(trace_run_args, split), "", .arg = "MODE", .sentence = "off, auto, or prefill units (64, or a share: 0.5); empty: as in the model file" },
+    { "target", OPT_NSEC, OPT_AT(trace_run_args, target), "0", .arg = "TIME", .sentence = "inter-token target of --split auto; 0: as in the model file" },
+    { "rows", OPT_U32, OPT_AT(trace_run_args, rows), "0", .max = 1 << 24, .arg = "N", .sentence = "decoder tokens in a step; 0: as in the model file" },
+    { "cancelled", OPT_F64, OPT_AT(trace_run_args, cancelled), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that the client cancels" },
+    { "suspended", OPT_F64, OPT_AT(trace_run_args, suspended), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests whose client does not read for some time" },
     { "stopped", OPT_F64, OPT_AT(trace_run_args, stopped), "0", .min = 0, .max = 1, .arg = "X", .sentence = "share of requests that end before their length" },
-    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "of a worker, a second of virtual time" },
-    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "that a dead worker takes to serve again" },
-    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "of what is drawn: who is cancelled, when workers die" },
-    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "route/ counts what a worker would find of a prompt, from KV events" },
-    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "JSON lines, the result last" },
-    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "of every batch planned: equal for equal decisions" },
-    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "every invariant now and then, and at the end" },
-    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "this text" },
+    { "deaths", OPT_F64, OPT_AT(trace_run_args, deaths), "0", .min = 0, .max = 1e6, .arg = "R", .sentence = "crashes per worker and second of virtual time" },
+    { "restart", OPT_NSEC, OPT_AT(trace_run_args, restart), "500ms", .arg = "TIME", .sentence = "time until a crashed worker serves again" },
+    { "seed", OPT_U64, OPT_AT(trace_run_args, seed), "1", .arg = "N", .sentence = "seed of all random events: cancels, suspensions, crashes" },
+    { "affinity", OPT_BOOL, OPT_AT(trace_run_args, affinity), .sentence = "route requests to cached prefixes, known from KV events" },
+    { "json", OPT_BOOL, OPT_AT(trace_run_args, json), .sentence = "print JSON lines, the result last" },
+    { "digest", OPT_BOOL, OPT_AT(trace_run_args, digest), .sentence = "print a hash of all batches: equal for equal decisions" },
+    { "check", OPT_BOOL, OPT_AT(trace_run_args, check), .sentence = "check all invariants regularly and at the end" },
+    { "help", OPT_BOOL, OPT_AT(trace_run_args, help), .sentence = "print this text" },
     { 0 }
 };
 /* clang-format on */
 
-struct use_printer { /* of a fleet, who prints its use */
+struct use_printer { /* argument of print_use() */
     struct fleet *f;
     bool json;
 };
@@ -52,26 +52,26 @@ static void
 print_help(void)
 {
     puts("Usage: lagan-sim run --model FILE --trace FILE [OPTION]...\n"
-         "A trace over a fleet of pretended workers, in virtual time: the scheduler, the KV "
-         "manager and the\n"
-         "routing that serve, and a roofline in place of the GPU.\n\nOptions:");
+         "Run a trace on a fleet of simulated workers in virtual time, with the production "
+         "scheduler,\n"
+         "KV manager and routing, and a roofline model of the GPU.\n\nOptions:");
     opt_help(opts, OPT_TYPED, stdout);
-    puts(
-        "\nExamples:\n"
-        "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
-        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
-        "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
-        "\\\n"
-        "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
-        "A model file has settings, a line each; `lagan-sim script --help` lists them. A line of a "
-        "trace:\n"
-        "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
-        "and, if it is so: \"prefix_id\", \"prefix_len\" (a beginning it shares), \"session\" (its "
-        "turns share\n"
-        "all that was said), \"priority\" (0 .. 1), \"client\", \"lora\", \"encdec\": true (isl is "
-        "the "
-        "source's length).\n\n"
-        "TTFT runs from the arrival to the first token, ITL from token to token, E2E to the last.");
+    puts("\nExamples:\n"
+         "  bench/traces.py chat 10000 --rate 20 >chat.jsonl\n"
+         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 2\n"
+         "  lagan-sim run --model sim/models/llama-8b-h200.txt --trace chat.jsonl --workers 1000 "
+         "\\\n"
+         "                --requests 1000000 --rate 20000 --every 0 --json\n\n"
+         "A model file has one setting per line; `lagan-sim script --help` lists them. A trace "
+         "line:\n"
+         "  {\"arrival_s\": 0.25, \"isl\": 900, \"osl\": 210}\n"
+         "isl: prompt tokens, osl: output tokens. Optional keys: \"prefix_id\", \"prefix_len\" "
+         "(shared\n"
+         "prefix), \"session\" (conversation; its requests share all earlier tokens), \"priority\" "
+         "(0 .. 1),\n"
+         "\"client\", \"lora\", \"encdec\": true (isl is the encoder input).\n\n"
+         "TTFT: arrival to first token; ITL: between two tokens; TPOT: mean ITL of a request; E2E: "
+         "arrival\nto last token.");
 }
 
 static void
@@ -82,7 +82,7 @@ print_use(void *to, const struct fleet_use *u)
     report_use(stdout, x->json, fleet_n_pools(x->f), u);
 }
 
-/* The trace, as often as requests are asked for. */
+/* Adds the trace's requests, repeating the trace if more are requested. */
 static int
 feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
 {
@@ -103,16 +103,16 @@ feed_trace(struct fleet *f, const struct trace_run_args *a, struct err *e)
             TRY(fleet_add(f, &line, e));
             n++;
         }
-        if (n == 0) return err_set(e, -1, "%s: no request in it", a->trace);
+        if (n == 0) return err_set(e, -1, "%s: contains no request", a->trace);
         if (n == before)
-            return err_set(e, -1, "%s: %llu requests, and it cannot be read again for %llu",
+            return err_set(e, -1, "%s: has %llu requests and cannot be reread for --requests %llu",
                            a->trace, (unsigned long long)n, (unsigned long long)a->requests);
         again = last;
     } while (n < a->requests);
     return fleet_finish(f, e);
 }
 
-/* What the command line says in place of the model file. */
+/* Applies the options that replace settings of the model file. */
 static void
 change_setting(struct sim_config *st, const struct trace_run_args *a)
 {
@@ -137,7 +137,7 @@ run_fleet(const struct trace_run_args *a, struct err *e)
         .n_workers = a->workers,
         .ahead = a->ahead,
         .affinity = a->affinity,
-        .mischief = { a->seed, a->cancelled, a->suspended, a->stopped, a->deaths, a->restart },
+        .faults = { a->seed, a->cancelled, a->suspended, a->stopped, a->deaths, a->restart },
         .every = a->every,
         .use = print_use,
         .to = &x,
@@ -173,8 +173,7 @@ run_main(int argc, char **argv)
         return 0;
     }
     if (at < argc || !a.model[0] || !a.trace[0]) {
-        fputs("lagan-sim run: --model FILE and --trace FILE are needed, and nothing else\n",
-              stderr);
+        fputs("lagan-sim run: --model FILE and --trace FILE are required; no operands\n", stderr);
         return 2;
     }
     if (run_fleet(&a, &e) == 0) return 0;

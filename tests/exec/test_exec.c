@@ -258,8 +258,8 @@ a_slot_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
                                                 .flags = SEGMENT_SAMPLE };
         t->n_segments = t->n_logits = 1;
         if (k) {
-            t->wait[0] = (struct batch_wait){ .lane = (uint8_t)(1 - lane),
-                                              .step = h.started[1 - lane] };
+            t->wait[0] = (struct step_dependency){ .lane = (uint8_t)(1 - lane),
+                                                   .step = h.started[1 - lane] };
             t->n_waits = 1;
         }
         assert_int_equal(exec_start(h.x, t, &e), 0);
@@ -274,7 +274,8 @@ a_slot_moves_to_another_lane_behind_the_step_it_waits_for(void **state)
     hand_close(&h);
 }
 
-/* The device's, but for what ranks would do together, and with steps that are not done before they may be. */
+/* The device's, but for what ranks would do together, and with steps that are not done before they
+ * may be. */
 static struct gpu_ops group;
 static int (*behind)(struct lane *l, const struct lane *other, uint64_t step);
 static uint64_t (*done)(const struct lane *l);
@@ -323,7 +324,8 @@ act_in_a_group(struct gpu *g)
     g->device = &group;
 }
 
-/* Tokens of that lane's own slot, which wait for nobody: how many steps the device was told to wait for. */
+/* Tokens of that lane's own slot, which wait for nobody: how many steps the device was told to wait
+ * for. */
 static unsigned
 waits_of(unsigned lane, uint8_t partition)
 {
@@ -346,7 +348,8 @@ waits_of(unsigned lane, uint8_t partition)
     return n_waits;
 }
 
-/* On units that they share two lanes of each rank could wait for the other lane of the other rank, for ever. */
+/* On units that they share two lanes of each rank could wait for the other lane of the other rank,
+ * for ever. */
 static void
 a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others(void **state)
 {
@@ -382,7 +385,8 @@ a_step_of_ranks_waits_for_other_lanes_steps_on_its_units_and_for_no_others(void 
     }
 }
 
-/* Seat 0's tokens, prompt and generated, are known; now a slot is given one of them at its position. */
+/* Seat 0's tokens, prompt and generated, are known; now a slot is given one of them at its
+ * position. */
 enum { WALKED = 20, WALKED_TO = 26 };
 
 static struct gpu_ops counter; /* the device's, but for copy_blocks */
@@ -543,7 +547,8 @@ of_a_block_no_more_is_copied_than_its_tokens_that_count(void **state)
     hand_close(&h);
 }
 
-/* A block may be given back and taken again within a batch: read for one copy, written by the next. */
+/* A block may be given back and taken again within a batch: read for one copy, written by the next.
+ * */
 static void
 block_copies_are_done_in_order(void **state)
 {
@@ -675,7 +680,8 @@ static struct look {
 } look[64];
 static unsigned n_looks;
 
-/* The family's, after the runs that it is given were copied to where they can be looked at afterwards. */
+/* The family's, after the runs that it is given were copied to where they can be looked at
+ * afterwards. */
 static int
 forward_looking(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {

@@ -1,9 +1,9 @@
-/* fuzz_plan.c - a step that another process planned: what batch_unpack() and batch_check() let pass touches nothing
- * that is not there, and what they refuse would have.
+/* fuzz_plan.c - batches of another process: those that batch_unpack() and batch_check() accept
+ * touch only objects that exist, and those that they refuse would not.
  *
- * Bytes become a batch whose numbers are mostly possible, some just not; it is packed, sometimes spoilt, and read
- * as a rank reads it. The ref does the step: every row, cell, slice and state that it would touch is looked up one
- * by one.
+ * Bytes become a batch with mostly valid numbers. The batch is packed, sometimes corrupted, and
+ * read as a rank reads it. The reference executes the step: it looks up every position, table
+ * entry, slice and encoder state that the step would touch.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -55,7 +55,7 @@ static const struct batch_limits bounds = {
     .n_buckets = ARRAY_LEN(buckets),
 };
 
-/* Below n, seldom a little more or far beyond. */
+/* Below n, rarely slightly above or far beyond. */
 static uint32_t
 some(struct in *in, uint32_t n)
 {
@@ -66,7 +66,7 @@ some(struct in *in, uint32_t n)
     return v & 1 ? UINT32_MAX - (v & 2) : byte(in) << 24 | byte(in) << 8;
 }
 
-/* ---- the ref: what the step would touch */
+/* ---- the reference: what the step would touch */
 
 struct touched {
     bool wrong;
@@ -79,7 +79,7 @@ must(struct touched *t, bool there)
     t->wrong = t->wrong || !there;
 }
 
-/* Slice by slice. */
+/* Checks the block slice by slice. */
 static void
 touch_block(struct touched *t, uint32_t group, uint32_t tier, slice_id at)
 {
@@ -132,7 +132,7 @@ do_runs(struct touched *t, const struct batch *b)
         }
         for (uint64_t k = 0; k < r->enc_tokens && !t->wrong; k++, n_states++)
             must(t, r->enc_token + k < ENC_ROWS && n_states < ENC_ROWS);
-        /* A place for the first one, though there be none. */
+        /* The range must be valid even if it is empty. */
         must(t, r->enc_token <= ENC_ROWS && r->cross_tokens <= ENC_ROWS);
         if (t->wrong) return;
     }
@@ -202,7 +202,7 @@ do_moves(struct touched *t, const struct batch *b)
         must(t, b->wait[i].lane < LANES && b->wait[i].lane != b->lane);
 }
 
-/* All of it, and every row and logit once. */
+/* Checks the whole step; each token and logit row is used once. */
 static bool
 harmless(const struct batch *b)
 {
@@ -217,9 +217,9 @@ harmless(const struct batch *b)
     return !t.wrong;
 }
 
-/* ---- a batch of bytes */
+/* ---- a batch from bytes */
 
-/* Its guesses are a tree: a row sees itself and some of those before it. */
+/* Makes the drafts a tree: a token attends to itself and to some earlier ones. */
 static void
 make_tree(struct batch *b, struct batch_segment *r, struct in *in)
 {
@@ -248,7 +248,7 @@ make_runs(struct batch *b, struct in *in)
                                      .enc_token = some(in, ENC_ROWS / 2),
                                      .enc_tokens = some(in, 9),
                                      .cross_tokens = some(in, ENC_ROWS) };
-        if (byte(in) % 4 == 0) /* to the end, or one behind it */
+        if (byte(in) % 4 == 0) /* to the end, or one too far */
             r->first_pos = (int32_t)(LEN - r->n_tokens + byte(in) % 8 / 7);
         if (r->flags == SEGMENT_SAMPLE) r->n_draft = (uint16_t)(byte(in) % r->n_tokens);
         if (r->n_draft > MAX_DRAFT) r->n_draft = MAX_DRAFT;
@@ -327,7 +327,7 @@ make_moves(struct batch *b, struct in *in)
     }
     b->n_waits = byte(in) % LANES;
     for (uint32_t i = 0; i < b->n_waits; i++)
-        b->wait[i] = (struct batch_wait){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
+        b->wait[i] = (struct step_dependency){ .lane = (uint8_t)some(in, LANES), .step = byte(in) };
 }
 
 static void
@@ -368,7 +368,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     r = batch_unpack(c, packed, (size_t)n, &e);
     if (r < 0) {
-        if (c->n_tokens || c->n_segments || c->n_edits || c->n_copies) abort(); /* half a batch */
+        if (c->n_tokens || c->n_segments || c->n_edits || c->n_copies) abort(); /* partial batch */
         return 0;
     }
     if ((batch_check(c, &bounds, &e) == 0) != harmless(c)) abort();

@@ -1,9 +1,9 @@
-/* fuzz_scenario.c - hostile scenarios: parsed as a naive ref does it, and acted out.
+/* fuzz_scenario.c - invalid scenarios: parsed as a reference parses them, and run.
  *
- * The ref reads the form from script.h and nothing else: lines, words up to one that begins with '#', lines
- * that begin with '|' under a command. Then the scenario is acted out where its settings are small: it ends, says
- * where it is wrong, or what differs; what differs, put under its command, does not differ any more; and a line
- * more than what came does.
+ * The reference knows only the format of scenario.h: lines, words up to one that begins with '#',
+ * and expected lines that begin with '|'. A scenario with small settings is then run: it ends,
+ * names its error, or prints differences. With its output as the expected lines it has no
+ * differences; with one line more it has.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -16,22 +16,22 @@
 enum { MAX_TEXT = 4000 };
 
 static bool
-blank(char c)
+is_space(char c)
 {
     return c == ' ' || c == '\t';
 }
 
-/* The word at the text's i-th byte of that line, or none: NULL. */
+/* The next word of the line and its length, or NULL. */
 static const char *
 next_word(const char *at, const char *end, size_t *n)
 {
-    while (at < end && blank(*at)) at++;
+    while (at < end && is_space(*at)) at++;
     *n = 0;
-    while (at + *n < end && !blank(at[*n])) ++*n;
+    while (at + *n < end && !is_space(at[*n])) ++*n;
     return *n == 0 || *at == '#' ? NULL : at;
 }
 
-/* Every command's words and what stands under it. */
+/* Compares every command's words and expected lines. */
 static void
 compare(const struct script *s, const char *text, const char *end)
 {
@@ -44,12 +44,12 @@ compare(const struct script *s, const char *text, const char *end)
 
         if (!stop) stop = end;
         number++;
-        while (from < stop && blank(*from)) from++;
+        while (from < stop && is_space(*from)) from++;
         if (from < stop && *from == '|') {
             const char *last = stop;
 
-            for (from++; from < last && blank(*from);) from++;
-            while (last > from && blank(last[-1])) last--;
+            for (from++; from < last && is_space(*from);) from++;
+            while (last > from && is_space(last[-1])) last--;
             check(line > 0 && s->line[line - 1].first_want + wants == want);
             check(strlen(s->want[want]) == (size_t)(last - from));
             check(memcmp(s->want[want++], from, (size_t)(last - from)) == 0);
@@ -59,8 +59,8 @@ compare(const struct script *s, const char *text, const char *end)
             check(line == 0 || s->line[line - 1].n_want == wants);
             wants = 0;
             for (; word; word = next_word(word + n, stop, &n)) {
-                check(words < s->line[line].n_words && strlen(s->line[line].word[words]) == n);
-                check(memcmp(s->line[line].word[words++], word, n) == 0);
+                check(words < s->line[line].n_words && strlen(s->line[line].words[words]) == n);
+                check(memcmp(s->line[line].words[words++], word, n) == 0);
             }
             check(words == s->line[line++].n_words);
         }
@@ -69,29 +69,29 @@ compare(const struct script *s, const char *text, const char *end)
     check(line == s->n_lines && want == s->n_wants);
 }
 
-/* A list has as many numbers as it says, or as there is room for; a name has its letters and a range. */
+/* A list has at most as many numbers as the array; a name has letters and a range. */
 static void
 read_lists(const struct script *s)
 {
-    enum { ROOM = 7 };
+    enum { CAPACITY = 7 };
 
     for (uint32_t i = 0; i < s->n_lines; i++)
         for (uint32_t k = 0; k < s->line[i].n_words; k++) {
-            int64_t *to = malloc(ROOM * sizeof *to);
-            int n = script_numbers(s->line[i].word[k], to, ROOM);
+            int64_t *to = malloc(CAPACITY * sizeof *to);
+            int n = script_numbers(s->line[i].words[k], to, CAPACITY);
             uint32_t first, last;
             char name[16];
 
-            check(n <= ROOM && (n < 0 || strspn(s->line[i].word[k], "0123456789.,*-") ==
-                                             strlen(s->line[i].word[k])));
-            if (script_names(s->line[i].word[k], name, &first, &last))
+            check(n <= CAPACITY && (n < 0 || strspn(s->line[i].words[k], "0123456789.,*-") ==
+                                                 strlen(s->line[i].words[k])));
+            if (script_names(s->line[i].words[k], name, &first, &last))
                 check(n < 0 && first <= last &&
-                      strncmp(s->line[i].word[k], name, strlen(name)) == 0);
+                      strncmp(s->line[i].words[k], name, strlen(name)) == 0);
             free(to);
         }
 }
 
-/* What came, under its command: the scenario as it should have been. */
+/* The scenario with its actual output as the expected lines. */
 static char *
 corrected(const struct script *s, const char *shown)
 {
@@ -104,7 +104,7 @@ corrected(const struct script *s, const char *shown)
         const char *at = shown;
         char head[64];
 
-        for (uint32_t k = 0; k < l->n_words; k++) fprintf(out, "%s ", l->word[k]);
+        for (uint32_t k = 0; k < l->n_words; k++) fprintf(out, "%s ", l->words[k]);
         fputc('\n', out);
         snprintf(head, sizeof head, "x:%u: ", l->number);
         while (at && strncmp(at, head, strlen(head)) != 0)
@@ -132,13 +132,13 @@ act(const char *text, struct script **ret, char **shown)
         return r;
     }
     out = open_memstream(shown, &n);
-    r = play_script(*ret, out, &e);
+    r = script_run(*ret, out, &e);
     fclose(out);
     check((r < 0) == (e.text[0] != 0) && (r < 0 || (r == 1) == ((*shown)[0] != 0)));
     return r;
 }
 
-/* Numbers of more than three digits would make it a test of patience. */
+/* At most three digits: larger numbers would run too long. */
 static bool
 small(const char *text)
 {

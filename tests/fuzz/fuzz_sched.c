@@ -1,10 +1,11 @@
-/* fuzz_sched.c - the scheduler on a pretended device that believes nothing (tests/sched/sched_harness.h).
+/* fuzz_sched.c - the scheduler on the strict fake device of tests/sched/sched_harness.h.
  *
  * The first bytes choose groups, limits and lanes; then every few bytes are one call: add, plan,
- * commit, cancel, suspend, fail, let time pass, die and go on with what is left. The device checks each step it is
- * handed. Here: every request ends once, with the tokens that its length, end ids and fate say; everything comes back
- * in the end, within as many steps as there is work; where blocks are simply counted a naive ref plans the same
- * steps; and a second run of the same calls gives the same batches.
+ * commit, cancel, suspend, fail, let time pass, or die and resume with what is left. The device
+ * checks each step. Checked here: every request ends once, with the tokens that its length and end
+ * ids demand; all sequences are reaped within as many steps as there is work; for groups that keep
+ * all positions a reference plans the same steps; and a second run of the same calls gives the same
+ * batches.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -23,41 +24,40 @@ uint64_t fuzz_operations;
 
 struct request {
     req_id id;
-    struct seq *seq[MAX_SEQ_GROUP]; /* [n]: itself, or its beams or samples; NULL: it came back */
+    struct seq *seq[MAX_SEQ_GROUP]; /* [n]: itself, or its beams or samples; NULL: reaped */
     uint32_t n, n_open, n_shared;
-    bool meddled;                   /* cancelled, late or failed: any length will do */
-    uint32_t n_seen[MAX_SEQ_GROUP]; /* tokens at the last look: they only grow */
+    bool meddled;                   /* cancelled, late or failed: any length is right */
+    uint32_t n_seen[MAX_SEQ_GROUP]; /* tokens at the last check: their number only grows */
 };
 struct world {
     struct sched_fixture r;
     struct request request[MAX_REQUESTS];
     uint32_t n;
-    uint64_t trace;  /* of every batch */
-    struct ref *ref; /* NULL: not in this world */
-    uint64_t
-        wrote[RUN_SLOTS]; /* sitting(), once a step of it is over: before, no manifest says so */
+    uint64_t trace;            /* of every batch */
+    struct ref *ref;           /* NULL: not covered by the reference */
+    uint64_t wrote[RUN_SLOTS]; /* occupant() of finished steps: before, no manifest names it */
 };
-struct left { /* a slot of a process that died */
+struct left { /* a slot of a dead process */
     struct kv_entry_found row;
     slice_id entry[MAX_GROUPS][RUN_ENTRIES];
 };
 static struct left left[RUN_SLOTS];
 static uint32_t n_left;
-static struct world *meant; /* by run.c's hooks */
+static struct world *meant; /* argument of the hooks */
 
-/* Who sits, and for which time. */
+/* Identifies the sequence and its admission. */
 static uint64_t
-sitting(const struct seq *q)
+occupant(const struct seq *q)
 {
     return q->id | (uint64_t)(q->n_preemptions + 1) << 56;
 }
 
-/* A step is over, this one or another that it waited for. */
+/* A step is done, this one or one that it waited for. */
 static void
 finishing(struct sched_fixture *r, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++)
-        meant->wrote[b->segment[i].slot] = sitting(scheduler_seq_at(r->s, b->segment[i].slot));
+        meant->wrote[b->segment[i].slot] = occupant(scheduler_seq_at(r->s, b->segment[i].slot));
     if (meant->ref) ref_commit(meant->ref, b->lane, r->failing, r->now);
 }
 
@@ -90,7 +90,7 @@ begin(struct world *w, struct in *in)
     r->l.chunk_unit = byte(in) % 3 ? 0 : 1 + byte(in) % r->l.max_tokens;
     r->l.max_len = 20 + byte(in);
     switch (byte(in) % 4) {
-    case 0: /* one lane, as the defaults have it */
+    case 0: /* one lane, the default */
         break;
     case 1:
         r->l.n_lanes = 2;
@@ -127,7 +127,7 @@ begin(struct world *w, struct in *in)
         r->l.enc_wait = byte(in);
     }
     if (shape & 64) {
-        r->l.prompt_batch = byte(in);
+        r->l.prefill_batch_tokens = byte(in);
         r->l.prompt_wait = byte(in);
     }
     shape = byte(in);
@@ -151,7 +151,7 @@ forget(struct request *k)
     k->n = k->n_open = 0;
 }
 
-/* One, or several that begin alike. */
+/* Adds a request, or a group with a common prompt. */
 static void
 add(struct world *w, struct in *in, uint32_t n, bool beams)
 {
@@ -164,7 +164,7 @@ add(struct world *w, struct in *in, uint32_t n, bool beams)
     struct err e;
 
     if (w->n == MAX_REQUESTS) return;
-    if (r->c.reuse && what % 4) stem = 1 + byte(in) % 2; /* begins like others, most of the time */
+    if (r->c.reuse && what % 4) stem = 1 + byte(in) % 2; /* mostly with a common prefix */
     if (n_source && stem == 1) n_source = 1 + r->l.max_enc_tokens / 3;
     k->id = w->n;
     if (n > 1) {
@@ -204,7 +204,7 @@ add(struct world *w, struct in *in, uint32_t n, bool beams)
     if (w->ref) ref_add(w->ref, first, r->now);
 }
 
-/* Tokens a request has when nobody meddles: up to the first end id that counts, or all. */
+/* Tokens of an undisturbed request: up to the first valid end id, or all. */
 static uint32_t
 natural_end(const struct seq *q, uint16_t *reason)
 {
@@ -236,7 +236,7 @@ reap(struct world *w)
         if (q->reason == reason && !k->meddled) check(q->n_tokens == n);
         if (!k->meddled && q->deadline == NSEC_NEVER) check(q->reason == reason);
         if (q->reason == LAGAN_E_DEADLINE) check(q->deadline <= w->r.now);
-        check(q->reason != LAGAN_E_TOO_LONG); /* add() knows */
+        check(q->reason != LAGAN_E_TOO_LONG); /* scheduler_add() detects it */
         run_check_tokens(q);
         k->n_open--;
         seq_free(q);
@@ -258,7 +258,7 @@ look(struct world *w)
     }
 }
 
-/* Who, as what, with how many rows or layers, in that order. */
+/* Compares sequences, work and tokens or layers, in order. */
 static void
 compare(const struct world *w, const struct batch *b, const struct ref_step *ref)
 {
@@ -279,7 +279,7 @@ compare(const struct world *w, const struct batch *b, const struct ref_step *ref
         check(ref->run[i].work == WORK_ENCODER && c->n_layers == ref->run[i].n_tokens);
     }
     check(i == ref->n);
-    check(scheduler_wake(w->r.s) <= ref->until); /* who waits for company is asked again */
+    check(scheduler_wake(w->r.s) <= ref->until); /* a batching wait ends in time */
 }
 
 static const struct batch *
@@ -302,8 +302,8 @@ plan(struct world *w, unsigned lane)
     return b;
 }
 
-/* Of a family: what a successor goes on from. A search has decided something, and its beams' rows are what its steps have
- * left; a sample has forked, in a step that is over, or is the one that computes for all. */
+/* The members that a replacement can resume: beams after a decision, whose rows their steps have
+ * left; a sample that forked in a finished step, or the one that computes for all. */
 static bool
 goes_on(const struct world *w, const struct seq *q)
 {
@@ -313,7 +313,7 @@ goes_on(const struct world *w, const struct seq *q)
            q->n_done + 1 == q->n_tokens;
 }
 
-/* What finished steps have written: a step that copies what its row begins with must be over. */
+/* What finished steps have written; a step that copies a block for a slot must be done. */
 static void
 leave(struct world *w)
 {
@@ -325,7 +325,7 @@ leave(struct world *w)
         struct left *l = &left[n_left];
 
         if (q && (q->first_member || q->has_forked) && !goes_on(w, q)) continue;
-        if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != sitting(q))) continue;
+        if (!q || !q->n_done || (!q->n_adopted && w->wrote[i] != occupant(q))) continue;
         n_left++;
         l->row = (struct kv_entry_found){ q->id, i, q->n_done, q->n_source, { 0 }, { 0 } };
         for (uint32_t g = 0; g < w->r.c.n_groups; g++) {
@@ -355,7 +355,8 @@ left_of(const struct seq *q)
     return NULL;
 }
 
-/* Several, with all that they have so far: a search if all its beams' rows were taken over, samples if none has ended. */
+/* Adds a group again with its tokens so far: a search if all its beams were adopted, samples if
+ * none has ended. */
 static bool
 family_again(struct world *w, struct request *k)
 {
@@ -402,7 +403,7 @@ family_again(struct world *w, struct request *k)
     return scheduler_add(w->r.s, first, w->r.now, &e) == 0;
 }
 
-/* With all that it has so far; on its old slot where that was taken over and `claims` says so. */
+/* Adds a request again with its tokens so far, on its old slot if that was adopted and `claims`. */
 static void
 again(struct world *w, struct request *k, bool claims)
 {
@@ -435,7 +436,7 @@ again(struct world *w, struct request *k, bool claims)
     seq_free(old);
     k->seq[0] = q;
     if (q->max_new == 0 || scheduler_add(w->r.s, q, w->r.now, &e) < 0)
-        forget(k); /* a longer prompt in the smallest of pools */
+        forget(k); /* a longer prompt than the smallest pool holds */
 }
 
 static void
@@ -454,7 +455,7 @@ die(struct world *w, struct in *in)
         struct request *k = &w->request[i];
 
         if (!k->n_open) continue;
-        if (k->seq[0] && k->seq[0]->state == SEQ_ENDED) k->meddled = true; /* nobody was told */
+        if (k->seq[0] && k->seq[0]->state == SEQ_ENDED) k->meddled = true; /* end unreported */
         again(w, k, (claims >> i % 4 & 1) != 0);
     }
     if (claims & 16) scheduler_unkeep_all(w->r.s);
@@ -486,7 +487,7 @@ call(struct world *w, struct in *in)
 
             if (!k->n_open) break;
             scheduler_suspend(r->s, k->id, what & 64);
-            if (w->ref) ref_halt(w->ref, k->id, what & 64);
+            if (w->ref) ref_suspend(w->ref, k->id, what & 64);
         } else if (what & 64 && !w->ref && r->l.n_lanes > 1) {
             r->divided = true;
             scheduler_set_partition(r->s, what / 16 % 4, byte(in) % 32);
@@ -496,7 +497,7 @@ call(struct world *w, struct in *in)
         break;
     case 5:
         r->failing = byte(in) % 8 == 0;
-        for (uint32_t i = 0; r->failing && i < w->n; i++) /* whoever is in it */
+        for (uint32_t i = 0; r->failing && i < w->n; i++) /* all of the step */
             for (uint32_t m = 0; m < w->request[i].n; m++)
                 if (w->request[i].seq[m] && (w->request[i].seq[m]->in_flight > 0 ||
                                              w->request[i].seq[m]->state == SEQ_PREFILL))
@@ -526,7 +527,7 @@ call(struct world *w, struct in *in)
     if (what & 16) reap(w);
 }
 
-/* Each round moves somebody on, until nobody can. */
+/* Each round makes progress, until none is possible. */
 static void
 settle(struct world *w)
 {
@@ -545,8 +546,8 @@ settle(struct world *w)
     reap(w);
 }
 
-/* It stands still, and has what it cannot give up: an encoder's rows, half of what it tells, blocks that the device was
- * not told of. */
+/* A suspended request with resources that cannot be reclaimed: encoder rows, partly reported
+ * logprobs, blocks that the device does not know yet. */
 static bool
 holds(const struct world *w, const struct seq *q)
 {
@@ -555,7 +556,7 @@ holds(const struct world *w, const struct seq *q)
     return q->state == SEQ_PREFILL && !q->has_forked && !w->r.s->slot[q->slot].chunk_planned;
 }
 
-/* Who stands still stops nobody else, but by what it cannot give up. Then everything ends. */
+/* Suspended requests stop others only by what cannot be reclaimed. Then every request ends. */
 static void
 drain(struct world *w)
 {
@@ -563,7 +564,7 @@ drain(struct world *w)
 
     scheduler_keep(w->r.s, 0);
     settle(w);
-    for (uint32_t g = 0; g < w->r.c.n_groups; g++) /* what it has may not fit as a prompt */
+    for (uint32_t g = 0; g < w->r.c.n_groups; g++) /* its tokens may not fit as a prompt */
         held = held || w->r.c.group[g].kind == KV_WINDOW;
     for (uint32_t i = 0; i < w->n; i++)
         for (uint32_t m = 0; m < w->request[i].n; m++)
@@ -574,7 +575,7 @@ drain(struct world *w)
         if (!k->n_open) continue;
         for (uint32_t m = 0; m < k->n; m++) check(held || !k->seq[m] || k->seq[m]->is_suspended);
         scheduler_suspend(w->r.s, k->id, false);
-        if (w->ref) ref_halt(w->ref, k->id, false);
+        if (w->ref) ref_suspend(w->ref, k->id, false);
     }
     settle(w);
     scheduler_unkeep_all(w->r.s);

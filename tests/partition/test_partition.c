@@ -1,4 +1,6 @@
-/* test_partition.c - partitions, how long steps take on them, and which is taken: against all of it done by hand. */
+/* test_partition.c - the partition list, the step times and the selection, against simple
+ * references.
+ */
 #include "base/clock.h"
 #include "tests/test.h"
 #include "worker/partition/partition_choose.h"
@@ -10,8 +12,7 @@
 /* ---- partition_list */
 
 static void
-the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest(
-    void **state) /* D-01 .. D-04, E2 */
+part_nearer_to_a_multiple_is_rounded_to_it(void **state) /* D-01 .. D-04, E2 */
 {
     static const struct {
         uint32_t units, least, grain;
@@ -40,7 +41,7 @@ the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest(
 }
 
 static void
-every_partition_is_a_division_that_the_device_has(void **state)
+every_partition_is_valid_for_the_device(void **state)
 {
     static const uint32_t context[] = { 64, 72, 80, 112 };
     struct partition_list l;
@@ -68,7 +69,7 @@ every_partition_is_a_division_that_the_device_has(void **state)
 }
 
 static void
-context_sm_is_units_or_a_share_and_1_0_is_off(void **state)
+context_sm_is_units_or_a_share_below_one(void **state)
 {
     static const char *const bad[] = { "0", "-3", "0.0", "x", "64x", "9999", "132", "nan" };
     struct partition_list l;
@@ -94,7 +95,7 @@ context_sm_is_units_or_a_share_and_1_0_is_off(void **state)
 }
 
 static void
-an_operators_partition_is_one_the_device_has_and_takes_the_last_ones_place(void **state)
+operators_partition_is_valid_and_replaces_the_last(void **state)
 {
     struct partition_list l;
     struct err e;
@@ -133,7 +134,7 @@ some_work(void)
     return (struct step_cost){ real(1e9, 2e10), real(0, 5e10), real(1e9, 1e14), real(0, 1e13) };
 }
 
-struct sample { /* what the naive one keeps of each step: everything */
+struct sample { /* the reference keeps every step */
     double z[STEP_TERMS], y, weight;
 };
 static struct sample sample[400];
@@ -154,14 +155,14 @@ penalty(const double m[STEP_TERMS], const double at[STEP_TERMS])
     return sum;
 }
 
-/* Downhill, coordinate by coordinate, in steps that halve. */
+/* Coordinate descent with halving steps. */
 static double
 least_penalty(const double at[STEP_TERMS])
 {
     double m[STEP_TERMS] = { at[0], at[1], at[2] }, now = penalty(m, at);
 
     for (double step = 1; step > 1e-7; step /= 2)
-        for (int more = 1, turns = 0; more && turns < 300; turns++) {
+        for (int more = 1, rounds = 0; more && rounds < 300; rounds++) {
             more = 0;
             for (unsigned i = 0; i < STEP_TERMS; i++)
                 for (int sign = -1; sign <= 1; sign += 2) {
@@ -191,7 +192,7 @@ factors(const struct step_time *t, enum step_kind kind, unsigned partition, doub
 }
 
 static void
-the_fit_is_that_of_every_step_looked_at_again(void **state)
+incremental_fit_equals_a_fit_of_all_steps(void **state)
 {
     static const double one[STEP_TERMS] = { 1, 1, 1 };
 
@@ -208,19 +209,19 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
             struct step_cost w = some_work();
             double flop = MAX(w.matmul - 150 * w.weights, 0.) + w.attend; /* 600e12 / 4e12 */
             double x[] = { w.weights / 4e3, w.kv / 4e3, flop / 600e3 }, ns = 0;
-            double guess = x[0] + x[1] + x[2], longest;
+            double estimate = x[0] + x[1] + x[2], longest;
             bool known;
             double beside = test_below(4) ? 0 : real(0, 1);
 
             for (unsigned i = 0; i < STEP_TERMS; i++) ns += truth[i] * x[i] * real(.8, 1.2);
             ns = (double)(nsec)ns;
-            longest = 4 * step_time_of(&t, STEP_PREFILL, 0, &w); /* as it counts, from the third */
+            longest = 4 * step_time_of(&t, STEP_PREFILL, 0, &w); /* limit from the third step on */
             known = step_time_known(&t, STEP_PREFILL) > 2;
             step_time_learn(&t, STEP_PREFILL, 0, &w, (nsec)ns, beside);
             if (known) ns = MIN(ns, longest);
             for (uint32_t j = 0; j < n_samples; j++) sample[j].weight *= 1 - .02 * (1 - beside);
-            for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / guess;
-            sample[n_samples].y = ns / guess;
+            for (unsigned i = 0; i < STEP_TERMS; i++) sample[n_samples].z[i] = x[i] / estimate;
+            sample[n_samples].y = ns / estimate;
             sample[n_samples++].weight = 1 - beside;
             if (k % 40 != 39 && k > 3) continue;
             factors(&t, STEP_PREFILL, 0, m);
@@ -230,7 +231,7 @@ the_fit_is_that_of_every_step_looked_at_again(void **state)
 }
 
 static void
-a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state)
+unused_partition_is_estimated_by_its_share_of_units(void **state)
 {
     struct step_cost w = { 1e10, 1e10, 1e13, 0 };
     struct step_time t;
@@ -243,19 +244,19 @@ a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole(void **state
     for (int k = 0; k < 50; k++) step_time_learn(&t, STEP_DECODE, 0, &w, 60 * NSEC_MS, 0);
     whole = step_time_of(&t, STEP_DECODE, 0, &w);
     assert_true(fabs(whole / (60. * NSEC_MS) - 1) < .02);
-    part = step_time_of(&t, STEP_DECODE, 1, &w); /* half of it */
+    part = step_time_of(&t, STEP_DECODE, 1, &w); /* 2 × slower than its share */
     assert_true(fabs(part / whole - 2) < .01);
     step_time_set_partition(&t, 1, (struct part_share){ .5, .9 }, (struct part_share){ .8, .8 });
     assert_true(fabs(step_time_of(&t, STEP_DECODE, 1, &w) / whole - 1.25) < .01);
     for (int k = 0; k < 20; k++) step_time_learn(&t, STEP_DECODE, 1, &w, 300 * NSEC_MS, 1);
     assert_true(step_time_of(&t, STEP_DECODE, 1, &w) > 4.5 * whole);
     for (int k = 0; k < 30000; k++) step_time_learn(&t, STEP_DECODE, 0, &w, 60 * NSEC_MS, 0);
-    part = step_time_of(&t, STEP_DECODE, 1, &w); /* was slow once, and that is long ago */
+    part = step_time_of(&t, STEP_DECODE, 1, &w); /* the slow steps have faded */
     assert_true(part < 1.5 * whole);
 }
 
 static void
-a_step_that_ran_alone_says_nothing_of_its_partition(void **state)
+step_that_ran_alone_does_not_change_its_partition(void **state)
 {
     struct step_cost w = some_work();
     struct step_time t;
@@ -272,9 +273,9 @@ a_step_that_ran_alone_says_nothing_of_its_partition(void **state)
     assert_true(step_time_known(&t, STEP_PREFILL) == 0);
 }
 
-/* Seven or eight have generated on a part, and while another way was taken a few steps were held up by half. */
+/* Steps of 7 or 8 sequences on a part, and during a change a few steps that took 50 % longer. */
 static void
-steps_that_are_alike_do_not_tell_one_term_from_another(void **state)
+equal_steps_do_not_separate_the_terms(void **state)
 {
     struct step_time t;
     struct partition_list l;
@@ -296,7 +297,7 @@ steps_that_are_alike_do_not_tell_one_term_from_another(void **state)
 }
 
 static void
-no_part_is_faster_than_the_whole_device(void **state)
+part_is_never_faster_than_the_whole_device(void **state)
 {
     struct step_cost few = { .weights = 16e9, .matmul = 242 * 16e9 },
                      many = { .weights = 16e9, .matmul = 4096 * 16e9 };
@@ -308,16 +309,16 @@ no_part_is_faster_than_the_whole_device(void **state)
     step_time_init(&t, &l, 4e12, 600e12);
     step_time_set_partition(&t, 1, (struct part_share){ .1, .5 }, (struct part_share){ .9, .5 });
     step_time_learn(&t, STEP_PREFILL, 0, &many, (nsec)step_time_of(&t, STEP_PREFILL, 0, &many), 0);
-    for (int k = 0; k < 50;
-         k++) /* of its bytes too little was thought, so of its arithmetic too much is */
+    for (int k = 0; k < 50; k++) /* the estimates: too low for bytes, too high for FLOP */
         step_time_learn(&t, STEP_PREFILL, 1, &few, 12 * NSEC_MS, 1);
     assert_true(step_time_of(&t, STEP_PREFILL, 1, &many) >
                 .8 * step_time_of(&t, STEP_PREFILL, 0, &many));
 }
 
-/* The step behind it seems to take nothing then; and what took a hundred times as long was held up by something else. */
+/* The step after a late observation seems to take no time; a step that takes 100 × as long had
+ * another cause. */
 static void
-a_step_that_was_found_late_changes_little(void **state)
+late_observation_changes_the_fit_little(void **state)
 {
     struct step_cost w = { .weights = 1e9, .kv = 1e9 };
 
@@ -357,7 +358,7 @@ takes(const struct truth *d, enum step_kind kind, unsigned partition, const stru
     return MAX(ns[0] * w->weights, ns[2] * w->matmul) + ns[1] * w->kv + ns[2] * w->attend;
 }
 
-/* Parts have their share, and something that no model foresees. */
+/* Parts get their share, with a random error. */
 static void
 draw_device(struct truth *d, const struct partition_list *l)
 {
@@ -408,7 +409,7 @@ open_split(struct split *s, const struct partition_choose_limits *limits,
     partition_choose_init(s, limits, l, &costs, &kv, 1e9 / ns[0], 1e9 / ns[2]);
 }
 
-/* Steps of every kind and partition, as a worker that has seen all of them would have. */
+/* Learns steps of every kind on every partition. */
 static void
 teach(struct split *s, const struct truth *d, const struct partition_list *l)
 {
@@ -429,7 +430,7 @@ teach(struct split *s, const struct truth *d, const struct partition_list *l)
     }
 }
 
-/* What the device really does on that way while n generate: a prompt's row, a token of all. */
+/* The true times of a mode while n sequences decode: ns per prompt token, and per decode step. */
 static void
 really(const struct truth *d, const struct partition_load *x, struct partition_mode way, double n,
        double *row, double *token)
@@ -437,40 +438,41 @@ really(const struct truth *d, const struct partition_load *x, struct partition_m
     double most = way.partition ? way.rows : (double)way.rows - x->n_decode;
     double rows = MAX(MIN((double)x->n_tokens, most), 1.), more = n / x->n_decode;
     struct step_cost some = rows_of(x, rows);
-    struct step_cost answers = { x->decode.weights, more * x->decode.kv, more * x->decode.matmul,
-                                 more * x->decode.attend };
+    struct step_cost decode_cost = { x->decode.weights, more * x->decode.kv,
+                                     more * x->decode.matmul, more * x->decode.attend };
 
     if (way.partition) {
         *row = takes(d, STEP_PREFILL, way.partition, &some) / rows;
-        *token = takes(d, STEP_DECODE, way.partition, &answers);
+        *token = takes(d, STEP_DECODE, way.partition, &decode_cost);
         return;
     }
-    some.kv += answers.kv;
-    some.matmul += answers.matmul;
-    some.attend += answers.attend;
+    some.kv += decode_cost.kv;
+    some.matmul += decode_cost.matmul;
+    some.attend += decode_cost.attend;
     *token = takes(d, STEP_BOTH, 0, &some);
     *row = *token / rows;
 }
 
-/* Rows of prompts a ns when each has its tokens: as few generate as suffice for that, and if all who are there but the one whose
- * prompt is computed do not, the rest is generated on the whole device while no prompt is. */
+/* True throughput in prompt tokens per ns with their outputs: as few sequences decode as needed. If
+ * all of them but the one in prefill are too few, the rest is generated on the whole device while
+ * prefill is idle. */
 static double
 rate_of(const struct truth *d, const struct partition_load *x, struct partition_mode way)
 {
-    struct step_cost answers = x->decode;
+    struct step_cost decode_cost = x->decode;
     double row, token, n = x->n_there > 1, more = (double)x->n_there / x->n_decode, left;
 
     for (really(d, x, way, n, &row, &token); n < x->n_there - 1 && n * row < x->tokens * token;)
         really(d, x, way, ++n, &row, &token);
     left = MAX(x->tokens - n * row / token, 0.);
-    answers.kv *= more;
-    answers.matmul *= more;
-    answers.attend *= more;
-    return 1 / (row + left * takes(d, STEP_DECODE, 0, &answers) / x->n_there);
+    decode_cost.kv *= more;
+    decode_cost.matmul *= more;
+    decode_cost.attend *= more;
+    return 1 / (row + left * takes(d, STEP_DECODE, 0, &decode_cost) / x->n_there);
 }
 
 static void
-the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
+selected_partition_is_close_to_the_best(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     double target = (double)limits.target;
@@ -488,14 +490,14 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
         teach(&s, &d, &l);
         for (int k = 0; k < 50; k++) {
             struct partition_load x = some_load();
-            struct partition_mode way = partition_choose_best(&s, &l, &x);
-            struct partition_load last = x; /* rows of a prompt, which see twice the keys */
+            struct partition_mode way = partition_choose_best(&s, &l, &x).way;
+            struct partition_load last = x; /* a prompt's last tokens attend to 2 × the mean keys */
             double row, token, best = 0;
 
             last.row.kv *= 2;
             last.row.attend *= 2;
             really(&d, &x, way, x.n_decode, &row, &token);
-            for (unsigned r = 0; r < l.n; r++) /* all that surely keep the target, by hand */
+            for (unsigned r = 0; r < l.n; r++) /* all modes that surely keep the target */
                 for (uint32_t rows = r ? 8192 : x.n_decode + 64; rows <= 8192; rows += 64) {
                     const struct partition_mode other = { r, rows };
                     double a, b;
@@ -513,12 +515,12 @@ the_way_taken_is_nearly_the_best_that_the_device_has(void **state)
         }
     }
     assert_true(late < n / 20);
-    assert_true(apart > 50 && together > 50); /* both are worth it somewhere */
+    assert_true(apart > 50 && together > 50); /* both are selected often */
 }
 
-/* No token waits for them but those of a change: 400 ms. */
+/* Only tokens at a change wait for them: 400 ms. */
 static void
-steps_of_prompts_on_a_partition_are_as_long_whatever_the_target(void **state)
+prefill_steps_on_a_partition_ignore_the_target(void **state)
 {
     static const nsec target[] = { 0, 10 * NSEC_MS, 50 * NSEC_MS, NSEC_S };
 
@@ -547,10 +549,10 @@ steps_of_prompts_on_a_partition_are_as_long_whatever_the_target(void **state)
 }
 
 static void
-with_a_phase_empty_or_unknown_nothing_changes(void **state)
+empty_or_unknown_phase_changes_no_partition(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
-    struct partition_load x = some_load(), no_prompts, no_answers;
+    struct partition_load x = some_load(), no_prompts, no_decode;
     struct truth d;
     struct partition_list l;
     struct split s;
@@ -561,17 +563,17 @@ with_a_phase_empty_or_unknown_nothing_changes(void **state)
     open_split(&s, &limits, &l, &d);
     for (int k = 0; k < 100; k++) assert_int_equal(partition_choose_for(&s, &l, &x).partition, 0);
     teach(&s, &d, &l);
-    no_prompts = no_answers = x;
-    no_prompts.n_tokens = no_answers.n_decode = 0;
+    no_prompts = no_decode = x;
+    no_prompts.n_tokens = no_decode.n_decode = 0;
     for (int k = 0; k < 100; k++) {
         assert_int_equal(partition_choose_for(&s, &l, &no_prompts).partition, 0);
-        assert_int_equal(partition_choose_for(&s, &l, &no_answers).partition, 0);
+        assert_int_equal(partition_choose_for(&s, &l, &no_decode).partition, 0);
     }
     assert_int_equal(s.n_changes, 0);
 }
 
 static void
-the_first_prompt_beside_answers_keeps_the_target_too(void **state)
+first_prompt_during_decode_keeps_the_target(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
@@ -583,7 +585,7 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
 
     (void)state;
     partition_list_make(&l, 132, 8, 8);
-    /* 4 ms, or a 40,000th of a second a row: 2,000 of them */
+    /* 4 ms, or 25 us per token: 2,000 tokens in the target */
     partition_choose_init(&s, &tiled, &l, &costs, &kv, 4e12, 6e14);
     assert_int_equal(s.now.rows, 1792);
     partition_choose_init(&s, &limits, &l, &costs, &kv, 4e12, 6e14);
@@ -596,9 +598,9 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
         struct partition_load x = some_load();
         double row, token;
 
-        partition_choose_start(&s, 0); /* an operator's wish */
+        partition_choose_start(&s, 0); /* an operator's choice */
         assert_true(s.now.rows < 8192);
-        x.n_tokens = 0; /* it comes after this was asked */
+        x.n_tokens = 0; /* the prompt arrives after this selection */
         assert_int_equal(partition_choose_for(&s, &l, &x).partition, 0);
         x.n_tokens = 8192;
         really(&d, &x, s.now, x.n_decode, &row, &token);
@@ -606,9 +608,9 @@ the_first_prompt_beside_answers_keeps_the_target_too(void **state)
     }
 }
 
-/* Products of 257 rows take as long as of 512: with answers among them. */
+/* Products of 257 tokens take as long as of 512, decode tokens included. */
 static void
-steps_of_both_are_whole_tiles_and_prompts_go_round_in_them(void **state)
+merged_steps_are_whole_tiles_and_keep_prompts_flowing(void **state)
 {
     static const struct {
         double tokens;
@@ -633,13 +635,13 @@ steps_of_both_are_whole_tiles_and_prompts_go_round_in_them(void **state)
         x.n_decode = x.n_there = as[i].n;
         x.decode = (struct step_cost){ 1.6e10, as[i].n * 1e8, as[i].n * 1.5e10, 0 };
         x.tokens = as[i].tokens;
-        assert_int_equal(partition_choose_best(&s, &l, &x).rows, as[i].rows);
+        assert_int_equal(partition_choose_best(&s, &l, &x).way.rows, as[i].rows);
     }
 }
 
-/* Steps of prompts of 380 ms beside steps of 28 answers in 21: it is asked at any time of them. */
+/* Prefill steps of 380 ms with decode steps of 28 sequences in 21 ms: selections at any time. */
 static void
-what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out(void **state)
+request_shape_is_stable_while_a_prefill_step_runs(void **state)
 {
     static const struct kv_config kv;
     static const struct step_costs costs = { .weights = 16000000000, .row_flops = 15e9 };
@@ -680,7 +682,7 @@ what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out(void **state)
 }
 
 static void
-a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
+partition_is_kept_and_left_only_for_a_better_one(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     uint64_t n_changes = 0;
@@ -697,7 +699,7 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
         draw_device(&d, &l);
         open_split(&s, &limits, &l, &d);
         teach(&s, &d, &l);
-        for (int k = 0; k < 1000; k++, kept++) { /* loads that have nothing to do with each other */
+        for (int k = 0; k < 1000; k++, kept++) { /* independent loads */
             struct partition_load x = some_load();
             struct partition_choose_expect before = partition_choose_expect(&s, was, &x), after;
             unsigned now = partition_choose_for(&s, &l, &x).partition;
@@ -706,8 +708,8 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
             if (now == was) continue;
             assert_true(kept >= 7 || s.n_changes == 1);
             after = partition_choose_expect(&s, now, &x);
-            /* By a tenth at first, by less the longer it was kept; from a partition by 0.02 less, to one by so much more unless tokens
-             * come sooner on it. */
+            /* 10 % at first, less the longer it was kept; 2 % less from a partition, 2 % more to
+             * one unless its inter-token time is lower. */
             edge = -(was > 0) * .02;
             assert_true((1 - edge - .8 / (s.n_changes == 1 ? kept + 9 : kept)) * after.done >
                             before.done ||
@@ -720,7 +722,7 @@ a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one(void **state)
     assert_true(n_changes > 20);
 }
 
-/* One step, of those who may be out with it, that took so long. */
+/* One step with that duration. */
 static void
 one_step(struct split *s, uint8_t lane, unsigned partition, struct batch_segment *run,
          uint32_t n_segments, nsec *now, nsec took)
@@ -741,10 +743,10 @@ one_step(struct split *s, uint8_t lane, unsigned partition, struct batch_segment
     partition_choose_retired(s, &b, *now);
 }
 
-/* Steps that took no time, or a day, of one row or as many as there can be, on whatever partition; loads of nobody and of
- * everybody; then steps as they should be. */
+/* Steps of 0 ns or a day, of one token or the maximum, on any partition; empty and full loads; then
+ * realistic steps. */
 static void
-whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back(void **state)
+any_reported_times_give_a_valid_partition_and_recovery(void **state)
 {
     static const nsec times[] = { 0, 1, NSEC_US, 20 * NSEC_MS, NSEC_S, 24 * 3600 * NSEC_S };
     static const uint32_t sizes[] = { 0, 1, 2, 31, 8192, 65536 };
@@ -807,26 +809,24 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_part_nearer_to_a_multiple_is_rounded_and_the_other_has_the_rest),
-        cmocka_unit_test(every_partition_is_a_division_that_the_device_has),
-        cmocka_unit_test(context_sm_is_units_or_a_share_and_1_0_is_off),
-        cmocka_unit_test(
-            an_operators_partition_is_one_the_device_has_and_takes_the_last_ones_place),
-        cmocka_unit_test(the_fit_is_that_of_every_step_looked_at_again),
-        cmocka_unit_test(a_partition_that_was_never_used_is_taken_for_its_share_of_the_whole),
-        cmocka_unit_test(a_step_that_ran_alone_says_nothing_of_its_partition),
-        cmocka_unit_test(steps_that_are_alike_do_not_tell_one_term_from_another),
-        cmocka_unit_test(no_part_is_faster_than_the_whole_device),
-        cmocka_unit_test(a_step_that_was_found_late_changes_little),
-        cmocka_unit_test(the_way_taken_is_nearly_the_best_that_the_device_has),
-        cmocka_unit_test(steps_of_prompts_on_a_partition_are_as_long_whatever_the_target),
-        cmocka_unit_test(with_a_phase_empty_or_unknown_nothing_changes),
-        cmocka_unit_test(the_first_prompt_beside_answers_keeps_the_target_too),
-        cmocka_unit_test(steps_of_both_are_whole_tiles_and_prompts_go_round_in_them),
-        cmocka_unit_test(what_a_request_is_does_not_sway_while_a_step_of_prompts_is_out),
-        cmocka_unit_test(a_way_is_kept_for_a_while_and_left_only_for_a_clearly_better_one),
-        cmocka_unit_test(
-            whatever_steps_are_said_to_take_the_way_is_one_there_is_and_sense_comes_back),
+        cmocka_unit_test(part_nearer_to_a_multiple_is_rounded_to_it),
+        cmocka_unit_test(every_partition_is_valid_for_the_device),
+        cmocka_unit_test(context_sm_is_units_or_a_share_below_one),
+        cmocka_unit_test(operators_partition_is_valid_and_replaces_the_last),
+        cmocka_unit_test(incremental_fit_equals_a_fit_of_all_steps),
+        cmocka_unit_test(unused_partition_is_estimated_by_its_share_of_units),
+        cmocka_unit_test(step_that_ran_alone_does_not_change_its_partition),
+        cmocka_unit_test(equal_steps_do_not_separate_the_terms),
+        cmocka_unit_test(part_is_never_faster_than_the_whole_device),
+        cmocka_unit_test(late_observation_changes_the_fit_little),
+        cmocka_unit_test(selected_partition_is_close_to_the_best),
+        cmocka_unit_test(prefill_steps_on_a_partition_ignore_the_target),
+        cmocka_unit_test(empty_or_unknown_phase_changes_no_partition),
+        cmocka_unit_test(first_prompt_during_decode_keeps_the_target),
+        cmocka_unit_test(merged_steps_are_whole_tiles_and_keep_prompts_flowing),
+        cmocka_unit_test(request_shape_is_stable_while_a_prefill_step_runs),
+        cmocka_unit_test(partition_is_kept_and_left_only_for_a_better_one),
+        cmocka_unit_test(any_reported_times_give_a_valid_partition_and_recovery),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct walk { /* one plan */
+struct walk { /* state of one plan */
     struct ref *t;
     struct ref_step *step;
     nsec now;
@@ -39,7 +39,7 @@ bool
 ref_before(const struct req *a, const struct req *b)
 {
     if (a->priority != b->priority) return a->priority > b->priority;
-    if (a->turn != b->turn) return a->turn < b->turn;
+    if (a->fair_tag != b->fair_tag) return a->fair_tag < b->fair_tag;
     return a->order < b->order;
 }
 
@@ -57,7 +57,7 @@ ref_follows(const struct req *q)
     return q->first && q->first != q && !q->forked;
 }
 
-/* Of beams that begin again: what is alike in all of them, but for the last token. */
+/* The common prefix of preempted beams, at most all tokens but the last. */
 static void
 see_alike(struct req *first)
 {
@@ -116,7 +116,7 @@ add(struct ref *t, const struct seq *q, struct req *first, nsec now)
                        .n_draft = q->n_draft,
                        .deadline = q->deadline,
                        .arrived = now,
-                       .told = q->prompt_logprobs,
+                       .wants_logprobs = q->prompt_logprobs,
                        .beam = q->beam };
     memcpy(r->end_id, q->end_id, sizeof r->end_id);
     if (q->first_member) {
@@ -125,14 +125,14 @@ add(struct ref *t, const struct seq *q, struct req *first, nsec now)
         r->n_members = q->first_member->n_members;
         r->n_shared = q->first_member->n_shared;
     }
-    if (t->l.quantum) { /* due in the turn in which its client is allowed all it asked for up to here */
+    if (t->l.quantum) { /* tag: the round in which its client has been granted all tokens so far */
         struct purse *p = &t->purse[q->client];
 
-        if (p->open++ == 0) p->spent = p->turn = 0;
-        if (p->spent < t->turn * t->l.quantum) p->spent = t->turn * t->l.quantum;
+        if (p->open++ == 0) p->spent = p->fair_tag = 0;
+        if (p->spent < t->fair_tag * t->l.quantum) p->spent = t->fair_tag * t->l.quantum;
         p->spent += r->source + r->prompt + r->max_new;
-        if (p->turn * t->l.quantum < p->spent) p->turn = CEIL_DIV(p->spent, t->l.quantum);
-        r->turn = first ? first->turn : p->turn;
+        if (p->fair_tag * t->l.quantum < p->spent) p->fair_tag = CEIL_DIV(p->spent, t->l.quantum);
+        r->fair_tag = first ? first->fair_tag : p->fair_tag;
     }
 }
 
@@ -150,13 +150,13 @@ ref_leave(struct req *q)
 {
     q->slot = q->begun = q->encoded = false;
     q->len = 0;
-    if (q->state != PAUSED) return;
+    if (q->state != PREEMPTED) return;
     if (!q->first) q->kin = NULL;
     q->again = q->first && q->forked;
     q->forked = false;
     q->fork_step = 0;
-    q->state = WAIT; /* what it has is prompt */
-    if (q->made > 0) q->told = false;
+    q->state = WAIT; /* its tokens are prompt now */
+    if (q->made > 0) q->wants_logprobs = false;
     q->prompt += q->made;
     q->max_new -= q->made;
     q->min_new -= MIN(q->min_new, q->made);
@@ -164,7 +164,7 @@ ref_leave(struct req *q)
 }
 
 void
-ref_leave_paused(struct req *q)
+ref_leave_preempted(struct req *q)
 {
     bool out = q->in_flight > 0;
 
@@ -174,11 +174,11 @@ ref_leave_paused(struct req *q)
 }
 
 void
-ref_pause_all(struct req *q)
+ref_preempt_all(struct req *q)
 {
-    for (uint32_t i = 0; q->first && i < q->n_members; i++) q->first[i].state = PAUSED;
-    q->state = PAUSED;
-    ref_leave_paused(q);
+    for (uint32_t i = 0; q->first && i < q->n_members; i++) q->first[i].state = PREEMPTED;
+    q->state = PREEMPTED;
+    ref_leave_preempted(q);
 }
 
 static void
@@ -207,7 +207,7 @@ ref_end(struct ref *t, struct req *q)
 }
 
 void
-ref_halt(struct ref *t, req_id id, bool suspended)
+ref_suspend(struct ref *t, req_id id, bool suspended)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].id == id) t->req[i].suspended = suspended;
@@ -229,7 +229,7 @@ ref_expire(struct ref *t, nsec now)
 
 /* ---- the step */
 
-/* How far its next chunk may go. */
+/* End limit of its next chunk. */
 static uint32_t
 goal(const struct req *q)
 {
@@ -237,7 +237,7 @@ goal(const struct req *q)
     return q->beam && q->pos + 1 < q->prompt ? q->prompt - 1 : q->prompt;
 }
 
-/* The last row of a beam's prompt, which all have in one step. */
+/* The last prompt token of a beam; all beams have it in the same step. */
 static bool
 rides_next(const struct req *q)
 {
@@ -259,7 +259,7 @@ forks_now(const struct req *q)
     return q->first == q && !q->forked && q->pos == q->n_shared;
 }
 
-/* Names for the blocks of its positions up to n that have none. */
+/* Names the unnamed blocks of positions up to n. */
 static void
 name_blocks(struct ref *t, struct req *q, uint32_t n)
 {
@@ -268,7 +268,7 @@ name_blocks(struct ref *t, struct req *q, uint32_t n)
         q->block[i] = ++t->n_blocks;
 }
 
-/* The others hold what the first holds, but for a block that is not full: that each has of its own. */
+/* The members share the first's full blocks; each has its own partial block. */
 static void
 fork_kin(struct walk *w, struct req *first)
 {
@@ -288,9 +288,9 @@ fork_kin(struct walk *w, struct req *first)
     }
 }
 
-/* Each beam goes on from what its parent has. */
+/* Each beam continues with its parent's blocks. */
 static void
-turn(struct ref *t, struct req *first)
+reorder_beams(struct ref *t, struct req *first)
 {
     static uint32_t old[MAX_BEAMS][ENTRIES];
     uint32_t full = first->pos / t->c.tokens_per_block;
@@ -345,14 +345,14 @@ wants_context(const struct walk *w, const struct req *q)
     return ref_wants(w->t, q, w->lane, w->now) == WORK_PREFILL;
 }
 
-/* Its last step is another lane's, and not over. */
+/* Its last step belongs to another lane and is in flight. */
 static bool
 waits(const struct walk *w, const struct req *q)
 {
     return q->lane != w->lane && q->step > w->t->done[q->lane];
 }
 
-/* Nobody but searches generates, few enough for one step, and some are in the one that is out. */
+/* Only searches decode, few enough for one step, and some are in flight. */
 static bool
 searches_wait(const struct walk *w)
 {
@@ -370,7 +370,8 @@ searches_wait(const struct walk *w)
     return n_out && n <= t->l.beam_tokens;
 }
 
-/* Everybody's next row first; then drafts in list order, of what is left, beside a prompt of half of it. */
+/* Decode tokens first; then drafts in list order from the remaining tokens, half of them if prompts
+ * wait. */
 static void
 generate(struct walk *w)
 {
@@ -404,7 +405,7 @@ generate(struct walk *w)
             if (!q->beam || q->first != q) continue;
             for (uint32_t k = 0; k < q->n_members; k++) all = all && q[k].pos < q[k].len;
             if (!all) continue;
-            turn(t, q);
+            reorder_beams(t, q);
             for (uint32_t k = 0; k < q->n_members; k++) put(w, &q[k], WORK_DECODE, 1);
         }
     w->generates = w->step->n > 0;
@@ -422,8 +423,8 @@ hold_back(const struct walk *w)
             rows += t->list[i]->prompt;
             oldest = MIN(oldest, t->list[i]->arrived);
         }
-    if (!t->l.prompt_batch || !(w->generates || streaming(t, false)) || !rows ||
-        rows >= t->l.prompt_batch || w->now - oldest >= t->l.prompt_wait)
+    if (!t->l.prefill_batch_tokens || !(w->generates || streaming(t, false)) || !rows ||
+        rows >= t->l.prefill_batch_tokens || w->now - oldest >= t->l.prompt_wait)
         return false;
     w->step->until = MIN(w->step->until, oldest + t->l.prompt_wait);
     return true;
@@ -443,12 +444,12 @@ contexts(struct walk *w)
     if (t->l.lane_seqs[w->lane]) most = t->l.lane_seqs[w->lane];
     for (uint32_t i = 0; i < t->n_list && rows > 0 && n < most; i++) {
         struct req *q = t->list[i];
-        uint32_t chunk, room, rest, some;
+        uint32_t chunk, budget, rest, some;
 
         if (!wants_context(w, q)) continue;
         if (q->state == WAIT) {
             if (full || no_slot || !join || !ref_may_take_pages(t, q)) continue;
-            if (!ref_may_sit(t, q)) {
+            if (!ref_has_slot(t, q)) {
                 no_slot = true;
                 continue;
             }
@@ -461,18 +462,18 @@ contexts(struct walk *w)
         rest = goal(q) - MIN(q->pos, goal(q));
         chunk = MIN(q->prompt, t->l.max_tokens);
         if (t->l.max_chunk) chunk = MIN(chunk, t->l.max_chunk);
-        room = MIN(rows, chunk);
+        budget = MIN(rows, chunk);
         some = t->l.chunks == CHUNK_POLICY_EQUAL_PROGRESS ? MIN(unit - q->pos % unit, rest) : rest;
-        if (some > room)
-            some = t->l.chunks == CHUNK_POLICY_EQUAL_PROGRESS ? 0 : (q->pos + room) / unit * unit;
-        if (t->l.chunks != CHUNK_POLICY_EQUAL_PROGRESS && rest > room)
+        if (some > budget)
+            some = t->l.chunks == CHUNK_POLICY_EQUAL_PROGRESS ? 0 : (q->pos + budget) / unit * unit;
+        if (t->l.chunks != CHUNK_POLICY_EQUAL_PROGRESS && rest > budget)
             some = some > q->pos ? some - q->pos : 0;
-        if (some == 0 && n == 0 && !t->l.chunk_unit) some = room;
+        if (some == 0 && n == 0 && !t->l.chunk_unit) some = budget;
         if (!q->begun && (stopped || some == 0)) {
             stopped = true;
             continue;
         }
-        if (some > 0 && rides_next(q)) { /* a row of each beam, in one step */
+        if (some > 0 && rides_next(q)) { /* one token of each beam in this step */
             if (q->n_members > (n ? rows : w->rows)) continue;
             for (uint32_t k = 0; k < q->n_members; k++) {
                 who[n] = &q[k];
@@ -504,7 +505,7 @@ contexts(struct walk *w)
     for (uint32_t i = 0; i < n; i++) put(w, who[i], WORK_PREFILL, take[i]);
 }
 
-/* The first place in the encoder's rows. */
+/* The first free range of encoder rows. */
 static bool
 place(struct ref *t, struct req *q)
 {
@@ -562,9 +563,9 @@ sources(struct walk *w)
             if (t->l.enc_layers) n = MIN(n, t->l.enc_layers);
             n = (uint32_t)MIN((uint64_t)n, MAX(left / q->source, (uint64_t)(w->step->n == first)));
             if (!waiting && n == 0) continue;
-            if (n == 0 || (waiting && (!ref_may_sit(t, q) || !place(t, q)))) return;
+            if (n == 0 || (waiting && (!ref_has_slot(t, q) || !place(t, q)))) return;
             if (waiting) {
-                ref_sit(t, q, ENCODE);
+                ref_take_slot(t, q, ENCODE);
                 q->encoded = true;
                 may--;
             }
@@ -589,7 +590,7 @@ ref_plan(struct ref *t, unsigned lane, nsec now, struct ref_step *ret)
         ret->until = NSEC_NEVER;
         ref_sort(t);
         if (ref_slots(t) == 0) t->closed = false;
-        preempted = t->l.policy == POLICY_MAX_UTILIZATION && ref_make_room(t, lane, now);
+        preempted = t->l.policy == POLICY_MAX_UTILIZATION && ref_reserve_steps(t, lane, now);
         ref_sort(t);
         generate(&w);
         for (uint32_t i = 0; i < t->n_list && t->l.policy == POLICY_STATIC && !t->closed; i++) {

@@ -1,4 +1,4 @@
-/* ref_sched_commit.c - what a step that is over did to the ref's requests: ref_sched.h. */
+/* ref_sched_commit.c - the effect of a finished step on the reference's requests: ref_sched.h. */
 #include "tests/sched/ref_sched_internal.h"
 
 static void
@@ -15,7 +15,7 @@ sampled(struct ref *t, struct req *q)
     if (q->made == q->max_new) ref_end(t, q);
 }
 
-/* Who was given what q held, by a step that is not over but for the one that failed. */
+/* Ends the members that forked from q in an uncommitted step, or in the failed one. */
 static void
 fail_forks(struct ref *t, const struct req *q, unsigned failed)
 {
@@ -60,7 +60,7 @@ ref_commit(struct ref *t, unsigned lane, bool failed, nsec now)
              !q->beam && run->samples && k < 1 + run->drafts - (run->n_tokens - taken); k++)
             if (q->state != GONE) sampled(t, q);
         if (q->in_flight == 0 && q->slot && q->state == GONE) ref_leave(q);
-        if (q->slot && q->state == PAUSED) ref_leave_paused(q);
+        if (q->slot && q->state == PREEMPTED) ref_leave_preempted(q);
     }
     t->out[lane][0] = t->out[lane][1];
     t->n_out[lane]--;

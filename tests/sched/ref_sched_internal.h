@@ -1,102 +1,100 @@
-/* ref_sched_internal.h - what ref_sched.c, ref_sched_preempt.c and ref_sched_commit.c share: ref_sched.h. */
+/* ref_sched_internal.h - shared by ref_sched.c, ref_sched_preempt.c and ref_sched_commit.c. */
 #ifndef TESTS_SCHED_REF_SCHED_INTERNAL_H
 #define TESTS_SCHED_REF_SCHED_INTERNAL_H
 
 #include "tests/sched/ref_sched.h"
 
-enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PAUSED, GONE };
+enum state { WAIT, ENCODE, CONTEXT, GENERATE, LAST, PREEMPTED, GONE };
 
 enum { ENTRIES = 400 };
 
 struct req {
-    req_id id, name; /* name: whose tokens it has */
+    req_id id, name; /* name: the id whose fake tokens it has */
     enum state state;
     float priority;
     uint32_t order, prompt, max_new, source, made, out, pos, len, layers, in_flight, pages, n_end,
         min_new, enc_at, client, n_draft;
-    uint32_t drafts; /* in flight, counted as taken */
-    uint32_t done;   /* positions of steps that are over */
-    uint64_t turn;
+    uint32_t drafts; /* in flight, counted as accepted */
+    uint32_t done;   /* positions of finished steps */
+    uint64_t fair_tag;
     unsigned lane; /* of its last step */
     uint64_t step;
-    unsigned fork_lane; /* where it was given what the first of its kin held */
+    unsigned fork_lane; /* lane of the step in which it forked */
     uint64_t fork_step;
     token_id end_id[48];
     uint64_t lora;
     nsec deadline, arrived;
-    bool slot, begun, told, encoded, suspended;
-    uint32_t
-        passed; /* by those who took an adapter's pages before it, while there were none for it */
-    bool
-        again; /* it was preempted, and begins with what it had: how much all beams share is to be seen */
-    /* Of several that begin alike: which it is, the first of them, and whether it is on its own: a beam never. */
+    bool slot, begun, wants_logprobs, encoded, suspended;
+    uint32_t passed; /* requests that took adapter pages before it while it waited for pages */
+    bool again;      /* preempted: the common prefix of its beams must be computed */
+    /* Groups: index, size, common prefix. */
     uint32_t member, n_members, n_shared;
     struct req *first;
     bool forked;
     const struct beam *beam;
-    struct req *kin;         /* whose blocks it may have: the first, also when it is on its own */
-    uint32_t block[ENTRIES]; /* of kin: a name for each, as far as pos */
+    struct req *kin;         /* the first member, also after the fork */
+    uint32_t block[ENTRIES]; /* names of its blocks up to pos */
 };
-struct purse { /* a client's, in tokens */
-    uint64_t spent, turn;
+struct purse { /* fairness state of a client, in tokens */
+    uint64_t spent, fair_tag;
     uint32_t open;
 };
 
 struct ref {
     struct kv_config c;
     struct scheduler_limits l;
-    struct req req[REF_MAX], *list[REF_MAX]; /* list: in order, those that are not gone */
+    struct req req[REF_MAX], *list[REF_MAX]; /* list: in order, without ended requests */
     uint32_t n, n_list, n_out[MAX_LANES];
     struct ref_step out[MAX_LANES][2];
     uint64_t planned[MAX_LANES], done[MAX_LANES];
     struct purse purse[8];
-    uint64_t turn;     /* of the last who got a slot, at least */
+    uint64_t fair_tag; /* not below the last admitted request */
     uint32_t n_blocks; /* names given */
     bool closed;
-    bool cramped;  /* somebody found no room, and somebody there is suspended */
-    bool no_pages; /* somebody who waits found no pages */
+    bool cramped;  /* an admission failed, and a suspended request has blocks */
+    bool no_pages; /* a waiting request found no pages */
 };
 
 /* ---- ref_sched.c */
 
-/* Who comes first in the list. */
+/* List order. */
 bool ref_before(const struct req *a, const struct req *b);
-/* It does what the first of its kin does. */
+/* A member that has not forked. */
 bool ref_follows(const struct req *q);
-/* The list, anew. */
+/* Sorts the list. */
 void ref_sort(struct ref *t);
-/* NULL: there is none. */
+/* NULL: not found. */
 struct req *ref_find(struct ref *t, req_id id, uint32_t member);
-/* Its slot is free. */
+/* Frees its slot. */
 void ref_leave(struct req *q);
-/* The same of one that is preempted, and its kin, once no step of theirs is out. */
-void ref_leave_paused(struct req *q);
-/* It and its kin are preempted. */
-void ref_pause_all(struct req *q);
-/* With all of a search, or alone; it leaves once no step of it is out. */
+/* Frees the slots of a preempted request and its group when none is in flight. */
+void ref_leave_preempted(struct req *q);
+/* Preempts it and its group. */
+void ref_preempt_all(struct req *q);
+/* Ends it, with its group if they are together; it leaves when it is not in flight. */
 void ref_end(struct ref *t, struct req *q);
-/* Whoever is late ends. */
+/* Ends requests past their deadline. */
 void ref_expire(struct ref *t, nsec now);
 
 /* ---- ref_sched_preempt.c */
 
-/* Seats that are taken. */
+/* Slots in use. */
 uint32_t ref_slots(const struct ref *t);
-/* Its adapter's pages are there, and nobody waits for them before it that has been passed over for too long. */
+/* Its adapter's pages are available, and no earlier request was overtaken too often. */
 bool ref_may_take_pages(struct ref *t, const struct req *q);
-/* There is a slot for it, and its kin; and it takes it, in that state. */
-bool ref_may_sit(struct ref *t, const struct req *q);
-void ref_sit(struct ref *t, struct req *q, enum state as);
+/* True if slots for it and its group are free; ref_take_slot() takes them. */
+bool ref_has_slot(struct ref *t, const struct req *q);
+void ref_take_slot(struct ref *t, struct req *q, enum state as);
 /* Blocks of n positions. */
 uint32_t ref_entries(const struct ref *t, uint32_t n);
-/* It has a slot and blocks as far as the policy asks, or there is no room. */
+/* Reserves slot and blocks as the policy demands; false: they are not free. */
 bool ref_admit(struct ref *t, struct req *q);
-/* Between two plans: who stands still makes room for whoever found none. */
+/* Between two plans: frees the slot of a suspended request for one that found none. */
 bool ref_give_up_one(struct ref *t);
-/* What it would do in a step of that lane: one of enum work, or 0. */
+/* Its work in a step of that lane: an enum work, or 0. */
 unsigned ref_wants(const struct ref *t, const struct req *q, unsigned lane, nsec now);
-/* Of max_utilization: everybody in turn gets what its next step takes, of the last ones, who are preempted. Whether any
- * was. */
-bool ref_make_room(struct ref *t, unsigned lane, nsec now);
+/* max_utilization: reserves the next step of each request in order, and preempts the last ones.
+ * True: one was preempted. */
+bool ref_reserve_steps(struct ref *t, unsigned lane, nsec now);
 
 #endif

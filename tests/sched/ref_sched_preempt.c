@@ -1,4 +1,4 @@
-/* ref_sched_preempt.c - who has a slot in the ref, what it may take, and who gives way: ref_sched.h. */
+/* ref_sched_preempt.c - slots, blocks and preemption of the reference: ref_sched.h. */
 #include "tests/sched/ref_sched_internal.h"
 
 uint32_t
@@ -39,7 +39,7 @@ has_pages(const struct ref *t, const struct req *q)
     return !q->lora || used + q->pages <= t->l.pages;
 }
 
-/* It waits for that. */
+/* It waits for adapter pages. */
 static bool
 lacks_pages(const struct ref *t, const struct req *q)
 {
@@ -60,11 +60,11 @@ ref_may_take_pages(struct ref *t, const struct req *q)
 }
 
 void
-ref_sit(struct ref *t, struct req *q, enum state as)
+ref_take_slot(struct ref *t, struct req *q, enum state as)
 {
     bool new = !q->slot;
 
-    if (new) t->turn = MAX(t->turn, q->turn);
+    if (new) t->fair_tag = MAX(t->fair_tag, q->fair_tag);
     for (uint32_t i = 1; i < size(q) && !q->slot; i++) {
         q[i].slot = true;
         q[i].state = CONTEXT;
@@ -84,9 +84,9 @@ ref_entries(const struct ref *t, uint32_t n)
     return CEIL_DIV(n, t->c.tokens_per_block);
 }
 
-/* Whether one of its kin before it holds the block too. */
+/* An earlier member holds the block too. */
 static bool
-told_before(const struct ref *t, const struct req *r, uint32_t block)
+counted_before(const struct ref *t, const struct req *r, uint32_t block)
 {
     for (const struct req *k = r->kin; k != r; k++)
         for (uint32_t i = 0; k->len && k->kin == r->kin && k->forked && i < ref_entries(t, k->pos);
@@ -95,7 +95,7 @@ told_before(const struct ref *t, const struct req *r, uint32_t block)
     return false;
 }
 
-/* What it may still take on the way to len positions, and what it holds, each block once. */
+/* Blocks for len positions, those it has included, each counted once. */
 static uint64_t
 takes(const struct ref *t, const struct req *r, uint32_t len, bool cross)
 {
@@ -108,11 +108,11 @@ takes(const struct ref *t, const struct req *r, uint32_t len, bool cross)
     }
     if (ref_follows(r)) return n - r->n_shared / t->c.tokens_per_block;
     for (uint32_t i = 0; r->kin && r->forked && i < ref_entries(t, r->pos); i++)
-        n -= told_before(t, r, r->block[i]);
+        n -= counted_before(t, r, r->block[i]);
     return n;
 }
 
-/* Its blocks, for len positions instead of those it has, and its kin's, who wait for it. */
+/* Its blocks for len positions, and its members', fit beside all others. */
 static bool
 fits(const struct ref *t, const struct req *q, uint32_t len)
 {
@@ -129,7 +129,7 @@ fits(const struct ref *t, const struct req *q, uint32_t len)
     return true;
 }
 
-/* All that it will ever need, and its kin, with nobody else there. */
+/* All that it and its group ever need fits an empty cache. */
 static bool
 fits_alone(const struct ref *t, const struct req *q)
 {
@@ -144,13 +144,14 @@ fits_alone(const struct ref *t, const struct req *q)
 }
 
 static bool
-may_pause(const struct req *q)
+may_preempt(const struct req *q)
 {
     if (q->first) q = q->first;
-    return q->state == GENERATE || (q->state == CONTEXT && (q->begun || q->forked) && !q->told);
+    return q->state == GENERATE ||
+           (q->state == CONTEXT && (q->begun || q->forked) && !q->wants_logprobs);
 }
 
-/* The last in the list who stands still, keeps what others want, and could come back with what it has. */
+/* The last suspended request that has something another one needs and that could resume. */
 static struct req *
 suspended_seq(struct ref *t, bool pages)
 {
@@ -162,7 +163,7 @@ suspended_seq(struct ref *t, bool pages)
 
         for (uint32_t k = 0; q->first && k < q->n_members; k++)
             out = out || q->first[k].in_flight > 0;
-        if (!q->slot || !q->suspended || out || !may_pause(q) || (pages && !q->lora)) continue;
+        if (!q->slot || !q->suspended || out || !may_preempt(q) || (pages && !q->lora)) continue;
         if (found && ref_before(q, found)) continue;
         if (fits_alone(t, q)) found = q;
     }
@@ -170,16 +171,16 @@ suspended_seq(struct ref *t, bool pages)
 }
 
 static bool
-no_room(struct ref *t)
+ask_reclaim(struct ref *t)
 {
     t->cramped = suspended_seq(t, false) != NULL;
     return false;
 }
 
 bool
-ref_may_sit(struct ref *t, const struct req *q)
+ref_has_slot(struct ref *t, const struct req *q)
 {
-    return has_slot(t, q) || no_room(t);
+    return has_slot(t, q) || ask_reclaim(t);
 }
 
 bool
@@ -190,7 +191,7 @@ ref_give_up_one(struct ref *t)
     if (!q && t->no_pages) q = suspended_seq(t, true);
     t->no_pages = false;
     if (!q) return t->cramped = false;
-    ref_pause_all(q);
+    ref_preempt_all(q);
     ref_sort(t);
     return true;
 }
@@ -200,14 +201,14 @@ ref_admit(struct ref *t, struct req *q)
 {
     uint32_t len = q->prompt + (t->l.policy == POLICY_MAX_UTILIZATION ? 0 : q->max_new);
 
-    if (q->state == WAIT && !has_slot(t, q)) return no_room(t);
-    if (!fits(t, q, len)) return no_room(t);
-    ref_sit(t, q, CONTEXT);
+    if (q->state == WAIT && !has_slot(t, q)) return ask_reclaim(t);
+    if (!fits(t, q, len)) return ask_reclaim(t);
+    ref_take_slot(t, q, CONTEXT);
     for (uint32_t i = 0; i < size(q); i++) q[i].len = len;
     return true;
 }
 
-/* ---- who gives way */
+/* ---- preemption */
 
 static bool
 pay(struct ref *t, struct req *q)
@@ -216,7 +217,7 @@ pay(struct ref *t, struct req *q)
 
     if (q->pos < q->len) return true;
     len = MIN(CEIL_DIV(q->pos + 1, tokens) * tokens, q->prompt + q->max_new);
-    if (!fits(t, q, len)) return no_room(t);
+    if (!fits(t, q, len)) return ask_reclaim(t);
     q->len = len;
     return true;
 }
@@ -226,7 +227,7 @@ somebody_leaves(const struct ref *t)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->req[i].slot &&
-            (t->req[i].state == LAST || t->req[i].state == PAUSED || t->req[i].state == GONE))
+            (t->req[i].state == LAST || t->req[i].state == PREEMPTED || t->req[i].state == GONE))
             return true;
     return false;
 }
@@ -246,14 +247,14 @@ ref_wants(const struct ref *t, const struct req *q, unsigned lane, nsec now)
 }
 
 static bool
-room(struct ref *t, struct req *q, unsigned work, uint32_t *rows)
+reserve_next_step(struct ref *t, struct req *q, unsigned work, uint32_t *rows)
 {
     uint32_t n = MIN(q->prompt - MIN(q->pos, q->prompt), *rows);
 
     if (q->suspended) return true;
     if (q->state == GENERATE) return q->out == q->max_new || pay(t, q);
     if (q->state == WAIT && work && !ref_may_take_pages(t, q)) return false;
-    if (work == WORK_ENCODER) return q->state != WAIT || ref_may_sit(t, q);
+    if (work == WORK_ENCODER) return q->state != WAIT || ref_has_slot(t, q);
     if (work != WORK_PREFILL || n == 0) return true;
     if (!q->len && !ref_admit(t, q)) return false;
     *rows -= n;
@@ -261,10 +262,10 @@ room(struct ref *t, struct req *q, unsigned work, uint32_t *rows)
 }
 
 bool
-ref_make_room(struct ref *t, unsigned lane, nsec now)
+ref_reserve_steps(struct ref *t, unsigned lane, nsec now)
 {
     uint32_t rows = t->l.max_tokens;
-    const struct req *last = NULL; /* who was preempted: the list ends there */
+    const struct req *last = NULL; /* the victim: the walk ends there */
     bool preempted = false, waiting = true;
 
     for (uint32_t i = 0; i < t->n_list; i++) {
@@ -273,28 +274,28 @@ ref_make_room(struct ref *t, unsigned lane, nsec now)
 
         if (last && !ref_before(q, last)) break;
         if (q->state == GONE || (!waiting && q->state == WAIT)) continue;
-        while (!room(t, q, ref_wants(t, q, lane, now), &rows)) {
+        while (!reserve_next_step(t, q, ref_wants(t, q, lane, now), &rows)) {
             bool no_slot = q->state == WAIT && !has_slot(t, q);
 
             if (q->state == WAIT && !ref_may_take_pages(t, q)) {
                 waiting = false;
                 break;
             }
-            if (ref_give_up_one(t)) { /* from the beginning, of a list that may be longer now */
+            if (ref_give_up_one(t)) { /* restart: the list may be longer now */
                 preempted = waiting = true;
                 rows = t->l.max_tokens;
                 i = UINT32_MAX;
                 break;
             }
             for (v = t->n_list; v-- > i;)
-                if (t->list[v]->slot && may_pause(t->list[v])) break;
+                if (t->list[v]->slot && may_preempt(t->list[v])) break;
             if (v == UINT32_MAX || v < i || somebody_leaves(t)) {
                 if (!no_slot) return preempted;
                 waiting = false;
                 break;
             }
             last = t->list[v]->first ? t->list[v]->first : t->list[v];
-            ref_pause_all(t->list[v]);
+            ref_preempt_all(t->list[v]);
             if (!t->list[v]->slot) {
                 preempted = true;
                 if (last == (q->first ? q->first : q)) return preempted;

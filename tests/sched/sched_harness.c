@@ -1,12 +1,13 @@
 /* sched_harness.c - see sched_harness.h.
  *
- * The device keeps a vector clock a lane: which steps of other lanes are ordered before its next one,
- * by waits or because they are done. A write needs every earlier use of the thing ordered before it, a
- * read needs every earlier write; a thing is a 128-byte unit of the arena, a slot's table rows, or a
- * row of encoder states. So a race between lanes is found whether or not it would have bitten.
+ * The device keeps one vector clock per lane: the steps of other lanes that are ordered before its
+ * next step, by waits or because they are done. A write needs every earlier use of the object
+ * ordered before it; a read needs every earlier write. Objects are 128-byte units of the arena, a
+ * slot's table rows, and rows of encoder states. So every race between lanes is found, also one
+ * without visible effect.
  *
- * A block may be in several tables while what it holds is what all of them would have computed; it is written
- * only while it is in one.
+ * A block may be in several tables while all their sequences would compute its contents; it is
+ * written only while it is in one table.
  */
 #include "tests/sched/sched_harness.h"
 
@@ -23,19 +24,19 @@ struct use { /* the last step of each lane that wrote, and that read or wrote */
 struct unit {
     struct use use;
     bool scratch;
-    uint32_t n_listed; /* tables it is in */
+    uint32_t n_listed; /* tables that name it */
     req_id id;         /* whose K/V it holds: of group, entry, positions below filled */
-    uint64_t space;    /* and what else that depends on */
+    uint64_t space;    /* cache namespace of the K/V */
     uint32_t group, entry, filled;
 };
-struct row { /* of a slot, in all tables */
+struct row { /* the rows of one slot in all tables */
     struct use use;
     req_id id;
     bool begun;
     uint32_t next_pos;
-    uint32_t refused; /* of its last step's drafts, and that step; 0: it had none */
-    unsigned guess_lane;
-    uint64_t guess_step;
+    uint32_t refused; /* rejected drafts of its last step, and that step; 0: no drafts */
+    unsigned draft_lane;
+    uint64_t draft_step;
     slice_id at[MAX_GROUPS][RUN_ENTRIES];
 };
 struct enc {
@@ -44,14 +45,14 @@ struct enc {
     uint32_t layers;
 };
 struct fake {
-    struct unit *unit, *cell; /* cell: of the host's memory */
+    struct unit *unit, *cell; /* cell: unit of the host tier */
     uint32_t n_units, n_cells, n_enc;
     struct enc *enc;
     struct row *row;                                /* [n_slots] */
-    uint64_t clock[MAX_LANES][MAX_LANES];           /* of the lane's last step */
-    uint64_t of_step[MAX_LANES][CLOCKS][MAX_LANES]; /* of its last few steps */
+    uint64_t clock[MAX_LANES][MAX_LANES];           /* clock of the lane's last step */
+    uint64_t of_step[MAX_LANES][CLOCKS][MAX_LANES]; /* clocks of its last few steps */
     struct {
-        uint32_t first, n; /* where the run really began, rows that were taken */
+        uint32_t first, n; /* first position, and tokens accepted */
     } taken[MAX_LANES][RUN_OUT][RUN_SLOTS];
 };
 
@@ -64,7 +65,7 @@ fake_taken(const struct scheduler_limits *l, req_id id, uint32_t first, uint32_t
     for (uint32_t i = 1; i <= n_draft; i++) {
         uint32_t parent = i - 1 - l->draft_back[i - 1];
 
-        /* of drafts for one place one is right at most */
+        /* of several drafts for one position at most one is right */
         right[i] = right[parent] && !has[parent] && ((uint32_t)id * 31 + first * 7 + i * 3) % 5 < 3;
         has[parent] = has[parent] || right[i];
         n += right[i];
@@ -86,7 +87,8 @@ alike(req_id a, req_id b, uint32_t first, uint32_t n)
     return true;
 }
 
-/* The unit holds what q would have computed, up to position end of its own or, cross, of its source. */
+/* True if the unit holds what q would compute, up to position `end` of its prompt or, with cross,
+ * of its encoder input. */
 static bool
 same(const struct unit *u, const struct seq *q, bool cross, uint32_t end)
 {
@@ -210,7 +212,7 @@ run_close(struct sched_fixture *r)
     free(r->fake);
 }
 
-/* A step's writes did not come to be. */
+/* The step failed: its writes are invalid. */
 static void
 unwrite(struct sched_fixture *r, const struct row *row, uint32_t group, uint32_t first, uint32_t n)
 {
@@ -237,7 +239,7 @@ unwrite_all(struct sched_fixture *r, const struct batch *b)
         for (uint32_t k = 0; k < block_units(r, c->group); k++) {
             struct unit *u = &units_of(r, c->to_tier, c->group, c->to)[k];
 
-            if (u->use.wrote[b->lane] == b->step) u->filled = 0; /* not others' since */
+            if (u->use.wrote[b->lane] == b->step) u->filled = 0; /* unless written since */
         }
     }
     for (uint32_t i = 0; i < b->n_segments; i++)
@@ -337,7 +339,7 @@ advance_clock(struct sched_fixture *r, const struct batch *b)
     uint64_t *clock = r->fake->clock[b->lane];
 
     for (uint32_t i = 0; i < b->n_waits; i++) {
-        const struct batch_wait *w = &b->wait[i];
+        const struct step_dependency *w = &b->wait[i];
 
         check(w->lane != b->lane && w->step <= r->planned[w->lane] && w->step > 0);
         clock[w->lane] = MAX(clock[w->lane], w->step);
@@ -348,7 +350,7 @@ advance_clock(struct sched_fixture *r, const struct batch *b)
     memcpy(r->fake->of_step[b->lane][b->step % CLOCKS], clock, sizeof r->fake->clock[0]);
 }
 
-/* The block a table entry names now is in no table any more. */
+/* Removes the block that a table entry names from that table. */
 static void
 unlist(struct sched_fixture *r, uint32_t group, struct row *row, uint32_t entry)
 {
@@ -360,7 +362,7 @@ unlist(struct sched_fixture *r, uint32_t group, struct row *row, uint32_t entry)
     row->at[group][entry] = SLICE_NONE;
 }
 
-/* Tokens in the entry that somebody before wrote and that are gone on from: in this step, or by a sample later. */
+/* Tokens of an earlier sequence in the entry that this step or a later sample continues. */
 static uint32_t
 left_in(const struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
@@ -380,9 +382,9 @@ left_in(const struct sched_fixture *r, const struct batch *b, const struct kv_ed
     return n > first ? MIN(n - first, tokens) : 0;
 }
 
-/* The block is of one who was admitted and has no row yet: it is told when it begins. */
+/* The block belongs to an admitted sequence whose first step has not sent its table entries. */
 static bool
-is_told_later(const struct sched_fixture *r, const struct kv_copy *c)
+is_sent_later(const struct sched_fixture *r, const struct kv_copy *c)
 {
     for (uint32_t i = 0; i < r->c.n_slots; i++) {
         uint32_t first, n = kv_held(r->kv, i, c->group, &first);
@@ -405,7 +407,7 @@ do_copy(struct sched_fixture *r, const struct batch *b, const struct kv_copy *c)
         read_from(r, b, &from[i].use);
         write_to(r, b, &to[i].use);
         check(from[i].group == c->group && from[i].filled >= c->n_tokens);
-        check(c->to_tier == TIER_HOST || to[i].n_listed > 0 || is_told_later(r, c));
+        check(c->to_tier == TIER_HOST || to[i].n_listed > 0 || is_sent_later(r, c));
         check(whole || to[i].n_listed <= 1);
         to[i].id = from[i].id;
         to[i].space = from[i].space;
@@ -415,7 +417,7 @@ do_copy(struct sched_fixture *r, const struct batch *b, const struct kv_copy *c)
     }
 }
 
-/* Nothing is in a block but what its new holder goes on from. */
+/* Clears a block except the part that its new owner continues. */
 static void
 forget(struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
 {
@@ -427,7 +429,7 @@ forget(struct sched_fixture *r, const struct batch *b, const struct kv_edit *e)
     for (uint32_t n = 0; n < block_units(r, e->group); n++) {
         u[n].filled = MIN(u[n].filled, left);
         if (u[n].filled == 0) u[n].id = UINT64_MAX;
-        /* in one place, or for the sake of what it holds, or of what this step writes for all */
+        /* in one table, or shared for its contents, or written by this step for all */
         check(u[n].n_listed == 1 || left > 0 || forked);
     }
 }
@@ -450,13 +452,13 @@ apply_edits(struct sched_fixture *r, const struct batch *b)
         }
         check(e->op == EDIT_SET && e->group < r->c.n_groups && e->entry < RUN_ENTRIES);
         if (e->at == SLICE_NONE) {
-            /* What is taken over the manifest knows, and the device does not yet. */
+            /* Adopted blocks are in the manifest, and not yet in the device's table. */
             check(row->at[e->group][e->entry] != SLICE_NONE || !row->begun);
             unlist(r, e->group, row, e->entry);
         } else {
             struct unit *u = units_at(r, e->group, e->at);
 
-            if (row->at[e->group][e->entry] != SLICE_NONE) { /* it goes on from another beam */
+            if (row->at[e->group][e->entry] != SLICE_NONE) { /* continues another beam */
                 check(scheduler_seq_at(r->s, e->slot)->beam);
                 unlist(r, e->group, row, e->entry);
             }
@@ -492,7 +494,7 @@ fill(struct sched_fixture *r, const struct batch *b, uint32_t group, const struc
     }
 }
 
-/* A draft that was refused was written there. */
+/* Marks the position as written by a rejected draft. */
 static void
 spoil(struct sched_fixture *r, const struct batch *b, uint32_t group, const struct row *row,
       uint32_t pos)
@@ -525,7 +527,7 @@ see(struct sched_fixture *r, const struct batch *b, uint32_t group, const struct
     }
 }
 
-/* What row i of a run with drafts sees of it, and how deep it stands. */
+/* The tokens of its segment that draft i attends to, and its depth. */
 static uint32_t
 row_sees(const struct scheduler_limits *l, uint32_t i, int32_t *depth)
 {
@@ -569,7 +571,7 @@ do_run(struct sched_fixture *r, const struct batch *b, uint32_t at)
     struct row *row = &r->fake->row[run->slot];
     const struct seq *q = scheduler_seq_at(r->s, run->slot);
     uint32_t last = (uint32_t)run->first_pos + run->n_tokens - 1, first, taken = run->n_tokens;
-    bool behind = row->guess_step > r->done[row->guess_lane];
+    bool behind = row->draft_step > r->done[row->draft_lane];
 
     check(q && q->n_source == run->cross_tokens);
     read_from(r, b, &row->use);
@@ -577,7 +579,7 @@ do_run(struct sched_fixture *r, const struct batch *b, uint32_t at)
     check(((run->flags & SEGMENT_FIRST_CHUNK) != 0) == !row->begun);
     if (!row->begun) row->next_pos = q->n_adopted;
     if (!row->begun && (r->c.reuse || (q->has_forked && seq_member(q) > 0)))
-        row->next_pos = (uint32_t)run->first_pos; /* what is there it sees below */
+        row->next_pos = (uint32_t)run->first_pos; /* continues the tokens below */
     row->begun = true;
     check(((run->flags & SEGMENT_AFTER_DRAFTS) != 0) == behind);
     check(run->first_pos == (int32_t)(row->next_pos + (behind ? row->refused : 0)));
@@ -591,8 +593,8 @@ do_run(struct sched_fixture *r, const struct batch *b, uint32_t at)
     r->fake->taken[b->lane][b->step % RUN_OUT][at].n = taken;
     row->next_pos = first + taken;
     row->refused = run->n_tokens - taken;
-    row->guess_lane = b->lane;
-    row->guess_step = run->n_draft ? b->step : 0;
+    row->draft_lane = b->lane;
+    row->draft_step = run->n_draft ? b->step : 0;
     last = row->next_pos - 1;
     if (run->enc_tokens > 0) {
         check(run->enc_tokens == q->n_source && (run->flags & SEGMENT_FIRST_CHUNK));
@@ -692,7 +694,7 @@ run_plan(struct sched_fixture *r, unsigned lane)
     return b;
 }
 
-/* What a beam would go on with, best first: so that each goes on from itself, from another, or not at all. */
+/* Candidates of a beam, best first: beams continue themselves, another beam, or end. */
 static uint32_t
 list_tops(const struct seq *q, uint32_t pos, struct batch_top *to)
 {
@@ -718,7 +720,7 @@ run_commit(struct sched_fixture *r, unsigned lane)
     uint32_t n_tops = 0;
 
     if (r->planned[lane] == r->done[lane]) return false;
-    for (uint32_t i = 0; i < b->n_waits; i++) /* it cannot be done before them */
+    for (uint32_t i = 0; i < b->n_waits; i++) /* the step cannot finish before them */
         while (r->done[b->wait[i].lane] < b->wait[i].step) check(run_commit(r, b->wait[i].lane));
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct seq *q = scheduler_seq_at(r->s, b->segment[i].slot);

@@ -1,4 +1,4 @@
-/* sched_harness_seq.c - the requests of a run, the tokens they have, and how a test ends: sched_harness.h. */
+/* sched_harness_seq.c - requests, their tokens, and the end of a test: see sched_harness.h. */
 #include "tests/sched/sched_harness.h"
 
 #include "include/lagan_wire.h"
@@ -27,7 +27,7 @@ seq_member(const struct seq *q)
     return (uint32_t)(uintptr_t)q->owner;
 }
 
-/* Beams are told apart by nothing: what one has computed another may go on from. */
+/* Beams have equal tokens: KV of one beam is valid for another. */
 req_id
 seq_name(const struct seq *q)
 {
@@ -54,10 +54,10 @@ seq_new(req_id id, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
     return q;
 }
 
-struct search { /* what all its beams point to */
+struct search { /* shared by its beams */
     struct beam beam;
     uint32_t n_left;
-    token_id *room;
+    token_id *done_token;
     float *total;
 };
 
@@ -68,13 +68,13 @@ search_new(const struct seq *first, uint32_t n)
     uint32_t max_new = first->max_new;
 
     s->n_left = n;
-    s->room = calloc((size_t)n * max_new, sizeof s->room[0]);
+    s->done_token = calloc((size_t)n * max_new, sizeof s->done_token[0]);
     s->total = calloc((size_t)n * max_new, sizeof s->total[0]);
     s->beam = (struct beam){
         .n_beams = n, .max_new = max_new, .length_penalty = 1, .first = first->n_prompt
     };
     for (uint32_t i = 0; i < n; i++) {
-        s->beam.room[i] = s->room + (size_t)i * max_new;
+        s->beam.done_token[i] = s->done_token + (size_t)i * max_new;
         s->beam.total[i] = s->total + (size_t)i * max_new;
     }
     return s;
@@ -113,7 +113,7 @@ seq_free(struct seq *q)
     } source = { .in = q->source };
 
     if (s && --s->n_left == 0) {
-        free(s->room);
+        free(s->done_token);
         free(s->total);
         free(s);
     }

@@ -1,4 +1,4 @@
-/* test_batch.c - a batch as bytes, and what other people's bytes may not do. */
+/* test_batch.c - packed batches, and invalid ones. */
 #include "tests/test.h"
 
 #include "worker/sched/batch.h"
@@ -9,7 +9,7 @@
 
 enum { ROWS = 64, RUNS = 8, EDITS = 16, COPIES = 16, BYTES = 8192 };
 
-/* A step with one of everything. */
+/* A step with every kind of content. */
 static struct batch *
 full_batch(void)
 {
@@ -45,19 +45,19 @@ full_batch(void)
                                             .flags = SEGMENT_SAMPLE | SEGMENT_MASK,
                                             .n_draft = 3,
                                             .first_logit = 4 };
-    /* two drafts for one place, and one behind the second of them */
+    /* two drafts for one position, and one that continues the second of them */
     memcpy(&b->mask[4], (const uint32_t[]){ 1, 3, 5, 13 }, 4 * sizeof b->mask[0]);
     b->encode[0] = (struct batch_encode){
         .slot = 6, .first_token = 8, .n_tokens = 4, .enc_token = 8, .first_layer = 2, .n_layers = 3
     };
     b->edit[0] = (struct kv_edit){ .op = EDIT_COPY, .group = 1, .entry = 16, .at = 2 };
     b->copy[0] = (struct kv_copy){ .group = 1, .to_tier = TIER_HOST, .after = 1, .from = 8 };
-    b->wait[0] = (struct batch_wait){ .lane = 0, .step = 76 };
+    b->wait[0] = (struct step_dependency){ .lane = 0, .step = 76 };
     return b;
 }
 
 static void
-packed_and_unpacked_is_the_same_batch(void **state)
+packed_and_unpacked_batch_is_the_same(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t one[BYTES], two[BYTES];
@@ -83,7 +83,7 @@ packed_and_unpacked_is_the_same_batch(void **state)
 }
 
 static void
-a_buffer_one_byte_too_small_is_told(void **state)
+buffer_one_byte_too_small_is_reported(void **state)
 {
     struct batch *b = full_batch();
     uint8_t buf[BYTES];
@@ -96,7 +96,7 @@ a_buffer_one_byte_too_small_is_told(void **state)
 }
 
 static void
-no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
+packed_batch_never_exceeds_batch_most_bytes(void **state)
 {
     struct batch *b = full_batch();
     static uint8_t buf[2 * BYTES];
@@ -116,7 +116,7 @@ no_batch_takes_more_than_the_most_bytes_of_its_capacity(void **state)
 }
 
 static void
-a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
+batch_larger_than_the_reader_is_refused_with_the_numbers(void **state)
 {
     struct batch *b = full_batch(), *small = batch_new(8, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -125,13 +125,13 @@ a_batch_beyond_the_readers_room_is_refused_with_the_numbers(void **state)
 
     (void)state;
     assert_int_equal(batch_unpack(small, buf, (size_t)n, &e), -EMSGSIZE);
-    assert_non_null(strstr(e.text, "12 rows"));
+    assert_non_null(strstr(e.text, "12 tokens"));
     batch_free(b);
     batch_free(small);
 }
 
 static void
-every_truncation_is_refused(void **state)
+every_truncated_batch_is_refused(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -152,7 +152,7 @@ every_truncation_is_refused(void **state)
 }
 
 static void
-rows_that_do_not_follow_one_another_are_refused(void **state)
+segments_that_are_not_contiguous_are_refused(void **state)
 {
     (void)state;
     for (int what = 0; what < 15; what++) {
@@ -172,21 +172,21 @@ rows_that_do_not_follow_one_another_are_refused(void **state)
         if (what == 8) b->segment[1].n_draft = 2;
         if (what == 9) b->wait[0].lane = MAX_LANES;
         if (what == 10) b->n_masks = 0;
-        if (what == 11) b->segment[1].flags = SEGMENT_SAMPLE; /* nobody's masks */
-        if (what == 12) b->mask[5] = 7;                       /* sees who comes after it */
-        if (what == 13) b->mask[7] = 5;                       /* and not itself */
+        if (what == 11) b->segment[1].flags = SEGMENT_SAMPLE; /* masks without a tree */
+        if (what == 12) b->mask[5] = 7;                       /* attends to a later token */
+        if (what == 13) b->mask[7] = 5;                       /* does not attend to itself */
         if (what == 14) b->n_masks = 7;
         n = batch_pack(b, buf, sizeof buf);
         assert_true(n > 0);
         assert_int_equal(batch_unpack(c, buf, (size_t)n, &e), -EBADMSG);
-        assert_int_equal(c->n_tokens + c->n_segments + c->n_edits, 0); /* half a batch is none */
+        assert_int_equal(c->n_tokens + c->n_segments + c->n_edits, 0); /* no partial batch */
         batch_free(b);
         batch_free(c);
     }
 }
 
 static void
-no_bytes_make_it_read_or_write_outside(void **state)
+random_bytes_never_cause_access_outside_the_buffers(void **state)
 {
     struct batch *b = full_batch(), *c = batch_new(ROWS, RUNS, EDITS, COPIES);
     uint8_t buf[BYTES];
@@ -218,13 +218,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_and_unpacked_is_the_same_batch),
-        cmocka_unit_test(a_buffer_one_byte_too_small_is_told),
-        cmocka_unit_test(no_batch_takes_more_than_the_most_bytes_of_its_capacity),
-        cmocka_unit_test(a_batch_beyond_the_readers_room_is_refused_with_the_numbers),
-        cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(rows_that_do_not_follow_one_another_are_refused),
-        cmocka_unit_test(no_bytes_make_it_read_or_write_outside),
+        cmocka_unit_test(packed_and_unpacked_batch_is_the_same),
+        cmocka_unit_test(buffer_one_byte_too_small_is_reported),
+        cmocka_unit_test(packed_batch_never_exceeds_batch_most_bytes),
+        cmocka_unit_test(batch_larger_than_the_reader_is_refused_with_the_numbers),
+        cmocka_unit_test(every_truncated_batch_is_refused),
+        cmocka_unit_test(segments_that_are_not_contiguous_are_refused),
+        cmocka_unit_test(random_bytes_never_cause_access_outside_the_buffers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

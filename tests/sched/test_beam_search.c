@@ -1,5 +1,5 @@
-/* test_fork.c - beam search against a naive ref: transformers' loop over whole sequences, written from its
- * source, every candidate of every beam sorted at each step.
+/* test_beam_search.c - beam search against a reference: transformers' loop over whole sequences,
+ * which sorts every candidate of every beam at each step.
  */
 #include "tests/test.h"
 #include "worker/sched/beam_search.h"
@@ -13,7 +13,7 @@
 
 enum { MAX_LEN = 40, VOCAB = 24, MOST = MAX_BEAMS * VOCAB };
 
-/* A pretended model: what it says of the next token depends on all tokens so far. */
+/* A fake model: its log-probabilities depend on all tokens so far. */
 static float
 logprob_of(uint64_t seed, const token_id *token, uint32_t n, token_id next)
 {
@@ -54,7 +54,7 @@ ends(const struct beam *b, token_id t, uint32_t n)
 }
 
 static uint32_t
-naive_step(struct ref *w, const struct beam *b, uint64_t seed, uint32_t cur, bool *improve)
+reference_step(struct ref *w, const struct beam *b, uint64_t seed, uint32_t cur, bool *improve)
 {
     static struct hypothesis all[MOST], next[MOST + MAX_BEAMS];
     uint32_t n = 0, k = MAX(2u, 1 + b->n_end) * b->n_beams, hits = 0, n_next = 0;
@@ -101,9 +101,9 @@ naive_step(struct ref *w, const struct beam *b, uint64_t seed, uint32_t cur, boo
     return !*improve || (b->early == BEAM_EARLY_TRUE && full) || hits == k;
 }
 
-struct bed {
+struct beam_fixture {
     struct beam b;
-    token_id line[MAX_BEAMS][MAX_LEN], room[MAX_BEAMS][MAX_LEN], end_id[4];
+    token_id line[MAX_BEAMS][MAX_LEN], done_token[MAX_BEAMS][MAX_LEN], end_id[4];
     float total[MAX_BEAMS][MAX_LEN];
     struct batch_top top[MAX_BEAMS][MOST];
     uint32_t n_given;
@@ -119,7 +119,7 @@ by_logprob(const void *a, const void *b)
 }
 
 static void
-open_bed(struct bed *x)
+open_fixture(struct beam_fixture *x)
 {
     static const float penalty[] = { 0, 1, 2, 0.6f, -0.5f };
 
@@ -137,7 +137,7 @@ open_bed(struct bed *x)
     for (uint32_t i = 0; i < x->b.n_end; i++) x->end_id[i] = (token_id)(3 + 5 * i);
     for (uint32_t i = 0; i < x->b.n_beams; i++) {
         x->b.line[i] = x->line[i];
-        x->b.room[i] = x->room[i];
+        x->b.done_token[i] = x->done_token[i];
         x->b.total[i] = x->total[i];
         for (uint32_t k = 0; k < x->n_given; k++) x->line[i][k] = (token_id)(1000 + k);
     }
@@ -145,7 +145,7 @@ open_bed(struct bed *x)
 }
 
 static void
-step_bed(struct bed *x, uint64_t seed)
+step_fixture(struct beam_fixture *x, uint64_t seed)
 {
     struct beam_list list[MAX_BEAMS];
     uint32_t width = beam_width(x->b.n_beams, x->b.n_end);
@@ -162,19 +162,19 @@ step_bed(struct bed *x, uint64_t seed)
 }
 
 static void
-a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
+search_ends_with_the_reference_sequences_and_scores(void **state)
 {
-    static struct bed x;
+    static struct beam_fixture x;
     static struct ref w;
     uint32_t n_end = 0;
 
     (void)state;
     for (uint64_t seed = 1; seed <= 4000; seed++) {
         token_id settled[MAX_LEN];
-        uint32_t n_settled = 0, cur = 0;
+        uint32_t n_common = 0, cur = 0;
         bool improve = true, over = false;
 
-        open_bed(&x);
+        open_fixture(&x);
         memset(&w, 0, sizeof w);
         for (uint32_t i = 0; i < x.b.n_beams; i++) {
             w.run[i].score = i ? -1e9f : 0;
@@ -182,21 +182,21 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
         }
         while (!over) {
             assert_false(x.b.over);
-            over = naive_step(&w, &x.b, seed, cur++, &improve);
-            step_bed(&x, seed);
-            assert_true(x.b.n_settled >= n_settled); /* what was told stays */
-            for (uint32_t i = 0; i < n_settled; i++)
+            over = reference_step(&w, &x.b, seed, cur++, &improve);
+            step_fixture(&x, seed);
+            assert_true(x.b.n_common >= n_common); /* delivered tokens stay */
+            for (uint32_t i = 0; i < n_common; i++)
                 assert_int_equal(x.line[0][x.n_given + i], settled[i]);
-            n_settled = x.b.n_settled;
-            memcpy(settled, x.line[0] + x.n_given, n_settled * sizeof *settled);
-            for (uint32_t i = 0; i < x.b.n_beams; i++) { /* each lives in its own slot */
+            n_common = x.b.n_common;
+            memcpy(settled, x.line[0] + x.n_given, n_common * sizeof *settled);
+            for (uint32_t i = 0; i < x.b.n_beams; i++) { /* each beam has its own slot */
                 assert_true(x.b.parent[i] < x.b.n_beams);
                 assert_int_equal(x.line[i][0], x.n_given ? 1000 : x.line[i][0]);
             }
             for (uint32_t i = 0; i < x.b.n_beams && !over; i++) {
                 const token_id *line = x.line[x.b.order[i]] + x.n_given;
 
-                if (w.run[i].score < -1e8f) continue; /* of equals any */
+                if (w.run[i].score < -1e8f) continue; /* ties: any order */
                 assert_memory_equal(line, w.run[i].token, cur * sizeof *line);
                 assert_true(x.b.score[x.b.order[i]] == w.run[i].score);
                 assert_true(x.total[x.b.order[i]][cur - 1] == w.run[i].score);
@@ -210,7 +210,7 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
             assert_int_equal(d.n, w.done[i].n);
             assert_memory_equal(d.token, w.done[i].token, d.n * sizeof *d.token);
             assert_true(fabsf(d.score - w.done[i].score) <= 1e-6f * fabsf(d.score));
-            assert_memory_equal(d.token, settled, MIN(n_settled, d.n) * sizeof *settled);
+            assert_memory_equal(d.token, settled, MIN(n_common, d.n) * sizeof *settled);
             assert_int_equal(d.reason == LAGAN_FINISH_LENGTH,
                              d.n == x.b.max_new && !(x.b.n_end && d.n > x.b.min_new &&
                                                      (d.token[d.n - 1] - 3) % 5 == 0 &&
@@ -222,13 +222,13 @@ a_search_ends_with_the_sequences_and_scores_of_its_naive_ref(void **state)
 }
 
 static void
-copy_bed(struct bed *to, const struct bed *from)
+copy_fixture(struct beam_fixture *to, const struct beam_fixture *from)
 {
     *to = *from;
     to->b.end_id = to->end_id;
     for (uint32_t i = 0; i < to->b.n_beams; i++) {
         to->b.line[i] = to->line[i];
-        to->b.room[i] = to->room[i];
+        to->b.done_token[i] = to->done_token[i];
         to->b.total[i] = to->total[i];
     }
     beam_start(&to->b, 0, 0);
@@ -237,7 +237,7 @@ copy_bed(struct bed *to, const struct bed *from)
 static void
 same_results(const struct beam *a, const struct beam *b)
 {
-    assert_int_equal(a->n_settled, b->n_settled);
+    assert_int_equal(a->n_common, b->n_common);
     for (uint32_t i = 0; i < a->n_beams; i++) {
         struct beam_done x = beam_result(a, i), y = beam_result(b, i);
 
@@ -247,40 +247,40 @@ same_results(const struct beam *a, const struct beam *b)
 }
 
 static void
-a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was(void **state)
+search_repeated_from_its_decisions_continues_equally(void **state)
 {
-    static struct bed x, y;
+    static struct beam_fixture x, y;
     uint32_t n_steps = 0;
 
     (void)state;
     for (uint64_t seed = 1; seed <= 500; seed++) {
-        struct beam_decision turn[MAX_LEN];
+        struct beam_decision decision[MAX_LEN];
         uint32_t n = 0, until = test_below(20);
 
-        open_bed(&x);
-        copy_bed(&y, &x);
+        open_fixture(&x);
+        copy_fixture(&y, &x);
         while (!x.b.over) {
-            step_bed(&x, seed);
-            if (!x.b.over && n < until) turn[n++] = x.b.last;
+            step_fixture(&x, seed);
+            if (!x.b.over && n < until) decision[n++] = x.b.last;
         }
-        for (uint32_t i = 0; i < n; i++) assert_int_equal(beam_redo(&y.b, &turn[i]), 0);
-        for (n_steps += n; !y.b.over;) step_bed(&y, seed);
+        for (uint32_t i = 0; i < n; i++) assert_int_equal(beam_redo(&y.b, &decision[i]), 0);
+        for (n_steps += n; !y.b.over;) step_fixture(&y, seed);
         same_results(&x.b, &y.b);
     }
     assert_true(n_steps > 1000);
 }
 
 static void
-what_no_step_can_have_decided_is_refused(void **state)
+impossible_decisions_are_refused(void **state)
 {
-    static struct bed x;
+    static struct beam_fixture x;
     struct beam_decision good, bad;
 
     (void)state;
-    do open_bed(&x);
+    do open_fixture(&x);
     while (x.b.n_beams < 2 || x.b.max_new < 10 || x.b.n_end == 0);
     x.b.min_new = 0;
-    step_bed(&x, 1);
+    step_fixture(&x, 1);
     good = x.b.last;
     good.n_ended = 0;
     beam_start(&x.b, 0, 0);
@@ -295,28 +295,28 @@ what_no_step_can_have_decided_is_refused(void **state)
     assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
     bad = good;
     bad.n_ended = 1;
-    bad.ended[0] = (struct beam_move){ .token = 1, .score = -1 }; /* it ends nothing */
+    bad.ended[0] = (struct beam_move){ .token = 1, .score = -1 }; /* 1 is no end token */
     assert_int_equal(beam_redo(&x.b, &bad), -EBADMSG);
     bad.ended[0].token = x.end_id[0];
     assert_int_equal(beam_redo(&x.b, &bad), 0);
     for (uint32_t i = 2; i < x.b.max_new; i++) assert_int_equal(beam_redo(&x.b, &good), 0);
-    assert_int_equal(beam_redo(&x.b, &good), -EBADMSG); /* it would have been its last */
+    assert_int_equal(beam_redo(&x.b, &good), -EBADMSG); /* would be the last step */
 }
 
 static void
-equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
+equal_scores_prefer_better_beams_then_lower_ids(void **state)
 {
-    static struct bed x;
+    static struct beam_fixture x;
     struct batch_top even[4] = { { 2, -1 }, { 5, -1 }, { 7, -1 }, { 9, -1 } };
     struct beam_list list[2] = { { even, 4 }, { even, 4 } };
 
     (void)state;
-    open_bed(&x);
+    open_fixture(&x);
     x.b.n_beams = 2;
     x.b.n_end = 0;
     x.b.max_new = 9;
     for (uint32_t i = 0; i < 2; i++)
-        x.b.line[i] = x.line[i], x.b.room[i] = x.room[i], x.b.total[i] = x.total[i];
+        x.b.line[i] = x.line[i], x.b.done_token[i] = x.done_token[i], x.b.total[i] = x.total[i];
     beam_start(&x.b, 0, 0);
     beam_step(&x.b, list);
     assert_int_equal(x.line[x.b.order[0]][x.n_given], 2);
@@ -326,17 +326,17 @@ equal_scores_are_the_better_beams_and_then_the_lower_ids(void **state)
     assert_int_equal(x.line[x.b.order[1]][x.n_given], 2);
     assert_int_equal(x.line[x.b.order[0]][x.n_given + 1], 2);
     assert_int_equal(x.line[x.b.order[1]][x.n_given + 1], 5);
-    assert_int_equal(x.b.n_settled, 1);
+    assert_int_equal(x.b.n_common, 1);
 }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_search_ends_with_the_sequences_and_scores_of_its_naive_ref),
-        cmocka_unit_test(a_search_done_again_from_what_its_steps_decided_goes_on_as_it_was),
-        cmocka_unit_test(what_no_step_can_have_decided_is_refused),
-        cmocka_unit_test(equal_scores_are_the_better_beams_and_then_the_lower_ids),
+        cmocka_unit_test(search_ends_with_the_reference_sequences_and_scores),
+        cmocka_unit_test(search_repeated_from_its_decisions_continues_equally),
+        cmocka_unit_test(impossible_decisions_are_refused),
+        cmocka_unit_test(equal_scores_prefer_better_beams_then_lower_ids),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

@@ -1,4 +1,4 @@
-/* test_drafts.c - rows that were guessed: what a step carries, what is taken, what is planned again. */
+/* test_drafts.c - draft tokens: what a step carries, what is accepted, what is planned again. */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -19,7 +19,7 @@ guessing(req_id id, uint32_t n_prompt, uint32_t max_new)
     return q;
 }
 
-/* The defaults, with so many draft tokens in a step. */
+/* Opens the defaults with n_draft drafts in a step. */
 static void
 begin(uint32_t n_draft)
 {
@@ -37,7 +37,7 @@ reap(struct seq *q, uint16_t reason)
     seq_free(q);
 }
 
-/* The same of the last sequence. */
+/* Ends the test with its last sequence. */
 static void
 end(struct seq *q, uint16_t reason)
 {
@@ -47,7 +47,7 @@ end(struct seq *q, uint16_t reason)
 }
 
 static void
-guesses_follow_the_token_that_they_continue(void **state)
+draft_tokens_follow_the_token_that_they_continue(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -57,7 +57,7 @@ guesses_follow_the_token_that_they_continue(void **state)
     begin(3);
     q = guessing(7, 5, 30);
     b = run_step(&r, 0);
-    assert_int_equal(b->segment[0].n_draft, 0); /* a prompt is known */
+    assert_int_equal(b->segment[0].n_draft, 0); /* prompt tokens are known */
     b = run_step(&r, 0);
     assert_int_equal(b->n_tokens, 4);
     assert_int_equal(b->n_logits, 4);
@@ -78,7 +78,7 @@ guesses_follow_the_token_that_they_continue(void **state)
 }
 
 static void
-a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
+step_planned_ahead_counts_drafts_as_accepted_and_moves_back(void **state)
 {
     uint32_t first = 5, behind = 0, refused = 0;
     const struct batch *b;
@@ -89,7 +89,7 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
     q = guessing(3, first, 60);
     run_step(&r, 0);
     assert_non_null(run_plan(&r, 0));
-    while ((b = run_plan(&r, 0))) { /* sched_harness.c checks each place against the device's */
+    while ((b = run_plan(&r, 0))) { /* sched_harness.c compares positions with the device's */
         behind += (b->segment[0].flags & SEGMENT_AFTER_DRAFTS) != 0;
         refused += (uint32_t)b->segment[0].first_pos - q->n_done - 1 - b->segment[0].n_draft > 0;
         run_commit(&r, 0);
@@ -101,9 +101,9 @@ a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back(void **state)
 }
 
 static void
-a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
+tree_token_attends_only_to_drafts_that_it_continues(void **state)
 {
-    /* two drafts for the next place, two behind the second of them */
+    /* two drafts for the next position, two that continue the second of them */
     static const uint8_t back[] = { 0, 1, 0, 1 };
     static const uint32_t sees[] = { 1, 3, 5, 13, 21 }, depth[] = { 0, 1, 1, 2, 2 };
     const struct batch *b;
@@ -134,7 +134,7 @@ a_row_of_a_tree_sees_what_it_continues_and_no_other_guess(void **state)
 }
 
 static void
-nobody_guesses_beyond_its_length(void **state)
+drafts_never_exceed_the_length_limit(void **state)
 {
     struct seq *q;
     const struct batch *b;
@@ -156,7 +156,7 @@ nobody_guesses_beyond_its_length(void **state)
 }
 
 static void
-an_end_among_the_guesses_ends_it_there(void **state)
+end_id_among_the_drafts_ends_the_sequence_there(void **state)
 {
     struct seq *q;
 
@@ -176,7 +176,7 @@ an_end_among_the_guesses_ends_it_there(void **state)
 }
 
 static void
-tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
+drafts_follow_tokens_and_leave_half_to_prompts(void **state)
 {
     struct seq *q[3], *prompt;
     const struct batch *b;
@@ -190,7 +190,7 @@ tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
     run_step(&r, 0);
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 3);
-    assert_int_equal(b->segment[0].n_draft, 8); /* the first in the list takes what it can */
+    assert_int_equal(b->segment[0].n_draft, 8); /* the first in the list gets all */
     assert_int_equal(b->segment[1].n_draft, 2);
     assert_int_equal(b->segment[2].n_draft, 0);
     prompt = seq_new(9, 50, 1, 0);
@@ -210,7 +210,7 @@ tokens_come_before_guesses_and_prompts_have_half_of_what_is_left(void **state)
 }
 
 static void
-with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **state)
+max_utilization_plans_drafts_only_in_reserved_blocks(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -222,7 +222,7 @@ with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **sta
     run_open(&r);
     q = guessing(1, 6, 60);
     run_step(&r, 0);
-    while ((b = run_step(&r, 0))) { /* blocks of ten tokens */
+    while ((b = run_step(&r, 0))) { /* blocks of 10 tokens */
         uint32_t last = (uint32_t)b->segment[0].first_pos + b->segment[0].n_tokens - 1;
 
         assert_int_equal(last / 10, b->segment[0].first_pos / 10);
@@ -231,14 +231,14 @@ with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for(void **sta
 }
 
 static void
-who_would_not_fit_with_guesses_goes_without(void **state)
+sequence_that_does_not_fit_with_drafts_runs_without(void **state)
 {
     struct seq *q;
 
     (void)state;
     run_defaults(&r);
     r.c.tokens_per_block = 1;
-    r.c.group[0] = run_group(KV_WINDOW, 4, 128, 8); /* its window, one row, and what may be out */
+    r.c.group[0] = run_group(KV_WINDOW, 4, 128, 8); /* window, one token, and two steps in flight */
     r.l.n_draft = 4;
     run_open(&r);
     q = guessing(1, 2, 20);
@@ -248,7 +248,7 @@ who_would_not_fit_with_guesses_goes_without(void **state)
 }
 
 static void
-guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
+drafts_after_a_failed_prompt_are_not_cached(void **state)
 {
     struct seq *q, *next;
 
@@ -281,7 +281,7 @@ guesses_behind_a_prompt_that_failed_are_found_by_nobody(void **state)
 }
 
 static void
-who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
+sequence_changes_lanes_after_its_drafts_are_committed(void **state)
 {
     const struct batch *b;
     struct seq *q;
@@ -298,7 +298,7 @@ who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
     q = guessing(7, 5, 30);
     run_step(&r, 0);
     for (int i = 0; i < 2; i++) assert_int_equal(run_plan(&r, 1)->segment[0].n_draft, 3);
-    scheduler_set_partition(r.s, 0, 0); /* lane 0 generates from here on */
+    scheduler_set_partition(r.s, 0, 0); /* lane 0 decodes from here on */
     assert_null(run_plan(&r, 0));
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));
@@ -312,7 +312,7 @@ who_has_guesses_out_goes_on_in_another_lane_when_they_are_told(void **state)
 }
 
 static void
-limits_that_no_tree_has_are_refused(void **state)
+limits_without_a_valid_draft_tree_are_refused(void **state)
 {
     struct scheduler *s;
     struct err e;
@@ -325,7 +325,7 @@ limits_that_no_tree_has_are_refused(void **state)
     r.l.n_draft = 3;
     r.l.draft_back[1] = 2;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
-    assert_string_equal(e.text, "draft 2 continues the row 3 before it");
+    assert_string_equal(e.text, "draft token 2 cannot continue a token 3 before it");
     run_close(&r);
 }
 
@@ -333,17 +333,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guesses_follow_the_token_that_they_continue),
-        cmocka_unit_test(a_step_planned_ahead_counts_every_guess_as_taken_and_is_moved_back),
-        cmocka_unit_test(a_row_of_a_tree_sees_what_it_continues_and_no_other_guess),
-        cmocka_unit_test(nobody_guesses_beyond_its_length),
-        cmocka_unit_test(an_end_among_the_guesses_ends_it_there),
-        cmocka_unit_test(tokens_come_before_guesses_and_prompts_have_half_of_what_is_left),
-        cmocka_unit_test(with_max_utilization_nobody_guesses_into_a_block_that_is_not_paid_for),
-        cmocka_unit_test(who_would_not_fit_with_guesses_goes_without),
-        cmocka_unit_test(guesses_behind_a_prompt_that_failed_are_found_by_nobody),
-        cmocka_unit_test(who_has_guesses_out_goes_on_in_another_lane_when_they_are_told),
-        cmocka_unit_test(limits_that_no_tree_has_are_refused),
+        cmocka_unit_test(draft_tokens_follow_the_token_that_they_continue),
+        cmocka_unit_test(step_planned_ahead_counts_drafts_as_accepted_and_moves_back),
+        cmocka_unit_test(tree_token_attends_only_to_drafts_that_it_continues),
+        cmocka_unit_test(drafts_never_exceed_the_length_limit),
+        cmocka_unit_test(end_id_among_the_drafts_ends_the_sequence_there),
+        cmocka_unit_test(drafts_follow_tokens_and_leave_half_to_prompts),
+        cmocka_unit_test(max_utilization_plans_drafts_only_in_reserved_blocks),
+        cmocka_unit_test(sequence_that_does_not_fit_with_drafts_runs_without),
+        cmocka_unit_test(drafts_after_a_failed_prompt_are_not_cached),
+        cmocka_unit_test(sequence_changes_lanes_after_its_drafts_are_committed),
+        cmocka_unit_test(limits_without_a_valid_draft_tree_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_encoder.c - sources: encoded whole, in layer slices, projected once, forgotten in time (G). */
+/* test_encoder.c - encoder inputs: encoded whole or by layers, projected once, freed (G). */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -20,7 +20,7 @@ defaults(uint32_t max_enc_tokens)
 }
 
 static void
-the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
+decoder_starts_in_the_step_after_its_encoder(void **state) /* G1, B4 */
 {
     struct seq *q = seq_new(1, 1, 5, 33);
     const struct batch *b;
@@ -34,7 +34,7 @@ the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
     assert_int_equal(b->n_tokens, 33);
     assert_int_equal(b->encode[0].n_layers, 6);
     assert_int_equal(b->work, WORK_ENCODER);
-    b = run_plan(&r, 0); /* launched behind it, not waiting for its result */
+    b = run_plan(&r, 0); /* launched without waiting for the encoder's result */
     assert_int_equal(b->n_encode, 0);
     assert_int_equal(b->n_segments, 1);
     assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
@@ -49,7 +49,7 @@ the_decoder_starts_the_step_after_its_encoder(void **state) /* G1, B4 */
 }
 
 static void
-an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
+encoder_runs_a_few_layers_per_step_during_decode(void **state)
 {
     static const uint32_t first[] = { 0, 4 }, n[] = { 4, 2 };
     struct seq *q[2] = { seq_new(1, 1, 20, 10), seq_new(2, 1, 5, 40) };
@@ -69,8 +69,8 @@ an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
         assert_int_equal(b->n_encode, 1);
         assert_int_equal(b->encode[0].first_layer, first[i]);
         assert_int_equal(b->encode[0].n_layers, n[i]);
-        assert_int_equal(b->encode[0].first_token, 1); /* decoder rows first */
-        assert_int_equal(b->bucket, 2); /* sources are not in graphs, nor in their rows */
+        assert_int_equal(b->encode[0].first_token, 1); /* decoder tokens first */
+        assert_int_equal(b->bucket, 2);                /* graphs do not cover encoder tokens */
     }
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 2);
@@ -78,7 +78,7 @@ an_encoder_runs_a_few_layers_a_step_beside_decoding(void **state)
 }
 
 static void
-encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
+encoder_rows_are_limited_and_reused_after_projection(void **state) /* G3 */
 {
     struct seq *q[5];
 
@@ -90,14 +90,14 @@ encoder_rows_are_bounded_and_used_again_once_projected(void **state) /* G3 */
     assert_int_equal(run_plan(&r, 0)->n_segments, 2); /* both project */
     run_commit(&r, 0);
     scheduler_check(r.s);
-    assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* which is not done yet */
+    assert_int_equal(run_plan(&r, 0)->n_encode, 0); /* the projection is in flight */
     run_commit(&r, 0);
     assert_int_equal(run_plan(&r, 0)->n_encode, 2);
     run_finish(&r, q, 5);
 }
 
 static void
-a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
+gap_in_encoder_rows_is_filled_by_a_fitting_input(void **state)
 {
     struct seq *q[4];
     const struct batch *b;
@@ -111,7 +111,7 @@ a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
     assert_int_equal(q[1]->enc_token, 10);
     scheduler_cancel(r.s, 0, LAGAN_E_CANCELLED);
     run_commit(&r, 0);
-    run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; and who is behind it waits */
+    run_add(&r, q[2] = seq_new(2, 1, 3, 11)); /* one row too many; later inputs wait */
     run_add(&r, q[3] = seq_new(3, 1, 3, 10));
     b = run_plan(&r, 0);
     assert_int_equal(b->n_encode, 0);
@@ -124,7 +124,7 @@ a_gap_in_the_encoder_rows_is_filled_by_who_fits(void **state)
 }
 
 static void
-a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
+chunked_decoder_prompt_projects_with_its_first_chunk(void **state) /* G2 */
 {
     struct seq *q = seq_new(1, 25, 4, 12);
     uint32_t projected = 0;
@@ -144,7 +144,7 @@ a_decoder_prompt_in_chunks_projects_with_its_first(void **state) /* G2 */
 }
 
 static void
-a_new_source_and_a_running_one_share_a_step(void **state) /* */
+new_and_running_encoder_inputs_share_a_step(void **state) /* */
 {
     struct seq *q[2] = { seq_new(1, 1, 20, 5), seq_new(2, 1, 20, 7) };
     const struct batch *b;
@@ -160,13 +160,13 @@ a_new_source_and_a_running_one_share_a_step(void **state) /* X-09 */
     assert_int_equal(b->n_segments, 2);
     assert_int_equal(b->segment[0].enc_tokens, 0);
     assert_int_equal(b->segment[0].cross_tokens, 5);
-    assert_int_equal(b->segment[1].enc_tokens, 7); /* rows projected: 7, the new one's */
+    assert_int_equal(b->segment[1].enc_tokens, 7); /* the new input's 7 rows are projected */
     assert_int_equal(b->segment[1].cross_tokens, 7);
     run_finish(&r, q, 2);
 }
 
 static void
-whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* */
+ended_encoder_input_frees_both_pools_and_its_rows(void **state) /* */
 {
     (void)state;
     for (int when = 0; when < 5; when++) {
@@ -178,8 +178,8 @@ whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* X-07 
         run_open_with(&r, &q, 1);
         if (when == 0) run_drain(&r);   /* finished */
         if (when == 1) run_plan(&r, 0); /* cancelled while the encoder runs */
-        for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between the two */
-        for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* in generation */
+        for (int i = 0; when == 2 && i < 3; i++) run_step(&r, 0); /* between encoder and decoder */
+        for (int i = 0; when >= 3 && i < 5; i++) run_step(&r, 0); /* while it decodes */
         if (when == 4) {
             r.failing = true;
             run_step(&r, 0); /* errored */
@@ -197,7 +197,7 @@ whatever_ends_a_source_gives_back_both_pools_and_its_rows(void **state) /* X-07 
 }
 
 static void
-pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
+pending_encoders_start_at_once_if_no_sequence_decodes(void **state) /* M-38 */
 {
     struct seq *q[4];
 
@@ -210,7 +210,7 @@ pending_encoders_go_at_once_when_nothing_decodes(void **state) /* M-38 */
 }
 
 static void
-a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-05 */
+encoder_input_longer_than_the_buffer_is_refused_with_numbers(void **state) /* L-05 */
 {
     struct seq *q = seq_new(1, 1, 5, 51), *none = seq_new(2, 1, 5, 0);
     struct err e;
@@ -222,13 +222,13 @@ a_source_longer_than_the_buffer_is_refused_with_the_numbers(void **state) /* L-0
     assert_non_null(strstr(e.text, "51"));
     assert_non_null(strstr(e.text, "50"));
     assert_int_equal(scheduler_add(r.s, none, 0, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "no source"));
+    assert_non_null(strstr(e.text, "no encoder input"));
     seq_free(none);
     run_end(&r, &q, 1);
 }
 
 static void
-a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
+encoder_input_that_fits_no_pool_is_refused(void **state)
 {
     struct seq *q = seq_new(1, 1, 5, 41);
     struct err e;
@@ -243,7 +243,7 @@ a_source_that_fits_the_buffer_and_no_pool_is_refused(void **state)
 }
 
 static void
-samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
+samples_forked_after_a_failed_encoder_end_with_it(void **state)
 {
     struct seq *first = seq_group_of(1, 3, /* beams= */ false, 1, 4, 20), *q;
 
@@ -253,7 +253,7 @@ samples_that_forked_behind_a_source_that_failed_end_with_it(void **state)
     run_add(&r, first);
     assert_int_equal(run_plan(&r, 0)->n_encode, 1);
     assert_int_equal(run_plan(&r, 0)->n_segments,
-                     1); /* the first's row, and with it the others fork */
+                     1); /* the first's segment; the others fork in this step */
     assert_true(first->has_forked);
     r.failing = true;
     run_commit(&r, 0);
@@ -272,17 +272,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_decoder_starts_the_step_after_its_encoder),
-        cmocka_unit_test(an_encoder_runs_a_few_layers_a_step_beside_decoding),
-        cmocka_unit_test(encoder_rows_are_bounded_and_used_again_once_projected),
-        cmocka_unit_test(a_gap_in_the_encoder_rows_is_filled_by_who_fits),
-        cmocka_unit_test(a_decoder_prompt_in_chunks_projects_with_its_first),
-        cmocka_unit_test(a_new_source_and_a_running_one_share_a_step),
-        cmocka_unit_test(whatever_ends_a_source_gives_back_both_pools_and_its_rows),
-        cmocka_unit_test(pending_encoders_go_at_once_when_nothing_decodes),
-        cmocka_unit_test(a_source_longer_than_the_buffer_is_refused_with_the_numbers),
-        cmocka_unit_test(a_source_that_fits_the_buffer_and_no_pool_is_refused),
-        cmocka_unit_test(samples_that_forked_behind_a_source_that_failed_end_with_it),
+        cmocka_unit_test(decoder_starts_in_the_step_after_its_encoder),
+        cmocka_unit_test(encoder_runs_a_few_layers_per_step_during_decode),
+        cmocka_unit_test(encoder_rows_are_limited_and_reused_after_projection),
+        cmocka_unit_test(gap_in_encoder_rows_is_filled_by_a_fitting_input),
+        cmocka_unit_test(chunked_decoder_prompt_projects_with_its_first_chunk),
+        cmocka_unit_test(new_and_running_encoder_inputs_share_a_step),
+        cmocka_unit_test(ended_encoder_input_frees_both_pools_and_its_rows),
+        cmocka_unit_test(pending_encoders_start_at_once_if_no_sequence_decodes),
+        cmocka_unit_test(encoder_input_longer_than_the_buffer_is_refused_with_numbers),
+        cmocka_unit_test(encoder_input_that_fits_no_pool_is_refused),
+        cmocka_unit_test(samples_forked_after_a_failed_encoder_end_with_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,11 @@
-/* test_killed.c - a worker that dies between any two stores into its manifest, and its successor.
+/* test_killed.c - a worker killed between any two stores into its manifest, and its replacement.
  *
- * The scheduler runs on sched_harness.c's device, with the manifest written around each launch as the engine does. At
- * every single store a successor looks at a copy: what it would adopt must be what the device holds, and
- * what has been told must be there to go on from. Then some stores are the last: the process is gone, the
- * next one adopts, every request is submitted again with what was told, and each step is checked by
- * the device. The same search finds each of the mistakes that the order of publication is there to prevent.
+ * The scheduler runs on the device of sched_harness.c, with the manifest written around each launch
+ * as in the engine. At every store a replacement inspects a copy: what it would adopt must be what
+ * the device holds, and all reported tokens must be continuable. Then some stores are the last: the
+ * process is gone, the next one adopts, every request is submitted again with its reported tokens,
+ * and the device checks each step. The same search must find each planted mistake in the order of
+ * publication.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -19,7 +20,7 @@
 
 enum { SLOTS = 5, ENTRIES = 64, JOBS = 24, BLOCK = 4, EDITS = 1024 };
 enum mistake { NONE, LAUNCH_LATE, DROPS_LATE, ENDS_LATE, COMMIT_EARLY, LABELS_LATE, N_MISTAKES };
-/* What a story is about, in bits. */
+/* Shapes of a run, as bits. */
 enum {
     WINDOW = 1,
     LANES = 2,
@@ -28,15 +29,15 @@ enum {
     REUSE = 16,
     HOST = 32,
     TINY = 64,
-    STEPWISE = 128, /* blocks are paid for step by step */
+    STEPWISE = 128, /* blocks are reserved step by step */
     SHAPES = 16
 };
 
 struct job {
     struct seq *q;    /* NULL: not in the scheduler */
-    struct seq *text; /* all of it, for those who look */
+    struct seq *text; /* the complete request, for lookups */
     req_id id;
-    uint32_t n_prompt, max_new, n_source, told; /* told: prompt and tokens that lagand has */
+    uint32_t n_prompt, max_new, n_source, n_reported; /* n_reported: prompt and reported tokens */
 };
 
 static struct sched_fixture r;
@@ -45,12 +46,11 @@ static void *memory;
 static struct manifest_found found[SLOTS];
 static struct job job[JOBS];
 static uint32_t written[SLOTS]; /* positions of finished steps */
-static req_id
-    begun[SLOTS]; /* who has had one there: of who has not, what it has found may be lost */
+static req_id begun[SLOTS]; /* slots that have had a step: before it a found prefix may be lost */
 static const uint64_t print[2] = { 1, 2 }, kv_id[2] = { 3, 4 };
 static struct {
     enum mistake mistake;
-    uint32_t kill_in; /* stores; 0: never */
+    uint32_t kill_in; /* stores until the kill; 0: never */
     jmp_buf dead;
     bool looking;
     uint64_t stores, wrong, lost, kills, adopted, again, found, fetched;
@@ -66,7 +66,7 @@ job_of(req_id id)
     return &job[i - 1];
 }
 
-/* The positions below pos that a query there sees are in the row's blocks. */
+/* The blocks of the entry hold the positions below pos that a query there attends to. */
 static bool
 is_there(const struct kv *kv, const struct manifest_owner *o, uint32_t pos)
 {
@@ -85,7 +85,7 @@ is_there(const struct kv *kv, const struct manifest_owner *o, uint32_t pos)
     return true;
 }
 
-/* Whose copy fills that block, if one does. */
+/* The source of the copy that fills that block, if any. */
 static const struct kv_copy *
 copy_to(const struct kv_out *out, uint32_t group, slice_id at)
 {
@@ -96,7 +96,7 @@ copy_to(const struct kv_out *out, uint32_t group, slice_id at)
     return NULL;
 }
 
-/* What a successor would find of the job's text is what it holds. */
+/* A replacement's lookup of the job's tokens finds only blocks that hold them. */
 static void
 look_for(struct kv *kv, const struct job *j)
 {
@@ -137,12 +137,12 @@ look_for(struct kv *kv, const struct job *j)
     }
 }
 
-/* What a successor would make of the manifest as it is now. */
+/* Inspects the manifest as a replacement would now. */
 static void
 look(void)
 {
     struct manifest_found here[SLOTS];
-    slice_id room[MAX_GROUPS * ENTRIES + 64];
+    slice_id scratch[MAX_GROUPS * ENTRIES + 64];
     void *copy = malloc(m.h.bytes), *mem = calloc(1, kv_bytes(&r.c));
     struct manifest seen;
     struct kv_config c = r.c;
@@ -154,7 +154,7 @@ look(void)
     kv = kv_init(mem, &c, &e);
     assert_non_null(kv);
     assert_int_equal(manifest_open(&seen, copy, m.h.bytes, &c, print, kv_id, &e), 0);
-    a = manifest_adopt(&seen, kv, true, here, room);
+    a = manifest_adopt(&seen, kv, true, here, scratch);
     kv_check(kv);
     life.wrong += a.no_nodes + a.no_rows;
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
@@ -162,15 +162,15 @@ look(void)
         const struct manifest_entry *row =
             (void *)((char *)memory + m.h.row_at + (size_t)slot * m.h.row_bytes);
         const struct seq *q = scheduler_seq_at(r.s, slot);
-        uint32_t told = q ? job_of(q->id)->told : 0, pos;
+        uint32_t n_reported = q ? job_of(q->id)->n_reported : 0, pos;
 
         if (o->id) {
-            pos = MIN(here[slot].row.committed, job_of(o->id)->told - 1);
+            pos = MIN(here[slot].row.committed, job_of(o->id)->n_reported - 1);
             if (!is_there(kv, o, pos) || here[slot].row.committed > written[slot]) life.wrong++;
         }
         if (!q || q->n_done == 0 || q->state == SEQ_ENDED || (row->seq & 1)) continue;
         if (begun[slot] != q->id) continue;
-        pos = MIN(q->n_done, told - 1);
+        pos = MIN(q->n_done, n_reported - 1);
         if (o->id != q->id || here[slot].row.committed < pos) life.lost++;
     }
     if (c.reuse) look_for(kv, &job[test_below(JOBS)]);
@@ -182,7 +182,7 @@ void
 failpoint(enum failpoint p)
 {
     assert_int_equal(p, FP_manifest_stored);
-    if (!r.s || life.looking) return; /* stores of a process that adopts */
+    if (!r.s || life.looking) return; /* stores during adoption */
     life.stores++;
     life.looking = true;
     look();
@@ -210,8 +210,8 @@ owners(const struct batch *b, struct manifest_owner *to)
     return n;
 }
 
-/* Those edits that leave a table, and those that do not, in their order; ends of slots that are taken again
- * with this step stand first in any case. */
+/* Edits that remove blocks from a table, or the others, in order. Ends of slots that start again in
+ * this step come first in either case. */
 static uint32_t
 edits_of(const struct batch *b, const struct manifest_owner *o, uint32_t n_owners, uint8_t op,
          bool want, struct kv_edit *to)
@@ -287,7 +287,7 @@ finishing(struct sched_fixture *run, const struct batch *b)
 static void
 adopt(struct sched_fixture *run)
 {
-    slice_id room[MAX_GROUPS * ENTRIES + 64];
+    slice_id scratch[MAX_GROUPS * ENTRIES + 64];
     struct manifest_adopted a;
     struct err e;
 
@@ -297,7 +297,7 @@ adopt(struct sched_fixture *run)
         return;
     }
     assert_int_equal(manifest_open(&m, memory, m.h.bytes, &run->c, print, kv_id, &e), 0);
-    a = manifest_adopt(&m, run->kv, true, found, room);
+    a = manifest_adopt(&m, run->kv, true, found, scratch);
     kv_check(run->kv);
     assert_int_equal(a.no_nodes, 0);
     assert_int_equal(a.no_rows, 0);
@@ -307,16 +307,17 @@ static void
 submit(struct job *j)
 {
     req_id id = j->id;
-    struct seq *q = seq_new(id, j->told, j->n_prompt + j->max_new - j->told, j->n_source);
+    struct seq *q = seq_new(id, j->n_reported, j->n_prompt + j->max_new - j->n_reported,
+                            j->n_source);
     uint32_t resume;
-    int slot = manifest_claim(found, SLOTS, id, 0, q->token, j->told, q->source, j->n_source,
+    int slot = manifest_claim(found, SLOTS, id, 0, q->token, j->n_reported, q->source, j->n_source,
                               &resume);
 
     if (slot >= 0 && resume > 0) {
         q->n_adopted = resume;
         q->adopted_slot = (uint32_t)slot;
     } else if (slot >= 0) {
-        assert_int_equal(j->told, 1); /* its hash and its source are right */
+        assert_int_equal(j->n_reported, 1); /* hash and encoder input match */
         scheduler_unkeep(r.s, (uint32_t)slot);
     }
     j->q = q;
@@ -370,7 +371,7 @@ begin(uint32_t shape)
                                .n_prompt = 1 + test_below(30),
                                .max_new = 1 + test_below(20) };
         if (shape & CROSS) job[i].n_source = shape & REUSE ? 5 * stem : 1 + test_below(20);
-        job[i].told = job[i].n_prompt;
+        job[i].n_reported = job[i].n_prompt;
         job[i].text = seq_new(job[i].id, job[i].n_prompt + job[i].max_new, 1, job[i].n_source);
     }
 }
@@ -393,8 +394,8 @@ tell(void)
     struct seq *q;
 
     for (uint32_t i = 0; i < JOBS; i++) {
-        if (job[i].q) job[i].told = job[i].q->n_tokens;
-        all = all && job[i].told == job[i].n_prompt + job[i].max_new;
+        if (job[i].q) job[i].n_reported = job[i].q->n_tokens;
+        all = all && job[i].n_reported == job[i].n_prompt + job[i].max_new;
     }
     while ((q = scheduler_reap(r.s))) {
         run_check_tokens(q);
@@ -404,7 +405,7 @@ tell(void)
     return all;
 }
 
-/* As the engine does, before anybody comes. */
+/* As in the engine before the first request. */
 static void
 again(void)
 {
@@ -424,12 +425,13 @@ die(void)
         if (job[i].q) seq_free(TAKE(job[i].q));
     again();
     for (uint32_t i = 0; i < JOBS; i++)
-        if (job[i].told > job[i].n_prompt || (job[i].told == job[i].n_prompt && test_below(3) == 0))
-            if (job[i].told < job[i].n_prompt + job[i].max_new) submit(&job[i]);
+        if (job[i].n_reported > job[i].n_prompt ||
+            (job[i].n_reported == job[i].n_prompt && test_below(3) == 0))
+            if (job[i].n_reported < job[i].n_prompt + job[i].max_new) submit(&job[i]);
     if (test_below(2)) scheduler_unkeep_all(r.s);
 }
 
-/* As the engine does, some of the cache. */
+/* Flushes part of the cache, as the engine does. */
 static void
 flush(void)
 {
@@ -437,7 +439,7 @@ flush(void)
     manifest_put_nodes(&m, r.kv);
 }
 
-/* One story, until every request has ended; kills of it are a number of stores apart. */
+/* One run, until every request has ended, with a kill every `apart` stores. */
 static void
 live(uint32_t shape, enum mistake mistake, uint32_t apart)
 {
@@ -454,7 +456,7 @@ live(uint32_t shape, enum mistake mistake, uint32_t apart)
         while (!done && !(mistake && life.wrong + life.lost)) {
             uint32_t i = test_below(JOBS), lane = test_below(r.l.n_lanes);
 
-            if (!job[i].q && job[i].told < job[i].n_prompt + job[i].max_new) submit(&job[i]);
+            if (!job[i].q && job[i].n_reported < job[i].n_prompt + job[i].max_new) submit(&job[i]);
             if (test_below(2)) run_plan(&r, lane);
             if (test_below(3) == 0) run_commit(&r, lane);
             if (r.c.reuse && test_below(30) == 0) flush();
@@ -470,7 +472,7 @@ live(uint32_t shape, enum mistake mistake, uint32_t apart)
 }
 
 static void
-at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **state)
+replacement_finds_all_written_and_reported_data_at_every_store(void **state)
 {
     uint64_t stores = 0;
 
@@ -485,9 +487,9 @@ at_every_store_a_successor_finds_what_is_written_and_all_that_was_told(void **st
     assert_true(stores > 10000);
 }
 
-/* Half of the shapes with a host tier, half with kills; the cache is flushed now and then. */
+/* Half of the shapes have a host tier, half have kills; the cache is flushed now and then. */
 static void
-at_every_store_what_others_may_find_holds_what_it_says(void **state)
+cached_blocks_hold_their_tokens_at_every_store(void **state)
 {
     uint64_t hits = 0, fetched = 0, kills = 0, went[2] = { 0 };
 
@@ -508,7 +510,7 @@ at_every_store_what_others_may_find_holds_what_it_says(void **state)
 }
 
 static void
-streams_go_on_after_a_kill_at_any_store(void **state)
+streams_continue_after_a_kill_at_any_store(void **state)
 {
     uint64_t kills = 0, again = 0, adopted = 0;
 
@@ -526,9 +528,10 @@ streams_go_on_after_a_kill_at_any_store(void **state)
     assert_true(adopted > again / 3);
 }
 
-/* Where blocks are paid for step by step: its first token waits for the steps of its prompt, or keeps what they see. */
+/* With step-by-step reservation the first token waits for the prefill steps in flight, or keeps
+ * their window. */
 static void
-a_window_with_room_for_one_step_has_not_two_out(void **state)
+window_with_blocks_for_one_step_has_one_in_flight(void **state)
 {
     (void)state;
     test_seed();
@@ -540,23 +543,23 @@ a_window_with_room_for_one_step_has_not_two_out(void **state)
 }
 
 static void
-streams_that_go_on_come_before_prompts(void **state)
+adopted_streams_are_planned_before_prompts(void **state)
 {
     const struct batch *b;
 
     (void)state;
     begin(0);
-    job[0].n_prompt = job[0].told = 30;
-    job[1].n_prompt = job[1].told = 3;
+    job[0].n_prompt = job[0].n_reported = 30;
+    job[1].n_prompt = job[1].n_reported = 3;
     job[0].max_new = job[1].max_new = 9;
     submit(&job[1]);
     for (int i = 0; i < 3; i++) run_step(&r, 0);
     tell();
-    assert_int_equal(job[1].told, 6);
+    assert_int_equal(job[1].n_reported, 6);
     run_die(&r);
     seq_free(TAKE(job[1].q));
     run_again(&r);
-    submit(&job[0]); /* the older one by far, and more than a step has rows */
+    submit(&job[0]); /* oldest, with more tokens than a step has */
     submit(&job[1]);
     assert_int_equal(job[1].q->n_adopted, 5);
     b = run_plan(&r, 0);
@@ -564,11 +567,11 @@ streams_that_go_on_come_before_prompts(void **state)
     assert_int_equal(b->segment[0].slot, job[1].q->slot);
     assert_int_equal(b->segment[0].n_tokens, 1);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
-    assert_int_equal(job[1].told, 12);
+    assert_int_equal(job[1].n_reported, 12);
     end();
 }
 
-/* So long that the cache holds it with the window of chunks of one row, and not with that of a step full of them. */
+/* A length that fits the cache with windows for one-token chunks, but not for full chunks. */
 static uint32_t
 longest_in_rows(void)
 {
@@ -583,14 +586,14 @@ longest_in_rows(void)
 }
 
 static void
-a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such(void **state)
+prompt_that_fits_only_in_small_chunks_resumes_in_them(void **state)
 {
     enum { DONE = 12 };
 
     (void)state;
     begin(WINDOW | TINY);
     job[0].max_new = 3;
-    job[0].n_prompt = job[0].told = longest_in_rows() - job[0].max_new;
+    job[0].n_prompt = job[0].n_reported = longest_in_rows() - job[0].max_new;
     submit(&job[0]);
     for (int i = 0; i < DONE; i++) run_step(&r, 0);
     assert_int_equal(job[0].q->n_done, DONE);
@@ -600,19 +603,19 @@ a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such(void **state)
     submit(&job[0]);
     assert_int_equal(job[0].q->n_adopted, DONE);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
-    assert_int_equal(job[0].told, job[0].n_prompt + job[0].max_new);
+    assert_int_equal(job[0].n_reported, job[0].n_prompt + job[0].max_new);
     end();
 }
 
 static void
-what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
+kept_slots_are_reclaimed_one_by_one_after_their_time(void **state)
 {
     const struct batch *b;
 
     (void)state;
     begin(8); /* 39 blocks */
     for (uint32_t i = 0; i < 4; i++) {
-        job[i].n_prompt = job[i].told = i == 0 ? 30 : i == 3 ? 92 : 5;
+        job[i].n_prompt = job[i].n_reported = i == 0 ? 30 : i == 3 ? 92 : 5;
         job[i].max_new = 20;
     }
     for (uint32_t i = 0; i < 3; i++) submit(&job[i]);
@@ -622,26 +625,26 @@ what_is_kept_gives_way_one_by_one_and_not_before_its_time(void **state)
     for (uint32_t i = 0; i < 3; i++) seq_free(TAKE(job[i].q));
     run_again(&r);
     scheduler_keep(r.s, 100);
-    assert_true(run_used(&r) > 39 - 28); /* what the fourth needs */
+    assert_true(run_used(&r) > 39 - 28); /* the fourth request needs 28 */
     submit(&job[3]);
     assert_null(run_plan(&r, 0));
     assert_int_equal(scheduler_wake(r.s), 100);
     r.now = 100;
     b = run_plan(&r, 0);
     assert_true(b && in_batch(b, job[3].q));
-    submit(&job[2]); /* the first slot was enough */
+    submit(&job[2]); /* freeing the first slot was enough */
     assert_true(job[2].q->n_adopted > 0);
     scheduler_unkeep_all(r.s);
     while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
-    assert_int_equal(job[2].told, 25);
-    assert_int_equal(job[3].told, 112);
+    assert_int_equal(job[2].n_reported, 25);
+    assert_int_equal(job[3].n_reported, 112);
     end();
 }
 
-/* With every block taken, and the next token behind the last one's end: as it was before the kill, somebody waits. One
- * of them comes some steps later than the others. */
+/* Every block is used and the next token needs another one: as before the kill, one request waits.
+ * One request returns some steps after the others. */
 static void
-who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
+adopted_sequence_resumes_its_next_token_despite_other_needs(void **state)
 {
     enum { STORIES = 1000, JOBS_HERE = 3 };
     uint64_t adopted = 0;
@@ -654,14 +657,14 @@ who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
 
         begin(TINY | STEPWISE);
         for (uint32_t i = 0; i < JOBS_HERE; i++) {
-            job[i].n_prompt = job[i].told = 5 + test_below(25);
+            job[i].n_prompt = job[i].n_reported = 5 + test_below(25);
             job[i].max_new = 20;
             submit(&job[i]);
         }
         for (uint32_t i = 1 + test_below(25); i > 0; i--) run_step(&r, 0);
         tell();
         for (uint32_t i = 0; i < JOBS_HERE; i++)
-            had[i] = job[i].q ? MIN(job[i].q->n_done, job[i].told - 1) : 0;
+            had[i] = job[i].q ? MIN(job[i].q->n_done, job[i].n_reported - 1) : 0;
         run_die(&r);
         for (uint32_t i = 0; i < JOBS_HERE; i++)
             if (job[i].q) seq_free(TAKE(job[i].q));
@@ -669,7 +672,8 @@ who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
         scheduler_keep(r.s, r.now + 1000);
         for (uint32_t k = 0; k < 2; k++) {
             for (uint32_t i = 0; i < JOBS_HERE; i++) {
-                if (job[i].told == job[i].n_prompt + job[i].max_new || (i == late) != k) continue;
+                if (job[i].n_reported == job[i].n_prompt + job[i].max_new || (i == late) != k)
+                    continue;
                 submit(&job[i]);
                 assert_int_equal(job[i].q->n_adopted, had[i]);
             }
@@ -681,14 +685,14 @@ who_had_a_row_goes_on_in_it_whatever_others_need(void **state)
         scheduler_unkeep_all(r.s);
         while (run_commit(&r, 0) || run_plan(&r, 0)) tell();
         for (uint32_t i = 0; i < JOBS_HERE; i++)
-            assert_int_equal(job[i].told, job[i].n_prompt + job[i].max_new);
+            assert_int_equal(job[i].n_reported, job[i].n_prompt + job[i].max_new);
         end();
     }
     assert_true(adopted > STORIES);
 }
 
 static void
-each_mistake_in_the_order_is_caught(void **state)
+every_wrong_order_of_stores_is_detected(void **state)
 {
     (void)state;
     test_seed();
@@ -707,15 +711,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(at_every_store_a_successor_finds_what_is_written_and_all_that_was_told),
-        cmocka_unit_test(at_every_store_what_others_may_find_holds_what_it_says),
-        cmocka_unit_test(streams_go_on_after_a_kill_at_any_store),
-        cmocka_unit_test(a_window_with_room_for_one_step_has_not_two_out),
-        cmocka_unit_test(streams_that_go_on_come_before_prompts),
-        cmocka_unit_test(a_prompt_that_fits_in_small_chunks_alone_goes_on_in_such),
-        cmocka_unit_test(what_is_kept_gives_way_one_by_one_and_not_before_its_time),
-        cmocka_unit_test(who_had_a_row_goes_on_in_it_whatever_others_need),
-        cmocka_unit_test(each_mistake_in_the_order_is_caught),
+        cmocka_unit_test(replacement_finds_all_written_and_reported_data_at_every_store),
+        cmocka_unit_test(cached_blocks_hold_their_tokens_at_every_store),
+        cmocka_unit_test(streams_continue_after_a_kill_at_any_store),
+        cmocka_unit_test(window_with_blocks_for_one_step_has_one_in_flight),
+        cmocka_unit_test(adopted_streams_are_planned_before_prompts),
+        cmocka_unit_test(prompt_that_fits_only_in_small_chunks_resumes_in_them),
+        cmocka_unit_test(kept_slots_are_reclaimed_one_by_one_after_their_time),
+        cmocka_unit_test(adopted_sequence_resumes_its_next_token_despite_other_needs),
+        cmocka_unit_test(every_wrong_order_of_stores_is_detected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_lanes.c - prompts on one lane, generation on another (E): hand-over, waits, no stalls. */
+/* test_lanes.c - prefill and decode on two lanes (E): changes of lane, waits, no stalls. */
 #include "base/clock.h"
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -23,7 +23,7 @@ split(void)
 }
 
 static void
-a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
+slot_changes_lanes_after_its_last_chunk(void **state) /* E1, D3 */
 {
     struct seq *q = seq_new(1, 50, 5, 0);
     const struct batch *b;
@@ -33,7 +33,7 @@ a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
     run_open_with(&r, &q, 1);
     assert_null(run_plan(&r, 1));
     assert_non_null(run_plan(&r, 0));
-    assert_null(run_plan(&r, 1)); /* its prompt is not whole */
+    assert_null(run_plan(&r, 1)); /* its prompt is not complete */
     b = run_plan(&r, 0);
     assert_int_equal(b->segment[0].n_tokens, 10);
     b = run_plan(&r, 1); /* launched while the last chunk runs */
@@ -42,12 +42,12 @@ a_slot_is_handed_over_behind_its_last_chunk(void **state) /* E1, D3 */
     assert_int_equal(b->n_waits, 1);
     assert_int_equal(b->wait[0].lane, 0);
     assert_int_equal(b->wait[0].step, 2);
-    assert_null(run_plan(&r, 0)); /* generation is not its work */
+    assert_null(run_plan(&r, 0)); /* decode is not its work */
     run_finish(&r, &q, 1);
 }
 
 static void
-nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
+decode_never_waits_for_another_sequences_prompt(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 40, 5, 0) };
     const struct batch *b;
@@ -58,7 +58,7 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
     run_step(&r, 0);
     run_step(&r, 1);
     run_add(&r, q[1]);
-    assert_non_null(run_plan(&r, 0)); /* all of its prompt, not done */
+    assert_non_null(run_plan(&r, 0)); /* the whole prompt, in flight */
     b = run_plan(&r, 1);
     assert_int_equal(b->n_segments, 1); /* q[0] alone */
     assert_int_equal(b->n_waits, 0);
@@ -70,7 +70,7 @@ nobody_who_generates_waits_for_somebody_elses_prompt(void **state)
 }
 
 static void
-an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
+decoder_waits_for_an_encoder_on_another_lane(void **state)
 {
     struct seq *q = seq_new(1, 1, 5, 30);
     const struct batch *b;
@@ -86,7 +86,7 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
     r.l.lane_work[1] = WORK_PREFILL | WORK_DECODE;
     run_open_with(&r, &q, 1);
     assert_non_null(run_plan(&r, 0));
-    assert_null(run_plan(&r, 1)); /* half its layers */
+    assert_null(run_plan(&r, 1)); /* half of the encoder's layers */
     assert_non_null(run_plan(&r, 0));
     b = run_plan(&r, 1);
     assert_int_equal(b->segment[0].flags, SEGMENT_FIRST_CHUNK | SEGMENT_SAMPLE);
@@ -97,18 +97,18 @@ an_encoder_on_a_lane_of_its_own_is_waited_for(void **state)
 }
 
 static void
-a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
+prefill_waits_for_blocks_and_resumes_when_one_is_free(void **state) /* D-06 */
 {
     struct seq *q[3] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0), seq_new(3, 10, 10, 0) };
 
     (void)state;
     split();
-    r.c.group[0].max_blocks = 8; /* exactly the first two */
+    r.c.group[0].max_blocks = 8; /* exactly for the first two */
     run_open_with(&r, q, 2);
     run_step(&r, 0);
     run_add(&r, q[2]);
     for (int i = 0; i < 29; i++) {
-        assert_null(run_plan(&r, 0)); /* nothing until a commit */
+        assert_null(run_plan(&r, 0)); /* no step before a commit */
         assert_non_null(run_step(&r, 1));
     }
     assert_non_null(run_plan(&r, 0));
@@ -116,7 +116,7 @@ a_context_waits_for_blocks_and_goes_on_when_one_is_free(void **state) /* D-06 */
 }
 
 static void
-one_token_more_never_visits_the_generation_lane(void **state)
+request_of_one_token_never_uses_the_decode_lane(void **state)
 {
     struct seq *q = seq_new(1, 10, 1, 0);
 
@@ -131,7 +131,7 @@ one_token_more_never_visits_the_generation_lane(void **state)
 }
 
 static void
-a_slot_cancelled_between_its_lanes_leaves_both(void **state)
+slot_cancelled_between_two_lanes_leaves_both(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
 
@@ -149,7 +149,7 @@ a_slot_cancelled_between_its_lanes_leaves_both(void **state)
 }
 
 static void
-a_lane_found_done_names_the_one_to_commit_first(void **state)
+finished_lane_names_the_lane_to_commit_first(void **state)
 {
     struct seq *q = seq_new(1, 10, 9, 0);
     const struct batch *b;
@@ -186,8 +186,7 @@ many_prompts_pass_through_both_lanes(
 }
 
 static void
-the_lane_of_prompts_has_bounds_of_its_own(
-    void **state) /* split.context_max_tokens, context_max_seqs */
+prefill_lane_has_its_own_limits(void **state) /* split.context_max_tokens, context_max_seqs */
 {
     struct seq *q[4];
     const struct batch *b;
@@ -199,7 +198,7 @@ the_lane_of_prompts_has_bounds_of_its_own(
     run_open(&r);
     for (int i = 0; i < 4; i++) run_add(&r, q[i] = seq_new(1 + (req_id)i, i == 3 ? 60 : 10, 5, 0));
     b = run_plan(&r, 0);
-    assert_int_equal(b->n_segments, 2); /* of the three that fit into 40 rows, and into 30 */
+    assert_int_equal(b->n_segments, 2); /* of 3 that fit into 40 tokens, and into 30 */
     run_commit(&r, 0);
     b = run_plan(&r, 0);
     assert_int_equal(b->n_segments, 2);
@@ -207,7 +206,8 @@ the_lane_of_prompts_has_bounds_of_its_own(
     run_finish(&r, q, 4);
 }
 
-/* On partition 0 lane 0 does everything, from when none of its prompts is out on; lane 1 until then. */
+/* On partition 0 lane 0 does all work from the moment when no prefill step is in flight; until then
+ * lane 1 decodes. */
 static void
 divide(unsigned partition, uint32_t rows)
 {
@@ -215,7 +215,7 @@ divide(unsigned partition, uint32_t rows)
     r.l.lane_work[0] = (uint8_t)(WORK_ENCODER | WORK_PREFILL | (partition ? 0 : WORK_DECODE));
 }
 
-/* Opens, divides and computes the prompt of q. */
+/* Opens, sets the partition and computes q's prompt. */
 static void
 open_decoding(struct seq *q, unsigned partition, uint32_t rows)
 {
@@ -226,7 +226,7 @@ open_decoding(struct seq *q, unsigned partition, uint32_t rows)
 }
 
 static void
-a_lane_has_the_whole_device_while_no_other_has_work(void **state)
+lane_gets_the_whole_device_while_others_are_idle(void **state)
 {
     struct seq *q[2] = { seq_new(1, 40, 9, 0), seq_new(2, 30, 5, 0) };
 
@@ -235,13 +235,13 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
     run_open(&r);
     divide(2, 0);
     run_add(&r, q[0]);
-    assert_int_equal(run_plan(&r, 0)->partition, 0); /* nobody generates */
+    assert_int_equal(run_plan(&r, 0)->partition, 0); /* no sequence decodes */
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->partition, 2); /* beside the prompt */
+    assert_int_equal(run_plan(&r, 1)->partition, 2); /* while the prompt is in flight */
     run_commit(&r, 0);
     run_commit(&r, 1);
     assert_null(run_plan(&r, 0));
-    assert_int_equal(run_plan(&r, 1)->partition, 0); /* no prompt is there */
+    assert_int_equal(run_plan(&r, 1)->partition, 0); /* no prompt is left */
     run_add(&r, q[1]);
     assert_int_equal(run_plan(&r, 0)->partition, 2);
     assert_int_equal(run_plan(&r, 1)->partition, 2);
@@ -249,13 +249,13 @@ a_lane_has_the_whole_device_while_no_other_has_work(void **state)
 }
 
 static void
-a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
+prompt_without_blocks_leaves_the_whole_device_to_decode(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0) };
 
     (void)state;
     split();
-    r.c.group[0].max_blocks = 4; /* exactly one */
+    r.c.group[0].max_blocks = 4; /* exactly for one */
     run_open(&r);
     divide(1, 0);
     run_add(&r, q[0]);
@@ -272,7 +272,7 @@ a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers(void **state)
 }
 
 static void
-together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
+merged_lanes_plan_prompts_with_decode_up_to_the_limit(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 60, 5, 0) };
     const struct batch *b;
@@ -285,7 +285,7 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     b = run_step(&r, 0);
     assert_int_equal(b->work, WORK_PREFILL | WORK_DECODE);
     assert_int_equal(b->n_tokens, 21);
-    divide(0, 1); /* a unit of prompts goes on whoever generates */
+    divide(0, 1); /* a unit of prefill is planned in any case */
     assert_int_equal(run_step(&r, 0)->n_tokens, 11);
     assert_null(run_plan(&r, 1));
     divide(1, 0);
@@ -296,9 +296,10 @@ together_prompts_ride_with_answers_in_as_many_rows_as_they_may(void **state)
     run_finish(&r, q, 2);
 }
 
-/* Beside answers rows are counted, and few should be left over: chunks end at sixteen of a block's sixty-four. */
+/* With decode the step is limited, and few tokens should be left over: chunks end at multiples of
+ * 16 in blocks of 64. */
 static void
-a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
+step_limit_is_filled_with_parts_of_a_unit(void **state)
 {
     static const struct {
         uint32_t asked, rows;
@@ -320,7 +321,7 @@ a_step_of_so_many_rows_is_filled_with_parts_of_a_unit(void **state)
 }
 
 static void
-no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
+merging_lanes_never_delays_decode_behind_a_prefill_step(void **state)
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 90, 5, 0) };
     const struct batch *b;
@@ -334,12 +335,12 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     assert_int_equal(run_plan(&r, 0)->partition, 3);
     for (int again = 0; again < 2; again++) {
         divide(0, 21);
-        assert_null(run_plan(&r, 0)); /* 60 rows are left of that prompt */
+        assert_null(run_plan(&r, 0)); /* 60 tokens of that prompt are left */
         b = run_step(&r, 1);
         assert_int_equal(b->work, WORK_DECODE);
         assert_int_equal(b->partition, 3);
         if (again) break;
-        divide(3, 0); /* after all: prompts go on */
+        divide(3, 0); /* changed back: prefill continues */
         run_commit(&r, 0);
         assert_int_equal(run_plan(&r, 0)->partition, 3);
     }
@@ -351,9 +352,9 @@ no_answer_waits_for_a_step_of_prompts_when_lanes_come_together(void **state)
     run_finish(&r, q, 2);
 }
 
-/* One that fits into two steps is planned whole before the next asking. */
+/* A prompt that fits into two steps is planned completely before the next selection. */
 static void
-the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
+partition_of_the_next_prompt_is_chosen_before_it_arrives(void **state)
 {
     const struct partition_choose_limits limits = { 64, 8192, 50 * NSEC_MS };
     const struct step_costs costs = { .weights = 16000000000, .row_flops = 16e9 };
@@ -369,7 +370,7 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
     partition_list_make(&l, 132, 8, 8);
     partition_choose_init(x, &limits, &l, &costs, &r.c, 4e12, 6e14);
     step_time_learn(&x->time, STEP_DECODE, 0, &x->load.decode, 4 * NSEC_MS, 0);
-    /* A part takes twice the time of prompts, ten times that of answers. */
+    /* A part needs 2 × the time for prefill, 10 × for decode. */
     for (unsigned partition = 1; partition < l.n; partition++) {
         step_time_learn(&x->time, STEP_DECODE, partition, &x->load.decode, 40 * NSEC_MS, 1);
         step_time_learn(&x->time, STEP_PREFILL, partition, &prompt, 400 * NSEC_MS, 1);
@@ -387,9 +388,9 @@ the_way_of_the_next_prompt_is_chosen_while_there_is_none(void **state)
     run_finish(&r, &q, 1);
 }
 
-/* The device checks every token and block; steps of both lanes are out while the division changes. */
+/* The device checks every token and block; both lanes have steps in flight at each change. */
 static void
-no_change_of_the_division_under_load_loses_a_token(void **state)
+partition_changes_under_load_lose_no_token(void **state)
 {
     (void)state;
     for (int round = 0; round < 40; round++) {
@@ -406,7 +407,7 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
         for (int idle = 0; gone < ARRAY_LEN(q); idle++) {
             unsigned lane = test_below(2);
 
-            assert_true(idle < 500); /* somebody waits for ever */
+            assert_true(idle < 500); /* else a request waits without limit */
             if (added < ARRAY_LEN(q) && test_below(4) == 0) {
                 q[added] = seq_new(added + 1, 1 + test_below(90), 1 + test_below(30), 0);
                 run_add(&r, q[added++]);
@@ -422,7 +423,7 @@ no_change_of_the_division_under_load_loses_a_token(void **state)
 }
 
 static void
-both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /* D-05 */
+idle_lanes_are_woken_by_each_request(void **state) /* D-05 */
 {
     (void)state;
     split();
@@ -442,9 +443,10 @@ both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them(void **state) /*
     run_close(&r);
 }
 
-/* The reference waits for an answer to free blocks when none is being given: half of each prompt fills the pool. */
+/* The reference implementation waits here for outputs to free blocks while none is generated: half
+ * of each prompt fills the pool. */
 static void
-prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **state) /* E4.5 */
+prompts_that_fill_the_pool_never_wait_for_idle_decode(void **state) /* E4.5 */
 {
     static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
                                             POLICY_STATIC };
@@ -455,16 +457,17 @@ prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives(void **stat
 
         split();
         r.l.policy = policies[i];
-        r.c.group[0].max_blocks = 8; /* the largest alone, with its answer */
+        r.c.group[0].max_blocks = 8; /* for the largest alone, with its output */
         r.l.chunks = CHUNK_POLICY_EQUAL_PROGRESS;
         run_open_with(&r, q, 3);
         run_finish(&r, q, 3);
     }
 }
 
-/* Who came last gives way, and not an answer for itself: else answers stand still for prompts that nobody goes on with. */
+/* The last arrival is preempted, not a decoding sequence: else decode stalls for prompts that no
+ * step continues. */
 static void
-an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 */
+decode_takes_the_blocks_of_an_unfinished_prompt(void **state) /* E4.5 */
 {
     struct seq *q[2] = { seq_new(1, 10, 60, 0), seq_new(2, 60, 5, 0) };
 
@@ -484,7 +487,7 @@ an_answer_takes_the_blocks_of_a_prompt_that_is_half_done(void **state) /* E4.5 *
 }
 
 static void
-one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
+request_that_never_fits_is_refused_and_both_lanes_continue(void **state) /* D-07, E5 */
 {
     struct seq *big = seq_new(1, 80, 40, 0), *q = seq_new(2, 10, 5, 0);
     struct err e;
@@ -502,7 +505,7 @@ one_that_never_fits_is_refused_and_both_lanes_go_on(void **state) /* D-07, E5 */
 }
 
 static void
-a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
+cancelled_output_frees_its_blocks_for_a_prompt_at_once(
     void **state) /* E5: wakes on blocks freed, cancel */
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 10, 30, 0) };
@@ -513,7 +516,7 @@ a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
     run_open_with(&r, q, 2);
     run_step(&r, 0);
     assert_null(run_plan(&r, 0));
-    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* it generates, and no step carries it */
+    scheduler_cancel(r.s, 1, LAGAN_E_CANCELLED); /* it decodes, and is not in flight */
     assert_non_null(run_plan(&r, 0));
     run_drain(&r);
     for (int i = 0; i < 2; i++) assert_non_null(scheduler_reap(r.s));
@@ -523,7 +526,7 @@ a_cancelled_answer_gives_the_prompt_its_blocks_at_once(
 }
 
 static void
-a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
+many_cancels_leave_no_sequence_in_either_lane(void **state)
 {
     enum { N = 400 };
     static struct seq *q[N];
@@ -556,7 +559,7 @@ a_storm_of_cancels_leaves_nothing_in_either_lane(void **state)
 }
 
 static void
-a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on(void **state) /* E4.10 */
+failed_step_ends_its_requests_and_the_other_lane_continues(void **state) /* E4.10 */
 {
     struct seq *q[2] = { seq_new(1, 10, 30, 0), seq_new(2, 40, 5, 0) };
 
@@ -585,29 +588,29 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slot_is_handed_over_behind_its_last_chunk),
-        cmocka_unit_test(nobody_who_generates_waits_for_somebody_elses_prompt),
-        cmocka_unit_test(an_encoder_on_a_lane_of_its_own_is_waited_for),
-        cmocka_unit_test(a_context_waits_for_blocks_and_goes_on_when_one_is_free),
-        cmocka_unit_test(one_token_more_never_visits_the_generation_lane),
-        cmocka_unit_test(a_slot_cancelled_between_its_lanes_leaves_both),
-        cmocka_unit_test(a_lane_found_done_names_the_one_to_commit_first),
+        cmocka_unit_test(slot_changes_lanes_after_its_last_chunk),
+        cmocka_unit_test(decode_never_waits_for_another_sequences_prompt),
+        cmocka_unit_test(decoder_waits_for_an_encoder_on_another_lane),
+        cmocka_unit_test(prefill_waits_for_blocks_and_resumes_when_one_is_free),
+        cmocka_unit_test(request_of_one_token_never_uses_the_decode_lane),
+        cmocka_unit_test(slot_cancelled_between_two_lanes_leaves_both),
+        cmocka_unit_test(finished_lane_names_the_lane_to_commit_first),
         cmocka_unit_test(many_prompts_pass_through_both_lanes),
-        cmocka_unit_test(the_lane_of_prompts_has_bounds_of_its_own),
-        cmocka_unit_test(a_lane_has_the_whole_device_while_no_other_has_work),
-        cmocka_unit_test(a_prompt_that_finds_no_room_leaves_the_whole_device_to_answers),
-        cmocka_unit_test(together_prompts_ride_with_answers_in_as_many_rows_as_they_may),
-        cmocka_unit_test(a_step_of_so_many_rows_is_filled_with_parts_of_a_unit),
-        cmocka_unit_test(no_answer_waits_for_a_step_of_prompts_when_lanes_come_together),
-        cmocka_unit_test(the_way_of_the_next_prompt_is_chosen_while_there_is_none),
-        cmocka_unit_test(no_change_of_the_division_under_load_loses_a_token),
-        cmocka_unit_test(both_lanes_begin_with_nothing_to_do_and_each_request_wakes_them),
-        cmocka_unit_test(prompts_that_fill_the_pool_do_not_wait_for_answers_that_nobody_gives),
-        cmocka_unit_test(an_answer_takes_the_blocks_of_a_prompt_that_is_half_done),
-        cmocka_unit_test(one_that_never_fits_is_refused_and_both_lanes_go_on),
-        cmocka_unit_test(a_cancelled_answer_gives_the_prompt_its_blocks_at_once),
-        cmocka_unit_test(a_storm_of_cancels_leaves_nothing_in_either_lane),
-        cmocka_unit_test(a_step_that_fails_in_one_lane_ends_its_requests_and_the_other_goes_on),
+        cmocka_unit_test(prefill_lane_has_its_own_limits),
+        cmocka_unit_test(lane_gets_the_whole_device_while_others_are_idle),
+        cmocka_unit_test(prompt_without_blocks_leaves_the_whole_device_to_decode),
+        cmocka_unit_test(merged_lanes_plan_prompts_with_decode_up_to_the_limit),
+        cmocka_unit_test(step_limit_is_filled_with_parts_of_a_unit),
+        cmocka_unit_test(merging_lanes_never_delays_decode_behind_a_prefill_step),
+        cmocka_unit_test(partition_of_the_next_prompt_is_chosen_before_it_arrives),
+        cmocka_unit_test(partition_changes_under_load_lose_no_token),
+        cmocka_unit_test(idle_lanes_are_woken_by_each_request),
+        cmocka_unit_test(prompts_that_fill_the_pool_never_wait_for_idle_decode),
+        cmocka_unit_test(decode_takes_the_blocks_of_an_unfinished_prompt),
+        cmocka_unit_test(request_that_never_fits_is_refused_and_both_lanes_continue),
+        cmocka_unit_test(cancelled_output_frees_its_blocks_for_a_prompt_at_once),
+        cmocka_unit_test(many_cancels_leave_no_sequence_in_either_lane),
+        cmocka_unit_test(failed_step_ends_its_requests_and_the_other_lane_continues),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

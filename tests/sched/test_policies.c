@@ -1,6 +1,8 @@
-/* test_policies.c - who is admitted, who gives way and how it comes back, beside a reference.
+/* test_policies.c - admission, preemption and resumption by policy, compared with the reference's
+ * tables.
  *
- * Ids (C-01 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (C-01 ...) name the scenario: blocks of 10 tokens; an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -40,7 +42,7 @@ many(int n, uint32_t n_prompt, uint32_t max_new)
     for (int i = 0; i < n; i++) request(n_prompt, max_new);
 }
 
-/* From that iteration on these run, by bit; the last row's are none. */
+/* The sequences (mask) that run from that iteration on; an empty mask ends the table. */
 struct span {
     int from;
     unsigned who;
@@ -70,7 +72,7 @@ play(const int *arrives, const struct span *span)
 }
 
 static void
-every_policy_runs_what_fits(void **state) /* C-01 */
+every_policy_runs_requests_that_fit(void **state) /* C-01 */
 {
     static const struct span span[] = { { 0, 3 }, { 80, 0 } };
 
@@ -85,7 +87,7 @@ every_policy_runs_what_fits(void **state) /* C-01 */
 }
 
 static void
-max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 */
+max_utilization_admits_what_fits_and_preempts_the_last(void **state) /* C-07 */
 {
     static const struct span span[] = { { 0, 3 }, { 41, 1 }, { 80, 2 }, { 119, 0 } };
 
@@ -96,13 +98,13 @@ max_utilization_admits_what_fits_now_and_pauses_the_last(void **state) /* C-07 *
     play(NULL, span);
     assert_int_equal(q[0]->n_preemptions, 0);
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(q[1]->n_prompt, 51); /* what it had generated is prompt */
+    assert_int_equal(q[1]->n_prompt, 51); /* its generated tokens are prompt */
     assert_int_equal(q[1]->max_new, 39);
     run_end(&r, q, n_seqs);
 }
 
 static void
-the_lower_priority_is_paused(void **state) /* C-08 */
+lower_priority_is_preempted(void **state) /* C-08 */
 {
     static const struct span span[] = { { 0, 3 }, { 41, 2 }, { 80, 1 }, { 119, 0 } };
 
@@ -117,7 +119,7 @@ the_lower_priority_is_paused(void **state) /* C-08 */
 }
 
 static void
-a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-13 */
+prompt_that_does_not_fit_waits_without_preemption(void **state) /* C-13 */
 {
     static const struct span span[] = { { 0, 1 }, { 21, 2 }, { 42, 0 } };
 
@@ -132,7 +134,7 @@ a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it(void **state) /* C-
 }
 
 static void
-late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
+late_arrivals_are_preempted_first_and_resume_in_order(void **state) /* C-15 */
 {
     static const int arrives[] = { 0, 0, 10, 10 };
     static const struct span span[] = {
@@ -150,7 +152,7 @@ late_arrivals_are_paused_first_and_come_back_in_order(void **state) /* C-15 */
 }
 
 static void
-a_higher_priority_takes_a_slot(void **state) /* C-17 */
+higher_priority_takes_a_slot(void **state) /* C-17 */
 {
     static const int arrives[] = { 0, 0, 2, 2 };
     static const struct span span[] = { { 0, 3 }, { 2, 12 }, { 12, 3 }, { 20, 0 } };
@@ -168,7 +170,7 @@ a_higher_priority_takes_a_slot(void **state) /* C-17 */
 }
 
 static void
-a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
+static_batch_drains_before_the_next_starts(void **state) /* C-21 */
 {
     static const struct span span[] = { { 0, 3 }, { 40, 1 }, { 80, 4 }, { 160, 0 } };
 
@@ -183,7 +185,7 @@ a_static_batch_drains_before_the_next_starts(void **state) /* C-21 */
 }
 
 static void
-a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
+static_batch_admits_all_that_fit_even_without_tokens(void **state)
 {
     (void)state;
     open_pool(POLICY_STATIC, 0, 3);
@@ -207,7 +209,7 @@ a_static_batch_is_all_that_fits_even_without_rows_for_it(void **state)
 }
 
 static void
-max_requests_counts_nothing_where_nothing_can_run_out(void **state)
+max_requests_counts_no_blocks_if_all_requests_fit(void **state)
 {
     static const struct span span[] = { { 0, 3 }, { 10, 12 }, { 20, 0 } };
     struct scheduler *s;
@@ -220,7 +222,7 @@ max_requests_counts_nothing_where_nothing_can_run_out(void **state)
     play(NULL, span);
     run_end(&r, q, n_seqs);
 
-    open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 */
+    open_pool(POLICY_NO_EVICT, 17, 2); /* two of 90 tokens need 18 blocks */
     run_open(&r);
     r.l.policy = POLICY_MAX_REQUESTS;
     assert_int_equal(scheduler_new(&s, &r.l, r.kv, &e), -EINVAL);
@@ -229,7 +231,7 @@ max_requests_counts_nothing_where_nothing_can_run_out(void **state)
 }
 
 static void
-who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work in flight */
+sequence_in_flight_is_preempted_after_its_step(void **state) /* A2: no victim has work in flight */
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 4, 2);
@@ -237,11 +239,11 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
     many(2, 18, 20);
     run_add(&r, q[0]);
     run_add(&r, q[1]);
-    for (int i = 0; i < 3; i++) { /* positions 18 and 19: the last two of two blocks each */
+    for (int i = 0; i < 3; i++) { /* positions 18 and 19: the last of two blocks each */
         assert_non_null(run_plan(&r, 0));
         if (i > 0) run_commit(&r, 0);
     }
-    assert_null(run_plan(&r, 0)); /* no block for position 20: the last one is asked to go */
+    assert_null(run_plan(&r, 0)); /* no block for position 20: the last sequence is preempted */
     assert_int_equal(q[1]->state, SEQ_PREEMPTED);
     assert_int_equal(run_used(&r), 4);
     run_commit(&r, 0);
@@ -256,7 +258,7 @@ who_is_in_flight_is_paused_with_its_step(void **state) /* A2: no victim has work
 }
 
 static void
-who_ends_anyway_is_waited_for(void **state)
+ending_sequence_is_awaited_before_preemption(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 4, 2);
@@ -269,7 +271,7 @@ who_ends_anyway_is_waited_for(void **state)
     assert_true(in_batch(run_plan(&r, 0), q[1]));
     assert_int_equal(q[1]->state, SEQ_LAST);
     run_commit(&r, 0);
-    assert_null(run_plan(&r, 0)); /* no block for position 20 of the first: not yet */
+    assert_null(run_plan(&r, 0)); /* no block yet for position 20 of the first */
     while (run_commit(&r, 0)) run_plan(&r, 0);
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
     assert_int_equal(q[0]->n_preemptions + q[1]->n_preemptions, 0);
@@ -277,7 +279,8 @@ who_ends_anyway_is_waited_for(void **state)
 }
 
 static void
-an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was given up as well */
+preempted_encoder_decoder_resumes_with_its_encoder(
+    void **state) /* A2: the cross KV was freed as well */
 {
     uint32_t encoded = 0;
 
@@ -299,7 +302,7 @@ an_encoder_decoder_comes_back_with_its_encoder(void **state) /* A2: cross KV was
 }
 
 static void
-a_pause_keeps_min_new_and_end_ids(void **state)
+preemption_keeps_min_new_and_end_ids(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 2);
@@ -320,7 +323,7 @@ a_pause_keeps_min_new_and_end_ids(void **state)
 }
 
 static void
-a_paused_one_that_is_cancelled_or_late_ends(void **state)
+preempted_sequence_ends_on_cancel_or_deadline(void **state)
 {
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 3);
@@ -339,9 +342,9 @@ a_paused_one_that_is_cancelled_or_late_ends(void **state)
 }
 
 static void
-prompt_logprobs_are_told_once(void **state)
+prompt_logprobs_are_reported_once(void **state)
 {
-    uint32_t told = 0;
+    uint32_t n_reported = 0;
 
     (void)state;
     open_pool(POLICY_MAX_UTILIZATION, 10, 2);
@@ -352,14 +355,14 @@ prompt_logprobs_are_told_once(void **state)
     run_add(&r, q[1]);
     for (const struct batch *b; (b = run_step(&r, 0));)
         for (uint32_t i = 0; i < b->n_segments; i++)
-            if (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) told += b->segment[i].n_tokens;
+            if (b->segment[i].flags & SEGMENT_PROMPT_LOGPROBS) n_reported += b->segment[i].n_tokens;
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(told, 10);
+    assert_int_equal(n_reported, 10);
     run_end(&r, q, n_seqs);
 }
 
 static void
-who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
+suspended_next_sequence_is_preempted_and_the_walk_continues(void **state)
 {
     struct seq *suspended, *last, *first;
 
@@ -379,7 +382,7 @@ who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on(void **state)
     first = seq_new(3, 5, 3, 0);
     first->priority = 1;
     run_add(&r, first);
-    assert_true(in_batch(run_step(&r, 0), first)); /* it went round for ever */
+    assert_true(in_batch(run_step(&r, 0), first)); /* looped without end before */
     assert_int_equal(suspended->state, SEQ_WAITING);
     scheduler_suspend(r.s, 1, false);
     while (run_step(&r, 0)) continue;
@@ -395,22 +398,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_policy_runs_what_fits),
-        cmocka_unit_test(max_utilization_admits_what_fits_now_and_pauses_the_last),
-        cmocka_unit_test(the_lower_priority_is_paused),
-        cmocka_unit_test(a_prompt_that_does_not_fit_waits_and_nobody_is_paused_for_it),
-        cmocka_unit_test(late_arrivals_are_paused_first_and_come_back_in_order),
-        cmocka_unit_test(a_higher_priority_takes_a_slot),
-        cmocka_unit_test(a_static_batch_drains_before_the_next_starts),
-        cmocka_unit_test(a_static_batch_is_all_that_fits_even_without_rows_for_it),
-        cmocka_unit_test(max_requests_counts_nothing_where_nothing_can_run_out),
-        cmocka_unit_test(who_is_in_flight_is_paused_with_its_step),
-        cmocka_unit_test(who_ends_anyway_is_waited_for),
-        cmocka_unit_test(an_encoder_decoder_comes_back_with_its_encoder),
-        cmocka_unit_test(a_pause_keeps_min_new_and_end_ids),
-        cmocka_unit_test(a_paused_one_that_is_cancelled_or_late_ends),
-        cmocka_unit_test(prompt_logprobs_are_told_once),
-        cmocka_unit_test(who_is_halted_and_next_in_the_list_gives_way_and_the_walk_goes_on),
+        cmocka_unit_test(every_policy_runs_requests_that_fit),
+        cmocka_unit_test(max_utilization_admits_what_fits_and_preempts_the_last),
+        cmocka_unit_test(lower_priority_is_preempted),
+        cmocka_unit_test(prompt_that_does_not_fit_waits_without_preemption),
+        cmocka_unit_test(late_arrivals_are_preempted_first_and_resume_in_order),
+        cmocka_unit_test(higher_priority_takes_a_slot),
+        cmocka_unit_test(static_batch_drains_before_the_next_starts),
+        cmocka_unit_test(static_batch_admits_all_that_fit_even_without_tokens),
+        cmocka_unit_test(max_requests_counts_no_blocks_if_all_requests_fit),
+        cmocka_unit_test(sequence_in_flight_is_preempted_after_its_step),
+        cmocka_unit_test(ending_sequence_is_awaited_before_preemption),
+        cmocka_unit_test(preempted_encoder_decoder_resumes_with_its_encoder),
+        cmocka_unit_test(preemption_keeps_min_new_and_end_ids),
+        cmocka_unit_test(preempted_sequence_ends_on_cancel_or_deadline),
+        cmocka_unit_test(prompt_logprobs_are_reported_once),
+        cmocka_unit_test(suspended_next_sequence_is_preempted_and_the_walk_continues),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* test_reuse.c - prompts that begin alike: found, waited for, and never taken from under anybody.
+/* test_reuse.c - prompts with common prefixes: cached, in flight, and referenced while needed.
  *
- * Ids (C-25 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (C-25 ...) name the scenario: blocks of 10 tokens; an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -23,7 +24,7 @@ begin(uint32_t blocks, uint32_t max_seqs)
     n_seqs = 0;
 }
 
-/* Of one family, alike for so many positions. */
+/* A request that shares its first `alike` positions with the others. */
 static struct seq *
 request(uint32_t alike, uint32_t n_prompt, uint32_t max_new, uint32_t n_source)
 {
@@ -45,7 +46,7 @@ step(void)
 }
 
 static void
-what_was_computed_before_is_not_computed_again(void **state)
+cached_prefix_is_not_computed_again(void **state)
 {
     const struct batch *b;
 
@@ -56,20 +57,19 @@ what_was_computed_before_is_not_computed_again(void **state)
     while (step()) {
     }
     assert_int_equal(q[0]->n_cached, 0);
-    run_add(&r,
-            request(35, 45, 5, 0)); /* its way parts at 35, and 39 are there: 3 blocks and a part */
+    run_add(&r, request(35, 45, 5, 0)); /* differs from 35 on; 39 are cached: 3 blocks and a part */
     b = run_step(&r, 0);
     assert_int_equal(b->segment[0].first_pos, 35);
     assert_int_equal(b->segment[0].n_tokens, 10);
     assert_int_equal(q[1]->n_cached, 35);
     run_add(&r, request(100, 35, 5, 0));
     assert_int_equal(run_step(&r, 0)->n_segments, 2);
-    assert_int_equal(q[2]->n_cached, 34); /* the last token is computed: its logits are wanted */
+    assert_int_equal(q[2]->n_cached, 34); /* the last token is computed for its logits */
     run_cancel(&r, q, n_seqs);
 }
 
 static void
-refs_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
+equal_prompts_wait_until_the_first_is_computed(void **state) /* C-23 */
 {
     (void)state;
     for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
@@ -88,7 +88,7 @@ refs_wait_until_the_first_has_computed_the_prompt(void **state) /* C-23 */
 }
 
 static void
-a_static_batch_has_no_time_for_refs(void **state) /* C-24 */
+static_batch_does_not_wait_for_prefixes_in_flight(void **state) /* C-24 */
 {
     (void)state;
     begin(20, 3);
@@ -102,7 +102,7 @@ a_static_batch_has_no_time_for_refs(void **state) /* C-24 */
 }
 
 static void
-a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
+prompt_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteration earlier */
 {
     (void)state;
     begin(20, 2);
@@ -111,7 +111,7 @@ a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteratio
     run_add(&r, request(50, 50, 40, 0));
     run_add(&r, request(50, 50, 40, 0));
     for (int it = 0; it < 2; it++) assert_int_equal(step(), 1);
-    assert_int_equal(step(), 3); /* the last block has the token that is computed in any case */
+    assert_int_equal(step(), 3); /* the last block has the token that is always computed */
     assert_int_equal(q[1]->n_cached, 40);
     assert_int_equal(q[1]->n_planned, 50);
     for (int it = 3; it < 42; it++) assert_int_equal(step(), 3);
@@ -120,7 +120,7 @@ a_ref_waits_for_every_block_that_it_can_share(void **state) /* C-25: an iteratio
 }
 
 static void
-a_ref_waits_only_until_their_ways_part(void **state)
+prompt_waits_only_for_the_common_prefix(void **state)
 {
     (void)state;
     begin(40, 2);
@@ -128,7 +128,7 @@ a_ref_waits_only_until_their_ways_part(void **state)
     r.l.max_chunk = r.l.chunk_unit = 20;
     run_open(&r);
     run_add(&r, request(200, 100, 5, 0));
-    run_add(&r, request(25, 90, 5, 0)); /* two blocks of nine */
+    run_add(&r, request(25, 90, 5, 0)); /* two blocks of nine are common */
     assert_int_equal(step(), 1);
     assert_int_equal(step(), 3);
     assert_true(q[1]->n_cached >= 20 && q[1]->n_cached < 30);
@@ -136,7 +136,7 @@ a_ref_waits_only_until_their_ways_part(void **state)
 }
 
 static void
-nobody_waits_for_a_ref_that_stands_still_or_is_gone(void **state)
+prompt_never_waits_for_a_suspended_or_ended_sequence(void **state)
 {
     (void)state;
     begin(40, 3);
@@ -154,9 +154,9 @@ nobody_waits_for_a_ref_that_stands_still_or_is_gone(void **state)
     run_cancel(&r, q, n_seqs);
 }
 
-/* It may be passed over by others for as long as there are any. */
+/* A lower priority may be overtaken without limit. */
 static void
-nobody_waits_for_a_ref_that_is_less_urgent(void **state)
+prompt_never_waits_for_a_lower_priority_prefix(void **state)
 {
     (void)state;
     begin(40, 3);
@@ -174,7 +174,7 @@ nobody_waits_for_a_ref_that_is_less_urgent(void **state)
 }
 
 static void
-who_asks_for_prompt_logprobs_finds_nothing(void **state)
+request_with_prompt_logprobs_uses_no_cached_prefix(void **state)
 {
     (void)state;
     begin(20, 2);
@@ -199,13 +199,13 @@ salt_and_adapter_share_nothing(void **state)
         q[i]->lora = (uint64_t)i >> 1;
         run_add(&r, q[i]);
     }
-    assert_int_equal(step(), 15); /* no refs either */
+    assert_int_equal(step(), 15); /* nor do they wait for each other */
     for (int i = 0; i < 4; i++) assert_int_equal(q[i]->n_cached, 0);
     run_cancel(&r, q, n_seqs);
 }
 
 static void
-a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
+preempted_sequence_reuses_its_cached_blocks(void **state) /* C-07, with reuse */
 {
     uint32_t rows = 0;
 
@@ -221,8 +221,8 @@ a_paused_one_finds_what_it_had(void **state) /* C-07, with reuse */
                 (b->segment[i].flags & SEGMENT_FIRST_CHUNK))
                 rows += b->segment[i].n_tokens;
     assert_int_equal(q[1]->n_preemptions, 1);
-    assert_int_equal(q[1]->n_cached, 0);            /* of what it asked for nothing was there */
-    assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all that it had */
+    assert_int_equal(q[1]->n_cached, 0);            /* none of its prompt was cached */
+    assert_true(rows < 10 + (q[1]->n_prompt - 10)); /* its prompt, and less than all it had */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
     run_cancel(&r, q, n_seqs);
 }
@@ -238,7 +238,7 @@ open_encoder(uint32_t max_seqs)
 }
 
 static void
-a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **state)
+resumed_sequence_waits_for_the_host_tier_alone(void **state)
 {
     (void)state;
     for (int policy = POLICY_NO_EVICT; policy <= POLICY_MAX_UTILIZATION; policy++) {
@@ -249,7 +249,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         run_add(&r, request(100, 35, 5, 0));
         while (step()) {
         }
-        q[n_seqs] = seq_new(1000, 75, 5, 0); /* all blocks: what was there goes to the host */
+        q[n_seqs] = seq_new(1000, 75, 5, 0); /* uses all blocks: the cached ones are offloaded */
         run_add(&r, q[n_seqs++]);
         while (step()) {
         }
@@ -257,10 +257,10 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
         request(100, 35, 5, 0)->from_previous_worker = true;
         run_add(&r, q[2]);
         assert_int_equal(step(), 0);
-        run_add(&r, request(100, 35, 5, 0)); /* nobody's successor: it does not wait */
+        run_add(&r, request(100, 35, 5, 0)); /* a new request: it does not wait */
         assert_int_equal(step(), 8);
         assert_int_equal(q[3]->n_cached, 0);
-        assert_int_equal(step(), 12); /* now it is on the device too */
+        assert_int_equal(step(), 12); /* now the prefix is on the device too */
         assert_int_equal(q[2]->n_cached, 30);
         while (step()) {
         }
@@ -281,7 +281,7 @@ a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody(void **
 }
 
 static void
-a_source_that_is_there_is_not_encoded(void **state) /* G3 */
+cached_encoder_input_is_not_encoded(void **state) /* G3 */
 {
     const struct batch *b;
 
@@ -300,7 +300,7 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
         run_add(&r, request(0, 1, 3, 15));
         b = run_step(&r, 0);
         if (split) {
-            assert_null(b); /* the encoder's lane finds it */
+            assert_null(b); /* the encoder's lane finds the cross KV */
             assert_null(run_step(&r, 1));
             assert_int_equal(scheduler_wake(r.s), 0);
             b = run_step(&r, 0);
@@ -309,14 +309,14 @@ a_source_that_is_there_is_not_encoded(void **state) /* G3 */
         assert_int_equal(b->n_encode, 0);
         assert_int_equal(b->segment[0].enc_tokens, 0);
         assert_int_equal(b->segment[0].cross_tokens, 15);
-        run_add(&r, request(0, 1, 3, 16)); /* longer: another source */
+        run_add(&r, request(0, 1, 3, 16)); /* longer: a different encoder input */
         assert_int_equal((split ? run_step(&r, 1) : run_step(&r, 0))->n_encode, 1);
         run_cancel(&r, q, n_seqs);
     }
 }
 
 static void
-a_sample_that_was_paused_finds_nothing_of_another_salt(void **state)
+preempted_sample_finds_no_blocks_of_another_salt(void **state)
 {
     struct seq *first[3], *s;
 
@@ -345,19 +345,19 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_computed_before_is_not_computed_again),
-        cmocka_unit_test(refs_wait_until_the_first_has_computed_the_prompt),
-        cmocka_unit_test(a_static_batch_has_no_time_for_refs),
-        cmocka_unit_test(a_ref_waits_for_every_block_that_it_can_share),
-        cmocka_unit_test(a_ref_waits_only_until_their_ways_part),
-        cmocka_unit_test(nobody_waits_for_a_ref_that_stands_still_or_is_gone),
-        cmocka_unit_test(nobody_waits_for_a_ref_that_is_less_urgent),
-        cmocka_unit_test(who_asks_for_prompt_logprobs_finds_nothing),
+        cmocka_unit_test(cached_prefix_is_not_computed_again),
+        cmocka_unit_test(equal_prompts_wait_until_the_first_is_computed),
+        cmocka_unit_test(static_batch_does_not_wait_for_prefixes_in_flight),
+        cmocka_unit_test(prompt_waits_for_every_block_that_it_can_share),
+        cmocka_unit_test(prompt_waits_only_for_the_common_prefix),
+        cmocka_unit_test(prompt_never_waits_for_a_suspended_or_ended_sequence),
+        cmocka_unit_test(prompt_never_waits_for_a_lower_priority_prefix),
+        cmocka_unit_test(request_with_prompt_logprobs_uses_no_cached_prefix),
         cmocka_unit_test(salt_and_adapter_share_nothing),
-        cmocka_unit_test(a_paused_one_finds_what_it_had),
-        cmocka_unit_test(a_resumed_one_waits_for_what_the_host_tier_has_of_it_and_holds_up_nobody),
-        cmocka_unit_test(a_source_that_is_there_is_not_encoded),
-        cmocka_unit_test(a_sample_that_was_paused_finds_nothing_of_another_salt),
+        cmocka_unit_test(preempted_sequence_reuses_its_cached_blocks),
+        cmocka_unit_test(resumed_sequence_waits_for_the_host_tier_alone),
+        cmocka_unit_test(cached_encoder_input_is_not_encoded),
+        cmocka_unit_test(preempted_sample_finds_no_blocks_of_another_salt),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

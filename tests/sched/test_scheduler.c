@@ -1,4 +1,4 @@
-/* test_scheduler.c - a sequence's life in one lane: added, planned a step ahead, ended, reaped. */
+/* test_scheduler.c - a sequence in one lane: added, planned a step ahead, ended, reaped. */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
 
@@ -22,7 +22,7 @@ begin(struct seq *q)
     run_open_with(&r, &q, q ? 1 : 0);
 }
 
-/* Runs to the end: q is the one sequence that ends then, for that reason, with so many tokens. */
+/* Runs to the end: q is the one sequence that ends, with that reason and number of tokens. */
 static void
 end(struct seq *q, uint16_t reason, uint32_t n_tokens)
 {
@@ -34,7 +34,7 @@ end(struct seq *q, uint16_t reason, uint32_t n_tokens)
 }
 
 static void
-a_step_is_planned_before_the_one_ahead_is_committed(void **state)
+step_is_planned_before_the_previous_one_is_committed(void **state)
 {
     struct seq *q = seq_new(1, 12, 3, 0);
     const struct batch *b;
@@ -48,7 +48,7 @@ a_step_is_planned_before_the_one_ahead_is_committed(void **state)
     assert_int_equal(b->n_tokens, 1);
     assert_int_equal(b->token[0], TOKEN_FROM_LAST);
     assert_int_equal(b->pos[0], 12);
-    assert_null(run_plan(&r, 0)); /* at most two are out */
+    assert_null(run_plan(&r, 0)); /* at most two are in flight */
     run_commit(&r, 0);
     assert_int_equal(q->n_tokens, 13);
     assert_non_null(run_plan(&r, 0));
@@ -56,7 +56,7 @@ a_step_is_planned_before_the_one_ahead_is_committed(void **state)
 }
 
 static void
-a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the last step */
+known_length_costs_no_extra_token(void **state) /* A1: nothing after the last step */
 {
     struct seq *q = seq_new(1, 4, 6, 0);
     uint32_t rows = 0;
@@ -76,7 +76,7 @@ a_length_known_ahead_costs_no_extra_row(void **state) /* A1: nothing after the l
 }
 
 static void
-an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
+end_id_discards_the_token_in_flight(void **state) /* L-03 */
 {
     struct seq *q = seq_new(1, 4, 50, 0);
 
@@ -89,22 +89,22 @@ an_end_id_throws_the_row_in_flight_away(void **state) /* L-03 */
         assert_non_null(run_plan(&r, 0)); /* the sixth samples position 9 */
         if (i > 0) run_commit(&r, 0);
     }
-    assert_non_null(run_plan(&r, 0)); /* one too many, it will turn out */
+    assert_non_null(run_plan(&r, 0)); /* one token too many */
     run_commit(&r, 0);
     assert_int_equal(q->state, SEQ_ENDED);
-    assert_null(scheduler_reap(r.s)); /* a step that carries it is out */
+    assert_null(scheduler_reap(r.s)); /* a step that carries it is in flight */
     assert_int_not_equal(run_used(&r), 0);
     assert_null(run_plan(&r, 0));
     run_commit(&r, 0);
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_null(scheduler_reap(r.s));
     assert_int_equal(q->reason, LAGAN_FINISH_EOS);
-    assert_int_equal(q->n_tokens, 10); /* the end id is the last, nothing after it */
+    assert_int_equal(q->n_tokens, 10); /* the end id is the last token */
     run_end(&r, &q, 1);
 }
 
 static void
-a_stop_id_is_told_from_an_end_of_sequence(void **state)
+stop_id_is_distinct_from_end_of_sequence(void **state)
 {
     struct seq *q = seq_new(1, 4, 50, 0);
 
@@ -119,7 +119,7 @@ a_stop_id_is_told_from_an_end_of_sequence(void **state)
 }
 
 static void
-no_end_id_counts_before_min_new_tokens(void **state)
+end_ids_are_ignored_before_min_new_tokens(void **state)
 {
     for (uint32_t min_new = 0; min_new < 6; min_new++) {
         struct seq *q = seq_new(1, 4, 8, 0);
@@ -127,7 +127,7 @@ no_end_id_counts_before_min_new_tokens(void **state)
         (void)state;
         begin(NULL);
         q->min_new = min_new;
-        q->end_id[0] = fake_token(1, 6); /* the third generated: two came before it */
+        q->end_id[0] = fake_token(1, 6); /* the third generated token */
         q->n_end = q->n_eos = 1;
         run_add(&r, q);
         end(q, min_new <= 2 ? LAGAN_FINISH_EOS : LAGAN_FINISH_LENGTH, min_new <= 2 ? 7 : 12);
@@ -135,7 +135,7 @@ no_end_id_counts_before_min_new_tokens(void **state)
 }
 
 static void
-an_end_id_as_the_last_token_is_an_end_of_sequence(void **state)
+end_id_as_the_last_token_is_end_of_sequence(void **state)
 {
     struct seq *q = seq_new(1, 4, 3, 0);
 
@@ -151,7 +151,7 @@ an_end_id_as_the_last_token_is_an_end_of_sequence(void **state)
 }
 
 static void
-cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* */
+cancel_ends_waiting_at_once_and_running_after_its_step(void **state) /* */
 {
     struct seq *q = seq_new(1, 4, 50, 0);
 
@@ -178,7 +178,7 @@ cancelling_ends_at_once_what_waits_and_later_what_runs(void **state) /* X-07 */
 }
 
 static void
-what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
+suspended_sequence_is_in_no_step_and_resumes_in_place(void **state)
 {
     struct seq *q = seq_new(1, 25, 20, 0), *other = seq_new(2, 4, 100, 0);
     uint32_t n;
@@ -188,10 +188,10 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
     r.l.max_tokens = r.l.chunk_unit = 20;
     run_open_with(&r, &q, 1);
     run_add(&r, other);
-    for (int round = 0; round < 3; round++) { /* between chunks, then while it generates */
+    for (int round = 0; round < 3; round++) { /* between chunks, then during decode */
         assert_true(in_batch(run_plan(&r, 0), q));
         scheduler_suspend(r.s, 1, true);
-        run_commit(&r, 0); /* what was launched counts */
+        run_commit(&r, 0); /* launched steps count */
         n = q->n_planned;
         for (int i = 0; i < 10; i++) assert_false(in_batch(run_step(&r, 0), q));
         assert_int_equal(q->n_planned, n);
@@ -208,7 +208,7 @@ what_is_halted_is_in_no_step_and_goes_on_where_it_was(void **state)
 }
 
 static void
-what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(void **state)
+suspended_sequence_frees_blocks_and_resumes_with_equal_tokens(void **state)
 {
     struct seq *q = seq_new(1, 25, 20, 0), *other = seq_new(2, 4, 10, 0);
 
@@ -218,7 +218,7 @@ what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(voi
     run_open_with(&r, &q, 1);
     for (int i = 0; i < 5; i++) run_step(&r, 0);
     scheduler_suspend(r.s, 1, true);
-    assert_null(run_plan(&r, 0)); /* nobody wants its slot */
+    assert_null(run_plan(&r, 0)); /* no other sequence needs its slot */
     assert_int_equal(q->state, SEQ_DECODE);
     run_add(&r, other);
     assert_true(in_batch(run_step(&r, 0), other));
@@ -233,7 +233,7 @@ what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens(voi
 }
 
 static void
-a_deadline_passes_also_for_what_is_halted(void **state)
+deadline_also_ends_suspended_sequences(void **state)
 {
     struct seq *q = seq_new(1, 5, 20, 0);
 
@@ -252,7 +252,7 @@ a_deadline_passes_also_for_what_is_halted(void **state)
 }
 
 static void
-a_cancelled_chunk_gives_everything_back(void **state)
+cancelled_chunk_frees_everything(void **state)
 {
     struct seq *q = seq_new(1, 45, 5, 0);
 
@@ -272,7 +272,7 @@ a_cancelled_chunk_gives_everything_back(void **state)
 }
 
 static void
-a_deadline_ends_what_waits_and_what_runs(void **state)
+deadline_ends_waiting_and_running_sequences(void **state)
 {
     struct seq *q = seq_new(1, 4, 50, 0), *w = seq_new(2, 4, 50, 0);
 
@@ -296,7 +296,7 @@ a_deadline_ends_what_waits_and_what_runs(void **state)
     run_commit(&r, 0);
     assert_non_null(run_plan(&r, 0));
     r.now = 300;
-    run_commit(&r, 0); /* its token counts, then it is late */
+    run_commit(&r, 0); /* its token counts, then the deadline has passed */
     assert_ptr_equal(scheduler_reap(r.s), q);
     assert_int_equal(q->reason, LAGAN_E_DEADLINE);
     assert_int_equal(q->n_tokens, 7);
@@ -306,7 +306,7 @@ a_deadline_ends_what_waits_and_what_runs(void **state)
 }
 
 static void
-a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
+failed_step_ends_exactly_the_sequences_it_carried(void **state)
 {
     struct seq *q[3] = { seq_new(1, 4, 9, 0), seq_new(2, 4, 9, 0), seq_new(3, 4, 9, 0) };
 
@@ -333,7 +333,7 @@ a_failed_step_ends_every_sequence_it_carried_and_no_other(void **state)
 }
 
 static void
-decoding_comes_first_and_prompts_take_what_is_left(void **state)
+decode_comes_first_and_prompts_get_the_rest(void **state)
 {
     struct seq *q[4];
     const struct batch *b;
@@ -346,11 +346,11 @@ decoding_comes_first_and_prompts_take_what_is_left(void **state)
     for (int i = 0; i < 3; i++) run_add(&r, q[i] = seq_new((req_id)i, 6, 30, 0));
     run_step(&r, 0);
     run_add(&r, q[3] = seq_new(3, 100, 5, 0));
-    q[3]->priority = 1; /* even so */
+    q[3]->priority = 1; /* decode precedes even this */
     b = run_step(&r, 0);
     assert_int_equal(b->n_segments, 4);
     for (int i = 0; i < 3; i++) assert_int_equal(b->segment[i].work, WORK_DECODE);
-    assert_int_equal(b->segment[3].n_tokens, 10); /* of 17 left: a whole block */
+    assert_int_equal(b->segment[3].n_tokens, 10); /* of 17 tokens left: a whole block */
     assert_int_equal(b->work, WORK_DECODE | WORK_PREFILL);
     for (int i = 0; i < 4; i++) {
         scheduler_cancel(r.s, (req_id)i, LAGAN_E_CANCELLED);
@@ -360,7 +360,7 @@ decoding_comes_first_and_prompts_take_what_is_left(void **state)
 }
 
 static void
-a_budget_below_the_unit_still_moves_the_first_prompt(void **state)
+budget_below_the_unit_still_serves_the_first_prompt(void **state)
 {
     struct seq *q[6];
     const struct batch *b;
@@ -377,7 +377,7 @@ a_budget_below_the_unit_still_moves_the_first_prompt(void **state)
     run_add(&r, q[5] = seq_new(5, 33, 1, 0));
     for (int i = 0; at < 33; i++) {
         b = run_step(&r, 0);
-        assert_int_equal(b->n_segments, 5); /* four decode, one prompt: no crumbs for the second */
+        assert_int_equal(b->n_segments, 5); /* four decode, one prompt; no part for the second */
         at += b->segment[4].n_tokens;
         if (i == 0) assert_int_equal(at, 8);
         if (i == 1) assert_int_equal(at, 10); /* back to whole blocks */
@@ -390,13 +390,13 @@ a_budget_below_the_unit_still_moves_the_first_prompt(void **state)
 }
 
 static void
-never_more_sequences_than_rows_to_decode_them(void **state)
+sequences_never_exceed_the_tokens_of_a_step(void **state)
 {
     struct seq *q[8];
 
     (void)state;
     run_defaults(&r);
-    r.l.max_tokens = 5; /* 16 requests at 5 tokens a step are a golden case */
+    r.l.max_tokens = 5; /* 16 requests at 5 tokens per step are a golden case */
     r.l.chunk_unit = 0;
     run_open(&r);
     for (int i = 0; i < 8; i++) run_add(&r, q[i] = seq_new((req_id)i, 7, 20, 0));
@@ -410,7 +410,7 @@ never_more_sequences_than_rows_to_decode_them(void **state)
 }
 
 static void
-prompt_logprobs_ask_for_logits_of_every_prompt_row(void **state)
+prompt_logprobs_need_logits_of_every_prompt_token(void **state)
 {
     struct seq *q = seq_new(1, 25, 3, 0);
     const struct batch *b;
@@ -438,7 +438,7 @@ prompt_logprobs_ask_for_logits_of_every_prompt_row(void **state)
 }
 
 static void
-a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
+step_uses_the_smallest_graph_that_holds_its_tokens(void **state)
 {
     struct seq *q = seq_new(1, 9, 5, 0);
     const struct batch *b;
@@ -453,7 +453,7 @@ a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
     scheduler_set_partition(r.s, 3, 0);
     run_add(&r, q);
     b = run_step(&r, 0);
-    assert_int_equal(b->bucket, 0); /* nine rows: none holds them */
+    assert_int_equal(b->bucket, 0); /* nine tokens: no graph is large enough */
     assert_int_equal(b->partition, 3);
     b = run_step(&r, 0);
     assert_int_equal(b->bucket, 1);
@@ -461,7 +461,7 @@ a_step_takes_the_smallest_graph_that_holds_its_rows(void **state)
 }
 
 static void
-what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
+request_that_never_fits_is_refused_with_the_numbers(void **state) /* D-07 */
 {
     struct err e;
     struct seq *q;
@@ -482,12 +482,12 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
     assert_non_null(strstr(e.text, "can have 100"));
     assert_int_equal(q->state, SEQ_NEW);
     seq_free(q);
-    q = seq_new(1, 90, 10, 0); /* exactly */
+    q = seq_new(1, 90, 10, 0); /* fits exactly */
     run_add(&r, q);
     run_finish(&r, &q, 1);
 
     run_defaults(&r);
-    r.c.arena_bytes = 256 * 11; /* scratch and ten */
+    r.c.arena_bytes = 256 * 11; /* scratch block and ten others */
     run_open(&r);
     q = seq_new(1, 90, 11, 0);
     assert_int_equal(scheduler_add(r.s, q, 0, &e), -EMSGSIZE);
@@ -497,7 +497,7 @@ what_can_never_fit_is_refused_with_the_numbers(void **state) /* D-07 */
 }
 
 static void
-a_request_that_is_none_is_refused_by_name(void **state)
+invalid_request_is_refused_with_the_reason(void **state)
 {
     struct seq *q = seq_new(1, 4, 4, 0), *ref = seq_new(1, 4, 4, 0), *empty = seq_new(2, 0, 4, 0),
                *source = seq_new(3, 4, 4, 5);
@@ -519,7 +519,7 @@ a_request_that_is_none_is_refused_by_name(void **state)
 }
 
 static void
-who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
+request_that_cannot_start_alone_ends_too_long(void **state) /* E5 */
 {
     struct seq *q[2] = { seq_new(1, 50, 10, 0), seq_new(2, 10, 10, 0) };
     struct kv_need held = { { 6 } };
@@ -528,9 +528,8 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
     run_defaults(&r);
     r.c.group[0].max_blocks = 10;
     run_open_with(&r, q, 2);
-    assert_int_equal(kv_reserve(r.kv, 63, &held),
-                     0);              /* somebody else's: not the scheduler's doing */
-    assert_non_null(run_plan(&r, 0)); /* the second fits */
+    assert_int_equal(kv_reserve(r.kv, 63, &held), 0); /* reserved outside the scheduler */
+    assert_non_null(run_plan(&r, 0));                 /* the second fits */
     assert_ptr_equal(scheduler_reap(r.s), q[0]);
     assert_int_equal(q[0]->reason, LAGAN_E_TOO_LONG);
     run_drain(&r);
@@ -541,11 +540,11 @@ who_cannot_start_although_nothing_runs_ends_too_long(void **state) /* E5 */
 }
 
 static void
-limits_that_could_never_work_are_refused_by_name(void **state)
+impossible_limits_are_refused_by_name(void **state)
 {
-    static const char *const words[] = { "max_num_seqs", "64 rows",   "100 tokens",
-                                         "another lane", "no lane",   "max_source_tokens",
-                                         "shared by 1",  "must grow", "65 graph sizes" };
+    static const char *const words[] = { "max_num_seqs", "64 slots",          "100 tokens",
+                                         "another lane", "no lane",           "max_source_tokens",
+                                         "made for 1",   "must be ascending", "65 graph sizes" };
     struct scheduler *s;
     struct err e;
 
@@ -556,14 +555,14 @@ limits_that_could_never_work_are_refused_by_name(void **state)
 
         if (i == 0) l.max_seqs = 0;
         if (i == 1) l.max_seqs = 65;
-        if (i == 2) l.chunk_unit = 100, l.max_tokens = 50; /* M-12: stuck for ever */
+        if (i == 2) l.chunk_unit = 100, l.max_tokens = 50; /* M-12: no step would be possible */
         if (i == 3) r.c.n_lanes = 2;
         if (i == 4) l.lane_work[0] = WORK_PREFILL;
         if (i == 5) l.n_enc_layers = 3;
         if (i == 6) l.n_lanes = 2;
         if (i == 7) l.n_buckets = 2, l.bucket[0] = l.bucket[1] = 4;
         if (i == 8) l.n_buckets = 65;
-        if (i == 3) { /* needs a manager of two lanes */
+        if (i == 3) { /* needs a KV manager for two lanes */
             run_close(&r);
             run_defaults(&r);
             r.c.n_lanes = 2;
@@ -583,14 +582,14 @@ limits_that_could_never_work_are_refused_by_name(void **state)
 }
 
 static void
-a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones(void **state)
+window_too_large_for_a_whole_chunk_gets_smaller_chunks(void **state)
 {
     struct seq *q = seq_new(1, 200, 20, 0);
     const struct batch *b;
 
     (void)state;
     run_defaults(&r);
-    r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20 and one-block chunks: 4 blocks */
+    r.c.group[0] = run_group(KV_WINDOW, 20, 128, 6); /* window 20, one-block chunks: 4 blocks */
     r.l.chunk_unit = 0;
     run_open_with(&r, &q, 1);
     b = run_plan(&r, 0);
@@ -599,7 +598,7 @@ a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones(void **state)
 }
 
 static void
-the_same_calls_give_the_same_batches(void **state)
+equal_calls_give_equal_batches(void **state)
 {
     static uint8_t bytes[2][200][4096];
     static int n[2][200];
@@ -635,7 +634,7 @@ the_same_calls_give_the_same_batches(void **state)
 }
 
 static void
-planning_and_committing_allocate_nothing(void **state)
+plan_and_commit_allocate_no_memory(void **state)
 {
     struct mallinfo2 before, after;
     struct seq *q[8];
@@ -660,7 +659,7 @@ planning_and_committing_allocate_nothing(void **state)
 }
 
 static void
-a_change_of_state_that_no_life_has_stops_the_program(void **state)
+forbidden_state_change_aborts(void **state)
 {
     (void)state;
     for (int from = SEQ_NEW; from <= SEQ_ENDED; from++) {
@@ -684,33 +683,32 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_is_planned_before_the_one_ahead_is_committed),
-        cmocka_unit_test(a_length_known_ahead_costs_no_extra_row),
-        cmocka_unit_test(an_end_id_throws_the_row_in_flight_away),
-        cmocka_unit_test(a_stop_id_is_told_from_an_end_of_sequence),
-        cmocka_unit_test(no_end_id_counts_before_min_new_tokens),
-        cmocka_unit_test(an_end_id_as_the_last_token_is_an_end_of_sequence),
-        cmocka_unit_test(cancelling_ends_at_once_what_waits_and_later_what_runs),
-        cmocka_unit_test(what_is_halted_is_in_no_step_and_goes_on_where_it_was),
-        cmocka_unit_test(
-            what_is_halted_makes_room_for_whoever_waits_and_goes_on_with_the_same_tokens),
-        cmocka_unit_test(a_deadline_passes_also_for_what_is_halted),
-        cmocka_unit_test(a_cancelled_chunk_gives_everything_back),
-        cmocka_unit_test(a_deadline_ends_what_waits_and_what_runs),
-        cmocka_unit_test(a_failed_step_ends_every_sequence_it_carried_and_no_other),
-        cmocka_unit_test(decoding_comes_first_and_prompts_take_what_is_left),
-        cmocka_unit_test(a_budget_below_the_unit_still_moves_the_first_prompt),
-        cmocka_unit_test(never_more_sequences_than_rows_to_decode_them),
-        cmocka_unit_test(prompt_logprobs_ask_for_logits_of_every_prompt_row),
-        cmocka_unit_test(a_step_takes_the_smallest_graph_that_holds_its_rows),
-        cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
-        cmocka_unit_test(a_request_that_is_none_is_refused_by_name),
-        cmocka_unit_test(who_cannot_start_although_nothing_runs_ends_too_long),
-        cmocka_unit_test(limits_that_could_never_work_are_refused_by_name),
-        cmocka_unit_test(a_window_too_large_for_a_whole_chunk_is_served_in_smaller_ones),
-        cmocka_unit_test(the_same_calls_give_the_same_batches),
-        cmocka_unit_test(planning_and_committing_allocate_nothing),
-        cmocka_unit_test(a_change_of_state_that_no_life_has_stops_the_program),
+        cmocka_unit_test(step_is_planned_before_the_previous_one_is_committed),
+        cmocka_unit_test(known_length_costs_no_extra_token),
+        cmocka_unit_test(end_id_discards_the_token_in_flight),
+        cmocka_unit_test(stop_id_is_distinct_from_end_of_sequence),
+        cmocka_unit_test(end_ids_are_ignored_before_min_new_tokens),
+        cmocka_unit_test(end_id_as_the_last_token_is_end_of_sequence),
+        cmocka_unit_test(cancel_ends_waiting_at_once_and_running_after_its_step),
+        cmocka_unit_test(suspended_sequence_is_in_no_step_and_resumes_in_place),
+        cmocka_unit_test(suspended_sequence_frees_blocks_and_resumes_with_equal_tokens),
+        cmocka_unit_test(deadline_also_ends_suspended_sequences),
+        cmocka_unit_test(cancelled_chunk_frees_everything),
+        cmocka_unit_test(deadline_ends_waiting_and_running_sequences),
+        cmocka_unit_test(failed_step_ends_exactly_the_sequences_it_carried),
+        cmocka_unit_test(decode_comes_first_and_prompts_get_the_rest),
+        cmocka_unit_test(budget_below_the_unit_still_serves_the_first_prompt),
+        cmocka_unit_test(sequences_never_exceed_the_tokens_of_a_step),
+        cmocka_unit_test(prompt_logprobs_need_logits_of_every_prompt_token),
+        cmocka_unit_test(step_uses_the_smallest_graph_that_holds_its_tokens),
+        cmocka_unit_test(request_that_never_fits_is_refused_with_the_numbers),
+        cmocka_unit_test(invalid_request_is_refused_with_the_reason),
+        cmocka_unit_test(request_that_cannot_start_alone_ends_too_long),
+        cmocka_unit_test(impossible_limits_are_refused_by_name),
+        cmocka_unit_test(window_too_large_for_a_whole_chunk_gets_smaller_chunks),
+        cmocka_unit_test(equal_calls_give_equal_batches),
+        cmocka_unit_test(plan_and_commit_allocate_no_memory),
+        cmocka_unit_test(forbidden_state_change_aborts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

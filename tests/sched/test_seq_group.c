@@ -1,6 +1,6 @@
-/* test_seq_group.c - beams and samples in the scheduler, on a pretended device that computes from what its tables
- * name: the next token depends on every token whose K and V a row can see, so a block too few, too many or of
- * somebody else changes the answer.
+/* test_seq_group.c - beams and samples on a fake device that computes from its tables: the next
+ * token depends on every token whose K and V a query attends to. One missing, extra or foreign
+ * block changes the output.
  */
 #include "tests/test.h"
 #include "worker/kv/kv_kind.h"
@@ -16,9 +16,9 @@
 enum { SLOTS = 24, ENTRIES = 40, BLOCK = 4, UNITS = 4096, UNIT = 128, VOCAB = 50, WINDOW = 6 };
 enum { MAX_LEN = 100, SEQ_GROUP = 8, OUT = 2 };
 
-struct bed {
+struct group_fixture {
     struct kv_config c;
-    uint32_t units; /* of the arena; 0: all there are */
+    uint32_t units; /* blocks of the arena; 0: the maximum */
     struct scheduler_limits l;
     void *mem;
     struct kv *kv;
@@ -28,19 +28,19 @@ struct bed {
     nsec now;
 
     slice_id at[MAX_GROUPS][SLOTS][ENTRIES];
-    token_id holds[UNITS][BLOCK]; /* the token whose K and V are there; -1: none */
+    token_id holds[UNITS][BLOCK]; /* token whose K and V are at that position; -1: none */
     token_id last[SLOTS];
-    token_id drawn[OUT][SLOTS]; /* by run */
+    token_id drawn[OUT][SLOTS]; /* sampled token by segment */
     struct batch_top top[SLOTS * 128];
     uint32_t first_top[SLOTS + 1];
 };
 
 struct seq_group {
     struct seq seq[SEQ_GROUP];
-    token_id token[SEQ_GROUP][MAX_LEN], room[SEQ_GROUP][MAX_LEN], source[16];
+    token_id token[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN], source[16];
     float total[SEQ_GROUP][MAX_LEN];
     struct beam beam;
-    uint32_t n, n_back; /* members; those that came back */
+    uint32_t n, n_back; /* members; members that were reaped */
 };
 
 static uint64_t
@@ -51,7 +51,7 @@ mix(uint64_t h, uint64_t x)
 }
 
 static void
-open_bed(struct bed *b)
+open_fixture(struct group_fixture *b)
 {
     struct err e;
 
@@ -81,7 +81,7 @@ open_bed(struct bed *b)
 }
 
 static void
-close_bed(struct bed *b)
+close_fixture(struct group_fixture *b)
 {
     scheduler_check(b->s);
     for (uint32_t p = 0; p < kv_n_pools(b->kv); p++) {
@@ -97,7 +97,7 @@ close_bed(struct bed *b)
 }
 
 static token_id *
-held(struct bed *b, uint32_t group, uint32_t slot, uint32_t pos)
+held(struct group_fixture *b, uint32_t group, uint32_t slot, uint32_t pos)
 {
     slice_id at = b->at[group][slot][pos / BLOCK];
 
@@ -105,9 +105,9 @@ held(struct bed *b, uint32_t group, uint32_t slot, uint32_t pos)
     return &b->holds[at][pos % BLOCK];
 }
 
-/* All that the row at pos attends to. */
+/* Hash of all tokens that the query at pos attends to. */
 static uint64_t
-attend(struct bed *b, const struct batch_segment *run, uint32_t pos)
+attend(struct group_fixture *b, const struct batch_segment *run, uint32_t pos)
 {
     uint64_t h = 1;
 
@@ -120,7 +120,7 @@ attend(struct bed *b, const struct batch_segment *run, uint32_t pos)
 }
 
 static void
-apply(struct bed *b, const struct batch *p)
+apply(struct group_fixture *b, const struct batch *p)
 {
     for (uint32_t i = 0; i < p->n_edits; i++) {
         const struct kv_edit *e = &p->edit[i];
@@ -147,7 +147,7 @@ best_of(uint64_t h)
     return (token_id)(mix(h, 77) % VOCAB);
 }
 
-/* What such a beam would see: all of the vocabulary, in an order that its history decides. */
+/* The candidates of a beam: the whole vocabulary in an order that depends on its tokens. */
 static void
 list_of(struct batch_top *top, uint64_t h, uint32_t n)
 {
@@ -157,10 +157,10 @@ list_of(struct batch_top *top, uint64_t h, uint32_t n)
                            : (struct batch_top){ -1, 0 };
 }
 
-/* A worker that takes over now goes on from what is committed: the window before that is there. Of a search whose beams
- * have come apart steps come one by one, and that is what the next one is planned from. */
+/* A replacement worker would resume at the committed position: the window before it must exist. A
+ * search that has forked has one step in flight, and resumes where that one is planned. */
 static void
-check_window(const struct bed *b, const struct batch *p)
+check_window(const struct group_fixture *b, const struct batch *p)
 {
     for (uint32_t i = 0; i < p->n_segments; i++) {
         const struct seq *q = scheduler_seq_at(b->s, p->segment[i].slot);
@@ -171,9 +171,9 @@ check_window(const struct bed *b, const struct batch *p)
     }
 }
 
-/* Plan, and do it at once: results are handed out later. */
+/* Plans a step and executes it; results are committed later. */
 static const struct batch *
-plan(struct bed *b)
+plan(struct group_fixture *b)
 {
     struct batch *p = b->batch[(b->planned + 1) % OUT];
 
@@ -206,14 +206,14 @@ plan(struct bed *b)
 
         if (!(r->flags & SEGMENT_SAMPLE)) continue;
         h = attend(b, r, (uint32_t)r->first_pos + r->n_tokens - 1);
-        if (!q->beam) h = mix(h, (uint64_t)(uintptr_t)q->owner); /* which output it is */
+        if (!q->beam) h = mix(h, (uint64_t)(uintptr_t)q->owner); /* the sample's index */
         b->last[r->slot] = b->drawn[b->planned % OUT][i] = best_of(h);
     }
     return p;
 }
 
 static void
-commit(struct bed *b)
+commit(struct group_fixture *b)
 {
     const struct batch *p = b->batch[++b->done % OUT];
     uint8_t n_tokens[SLOTS];
@@ -281,7 +281,7 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
         q->first_member = f->seq;
         q->next_member = i + 1 < n ? q + 1 : NULL;
         f->beam.line[i] = f->token[i];
-        f->beam.room[i] = f->room[i];
+        f->beam.done_token[i] = f->done_token[i];
         f->beam.total[i] = f->total[i];
         if (beams) q->beam = &f->beam;
         q->plan_after_commit = beams;
@@ -292,12 +292,12 @@ seq_group_new(req_id id, uint32_t n, bool beams, uint32_t n_prompt, uint32_t max
     return f;
 }
 
-/* The same, with nothing between it and its tokens. */
+/* Compares the outputs with a run directly on tokens. */
 static void
 check_seq_group(const struct seq_group *f)
 {
     const struct seq *first = &f->seq[0];
-    static token_id line[SEQ_GROUP][MAX_LEN], room[SEQ_GROUP][MAX_LEN];
+    static token_id line[SEQ_GROUP][MAX_LEN], done_token[SEQ_GROUP][MAX_LEN];
     static float total[SEQ_GROUP][MAX_LEN];
     static struct batch_top top[SEQ_GROUP][128];
     struct beam b = f->beam;
@@ -312,7 +312,7 @@ check_seq_group(const struct seq_group *f)
             assert_int_equal(f->token[i][n], best_of(mix(h, (uint64_t)(uintptr_t)f->seq[i].owner)));
         }
         b.line[i] = line[i];
-        b.room[i] = room[i];
+        b.done_token[i] = done_token[i];
         b.total[i] = total[i];
     }
     if (!first->beam) return;
@@ -340,19 +340,19 @@ check_seq_group(const struct seq_group *f)
 }
 
 static struct {
-    uint32_t pauses, searches,
-        apart; /* of searches: pauses, those whose beams had come apart by then */
+    uint32_t preemptions, searches,
+        apart; /* preempted searches, and those that had forked by then */
 } seen;
 
 static void
-take_back(struct bed *b, struct seq_group **f, uint32_t n, uint32_t *left)
+take_back(struct group_fixture *b, struct seq_group **f, uint32_t n, uint32_t *left)
 {
     struct seq *q;
 
     while ((q = scheduler_reap(b->s))) {
         for (uint32_t i = 0; i < n; i++) {
             if (!f[i] || q < f[i]->seq || q >= f[i]->seq + SEQ_GROUP) continue;
-            seen.pauses += q->n_preemptions;
+            seen.preemptions += q->n_preemptions;
             if (++f[i]->n_back < f[i]->n) break;
             if (f[i]->seq[0].beam) {
                 seen.searches += f[i]->seq[0].n_preemptions;
@@ -366,13 +366,15 @@ take_back(struct bed *b, struct seq_group **f, uint32_t n, uint32_t *left)
     }
 }
 
-/* Requests of all kinds at once, some cancelled, some expired, some suspended for a while, with steps planned ahead. */
+/* Mixed requests at once, some cancelled, expired or suspended for a while, with steps planned
+ * ahead. */
 static void
-run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, uint32_t slots)
+run_many(struct group_fixture *b, bool sources, enum policy policy, uint32_t max_tokens,
+         uint32_t slots)
 {
     enum { N = 60 };
     struct seq_group *f[N] = { NULL };
-    uint32_t left = N, turns = 0;
+    uint32_t left = N, iterations = 0;
     struct err e;
 
     b->l = (struct scheduler_limits){
@@ -386,7 +388,7 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, u
         .max_enc_tokens = sources ? 24 : 0,
         .beam_tokens = test_below(2) ? test_below(30) : 0,
     };
-    open_bed(b);
+    open_fixture(b);
     for (uint32_t i = 0; i < N; i++) {
         uint32_t n = test_below(3) ? 1 + test_below(MIN(slots, (uint32_t)SEQ_GROUP)) : 1;
 
@@ -395,7 +397,7 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, u
         if (test_below(8) == 0)
             for (uint32_t k = 0; k < n; k++) f[i]->seq[k].deadline = (nsec)test_below(90);
         if (scheduler_add(b->s, f[i]->seq, b->now, &e) < 0) {
-            assert_true(b->units); /* too much for so few blocks */
+            assert_true(b->units); /* refused only with few blocks */
             free(TAKE(f[i]));
             left--;
         }
@@ -415,15 +417,15 @@ run_many(struct bed *b, bool sources, enum policy policy, uint32_t max_tokens, u
         if (!busy && b->done < b->planned) commit(b);
         take_back(b, f, N, &left);
         b->now++;
-        assert_true(++turns < 20000);
+        assert_true(++iterations < 20000);
     }
-    close_bed(b);
+    close_fixture(b);
 }
 
 static void
-beams_samples_and_others_have_each_their_own_tokens(void **state)
+beams_samples_and_single_sequences_keep_their_tokens(void **state)
 {
-    static struct bed b;
+    static struct group_fixture b;
 
     (void)state;
     for (uint32_t i = 0; i < 60; i++) {
@@ -435,11 +437,11 @@ beams_samples_and_others_have_each_their_own_tokens(void **state)
     }
 }
 
-/* The step that computes the last of what they share is out. */
+/* The step that computes the end of the shared prompt is in flight. */
 static void
-a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(void **state)
+forking_group_keeps_the_window_that_a_replacement_needs(void **state)
 {
-    static struct bed b;
+    static struct group_fixture b;
 
     (void)state;
     for (uint32_t beams = 0; beams < 2; beams++) {
@@ -453,23 +455,23 @@ a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from(
                                          .max_len = MAX_LEN,
                                          .n_lanes = 1,
                                          .lane_work = { WORK_PREFILL | WORK_DECODE } };
-        open_bed(&b);
+        open_fixture(&b);
         assert_int_equal(scheduler_add(b.s, f->seq, 0, &e), 0);
         while (left > 0) {
-            while (b.planned - b.done < OUT && plan(&b)) continue; /* it looks at the window */
+            while (b.planned - b.done < OUT && plan(&b)) continue; /* plan() checks the window */
             ahead = ahead || (f->seq[1].has_forked && f->seq[0].n_done < f->seq[0].n_shared);
             commit(&b);
             take_back(&b, &f, 1, &left);
         }
         assert_true(ahead);
-        close_bed(&b);
+        close_fixture(&b);
     }
 }
 
 static void
-who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(void **state)
+preempted_beams_and_samples_resume_with_the_same_tokens(void **state)
 {
-    static struct bed b;
+    static struct group_fixture b;
 
     (void)state;
     memset(&seen, 0, sizeof seen);
@@ -480,12 +482,12 @@ who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together(
         run_many(&b, i % 2, i % 8 ? POLICY_MAX_UTILIZATION : POLICY_NO_EVICT,
                  slots + test_below(30), slots);
     }
-    assert_true(seen.pauses > 500 && seen.searches > 50 && seen.apart > 20);
+    assert_true(seen.preemptions > 500 && seen.searches > 50 && seen.apart > 20);
 }
 
-/* Somebody else has the arena from here on: what the search's rows say is all that is left of them. */
+/* A new process: only the table rows of the search are left. */
 static void
-next_life(struct bed *b, struct seq_group *f)
+next_life(struct group_fixture *b, struct seq_group *f)
 {
     static slice_id entry[SEQ_GROUP][MAX_GROUPS][ENTRIES];
     uint32_t len = f->beam.first + f->beam.n_new, written = len - 1, slot[SEQ_GROUP];
@@ -538,16 +540,16 @@ next_life(struct bed *b, struct seq_group *f)
 }
 
 static void
-a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **state)
+adopted_and_preempted_search_shares_only_the_common_prefix(void **state)
 {
-    static struct bed b;
+    static struct group_fixture b;
 
     (void)state;
     memset(&seen, 0, sizeof seen);
     for (uint32_t i = 0; i < 200; i++) {
         struct seq_group *all[2] = { seq_group_new(2, 3, true, 6, 30, 0),
                                      seq_group_new(1, 1, false, 5, 60, 0) };
-        uint32_t left = 2, steps = 4 + test_below(18), turns = 0;
+        uint32_t left = 2, steps = 4 + test_below(18), iterations = 0;
         struct err e;
 
         b.units = 36 + test_below(20);
@@ -557,7 +559,7 @@ a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **stat
                                          .max_len = MAX_LEN,
                                          .n_lanes = 1,
                                          .lane_work = { WORK_PREFILL | WORK_DECODE } };
-        open_bed(&b);
+        open_fixture(&b);
         assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
         for (uint32_t k = 0; k < steps && plan(&b); k++) commit(&b);
         if (!all[0]->beam.over && all[0]->beam.n_new > WINDOW) next_life(&b, all[0]);
@@ -568,17 +570,17 @@ a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike(void **stat
             if (b.done < b.planned) commit(&b);
             take_back(&b, all, 2, &left);
             b.now++;
-            assert_true(++turns < 5000);
+            assert_true(++iterations < 5000);
         }
-        close_bed(&b);
+        close_fixture(&b);
     }
     assert_true(seen.searches > 20 && seen.apart > 10);
 }
 
 static void
-a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
+group_is_admitted_whole_waits_or_is_refused(void **state)
 {
-    static struct bed b;
+    static struct group_fixture b;
     struct seq_group *f = seq_group_new(1, 6, true, 10, 10, 0),
                      *g = seq_group_new(2, 6, true, 10, 10, 0);
     struct seq_group *much = seq_group_new(3, 8, true, 10, 10, 0);
@@ -593,18 +595,18 @@ a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
                                      .max_len = MAX_LEN,
                                      .n_lanes = 1,
                                      .lane_work = { WORK_PREFILL | WORK_DECODE } };
-    open_bed(&b);
+    open_fixture(&b);
     assert_int_equal(scheduler_add(b.s, much->seq, 0, &e), -EMSGSIZE);
     assert_non_null(strstr(e.text, "8 beams or outputs"));
     assert_int_equal(scheduler_add(b.s, f->seq, 0, &e), 0);
     assert_int_equal(scheduler_add(b.s, g->seq, 0, &e), 0);
     p = plan(&b);
-    assert_int_equal(p->n_segments, 1); /* what all share, once */
+    assert_int_equal(p->n_segments, 1); /* the shared prompt, once */
     assert_int_equal(p->segment[0].n_tokens, 9);
     p = plan(&b);
     assert_int_equal(p->n_segments, 6);
     assert_int_equal(p->n_logits, 6);
-    assert_null(plan(&b)); /* the other family has no slots, and this one waits for its result */
+    assert_null(plan(&b)); /* the other group has no slots, this one waits for its result */
     assert_int_equal(scheduler_n_running(b.s), 6);
     assert_int_equal(scheduler_n_waiting(b.s), 1);
     while (left > 0) {
@@ -613,15 +615,16 @@ a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused(void **state)
         take_back(&b, all, 2, &left);
     }
     free(much);
-    close_bed(&b);
+    close_fixture(&b);
 }
 
-/* Two searches of three beams, the second of which comes while a step of the first is out, and a stream if there is to be one:
- * the most runs that a step had. Two steps are out whenever there are two. */
+/* Two searches of three beams, the second added while a step of the first is in flight, and
+ * optionally a stream. Returns the largest number of segments in a step. Two steps are in flight
+ * whenever there are two. */
 static uint32_t
 most_runs(uint32_t beam_tokens, bool stream)
 {
-    static struct bed b;
+    static struct group_fixture b;
     struct seq_group *all[3] = { seq_group_new(1, 3, true, 1, 30, 0),
                                  seq_group_new(2, 3, true, 1, 30, 0),
                                  stream ? seq_group_new(3, 1, false, 1, 90, 0) : NULL };
@@ -634,7 +637,7 @@ most_runs(uint32_t beam_tokens, bool stream)
                                      .n_lanes = 1,
                                      .lane_work = { WORK_PREFILL | WORK_DECODE },
                                      .beam_tokens = beam_tokens };
-    open_bed(&b);
+    open_fixture(&b);
     assert_int_equal(scheduler_add(b.s, all[0]->seq, 0, &e), 0);
     if (stream) all[2]->seq[0].n_end = all[2]->seq[0].n_eos = 0;
     if (stream) assert_int_equal(scheduler_add(b.s, all[2]->seq, 0, &e), 0);
@@ -649,12 +652,12 @@ most_runs(uint32_t beam_tokens, bool stream)
         if (!p) commit(&b);
         take_back(&b, all, ARRAY_LEN(all), &left);
     }
-    close_bed(&b);
+    close_fixture(&b);
     return most;
 }
 
 static void
-searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams(void **state)
+few_searches_without_streams_merge_into_one_step(void **state)
 {
     (void)state;
     assert_int_equal(most_runs(6, false), 6);
@@ -667,15 +670,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(beams_samples_and_others_have_each_their_own_tokens),
-        cmocka_unit_test(
-            a_family_that_forks_keeps_the_window_that_a_successor_of_its_first_goes_on_from),
-        cmocka_unit_test(
-            who_is_paused_goes_on_as_if_nothing_had_happened_beams_and_samples_all_together),
-        cmocka_unit_test(a_search_that_was_taken_over_and_is_paused_shares_only_what_is_alike),
-        cmocka_unit_test(a_family_is_admitted_whole_or_waits_and_what_never_fits_is_refused),
-        cmocka_unit_test(
-            searches_that_begin_apart_go_on_in_one_step_unless_they_are_many_or_somebody_streams),
+        cmocka_unit_test(beams_samples_and_single_sequences_keep_their_tokens),
+        cmocka_unit_test(forking_group_keeps_the_window_that_a_replacement_needs),
+        cmocka_unit_test(preempted_beams_and_samples_resume_with_the_same_tokens),
+        cmocka_unit_test(adopted_and_preempted_search_shares_only_the_common_prefix),
+        cmocka_unit_test(group_is_admitted_whole_waits_or_is_refused),
+        cmocka_unit_test(few_searches_without_streams_merge_into_one_step),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

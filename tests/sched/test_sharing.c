@@ -1,6 +1,8 @@
-/* test_sharing.c - rows among prompts, layers among sources, pages among adapters, turns among clients.
+/* test_sharing.c - tokens shared by prompts, layers by encoder inputs, pages by adapters, steps by
+ * clients.
  *
- * Ids (M-04 ...) name the scenario: blocks of 10 tokens, an iteration is a step planned and committed at once.
+ * Ids (M-04 ...) name the scenario: blocks of 10 tokens; an iteration is a step planned and
+ * committed at once.
  */
 #include "tests/sched/sched_harness.h"
 #include "tests/test.h"
@@ -38,7 +40,7 @@ add_all(void)
 }
 
 static void
-prompts_share_a_step_first_come_or_equally(void **state)
+prompts_share_a_step_fcfs_or_equally(void **state)
 {
     enum { EQ = 1, FC = 2 };
     static const struct {
@@ -106,7 +108,7 @@ prompts_share_a_step_first_come_or_equally(void **state)
 }
 
 static void
-equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
+equal_progress_divides_the_tokens_left_by_decode(void **state) /* M-04 */
 {
     static const uint32_t at[][2] = { { 5, 0 }, { 12, 0 }, { 13, 5 }, { 14, 10 }, { 15, 12 } };
 
@@ -131,7 +133,7 @@ equal_progress_gives_what_decoding_leaves(void **state) /* M-04 */
     run_cancel(&r, q, n_seqs);
 }
 
-/* Who runs, by bit, in each iteration until nobody does. */
+/* The running sequences (mask) of each iteration, until none runs. */
 static int
 play(unsigned *who, int max)
 {
@@ -174,7 +176,7 @@ adapters(enum policy policy, uint32_t pages)
 }
 
 static void
-an_adapter_is_counted_once(void **state) /* C-04 */
+adapter_pages_are_counted_once(void **state) /* C-04 */
 {
     static unsigned who[200];
 
@@ -189,7 +191,7 @@ an_adapter_is_counted_once(void **state) /* C-04 */
 }
 
 static void
-who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
+only_requests_that_wait_for_pages_are_overtaken(void **state) /* C-05 */
 {
     static unsigned who[200];
 
@@ -205,7 +207,7 @@ who_wants_pages_alone_is_passed_over(void **state) /* C-05 */
 }
 
 static void
-max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
+max_utilization_stops_at_a_request_waiting_for_pages(void **state) /* C-06 */
 {
     static unsigned who[200];
 
@@ -219,7 +221,7 @@ max_utilization_stops_at_who_wants_pages(void **state) /* C-06 */
 }
 
 static void
-who_wants_pages_stops_nobody_who_has_a_slot(void **state)
+request_waiting_for_pages_never_stops_a_running_sequence(void **state)
 {
     (void)state;
     open_encoder(3);
@@ -229,7 +231,7 @@ who_wants_pages_stops_nobody_who_has_a_slot(void **state)
     request(10, 5, 10)->lora = 1;
     q[0]->pages = 2;
     run_add(&r, q[0]);
-    assert_int_equal(run_step(&r, 0)->n_encode, 1); /* a slot and pages, and no KV yet */
+    assert_int_equal(run_step(&r, 0)->n_encode, 1); /* it has slot and pages, and no KV yet */
     request(10, 5, 10)->lora = 2;
     q[1]->pages = 3;
     q[1]->priority = 1;
@@ -237,8 +239,7 @@ who_wants_pages_stops_nobody_who_has_a_slot(void **state)
     while (run_step(&r, 0)) {
     }
     assert_int_equal(q[0]->reason, LAGAN_FINISH_LENGTH);
-    assert_int_equal(q[0]->n_preemptions,
-                     0); /* nor is anybody preempted: that need not free a page */
+    assert_int_equal(q[0]->n_preemptions, 0); /* nor is one preempted: that need not free a page */
     assert_int_equal(q[1]->reason, LAGAN_FINISH_LENGTH);
     run_cancel(&r, q, n_seqs);
 }
@@ -254,7 +255,7 @@ adapted(uint64_t lora, uint32_t max_new)
 }
 
 static void
-who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
+request_waiting_for_pages_is_overtaken_at_most_max_running_times(void **state)
 {
     (void)state;
     begin(4);
@@ -262,15 +263,15 @@ who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
     run_open(&r);
     run_add(&r, adapted(1, 6));
     run_step(&r, 0);
-    run_add(&r, adapted(2, 4));   /* 20 pages, and there are 10 */
-    for (int i = 2; i < 7; i++) { /* one after another, so that the first adapter never goes */
+    run_add(&r, adapted(2, 4));   /* needs 20 pages, 10 are free */
+    for (int i = 2; i < 7; i++) { /* consecutive, so that the first adapter stays in use */
         run_add(&r, adapted(1, 6));
         run_step(&r, 0);
         run_step(&r, 0);
         assert_int_equal(q[1]->state, SEQ_WAITING);
         assert_int_equal(q[i]->state == SEQ_WAITING, i >= 6);
     }
-    run_add(&r, adapted(0, 4)); /* it wants none: nobody waits the longer for it */
+    run_add(&r, adapted(0, 4)); /* it needs no pages and delays no other */
     run_step(&r, 0);
     assert_int_not_equal(q[7]->state, SEQ_WAITING);
     for (int i = 0; i < 4; i++) run_step(&r, 0);
@@ -281,7 +282,7 @@ who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots(void **state)
 }
 
 static void
-a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
+suspended_sequence_frees_its_adapter_pages(void **state)
 {
     (void)state;
     begin(3);
@@ -300,7 +301,7 @@ a_reader_that_stands_still_gives_an_adapters_pages_up(void **state)
 }
 
 static void
-an_adapter_larger_than_the_device_is_refused(void **state)
+adapter_larger_than_the_device_is_refused(void **state)
 {
     struct err e;
 
@@ -316,7 +317,7 @@ an_adapter_larger_than_the_device_is_refused(void **state)
 }
 
 static void
-a_client_with_many_requests_leaves_others_their_turn(void **state)
+client_with_many_requests_does_not_starve_others(void **state)
 {
     int at[MAX], n = 0;
 
@@ -330,13 +331,13 @@ a_client_with_many_requests_leaves_others_their_turn(void **state)
     while (run_step(&r, 0))
         for (struct seq *s; (s = scheduler_reap(r.s));) at[s->id] = n++;
     assert_int_equal(n, 13);
-    for (int i = 0; i < 3; i++) assert_int_equal(at[10 + i], 2 * i + 1); /* one each, in turn */
+    for (int i = 0; i < 3; i++) assert_int_equal(at[10 + i], 2 * i + 1); /* alternating */
     for (int i = 1; i < 10; i++) assert_true(at[i] > at[i - 1]);
     run_cancel(&r, q, n_seqs);
 }
 
 static void
-turns_count_tokens_and_not_requests(void **state)
+fairness_counts_tokens_not_requests(void **state)
 {
     int at[MAX], n = 0;
 
@@ -344,19 +345,19 @@ turns_count_tokens_and_not_requests(void **state)
     begin(1);
     r.l.quantum = 20;
     run_open(&r);
-    for (int i = 0; i < 3; i++) request(50, 10, 0)->client = 1; /* three turns each */
+    for (int i = 0; i < 3; i++) request(50, 10, 0)->client = 1; /* three rounds each */
     for (int i = 0; i < 6; i++) request(10, 10, 0)->client = 2;
     add_all();
     while (run_step(&r, 0))
         for (struct seq *s; (s = scheduler_reap(r.s));) at[s->id] = n++;
-    assert_int_equal(at[0], 2); /* with the third of the other client, and it came first */
+    assert_int_equal(at[0], 2); /* in the round of the other client's third, and it arrived first */
     assert_int_equal(at[5], 3);
     assert_int_equal(at[1], 6);
     run_cancel(&r, q, n_seqs);
 }
 
 static void
-what_was_not_used_is_given_back(void **state)
+unused_fairness_tokens_are_returned(void **state)
 {
     struct seq *one, *other;
 
@@ -366,7 +367,7 @@ what_was_not_used_is_given_back(void **state)
     run_open(&r);
     request(10, 990, 0)->client = 1;
     q[0]->n_end = q[0]->n_eos = 1;
-    q[0]->end_id[0] = fake_token(0, 10); /* it stops at once */
+    q[0]->end_id[0] = fake_token(0, 10); /* ends at its first token */
     request(10, 10, 0)->client = 1;
     add_all();
     assert_non_null(run_step(&r, 0));
@@ -374,16 +375,16 @@ what_was_not_used_is_given_back(void **state)
     one = request(10, 10, 0);
     one->client = 1;
     run_add(&r, one);
-    assert_true(one->turn >= q[1]->turn); /* a client's own stay in order */
+    assert_true(one->fair_tag >= q[1]->fair_tag); /* requests of one client stay in order */
     other = request(10, 10, 0);
     other->client = 2;
     run_add(&r, other);
-    assert_true(other->turn <= one->turn);
+    assert_true(other->fair_tag <= one->fair_tag);
     run_cancel(&r, q, n_seqs);
 }
 
 static void
-priority_comes_before_turns(void **state)
+priority_precedes_the_fairness_tag(void **state)
 {
     (void)state;
     begin(1);
@@ -399,7 +400,7 @@ priority_comes_before_turns(void **state)
 }
 
 static void
-a_long_source_comes_in_slices_beside_a_stream(void **state)
+long_encoder_input_is_split_while_a_stream_decodes(void **state)
 {
     const struct batch *b;
     uint32_t layer = 0;
@@ -410,9 +411,9 @@ a_long_source_comes_in_slices_beside_a_stream(void **state)
     run_open(&r);
     request(1, 30, 10);
     add_all();
-    assert_int_equal(run_step(&r, 0)->encode[0].n_layers, 4); /* nobody waits for it */
+    assert_int_equal(run_step(&r, 0)->encode[0].n_layers, 4); /* no sequence decodes */
     assert_non_null(run_step(&r, 0));
-    run_add(&r, request(1, 5, 200)); /* even a layer of it is too much, and one there must be */
+    run_add(&r, request(1, 5, 200)); /* one layer exceeds the limit, and at least one is planned */
     run_add(&r, request(1, 5, 20));
     for (int i = 0; i < 4; i++) {
         b = run_step(&r, 0);
@@ -429,7 +430,7 @@ a_long_source_comes_in_slices_beside_a_stream(void **state)
     run_cancel(&r, q, n_seqs);
 }
 
-/* n sources wait, n_gen generate, of 32 slots: how many start. */
+/* n encoder inputs wait and n_gen sequences decode, of 32 slots. Returns how many inputs start. */
 static uint32_t
 start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
 {
@@ -461,7 +462,7 @@ start(const uint32_t *sizes, uint32_t n_sizes, int n, int n_gen, nsec waited)
 }
 
 static void
-sources_wait_for_company(void **state)
+encoder_inputs_wait_to_be_batched(void **state)
 {
     static const uint32_t eight[] = { 8 }, odd[] = { 1, 3, 6 }, even[] = { 1, 2, 4 };
 
@@ -469,35 +470,35 @@ sources_wait_for_company(void **state)
     assert_int_equal(start(eight, 1, 7, 24, 0), 0);   /* M-33 */
     assert_int_equal(start(eight, 1, 12, 20, 0), 8);  /* M-34 */
     assert_int_equal(start(odd, 3, 5, 24, 100), 3);   /* M-35 */
-    assert_int_equal(start(eight, 1, 8, 25, 100), 0); /* M-36: seven slots */
+    assert_int_equal(start(eight, 1, 8, 25, 100), 0); /* M-36: seven slots are free */
     assert_int_equal(start(eight, 1, 8, 24, 100), 8);
     assert_int_equal(start(even, 3, 12, 20, 100), 4); /* M-37 */
-    assert_int_equal(start(eight, 1, 7, 0, 0), 7);    /* M-38: nobody decodes */
+    assert_int_equal(start(eight, 1, 7, 0, 0), 7);    /* M-38: no sequence decodes */
 }
 
 static void
-prompts_wait_for_company_beside_a_stream(void **state) /* B5 */
+prompts_wait_to_be_batched_while_a_stream_decodes(void **state) /* B5 */
 {
     (void)state;
     begin(8);
-    r.l.prompt_batch = 50;
+    r.l.prefill_batch_tokens = 50;
     r.l.prompt_wait = 1000;
     run_open(&r);
-    run_add(&r, request(20, 40, 0)); /* nobody generates: it need not wait */
+    run_add(&r, request(20, 40, 0)); /* no sequence decodes: no wait */
     assert_true(in_batch(run_step(&r, 0), q[0]));
     run_add(&r, request(20, 5, 0));
     assert_int_equal(run_step(&r, 0)->n_segments, 1);
     assert_int_equal(scheduler_wake(r.s), 1000);
-    run_add(&r, request(30, 5, 0)); /* now they are 50 */
+    run_add(&r, request(30, 5, 0)); /* now they have 50 tokens */
     assert_int_equal(run_step(&r, 0)->n_segments, 3);
     run_add(&r, request(20, 5, 0));
     assert_int_equal(run_step(&r, 0)->n_segments, 3);
-    r.now += 1000; /* or it has waited long enough */
+    r.now += 1000; /* or the wait is over */
     assert_int_equal(run_step(&r, 0)->n_segments, 4);
     run_add(&r, request(20, 5, 0));
     scheduler_suspend(r.s, 0, true);
     for (int i = 0; i < 10; i++) run_step(&r, 0);
-    assert_int_equal(q[4]->state, SEQ_ENDED); /* a stream that stands still is none */
+    assert_int_equal(q[4]->state, SEQ_ENDED); /* a suspended stream does not count */
     run_cancel(&r, q, n_seqs);
 }
 
@@ -505,22 +506,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_share_a_step_first_come_or_equally),
-        cmocka_unit_test(equal_progress_gives_what_decoding_leaves),
-        cmocka_unit_test(an_adapter_is_counted_once),
-        cmocka_unit_test(who_wants_pages_alone_is_passed_over),
-        cmocka_unit_test(max_utilization_stops_at_who_wants_pages),
-        cmocka_unit_test(who_wants_pages_stops_nobody_who_has_a_slot),
-        cmocka_unit_test(who_waits_for_pages_is_passed_over_by_as_many_as_there_are_slots),
-        cmocka_unit_test(a_reader_that_stands_still_gives_an_adapters_pages_up),
-        cmocka_unit_test(an_adapter_larger_than_the_device_is_refused),
-        cmocka_unit_test(a_client_with_many_requests_leaves_others_their_turn),
-        cmocka_unit_test(turns_count_tokens_and_not_requests),
-        cmocka_unit_test(what_was_not_used_is_given_back),
-        cmocka_unit_test(priority_comes_before_turns),
-        cmocka_unit_test(a_long_source_comes_in_slices_beside_a_stream),
-        cmocka_unit_test(sources_wait_for_company),
-        cmocka_unit_test(prompts_wait_for_company_beside_a_stream),
+        cmocka_unit_test(prompts_share_a_step_fcfs_or_equally),
+        cmocka_unit_test(equal_progress_divides_the_tokens_left_by_decode),
+        cmocka_unit_test(adapter_pages_are_counted_once),
+        cmocka_unit_test(only_requests_that_wait_for_pages_are_overtaken),
+        cmocka_unit_test(max_utilization_stops_at_a_request_waiting_for_pages),
+        cmocka_unit_test(request_waiting_for_pages_never_stops_a_running_sequence),
+        cmocka_unit_test(request_waiting_for_pages_is_overtaken_at_most_max_running_times),
+        cmocka_unit_test(suspended_sequence_frees_its_adapter_pages),
+        cmocka_unit_test(adapter_larger_than_the_device_is_refused),
+        cmocka_unit_test(client_with_many_requests_does_not_starve_others),
+        cmocka_unit_test(fairness_counts_tokens_not_requests),
+        cmocka_unit_test(unused_fairness_tokens_are_returned),
+        cmocka_unit_test(priority_precedes_the_fairness_tag),
+        cmocka_unit_test(long_encoder_input_is_split_while_a_stream_decodes),
+        cmocka_unit_test(encoder_inputs_wait_to_be_batched),
+        cmocka_unit_test(prompts_wait_to_be_batched_while_a_stream_decodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_fleet.c - pretended workers behind route/: every request ends once, and the same calls give the same. */
+/* test_fleet.c - simulated workers behind route/: requests end once, equal calls give equal
+ * results. */
 #include "sim/fleet.h"
 
 #include "base/clock.h"
@@ -39,7 +40,7 @@ small_fleet(uint32_t n_workers, enum policy policy)
     return s;
 }
 
-/* n requests in about a tenth of a second of virtual time. */
+/* Runs n requests in about 0.1 s of virtual time. */
 static struct fleet_result *
 play_out(const struct fleet_setting *s, uint32_t n)
 {
@@ -64,7 +65,7 @@ play_out(const struct fleet_setting *s, uint32_t n)
 }
 
 static void
-every_request_ends_once_whatever_happens(void **state)
+every_request_ends_exactly_once_under_faults(void **state)
 {
     static const enum policy policies[] = { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION,
                                             POLICY_STATIC };
@@ -74,12 +75,12 @@ every_request_ends_once_whatever_happens(void **state)
         struct fleet_setting s = small_fleet(3, policies[i]);
         struct fleet_result *r;
 
-        s.mischief = (struct fleet_mischief){ .seed = i + 1,
-                                              .cancelled = 0.2,
-                                              .suspended = 0.1,
-                                              .stopped = 0.3,
-                                              .deaths = 20,
-                                              .restart = 10000000 };
+        s.faults = (struct fleet_faults){ .seed = i + 1,
+                                          .cancelled = 0.2,
+                                          .suspended = 0.1,
+                                          .stopped = 0.3,
+                                          .deaths = 20,
+                                          .restart = 10000000 };
         r = play_out(&s, 1000);
         assert_int_equal(r->finished + r->cancelled + r->refused, 1000);
         assert_int_equal(r->refused, 0);
@@ -89,7 +90,7 @@ every_request_ends_once_whatever_happens(void **state)
 }
 
 static void
-without_mischief_every_token_comes(void **state)
+without_faults_every_token_is_generated(void **state)
 {
     struct fleet_setting s = small_fleet(2, POLICY_MAX_UTILIZATION);
     struct fleet_result *r = play_out(&s, 500);
@@ -105,28 +106,28 @@ without_mischief_every_token_comes(void **state)
 }
 
 static void
-the_same_trace_gives_the_same_decisions(void **state)
+equal_traces_give_equal_decisions(void **state)
 {
     struct fleet_setting s = small_fleet(4, POLICY_MAX_UTILIZATION);
     struct fleet_result *a, *b, *c;
 
     (void)state;
-    s.mischief =
-        (struct fleet_mischief){ .seed = 9, .cancelled = 0.1, .deaths = 5, .restart = 1000000 };
+    s.faults =
+        (struct fleet_faults){ .seed = 9, .cancelled = 0.1, .deaths = 5, .restart = 1000000 };
     a = play_out(&s, 400);
     b = play_out(&s, 400);
     assert_int_equal(a->digest, b->digest);
     assert_int_equal(a->end, b->end);
-    s.mischief.seed = 10;
+    s.faults.seed = 10;
     c = play_out(&s, 400);
-    assert_int_not_equal(a->digest, c->digest); /* so it would have been seen */
+    assert_int_not_equal(a->digest, c->digest); /* the digest shows differences */
     free(a);
     free(b);
     free(c);
 }
 
 static void
-more_workers_take_less_time(void **state)
+more_workers_finish_earlier(void **state)
 {
     struct fleet_setting one = small_fleet(1, POLICY_NO_EVICT),
                          four = small_fleet(4, POLICY_NO_EVICT);
@@ -139,7 +140,7 @@ more_workers_take_less_time(void **state)
     free(b);
 }
 
-/* Conversations of four turns: whoever has the last one has most of the next. */
+/* Conversations of four requests: the worker of one has most of the next one's prompt cached. */
 static uint64_t
 cached_by(bool affinity)
 {
@@ -167,14 +168,14 @@ cached_by(bool affinity)
 }
 
 static void
-a_conversation_goes_where_its_beginning_is(void **state)
+conversation_is_routed_to_its_cached_prefix(void **state)
 {
     (void)state;
     assert_true(4 * cached_by(true) > 5 * cached_by(false));
 }
 
 static void
-a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
+step_time_is_its_bytes_or_its_arithmetic(void **state)
 {
     struct sim_config st;
     struct batch_segment run[] = { { .first_pos = 99, .n_tokens = 1, .work = WORK_DECODE },
@@ -193,7 +194,7 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
     /* 60,000 bytes, 1,000 FLOP; then 100 positions of 400 bytes, 1,000 FLOP */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 60000 + 40000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ .5, 1 }), 500 + 120000 + 80000);
-    /* 101 rows; the prompt's see 50.5 keys each on average, behind the answer's attention */
+    /* 101 tokens; the prompt's attend to 50.5 keys on average, after decode attention */
     b.n_segments = 2;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 101000 + 40000 + 50500);
     b.n_segments = 1;
@@ -201,15 +202,15 @@ a_step_costs_what_its_bytes_or_its_arithmetic_take(void **state)
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 100000);
     assert_int_equal(cost_of(&st, &b, (struct part_share){ 1, .5 }), 500 + 200000 + 200000);
     st.kv.group[0].kind =
-        KV_WINDOW; /* 10 keys and what it pushes out: 11 * 400 bytes; 10 * 10 FLOP */
+        KV_WINDOW; /* 10 keys and the one that leaves: 11 * 400 bytes; 10 * 10 FLOP */
     st.kv.group[0].window = 10;
     assert_int_equal(cost_of(&st, &b, whole), 500 + 100000 + 10000);
-    st.cost.peak = 1e-300; /* the clock does not run over */
+    st.cost.peak = 1e-300; /* virtual time must not overflow */
     assert_int_equal(cost_of(&st, &b, whole), 500 + 3600 * NSEC_S);
 }
 
 static void
-a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
+part_shares_are_measured_or_interpolated(void **state)
 {
     struct batch b = { .work = WORK_PREFILL, .partition = 1 };
     struct part_share s;
@@ -220,7 +221,7 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
     setting_defaults(&st);
     partition_list_make(&l, 100, 1, 1);
     l.partition[1] = (struct partition){ 75, 25 };
-    s = cost_share(&st, &l, &b, false); /* nothing was measured: by units */
+    s = cost_share(&st, &l, &b, false); /* without measurements: share of units */
     assert_true(s.compute == .75 && s.read == .75);
     st.cost.n_co_runs = 2;
     st.cost.co_run[0] = (struct co_run){ 50, 50, .4, .8 };
@@ -238,14 +239,14 @@ a_part_has_what_was_measured_of_its_division_or_lies_between(void **state)
 
 struct load {
     uint32_t isl, osl, n;
-    uint32_t slots; /* 0: the model's */
-    double parts;   /* of what parts have of the device beside each other; 0: as it is */
-    uint32_t rows;  /* of a step; 0: the model's */
-    double guess; /* what auto thinks at first that answers read on a part, of what they do; 0: 1 */
-    const char *model; /* NULL: llama-8b-h200 */
+    uint32_t slots;      /* 0: the model's */
+    double parts;        /* factor on the shares of both parts; 0: 1 */
+    uint32_t rows;       /* tokens in a step; 0: the model's */
+    double initial_read; /* auto's initial estimate of decode's bandwidth on a part; 0: 1 */
+    const char *model;   /* NULL: llama-8b-h200 */
 };
 
-/* The model that is there, from its file: H200's curves. */
+/* Reads a model file with the H200's measurements. */
 static struct fleet_result *
 divided(uint32_t mode, const char *context, const struct load *x)
 {
@@ -262,7 +263,7 @@ divided(uint32_t mode, const char *context, const struct load *x)
     setting_divide(&s.worker, mode, context);
     if (x->slots) s.worker.kv.n_slots = s.worker.sched.max_seqs = x->slots;
     if (x->rows) s.worker.sched.max_tokens = x->rows;
-    if (x->guess > 0) s.worker.cost.guess = x->guess;
+    if (x->initial_read > 0) s.worker.cost.initial_read = x->initial_read;
     for (uint32_t i = 0; i < s.worker.cost.n_co_runs && x->parts > 0; i++) {
         s.worker.cost.co_run[i].read *= x->parts;
         s.worker.cost.co_run[i].compute *= x->parts;
@@ -282,11 +283,11 @@ divided(uint32_t mode, const char *context, const struct load *x)
 }
 
 static void
-auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does(void **state)
+auto_equals_the_best_mode_for_mixed_and_single_phases(void **state)
 {
-    /* All at once; few in flight, where what prompts are ahead by is of no use; parts that are not worth it, and are thought
-     * to be, and some that are worth more; parts that were measured to be a little worse than they are, or twice as good;
-     * steps of few short prompts, of which nothing follows for long ones. */
+    /* All requests at once; few in flight, so that faster prefill is of no use; parts that are
+     * worse or better than estimated; parts measured slightly too low, or 2 × too high; steps of
+     * few short prompts, which do not predict long ones. */
     static const struct load load[] = {
         { 10000, 600, 300, 0, 0, 0, 0 },      { 1000, 1000, 1000, 0, 0, 0, 0 },
         { 6000, 2, 200, 0, 0, 0, 0 },         { 16, 800, 300, 0, 0, 0, 0 },
@@ -323,10 +324,12 @@ auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one
     }
 }
 
-/* Two tokens an answer: the second is planned with the end of its prompt, and nobody generates whenever auto is asked. It was on
- * 112 | 20 for good, by a guess before the first step, with 0.57 to 0.74 of what off does. */
+/* Outputs of two tokens: the second is planned with the end of the prompt, so no sequence seems to
+ * decode at a selection. A bad initial estimate once kept 112 | 20, at 0.57 to 0.74 of the
+ * throughput of off.
+ */
 static void
-auto_leaves_a_partition_where_answers_are_one_step_long(void **state)
+auto_leaves_a_partition_if_outputs_take_one_step(void **state)
 {
     static const struct load load[] = {
         { 105, 2, 2000, 7, .89, 0, 1.05 }, { 113, 2, 2000, 6, .85, 0, 1.01 },
@@ -353,19 +356,20 @@ drawn(double low, double high)
     return low * pow(high / low, rng_below(&draws, 1 << 20) / (double)(1 << 20));
 }
 
-/* One step in a hundred may be later. */
+/* At most 1 % of the steps is late. */
 static bool
 in_time(const struct fleet_result *it)
 {
     return hist_at(&it->itl, .99) < 52 * NSEC_MS;
 }
 
-/* Prompts and answers of any lengths, any number in flight, six rounds of them; parts that have less beside each other, or
- * as much, and are thought to have more. Always the same loads, in virtual time: what fails is auto and not the draw. A way
- * that keeps no target is none that auto may take: where off's steps of 8,192 rows break it, as they do for most long
- * prompts, auto has nine tenths of it all the same. Tiles may cost 0.05: whole blocks of 155 rows a prompt leave 728 of 768 rows. */
+/* Prompts and outputs of any length, any number in flight, six rounds; parts with less or equal
+ * shares, estimated too high. The loads are fixed and in virtual time: a failure is a fault of
+ * auto. A mode that misses the target is not allowed for auto: where off misses it with steps of
+ * 8,192 tokens, as for most long prompts, auto must reach 90 % of its throughput. Tiles may cost 5
+ * %: whole blocks of 155 tokens per prompt leave 728 of 768 tokens. */
 static void
-auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
+auto_equals_the_best_mode_and_keeps_its_target(void **state)
 {
     static const char *const context[] = { "", "64", "80" };
 
@@ -376,7 +380,7 @@ auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
                           .osl = (uint32_t)drawn(2, 1500),
                           .slots = (uint32_t)drawn(4, 96),
                           .parts = drawn(.7, 1.05),
-                          .guess = drawn(1, 1.5) };
+                          .initial_read = drawn(1, 1.5) };
         struct fleet_result *it;
 
         x.n = MAX((uint32_t)(30 / (x.isl * 30e-6 + x.osl * 5e-4)), 6 * x.slots);
@@ -397,14 +401,14 @@ auto_is_as_good_on_any_load_and_keeps_its_target(void **state)
     }
 }
 
-/* One H200 that served the same, always so many in flight (docs/lab/partitions.md): requests a second, the p99 of TPOT; 0: auto's, which
- * is that of the way it takes. */
+/* Measured on one H200 with a constant number in flight (docs/split.md): requests per second, p99
+ * of TPOT; 0: as auto's mode. */
 static void
-what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
+simulated_partition_matches_the_gpu_measurements(void **state)
 {
     static const struct {
         struct load load;
-        const char *context; /* "": undivided */
+        const char *context; /* prefill units; "": no partition */
         double requests, tpot;
     } did[] = {
         { { 10000, 600, 300, 32, 0, 0, 0 }, "", 1.88, 28.4 },
@@ -450,7 +454,7 @@ what_is_expected_of_a_division_is_what_a_gpu_did(void **state)
 }
 
 static void
-percentiles_are_right_to_one_in_a_hundred(void **state)
+percentiles_are_accurate_to_1_percent(void **state)
 {
     static struct hist h;
 
@@ -480,7 +484,7 @@ read_text(const char *text, struct trace_line *to, struct err *e)
 }
 
 static void
-a_trace_says_which_line_is_wrong(void **state)
+trace_error_names_the_line(void **state)
 {
     struct trace_line t;
     struct err e;
@@ -496,16 +500,16 @@ a_trace_says_which_line_is_wrong(void **state)
     assert_int_equal(t.session, 7);
     assert_true(t.encdec && t.isl == 5 && t.osl == 6);
     assert_true(read_text("{\"isl\": 3, \"osl\": 4}\n{\"isl\": 3}\n", &t, &e) < 0);
-    assert_non_null(strstr(e.text, ":2: isl and osl are needed"));
+    assert_non_null(strstr(e.text, ":2: isl and osl are required"));
     assert_true(read_text("{\"isl\": -3, \"osl\": 4}\n", &t, &e) < 0);
     assert_true(read_text("{\"isl\": 3, \"osl\": 4, \"arrival_s\": 2}\n{\"isl\": 3, \"osl\": 4}\n",
                           &t, &e) < 0);
-    assert_non_null(strstr(e.text, ":2: it arrives before the one above it"));
+    assert_non_null(strstr(e.text, ":2: arrival_s is lower than in the line before"));
 }
 
-/* A file without line ends was read into memory whole. */
+/* Regression: a file without line ends was read into memory as a whole. */
 static void
-a_line_of_a_trace_has_an_end(void **state)
+trace_line_length_is_limited(void **state)
 {
     enum { PAD = TRACE_MAX_LINE - 64 };
     static char text[TRACE_MAX_LINE + 128];
@@ -525,9 +529,9 @@ a_line_of_a_trace_has_an_end(void **state)
     assert_non_null(strstr(e.text, ":2: the line is longer than 1048576 bytes"));
 }
 
-/* It was read from its end for ever. */
+/* Regression: standard input was read again without end. */
 static void
-a_trace_that_cannot_be_read_again_is_not_waited_for(void **state)
+trace_that_cannot_be_reread_fails_at_once(void **state)
 {
     static const char line[] = "{\"isl\": 3, \"osl\": 4}\n";
     char model[400];
@@ -558,22 +562,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_request_ends_once_whatever_happens),
-        cmocka_unit_test(without_mischief_every_token_comes),
-        cmocka_unit_test(the_same_trace_gives_the_same_decisions),
-        cmocka_unit_test(more_workers_take_less_time),
-        cmocka_unit_test(a_conversation_goes_where_its_beginning_is),
-        cmocka_unit_test(a_step_costs_what_its_bytes_or_its_arithmetic_take),
-        cmocka_unit_test(a_part_has_what_was_measured_of_its_division_or_lies_between),
-        cmocka_unit_test(
-            auto_is_as_good_as_off_and_every_partition_where_both_phases_weigh_and_where_one_does),
-        cmocka_unit_test(auto_leaves_a_partition_where_answers_are_one_step_long),
-        cmocka_unit_test(auto_is_as_good_on_any_load_and_keeps_its_target),
-        cmocka_unit_test(what_is_expected_of_a_division_is_what_a_gpu_did),
-        cmocka_unit_test(percentiles_are_right_to_one_in_a_hundred),
-        cmocka_unit_test(a_trace_says_which_line_is_wrong),
-        cmocka_unit_test(a_line_of_a_trace_has_an_end),
-        cmocka_unit_test(a_trace_that_cannot_be_read_again_is_not_waited_for),
+        cmocka_unit_test(every_request_ends_exactly_once_under_faults),
+        cmocka_unit_test(without_faults_every_token_is_generated),
+        cmocka_unit_test(equal_traces_give_equal_decisions),
+        cmocka_unit_test(more_workers_finish_earlier),
+        cmocka_unit_test(conversation_is_routed_to_its_cached_prefix),
+        cmocka_unit_test(step_time_is_its_bytes_or_its_arithmetic),
+        cmocka_unit_test(part_shares_are_measured_or_interpolated),
+        cmocka_unit_test(auto_equals_the_best_mode_for_mixed_and_single_phases),
+        cmocka_unit_test(auto_leaves_a_partition_if_outputs_take_one_step),
+        cmocka_unit_test(auto_equals_the_best_mode_and_keeps_its_target),
+        cmocka_unit_test(simulated_partition_matches_the_gpu_measurements),
+        cmocka_unit_test(percentiles_are_accurate_to_1_percent),
+        cmocka_unit_test(trace_error_names_the_line),
+        cmocka_unit_test(trace_line_length_is_limited),
+        cmocka_unit_test(trace_that_cannot_be_reread_fails_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

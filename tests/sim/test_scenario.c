@@ -1,4 +1,4 @@
-/* test_scenario.c - scenarios are parsed with errors that say where, and differences are shown. */
+/* test_scenario.c - scenario files: errors name the line, and differences are printed. */
 #include "sim/scenario_run.h"
 
 #include "sim/text_diff.h"
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *shown; /* what play_script() printed */
+static char *shown; /* what script_run() printed */
 
-/* What acting it out returns; shown and e have the words. */
+/* Runs a scenario; `shown` and e get its output. */
 static int
 act(const char *text, struct err *e)
 {
@@ -23,14 +23,14 @@ act(const char *text, struct err *e)
     out = open_memstream(&shown, &n);
     e->text[0] = 0;
     r = script_parse(&s, "a.txt", text, strlen(text), e);
-    if (r >= 0) r = play_script(s, out, e);
+    if (r >= 0) r = script_run(s, out, e);
     script_free(s);
     fclose(out);
     return r;
 }
 
 static void
-a_scenario_that_does_what_it_says_prints_nothing(void **state)
+scenario_with_the_expected_output_prints_nothing(void **state)
 {
     struct err e;
 
@@ -48,7 +48,7 @@ a_scenario_that_does_what_it_says_prints_nothing(void **state)
 }
 
 static void
-what_differs_is_shown_line_by_line(void **state)
+differences_are_printed_line_by_line(void **state)
 {
     struct err e;
 
@@ -62,14 +62,14 @@ what_differs_is_shown_line_by_line(void **state)
                          "| r0 length, 0 cached\n",
                          &e),
                      1);
-    assert_string_equal(shown, "a.txt:3: run    (- expected, + came)\n"
+    assert_string_equal(shown, "a.txt:3: run    (- expected, + printed)\n"
                                "      0..1 r0\n"
                                "    - 2 tired\n"
                                "    + 2 idle\n");
 }
 
 static void
-a_command_without_expected_lines_prints_nothing_or_fails(void **state)
+command_without_expected_lines_prints_nothing_or_fails(void **state)
 {
     struct err e;
 
@@ -79,32 +79,31 @@ a_command_without_expected_lines_prints_nothing_or_fails(void **state)
 }
 
 static void
-an_error_says_which_line_and_what_would_be_right(void **state)
+error_names_the_line_and_the_valid_form(void **state)
 {
     static const struct {
         const char *text, *says;
     } row[] = {
-        { "group full\n\nfly r0\n", "a.txt:3: fly is no command" },
-        { "group round\n", "a.txt:1: no kind of group is called round" },
-        { "group window\n", "a.txt:1: a window group has a window" },
-        { "limits seqs\n", "a.txt:1: seqs stands there without a value" },
+        { "group full\n\nfly r0\n", "a.txt:3: unknown command fly" },
+        { "group round\n", "a.txt:1: unknown group kind round" },
+        { "group window\n", "a.txt:1: a window group needs window TOKENS" },
+        { "limits seqs\n", "a.txt:1: seqs has no value" },
         { "limits seqs many\n", "a.txt:1: seqs" },
         { "limits sets 3\n", "a.txt:1: " },
-        { "lane sleep\n", "a.txt:1: sleep is no work" },
-        { "| 0 idle\n", "a.txt:1: what a command must print stands under it" },
-        { "cache block 10\n| x\n", "a.txt:1: a setting prints nothing" },
+        { "lane sleep\n", "a.txt:1: unknown lane work sleep" },
+        { "| 0 idle\n", "a.txt:1: an expected line must follow a command" },
+        { "cache block 10\n| x\n", "a.txt:1: a setting has no output" },
         { "group full\nrequest r0 prompt 3\nrequest r0 prompt 3\n",
-          "a.txt:3: there is a r0 already" },
-        { "group full\nshow r7\n", "a.txt:2: there is no r7" },
-        { "group full\nrequest\n", "a.txt:2: request whom" },
-        { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: 1..x are no tokens" },
-        { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings come before" },
-        { "group full\n", "a.txt: nothing happens in it" },
-        { "group full\nrun \001\n", "a.txt:2: a byte 0x01, which is no text" },
-        { "group full\nadd r0 tokens 0..3\nused\n",
-          "a.txt:3: a scenario acts on the scheduler or" },
-        { "group full\ngrow r0 1\n", "a.txt:2: nobody called r0 holds anything" },
-        { "limits policy nobody\n", "a.txt:1: policy" },
+          "a.txt:3: request r0 exists already" },
+        { "group full\nshow r7\n", "a.txt:2: unknown request r7" },
+        { "group full\nrequest\n", "a.txt:2: request needs names" },
+        { "group full\nrequest r0 tokens 1..x\n", "a.txt:2: invalid tokens 1..x" },
+        { "group full\nrequest r0 prompt 3\ngroup full\n", "a.txt:3: settings must precede" },
+        { "group full\n", "a.txt: contains no command" },
+        { "group full\nrun \001\n", "a.txt:2: byte 0x01 is not allowed" },
+        { "group full\nadd r0 tokens 0..3\nused\n", "a.txt:3: scheduler and KV manager commands" },
+        { "group full\ngrow r0 1\n", "a.txt:2: sequence r0 is not admitted" },
+        { "limits policy none\n", "a.txt:1: policy" },
         { "cache arena 256\ngroup full\nrequest r0 prompt 3\n", "a.txt:3: " },
     };
 
@@ -146,10 +145,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_scenario_that_does_what_it_says_prints_nothing),
-        cmocka_unit_test(what_differs_is_shown_line_by_line),
-        cmocka_unit_test(a_command_without_expected_lines_prints_nothing_or_fails),
-        cmocka_unit_test(an_error_says_which_line_and_what_would_be_right),
+        cmocka_unit_test(scenario_with_the_expected_output_prints_nothing),
+        cmocka_unit_test(differences_are_printed_line_by_line),
+        cmocka_unit_test(command_without_expected_lines_prints_nothing_or_fails),
+        cmocka_unit_test(error_names_the_line_and_the_valid_form),
         cmocka_unit_test(names_and_numbers_are_lists_and_ranges),
     };
     int r = cmocka_run_group_tests(tests, NULL, NULL);

@@ -300,8 +300,7 @@ has_news(const struct seq *s, uint32_t n_before)
 
     if (!r || s->n_tokens == n_before) return false;
     if (!s->beam) return !r->finished;
-    return s->first_member == s && !r->finished &&
-           (s->beam->over || s->beam->n_settled > r->n_sent);
+    return s->first_member == s && !r->finished && (s->beam->over || s->beam->n_common > r->n_sent);
 }
 
 /* Reports the undelivered tokens of a finished search's outputs, or, while it runs, the tokens that
@@ -314,7 +313,7 @@ emit_search(struct worker *w, struct rec_step **head, const struct batch *b,
     uint32_t best = s->order[0];
 
     if (!s->over) {
-        while (r->n_sent < s->n_settled)
+        while (r->n_sent < s->n_common)
             emit_token(w, head, b, NULL, NO_ROW, r, s->line[best][s->first + r->n_sent], false,
                        s->total[best][r->n_sent]);
         return;

@@ -137,7 +137,7 @@ init_search(struct worker *w, struct worker_request *r, uint32_t n_prompt, uint3
     b->first = n_prompt;
     for (struct worker_request *m = r; m; m = m->next, n++) {
         b->line[n] = m->seq.token;
-        b->room[n] = m->ids + at.ended;
+        b->done_token[n] = m->ids + at.ended;
         b->total[n] = (float *)(void *)(m->ids + at.scores);
         m->seq.beam = b;
         m->seq.n_prompt = n_prompt;

@@ -86,7 +86,7 @@ set_limits(struct worker *w)
         .policy = (enum policy)k->policy,
         .chunks = (enum chunks)k->chunk_policy,
         .quantum = k->fairness_quantum,
-        .prompt_batch = k->prefill_batch_tokens,
+        .prefill_batch_tokens = k->prefill_batch_tokens,
         .enc_batch = { k->encoder_batch_size },
         .n_enc_batches = k->encoder_batch_size > 0,
         .prompt_wait = k->batch_wait_timeout,

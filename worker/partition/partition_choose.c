@@ -3,31 +3,35 @@
 
 #include <math.h>
 
-/* DWELL: so many askings, one a step, a way is kept. BETTER: by what part another must beat it then, and after ten times
- * as many by a tenth of that: it is not to be left for noise, nor kept for ever where it is a little worse. */
+/* A mode is kept for DWELL selections, one per step. Another mode must then be BETTER (10 %)
+ * better, after 10 × DWELL selections 1 %: noise must not change the mode, and a slightly worse
+ * mode must not stay without limit. */
 static const double BETTER = 0.1;
 enum { DWELL = 8 };
-/* By what part a partition must be better than one lane, whose times are known better and which costs no change, unless tokens
- * come so much SOONER on it and answers have WEIGHT; WORTH: by what part longer steps of both must be better than shorter ones. */
+/* EDGE: margin of a partition over one lane, whose times are known better and which needs no
+ * change; waived if its inter-token time is lower by SOONER and decode is at least WEIGHT of the
+ * work. WORTH: throughput margin for longer merged steps. */
 static const double EDGE = 0.02, SOONER = 0.05, WORTH = 0.03;
-/* ns of steps until most of what came and went is forgotten. */
+/* ns of step time after which 63 % of an observation has decayed. */
 static const double FLOW = 3e9;
-/* Of the rows that go round, so many do: with fewer, somewhat fewer generate at a time, each of them sooner. */
+/* Share of the steady-state prefill tokens per step: fewer sequences decode, each faster. */
 static const double ROUND = 0.75;
-/* No more rows than MANY times those whose arithmetic is done while the weights are read, where answers are WEIGHT of the
- * work or more: as much gets done, by fewer at a time, each of them sooner. Prompts alone want long steps. */
+/* If decode is at least WEIGHT of the work, a merged step has at most MANY times the tokens whose
+ * FLOP fit into the time of reading the weights: the throughput is equal with fewer, faster
+ * sequences. Prefill alone benefits from long steps. */
 static const double MANY = 2, WEIGHT = 0.2;
-/* So much longer steps are looked at, too: whether products of so few rows are worth it shows in steps. */
+/* Also try steps longer by this factor: only measurements show the efficiency of small products. */
 static const double LONGER = 1.25;
-/* ns that a step of prompts alone takes, at most: a change of the way waits for two of them. No token does, and each takes longer
- * than its rows do, by 28 ms beside answers (8B, one H200). Longer than SHORT it is only with less than one in FEW of the rows that
- * all who are there have: else too many prompts end at once, and prompts and answers come in waves. */
+/* SHORT, LONGEST: ns of a prefill step on a partition. A mode change waits for 2 such steps; decode
+ * does not. Each takes 28 ms longer than its tokens need while decode runs (8B, one H200). Longer
+ * than SHORT only up to 1/FEW of the prompt tokens of all sequences: else many prompts end
+ * together, and prefill and decode alternate in waves. */
 static const double SHORT = 2e8, LONGEST = 4e8, FEW = 8;
-/* So many steps' rows of prompts that wait are counted: a change costs those few who are there more. */
+/* Waiting prompt tokens are counted up to QUEUE full steps. */
 enum { QUEUE = 4 };
-/* Steps of answers that are launched when the last one of prompts ends: two, of which one has begun. */
+/* Decode steps in flight when the last prefill step ends: 2, one of them half done on average. */
 static const double OUT = 1.5;
-/* Prompts that have a part of the time left end so many times as often, a prompt: those that nearly keep up hardly do. */
+/* Weight for how often prefill runs out: prefill that almost keeps up with decode rarely does. */
 static const double OFTEN = 4;
 
 void
@@ -38,7 +42,7 @@ partition_choose_init(struct split *s, const struct partition_choose_limits *l,
     *s = (struct split){ .l = *l, .costs = *costs, .kv = kv };
     check(l->min_tokens >= 1 && l->max_tokens >= l->min_tokens);
     step_time_init(&s->time, partition_list, bandwidth, peak);
-    /* Before there was any: a prompt's rows as its matrices have them, one who generates. */
+    /* Initial load: a prompt token without attention, one decoding sequence. */
     s->load.row = (struct step_cost){ .weights = (double)costs->weights,
                                       .matmul = costs->row_flops };
     s->load.decode = s->load.row;
@@ -46,7 +50,7 @@ partition_choose_init(struct split *s, const struct partition_choose_limits *l,
     partition_choose_start(s, 0);
 }
 
-/* So many rows of prompts. */
+/* Prefill of `rows` prompt tokens. */
 static struct step_cost
 prompt_work(const struct partition_load *load, double rows)
 {
@@ -54,7 +58,7 @@ prompt_work(const struct partition_load *load, double rows)
                                rows * load->row.attend };
 }
 
-/* A step of so many who generate. */
+/* Decode of n sequences. */
 static struct step_cost
 decode_work(const struct partition_load *load, double n)
 {
@@ -71,14 +75,14 @@ sum_work(const struct step_cost *a, const struct step_cost *b)
                                a->attend + b->attend };
 }
 
-/* Products of so many rows on the whole device take as long as of so many times as many. */
+/* Factor by which rounding up to tiles lengthens matrix products on the whole device. */
 static double
 tile_padding(const struct split *s, double rows)
 {
     return s->l.tile && rows > s->l.tile ? ceil(rows / s->l.tile) * s->l.tile / rows : 1;
 }
 
-/* more: times the rows, as long as their products take. */
+/* more: factor of the matrix products' FLOP. */
 static double
 merged_step_ns(const struct split *s, const struct partition_load *load, double n, double rows,
                double more)
@@ -90,8 +94,8 @@ merged_step_ns(const struct split *s, const struct partition_load *load, double 
     return step_time_of(&s->time, STEP_BOTH, 0, &all);
 }
 
-/* As many rows as keep a step of both within the target: its time is a line in them, level before. A prompt's last rows see
- * twice the keys that all of its rows see on average. */
+/* Prompt tokens that keep a merged step within the target: its time is linear in them once FLOP
+ * dominate. The last tokens of a prompt attend to twice the mean number of keys. */
 static double
 rows_in_time(const struct split *s, const struct partition_load *load)
 {
@@ -107,7 +111,7 @@ rows_in_time(const struct split *s, const struct partition_load *load)
     return MAX(floor(rows - (most - target) / MAX(most - less, 1e-9)), (double)s->l.min_tokens);
 }
 
-/* Rows of a step, to where products are best: down, or up. */
+/* Rounds the tokens of a step to an efficient size for matrix products. */
 static double
 round_to_tiles(const struct split *s, double rows, bool up)
 {
@@ -116,7 +120,7 @@ round_to_tiles(const struct split *s, double rows, bool up)
     return (up ? ceil(rows / grain) : floor(rows / grain)) * grain;
 }
 
-/* A prompt's row in a step of so many, alone in its lane. */
+/* ns per prompt token of a prefill step of that size, alone in its lane. */
 static double
 row_alone(const struct split *s, unsigned partition, const struct partition_load *load, double rows)
 {
@@ -134,16 +138,16 @@ decode_step_ns(const struct split *s, unsigned partition, const struct partition
     return step_time_of(&s->time, STEP_DECODE, partition, &some);
 }
 
-/* What answers are of the work, each phase for itself on the whole device. */
+/* Decode's share of the work, each phase alone on the whole device. */
 static double
-weight_of_answers(const struct split *s, const struct partition_load *load)
+decode_share(const struct split *s, const struct partition_load *load)
 {
     double n = load->n_there, tokens = load->tokens * decode_step_ns(s, 0, load, n) / n;
 
     return tokens / (tokens + row_alone(s, 0, load, s->l.max_tokens));
 }
 
-/* Of a step of both, those who generate among them: what the target allows. */
+/* Largest merged step, decode tokens included, that the target allows. */
 static double
 rows_at_most(const struct split *s, const struct partition_load *load)
 {
@@ -152,8 +156,8 @@ rows_at_most(const struct split *s, const struct partition_load *load)
     return MIN(MAX(most, n + s->l.min_tokens), (double)s->l.max_tokens);
 }
 
-/* As many, or as few as go round, so that every step has some and no answer reads the weights for itself alone; more would
- * only make steps longer. */
+/* Size of merged steps: large enough that each has prompt tokens and no decode step reads the
+ * weights alone. A larger step would only be longer. */
 static double
 rows_together(const struct split *s, const struct partition_load *load)
 {
@@ -163,7 +167,7 @@ rows_together(const struct split *s, const struct partition_load *load)
     if (load->tokens <= 0 || load->n_there == 0) return rows_at_most(s, load);
     few = load->row.weights * base[0] / (load->row.matmul * base[2]);
     round += ceil(ROUND * load->n_there / load->tokens / least) * least;
-    if (weight_of_answers(s, load) > WEIGHT) round = MIN(round, MANY * few);
+    if (decode_share(s, load) > WEIGHT) round = MIN(round, MANY * few);
     return MIN(rows_at_most(s, load),
                round_to_tiles(s, MAX(MAX(round, few), load->n_decode + least), true));
 }
@@ -181,9 +185,10 @@ rows_of_step(const struct partition_load *load, double most)
     return MAX(MIN((double)load->n_tokens, most), 1.);
 }
 
-/* Rows of prompts a ns, each with its tokens, while n generate: one of those who are there has its prompt computed. row: what
- * one takes, token: a step beside. What is not generated by then is when prompts have ended, on the whole device: but for
- * `out` steps each time, which are launched by then. */
+/* Throughput in prompt tokens per ns, with their output tokens, while n sequences decode; one of
+ * the n_there sequences is in prefill. row: ns per prompt token; token: a decode step during
+ * prefill. The remaining output tokens are generated after prefill has run out, on the whole
+ * device, except in `out` steps each time, which are in flight by then. */
 static double
 rows_per_ns(const struct split *s, const struct partition_load *load, double n, double row,
             double token, double out)
@@ -194,14 +199,14 @@ rows_per_ns(const struct split *s, const struct partition_load *load, double n, 
     if (left <= 0) return 1 / row;
     whole = decode_step_ns(s, 0, load, n);
     rest = left * whole / n;
-    if (load->prompt > 0) /* those that wait follow without a preempt */
+    if (load->prompt > 0) /* waiting prompts follow without an interruption of prefill */
         row += out * MAX(token - whole, 0.) / MAX(load->prompt, (double)load->n_tokens) *
                MIN(OFTEN * rest / (row + rest), 1.);
     return 1 / (row + rest);
 }
 
-/* As many as prompts feed, but no more than there are or the target has time for, where a step of nobody takes `none` and
- * one of all who generate now `token`. */
+/* Sequences that prefill can keep decoding: n, limited by n_there and the target. none, token: ns
+ * of a step without decode, and with n_decode sequences. */
 static double
 n_fed(const struct split *s, const struct partition_load *load, double n, double none, double token)
 {
@@ -211,7 +216,7 @@ n_fed(const struct split *s, const struct partition_load *load, double n, double
     return MAX(MIN(n, (double)load->n_there), 1.);
 }
 
-/* Of a step of prompts on its part. */
+/* Tokens of a prefill step on its part. */
 static double
 rows_apart(const struct split *s, unsigned partition, const struct partition_load *load)
 {
@@ -247,7 +252,8 @@ expect_apart(const struct split *s, unsigned partition, const struct partition_l
 
     x.row = row_alone(s, partition, load, rows_of_step(load, x.way.rows));
     x.token = decode_step_ns(s, partition, load, load->n_decode);
-    /* What a row is followed by is there when the next one is: n = tokens (none + n more) / row. */
+    /* Steady state: prefill of one token takes as long as its output: n = tokens (none + n more) /
+     * row */
     n = x.row - load->tokens * (x.token - none) / load->n_decode;
     n = n_fed(s, load, n > 0 ? load->tokens * none / n : load->n_there, none, x.token);
     x.done = rows_per_ns(s, load, n, x.row, decode_step_ns(s, partition, load, n), OUT);
@@ -277,10 +283,10 @@ edge_of_partition(const struct split *s, const struct partition_load *load,
 {
     bool sooner = partition->token < (1 - SOONER) * lane->token;
 
-    return sooner && weight_of_answers(s, load) > WEIGHT ? 0 : EDGE;
+    return sooner && decode_share(s, load) > WEIGHT ? 0 : EDGE;
 }
 
-/* Whether a is to be preferred: within the target, then by what gets done; else by the time between tokens. */
+/* True if a is preferred: within the target by throughput, outside it by inter-token time. */
 static bool
 is_preferred(const struct split *s, const struct partition_load *load,
              const struct partition_choose_expect *a, const struct partition_choose_expect *b,
@@ -296,9 +302,9 @@ is_preferred(const struct split *s, const struct partition_load *load,
     return a->done * (1 - better) > b->done;
 }
 
-static struct partition_choose_expect
-best_expectation(const struct split *s, const struct partition_list *partition_list,
-                 const struct partition_load *load)
+struct partition_choose_expect
+partition_choose_best(const struct split *s, const struct partition_list *partition_list,
+                      const struct partition_load *load)
 {
     struct partition_choose_expect best = partition_choose_expect(s, 0, load);
 
@@ -311,21 +317,14 @@ best_expectation(const struct split *s, const struct partition_list *partition_l
 }
 
 struct partition_mode
-partition_choose_best(const struct split *s, const struct partition_list *partition_list,
-                      const struct partition_load *load)
-{
-    return best_expectation(s, partition_list, load).way;
-}
-
-struct partition_mode
 partition_choose_for(struct split *s, const struct partition_list *partition_list,
                      const struct partition_load *load)
 {
     struct partition_choose_expect now, other;
 
     s->since += s->since < UINT32_MAX;
-    /* With one phase empty there is nothing to choose; of who never ran nothing is known. But the next prompt keeps
-     * the target from its first step on. */
+    /* With one phase idle or never measured there is no comparison. The step size still follows the
+     * target, so that the next prompt meets it from its first step. */
     if (load->n_decode == 0) return s->now;
     if (s->now.partition == 0) s->now.rows = (uint32_t)rows_together(s, load);
     if (load->n_tokens == 0) return s->now;
@@ -335,7 +334,7 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
     now = partition_choose_expect(s, s->now.partition, load);
     s->now.rows = now.way.rows;
     if (s->since < DWELL) return s->now;
-    other = best_expectation(s, partition_list, load);
+    other = partition_choose_best(s, partition_list, load);
     if (other.way.partition == s->now.partition ||
         !is_preferred(s, load, &other, &now, BETTER * DWELL / s->since))
         return s->now;
@@ -345,16 +344,16 @@ partition_choose_for(struct split *s, const struct partition_list *partition_lis
     return s->now;
 }
 
-/* Its oldest step has not begun: it waits for one of another lane. */
+/* The lane's oldest step has not started: it depends on another lane's step. */
 static bool
 waits_for_lane(const struct split *s, const struct partition_choose_lane *l)
 {
-    const struct batch_wait *w = &l->wait[(l->done + 1) % 2];
+    const struct step_dependency *w = &l->wait[(l->done + 1) % 2];
 
     return w->step > s->lane[w->lane].done;
 }
 
-/* How long the lanes beside it were at work, all in all. */
+/* Sum of the busy times of the other lanes. */
 static nsec
 others_busy(const struct split *s, unsigned lane, nsec now)
 {
@@ -385,7 +384,7 @@ void
 partition_choose_launched(struct split *s, const struct batch *b, nsec now)
 {
     struct partition_choose_lane *l = &s->lane[b->lane];
-    struct batch_wait *w = &l->wait[b->step % 2];
+    struct step_dependency *w = &l->wait[b->step % 2];
 
     w->step = 0;
     for (uint32_t i = 0; i < b->n_waits; i++)
@@ -394,9 +393,9 @@ partition_choose_launched(struct split *s, const struct batch *b, nsec now)
     if (l->n_out++ == 0) start_oldest_step(s, b->lane, now);
 }
 
-/* What a row of a prompt costs, and what a step of all that generate. What it had is counted as if in its middle. */
+/* Updates the costs per prompt token and per decode step. A step counts as if in its middle. */
 static void
-see_work(struct split *s, const struct batch *b, nsec took, nsec now)
+observe_work(struct split *s, const struct batch *b, nsec took, nsec now)
 {
     double keep = exp(-(double)MIN(took, now - s->at) / FLOW), half = exp(-(double)took / 2 / FLOW);
     struct step_cost prompts = step_cost_of(&s->costs, s->kv, b, WORK_PREFILL | WORK_ENCODER);
@@ -423,7 +422,7 @@ see_work(struct split *s, const struct batch *b, nsec took, nsec now)
     s->flow.tokens += half * (b->n_tokens - rows);
     if (b->n_tokens > rows) s->flow.last = b->n_tokens - rows;
     if (rows == 0) return;
-    /* A step of few rows may read as many keys as one of many: what a row costs is that of all rows of late. */
+    /* Mean of recent steps, because a step of few tokens may read as many keys as one of many. */
     s->flow.work.kv += half * prompts.kv;
     s->flow.work.matmul += half * prompts.matmul;
     s->flow.work.attend += half * prompts.attend;
@@ -432,10 +431,11 @@ see_work(struct split *s, const struct batch *b, nsec took, nsec now)
                                s->flow.work.attend / s->flow.rows };
 }
 
-/* Tokens to a row: taken when a step with prompts is over, or none is out. In between steps of answers are counted, and not yet
- * the prompts that were computed beside them: by a tenth more and less, for which the way was changed to and fro. */
+/* Output tokens per prompt token: updated when a step with prefill ends, or none is in flight. In
+ * between, decode steps count but the prompts computed meanwhile do not: that varied by 10 %, and
+ * the mode changed back and forth. */
 static void
-see_flow(struct split *s, const struct batch *b)
+observe_flow(struct split *s, const struct batch *b)
 {
     uint32_t out = 0;
 
@@ -456,7 +456,7 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
                              : 0;
 
     beside = MIN(MAX(beside, 0.), 1.);
-    see_work(s, b, took, now);
+    observe_work(s, b, took, now);
     if (b->partition == 0 && b->n_encode == 0) w.matmul *= tile_padding(s, b->n_tokens);
     step_time_learn(&s->time, kind, b->partition, &w, took, beside);
     l->busy += took;
@@ -464,13 +464,13 @@ partition_choose_retired(struct split *s, const struct batch *b, nsec now)
     l->n_prompts -= has_prompts(b);
     l->done = b->step;
     start_oldest_step(s, b->lane, now);
-    for (unsigned i = 0; i < MAX_LANES; i++) { /* who has waited for it begins */
-        const struct batch_wait *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
+    for (unsigned i = 0; i < MAX_LANES; i++) { /* dependent steps start now */
+        const struct step_dependency *wait = &s->lane[i].wait[(s->lane[i].done + 1) % 2];
 
         if (s->lane[i].n_out && wait->lane == b->lane && wait->step == b->step)
             start_oldest_step(s, i, now);
     }
-    see_flow(s, b);
+    observe_flow(s, b);
     s->at = now;
     s->news = true;
     return took;
@@ -486,14 +486,14 @@ partition_choose(struct split *s, const struct partition_list *partition_list,
     s->news = false;
     load = scheduler_load(sched, QUEUE * s->l.max_tokens);
     s->load.n_decode = load.n_generating;
-    /* Of answers that are one step long all have it planned by now, so that nobody seems to generate whenever it is asked: a partition
-     * would be kept, however bad it was. */
+    /* Outputs of one token are all planned by now, so no sequence seems to decode: a bad partition
+     * would stay. */
     if (s->load.n_decode == 0 && s->flow.tokens >= 1) s->load.n_decode = s->flow.last;
     s->load.n_there = MAX(load.n_there, s->load.n_decode);
     s->load.prompt = s->flow.ends > 0 ? s->flow.rows / s->flow.ends : 0;
     s->load.each = s->flow.prompts > 0 ? s->flow.rows / s->flow.prompts : 0;
-    /* When one comes that fits into two steps, both are planned before the next asking: so the way is that of the next
-     * ones, as many as steps ended of late. With nobody there it costs nothing. */
+    /* A prompt that fits into two steps is planned completely before the next selection. So the
+     * mode suits the prompts to come, as many as recent steps ended. */
     s->load.n_tokens = MAX((uint64_t)load.prompt_tokens,
                            (uint64_t)MIN(s->load.prompt, (double)s->l.max_tokens));
     return partition_choose_for(s, partition_list, &s->load);

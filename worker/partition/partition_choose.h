@@ -1,21 +1,22 @@
-/* partition_choose.h - prompts and answers together or apart, and on which partition: the controller of split.mode auto.
+/* partition_choose.h - the partition controller of split.mode auto.
  *
- * Asked before a step is launched, it takes the way that gets the most requests done among those that keep the time
- * from one token to the next within the target; where none does, the one with the least such time. Rung 0 is one lane for
- * everything on the whole device, as with split.mode off, in steps of so many rows that every step has some of prompts and
- * answers hardly ever read the weights for themselves alone, or of fewer where the target asks for that; on other partitions
- * each phase has its part.
+ * Before each plan it selects a mode: a partition, and the size of steps with prefill. Among the
+ * modes whose inter-token time is within the target it takes the one with the highest throughput;
+ * if none is, the one with the lowest inter-token time. Partition 0 is one lane for both phases on
+ * the whole device, as with split.mode off. Its steps are long enough that each has prompt tokens
+ * and few decode steps read the weights alone, or shorter where the target requires it. On other
+ * partitions each phase has its own units.
  *
- * A request is so many rows of prompts and so many tokens: what steps had of both in the last seconds. (Of the last half
- * minute they say that of a burst that is long over, and a way that is best for that.) On a way that does more for
- * answers than they need fewer generate at a time, and prompts say how much gets done; on one that does less as many
- * generate as are there, prompts run out, and answers have the whole device for the rest.
+ * The load is the prompt and output tokens of the steps of the last 3 s. (A mean over 30 s would
+ * still describe a burst that is over.) If decode is faster than prefill supplies sequences, fewer
+ * sequences decode and prefill limits the throughput. If decode is slower, all sequences decode,
+ * prefill runs out, and decode then has the whole device.
  *
- * A way is kept for a while, and then left for one that is clearly better; the longer it was kept, the less clearly. Pure:
- * times come from step_time.h.
+ * A mode is kept for some steps, then left for one that is clearly better; the margin falls with
+ * time. Pure: times come from step_time.h.
  *
- * Why not simply the least time for prompts: with a generous target that is nearly always partition 0, and costs a tenth of the
- * throughput where a division would do both (docs/lab/partitions.md).
+ * Why not minimize prefill time: with a generous target that nearly always selects partition 0, and
+ * costs 10 % of the throughput where a partition would serve both phases (docs/lab/partitions.md).
  */
 #ifndef PARTITION_CHOOSE_H
 #define PARTITION_CHOOSE_H
@@ -23,86 +24,85 @@
 #include "worker/partition/step_time.h"
 #include "worker/sched/scheduler.h"
 
-/* What there is to do. */
+/* The work to be done. */
 struct partition_load {
-    struct step_cost decode; /* a step of all that generate */
-    uint32_t n_decode;       /* rows of it; 0: nobody generates */
-    uint32_t n_there;        /* rows that it may have when all are that far; n_decode or more */
-    struct step_cost row;    /* a prompt's row, as they come; weights: of a step with any */
-    uint64_t n_tokens;       /* of prompts, that could be computed now; 0: none */
-    double tokens;           /* of answers, to a row of prompts */
-    double prompt;           /* rows of prompts that end in one step; 0: not known */
-    double each;             /* rows of a prompt; 0: not known */
+    struct step_cost decode; /* a decode step of n_decode sequences */
+    uint32_t n_decode;       /* decoding sequences */
+    uint32_t n_there;        /* sequences that could decode together, at least n_decode */
+    struct step_cost row;    /* mean of a prompt token; weights: of a step with prefill */
+    uint64_t n_tokens;       /* prompt tokens that could be computed now */
+    double tokens;           /* output tokens per prompt token */
+    double prompt;           /* prompt tokens per prefill step that ends a prompt; 0: unknown */
+    double each;             /* tokens of a prompt; 0: unknown */
 };
 struct partition_mode {
     unsigned partition;
-    uint32_t rows; /* of a step with prompts while somebody generates, at most */
+    uint32_t rows; /* max tokens of a step with prefill while sequences decode */
 };
 struct partition_choose_limits {
-    uint32_t min_tokens, max_tokens; /* of prompts in a step */
-    nsec target;                     /* from one token to the next; 0: whatever it takes */
-    uint32_t
-        tile; /* products of more rows take as long as of the next multiple; 0: of any as they are */
+    uint32_t min_tokens, max_tokens; /* prompt tokens in a step */
+    nsec target;                     /* inter-token time; 0: none */
+    uint32_t tile; /* matrix products round tokens up to a multiple of it; 0: they do not */
 };
 
 struct split {
     struct step_time time;
     struct partition_choose_limits l;
     struct partition_mode now;
-    uint32_t since;     /* askings since the way was taken */
+    uint32_t since;     /* selections since the mode changed */
     uint64_t n_changes; /* of the partition */
 
-    /* What steps were, as they come and go. */
+    /* Observed from launched and retired steps. */
     struct step_costs costs;
     const struct kv_config *kv;
     struct partition_load load;
     struct partition_choose_lane {
-        nsec busy, began; /* with steps that are over; when its oldest one that is out began */
-        nsec others;      /* how long the others had been busy then */
-        uint32_t n_out, n_prompts; /* of them with prompts */
+        nsec busy, began;          /* total time of retired steps; start of the oldest in flight */
+        nsec others;               /* busy time of the other lanes at `began` */
+        uint32_t n_out, n_prompts; /* steps in flight; those with prefill */
         uint64_t done;
-        struct batch_wait wait[2]; /* of steps that are out, by step % 2; step 0: none */
+        struct step_dependency wait[2]; /* of steps in flight, by step % 2; step 0: none */
     } lane[MAX_LANES];
-    struct {
-        double rows, tokens;   /* of prompts, of answers: of late */
-        double ends, prompts;  /* steps that ended prompts; prompts */
-        struct step_cost work; /* of those rows */
-        uint32_t last;         /* rows of the last step of answers */
+    struct {                   /* decaying sums over steps */
+        double rows, tokens;   /* prompt tokens, output tokens */
+        double ends, prompts;  /* steps that ended a prompt; prompts ended */
+        struct step_cost work; /* of the prompt tokens */
+        uint32_t last;         /* output tokens of the last step with decode */
     } flow;
-    nsec at;   /* when a step was over the last time */
-    bool news; /* a step is over since it was asked */
+    nsec at;   /* when a step was last retired */
+    bool news; /* a step was retired since the last selection */
 };
 
-/* kv is kept. */
+/* kv must outlive s. bandwidth, peak: bytes and FLOP per second of the whole device. */
 void partition_choose_init(struct split *s, const struct partition_choose_limits *l,
                            const struct partition_list *partition_list,
                            const struct step_costs *costs, const struct kv_config *kv,
                            double bandwidth, double peak);
-/* A step was launched; the oldest of its lane is over. Rung 0 of a step: it had the whole device. */
+/* Call when a step is launched, and when the oldest step of its lane is retired. Partition 0 in a
+ * step means that it had the whole device. Retired returns the step's time. */
 void partition_choose_launched(struct split *s, const struct batch *b, nsec now);
-nsec partition_choose_retired(struct split *s, const struct batch *b,
-                              nsec now); /* how long it took */
-/* It goes on from that partition, wherever it was. */
+nsec partition_choose_retired(struct split *s, const struct batch *b, nsec now);
+/* Selects that partition now, without comparison. */
 void partition_choose_start(struct split *s, unsigned partition);
-/* Before a plan: the way from now on. */
+/* The mode for the following plans. */
 struct partition_mode partition_choose(struct split *s, const struct partition_list *partition_list,
                                        const struct scheduler *sched);
-/* The best way for that load, whatever there was before. */
-struct partition_mode partition_choose_best(const struct split *s,
-                                            const struct partition_list *partition_list,
-                                            const struct partition_load *load);
-/* The way from now on, with that to do. */
+/* As partition_choose(), for a given load. */
 struct partition_mode partition_choose_for(struct split *s,
                                            const struct partition_list *partition_list,
                                            const struct partition_load *load);
 
-/* What is expected of a way, with a load of both: ns for a prompt's row, from one token to the next, and rows of prompts a ns with all that
- * follows of them. */
+/* Expected of a partition under a load with both phases: ns per prompt token, inter-token time in
+ * ns, and throughput in prompt tokens per ns, each with its output tokens. */
 struct partition_choose_expect {
     double row, token, done;
     struct partition_mode way;
 };
 struct partition_choose_expect partition_choose_expect(const struct split *s, unsigned partition,
                                                        const struct partition_load *load);
+/* The best mode for a load, independent of the current mode. */
+struct partition_choose_expect partition_choose_best(const struct split *s,
+                                                     const struct partition_list *partition_list,
+                                                     const struct partition_load *load);
 
 #endif

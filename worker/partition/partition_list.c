@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* To the nearest whole number, of two the even one. */
+/* Rounds half to even. */
 static uint32_t
 round_to_even(double x)
 {
@@ -24,10 +24,9 @@ distance_to_grain(uint32_t n, uint32_t grain)
 struct partition
 partition_list_share(const struct partition_list *l, double share)
 {
-    uint32_t context = MIN(round_to_even(l->units * share), l->units),
-             generation = l->units - context;
-    bool first = distance_to_grain(context, l->grain) <= distance_to_grain(generation, l->grain);
-    uint32_t part = round_to_even((double)(first ? context : generation) / l->grain) * l->grain;
+    uint32_t prefill = MIN(round_to_even(l->units * share), l->units), decode = l->units - prefill;
+    bool first = distance_to_grain(prefill, l->grain) <= distance_to_grain(decode, l->grain);
+    uint32_t part = round_to_even((double)(first ? prefill : decode) / l->grain) * l->grain;
 
     part = MAX(MIN(part, l->units - l->least), l->least);
     if (first) return (struct partition){ part, l->units - part };
@@ -70,20 +69,19 @@ keep_partition(struct partition_list *l, struct partition r)
 }
 
 int
-partition_list_set(struct partition_list *l, uint32_t context, uint32_t generation, unsigned *ret,
+partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, unsigned *ret,
                    struct err *e)
 {
     struct partition near;
 
     if (l->n == 1) return err_set(e, -EINVAL, "the device's %u units cannot be divided", l->units);
-    near = partition_list_share(l, MIN((double)context / l->units, 1.));
-    if (near.prefill_units != context || near.decode_units != generation)
-        return err_set(
-            e, -EINVAL,
-            "%u and %u: the device has %u units in parts of at least %u, in steps of %u; the "
-            "nearest is %u and %u",
-            context, generation, l->units, l->least, l->grain, near.prefill_units,
-            near.decode_units);
+    near = partition_list_share(l, MIN((double)prefill / l->units, 1.));
+    if (near.prefill_units != prefill || near.decode_units != decode)
+        return err_set(e, -EINVAL,
+                       "%u and %u units are not possible: the device has %u units, a part at least "
+                       "%u, in steps of %u; the nearest is %u and %u",
+                       prefill, decode, l->units, l->least, l->grain, near.prefill_units,
+                       near.decode_units);
     *ret = keep_partition(l, near);
     return 0;
 }
@@ -96,15 +94,15 @@ partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret, 
     bool share = !*text || strchr(text, '.');
 
     if ((*text && (end == text || *end)) || !(n > 0) || n > 4096)
-        return err_set(
-            e, -EINVAL,
-            "split.context_sm: \"%s\" is neither a number of units nor a share such as 0.5", text);
+        return err_set(e, -EINVAL,
+                       "split.context_sm: \"%s\" is not a number of units, nor a share such as 0.5",
+                       text);
     *ret = 0;
     if (share && n >= 1) return 0;
     if (l->n == 1)
         return err_set(e, -EINVAL, "split.mode: the device's %u units cannot be divided", l->units);
     if (!share && n >= l->units)
-        return err_set(e, -EINVAL, "split.context_sm: %s of %u units leave none for answers", text,
+        return err_set(e, -EINVAL, "split.context_sm: %s of %u units leave none for decode", text,
                        l->units);
     *ret = keep_partition(l, partition_list_share(l, share ? n : n / l->units));
     return 0;

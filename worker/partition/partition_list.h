@@ -1,10 +1,10 @@
-/* partition_list.h - the ways in which a device is divided between prompts and answers: partitions.
+/* partition_list.h - the partitions: divisions of the device units between prefill and decode.
  *
- * Rung 0 is no division: whoever works has the whole device. On every other partition prompts have the first units and
- * answers the rest. What a device can be divided into it says itself (gpu_parts()); few partitions are kept, because each of
- * them may cost the device something (streams, graphs). Pure.
+ * Partition 0 is no division: each lane may use the whole device. On the others prefill has the
+ * first units and decode the rest. The device reports its possible divisions (gpu_parts()); the
+ * list is short because each partition may cost device resources (streams, graphs). Pure.
  *
- *     units  |<-------- context -------->|<-- generation -->|
+ *     units  |<-------- prefill -------->|<---- decode ---->|
  *
  * Source of the rounding: TensorRT-LLM's SM disaggregation, with the device's own numbers.
  */
@@ -21,24 +21,24 @@ struct partition {
 };
 struct partition_list {
     uint32_t units, least,
-        grain;  /* a part has `least` or more; one of the two is a multiple of grain */
+        grain;  /* a part has >= least units; one of both is a multiple of grain */
     uint32_t n; /* 1: the device cannot be divided */
     struct partition partition[MAX_PARTITIONS];
 };
 
-/* Rung 0, and up to four others from an even division on, in which prompts have more and more: a multiple of grain,
- * where that leaves the least. */
+/* Makes partition 0 and up to 4 others, from an equal division to more and more prefill units: a
+ * multiple of grain, if that leaves `least` units for decode. */
 void partition_list_make(struct partition_list *l, uint32_t units, uint32_t least, uint32_t grain);
-/* The division nearest to that share for prompts: of the two parts the one that is nearer to a multiple of grain
- * becomes one, within what a part must have. The partition_list has more than one partition. */
+/* The division nearest to that share of prefill. The part nearer to a multiple of grain is rounded
+ * to one, within the limits of a part. l->n must be above 1. */
 struct partition partition_list_share(const struct partition_list *l, double share);
-/* split.context_sm: units ("64"), or a share, which has a point ("0.5"); empty: half. *ret is a partition of the partition_list
- * from then on. 0: no division, because the share is 1 or more. */
+/* Parses split.context_sm: units ("64"), or a share, which has a decimal point ("0.5"); empty: 0.5.
+ * Adds the partition to the list; *ret is its index, or 0 for a share of 1 or more. */
 int partition_list_fixed(struct partition_list *l, const char *text, unsigned *ret,
                          struct err *e) MUST_USE;
-/* The partition of exactly these parts, which is one of the partition_list from then on: where it is full it takes the last one's
- * place. -EINVAL: the device has no such division, and what is nearest. */
-int partition_list_set(struct partition_list *l, uint32_t context, uint32_t generation,
-                       unsigned *ret, struct err *e) MUST_USE;
+/* Adds exactly this partition to the list, in place of the last one if the list is full; *ret is
+ * its index. -EINVAL: the device has no such division; the message names the nearest. */
+int partition_list_set(struct partition_list *l, uint32_t prefill, uint32_t decode, unsigned *ret,
+                       struct err *e) MUST_USE;
 
 #endif

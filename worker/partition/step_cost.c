@@ -1,17 +1,17 @@
 /* step_cost.c - see step_cost.h. */
 #include "worker/partition/step_cost.h"
 
-/* What the rows of one run do in one group. */
+/* Adds KV bytes and attention FLOP of one segment in one KV group. */
 static void
-add_run(struct step_cost *w, const struct step_costs *c, const struct kv_config *kv, uint32_t group,
-        const struct batch_segment *r)
+add_segment(struct step_cost *w, const struct step_costs *c, const struct kv_config *kv,
+            uint32_t group, const struct batch_segment *r)
 {
     const struct kv_group *g = &kv->group[group];
     double a_token = (double)g->slice_bytes * g->n_layers * g->n_parts / kv->tokens_per_block;
-    double rows = r->n_tokens, keys = r->first_pos + rows,
-           seen; /* of the last row; seen, on average */
+    double rows = r->n_tokens, keys = r->first_pos + rows, /* keys of the last token */
+        seen;                                              /* mean keys per token */
 
-    if (g->kind == KV_STATE) { /* read and written once, whatever came before */
+    if (g->kind == KV_STATE) { /* state is read and written once, independent of the position */
         w->kv += 2. * g->slice_bytes * g->n_layers;
         return;
     }
@@ -37,7 +37,7 @@ step_cost_of(const struct step_costs *c, const struct kv_config *kv, const struc
     for (uint32_t i = 0; i < b->n_segments; i++) {
         if (!(b->segment[i].work & work)) continue;
         rows += b->segment[i].n_tokens;
-        for (uint32_t g = 0; g < kv->n_groups; g++) add_run(&w, c, kv, g, &b->segment[i]);
+        for (uint32_t g = 0; g < kv->n_groups; g++) add_segment(&w, c, kv, g, &b->segment[i]);
     }
     if (rows > 0) w.weights += (double)c->weights;
     w.matmul += rows * c->row_flops;

@@ -1,23 +1,23 @@
-/* step_cost.h - what a step reads and computes, counted from its batch. Pure. */
+/* step_cost.h - the bytes and FLOP of a step, counted from its batch. Pure. */
 #ifndef PARTITION_STEP_COST_H
 #define PARTITION_STEP_COST_H
 
 #include "worker/sched/batch.h"
 
-/* Of a model. */
+/* Constants of a model. */
 struct step_costs {
-    uint64_t weights, encoder_weights; /* bytes that a step with decoder, encoder rows reads */
-    double row_flops, encoder_flops;   /* a decoder row, a source row; attention aside */
-    double attend[MAX_GROUPS];         /* FLOP a row and key */
+    uint64_t weights, encoder_weights; /* bytes that a step with decoder or encoder tokens reads */
+    double row_flops, encoder_flops;   /* FLOP of a decoder or encoder token without attention */
+    double attend[MAX_GROUPS];         /* FLOP per token and key */
     uint32_t n_enc_layers;             /* 0: decoder-only */
 };
 
 struct step_cost {
-    double weights, kv;    /* bytes: of matrices, of keys and values that are seen */
-    double matmul, attend; /* FLOP */
+    double weights, kv;    /* bytes of matrices, and of keys and values read */
+    double matmul, attend; /* FLOP of matrix products and attention */
 };
 
-/* work: a mask of WORK_*, of which it is counted. */
+/* work: mask of enum work to count. */
 struct step_cost step_cost_of(const struct step_costs *c, const struct kv_config *kv,
                               const struct batch *b, unsigned work);
 

@@ -1,26 +1,28 @@
 /* step_time.c - see step_time.h.
  *
- * A step's time and each term of it are counted as parts of what the draft says of it: z[i] = base[i] x[i] / draft and
- * y = ns / draft, so that all numbers are near 1. Factors m of the base are what brings the sums of m[i] z[i] as near to y as
- * can be over all steps; PULL steps' worth of belief hold them at 1 on partition 0. (As parts of the time itself a step that was
- * found late, and made the next one short, would outweigh thousands; so the two even out.)
+ * All terms are relative to the estimate of the step: z[i] = base[i] x[i] / estimate and y = ns /
+ * estimate, so that numbers are near 1. Factors m minimize the squared error of sum m[i] z[i] - y
+ * over all steps; on partition 0 PULL steps' weight holds them at 1. Errors relative to the
+ * measured time would be wrong: a late observation makes one step long and the next short, and the
+ * short one would outweigh thousands of steps.
  *
- * On another partition one factor more is found first, which all of partition 0's have there: PULL holds it at 1. Then each has its own,
- * and APART steps' worth hold them together. For steps that are alike do not tell one term from another: when seven or eight
- * had generated, the few steps in which a change was under way were taken for what a longer context costs, and what was
- * expected of thirty was a tenth too much.
+ * On another partition a common factor for all of partition 0's factors is fitted first; PULL holds
+ * it at 1. Then each term gets its own factor, held at the common one by APART steps' weight. Equal
+ * steps do not separate the terms: with 7 or 8 decoding sequences, the few steps during a change
+ * were taken for the cost of longer contexts, and the prediction for 30 sequences was 10 % too
+ * high.
  */
 #include "worker/partition/step_time.h"
 
 #include <string.h>
 
-/* PULL: a step outweighs it. APART: a few that differ do. KEEP, of the same partition: the last 50 steps count. FADE, of other
- * partitions: after some thousand steps elsewhere half is forgotten. LEAST: a factor may not become 0 before any step has had its
- * term. */
+/* PULL, APART: weights in steps, see above; one step outweighs PULL. KEEP: decay per step of the
+ * same partition, so about 50 steps count. FADE: decay per step of another partition, half after
+ * about 2,300 steps. LEAST: lower bound of a factor, because a term may not have occurred yet. */
 static const double PULL = 0.02, APART = 0.2, KEEP = 0.98, FADE = 0.9997, LEAST = 1e-3;
 enum { SWEEPS = 60 };
-/* A step counts as so many times what it should take, at most: what has held it up was something else, as a rule. Not
- * with FEW known. */
+/* A step counts at most LONG times its prediction once FEW steps are known, because longer delays
+ * usually have another cause. */
 static const double LONG = 4, FEW = 2;
 
 static void
@@ -40,8 +42,8 @@ step_kind(unsigned work)
     return work & (WORK_PREFILL | WORK_ENCODER) ? STEP_BOTH : STEP_DECODE;
 }
 
-/* Each factor in turn to where it is best with the others as they are: the sum of squares falls every time. hold: steps'
- * worth, that each is what it is thought to be. */
+/* Coordinate descent: sets each factor to its optimum with the others fixed, which never increases
+ * the error. hold: weight in steps of at[]. */
 static void
 solve_factors(const struct step_time_cell *c, const double at[STEP_TERMS], double hold,
               const double least[STEP_TERMS], double m[STEP_TERMS])
@@ -57,7 +59,7 @@ solve_factors(const struct step_time_cell *c, const double at[STEP_TERMS], doubl
         }
 }
 
-/* A partition's factors, from those of partition 0. A part does nothing faster than the whole device. */
+/* Fits a partition's factors, starting from partition 0's. No part exceeds the whole device. */
 static void
 fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
 {
@@ -75,7 +77,7 @@ fit_partition(const struct step_time_cell *whole, struct step_time_cell *c)
     solve_factors(c, at, APART, least, c->m);
 }
 
-/* After anything was changed: asked for many times as often. */
+/* Solves after each change, because predictions are requested much more often. */
 static void
 fit_kind(struct step_time *t, enum step_kind kind)
 {
@@ -98,20 +100,20 @@ step_time_init(struct step_time *t, const struct partition_list *l, double bandw
         fit_kind(t, k);
     }
     for (unsigned r = 1; r < l->n; r++) {
-        double context = (double)l->partition[r].prefill_units / l->units,
-               generation = (double)l->partition[r].decode_units / l->units;
+        double prefill = (double)l->partition[r].prefill_units / l->units,
+               decode = (double)l->partition[r].decode_units / l->units;
 
-        step_time_set_partition(t, r, (struct part_share){ context, context },
-                                (struct part_share){ generation, generation });
+        step_time_set_partition(t, r, (struct part_share){ prefill, prefill },
+                                (struct part_share){ decode, decode });
     }
 }
 
 void
-step_time_set_partition(struct step_time *t, unsigned partition, struct part_share context,
-                        struct part_share generation)
+step_time_set_partition(struct step_time *t, unsigned partition, struct part_share prefill,
+                        struct part_share decode)
 {
     const struct part_share share[STEP_KINDS] = {
-        [STEP_PREFILL] = context, [STEP_DECODE] = generation, [STEP_BOTH] = { 1, 1 }
+        [STEP_PREFILL] = prefill, [STEP_DECODE] = decode, [STEP_BOTH] = { 1, 1 }
     };
 
     check(partition > 0 && partition < MAX_PARTITIONS);

@@ -1,21 +1,15 @@
-/* admit.c - who may run, and whether there is room: see sched_internal.h.
+/* admit.c - admits waiting sequences: slots, KV blocks, encoder rows. See sched_internal.h.
  *
- * Two things are claimed, each in list order and whole or not at all. Rows of enc_state and a slot let
- * a source be encoded; KV blocks for the sequence's whole life let its decoder start. An encoder
- * claims no KV, so it is never held up by a decoder that waits for blocks. max_utilization alone claims
- * what a prompt needs, and later a block at a time.
+ * There are two claims, each in list order, whole or not at all. Rows of enc_state and a slot allow
+ * encoding. KV blocks for the sequence's whole life allow prefill. Encoding claims no KV, so a
+ * sequence that waits for blocks never delays an encoder input. Policy max_utilization claims the
+ * prompt's blocks, and later block by block.
  */
 #include "worker/sched/sched_internal.h"
 
 #include <string.h>
 
-bool
-may_join(const struct scheduler *s)
-{
-    return !s->static_batch_closed;
-}
-
-/* The slot that it has, or would get. SLOT_FULL: none. */
+/* The slot that q has or would get; SLOT_FULL: none. */
 #define SLOT_FULL UINT32_MAX
 static uint32_t
 slot_for(const struct scheduler *s, const struct seq *q)
@@ -33,7 +27,7 @@ occupy_slot(struct scheduler *s, struct seq *q, uint32_t slot, enum seq_state to
     q->slot = slot;
     seq_insert(&s->running, q);
     move_seq(s, q, to);
-    fair_queue_take(&s->turns, q->turn);
+    fair_queue_take(&s->fair_queue, q->fair_tag);
     take_pages(s, q);
     pass_over(s, q);
 }
@@ -48,7 +42,7 @@ take_free_slot(struct scheduler *s)
     return slot;
 }
 
-/* With those behind it, who wait for it there. */
+/* Moves q and its members from the waiting list into slots. */
 static void
 take_slot(struct scheduler *s, struct seq *q, enum seq_state to)
 {
@@ -58,9 +52,9 @@ take_slot(struct scheduler *s, struct seq *q, enum seq_state to)
         occupy_slot(s, m, take_free_slot(s), SEQ_PREFILL);
 }
 
-/* What is kept gives way, and who is suspended: give_up_one(). */
+/* Asks reclaim_slot() for a kept slot or a suspended sequence's. */
 static bool
-no_room(struct scheduler *s)
+ask_reclaim(struct scheduler *s)
 {
     s->reclaim_wanted = s->n_kept > 0 || suspended_seq(s, /* pages= */ false);
     return false;
@@ -69,14 +63,14 @@ no_room(struct scheduler *s)
 bool
 has_slot(struct scheduler *s, const struct seq *q)
 {
-    return slot_for(s, q) != SLOT_FULL || no_room(s);
+    return slot_for(s, q) != SLOT_FULL || ask_reclaim(s);
 }
 
-/* Where they occupy_slot, or will. */
+/* Slot of member i, or the one it will get. */
 static uint32_t
 member_slot(const struct scheduler *s, const struct seq *first, const struct seq *m, uint32_t i)
 {
-    uint32_t at = first->n_adopted ? i - 1 : i; /* the first has a slot of its own then */
+    uint32_t at = first->n_adopted ? i - 1 : i; /* an adopted first member has its kept slot */
 
     return first->state == SEQ_WAITING ? s->free_slot[(s->first_free + at) % s->n_slots] : m->slot;
 }
@@ -84,7 +78,7 @@ member_slot(const struct scheduler *s, const struct seq *first, const struct seq
 bool
 reserve_members(struct scheduler *s, struct seq *first, uint32_t len, const struct admission *way)
 {
-    struct kv_need n = member_need(s, first, len, way->rows);
+    struct kv_need n = kv_fork_need(s->kv, len, first->n_shared, way->rows);
     uint32_t i = 1;
 
     for (struct seq *m = first->next_member; m; m = m->next_member, i++) {
@@ -101,7 +95,7 @@ bool
 admit_kv(struct scheduler *s, struct seq *q)
 {
     uint32_t slot = slot_for(s, q), len = admission_len(s, q);
-    /* Of a family what is shared, and the token behind it. */
+    /* A group looks up the shared prompt and one more token, so that all of it may be a hit. */
     struct kv_text t = text_of(q, q->first_member ? q->n_shared + 1 : q->n_prompt);
     bool encoded = q->state != SEQ_WAITING;
     const struct kv_text *text = s->reuse && !q->prompt_logprobs && !q->wants_states ? &t : NULL;
@@ -110,15 +104,15 @@ admit_kv(struct scheduler *s, struct seq *q)
     struct kv_need n;
 
     if (admission(s, q, q->n_prompt, &way, NULL) < 0) return false;
-    n = blocks_needed(s, q, len, way.rows);
-    if (slot == SLOT_FULL) return no_room(s);
+    n = kv_need(s->kv, len, q->n_source, way.rows);
+    if (slot == SLOT_FULL) return ask_reclaim(s);
     t.needs_cross = q->n_source > 0 && !encoded;
     while (true) {
-        if (kv_admit(s->kv, slot, &n, text, &hit) < 0) return no_room(s);
+        if (kv_admit(s->kv, slot, &n, text, &hit) < 0) return ask_reclaim(s);
         if (!q->first_member || reserve_members(s, q, len, &way)) break;
         kv_drop(s->kv, slot);
-        if (!text || t.needs_cross) return no_room(s);
-        text = NULL; /* what was found holds blocks beside those that they need */
+        if (!text || t.needs_cross) return ask_reclaim(s);
+        text = NULL; /* the hit holds blocks that the members need: try without */
     }
     if (!encoded) take_slot(s, q, SEQ_PREFILL);
     s->slot[slot].len = len;
@@ -133,10 +127,10 @@ admit_kv(struct scheduler *s, struct seq *q)
     return true;
 }
 
-/* While steps of its prompt are out a window keeps their rows, if it can: whoever takes the row
- * over begins before them. */
+/* While prefill steps are in flight a window keeps their positions if blocks suffice: a replacement
+ * worker resumes before them. */
 bool
-pay_blocks(struct scheduler *s, struct seq *q, uint32_t end)
+reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end)
 {
     struct slot *slot = &s->slot[q->slot];
     uint32_t len = ROUND_UP(end, kv_config(s->kv)->tokens_per_block);
@@ -145,10 +139,10 @@ pay_blocks(struct scheduler *s, struct seq *q, uint32_t end)
 
     if (end <= slot->len) return true;
     len = MIN(len, q->n_prompt + q->max_new);
-    most = blocks_needed(s, q, len, tokens_in_flight(q, chunk));
-    least = blocks_needed(s, q, len, tokens_in_flight(q, 0));
+    most = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, chunk));
+    least = kv_need(s->kv, len, q->n_source, tokens_in_flight(q, 0));
     if (kv_raise(s->kv, q->slot, &most) < 0) {
-        if (kv_raise(s->kv, q->slot, &least) < 0) return no_room(s);
+        if (kv_raise(s->kv, q->slot, &least) < 0) return ask_reclaim(s);
         slot->one_step_window = true;
     }
     slot->len = len;
@@ -160,7 +154,7 @@ admit_enc(struct scheduler *s, struct seq *q)
 {
     uint32_t slot = slot_for(s, q), first = 0, i;
 
-    if (slot == SLOT_FULL) return no_room(s);
+    if (slot == SLOT_FULL) return ask_reclaim(s);
     for (i = 0; i < s->n_enc && s->enc[i].first - first < q->n_source; i++)
         first = s->enc[i].first + s->enc[i].n;
     if (i == s->n_enc && s->l.max_enc_tokens - first < q->n_source) return false;

@@ -1,15 +1,15 @@
 /* admit_adopted.c - admits sequences whose KV a previous worker left in the blocks of a kept slot.
  *
- * A sequence goes on in its kept slot, or the slot is given up and the sequence waits like a new
- * one. A beam search goes on whole or not at all; samples that had forked go on one by one.
+ * A sequence resumes in its kept slot, or the slot is freed and the sequence waits like a new one.
+ * A beam search resumes whole or not at all; forked samples resume one by one.
  */
 #include "worker/sched/sched_internal.h"
 
 #include <errno.h>
 
-/* Positions that a row which was taken over has blocks for before it goes on: who wants one row
- * pays for it like whoever generates, for what the block behind the last needs may be what
- * somebody else has to give. */
+/* Positions with blocks that an adopted sequence needs to resume. With max_utilization a sequence
+ * with one prompt token left reserves step by step like a decoding one: the block after the last
+ * may only become free by preemption. */
 static uint32_t
 adopted_len(const struct scheduler *s, const struct seq *q)
 {
@@ -18,9 +18,9 @@ adopted_len(const struct scheduler *s, const struct seq *q)
     return steps ? q->n_adopted : admission_len(s, q);
 }
 
-/* In ways that keep less and less of a window: of a sequence that began in chunks of a unit its
- * successor has no more room. Most have one row left, and from then on it is as if nothing had
- * happened. */
+/* Tries window sizes from the largest to the smallest: a sequence that the previous worker started
+ * with chunks of one unit has no more blocks. Most sequences have one token left and need only the
+ * first try. */
 bool
 admit_adopted(struct scheduler *s, struct seq *q)
 {
@@ -39,8 +39,8 @@ admit_adopted(struct scheduler *s, struct seq *q)
     for (;; i++) {
         struct kv_need n;
 
-        if (i == ARRAY_LEN(way)) return false; /* the slot is given up */
-        n = blocks_needed(s, q, len, way[i].rows);
+        if (i == ARRAY_LEN(way)) return false; /* the caller frees the slot */
+        n = kv_need(s->kv, len, q->n_source, way[i].rows);
         kv_lower(s->kv, slot, &n);
         if (kv_resume(s->kv, slot, q->n_adopted, &n) < 0) continue;
         if (!q->first_member || reserve_members(s, q, len, &way[i])) break;
@@ -60,7 +60,7 @@ static bool
 admit_search(struct scheduler *s, struct seq *first)
 {
     uint32_t len = adopted_len(s, first), n = 0;
-    struct kv_need each = blocks_needed(s, first, len, tokens_in_flight(first, 0));
+    struct kv_need each = kv_need(s->kv, len, first->n_source, tokens_in_flight(first, 0));
 
     if (s->running.n + first->n_members > s->max_running) return false;
     for (struct seq *m = first; m; m = m->next_member) {
@@ -85,7 +85,7 @@ give_up_kept_slot(struct scheduler *s, struct seq *q)
     q->n_adopted = 0;
 }
 
-/* A sample that had forked is a family's no more. */
+/* Resumes a forked sample; it is no longer part of the group. */
 static bool
 adopt_sample(struct scheduler *s, struct seq *q)
 {
@@ -96,7 +96,7 @@ adopt_sample(struct scheduler *s, struct seq *q)
     return false;
 }
 
-/* Samples that had forked go on alone; those who are left, with the first of them first. */
+/* Resumes forked samples one by one. Returns the rest as a group of its own, or NULL. */
 static struct seq *
 split_off_samples(struct scheduler *s, struct seq *first)
 {

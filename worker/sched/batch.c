@@ -1,7 +1,7 @@
 /* batch.c - see batch.h.
  *
- * Packed: a head of fixed size, then the arrays one after another, each as in memory; structs with
- * padding are written through ones without, so that equal batches are equal bytes.
+ * Packed form: a head of fixed size, then the arrays in order, each as in memory. Structs with
+ * padding are copied to packed structs, so that equal batches are equal bytes.
  */
 #include "worker/sched/batch.h"
 
@@ -12,7 +12,7 @@
 #define BATCH_MAGIC 0x68637462u
 
 struct head {
-    uint32_t magic, bytes; /* bytes: of the whole */
+    uint32_t magic, bytes; /* bytes: head and arrays */
     uint64_t step;
     uint8_t lane, partition, work, zero;
     uint32_t bucket, n_tokens, n_segments, n_logits, n_encode, n_edits, n_copies, n_waits;
@@ -165,7 +165,7 @@ unpack_bytes(void *to, const uint8_t *from, size_t bytes)
     return from + bytes;
 }
 
-/* A row sees itself and some of those before it. */
+/* Each token attends to itself and to earlier tokens only. */
 static bool
 masks_fit(const struct batch *b, const struct batch_segment *r)
 {
@@ -174,7 +174,7 @@ masks_fit(const struct batch *b, const struct batch_segment *r)
     return true;
 }
 
-/* What every reader of a batch relies on, whoever wrote it: rows lie where they should. */
+/* What every reader of a batch relies on: offsets are contiguous and counts match. */
 static int
 check_rows(const struct batch *b, struct err *e)
 {
@@ -188,39 +188,42 @@ check_rows(const struct batch *b, struct err *e)
 
         if (r->first_token != row || r->n_tokens == 0 || r->first_pos < 0 ||
             r->n_draft >= r->n_tokens || r->n_draft > MAX_DRAFT)
-            return err_set(e, -EBADMSG, "run %u: rows %u to %u where %llu is next", i,
+            return err_set(e, -EBADMSG, "segment %u has tokens %u to %u, but token %llu is next", i,
                            r->first_token, r->first_token + r->n_tokens, (unsigned long long)row);
         if (want > 0 && r->first_logit != logits)
-            return err_set(e, -EBADMSG, "run %u: logits from %u where %llu is next", i,
-                           r->first_logit, (unsigned long long)logits);
+            return err_set(e, -EBADMSG, "segment %u has logits from %u, but logit row %llu is next",
+                           i, r->first_logit, (unsigned long long)logits);
         row += r->n_tokens;
         logits += want;
         if (!(r->flags & SEGMENT_MASK)) continue;
         masks = b->n_logits;
         if (want == 0 || r->n_tokens != 1u + r->n_draft || logits > b->n_masks || !masks_fit(b, r))
-            return err_set(e, -EBADMSG, "run %u: a mask of %u rows does not fit its %u drafts", i,
+            return err_set(e, -EBADMSG,
+                           "segment %u: the masks (%u in the batch) do not fit its %u drafts", i,
                            b->n_masks, r->n_draft);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         const struct batch_encode *c = &b->encode[i];
 
         if (c->first_token != row || c->n_tokens == 0 || c->n_layers == 0)
-            return err_set(e, -EBADMSG, "source %u: rows %u to %u where %llu is next", i,
+            return err_set(e, -EBADMSG,
+                           "encoder input %u has tokens %u to %u, but token %llu is next", i,
                            c->first_token, c->first_token + c->n_tokens, (unsigned long long)row);
         row += c->n_tokens;
     }
     if (row != b->n_tokens || logits != b->n_logits || masks != b->n_masks)
         return err_set(e, -EBADMSG,
-                       "a batch of %u rows, %u logits, %u masks, its parts have %llu, %llu, %llu",
+                       "the batch head has %u tokens, %u logits, %u masks; its segments have %llu, "
+                       "%llu, %llu",
                        b->n_tokens, b->n_logits, b->n_masks, (unsigned long long)row,
                        (unsigned long long)logits, (unsigned long long)masks);
     for (uint32_t i = 0; i < b->n_edits; i++)
         if (b->edit[i].op > EDIT_CLEAR || b->edit[i].group >= MAX_GROUPS)
-            return err_set(e, -EBADMSG, "edit %u: operation %u on group %u", i, b->edit[i].op,
-                           b->edit[i].group);
+            return err_set(e, -EBADMSG, "table edit %u: unknown operation %u or group %u", i,
+                           b->edit[i].op, b->edit[i].group);
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane >= MAX_LANES)
-            return err_set(e, -EBADMSG, "wait %u is for lane %u", i, b->wait[i].lane);
+            return err_set(e, -EBADMSG, "wait %u: lane %u does not exist", i, b->wait[i].lane);
     return 0;
 }
 
@@ -231,22 +234,22 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
     struct head h;
     int r;
 
-    if (n < sizeof h) return err_set(e, -EBADMSG, "a batch of %zu bytes has no head", n);
+    if (n < sizeof h) return err_set(e, -EBADMSG, "%zu bytes are too short for a batch head", n);
     from = unpack_bytes(&h, from, sizeof h);
     if (h.magic != BATCH_MAGIC || h.zero || h.lane >= MAX_LANES)
         return err_set(e, -EBADMSG, "not a batch: magic %08x, lane %u", h.magic, h.lane);
     if (h.n_tokens > b->max_tokens || h.n_segments > b->max_segments ||
         h.n_encode > b->max_encode || h.n_edits > b->max_edits || h.n_copies > b->max_copies ||
         h.n_waits > b->max_waits || h.n_logits > h.n_tokens || h.n_masks > h.n_logits)
-        return err_set(
-            e, -EMSGSIZE,
-            "a batch of %u rows, %u runs, %u sources, %u edits, %u copies, %u waits; room "
-            "for %u, %u, %u, %u, %u, %u",
-            h.n_tokens, h.n_segments, h.n_encode, h.n_edits, h.n_copies, h.n_waits, b->max_tokens,
-            b->max_segments, b->max_encode, b->max_edits, b->max_copies, b->max_waits);
+        return err_set(e, -EMSGSIZE,
+                       "a batch of %u tokens, %u segments, %u encoder inputs, %u edits, %u copies, "
+                       "%u waits; at most %u, %u, %u, %u, %u, %u are allowed",
+                       h.n_tokens, h.n_segments, h.n_encode, h.n_edits, h.n_copies, h.n_waits,
+                       b->max_tokens, b->max_segments, b->max_encode, b->max_edits, b->max_copies,
+                       b->max_waits);
     if (h.bytes != n || packed_bytes(&h) != n)
-        return err_set(e, -EBADMSG, "a batch of %zu bytes says it has %u and counts %zu", n,
-                       h.bytes, packed_bytes(&h));
+        return err_set(e, -EBADMSG, "a batch of %zu bytes: its head says %u, its arrays need %zu",
+                       n, h.bytes, packed_bytes(&h));
     b->step = h.step;
     b->lane = h.lane;
     b->partition = h.partition;
@@ -282,11 +285,11 @@ batch_unpack(struct batch *b, const void *buf, size_t n, struct err *e)
         struct packed_wait p;
 
         from = unpack_bytes(&p, from, sizeof p);
-        b->wait[i] = (struct batch_wait){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
-                                          .step = p.step };
+        b->wait[i] = (struct step_dependency){ .lane = (uint8_t)MIN(p.lane, (uint32_t)UINT8_MAX),
+                                               .step = p.step };
     }
     r = check_rows(b, e);
-    if (r < 0) /* half a batch is none */
+    if (r < 0) /* leave an empty batch, not a partial one */
         b->n_tokens = b->n_segments = b->n_logits = b->n_encode = b->n_edits = b->n_copies =
             b->n_waits = b->n_masks = 0;
     return r;

@@ -9,7 +9,7 @@ is_token(const struct batch_limits *w, token_id t)
     return t >= 0 && (uint32_t)t < w->vocab;
 }
 
-/* Or what the device has drawn last, or guessed behind it. */
+/* A token id, the device's last token, or a draft. */
 static bool
 is_input(const struct batch_limits *w, token_id t)
 {
@@ -25,7 +25,7 @@ is_bucket(const struct batch_limits *w, uint32_t bucket, uint32_t n_tokens)
     return known && (bucket == 0 || (bucket >= n_tokens && bucket <= w->max_tokens));
 }
 
-/* The block lies whole in its tier. */
+/* The whole block lies in its tier. */
 static bool
 is_block(const struct batch_limits *w, uint8_t tier, uint32_t group, slice_id at)
 {
@@ -37,22 +37,22 @@ is_block(const struct batch_limits *w, uint8_t tier, uint32_t group, slice_id at
 }
 
 static int
-check_run(const struct batch *b, const struct batch_limits *w, uint32_t i, struct err *e)
+check_segment(const struct batch *b, const struct batch_limits *w, uint32_t i, struct err *e)
 {
     const struct batch_segment *r = &b->segment[i];
 
     if (r->slot >= w->kv->n_slots)
-        return err_set(e, -EBADMSG, "run %u: slot %u of %u", i, r->slot, w->kv->n_slots);
+        return err_set(e, -EBADMSG, "segment %u: slot %u of %u", i, r->slot, w->kv->n_slots);
     if ((uint64_t)r->first_pos + r->n_tokens > w->max_len)
-        return err_set(e, -EBADMSG, "run %u: positions from %d, %u of them, the model ends at %u",
-                       i, r->first_pos, r->n_tokens, w->max_len);
+        return err_set(e, -EBADMSG, "segment %u: %u positions from %d exceed max_len %u", i,
+                       r->n_tokens, r->first_pos, w->max_len);
     for (uint32_t k = r->first_token; k < r->first_token + r->n_tokens; k++)
         if (!is_input(w, b->token[k]) || b->pos[k] < 0 || (uint32_t)b->pos[k] >= w->max_len)
-            return err_set(e, -EBADMSG, "row %u: token %d at %d", k, b->token[k], b->pos[k]);
+            return err_set(e, -EBADMSG, "token %u: id %d at %d", k, b->token[k], b->pos[k]);
     if ((uint64_t)r->enc_token + r->enc_tokens > w->max_enc_tokens ||
         r->cross_tokens > w->max_source)
-        return err_set(e, -EBADMSG, "run %u: states from %u, %u of them, of a source of %u tokens",
-                       i, r->enc_token, r->enc_tokens, r->cross_tokens);
+        return err_set(e, -EBADMSG, "segment %u: encoder states %u + %u of %u; input of %u tokens",
+                       i, r->enc_token, r->enc_tokens, w->max_enc_tokens, r->cross_tokens);
     return 0;
 }
 
@@ -62,15 +62,15 @@ check_source(const struct batch *b, const struct batch_limits *w, uint32_t i, st
     const struct batch_encode *c = &b->encode[i];
 
     if (c->slot >= w->kv->n_slots || (uint64_t)c->enc_token + c->n_tokens > w->max_enc_tokens)
-        return err_set(e, -EBADMSG, "source %u: slot %u of %u, states from %u, %u of them", i,
-                       c->slot, w->kv->n_slots, c->enc_token, c->n_tokens);
+        return err_set(e, -EBADMSG, "encoder input %u: slot %u of %u, encoder states %u + %u of %u",
+                       i, c->slot, w->kv->n_slots, c->enc_token, c->n_tokens, w->max_enc_tokens);
     if ((uint32_t)c->first_layer + c->n_layers > w->n_enc_layers)
-        return err_set(e, -EBADMSG, "source %u: layers %u to %u of %u", i, c->first_layer,
-                       c->first_layer + c->n_layers, w->n_enc_layers);
+        return err_set(e, -EBADMSG, "encoder input %u: layers %u to %u, the model has %u", i,
+                       c->first_layer, c->first_layer + c->n_layers, w->n_enc_layers);
     for (uint32_t k = c->first_token; k < c->first_token + c->n_tokens && c->first_layer == 0; k++)
         if (!is_token(w, b->token[k]) || b->pos[k] < 0 || (uint32_t)b->pos[k] >= w->max_source)
-            return err_set(e, -EBADMSG, "row %u: token %d of a source at %d", k, b->token[k],
-                           b->pos[k]);
+            return err_set(e, -EBADMSG, "encoder token %u: id %d at position %d is out of range", k,
+                           b->token[k], b->pos[k]);
     return 0;
 }
 
@@ -88,8 +88,9 @@ check_edit(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
     else if (fits)
         fits = d->entry < w->kv->n_slots && d->entry != d->slot;
     if (fits) return 0;
-    return err_set(e, -EBADMSG, "edit %u: operation %u on group %u, slot %u, entry %u, slice %u", i,
-                   d->op, d->group, d->slot, d->entry, d->at);
+    return err_set(e, -EBADMSG,
+                   "table edit %u: operation %u, group %u, slot %u, entry %u, slice %u", i, d->op,
+                   d->group, d->slot, d->entry, d->at);
 }
 
 static int
@@ -101,15 +102,15 @@ check_copy(const struct batch *b, const struct batch_limits *w, uint32_t i, stru
                 is_block(w, c->from_tier, c->group, c->from) &&
                 is_block(w, c->to_tier, c->group, c->to);
 
-    if (fits && c->from_tier == c->to_tier) { /* beside each other */
+    if (fits && c->from_tier == c->to_tier) { /* the blocks must not overlap */
         const struct kv_group *g = &w->kv->group[c->group];
         uint64_t apart = c->from > c->to ? c->from - c->to : c->to - c->from;
 
         fits = apart * g->slice_bytes >= kv_block_bytes(g);
     }
     if (fits) return 0;
-    return err_set(e, -EBADMSG, "copy %u: of group %u, slice %u of tier %u to %u of %u", i,
-                   c->group, c->from, c->from_tier, c->to, c->to_tier);
+    return err_set(e, -EBADMSG, "copy %u: group %u, slice %u of tier %u to %u of %u", i, c->group,
+                   c->from, c->from_tier, c->to, c->to_tier);
 }
 
 int
@@ -119,10 +120,10 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
 
     if (b->lane >= w->n_lanes || b->partition >= w->n_partitions ||
         b->n_segments > w->kv->n_slots || b->n_encode > w->kv->n_slots)
-        return err_set(e, -EBADMSG, "a step of lane %u, partition %u, with %u runs and %u sources",
+        return err_set(e, -EBADMSG, "lane %u, partition %u, %u segments, %u encoder inputs",
                        b->lane, b->partition, b->n_segments, b->n_encode);
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        TRY(check_run(b, w, i, e));
+        TRY(check_segment(b, w, i, e));
         rows += b->segment[i].n_tokens;
         states += b->segment[i].enc_tokens;
     }
@@ -132,14 +133,15 @@ batch_check(const struct batch *b, const struct batch_limits *w, struct err *e)
     }
     if (rows > w->max_tokens || sources > w->max_enc_tokens || states > w->max_enc_tokens ||
         !is_bucket(w, b->bucket, (uint32_t)rows))
-        return err_set(e, -EBADMSG, "%llu rows in a bucket of %u, %llu of sources, %llu states",
+        return err_set(e, -EBADMSG,
+                       "%llu tokens in graph size %u, %llu encoder tokens, %llu states",
                        (unsigned long long)rows, b->bucket, (unsigned long long)sources,
                        (unsigned long long)states);
     for (uint32_t i = 0; i < b->n_edits; i++) TRY(check_edit(b, w, i, e));
     for (uint32_t i = 0; i < b->n_copies; i++) TRY(check_copy(b, w, i, e));
     for (uint32_t i = 0; i < b->n_waits; i++)
         if (b->wait[i].lane >= w->n_lanes || b->wait[i].lane == b->lane)
-            return err_set(e, -EBADMSG, "wait %u of lane %u is for lane %u", i, b->lane,
+            return err_set(e, -EBADMSG, "wait %u of lane %u: invalid lane %u", i, b->lane,
                            b->wait[i].lane);
     return 0;
 }

@@ -1,7 +1,8 @@
-/* batch_check.h - a batch that another process wrote: it asks for nothing that is not there.
+/* batch_check.h - checks that a batch of another process fits this worker.
  *
- * batch_unpack() sees to it that its parts fit together; this, that they fit a worker: whoever runs it then reads and writes
- * no row, table, block or state but those that there are. Of one's own scheduler that is so.
+ * batch_unpack() checks that the parts of a batch fit each other; batch_check() checks them against
+ * the worker's limits. After both, execution cannot read or write a slot, table entry, block or
+ * encoder state that does not exist. Batches of the worker's own scheduler need no check.
  */
 #ifndef SCHED_BATCH_CHECK_H
 #define SCHED_BATCH_CHECK_H
@@ -9,16 +10,15 @@
 #include "worker/sched/batch.h"
 
 struct batch_limits {
-    const struct kv_config
-        *kv; /* groups as model_groups() left them; n_slots; bytes of both tiers */
+    const struct kv_config *kv; /* groups of model_groups(), n_slots, bytes of both tiers */
     uint32_t n_lanes, n_partitions;
-    uint32_t max_tokens, max_enc_tokens; /* of a step */
+    uint32_t max_tokens, max_enc_tokens; /* decoder and encoder tokens of a step */
     uint32_t vocab, max_len, max_source, n_enc_layers;
-    const uint32_t *bucket; /* [n_buckets] that a graph may have */
+    const uint32_t *bucket; /* [n_buckets] graph sizes */
     uint32_t n_buckets;
 };
 
-/* -EBADMSG: the first thing that is not there, by name. */
+/* -EBADMSG: the message names the first part that is out of range, with its numbers. */
 int batch_check(const struct batch *b, const struct batch_limits *w, struct err *e) MUST_USE;
 
 #endif

@@ -1,5 +1,5 @@
-/* beam_search.c - see beam_search.h. Source: transformers' _beam_search(), of which this has every comparison and none of the
- * batches; scores are fp32 as there.
+/* beam_search.c - see beam_search.h. Source: transformers' _beam_search(), with the same
+ * comparisons, without batches; scores are fp32 as there.
  */
 #include "worker/sched/beam_search.h"
 
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-static const float LOW = -1e9f; /* of what must not be chosen before anything else */
+static const float LOW = -1e9f; /* score of a candidate to be chosen last */
 
 enum { MAX_WIDTH = 1024 };
 
@@ -23,13 +23,13 @@ void
 beam_start(struct beam *b, uint32_t n_new, float score)
 {
     check(b->n_beams > 0 && b->n_beams <= MAX_BEAMS && n_new < b->max_new);
-    b->n_new = b->n_settled = n_new;
+    b->n_new = b->n_common = n_new;
     b->n_done = 0;
     b->over = false;
     for (uint32_t i = 0; i < b->n_beams; i++) {
         b->order[i] = b->parent[i] = (uint8_t)i;
         b->score[i] = i ? LOW : score;
-        b->done[i].token = b->room[i];
+        b->done[i].token = b->done_token[i];
     }
 }
 
@@ -41,7 +41,7 @@ reason_of(const struct beam *b, token_id t)
     return b->n_new + 1 == b->max_new ? LAGAN_FINISH_LENGTH : 0;
 }
 
-/* The n best of all lists: each is sorted, so its next one is its best. */
+/* The n best of all lists. Each list is sorted, so only the heads are compared. */
 static uint32_t
 merge_lists(const struct beam *b, const struct beam_list *list, struct beam_move *ret, uint32_t n)
 {
@@ -78,7 +78,7 @@ penalised_score(const struct beam *b, float score, uint32_t n)
     return score / (float)pow((double)n, (double)b->length_penalty);
 }
 
-/* It has ended: kept if it is among the best. */
+/* Inserts an ended hypothesis into done[] if it is among the n_beams best. */
 static void
 keep_hypothesis(struct beam *b, const struct beam_move *c)
 {
@@ -92,7 +92,7 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     } else {
         b->n_done++;
     }
-    d = b->done[at]; /* its room */
+    d = b->done[at]; /* reuses its token storage */
     for (; at > 0 && score > b->done[at - 1].score; at--) b->done[at] = b->done[at - 1];
     d.score = score;
     d.n = b->n_new + 1;
@@ -102,11 +102,11 @@ keep_hypothesis(struct beam *b, const struct beam_move *c)
     b->done[at] = d;
 }
 
-/* Slots for who goes on, best first: the first who goes on from a beam stays where it is. */
+/* Assigns slots to the next beams, best first; a beam's first continuation keeps its slot. */
 static void
 place_in_slots(struct beam *b, const struct beam_move *c)
 {
-    uint32_t n = b->n_new - b->n_settled, idle = 0;
+    uint32_t n = b->n_new - b->n_common, idle = 0;
 
     memset(b->parent, MAX_BEAMS, sizeof b->parent);
     for (uint32_t r = 0; r < b->n_beams; r++) {
@@ -119,10 +119,9 @@ place_in_slots(struct beam *b, const struct beam_move *c)
         while (b->parent[idle] != MAX_BEAMS) idle++;
         b->parent[idle] = c[r].slot;
         b->order[r] = (uint8_t)idle;
-        memcpy(b->line[idle] + b->first + b->n_settled,
-               b->line[c[r].slot] + b->first + b->n_settled, n * sizeof(token_id));
-        memcpy(b->total[idle] + b->n_settled, b->total[c[r].slot] + b->n_settled,
-               n * sizeof(float));
+        memcpy(b->line[idle] + b->first + b->n_common, b->line[c[r].slot] + b->first + b->n_common,
+               n * sizeof(token_id));
+        memcpy(b->total[idle] + b->n_common, b->total[c[r].slot] + b->n_common, n * sizeof(float));
     }
     for (uint32_t r = 0; r < b->n_beams; r++) {
         uint32_t slot = b->order[r];
@@ -134,14 +133,14 @@ place_in_slots(struct beam *b, const struct beam_move *c)
 }
 
 static void
-settle_common_prefix(struct beam *b)
+extend_common_prefix(struct beam *b)
 {
     const token_id *one = b->line[b->order[0]] + b->first;
     uint32_t end = b->n_new;
 
     for (uint32_t i = 0; i < b->n_done; i++) end = MIN(end, b->done[i].n);
-    for (; b->n_settled < end; b->n_settled++) {
-        uint32_t k = b->n_settled;
+    for (; b->n_common < end; b->n_common++) {
+        uint32_t k = b->n_common;
 
         for (uint32_t i = 0; i < b->n_beams; i++)
             if (b->line[i][b->first + k] != one[k]) return;
@@ -150,7 +149,7 @@ settle_common_prefix(struct beam *b)
     }
 }
 
-/* No live beam can become better than what there is. */
+/* No live beam can exceed the worst kept hypothesis. */
 static bool
 cannot_improve(const struct beam *b)
 {
@@ -160,13 +159,13 @@ cannot_improve(const struct beam *b)
     return !(penalised_score(b, b->score[b->order[0]], far ? b->max_new : b->n_new) > worst);
 }
 
-/* As the last turn says. */
+/* Applies b->last. */
 static void
-go_on(struct beam *b)
+apply_decision(struct beam *b)
 {
     for (uint32_t i = 0; i < b->last.n_ended; i++) keep_hypothesis(b, &b->last.ended[i]);
     place_in_slots(b, b->last.next);
-    settle_common_prefix(b);
+    extend_common_prefix(b);
 }
 
 void
@@ -189,7 +188,7 @@ beam_step(struct beam *b, const struct beam_list *list)
         t->next[n_next] = all[i];
         t->next[n_next++].score += LOW;
     }
-    go_on(b);
+    apply_decision(b);
     b->over = cannot_improve(b) || n_ended == n ||
               (b->early == BEAM_EARLY_TRUE && b->n_done == b->n_beams);
 }
@@ -207,7 +206,7 @@ beam_redo(struct beam *b, const struct beam_decision *t)
         m->reason = reason_of(b, m->token);
         if (ended && !m->reason) return -EBADMSG;
     }
-    go_on(b);
+    apply_decision(b);
     return 0;
 }
 

@@ -1,7 +1,7 @@
-/* commit.c - what a step sampled, applied: see scheduler.h.
+/* commit.c - applies the results of a step. See scheduler.h.
  *
- * The one consequence of planning a step ahead is here: a row computed for a sequence that has ended
- * meanwhile is thrown away, and the sequence leaves its slot with the last step that carried it.
+ * A token computed for a sequence that has ended meanwhile is discarded here, and only here. The
+ * sequence leaves its slot with the last step that carries it.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -17,14 +17,14 @@ append_token(struct scheduler *s, struct seq *q, token_id t)
     if (before >= q->min_new) {
         for (uint32_t i = 0; i < q->n_end; i++) {
             if (q->end_id[i] != t) continue;
-            end_seq(s, q, i < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP);
+            scheduler_end(s, q, i < q->n_eos ? LAGAN_FINISH_EOS : LAGAN_FINISH_STOP);
             return;
         }
     }
-    if (before + 1 == q->max_new) end_seq(s, q, LAGAN_FINISH_LENGTH);
+    if (before + 1 == q->max_new) scheduler_end(s, q, LAGAN_FINISH_LENGTH);
 }
 
-/* A step that carried the sequence in that slot is over. */
+/* One step that carried the sequence in that slot is over. */
 static inline struct seq *
 leave_step(struct scheduler *s, uint32_t slot)
 {
@@ -37,7 +37,7 @@ leave_step(struct scheduler *s, uint32_t slot)
     return q;
 }
 
-/* Of its drafts so many were refused: what counted on them is planned again. */
+/* The last `refused` drafts of the segment were rejected: their positions are planned again. */
 static void
 reject_drafts(struct scheduler *s, struct seq *q, const struct batch_segment *segment,
               uint32_t refused)
@@ -50,7 +50,7 @@ reject_drafts(struct scheduler *s, struct seq *q, const struct batch_segment *se
         move_seq(s, q, SEQ_LAST);
 }
 
-/* What the step has filled, from first on, may be found by others. */
+/* Puts the blocks that the step has filled, from position `first` on, into the prefix cache. */
 static void
 store_filled_blocks(struct scheduler *s, const struct seq *q, const struct batch_segment *segment,
                     uint32_t first)
@@ -58,13 +58,13 @@ store_filled_blocks(struct scheduler *s, const struct seq *q, const struct batch
     uint32_t tokens = kv_config(s->kv)->tokens_per_block;
     struct kv_text t = text_of(q, q->n_tokens);
 
-    if (s->slot[segment->slot].seq != q) return; /* it has left, and its blocks with it */
+    if (s->slot[segment->slot].seq != q) return; /* q has left its slot and blocks */
     if (first / tokens == q->n_done / tokens && !(segment->flags & SEGMENT_FIRST_CHUNK)) return;
     if (q->has_forked && q->n_members == 0) return;
     kv_store(s->kv, segment->slot, &t, MIN(q->n_done, q->has_forked ? q->n_shared : q->n_tokens));
 }
 
-/* Nothing carries it any more, and it has no further use for its slot. */
+/* Frees the slot of an ended or preempted sequence that is no longer in flight. */
 static void
 leave_if_done(struct scheduler *s, struct seq *q, uint32_t slot)
 {
@@ -73,7 +73,7 @@ leave_if_done(struct scheduler *s, struct seq *q, uint32_t slot)
     if (q->state == SEQ_PREEMPTED) leave_preempted(s, q);
 }
 
-/* Those who were given what q held by a step that is not over, or by this one, stand on what failed too. */
+/* Ends the members that forked from q in this step or in a later one: the forked KV is invalid. */
 static void
 fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
 {
@@ -83,11 +83,11 @@ fail_forks(struct scheduler *s, const struct seq *q, const struct batch *b)
         next = m->next;
         if (m == q || m->id != q->id || m->fork_step <= done) continue;
         m->n_done = 0;
-        end_seq(s, m, LAGAN_E_INTERNAL);
+        scheduler_end(s, m, LAGAN_E_INTERNAL);
     }
 }
 
-/* The step was to copy what q, which has not begun, goes on from. */
+/* The failed step was to copy a block that q, which has not started, needs. */
 static bool
 copied_for(const struct scheduler *s, const struct seq *q, const struct batch *b)
 {
@@ -107,12 +107,12 @@ fail_copies(struct scheduler *s, const struct batch *b)
     while (q) {
         bool failed = q->state == SEQ_PREFILL && !seq_follows(q) && copied_for(s, q, b);
 
-        if (failed) end_seq(s, q, LAGAN_E_INTERNAL);
-        q = failed ? s->running.first : q->next; /* a family goes whole */
+        if (failed) scheduler_end(s, q, LAGAN_E_INTERNAL);
+        q = failed ? s->running.first : q->next; /* its group leaves the list with it */
     }
 }
 
-/* Nothing that the step leaves is of use, also if a sequence had ended. */
+/* The results are invalid, also for sequences that have ended. */
 static void
 fail_step(struct scheduler *s, const struct batch *b)
 {
@@ -123,21 +123,21 @@ fail_step(struct scheduler *s, const struct batch *b)
         if (segment->n_draft) reject_drafts(s, q, segment, 0);
         if (segment->flags & SEGMENT_FIRST_CHUNK) free_enc_tokens(s, segment->slot);
         q->n_done = 0;
-        end_seq(s, q, LAGAN_E_INTERNAL);
+        scheduler_end(s, q, LAGAN_E_INTERNAL);
         fail_forks(s, q, b);
         leave_if_done(s, q, segment->slot);
     }
     for (uint32_t i = 0; i < b->n_encode; i++) {
         struct seq *q = leave_step(s, b->encode[i].slot);
 
-        end_seq(s, q, LAGAN_E_INTERNAL);
-        fail_forks(s, q, b); /* by the step behind it, of the source that is not there */
+        scheduler_end(s, q, LAGAN_E_INTERNAL);
+        fail_forks(s, q, b); /* forked in a later step, using this encoder input */
         leave_if_done(s, q, b->encode[i].slot);
     }
     fail_copies(s, b);
 }
 
-/* One of a search: with the last of them, what they become is known. */
+/* Commits the search when its last beam is committed. */
 static void
 commit_beam(struct scheduler *s, const struct seq *q, const struct batch *b, uint32_t i,
             const struct batch_result *r)
@@ -148,12 +148,12 @@ commit_beam(struct scheduler *s, const struct seq *q, const struct batch *b, uin
 }
 
 static void
-commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct batch_result *r)
+commit_segment(struct scheduler *s, const struct batch *b, uint32_t i, const struct batch_result *r)
 {
     const struct batch_segment *segment = &b->segment[i];
     const token_id *token = &r->token[(size_t)i * (1 + MAX_DRAFT)];
     struct seq *q = leave_step(s, segment->slot);
-    /* Behind drafts it begins where they end: after the prompt, if that did not fail. */
+    /* After drafts the start is known only now: the committed positions, at least the prompt. */
     uint32_t first = segment->flags & SEGMENT_AFTER_DRAFTS ? MAX(q->n_done, q->n_prompt)
                                                            : (uint32_t)segment->first_pos;
     uint32_t n = 0, refused = 0;
@@ -163,10 +163,10 @@ commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct 
         check(n >= 1 && n <= 1u + segment->n_draft);
         refused = 1u + segment->n_draft - n;
     }
-    if (first <= q->n_done)
-        q->n_done = first + segment->n_tokens - refused; /* else on one that failed */
+    if (first <= q->n_done) /* else a previous step of q failed */
+        q->n_done = first + segment->n_tokens - refused;
     if (segment->n_draft) reject_drafts(s, q, segment, refused);
-    /* projected, or there before: nobody reads them again */
+    /* the states are projected into cross KV, or were not needed */
     if (segment->flags & SEGMENT_FIRST_CHUNK) free_enc_tokens(s, segment->slot);
     if (segment->flags & SEGMENT_BEAM) commit_beam(s, q, b, i, r);
     for (uint32_t k = 0; k < n && q->state != SEQ_ENDED; k++) append_token(s, q, token[k]);
@@ -174,9 +174,9 @@ commit_run(struct scheduler *s, const struct batch *b, uint32_t i, const struct 
     leave_if_done(s, q, segment->slot);
 }
 
-/* Of a thousand sequences nothing is in the processor's caches when its turn comes, unless it is asked for. */
+/* With about 1,000 sequences in a step none is in the processor's caches. */
 static inline void
-fetch_ahead(const struct scheduler *s, const struct batch *b, uint32_t i)
+prefetch_ahead(const struct scheduler *s, const struct batch *b, uint32_t i)
 {
     if (i + 8 < b->n_segments) __builtin_prefetch(&s->slot[b->segment[i + 8].slot]);
     if (i + 4 < b->n_segments) {
@@ -208,8 +208,8 @@ scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_
         fail_step(s, b);
     } else {
         for (uint32_t i = 0; i < b->n_segments; i++) {
-            fetch_ahead(s, b, i);
-            commit_run(s, b, i, r);
+            prefetch_ahead(s, b, i);
+            commit_segment(s, b, i, r);
         }
         for (uint32_t i = 0; i < b->n_encode; i++)
             leave_if_done(s, leave_step(s, b->encode[i].slot), b->encode[i].slot);

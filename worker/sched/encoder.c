@@ -1,10 +1,10 @@
-/* encoder.c - sources: who is encoded, and how many layers of it in this step: see sched_internal.h.
+/* encoder.c - the encoder inputs of a step, and how many of their layers. See sched_internal.h.
  *
- * A source runs whole, or so many layers a step that whoever generates in the same step does not wait for long.
+ * An encoder input is computed whole, or a few layers per step to keep steps with decode short.
  */
 #include "worker/sched/sched_internal.h"
 
-/* Layers of it in this step; left: rows times layers that sources may still take. */
+/* Layers of q in this step. left: tokens times layers that the step may still take. */
 static uint32_t
 layers_now(const struct step_plan *p, const struct seq *q, uint64_t left)
 {
@@ -38,16 +38,16 @@ add_encode(struct step_plan *p, struct seq *q, uint32_t n)
     if (q->n_enc_layers == p->s->l.n_enc_layers) move_seq(p->s, q, SEQ_PREFILL);
 }
 
-/* Somebody decodes: who waits does not leave the device idle. */
+/* A sequence prefills or decodes, so waiting does not leave the device idle. */
 static bool
-any_decoding(const struct scheduler *s)
+any_computing(const struct scheduler *s)
 {
     for (const struct seq *q = s->running.first; q; q = q->next)
         if ((q->state == SEQ_PREFILL || q->state == SEQ_DECODE) && !q->is_suspended) return true;
     return false;
 }
 
-/* How many of those that wait may start: all, or with company. */
+/* How many waiting encoder inputs may start: no limit, or a batch size of limits.enc_batch. */
 static uint32_t
 n_released(const struct step_plan *p)
 {
@@ -55,7 +55,7 @@ n_released(const struct step_plan *p)
     uint32_t n = 0, slots = MIN(s->n_free, s->max_running - s->running.n), some = 0;
     nsec oldest = NSEC_NEVER;
 
-    if (s->l.n_enc_batches == 0 || !any_decoding(s)) return UINT32_MAX;
+    if (s->l.n_enc_batches == 0 || !any_computing(s)) return UINT32_MAX;
     for (const struct seq *q = s->waiting.first; q; q = q->next) {
         if (runnable(s, q, p->lane) != WORK_ENCODER) continue;
         oldest = MIN(oldest, q->arrived);
@@ -84,10 +84,11 @@ plan_encoder(struct step_plan *p)
         add_encode(p, q, n);
         left -= MIN(left, (uint64_t)n * q->n_source);
     }
-    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && may_join(s); q = next) {
+    for (q = s->l.n_enc_layers ? s->waiting.first : NULL; q && may > 0 && !s->static_batch_closed;
+         q = next) {
         next = q->next;
         if (runnable(s, q, p->lane) != WORK_ENCODER || !may_take_pages(s, q)) continue;
-        if (find_cross(s, q)) continue; /* a prompt now, and nobody has asked for it */
+        if (find_cross(s, q)) continue; /* its cross KV is cached: plan_prefill() takes it */
         n = layers_now(p, q, left);
         if (n == 0 || !admit_enc(s, q)) break;
         add_encode(p, q, n);

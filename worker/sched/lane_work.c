@@ -1,9 +1,8 @@
-/* lane_work.c - which lane does what, on which partition, and what there is to do: see scheduler.h. */
+/* lane_work.c - the work of each lane, its partition, and the current load. See scheduler.h. */
 #include "worker/sched/sched_internal.h"
 
-/* Somebody's stream goes on, in this step or in another. */
-static bool
-any_generating(const struct scheduler *s)
+bool
+any_decoding(const struct scheduler *s)
 {
     if (s->n_in[SEQ_DECODE] == 0) return false;
     for (const struct seq *q = s->running.first; q; q = q->next)
@@ -19,15 +18,16 @@ prompts_out(const struct scheduler *s)
     return false;
 }
 
-/* A lane of prompts takes over who generates when nothing of it is out: a step of thousands of rows is no gap between
- * two tokens. Until then it plans nothing, and answers go on where they are. */
+/* Decode moves to the prefill lane when no prefill step is in flight, because such a step of
+ * thousands of tokens would delay the next token. Until then the lane plans no prefill, and decode
+ * stays in its lane. */
 void
-apply_division(struct scheduler *s)
+apply_partition(struct scheduler *s)
 {
     bool together = s->next_partition == 0, change = together != s->lanes_merged,
          drained = s->prefill_draining;
 
-    s->prefill_draining = change && together && any_generating(s) && prompts_out(s);
+    s->prefill_draining = change && together && any_decoding(s) && prompts_out(s);
     for (unsigned l = 0; l < s->l.n_lanes && (change || !together); l++) {
         unsigned own = s->l.lane_work[l];
         bool prompts = own & WORK_PREFILL;
@@ -43,7 +43,7 @@ apply_division(struct scheduler *s)
     s->partition = s->next_partition;
     s->lanes_merged = together;
     if (change || drained)
-        s->replan_lanes |= (1u << s->l.n_lanes) - 1; /* who had nothing to do may have */
+        s->replan_lanes |= (1u << s->l.n_lanes) - 1; /* an idle lane may have work now */
 }
 
 void
@@ -51,18 +51,18 @@ scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t rows)
 {
     s->step_tokens = rows;
     s->next_partition = partition;
-    apply_division(s);
+    apply_partition(s);
 }
 
-/* Lanes are planned in turn: who found nothing then has nothing now, but for tokens to generate, which come to be in the
- * plan of another lane. */
+/* Lanes are planned in rotation: a lane whose last plan was empty has no work now, except decode,
+ * which another lane's plan can create. */
 bool
 lane_is_alone(const struct scheduler *s, unsigned lane)
 {
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         if (l == lane) continue;
         if (s->planned[l] != s->done[l]) return false;
-        if (s->work[l] & WORK_DECODE && any_generating(s)) return false;
+        if (s->work[l] & WORK_DECODE && any_decoding(s)) return false;
         if (s->work[l] & (WORK_PREFILL | WORK_ENCODER) && !s->found_no_work[l] &&
             s->n_in[SEQ_ENCODER] + s->n_in[SEQ_PREFILL] + s->waiting.n > 0)
             return false;
@@ -70,18 +70,18 @@ lane_is_alone(const struct scheduler *s, unsigned lane)
     return true;
 }
 
-/* So many of all that are there may generate at once: as slots go, and as KV does if the others want as much. */
+/* Sequences that could decode together: limited by slots, and by KV if the others need as much. */
 static uint32_t
 may_generate(const struct scheduler *s)
 {
-    uint64_t seated = s->n_in[SEQ_PREFILL] + s->n_in[SEQ_DECODE];
-    uint64_t n = MIN(seated + s->waiting.n, (uint64_t)s->l.max_seqs);
+    uint64_t occupied = s->n_in[SEQ_PREFILL] + s->n_in[SEQ_DECODE];
+    uint64_t n = MIN(occupied + s->waiting.n, (uint64_t)s->l.max_seqs);
 
     for (uint32_t p = 0; p < kv_n_pools(s->kv); p++) {
         struct kv_count c;
 
         kv_count(s->kv, p, &c);
-        if (c.used) n = MIN(n, MAX(seated * c.blocks / c.used, seated));
+        if (c.used) n = MIN(n, MAX(occupied * c.blocks / c.used, occupied));
     }
     return (uint32_t)n;
 }

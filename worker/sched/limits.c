@@ -1,12 +1,9 @@
-/* limits.c - what a configuration and a request can need at most, and whether that fits.
+/* limits.c - the worst-case needs of a configuration and of a request, and whether they fit.
  *
- * The lowest level of the scheduler: its functions read limits, a sequence and the sizes of the
- * pools, and change nothing. "Fits" here means an empty cache; admit.c decides whether blocks are
- * free at this moment.
+ * The lowest level of the scheduler: functions read limits, a sequence and pool sizes, and change
+ * no state. "Fits" means in an empty cache; admit.c decides whether blocks are free now.
  */
 #include "worker/sched/sched_internal.h"
-
-#include "worker/kv/kv_fork.h"
 
 #include <errno.h>
 
@@ -16,22 +13,10 @@ tokens_in_flight(const struct seq *q, uint32_t chunk)
     return STEPS_OUT * (MAX(chunk, q->n_draft) + 1) + tokens_unreported(q);
 }
 
-struct kv_need
-blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len, uint32_t rows)
-{
-    return kv_need(s->kv, len, q->n_source, rows);
-}
-
 uint32_t
 seq_group_size(const struct seq *q)
 {
     return q->first_member ? q->n_members : 1;
-}
-
-struct kv_need
-member_need(const struct scheduler *s, const struct seq *first, uint32_t len, uint32_t rows)
-{
-    return kv_fork_need(s->kv, len, first->n_shared, rows);
 }
 
 uint32_t
@@ -65,8 +50,8 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
 {
     uint32_t most = s->l.max_chunk ? MIN(s->l.max_chunk, s->l.max_tokens) : s->l.max_tokens;
     uint32_t len = q->n_prompt + q->max_new, chunk = MIN(most, n_prompt);
-    /* A window keeps the chunk that is planned, and for a successor what is out: another chunk,
-     * and tokens of the lane that generates. Smaller ones need less. */
+    /* Window groups need blocks for the planned chunk and, for a replacement worker, the steps in
+     * flight: another chunk and the tokens of the decode lane. Smaller variants need fewer. */
     uint32_t unit = MIN(s->unit, chunk), least = q->n_draft ? tokens_in_flight(q, 0) : 0;
     const struct admission way[] = { { chunk, tokens_in_flight(q, chunk) },
                                      { chunk, MAX(chunk, least) },
@@ -74,10 +59,10 @@ admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt, str
     int r = -EMSGSIZE;
 
     for (size_t i = 0; i < ARRAY_LEN(way) && r < 0; i++) {
-        struct kv_need n = blocks_needed(s, q, len, way[i].rows);
+        struct kv_need n = kv_need(s->kv, len, q->n_source, way[i].rows);
 
         if (q->first_member) {
-            struct kv_need each = member_need(s, q, len, way[i].rows);
+            struct kv_need each = kv_fork_need(s->kv, len, q->n_shared, way[i].rows);
 
             for (uint32_t g = 0; g < kv_config(s->kv)->n_groups; g++)
                 n.n_blocks[g] += (q->n_members - 1) * each.n_blocks[g];
@@ -100,57 +85,58 @@ limits_check(const struct scheduler_limits *l, const struct kv_config *kv, struc
     unsigned work = 0, want = WORK_PREFILL | WORK_DECODE;
 
     if (l->policy > POLICY_MAX_REQUESTS)
-        return err_set(e, -EINVAL, "there is no policy %d", (int)l->policy);
+        return err_set(e, -EINVAL, "unknown scheduling policy %d", (int)l->policy);
     if (l->max_seqs == 0 || l->max_tokens == 0 || l->max_len == 0)
         return err_set(e, -EINVAL,
-                       "max_num_seqs %u, max_num_batched_tokens %u, max_len %u: none may be 0",
+                       "max_num_seqs is %u, max_num_batched_tokens %u, max_model_len %u: all must "
+                       "be at least 1",
                        l->max_seqs, l->max_tokens, l->max_len);
     if (l->max_seqs > kv->n_slots)
-        return err_set(e, -EINVAL, "max_num_seqs is %u, the block tables have %u rows", l->max_seqs,
-                       kv->n_slots);
+        return err_set(e, -EINVAL, "max_num_seqs is %u, but the block tables have %u slots",
+                       l->max_seqs, kv->n_slots);
     if (l->chunk_unit > l->max_tokens || (l->max_chunk && l->chunk_unit > l->max_chunk))
-        return err_set(
-            e, -EINVAL,
-            "chunks of a multiple of %u tokens never fit into max_num_batched_tokens %u, "
-            "and %u of one prompt",
-            l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
+        return err_set(e, -EINVAL,
+                       "the chunk unit is %u tokens, but max_num_batched_tokens is %u and a prompt "
+                       "may have %u "
+                       "tokens in a step",
+                       l->chunk_unit, l->max_tokens, l->max_chunk ? l->max_chunk : l->max_tokens);
     if (l->n_enc_layers > 0) want |= WORK_ENCODER;
     if (l->n_enc_layers > 0 && l->max_enc_tokens == 0)
-        return err_set(e, -EINVAL, "max_source_tokens is 0, and the model has an encoder");
+        return err_set(e, -EINVAL, "max_source_tokens is 0, but the model has an encoder");
     if (l->n_enc_batches > ARRAY_LEN(l->enc_batch))
-        return err_set(e, -EINVAL, "%u sizes of encoder batches, at most 8", l->n_enc_batches);
+        return err_set(e, -EINVAL, "encoder_batch_size: %u values, at most 8", l->n_enc_batches);
     for (uint32_t i = 1; i < l->n_enc_batches; i++)
         if (l->enc_batch[i] <= l->enc_batch[i - 1])
-            return err_set(e, -EINVAL, "sizes of encoder batches must grow: %u after %u",
+            return err_set(e, -EINVAL, "encoder_batch_size must be ascending: %u follows %u",
                            l->enc_batch[i], l->enc_batch[i - 1]);
     if (l->n_draft > MAX_DRAFT)
-        return err_set(e, -EINVAL, "%u drafts a step, at most %d", l->n_draft, MAX_DRAFT);
+        return err_set(e, -EINVAL, "%u draft tokens, at most %d", l->n_draft, MAX_DRAFT);
     for (uint32_t g = 0; g < kv->n_groups; g++)
         if (l->n_draft && kv->group[g].kind == KV_STATE)
-            return err_set(e, -EINVAL, "drafts, and a model whose state cannot be taken back");
+            return err_set(e, -EINVAL, "draft tokens and recurrent state, which cannot roll back");
     for (uint32_t i = 0; i < l->n_draft; i++)
         if (l->draft_back[i] > i)
-            return err_set(e, -EINVAL, "draft %u continues the row %u before it", i + 1,
+            return err_set(e, -EINVAL, "draft token %u cannot continue a token %u before it", i + 1,
                            1u + l->draft_back[i]);
     if (l->n_buckets > ARRAY_LEN(l->bucket))
-        return err_set(e, -EINVAL, "%u graph sizes, at most 64", l->n_buckets);
+        return err_set(e, -EINVAL, "%u graph sizes, at most 64 are allowed", l->n_buckets);
     for (uint32_t i = 1; i < l->n_buckets; i++)
         if (l->bucket[i] <= l->bucket[i - 1])
-            return err_set(e, -EINVAL, "graph sizes must grow: %u after %u", l->bucket[i],
+            return err_set(e, -EINVAL, "graph sizes must be ascending: %u follows %u", l->bucket[i],
                            l->bucket[i - 1]);
     if (l->n_lanes == 0 || l->n_lanes > kv->n_lanes)
-        return err_set(e, -EINVAL, "%u lanes, the block tables are shared by %u", l->n_lanes,
+        return err_set(e, -EINVAL, "%u lanes, the block tables are made for %u", l->n_lanes,
                        kv->n_lanes);
     for (unsigned i = 0; i < l->n_lanes; i++) {
         if (l->lane_work[i] & work)
-            return err_set(e, -EINVAL, "lane %u does work that another lane does", i);
+            return err_set(e, -EINVAL, "lane %u has work that another lane has", i);
         if (l->lane_tokens[i] && l->chunk_unit > l->lane_tokens[i])
             return err_set(e, -EINVAL,
-                           "chunks of a multiple of %u tokens never fit into lane %u's %u",
+                           "the chunk unit is %u tokens, but lane %u allows %u tokens in a step",
                            l->chunk_unit, i, l->lane_tokens[i]);
         work |= l->lane_work[i];
     }
-    if (want & ~work) return err_set(e, -EINVAL, "work %x is on no lane", want & ~work);
+    if (want & ~work) return err_set(e, -EINVAL, "no lane has work 0x%x", want & ~work);
     return 0;
 }
 
@@ -166,14 +152,13 @@ limits_check_uncounted(const struct scheduler *s, struct err *e)
         all.n_blocks[g] = (uint32_t)MIN((uint64_t)all.n_blocks[g] * s->max_running,
                                         (uint64_t)UINT32_MAX);
     if (kv_fits_alone(s->kv, &all, l->max_len, l->max_enc_tokens, NULL) == 0) return 0;
-    return err_set(
-        e, -EINVAL,
-        "policy max_requests counts no blocks, and %u requests of %u tokens do not fit the "
-        "KV cache: take another policy, fewer or shorter ones",
-        s->max_running, l->max_len);
+    return err_set(e, -EINVAL,
+                   "policy max_requests: %u requests of %u tokens do not fit the KV cache; use "
+                   "another policy, or lower max_num_seqs or max_model_len",
+                   s->max_running, l->max_len);
 }
 
-/* Can they ever occupy_slot and fork together? */
+/* Checks that the members can be admitted and forked together. */
 static int
 check_group(const struct scheduler *s, const struct seq *q, struct err *e)
 {
@@ -195,12 +180,12 @@ check_group(const struct scheduler *s, const struct seq *q, struct err *e)
     if (n > s->max_running)
         return err_set(
             e, -EMSGSIZE,
-            "%u beams or outputs need so many sequences at once, and rows in a step; there "
-            "are %u",
-            n, s->max_running);
+            "%u beams or outputs need as many sequence slots and batched tokens; there are %u", n,
+            s->max_running);
     if (!(q->beam && q->next_member->n_adopted) &&
         fork_edits(s, q) > (seq_group_edits(&s->l) - 1) * entries)
-        return err_set(e, -EMSGSIZE, "a prompt of %u tokens is too long for %u outputs",
+        return err_set(e, -EMSGSIZE,
+                       "a prompt of %u tokens is too long for %u outputs of one request",
                        q->n_shared + 1, n);
     return 0;
 }
@@ -215,22 +200,22 @@ limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e)
     check(q->cap >= (uint64_t)q->n_prompt + q->max_new);
     if (q->n_prompt == 0) return err_set(e, -EINVAL, "the prompt is empty");
     if (s->l.n_enc_layers == 0 && q->n_source > 0)
-        return err_set(e, -EINVAL, "the model has no encoder, the request has a source");
+        return err_set(e, -EINVAL, "the model has no encoder, the request has an encoder input");
     if (s->l.n_enc_layers > 0 && (q->n_source == 0 || !q->source))
-        return err_set(e, -EINVAL, "the model has an encoder, the request has no source");
+        return err_set(e, -EINVAL, "the model has an encoder, the request has no encoder input");
     if (q->n_source > 0 && q->n_source > s->l.max_enc_tokens)
-        return err_set(e, -EMSGSIZE, "the source has %u tokens, max_source_tokens is %u",
+        return err_set(e, -EMSGSIZE, "the encoder input has %u tokens, max_source_tokens is %u",
                        q->n_source, s->l.max_enc_tokens);
     if (q->lora && q->pages > s->l.pages)
-        return err_set(e, -EMSGSIZE, "the adapter takes %u pages, the device has %u", q->pages,
+        return err_set(e, -EMSGSIZE, "the LoRA adapter needs %u pages, the device has %u", q->pages,
                        s->l.pages);
     if ((uint64_t)q->n_prompt + q->max_new > s->l.max_len)
         return err_set(e, -EMSGSIZE,
-                       "a prompt of %u tokens and %u new ones are more than the %u tokens that one "
-                       "sequence may have",
+                       "a prompt of %u tokens and %u tokens to generate exceed the limit of %u "
+                       "tokens per sequence",
                        q->n_prompt, q->max_new, s->l.max_len);
     if (q->first_member) TRY(check_group(s, q, e));
-    /* A preempt makes a prompt of all but the last token, at most. */
+    /* Preemption can add all tokens but the last to the prompt. */
     return admission(
         s, q, s->l.policy == POLICY_MAX_UTILIZATION ? q->n_prompt + q->max_new - 1 : q->n_prompt,
         &way, e);
@@ -245,25 +230,25 @@ scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c)
         uint64_t rows = c->group[g].kind == KV_CROSS ? l->max_enc_tokens : l->max_tokens;
 
         edits += rows / c->tokens_per_block + 2 * (uint64_t)max_running(l);
-        /* behind the window: what the chunks before pushed out, for everyone */
+        /* blocks that earlier chunks moved out of the window, for all sequences */
         if (c->group[g].kind == KV_WINDOW) edits += STEPS_OUT * max_running(l) * chunk;
-        if (c->group[g].kind == KV_STATE) /* its live state, and a snapshot */
+        if (c->group[g].kind == KV_STATE) /* live state and one snapshot */
             edits += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
-        /* all that one holds who is adopted, or reuses; that a family is told of */
+        /* all blocks of a slot that starts adopted or with a cache hit, or of forking members */
         edits += (uint64_t)seq_group_edits(l) * c->group[g].max_entries;
     }
     return (uint32_t)MIN(edits, UINT32_MAX);
 }
 
-/* A part of a block, in each group, for everybody; what those who begin fetch; and as many that
- * are saved. */
+/* Per sequence a partial block of each group; the onboarded blocks of starting sequences, and as
+ * many offloaded blocks. */
 uint32_t
 scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c)
 {
     uint64_t copies = (uint64_t)max_running(l) * c->n_groups;
 
     for (uint32_t g = 0; g < c->n_groups;
-         g++) /* a state begins with a snapshot, and ends with one */
+         g++) /* a state starts from a snapshot and ends with one */
         if (c->group[g].kind == KV_STATE)
             copies += 2 * (uint64_t)max_running(l) * c->group[g].n_layers;
     if (c->host_bytes == 0) return (uint32_t)MIN(copies, UINT32_MAX);

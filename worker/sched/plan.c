@@ -1,25 +1,25 @@
-/* plan.c - the next step of a lane: see scheduler.h.
+/* plan.c - the next step of a lane. See scheduler.h.
  *
- * Decode rows first, because a stream that has begun must not stutter; then streams that were adopted,
- * for the same reason; then prompts in list order for the rows that are left; then sources, whose rows are
- * counted apart. Everything planned is claimed: nothing after this can fail for want of a block, a row or a slot.
+ * Order: decode, because a started stream must not stall; adopted streams, for the same reason;
+ * prompts in list order for the remaining tokens; encoder inputs, whose tokens have a limit of
+ * their own. All resources of a planned sequence are reserved: no later stage fails for lack of
+ * blocks, tokens or slots.
  */
 #include "worker/sched/sched_internal.h"
 
 #include "include/lagan_wire.h"
 
-/* It generates, and has the block for its next row. */
+/* q decodes, and the block for its next token is reserved. */
 static bool
 may_generate_now(const struct step_plan *p, const struct seq *q)
 {
-    return runnable(p->s, q, p->lane) == WORK_DECODE && has_paid(p->s, q) &&
-           !must_come_first(p->s, q);
+    return runnable(p->s, q, p->lane) == WORK_DECODE && has_block_for_next(p->s, q) &&
+           !window_is_full(p->s, q);
 }
 
-/* Rows for drafts: those that nobody needs for a token, and no more than half of them beside a
- * prompt. */
+/* Tokens for drafts: those that no sequence needs, at most half of them while prompts wait. */
 static uint32_t
-guess_rows(const struct step_plan *p)
+draft_budget(const struct step_plan *p)
 {
     const struct scheduler *s = p->s;
     uint32_t rows = p->tokens_left - s->n_in[SEQ_DECODE];
@@ -29,8 +29,8 @@ guess_rows(const struct step_plan *p)
     return prompts ? rows / 2 : rows;
 }
 
-/* Its next row, with drafts: no more than it could use, and where blocks are paid for already;
- * of a search the rows of all together. */
+/* Plans q's next token, with drafts as far as max_new and reserved blocks allow; or the next tokens
+ * of all beams. */
 static void
 add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
 {
@@ -40,29 +40,29 @@ add_next_tokens(struct step_plan *p, struct seq *q, uint32_t *drafts)
         if (n > 0) n = MIN(n, q->max_new - q->n_out - 1);
         if (n > 0) n = MIN(n, p->s->slot[q->slot].len - q->n_planned - 1);
         *drafts -= n;
-        add_run(p, q, WORK_DECODE, 1 + n);
-    } else if (q->first_member == q && all_paid(p->s, q) && may_step_beams(p, q)) {
+        add_segment(p, q, WORK_DECODE, 1 + n);
+    } else if (q->first_member == q && have_blocks_for_next(p->s, q) && may_step_beams(p, q)) {
         step_beams(p, q);
         for (struct seq *m = q; m; m = m->next_member) {
-            add_run(p, m, WORK_DECODE, 1);
+            add_segment(p, m, WORK_DECODE, 1);
             if (m != q) p->b->segment[p->b->n_segments - 1].flags |= SEGMENT_SAME_SOURCE;
         }
     }
 }
 
-/* What the walk will look at next but one, of which nothing is in the processor's caches: of a
- * thousand. */
+/* Prefetches the next sequence but one of the walk, because about 1,000 of them are not in the
+ * processor's caches. */
 static inline void
-fetch_next(const struct step_plan *p, const struct seq *q)
+prefetch_next(const struct step_plan *p, const struct seq *q)
 {
     if (!q) return;
     __builtin_prefetch(q->next, 1);
-    __builtin_prefetch((const void *)((uintptr_t)q->next + CACHE_LINE), 1); /* there may be none */
+    __builtin_prefetch((const void *)((uintptr_t)q->next + CACHE_LINE), 1); /* next may be NULL */
     __builtin_prefetch(&p->s->slot[q->slot]);
 }
 
-/* Searches wait for those that are in the step that is out, so that the next one has all of
- * them: else they would stay apart, and each step takes as long as if it had the others too. */
+/* True if searches wait for those in flight, so that the next step has all of them. Searches that
+ * alternate would stay apart, and a step of few beams takes as long as one of all. */
 static bool
 searches_wait(const struct step_plan *p)
 {
@@ -80,14 +80,14 @@ searches_wait(const struct step_plan *p)
 }
 
 static void
-plan_generation(struct step_plan *p)
+plan_decode(struct step_plan *p)
 {
-    uint32_t drafts = guess_rows(p);
+    uint32_t drafts = draft_budget(p);
     uint64_t oldest = UINT64_MAX;
 
     if (searches_wait(p)) return;
     for (struct seq *q = p->s->running.first; q; q = q->next) {
-        fetch_next(p, q->next);
+        prefetch_next(p, q->next);
         if (!may_generate_now(p, q)) continue;
         if (must_wait(p, q)) {
             oldest = MIN(oldest, q->lane_step);
@@ -96,14 +96,14 @@ plan_generation(struct step_plan *p)
         }
     }
     if (p->b->n_segments > 0 || oldest == UINT64_MAX) return;
-    /* Handed over while their last chunk still runs: a row that waits for another lane holds up
-     * nobody where there is no other row. */
+    /* Only sequences of another lane's steps are left: plan those whose step is oldest. The step
+     * waits for that lane, and no other token is delayed. */
     for (struct seq *q = p->s->running.first; q; q = q->next)
         if (may_generate_now(p, q) && q->lane_step <= oldest) add_next_tokens(p, q, &drafts);
 }
 
-/* Nothing runs, nothing holds a block, and still the head of the queue does not fit: it never will.
- * scheduler_add() refuses those that it can know of. */
+/* Ends the first runnable sequence if none runs or holds blocks: it does not fit an empty cache.
+ * scheduler_add() rejects most such requests. */
 static bool
 end_hopeless(struct step_plan *p)
 {
@@ -116,20 +116,20 @@ end_hopeless(struct step_plan *p)
         if (!head && runnable(s, q, p->lane)) head = q;
     }
     for (struct seq *q = s->running.n ? NULL : s->waiting.first; q && !head; q = q->next)
-        if (runnable(s, q, p->lane)) head = q; /* who is suspended stands aside */
+        if (runnable(s, q, p->lane)) head = q; /* skips suspended sequences */
     if (!head) return false;
-    /* A source that was found may lie where nothing has room beside it: computed again, it fits. */
+    /* A cached encoder input may occupy the last blocks: run the encoder again instead. */
     for (struct seq *q = s->waiting.first; q; q = q->next) {
         if (!q->cross_kv_cached) continue;
         q->must_encode = true;
         q->cross_kv_cached = false;
         return true;
     }
-    end_seq(s, head, LAGAN_E_TOO_LONG);
+    scheduler_end(s, head, LAGAN_E_TOO_LONG);
     return true;
 }
 
-/* Of scheduler_batch()'s edits, those that are for what slots hold when they begin. */
+/* The part of scheduler_batch()'s edits for slots that start. */
 static uint32_t
 begin_edits(const struct scheduler *s)
 {
@@ -162,7 +162,8 @@ close_batch(struct step_plan *p)
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         if (p->out.wait[l] == 0) continue;
         check(b->n_waits < b->max_waits);
-        b->wait[b->n_waits++] = (struct batch_wait){ .lane = (uint8_t)l, .step = p->out.wait[l] };
+        b->wait[b->n_waits++] = (struct step_dependency){ .lane = (uint8_t)l,
+                                                          .step = p->out.wait[l] };
     }
     b->bucket = pick_bucket(s, b);
     if (b->n_masks) b->n_masks = b->n_logits;
@@ -170,9 +171,9 @@ close_batch(struct step_plan *p)
     s->planned[p->lane] = b->step;
 }
 
-/* What this lane's plan has given up may be of use to those that were planned before it. */
+/* The plan of this lane freed resources that lanes planned before it may use. */
 static void
-ask_others(struct scheduler *s, unsigned lane)
+replan_other_lanes(struct scheduler *s, unsigned lane)
 {
     s->replan_lanes |= ((1u << s->l.n_lanes) - 1) & ~(1u << lane);
 }
@@ -188,16 +189,16 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
           b->max_segments >= s->max_running);
     check(b->max_encode >= s->max_running);
     s->replan_lanes &= ~(1u << lane);
-    if (s->prefill_draining) apply_division(s);
-    if (expire_deadlines(s, now)) ask_others(s, lane);
+    if (s->prefill_draining) apply_partition(s);
+    if (expire_deadlines(s, now)) replan_other_lanes(s, lane);
     if (s->planned[lane] - s->done[lane] >= STEPS_OUT) return 0;
-    if (give_up_one(s, now)) ask_others(s, lane);
+    if (reclaim_slot(s, now)) replan_other_lanes(s, lane);
     kv_prefetch(s->kv, s->soon, s->n_soon);
     s->n_soon = 0;
     do {
         if (s->running.n == 0) s->static_batch_closed = false;
         s->cross_kv_changed = false;
-        again = s->l.policy == POLICY_MAX_UTILIZATION && make_room(s, lane, now);
+        again = s->l.policy == POLICY_MAX_UTILIZATION && reserve_steps(s, lane, now);
         b->step = s->planned[lane] + 1;
         b->lane = (uint8_t)lane;
         b->partition = (uint8_t)(s->l.n_lanes > 1 && lane_is_alone(s, lane) ? 0 : s->partition);
@@ -217,14 +218,14 @@ scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b)
                                 .begins = begin_edits(s) };
         s->waited_for[lane] = NSEC_NEVER;
         kv_ends(s->kv, lane, &p.out);
-        if (s->work[lane] & WORK_DECODE) plan_generation(&p);
+        if (s->work[lane] & WORK_DECODE) plan_decode(&p);
         if (s->work[lane] & WORK_PREFILL) plan_adopted(&p);
-        if (s->l.policy == POLICY_STATIC && may_join(s)) plan_static_batch(&p);
+        if (s->l.policy == POLICY_STATIC && !s->static_batch_closed) plan_static_batch(&p);
         if (s->work[lane] & WORK_PREFILL) plan_prefill(&p);
         if (s->work[lane] & WORK_ENCODER) plan_encoder(&p);
         again = again || s->cross_kv_changed;
-        if (b->n_tokens == 0) again = again || give_up_one(s, now) || end_hopeless(&p);
-        if (again) ask_others(s, lane);
+        if (b->n_tokens == 0) again = again || reclaim_slot(s, now) || end_hopeless(&p);
+        if (again) replan_other_lanes(s, lane);
         if (b->n_tokens > 0) {
             close_batch(&p);
             s->found_no_work[lane] = false;

@@ -1,19 +1,20 @@
-/* preempt.c - max_utilization: blocks step by step, and who gives way: see sched_internal.h.
+/* preempt.c - max_utilization: reserves blocks step by step and picks victims. See
+ * sched_internal.h.
  *
- * One walk over who runs and who waits, in list order. Whoever finds no blocks, or no slot, takes them from the
- * last in the list that has begun, itself included; a list that somebody was taken from ends there. Nobody is
- * taken from under a step: who is in flight waits for it, and whoever needed the blocks waits too. A family that is one
- * gives everything up together, when no step carries any of it.
+ * One walk visits running and waiting sequences in list order. A sequence without blocks or slot
+ * takes them from the last started sequence of the list, possibly itself; the walk then ends at the
+ * victim. A victim in flight leaves after its step, and the sequence that needs the blocks waits as
+ * well. A group whose members are together is preempted whole, when none of them is in flight.
  */
 #include "worker/sched/sched_internal.h"
 
-/* For q, which found no room: NULL: nobody can, or not yet; else who was preempted. */
+/* Preempts one sequence for q. Returns the victim's first member; NULL: none, or not yet. */
 static struct seq *
-pause_after(struct scheduler *s, const struct seq *q)
+preempt_after(struct scheduler *s, const struct seq *q)
 {
     struct seq *v = s->running.last;
 
-    /* With a step that is out somebody gives everything back, without being asked. */
+    /* A sequence that is ending frees its blocks after its step in flight: wait for that. */
     if (s->n_in[SEQ_LAST] + s->n_in[SEQ_PREEMPTED] + s->n_in[SEQ_ENDED] > s->ended.n) return NULL;
     while (v && !seq_before(v, q) && !may_preempt(s, v)) v = v->prev;
     if (!v || seq_before(v, q)) return NULL;
@@ -21,17 +22,18 @@ pause_after(struct scheduler *s, const struct seq *q)
     return group_first(v);
 }
 
-/* Room for what it would do in the next step; rows: of prompts that are still to be found room
- * for. A row that is another lane's to plan comes before the prompts behind it all the same. */
+/* Reserves what q needs in the lane's next step. rows: prompt tokens of the step not assigned yet.
+ * Decode of all lanes is reserved before the prompts after it in list order. */
 static bool
-find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
+reserve_next_step(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 {
     uint32_t n = MIN(q->n_prompt - MIN(q->n_planned, q->n_prompt), *rows);
 
     if (q->is_suspended) return true;
-    if (q->state == SEQ_DECODE) return q->n_out == q->max_new || pay_blocks(s, q, q->n_planned + 1);
-    if (q->n_adopted && q->state == SEQ_PREFILL && !has_paid(s, q) &&
-        !pay_blocks(s, q, q->n_prompt))
+    if (q->state == SEQ_DECODE)
+        return q->n_out == q->max_new || reserve_up_to(s, q, q->n_planned + 1);
+    if (q->n_adopted && q->state == SEQ_PREFILL && !has_block_for_next(s, q) &&
+        !reserve_up_to(s, q, q->n_prompt))
         return false;
     if (q->state == SEQ_WAITING && work && !may_take_pages(s, q)) return false;
     if (work == WORK_ENCODER) return has_slot(s, q);
@@ -47,7 +49,7 @@ find_room(struct scheduler *s, struct seq *q, unsigned work, uint32_t *rows)
 }
 
 bool
-make_room(struct scheduler *s, unsigned lane, nsec now)
+reserve_steps(struct scheduler *s, unsigned lane, nsec now)
 {
     struct seq *running = s->running.first, *waiting = s->waiting.first;
     const struct seq *end = NULL;
@@ -59,28 +61,28 @@ make_room(struct scheduler *s, unsigned lane, nsec now)
         struct seq *q = here ? running : waiting, *next = q->next;
 
         if (end && !seq_before(q, end)) break;
-        if (find_room(s, q, runnable(s, q, lane), &rows)) {
+        if (reserve_next_step(s, q, runnable(s, q, lane), &rows)) {
             *(here ? &running : &waiting) = next;
             continue;
         }
         if (q->state == SEQ_WAITING && !may_take_pages(s, q)) {
-            waiting = NULL; /* a preempt may free none of them: until somebody has ended */
+            waiting = NULL; /* preemption may free no pages: wait until a sequence ends */
             continue;
         }
-        if (give_up_one(s, now)) { /* it may be the one that is next, and waits now */
+        if (reclaim_slot(s, now)) { /* the freed sequence may be `running`: restart the walk */
             running = s->running.first;
             waiting = s->waiting.first;
             rows = s->l.max_tokens;
             given_up = true;
             continue;
         }
-        end = s->n_kept ? NULL : pause_after(s, q);
+        end = s->n_kept ? NULL : preempt_after(s, q);
         if (end && end->state == SEQ_WAITING) {
             given_up = true;
             if (end == group_first(q)) break;
             if (running && end == group_first(running)) running = NULL;
         } else if (!has_slot(s, q)) {
-            waiting = NULL; /* those who have one need not stop */
+            waiting = NULL; /* sequences with a slot continue */
         } else {
             break;
         }

@@ -1,8 +1,7 @@
 /* retire.c - sequences leave their slots: ended, past their deadline, or preempted.
  *
  * leave_slot() gives back the slot, its blocks, encoder rows and adapter pages together, and only
- * when no step in flight carries the sequence. Slots that are kept for the requests of a previous
- * worker are given up here too.
+ * when no step in flight carries the sequence. Kept slots of a previous worker are freed here too.
  */
 #include "worker/sched/sched_internal.h"
 
@@ -62,9 +61,9 @@ reset_to_prompt(struct seq *q)
     q->n_adopted = 0;
     q->has_forked = false;
     q->fork_step = 0;
-    q->n_enc_layers = 0; /* its cross KV is given up: encoded again, unless it is found */
+    q->n_enc_layers = 0; /* the cross KV is freed: encoded again unless it is cached */
     q->cross_kv_cached = false;
-    if (made > 0) q->prompt_logprobs = q->wants_states = false; /* told */
+    if (made > 0) q->prompt_logprobs = q->wants_states = false; /* already reported */
     q->must_encode = q->wants_states;
     q->behind.slot = 0;
 }
@@ -77,7 +76,7 @@ leave_slot(struct scheduler *s, struct seq *q)
     check((preempted || q->state == SEQ_ENDED) && q->in_flight == 0 && s->slot[q->slot].seq == q);
     free_enc_tokens(s, q->slot);
     give_pages(s, q->slot);
-    /* What a family has forked is of use to nobody else. */
+    /* Blocks of forked members are not cached: no other request continues them. */
     if (s->reuse && q->n_done > 0 && q->reason != LAGAN_E_INTERNAL && !q->has_forked) {
         struct kv_text t = text_of(q, q->n_tokens);
 
@@ -94,14 +93,14 @@ leave_slot(struct scheduler *s, struct seq *q)
     }
     reset_to_prompt(q);
     if (q->first_member && q->first_member != q) {
-        move_seq(s, q, SEQ_NEW); /* the first brings it again */
+        move_seq(s, q, SEQ_NEW); /* admitted again with the first member */
         return;
     }
     move_seq(s, q, SEQ_WAITING);
     seq_insert(&s->waiting, q);
 }
 
-/* A step is out that carries it, or one of its family. */
+/* A step in flight carries q or a member of its group. */
 static bool
 in_flight(struct seq *q)
 {
@@ -111,19 +110,18 @@ in_flight(struct seq *q)
     return out;
 }
 
-/* It has blocks that somebody else could have. Half-told prompt logprobs cannot be taken back;
- * blocks of an adopted row that the device was not told of are soon, if there is one for its
- * next token. */
+/* A partly reported list of prompt logprobs cannot be withdrawn. Blocks of an adopted sequence that
+ * has not started are taken only if it still needs blocks; otherwise its first step is near. */
 bool
 may_preempt(const struct scheduler *s, struct seq *q)
 {
-    bool told;
+    bool started;
 
     q = group_first(q);
-    told = s->slot[q->slot].chunk_planned || (q->has_forked && !q->n_adopted);
-    told = told || (q->n_adopted && !all_paid(s, q));
+    started = s->slot[q->slot].chunk_planned || (q->has_forked && !q->n_adopted);
+    started = started || (q->n_adopted && !have_blocks_for_next(s, q));
     if (q->state == SEQ_DECODE) return true;
-    return q->state == SEQ_PREFILL && told && !q->prompt_logprobs;
+    return q->state == SEQ_PREFILL && started && !q->prompt_logprobs;
 }
 
 void
@@ -152,13 +150,13 @@ suspended_seq(const struct scheduler *s, bool pages)
     for (struct seq *q = s->any_suspended ? s->running.last : NULL; q; q = q->prev)
         if (q->is_suspended && !in_flight(q) && may_preempt(s, q) &&
             (!pages || s->slot[q->slot].pages) &&
-            admission(s, group_first(q), q->n_tokens, &way, NULL) == 0) /* it can come back */
+            admission(s, group_first(q), q->n_tokens, &way, NULL) == 0) /* fits when it resumes */
             return q;
     return NULL;
 }
 
 bool
-give_up_one(struct scheduler *s, nsec now)
+reclaim_slot(struct scheduler *s, nsec now)
 {
     struct seq *suspended = s->reclaim_wanted ? suspended_seq(s, /* pages= */ false) : NULL;
     uint32_t slot = 0;
@@ -182,7 +180,7 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
     if (q->state == SEQ_ENDED) return;
     q->reason = reason;
     move_seq(s, q, SEQ_ENDED);
-    fair_queue_end(&s->turns, q->client, q->n_prompt + q->max_new - q->n_tokens);
+    fair_queue_end(&s->fair_queue, q->client, q->n_prompt + q->max_new - q->n_tokens);
     if (waited) seq_remove(&s->waiting, q);
     if (waited || brought) {
         seq_append(&s->ended, q);
@@ -192,11 +190,11 @@ end_one(struct scheduler *s, struct seq *q, uint16_t reason)
 }
 
 void
-end_seq(struct scheduler *s, struct seq *q, uint16_t reason)
+scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
 {
     struct seq *m = q->first_member ? q->first_member : q, *next;
 
-    if (q->state == SEQ_ENDED) return; /* so have the others, and may be gone */
+    if (q->state == SEQ_ENDED) return; /* the members have ended with it and may be reaped */
     for (; m; m = next) {
         next = m->next_member;
         end_one(s, m, reason);
@@ -214,9 +212,9 @@ expire_list(struct scheduler *s, const struct seq_list *l, nsec now)
         if (q->deadline <= now) {
             bool seq_group = q->first_member;
 
-            end_seq(s, q, LAGAN_E_DEADLINE);
+            scheduler_end(s, q, LAGAN_E_DEADLINE);
             ended = true;
-            if (seq_group) next = l->first; /* the others have gone with it */
+            if (seq_group) next = l->first; /* its members left the list too */
         } else {
             s->next_deadline = MIN(s->next_deadline, q->deadline);
         }

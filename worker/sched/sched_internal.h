@@ -1,66 +1,67 @@
-/* sched_internal.h - the inside of struct scheduler. For the files of worker/sched/ alone.
+/* sched_internal.h - the inside of struct scheduler; included by worker/sched/ only.
  *
- * A file calls files of lower levels only, so that there is no call cycle:
+ * A file calls only files of lower levels, so the folder has no call cycle:
  *
- *     seq.c, batch.c, beam_search.c, batch_check.c   stand alone: sequences and their lists, a step as arrays
- *     limits.c         what limits and requests can need at most
- *     sharing.c          adapter pages, prefix cache, prefixes in flight
- *     lane_work.c       which lane does what, and on how much of the device
+ *     seq.c, batch.c, beam_search.c, batch_check.c   independent of the others
+ *     limits.c         worst-case needs of a configuration and of a request
+ *     sharing.c        adapter pages, prefix cache, prefixes in flight
+ *     lane_work.c      the work of each lane, and its partition
  *     retire.c         sequences leave their slots: ended, expired, preempted
- *     step_build.c     the rows of one sequence in a step
+ *     step_build.c     adds one sequence to a step
  *     admit.c          slots, KV blocks and encoder rows for a sequence
- *     admit_adopted.c  the same for one whose KV a previous worker left
- *     seq_group.c         sequence groups: beams, samples
- *     preempt.c          max_utilization: blocks step by step, and who is preempted
- *     encoder.c        which encoder inputs run in a step
- *     prefill.c        which prompts
+ *     admit_adopted.c  the same for a sequence whose KV a previous worker left
+ *     seq_group.c      sequence groups: beams, samples
+ *     preempt.c        max_utilization: blocks step by step, and the victims
+ *     encoder.c        encoder inputs of a step
+ *     prefill.c        prompts of a step
  *     plan.c           the next step of a lane
- *     commit.c         what a step sampled
+ *     commit.c         results of a step
  *     scheduler.c      new, add, cancel, reap, check
  */
 #ifndef SCHED_INTERNAL_H
 #define SCHED_INTERNAL_H
 
 #include "base/fair_queue.h"
+#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_reuse.h"
 #include "worker/sched/scheduler.h"
 
-/* A successor may have to compute again what was done: tokens of the last steps, of one lane and
- * the next, that were not told yet. And two steps of a lane may be out. */
+/* UNREPORTED_STEPS: steps whose tokens may not have reached lagand, one of each lane; a replacement
+ * worker computes them again. STEPS_OUT: steps of a lane in flight. */
 enum { UNREPORTED_STEPS = 2, STEPS_OUT = 2 };
 
 struct slot {
     struct seq *seq; /* NULL: free */
-    uint32_t len;    /* positions that its blocks are reserved for; 0: it has none */
-    uint32_t chunk;  /* decoder rows a step, at most */
-    /* As of kv_quiet(), where nothing else is to be done either; and a row before them, where
-     * what will be looked at is asked for: below both nobody looks at the slot's blocks. */
+    uint32_t len;    /* positions with reserved blocks; 0: no reservation */
+    uint32_t chunk;  /* decoder tokens in a step at most */
+    /* Bounds of kv_quiet(): inside them a step changes no block of the slot and skips it. near_* is
+     * one position earlier: there the cache lines for the change are prefetched. */
     uint32_t quiet_end, quiet_first, near_end, near_first;
     bool chunk_planned;     /* a decoder chunk of its sequence was planned */
-    bool reserve_lowered;   /* the reservation is what generation needs */
-    bool one_step_window;   /* its windows hold one step of a prompt in flight, not two */
-    bool kept_for_adoption; /* no sequence; its blocks are a previous worker's */
-    bool has_enc_rows;      /* rows of enc_state are its own */
+    bool reserve_lowered;   /* the reservation was reduced to the needs of decode */
+    bool one_step_window;   /* window blocks suffice for one prefill step in flight, not two */
+    bool kept_for_adoption; /* no sequence; the blocks hold KV of a previous worker */
+    bool has_enc_rows;      /* owns rows of enc_state */
     bool cross_kv_cached;   /* cross KV was in the cache when the blocks were reserved */
-    uint32_t pages;         /* whose pages it holds: of holder[], + 1; 0: nobody's */
-    /* Names the first full block that its prompt is about to fill, as of making_at positions
+    uint32_t pages;         /* index in holder[] + 1 of its adapter; 0: none */
+    /* Name of the first full block that the prompt fills next, valid when making_at positions are
      * done. */
     uint32_t making_at;
     uint64_t making[2];
 };
 
-_Static_assert(sizeof(struct slot) == CACHE_LINE, "a step looks at each of them once");
+_Static_assert(sizeof(struct slot) == CACHE_LINE, "a step touches one cache line per slot");
 
-struct enc_tokens { /* a source's rows of enc_state */
+struct enc_tokens { /* rows of enc_state that one encoder input has */
     uint32_t first, n, slot;
 };
 
-struct page_holder { /* of pages */
+struct page_holder { /* an adapter on the device */
     uint64_t lora;
-    uint32_t pages, n_users; /* 0: nobody */
+    uint32_t pages, n_users; /* 0 users: a free entry */
 };
 
-struct chunk { /* rows of a prompt in the step that is being planned */
+struct chunk { /* prompt tokens of a sequence in the step that is planned */
     struct seq *seq;
     uint32_t n_tokens;
 };
@@ -68,54 +69,51 @@ struct chunk { /* rows of a prompt in the step that is being planned */
 struct scheduler {
     struct scheduler_limits l;
     struct kv *kv;
-    bool reuse;           /* kv finds what others computed */
-    uint32_t max_running; /* sequences with a slot: each may need a row of a step */
-    uint32_t unit;        /* of chunks that are not a prompt's last */
-    bool unit_strict;     /* asked for: no chunk of less, however small the budget */
+    bool reuse;           /* the prefix cache is on */
+    uint32_t max_running; /* sequences with a slot; each may need a token in a step */
+    uint32_t unit;        /* chunks other than a prompt's last are multiples of it */
+    bool unit_strict;     /* chunk_unit was configured: a smaller budget plans no chunk */
     uint64_t planned[MAX_LANES], done[MAX_LANES];
 
-    struct seq_list waiting, running, ended; /* running: has a slot, ended ones in flight too */
-    uint32_t n_in[SEQ_ENDED + 1]; /* sequences in each state; of SEQ_NEW nothing is known */
+    struct seq_list waiting, running,
+        ended;                    /* running: has a slot, ended ones in flight included */
+    uint32_t n_in[SEQ_ENDED + 1]; /* sequences in each state except SEQ_NEW */
     struct slot *slot;            /* [n_slots] */
-    uint32_t n_slots, *free_slot, first_free, n_free; /* ring: the one free longest is next */
+    uint32_t n_slots, *free_slot, first_free, n_free; /* ring: the slot free longest is next */
     uint32_t n_kept;
-    /* A sequence found no slot or no blocks, and a kept slot or a suspended sequence could be
-     * reclaimed. */
+    /* A sequence found no slot or blocks, and a kept slot or a suspended sequence has some. */
     bool reclaim_wanted;
-    bool any_suspended;       /* a sequence was suspended since the start */
+    bool any_suspended;       /* a sequence was suspended since scheduler_new() */
     bool no_pages;            /* a sequence waits for adapter pages */
     bool overtaken_too_often; /* a sequence was overtaken max_running times for its pages */
-    /* Lanes, by bit, that must be asked for a step again: another lane's plan, or time, has
-     * changed what they could do. */
+    /* Mask of lanes to plan again: another lane's plan, or time, has changed their options. */
     unsigned replan_lanes;
-    bool cross_kv_changed;    /* an encoder input was found in the cache, or lost: plan again */
-    bool static_batch_closed; /* static_batch: its sequences generate, no other is admitted */
-    nsec keep_until;          /* that long nothing is given up for it */
+    bool cross_kv_changed;    /* an encoder input appeared in the cache or left it: plan again */
+    bool static_batch_closed; /* static: the batch decodes, no sequence is admitted */
+    nsec keep_until;          /* kept slots are not reclaimed before */
     struct enc_tokens *enc;   /* [n_enc] by first row */
     uint32_t n_enc;
     struct chunk *chunk;  /* [n_slots] */
-    struct kv_soon *soon; /* [2 * n_slots] whose blocks their next step changes */
+    struct kv_soon *soon; /* [2 * n_slots] slots whose blocks change in their next step */
     uint32_t n_soon;
-    struct fair_queue turns;
+    struct fair_queue fair_queue;
     struct page_holder *holder; /* [n_slots] */
     uint32_t n_holders, pages_used;
-    nsec next_deadline; /* nothing expires before it */
-    nsec waited_for
-        [MAX_LANES]; /* the lane lets somebody wait for company until then; NSEC_NEVER: nobody */
+    nsec next_deadline; /* no sequence expires before */
+    /* The lane delays sequences to batch them until then; NSEC_NEVER: no delay. */
+    nsec waited_for[MAX_LANES];
     uint64_t arrival_number, n_preemptions;
-    unsigned partition, next_partition; /* of steps planned now; as it was asked for */
-    /* Of each lane now: limits.lane_work, or with WORK_DECODE where prompts are. */
-    uint8_t work[MAX_LANES];
-    bool lanes_merged; /* the lane of prompts generates too */
-    /* Lanes are merged when the last step of prompts in flight is committed; no other is planned
-     * until then. */
+    unsigned partition, next_partition; /* of steps planned now; as last requested */
+    uint8_t work[MAX_LANES]; /* current work of each lane; partition 0 changes lane_work */
+    bool lanes_merged;       /* the prefill lane also decodes */
+    /* The lanes merge when the last prefill step in flight is committed; until then no other
+     * prefill step is planned. */
     bool prefill_draining;
-    /* Rows of a step with prompts while a sequence generates; 0: no bound but the lane's. */
-    uint32_t step_tokens;
+    uint32_t step_tokens; /* limit of a step with prefill while sequences decode; 0: the lane's */
     bool found_no_work[MAX_LANES]; /* the lane's last plan was empty */
-    bool drafts_branch;            /* draft tokens are a tree, not a chain; by row of a run: */
-    uint8_t depth[1 + MAX_DRAFT];
-    uint32_t sees[1 + MAX_DRAFT]; /* rows, by bit */
+    bool drafts_branch;            /* drafts form a tree, not a chain */
+    uint8_t depth[1 + MAX_DRAFT];  /* in the tree, by token of the segment */
+    uint32_t sees[1 + MAX_DRAFT];  /* mask of tokens of the segment that each one attends to */
 };
 
 static inline void
@@ -132,62 +130,55 @@ struct step_plan {
     unsigned lane;
     nsec now;
     struct kv_out out;
-    uint32_t tokens_left; /* decoder's */
-    uint32_t begins;      /* edits left for rows of tables that begin with blocks */
+    uint32_t tokens_left; /* decoder tokens */
+    uint32_t begins;      /* edits left for slots whose blocks the device does not know yet */
 };
 
-/* ---- limits.c: changes nothing */
+/* ---- limits.c: changes no state */
 
-/* How a prompt of that many of its tokens can be computed so that it fits alone in the cache to
- * its end: the largest chunk, and for how many rows at once a window keeps blocks. */
+/* A way to compute a prompt so that the sequence fits an empty cache to its end: chunk size, and
+ * positions in flight for which a window keeps blocks. */
 struct admission {
     uint32_t chunk, rows;
 };
 
-/* -EINVAL: limits that could never work, with the sentence. */
+/* -EINVAL: the limits exclude every request; the message says which. */
 int limits_check(const struct scheduler_limits *l, const struct kv_config *kv,
                  struct err *e) MUST_USE;
-/* Policy max_requests counts no blocks. -EINVAL: max_running requests of the longest kind do not
- * fit the cache. */
+/* Policy max_requests counts no blocks. -EINVAL: max_running requests of maximal length do not fit
+ * the cache. */
 int limits_check_uncounted(const struct scheduler *s, struct err *e) MUST_USE;
-/* Whether q, with its group if it is the first of one, could ever run; errors as
- * scheduler_add(), -EEXIST aside. */
+/* Checks that q, with its group if q is the first member, can run alone. Errors as scheduler_add(),
+ * except -EEXIST. */
 int limits_check_seq(const struct scheduler *s, const struct seq *q, struct err *e) MUST_USE;
-/* Sequences with a slot at once: each decoding sequence has its row of a step. */
+/* Upper bound of sequences with a slot: each decoding sequence needs a token in a step. */
 uint32_t max_running(const struct scheduler_limits *l);
-/* Slots that q takes with its group: 1 on its own. */
+/* Slots that q takes with its group; 1 without a group. */
 uint32_t seq_group_size(const struct seq *q);
-/* Blocks for `len` positions and q's encoder input, with windows that keep `rows` rows at once. */
-struct kv_need blocks_needed(const struct scheduler *s, const struct seq *q, uint32_t len,
-                             uint32_t rows);
-/* What a member needs beside what it shares. */
-struct kv_need member_need(const struct scheduler *s, const struct seq *first, uint32_t len,
-                           uint32_t rows);
 /* Positions that q must have blocks for before it starts. */
 uint32_t admission_len(const struct scheduler *s, const struct seq *q);
-/* -EMSGSIZE: a prompt of n_prompt tokens never fits, with the sentence. */
+/* -EMSGSIZE: a prompt of n_prompt tokens never fits; the message says why. */
 int admission(const struct scheduler *s, const struct seq *q, uint32_t n_prompt,
               struct admission *ret, struct err *e) MUST_USE;
-/* Table edits that tell the other members of the first's blocks when they fork; 0: q does not
- * fork. */
+/* Table edits that give the members the first member's blocks at the fork; 0: q does not fork. */
 uint32_t fork_edits(const struct scheduler *s, const struct seq *q);
-/* So many times what one slot may hold can be told of slots that begin, in a step. */
+/* A step's budget of table edits for starting slots, as a multiple of one slot's entries. */
 uint32_t seq_group_edits(const struct scheduler_limits *l);
-/* For how many rows at once a window keeps blocks, so that two steps may be out: of a prompt in
- * chunks, or 0. */
+/* Positions for which a window keeps blocks so that two steps may be in flight. chunk: prompt
+ * tokens in a step, or 0. */
 uint32_t tokens_in_flight(const struct seq *q, uint32_t chunk);
 
-/* That were done, and that a successor may compute again. */
+/* Committed positions that a replacement worker may compute again. */
 static inline uint32_t
 tokens_unreported(const struct seq *q)
 {
     return UNREPORTED_STEPS * (1 + q->n_draft);
 }
-/* From there on a successor may compute it again, and sees the window before that: of beams,
- * whose steps come one by one and are told of as they are decided, from where they are, unless a
- * step of their prompt is out. */
+/* First position that a replacement worker may compute again; it also needs the window before that.
+ * Beams: the current position, because a search has one step in flight and reports each decision at
+ * once, unless a prefill step is in flight. */
 static inline uint32_t
-seen_from(const struct seq *q)
+first_recomputed(const struct seq *q)
 {
     if (q->beam && q->in_flight == 0) return q->n_planned;
     return q->n_done - MIN(q->n_done, tokens_unreported(q));
@@ -198,21 +189,21 @@ group_first(struct seq *q)
 {
     return q->first_member ? q->first_member : q;
 }
-/* It has blocks for its next row. Each of a thousand is asked in each step. */
+/* True if blocks for its next token are reserved. Called about 1,000 times a step. */
 static inline bool
-has_paid(const struct scheduler *s, const struct seq *q)
+has_block_for_next(const struct scheduler *s, const struct seq *q)
 {
     return q->n_planned < s->slot[q->slot].len;
 }
-/* The same of it and all behind it. */
+/* The same for q and the members after it. */
 static inline bool
-all_paid(const struct scheduler *s, const struct seq *q)
+have_blocks_for_next(const struct scheduler *s, const struct seq *q)
 {
     for (; q; q = q->next_member)
-        if (!has_paid(s, q)) return false;
+        if (!has_block_for_next(s, q)) return false;
     return true;
 }
-/* Its next rows are the first that are its own. */
+/* The next tokens of the first member are the first that are not shared. */
 static inline bool
 forks_now(const struct seq *q)
 {
@@ -224,10 +215,10 @@ must_wait(const struct step_plan *p, const struct seq *q)
 {
     return q->lane != p->lane && q->lane_step > p->s->done[q->lane];
 }
-/* A step of its prompt is out, and its window has no room for another one behind it: what a
- * successor goes on from would be gone. */
+/* A prefill step is in flight and the window has no blocks for a second one: planning it would
+ * evict positions that a replacement worker needs. */
 static inline bool
-must_come_first(const struct scheduler *s, const struct seq *q)
+window_is_full(const struct scheduler *s, const struct seq *q)
 {
     return s->slot[q->slot].one_step_window && q->in_flight > 0 && q->n_done < q->n_prompt;
 }
@@ -235,23 +226,22 @@ must_come_first(const struct scheduler *s, const struct seq *q)
 /* ---- sharing.c */
 
 bool has_pages(const struct scheduler *s, const struct seq *q);
-/* The same of one that waits, if nobody before it has waited for them for too long. */
+/* The same for a waiting sequence, unless an earlier one has been overtaken too often. */
 bool may_take_pages(struct scheduler *s, const struct seq *q);
 void take_pages(struct scheduler *s, const struct seq *q);
-/* q has got a slot: who waits for pages before it was passed over. */
+/* q got a slot: counts the overtaken sequences that wait for pages. */
 void pass_over(struct scheduler *s, struct seq *q);
 void give_pages(struct scheduler *s, uint32_t slot);
 struct kv_text text_of(const struct seq *q, uint32_t n);
-/* Its prompt begins like one before it that is being computed: it waits for that, and has it for
- * nothing. */
+/* Another sequence computes the next shared block of q's prompt now; q waits for it. */
 bool prefix_in_flight(struct scheduler *s, struct seq *q);
-/* Its source's K and V are there, by what kv knows now. */
+/* The K and V of its encoder input are in the cache now. */
 bool find_cross(struct scheduler *s, struct seq *q);
-/* What it would find is on its way: the host tier has more of it than the device. */
+/* The host tier is not attached and has more of its prompt than the device. */
 bool waits_for_host(const struct scheduler *s, const struct seq *q);
 
-/* The one answer to "may it be in the lane's next step, and as what": an enum work, or 0.
- * Everything that plans asks here. Who is late has ended: expire_deadlines(). */
+/* The only predicate for "q may be in the lane's next step": the enum work to plan it for, or 0.
+ * Expired sequences have ended before: expire_deadlines(). */
 static inline unsigned
 runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 {
@@ -260,12 +250,12 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
     if (q->is_suspended || seq_follows(q)) return 0;
     if (q->state == SEQ_DECODE) {
         if (q->plan_after_commit && q->in_flight > 0) return 0;
-        if (q->n_out == q->max_new) return 0; /* what is in flight may be all it wants */
-        /* A step is moved back by what the one before it was refused, not by that of two. */
+        if (q->n_out == q->max_new) return 0; /* the tokens in flight may be all of them */
+        /* The device corrects a step by the rejected drafts of one previous step of its lane. */
         if (q->lane != lane && q->n_draft_in_flight > 0) return 0;
         work = WORK_DECODE;
     } else if (q->state == SEQ_PREFILL) {
-        work = WORK_PREFILL; /* the last slice of its source is launched */
+        work = WORK_PREFILL; /* the last layers of its encoder input are launched */
     } else if (q->state == SEQ_WAITING) {
         if (q->from_previous_worker && waits_for_host(s, q)) return 0;
         work = q->n_source > 0 && !q->cross_kv_cached ? WORK_ENCODER : WORK_PREFILL;
@@ -277,91 +267,92 @@ runnable(const struct scheduler *s, const struct seq *q, unsigned lane)
 
 /* ---- lane_work.c */
 
-/* Nobody else has anything to do, or out: the lane has the whole device. */
+bool any_decoding(const struct scheduler *s); /* a sequence decodes, suspended ones excluded */
+/* The same, or the step that is planned has decode tokens. */
+static inline bool
+decode_active(const struct step_plan *p)
+{
+    return p->b->work & WORK_DECODE || any_decoding(p->s);
+}
+/* No other lane has work or a step in flight: this one gets the whole device. */
 bool lane_is_alone(const struct scheduler *s, unsigned lane);
-void apply_division(struct scheduler *s);
+void apply_partition(struct scheduler *s);
 
 /* ---- retire.c */
 
-void end_seq(struct scheduler *s, struct seq *q, uint16_t reason); /* ended already: nothing */
-void leave_slot(struct scheduler *s, struct seq *q);  /* ended or preempted, nothing in flight */
-bool expire_deadlines(struct scheduler *s, nsec now); /* somebody ended */
+void leave_slot(struct scheduler *s, struct seq *q);  /* ended or preempted, and not in flight */
+bool expire_deadlines(struct scheduler *s, nsec now); /* true: a sequence ended */
 void free_enc_tokens(struct scheduler *s, uint32_t slot);
-/* Of a search's first: tokens that all beams begin with, fewer than any has. */
+/* Length of the common prefix of all members, below each n_tokens. first: first member. */
 uint32_t n_alike(const struct seq *first);
-/* q has blocks that another sequence could use, and can be computed again. */
+/* True if q has blocks that another sequence could use, and q can be computed again. */
 bool may_preempt(const struct scheduler *s, struct seq *q);
-void preempt_one(struct scheduler *s, struct seq *q); /* it gives its slot and blocks up */
-/* Paused, and so is its family: they leave their slots, all together, unless a step is out that
- * carries one of them. */
+void preempt_one(struct scheduler *s, struct seq *q); /* with its group */
+/* Frees the slots of a preempted sequence and its group, all at once, when none is in flight. */
 void leave_preempted(struct scheduler *s, struct seq *q);
-/* Who is suspended and holds what somebody else could have, pages or anything, the last in the
- * list; NULL: nobody, or a step is out. */
+/* The last suspended sequence in list order that can be preempted now; with `pages` one that holds
+ * adapter pages. NULL: none. */
 struct seq *suspended_seq(const struct scheduler *s, bool pages);
-/* For who found no room, a kept slot, or that of one who is suspended; false: none, or not yet.
- * Between two plans only: its blocks leave every table first. */
-bool give_up_one(struct scheduler *s, nsec now);
+/* Frees a kept slot or the slot of a suspended sequence for a sequence that found none. Only
+ * between two plans, because the next step's edits must clear the tables first. */
+bool reclaim_slot(struct scheduler *s, nsec now);
 
 /* ---- step_build.c */
 
-/* The sequence is in this step: after its last one, wherever that ran. */
+/* Marks q as in this step, and makes the step wait for q's previous step on another lane. */
 void put_in_step(struct step_plan *p, struct seq *q);
-void add_run(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens);
-/* Somebody's stream goes on, in this step or in one of another lane. */
-bool decode_active(const struct step_plan *p);
+void add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens);
 
 /* ---- admit.c */
 
-bool may_join(const struct scheduler *s);                /* who waits, as far as the policy goes */
-bool admit_kv(struct scheduler *s, struct seq *q);       /* it has a slot, or gets one */
+bool admit_kv(struct scheduler *s, struct seq *q);       /* blocks, and a slot unless q has one */
 bool admit_enc(struct scheduler *s, struct seq *q);      /* a slot and rows of enc_state */
-bool has_slot(struct scheduler *s, const struct seq *q); /* or could have one */
-/* Blocks for positions up to end, where they are paid for step by step. */
-bool pay_blocks(struct scheduler *s, struct seq *q, uint32_t end);
-/* Blocks for those behind the first, who have slots, or for none of them. */
+bool has_slot(struct scheduler *s, const struct seq *q); /* q has a slot, or one is free for it */
+/* Reserves blocks for positions up to end, for policies that reserve step by step. */
+bool reserve_up_to(struct scheduler *s, struct seq *q, uint32_t end);
+/* Reserves blocks for all members after the first, who have slots, or for none. */
 bool reserve_members(struct scheduler *s, struct seq *first, uint32_t len,
                      const struct admission *way);
-/* Takes the slot that has been free longest; there is one. */
+/* Takes the slot that has been free longest; one must be free. */
 uint32_t take_free_slot(struct scheduler *s);
-/* q, which is in no list, runs in that slot, in state `to`, with its adapter's pages. */
+/* Puts q, which is in no list, into that slot in state `to`, with its adapter's pages. */
 void occupy_slot(struct scheduler *s, struct seq *q, uint32_t slot, enum seq_state to);
 
 /* ---- admit_adopted.c */
 
-/* It goes on in the slot that was kept for it: true, and it runs; a family's first brings the
- * others. */
+/* Resumes q in its kept slot, with its group if q is the first member. False: it does not fit. */
 bool admit_adopted(struct scheduler *s, struct seq *q);
-/* What a predecessor had of a family goes on: *first becomes who is left to wait, or NULL.
- * -EAGAIN: a search that cannot, all of which is given up. */
+/* Resumes an adopted group. *first becomes the first member that must wait, or NULL.
+ * -EAGAIN: the search does not fit; its kept slots are freed. */
 int adopt_seq_group(struct scheduler *s, struct seq **first) MUST_USE;
 
 /* ---- seq_group.c */
 
-bool goes_on_searching(const struct seq *q); /* a beam that was adopted with its search */
-void resume_search(struct step_plan *p,
-                   struct seq *first);     /* its first rows here: one of each beam */
-uint32_t prompt_goal(const struct seq *q); /* up to where its next chunk may go */
-/* The next row of that beam is the last of its prompt: it rides with those of all others, as
- * soon as they are there. */
+bool is_resumed_beam(const struct seq *q); /* a beam that was adopted with its search */
+/* Plans the first step of an adopted search: one token of each beam. */
+void resume_search(struct step_plan *p, struct seq *first);
+uint32_t prompt_goal(const struct seq *q); /* end limit of its next chunk */
+/* The beam's next token is the last of its prompt. That token joins those of the other beams in one
+ * step. */
 static inline bool
-rides_next(const struct seq *q)
+is_last_prompt_token(const struct seq *q)
 {
     return q->beam && q->n_planned + 1 == q->n_prompt;
 }
-bool may_ride(const struct scheduler *s, const struct seq *q); /* of the first alone */
-/* Beams before their next step: what may have to be edited fits into this one, and is. */
+/* q is a first member, and all beams are at their last prompt token. */
+bool beams_ready(const struct scheduler *s, const struct seq *q);
+/* Takes the table edits of the search's next step from the budget; false: they do not fit. */
 bool may_step_beams(struct step_plan *p, const struct seq *q);
 void step_beams(struct step_plan *p, struct seq *q);
-/* A step of all beams of a search is over; run: the first's. */
+/* Commits a step of all beams. segment: the first beam's. */
 void commit_beams(struct scheduler *s, struct seq *first, const struct batch_segment *segment,
                   const struct batch_result *r);
 
 /* ---- preempt.c */
 
-/* max_utilization: blocks for the next step of everyone in list order, those of the lane's work.
- * Who finds none takes them from the last that has begun. Between two plans only: slots are
- * given up. True: one was. */
-bool make_room(struct scheduler *s, unsigned lane, nsec now);
+/* max_utilization: reserves blocks for the next step in list order, for the lane's work. A sequence
+ * without blocks preempts the last started one. Only between two plans. True: a slot was freed. */
+bool reserve_steps(struct scheduler *s, unsigned lane, nsec now);
 
 /* ---- encoder.c */
 
@@ -371,7 +362,7 @@ void plan_encoder(struct step_plan *p);
 
 void plan_adopted(struct step_plan *p);
 void plan_prefill(struct step_plan *p);
-/* static_batch: whoever fits is of it, with rows in this step or later. */
+/* static: admits all that fit; their tokens follow in this step or later. */
 void plan_static_batch(struct step_plan *p);
 
 #endif

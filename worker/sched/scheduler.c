@@ -1,4 +1,4 @@
-/* scheduler.c - see scheduler.h: a sequence comes in, is found, ends, leaves. */
+/* scheduler.c - see scheduler.h: creation, arrival, lookup, reaping and checks of sequences. */
 #include "worker/sched/scheduler.h"
 
 #include "include/lagan_wire.h"
@@ -18,7 +18,7 @@ scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct k
     s = calloc(1, sizeof *s);
     if (!s) return err_set(e, -ENOMEM, "scheduler");
     s->l = *l;
-    s->turns.quantum = l->quantum;
+    s->fair_queue.quantum = l->quantum;
     s->kv = kv;
     s->n_slots = kv_config(kv)->n_slots;
     s->max_running = max_running(l);
@@ -78,7 +78,7 @@ scheduler_batch(const struct scheduler *s)
                      scheduler_edits(&s->l, c), scheduler_copies(&s->l, c));
 }
 
-/* ended: also one that has, and waits for its last step. */
+/* ended: also find a sequence that has ended and is still in flight. */
 static struct seq *
 find_seq(const struct scheduler *s, req_id id, bool ended)
 {
@@ -107,8 +107,8 @@ init_seq(struct scheduler *s, struct seq *q, nsec now)
     q->cross_kv_cached = false;
     q->must_encode = q->wants_states;
     q->behind.slot = 0;
-    q->turn = fair_queue_give(&s->turns, q->client,
-                              (uint64_t)q->n_source + q->n_prompt + q->max_new);
+    q->fair_tag = fair_queue_give(&s->fair_queue, q->client,
+                                  (uint64_t)q->n_source + q->n_prompt + q->max_new);
     s->next_deadline = MIN(s->next_deadline, q->deadline);
 }
 
@@ -116,17 +116,18 @@ int
 scheduler_add(struct scheduler *s, struct seq *q, nsec now, struct err *e)
 {
     if (find_seq(s, q->id, /* ended= */ true))
-        return err_set(e, -EEXIST, "request %llu is here already", (unsigned long long)q->id);
+        return err_set(e, -EEXIST, "request id %llu is in use", (unsigned long long)q->id);
     q->n_draft = q->first_member || q->plan_after_commit ? 0 : MIN(q->n_draft, s->l.n_draft);
     if (q->n_draft && limits_check_seq(s, q, NULL) == -EMSGSIZE)
-        q->n_draft = 0; /* windows hold more */
+        q->n_draft = 0; /* drafts would need too many window blocks */
     TRY(limits_check_seq(s, q, e));
     init_seq(s, q, now);
-    if (s->reuse) kv_namespace(s->kv, q->salt, q->lora, q->source, q->n_source, &q->space);
+    if (s->reuse)
+        kv_namespace(s->kv, q->salt, q->lora, q->source, q->n_source, &q->cache_namespace);
     for (struct seq *m = q->next_member; m; m = m->next_member) {
         init_seq(s, m, now);
-        m->turn = q->turn; /* they stay side by side */
-        m->space = q->space;
+        m->fair_tag = q->fair_tag; /* members stay adjacent in the list */
+        m->cache_namespace = q->cache_namespace;
         m->n_draft = 0;
     }
     if (q->first_member) {
@@ -170,13 +171,7 @@ scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason)
 {
     struct seq *q;
 
-    while ((q = find_seq(s, id, /* ended= */ false))) end_seq(s, q, reason);
-}
-
-void
-scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason)
-{
-    end_seq(s, q, reason);
+    while ((q = find_seq(s, id, /* ended= */ false))) scheduler_end(s, q, reason);
 }
 
 void
@@ -193,7 +188,7 @@ nsec
 scheduler_wake(const struct scheduler *s)
 {
     nsec wake = s->next_deadline;
-    bool out = false; /* its end will wake whoever asks */
+    bool out = false; /* a step in flight: its commit wakes the caller */
 
     for (unsigned l = 0; l < s->l.n_lanes; l++) {
         wake = MIN(wake, s->waited_for[l]);
@@ -284,7 +279,7 @@ check_pages(const struct scheduler *s)
 void
 scheduler_check(const struct scheduler *s)
 {
-    uint32_t seated = 0, kept = 0, end = 0;
+    uint32_t occupied = 0, kept = 0, end = 0;
 
     check_list(&s->waiting, true);
     check_list(&s->running, true);
@@ -306,13 +301,14 @@ scheduler_check(const struct scheduler *s)
         check(q->state != SEQ_ENCODER || s->slot[q->slot].has_enc_rows);
     }
     for (uint32_t i = 0; i < s->n_slots; i++) {
-        seated += s->slot[i].seq != NULL;
+        occupied += s->slot[i].seq != NULL;
         kept += s->slot[i].kept_for_adoption;
         check(!s->slot[i].kept_for_adoption || (!s->slot[i].seq && kv_live(s->kv, i)));
     }
     check(s->running.n + s->waiting.n + s->ended.n == n_seqs(s));
-    check(seated == s->running.n && seated + s->n_free + kept == s->n_slots && kept == s->n_kept);
-    check(seated <= s->max_running);
+    check(occupied == s->running.n && occupied + s->n_free + kept == s->n_slots &&
+          kept == s->n_kept);
+    check(occupied <= s->max_running);
     for (uint32_t i = 0; i < s->n_enc; i++) {
         check(s->enc[i].n > 0 && s->enc[i].first >= end && s->slot[s->enc[i].slot].has_enc_rows);
         end = s->enc[i].first + s->enc[i].n;

@@ -1,22 +1,21 @@
-/* scheduler.h - which sequences run in the next step, and on which blocks.
+/* scheduler.h - decides which sequences run in the next step, and on which KV blocks.
  *
- * Pure: no clock, no I/O, no device, no thread, no allocation after scheduler_new(). Time and results
- * come in as arguments, decisions go out as a struct batch; the same calls in the same order give the
- * same batches.
+ * Pure: no clock, I/O, device or thread; no allocation after scheduler_new(). Times and results are
+ * arguments, decisions are returned as struct batch. The same calls give the same batches.
  *
- *     scheduler_add     a request arrived                    -> waiting
- *     scheduler_plan    a lane's next step                   waiting -> running
- *     scheduler_commit  the tokens that step sampled         running -> running, ended
- *                       blocks ran out (max_utilization)    running -> waiting, what it has is prompt
- *     scheduler_cancel  client gone, or a stop string seen   any     -> ended
- *     scheduler_suspend    its reader stands still: no step carries it until it goes on
- *     scheduler_reap    what has ended, one at a time        ended   -> gone, blocks given back
+ *     scheduler_add      a request arrived                  -> waiting
+ *     scheduler_plan     a lane's next step                 waiting -> running
+ *     scheduler_commit   applies the step's sampled tokens  running -> running, ended
+ *                        max_utilization without blocks     running -> waiting, as a prompt
+ *     scheduler_cancel   client gone, or stop string found  any     -> ended
+ *     scheduler_suspend  slow reader: not planned until it is resumed
+ *     scheduler_reap     returns ended sequences            ended   -> owner; blocks are free
  *
- * Two steps of a lane may be out at once: plan n + 1 is asked for before commit n (TOKEN_FROM_LAST).
- * A sequence that turns out to have ended at step n has its row of step n + 1 computed all the same;
- * commit throws that token away. Progress: when something waits and nothing runs, plan returns a
- * step, or the head of the queue ends with LAGAN_E_TOO_LONG. It never returns "nothing" for ever, but
- * for those that are suspended: they keep their slot and blocks until somebody finds no room.
+ * Two steps of a lane may be in flight: step n + 1 is planned before step n is committed
+ * (TOKEN_FROM_LAST). If a sequence ends in step n, its token of step n + 1 is computed and
+ * discarded. Progress: if sequences wait and none runs, plan returns a step or ends the first
+ * waiting sequence with LAGAN_E_TOO_LONG. Suspended sequences are exempt: they keep slot and blocks
+ * until another sequence needs them.
  */
 #ifndef SCHED_SCHEDULER_H
 #define SCHED_SCHEDULER_H
@@ -28,119 +27,126 @@
 #include "worker/sched/seq.h"
 
 struct scheduler;
-/* Who is admitted. no_evict: whoever surely has blocks to its end, nobody is ever preempted
- * but who is suspended. max_utilization: whoever
- * has blocks for its prompt; who later finds none takes them from the last in the list. static: a batch of all that
- * fit, the next when it is over. max_requests: as many as there are slots, where blocks cannot run out. */
+/* NO_EVICT: admits a sequence if its worst-case KV fits; preempts only suspended sequences.
+ * MAX_UTILIZATION: admits if the prompt fits; if blocks run out, preempts the last sequence in list
+ * order. STATIC: admits as many as fit, then none until all have ended. MAX_REQUESTS: admits by
+ * slots alone; the cache must be large enough for max_seqs sequences of max_len. */
 enum policy { POLICY_NO_EVICT, POLICY_MAX_UTILIZATION, POLICY_STATIC, POLICY_MAX_REQUESTS };
-/* Rows for prompts: the first takes what it can, or each a unit in turn. */
+/* Prompts share a step first come, first served, or by one chunk_unit each in rotation. */
 enum chunks { CHUNK_POLICY_FCFS, CHUNK_POLICY_EQUAL_PROGRESS };
 struct scheduler_limits {
     enum policy policy;
     enum chunks chunks;
-    uint32_t max_seqs;   /* slots in one step, all lanes */
-    uint32_t max_tokens; /* decoder rows in one step: the chunk budget; sources are not counted */
-    uint32_t max_len,
-        max_enc_tokens; /* max_enc_tokens: rows of enc_state, all sources there at once */
-    uint32_t max_chunk; /* rows of one prompt in a step; 0: as many as there are */
-    uint32_t
-        chunk_unit; /* non-final chunks are multiples of it; 0: block if <= max_tokens, else 1 */
-    uint8_t n_lanes, lane_work[MAX_LANES];
-    uint32_t lane_tokens[MAX_LANES],
-        lane_seqs[MAX_LANES]; /* of prompts in a step of that lane; 0: no other bound */
+    uint32_t max_seqs;       /* sequences with a slot, all lanes together */
+    uint32_t max_tokens;     /* decoder tokens in one step; encoder tokens are not counted */
+    uint32_t max_len;        /* prompt and output tokens of one sequence */
+    uint32_t max_enc_tokens; /* rows of enc_state: encoder input tokens held at the same time */
+    uint32_t max_chunk;      /* tokens of one prompt in a step; 0: no limit */
+    /* Chunks other than a prompt's last are multiples of it; 0: tokens_per_block if that is at most
+     * max_tokens, else 1. */
+    uint32_t chunk_unit;
+    uint8_t n_lanes, lane_work[MAX_LANES]; /* lane_work: mask of enum work */
+    uint32_t lane_tokens[MAX_LANES];       /* prompt tokens in a step of the lane; 0: max_tokens */
+    uint32_t lane_seqs[MAX_LANES];         /* prompts in a step of the lane; 0: no limit */
     uint32_t bucket[64], n_buckets;
-    uint16_t enc_layers;   /* encoder layers a step, 0 = all */
+    uint16_t enc_layers;   /* encoder layers computed in a step; 0: all */
     uint16_t n_enc_layers; /* of the model; 0: decoder-only */
-    uint64_t
-        enc_work; /* rows times layers of sources in a step that also generates, but a layer at least; 0:
-                              no bound */
-    /* A turn is so many tokens for each client; requests of equal priority go by turns. 0: by arrival alone. */
+    /* Encoder tokens times layers in a step that also decodes, at least one layer; 0: no limit. */
+    uint64_t enc_work;
+    /* Deficit round robin: tokens per client and round; orders requests of equal priority. 0: order
+     * of arrival. */
     uint32_t quantum;
-    /* Guesses that a step of who generates carries at most: seq.n_draft, as far as there are rows and blocks that
-     * are paid for. Guess i, from 1, continues the row of its run that is 1 + draft_back[i - 1] before it: with
-     * 0 everywhere they are a chain. */
+    /* Draft tokens of a sequence in a decode step at most; seq.n_draft may be lower. Fewer are
+     * planned if tokens or reserved blocks are short. Draft i, from 1, continues token
+     * i - 1 - draft_back[i - 1] of its segment: with 0 everywhere the drafts are a chain. */
     uint8_t n_draft, draft_back[MAX_DRAFT];
-    uint32_t pages; /* of what is on the device for some requests only: LoRA adapters */
-    /* Where nobody else generates, searches of up to so many beams in all go on in one step, for which they wait; 0: nobody
-     * waits. */
+    uint32_t pages; /* device pages for LoRA adapters */
+    /* If only beam searches decode, and they have at most this many beams together, they share one
+     * step: each waits for the others' step. 0: they do not wait. */
     uint32_t beam_tokens;
-    /* While somebody generates: sources wait until one of these numbers of them can start, prompts until they are
-     * that many tokens; neither longer than its time. n_enc_batches 0, prompt_batch 0: nobody waits. */
-    uint32_t enc_batch[8], n_enc_batches, prompt_batch;
+    /* While sequences decode, encoder inputs wait until enc_batch[i] of them (the largest that
+     * fits) can start, or for enc_wait. Prompts wait until they have prefill_batch_tokens tokens
+     * together, or for prompt_wait. n_enc_batches 0, prefill_batch_tokens 0: no wait. */
+    uint32_t enc_batch[8], n_enc_batches, prefill_batch_tokens;
     nsec enc_wait, prompt_wait;
 };
 
-/* -EINVAL: limits that could never work, with the sentence. kv is kept, not owned. */
+/* -EINVAL: the limits exclude every request; the message says why. kv must outlive s. */
 int scheduler_new(struct scheduler **ret, const struct scheduler_limits *l, struct kv *kv,
                   struct err *e) MUST_USE;
 struct scheduler *scheduler_free(struct scheduler *s);
 CLEAN_FUNC(struct scheduler, scheduler_free)
 
-/* What its plans need at most, as capacities: every batch given to scheduler_plan() has them. */
+/* A batch that is large enough for every step of s; scheduler_plan() requires it. */
 struct batch *scheduler_batch(const struct scheduler *s) MUST_USE;
-/* Table edits and copies of blocks among them, which are known before there is memory for KV. */
+/* Upper bounds of a step's table edits and block copies; usable before the KV memory exists. */
 uint32_t scheduler_edits(const struct scheduler_limits *l, const struct kv_config *c);
 uint32_t scheduler_copies(const struct scheduler_limits *l, const struct kv_config *c);
 
-/* Keeps seq until scheduler_reap(). -EMSGSIZE: never fits (length, source, pools), -EINVAL: no prompt,
- * or a source where none belongs, -EEXIST: the id is here already, -ENOTSUP: the model's cache cannot be forked;
- * each with the sentence; -EAGAIN: a search with n_adopted has no room for what it had, and no slot is kept for it. Of
- * a family with n_adopted a search goes on whole; samples go on alone if they had forked, and else the first does with
- * what all share. */
+/* Owns seq until scheduler_reap() returns it; not after an error. -EMSGSIZE: never fits (length,
+ * encoder input, pages, blocks). -EINVAL: the prompt is empty, or an encoder input is missing or
+ * unexpected. -EEXIST: the id is in use. -ENOTSUP: this cache cannot fork. -EAGAIN: an adopted beam
+ * search does not fit; its kept slots are freed. Adopted groups (n_adopted > 0): a beam search
+ * resumes with all beams. Forked samples resume one by one; otherwise the first member resumes with
+ * the shared prefix. */
 int scheduler_add(struct scheduler *s, struct seq *seq, nsec now, struct err *e) MUST_USE;
-/* Seats that kv_adopt() filled are kept for the requests that had them: scheduler_add() with n_adopted. From
- * then on one is given up whenever anything else finds no room; before, what finds none waits. */
+/* Slots filled by kv_adopt() are kept for scheduler_add() with n_adopted. After `until` a sequence
+ * that finds no free slot or blocks reclaims a kept slot; before, the sequence waits. */
 void scheduler_keep(struct scheduler *s, nsec until);
-void scheduler_unkeep(struct scheduler *s, uint32_t slot); /* not kept: nothing happens */
-/* Before anybody is added: whose slot that is was within a prompt of so many positions. The blocks that were reserved_blocks to
- * it and are not filled stay its, so that nobody who goes on has grown into them when it comes. A number that cannot be, or for
- * which there is no room, changes nothing. */
+void scheduler_unkeep(struct scheduler *s, uint32_t slot); /* no effect if the slot is not kept */
+/* Call before the first scheduler_add(). The previous worker had prefilled the slot's prompt of
+ * n_prompt tokens in part: reserves blocks for the rest, so that resumed sequences do not take
+ * them. No effect if n_prompt is above max_len or the blocks do not fit. */
 void scheduler_keep_prompt(struct scheduler *s, uint32_t slot, uint32_t n_prompt,
                            uint32_t n_source);
-/* Positions of its prompt that the cache has, the host tier counted whether it is there yet or not. It has been
- * added, and is its family's first or has none. */
+/* Cached positions of q's prompt, host tier included even while it is not attached. q has been
+ * added and is not a later member of a group. */
 uint32_t scheduler_cached(const struct scheduler *s, const struct seq *q);
 void scheduler_unkeep_all(struct scheduler *s);
-/* All that have the id. reason: enum lagan_reason. Unknown and already ended ids are no error. */
+/* Ends all sequences with the id. reason: enum lagan_reason. Unknown and ended ids are no error. */
 void scheduler_cancel(struct scheduler *s, req_id id, uint16_t reason);
-/* One output of its request alone, where it has several; all beams of a search. */
+/* Ends q with the members that it is together with; no effect if q has ended. */
 void scheduler_end(struct scheduler *s, struct seq *q, uint16_t reason);
-/* Not planned from the next plan on, or planned again. What is launched is committed all the same, deadlines
- * pass. Unknown ids are no error. */
+/* Excludes the sequences from the following plans, or includes them again. Steps in flight are
+ * committed and deadlines still apply. Unknown ids are no error. */
 void scheduler_suspend(struct scheduler *s, req_id id, bool suspended);
-/* 1: *b is the lane's next step. 0: nothing until an add, commit, cancel or scheduler_wake().
- * At most two steps of a lane are out at once. */
+/* 1: *b is the lane's next step. 0: no step before the next add, commit, cancel or
+ * scheduler_wake(). At most two steps of a lane are in flight. */
 int scheduler_plan(struct scheduler *s, unsigned lane, nsec now, struct batch *b) MUST_USE;
-/* Next deadline or batching wait; 0: at once, what one lane gave up is of use to another; NSEC_NEVER: none. */
+/* When to plan again: the next deadline or end of a batching wait. 0: now, because one lane freed
+ * what another can use. NSEC_NEVER: no event is due. */
 nsec scheduler_wake(const struct scheduler *s);
-/* A lane found done may hide another that was done before it. The lane whose oldest step is to be
- * committed before b, a step that waited for it; b->lane: it is b's turn. */
+/* The lane whose oldest step must be committed before b, because b waited for that step; b->lane if
+ * b is next. Needed because the device may report b before the caller has seen the other lane's
+ * step. */
 unsigned scheduler_commit_lane(const struct scheduler *s, const struct batch *b);
-/* b: as planned, the oldest of its lane, when it is its turn.
- * Appends each sampled token to its seq->token[] (n_tokens grows) unless the sequence had ended. Of 1 + n_draft
- * rows n_tokens were taken, the last of which sampled; what was refused is planned again. After
- * it, seq->n_tokens tells the caller what is new. status -EIO: all of the step's sequences end with
- * LAGAN_E_INTERNAL, and those that were forked from them in it or in a step behind it, or for whom it copied. */
+/* Applies the results of b, the oldest step of its lane; scheduler_commit_lane() must be b->lane.
+ * Appends sampled and accepted tokens to seq->token[] unless the sequence has ended; seq->n_tokens
+ * tells the caller how many are new. Positions of rejected drafts are planned again. status -EIO:
+ * all sequences of the step end with LAGAN_E_INTERNAL, and those that were forked from them in this
+ * step or a later one, and those for which the step copied blocks. */
 void scheduler_commit(struct scheduler *s, const struct batch *b, const struct batch_result *r,
                       nsec now);
-/* From the next plan on each lane does its own work (limits.lane_work) on that partition; a step says it, or 0, the whole
- * device, while no other lane has anything to do. Rung 0: the lane of prompts generates too, as soon as none of its steps is
- * out that somebody who generates would wait for. rows: of a step with prompts while somebody generates, those who generate in
- * it included, but a unit of prompts at least, in parts of one; 0: as many as the lane has. */
-void scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t rows);
-/* What there is to do: sequences that generate, that do or will as far as slots go, and rows of prompts that could be
- * computed, up to `most` of them. */
+/* From the next plan on each lane does limits.lane_work on that partition. A step names the
+ * partition, or 0 (the whole device) while the other lanes are idle. Partition 0 also moves decode
+ * to the prefill lane, as soon as the prefill steps in flight are committed. max_tokens: of a step
+ * with prefill while sequences decode, decode tokens included. Such a step has at least one
+ * chunk_unit of prompt tokens; 0: as many tokens as the lane allows. */
+void scheduler_set_partition(struct scheduler *s, unsigned partition, uint32_t max_tokens);
+/* The current load: decoding sequences; sequences that decode or could, limited by slots and KV;
+ * prompt tokens that could be computed, at most `most`. */
 struct scheduler_load {
     uint32_t n_generating, n_there, prompt_tokens;
 };
 struct scheduler_load scheduler_load(const struct scheduler *s, uint32_t most);
-struct seq *scheduler_reap(struct scheduler *s); /* reason set; NULL: none */
-struct seq *scheduler_seq_at(const struct scheduler *s,
-                             uint32_t slot); /* who sits there, or NULL */
+/* The next ended sequence, with its reason; NULL: none. */
+struct seq *scheduler_reap(struct scheduler *s);
+/* The sequence in that slot, or NULL. */
+struct seq *scheduler_seq_at(const struct scheduler *s, uint32_t slot);
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
-uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since the start */
-void scheduler_check(
-    const struct scheduler *s); /* every invariant, from scratch; stops the program */
+uint64_t scheduler_n_preemptions(const struct scheduler *s); /* since scheduler_new() */
+/* Checks every invariant from scratch; aborts on a failure. */
+void scheduler_check(const struct scheduler *s);
 
 #endif

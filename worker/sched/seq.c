@@ -1,7 +1,7 @@
 /* seq.c - see seq.h. */
 #include "worker/sched/seq.h"
 
-/* Bits of the states that may follow. */
+/* For each state the mask of allowed next states. */
 static const unsigned follows[] = {
     /* clang-format off */
     [SEQ_NEW]        = 1u << SEQ_WAITING | 1u << SEQ_PREFILL | 1u << SEQ_ENDED,
@@ -28,7 +28,8 @@ seq_before(const struct seq *a, const struct seq *b)
 {
     if (a->priority > b->priority) return true;
     if (a->priority < b->priority) return false;
-    return a->turn < b->turn || (a->turn == b->turn && a->arrival_number < b->arrival_number);
+    return a->fair_tag < b->fair_tag ||
+           (a->fair_tag == b->fair_tag && a->arrival_number < b->arrival_number);
 }
 
 static void
@@ -44,7 +45,7 @@ insert_after(struct seq_list *l, struct seq *q, struct seq *prev)
 void
 seq_insert(struct seq_list *l, struct seq *q)
 {
-    struct seq *prev = l->last; /* from the end: most arrive in order */
+    struct seq *prev = l->last; /* search from the end: most sequences arrive in order */
 
     while (prev && seq_before(q, prev)) prev = prev->prev;
     insert_after(l, q, prev);

@@ -1,25 +1,24 @@
-/* seq_group.c - sequences of one request that begin alike: beams, samples: see seq.h, sched_internal.h.
+/* seq_group.c - sequence groups: beams and samples of one request. See seq.h, sched_internal.h.
  *
- *     admitted    slots and blocks for all of them, or for none
- *     prompt      the first member computes what they share: up to n_shared
- *     fork        when the first goes on from there: the others hold what it holds
- *     after it    samples are each for itself. Beams ride together, one step at a time, and before each step their
- *                 rows of the tables are turned as the search has decided
- *     preempted      all of them, back to the beginning; beams with what they have by then as prompts, of which they
- *                 share what is alike. Each computes the rest of its own but for the last row: that rides
+ *     admitted    slots and blocks for all members, or for none
+ *     prompt      the first member computes the shared positions, up to n_shared
+ *     fork        at the first member's next position: the others reference its blocks
+ *     later       samples are independent. Beams share each step, one in flight; before each step
+ *                 their table rows are reordered as the search has decided
+ *     preempted   all members that are together. Beams keep their tokens as prompts and share the
+ *                 common prefix; each computes the rest of its prompt, except the last token, which
+ *                 all beams compute in one step
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_fork.h"
-
 bool
-goes_on_searching(const struct seq *q)
+is_resumed_beam(const struct seq *q)
 {
     return q->beam && q->has_forked && q->n_adopted > 0;
 }
 
-/* Who goes on from whom is settled once more, on what their predecessor may have begun to do of
- * it; what they hold then is told when they start. */
+/* Repeats the last reorder, because the previous worker may have done only part of it. Discards the
+ * edits: begin_slot() sends all entries of each slot. */
 void
 resume_search(struct step_plan *p, struct seq *first)
 {
@@ -33,8 +32,8 @@ resume_search(struct step_plan *p, struct seq *first)
     kv_reorder(p->s->kv, p->lane, p->b->step, slot, first->beam->parent, n, first->n_planned,
                &p->out);
     p->out.n_edits = n_edits;
-    first->n_same = first->beam->first + first->beam->n_settled;
-    for (struct seq *m = first; m; m = m->next_member) add_run(p, m, WORK_PREFILL, 1);
+    first->n_same = first->beam->first + first->beam->n_common;
+    for (struct seq *m = first; m; m = m->next_member) add_segment(p, m, WORK_PREFILL, 1);
 }
 
 uint32_t
@@ -43,22 +42,22 @@ prompt_goal(const struct seq *q)
     bool shared = q->first_member == q && !q->has_forked && q->n_planned < q->n_shared;
 
     if (shared) return q->n_shared;
-    return q->beam && !rides_next(q) ? q->n_prompt - 1 : q->n_prompt;
+    return q->beam && !is_last_prompt_token(q) ? q->n_prompt - 1 : q->n_prompt;
 }
 
 bool
-may_ride(const struct scheduler *s, const struct seq *q)
+beams_ready(const struct scheduler *s, const struct seq *q)
 {
     bool all = q->first_member == q;
 
     for (const struct seq *m = q; m; m = m->next_member)
-        all = all && (!m->has_forked || (rides_next(m) && !must_come_first(s, m)));
+        all = all && (!m->has_forked || (is_last_prompt_token(m) && !window_is_full(s, m)));
     return all;
 }
 
-/* Entries in which beams may differ, in all their rows. */
+/* Entries in which beams may differ, times the number of beams. */
 static uint32_t
-turn_edits(const struct scheduler *s, const struct seq *q)
+reorder_edits(const struct scheduler *s, const struct seq *q)
 {
     const struct kv_config *c = kv_config(s->kv);
     uint32_t alike = MIN(q->n_same, q->n_planned), n = 0;
@@ -72,7 +71,7 @@ turn_edits(const struct scheduler *s, const struct seq *q)
 bool
 may_step_beams(struct step_plan *p, const struct seq *q)
 {
-    uint32_t n = turn_edits(p->s, q);
+    uint32_t n = reorder_edits(p->s, q);
 
     if (n > p->begins) return false;
     p->begins -= n;
@@ -93,9 +92,9 @@ step_beams(struct step_plan *p, struct seq *q)
     }
     before = p->out.n_edits;
     if (moved) kv_reorder(p->s->kv, p->lane, p->b->step, slot, b->parent, n, q->n_planned, &p->out);
-    check(p->out.n_edits - before <= turn_edits(p->s, q)); /* as may_step_beams() said */
-    /* What each has computed again after a preempt is its own, also where it is alike. */
-    if (q->n_preemptions == 0) q->n_same = b->first + b->n_settled;
+    check(p->out.n_edits - before <= reorder_edits(p->s, q)); /* budgeted by may_step_beams() */
+    /* After preemption each beam has its own blocks, also for equal tokens. */
+    if (q->n_preemptions == 0) q->n_same = b->first + b->n_common;
 }
 
 void
@@ -115,5 +114,5 @@ commit_beams(struct scheduler *s, struct seq *first, const struct batch_segment 
     check(n == b->n_beams);
     beam_step(b, list);
     for (struct seq *m = first; m; m = m->next_member) m->n_tokens++;
-    if (b->over) end_seq(s, first, beam_result(b, 0).reason);
+    if (b->over) scheduler_end(s, first, beam_result(b, 0).reason);
 }

@@ -1,11 +1,11 @@
-/* step_build.c - adds the rows of one sequence to the step that is being planned.
+/* step_build.c - adds the tokens of one sequence to the step that is being planned.
  *
- * Writes the run, its tokens and positions, and the table edits and copies of its blocks. plan.c,
- * prefill.c and encoder.c decide which sequences ride, and with how many rows.
+ * Writes the segment, its tokens and positions, and the table edits and copies of its blocks.
+ * plan.c, prefill.c and encoder.c decide which sequences are in the step, and their numbers of
+ * tokens.
  */
 #include "worker/sched/sched_internal.h"
 
-#include "worker/kv/kv_fork.h"
 #include "worker/kv/kv_state.h"
 
 void
@@ -21,7 +21,7 @@ static void
 fork_members(struct step_plan *p, struct seq *first)
 {
     struct scheduler *s = p->s;
-    uint32_t done = seen_from(first);
+    uint32_t done = first_recomputed(first);
     struct seq *next;
 
     if (first->lane_step > s->done[first->lane])
@@ -55,7 +55,7 @@ set_quiet(const struct step_plan *p, const struct seq *q, uint32_t end)
     slot->near_first = slot->quiet_first - MIN(slot->quiet_first, 1u);
 }
 
-/* Blocks for positions up to end, less those that no query from done on sees. */
+/* Allocates blocks up to position end, and frees those that no query from `done` on attends to. */
 static void
 change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
@@ -64,8 +64,7 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
 
     if (q->lane_step > p->s->done[q->lane]) kv_fence(kv, q->slot, q->lane, q->lane_step);
     if (done >= slot->quiet_first) kv_trim(kv, q->slot, done, &p->out);
-    if (q->n_done >= q->n_prompt &&
-        !slot->reserve_lowered) { /* a row a step is out, now and for ever */
+    if (q->n_done >= q->n_prompt && !slot->reserve_lowered) { /* only decode from here on */
         struct kv_need need = kv_need(kv, slot->len, q->n_source, tokens_in_flight(q, 0));
 
         kv_lower(kv, q->slot, &need);
@@ -83,15 +82,15 @@ change_blocks(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t d
     set_quiet(p, q, end);
 }
 
-/* scheduler_plan() asks for it before the next step's walk. */
+/* scheduler_plan() loads the blocks' data into the caches before the next step's walk. */
 static void
-note_soon(struct scheduler *s, uint32_t slot, bool go)
+prefetch_soon(struct scheduler *s, uint32_t slot, bool go)
 {
     check(s->n_soon < 2 * s->n_slots);
     s->soon[s->n_soon++] = (struct kv_soon){ slot, go };
 }
 
-/* What its row of the next step needs, or this one. */
+/* The slow path of add_segment(): blocks change in this step, or in the next. */
 static COLD void
 near_border(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t done)
 {
@@ -100,12 +99,12 @@ near_border(struct step_plan *p, const struct seq *q, uint32_t end, uint32_t don
     if (end > slot->quiet_end || done >= slot->quiet_first ||
         (!slot->reserve_lowered && q->n_done >= q->n_prompt))
         change_blocks(p, q, end, done);
-    if (end == slot->quiet_end) note_soon(p->s, q->slot, /* go= */ false);
-    if (done + 1 == slot->quiet_first) note_soon(p->s, q->slot, /* go= */ true);
+    if (end == slot->quiet_end) prefetch_soon(p->s, q->slot, /* go= */ false);
+    if (done + 1 == slot->quiet_first) prefetch_soon(p->s, q->slot, /* go= */ true);
 }
 
-/* Its rows of logits see of its run what it says there; those of others nothing but what is
- * before them. */
+/* Writes the masks of the segment's logit rows. A chain needs no mask: tokens attend to all earlier
+ * ones. */
 static void
 add_masks(struct step_plan *p, struct batch_segment *r)
 {
@@ -118,13 +117,13 @@ add_masks(struct step_plan *p, struct batch_segment *r)
     p->b->n_masks |= tree;
 }
 
-/* The first rows of it: the device is told what its slot holds, and where its source's states
- * are. */
+/* The first step of q in its slot: sends all its table entries, and the location of its encoder
+ * states. */
 static COLD void
 begin_slot(struct step_plan *p, struct seq *q, struct batch_segment *r)
 {
     struct slot *slot = &p->s->slot[q->slot];
-    /* What it begins with, it has forked. */
+    /* fork_members() has sent the entries of a forked member. */
     bool member = q->has_forked && q->first_member != q && !q->n_adopted;
 
     r->flags |= SEGMENT_FIRST_CHUNK;
@@ -140,7 +139,7 @@ begin_slot(struct step_plan *p, struct seq *q, struct batch_segment *r)
     }
 }
 
-/* A token is known, or is on the device. */
+/* Writes known tokens, and TOKEN_DRAFT() for those that only the device knows. */
 static void
 put_rows(const struct step_plan *p, const struct seq *q, const struct batch_segment *r)
 {
@@ -159,13 +158,13 @@ put_rows(const struct step_plan *p, const struct seq *q, const struct batch_segm
 }
 
 void
-add_run(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens)
+add_segment(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens)
 {
     struct batch *b = p->b;
     uint32_t end = q->n_planned + n_tokens, n_logits = 0;
     struct batch_segment *r = &b->segment[b->n_segments++];
     const struct slot *slot = &p->s->slot[q->slot];
-    uint32_t done = seen_from(q);
+    uint32_t done = first_recomputed(q);
 
     *r = (struct batch_segment){
         .slot = q->slot,
@@ -206,13 +205,4 @@ add_run(struct step_plan *p, struct seq *q, unsigned work, uint32_t n_tokens)
     } else if (q->state == SEQ_PREFILL) {
         move_seq(p->s, q, SEQ_DECODE);
     }
-}
-
-bool
-decode_active(const struct step_plan *p)
-{
-    if (p->b->work & WORK_DECODE) return true;
-    for (const struct seq *q = p->s->running.first; q; q = q->next)
-        if (q->state == SEQ_DECODE && !q->is_suspended) return true;
-    return false;
 }
