@@ -2,6 +2,7 @@
 #include "tests/test.h"
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
+#include "worker/model/quant.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,20 +14,22 @@ static void *own; /* what the family keeps for itself */
 
 /* configure() of family on base with the keys of more put in; the error's text in *e. */
 static int
-configure(const struct arch *seq_group, const char *base, const char *more, struct err *e)
+configure(const struct arch *family, const char *base, const char *more, struct err *e)
 {
+    static struct model m;
     json_t *config, *extra;
     int r;
 
     free(own);
-    own = calloc(1, seq_group->cfg_bytes);
+    own = calloc(1, family->cfg_bytes);
 
     memset(e, 0, sizeof *e);
-    memset(&shape, 0, sizeof shape);
+    m = (struct model){ .arch = family, .cfg = own };
     assert_int_equal(config_parse(&config, base, strlen(base), "config.json", e), 0);
     assert_int_equal(config_parse(&extra, more, strlen(more), "more", e), 0);
     json_object_update(config, extra);
-    r = seq_group->configure(config, &shape, own, e);
+    r = quant_configure(&m, config, e);
+    shape = m.shape;
     json_decref(config);
     json_decref(extra);
     return r;
@@ -34,16 +37,16 @@ configure(const struct arch *seq_group, const char *base, const char *more, stru
 
 /* Whether the keys of one and of other come to the same. */
 static bool
-alike(const struct arch *seq_group, const char *base, const char *one, const char *other)
+alike(const struct arch *family, const char *base, const char *one, const char *other)
 {
-    void *kept = malloc(seq_group->cfg_bytes);
+    void *kept = malloc(family->cfg_bytes);
     struct err e;
     bool same;
 
-    if (configure(seq_group, base, one, &e) < 0) fail_msg("%s", e.text);
-    memcpy(kept, own, seq_group->cfg_bytes);
-    if (configure(seq_group, base, other, &e) < 0) fail_msg("%s", e.text);
-    same = memcmp(kept, own, seq_group->cfg_bytes) == 0;
+    if (configure(family, base, one, &e) < 0) fail_msg("%s", e.text);
+    memcpy(kept, own, family->cfg_bytes);
+    if (configure(family, base, other, &e) < 0) fail_msg("%s", e.text);
+    same = memcmp(kept, own, family->cfg_bytes) == 0;
     free(kept);
     return same;
 }
@@ -54,13 +57,13 @@ struct refusal {
 };
 
 static void
-refuses(const struct arch *seq_group, const char *base, const struct refusal *list, size_t n)
+refuses(const struct arch *family, const char *base, const struct refusal *list, size_t n)
 {
     struct err e;
 
-    if (configure(seq_group, base, "{}", &e) < 0) fail_msg("%s", e.text);
+    if (configure(family, base, "{}", &e) < 0) fail_msg("%s", e.text);
     for (size_t i = 0; i < n; i++) {
-        int r = configure(seq_group, base, list[i].more, &e);
+        int r = configure(family, base, list[i].more, &e);
 
         if (r != list[i].code) fail_msg("%s: %d, %s", list[i].more, r, e.text);
         if (!strstr(e.text, list[i].key)) fail_msg("%s: \"%s\"", list[i].more, e.text);
@@ -631,7 +634,7 @@ what_a_config_leaves_out_is_what_its_class_has(void **state)
                                  " \"attn_layer_indices\": [0]}";
     static const char PATTERN[] = "{\"num_hidden_layers\": 1, \"hybrid_override_pattern\": \"*\"}";
     static const struct {
-        const struct arch *seq_group;
+        const struct arch *family;
         const char *type, *said;
         uint32_t layers, hidden, vocab, len, heads, kv_heads, head_dim, ff, window;
     } want[] = {
@@ -660,7 +663,7 @@ what_a_config_leaves_out_is_what_its_class_has(void **state)
         struct err e;
 
         snprintf(type, sizeof type, "{\"model_type\": \"%s\"}", want[i].type);
-        if (configure(want[i].seq_group, want[i].said, type, &e) < 0) fail_msg("%s", e.text);
+        if (configure(want[i].family, want[i].said, type, &e) < 0) fail_msg("%s", e.text);
         if (shape.n_layers != want[i].layers || shape.hidden != want[i].hidden ||
             shape.vocab != want[i].vocab || shape.max_len != want[i].len ||
             l->n_heads != want[i].heads || l->n_kv_heads != want[i].kv_heads ||

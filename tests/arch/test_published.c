@@ -68,7 +68,7 @@ configure(struct model *m, const char *name)
             if (strcmp(*t, type) == 0) m->arch = *a;
     assert_non_null(m->arch);
     m->cfg = calloc(1, m->arch->cfg_bytes);
-    if (m->arch->configure(config, &m->shape, m->cfg, &e) < 0) fail_msg("%s: %s", name, e.text);
+    if (quant_configure(m, config, &e) < 0) fail_msg("%s: %s", name, e.text);
     m->whole = m->shape;
     m->top = calloc(1, m->arch->top_bytes);
     m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);

@@ -219,8 +219,9 @@ what_a_family_refuses_is_said_with_the_file(void **state)
     (void)state;
     refused(",\"gated\":true", NULL, -EINVAL,
             "config.json: gated is a truth value, want an integer");
-    refused(",\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, -ENOTSUP,
-            "config.json: quantization_config is set; quantised checkpoints are not implemented");
+    refused(
+        ",\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, -ENOTSUP,
+        "config.json: quantization_config.quant_method is \"gptq\"; only \"mxfp4\" is implemented");
     refused(",\"per_layer_config\":{\"1\":{\"skip\":[\"mlp\"]}}", NULL, -ENOTSUP,
             "config.json: per_layer_config is set, which is not implemented for toy");
     refused(",\"is_causal\":false", NULL, -ENOTSUP,

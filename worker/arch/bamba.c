@@ -13,12 +13,6 @@
 #include <math.h>
 #include <string.h>
 
-struct bamba {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
 struct bamba_layer {
     struct tensor norm;         /* [hidden] */
     struct mamba_weights mamba; /* of a layer with state */
@@ -35,7 +29,7 @@ struct bamba_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct bamba, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct bamba_layer, f)
 #define L "model.layers.%u."
 #define ATTN L "self_attn."
@@ -49,14 +43,7 @@ static const struct weight_rule weights[] = {
     { "model.final_layernorm.weight", TOP(norm),              DIM_1,             DIM_HIDDEN,        W_FP32 },
     { "lm_head.weight",               TOP(head),              DIM_VOCAB,         DIM_HIDDEN,        W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",     LAYER(norm),            DIM_1,             DIM_HIDDEN,        W_FP32 },
-    { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE | W_SPLIT_ROWS },
-    { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "norm.weight",            LAYER(mamba.norm),      DIM_1,             DIM_MAMBA_INNER,   W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MAMBA, LAYER, 0),
     { ATTN "q_proj.weight",           LAYER(qkv),             DIM_Q,             DIM_HIDDEN,        W_SPLIT_ROWS },
     { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
     { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
@@ -103,11 +90,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     struct bamba_cfg *cfg = out;
     struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
     uint32_t n_ff, turned;
-    const char *act;
 
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
@@ -164,48 +148,38 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct bamba_cfg *cfg = m->cfg;
-    const struct bamba *top = m->top;
+    const struct block_top *top = m->top;
     const struct bamba_layer *w = (const struct bamba_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_tokens, ff = m->shape.layer[0].n_ff;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n, keeps = m->shape.layer[l].mixer == MIX_STATE;
+        bool has_state = m->shape.layer[l].mixer == MIX_STATE;
+        struct block_attention a = { .qkv = w->qkv, .cos_sin = m->table[0], .scale = cfg->scale };
         struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
-        struct residual end = { .x = s->x, .eps = cfg->eps };
-        struct tensor y;
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
+        struct tensor y, inner;
 
-        if (keeps)
+        if (has_state)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &y));
-        TRY(block_residual(m, s, y, keeps ? w->mamba.out : w->o, middle));
+            TRY(block_attend(m, s, l, h, &a, &y));
+        TRY(block_residual(m, s, y, has_state ? w->mamba.out : w->o, middle));
 
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
-        end.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        end.y_norm = !last ? w[1].norm : top->norm;
+        TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
+        end.eps = cfg->eps;
         TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct bamba *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_bamba = {
     .name = "bamba",
     .hf_types = (const char *const[]){ "bamba", NULL },
     .cfg_bytes = sizeof(struct bamba_cfg),
-    .top_bytes = sizeof(struct bamba),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct bamba_layer),
     .weights = weights,
     .divide = divide,
@@ -213,5 +187,5 @@ const struct arch arch_bamba = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

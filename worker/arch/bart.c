@@ -283,32 +283,28 @@ begin_encoder(const struct model *m, struct step *s, const struct bart_encoder *
     return m->op->residual(s->lane, &norm);
 }
 
+static struct block_attention
+attention_of(const struct linear *qkv, const struct layer_shape *shape)
+{
+    return (struct block_attention){ .qkv = qkv->weight,
+                                     .bias = qkv->bias,
+                                     .scale = 1 / sqrtf((float)shape->head_dim) };
+}
+
 static int
 encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct gpu_ops *op = m->op;
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    const struct layer_shape *shape = &m->shape.encoder[0];
     const struct bart_encoder *w = (const struct bart_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden);
 
     TRY(begin_encoder(m, s, w, first, h));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
+        struct block_attention a = attention_of(&w->qkv, &m->shape.encoder[0]);
         struct residual end;
+        struct tensor heads;
 
         if (l + 1 == m->shape.n_encoder_layers)
             end = then(m, s->enc_x, w->down.bias, s->enc_out,
@@ -317,9 +313,8 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             end = then_next(s->enc_x, w->down.bias);
         else
             end = then(m, s->enc_x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
-        TRY(op->matmul(s->lane, qkv, h, w->qkv.weight, w->qkv.bias, 0));
-        TRY(op->attend(s->lane, &a, s->enc));
-        TRY(block_residual(m, s, a.out, w->o.weight, then(m, s->enc_x, w->o.bias, h, after_self)));
+        TRY(block_attend_encoder(m, s, h, &a, &heads));
+        TRY(block_residual(m, s, heads, w->o.weight, then(m, s->enc_x, w->o.bias, h, after_self)));
         TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));
     }
     return 0;
@@ -328,22 +323,10 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 static int
 project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct bart_layer *w = (const struct bart_layer *)m->layer + first;
-    uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
+    const struct bart_layer *w = m->layer;
 
-    for (uint32_t l = first; l < first + n; l++, w++) {
-        struct rope_store store = {
-            .k = tensor_cols(kv, 0, q),
-            .v = tensor_cols(kv, q, q),
-            .n_kv_heads = m->shape.cross.n_kv_heads,
-            .head_dim = m->shape.cross.head_dim,
-            .kv = s->cross_kv[l],
-        };
-
-        TRY(m->op->matmul(s->lane, kv, s->project_x, w->cross_kv.weight, w->cross_kv.bias, 0));
-        TRY(m->op->rope_store(s->lane, &store, s->project));
-    }
+    for (uint32_t l = first; l < first + n; l++)
+        TRY(block_project_cross(m, s, l, w[l].cross_kv.weight, w[l].cross_kv.bias));
     return 0;
 }
 
@@ -353,26 +336,11 @@ self_attention(const struct model *m, struct step *s, const struct bart_layer *w
                struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->qkv, &m->shape.layer[l]);
+    struct tensor heads;
 
-    TRY(m->op->matmul(s->lane, qkv, h, w->qkv.weight, w->qkv.bias, 0));
-    TRY(m->op->attend(s->lane, &a, s->rows));
-    return block_residual(m, s, a.out, w->o.weight,
+    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
+    return block_residual(m, s, heads, w->o.weight,
                           then(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
 }
 
@@ -381,23 +349,12 @@ cross_attention(const struct model *m, struct step *s, const struct bart_layer *
                 struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->cross_q, &m->shape.cross);
+    struct tensor heads;
 
-    TRY(m->op->matmul(s->lane, a.q, h, w->cross_q.weight, w->cross_q.bias, 0));
-    TRY(m->op->attend(s->lane, &a, s->cross));
+    TRY(block_attend_cross(m, s, l, h, &a, &heads));
     return block_residual(
-        m, s, a.out, w->cross_o.weight,
+        m, s, heads, w->cross_o.weight,
         then(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
 }
 

@@ -39,13 +39,9 @@ gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s, 
 int
 gemma_refuse_others(const json_t *config, struct err *e)
 {
-    const char *act, *both;
+    const char *both;
 
-    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
-    if (strcmp(act, "gelu_pytorch_tanh"))
-        return err_set(e, -ENOTSUP,
-                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
-                       act);
+    TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
     /* "vision" is about images' tokens, of which there are none here. */
@@ -103,45 +99,4 @@ gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct
     TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
     TRY(op->mul(s->lane, g, g, input));
     return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
-}
-
-int
-gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gemma_heads *g,
-             struct tensor h, struct tensor heads)
-{
-    const struct gpu_ops *op = m->op;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    bool own = shape->kv_from == l;
-    uint32_t q = heads.dim[1], kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], g->qkv.dim[0]);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = own ? tensor_cols(qkv, q, kv) : NO_TENSOR,
-        .v = own ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
-        .q_norm = g->q_norm,
-        .k_norm = g->k_norm,
-        .v_norm = true,
-        .norm_eps = g->eps,
-        .cos_sin = g->cos_sin,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = heads,
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .window = shape->window,
-        .kept = shape->kept,
-        .causal = true,
-        .scale = 1,
-    };
-
-    TRY(op->matmul(s->lane, qkv, h, g->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &rope, s->rows));
-    return op->attend(s->lane, &a, s->rows);
 }

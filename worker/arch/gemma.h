@@ -22,17 +22,6 @@ int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape 
 /* hidden_activation, attention_bias, use_bidirectional_attention, tie_word_embeddings: what there is one of. */
 int gemma_refuse_others(const json_t *config, struct err *e) MUST_USE;
 
-/* Attention of layer l, of heads.dim[1] columns of q: q, k and v of h by qkv, all three normed, v without a weight; a
- * layer that reads another's cache has q alone. */
-struct gemma_heads {
-    struct tensor qkv; /* [q, and where the cache is its own k and v, hidden]; v_is_k: no v */
-    struct tensor q_norm, k_norm; /* [head_dim] */
-    struct tensor cos_sin;
-    float eps;
-};
-int gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gemma_heads *g,
-                 struct tensor h, struct tensor heads);
-
 struct gemma_inputs {
     struct tensor embed;      /* [vocab, hidden] */
     struct tensor table;      /* [tokens, layers * each] */

@@ -108,14 +108,9 @@ static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct gemma3_cfg *cfg = out;
-    const char *act;
     float scalar;
 
-    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
-    if (strcmp(act, "gelu_pytorch_tanh"))
-        return err_set(e, -ENOTSUP,
-                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
-                       act);
+    TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "use_bidirectional_attention", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
@@ -149,25 +144,6 @@ tables(struct model *m, struct err *e)
     return 0;
 }
 
-/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
-static struct residual
-layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
-{
-    const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
-    const struct gemma3_layer *layer = m->layer;
-    struct residual r = { .x = s->x, .in_norm = layer[l].ff_post, .eps = cfg->eps, .plus = 1 };
-
-    if (l + 1 < end) {
-        r.y = h;
-        r.y_norm = layer[l + 1].attn_norm;
-    } else if (end == m->shape.n_layers) {
-        r.y = s->normed;
-        r.y_norm = top->norm;
-    }
-    return r;
-}
-
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
@@ -175,66 +151,41 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma3_cfg *cfg = m->cfg;
     const struct gemma3 *top = m->top;
     const struct gemma3_layer *w = (const struct gemma3_layer *)m->layer + first;
-    const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
-    uint32_t ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
-    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
-        struct rope_store rope = {
-            .q = tensor_cols(qkv, 0, q),
-            .k = tensor_cols(qkv, q, kv),
-            .v = tensor_cols(qkv, q + kv, kv),
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        struct block_attention a = {
+            .qkv = w->qkv,
             .q_norm = w->q_norm,
             .k_norm = w->k_norm,
             .norm_eps = cfg->eps,
             .norm_plus = 1,
-            .cos_sin = m->table[shape->window ? TABLE_WINDOW : TABLE_FULL],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .kv = s->kv[l],
-        };
-        struct attend a = {
-            .out = heads,
-            .q = rope.q,
-            .kv = s->kv[l],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .window = shape->window,
-            .kept = shape->kept,
-            .causal = true,
+            .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
             .scale = cfg->scale,
             .softcap = cfg->attn_cap,
         };
-
-        /* The norm after a sublayer stands between the sum over ranks and the residual. */
+        /* in_norm: the sum over the ranks is normed before it is added. */
         struct residual middle = {
-            .in_norm = w->attn_post,
-            .y_norm = w->ff_norm,
-            .eps = cfg->eps,
-            .plus = 1,
+            .in_norm = w->attn_post, .y_norm = w->ff_norm, .eps = cfg->eps, .plus = 1
         };
-        struct tensor gate_up, inner;
+        struct residual end;
+        struct tensor heads, inner;
 
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-        TRY(op->rope_store(s->lane, &rope, s->rows));
-        TRY(op->attend(s->lane, &a, s->rows));
-        TRY(block_logit_rows(m, s, l, &heads));
-        h = tensor_rows(h, 0, s->x.dim[0]);
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_logit_rows(m, s, l, &heads, &h));
         middle.x = s->x;
         middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
-        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
-        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, &inner));
+        end = block_layer_end(m, s, h, l, first + n,
+                              l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        end.in_norm = w->ff_post;
+        end.eps = cfg->eps;
+        end.plus = 1;
+        TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
 }

@@ -298,18 +298,20 @@ route(const struct model *m, struct step *s, const struct own *o, const struct g
 }
 
 static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
+attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
 {
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    struct gemma_heads g = {
+    struct block_attention a = {
         .qkv = w->qkv,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = ((const struct gemma3n_cfg *)m->cfg)->eps,
         .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .eps = ((const struct gemma3n_cfg *)m->cfg)->eps,
+        .scale = 1,
     };
 
-    return gemma_attend(m, s, l, &g, h, heads);
+    return block_attend(m, s, l, h, &a, heads);
 }
 
 /* What stands out of a row stands out of all ranks' part of it. */
@@ -331,19 +333,19 @@ sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
 
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
-             struct tensor inner)
+             struct tensor *inner)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    uint32_t ff = inner.dim[1];
+    uint32_t ff = m->shape.layer[l].n_ff;
     struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
 
-    if (isinf(cfg->edge[l]))
-        return op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH);
+    if (isinf(cfg->edge[l])) return block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, inner);
+    *inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
     TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
     TRY(sparsify(m, s, l, tensor_cols(gate_up, 0, ff)));
-    return op->gate(s->lane, inner, gate_up, ACT_GELU_TANH);
+    return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
 
 /* work = what layer l makes of the active stream. */
@@ -353,10 +355,7 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens;
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+    struct tensor heads, inner;
     struct tensor x = stream(m, s, cfg->active);
     struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->eps };
     struct residual add = { .x = o->work, .eps = cfg->eps };
@@ -370,13 +369,13 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     laurel.in_norm = w->laurel_post;
     TRY(op->residual(s->lane, &laurel));
 
-    TRY(attention(m, s, l, o->h, heads));
+    TRY(attention(m, s, l, o->h, &heads));
     add.in_norm = w->attn_post;
     TRY(block_residual(m, s, heads, w->o, add));
     TRY(op->scale(s->lane, o->work, (float)M_SQRT1_2, 0));
 
     TRY(op->rms_norm(s->lane, o->h, o->work, w->ff_norm, cfg->eps, 0));
-    TRY(feed_forward(m, s, l, o->h, inner));
+    TRY(feed_forward(m, s, l, o->h, &inner));
     add.in_norm = w->ff_post;
     return block_residual(m, s, inner, w->down, add);
 }

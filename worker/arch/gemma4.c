@@ -299,18 +299,20 @@ prepare(struct model *m, struct err *e)
 }
 
 static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
+attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
 {
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
-    struct gemma_heads g = {
+    struct block_attention a = {
         .qkv = w->qkv,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = ((const struct gemma4_cfg *)m->cfg)->eps,
         .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .eps = ((const struct gemma4_cfg *)m->cfg)->eps,
+        .scale = 1,
     };
 
-    return gemma_attend(m, s, l, &g, h, heads);
+    return block_attend(m, s, l, h, &a, heads);
 }
 
 /* sum, what the dense part found, becomes the two norms' sum. Experts and router read x itself. */
@@ -333,7 +335,7 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
 
     TRY(op->rms_norm(s->lane, sum, sum, w->dense_post, cfg->eps, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->eps, 0));
-    TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+    TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
     TRY(block_experts(m, s, shape, found, h, &experts));
     TRY(op->collective.all_reduce(s->lane, found));
@@ -360,19 +362,17 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     if (cfg->each) TRY(gemma_inputs(m, s, &g, first, n, h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct layer_shape *shape = &m->shape.layer[l];
-        struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
-        struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * shape->n_ff);
-        struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+        struct tensor heads, inner;
         struct residual middle = {
             .x = s->x, .in_norm = w->attn_post, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
         };
         struct residual end = { .x = s->x, .in = sum, .in_norm = w->ff_post, .eps = cfg->eps };
 
         TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
-        TRY(attention(m, s, l, h, heads));
+        TRY(attention(m, s, l, h, &heads));
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, &inner));
         TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
         TRY(op->collective.all_reduce(s->lane, sum));
         if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));

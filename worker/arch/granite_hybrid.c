@@ -14,12 +14,6 @@
 #include <errno.h>
 #include <string.h>
 
-struct granite {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
 struct granite_layer {
     struct tensor norm;             /* [hidden] */
     struct mamba_weights mamba;     /* of a layer with state */
@@ -38,7 +32,7 @@ struct granite_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct granite, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct granite_layer, f)
 /* Of the shared feed-forward, and of an expert. */
 #define DIM_GATE_UP DIM_OWN_5
@@ -56,14 +50,7 @@ static const struct weight_rule weights[] = {
     { "model.norm.weight",                 TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                    TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",          LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MAMBA "in_proj.weight",              LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
-    { MAMBA "conv1d.weight",               LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "conv1d.bias",                 LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "dt_bias",                     LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "A_log",                       LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "D",                           LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "norm.weight",                 LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",             LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MAMBA, LAYER, 0),
     { ATTN "q_proj.weight",                LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { ATTN "k_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { ATTN "v_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
@@ -82,11 +69,7 @@ static const struct weight_rule weights[] = {
 static int
 refuse_others(const json_t *config, struct err *e)
 {
-    const char *act;
-
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     return cfg_want_bool(config, "attention_bias", false, e);
 }
 
@@ -204,18 +187,17 @@ feed_forward(const struct model *m, struct step *s, const struct layer_shape *sh
              const struct granite_layer *w, struct tensor sum, struct tensor h)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = h.dim[0];
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * shape->n_ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+    struct tensor inner;
     struct block_experts experts = {
         .gate_up = w->experts, .down = w->combine, .factor = 1, .act = ACT_SILU
     };
 
     if (shape->n_experts) {
-        TRY(op->matmul(s->lane, block_logits(s, shape, rows), h, w->router, NO_TENSOR, 0));
+        TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR,
+                       0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
     }
-    TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
+    TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
     return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
 }
 
@@ -224,37 +206,43 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct granite_cfg *cfg = m->cfg;
-    const struct granite *top = m->top;
+    const struct block_top *top = m->top;
     const struct granite_layer *w = (const struct granite_layer *)m->layer + first;
     uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
-    struct tensor cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR;
-    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n, keeps = m->shape.layer[l].mixer == MIX_STATE;
+        bool has_state = m->shape.layer[l].mixer == MIX_STATE;
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR,
+            .scale = cfg->scale,
+        };
+        struct residual middle = {
+            .x = s->x, .in = sum, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
+        };
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
         struct tensor y;
 
-        if (keeps)
+        if (has_state)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(block_attend(m, s, l, h, w->qkv, cos_sin, cfg->scale, &y));
-        TRY(op->matmul(s->lane, sum, y, keeps ? w->mamba.out : w->o, NO_TENSOR, 0));
+            TRY(block_attend(m, s, l, h, &a, &y));
+        TRY(op->matmul(s->lane, sum, y, has_state ? w->mamba.out : w->o, NO_TENSOR, 0));
         TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
-        add.y = h;
-        add.y_norm = w->ff_norm;
-        TRY(op->residual(s->lane, &add));
+        TRY(op->residual(s->lane, &middle));
 
         TRY(feed_forward(m, s, &m->shape.layer[l], w, sum, h));
         TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
-        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        add.y_norm = !last ? w[1].norm : top->norm;
-        TRY(op->residual(s->lane, &add));
+        end.in = sum;
+        end.eps = cfg->eps;
+        TRY(op->residual(s->lane, &end));
     }
     return 0;
 }
@@ -262,18 +250,16 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 static int
 logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
 {
-    const struct granite_cfg *cfg = m->cfg;
-    const struct granite *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->head, NO_TENSOR));
-    return m->op->scale(s->lane, block_own_logits(m, out), cfg->logit_scale, 0);
+    TRY(block_logits(m, s, out, x));
+    return m->op->scale(s->lane, block_own_logits(m, out),
+                        ((const struct granite_cfg *)m->cfg)->logit_scale, 0);
 }
 
 const struct arch arch_granite_hybrid = {
     .name = "granite_hybrid",
     .hf_types = (const char *const[]){ "granitemoehybrid", NULL },
     .cfg_bytes = sizeof(struct granite_cfg),
-    .top_bytes = sizeof(struct granite),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct granite_layer),
     .weights = weights,
     .divide = divide,

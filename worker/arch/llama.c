@@ -15,12 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-struct llama {           /* the whole model's tensors */
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden], embed itself when tied */
-};
-
 struct llama_layer {
     struct tensor attn_norm; /* [hidden] */
     struct tensor qkv;       /* [q + kv + kv, hidden] */
@@ -36,7 +30,7 @@ struct llama_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct llama, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct llama_layer, f)
 
 /* clang-format off */
@@ -107,14 +101,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct llama_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
-    const char *act, *type;
+    const char *type;
     bool mistral;
 
     TRY(cfg_str(config, "model_type", NULL, &type, e));
     mistral = strcmp(type, "mistral") == 0;
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
@@ -150,69 +142,42 @@ tables(struct model *m, struct err *e)
     return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
-/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
-static struct residual
-layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
-{
-    const struct llama_cfg *cfg = m->cfg;
-    const struct llama *top = m->top;
-    const struct llama_layer *layer = m->layer;
-    struct residual r = { .x = s->x, .eps = cfg->eps };
-
-    if (l + 1 < end) {
-        r.y = h;
-        r.y_norm = layer[l + 1].attn_norm;
-    } else if (end == m->shape.n_layers) {
-        r.y = s->normed;
-        r.y_norm = top->norm;
-    }
-    return r;
-}
-
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct llama_cfg *cfg = m->cfg;
-    const struct llama *top = m->top;
+    const struct block_top *top = m->top;
     const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
-    uint32_t ff = m->shape.dim[DIM_FF];
     struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps };
-        struct tensor heads, gate_up, inner;
+        struct block_attention a = { .qkv = w->qkv, .cos_sin = m->table[0], .scale = cfg->scale };
+        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps }, end;
+        struct tensor heads, inner;
 
-        TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &heads));
-        TRY(block_logit_rows(m, s, l, &heads));
-        h = tensor_rows(h, 0, s->x.dim[0]);
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_logit_rows(m, s, l, &heads, &h));
         middle.x = s->x;
         middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
-        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
-        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
+        end = block_layer_end(m, s, h, l, first + n,
+                              l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        end.eps = cfg->eps;
+        TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct llama *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_llama = {
     .name = "llama",
     .hf_types = (const char *const[]){ "llama", "mistral", NULL },
     .cfg_bytes = sizeof(struct llama_cfg),
-    .top_bytes = sizeof(struct llama),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct llama_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -220,6 +185,6 @@ const struct arch arch_llama = {
     .configure = configure,
     .tables = tables,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
     .ends_with_logit_rows = true,
 };

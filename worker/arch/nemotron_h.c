@@ -14,12 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-struct nemotron {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
 struct nemotron_layer { /* norm, and what its mixer has */
     struct tensor norm; /* [hidden] */
     struct mamba_weights mamba;
@@ -36,7 +30,7 @@ struct nemotron_cfg {
     float expert_scale;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct nemotron, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct nemotron_layer, f)
 #define DIM_EXPERT_FF DIM_OWN_5
 #define L "layers.%u."
@@ -50,14 +44,7 @@ static const struct weight_rule weights[] = {
     { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
-    { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MIXER, LAYER, W_SPLIT_COLS),
     { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
@@ -240,13 +227,6 @@ divide(struct model *m, struct err *e)
     return mamba_divide(m, &((struct nemotron_cfg *)m->cfg)->mamba, e);
 }
 
-static int
-prepare(struct model *m, struct err *e)
-{
-    (void)m, (void)e;
-    return 0;
-}
-
 /* Experts, and the one that sees every row. */
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
@@ -257,7 +237,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     const struct layer_shape *shape = &m->shape.layer[l];
     struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], shape->n_ff);
     struct block_experts experts = {
-        .plain = true,
+        .no_gate = true,
         .sigmoid = true,
         .bias = w->correction,
         .gate_up = w->experts_up,
@@ -267,7 +247,8 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     };
 
     if (shape->n_experts) {
-        TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+        TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR,
+                       0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
     }
     TRY(op->act_matmul(s->lane, inner, h, w->up, NO_TENSOR, ACT_RELU2));
@@ -280,11 +261,12 @@ mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_lay
     struct tensor sum, struct tensor h)
 {
     const struct nemotron_cfg *cfg = m->cfg;
+    struct block_attention a = { .qkv = w->qkv, .scale = cfg->scale };
     struct tensor y;
 
     if (m->shape.layer[l].mixer == MIX_NONE) return feed_forward(m, s, l, w, sum, h);
     if (m->shape.layer[l].mixer == MIX_ATTENTION) {
-        TRY(block_attend(m, s, l, h, w->qkv, NO_TENSOR, cfg->scale, &y));
+        TRY(block_attend(m, s, l, h, &a, &y));
         return m->op->matmul(s->lane, sum, y, w->o, NO_TENSOR, 0);
     }
     TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
@@ -296,46 +278,37 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct nemotron_cfg *cfg = m->cfg;
-    const struct nemotron *top = m->top;
+    const struct block_top *top = m->top;
     const struct nemotron_layer *w = (const struct nemotron_layer *)m->layer + first;
     uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
-    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n;
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
 
         TRY(mix(m, s, l, w, sum, h));
         TRY(op->collective.all_reduce(s->lane, sum));
-        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        add.y_norm = !last ? w[1].norm : top->norm;
-        TRY(op->residual(s->lane, &add));
+        end.in = sum;
+        end.eps = cfg->eps;
+        TRY(op->residual(s->lane, &end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct nemotron *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_nemotron_h = {
     .name = "nemotron_h",
     .hf_types = (const char *const[]){ "nemotron_h", NULL },
     .cfg_bytes = sizeof(struct nemotron_cfg),
-    .top_bytes = sizeof(struct nemotron),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct nemotron_layer),
     .weights = weights,
     .divide = divide,
     .prefixes = (const char *const[]){ "", "backbone.", "model.", NULL },
     .configure = configure,
-    .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

@@ -236,15 +236,12 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, struct tens
              struct tensor gate_up, struct tensor down, struct residual end)
 {
     const struct t5_cfg *cfg = m->cfg;
-    uint32_t rows = h.dim[0], ff = m->shape.dim[DIM_FF];
-    struct tensor both = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], m->shape.dim[DIM_FF]);
 
-    if (cfg->gated) {
-        TRY(m->op->gate_matmul(s->lane, inner, both, h, gate_up, cfg->act));
-    } else {
+    if (cfg->gated)
+        TRY(block_gated(m, s, h, gate_up, cfg->act, &inner));
+    else
         TRY(m->op->act_matmul(s->lane, inner, h, plain, NO_TENSOR, cfg->act));
-    }
     return block_residual(m, s, inner, down, end);
 }
 
@@ -264,34 +261,25 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct t5_cfg *cfg = m->cfg;
     const struct t5 *top = m->top;
     const struct t5_encoder *w = (const struct t5_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
-    struct attend a = {
-        .out = heads,
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .n_heads = m->shape.encoder[0].n_heads,
-        .n_kv_heads = m->shape.encoder[0].n_heads,
-        .head_dim = m->shape.encoder[0].head_dim,
-        .scale = 1,
-        .bias = m->table[TABLE_ENCODER].data,
-        .bias_reach = cfg->reach[TABLE_ENCODER],
-    };
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->enc_x, top->shared, s->enc.token, 1));
     TRY(op->rms_norm(s->lane, h, s->enc_x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .distance_bias = m->table[TABLE_ENCODER],
+            .reach = cfg->reach[TABLE_ENCODER],
+            .scale = 1,
+        };
         struct residual end = then(m, s->enc_x, NO_TENSOR, NO_TENSOR);
+        struct tensor heads;
 
         if (l + 1 < first + n)
             end = then(m, s->enc_x, h, w[1].self_norm);
         else if (l + 1 == m->shape.n_encoder_layers)
             end = then(m, s->enc_x, s->enc_out, top->encoder_norm);
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-        TRY(op->attend(s->lane, &a, s->enc));
+        TRY(block_attend_encoder(m, s, h, &a, &heads));
         TRY(block_residual(m, s, heads, w->o, then(m, s->enc_x, h, w->ff_norm)));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
@@ -301,22 +289,10 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 static int
 project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
-    uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
+    const struct t5_layer *w = m->layer;
 
-    for (uint32_t l = first; l < first + n; l++, w++) {
-        struct rope_store store = {
-            .k = tensor_cols(kv, 0, q),
-            .v = tensor_cols(kv, q, q),
-            .n_kv_heads = m->shape.cross.n_kv_heads,
-            .head_dim = m->shape.cross.head_dim,
-            .kv = s->cross_kv[l],
-        };
-
-        TRY(m->op->matmul(s->lane, kv, s->project_x, w->cross_kv, NO_TENSOR, 0));
-        TRY(m->op->rope_store(s->lane, &store, s->project));
-    }
+    for (uint32_t l = first; l < first + n; l++)
+        TRY(block_project_cross(m, s, l, w[l].cross_kv, NO_TENSOR));
     return 0;
 }
 
@@ -325,53 +301,28 @@ static int
 self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                struct tensor h)
 {
-    const struct gpu_ops *op = m->op;
     const struct t5_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
+    struct block_attention a = {
+        .qkv = w->qkv,
+        .distance_bias = m->table[TABLE_DECODER],
+        .reach = cfg->reach[TABLE_DECODER],
         .scale = 1,
-        .bias = m->table[TABLE_DECODER].data,
-        .bias_reach = cfg->reach[TABLE_DECODER],
     };
+    struct tensor heads;
 
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->attend(s->lane, &a, s->rows));
-    return block_residual(m, s, a.out, w->o, then(m, s->x, h, w->cross_norm));
+    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
+    return block_residual(m, s, heads, w->o, then(m, s->x, h, w->cross_norm));
 }
 
 static int
 cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                 struct tensor h)
 {
-    const struct gpu_ops *op = m->op;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1,
-    };
+    struct block_attention a = { .qkv = w->cross_q, .scale = 1 };
+    struct tensor heads;
 
-    TRY(op->matmul(s->lane, a.q, h, w->cross_q, NO_TENSOR, 0));
-    TRY(op->attend(s->lane, &a, s->cross));
-    return block_residual(m, s, a.out, w->cross_o, then(m, s->x, h, w->ff_norm));
+    TRY(block_attend_cross(m, s, l, h, &a, &heads));
+    return block_residual(m, s, heads, w->cross_o, then(m, s->x, h, w->ff_norm));
 }
 
 static int
@@ -385,12 +336,10 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
     TRY(m->op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual end = then(m, s->x, NO_TENSOR, NO_TENSOR);
+        struct residual end = block_layer_end(
+            m, s, h, l, first + n, l + 1 < m->shape.n_layers ? w[1].self_norm : top->decoder_norm);
 
-        if (l + 1 < first + n)
-            end = then(m, s->x, h, w[1].self_norm);
-        else if (l + 1 == m->shape.n_layers)
-            end = then(m, s->x, s->normed, top->decoder_norm);
+        end.eps = cfg->eps;
         TRY(self_attention(m, s, w, l, h));
         TRY(cross_attention(m, s, w, l, h));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));

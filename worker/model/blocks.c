@@ -86,7 +86,7 @@ take(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
 }
 
 struct tensor
-block_logits(const struct step *s, const struct layer_shape *l, uint32_t rows)
+block_router_logits(const struct step *s, const struct layer_shape *l, uint32_t rows)
 {
     return block_area(s, BLOCK_ROUTE, 0, rows, l->n_experts, DT_F32);
 }
@@ -98,7 +98,7 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     const struct gpu_ops *op = m->op;
     uint32_t rows = out.dim[0], n = rows * l->n_top, at = ROUND_UP(l->n_experts, 4u);
     struct route r = {
-        .logits = block_logits(s, l, rows),
+        .logits = block_router_logits(s, l, rows),
         .sigmoid = e->sigmoid,
         .bias = e->bias,
         .factor = e->factor,
@@ -106,7 +106,7 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
         .slot = s->rows.slot,
         .pairs = { .n_tokens = rows, .n_top = l->n_top, .n_experts = l->n_experts },
     };
-    struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, (e->plain ? 1 : 2) * l->expert_ff,
+    struct tensor both = block_area(s, BLOCK_PAIRS, 0, n, (e->no_gate ? 1 : 2) * l->expert_ff,
                                     m->act);
     struct tensor inner = block_area(s, BLOCK_PAIRS_INNER, 0, n, l->expert_ff, m->act);
     struct tensor each = block_area(s, BLOCK_PAIRS_OUT, 0, n, out.dim[1], m->act);
@@ -125,7 +125,7 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     r.pairs.first = take(s, &at, l->n_experts + 1, 1);
     TRY(op->route(s->lane, &r));
     TRY(op->expert_matmul(s->lane, &up, &r.pairs));
-    if (e->plain)
+    if (e->no_gate)
         TRY(op->act(s->lane, inner, both, e->act));
     else
         TRY(op->gate(s->lane, inner, both, e->act));
@@ -141,25 +141,30 @@ sublayer_out(const struct model *m, const struct step *s, uint32_t rows, uint32_
 }
 
 int
-block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor qkv,
-             struct tensor cos_sin, float scale, struct tensor *ret)
+block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
+             const struct block_attention *b, struct tensor *heads)
 {
     const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = h.dim[0], q = shape->n_heads * shape->head_dim;
-    uint32_t kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor all = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
+    uint32_t q = shape->n_heads * shape->head_dim, kv = shape->n_kv_heads * shape->head_dim;
+    bool own_kv = shape->kv_from == l;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], b->qkv.dim[0]);
     struct rope_store rope = {
-        .q = tensor_cols(all, 0, q),
-        .k = tensor_cols(all, q, kv),
-        .v = tensor_cols(all, q + kv, kv),
-        .cos_sin = cos_sin,
+        .q = tensor_cols(qkv, 0, q),
+        .k = own_kv ? tensor_cols(qkv, q, kv) : NO_TENSOR,
+        .v = own_kv ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
+        .q_norm = b->q_norm,
+        .k_norm = b->k_norm,
+        .v_norm = b->v_norm,
+        .norm_eps = b->norm_eps,
+        .norm_plus = b->norm_plus,
+        .cos_sin = b->cos_sin,
         .n_heads = shape->n_heads,
         .n_kv_heads = shape->n_kv_heads,
         .head_dim = shape->head_dim,
         .kv = s->kv[l],
     };
     struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
+        .out = block_scratch(s, BLOCK_HEADS, h.dim[0], q),
         .q = rope.q,
         .kv = s->kv[l],
         .n_heads = shape->n_heads,
@@ -168,26 +173,115 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
         .window = shape->window,
         .kept = shape->kept,
         .causal = true,
-        .scale = scale,
+        .scale = b->scale,
+        .softcap = b->softcap,
+        .sinks = b->sinks.data,
     };
 
-    *ret = a.out;
-    TRY(m->op->matmul(s->lane, all, h, qkv, NO_TENSOR, 0));
+    *heads = a.out;
+    TRY(m->op->matmul(s->lane, qkv, h, b->qkv, b->bias, 0));
     TRY(m->op->rope_store(s->lane, &rope, s->rows));
     return m->op->attend(s->lane, &a, s->rows);
 }
 
+/* a: what the three kinds below differ in. Every head has its own K and V. */
+static int
+attend_unrotated(const struct model *m, struct step *s, const struct layer_shape *shape,
+                 struct tensor h, const struct block_attention *b, struct attend *a)
+{
+    uint32_t q = shape->n_heads * shape->head_dim;
+    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], b->qkv.dim[0]);
+
+    a->out = block_scratch(s, BLOCK_HEADS, h.dim[0], q);
+    a->q = tensor_cols(qkv, 0, q);
+    if (qkv.dim[1] > q) {
+        a->k = tensor_cols(qkv, q, q);
+        a->v = tensor_cols(qkv, 2 * q, q);
+    }
+    a->n_heads = shape->n_heads;
+    a->n_kv_heads = shape->n_kv_heads;
+    a->head_dim = shape->head_dim;
+    a->scale = b->scale;
+    a->bias = b->distance_bias.data;
+    a->bias_reach = b->reach;
+    return m->op->matmul(s->lane, qkv, h, b->qkv, b->bias, 0);
+}
+
 int
-block_logit_rows(const struct model *m, struct step *s, uint32_t l, struct tensor *heads)
+block_attend_encoder(const struct model *m, struct step *s, struct tensor h,
+                     const struct block_attention *b, struct tensor *heads)
+{
+    struct attend a = { 0 };
+
+    TRY(attend_unrotated(m, s, &m->shape.encoder[0], h, b, &a));
+    *heads = a.out;
+    return m->op->attend(s->lane, &a, s->enc);
+}
+
+int
+block_attend_decoder(const struct model *m, struct step *s, uint32_t l, struct tensor h,
+                     const struct block_attention *b, struct tensor *heads)
+{
+    struct attend a = { .kv = s->kv[l], .settled = true, .causal = true };
+
+    TRY(attend_unrotated(m, s, &m->shape.layer[l], h, b, &a));
+    *heads = a.out;
+    return m->op->attend(s->lane, &a, s->rows);
+}
+
+int
+block_attend_cross(const struct model *m, struct step *s, uint32_t l, struct tensor h,
+                   const struct block_attention *b, struct tensor *heads)
+{
+    struct attend a = { .kv = s->cross_kv[l], .settled = true };
+
+    TRY(attend_unrotated(m, s, &m->shape.cross, h, b, &a));
+    *heads = a.out;
+    return m->op->attend(s->lane, &a, s->cross);
+}
+
+int
+block_project_cross(const struct model *m, struct step *s, uint32_t l, struct tensor w,
+                    struct tensor bias)
+{
+    const struct layer_shape *shape = &m->shape.cross;
+    uint32_t q = shape->n_kv_heads * shape->head_dim;
+    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
+    struct rope_store store = {
+        .k = tensor_cols(kv, 0, q),
+        .v = tensor_cols(kv, q, q),
+        .n_kv_heads = shape->n_kv_heads,
+        .head_dim = shape->head_dim,
+        .kv = s->cross_kv[l],
+    };
+
+    TRY(m->op->matmul(s->lane, kv, s->project_x, w, bias, 0));
+    return m->op->rope_store(s->lane, &store, s->project);
+}
+
+int
+block_logit_rows(const struct model *m, struct step *s, uint32_t l, struct tensor *heads,
+                 struct tensor *h)
 {
     struct tensor all = *heads, x = s->x;
 
     if (!s->few || l + 1 < m->shape.n_layers) return 0;
     *heads = block_scratch(s, BLOCK_QKV, s->n_logit_rows, all.dim[1]);
+    *h = tensor_rows(*h, 0, s->n_logit_rows);
     s->x = tensor_rows(s->logit_x, 0, s->n_logit_rows);
     s->normed = tensor_rows(s->normed, 0, s->n_logit_rows);
     TRY(m->op->gather_rows(s->lane, *heads, all, s->few));
     return m->op->gather_rows(s->lane, s->x, x, s->few);
+}
+
+int
+block_gated(const struct model *m, struct step *s, struct tensor h, struct tensor gate_up,
+            enum act act, struct tensor *inner)
+{
+    struct tensor both = block_scratch(s, BLOCK_GATE_UP, h.dim[0], gate_up.dim[0]);
+
+    *inner = block_scratch(s, BLOCK_INNER, h.dim[0], gate_up.dim[0] / 2);
+    return m->op->gate_matmul(s->lane, *inner, both, h, gate_up, act);
 }
 
 int
@@ -198,6 +292,20 @@ block_residual(const struct model *m, struct step *s, struct tensor in, struct t
     TRY(m->op->matmul(s->lane, r.in, in, w, NO_TENSOR, 0));
     r.parts = true;
     return m->op->residual(s->lane, &r);
+}
+
+struct residual
+block_layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l,
+                uint32_t end, struct tensor norm)
+{
+    struct residual r = { .x = s->x };
+
+    if (l + 1 < end)
+        r.y = h;
+    else if (end == m->shape.n_layers)
+        r.y = s->normed;
+    if (r.y.data) r.y_norm = norm;
+    return r;
 }
 
 struct tensor
@@ -217,4 +325,10 @@ block_head(const struct model *m, struct step *s, struct tensor out, struct tens
     if (w.dim[0] == m->whole.vocab) w = tensor_rows(w, ours.first, ours.n);
     if (bias.data) bias = tensor_cols(bias, ours.first, ours.n);
     return m->op->matmul(s->lane, block_own_logits(m, out), x, w, bias, 0);
+}
+
+int
+block_logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
+{
+    return block_head(m, s, out, x, ((const struct block_top *)m->top)->head, NO_TENSOR);
 }

@@ -265,6 +265,17 @@ cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e)
     return 0;
 }
 
+int
+cfg_want_str(const json_t *config, const char *key, const char *want, struct err *e)
+{
+    const char *is;
+
+    TRY(cfg_str(config, key, want, &is, e));
+    if (strcmp(is, want))
+        return err_set(e, -ENOTSUP, "%s is \"%s\", only \"%s\" is implemented", key, is, want);
+    return 0;
+}
+
 const char *
 cfg_either(const json_t *config, const char *other, const char *key)
 {

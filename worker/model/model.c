@@ -6,6 +6,7 @@
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
 #include "worker/model/load_lane.h"
+#include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
 #include "worker/model/weights.h"
@@ -56,17 +57,17 @@ read_files(struct reading *r, const char *dir, struct err *e)
 }
 
 static const struct arch *
-seq_group_of(const struct arch *const *seq_groups, const char *type)
+family_of(const struct arch *const *families, const char *type)
 {
-    for (; *seq_groups; seq_groups++)
-        for (const char *const *t = (*seq_groups)->hf_types; *t; t++)
-            if (strcmp(*t, type) == 0) return *seq_groups;
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t; t++)
+            if (strcmp(*t, type) == 0) return *families;
     return NULL;
 }
 
 /* The text model's type decides, then the whole model's. */
 static int
-pick_family(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
+pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
             struct err *e)
 {
     const char *type, *outer;
@@ -75,11 +76,11 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
 
     TRY(cfg_str(r->config, "model_type", NULL, &type, e));
     TRY(cfg_str(r->whole, "model_type", "", &outer, e));
-    m->arch = seq_group_of(seq_groups, type);
-    if (!m->arch) m->arch = seq_group_of(seq_groups, outer);
+    m->arch = family_of(families, type);
+    if (!m->arch) m->arch = family_of(families, outer);
     if (m->arch) return 0;
-    for (; *seq_groups; seq_groups++)
-        for (const char *const *t = (*seq_groups)->hf_types; *t && len < sizeof known; t++)
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t && len < sizeof known; t++)
             len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", len ? ", " : "", *t);
     return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
 }
@@ -101,22 +102,6 @@ check_shape(const struct model_shape *s)
     }
 }
 
-static int
-check_quantised(const struct arch *a, const json_t *config, struct err *e)
-{
-    const char *method;
-
-    if (cfg_state(config, "quantization_config") != CFG_SET) return 0;
-    if (!a->quant_method)
-        return err_set(e, -ENOTSUP,
-                       "quantization_config is set; quantised checkpoints are not "
-                       "implemented");
-    TRY(cfg_str(json_object_get(config, "quantization_config"), "quant_method", "", &method, e));
-    if (strcmp(method, a->quant_method) == 0) return 0;
-    return err_set(e, -ENOTSUP, "quant_method is \"%.40s\", only \"%s\" is implemented", method,
-                   a->quant_method);
-}
-
 /* What any class of transformers reads, and few of ours. */
 static int
 refuse_others(const struct arch *a, const json_t *whole, const json_t *config, struct err *e)
@@ -132,19 +117,18 @@ refuse_others(const struct arch *a, const json_t *whole, const json_t *config, s
 }
 
 static int
-configure(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
+configure(struct model *m, const struct reading *r, const struct arch *const *families,
           struct err *e)
 {
     const struct arch *a;
 
-    TRY(pick_family(m, r, seq_groups, e));
+    TRY(pick_family(m, r, families, e));
     a = m->arch;
-    TRY(check_quantised(a, r->config, e));
     TRY(refuse_others(a, r->whole, r->config, e));
     m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
     m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
-    TRY(a->configure(r->config, &m->shape, m->cfg, e));
+    TRY(quant_configure(m, r->config, e));
     check_shape(&m->shape);
     TRY(sharding_divide(m, e));
     m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
@@ -210,7 +194,7 @@ load(struct model *m, const struct model_source *src, struct reading *r, struct 
 }
 
 static int
-begin(struct model *m, const struct model_source *src, const struct arch *const *seq_groups,
+begin(struct model *m, const struct model_source *src, const struct arch *const *families,
       struct err *e)
 {
     struct reading *r = m->reading = calloc(1, sizeof *r);
@@ -219,7 +203,7 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     if (!r) return err_set(e, -ENOMEM, "no memory");
     r->fd = -1;
     TRY(read_files(r, src->dir, e));
-    code = configure(m, r, seq_groups, e);
+    code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
@@ -227,8 +211,8 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
 }
 
 int
-model_begin(struct model **ret, const struct model_source *src,
-            const struct arch *const *seq_groups, struct err *e)
+model_begin(struct model **ret, const struct model_source *src, const struct arch *const *families,
+            struct err *e)
 {
     CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
     int code;
@@ -239,7 +223,7 @@ model_begin(struct model **ret, const struct model_source *src,
     m->weights.fd = -1;
     m->rank = src->rank;
     m->ranks = MAX(src->n_ranks, 1u);
-    code = begin(m, src, seq_groups, e);
+    code = begin(m, src, families, e);
     if (code < 0) return err_while(e, code, "load %.60s", src->dir);
     *ret = TAKE(m);
     return 0;
@@ -292,10 +276,10 @@ model_inspect(struct model *m, const struct model_source *src, struct gpu *g, ui
 
 int
 model_open(struct model **ret, const struct model_source *src, struct gpu *g,
-           const struct arch *const *seq_groups, struct err *e)
+           const struct arch *const *families, struct err *e)
 {
     struct model *made = NULL;
-    int code = model_begin(&made, src, seq_groups, e);
+    int code = model_begin(&made, src, families, e);
     CLEAN(model_close_at) struct model *m = made;
 
     if (code < 0) {

@@ -70,7 +70,7 @@ divide_layer(const struct model *m, struct layer_shape *l, struct err *e)
                        l->n_heads, ranks);
     l->n_heads /= ranks;
     TRY(share(m, &l->n_ff, 1, "the feed-forward", e));
-    TRY(share(m, &l->expert_ff, MAX(m->whole.expert_run, 1u), "an expert", e));
+    TRY(share(m, &l->expert_ff, m->whole.expert_run, "an expert", e));
     if (l->n_kv_heads == 0) return 0;
     if (l->n_kv_heads % ranks && ranks % l->n_kv_heads)
         return err_set(e, -ENOTSUP,

@@ -63,13 +63,13 @@ hand_out(const struct weights_plan *p)
         void *data = f->in_place ? (void *)(uintptr_t)part_data(&p->part[f->first])
                                  : (char *)p->m->weights.base + f->offset;
 
-        unsigned flags = f->n_parts ? p->part[f->first].rule->flags : 0;
+        const struct quant_tensor *q = f->n_parts ? p->part[f->first].quant : NULL;
 
-        if (flags & W_E8M0) { /* of the codes before them */
+        if (q && q->is_scale) { /* the field before it is the matrix */
             f->to->scale = data;
-            f->to->scale_run = MX_RUN;
-        } else if (flags & W_FP4)
-            *f->to = tensor_2d(data, DT_MXFP4, f->rows, 2 * f->cols);
+            f->to->scale_run = p->m->quant->run;
+        } else if (q)
+            *f->to = tensor_2d(data, p->m->quant->dtype, f->rows, q->cols_per_byte * f->cols);
         else /* The embedding is the first field: it is there when those tied to it come. */
             *f->to = f->n_parts ? tensor_2d(data, f->dtype, f->rows, f->cols) : *p->field[0].to;
     }

@@ -10,9 +10,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* MXFP4's codes are on average 2.9 from 0; with this scale, 2^-7, such a weight is about as large as others. */
 #define RANDOM_STD 0.02f
-enum { RANDOM_E8M0 = 120 };
 
 /* One piece's way: where it goes, and what comes after it. */
 struct move {
@@ -56,7 +54,7 @@ piece_elements(const struct field *f, const struct part *q)
 {
     size_t n = READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
 
-    return q->rule->flags & W_TRANSPOSED || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
+    return q->transposed || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
 }
 
 static struct read_piece
@@ -73,7 +71,7 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
         p.row = q->col.n;
         p.pitch = q->cols;
     }
-    if (q->rule->flags & W_TRANSPOSED) {
+    if (q->transposed) {
         p.rows = q->rows / q->experts;
         p.cols = q->cols;
     }
@@ -168,7 +166,7 @@ fill_scales(struct model *m, char *to, size_t bytes)
 {
     static uint8_t scale[1 << 16];
 
-    memset(scale, RANDOM_E8M0, sizeof scale);
+    memset(scale, m->quant->random_scale, sizeof scale);
     for (size_t at = 0; at < bytes; at += sizeof scale)
         TRY(m->op->mem.put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
     return 0;
@@ -190,7 +188,7 @@ fill_random(struct filling *w, struct err *e)
             const struct part *q = &p->part[f->first + j];
             uint64_t seed = XXH3_64bits_withSeed(q->name, strlen(q->name), p->from->src->seed);
             size_t bytes = dtype_bytes(f->dtype, (size_t)q->row.n * q->col.n);
-            int r = q->rule->flags & W_E8M0
+            int r = q->quant && q->quant->is_scale
                         ? fill_scales(m, to, bytes)
                         : m->op->mem.fill_random(
                               m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n), seed,

@@ -101,7 +101,7 @@ check_experts(const struct part *p, struct err *e)
 {
     const struct safetensors_tensor *t = p->stored;
     uint32_t rows = p->rows / p->experts;
-    bool turned = p->rule->flags & W_TRANSPOSED;
+    bool turned = p->transposed;
     uint64_t rest = 1;
     char shape[128];
 
@@ -148,7 +148,7 @@ on_cpu(const struct model *m)
 static int
 field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
 {
-    bool fp32 = false, bytes = p->part[f->first].rule->flags & (W_FP4 | W_E8M0);
+    bool fp32 = false, bytes = p->part[f->first].quant;
     enum dtype t = p->from->stored;
 
     for (uint32_t i = 0; i < f->n_parts; i++) {
@@ -186,8 +186,7 @@ lies_well(const struct weights_plan *p, const struct field *f)
     const struct part *q = &p->part[f->first];
 
     return f->n_parts == 1 && q->stored && q->stored->dtype == f->dtype && q->col.n == q->cols &&
-           (uintptr_t)part_data(q) % IN_PLACE == 0 && !(q->rule->flags & W_TRANSPOSED) &&
-           on_cpu(p->m);
+           (uintptr_t)part_data(q) % IN_PLACE == 0 && !q->transposed && on_cpu(p->m);
 }
 
 /* Sizes and place of the field whose parts are [f->first, p->n_parts). */
@@ -210,19 +209,13 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
-static uint32_t
-columns_a_byte(const struct weight_rule *line)
-{
-    return line->flags & W_FP4 ? 2 : line->flags & W_E8M0 ? MX_RUN : 1;
-}
-
 /* The part that was put last becomes those of its pieces that are ours, of every expert. */
 static void
 divide_part(struct weights_plan *p, uint32_t layer)
 {
     const struct part whole = p->part[--p->n_parts];
     const struct weight_rule *line = whole.rule;
-    uint32_t experts = MAX(whole.experts, 1u), scale = columns_a_byte(line);
+    uint32_t experts = MAX(whole.experts, 1u), scale = whole.quant ? whole.quant->cols_per_byte : 1;
     struct span row[DIM_PARTS], col[DIM_PARTS];
     uint32_t n = spans_of(p->m, line, line->rows, layer, line->flags & W_SPLIT_ROWS, row);
 
@@ -244,33 +237,38 @@ divide_part(struct weights_plan *p, uint32_t layer)
 
 /* A line in a layer, as the checkpoint should have it; of experts that are stored one by one, one. */
 static struct part
-part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t layer,
-        uint32_t expert)
+part_of(const struct weights_plan *p, const struct weight_rule *line,
+        const struct quant_tensor *quant, uint32_t layer, uint32_t expert)
 {
     struct part q = { .rule = line,
+                      .quant = quant,
+                      .transposed = !quant && line->flags & W_TRANSPOSED,
                       .rows = size_of(p->m, line, line->rows, layer),
                       .cols = size_of(p->m, line, line->cols, layer) };
+
+    int len;
 
     if ((line->flags & W_EXPERTS) && !(line->flags & W_ONE_BY_ONE)) {
         q.experts = p->m->shape.layer[layer].n_experts;
         q.rows *= q.experts;
     }
-    q.cols /= columns_a_byte(line);
+    if (quant) q.cols /= quant->cols_per_byte;
     q.row.n = q.rows;
     q.col.n = q.cols;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored \
     "-Wformat-nonliteral" /* the table's own names, with at most two %u */
-    snprintf(q.name, sizeof q.name, line->name, layer, expert);
+    len = snprintf(q.name, sizeof q.name, line->name, layer, expert);
 #pragma GCC diagnostic pop
+    if (quant) snprintf(q.name + len, sizeof q.name - (size_t)len, "%s", quant->suffix);
     if (p->m->files) q.stored = find(p->m, q.name);
     return q;
 }
 
 /* One line and those stacked under it, in one layer: a field, or none. */
 static int
-plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, void *home,
-           struct err *e)
+plan_field(struct weights_plan *p, const struct weight_rule *r, const struct quant_tensor *quant,
+           uint32_t layer, void *home, struct err *e)
 {
     struct field f = { .to = (struct tensor *)(void *)((char *)home + r->field),
                        .first = p->n_parts };
@@ -283,7 +281,7 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
         struct part *q = &p->part[p->n_parts];
 
         check(line->home == r->home && line->field == r->field);
-        *q = part_of(p, line, layer, expert);
+        *q = part_of(p, line, quant, layer, expert);
         if (!applies(p->m, line, layer)) {
             if (q->stored && (line->flags & W_OWN_KV)) q->stored->used = true; /* by nobody */
             expert = 0;
@@ -324,10 +322,18 @@ static int
 plan_home(struct weights_plan *p, enum weight_home home, uint32_t n, char *base, size_t each,
           struct err *e)
 {
+    const struct quant *quant = p->m->quant;
+
     for (uint32_t layer = 0; layer < n; layer++)
-        for (const struct weight_rule *r = p->m->arch->weights; r->name; r++)
-            if (r->home == home && !(r->flags & W_STACKED))
-                TRY(plan_field(p, r, layer, base + layer * each, e));
+        for (const struct weight_rule *r = p->m->arch->weights; r->name; r++) {
+            if (r->home != home || (r->flags & W_STACKED)) continue;
+            if (!quant || !quant->covers(r)) {
+                TRY(plan_field(p, r, NULL, layer, base + layer * each, e));
+                continue;
+            }
+            for (uint32_t i = 0; i < QUANT_TENSORS; i++)
+                TRY(plan_field(p, r, &quant->tensor[i], layer, base + layer * each, e));
+        }
     return 0;
 }
 
@@ -344,6 +350,7 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     for (uint32_t i = 0; i < s->n_layers; i++) /* stored one by one, or divided so */
         for (size_t k = 0; k < lines; k++)
             if (a->weights[k].flags & W_EXPERTS) most += s->layer[i].n_experts;
+    if (p->m->quant) most *= QUANT_TENSORS;
     if (p->m->ranks > 1) most *= DIM_PARTS;
     p->part = calloc(most, sizeof *p->part);
     p->field = calloc(most, sizeof *p->field);
