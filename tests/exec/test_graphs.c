@@ -54,7 +54,7 @@ buckets_grow_and_end_at_the_largest_step(void **state)
 static void
 a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
 
     (void)state;
     assert_false(use(&g, 8, 1, 10, 0, NULL));
@@ -67,7 +67,7 @@ a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
 static void
 a_bucket_has_a_graph_of_each_kind(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graphs_slot *one = graphs_use(&g, GRAPHS_DECODE, 8, 0, 1),
                        *other = graphs_use(&g, GRAPHS_PREFILL, 8, 0, 2);
 
@@ -81,7 +81,7 @@ a_bucket_has_a_graph_of_each_kind(void **state)
 static void
 a_partition_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
 
     (void)state;
@@ -102,7 +102,7 @@ a_partition_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
 static void
 the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **state)
 {
-    struct graphs g = { .room = 100 };
+    struct graphs g = { .capacity = 100 };
     struct graph *dropped = NULL;
     uint64_t step = 0;
 
@@ -123,7 +123,7 @@ the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **
 static void
 a_graph_that_may_be_running_is_not_dropped(void **state)
 {
-    struct graphs g = { .room = 50 };
+    struct graphs g = { .capacity = 50 };
     struct graph *dropped = NULL;
 
     (void)state;
@@ -142,7 +142,7 @@ a_graph_that_may_be_running_is_not_dropped(void **state)
 static void
 a_graph_larger_than_all_room_is_not_tried_again(void **state)
 {
-    struct graphs g = { .room = 50 };
+    struct graphs g = { .capacity = 50 };
 
     (void)state;
     for (uint64_t step = 1; step < 300; step++) assert_false(use(&g, 4, step, 51, step, NULL));
@@ -153,7 +153,7 @@ a_graph_larger_than_all_room_is_not_tried_again(void **state)
 static void
 a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
     struct graphs_slot *s = graphs_use(&g, GRAPHS_DECODE, 1, 0, 1);
 
@@ -170,7 +170,7 @@ a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 static void
 one_piece_of_a_step_is_captured_and_the_next_one_later(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graphs_slot *encode, *decode;
     struct graph *drop;
 
@@ -201,7 +201,7 @@ a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest(void **state
 static void
 more_buckets_than_slots_run_plain(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
 
     (void)state;
     for (uint32_t i = 1; i <= GRAPHS_MOST; i++)
@@ -213,7 +213,7 @@ more_buckets_than_slots_run_plain(void **state)
 static void
 graphs_that_are_taken_are_captured_anew(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
 
     (void)state;
