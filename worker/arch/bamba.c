@@ -1,6 +1,6 @@
-/* bamba.c - Bamba: Mamba-2 layers, some with attention instead, each followed by a gated feed-forward.
+/* bamba.c - Bamba: Mamba-2 or attention layers, each followed by a gated feed-forward.
  *
- * Attention rotates half of a head's dims. Source: BambaForCausalLM of transformers 5.17.
+ * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -15,8 +15,8 @@
 
 struct bamba_layer {
     struct tensor norm;         /* [hidden] */
-    struct mamba_weights mamba; /* of a layer with state */
-    struct tensor qkv, o;       /* of one with attention: [q + kv + kv, hidden], [hidden, q] */
+    struct mamba_weights mamba; /* layers with state */
+    struct tensor qkv, o;       /* layers with attention: [q + 2 kv, hidden], [hidden, q] */
     struct tensor ff_norm;      /* [hidden] */
     struct tensor gate_up;      /* [2 ff, hidden], gate rows first */
     struct tensor down;         /* [hidden, ff] */
@@ -56,18 +56,19 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Half of a head rotates, but where rope_parameters say otherwise: partial_rotary_factor outside counts for nothing. */
+/* 50 % of a head rotates unless rope_parameters has a partial_rotary_factor; the key outside is
+ * ignored. */
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (!ret->own_partial) ret->partial = 0.5;
-    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type is not default");
+    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
 }
 
-/* attn_layer_indices: layers with attention; the others keep state. */
+/* attn_layer_indices: layers with attention; all others have state. */
 static int
-attends(const json_t *config, uint32_t layer, bool *ret, struct err *e)
+has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {
     const json_t *list = json_object_get(config, "attn_layer_indices"), *v;
     size_t i;
@@ -89,7 +90,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct bamba_cfg *cfg = out;
     struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
-    uint32_t n_ff, turned;
+    uint32_t n_ff, rot_dim;
 
     TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
@@ -104,10 +105,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->rope, e));
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, 8, s->hidden / attention.n_heads, &attention, e));
-    turned = (uint32_t)(attention.head_dim * cfg->rope.partial);
-    if (turned == 0 || turned % 2)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g: %u of a head's %u dims rotate",
-                       cfg->rope.partial, turned, attention.head_dim);
+    rot_dim = (uint32_t)(attention.head_dim * cfg->rope.partial);
+    if (rot_dim == 0 || rot_dim % 2)
+        return err_set(
+            e, -ENOTSUP,
+            "partial_rotary_factor is %g: %u of %u dims would rotate, which must be even",
+            cfg->rope.partial, rot_dim, attention.head_dim);
     TRY(mamba_configure(config, s, &cfg->mamba, e));
     cfg->mamba.eps = cfg->eps;
     cfg->scale = 1 / sqrtf((float)attention.head_dim);
@@ -115,7 +118,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         struct layer_shape *l = &s->layer[i];
         bool attention_here;
 
-        TRY(attends(config, i, &attention_here, e));
+        TRY(has_attention(config, i, &attention_here, e));
         if (attention_here) *l = attention;
         if (!attention_here) mamba_layer(&cfg->mamba, l);
         l->n_ff = n_ff;

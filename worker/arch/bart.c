@@ -1,8 +1,8 @@
 /* bart.c - BART (post-norm) and mBART (pre-norm).
  *
- * Encoder and decoder with learned positions, an embedding that is normed, layer norms and a bias on every
- * product. BART norms after a sublayer was added, mBART before it is computed and once more at the end of
- * each stack; the class decides, whatever flags a config.json of theirs carries.
+ * Encoder and decoder with learned positions, a normed embedding, layer norms, and a bias on every
+ * matmul. BART norms after each sublayer; mBART norms before each sublayer and at the end of each
+ * stack. model_type decides which; flags in config.json are ignored, as in the original.
  * Source: BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -15,33 +15,33 @@
 #include <math.h>
 #include <string.h>
 
-struct norm {
+struct bart_norm {
     struct tensor weight, bias; /* [hidden] */
 };
 
-/* A product and what is added to it: [out, in], [out]. */
-struct linear {
+/* A matmul and its bias: [out, in], [out]. */
+struct bart_linear {
     struct tensor weight, bias;
 };
 
 struct bart {
-    struct tensor shared;                   /* [vocab, hidden], and the head */
-    struct tensor logits_bias;              /* [vocab], or nothing */
-    struct tensor encoder_pos, decoder_pos; /* [positions + 2, hidden] */
-    struct norm encoder_emb, decoder_emb;   /* of embeddings */
-    struct norm encoder_norm, decoder_norm; /* mBART: of the last layer's sum */
+    struct tensor shared;                        /* [vocab, hidden], and the head */
+    struct tensor logits_bias;                   /* [vocab] or NO_TENSOR */
+    struct tensor encoder_pos, decoder_pos;      /* [positions + 2, hidden] */
+    struct bart_norm encoder_emb, decoder_emb;   /* after the embedding */
+    struct bart_norm encoder_norm, decoder_norm; /* mBART: after the last layer */
 };
 
 struct bart_layer { /* of the decoder */
-    struct norm self_norm, cross_norm, ff_norm;
-    struct linear qkv, o;                     /* [3 q, hidden], [hidden, q] */
-    struct linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
-    struct linear up, down;                   /* [ff, hidden], [hidden, ff] */
+    struct bart_norm self_norm, cross_norm, ff_norm;
+    struct bart_linear qkv, o;                     /* [3 q, hidden], [hidden, q] */
+    struct bart_linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
+    struct bart_linear up, down;                   /* [ff, hidden], [hidden, ff] */
 };
 
 struct bart_encoder {
-    struct norm self_norm, ff_norm;
-    struct linear qkv, o, up, down;
+    struct bart_norm self_norm, ff_norm;
+    struct bart_linear qkv, o, up, down;
 };
 
 struct bart_cfg {
@@ -54,7 +54,7 @@ struct bart_cfg {
 #define ENC(f) IN_ENCODER, offsetof(struct bart_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
 #define DIM_POSITIONS DIM_OWN_0
-#define DIM_FINAL DIM_OWN_1 /* hidden; 0 where stacks have no norm of their own */
+#define DIM_FINAL DIM_OWN_1 /* hidden; 0: no norm at the end of a stack */
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
@@ -123,8 +123,8 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static const float EPS = 1e-5f; /* of every norm; no config.json says it */
-enum { FIRST_POSITION = 2 };    /* row of position 0: rows below it are not used */
+static const float EPS = 1e-5f; /* of every norm; config.json has no key for it */
+enum { FIRST_POSITION = 2 };    /* row of position 0; earlier rows are unused */
 
 static int
 read_act(const json_t *config, enum act *ret, struct err *e)
@@ -149,7 +149,7 @@ read_act(const json_t *config, enum act *ret, struct err *e)
                    name);
 }
 
-/* One side's layers: how many, and what each is. */
+/* Reads number and shape of the layers of one side. */
 static int
 read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
           struct layer_shape *l, struct err *e)
@@ -161,19 +161,19 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     snprintf(ff, sizeof ff, "%s_ffn_dim", side);
     TRY(cfg_u32(config, layers, 12, 1, MAX_LAYERS, n, e));
     TRY(cfg_u32(config, heads, 16, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    if (strcmp(side, "encoder") == 0) { /* its numbers have a second name each */
+    if (strcmp(side, "encoder") == 0) { /* keys with a second name */
         TRY(cfg_u32(config, "num_hidden_layers", *n, 1, MAX_LAYERS, n, e));
         TRY(cfg_u32(config, "num_attention_heads", l->n_heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
     }
     TRY(cfg_u32(config, ff, 4096, 1, CFG_MAX_FF, &l->n_ff, e));
     if (hidden % l->n_heads)
-        return err_set(e, -EINVAL, "%s is %u, which does not divide a d_model of %u", heads,
-                       l->n_heads, hidden);
+        return err_set(e, -EINVAL, "%s is %u, which does not divide d_model %u", heads, l->n_heads,
+                       hidden);
     l->n_kv_heads = l->n_heads;
     l->head_dim = hidden / l->n_heads;
     if (l->head_dim > CFG_MAX_HEAD_DIM)
-        return err_set(e, -EINVAL, "%s is %u: heads of %u, at most %u are taken", heads, l->n_heads,
-                       l->head_dim, CFG_MAX_HEAD_DIM);
+        return err_set(e, -EINVAL, "%s is %u: head_dim would be %u, at most %u is possible", heads,
+                       l->n_heads, l->head_dim, CFG_MAX_HEAD_DIM);
     return 0;
 }
 
@@ -217,10 +217,10 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* x += the sublayer's output with its bias; then y = norm(x), and so does BART's x. */
+/* Residual: x += sublayer output + bias; y = norm(x). In BART x becomes norm(x) too. */
 static struct residual
-then(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
-     const struct norm *norm)
+add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
+             const struct bart_norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;
 
@@ -233,22 +233,22 @@ then(const struct model *m, struct tensor x, struct tensor bias, struct tensor y
                               .norm = cfg->post ? RESIDUAL_POST : RESIDUAL_LAYER };
 }
 
-/* The same where a range ends inside of a stack: the next one begins with the norm. */
+/* The same at the end of a range inside a stack: the next range starts with the norm. */
 static struct residual
-then_next(struct tensor x, struct tensor bias)
+add_without_norm(struct tensor x, struct tensor bias)
 {
     return (struct residual){ .x = x, .in_bias = bias };
 }
 
-/* x = norm(scale * embedding + position); BART's y too. */
+/* x = norm(scale * embedding + position); in BART y is the same. */
 static int
 embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct step_tokens r,
-      struct tensor positions, const struct norm *norm)
+      struct tensor positions, const struct bart_norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
     uint32_t n = positions.dim[0] - FIRST_POSITION;
-    struct residual sum = then(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
+    struct residual sum = add_and_norm(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
 
     sum.norm = RESIDUAL_POST;
     sum.in = block_scratch(s, BLOCK_OUT, r.n_tokens, m->shape.hidden);
@@ -258,7 +258,7 @@ embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, s
 }
 
 static int
-feed_forward(const struct model *m, struct step *s, struct tensor h, const struct linear *up,
+feed_forward(const struct model *m, struct step *s, struct tensor h, const struct bart_linear *up,
              struct tensor down, struct residual end)
 {
     const struct bart_cfg *cfg = m->cfg;
@@ -268,23 +268,24 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, const struc
     return block_residual(m, s, inner, down, end);
 }
 
-/* h: what the first sublayer of a range reads. x is as layer first - 1 left it: BART's not yet normed. */
+/* h = input of the first sublayer of a range. x is the sum after layer first - 1; in BART it is not
+ * normed yet. */
 static int
 begin_encoder(const struct model *m, struct step *s, const struct bart_encoder *w, uint32_t first,
               struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    struct residual norm = then(m, s->enc_x, NO_TENSOR, h, &w->self_norm);
+    struct residual norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w->self_norm);
 
     if (first == 0) TRY(embed(m, s, s->enc_x, h, s->enc, top->encoder_pos, &top->encoder_emb));
     if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = then(m, s->enc_x, NO_TENSOR, h, &w[-1].ff_norm);
+    if (cfg->post) norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w[-1].ff_norm);
     return m->op->residual(s->lane, &norm);
 }
 
 static struct block_attention
-attention_of(const struct linear *qkv, const struct layer_shape *shape)
+attention_of(const struct bart_linear *qkv, const struct layer_shape *shape)
 {
     return (struct block_attention){ .qkv = qkv->weight,
                                      .bias = qkv->bias,
@@ -301,20 +302,22 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 
     TRY(begin_encoder(m, s, w, first, h));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        const struct norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
+        const struct bart_norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
         struct block_attention a = attention_of(&w->qkv, &m->shape.encoder[0]);
         struct residual end;
         struct tensor heads;
 
         if (l + 1 == m->shape.n_encoder_layers)
-            end = then(m, s->enc_x, w->down.bias, s->enc_out,
-                       cfg->post ? &w->ff_norm : &top->encoder_norm);
+            end = add_and_norm(m, s->enc_x, w->down.bias, s->enc_out,
+                               cfg->post ? &w->ff_norm : &top->encoder_norm);
         else if (l + 1 == first + n)
-            end = then_next(s->enc_x, w->down.bias);
+            end = add_without_norm(s->enc_x, w->down.bias);
         else
-            end = then(m, s->enc_x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
+            end = add_and_norm(m, s->enc_x, w->down.bias, h,
+                               cfg->post ? &w->ff_norm : &w[1].self_norm);
         TRY(block_attend_encoder(m, s, h, &a, &heads));
-        TRY(block_residual(m, s, heads, w->o.weight, then(m, s->enc_x, w->o.bias, h, after_self)));
+        TRY(block_residual(m, s, heads, w->o.weight,
+                           add_and_norm(m, s->enc_x, w->o.bias, h, after_self)));
         TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));
     }
     return 0;
@@ -330,7 +333,7 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-/* h: what a sublayer reads, at the beginning, and what the next one does, at the end. */
+/* h: in, the input of this sublayer; out, the input of the next one. */
 static int
 self_attention(const struct model *m, struct step *s, const struct bart_layer *w, uint32_t l,
                struct tensor h)
@@ -340,8 +343,9 @@ self_attention(const struct model *m, struct step *s, const struct bart_layer *w
     struct tensor heads;
 
     TRY(block_attend_decoder(m, s, l, h, &a, &heads));
-    return block_residual(m, s, heads, w->o.weight,
-                          then(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
+    return block_residual(
+        m, s, heads, w->o.weight,
+        add_and_norm(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
 }
 
 static int
@@ -355,7 +359,7 @@ cross_attention(const struct model *m, struct step *s, const struct bart_layer *
     TRY(block_attend_cross(m, s, l, h, &a, &heads));
     return block_residual(
         m, s, heads, w->cross_o.weight,
-        then(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
+        add_and_norm(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
 }
 
 static int
@@ -364,11 +368,11 @@ begin_decoder(const struct model *m, struct step *s, const struct bart_layer *w,
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    struct residual norm = then(m, s->x, NO_TENSOR, h, &w->self_norm);
+    struct residual norm = add_and_norm(m, s->x, NO_TENSOR, h, &w->self_norm);
 
     if (first == 0) TRY(embed(m, s, s->x, h, s->rows, top->decoder_pos, &top->decoder_emb));
     if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = then(m, s->x, NO_TENSOR, h, &w[-1].ff_norm);
+    if (cfg->post) norm = add_and_norm(m, s->x, NO_TENSOR, h, &w[-1].ff_norm);
     return m->op->residual(s->lane, &norm);
 }
 
@@ -385,12 +389,12 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         struct residual end;
 
         if (l + 1 == m->shape.n_layers)
-            end = then(m, s->x, w->down.bias, s->normed,
-                       cfg->post ? &w->ff_norm : &top->decoder_norm);
+            end = add_and_norm(m, s->x, w->down.bias, s->normed,
+                               cfg->post ? &w->ff_norm : &top->decoder_norm);
         else if (l + 1 == first + n)
-            end = then_next(s->x, w->down.bias);
+            end = add_without_norm(s->x, w->down.bias);
         else
-            end = then(m, s->x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
+            end = add_and_norm(m, s->x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
         TRY(self_attention(m, s, w, l, h));
         TRY(cross_attention(m, s, w, l, h));
         TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));

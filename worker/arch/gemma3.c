@@ -1,8 +1,8 @@
-/* gemma3.c - Gemma 3, text only: the language model of gemma3_text and of gemma3's text_config.
+/* gemma3.c - Gemma 3, text only: gemma3_text, and the text_config of gemma3.
  *
- * Norms before and after each sublayer, all of them 1 + w; q and k are normed per head before they
- * are rotated; five layers of six slide over a window with rotary base 1e4, the sixth sees everything
- * with base 1e6. The score's scale comes from query_pre_attn_scalar, not from the head's size.
+ * Norms before and after each sublayer, with weight 1 + w; q and k are normed per head before
+ * rotation. 5 of 6 layers have a sliding window and rotary base 1e4, the sixth has full attention
+ * and base 1e6. query_pre_attn_scalar sets the attention scale.
  * Source: Gemma3ForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 
 struct gemma3 {
-    struct tensor embed; /* [vocab, hidden]; the head as well */
+    struct tensor embed; /* [vocab, hidden]; also the head */
     struct tensor norm;  /* [hidden] */
 };
 
@@ -71,7 +71,7 @@ read_rope(const json_t *config, const char *kind, double theta, struct rope_para
 {
     TRY(cfg_rope(config, kind, theta, ret, e));
     if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR)
-        return err_set(e, -ENOTSUP, "rope_type of %s is neither default nor linear", kind);
+        return err_set(e, -ENOTSUP, "rope_type of %s must be default or linear", kind);
     if (ret->partial != 1)
         return err_set(e, -ENOTSUP, "partial_rotary_factor of %s is %g, only 1 is implemented",
                        kind, ret->partial);
@@ -88,7 +88,7 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_heads(config, 8, 4, 256, &l, e));
     TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
-    /* Before there was layer_types, every so many-th layer saw it all. */
+    /* Older configs without layer_types: every pattern-th layer has full attention. */
     TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % pattern, &slides, e));
@@ -126,8 +126,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
     TRY(read_layers(config, s, e));
     cfg->scale = (float)(1 / sqrt((double)scalar));
-    /* differs: a bf16 run of transformers rounds it to bf16; activations here are fp32, as they are
-     * when transformers loads the same file in fp32, which is what we are held to. */
+    /* Differs: a bf16 run of transformers rounds this factor to bf16. The reference is the fp32
+     * run. */
     cfg->embed_scale = sqrtf((float)s->hidden);
     s->dim[DIM_HIDDEN] = s->hidden;
     s->dim[DIM_VOCAB] = s->vocab;

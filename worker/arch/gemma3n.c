@@ -1,10 +1,10 @@
 /* gemma3n.c - Gemma 3n, text only: E2B, E4B.
  *
- * The residual stream is four (AltUp): a layer predicts all of them from all, works on the active one, and
- * moves each with what that has become. Beside attention goes a product of low rank (Laurel); gates of the first
- * layers keep only what stands out of their row; every layer has inputs of its own (gemma.h), which go to the
- * streams behind the first; the last layers read the caches of earlier ones. Norms are plain w, scores are
- * not scaled, v is normed too.
+ * There are 4 streams of hidden states (AltUp): a layer predicts all streams from all streams,
+ * computes its sublayers on the active stream, and corrects every stream with the result. A
+ * low-rank product (Laurel) is added beside attention. Gates of the first layers keep only values
+ * far above the mean of their row. Per-layer inputs (gemma.h) are added to streams 1 to 3. The last
+ * layers read the KV of earlier layers. Norm weights are w, scores are not scaled, v is normed.
  * Source: Gemma3nForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
@@ -18,21 +18,21 @@
 #include <math.h>
 #include <string.h>
 
-enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 /* layers, if there are more */ };
-static const float LEAST =
-    1e-5f; /* mean square that a stream is taken to have when it is brought to size */
+/* SPARSE: sparse layers by default, if the model has more. */
+enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
+static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
-    struct tensor embed;               /* [vocab, hidden]; the head as well */
+    struct tensor embed;               /* [vocab, hidden]; also the head */
     struct tensor norm;                /* [hidden] */
-    struct tensor table, projection;   /* of layers' inputs: gemma.h */
+    struct tensor table, projection;   /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;     /* [each] */
-    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: of streams 1, 2, 3 */
+    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
 };
 
 struct gemma3n_layer {
     struct tensor attn_norm, attn_post;         /* [hidden] */
-    struct tensor qkv;                          /* [q, and kv, kv if they are its own; hidden] */
+    struct tensor qkv;                          /* [q, own k, own v; hidden] */
     struct tensor q_norm, k_norm;               /* [head_dim] */
     struct tensor o;                            /* [hidden, q] */
     struct tensor ff_norm, ff_post;             /* [hidden] */
@@ -50,9 +50,9 @@ enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 struct gemma3n_cfg {
     float eps, embed_scale, logit_cap;
     uint32_t each, rank, active;
-    uint32_t gates_at; /* words of BLOCK_OWN before a row's gates of all ranks */
+    uint32_t gates_at; /* words of BLOCK_OWN before the gates of all ranks */
     struct rope_params rope[2];
-    float edge[MAX_LAYERS]; /* gates keep what is so many deviations above the mean; -inf: all */
+    float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: keep all */
 };
 
 #define TOP(f) IN_TOP, offsetof(struct gemma3n, f)
@@ -139,7 +139,7 @@ number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_laye
     return 0;
 }
 
-/* Where the normal distribution has so much of itself below. */
+/* Inverse of the normal distribution function. */
 static double
 normal_quantile(double share)
 {
@@ -211,7 +211,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
     TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded: gemma3.c */
+    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     s->n_streams = STREAMS;
     s->own_cols = gemma_input_words(s->n_layers, cfg->each) + 2 * ROUND_UP(s->hidden, 4u) +
                   STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
@@ -225,7 +225,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* The gates of a row lie whole beside ours. */
+/* Adds scratch for the gates of all ranks. */
 static int
 divide(struct model *m, struct err *e)
 {
@@ -249,24 +249,24 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* A range's tensors besides the streams. */
-struct own {
+/* Tensors of a range of layers besides the streams. */
+struct gemma3n_scratch {
     struct tensor h, out; /* activations [n, hidden] */
-    struct tensor work;   /* fp32 [n, hidden]: the active stream's next */
+    struct tensor work;   /* fp32 [n, hidden]: next value of the active stream */
     struct tensor other;  /* fp32 [n, hidden] */
     struct tensor modal;  /* [n, 4] */
     struct tensor coefs;  /* fp32 [n, 16] */
     struct tensor rank;   /* [n, rank] */
 };
 
-static struct own
-own_of(const struct model *m, const struct step *s)
+static struct gemma3n_scratch
+scratch_of(const struct model *m, const struct step *s)
 {
     const struct gemma3n_cfg *cfg = m->cfg;
     uint32_t rows = s->rows.n_tokens, hidden = m->shape.hidden, wide = ROUND_UP(hidden, 4u);
     uint32_t at = gemma_input_words(m->shape.n_layers, cfg->each);
 
-    return (struct own){
+    return (struct gemma3n_scratch){
         .h = block_scratch(s, BLOCK_NORMED, rows, hidden),
         .out = block_scratch(s, BLOCK_OUT, rows, hidden),
         .work = block_area(s, BLOCK_OWN, at, rows, hidden, DT_F32),
@@ -285,8 +285,8 @@ stream(const struct model *m, const struct step *s, uint32_t i)
 
 /* coefs = w tanh(router(norm x) / hidden) */
 static int
-route(const struct model *m, struct step *s, const struct own *o, const struct gemma3n_layer *w,
-      struct tensor x, struct tensor coefs, struct tensor matrix)
+route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
+      const struct gemma3n_layer *w, struct tensor x, struct tensor coefs, struct tensor matrix)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -314,9 +314,9 @@ attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, st
     return block_attend(m, s, l, h, &a, heads);
 }
 
-/* What stands out of a row stands out of all ranks' part of it. */
+/* Mean and deviation are those of the whole row, so the gates of all ranks are gathered first. */
 static int
-sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
+keep_outliers(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -344,13 +344,13 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     if (isinf(cfg->edge[l])) return block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, inner);
     *inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
     TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
-    TRY(sparsify(m, s, l, tensor_cols(gate_up, 0, ff)));
+    TRY(keep_outliers(m, s, l, tensor_cols(gate_up, 0, ff)));
     return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
 
-/* work = what layer l makes of the active stream. */
+/* work = output of layer l's sublayers for the active stream. */
 static int
-sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o)
+sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -380,9 +380,9 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     return block_residual(m, s, inner, w->down, add);
 }
 
-/* The streams behind the first begin as its projections, of its size. */
+/* Streams 1 to 3 start as projections of stream 0, scaled to its RMS. */
 static int
-begin(const struct model *m, struct step *s, const struct own *o)
+begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -398,9 +398,10 @@ begin(const struct model *m, struct step *s, const struct own *o)
     return 0;
 }
 
-/* The mean of all streams, the others projected back and brought to the first one's size. */
+/* normed = norm of the mean of stream 0 and the other streams, projected back and scaled to its
+ * RMS. */
 static int
-end(const struct model *m, struct step *s, const struct own *o)
+join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -430,13 +431,13 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
-    const struct own o = own_of(m, s);
+    const struct gemma3n_scratch o = scratch_of(m, s);
     struct tensor inputs, active = stream(m, s, cfg->active);
     struct altup predict = { ALTUP_PREDICT, s->x, o.coefs, NO_TENSOR, STREAMS, cfg->active };
     struct altup correct = { ALTUP_CORRECT, s->x,    tensor_cols(o.coefs, 0, STREAMS),
                              o.work,        STREAMS, cfg->active };
 
-    if (first == 0) TRY(begin(m, s, &o));
+    if (first == 0) TRY(begin_streams(m, s, &o));
     TRY(gemma_inputs(m, s, &g, first, n, o.h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         TRY(route(m, s, &o, w, active, predict.coef, w->predict));
@@ -448,7 +449,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, w->input_gate, w->input_projection,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
-        for (uint32_t i = 1; i < STREAMS; i++) { /* never the first, whichever is active */
+        for (uint32_t i = 1; i < STREAMS; i++) { /* never stream 0, whichever is active */
             struct residual add = {
                 .x = stream(m, s, i), .in = o.out, .in_norm = w->input_post, .eps = cfg->eps
             };
@@ -456,7 +457,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             TRY(op->residual(s->lane, &add));
         }
     }
-    return first + n < m->shape.n_layers ? 0 : end(m, s, &o);
+    return first + n < m->shape.n_layers ? 0 : join_streams(m, s, &o);
 }
 
 static int

@@ -1,9 +1,11 @@
-/* gemma4.c - Gemma 4, text only: dense, E (inputs of each layer, shared caches) and with experts.
+/* gemma4.c - Gemma 4, text only: dense models, E models (per-layer inputs, shared KV) and models
+ * with experts.
  *
- * Gemma 3's norms around each sublayer, now plain w; scores are not scaled, and v is normed too. Layers that
- * see everything have larger heads, of which a quarter rotates, and in the large models no projection for v,
- * which is k before its norm. Experts stand beside the dense feed-forward and read, as their router does, the
- * residual stream. At its end a layer multiplies the whole stream.
+ * Norms around each sublayer as in Gemma 3, but with weight w. Attention scores are not scaled; v
+ * is normed too. Layers with full attention have larger heads, and 25 % of their dims rotate; in
+ * the large models they have no v projection, because v is k before its norm. Experts run beside
+ * the dense feed-forward; experts and router read the hidden states x. The end of a layer
+ * multiplies x by a scalar.
  * Source: Gemma4ForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
@@ -20,43 +22,45 @@
 #include <string.h>
 
 struct gemma4 {
-    struct tensor embed;             /* [vocab, hidden]; the head as well */
+    struct tensor embed;             /* [vocab, hidden]; also the head */
     struct tensor norm;              /* [hidden] */
-    struct tensor table, projection; /* of layers' inputs: gemma.h */
+    struct tensor table, projection; /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;   /* [each] */
 };
 
 struct gemma4_layer {
     struct tensor attn_norm, attn_post;     /* [hidden] */
-    struct tensor qkv;                      /* [q, and kv, v if they are its own; hidden] */
+    struct tensor qkv;                      /* [q, own k, own v; hidden] */
     struct tensor q_norm, k_norm;           /* [head_dim] */
     struct tensor o;                        /* [hidden, q] */
     struct tensor ff_norm, ff_post;         /* [hidden] */
     struct tensor gate_up, down;            /* [2 ff, hidden], gate rows first; [hidden, ff] */
     struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
     struct tensor expert_scale;             /* [experts] */
-    struct tensor experts_norm;             /* [hidden]: of what experts read */
-    struct tensor dense_post, experts_post; /* [hidden]: of each of the two, before their sum */
-    struct tensor expert_gate_up,
-        expert_down; /* [experts * 2 ff, hidden], [experts * hidden, ff] */
-    struct tensor input_gate, input_projection,
-        input_post;       /* [each, hidden], [hidden, each], [hidden] */
-    struct tensor scalar; /* [1] */
+    struct tensor experts_norm;             /* [hidden]: before the experts */
+    struct tensor dense_post, experts_post; /* [hidden]: before the sum of both */
+    struct tensor expert_gate_up;           /* [experts * 2 ff, hidden] */
+    struct tensor expert_down;              /* [experts * hidden, ff] */
+    struct tensor input_gate;               /* [each, hidden] */
+    struct tensor input_projection;         /* [hidden, each] */
+    struct tensor input_post;               /* [hidden] */
+    struct tensor scalar;                   /* [1] */
 };
 
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
 struct gemma4_cfg {
     float eps, embed_scale, logit_cap;
-    uint32_t each; /* inputs of a layer; 0: none */
+    uint32_t each; /* per-layer inputs of a token; 0: none */
     struct rope_params rope[2];
     uint32_t head_dim[2];
-    float scalar[MAX_LAYERS]; /* prepare()'s */
+    float scalar[MAX_LAYERS]; /* read by prepare() */
 };
 
 #define TOP(f) IN_TOP, offsetof(struct gemma4, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
-/* Each is 0 where there is none of it. BESIDE, INPUT: hidden, where there are experts, and inputs of layers. */
+/* 0: the model has no such tensor. DIM_BESIDE is hidden with experts, DIM_INPUT is hidden with
+ * per-layer inputs. */
 #define DIM_EACH DIM_OWN_0
 #define DIM_EACH_ALL DIM_OWN_1
 #define DIM_TOKENS DIM_OWN_2
@@ -112,7 +116,7 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
                                          "partial_rotary_factor" };
     struct rope_params *full = &cfg->rope[TABLE_FULL], *window = &cfg->rope[TABLE_WINDOW];
 
-    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* its class reads rope_parameters alone */
+    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* the original reads rope_parameters only */
         if (cfg_state(config, older[i]) == CFG_SET)
             return err_set(e, -ENOTSUP, "%s outside of rope_parameters is not implemented",
                            older[i]);
@@ -123,11 +127,10 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
         full->partial = 0.25;
     }
     if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP,
-                       "rope_type of full_attention is neither default nor proportional");
+        return err_set(e, -ENOTSUP, "rope_type of full_attention must be default or proportional");
     if (full->type == ROPE_DEFAULT && full->partial != 1)
         return err_set(e, -ENOTSUP,
-                       "partial_rotary_factor of full_attention is %g, and rope_type default",
+                       "partial_rotary_factor of full_attention is %g; rope_type default needs 1",
                        full->partial);
     if (window->type != ROPE_DEFAULT || window->partial != 1)
         return err_set(e, -ENOTSUP,
@@ -136,7 +139,7 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* per_layer_config's entry for a layer, or NULL. Of more than ten layers transformers writes "05". */
+/* The entry of a layer in per_layer_config, or NULL. transformers pads the keys: "05". */
 static int
 find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **ret, struct err *e)
 {
@@ -157,7 +160,7 @@ find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **
     return 0;
 }
 
-/* What it says of one layer, over what is said of all. */
+/* Applies per_layer_config to one layer. */
 static int
 read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct layer_shape *l,
               struct err *e)
@@ -180,7 +183,7 @@ read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct la
     return code < 0 ? err_while(e, code, "per_layer_config: layer %u", layer) : 0;
 }
 
-/* Layers that see everything: their heads, in either dialect, and whether v is k. */
+/* Full-attention layers: heads, in both dialects, and v_is_k. */
 static int
 read_full(const json_t *config, struct layer_shape *l, struct err *e)
 {
@@ -208,8 +211,7 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
     s->dim[DIM_EXPERT_2FF] = 2 * l->expert_ff;
     s->parts[DIM_EXPERT_2FF] = dim_halves(l->expert_ff);
     s->dim[DIM_BESIDE] = s->hidden;
-    s->own_cols += ROUND_UP(s->hidden,
-                            4u); /* what the experts found, beside what the dense part did */
+    s->own_cols += ROUND_UP(s->hidden, 4u); /* output of the experts */
     return 0;
 }
 
@@ -231,7 +233,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
         uint32_t kind;
 
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6, &slides, e));
-        slides &= i + 1 < s->n_layers; /* the last sees everything, whatever is said */
+        slides &= i + 1 < s->n_layers; /* the last layer always has full attention */
         s->layer[i] = slides ? sliding : full;
         TRY(read_override(config, i, s->n_layers, &s->layer[i], e));
         kind = slides ? TABLE_WINDOW : TABLE_FULL;
@@ -240,8 +242,8 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
             s->layer[i].n_heads % s->layer[i].n_kv_heads)
             return err_set(
                 e, -ENOTSUP,
-                "layer %u: heads of %u, %u of them for K and V: odd, no divisor of %u, or "
-                "not as the other layers of its type",
+                "layer %u has head_dim %u and %u K/V heads; head_dim must be even and the same "
+                "in all layers of its type, and K/V heads must divide %u heads",
                 i, s->layer[i].head_dim, s->layer[i].n_kv_heads, s->layer[i].n_heads);
     }
     TRY(gemma_share_kv(config, 0, s, e));
@@ -279,7 +281,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, cfg, e));
     TRY(read_inputs(config, s, cfg, e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded: gemma3.c */
+    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     s->dim[DIM_HIDDEN] = s->hidden;
     s->dim[DIM_VOCAB] = s->vocab;
     return 0;
@@ -315,7 +317,7 @@ attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, st
     return block_attend(m, s, l, h, &a, heads);
 }
 
-/* sum, what the dense part found, becomes the two norms' sum. Experts and router read x itself. */
+/* sum: in, the output of the dense feed-forward; out, the sum of both normed outputs. */
 static int
 add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum, struct tensor h)
 {
@@ -323,8 +325,9 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
     const struct layer_shape *shape = &m->shape.layer[l];
-    struct tensor found = block_area(s, BLOCK_OWN, gemma_input_words(m->shape.n_layers, cfg->each),
-                                     sum.dim[0], sum.dim[1], m->act);
+    struct tensor expert_out = block_area(s, BLOCK_OWN,
+                                          gemma_input_words(m->shape.n_layers, cfg->each),
+                                          sum.dim[0], sum.dim[1], m->act);
     struct block_experts experts = {
         .gate_up = w->expert_gate_up,
         .down = w->expert_down,
@@ -337,10 +340,10 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->eps, 0));
     TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
-    TRY(block_experts(m, s, shape, found, h, &experts));
-    TRY(op->collective.all_reduce(s->lane, found));
-    TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
-    return op->add(s->lane, sum, found);
+    TRY(block_experts(m, s, shape, expert_out, h, &experts));
+    TRY(op->collective.all_reduce(s->lane, expert_out));
+    TRY(op->rms_norm(s->lane, expert_out, expert_out, w->experts_post, cfg->eps, 0));
+    return op->add(s->lane, sum, expert_out);
 }
 
 static int

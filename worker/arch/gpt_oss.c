@@ -1,8 +1,8 @@
-/* gpt_oss.c - GPT-OSS: experts in bf16 or, as published, in MXFP4.
+/* gpt_oss.c - GPT-OSS; published experts are in MXFP4 (quant.h), others in bf16.
  *
- * Llama's two pre-norm sublayers with biases on every projection; layers slide over a window and see all in
- * turns; each head has a sink, one more logit in its softmax that carries no value. Every feed-forward is
- * n_top of many experts, whose gate and up rows stand in turns.
+ * As Llama, except: every projection has a bias; sliding-window and full layers alternate; each
+ * head has a sink, one more logit in its softmax without a value. Every feed-forward consists of
+ * experts, whose gate and up rows are interleaved.
  * Source: GptOssForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -69,9 +69,9 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* A config that says nothing of it means the published models' own. */
+/* Defaults are those of the published models. */
 static void
-set_usual_rope(struct rope_params *r)
+set_default_rope(struct rope_params *r)
 {
     r->type = ROPE_YARN;
     r->factor = r->beta_fast = 32;
@@ -86,16 +86,16 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
     TRY(cfg_rope(config, NULL, 150000, ret, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET &&
         json_object_size(json_object_get(config, "rope_scaling")) == 0)
-        set_usual_rope(ret);
+        set_default_rope(ret);
     if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
-        return err_set(e, -ENOTSUP, "rope_type is neither default nor yarn");
+        return err_set(e, -ENOTSUP, "rope_type must be default or yarn");
     if (ret->partial != 1)
         return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
                        ret->partial);
     return 0;
 }
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
@@ -108,7 +108,7 @@ refuse_others(const json_t *config, struct err *e)
     return cfg_want_bool(config, "attention_bias", true, e);
 }
 
-/* Ranks have whole pairs of gate and up rows of it, and whole runs that share a scale. */
+/* Ranks divide between units: pairs of gate and up rows, or runs of them. */
 static void
 set_size(struct model_shape *s, enum dim d, uint32_t n, uint32_t units)
 {

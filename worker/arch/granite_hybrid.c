@@ -1,8 +1,9 @@
-/* granite_hybrid.c - Granite 4 hybrid: Mamba-2 layers, some with attention instead, each followed by a shared
- * feed-forward and, where there are any, experts beside it.
+/* granite_hybrid.c - Granite 4 hybrid: Mamba-2 or attention layers, each followed by a shared
+ * feed-forward and optional experts.
  *
- * Four multipliers: of the embedding, of both sums of a layer, of attention scores, and one that logits are divided
- * by. Published ones have no positions at all. Source: GraniteMoeHybridForCausalLM of transformers 5.17.
+ * 4 multipliers: embedding, both sublayer outputs, attention scores, and a divisor of logits.
+ * Published models have no position encoding. Source: GraniteMoeHybridForCausalLM of transformers
+ * 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -16,8 +17,8 @@
 
 struct granite_layer {
     struct tensor norm;             /* [hidden] */
-    struct mamba_weights mamba;     /* of a layer with state */
-    struct tensor qkv, o;           /* of one with attention: [q + kv + kv, hidden], [hidden, q] */
+    struct mamba_weights mamba;     /* layers with state */
+    struct tensor qkv, o;           /* layers with attention: [q + 2 kv, hidden], [hidden, q] */
     struct tensor ff_norm;          /* [hidden] */
     struct tensor gate_up, down;    /* [2 ff, hidden], gate rows first; [hidden, ff] */
     struct tensor router;           /* [experts, hidden] */
@@ -34,7 +35,7 @@ struct granite_cfg {
 
 #define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct granite_layer, f)
-/* Of the shared feed-forward, and of an expert. */
+/* Shared feed-forward; one expert. */
 #define DIM_GATE_UP DIM_OWN_5
 #define DIM_EXPERT_GATE_UP DIM_OWN_6
 #define DIM_EXPERT_FF DIM_OWN_7
@@ -65,7 +66,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
@@ -81,11 +82,11 @@ read_positions(const json_t *config, struct granite_cfg *cfg, struct err *e)
     TRY(cfg_str(config, "position_embedding_type", "nope", &kind, e));
     cfg->rotates = strcmp(kind, "rope") == 0;
     if (!cfg->rotates && strcmp(kind, "nope"))
-        return err_set(e, -ENOTSUP, "position_embedding_type is \"%s\"; rope and nope are there",
-                       kind);
+        return err_set(e, -ENOTSUP,
+                       "position_embedding_type is \"%s\"; rope and nope are implemented", kind);
     TRY(cfg_rope(config, NULL, 1e4, &cfg->rope, e));
     if (cfg->rotates && (cfg->rope.type != ROPE_DEFAULT || cfg->rope.partial != 1))
-        return err_set(e, -ENOTSUP, "rope_type is not default, or not all of a head rotates");
+        return err_set(e, -ENOTSUP, "rope_type must be default and partial_rotary_factor 1");
     return 0;
 }
 
@@ -102,7 +103,6 @@ read_multipliers(const json_t *config, struct granite_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* Feed-forward of every layer. */
 static int
 read_ff(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
 {
@@ -151,8 +151,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         else if (strcmp(kind, "mamba") == 0 || strcmp(kind, "linear_attention") == 0)
             mamba_layer(&cfg->mamba, l);
         else
-            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are there", key, i,
-                           kind);
+            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are implemented",
+                           key, i, kind);
         l->n_ff = ff.n_ff;
         l->n_experts = ff.n_experts;
         l->n_top = ff.n_top;
@@ -181,7 +181,7 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* sum: the experts' and the shared feed-forward's. */
+/* sum = experts + shared feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
              const struct granite_layer *w, struct tensor sum, struct tensor h)

@@ -1,8 +1,8 @@
-/* llama.c - Llama 2, 3 and 3.1, and Mistral, which is Llama with a window.
+/* llama.c - Llama 2, 3 and 3.1, and Mistral, which adds a sliding window.
  *
  * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
- * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this file
- * follows.
+ * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this
+ * file follows.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -52,10 +52,10 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* What MistralConfig has where a config says nothing. */
+/* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Mistral's null means none, and absent means the default. */
+/* Mistral: null means no window, absent means the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {
@@ -64,8 +64,8 @@ read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
     return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* A window that Llama's config has none the less: transformers drops what is behind it from its cache and sees it in a
- * prompt. It says nothing where no sequence is longer. */
+/* Refuses a window in Llama's config: transformers applies it to its KV cache but not within a
+ * prompt. A window of at least max_len has no effect. */
 static int
 refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
 {
@@ -78,8 +78,7 @@ refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
         if (slides && window < s->max_len)
             return err_set(
                 e, -ENOTSUP,
-                "sliding_window is %u, which is not implemented for llama; mistral has one",
-                window);
+                "sliding_window is %u, which is implemented for mistral but not for llama", window);
     }
     return 0;
 }
@@ -89,7 +88,7 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR && ret->type != ROPE_LLAMA3)
-        return err_set(e, -ENOTSUP, "rope_type is none of default, linear and llama3");
+        return err_set(e, -ENOTSUP, "rope_type must be default, linear or llama3");
     if (ret->partial != 1)
         return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
                        ret->partial);

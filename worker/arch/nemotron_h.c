@@ -1,8 +1,9 @@
-/* nemotron_h.c - Nemotron-H: one mixer a layer, in turns: Mamba-2, attention without positions, a feed-forward
- * without a gate (relu squared), or experts of such.
+/* nemotron_h.c - Nemotron-H: each layer is Mamba-2, attention without positions, a feed-forward
+ * without gate (relu squared), or experts of that kind.
  *
- * Mamba-2 norms each group for itself, and dt is at least time_step_min. Experts are chosen by the sigmoid of their
- * logit plus a correction, and weigh what they are without it. Source: NemotronHForCausalLM of transformers 5.17.
+ * Mamba-2 norms each group separately; dt is at least time_step_min. The router selects experts by
+ * sigmoid(logit) plus a correction and weights them without the correction. Source:
+ * NemotronHForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -14,12 +15,12 @@
 #include <math.h>
 #include <string.h>
 
-struct nemotron_layer { /* norm, and what its mixer has */
+struct nemotron_layer { /* norm, and the tensors of one mixer */
     struct tensor norm; /* [hidden] */
     struct mamba_weights mamba;
-    struct tensor qkv, o;             /* [q + kv + kv, hidden], [hidden, q] */
-    struct tensor up, down;           /* [ff, hidden], [hidden, ff]: experts' shared one too */
-    struct tensor router, correction; /* [experts, hidden], [experts] */
+    struct tensor qkv, o;   /* [q + kv + kv, hidden], [hidden, q] */
+    struct tensor up, down; /* [ff, hidden], [hidden, ff]: feed-forward or shared expert */
+    struct tensor router, correction;       /* [experts, hidden], [experts] */
     struct tensor experts_up, experts_down; /* [experts * ff, hidden], [experts * hidden, ff] */
 };
 
@@ -69,12 +70,12 @@ list_key(const json_t *config)
     return cfg_either(config, "layer_types", "layers_block_type");
 }
 
-/* The published list is a string, M-M*E; later ones are lists of words, older or newer. */
+/* Published configs have a string, M-M*E; later configs have a list of words, in two dialects. */
 static int
 kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
 {
     static const struct {
-        const char *word;
+        const char *name;
         char letter;
         enum kind kind;
     } kinds[] = {
@@ -92,16 +93,18 @@ kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret,
     else
         TRY(cfg_str(config, "hybrid_override_pattern", NULL, &pattern, e));
     if (pattern && strlen(pattern) != n_layers)
-        return err_set(e, -EINVAL, "hybrid_override_pattern is of %zu layers, not %u",
+        return err_set(e, -EINVAL,
+                       "hybrid_override_pattern has %zu layers, num_hidden_layers is %u",
                        strlen(pattern), n_layers);
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        if (pattern ? pattern[layer] != kinds[i].letter : strcmp(word, kinds[i].word) != 0)
+        if (pattern ? pattern[layer] != kinds[i].letter : strcmp(word, kinds[i].name) != 0)
             continue;
         *ret = kinds[i].kind;
         return 0;
     }
-    return err_set(e, -ENOTSUP, "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are there",
-                   layer, pattern ? pattern + layer : "", word);
+    return err_set(e, -ENOTSUP,
+                   "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are implemented", layer,
+                   pattern ? pattern + layer : "", word);
 }
 
 static int
@@ -114,12 +117,12 @@ count_layers(const json_t *config, uint32_t *ret, struct err *e)
         return cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, ret, e);
     *ret = (uint32_t)json_array_size(list);
     if (*ret == 0 || *ret > MAX_LAYERS)
-        return err_set(e, -EINVAL, "%s has %zu entries, from 1 to %d are possible", key,
-                       json_array_size(list), MAX_LAYERS);
+        return err_set(e, -EINVAL, "%s has %zu entries, want 1 to %d", key, json_array_size(list),
+                       MAX_LAYERS);
     return 0;
 }
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
@@ -227,7 +230,7 @@ divide(struct model *m, struct err *e)
     return mamba_divide(m, &((struct nemotron_cfg *)m->cfg)->mamba, e);
 }
 
-/* Experts, and the one that sees every row. */
+/* sum = routed experts + shared expert, or the feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
              struct tensor sum, struct tensor h)
@@ -255,7 +258,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
 }
 
-/* What the mixer of layer l adds, into sum. */
+/* sum = output of the mixer of layer l. */
 static int
 mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
     struct tensor sum, struct tensor h)

@@ -1,8 +1,9 @@
-/* qwen.c - Qwen 2 and 2.5, and Qwen 3, the dense ones.
+/* qwen.c - Qwen 2, 2.5 and 3, dense models.
  *
- * Llama's two pre-norm sublayers. Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead. Layers
- * from max_window_layers on may slide over a window.
- * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file follows.
+ * As Llama, except: Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead.
+ * Layers from max_window_layers on may have a sliding window.
+ * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file
+ * follows.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -34,7 +35,7 @@ struct qwen_cfg {
 
 #define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct qwen_layer, f)
-/* Of what the other of the two has these are 0, and there is no such line. */
+/* Qwen 2 has the biases, Qwen 3 the norms; the sizes of absent tensors are 0. */
 #define DIM_Q_BIAS DIM_OWN_0
 #define DIM_KV_BIAS DIM_OWN_1
 #define DIM_NORM DIM_OWN_2
@@ -71,14 +72,14 @@ read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (ret->type == ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP, "rope_type is none of default, linear, llama3 and yarn");
+        return err_set(e, -ENOTSUP, "rope_type must be default, linear, llama3 or yarn");
     if (ret->partial != 1)
         return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
                        ret->partial);
     return 0;
 }
 
-/* Unless use_sliding_window is true there is no window, whatever sliding_window says. */
+/* sliding_window counts only if use_sliding_window is true. */
 static int
 read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
 {
@@ -102,7 +103,9 @@ read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, s
 
         TRY(cfg_slides(config, i, s->n_layers, window && i >= first, &slides, e));
         if (slides && !window)
-            return err_set(e, -EINVAL, "layer_types[%u] slides, and there is no sliding_window", i);
+            return err_set(e, -EINVAL,
+                           "layer_types[%u] is sliding_attention, but sliding_window is not set",
+                           i);
         l.window = slides ? window : 0;
         l.kv = slides ? KV_WINDOW : KV_FULL;
         l.kv_from = (uint16_t)i;
@@ -112,14 +115,14 @@ read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, s
 }
 
 static int
-read_heads(const json_t *config, bool three, uint32_t hidden, struct layer_shape *l, struct err *e)
+read_heads(const json_t *config, bool qwen3, uint32_t hidden, struct layer_shape *l, struct err *e)
 {
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    return cfg_heads(config, 32, 32, three ? 128 : hidden / l->n_heads, l, e);
+    return cfg_heads(config, 32, 32, qwen3 ? 128 : hidden / l->n_heads, l, e);
 }
 
 static void
-set_sizes(struct model_shape *s, const struct layer_shape *l, bool three)
+set_sizes(struct model_shape *s, const struct layer_shape *l, bool qwen3)
 {
     uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
 
@@ -128,7 +131,7 @@ set_sizes(struct model_shape *s, const struct layer_shape *l, bool three)
     s->dim[DIM_FF] = l->n_ff;
     s->dim[DIM_Q] = q;
     s->dim[DIM_KV] = kv;
-    if (three) {
+    if (qwen3) {
         s->dim[DIM_NORM] = l->head_dim;
         return;
     }
@@ -144,12 +147,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     struct qwen_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
     const char *type;
-    bool three;
+    bool qwen3;
 
     TRY(cfg_str(config, "model_type", NULL, &type, e));
-    three = strcmp(type, "qwen3") == 0;
+    qwen3 = strcmp(type, "qwen3") == 0;
     TRY(cfg_want_str(config, "hidden_act", "silu", e));
-    if (three) TRY(cfg_want_bool(config, "attention_bias", false, e));
+    if (qwen3) TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
@@ -157,11 +160,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 22016, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(read_heads(config, three, s->hidden, &l, e));
+    TRY(read_heads(config, qwen3, s->hidden, &l, e));
     TRY(read_layers(config, l, s, e));
     TRY(read_rope(config, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    set_sizes(s, &l, three);
+    set_sizes(s, &l, qwen3);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
  *
  * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
- * on the distance, from one table a stack, kept in block 0 and used by all. Scores are not scaled.
+ * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled.
  * Source: T5ForConditionalGeneration of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -18,12 +18,12 @@
 #include <string.h>
 
 struct t5 {
-    struct tensor shared; /* [vocab, hidden] */
-    struct tensor head;   /* [vocab, hidden]; shared itself where the file has none */
+    struct tensor shared;                     /* [vocab, hidden] */
+    struct tensor head;                       /* [vocab, hidden]; shared itself if tied */
     struct tensor encoder_norm, decoder_norm; /* [hidden] */
 };
 
-/* plain or gate_up, as the model's feed-forward is. */
+/* The feed-forward has either plain or gate_up. */
 struct t5_layer {                    /* of the decoder */
     struct tensor bias;              /* [buckets, heads], block 0 */
     struct tensor self_norm;         /* [hidden] */
@@ -43,7 +43,7 @@ struct t5_encoder {
 
 struct t5_cfg {
     float eps;
-    float head_scale; /* of hidden states before the head; 1: none */
+    float head_scale; /* factor of hidden states before the head */
     enum act act;
     bool gated;
     uint32_t buckets, max_distance;
@@ -54,7 +54,7 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 #define TOP(f) IN_TOP, offsetof(struct t5, f)
 #define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
-#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 where the feed-forward is gated; DIM_GATED the other way */
+#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated; DIM_GATED is the opposite */
 #define DIM_GATED DIM_OWN_1
 #define E "encoder.block.%u.layer."
 #define D "decoder.block.%u.layer."
@@ -99,7 +99,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* T5 has no longest sequence: distances saturate. Block tables need one. */
+/* T5 has no maximum length, because distances saturate; block tables need one. */
 enum { T5_POSITIONS = 4096 };
 
 static int
@@ -111,7 +111,7 @@ read_feed_forward(const json_t *config, struct t5_cfg *cfg, struct err *e)
         enum act act;
     } known[] = {
         { "relu", false, ACT_RELU },
-        { "gated-gelu", true, ACT_GELU_TANH }, /* the tanh form, whatever the name says */
+        { "gated-gelu", true, ACT_GELU_TANH }, /* the tanh approximation, despite the name */
         { "gated-silu", true, ACT_SILU },
     };
     const char *name;
@@ -137,14 +137,13 @@ read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
         return err_set(e, -ENOTSUP, "relative_attention_num_buckets is %u, not a multiple of 4",
                        cfg->buckets);
     if (cfg->max_distance <= cfg->buckets / 2)
-        return err_set(
-            e, -EINVAL,
-            "relative_attention_max_distance is %u; %u buckets reach further by themselves",
-            cfg->max_distance, cfg->buckets);
+        return err_set(e, -EINVAL,
+                       "relative_attention_max_distance is %u, want more than half of %u buckets",
+                       cfg->max_distance, cfg->buckets);
     return 0;
 }
 
-/* What the flag says, whether or not the file holds a head of its own. */
+/* The flag decides the scale; the presence of lm_head.weight does not. */
 static int
 read_head_scale(const json_t *config, struct model_shape *s, float *ret, struct err *e)
 {
@@ -168,7 +167,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
-    /* The decoder is as deep as num_layers says, whatever its other name does. */
+    /* num_hidden_layers does not change the depth of the decoder. */
     TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "num_hidden_layers", s->n_encoder_layers, 1, MAX_LAYERS,
                 &s->n_encoder_layers, e));
@@ -206,8 +205,10 @@ make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_bucke
     struct t5_cfg *cfg = m->cfg;
     uint32_t heads = m->shape.dim[DIM_HEADS], reach = t5_reach(b), cols = 2 * reach + 1;
     float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
-    int r = w && out ? host_tables_read(m, w, weight, e)
-                     : err_set(e, -ENOMEM, "position biases of %u heads x %u", heads, cols);
+    int r = w && out
+                ? host_tables_read(m, w, weight, e)
+                : err_set(e, -ENOMEM, "no memory for position biases of %u heads x %u distances",
+                          heads, cols);
 
     cfg->reach[which] = reach;
     if (r >= 0) {
@@ -230,7 +231,7 @@ prepare(struct model *m, struct err *e)
     return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
 }
 
-/* end.x += wo(act(wi h)), or wo(act(wi_0 h) * wi_1 h). */
+/* end.x += wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h). */
 static int
 feed_forward(const struct model *m, struct step *s, struct tensor h, struct tensor plain,
              struct tensor gate_up, struct tensor down, struct residual end)
@@ -245,9 +246,9 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, struct tens
     return block_residual(m, s, inner, down, end);
 }
 
-/* x += the sublayer's output, then y = norm(x). */
+/* Residual: x += sublayer output; y = norm(x). */
 static struct residual
-then(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
+add_and_norm(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
 {
     const struct t5_cfg *cfg = m->cfg;
 
@@ -272,15 +273,15 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             .reach = cfg->reach[TABLE_ENCODER],
             .scale = 1,
         };
-        struct residual end = then(m, s->enc_x, NO_TENSOR, NO_TENSOR);
+        struct residual end = add_and_norm(m, s->enc_x, NO_TENSOR, NO_TENSOR);
         struct tensor heads;
 
         if (l + 1 < first + n)
-            end = then(m, s->enc_x, h, w[1].self_norm);
+            end = add_and_norm(m, s->enc_x, h, w[1].self_norm);
         else if (l + 1 == m->shape.n_encoder_layers)
-            end = then(m, s->enc_x, s->enc_out, top->encoder_norm);
+            end = add_and_norm(m, s->enc_x, s->enc_out, top->encoder_norm);
         TRY(block_attend_encoder(m, s, h, &a, &heads));
-        TRY(block_residual(m, s, heads, w->o, then(m, s->enc_x, h, w->ff_norm)));
+        TRY(block_residual(m, s, heads, w->o, add_and_norm(m, s->enc_x, h, w->ff_norm)));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
     return 0;
@@ -296,7 +297,7 @@ project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-/* h: x normed for what comes next, at the beginning and at the end. */
+/* h: in, the input of this sublayer; out, the input of the next one. */
 static int
 self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                struct tensor h)
@@ -311,7 +312,7 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
     struct tensor heads;
 
     TRY(block_attend_decoder(m, s, l, h, &a, &heads));
-    return block_residual(m, s, heads, w->o, then(m, s->x, h, w->cross_norm));
+    return block_residual(m, s, heads, w->o, add_and_norm(m, s->x, h, w->cross_norm));
 }
 
 static int
@@ -322,7 +323,7 @@ cross_attention(const struct model *m, struct step *s, const struct t5_layer *w,
     struct tensor heads;
 
     TRY(block_attend_cross(m, s, l, h, &a, &heads));
-    return block_residual(m, s, heads, w->cross_o, then(m, s->x, h, w->ff_norm));
+    return block_residual(m, s, heads, w->cross_o, add_and_norm(m, s->x, h, w->ff_norm));
 }
 
 static int

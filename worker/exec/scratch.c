@@ -12,7 +12,7 @@
 
 struct plan {
     char *dev, *host, *far; /* NULL: count only */
-    uint64_t dev_used, host_used, far_used;
+    uint64_t dev_taken, host_taken, far_taken;
 };
 
 enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* table rows are copied in 16-byte units */
@@ -30,13 +30,13 @@ take(char *base, uint64_t *used, uint64_t bytes)
 static void *
 on_dev(struct plan *p, uint64_t n, uint64_t each)
 {
-    return take(p->dev, &p->dev_used, n * each);
+    return take(p->dev, &p->dev_taken, n * each);
 }
 
 static void *
 on_host(struct plan *p, uint64_t n, uint64_t each)
 {
-    return take(p->host, &p->host_used, n * each);
+    return take(p->host, &p->host_taken, n * each);
 }
 
 /* Rows start 16-byte aligned in every dtype, for vector loads. */
@@ -108,9 +108,9 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         lay_out_image(&st->encode, &first->encode,
                       source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->suppressed = take(p->far, &p->far_used,
+        st->suppressed = take(p->far, &p->far_taken,
                               (uint64_t)x->n_slots * MAX_SUPPRESSED * sizeof *st->suppressed);
-        st->logit_bias = take(p->far, &p->far_used,
+        st->logit_bias = take(p->far, &p->far_taken,
                               (uint64_t)x->n_slots * MAX_LOGIT_BIAS * sizeof *st->logit_bias);
         st->near_suppressed = on_host(p, NEAR_CHANGES, sizeof *st->near_suppressed);
         st->near_logit_bias = on_host(p, NEAR_CHANGES, sizeof *st->near_logit_bias);
@@ -124,13 +124,13 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         o->r.token = on_host(p, (uint64_t)x->n_slots * (1 + MAX_DRAFT), sizeof *o->r.token);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
-        o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
+        o->far = take(p->far, &p->far_taken, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
         o->logits_at = on_host(p, x->n_slots, sizeof *o->logits_at);
         o->states_at = on_host(p, x->n_slots, sizeof *o->states_at);
         o->n_states = on_host(p, x->n_slots, sizeof *o->n_states);
-        o->logits = take(p->far, &p->far_used,
+        o->logits = take(p->far, &p->far_taken,
                          (uint64_t)x->n_slots * x->m->shape.vocab * sizeof *o->logits);
-        o->states = take(p->far, &p->far_used,
+        o->states = take(p->far, &p->far_taken,
                          (uint64_t)x->c.max_enc_tokens * hidden * dtype_bytes(act, 1));
     }
 }
@@ -149,9 +149,9 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_tokens, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_tokens, x->m->shape.hidden);
     x->slot = on_host(p, x->n_slots, sizeof *x->slot);
-    x->place = take(p->far, &p->far_used, (uint64_t)x->c.max_copies * sizeof *x->place);
+    x->place = take(p->far, &p->far_taken, (uint64_t)x->c.max_copies * sizeof *x->place);
     x->upload_seen = on_host(p, x->n_slots, sizeof *x->upload_seen);
-    x->initial_seen = take(p->far, &p->far_used,
+    x->initial_seen = take(p->far, &p->far_taken,
                            (uint64_t)x->n_slots * x->seen_words * sizeof *x->initial_seen);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
@@ -193,14 +193,14 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     int r;
 
     lay_out(x, kv, &p);
-    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
+    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_taken, &x->arena, e);
     if (r < 0)
         return err_while(e, r,
                          "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
-                         (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_tokens,
+                         (unsigned long long)(p.dev_taken >> 20), x->c.n_lanes, x->c.max_tokens,
                          x->c.max_enc_tokens);
-    x->host_bytes = p.host_used;
-    x->far_bytes = p.far_used;
+    x->host_bytes = p.host_taken;
+    x->far_bytes = p.far_taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))

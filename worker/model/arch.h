@@ -1,7 +1,7 @@
 /* arch.h - a model family: one const struct arch, defined in one file of worker/arch.
  *
  * A new family touches 4 product files: worker/arch/NAME.c, registry.c, registry.h and Makefile.am.
- * Its tests add a line to 3 lists (docs/adding-a-model.md). The checkpoint side is data (the weight
+ * Its tests are lines in 5 files (docs/adding-a-model.md). The checkpoint side is data (the weight
  * table) and the arithmetic side is code (forward), because each is then easy to compare with the
  * original.
  */

@@ -5,15 +5,15 @@
 
 #include <string.h>
 
-/* Columns of activations that have so many words. */
+/* Columns of activations that take n words of 4 bytes. */
 static uint32_t
 words(const struct model *m, uint32_t n)
 {
     return n * (uint32_t)(4 / dtype_bytes(m->act, 1));
 }
 
-/* Of struct pairs's arrays, a row's share of each, in their order; all of first[] for every row, so that it is
- * there with one. */
+/* Words per token for the arrays of struct pairs, in their order. first[] is counted for every
+ * token, so that it fits with one token. */
 static uint32_t
 route_words(const struct layer_shape *l)
 {
@@ -21,7 +21,7 @@ route_words(const struct layer_shape *l)
 }
 
 static void
-widen(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct layer_shape *l)
+widen_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct layer_shape *l)
 {
     uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
 
@@ -35,7 +35,8 @@ widen(const struct model *m, uint32_t cols[MAX_SCRATCH], const struct layer_shap
     cols[BLOCK_PAIRS_OUT] = MAX(cols[BLOCK_PAIRS_OUT], l->n_top * m->shape.hidden);
 }
 
-/* What a sublayer adds may be more than fp16 holds: transformers keeps T5's wo in fp32 then. */
+/* The output of a sublayer may overflow fp16; transformers keeps T5's wo in fp32 for that
+ * reason. */
 static bool
 out_is_wide(const struct model *m)
 {
@@ -50,9 +51,9 @@ model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH])
     memset(cols, 0, MAX_SCRATCH * sizeof *cols);
     cols[BLOCK_NORMED] = s->hidden;
     cols[BLOCK_OUT] = out_is_wide(m) ? words(m, s->hidden) : s->hidden;
-    for (uint32_t i = 0; i < s->n_layers; i++) widen(m, cols, &s->layer[i]);
-    for (uint32_t i = 0; i < s->n_encoder_layers; i++) widen(m, cols, &s->encoder[i]);
-    if (s->n_encoder_layers) widen(m, cols, &s->cross);
+    for (uint32_t i = 0; i < s->n_layers; i++) widen_scratch(m, cols, &s->layer[i]);
+    for (uint32_t i = 0; i < s->n_encoder_layers; i++) widen_scratch(m, cols, &s->encoder[i]);
+    if (s->n_encoder_layers) widen_scratch(m, cols, &s->cross);
     cols[BLOCK_OWN] = words(m, s->own_cols);
 }
 
@@ -69,15 +70,15 @@ block_area(const struct step *s, enum block_scratch which, uint32_t words, uint3
     const struct tensor *all = &s->scratch[which];
     size_t at = (size_t)all->dim[0] * words * 4;
 
-    check(words % 4 == 0); /* so that it begins on 16 bytes, whatever the number of rows */
+    check(words % 4 == 0); /* 16-byte aligned for every number of rows */
     check(at + dtype_bytes(t, (size_t)rows * cols) <=
           dtype_bytes(all->dtype, (size_t)all->dim[0] * all->stride));
     return tensor_2d((char *)all->data + at, t, rows, cols);
 }
 
-/* n elements of a word each a row, behind those at *words. */
+/* Allocates n words per row after the first *words. */
 static void *
-take(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
+take_route_words(const struct step *s, uint32_t *words, uint32_t n, uint32_t rows)
 {
     void *data = block_area(s, BLOCK_ROUTE, *words, rows, n, DT_F32).data;
 
@@ -113,16 +114,16 @@ block_experts(const struct model *m, struct step *s, const struct layer_shape *l
     struct expert_matmul up = {
         .y = both, .x = x, .w = e->gate_up, .bias = e->gate_up_bias, .by_row = true
     };
-    /* Of a sum over ranks the bias is a part once. */
+    /* Ranks sum their outputs, so only rank 0 adds the bias. */
     struct expert_matmul down = {
         .y = each, .x = inner, .w = e->down, .bias = m->rank ? NO_TENSOR : e->down_bias
     };
 
-    r.pairs.expert = take(s, &at, l->n_top, rows);
-    r.pairs.share = take(s, &at, l->n_top, rows);
-    r.pairs.place = take(s, &at, l->n_top, rows);
-    r.pairs.row = take(s, &at, l->n_top, rows);
-    r.pairs.first = take(s, &at, l->n_experts + 1, 1);
+    r.pairs.expert = take_route_words(s, &at, l->n_top, rows);
+    r.pairs.share = take_route_words(s, &at, l->n_top, rows);
+    r.pairs.place = take_route_words(s, &at, l->n_top, rows);
+    r.pairs.row = take_route_words(s, &at, l->n_top, rows);
+    r.pairs.first = take_route_words(s, &at, l->n_experts + 1, 1);
     TRY(op->route(s->lane, &r));
     TRY(op->expert_matmul(s->lane, &up, &r.pairs));
     if (e->no_gate)
@@ -184,7 +185,8 @@ block_attend(const struct model *m, struct step *s, uint32_t l, struct tensor h,
     return m->op->attend(s->lane, &a, s->rows);
 }
 
-/* a: what the three kinds below differ in. Every head has its own K and V. */
+/* a: fields in which encoder, decoder and cross attention differ. Every head has its own K and
+ * V. */
 static int
 attend_unrotated(const struct model *m, struct step *s, const struct layer_shape *shape,
                  struct tensor h, const struct block_attention *b, struct attend *a)

@@ -1,5 +1,5 @@
-/* model.c - see model.h: config, family, token ids, files, weights, tables, in this order, so that what is
- * cheap to find wrong is found first. */
+/* model.c - see model.h. Order: config, family, token ids, files, weights, tables, so that cheap
+ * errors are found first. */
 #include "worker/model/model.h"
 
 #include "worker/model/config.h"
@@ -20,12 +20,12 @@
 
 #define CONFIG "config.json"
 
-/* What model_open() reads and lets go of. */
+/* Temporary data of model_open(). */
 struct reading {
     char *bytes;
     size_t n;
     json_t *whole, *config, *generation;
-    int fd; /* a predecessor's arena */
+    int fd; /* arena of the previous worker */
 };
 
 static void
@@ -65,7 +65,7 @@ family_of(const struct arch *const *families, const char *type)
     return NULL;
 }
 
-/* The text model's type decides, then the whole model's. */
+/* By model_type of the text model, else of the whole model. */
 static int
 pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
             struct err *e)
@@ -85,7 +85,7 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
     return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
 }
 
-/* A family states sizes within the limits of config.h; what follows relies on these. */
+/* configure() must respect the limits of config.h; later code relies on them. */
 static void
 check_shape(const struct model_shape *s)
 {
@@ -102,17 +102,16 @@ check_shape(const struct model_shape *s)
     }
 }
 
-/* What any class of transformers reads, and few of ours. */
+/* Keys that every class of transformers reads and that are not implemented. */
 static int
 refuse_others(const struct arch *a, const json_t *whole, const json_t *config, struct err *e)
 {
     if (!a->by_layer && cfg_state(config, "per_layer_config") == CFG_SET)
         return err_set(e, -ENOTSUP, "per_layer_config is set, which is not implemented for %s",
                        a->name);
-    TRY(cfg_want_bool(config, "is_causal", true, e)); /* else every mask is of both directions */
+    TRY(cfg_want_bool(config, "is_causal", true, e)); /* false: bidirectional attention */
     if (cfg_state(whole, "transformers_weights") == CFG_SET)
-        return err_set(e, -ENOTSUP,
-                       "transformers_weights is set; files of other names are not read");
+        return err_set(e, -ENOTSUP, "transformers_weights is set, which is not implemented");
     return 0;
 }
 
@@ -141,13 +140,13 @@ static int
 limit_len(struct model *m, uint32_t max_len, struct err *e)
 {
     if (max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model reaches %u positions", max_len,
+        return err_set(e, -EINVAL, "max_len is %u, the model has %u positions", max_len,
                        m->shape.max_len);
     if (max_len) m->shape.max_len = max_len;
     return 0;
 }
 
-/* The dtype that config.json states; what transformers takes when it states none is fp32. */
+/* dtype of config.json; default fp32, as in transformers. */
 static int
 stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
 {
@@ -169,7 +168,7 @@ stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
                    name);
 }
 
-/* Where the weights come from; their files are open then. */
+/* Opens the checkpoint files unless weights are random. */
 static int
 find_weights(struct model *m, const struct model_source *src, struct reading *r,
              struct weights_from *ret, struct err *e)
@@ -254,7 +253,7 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
 }
 
 static int
-look(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
+inspect(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
 {
     struct weights_from from;
 
@@ -270,7 +269,7 @@ model_inspect(struct model *m, const struct model_source *src, struct gpu *g, ui
 
     m->gpu = g;
     m->op = gpu_ops(g);
-    code = look(m, src, bytes, e);
+    code = inspect(m, src, bytes, e);
     return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 

@@ -31,7 +31,7 @@ covers_family(const struct quant *q, const struct arch *a)
     return r->name;
 }
 
-/* Covered weights are those of experts, whose columns are hidden states or an expert's inner ones. */
+/* Covered weights are experts; their columns are hidden_size or intermediate_size. */
 static int
 check_sizes(const struct quant *q, const struct model_shape *s, struct err *e)
 {

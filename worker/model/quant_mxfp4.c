@@ -1,8 +1,9 @@
 /* quant_mxfp4.c - MXFP4: 4-bit codes (e2m1), and one power of two (e8m0) for 32 of them.
  *
- * Published checkpoints store the experts of GPT-OSS so and everything else plain. Instead of "experts.X" [experts, in,
- * out] there are "experts.X_blocks" [experts, out, in / 32, 16], two codes a byte, and "experts.X_scales"
- * [experts, out, in / 32]. The device keeps the stored bytes, whatever dtype= says.
+ * Published GPT-OSS checkpoints store experts in MXFP4 and all other tensors plain. Instead of
+ * "experts.X" [experts, in, out] there are "experts.X_blocks" [experts, out, in / 32, 16], two
+ * codes a byte, and "experts.X_scales" [experts, out, in / 32]. The device keeps the stored bytes
+ * for every dtype option.
  * Source: Mxfp4HfQuantizer of transformers 5.17.
  */
 #include "worker/model/quant.h"
