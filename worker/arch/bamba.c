@@ -124,8 +124,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         l->n_ff = n_ff;
         l->kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 

@@ -61,6 +61,26 @@ struct bart_cfg {
 #define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
+/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC) share. */
+#define SELF_ATTENTION(P, TO) \
+    { P "self_attn.q_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS }, \
+    { P "self_attn.k_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
+    { P "self_attn.v_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
+    { P "self_attn.q_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS }, \
+    { P "self_attn.k_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW }, \
+    { P "self_attn.v_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW }, \
+    { P "self_attn.out_proj.weight",         TO(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS }, \
+    { P "self_attn.out_proj.bias",           TO(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "self_attn_layer_norm.weight",       TO(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "self_attn_layer_norm.bias",         TO(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 }
+#define FEED_FORWARD(P, TO) \
+    { P "fc1.weight",                        TO(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS }, \
+    { P "fc1.bias",                          TO(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS }, \
+    { P "fc2.weight",                        TO(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS }, \
+    { P "fc2.bias",                          TO(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "final_layer_norm.weight",           TO(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "final_layer_norm.bias",             TO(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 }
+
 static const struct weight_rule weights[] = {
     /* in the checkpoint                     goes to                     rows           cols        */
     { "shared.weight",                       TOP(shared),                DIM_VOCAB,     DIM_HIDDEN, 0 },
@@ -76,33 +96,9 @@ static const struct weight_rule weights[] = {
     { "decoder.layer_norm.weight",           TOP(decoder_norm.weight),   DIM_1,         DIM_FINAL,  W_FP32 },
     { "decoder.layer_norm.bias",             TOP(decoder_norm.bias),     DIM_1,         DIM_FINAL,  W_FP32 },
 
-    { E "self_attn.q_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS },
-    { E "self_attn.k_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { E "self_attn.v_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { E "self_attn.q_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS },
-    { E "self_attn.k_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { E "self_attn.v_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { E "self_attn.out_proj.weight",         ENC(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS },
-    { E "self_attn.out_proj.bias",           ENC(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "self_attn_layer_norm.weight",       ENC(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "self_attn_layer_norm.bias",         ENC(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "fc1.weight",                        ENC(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS },
-    { E "fc1.bias",                          ENC(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS },
-    { E "fc2.weight",                        ENC(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS },
-    { E "fc2.bias",                          ENC(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "final_layer_norm.weight",           ENC(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "final_layer_norm.bias",             ENC(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
-
-    { D "self_attn.q_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS },
-    { D "self_attn.k_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { D "self_attn.v_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { D "self_attn.q_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS },
-    { D "self_attn.k_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { D "self_attn.v_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { D "self_attn.out_proj.weight",         DEC(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS },
-    { D "self_attn.out_proj.bias",           DEC(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "self_attn_layer_norm.weight",       DEC(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "self_attn_layer_norm.bias",         DEC(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 },
+    SELF_ATTENTION(E, ENC),
+    FEED_FORWARD(E, ENC),
+    SELF_ATTENTION(D, DEC),
     { D "encoder_attn.q_proj.weight",        DEC(cross_q.weight),        DIM_Q,         DIM_HIDDEN, ROWS },
     { D "encoder_attn.q_proj.bias",          DEC(cross_q.bias),          DIM_Q,         DIM_1,      W_FP32 | ROWS },
     { D "encoder_attn.k_proj.weight",        DEC(cross_kv.weight),       DIM_Q,         DIM_HIDDEN, ROWS },
@@ -113,12 +109,7 @@ static const struct weight_rule weights[] = {
     { D "encoder_attn.out_proj.bias",        DEC(cross_o.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.weight",    DEC(cross_norm.weight),     DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.bias",      DEC(cross_norm.bias),       DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "fc1.weight",                        DEC(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS },
-    { D "fc1.bias",                          DEC(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS },
-    { D "fc2.weight",                        DEC(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS },
-    { D "fc2.bias",                          DEC(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "final_layer_norm.weight",           DEC(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "final_layer_norm.bias",             DEC(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
+    FEED_FORWARD(D, DEC),
     { 0 },
 };
 /* clang-format on */
@@ -203,8 +194,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     cfg->embed_scale = scaled ? sqrtf((float)s->hidden) : 1;
 
     s->max_len = s->max_source = positions;
-    s->dim[DIM_HIDDEN] = s->dim[DIM_Q] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     s->dim[DIM_POSITIONS] = positions + FIRST_POSITION;
     s->dim[DIM_FINAL] = cfg->post ? 0 : s->hidden;
     for (uint32_t i = 0; i < s->n_layers; i++) {

@@ -66,19 +66,6 @@ static const struct weight_rule weights[] = {
 /* clang-format on */
 
 static int
-read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
-          struct err *e)
-{
-    TRY(cfg_rope(config, kind, theta, ret, e));
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR)
-        return err_set(e, -ENOTSUP, "rope_type of %s must be default or linear", kind);
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor of %s is %g, only 1 is implemented",
-                       kind, ret->partial);
-    return 0;
-}
-
-static int
 read_layers(const json_t *config, struct model_shape *s, struct err *e)
 {
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
@@ -97,10 +84,6 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
         l.kv_from = (uint16_t)i;
         s->layer[i] = l;
     }
-    s->dim[DIM_FF] = l.n_ff;
-    s->dim[DIM_HEAD] = l.head_dim;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
     return 0;
 }
 
@@ -122,15 +105,15 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "query_pre_attn_scalar", 256, 1e-6, 1e6, &scalar, e));
     TRY(cfg_f32(config, "attn_logit_softcapping", 0, 0, 1e6, &cfg->attn_cap, e));
     TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
-    TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
-    TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
+    TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
+                      &cfg->rope[TABLE_FULL], e));
+    TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
+                      &cfg->rope[TABLE_WINDOW], e));
     TRY(read_layers(config, s, e));
     cfg->scale = (float)(1 / sqrt((double)scalar));
     /* Differs: a bf16 run of transformers rounds this factor to bf16. The reference is the fp32
      * run. */
     cfg->embed_scale = sqrtf((float)s->hidden);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 
@@ -140,7 +123,7 @@ tables(struct model *m, struct err *e)
     const struct gemma3_cfg *cfg = m->cfg;
 
     for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.dim[DIM_HEAD], e));
+        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.layer[0].head_dim, e));
     return 0;
 }
 

@@ -110,17 +110,6 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static int
-read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
-          struct err *e)
-{
-    TRY(cfg_rope(config, kind, theta, ret, e));
-    if (ret->type != ROPE_DEFAULT || ret->partial != 1)
-        return err_set(e, -ENOTSUP,
-                       "rope_type of %s is not default, or only a part of a head rotates", kind);
-    return 0;
-}
-
 /* A number of one layer: of a list, or the same for all, or `otherwise` where there is none. */
 static int
 number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
@@ -208,15 +197,14 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &cfg->logit_cap, e));
-    TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
-    TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
+    TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_FULL], e));
+    TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_WINDOW],
+                      e));
     TRY(read_layers(config, s, cfg, e));
     cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     s->n_streams = STREAMS;
     s->own_cols = gemma_input_words(s->n_layers, cfg->each) + 2 * ROUND_UP(s->hidden, 4u) +
                   STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     s->dim[DIM_EACH] = cfg->each;
     s->dim[DIM_EACH_ALL] = cfg->each * s->n_layers;
     s->dim[DIM_STREAMS] = STREAMS;

@@ -282,8 +282,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_inputs(config, s, cfg, e));
     TRY(read_layers(config, s, cfg, e));
     cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 

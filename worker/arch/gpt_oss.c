@@ -83,15 +83,10 @@ set_default_rope(struct rope_params *r)
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
-    TRY(cfg_rope(config, NULL, 150000, ret, e));
+    TRY(cfg_rope_only(config, NULL, 150000, 1 << ROPE_DEFAULT | 1 << ROPE_YARN, ret, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET &&
         json_object_size(json_object_get(config, "rope_scaling")) == 0)
         set_default_rope(ret);
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
-        return err_set(e, -ENOTSUP, "rope_type must be default or yarn");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
     return 0;
 }
 
@@ -149,8 +144,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->rope, e));
     TRY(read_experts(config, s, &l, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, i % 2 == 0, &slides, e));
         l.window = slides ? window : 0;

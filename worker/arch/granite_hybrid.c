@@ -159,8 +159,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         l->expert_ff = ff.expert_ff;
         l->kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 

@@ -52,6 +52,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
+enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
 /* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
@@ -84,18 +85,6 @@ refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
 }
 
 static int
-read_rope(const json_t *config, struct rope_params *ret, struct err *e)
-{
-    TRY(cfg_rope(config, NULL, 1e4, ret, e));
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR && ret->type != ROPE_LLAMA3)
-        return err_set(e, -ENOTSUP, "rope_type must be default, linear or llama3");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
-    return 0;
-}
-
-static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct llama_cfg *cfg = out;
@@ -121,13 +110,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_window(config, mistral, &l.window, e));
     if (!mistral) TRY(refuse_window(config, s, e));
-    TRY(read_rope(config, &cfg->rope, e));
+    TRY(cfg_rope_only(config, NULL, 1e4, LLAMA_ROPE, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_FF] = l.n_ff;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
     l.kv = l.window ? KV_WINDOW : KV_FULL;
     for (; l.kv_from < s->n_layers; l.kv_from++) s->layer[l.kv_from] = l;
     return 0;

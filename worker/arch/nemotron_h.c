@@ -219,8 +219,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         s->layer[i] = of[kind];
         s->layer[i].kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 

@@ -67,17 +67,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static int
-read_rope(const json_t *config, struct rope_params *ret, struct err *e)
-{
-    TRY(cfg_rope(config, NULL, 1e4, ret, e));
-    if (ret->type == ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP, "rope_type must be default, linear, llama3 or yarn");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
-    return 0;
-}
+enum { QWEN_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 | 1 << ROPE_YARN };
 
 /* sliding_window counts only if use_sliding_window is true. */
 static int
@@ -126,11 +116,6 @@ set_sizes(struct model_shape *s, const struct layer_shape *l, bool qwen3)
 {
     uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
 
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_FF] = l->n_ff;
-    s->dim[DIM_Q] = q;
-    s->dim[DIM_KV] = kv;
     if (qwen3) {
         s->dim[DIM_NORM] = l->head_dim;
         return;
@@ -162,7 +147,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_heads(config, qwen3, s->hidden, &l, e));
     TRY(read_layers(config, l, s, e));
-    TRY(read_rope(config, &cfg->rope, e));
+    TRY(cfg_rope_only(config, NULL, 1e4, QWEN_ROPE, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
     set_sizes(s, &l, qwen3);
     return 0;

@@ -181,12 +181,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 
     l.n_kv_heads = l.n_heads;
     s->max_len = s->max_source = T5_POSITIONS;
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_HEADS] = l.n_heads;
     s->dim[DIM_BUCKETS] = cfg->buckets;
-    s->dim[DIM_FF] = l.n_ff;
     s->dim[DIM_PLAIN] = cfg->gated ? 0 : l.n_ff;
     s->dim[DIM_GATED] = cfg->gated ? l.n_ff : 0;
     for (uint32_t i = 0; i < s->n_layers; i++) {
@@ -203,7 +198,7 @@ static int
 make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_buckets b, struct err *e)
 {
     struct t5_cfg *cfg = m->cfg;
-    uint32_t heads = m->shape.dim[DIM_HEADS], reach = t5_reach(b), cols = 2 * reach + 1;
+    uint32_t heads = m->shape.layer[0].n_heads, reach = t5_reach(b), cols = 2 * reach + 1;
     float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
     int r = w && out
                 ? host_tables_read(m, w, weight, e)
@@ -237,7 +232,7 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, struct tens
              struct tensor gate_up, struct tensor down, struct residual end)
 {
     const struct t5_cfg *cfg = m->cfg;
-    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], m->shape.dim[DIM_FF]);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], m->shape.layer[0].n_ff);
 
     if (cfg->gated)
         TRY(block_gated(m, s, h, gate_up, cfg->act, &inner));

@@ -116,7 +116,8 @@ struct arch {
      * refused. */
     int (*divide)(struct model *m, struct err *e);
 
-    /* Reads config.json into shape and cfg. Refuses by name what forward() does not implement. */
+    /* Reads config.json into shape and cfg; the caller sets DIM_HIDDEN and DIM_VOCAB. Refuses by
+     * name what forward() does not implement. */
     int (*configure)(json_t *config, struct model_shape *shape, void *cfg, struct err *e);
     /* Starts tables that need the shape only (rope); runs while the device is being opened. */
     int (*tables)(struct model *m, struct err *e);

@@ -107,5 +107,9 @@ struct rope_params {
  *   theta  default */
 int cfg_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
              struct err *e) MUST_USE;
+/* The same for a family that implements the set `types` (bits 1 << ROPE_*) and rotates whole heads.
+ * -ENOTSUP: other parameters. */
+int cfg_rope_only(const json_t *config, const char *kind, double theta, unsigned types,
+                  struct rope_params *ret, struct err *e) MUST_USE;
 
 #endif

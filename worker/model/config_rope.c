@@ -11,14 +11,14 @@ value(const json_t *config, const char *key)
     return cfg_state(config, key) == CFG_SET ? json_object_get(config, key) : NULL;
 }
 
-/* rope_type by name. */
+/* By enum rope_type. */
+static const char *const type_names[] = { "default", "linear", "llama3", "yarn", "proportional" };
+
 static int
 rope_type(const char *name, enum rope_type *ret, struct err *e)
 {
-    static const char *const names[] = { "default", "linear", "llama3", "yarn", "proportional" };
-
-    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(name, names[i]) == 0) {
+    for (unsigned i = 0; i < ARRAY_LEN(type_names); i++)
+        if (strcmp(name, type_names[i]) == 0) {
             *ret = (enum rope_type)i;
             return 0;
         }
@@ -123,5 +123,22 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     if (code == 0) code = rope_details(config, p, kind, &r, e);
     if (code < 0) return err_while(e, code, "%s", in);
     *ret = r;
+    return 0;
+}
+
+int
+cfg_rope_only(const json_t *config, const char *kind, double theta, unsigned types,
+              struct rope_params *ret, struct err *e)
+{
+    const char *of = kind ? " of " : "";
+
+    TRY(cfg_rope(config, kind, theta, ret, e));
+    if (!kind) kind = "";
+    if (!(types & 1u << ret->type))
+        return err_set(e, -ENOTSUP, "rope_type \"%s\"%s%s is not implemented for this model_type",
+                       type_names[ret->type], of, kind);
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor%s%s is %g, only 1 is implemented", of,
+                       kind, ret->partial);
     return 0;
 }

@@ -57,5 +57,7 @@ quant_configure(struct model *m, json_t *config, struct err *e)
     m->quant = q;
     m->shape.expert_run = q ? q->run : 1;
     TRY(m->arch->configure(config, &m->shape, m->cfg, e));
+    m->shape.dim[DIM_HIDDEN] = m->shape.hidden;
+    m->shape.dim[DIM_VOCAB] = m->shape.vocab;
     return q ? check_sizes(q, &m->shape, e) : 0;
 }
