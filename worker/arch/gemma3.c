@@ -16,11 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-struct gemma3 {
-    struct tensor embed; /* [vocab, hidden]; also the head */
-    struct tensor norm;  /* [hidden] */
-};
-
 struct gemma3_layer {
     struct tensor attn_norm, attn_post; /* [hidden] */
     struct tensor qkv;                  /* [q + kv + kv, hidden] */
@@ -33,19 +28,19 @@ struct gemma3_layer {
 
 struct gemma3_cfg {
     float eps;
-    float scale;               /* query_pre_attn_scalar ^ -0.5 */
-    float embed_scale;         /* sqrt(hidden) */
-    float attn_cap, logit_cap; /* 0: none */
+    float scale;       /* query_pre_attn_scalar ^ -0.5 */
+    float embed_scale; /* sqrt(hidden) */
+    float attn_cap;    /* 0: none */
     struct rope_params rope[2];
 };
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
-#define TOP(f) IN_TOP, offsetof(struct gemma3, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma3_layer, f)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                           goes to           rows        cols        */
+    /* in the checkpoint                           field             rows        cols        */
     { "embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
     { "norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
@@ -104,7 +99,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(cfg_f32(config, "query_pre_attn_scalar", 256, 1e-6, 1e6, &scalar, e));
     TRY(cfg_f32(config, "attn_logit_softcapping", 0, 0, 1e6, &cfg->attn_cap, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &s->logit_cap, e));
     TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
                       &cfg->rope[TABLE_FULL], e));
     TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
@@ -132,7 +127,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
+    const struct block_top *top = m->top;
     const struct gemma3_layer *w = (const struct gemma3_layer *)m->layer + first;
     struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
@@ -173,22 +168,11 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
-}
-
 const struct arch arch_gemma3 = {
     .name = "gemma3",
     .hf_types = (const char *const[]){ "gemma3_text", "gemma3", NULL },
     .cfg_bytes = sizeof(struct gemma3_cfg),
-    .top_bytes = sizeof(struct gemma3),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct gemma3_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -197,6 +181,6 @@ const struct arch arch_gemma3 = {
     .configure = configure,
     .tables = tables,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
     .ends_with_logit_rows = true,
 };

@@ -23,8 +23,7 @@ enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
 static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
-    struct tensor embed;               /* [vocab, hidden]; also the head */
-    struct tensor norm;                /* [hidden] */
+    struct block_top base;             /* embed is also the head */
     struct tensor table, projection;   /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;     /* [each] */
     struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
@@ -48,7 +47,7 @@ struct gemma3n_layer {
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
 struct gemma3n_cfg {
-    float eps, embed_scale, logit_cap;
+    float eps, embed_scale;
     uint32_t each, rank, active;
     uint32_t gates_at; /* words of BLOCK_OWN before the gates of all ranks */
     struct rope_params rope[2];
@@ -70,9 +69,9 @@ struct gemma3n_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                  rows          cols */
-    { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,    DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(norm),               DIM_1,        DIM_HIDDEN,  W_FP32 },
+    /* in the checkpoint                      field                    rows          cols */
+    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,    DIM_HIDDEN,  0 },
+    { "norm.weight",                          TOP(base.norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
     { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN,  0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,        DIM_EACH,    W_FP32 },
@@ -196,7 +195,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 e));
     TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &cfg->logit_cap, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &s->logit_cap, e));
     TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_FULL], e));
     TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_WINDOW],
                       e));
@@ -377,8 +376,8 @@ begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratc
     const struct gemma3n *top = m->top;
     uint32_t hidden = m->shape.hidden;
 
-    TRY(op->embed(s->lane, o->h, top->embed, s->rows.token, cfg->embed_scale));
-    TRY(op->embed(s->lane, stream(m, s, 0), top->embed, s->rows.token, cfg->embed_scale));
+    TRY(op->embed(s->lane, o->h, top->base.embed, s->rows.token, cfg->embed_scale));
+    TRY(op->embed(s->lane, stream(m, s, 0), top->base.embed, s->rows.token, cfg->embed_scale));
     TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
     for (uint32_t i = 1; i < STREAMS; i++)
@@ -405,7 +404,7 @@ join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch
         TRY(op->add(s->lane, o->work, o->other));
     }
     TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
-    return op->rms_norm(s->lane, s->normed, o->work, top->norm, cfg->eps, 0);
+    return op->rms_norm(s->lane, s->normed, o->work, top->base.norm, cfg->eps, 0);
 }
 
 static int
@@ -415,7 +414,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->embed,      top->table,
+    const struct gemma_inputs g = { top->base.embed, top->table,
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
@@ -448,17 +447,6 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return first + n < m->shape.n_layers ? 0 : join_streams(m, s, &o);
 }
 
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma3n_cfg *cfg = m->cfg;
-    const struct gemma3n *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
-}
-
 const struct arch arch_gemma3n = {
     .name = "gemma3n",
     .hf_types = (const char *const[]){ "gemma3n_text", "gemma3n", NULL },
@@ -472,5 +460,5 @@ const struct arch arch_gemma3n = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

@@ -22,8 +22,7 @@
 #include <string.h>
 
 struct gemma4 {
-    struct tensor embed;             /* [vocab, hidden]; also the head */
-    struct tensor norm;              /* [hidden] */
+    struct block_top base;           /* embed is also the head */
     struct tensor table, projection; /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;   /* [each] */
 };
@@ -50,7 +49,7 @@ struct gemma4_layer {
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
 struct gemma4_cfg {
-    float eps, embed_scale, logit_cap;
+    float eps, embed_scale;
     uint32_t each; /* per-layer inputs of a token; 0: none */
     struct rope_params rope[2];
     uint32_t head_dim[2];
@@ -74,9 +73,9 @@ struct gemma4_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                  rows         cols */
-    { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,   DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(norm),               DIM_1,       DIM_HIDDEN,  W_FP32 },
+    /* in the checkpoint                      field                    rows         cols */
+    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,   DIM_HIDDEN,  0 },
+    { "norm.weight",                          TOP(base.norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
     { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN, 0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,       DIM_EACH,    W_FP32 },
@@ -277,7 +276,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "vocab_size", 262144, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &s->logit_cap, e));
     TRY(read_rope(config, cfg, e));
     TRY(read_inputs(config, s, cfg, e));
     TRY(read_layers(config, s, cfg, e));
@@ -351,7 +350,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4 *top = m->top;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->embed,      top->table,
+    const struct gemma_inputs g = { top->base.embed, top->table,
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
@@ -359,7 +358,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), inputs = NO_TENSOR;
 
-    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->base.embed, s->rows.token, cfg->embed_scale));
     if (cfg->each) TRY(gemma_inputs(m, s, &g, first, n, h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct layer_shape *shape = &m->shape.layer[l];
@@ -389,18 +388,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->scale(s->lane, s->x, cfg->scalar[l], 0));
     }
     if (first + n < m->shape.n_layers) return 0;
-    return op->rms_norm(s->lane, s->normed, s->x, top->norm, cfg->eps, 0);
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma4_cfg *cfg = m->cfg;
-    const struct gemma4 *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
+    return op->rms_norm(s->lane, s->normed, s->x, top->base.norm, cfg->eps, 0);
 }
 
 const struct arch arch_gemma4 = {
@@ -417,5 +405,5 @@ const struct arch arch_gemma4 = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

@@ -28,7 +28,7 @@ struct granite_layer {
 struct granite_cfg {
     struct mamba_shape mamba;
     float eps;
-    float embed_scale, sum_scale, scale, logit_scale;
+    float embed_scale, sum_scale, scale;
     bool rotates;
     struct rope_params rope;
 };
@@ -46,7 +46,7 @@ struct granite_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                   goes to                 rows                cols */
+    /* in the checkpoint                   field                   rows                cols */
     { "model.embed_tokens.weight",         TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "model.norm.weight",                 TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                    TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
@@ -91,7 +91,8 @@ read_positions(const json_t *config, struct granite_cfg *cfg, struct err *e)
 }
 
 static int
-read_multipliers(const json_t *config, struct granite_cfg *cfg, struct err *e)
+read_multipliers(const json_t *config, struct model_shape *s, struct granite_cfg *cfg,
+                 struct err *e)
 {
     float scaling;
 
@@ -99,7 +100,7 @@ read_multipliers(const json_t *config, struct granite_cfg *cfg, struct err *e)
     TRY(cfg_f32(config, "residual_multiplier", 1, 1e-6, 1e6, &cfg->sum_scale, e));
     TRY(cfg_f32(config, "attention_multiplier", 1, 1e-6, 1e6, &cfg->scale, e));
     TRY(cfg_f32(config, "logits_scaling", 1, 1e-6, 1e6, &scaling, e));
-    cfg->logit_scale = 1 / scaling;
+    s->logit_scale = 1 / scaling;
     return 0;
 }
 
@@ -134,7 +135,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "max_position_embeddings", 2048, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_positions(config, cfg, e));
-    TRY(read_multipliers(config, cfg, e));
+    TRY(read_multipliers(config, s, cfg, e));
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, attention.n_heads, s->hidden / attention.n_heads, &attention, e));
     TRY(mamba_configure(config, s, &cfg->mamba, e));
@@ -245,14 +246,6 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     return 0;
 }
 
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    TRY(block_logits(m, s, out, x));
-    return m->op->scale(s->lane, block_own_logits(m, out),
-                        ((const struct granite_cfg *)m->cfg)->logit_scale, 0);
-}
-
 const struct arch arch_granite_hybrid = {
     .name = "granite_hybrid",
     .hf_types = (const char *const[]){ "granitemoehybrid", NULL },
@@ -265,5 +258,5 @@ const struct arch arch_granite_hybrid = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

@@ -35,7 +35,7 @@ struct llama_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                                 goes to           rows        cols        */
+    /* in the checkpoint                                 field             rows        cols        */
     { "model.embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
     { "model.norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
     { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },

@@ -40,7 +40,7 @@ struct nemotron_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                 rows                cols */
+    /* in the checkpoint                      field                   rows                cols */
     { "embeddings.weight",                    TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },

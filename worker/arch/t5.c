@@ -61,7 +61,7 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                     goes to            rows         cols        */
+    /* in the checkpoint                     field              rows         cols        */
     { "shared.weight",                       TOP(shared),       DIM_VOCAB,   DIM_HIDDEN, 0 },
     { "lm_head.weight",                      TOP(head),         DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { "encoder.final_layer_norm.weight",     TOP(encoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },

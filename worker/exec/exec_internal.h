@@ -139,8 +139,7 @@ struct exec {
     const struct model *m;
     struct exec_config c;
     uint32_t n_slots, scratch_rows;
-    uint32_t
-        piece; /* logit rows computed at a time; bounds the memory of prompt log-probabilities */
+    uint32_t piece;    /* logit rows computed at a time; limits the memory of logits */
     uint32_t top_most; /* largest number of log-probabilities of a row */
     struct arena arena;
     char *host, *far; /* pinned; pageable */

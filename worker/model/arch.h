@@ -65,6 +65,7 @@ struct model_shape {
     bool tied;                             /* tie_word_embeddings, for W_TIED lines */
     uint32_t n_streams;                    /* x is [n, n_streams * hidden]; 0: one */
     uint32_t own_cols;                     /* words of BLOCK_OWN scratch per token: blocks.h */
+    float logit_scale, logit_cap;          /* of block_logits(); 0: none */
     uint32_t dim[DIM_COUNT];
     struct dim_parts parts[DIM_Q]; /* how ranks divide dim[] */
     uint32_t expert_run; /* columns of an expert that ranks do not divide; set before configure() */

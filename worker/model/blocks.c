@@ -332,5 +332,10 @@ block_head(const struct model *m, struct step *s, struct tensor out, struct tens
 int
 block_logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
 {
-    return block_head(m, s, out, x, ((const struct block_top *)m->top)->head, NO_TENSOR);
+    const struct block_top *top = m->top;
+    float scale = m->shape.logit_scale, cap = m->shape.logit_cap;
+
+    TRY(block_head(m, s, out, x, top->head.data ? top->head : top->embed, NO_TENSOR));
+    if (scale <= 0 && cap <= 0) return 0;
+    return m->op->scale(s->lane, block_own_logits(m, out), scale > 0 ? scale : 1, cap);
 }

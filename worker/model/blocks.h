@@ -35,11 +35,11 @@ struct tensor block_scratch(const struct step *s, enum block_scratch which, uint
 struct tensor block_area(const struct step *s, enum block_scratch which, uint32_t words,
                          uint32_t rows, uint32_t cols, enum dtype t);
 
-/* Tensors outside the layers, for families that have no others. */
+/* Tensors outside the layers; other tensors of a family follow. */
 struct block_top {
     struct tensor embed; /* [vocab, hidden] */
     struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden]; embed itself if tied */
+    struct tensor head;  /* [vocab, hidden]; embed itself if tied; NO_TENSOR: embed */
 };
 
 /* Self-attention of one layer. 0 and NO_TENSOR: the family has none. */
@@ -117,7 +117,7 @@ struct tensor block_own_logits(const struct model *m, struct tensor out);
  * embedding) or has this rank's rows only. */
 int block_head(const struct model *m, struct step *s, struct tensor out, struct tensor x,
                struct tensor w, struct tensor bias);
-/* arch.logits of a family whose m->top is a struct block_top. */
+/* arch.logits of a family whose m->top begins with a struct block_top. */
 int block_logits(const struct model *m, struct step *s, struct tensor out, struct tensor x);
 
 #endif
