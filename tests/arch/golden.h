@@ -1,4 +1,4 @@
-/* golden.h - a fixture of tests/data/golden: prompts, and what transformers computed from them. */
+/* golden.h - a fixture of tests/data/golden: prompts and the results of transformers. */
 #ifndef TESTS_ARCH_GOLDEN_H
 #define TESTS_ARCH_GOLDEN_H
 
@@ -24,11 +24,11 @@ struct golden {
     char *tensors;
 };
 
-/* Fails the test when the fixture cannot be read. */
+/* Fails the test if the fixture cannot be read. */
 void golden_open(struct golden *g, const char *name);
 void golden_close(struct golden *g);
 
-/* A directory with the same checkpoint and another of its configs as config.json; ret: where. */
+/* Makes a directory with the same checkpoint and another config as config.json; ret: its path. */
 void golden_with_config(const struct golden *g, const char *config, char ret[64]);
 void golden_remove(const char *dir);
 

@@ -2,6 +2,7 @@
 #include "tests/test.h"
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
+#include "worker/model/quant.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,41 +10,43 @@
 #include <string.h>
 
 static struct model_shape shape;
-static void *own; /* what the family keeps for itself */
+static void *own; /* the family's cfg */
 
-/* configure() of family on base with the keys of more put in; the error's text in *e. */
+/* configure() of family on base plus the keys of more. */
 static int
-configure(const struct arch *seq_group, const char *base, const char *more, struct err *e)
+configure(const struct arch *family, const char *base, const char *more, struct err *e)
 {
+    static struct model m;
     json_t *config, *extra;
     int r;
 
     free(own);
-    own = calloc(1, seq_group->cfg_bytes);
+    own = calloc(1, family->cfg_bytes);
 
     memset(e, 0, sizeof *e);
-    memset(&shape, 0, sizeof shape);
+    m = (struct model){ .arch = family, .cfg = own };
     assert_int_equal(config_parse(&config, base, strlen(base), "config.json", e), 0);
     assert_int_equal(config_parse(&extra, more, strlen(more), "more", e), 0);
     json_object_update(config, extra);
-    r = seq_group->configure(config, &shape, own, e);
+    r = quant_configure(&m, config, e);
+    shape = m.shape;
     json_decref(config);
     json_decref(extra);
     return r;
 }
 
-/* Whether the keys of one and of other come to the same. */
+/* True if the keys of one and other give the same cfg. */
 static bool
-alike(const struct arch *seq_group, const char *base, const char *one, const char *other)
+alike(const struct arch *family, const char *base, const char *one, const char *other)
 {
-    void *kept = malloc(seq_group->cfg_bytes);
+    void *kept = malloc(family->cfg_bytes);
     struct err e;
     bool same;
 
-    if (configure(seq_group, base, one, &e) < 0) fail_msg("%s", e.text);
-    memcpy(kept, own, seq_group->cfg_bytes);
-    if (configure(seq_group, base, other, &e) < 0) fail_msg("%s", e.text);
-    same = memcmp(kept, own, seq_group->cfg_bytes) == 0;
+    if (configure(family, base, one, &e) < 0) fail_msg("%s", e.text);
+    memcpy(kept, own, family->cfg_bytes);
+    if (configure(family, base, other, &e) < 0) fail_msg("%s", e.text);
+    same = memcmp(kept, own, family->cfg_bytes) == 0;
     free(kept);
     return same;
 }
@@ -54,13 +57,13 @@ struct refusal {
 };
 
 static void
-refuses(const struct arch *seq_group, const char *base, const struct refusal *list, size_t n)
+refuses(const struct arch *family, const char *base, const struct refusal *list, size_t n)
 {
     struct err e;
 
-    if (configure(seq_group, base, "{}", &e) < 0) fail_msg("%s", e.text);
+    if (configure(family, base, "{}", &e) < 0) fail_msg("%s", e.text);
     for (size_t i = 0; i < n; i++) {
-        int r = configure(seq_group, base, list[i].more, &e);
+        int r = configure(family, base, list[i].more, &e);
 
         if (r != list[i].code) fail_msg("%s: %d, %s", list[i].more, r, e.text);
         if (!strstr(e.text, list[i].key)) fail_msg("%s: \"%s\"", list[i].more, e.text);
@@ -84,7 +87,7 @@ static const char GPT_OSS[] = "{\"model_type\": \"gpt_oss\", \"num_hidden_layers
 static const char T5[] = "{\"model_type\": \"t5\", \"num_layers\": 4}";
 
 static void
-llama_refuses_by_name_what_it_does_not_do(void **state)
+llama_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
@@ -110,7 +113,7 @@ llama_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-mistral_has_a_window_unless_its_config_says_null(void **state)
+mistral_has_a_window_unless_its_config_has_null(void **state)
 {
     struct err e;
 
@@ -123,7 +126,7 @@ mistral_has_a_window_unless_its_config_says_null(void **state)
     assert_int_equal(configure(&arch_llama, MISTRAL, "{\"sliding_window\": null}", &e), 0);
     assert_int_equal(shape.layer[0].window, 0);
     assert_int_equal(shape.layer[0].kv, KV_FULL);
-    /* Llama's says nothing where all that is possible is within it, or its layers see everything. */
+    /* A window in Llama's config has no effect if it covers max_len or no layer uses it. */
     assert_int_equal(configure(&arch_llama, LLAMA, "{\"sliding_window\": 2048}", &e), 0);
     assert_int_equal(shape.layer[0].window, 0);
     assert_int_equal(configure(&arch_llama, LLAMA,
@@ -134,7 +137,7 @@ mistral_has_a_window_unless_its_config_says_null(void **state)
 }
 
 static void
-qwen_refuses_by_name_what_it_does_not_do(void **state)
+qwen_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
@@ -158,7 +161,7 @@ qwen_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-qwen_slides_in_its_upper_layers_if_at_all(void **state)
+qwen_windows_start_at_max_window_layers(void **state)
 {
     struct err e;
 
@@ -173,7 +176,7 @@ qwen_slides_in_its_upper_layers_if_at_all(void **state)
     assert_int_equal(shape.layer[3].window, 0);
 }
 
-/* Null is as many as there are heads; absent is 32, as transformers has it. */
+/* Null: as many as heads. Absent: 32, as in transformers. */
 static void
 qwen_2_has_biases_and_qwen_3_norms_and_heads_of_128(void **state)
 {
@@ -196,7 +199,7 @@ qwen_2_has_biases_and_qwen_3_norms_and_heads_of_128(void **state)
 }
 
 static void
-gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says(void **state)
+gemma3_windows_follow_layer_types_or_every_sixth_is_full(void **state)
 {
     struct err e;
 
@@ -216,7 +219,7 @@ gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says(void **state)
 }
 
 static void
-gemma3_refuses_by_name_what_it_does_not_do(void **state)
+gemma3_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
@@ -237,9 +240,9 @@ gemma3_refuses_by_name_what_it_does_not_do(void **state)
     refuses(&arch_gemma3, GEMMA, list, ARRAY_LEN(list));
 }
 
-/* As published, what the family does not read left out. */
+/* Published configs without unused keys. */
 static void
-byt5_and_flan_are_t5_by_their_configs(void **state)
+published_byt5_and_flan_configs_are_served_as_t5(void **state)
 {
     static const char byt5[] =
         "{\"architectures\": [\"T5ForConditionalGeneration\"], \"d_ff\": 3584, \"d_kv\": 64,"
@@ -273,7 +276,7 @@ byt5_and_flan_are_t5_by_their_configs(void **state)
 }
 
 static void
-gemma4_refuses_by_name_what_it_does_not_do(void **state)
+gemma4_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
@@ -281,7 +284,8 @@ gemma4_refuses_by_name_what_it_does_not_do(void **state)
         { "{\"use_bidirectional_attention\": \"all\"}", "\"all\"", -ENOTSUP },
         { "{\"tie_word_embeddings\": false}", "tie_word_embeddings", -ENOTSUP },
         { "{\"num_kv_shared_layers\": 12}", "num_kv_shared_layers", -EINVAL },
-        { "{\"num_kv_shared_layers\": 9}", "no layer before has what layer 5 reads", -EINVAL },
+        { "{\"num_kv_shared_layers\": 9}", "no earlier layer has the KV that layer 5 reads",
+          -EINVAL },
         { "{\"per_layer_config\": {\"5\": {\"intermediate_size\": 7}}}", "intermediate_size",
           -ENOTSUP },
         { "{\"per_layer_config\": {\"5\": {\"head_dim\": 32}}}", "layer 11", -ENOTSUP },
@@ -306,7 +310,7 @@ gemma4_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void **state)
+gemma4_full_layers_have_larger_heads_and_shared_kv(void **state)
 {
     struct err e;
 
@@ -327,15 +331,16 @@ gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches(void
         assert_int_equal(l->kv_from, i < 8 ? i : full ? 5 : 7);
         assert_int_equal(l->n_ff, i < 8 ? 9216 : 2 * 9216);
     }
-    /* Without K = V that number counts for nothing. */
+    /* The key is unused if v is not k. */
     assert_int_equal(configure(&arch_gemma4, GEMMA4, "{\"num_global_key_value_heads\": 2}", &e), 0);
     assert_int_equal(shape.layer[5].n_kv_heads, 4);
     assert_false(shape.layer[5].v_is_k);
 }
 
-/* As transformers saves more than ten layers: the fifth was looked for as "5", and had heads of the others' size. */
+/* With more than 10 layers transformers writes zero-padded keys; the code once searched for "5" and
+ * missed the entry. */
 static void
-gemma4_finds_layers_whose_numbers_begin_with_a_zero(void **state)
+gemma4_accepts_zero_padded_layer_numbers(void **state)
 {
     struct err e;
 
@@ -352,7 +357,7 @@ gemma4_finds_layers_whose_numbers_begin_with_a_zero(void **state)
 }
 
 static void
-gemma4_sees_everything_in_its_last_layer_whatever_its_list_says(void **state)
+gemma4_last_layer_always_has_full_attention(void **state)
 {
     struct err e;
 
@@ -367,7 +372,7 @@ gemma4_sees_everything_in_its_last_layer_whatever_its_list_says(void **state)
 }
 
 static void
-gemma3n_of_ten_layers_has_no_sparse_ones(void **state)
+gemma3n_with_ten_layers_has_no_sparse_layers(void **state)
 {
     (void)state;
     assert_true(alike(&arch_gemma3n, GEMMA3N,
@@ -381,22 +386,22 @@ gemma3n_of_ten_layers_has_no_sparse_ones(void **state)
 }
 
 static void
-gpt_oss_without_a_word_of_it_rotates_as_published(void **state)
+gpt_oss_default_rope_is_that_of_published_models(void **state)
 {
-    static const char said[] = "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 32,"
-                               " \"rope_theta\": 150000, \"truncate\": false,"
-                               " \"original_max_position_embeddings\": 4096}}";
+    static const char stated[] = "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 32,"
+                                 " \"rope_theta\": 150000, \"truncate\": false,"
+                                 " \"original_max_position_embeddings\": 4096}}";
 
     (void)state;
-    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{}", said));
-    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{\"rope_scaling\": {}}", said));
-    assert_false(
-        alike(&arch_gpt_oss, GPT_OSS, "{\"rope_parameters\": {\"rope_type\": \"default\"}}", said));
+    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{}", stated));
+    assert_true(alike(&arch_gpt_oss, GPT_OSS, "{\"rope_scaling\": {}}", stated));
+    assert_false(alike(&arch_gpt_oss, GPT_OSS,
+                       "{\"rope_parameters\": {\"rope_type\": \"default\"}}", stated));
 }
 
-/* What transformers renames, or writes over what is said. */
+/* Keys that transformers renames or overrides. */
 static void
-hybrids_read_other_names_and_pass_over_what_counts_for_nothing(void **state)
+hybrids_accept_both_key_names_and_ignore_unused_keys(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
     static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
@@ -412,7 +417,7 @@ hybrids_read_other_names_and_pass_over_what_counts_for_nothing(void **state)
 }
 
 static void
-gemma3n_refuses_by_name_what_it_does_not_do(void **state)
+gemma3n_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_activation\": \"silu\"}", "hidden_activation", -ENOTSUP },
@@ -433,7 +438,7 @@ gemma3n_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each(void **state)
+gemma3n_last_layers_share_kv_and_widths_are_per_layer(void **state)
 {
     struct err e;
 
@@ -452,7 +457,7 @@ gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each(void **state
 }
 
 static void
-gpt_oss_refuses_by_name_what_it_does_not_do(void **state)
+gpt_oss_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"hidden_act\": \"gelu\"}", "hidden_act", -ENOTSUP },
@@ -471,7 +476,7 @@ gpt_oss_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-gpt_oss_slides_in_every_second_layer_from_the_first_on(void **state)
+gpt_oss_has_a_window_in_every_second_layer(void **state)
 {
     struct err e;
 
@@ -482,7 +487,7 @@ gpt_oss_slides_in_every_second_layer_from_the_first_on(void **state)
 
 /* Bamba, Granite and Nemotron-H. */
 static void
-hybrids_refuse_by_name_what_they_do_not_do(void **state)
+hybrids_refuse_unimplemented_features_by_name(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 2,"
                                 " \"attn_layer_indices\": [1]}";
@@ -505,10 +510,8 @@ hybrids_refuse_by_name_what_they_do_not_do(void **state)
         { "{\"mlp_bias\": true}", "mlp_bias", -ENOTSUP },
         { "{\"attn_layer_indices\": [\"1\"]}", "attn_layer_indices[0]", -EINVAL },
         { "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}", "rope_type", -ENOTSUP },
-        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.29}}", "37 of a head's 128 dims",
-          -ENOTSUP },
-        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.001}}", "0 of a head's 128 dims",
-          -ENOTSUP },
+        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.29}}", "37 of 128 dims", -ENOTSUP },
+        { "{\"rope_parameters\": {\"partial_rotary_factor\": 0.001}}", "0 of 128 dims", -ENOTSUP },
     };
     static const struct refusal granite[] = {
         { "{\"position_embedding_type\": \"alibi\"}", "position_embedding_type", -ENOTSUP },
@@ -539,9 +542,9 @@ hybrids_refuse_by_name_what_they_do_not_do(void **state)
     refuses(&arch_nemotron_h, NEMOTRON, nemotron, ARRAY_LEN(nemotron));
 }
 
-/* Sizes that are within their bounds one by one; a layer's state came to 4 GiB, which is 0 in 32 bits. */
+/* Each size is within its limit; the state of a layer would be 4 GiB, which is 0 in 32 bits. */
 static void
-a_state_that_no_device_would_keep_is_refused(void **state)
+recurrent_state_above_the_limit_is_refused(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1}";
     static const char NEMOTRON[] = "{\"model_type\": \"nemotron_h\", \"num_hidden_layers\": 1,"
@@ -561,7 +564,7 @@ a_state_that_no_device_would_keep_is_refused(void **state)
 }
 
 static void
-t5_refuses_by_name_what_it_does_not_do(void **state)
+t5_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"feed_forward_proj\": \"gelu\"}", "feed_forward_proj", -ENOTSUP },
@@ -574,14 +577,14 @@ t5_refuses_by_name_what_it_does_not_do(void **state)
     (void)state;
     refuses(&arch_t5, T5, list, ARRAY_LEN(list));
     assert_int_equal(shape.n_encoder_layers, 4);
-    assert_int_equal(shape.n_layers, 4); /* the decoder is as deep when nothing is said */
+    assert_int_equal(shape.n_layers, 4); /* by default as deep as the encoder */
 }
 
 static const char BART[] = "{\"model_type\": \"bart\", \"encoder_layers\": 3,"
                            " \"decoder_attention_heads\": 8}";
 
 static void
-bart_refuses_by_name_what_it_does_not_do(void **state)
+bart_refuses_unimplemented_features_by_name(void **state)
 {
     static const struct refusal list[] = {
         { "{\"activation_function\": \"gelu_fast\"}", "activation_function", -ENOTSUP },
@@ -602,7 +605,7 @@ bart_refuses_by_name_what_it_does_not_do(void **state)
 }
 
 static void
-bart_has_two_sides_of_their_own_shapes(void **state)
+bart_encoder_and_decoder_have_separate_shapes(void **state)
 {
     struct err e;
 
@@ -619,10 +622,10 @@ bart_has_two_sides_of_their_own_shapes(void **state)
     assert_int_equal(shape.max_source, 1024);
 }
 
-/* What the classes of transformers 5.17 have for what a config leaves out, printed from them. Mistral was given
- * Llama's positions and K/V heads. */
+/* Defaults of the classes of transformers 5.17, printed from them. Once Mistral had Llama's
+ * positions and K/V heads. */
 static void
-what_a_config_leaves_out_is_what_its_class_has(void **state)
+absent_config_keys_have_the_defaults_of_transformers(void **state)
 {
     static const char SIZES[] = "{\"hidden_size\": 4096, \"intermediate_size\": 11008,"
                                 " \"num_hidden_layers\": 32, \"num_attention_heads\": 32,"
@@ -631,8 +634,8 @@ what_a_config_leaves_out_is_what_its_class_has(void **state)
                                  " \"attn_layer_indices\": [0]}";
     static const char PATTERN[] = "{\"num_hidden_layers\": 1, \"hybrid_override_pattern\": \"*\"}";
     static const struct {
-        const struct arch *seq_group;
-        const char *type, *said;
+        const struct arch *family;
+        const char *type, *stated;
         uint32_t layers, hidden, vocab, len, heads, kv_heads, head_dim, ff, window;
     } want[] = {
         /* clang-format off */
@@ -660,7 +663,7 @@ what_a_config_leaves_out_is_what_its_class_has(void **state)
         struct err e;
 
         snprintf(type, sizeof type, "{\"model_type\": \"%s\"}", want[i].type);
-        if (configure(want[i].seq_group, want[i].said, type, &e) < 0) fail_msg("%s", e.text);
+        if (configure(want[i].family, want[i].stated, type, &e) < 0) fail_msg("%s", e.text);
         if (shape.n_layers != want[i].layers || shape.hidden != want[i].hidden ||
             shape.vocab != want[i].vocab || shape.max_len != want[i].len ||
             l->n_heads != want[i].heads || l->n_kv_heads != want[i].kv_heads ||
@@ -672,9 +675,9 @@ what_a_config_leaves_out_is_what_its_class_has(void **state)
     }
 }
 
-/* Null is not absent where the class has a number of its own. */
+/* Null differs from absent if the class has a default. */
 static void
-heads_for_k_and_v_that_are_null_are_as_many_as_the_others(void **state)
+null_kv_heads_equal_the_attention_heads(void **state)
 {
     static const char BAMBA[] = "{\"model_type\": \"bamba\", \"num_hidden_layers\": 1,"
                                 " \"attn_layer_indices\": [0]}";
@@ -687,9 +690,9 @@ heads_for_k_and_v_that_are_null_are_as_many_as_the_others(void **state)
     assert_int_equal(shape.layer[0].n_kv_heads, 32);
 }
 
-/* transformers sets an attribute that has two names once more, from the second one. */
+/* transformers sets an attribute with two names again, from the second name. */
 static void
-of_two_names_of_a_number_the_second_counts(void **state)
+second_name_of_a_duplicate_key_has_precedence(void **state)
 {
     struct err e;
 
@@ -728,7 +731,7 @@ of_two_names_of_a_number_the_second_counts(void **state)
 }
 
 static void
-a_config_without_its_sizes_is_refused_by_name(void **state)
+config_without_required_sizes_is_refused_by_name(void **state)
 {
     struct err e;
 
@@ -741,35 +744,34 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(mistral_has_a_window_unless_its_config_says_null),
-        cmocka_unit_test(qwen_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(qwen_slides_in_its_upper_layers_if_at_all),
+        cmocka_unit_test(llama_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(mistral_has_a_window_unless_its_config_has_null),
+        cmocka_unit_test(qwen_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(qwen_windows_start_at_max_window_layers),
         cmocka_unit_test(qwen_2_has_biases_and_qwen_3_norms_and_heads_of_128),
-        cmocka_unit_test(gemma3_slides_in_all_layers_but_every_sixth_or_as_its_list_says),
-        cmocka_unit_test(gemma3_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(gemma4_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(gemma4_finds_layers_whose_numbers_begin_with_a_zero),
-        cmocka_unit_test(gemma4_sees_everything_in_its_last_layer_whatever_its_list_says),
-        cmocka_unit_test(
-            gemma4_has_larger_heads_where_it_sees_everything_and_shares_the_last_caches),
-        cmocka_unit_test(gemma3n_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(gemma3n_of_ten_layers_has_no_sparse_ones),
-        cmocka_unit_test(gemma3n_shares_the_caches_of_its_last_layers_and_has_widths_of_each),
-        cmocka_unit_test(gpt_oss_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(gpt_oss_without_a_word_of_it_rotates_as_published),
-        cmocka_unit_test(gpt_oss_slides_in_every_second_layer_from_the_first_on),
-        cmocka_unit_test(byt5_and_flan_are_t5_by_their_configs),
-        cmocka_unit_test(hybrids_refuse_by_name_what_they_do_not_do),
-        cmocka_unit_test(hybrids_read_other_names_and_pass_over_what_counts_for_nothing),
-        cmocka_unit_test(a_state_that_no_device_would_keep_is_refused),
-        cmocka_unit_test(t5_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(bart_refuses_by_name_what_it_does_not_do),
-        cmocka_unit_test(bart_has_two_sides_of_their_own_shapes),
-        cmocka_unit_test(what_a_config_leaves_out_is_what_its_class_has),
-        cmocka_unit_test(heads_for_k_and_v_that_are_null_are_as_many_as_the_others),
-        cmocka_unit_test(of_two_names_of_a_number_the_second_counts),
-        cmocka_unit_test(a_config_without_its_sizes_is_refused_by_name),
+        cmocka_unit_test(gemma3_windows_follow_layer_types_or_every_sixth_is_full),
+        cmocka_unit_test(gemma3_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(gemma4_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(gemma4_accepts_zero_padded_layer_numbers),
+        cmocka_unit_test(gemma4_last_layer_always_has_full_attention),
+        cmocka_unit_test(gemma4_full_layers_have_larger_heads_and_shared_kv),
+        cmocka_unit_test(gemma3n_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(gemma3n_with_ten_layers_has_no_sparse_layers),
+        cmocka_unit_test(gemma3n_last_layers_share_kv_and_widths_are_per_layer),
+        cmocka_unit_test(gpt_oss_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(gpt_oss_default_rope_is_that_of_published_models),
+        cmocka_unit_test(gpt_oss_has_a_window_in_every_second_layer),
+        cmocka_unit_test(published_byt5_and_flan_configs_are_served_as_t5),
+        cmocka_unit_test(hybrids_refuse_unimplemented_features_by_name),
+        cmocka_unit_test(hybrids_accept_both_key_names_and_ignore_unused_keys),
+        cmocka_unit_test(recurrent_state_above_the_limit_is_refused),
+        cmocka_unit_test(t5_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(bart_refuses_unimplemented_features_by_name),
+        cmocka_unit_test(bart_encoder_and_decoder_have_separate_shapes),
+        cmocka_unit_test(absent_config_keys_have_the_defaults_of_transformers),
+        cmocka_unit_test(null_kv_heads_equal_the_attention_heads),
+        cmocka_unit_test(second_name_of_a_duplicate_key_has_precedence),
+        cmocka_unit_test(config_without_required_sizes_is_refused_by_name),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* test_golden.c - each family against transformers, from the checkpoint's files to tokens.
  *
- * Fixtures: tests/data/golden (transformers 5.17, float32; see its README.md). Log-probabilities over
- * the whole vocabulary are compared row by row: max |a - b| / max |logit| <= 1e-4; greedy tokens one by
- * one, excused only from a step on whose margin is below 1e-3. How a model is run (blocks, chunks,
- * company, lanes, instruction set) may not change one bit.
+ * Fixtures: tests/data/golden (transformers 5.17, float32; see its README.md). Log-probabilities
+ * over the whole vocabulary are compared for each position: max |a - b| / max |logit| <= 1e-4.
+ * Greedy tokens must be equal up to the first step with a margin below 1e-3. Blocks, chunks, batch,
+ * lanes and instruction set must not change a bit.
  */
 #include "tests/arch/golden.h"
 #include "tests/exec/exec_harness.h"
@@ -23,16 +23,16 @@ struct way {
 };
 static const struct way PLAIN = { "auto", 16, 512, 1, 0, .drop = true };
 
-/* What a run of all prompts gave: tokens and log-probabilities after each position. */
+/* Results of all prompts: tokens and log-probabilities after each position. */
 struct taken {
     uint32_t n_tokens[GOLDEN_PROMPTS];
-    token_id token[GOLDEN_PROMPTS][HAND_LEN];
+    token_id token[GOLDEN_PROMPTS][HARNESS_LEN];
     float *lp[GOLDEN_PROMPTS]; /* [n_tokens][vocab] */
 };
 
-static struct hand h;
+static struct harness h;
 
-/* The family as it is, but forward() queues a layer at a time. */
+/* The family, except that forward() queues one layer at a time. */
 static const struct arch *whole;
 
 static int
@@ -43,10 +43,10 @@ layer_by_layer(const struct model *m, struct step *s, uint32_t first, uint32_t n
 }
 
 static void
-sit(const struct golden *g, uint32_t i, bool prefilled)
+start_slot(const struct golden *g, uint32_t i, bool prefilled)
 {
     const struct golden_prompt *p = &g->prompt[i];
-    struct hand_slot *s = &h.slot[i];
+    struct harness_slot *s = &h.slot[i];
     uint32_t n = p->decoder ? prefilled ? p->n_decoder : 1 : p->n_input;
 
     memset(s, 0, sizeof *s);
@@ -72,13 +72,13 @@ sit(const struct golden *g, uint32_t i, bool prefilled)
 static void
 take(struct taken *t, uint32_t i)
 {
-    struct hand_slot *s = &h.slot[i];
+    struct harness_slot *s = &h.slot[i];
     uint32_t vocab = h.m->shape.vocab;
 
     t->n_tokens[i] = s->n_prompt + s->n_new - 1;
     t->lp[i] = s->lp;
     memcpy(t->token[i], s->token, sizeof s->token);
-    /* what is reported for a token is its place in the list of all: prompt and generated alike */
+    /* the log-probability of a token is reported equally for prompt and generated tokens */
     for (uint32_t k = 1; k <= t->n_tokens[i]; k++)
         assert_true(s->logprob[k] == s->lp[(size_t)(k - 1) * vocab + (uint32_t)s->token[k]]);
     s->active = false;
@@ -87,7 +87,7 @@ take(struct taken *t, uint32_t i)
 static void
 segment(struct taken *t, const struct golden *g, const char *dir, struct way w, bool prefilled)
 {
-    struct hand_options o = {
+    struct harness_options o = {
         .dir = dir,
         .isa = w.isa,
         .tokens_per_block = w.tokens_per_block,
@@ -101,23 +101,23 @@ segment(struct taken *t, const struct golden *g, const char *dir, struct way w, 
     struct arch sliced;
 
     memset(t, 0, sizeof *t);
-    hand_open(&h, &o);
+    harness_open(&h, &o);
     whole = h.m->arch;
     sliced = *whole;
     sliced.forward = layer_by_layer;
     if (w.sliced) h.m->arch = &sliced;
     assert_int_equal(h.m->shape.vocab, g->vocab);
     for (uint32_t i = 0; i < g->n; i++) {
-        sit(g, i, prefilled);
+        start_slot(g, i, prefilled);
         if (!w.alone) continue;
-        hand_run(&h);
+        harness_run(&h);
         take(t, i);
     }
     if (!w.alone) {
-        hand_run(&h);
+        harness_run(&h);
         for (uint32_t i = 0; i < g->n; i++) take(t, i);
     }
-    hand_close(&h);
+    harness_close(&h);
 }
 
 static void
@@ -126,7 +126,7 @@ drop(struct taken *t)
     for (unsigned i = 0; i < GOLDEN_PROMPTS; i++) free(t->lp[i]);
 }
 
-/* Of one row: max |ours - log_softmax(logits)| / max |logit|. */
+/* max |ours - log_softmax(logits)| / max |logit| of one position. */
 static double
 row_error(const float *lp, const float *logits, uint32_t vocab)
 {
@@ -172,7 +172,7 @@ check_rows(const struct golden_prompt *p, const float *lp, uint32_t vocab, uint3
 }
 
 static void
-computes_what_transformers_does(const char *name)
+check_equals_transformers(const char *name)
 {
     struct golden g;
     struct taken t;
@@ -206,9 +206,9 @@ assert_same_bits(const struct golden *g, const struct taken *a, const struct tak
 }
 
 static void
-gives_the_same_bits_however_it_is_run(const char *name)
+check_batch_invariant(const char *name)
 {
-    /* Pairs of values meet over the axes; the scalar ref, which takes most of the time, is in two. */
+    /* Pairwise combinations of the settings; the slow scalar reference is in two of them. */
     static const struct way other[] = {
         { "auto", 4, 5, 2, 1, .twice = true, .drop = true },
         { "auto", 64, 512, 2, 0, .alone = true },
@@ -237,7 +237,7 @@ gives_the_same_bits_however_it_is_run(const char *name)
 }
 
 static void
-is_the_same_in_the_other_dialect(const char *name, const char *config)
+check_older_dialect(const char *name, const char *config)
 {
     struct golden g;
     struct taken t, u;
@@ -254,9 +254,9 @@ is_the_same_in_the_other_dialect(const char *name, const char *config)
     golden_close(&g);
 }
 
-/* Keys and values of three bits of fraction: off by a part of the largest logit, and in every way alike. */
+/* fp8 has 3 fraction bits: a larger error is allowed, but all runs must be equal. */
 static void
-kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
+fp8_kv_is_accurate_and_batch_invariant(void **state)
 {
     static const struct way way[] = {
         { "auto", 16, 512, 1, 0, .drop = true, .kv = DT_E4M3 },
@@ -267,7 +267,7 @@ kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
         "llama2",         "llama3",     "mistral",      "qwen2",    "qwen3",
         "gemma3",         "gemma3n",    "gemma4_dense", "gemma4_e", "bamba",
         "granite_hybrid", "nemotron_h", "t5_relu",      "t5_gated", "bart",
-        "mbart",          "gpt_oss",    "gemma4_big", /* experts: near ties go another way, and a row is another then */
+        "mbart",          "gpt_oss",    "gemma4_big", /* experts: near ties select other experts */
     };
     enum { EXPERTS = 2 };
 
@@ -298,21 +298,21 @@ kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run(void **state)
 }
 
 #define MODEL(name) \
-    static void name##_computes_what_transformers_does(void **state) \
+    static void name##_equals_transformers(void **state) \
     { \
         (void)state; \
-        computes_what_transformers_does(#name); \
+        check_equals_transformers(#name); \
     } \
-    static void name##_gives_the_same_bits_however_it_is_run(void **state) \
+    static void name##_is_batch_invariant(void **state) \
     { \
         (void)state; \
-        gives_the_same_bits_however_it_is_run(#name); \
+        check_batch_invariant(#name); \
     }
 #define DIALECT(name, config) \
-    static void name##_is_the_same_in_the_other_dialect(void **state) \
+    static void name##_is_equal_in_the_older_dialect(void **state) \
     { \
         (void)state; \
-        is_the_same_in_the_other_dialect(#name, config); \
+        check_older_dialect(#name, config); \
     }
 MODEL(llama2)
 MODEL(llama3)
@@ -350,58 +350,58 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama2_computes_what_transformers_does),
-        cmocka_unit_test(llama3_computes_what_transformers_does),
-        cmocka_unit_test(mistral_computes_what_transformers_does),
-        cmocka_unit_test(qwen2_computes_what_transformers_does),
-        cmocka_unit_test(qwen3_computes_what_transformers_does),
-        cmocka_unit_test(gemma3_computes_what_transformers_does),
-        cmocka_unit_test(gemma3n_computes_what_transformers_does),
-        cmocka_unit_test(gemma4_dense_computes_what_transformers_does),
-        cmocka_unit_test(gemma4_e_computes_what_transformers_does),
-        cmocka_unit_test(gemma4_moe_computes_what_transformers_does),
-        cmocka_unit_test(gemma4_big_computes_what_transformers_does),
-        cmocka_unit_test(gpt_oss_computes_what_transformers_does),
-        cmocka_unit_test(gpt_oss_mxfp4_computes_what_transformers_does),
-        cmocka_unit_test(bamba_computes_what_transformers_does),
-        cmocka_unit_test(granite_hybrid_computes_what_transformers_does),
-        cmocka_unit_test(nemotron_h_computes_what_transformers_does),
-        cmocka_unit_test(t5_relu_computes_what_transformers_does),
-        cmocka_unit_test(t5_gated_computes_what_transformers_does),
-        cmocka_unit_test(bart_computes_what_transformers_does),
-        cmocka_unit_test(mbart_computes_what_transformers_does),
-        cmocka_unit_test(kv_of_fp8_is_near_and_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(llama2_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(llama3_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(mistral_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(qwen2_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(qwen3_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(gemma3_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(gemma3n_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(gemma4_e_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(gemma4_moe_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(gpt_oss_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(t5_gated_is_the_same_in_the_other_dialect),
-        cmocka_unit_test(llama2_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(llama3_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(mistral_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(qwen2_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(qwen3_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma3_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma3n_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma4_dense_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma4_e_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma4_moe_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gemma4_big_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gpt_oss_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(gpt_oss_mxfp4_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(bamba_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(granite_hybrid_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(nemotron_h_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(t5_relu_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(t5_gated_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(bart_gives_the_same_bits_however_it_is_run),
-        cmocka_unit_test(mbart_gives_the_same_bits_however_it_is_run),
+        cmocka_unit_test(llama2_equals_transformers),
+        cmocka_unit_test(llama3_equals_transformers),
+        cmocka_unit_test(mistral_equals_transformers),
+        cmocka_unit_test(qwen2_equals_transformers),
+        cmocka_unit_test(qwen3_equals_transformers),
+        cmocka_unit_test(gemma3_equals_transformers),
+        cmocka_unit_test(gemma3n_equals_transformers),
+        cmocka_unit_test(gemma4_dense_equals_transformers),
+        cmocka_unit_test(gemma4_e_equals_transformers),
+        cmocka_unit_test(gemma4_moe_equals_transformers),
+        cmocka_unit_test(gemma4_big_equals_transformers),
+        cmocka_unit_test(gpt_oss_equals_transformers),
+        cmocka_unit_test(gpt_oss_mxfp4_equals_transformers),
+        cmocka_unit_test(bamba_equals_transformers),
+        cmocka_unit_test(granite_hybrid_equals_transformers),
+        cmocka_unit_test(nemotron_h_equals_transformers),
+        cmocka_unit_test(t5_relu_equals_transformers),
+        cmocka_unit_test(t5_gated_equals_transformers),
+        cmocka_unit_test(bart_equals_transformers),
+        cmocka_unit_test(mbart_equals_transformers),
+        cmocka_unit_test(fp8_kv_is_accurate_and_batch_invariant),
+        cmocka_unit_test(llama2_is_equal_in_the_older_dialect),
+        cmocka_unit_test(llama3_is_equal_in_the_older_dialect),
+        cmocka_unit_test(mistral_is_equal_in_the_older_dialect),
+        cmocka_unit_test(qwen2_is_equal_in_the_older_dialect),
+        cmocka_unit_test(qwen3_is_equal_in_the_older_dialect),
+        cmocka_unit_test(gemma3_is_equal_in_the_older_dialect),
+        cmocka_unit_test(gemma3n_is_equal_in_the_older_dialect),
+        cmocka_unit_test(gemma4_e_is_equal_in_the_older_dialect),
+        cmocka_unit_test(gemma4_moe_is_equal_in_the_older_dialect),
+        cmocka_unit_test(gpt_oss_is_equal_in_the_older_dialect),
+        cmocka_unit_test(t5_gated_is_equal_in_the_older_dialect),
+        cmocka_unit_test(llama2_is_batch_invariant),
+        cmocka_unit_test(llama3_is_batch_invariant),
+        cmocka_unit_test(mistral_is_batch_invariant),
+        cmocka_unit_test(qwen2_is_batch_invariant),
+        cmocka_unit_test(qwen3_is_batch_invariant),
+        cmocka_unit_test(gemma3_is_batch_invariant),
+        cmocka_unit_test(gemma3n_is_batch_invariant),
+        cmocka_unit_test(gemma4_dense_is_batch_invariant),
+        cmocka_unit_test(gemma4_e_is_batch_invariant),
+        cmocka_unit_test(gemma4_moe_is_batch_invariant),
+        cmocka_unit_test(gemma4_big_is_batch_invariant),
+        cmocka_unit_test(gpt_oss_is_batch_invariant),
+        cmocka_unit_test(gpt_oss_mxfp4_is_batch_invariant),
+        cmocka_unit_test(bamba_is_batch_invariant),
+        cmocka_unit_test(granite_hybrid_is_batch_invariant),
+        cmocka_unit_test(nemotron_h_is_batch_invariant),
+        cmocka_unit_test(t5_relu_is_batch_invariant),
+        cmocka_unit_test(t5_gated_is_batch_invariant),
+        cmocka_unit_test(bart_is_batch_invariant),
+        cmocka_unit_test(mbart_is_batch_invariant),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

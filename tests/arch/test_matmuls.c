@@ -1,4 +1,4 @@
-/* test_matmuls.c - which matmuls a model has, and with how many rows each is measured. */
+/* test_matmuls.c - the list of a model's matmuls and their measured row counts. */
 #include "tests/test.h"
 #include "worker/arch/registry.h"
 #include "worker/model/matmul_shapes.h"
@@ -39,7 +39,7 @@ has(const char *name, const struct shape *want, uint32_t n)
 }
 
 static void
-a_llama_has_its_head_and_four_of_a_layer(void **state)
+llama_has_five_matmul_shapes(void **state)
 {
     static const struct shape want[] = {
         { 320, 64, true }, { 192, 64 }, { 64, 64 }, { 352, 64 }, { 64, 176 },
@@ -50,7 +50,7 @@ a_llama_has_its_head_and_four_of_a_layer(void **state)
 }
 
 static void
-a_gemma3n_has_none_with_the_table_of_its_layers_inputs(void **state)
+gemma3n_has_no_matmul_with_its_per_layer_input_table(void **state)
 {
     static const struct shape want[] = {
         { 320, 64, true }, { 128, 64 }, { 192, 64 }, { 64, 64 }, { 256, 64 },
@@ -66,8 +66,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_llama_has_its_head_and_four_of_a_layer),
-        cmocka_unit_test(a_gemma3n_has_none_with_the_table_of_its_layers_inputs),
+        cmocka_unit_test(llama_has_five_matmul_shapes),
+        cmocka_unit_test(gemma3n_has_no_matmul_with_its_per_layer_input_table),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

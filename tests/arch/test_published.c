@@ -1,6 +1,8 @@
-/* test_published.c - models of published size: from their config.json (bench/configs) to what a token of KV and all
- * weights take. The numbers are worked out from the shapes: bf16, over all layers of a group. Parameters are those that transformers
- * counts in the published checkpoint.
+/* test_published.c - KV bytes per token and weight bytes of published models, from config.json
+ * (bench/configs).
+ *
+ * Expected KV bytes are computed from the shapes: bf16, all layers of a group. Parameters are
+ * counted by transformers.
  */
 #include "tests/test.h"
 #include "worker/arch/registry.h"
@@ -13,14 +15,14 @@
 
 static const struct size {
     const char *name;
-    uint32_t full, window; /* bytes of K and V a token, in layers that see all, and that slide */
-    double gigabytes;      /* of weights as published; 0: not known */
-    uint32_t cross;        /* of a source's token */
-    uint64_t parameters;   /* 0: not known */
-    uint32_t states;       /* layers with a state */
+    uint32_t full, window; /* KV bytes per token of full layers; of window layers */
+    double gigabytes;      /* of published weights; 0: unknown */
+    uint32_t cross;        /* per encoder token */
+    uint64_t parameters;   /* 0: unknown */
+    uint32_t states;       /* layers with recurrent state */
 } sizes[] = {
     { "llama-2-13b", 819200, 0, 26.03, 0, 13015864320 },
-    /* The same, positions divided by four. */
+    /* The same with positions / 4. */
     { "llama-2-13b-16k", 819200, 0, 26.03, 0, 13015864320 },
     { "llama-2-70b", 327680, 0, 0, 0, 68976648192 },
     { "llama-3.1-8b", 131072, 0, 16.06 },
@@ -68,7 +70,7 @@ configure(struct model *m, const char *name)
             if (strcmp(*t, type) == 0) m->arch = *a;
     assert_non_null(m->arch);
     m->cfg = calloc(1, m->arch->cfg_bytes);
-    if (m->arch->configure(config, &m->shape, m->cfg, &e) < 0) fail_msg("%s: %s", name, e.text);
+    if (quant_configure(m, config, &e) < 0) fail_msg("%s: %s", name, e.text);
     m->whole = m->shape;
     m->top = calloc(1, m->arch->top_bytes);
     m->layer = calloc(m->shape.n_layers, m->arch->layer_bytes);
@@ -88,7 +90,7 @@ drop(struct model *m)
 }
 
 static void
-a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
+kv_bytes_per_token_of_published_models_are_correct(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
@@ -120,7 +122,7 @@ a_token_of_a_published_model_takes_what_is_said_of_it(void **state)
 }
 
 static void
-weights_of_published_models_are_planned_to_their_size(void **state)
+planned_weight_sizes_of_published_models_are_correct(void **state)
 {
     struct gpu_options o = { .device = "cpu" };
     struct err e = { 0 };
@@ -142,7 +144,7 @@ weights_of_published_models_are_planned_to_their_size(void **state)
         if (weights_plan_make(&p, &e) < 0) fail_msg("%s: %s", sizes[i].name, e.text);
         gigabytes = (double)m->weight_bytes / 1e9;
         print_message("%s: %.2f GB of weights\n", sizes[i].name, gigabytes);
-        /* Within a hundredth: the files have norms and biases in bf16, we keep them in fp32. */
+        /* Within 1 %, because norms and biases are bf16 in the files and fp32 here. */
         if (sizes[i].gigabytes > 0)
             assert_true(gigabytes > sizes[i].gigabytes * 0.99 &&
                         gigabytes < sizes[i].gigabytes * 1.01);
@@ -160,8 +162,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_token_of_a_published_model_takes_what_is_said_of_it),
-        cmocka_unit_test(weights_of_published_models_are_planned_to_their_size),
+        cmocka_unit_test(kv_bytes_per_token_of_published_models_are_correct),
+        cmocka_unit_test(planned_weight_sizes_of_published_models_are_correct),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
-/* test_ranks.c - each family divided among ranks, against transformers and against itself.
+/* test_ranks.c - each family on several ranks, compared with transformers and with itself.
  *
- * Ranks are processes: forked, with a memfd between them, and no other word to each other. Each runs the same
- * batches on its part of the model and finds all log-probabilities, whose bits must be the same on every rank
- * and in every run; of transformers' they may be off as those of one rank may (test_golden.c).
+ * Ranks are forked processes that share a memfd. Each runs the same batches on its part of the
+ * model and computes all log-probabilities. Their bits must be equal on every rank and in every
+ * run; test_golden.c defines the tolerance against transformers.
  *
- * With `--device cuda` each has a GPU; --most: no more ranks than that, others are skipped.
+ * With `--device cuda` each rank has a GPU; --most N skips tests with more than N ranks.
  */
 #include "tests/arch/golden.h"
 #include "tests/exec/exec_harness.h"
@@ -22,39 +22,39 @@
 #include <unistd.h>
 
 static const double TOLERANCE = 1e-4, MARGIN = 1e-3;
-enum { MAX_RANKS = 4, ALONE = 100 /* s that a rank waits for one that has died */ };
+enum { MAX_RANKS = 4, ALONE = 100 /* s; how long a rank waits for a rank that has exited */ };
 
-/* What one rank found, where all processes see it. */
+/* Results of one rank, in shared memory. */
 struct found {
     uint32_t n_tokens[GOLDEN_PROMPTS];
-    token_id token[GOLDEN_PROMPTS][HAND_LEN];
-    float lp[]; /* [prompts][HAND_LEN][vocab] */
+    token_id token[GOLDEN_PROMPTS][HARNESS_LEN];
+    float lp[]; /* [prompts][HARNESS_LEN][vocab] */
 };
 
-static struct hand h;
+static struct harness h;
 static const char *device; /* NULL: the CPU */
 static uint32_t most_ranks = MAX_RANKS;
 
 static size_t
 found_bytes(const struct golden *g)
 {
-    return sizeof(struct found) + sizeof(float) * g->n * HAND_LEN * g->vocab;
+    return sizeof(struct found) + sizeof(float) * g->n * HARNESS_LEN * g->vocab;
 }
 
 static float *
 lp_of(const struct golden *g, struct found *f, uint32_t i)
 {
-    return f->lp + (size_t)i * HAND_LEN * g->vocab;
+    return f->lp + (size_t)i * HARNESS_LEN * g->vocab;
 }
 
 static void
-sit(const struct golden *g, struct found *f, uint32_t i)
+start_slot(const struct golden *g, struct found *f, uint32_t i)
 {
     const struct golden_prompt *p = &g->prompt[i];
-    struct hand_slot *s = &h.slot[i];
+    struct harness_slot *s = &h.slot[i];
     uint32_t n = p->decoder ? 1 : p->n_input;
 
-    check(n + GOLDEN_NEW <= HAND_LEN);
+    check(n + GOLDEN_NEW <= HARNESS_LEN);
     memset(s, 0, sizeof *s);
     if (p->decoder) {
         s->source = p->input;
@@ -76,22 +76,23 @@ sit(const struct golden *g, struct found *f, uint32_t i)
 }
 
 static void
-segment(const struct golden *g, struct found *f, struct hand_options o)
+segment(const struct golden *g, struct found *f, struct harness_options o)
 {
-    hand_open(&h, &o);
-    for (uint32_t i = 0; i < g->n; i++) sit(g, f, i);
-    hand_run(&h);
+    harness_open(&h, &o);
+    for (uint32_t i = 0; i < g->n; i++) start_slot(g, f, i);
+    harness_run(&h);
     for (uint32_t i = 0; i < g->n; i++) {
         f->n_tokens[i] = h.slot[i].n_prompt + h.slot[i].n_new - 1;
         memcpy(f->token[i], h.slot[i].token, sizeof f->token[i]);
     }
-    hand_close(&h);
+    harness_close(&h);
 }
 
-/* found: [ranks], in memory that is shared with the processes that are ranks: all of them, for one that has used a GPU
- * can have no children that do. */
+/* Runs each rank in a child process, because a process that has used a GPU cannot fork a child that
+ * uses it. found: [ranks], in shared memory. */
 static void
-run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks, struct hand_options o)
+run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks,
+          struct harness_options o)
 {
     pid_t pid[MAX_RANKS];
     int status, failed = 0;
@@ -106,7 +107,7 @@ run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks, st
         pid[o.rank] = fork();
         assert_true(pid[o.rank] >= 0);
         if (pid[o.rank] == 0) {
-            setenv("CMOCKA_TEST_ABORT", "1", 1); /* what fails here ends here */
+            setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failure ends the child */
             alarm(ALONE);
             segment(g, found[o.rank], o);
             _exit(0);
@@ -115,13 +116,14 @@ run_ranks(const struct golden *g, struct found *const *found, uint32_t ranks, st
     for (uint32_t left = ranks; left; left--) {
         assert_true(waitpid(-1, &status, 0) > 0);
         if (status == 0 || failed++) continue;
-        for (uint32_t i = 0; i < ranks; i++) kill(pid[i], SIGKILL); /* they would wait for it */
+        for (uint32_t i = 0; i < ranks; i++)
+            kill(pid[i], SIGKILL); /* the other ranks would wait for this one */
     }
     close(o.group_fd);
     assert_int_equal(failed, 0);
 }
 
-/* Of one row: max |ours - log_softmax(logits)| / max |logit|. */
+/* max |ours - log_softmax(logits)| / max |logit| of one position. */
 static double
 row_error(const float *lp, const float *logits, uint32_t vocab)
 {
@@ -158,10 +160,10 @@ is_what_transformers_computed(const struct golden *g, struct found *f)
 }
 
 static void
-is_the_same_on_every_rank(const char *name, uint32_t ranks)
+check_equal_on_ranks(const char *name, uint32_t ranks)
 {
-    /* Another chunk, another lane: the bits are of the sums over ranks alone. */
-    static const struct hand_options way[] = {
+    /* Other chunks and lanes: only the sums over ranks determine the bits. */
+    static const struct harness_options way[] = {
         { .isa = "auto", .tokens_per_block = 16, .max_tokens = 512, .n_lanes = 1, .drop = true },
         { .isa = "auto", .tokens_per_block = 4, .max_tokens = 7, .n_lanes = 2, .enc_layers = 1 },
     };
@@ -171,7 +173,7 @@ is_the_same_on_every_rank(const char *name, uint32_t ranks)
     if (ranks > most_ranks) skip();
     golden_open(&g, name);
     for (uint32_t k = 0; k < ARRAY_LEN(way); k++) {
-        struct hand_options o = way[k];
+        struct harness_options o = way[k];
 
         for (uint32_t r = 0; r < ranks; r++) {
             found[k][r] = mmap(NULL, found_bytes(&g), PROT_READ | PROT_WRITE,
@@ -191,15 +193,15 @@ is_the_same_on_every_rank(const char *name, uint32_t ranks)
 }
 
 #define MODEL(name, ranks) \
-    static void name##_is_the_same_on_##ranks##_ranks(void **state) \
+    static void name##_is_equal_on_##ranks##_ranks(void **state) \
     { \
         (void)state; \
-        is_the_same_on_every_rank(#name, ranks); \
+        check_equal_on_ranks(#name, ranks); \
     }
 MODEL(llama2, 2)
 MODEL(llama2, 4)
 MODEL(llama3, 2)
-MODEL(llama3, 4) /* two K/V heads: two ranks have the same one */
+MODEL(llama3, 4) /* 2 K/V heads: pairs of ranks share one */
 MODEL(mistral, 2)
 MODEL(mistral, 4)
 MODEL(qwen2, 2)
@@ -213,8 +215,8 @@ MODEL(t5_gated, 2)
 MODEL(bart, 2)
 MODEL(mbart, 2)
 MODEL(gpt_oss, 2)
-MODEL(gpt_oss, 4)       /* one K/V head for all */
-MODEL(gpt_oss_mxfp4, 2) /* an expert's three runs: one and two */
+MODEL(gpt_oss, 4)       /* 1 K/V head for all ranks */
+MODEL(gpt_oss_mxfp4, 2) /* the 3 runs of an expert: 1 and 2 */
 MODEL(gemma3n, 2)
 MODEL(gemma3n, 4)
 MODEL(gemma4_dense, 2)
@@ -225,13 +227,13 @@ MODEL(gemma4_moe, 2)
 MODEL(gemma4_moe, 4)
 MODEL(gemma4_big, 2)
 MODEL(bamba, 2)
-MODEL(bamba, 4) /* two groups of states' heads: two ranks have the same one */
+MODEL(bamba, 4) /* 2 groups of state heads: pairs of ranks share one */
 MODEL(granite_hybrid, 2)
 MODEL(granite_hybrid, 4)
 MODEL(nemotron_h, 2)
 
 static void
-what_does_not_divide_is_refused_by_name(void **state)
+sizes_that_do_not_divide_are_refused_by_name(void **state)
 {
     static const struct {
         const char *model;
@@ -244,8 +246,8 @@ what_does_not_divide_is_refused_by_name(void **state)
         { "bart", 4, "attention heads, which 4 ranks cannot share equally" },
         { "mbart", 4, "attention heads, which 4 ranks cannot share equally" },
         { "gemma4_big", 4, "attention heads, which 4 ranks cannot share equally" },
-        { "gpt_oss_mxfp4", 4, "an expert is of 3 runs, which 4 ranks cannot share" },
-        { "nemotron_h", 4, "groups of heads of state, which 4 ranks cannot share equally" },
+        { "gpt_oss_mxfp4", 4, "an expert has 3 runs, fewer than 4 ranks" },
+        { "nemotron_h", 4, "groups of state heads, which 4 ranks cannot share equally" },
     };
 
     (void)state;
@@ -265,7 +267,7 @@ what_does_not_divide_is_refused_by_name(void **state)
     }
 }
 
-/* Bytes this process has asked files for so far. */
+/* Bytes that this process has read from files. */
 static uint64_t
 bytes_read(void)
 {
@@ -278,8 +280,8 @@ bytes_read(void)
     return n;
 }
 
-/* What loading a rank's part reads. Stored in 16 bits and wanted in 32, all of it is copied; files that were just looked
- * through for the fingerprint are in the page cache, and nothing is read in whole pages. */
+/* Bytes read for loading a rank's part. All tensors are copied, because bf16 is converted to fp32.
+ * The fingerprint has put the files into the page cache, so no direct I/O reads whole pages. */
 static uint64_t
 read_by_rank(const char *dir, int group_fd, uint32_t rank, uint32_t ranks)
 {
@@ -308,12 +310,12 @@ read_by_rank(const char *dir, int group_fd, uint32_t rank, uint32_t ranks)
 }
 
 static void
-each_rank_reads_its_own_bytes_only(void **state)
+rank_reads_its_own_bytes_only(void **state)
 {
     static const struct {
         const char *name;
         uint32_t ranks;
-        double most; /* of the whole, that one may read: its part and what all have */
+        double most; /* share of the whole that a rank may read: its part and undivided tensors */
     } as[] = {
         { "llama2", 2, .55 },         { "llama2", 4, .32 }, { "llama3", 4, .36 },
         { "t5_gated", 2, .53 },       { "bart", 2, .63 },   { "gemma4_moe", 4, .31 },
@@ -348,41 +350,41 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama2_is_the_same_on_2_ranks),
-        cmocka_unit_test(llama2_is_the_same_on_4_ranks),
-        cmocka_unit_test(llama3_is_the_same_on_2_ranks),
-        cmocka_unit_test(llama3_is_the_same_on_4_ranks),
-        cmocka_unit_test(mistral_is_the_same_on_2_ranks),
-        cmocka_unit_test(mistral_is_the_same_on_4_ranks),
-        cmocka_unit_test(qwen2_is_the_same_on_2_ranks),
-        cmocka_unit_test(qwen2_is_the_same_on_4_ranks),
-        cmocka_unit_test(qwen3_is_the_same_on_2_ranks),
-        cmocka_unit_test(qwen3_is_the_same_on_4_ranks),
-        cmocka_unit_test(gemma3_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma3_is_the_same_on_4_ranks),
-        cmocka_unit_test(t5_relu_is_the_same_on_3_ranks),
-        cmocka_unit_test(t5_gated_is_the_same_on_2_ranks),
-        cmocka_unit_test(bart_is_the_same_on_2_ranks),
-        cmocka_unit_test(mbart_is_the_same_on_2_ranks),
-        cmocka_unit_test(gpt_oss_is_the_same_on_2_ranks),
-        cmocka_unit_test(gpt_oss_is_the_same_on_4_ranks),
-        cmocka_unit_test(gpt_oss_mxfp4_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma3n_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma3n_is_the_same_on_4_ranks),
-        cmocka_unit_test(gemma4_dense_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma4_dense_is_the_same_on_4_ranks),
-        cmocka_unit_test(gemma4_e_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma4_e_is_the_same_on_4_ranks),
-        cmocka_unit_test(gemma4_moe_is_the_same_on_2_ranks),
-        cmocka_unit_test(gemma4_moe_is_the_same_on_4_ranks),
-        cmocka_unit_test(gemma4_big_is_the_same_on_2_ranks),
-        cmocka_unit_test(bamba_is_the_same_on_2_ranks),
-        cmocka_unit_test(bamba_is_the_same_on_4_ranks),
-        cmocka_unit_test(granite_hybrid_is_the_same_on_2_ranks),
-        cmocka_unit_test(granite_hybrid_is_the_same_on_4_ranks),
-        cmocka_unit_test(nemotron_h_is_the_same_on_2_ranks),
-        cmocka_unit_test(what_does_not_divide_is_refused_by_name),
-        cmocka_unit_test(each_rank_reads_its_own_bytes_only),
+        cmocka_unit_test(llama2_is_equal_on_2_ranks),
+        cmocka_unit_test(llama2_is_equal_on_4_ranks),
+        cmocka_unit_test(llama3_is_equal_on_2_ranks),
+        cmocka_unit_test(llama3_is_equal_on_4_ranks),
+        cmocka_unit_test(mistral_is_equal_on_2_ranks),
+        cmocka_unit_test(mistral_is_equal_on_4_ranks),
+        cmocka_unit_test(qwen2_is_equal_on_2_ranks),
+        cmocka_unit_test(qwen2_is_equal_on_4_ranks),
+        cmocka_unit_test(qwen3_is_equal_on_2_ranks),
+        cmocka_unit_test(qwen3_is_equal_on_4_ranks),
+        cmocka_unit_test(gemma3_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma3_is_equal_on_4_ranks),
+        cmocka_unit_test(t5_relu_is_equal_on_3_ranks),
+        cmocka_unit_test(t5_gated_is_equal_on_2_ranks),
+        cmocka_unit_test(bart_is_equal_on_2_ranks),
+        cmocka_unit_test(mbart_is_equal_on_2_ranks),
+        cmocka_unit_test(gpt_oss_is_equal_on_2_ranks),
+        cmocka_unit_test(gpt_oss_is_equal_on_4_ranks),
+        cmocka_unit_test(gpt_oss_mxfp4_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma3n_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma3n_is_equal_on_4_ranks),
+        cmocka_unit_test(gemma4_dense_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma4_dense_is_equal_on_4_ranks),
+        cmocka_unit_test(gemma4_e_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma4_e_is_equal_on_4_ranks),
+        cmocka_unit_test(gemma4_moe_is_equal_on_2_ranks),
+        cmocka_unit_test(gemma4_moe_is_equal_on_4_ranks),
+        cmocka_unit_test(gemma4_big_is_equal_on_2_ranks),
+        cmocka_unit_test(bamba_is_equal_on_2_ranks),
+        cmocka_unit_test(bamba_is_equal_on_4_ranks),
+        cmocka_unit_test(granite_hybrid_is_equal_on_2_ranks),
+        cmocka_unit_test(granite_hybrid_is_equal_on_4_ranks),
+        cmocka_unit_test(nemotron_h_is_equal_on_2_ranks),
+        cmocka_unit_test(sizes_that_do_not_divide_are_refused_by_name),
+        cmocka_unit_test(rank_reads_its_own_bytes_only),
     };
 
     for (int i = 1; i + 1 < argc; i += 2) {

@@ -1,11 +1,11 @@
-/* test_t5_bias.c - T5's buckets against the edges that transformers computes for 32 of them over 128. */
+/* test_t5_bias.c - T5's buckets compared with transformers: 32 buckets, max_distance 128. */
 #include "tests/test.h"
 #include "worker/arch/t5_bias.h"
 
 static const struct t5_buckets ENCODER = { 32, 128, true }, DECODER = { 32, 128, false };
 
 static void
-the_encoders_buckets_begin_where_transformers_has_them(void **state)
+encoder_bias_buckets_equal_those_of_transformers(void **state)
 {
     static const int32_t edge[] = {
         0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91, 1 << 20
@@ -20,7 +20,7 @@ the_encoders_buckets_begin_where_transformers_has_them(void **state)
 }
 
 static void
-the_decoders_buckets_begin_where_transformers_has_them(void **state)
+decoder_bias_buckets_equal_those_of_transformers(void **state)
 {
     static const int32_t edge[] = { 16, 19, 21, 24, 27, 31, 35,  40,     46,
                                     52, 59, 67, 77, 87, 99, 113, 1 << 20 };
@@ -30,11 +30,11 @@ the_decoders_buckets_begin_where_transformers_has_them(void **state)
     for (uint32_t b = 0; b < 16; b++)
         for (int32_t d = edge[b]; d < edge[b + 1]; d += d < 200 ? 1 : 99991)
             assert_int_equal(t5_bucket(DECODER, -d), 16 + b);
-    assert_int_equal(t5_bucket(DECODER, 5), 0); /* what a decoder never sees */
+    assert_int_equal(t5_bucket(DECODER, 5), 0); /* never used by a decoder */
 }
 
 static void
-a_table_reaches_as_far_as_buckets_differ(void **state)
+bias_table_ends_where_buckets_stop_changing(void **state)
 {
     static float weight[32 * 3], out[3 * (2 * 113 + 1)];
 
@@ -52,9 +52,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_encoders_buckets_begin_where_transformers_has_them),
-        cmocka_unit_test(the_decoders_buckets_begin_where_transformers_has_them),
-        cmocka_unit_test(a_table_reaches_as_far_as_buckets_differ),
+        cmocka_unit_test(encoder_bias_buckets_equal_those_of_transformers),
+        cmocka_unit_test(decoder_bias_buckets_equal_those_of_transformers),
+        cmocka_unit_test(bias_table_ends_where_buckets_stop_changing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

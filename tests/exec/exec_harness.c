@@ -20,30 +20,32 @@ enum { MAX_EDITS = 8192, ENC_ROWS = 1024, PARTITIONS = 3 };
     } while (0)
 
 static void
-open_kv(struct hand *h, struct err *e)
+open_kv(struct harness *h, struct err *e)
 {
     uint64_t bytes = 0;
 
     if (model_groups(h->m, h->o.kv, h->o.tokens_per_block, &h->kv, e) < 0) fail_msg("%s", e->text);
-    h->kv.n_slots = HAND_SLOTS;
+    h->kv.n_slots = HARNESS_SLOTS;
     h->kv.n_lanes = h->o.n_lanes;
     for (uint32_t g = 0; g < h->kv.n_groups; g++) {
         const struct kv_group *k = &h->kv.group[g];
 
         bytes = ROUND_UP(bytes, (uint64_t)k->slice_bytes);
         h->at[g] = bytes;
-        bytes += HAND_SLOTS * k->max_entries * kv_block_bytes(k);
+        bytes += HARNESS_SLOTS * k->max_entries * kv_block_bytes(k);
     }
     if (gpu_ops(h->gpu)->mem.arena_make(h->gpu, "kv", bytes, &h->arena, e) < 0)
         fail_msg("%s", e->text);
-    if (gpu_ops(h->gpu)->mem.host_open(h->gpu, HAND_HOST, &h->host, e) < 0) fail_msg("%s", e->text);
+    if (gpu_ops(h->gpu)->mem.host_open(h->gpu, HARNESS_HOST, &h->host, e) < 0)
+        fail_msg("%s", e->text);
     for (uint32_t i = 0; i < h->host.n; i++)
         if (gpu_ops(h->gpu)->mem.host_make(h->gpu, &h->host, i, e) < 0 ||
             gpu_ops(h->gpu)->mem.host_map(h->gpu, &h->host, e) < 0)
             fail_msg("%s", e->text);
 }
 
-/* Rungs 1 and 2: the least for one lane, and the least for the other. false: it cannot be divided. */
+/* Partitions 1 and 2: minimal units for lane 0, then for lane 1. False: the device cannot be
+ * partitioned. */
 static bool
 divide(const struct gpu *g, struct exec_config *c)
 {
@@ -64,7 +66,7 @@ divide(const struct gpu *g, struct exec_config *c)
 }
 
 void
-hand_open(struct hand *h, const struct hand_options *o)
+harness_open(struct harness *h, const struct harness_options *o)
 {
     struct gpu_options go = { .device = o->device,
                               .isa = o->isa ? o->isa : "auto",
@@ -81,7 +83,7 @@ hand_open(struct hand *h, const struct hand_options *o)
                                 .weights_fd = -1 };
     struct exec_config c = { .max_tokens = o->max_tokens,
                              .kv_dtype = o->kv,
-                             .max_seqs = HAND_SLOTS,
+                             .max_seqs = HARNESS_SLOTS,
                              .max_enc_tokens = ENC_ROWS,
                              .max_edits = MAX_EDITS,
                              .n_lanes = o->n_lanes,
@@ -102,19 +104,19 @@ hand_open(struct hand *h, const struct hand_options *o)
     exec_blocks(h->x, &h->kv, &h->arena);
     exec_host(h->x, &h->host);
     b->max_tokens = o->max_tokens + ENC_ROWS;
-    b->max_segments = b->max_encode = HAND_SLOTS;
+    b->max_segments = b->max_encode = HARNESS_SLOTS;
     b->max_edits = MAX_EDITS;
     b->token = calloc(b->max_tokens, sizeof *b->token);
     b->pos = calloc(b->max_tokens, sizeof *b->pos);
-    b->segment = calloc(HAND_SLOTS, sizeof *b->segment);
-    b->encode = calloc(HAND_SLOTS, sizeof *b->encode);
+    b->segment = calloc(HARNESS_SLOTS, sizeof *b->segment);
+    b->encode = calloc(HARNESS_SLOTS, sizeof *b->encode);
     b->edit = calloc(MAX_EDITS, sizeof *b->edit);
-    b->copy = calloc(HAND_SLOTS, sizeof *b->copy);
+    b->copy = calloc(HARNESS_SLOTS, sizeof *b->copy);
     b->wait = calloc(MAX_LANES, sizeof *b->wait);
 }
 
 void
-hand_close(struct hand *h)
+harness_close(struct harness *h)
 {
     struct batch *b = &h->b;
     void *const parts[] = { b->token, b->pos, b->segment, b->encode, b->edit, b->copy, b->wait };
@@ -128,7 +130,7 @@ hand_close(struct hand *h)
 }
 
 struct batch *
-hand_batch(struct hand *h, unsigned lane)
+harness_batch(struct harness *h, unsigned lane)
 {
     struct batch *b = &h->b;
 
@@ -139,19 +141,19 @@ hand_batch(struct hand *h, unsigned lane)
     return b;
 }
 
-/* Blocks of a group run backwards over the arena: last slot's last entry first. */
+/* The last entry of the last slot has the first block of the arena. */
 slice_id
-hand_block(const struct hand *h, uint32_t g, uint32_t slot, uint32_t entry)
+harness_block(const struct harness *h, uint32_t g, uint32_t slot, uint32_t entry)
 {
     const struct kv_group *k = &h->kv.group[g];
-    uint32_t n = HAND_SLOTS * k->max_entries, at = n - 1 - (slot * k->max_entries + entry);
+    uint32_t n = HARNESS_SLOTS * k->max_entries, at = n - 1 - (slot * k->max_entries + entry);
 
     return (slice_id)((h->at[g] + at * kv_block_bytes(k)) / k->slice_bytes);
 }
 
-/* Whose source it is. */
+/* The slot that owns the encoder input. */
 static uint32_t
-first_of(const struct hand *h, uint32_t slot)
+first_of(const struct harness *h, uint32_t slot)
 {
     while (h->slot[slot].joins) slot--;
     return slot;
@@ -167,9 +169,9 @@ edit(struct batch *b, uint32_t g, uint32_t slot, uint32_t entry, slice_id at)
 }
 
 void
-hand_edits(struct hand *h, struct batch *b, uint32_t slot, uint32_t end)
+harness_edits(struct harness *h, struct batch *b, uint32_t slot, uint32_t end)
 {
-    struct hand_slot *s = &h->slot[slot];
+    struct harness_slot *s = &h->slot[slot];
     uint32_t tpb = h->kv.tokens_per_block;
 
     for (uint32_t g = 0; g < h->kv.n_groups; g++) {
@@ -179,30 +181,30 @@ hand_edits(struct hand *h, struct batch *b, uint32_t slot, uint32_t end)
 
         if (k->kind == KV_STATE) n = k->n_layers;
         for (; s->set[g] < n; s->set[g]++)
-            edit(b, g, slot, s->set[g], hand_block(h, g, of, s->set[g]));
+            edit(b, g, slot, s->set[g], harness_block(h, g, of, s->set[g]));
         if (k->kind != KV_WINDOW || !h->o.drop) continue;
         for (; (s->gone[g] + 1) * tpb + k->window <= s->planned + 1; s->gone[g]++)
             edit(b, g, slot, s->gone[g], SLICE_NONE);
     }
 }
 
-/* The next rows of one slot, if there are any and they fit; its encoder first. */
+/* Adds the next tokens of one slot if they fit; encoder slices first. */
 static void
-add_run(struct hand *h, struct batch *b, unsigned lane, uint32_t slot)
+add_run(struct harness *h, struct batch *b, unsigned lane, uint32_t slot)
 {
-    struct hand_slot *s = &h->slot[slot];
-    uint32_t room = h->o.max_tokens - b->n_tokens, left;
+    struct harness_slot *s = &h->slot[slot];
+    uint32_t free_tokens = h->o.max_tokens - b->n_tokens, left;
     struct batch_segment *r = &b->segment[b->n_segments];
 
-    if (!s->active || !room || h->started[lane] < s->late) return;
+    if (!s->active || !free_tokens || h->started[lane] < s->late) return;
     if (s->n_source && h->slot[first_of(h, slot)].enc_done < h->m->shape.n_encoder_layers) return;
     left = s->planned < s->n_prompt ? s->n_prompt - s->planned
                                     : s->planned + 1 < s->n_prompt + s->n_new;
     if (!left) return;
-    hand_edits(h, b, slot, s->planned + MIN(left, room));
+    harness_edits(h, b, slot, s->planned + MIN(left, free_tokens));
     *r = (struct batch_segment){ .slot = slot,
                                  .first_token = b->n_tokens,
-                                 .n_tokens = MIN(left, room),
+                                 .n_tokens = MIN(left, free_tokens),
                                  .first_pos = (int32_t)s->planned,
                                  .first_logit = b->n_logits,
                                  .cross_tokens = s->n_source };
@@ -226,11 +228,11 @@ add_run(struct hand *h, struct batch *b, unsigned lane, uint32_t slot)
     b->n_segments++;
 }
 
-/* Which slots encode in this step is known before the decoder's rows; where, only after them. */
+/* Encoder tokens follow the decoder's, so their offset is known last. */
 static void
-take_encoder(struct hand *h, struct batch *b, unsigned lane, uint32_t slot)
+take_encoder(struct harness *h, struct batch *b, unsigned lane, uint32_t slot)
 {
-    struct hand_slot *s = &h->slot[slot];
+    struct harness_slot *s = &h->slot[slot];
     uint32_t all = h->m->shape.n_encoder_layers, n = h->o.enc_layers ? h->o.enc_layers : all;
 
     if (!s->active || !s->n_source || s->joins || s->enc_done == all) return;
@@ -245,10 +247,10 @@ take_encoder(struct hand *h, struct batch *b, unsigned lane, uint32_t slot)
 }
 
 static void
-place_encoders(struct hand *h, struct batch *b)
+place_encoders(struct harness *h, struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_encode; i++) {
-        const struct hand_slot *s = &h->slot[b->encode[i].slot];
+        const struct harness_slot *s = &h->slot[b->encode[i].slot];
 
         b->encode[i].first_token = b->n_tokens;
         for (uint32_t k = 0; k < s->n_source; k++, b->n_tokens++) {
@@ -259,7 +261,7 @@ place_encoders(struct hand *h, struct batch *b)
 }
 
 static uint32_t
-bucket_of(const struct hand *h, uint32_t rows)
+bucket_of(const struct harness *h, uint32_t rows)
 {
     uint32_t bucket[GRAPHS_BUCKETS], n = graphs_buckets(bucket, h->o.max_tokens), i = 0;
 
@@ -268,14 +270,14 @@ bucket_of(const struct hand *h, uint32_t rows)
 }
 
 static bool
-plan(struct hand *h, unsigned lane)
+plan(struct harness *h, unsigned lane)
 {
-    struct batch *b = hand_batch(h, lane);
+    struct batch *b = harness_batch(h, lane);
     uint64_t n = h->started[lane];
     uint32_t decoder_rows;
 
-    for (uint32_t i = lane; i < HAND_SLOTS; i += h->o.n_lanes) take_encoder(h, b, lane, i);
-    for (uint32_t i = lane; i < HAND_SLOTS; i += h->o.n_lanes) add_run(h, b, lane, i);
+    for (uint32_t i = lane; i < HARNESS_SLOTS; i += h->o.n_lanes) take_encoder(h, b, lane, i);
+    for (uint32_t i = lane; i < HARNESS_SLOTS; i += h->o.n_lanes) add_run(h, b, lane, i);
     decoder_rows = b->n_tokens;
     place_encoders(h, b);
     if (!b->n_tokens) return false;
@@ -289,7 +291,7 @@ plan(struct hand *h, unsigned lane)
 }
 
 const struct batch_result *
-hand_finish(struct hand *h, unsigned lane)
+harness_finish(struct harness *h, unsigned lane)
 {
     const struct batch_result *r = NULL;
     struct pollfd p = { .fd = exec_fd(h->x, lane), .events = POLLIN };
@@ -303,9 +305,9 @@ hand_finish(struct hand *h, unsigned lane)
     return r;
 }
 
-/* Row of logits i reports the token at position. */
+/* Logit row i reports the token at position. */
 static void
-keep_row(const struct hand *h, struct hand_slot *s, const struct batch_result *r, uint32_t i,
+keep_row(const struct harness *h, struct harness_slot *s, const struct batch_result *r, uint32_t i,
          uint32_t position)
 {
     uint32_t vocab = h->m->shape.vocab;
@@ -318,14 +320,14 @@ keep_row(const struct hand *h, struct hand_slot *s, const struct batch_result *r
 }
 
 static void
-finish(struct hand *h, unsigned lane)
+finish(struct harness *h, unsigned lane)
 {
     uint64_t n = h->finished[lane];
-    const struct batch_result *r = hand_finish(h, lane);
+    const struct batch_result *r = harness_finish(h, lane);
 
     for (uint32_t i = 0; i < h->n_out[lane][n % 2]; i++) {
         const struct batch_segment *segment = &h->out[lane][n % 2][i];
-        struct hand_slot *s = &h->slot[segment->slot];
+        struct harness_slot *s = &h->slot[segment->slot];
         uint32_t end = (uint32_t)segment->first_pos + segment->n_tokens;
         bool all = segment->flags & SEGMENT_PROMPT_LOGPROBS;
 
@@ -339,16 +341,16 @@ finish(struct hand *h, unsigned lane)
 }
 
 void
-hand_run(struct hand *h)
+harness_run(struct harness *h)
 {
     uint32_t enc_token = 0;
     bool more = true;
 
-    for (uint32_t i = 0; i < HAND_SLOTS; i++) {
-        struct hand_slot *s = &h->slot[i];
+    for (uint32_t i = 0; i < HARNESS_SLOTS; i++) {
+        struct harness_slot *s = &h->slot[i];
 
         if (!s->active) continue;
-        check(s->n_prompt + s->n_new <= HAND_LEN && enc_token + s->n_source <= ENC_ROWS);
+        check(s->n_prompt + s->n_new <= HARNESS_LEN && enc_token + s->n_source <= ENC_ROWS);
         s->planned = s->enc_done = 0;
         memset(s->set, 0, sizeof s->set);
         memset(s->gone, 0, sizeof s->gone);

@@ -1,84 +1,83 @@
-/* exec_harness.h - batches without a scheduler: slots walk through their prompts and generate.
+/* exec_harness.h - runs batches without a scheduler: each slot computes its prompt and generates.
  *
- * Block tables are filled by plain edits, one block after another, in an order that is not the
- * positions'. Two steps of a lane are kept out at once, so every generated token is TOKEN_FROM_LAST
- * to the row that continues it.
+ * Plain table edits assign blocks, in reverse order of positions. Two steps of a lane may be in
+ * flight, so every generated token is TOKEN_FROM_LAST in the next batch.
  */
 #ifndef TESTS_EXEC_HARNESS_H
 #define TESTS_EXEC_HARNESS_H
 
 #include "worker/exec/exec.h"
 
-enum { HAND_SLOTS = 20, HAND_LEN = 512, HAND_HOST = 1 << 20 };
+enum { HARNESS_SLOTS = 20, HARNESS_LEN = 512, HARNESS_HOST = 1 << 20 };
 
-struct hand_options {
+struct harness_options {
     const char *dir, *isa, *device; /* device NULL: cpu */
-    enum dtype dtype;               /* a GPU's matrices are made that; 0: fp32 */
-    bool fast;                      /* numerics are not invariant */
+    enum dtype dtype;               /* of matrices; 0: fp32 */
+    bool fast;                      /* numerics: fast */
     uint64_t random;                /* not 0: weights=random:SEED */
     uint32_t tokens_per_block, max_tokens, n_lanes;
-    uint32_t units;      /* each lane is opened with; 0: its share */
-    bool parts;          /* a lane's steps: on the whole device, a part, another one, in turn */
+    uint32_t units;      /* of each lane; 0: an equal share */
+    bool parts;          /* steps alternate between 3 partitions */
     enum dtype kv;       /* 0: fp32 */
-    uint32_t enc_layers; /* a step; 0: all at once, in the step of the decoder's first chunk */
-    bool drop;           /* blocks behind a window leave the table */
-    bool twice;          /* two steps of a lane out at once */
-    bool buckets;        /* batches say how many rows a graph of theirs would have */
+    uint32_t enc_layers; /* per step; 0: all, with the first decoder chunk */
+    bool drop;           /* drop blocks behind a window */
+    bool twice;          /* two steps of a lane in flight */
+    bool buckets;        /* batches have a graph bucket */
     uint64_t graphs_memory;
     bool brief;
-    uint32_t rank, n_ranks; /* of a group with that memfd; 0: alone */
+    uint32_t rank, n_ranks; /* with the rank group's memfd; 0: one rank */
     int group_fd;
-    void (*opened)(struct gpu *g); /* a test's own changes to the device; may be NULL */
+    void (*opened)(struct gpu *g); /* changes the device for a test; may be NULL */
 };
 
-struct hand_slot {
+struct harness_slot {
     const token_id *source;
     uint32_t n_source;
-    token_id token[HAND_LEN]; /* n_prompt given, n_new generated */
+    token_id token[HARNESS_LEN]; /* n_prompt prompt tokens, then n_new generated */
     uint32_t n_prompt, n_new;
     struct sampling how;
-    bool all;  /* log-probabilities of every prompt row */
-    bool beam; /* of a search: it goes to no graph that draws */
-    /* that of the slot before, whose source is its own too; it begins and ends with that */
+    bool all;  /* prompt log-probabilities */
+    bool beam; /* beam; samples outside of graphs */
+    /* same search and encoder input as the previous slot */
     bool joins;
-    float *lp;               /* [n_prompt + n_new][vocab] by position of the row, or NULL */
-    float logprob[HAND_LEN]; /* by position of the token: as reported */
+    float *lp;                  /* [n_prompt + n_new][vocab] by position, or NULL */
+    float logprob[HARNESS_LEN]; /* reported, by position of the token */
 
-    uint64_t late; /* steps of its lane before it begins */
+    uint64_t late; /* steps of the lane before the slot starts */
     bool active;
     uint32_t planned, enc_token, enc_done, set[MAX_GROUPS], gone[MAX_GROUPS];
 };
 
-struct hand {
-    struct hand_options o;
+struct harness {
+    struct harness_options o;
     struct gpu *gpu;
     struct model *m;
     struct kv_config kv;
     struct arena arena;
-    struct host_memory host; /* HAND_HOST bytes */
-    uint64_t at[MAX_GROUPS]; /* where a group's blocks begin, in bytes */
+    struct host_memory host; /* HARNESS_HOST bytes */
+    uint64_t at[MAX_GROUPS]; /* offset of a group's blocks in bytes */
     struct exec *x;
     struct batch b;
-    struct batch_segment out[MAX_LANES][2][HAND_SLOTS]; /* runs of the steps that are out */
+    struct batch_segment out[MAX_LANES][2][HARNESS_SLOTS]; /* segments of steps in flight */
     uint32_t n_out[MAX_LANES][2];
     uint64_t started[MAX_LANES], finished[MAX_LANES];
-    struct hand_slot slot[HAND_SLOTS];
+    struct harness_slot slot[HARNESS_SLOTS];
 };
 
-/* Fails the test with the sentence when something cannot be opened. */
-void hand_open(struct hand *h, const struct hand_options *o);
-void hand_close(struct hand *h);
+/* Fails the test with the error message if something cannot be opened. */
+void harness_open(struct harness *h, const struct harness_options *o);
+void harness_close(struct harness *h);
 
-/* Empty b, ready to be filled. */
-struct batch *hand_batch(struct hand *h, unsigned lane);
-/* The block of a group that a slot's entry is given. */
-slice_id hand_block(const struct hand *h, uint32_t g, uint32_t slot, uint32_t entry);
-/* Table entries for positions up to end (cross: source tokens) of one slot. */
-void hand_edits(struct hand *h, struct batch *b, uint32_t slot, uint32_t end);
-/* Wait for the oldest step of the lane. */
-const struct batch_result *hand_finish(struct hand *h, unsigned lane);
+/* Returns h->b, emptied. */
+struct batch *harness_batch(struct harness *h, unsigned lane);
+/* The block of a slot's table entry. */
+slice_id harness_block(const struct harness *h, uint32_t g, uint32_t slot, uint32_t entry);
+/* Adds edits for a slot's positions up to end (cross: encoder tokens). */
+void harness_edits(struct harness *h, struct batch *b, uint32_t slot, uint32_t end);
+/* Waits for the lane's oldest step. */
+const struct batch_result *harness_finish(struct harness *h, unsigned lane);
 
-/* Run every active slot to its end. */
-void hand_run(struct hand *h);
+/* Runs every active slot to its end. */
+void harness_run(struct harness *h);
 
 #endif

@@ -1,5 +1,5 @@
-/* test_captured.c - captured steps on a device that pretends to capture: they give what plain ones give, and
- * are let go of when a faster matmul is found. */
+/* test_captured.c - captured steps on a simulated capturing device: results equal plain steps, and
+ * graphs are dropped when a faster matmul is found. */
 #include "gpu/cpu/cpu.h"
 #include "gpu/device.h"
 #include "tests/exec/tiny_exec.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A device that captures, on the CPU: what is queued while a graph is recorded is kept, and queued again
- * when the graph is run. Anything that such a graph needs and that is not where it was shows. */
+/* Simulates capturing on the CPU: ops queued during a capture are recorded and queued again when
+ * the graph runs. A graph that reads a changed address then gives wrong results. */
 struct graph {
     uint32_t n;
     struct recorded {
@@ -97,19 +97,19 @@ captures(struct gpu *g)
 static struct made a, b;
 
 static void
-a_captured_step_gives_what_a_plain_one_gives(void **state)
+captured_decode_step_equals_a_plain_step(void **state)
 {
     static const char *const config[] = { LLAMA, T5 };
 
     (void)state;
     for (int c = 0; c < 2; c++)
         for (int lanes = 1; lanes <= 2; lanes++) {
-            struct hand_options o = { .twice = true, .n_lanes = (uint32_t)lanes };
+            struct harness_options o = { .twice = true, .n_lanes = (uint32_t)lanes };
             uint64_t n, bytes;
 
             open_model(config[c], o);
-            sit_mixed(c == 1);
-            hand_run(&h);
+            start_mixed(c == 1);
+            harness_run(&h);
             take(&a);
 
             o.buckets = true;
@@ -117,8 +117,8 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
             o.graphs_memory = 1 << 20;
             graph_bytes = 1000;
             open_model(config[c], o);
-            sit_mixed(c == 1);
-            hand_run(&h);
+            start_mixed(c == 1);
+            harness_run(&h);
             exec_graphs(h.x, &n, &bytes);
             assert_int_equal(n, n_captured);
             assert_int_equal(bytes, n_captured * graph_bytes);
@@ -129,16 +129,16 @@ a_captured_step_gives_what_a_plain_one_gives(void **state)
         }
 }
 
-/* Prompts alone, and chunks of them beside rows that generate. */
+/* Prompts only, and chunks together with decode tokens. */
 static void
-a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
+captured_prefill_step_equals_a_plain_step(void **state)
 {
     static const char *const config[] = { LLAMA, T5 };
 
     (void)state;
     for (int c = 0; c < 2; c++)
         for (int generates = 0; generates < 2; generates++) {
-            struct hand_options o = { .twice = true, .max_tokens = 24 };
+            struct harness_options o = { .twice = true, .max_tokens = 24 };
 
             for (int captured = 0; captured < 2; captured++) {
                 if (captured) {
@@ -149,7 +149,7 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
                 }
                 open_model(config[c], o);
                 for (uint32_t i = 0; i < 9; i++) {
-                    struct hand_slot *s = sit(i, 30 + 11 * i, generates ? 30 : 1);
+                    struct harness_slot *s = start_slot(i, 30 + 11 * i, generates ? 30 : 1);
 
                     s->late = 2 * i;
                     if (c == 1) {
@@ -157,7 +157,7 @@ a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives(void **state)
                         s->n_source = 1 + i;
                     }
                 }
-                hand_run(&h);
+                harness_run(&h);
                 take(captured ? &b : &a);
             }
             assert_memory_equal(&a, &b, sizeof a);
@@ -186,10 +186,10 @@ forward_counting(const struct model *m, struct step *s, uint32_t first, uint32_t
     return seq_group->forward(m, s, first, n);
 }
 
-/* Some who are no search come first, then searches of two, four, three and nine beams, one after another. Each beam for
- * itself; as searches, plain; and captured. */
+/* Slots without search, then searches with 2, 4, 3 and 9 beams: separate beams; joined and plain;
+ * joined and captured. */
 static void
-beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
+beams_with_joined_cross_attention_equal_separate_beams(void **state)
 {
     static const uint32_t size[] = { 1, 1, 2, 3, 4, 9 };
     struct arch counting;
@@ -197,7 +197,7 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
     (void)state;
     for (uint32_t prompt = 1; prompt <= 3; prompt += 2)
         for (int way = 0; way < 3; way++) {
-            struct hand_options o = { .twice = true };
+            struct harness_options o = { .twice = true };
 
             if (way == 2) {
                 o.buckets = true;
@@ -212,7 +212,7 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
             h.m->arch = &counting;
             for (uint32_t i = 0, k = 0; i < ARRAY_LEN(size); i++)
                 for (uint32_t n = 0; n < size[i]; n++, k++) {
-                    struct hand_slot *s = sit(k, prompt, 40);
+                    struct harness_slot *s = start_slot(k, prompt, 40);
 
                     s->late = 5 * i;
                     s->source = SOURCE + i % 3;
@@ -221,9 +221,9 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
                     s->joins = way && n;
                 }
             n_joined = n_steps = 0;
-            hand_run(&h);
+            harness_run(&h);
             take(way ? &b : &a);
-            for (unsigned i = 0; way && i < n_steps; i++) /* as it was said */
+            for (unsigned i = 0; way && i < n_steps; i++) /* within the stated maximum */
                 for (uint32_t r = 0; joined[i].longest && r < joined[i].n; r++)
                     assert_true(joined[i].segment[r].n_tokens <= joined[i].longest);
             assert_int_equal(n_joined > 0, way > 0);
@@ -232,13 +232,13 @@ beams_that_read_their_source_together_give_what_each_gives_alone(void **state)
     assert_true(n_captured >= 3 && n_replayed > 20);
 }
 
-/* No buckets: what is captured are sources and their projections. Slices of an encoder are not. */
+/* Without buckets only encoder inputs and projections are captured, not encoder slices. */
 static void
-sources_that_are_captured_give_what_plain_ones_give(void **state)
+captured_encoder_inputs_equal_plain_ones(void **state)
 {
     (void)state;
     for (uint32_t enc_layers = 0; enc_layers < 2; enc_layers++) {
-        struct hand_options o = { .twice = true, .enc_layers = enc_layers };
+        struct harness_options o = { .twice = true, .enc_layers = enc_layers };
         for (int captured = 0; captured < 2; captured++) {
             if (captured) {
                 o.opened = captures;
@@ -247,91 +247,92 @@ sources_that_are_captured_give_what_plain_ones_give(void **state)
             }
             open_model(T5, o);
             for (uint32_t i = 0; i < 18; i++) {
-                struct hand_slot *s = sit(i, 1, 12);
+                struct harness_slot *s = start_slot(i, 1, 12);
 
-                s->late = 3 * (i / 2); /* two at a time, and their rows not always side by side */
+                s->late = 3 * (i / 2); /* two at a time, rows not always consecutive */
                 s->source = SOURCE + i % 3;
                 s->n_source = 5 + i % 4;
             }
-            hand_run(&h);
+            harness_run(&h);
             take(captured ? &b : &a);
         }
         assert_memory_equal(&a, &b, sizeof a);
-        assert_int_equal(n_captured, enc_layers ? 1 : 2); /* 11 to 15 rows: a bucket of each kind */
+        assert_int_equal(n_captured,
+                         enc_layers ? 1 : 2); /* 11 to 15 tokens: one bucket of each kind */
         assert_true(n_replayed >= (enc_layers ? 7 : 13));
     }
 }
 
 static void
-more_prompts_than_a_graph_has_room_for_run_plain(void **state)
+step_with_too_many_prefill_segments_runs_plain(void **state)
 {
-    struct hand_options o = {
+    struct harness_options o = {
         .twice = true, .buckets = true, .opened = captures, .graphs_memory = 1 << 20
     };
 
     (void)state;
     for (uint32_t n = GRAPHS_SEGMENTS; n <= GRAPHS_SEGMENTS + 1; n++) {
         open_model(LLAMA, o);
-        for (uint32_t i = 0; i < n; i++) sit(i, 2, 1);
-        for (int step = 0; step < 3; step++) hand_run(&h);
-        hand_close(&h);
+        for (uint32_t i = 0; i < n; i++) start_slot(i, 2, 1);
+        for (int step = 0; step < 3; step++) harness_run(&h);
+        harness_close(&h);
         assert_int_equal(n_replayed, n <= GRAPHS_SEGMENTS ? 2 : 0);
     }
 }
 
 static void
-graphs_that_do_not_fit_together_take_no_turns(void **state)
+graphs_that_do_not_both_fit_never_alternate(void **state)
 {
-    struct hand_options o = {
+    struct harness_options o = {
         .twice = true, .buckets = true, .opened = captures, .graphs_memory = 2500
     };
 
     (void)state;
     graph_bytes = 1000;
     open_model(LLAMA, o);
-    sit_mixed(false);
-    hand_run(&h);
+    start_mixed(false);
+    harness_run(&h);
     take(&b);
     assert_true(n_captured >= 2 && n_captured < 8 && n_replayed > 10);
     assert_int_equal(n_dropped, n_captured);
 }
 
 static void
-what_cannot_be_captured_runs_plain_for_good(void **state)
+piece_that_cannot_be_captured_always_runs_plain(void **state)
 {
-    struct hand_options o = { .twice = true };
+    struct harness_options o = { .twice = true };
 
     (void)state;
     open_model(LLAMA, o);
-    sit_mixed(false);
-    hand_run(&h);
+    start_mixed(false);
+    harness_run(&h);
     take(&a);
     o.buckets = true;
     o.opened = captures;
     o.graphs_memory = 1 << 20;
     captures_fail = true;
     open_model(LLAMA, o);
-    sit_mixed(false);
-    hand_run(&h);
+    start_mixed(false);
+    harness_run(&h);
     take(&b);
     captures_fail = false;
     assert_memory_equal(&a, &b, sizeof a);
-    assert_true(n_captured >= 1 && n_captured <= GRAPHS_MOST); /* once a bucket */
+    assert_true(n_captured >= 1 && n_captured <= GRAPHS_MOST); /* once per bucket */
     assert_int_equal(n_replayed + n_dropped, 0);
 }
 
 static void
-no_memory_for_graphs_means_none(void **state)
+graphs_memory_0_disables_capturing(void **state)
 {
     (void)state;
-    open_model(LLAMA, (struct hand_options){ .buckets = true, .opened = captures });
-    sit_mixed(false);
-    hand_run(&h);
-    hand_close(&h);
+    open_model(LLAMA, (struct harness_options){ .buckets = true, .opened = captures });
+    start_mixed(false);
+    harness_run(&h);
+    harness_close(&h);
     assert_int_equal(n_captured + n_replayed, 0);
 }
 
-static struct gpu_ops tuner; /* the device's, but for these two */
+static struct gpu_ops tuner; /* the device's ops except these two */
 static struct tensor tuned_y, tuned_x, tuned_w;
 static bool tune_faster;
 
@@ -364,7 +365,7 @@ tunes(struct gpu *g)
 }
 
 static void
-every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **state)
+tuning_measures_every_matmul_and_drops_captured_graphs(void **state)
 {
     static const char *const config[] = { LLAMA, T5 };
 
@@ -377,13 +378,13 @@ every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **stat
         uint32_t n_shapes = 0;
 
         graph_bytes = 1000;
-        open_model(config[c], (struct hand_options){ .twice = true,
-                                                     .buckets = true,
-                                                     .opened = tunes,
-                                                     .max_tokens = 100,
-                                                     .graphs_memory = 1 << 20 });
-        sit_mixed(c == 1);
-        hand_run(&h);
+        open_model(config[c], (struct harness_options){ .twice = true,
+                                                        .buckets = true,
+                                                        .opened = tunes,
+                                                        .max_tokens = 100,
+                                                        .graphs_memory = 1 << 20 });
+        start_mixed(c == 1);
+        harness_run(&h);
         assert_true(n_captured > 0);
         assert_true(exec_n_matmuls(h.x) > 0);
         tuner.matmul = matmul;
@@ -409,7 +410,7 @@ every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of(void **stat
         assert_int_equal(n, 0);
         assert_int_equal(bytes, 0);
         assert_int_equal(n_dropped, n_captured);
-        hand_close(&h);
+        harness_close(&h);
     }
 }
 
@@ -435,15 +436,15 @@ counts_rows(struct gpu *g)
 }
 
 static void
-where_streams_wait_the_first_pass_is_of_one_row(void **state)
+brief_warmup_has_one_token(void **state)
 {
     (void)state;
     for (int brief = 0; brief < 2; brief++) {
-        open_model(LLAMA, (struct hand_options){ .opened = counts_rows, .brief = brief });
-        assert_int_equal(passes, brief ? 2 : 4); /* its only layer is the first and the last one */
+        open_model(LLAMA, (struct harness_options){ .opened = counts_rows, .brief = brief });
+        assert_int_equal(passes, brief ? 2 : 4); /* the only layer is both first and last */
         assert_int_equal(max_tokens, brief ? 1 : 64);
-        sit_mixed(false);
-        hand_run(&h);
+        start_mixed(false);
+        harness_run(&h);
         take(brief ? &b : &a);
     }
     assert_memory_equal(&a, &b, sizeof a);
@@ -453,16 +454,16 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(where_streams_wait_the_first_pass_is_of_one_row),
-        cmocka_unit_test(a_captured_step_gives_what_a_plain_one_gives),
-        cmocka_unit_test(a_step_with_prompts_is_captured_and_gives_what_a_plain_one_gives),
-        cmocka_unit_test(beams_that_read_their_source_together_give_what_each_gives_alone),
-        cmocka_unit_test(sources_that_are_captured_give_what_plain_ones_give),
-        cmocka_unit_test(more_prompts_than_a_graph_has_room_for_run_plain),
-        cmocka_unit_test(graphs_that_do_not_fit_together_take_no_turns),
-        cmocka_unit_test(what_cannot_be_captured_runs_plain_for_good),
-        cmocka_unit_test(no_memory_for_graphs_means_none),
-        cmocka_unit_test(every_matmul_is_measured_in_scratch_and_captured_steps_are_let_go_of),
+        cmocka_unit_test(brief_warmup_has_one_token),
+        cmocka_unit_test(captured_decode_step_equals_a_plain_step),
+        cmocka_unit_test(captured_prefill_step_equals_a_plain_step),
+        cmocka_unit_test(beams_with_joined_cross_attention_equal_separate_beams),
+        cmocka_unit_test(captured_encoder_inputs_equal_plain_ones),
+        cmocka_unit_test(step_with_too_many_prefill_segments_runs_plain),
+        cmocka_unit_test(graphs_that_do_not_both_fit_never_alternate),
+        cmocka_unit_test(piece_that_cannot_be_captured_always_runs_plain),
+        cmocka_unit_test(graphs_memory_0_disables_capturing),
+        cmocka_unit_test(tuning_measures_every_matmul_and_drops_captured_graphs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_copy_order.c - copies of a batch in launches: as if one after another, in as few as that allows. */
+/* test_copy_order.c - grouping of copies into few launches with the result of sequential copies. */
 #include "worker/exec/copy_order.h"
 
 #include "tests/test.h"
@@ -16,7 +16,7 @@ together(const struct kv_copy *c, uint32_t n)
     return true;
 }
 
-/* Whether copy a is in an earlier launch than copy b. */
+/* True if copy a is in an earlier launch than copy b. */
 static bool
 earlier(const struct kv_copy *c, uint32_t n, uint32_t a, uint32_t b)
 {
@@ -39,11 +39,11 @@ what_is_saved_of_a_slab_is_read_before_blocks_of_another_size_are_fetched_there(
     (void)state;
     assert_true(earlier(c, 2, 0, 1));
     c[1].to = 10;
-    assert_false(earlier(c, 2, 0, 1)); /* beside it: by group */
+    assert_false(earlier(c, 2, 0, 1)); /* no conflict: another group */
 }
 
 static void
-what_is_fetched_where_two_were_saved_comes_after_both(void **state)
+onboarding_follows_both_offloads_of_the_same_bytes(void **state)
 {
     const struct kv_copy c[] = { { .group = 0, .to_tier = TIER_HOST, .from = 0, .to = 0 },
                                  { .group = 0, .to_tier = TIER_HOST, .from = 2, .to = 5 },
@@ -56,7 +56,7 @@ what_is_fetched_where_two_were_saved_comes_after_both(void **state)
 }
 
 static void
-what_has_nothing_to_do_with_each_other_goes_at_once(void **state)
+independent_copies_share_a_launch(void **state)
 {
     const struct kv_copy same[] = { { .from = 0, .to = 2 },
                                     { .from = 0, .to = 4 },
@@ -66,11 +66,11 @@ what_has_nothing_to_do_with_each_other_goes_at_once(void **state)
 
     (void)state;
     assert_true(together(same, 3));
-    assert_true(together(host, 2)); /* the same numbers, of another tier */
+    assert_true(together(host, 2)); /* the same numbers in another tier */
 }
 
 static void
-a_copy_of_a_copy_comes_after_it_and_one_after_the_step_last(void **state)
+dependent_copies_are_ordered_and_late_copies_come_last(void **state)
 {
     const struct kv_copy c[] = { { .from = 0, .to = 2, .after = 1 },
                                  { .from = 2, .to = 4 },
@@ -87,9 +87,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
             what_is_saved_of_a_slab_is_read_before_blocks_of_another_size_are_fetched_there),
-        cmocka_unit_test(what_is_fetched_where_two_were_saved_comes_after_both),
-        cmocka_unit_test(what_has_nothing_to_do_with_each_other_goes_at_once),
-        cmocka_unit_test(a_copy_of_a_copy_comes_after_it_and_one_after_the_step_last),
+        cmocka_unit_test(onboarding_follows_both_offloads_of_the_same_bytes),
+        cmocka_unit_test(independent_copies_share_a_launch),
+        cmocka_unit_test(dependent_copies_are_ordered_and_late_copies_come_last),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
-/* test_graphs.c - which steps are captured, and which graphs go: graphs.h without a device. */
+/* test_graphs.c - capture and eviction of graphs, without a device. */
 #include "tests/test.h"
 #include "worker/exec/graphs.h"
 
 #include <errno.h>
 
-/* Graphs are told apart by their addresses and never looked into. */
+/* Graphs are distinguished by address and never read. */
 static char mark[GRAPHS_MOST];
 
 static struct graph *
@@ -13,7 +13,7 @@ graph_no(uint32_t i)
     return (struct graph *)(void *)&mark[i];
 }
 
-/* Use a bucket in a step and capture it if that is due; whether it was. */
+/* Uses a bucket in a step and captures it if due. Returns true if captured. */
 static bool
 use(struct graphs *g, uint32_t rows, uint64_t step, uint64_t bytes, uint64_t done,
     struct graph **dropped)
@@ -32,7 +32,7 @@ use(struct graphs *g, uint32_t rows, uint64_t step, uint64_t bytes, uint64_t don
 }
 
 static void
-buckets_grow_and_end_at_the_largest_step(void **state)
+buckets_ascend_and_end_at_the_largest_step(void **state)
 {
     uint32_t bucket[GRAPHS_BUCKETS];
 
@@ -52,9 +52,9 @@ buckets_grow_and_end_at_the_largest_step(void **state)
 }
 
 static void
-a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
+bucket_runs_plain_first_and_is_captured_at_second_use(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
 
     (void)state;
     assert_false(use(&g, 8, 1, 10, 0, NULL));
@@ -65,9 +65,9 @@ a_bucket_runs_plain_once_and_is_captured_at_its_second_use(void **state)
 }
 
 static void
-a_bucket_has_a_graph_of_each_kind(void **state)
+each_kind_has_its_own_graph_in_a_bucket(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graphs_slot *one = graphs_use(&g, GRAPHS_DECODE, 8, 0, 1),
                        *other = graphs_use(&g, GRAPHS_PREFILL, 8, 0, 2);
 
@@ -79,9 +79,9 @@ a_bucket_has_a_graph_of_each_kind(void **state)
 }
 
 static void
-a_partition_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
+graphs_of_a_partition_are_separate_and_dropped_separately(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
 
     (void)state;
@@ -100,9 +100,9 @@ a_partition_has_graphs_of_its_own_and_they_go_by_themselves(void **state)
 }
 
 static void
-the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **state)
+evicted_graph_is_least_recently_used_and_waits_before_capture(void **state)
 {
-    struct graphs g = { .room = 100 };
+    struct graphs g = { .capacity = 100 };
     struct graph *dropped = NULL;
     uint64_t step = 0;
 
@@ -121,16 +121,16 @@ the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again(void **
 }
 
 static void
-a_graph_that_may_be_running_is_not_dropped(void **state)
+graph_that_may_be_running_is_not_dropped(void **state)
 {
-    struct graphs g = { .room = 50 };
+    struct graphs g = { .capacity = 50 };
     struct graph *dropped = NULL;
 
     (void)state;
     use(&g, 1, 1, 30, 0, NULL);
     assert_true(use(&g, 1, 2, 30, 1, NULL));
     use(&g, 2, 3, 30, 1, NULL);
-    assert_false(use(&g, 2, 4, 30, 1, &dropped)); /* step 2 is not done */
+    assert_false(use(&g, 2, 4, 30, 1, &dropped)); /* step 2 is in flight */
     assert_null(dropped);
     assert_int_equal(g.bytes, 30);
     for (uint64_t step = 5; step < 5 + GRAPHS_AGAIN; step++)
@@ -140,9 +140,9 @@ a_graph_that_may_be_running_is_not_dropped(void **state)
 }
 
 static void
-a_graph_larger_than_all_room_is_not_tried_again(void **state)
+graph_larger_than_the_capacity_is_never_captured_again(void **state)
 {
-    struct graphs g = { .room = 50 };
+    struct graphs g = { .capacity = 50 };
 
     (void)state;
     for (uint64_t step = 1; step < 300; step++) assert_false(use(&g, 4, step, 51, step, NULL));
@@ -151,15 +151,15 @@ a_graph_larger_than_all_room_is_not_tried_again(void **state)
 }
 
 static void
-a_capture_hides_behind_what_the_device_is_busy_with(void **state)
+capture_is_allowed_while_the_device_is_busy(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
     struct graphs_slot *s = graphs_use(&g, GRAPHS_DECODE, 1, 0, 1);
 
     (void)state;
     assert_false(graphs_may_capture(&g, s, 0));
-    assert_true(graphs_may_capture(&g, s, 0)); /* nothing is known yet */
+    assert_true(graphs_may_capture(&g, s, 0)); /* no capture has been measured */
     assert_int_equal(graphs_keep(&g, s, graph_no(0), 1, 2 * GRAPHS_DELAY, 1, &drop), 0);
     s = graphs_use(&g, GRAPHS_DECODE, 2, 0, 2);
     assert_false(graphs_may_capture(&g, s, NSEC_NEVER));
@@ -168,9 +168,9 @@ a_capture_hides_behind_what_the_device_is_busy_with(void **state)
 }
 
 static void
-one_piece_of_a_step_is_captured_and_the_next_one_later(void **state)
+step_captures_one_piece_only(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graphs_slot *encode, *decode;
     struct graph *drop;
 
@@ -187,7 +187,7 @@ one_piece_of_a_step_is_captured_and_the_next_one_later(void **state)
 }
 
 static void
-a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest(void **state)
+encoder_bucket_fits_its_rows_and_has_a_limit(void **state)
 {
     (void)state;
     for (uint32_t rows = 1; rows <= GRAPHS_SOURCE_ROWS; rows++) {
@@ -199,9 +199,9 @@ a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest(void **state
 }
 
 static void
-more_buckets_than_slots_run_plain(void **state)
+buckets_beyond_the_graph_slots_run_plain(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
 
     (void)state;
     for (uint32_t i = 1; i <= GRAPHS_MOST; i++)
@@ -211,9 +211,9 @@ more_buckets_than_slots_run_plain(void **state)
 }
 
 static void
-graphs_that_are_taken_are_captured_anew(void **state)
+removed_graphs_are_captured_again(void **state)
 {
-    struct graphs g = { .room = 1000 };
+    struct graphs g = { .capacity = 1000 };
     struct graph *drop;
 
     (void)state;
@@ -225,8 +225,8 @@ graphs_that_are_taken_are_captured_anew(void **state)
     assert_true(graphs_take(&g, GRAPHS_ALL) == graph_no(2));
     assert_null(graphs_take(&g, GRAPHS_ALL));
     assert_int_equal(g.bytes, 0);
-    assert_false(graphs_may_capture(&g, graphs_use(&g, GRAPHS_DECODE, 1, 0, 3),
-                                    0)); /* plain once, as at first */
+    assert_false(
+        graphs_may_capture(&g, graphs_use(&g, GRAPHS_DECODE, 1, 0, 3), 0)); /* plain once again */
     assert_true(graphs_may_capture(&g, graphs_use(&g, GRAPHS_DECODE, 1, 0, 4), 0));
 }
 
@@ -234,18 +234,18 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_grow_and_end_at_the_largest_step),
-        cmocka_unit_test(a_bucket_runs_plain_once_and_is_captured_at_its_second_use),
-        cmocka_unit_test(a_bucket_has_a_graph_of_each_kind),
-        cmocka_unit_test(a_partition_has_graphs_of_its_own_and_they_go_by_themselves),
-        cmocka_unit_test(the_least_recently_used_graph_goes_and_waits_before_it_is_captured_again),
-        cmocka_unit_test(a_graph_that_may_be_running_is_not_dropped),
-        cmocka_unit_test(a_graph_larger_than_all_room_is_not_tried_again),
-        cmocka_unit_test(a_capture_hides_behind_what_the_device_is_busy_with),
-        cmocka_unit_test(one_piece_of_a_step_is_captured_and_the_next_one_later),
-        cmocka_unit_test(a_source_bucket_holds_its_rows_and_there_is_none_beyond_the_largest),
-        cmocka_unit_test(more_buckets_than_slots_run_plain),
-        cmocka_unit_test(graphs_that_are_taken_are_captured_anew),
+        cmocka_unit_test(buckets_ascend_and_end_at_the_largest_step),
+        cmocka_unit_test(bucket_runs_plain_first_and_is_captured_at_second_use),
+        cmocka_unit_test(each_kind_has_its_own_graph_in_a_bucket),
+        cmocka_unit_test(graphs_of_a_partition_are_separate_and_dropped_separately),
+        cmocka_unit_test(evicted_graph_is_least_recently_used_and_waits_before_capture),
+        cmocka_unit_test(graph_that_may_be_running_is_not_dropped),
+        cmocka_unit_test(graph_larger_than_the_capacity_is_never_captured_again),
+        cmocka_unit_test(capture_is_allowed_while_the_device_is_busy),
+        cmocka_unit_test(step_captures_one_piece_only),
+        cmocka_unit_test(encoder_bucket_fits_its_rows_and_has_a_limit),
+        cmocka_unit_test(buckets_beyond_the_graph_slots_run_plain),
+        cmocka_unit_test(removed_graphs_are_captured_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

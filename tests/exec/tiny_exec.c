@@ -24,11 +24,11 @@ const char T5[] =
 
 const token_id SOURCE[12] = { 5, 9, 100, 42, 42, 7, 199, 3, 77, 61, 12, 1 };
 
-struct hand h;
+struct harness h;
 static char dir[64];
 
 void
-open_model(const char *config, struct hand_options o)
+open_model(const char *config, struct harness_options o)
 {
     char path[128];
     FILE *f;
@@ -45,15 +45,15 @@ open_model(const char *config, struct hand_options o)
     if (!o.tokens_per_block) o.tokens_per_block = 16;
     if (!o.n_lanes) o.n_lanes = 1;
     if (!o.max_tokens) o.max_tokens = 64;
-    hand_open(&h, &o);
+    harness_open(&h, &o);
     unlink(path);
     rmdir(dir);
 }
 
-struct hand_slot *
-sit(uint32_t i, uint32_t n, uint32_t n_new)
+struct harness_slot *
+start_slot(uint32_t i, uint32_t n, uint32_t n_new)
 {
-    struct hand_slot *s = &h.slot[i];
+    struct harness_slot *s = &h.slot[i];
 
     memset(s, 0, sizeof *s);
     for (uint32_t k = 0; k < n; k++) s->token[k] = (token_id)((i * 37 + k * k * 11 + 5) % 200);
@@ -72,20 +72,20 @@ void
 take(struct made *m)
 {
     memset(m, 0, sizeof *m);
-    for (uint32_t i = 0; i < HAND_SLOTS; i++) {
-        const struct hand_slot *s = &h.slot[i];
+    for (uint32_t i = 0; i < HARNESS_SLOTS; i++) {
+        const struct harness_slot *s = &h.slot[i];
 
         memcpy(m->token[i], s->token, sizeof s->token);
         memcpy(m->logprob[i], s->logprob, sizeof s->logprob);
     }
-    hand_close(&h);
+    harness_close(&h);
 }
 
 void
-sit_mixed(bool encoder)
+start_mixed(bool encoder)
 {
     for (uint32_t i = 0; i < 11; i++) {
-        struct hand_slot *s = sit(i, 1 + 2 * i % 7, 5 + 4 * i);
+        struct harness_slot *s = start_slot(i, 1 + 2 * i % 7, 5 + 4 * i);
 
         s->late = 3 * (i / 2);
         if (encoder) {

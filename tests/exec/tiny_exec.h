@@ -1,4 +1,4 @@
-/* tiny_exec.h - small models of random weights, run by hand, and slots in them: one at a time in a program. */
+/* tiny_exec.h - small models with random weights in the harness; one open model per program. */
 #ifndef TESTS_EXEC_TINY_EXEC_H
 #define TESTS_EXEC_TINY_EXEC_H
 
@@ -6,21 +6,21 @@
 
 extern const char LLAMA[], WIDE[], T5[]; /* config.json of each; WIDE has a large vocabulary */
 extern const token_id SOURCE[12];
-extern struct hand h; /* what is open */
+extern struct harness h; /* the open model */
 
-/* What was generated and how likely it was. */
+/* Generated tokens and their log-probabilities. */
 struct made {
-    token_id token[HAND_SLOTS][HAND_LEN];
-    float logprob[HAND_SLOTS][HAND_LEN];
+    token_id token[HARNESS_SLOTS][HARNESS_LEN];
+    float logprob[HARNESS_SLOTS][HARNESS_LEN];
 };
 
-/* A model directory of a config alone; one lane, 64 rows and blocks of 16 unless o says otherwise. */
-void open_model(const char *config, struct hand_options o);
-/* Seat i: n given tokens, some pattern of its own, then n_new to generate. */
-struct hand_slot *sit(uint32_t i, uint32_t n, uint32_t n_new);
-/* Seats that come and go: prompts of many lengths, ends at many steps, drawn and penalised ones, bans. */
-void sit_mixed(bool encoder);
-/* What all slots made; then the model is closed. */
+/* Opens a model with only a config.json. Defaults of o: 1 lane, 64 tokens, blocks of 16. */
+void open_model(const char *config, struct harness_options o);
+/* Starts slot i: n prompt tokens with a pattern of that slot, then n_new generated tokens. */
+struct harness_slot *start_slot(uint32_t i, uint32_t n, uint32_t n_new);
+/* Starts slots with different prompt lengths, ends and sampling parameters. */
+void start_mixed(bool encoder);
+/* Copies the results of all slots and closes the model. */
 void take(struct made *m);
 
 #endif

@@ -11,6 +11,7 @@
 #include "worker/arch/registry.h"
 #include "worker/model/config.h"
 #include "worker/model/model.h"
+#include "worker/model/quant.h"
 #include "worker/model/rope_table.h"
 
 #include <errno.h>
@@ -256,7 +257,7 @@ examine_families(json_t *config)
         m.arch = *a;
         m.cfg = calloc(1, (*a)->cfg_bytes);
         check(m.cfg);
-        code = (*a)->configure(config, &m.shape, m.cfg, &e);
+        code = quant_configure(&m, config, &e);
         check(code == 0 || (code < 0 && e.code == code && *e.text));
         if (code == 0) examine_shape(&m);
         free(m.cfg);

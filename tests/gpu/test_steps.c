@@ -30,13 +30,13 @@ static const struct kind {
 } kinds[] = { { DECODER, false }, { ENCODER, true } };
 
 static void
-open_kind(const struct kind *k, struct hand_options o)
+open_kind(const struct kind *k, struct harness_options o)
 {
     o.device = "cuda";
     o.kv = o.dtype;
     o.graphs_memory = o.buckets ? (uint64_t)1 << 30 : 0;
     open_model(k->config, o);
-    sit_mixed(k->encoder);
+    start_mixed(k->encoder);
 }
 
 static uint64_t
@@ -50,18 +50,18 @@ graphs_now(void)
 
 /* Of every kind and type all ways make the same. On parts graphs are not counted. */
 static void
-compare_ways(const struct hand_options *way, unsigned n)
+compare_ways(const struct harness_options *way, unsigned n)
 {
     static struct made first, other;
 
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++)
             for (unsigned w = 0; w < n; w++) {
-                struct hand_options o = way[w];
+                struct harness_options o = way[w];
 
                 o.dtype = t;
                 open_kind(&kinds[k], o);
-                hand_run(&h);
+                harness_run(&h);
                 if (!o.parts) assert_int_equal(graphs_now() > 0, o.buckets);
                 take(w ? &other : &first);
                 if (w) assert_memory_equal(&first, &other, sizeof first);
@@ -71,7 +71,7 @@ compare_ways(const struct hand_options *way, unsigned n)
 static void
 ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
 {
-    static const struct hand_options way[] = {
+    static const struct harness_options way[] = {
         { .max_tokens = 64 },
         { .twice = true },
         { .buckets = true },
@@ -90,7 +90,7 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
 static void
 ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
 {
-    static const struct hand_options way[] = {
+    static const struct harness_options way[] = {
         { .max_tokens = 64 },
         { .n_lanes = 2, .parts = true },
         { .n_lanes = 2, .parts = true, .twice = true, .max_tokens = 5, .drop = true },
@@ -118,14 +118,14 @@ static const char *const steady[] = {
 static void
 once_more(void)
 {
-    for (uint32_t i = 0; i < HAND_SLOTS; i++)
+    for (uint32_t i = 0; i < HARNESS_SLOTS; i++)
         h.slot[i].late = h.started[i % h.o.n_lanes] + 3 * (i / 2);
-    hand_run(&h);
+    harness_run(&h);
 }
 
 /* A run in which something was captured after all, because the device was busy enough only then, is another try. */
 static void
-is_steady(const struct kind *k, struct hand_options o)
+is_steady(const struct kind *k, struct harness_options o)
 {
     const char *other;
     uint64_t graphs;
@@ -149,7 +149,7 @@ is_steady(const struct kind *k, struct hand_options o)
     assert_true(driver_calls("cuLaunchKernelEx") + driver_calls("cuLaunchKernel") > 0);
     assert_int_equal(driver_calls("cuGraphLaunch") > 0, o.buckets);
     assert_int_equal(driver_calls_allocations(), 0);
-    hand_close(&h);
+    harness_close(&h);
 }
 
 static void
@@ -158,8 +158,8 @@ a_plain_step_neither_allocates_nor_waits(void **state)
     (void)state;
     if (!rig_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
-        is_steady(&kinds[k], (struct hand_options){ .drop = true });
-        is_steady(&kinds[k], (struct hand_options){ .n_lanes = 2, .fast = true });
+        is_steady(&kinds[k], (struct harness_options){ .drop = true });
+        is_steady(&kinds[k], (struct harness_options){ .n_lanes = 2, .fast = true });
     }
 }
 
@@ -169,8 +169,9 @@ a_captured_step_neither_allocates_nor_waits(void **state)
     (void)state;
     if (!rig_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
-        is_steady(&kinds[k], (struct hand_options){ .buckets = true, .drop = true });
-        is_steady(&kinds[k], (struct hand_options){ .buckets = true, .n_lanes = 2, .fast = true });
+        is_steady(&kinds[k], (struct harness_options){ .buckets = true, .drop = true });
+        is_steady(&kinds[k],
+                  (struct harness_options){ .buckets = true, .n_lanes = 2, .fast = true });
     }
 }
 
@@ -182,7 +183,7 @@ what_allocates_or_waits_would_be_seen(void **state)
 
     (void)state;
     if (!rig_cuda()) skip();
-    open_kind(&kinds[0], (struct hand_options){ 0 });
+    open_kind(&kinds[0], (struct harness_options){ 0 });
     driver_calls_begin();
     assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
     gpu_ops(h.gpu)->lane.close(lane);
@@ -193,7 +194,7 @@ what_allocates_or_waits_would_be_seen(void **state)
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
     assert_true(driver_calls_allocations() > 0);
 #endif
-    hand_close(&h);
+    harness_close(&h);
 }
 
 int

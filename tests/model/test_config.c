@@ -1,4 +1,4 @@
-/* config.json as people publish it: both dialects, and sentences that name the key. */
+/* test_config.c - published config.json files in both dialects; errors name the key. */
 #include "tests/model/checkpoint_writer.h"
 #include "tests/test.h"
 #include "worker/model/config.h"
@@ -41,7 +41,7 @@ read_data(const char *dir, const char *name)
     } while (0)
 
 static void
-a_value_of_the_wrong_kind_is_named_with_what_it_is(void **state)
+error_of_a_wrong_type_names_key_and_type(void **state)
 {
     json_t *j = parse("{\"n\":\"32\",\"f\":[],\"b\":1,\"s\":{},\"r\":8.5}");
     const char *s;
@@ -61,7 +61,7 @@ a_value_of_the_wrong_kind_is_named_with_what_it_is(void **state)
 }
 
 static void
-a_value_out_of_range_is_named_with_the_range(void **state)
+error_of_a_value_out_of_range_names_the_range(void **state)
 {
     json_t *j = parse("{\"n\":0,\"m\":-5,\"big\":4294967297,\"f\":1.5,\"i\":Infinity}");
     uint32_t n;
@@ -78,7 +78,7 @@ a_value_out_of_range_is_named_with_the_range(void **state)
 }
 
 static void
-the_ends_of_a_range_belong_to_it(void **state)
+limits_of_a_range_are_valid(void **state)
 {
     json_t *j = parse("{\"a\":1,\"b\":128,\"c\":0.0,\"d\":1}");
     uint32_t n;
@@ -95,7 +95,7 @@ the_ends_of_a_range_belong_to_it(void **state)
 }
 
 static void
-an_absent_key_takes_its_default_or_is_asked_for(void **state)
+absent_key_has_its_default_or_is_an_error(void **state)
 {
     json_t *j = parse("{\"null\":null}");
     const char *s;
@@ -122,7 +122,7 @@ an_absent_key_takes_its_default_or_is_asked_for(void **state)
 }
 
 static void
-null_and_absent_are_told_apart_on_request(void **state)
+cfg_state_distinguishes_null_from_absent(void **state)
 {
     json_t *j = parse("{\"null\":null,\"set\":false}");
 
@@ -134,7 +134,7 @@ null_and_absent_are_told_apart_on_request(void **state)
 }
 
 static void
-a_flag_that_is_not_implemented_is_refused_by_name(void **state)
+unsupported_flag_is_refused_by_name(void **state)
 {
     json_t *j = parse("{\"attention_bias\":true}");
 
@@ -147,7 +147,7 @@ a_flag_that_is_not_implemented_is_refused_by_name(void **state)
 }
 
 static void
-a_list_has_an_entry_for_every_layer(void **state)
+per_layer_list_must_have_an_entry_for_each_layer(void **state)
 {
     json_t *j = parse("{\"t\":[\"a\",\"b\",3],\"u\":\"a\"}");
     const char *s;
@@ -163,7 +163,7 @@ a_list_has_an_entry_for_every_layer(void **state)
 }
 
 static void
-infinity_is_read_bare_and_spelt_but_not_in_strings(void **state)
+infinity_is_read_in_both_spellings_but_not_in_strings(void **state)
 {
     json_t *j = parse("{\"a\":Infinity,\"b\":[-Infinity,NaN],\"c\":{\"__float__\":\"Infinity\"},"
                       "\"d\":\"Infinity \\\" NaN\",\"NaN\":1}");
@@ -200,7 +200,7 @@ parse_code(const char *text)
 }
 
 static void
-what_is_not_one_object_is_refused(void **state)
+config_that_is_not_one_object_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(parse_code("{\"a\":1,\"a\":2}"), -EBADMSG);
@@ -215,7 +215,7 @@ what_is_not_one_object_is_refused(void **state)
 }
 
 static void
-a_multimodal_file_yields_its_language_model(void **state)
+multimodal_config_yields_its_language_model(void **state)
 {
     json_t *whole = parse(
         "{\"model_type\":\"gemma3\",\"torch_dtype\":\"bfloat16\",\"eos_token_id\":"
@@ -291,7 +291,7 @@ both_dialects_give_the_same_rotary_parameters(void **state)
         json_t *old = read_data(want[i].dir, "config_legacy.json");
         struct rope_params a, b;
 
-        /* Another default than the files' own, so that one that is not read shows. */
+        /* A default that differs from the files' values, so that an unread value is detected. */
         assert_int_equal(cfg_rope(new, want[i].kind, 77, &a, &e), 0);
         assert_int_equal(cfg_rope(old, want[i].kind, 77, &b, &e), 0);
         assert_int_equal(a.type, want[i].type);
@@ -335,9 +335,9 @@ rotary_parameters_are_refused_by_name(void **state)
     REFUSED(rope("{\"rope_scaling\":3}", NULL, &r), -EINVAL, "rope_scaling is not an object");
     REFUSED(rope("{\"rope_theta\":1}", NULL, &r), -EINVAL, "rope_theta is 1, want 1.001 to 1e+12");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", NULL, &r), -ENOTSUP,
-            "rope_parameters differ by layer kind, which is not implemented here");
+            "rope_parameters has layer kinds, which is not implemented for this family");
     REFUSED(rope("{\"rope_parameters\":{\"full_attention\":{}}}", "sliding_attention", &r), -EINVAL,
-            "rope_parameters: sliding_attention is not set, or no object");
+            "rope_parameters: sliding_attention is not set or not an object");
     REFUSED(rope("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"mscale\":1,"
                  "\"original_max_position_embeddings\":4}}",
                  NULL, &r),
@@ -369,7 +369,7 @@ rotary_parameters_have_defaults(void **state)
     assert_true(r.type == ROPE_DEFAULT && r.theta == 1e4);
 }
 
-/* As people add it to a file of the newer dialect, and as long-context files say it outside. */
+/* Added to a file of the newer dialect; and outside, as in long-context files. */
 static void
 rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside(void **state)
 {
@@ -397,7 +397,7 @@ rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside(void 
 }
 
 static void
-a_file_that_cannot_be_read_is_named(void **state)
+error_names_a_file_that_cannot_be_read(void **state)
 {
     struct ckpt c;
     json_t *j;
@@ -417,9 +417,9 @@ a_file_that_cannot_be_read_is_named(void **state)
     ckpt_close(&c);
 }
 
-/* Opening one waits for somebody who writes, unless asked not to. */
+/* Without O_NONBLOCK, opening a pipe waits for a writer. */
 static void
-a_pipe_in_place_of_a_config_is_refused_at_once(void **state)
+pipe_instead_of_a_config_is_refused_without_blocking(void **state)
 {
     struct ckpt c;
     json_t *j;
@@ -440,24 +440,24 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_value_of_the_wrong_kind_is_named_with_what_it_is),
-        cmocka_unit_test(a_value_out_of_range_is_named_with_the_range),
-        cmocka_unit_test(the_ends_of_a_range_belong_to_it),
-        cmocka_unit_test(an_absent_key_takes_its_default_or_is_asked_for),
-        cmocka_unit_test(null_and_absent_are_told_apart_on_request),
-        cmocka_unit_test(a_flag_that_is_not_implemented_is_refused_by_name),
-        cmocka_unit_test(a_list_has_an_entry_for_every_layer),
-        cmocka_unit_test(infinity_is_read_bare_and_spelt_but_not_in_strings),
-        cmocka_unit_test(what_is_not_one_object_is_refused),
-        cmocka_unit_test(a_multimodal_file_yields_its_language_model),
+        cmocka_unit_test(error_of_a_wrong_type_names_key_and_type),
+        cmocka_unit_test(error_of_a_value_out_of_range_names_the_range),
+        cmocka_unit_test(limits_of_a_range_are_valid),
+        cmocka_unit_test(absent_key_has_its_default_or_is_an_error),
+        cmocka_unit_test(cfg_state_distinguishes_null_from_absent),
+        cmocka_unit_test(unsupported_flag_is_refused_by_name),
+        cmocka_unit_test(per_layer_list_must_have_an_entry_for_each_layer),
+        cmocka_unit_test(infinity_is_read_in_both_spellings_but_not_in_strings),
+        cmocka_unit_test(config_that_is_not_one_object_is_refused),
+        cmocka_unit_test(multimodal_config_yields_its_language_model),
         cmocka_unit_test(dtype_is_read_in_both_dialects),
         cmocka_unit_test(both_dialects_give_the_same_rotary_parameters),
         cmocka_unit_test(rotary_parameters_are_refused_by_name),
         cmocka_unit_test(rotary_parameters_have_defaults),
         cmocka_unit_test(
             rope_scaling_counts_beside_rope_parameters_and_the_original_length_outside),
-        cmocka_unit_test(a_file_that_cannot_be_read_is_named),
-        cmocka_unit_test(a_pipe_in_place_of_a_config_is_refused_at_once),
+        cmocka_unit_test(error_names_a_file_that_cannot_be_read),
+        cmocka_unit_test(pipe_instead_of_a_config_is_refused_without_blocking),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

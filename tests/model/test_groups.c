@@ -1,4 +1,4 @@
-/* Which layers share a block table, and how large their blocks are. */
+/* test_groups.c - which layers share a block table, and block sizes. */
 #include "tests/test.h"
 #include "worker/model/model.h"
 
@@ -10,7 +10,7 @@ static struct model m;
 static struct kv_config c;
 static struct err e;
 
-/* n layers of full attention, 8 heads of 128, that own their blocks. */
+/* n full-attention layers with 8 heads of 128 and their own KV. */
 static void
 plain(uint32_t n)
 {
@@ -32,7 +32,7 @@ window(uint32_t layer, uint32_t w)
 }
 
 static void
-layers_equal_in_all_share_a_group(void **state)
+equal_layers_share_a_group(void **state)
 {
     (void)state;
     plain(32); /* Llama 8B */
@@ -51,7 +51,7 @@ layers_equal_in_all_share_a_group(void **state)
 }
 
 static void
-another_kind_window_or_geometry_is_another_group(void **state)
+different_kind_window_or_geometry_is_another_group(void **state)
 {
     (void)state;
     plain(7);
@@ -76,7 +76,7 @@ another_kind_window_or_geometry_is_another_group(void **state)
 }
 
 static void
-a_layer_that_reads_anothers_cache_owns_no_slices(void **state)
+layer_that_reads_shared_kv_owns_no_slices(void **state)
 {
     (void)state;
     plain(6);
@@ -96,7 +96,7 @@ a_layer_that_reads_anothers_cache_owns_no_slices(void **state)
 }
 
 static void
-cross_attention_is_a_group_of_all_decoder_layers(void **state)
+cross_attention_of_all_decoder_layers_is_one_group(void **state)
 {
     (void)state;
     plain(4);
@@ -107,7 +107,7 @@ cross_attention_is_a_group_of_all_decoder_layers(void **state)
     assert_int_equal(c.n_groups, 2);
     assert_int_equal(c.group[1].kind, KV_CROSS);
     assert_int_equal(c.group[1].n_layers, 4);
-    assert_int_equal(c.group[1].max_entries, 7); /* 100 tokens of the source */
+    assert_int_equal(c.group[1].max_entries, 7); /* 100 encoder tokens */
     assert_int_equal(c.group[0].max_entries, 63);
     assert_int_equal(m.shape.cross.group, 1);
     assert_int_equal(m.shape.cross.in_group, 0);
@@ -125,7 +125,7 @@ slices_are_padded_to_128_bytes(void **state)
 }
 
 static void
-the_default_block_is_the_largest_under_16_mib(void **state)
+default_block_is_the_largest_below_16_mib(void **state)
 {
     (void)state;
     plain(80); /* Llama 70B: 320 KiB a token, 20 MiB for 64 */
@@ -134,8 +134,8 @@ the_default_block_is_the_largest_under_16_mib(void **state)
     plain(80);
     for (int i = 0; i < 80; i++) m.shape.layer[i].n_kv_heads = 32;
     assert_int_equal(model_groups(&m, DT_BF16, 0, &c, &e), 0);
-    assert_int_equal(c.tokens_per_block, 16); /* the smallest, over or not */
-    plain(64);                                /* 16 MiB to the byte */
+    assert_int_equal(c.tokens_per_block, 16); /* the smallest, even above the limit */
+    plain(64);                                /* exactly 16 MiB */
     assert_int_equal(model_groups(&m, DT_BF16, 0, &c, &e), 0);
     assert_int_equal(c.tokens_per_block, 64);
 }
@@ -159,13 +159,13 @@ tokens_per_block_is_a_power_of_two_from_4_to_128(void **state)
 }
 
 static void
-what_no_kv_manager_holds_is_refused(void **state)
+layouts_beyond_kv_limits_are_refused(void **state)
 {
     (void)state;
     plain(9);
     for (uint32_t i = 0; i < 9; i++) window(i, 10 + i);
     assert_int_equal(model_groups(&m, DT_BF16, 16, &c, &e), -ENOTSUP);
-    assert_string_equal(e.text, "the layers are of more than 8 kinds");
+    assert_string_equal(e.text, "the model has more than 8 kinds of layers");
     plain(128);
     for (int i = 0; i < 128; i++) m.shape.layer[i].n_kv_heads = m.shape.layer[i].head_dim = 1024;
     assert_int_equal(model_groups(&m, DT_F32, 128, &c, &e), -EINVAL);
@@ -173,7 +173,7 @@ what_no_kv_manager_holds_is_refused(void **state)
 }
 
 static void
-recurrent_layers_are_a_group_of_states_with_room_for_snapshots(void **state)
+recurrent_layers_form_a_state_group_with_snapshots(void **state)
 {
     (void)state;
     plain(3);
@@ -190,7 +190,7 @@ recurrent_layers_are_a_group_of_states_with_room_for_snapshots(void **state)
 }
 
 static void
-a_layer_without_a_mixer_has_no_cache(void **state)
+layer_without_a_mixer_has_no_kv(void **state)
 {
     (void)state;
     plain(3);
@@ -201,7 +201,7 @@ a_layer_without_a_mixer_has_no_cache(void **state)
 }
 
 static void
-shares_are_of_kinds_and_divided_evenly(void **state)
+groups_of_a_kind_divide_its_share_evenly(void **state)
 {
     static const struct {
         const char *text, *why;
@@ -213,10 +213,10 @@ shares_are_of_kinds_and_divided_evenly(void **state)
                   { "full=0", "no share", 0 },
                   { "full=0.5x", "no share", 0 },
                   { "full=0.2,full=0.2", "two shares", 0 },
-                  { "full=0.9,window=0.2", "come to 1.10", 0 },
+                  { "full=0.9,window=0.2", "sum to 1.10", 0 },
                   { "state=0.5", "no state layers", 0 },
                   { "", "no cross layers", 0.5 },
-                  { "full=0.5", "one of them", 0.5 } };
+                  { "full=0.5", "set only one", 0.5 } };
 
     (void)state;
     plain(7);
@@ -241,17 +241,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_equal_in_all_share_a_group),
-        cmocka_unit_test(another_kind_window_or_geometry_is_another_group),
-        cmocka_unit_test(a_layer_that_reads_anothers_cache_owns_no_slices),
-        cmocka_unit_test(cross_attention_is_a_group_of_all_decoder_layers),
+        cmocka_unit_test(equal_layers_share_a_group),
+        cmocka_unit_test(different_kind_window_or_geometry_is_another_group),
+        cmocka_unit_test(layer_that_reads_shared_kv_owns_no_slices),
+        cmocka_unit_test(cross_attention_of_all_decoder_layers_is_one_group),
         cmocka_unit_test(slices_are_padded_to_128_bytes),
-        cmocka_unit_test(the_default_block_is_the_largest_under_16_mib),
+        cmocka_unit_test(default_block_is_the_largest_below_16_mib),
         cmocka_unit_test(tokens_per_block_is_a_power_of_two_from_4_to_128),
-        cmocka_unit_test(what_no_kv_manager_holds_is_refused),
-        cmocka_unit_test(recurrent_layers_are_a_group_of_states_with_room_for_snapshots),
-        cmocka_unit_test(a_layer_without_a_mixer_has_no_cache),
-        cmocka_unit_test(shares_are_of_kinds_and_divided_evenly),
+        cmocka_unit_test(layouts_beyond_kv_limits_are_refused),
+        cmocka_unit_test(recurrent_layers_form_a_state_group_with_snapshots),
+        cmocka_unit_test(layer_without_a_mixer_has_no_kv),
+        cmocka_unit_test(groups_of_a_kind_divide_its_share_evenly),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* model_open() beside the weights: the family, token ids, lengths, and what is refused by name. */
+/* test_model.c - model_open() without weights: family, token ids, lengths, refusals. */
 #include "tests/model/tiny_model.h"
 #include "tests/test.h"
 
@@ -42,7 +42,7 @@ open_toy(struct model **m, uint32_t max_len)
     return model_open(m, &s, gpu, toy_families, &e);
 }
 
-/* The toy with these keys in config.json and this generation_config.json (NULL: none). */
+/* The toy family with these config.json keys and this generation_config.json (NULL: none). */
 static struct model *
 toy_with(const char *config, const char *generation)
 {
@@ -100,7 +100,7 @@ token_ids_come_from_generation_config_then_config(void **state)
 }
 
 static void
-token_ids_that_nobody_states_are_none(void **state)
+absent_token_ids_are_none(void **state)
 {
     struct model *m = toy_with(",\"pad_token_id\":-1", NULL);
 
@@ -114,9 +114,9 @@ token_ids_that_nobody_states_are_none(void **state)
     model_close(m);
 }
 
-/* Gemma's text_config was saved with its class's eos, beside the [1, 106] that ends a turn. */
+/* Gemma's text_config has the default eos; the outer [1, 106] ends a chat message. */
 static void
-of_a_nested_config_the_outer_token_ids_count(void **state)
+outer_token_ids_of_a_nested_config_have_precedence(void **state)
 {
     struct model *m;
 
@@ -135,9 +135,9 @@ of_a_nested_config_the_outer_token_ids_count(void **state)
     model_close(m);
 }
 
-/* The first BARTs' way to say forced_bos_token_id; generation_config.json goes before it. */
+/* Old BART spelling of forced_bos_token_id; generation_config.json has precedence. */
 static void
-bos_that_is_to_be_generated_is_forced(void **state)
+forced_bos_is_generated_first(void **state)
 {
     static const char config[] = ",\"bos_token_id\":6,\"force_bos_token_to_be_generated\":true";
     struct model *m = toy_with(config, NULL);
@@ -152,7 +152,7 @@ bos_that_is_to_be_generated_is_forced(void **state)
 }
 
 static void
-an_encoder_decoder_without_a_start_begins_with_bos(void **state)
+encoder_decoder_without_decoder_start_uses_bos(void **state)
 {
     struct model *m = toy_with(",\"bos_token_id\":6,\"encoder_layers\":1", NULL);
 
@@ -178,13 +178,13 @@ token_ids_outside_the_vocabulary_are_refused(void **state)
     refused("", "{\"bos_token_id\":\"1\"}", -EINVAL,
             "generation_config.json: bos_token_id is not an integer");
     refused(",\"forced_bos_token_id\":[1,2]", NULL, -ENOTSUP,
-            "config.json: forced_bos_token_id has 2 ids, at most 1 are taken");
+            "config.json: forced_bos_token_id has 2 ids, at most 1 are possible");
     refused(",\"eos_token_id\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", NULL, -ENOTSUP,
-            "config.json: eos_token_id has 17 ids, at most 16 are taken");
+            "config.json: eos_token_id has 17 ids, at most 16 are possible");
 }
 
 static void
-a_model_nobody_serves_is_refused_with_those_that_are(void **state)
+error_of_an_unknown_model_type_lists_the_implemented_types(void **state)
 {
     struct model *m;
 
@@ -199,7 +199,7 @@ a_model_nobody_serves_is_refused_with_those_that_are(void **state)
 }
 
 static void
-a_nested_language_model_is_configured_from_its_own_part(void **state)
+nested_language_model_is_configured_from_text_config(void **state)
 {
     struct model *m;
 
@@ -214,25 +214,26 @@ a_nested_language_model_is_configured_from_its_own_part(void **state)
 }
 
 static void
-what_a_family_refuses_is_said_with_the_file(void **state)
+refusals_name_the_file(void **state)
 {
     (void)state;
     refused(",\"gated\":true", NULL, -EINVAL,
             "config.json: gated is a truth value, want an integer");
-    refused(",\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, -ENOTSUP,
-            "config.json: quantization_config is set; quantised checkpoints are not implemented");
+    refused(
+        ",\"quantization_config\":{\"quant_method\":\"gptq\"}", NULL, -ENOTSUP,
+        "config.json: quantization_config.quant_method is \"gptq\"; only \"mxfp4\" is implemented");
     refused(",\"per_layer_config\":{\"1\":{\"skip\":[\"mlp\"]}}", NULL, -ENOTSUP,
             "config.json: per_layer_config is set, which is not implemented for toy");
     refused(",\"is_causal\":false", NULL, -ENOTSUP,
             "config.json: is_causal is false, only true is implemented");
     refused(",\"transformers_weights\":\"other.safetensors\"", NULL, -ENOTSUP,
-            "config.json: transformers_weights is set; files of other names are not read");
+            "config.json: transformers_weights is set, which is not implemented");
     refused(",\"dtype\":\"int4\"", NULL, -ENOTSUP,
             "config.json: dtype is \"int4\"; float32, bfloat16 and float16 are implemented");
 }
 
 static void
-a_length_is_cut_but_never_stretched(void **state)
+max_len_option_can_only_reduce_the_length(void **state)
 {
     struct model *m;
 
@@ -242,11 +243,11 @@ a_length_is_cut_but_never_stretched(void **state)
     assert_int_equal(m->shape.max_len, 100);
     model_close(m);
     assert_int_equal(open_toy(&m, 257), -EINVAL);
-    assert_non_null(strstr(e.text, "max_len is 257, the model reaches 256 positions"));
+    assert_non_null(strstr(e.text, "max_len is 257, the model has 256 positions"));
 }
 
 static void
-a_predecessors_arena_is_let_go_when_loading_fails(void **state)
+previous_workers_arena_is_closed_if_loading_fails(void **state)
 {
     struct model_source s = { .dir = ckpt.dir, .dtype = DT_COUNT };
     struct model *m = NULL;
@@ -264,16 +265,16 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(token_ids_come_from_generation_config_then_config),
-        cmocka_unit_test(token_ids_that_nobody_states_are_none),
-        cmocka_unit_test(of_a_nested_config_the_outer_token_ids_count),
-        cmocka_unit_test(bos_that_is_to_be_generated_is_forced),
-        cmocka_unit_test(an_encoder_decoder_without_a_start_begins_with_bos),
+        cmocka_unit_test(absent_token_ids_are_none),
+        cmocka_unit_test(outer_token_ids_of_a_nested_config_have_precedence),
+        cmocka_unit_test(forced_bos_is_generated_first),
+        cmocka_unit_test(encoder_decoder_without_decoder_start_uses_bos),
         cmocka_unit_test(token_ids_outside_the_vocabulary_are_refused),
-        cmocka_unit_test(a_model_nobody_serves_is_refused_with_those_that_are),
-        cmocka_unit_test(a_nested_language_model_is_configured_from_its_own_part),
-        cmocka_unit_test(what_a_family_refuses_is_said_with_the_file),
-        cmocka_unit_test(a_length_is_cut_but_never_stretched),
-        cmocka_unit_test(a_predecessors_arena_is_let_go_when_loading_fails),
+        cmocka_unit_test(error_of_an_unknown_model_type_lists_the_implemented_types),
+        cmocka_unit_test(nested_language_model_is_configured_from_text_config),
+        cmocka_unit_test(refusals_name_the_file),
+        cmocka_unit_test(max_len_option_can_only_reduce_the_length),
+        cmocka_unit_test(previous_workers_arena_is_closed_if_loading_fails),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

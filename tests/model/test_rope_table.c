@@ -1,4 +1,4 @@
-/* Rotary frequencies against their formulas, worked out in double precision elsewhere. */
+/* test_rope_table.c - rotary frequencies compared with double-precision results. */
 #include "tests/test.h"
 #include "worker/model/rope_table.h"
 
@@ -11,7 +11,7 @@ close_to(double got, double want)
 }
 
 static void
-plain_frequencies_fall_from_one_to_one_over_theta(void **state)
+default_frequencies_fall_from_1_to_1_over_theta(void **state)
 {
     struct rope_params p = { .type = ROPE_DEFAULT, .theta = 1e4, .partial = 1 };
     float f[64];
@@ -34,7 +34,7 @@ linear_divides_every_frequency(void **state)
 }
 
 static void
-llama3_stretches_long_waves_only(void **state)
+llama3_rope_stretches_long_waves_only(void **state)
 {
     struct rope_params p = { .type = ROPE_LLAMA3,
                              .theta = 5e5,
@@ -47,12 +47,12 @@ llama3_stretches_long_waves_only(void **state)
         int i;
         double f;
     } want[] = { { 0, 1 },
-                 { 20, 0.0165604401 }, /* as it was */
+                 { 20, 0.0165604401 }, /* unchanged */
                  { 28, 0.00321144599 },
                  { 30, 0.00137189357 }, /* blended */
                  { 34, 0.000178507813 },
                  { 36, 7.78465527e-05 },
-                 { 63, 3.06892599e-07 } }; /* an eighth */
+                 { 63, 3.06892599e-07 } }; /* 1/8 */
     float f[64];
 
     (void)state;
@@ -86,7 +86,7 @@ yarn_blends_over_dims_and_scales_cos_and_sin(void **state)
     (void)state;
     close_to(rope_frequencies(&p, 64, f), 1.3465735902799727);
     for (size_t i = 0; i < ARRAY_LEN(want); i++) close_to(f[want[i].i], want[i].f);
-    p.truncate = true; /* borders at whole dims, 8 and 18: another blend */
+    p.truncate = true; /* borders at dims 8 and 18: another blend */
     rope_frequencies(&p, 64, f);
     close_to(f[8], pow(150000, -16 / 64.0));
     assert_true(f[9] < pow(150000, -18 / 64.0) * 0.99);
@@ -95,7 +95,7 @@ yarn_blends_over_dims_and_scales_cos_and_sin(void **state)
 }
 
 static void
-proportional_counts_its_exponents_over_the_whole_head(void **state)
+proportional_rope_exponents_cover_the_whole_head(void **state)
 {
     struct rope_params p = {
         .type = ROPE_PROPORTIONAL, .theta = 1e6, .factor = 1, .partial = 0.25
@@ -110,7 +110,7 @@ proportional_counts_its_exponents_over_the_whole_head(void **state)
 }
 
 static void
-a_part_of_the_head_may_rotate(void **state)
+partial_rotation_of_a_head_is_supported(void **state)
 {
     struct rope_params p = { .type = ROPE_DEFAULT, .theta = 1e4, .partial = 0.5 };
     float f[16];
@@ -124,7 +124,7 @@ a_part_of_the_head_may_rotate(void **state)
 }
 
 static void
-the_table_has_cosines_then_sines_of_fp32_angles(void **state)
+rope_table_has_cosines_then_sines_of_fp32_angles(void **state)
 {
     struct rope_params p = { .type = ROPE_DEFAULT, .theta = 1e4, .partial = 1 };
     static float t[200][16];
@@ -146,13 +146,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_frequencies_fall_from_one_to_one_over_theta),
+        cmocka_unit_test(default_frequencies_fall_from_1_to_1_over_theta),
         cmocka_unit_test(linear_divides_every_frequency),
-        cmocka_unit_test(llama3_stretches_long_waves_only),
+        cmocka_unit_test(llama3_rope_stretches_long_waves_only),
         cmocka_unit_test(yarn_blends_over_dims_and_scales_cos_and_sin),
-        cmocka_unit_test(proportional_counts_its_exponents_over_the_whole_head),
-        cmocka_unit_test(a_part_of_the_head_may_rotate),
-        cmocka_unit_test(the_table_has_cosines_then_sines_of_fp32_angles),
+        cmocka_unit_test(proportional_rope_exponents_cover_the_whole_head),
+        cmocka_unit_test(partial_rotation_of_a_head_is_supported),
+        cmocka_unit_test(rope_table_has_cosines_then_sines_of_fp32_angles),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Checkpoint files from people we do not know: what is right is found, what is wrong is named. */
+/* test_safetensors.c - untrusted checkpoint files: valid tensors are found, errors are named. */
 #include "tests/model/checkpoint_writer.h"
 #include "tests/test.h"
 #include "worker/model/safetensors.h"
@@ -14,7 +14,7 @@
 
 static struct err e;
 
-/* Read a header with n bytes of data behind it. */
+/* Reads a header followed by n bytes of data. */
 static int
 read_header(const char *header, size_t n, struct safetensors_table *t, uint8_t **bytes)
 {
@@ -52,7 +52,7 @@ taken(const char *header, size_t n, uint32_t n_tensors)
 }
 
 static void
-tensors_are_found_by_name_with_type_shape_and_place(void **state)
+tensors_are_found_by_name_with_dtype_shape_and_offset(void **state)
 {
     struct safetensors_table t;
     struct safetensors_tensor *x;
@@ -83,7 +83,7 @@ tensors_are_found_by_name_with_type_shape_and_place(void **state)
 }
 
 static void
-a_header_length_nobody_means_is_refused(void **state)
+absurd_header_length_is_refused(void **state)
 {
     uint8_t bytes[64] = { 0 };
     struct st_shard f = { .name = "m", .map = bytes, .bytes = sizeof bytes };
@@ -108,7 +108,7 @@ a_header_length_nobody_means_is_refused(void **state)
 }
 
 static void
-a_half_copied_file_says_how_many_bytes_are_missing(void **state)
+error_of_a_truncated_file_states_the_missing_bytes(void **state)
 {
     (void)state;
     refused("{" T("b", "F32", "[8]", 8, 40) "," T("a", "F32", "[2]", 0, 8) "}", 24,
@@ -116,7 +116,7 @@ a_half_copied_file_says_how_many_bytes_are_missing(void **state)
 }
 
 static void
-a_tensor_whose_shape_is_not_its_bytes_is_refused(void **state)
+tensor_whose_shape_disagrees_with_its_bytes_is_refused(void **state)
 {
     (void)state;
     refused("{" T("a", "BF16", "[2,3]", 0, 10) "}", 10,
@@ -130,7 +130,7 @@ a_tensor_whose_shape_is_not_its_bytes_is_refused(void **state)
 }
 
 static void
-tensors_that_share_a_byte_are_refused_and_both_named(void **state)
+overlapping_tensors_are_refused_and_both_named(void **state)
 {
     (void)state;
     refused("{" T("b", "U8", "[4]", 3, 7) "," T("a", "U8", "[4]", 0, 4) "}", 8,
@@ -150,18 +150,18 @@ holes_between_tensors_are_accepted(void **state)
 }
 
 static void
-a_name_that_is_there_twice_is_refused(void **state)
+duplicate_tensor_name_is_refused(void **state)
 {
     (void)state;
     refused("{" T("a", "U8", "[1]", 0, 1) "," T("a", "U8", "[1]", 1, 2) "}", 8,
             "m.safetensors: a is there twice");
-    /* escaped otherwise, still the same name */
+    /* the same name with other escapes */
     refused("{" T("a", "U8", "[1]", 0, 1) "," T("\\u0061", "U8", "[1]", 1, 2) "}", 8,
             "m.safetensors: a is there twice");
 }
 
 static void
-fields_that_are_missing_or_foreign_or_twice_are_refused(void **state)
+missing_unknown_or_duplicate_fields_are_refused(void **state)
 {
     (void)state;
     refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 8, "m.safetensors: a: has no data_offsets");
@@ -171,7 +171,7 @@ fields_that_are_missing_or_foreign_or_twice_are_refused(void **state)
     refused("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 8,
             "m.safetensors: a: has a field twice");
     refused("{\"a\":{\"scale\":1}}", 8,
-            "m.safetensors: a: has a field that is none of dtype, shape, data_offsets");
+            "m.safetensors: a: has a field other than dtype, shape and data_offsets");
     refused("{\"a\":3}", 8, "m.safetensors: a: is not an object");
     refused("{" T("a", "U7", "[1]", 0, 1) "}", 8, "m.safetensors: a: dtype \"U7\" is not known");
     refused("{" T("a", "U8", "[-1]", 0, 1) "}", 8,
@@ -188,7 +188,7 @@ fields_that_are_missing_or_foreign_or_twice_are_refused(void **state)
 }
 
 static void
-a_header_that_is_no_json_says_where(void **state)
+error_of_an_invalid_json_header_states_the_place(void **state)
 {
     struct safetensors_table t;
     uint8_t *bytes;
@@ -212,7 +212,7 @@ open_dir(struct ckpt *c, struct safetensors **s)
 }
 
 static void
-a_single_file_is_opened_and_mapped(void **state)
+single_file_checkpoint_is_opened_and_mapped(void **state)
 {
     struct safetensors *s;
     struct safetensors_tensor *t;
@@ -236,7 +236,7 @@ a_single_file_is_opened_and_mapped(void **state)
 #define INDEX(map) "{\"metadata\":{\"total_size\":1},\"weight_map\":{" map "}}"
 
 static void
-shards_are_opened_by_their_index(void **state)
+shards_are_opened_by_the_index(void **state)
 {
     struct safetensors *s;
     struct ckpt c;
@@ -276,7 +276,7 @@ shards_are_opened_by_their_index(void **state)
 }
 
 static void
-a_tensor_in_two_shards_is_refused(void **state)
+tensor_in_two_shards_is_refused(void **state)
 {
     struct safetensors *s;
     struct ckpt c;
@@ -295,7 +295,7 @@ a_tensor_in_two_shards_is_refused(void **state)
 }
 
 static void
-a_directory_without_weights_says_what_was_looked_for(void **state)
+error_of_a_directory_without_weights_names_the_expected_files(void **state)
 {
     char want[256];
     struct safetensors *s;
@@ -320,19 +320,19 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_found_by_name_with_type_shape_and_place),
-        cmocka_unit_test(a_header_length_nobody_means_is_refused),
-        cmocka_unit_test(a_half_copied_file_says_how_many_bytes_are_missing),
-        cmocka_unit_test(a_tensor_whose_shape_is_not_its_bytes_is_refused),
-        cmocka_unit_test(tensors_that_share_a_byte_are_refused_and_both_named),
+        cmocka_unit_test(tensors_are_found_by_name_with_dtype_shape_and_offset),
+        cmocka_unit_test(absurd_header_length_is_refused),
+        cmocka_unit_test(error_of_a_truncated_file_states_the_missing_bytes),
+        cmocka_unit_test(tensor_whose_shape_disagrees_with_its_bytes_is_refused),
+        cmocka_unit_test(overlapping_tensors_are_refused_and_both_named),
         cmocka_unit_test(holes_between_tensors_are_accepted),
-        cmocka_unit_test(a_name_that_is_there_twice_is_refused),
-        cmocka_unit_test(fields_that_are_missing_or_foreign_or_twice_are_refused),
-        cmocka_unit_test(a_header_that_is_no_json_says_where),
-        cmocka_unit_test(a_single_file_is_opened_and_mapped),
-        cmocka_unit_test(shards_are_opened_by_their_index),
-        cmocka_unit_test(a_tensor_in_two_shards_is_refused),
-        cmocka_unit_test(a_directory_without_weights_says_what_was_looked_for),
+        cmocka_unit_test(duplicate_tensor_name_is_refused),
+        cmocka_unit_test(missing_unknown_or_duplicate_fields_are_refused),
+        cmocka_unit_test(error_of_an_invalid_json_header_states_the_place),
+        cmocka_unit_test(single_file_checkpoint_is_opened_and_mapped),
+        cmocka_unit_test(shards_are_opened_by_the_index),
+        cmocka_unit_test(tensor_in_two_shards_is_refused),
+        cmocka_unit_test(error_of_a_directory_without_weights_names_the_expected_files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Checkpoints of a toy family: every flag of a weight table, every way the bytes come to lie. */
+/* test_weights.c - checkpoints of a toy family: every flag of a weight table, every memory
+ * layout. */
 #include "gpu/device.h"
 #include "gpu/fp.h"
 #include "tests/model/tiny_model.h"
@@ -43,7 +44,7 @@ refused(const struct ckpt *c, int code, const char *sentence)
     assert_int_equal(r, code);
 }
 
-/* The toy, whole and in bf16, as a checkpoint of one file. */
+/* The complete toy family in bf16, as a single file. */
 static struct model_source
 whole_ckpt(struct ckpt *c)
 {
@@ -64,7 +65,7 @@ element(struct tensor t, uint32_t row, uint32_t col)
     return t.dtype == DT_BF16 ? float_of_bf16(half) : float_of_f16(half);
 }
 
-/* Rows [first, first + rows) of t are the checkpoint's tensor of that name. */
+/* Checks that rows [first, first + rows) of t equal the named tensor. */
 static void
 holds(struct tensor t, uint32_t first, uint32_t rows, const char *name)
 {
@@ -113,7 +114,7 @@ in_arena(const struct model *m, struct tensor t)
 }
 
 static void
-lines_are_stacked_and_placed_by_their_flags(void **state)
+flags_decide_stacking_and_place_of_lines(void **state)
 {
     struct model_source s;
     struct toy_layer *l;
@@ -133,7 +134,7 @@ lines_are_stacked_and_placed_by_their_flags(void **state)
     assert_null(l[1].wide.data);
     assert_null(l[0].local.data);
     assert_null(l[1].first.data);
-    assert_null(l[0].gated.data);                  /* no rows: no such line */
+    assert_null(l[0].gated.data);                  /* 0 rows: the line does not apply */
     assert_null(t->extra.data);                    /* W_OPTIONAL and absent */
     assert_ptr_equal(t->head.data, t->embed.data); /* W_TIED and absent */
     assert_int_equal(m->n_unused, 0);
@@ -143,7 +144,7 @@ lines_are_stacked_and_placed_by_their_flags(void **state)
 }
 
 static void
-lines_that_may_be_absent_are_used_when_they_are_there(void **state)
+optional_tensors_are_used_if_present(void **state)
 {
     struct model_source s;
     struct model *m;
@@ -174,7 +175,7 @@ lines_that_may_be_absent_are_used_when_they_are_there(void **state)
 }
 
 static void
-a_prefix_is_tried_before_every_name(void **state)
+name_prefixes_are_tried_for_every_tensor(void **state)
 {
     struct model_source s;
     struct model *m;
@@ -194,7 +195,7 @@ a_prefix_is_tried_before_every_name(void **state)
 }
 
 static void
-a_missing_tensor_is_named(void **state)
+error_names_a_missing_tensor(void **state)
 {
     struct ckpt c;
 
@@ -211,7 +212,7 @@ a_missing_tensor_is_named(void **state)
 }
 
 static void
-a_head_that_is_missing_is_the_embedding_only_where_config_says_so(void **state)
+missing_head_is_the_embedding_only_if_config_ties_them(void **state)
 {
     struct ckpt c;
 
@@ -226,7 +227,7 @@ a_head_that_is_missing_is_the_embedding_only_where_config_says_so(void **state)
 }
 
 static void
-a_wrong_shape_is_named_with_both(void **state)
+error_of_a_wrong_shape_names_both_shapes(void **state)
 {
     struct ckpt c;
 
@@ -249,7 +250,7 @@ a_wrong_shape_is_named_with_both(void **state)
 }
 
 static void
-a_vector_may_be_stored_as_one_row(void **state)
+vector_may_be_stored_as_one_row(void **state)
 {
     struct model_source s;
     struct model *m;
@@ -269,7 +270,7 @@ a_vector_may_be_stored_as_one_row(void **state)
 }
 
 static void
-a_dtype_no_op_takes_is_refused_by_name(void **state)
+unsupported_stored_dtype_is_refused_by_name(void **state)
 {
     static const char head[] = "{\"embed.weight\":{\"dtype\":\"I8\",\"shape\":[48,32],"
                                "\"data_offsets\":[0,1536]}}";
@@ -289,7 +290,7 @@ a_dtype_no_op_takes_is_refused_by_name(void **state)
 }
 
 static void
-what_lies_well_is_used_where_it_is_mapped(void **state)
+aligned_tensors_are_used_in_place(void **state)
 {
     struct model_source s;
     struct model *m;
@@ -310,7 +311,7 @@ what_lies_well_is_used_where_it_is_mapped(void **state)
     assert_true(in_arena(m, ((struct toy_layer *)m->layer)->qkv)); /* stacked */
     model_close(m);
 
-    /* The same, eight bytes further on: everything is laid out anew, on 128 bytes. */
+    /* The same data 8 bytes later: every field is in the arena, 128-byte aligned. */
     toy_add(&c, "", "F32", "F32", NULL);
     ckpt_write(&c, "model.safetensors", 8);
     m = opened(&s);
@@ -324,7 +325,7 @@ what_lies_well_is_used_where_it_is_mapped(void **state)
 }
 
 static void
-weights_are_converted_to_the_dtype_asked_for(void **state)
+weights_are_converted_to_the_dtype_option(void **state)
 {
     static const char *const stored[] = { "F32", "BF16", "F16" };
     static const enum dtype want[] = { DT_F32, DT_BF16, DT_F16 };
@@ -349,7 +350,7 @@ weights_are_converted_to_the_dtype_asked_for(void **state)
 }
 
 static void
-parts_stored_differently_meet_in_fp32(void **state)
+parts_with_different_dtypes_become_fp32(void **state)
 {
     struct model_source s;
     struct toy_layer *l;
@@ -373,9 +374,9 @@ parts_stored_differently_meet_in_fp32(void **state)
     ckpt_close(&c);
 }
 
-/* What activations have is what all matrices have there; the CPU converts as it reads. */
+/* On a GPU all matrices have the dtype of activations; the CPU converts while reading. */
 static void
-on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
+gpu_matrices_have_the_dtype_of_the_first(void **state)
 {
     const char *const cpu = toy_gpu->checked.name;
 
@@ -401,7 +402,7 @@ on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
         assert_int_equal(((struct toy *)m->top)->extra.dtype, other ? DT_BF16 : DT_F32);
         assert_int_equal(l[1].norm.dtype, DT_F32);
         holds(((struct toy *)m->top)->extra, 0, TOY_HIDDEN, "extra.weight");
-        if (other) { /* nothing is used in place, however it lies */
+        if (other) { /* no tensor is used in place */
             const char *first = m->weights.base, *embed = ((struct toy *)m->top)->embed.data;
 
             assert_true(embed >= first && embed < first + m->weights.bytes);
@@ -413,7 +414,7 @@ on_a_gpu_all_matrices_have_the_first_ones_dtype(void **state)
 }
 
 static void
-a_value_that_fp16_cannot_hold_is_an_error(void **state)
+value_out_of_range_for_fp16_is_an_error(void **state)
 {
     static const float big[] = { 1, 65520, -3 };
     static const float most[] = { 65519, INFINITY, -INFINITY };
@@ -429,7 +430,7 @@ a_value_that_fp16_cannot_hold_is_an_error(void **state)
 }
 
 static void
-what_nobody_reads_is_listed_unless_it_is_known(void **state)
+unused_tensors_are_listed_unless_known(void **state)
 {
     struct model_source s;
     struct model *m;
@@ -455,9 +456,9 @@ what_nobody_reads_is_listed_unless_it_is_known(void **state)
     ckpt_close(&c);
 }
 
-/* It was taken for a copy by its name, and a head that had been trained apart was left out. */
+/* The name alone once made it a copy, so a separately trained head was ignored. */
 static void
-a_head_that_is_no_copy_of_the_embedding_is_refused(void **state)
+tied_head_that_differs_from_the_embedding_is_refused(void **state)
 {
     enum { BYTES = 2 * TOY_VOCAB * TOY_HIDDEN };
     static const char *const names[] = { "lm_head.weight", "model.encoder.embed_tokens.weight" };
@@ -477,8 +478,7 @@ a_head_that_is_no_copy_of_the_embedding_is_refused(void **state)
             ckpt_write(&c, "model.safetensors", 8);
             s = source(&c);
             snprintf(sentence, sizeof sentence,
-                     "model.safetensors: %s is not the same as embed.weight, which it is tied to; "
-                     "two of their own are not implemented",
+                     "model.safetensors: %s differs from embed.weight, but this family ties them",
                      names[i]);
             if (same)
                 model_close(opened(&s));
@@ -488,43 +488,43 @@ a_head_that_is_no_copy_of_the_embedding_is_refused(void **state)
         }
 }
 
-struct told {
+struct progress {
     uint64_t done, total;
     unsigned n;
 };
 
 static void
-tell(void *arg, uint64_t done, uint64_t total)
+record_progress(void *arg, uint64_t done, uint64_t total)
 {
-    struct told *t = arg;
+    struct progress *t = arg;
 
     assert_true(done > t->done && done <= total);
-    *t = (struct told){ done, total, t->n + 1 };
+    *t = (struct progress){ done, total, t->n + 1 };
 }
 
 static void
 progress_ends_at_the_total(void **state)
 {
     struct model_source s;
-    struct told told = { 0 };
+    struct progress progress = { 0 };
     struct model *m;
     struct ckpt c;
 
     (void)state;
     s = whole_ckpt(&c);
-    s.progress = tell;
-    s.arg = &told;
+    s.progress = record_progress;
+    s.arg = &progress;
     m = opened(&s);
-    assert_true(told.n >= 1 && told.done == told.total);
-    assert_true(told.total <= m->weights.bytes);
+    assert_true(progress.n >= 1 && progress.done == progress.total);
+    assert_true(progress.total <= m->weights.bytes);
     model_close(m);
     ckpt_close(&c);
 }
 
 static void
-a_predecessors_arena_is_adopted_and_nothing_is_copied(void **state)
+previous_workers_arena_is_adopted_without_copies(void **state)
 {
-    struct told told = { 0 };
+    struct progress progress = { 0 };
     struct model_source s;
     struct model *a, *b;
     struct ckpt c;
@@ -536,21 +536,21 @@ a_predecessors_arena_is_adopted_and_nothing_is_copied(void **state)
     s.weights_fd = dup(a->weights.fd);
     s.weights_bytes = a->weights.bytes;
     memcpy(s.weights_fingerprint, a->fingerprint, sizeof a->fingerprint);
-    s.progress = tell;
-    s.arg = &told;
+    s.progress = record_progress;
+    s.arg = &progress;
     model_close(a);
     b = opened(&s);
     assert_true(b->adopted);
-    assert_int_equal(told.n, 0);
+    assert_int_equal(progress.n, 0);
     assert_int_equal(b->n_rebuilt, 0);
     holds_all(b, DT_BF16);
     assert_true(toy_prepared);
     model_close(b);
-    assert_int_equal(fcntl(s.weights_fd, F_GETFD), -1); /* it went with the model */
+    assert_int_equal(fcntl(s.weights_fd, F_GETFD), -1); /* closed with the model */
     ckpt_close(&c);
 }
 
-/* Open with a's arena on offer, after somebody wrote over n bytes of it at each place. */
+/* Opens with a's arena after overwriting n bytes at each offset. */
 static struct model *
 adopted_after_damage(struct model_source s, struct model *a, const size_t *at, unsigned n)
 {
@@ -572,10 +572,10 @@ place_of(const struct model *m, struct tensor t)
 }
 
 static void
-a_damaged_tensor_is_rebuilt_alone(void **state)
+only_damaged_tensors_of_an_adopted_arena_are_rebuilt(void **state)
 {
     for (int random = 0; random < 2; random++) {
-        struct told told = { 0 };
+        struct progress progress = { 0 };
         struct model_source s;
         struct model *a, *b;
         struct toy_layer *l;
@@ -591,32 +591,32 @@ a_damaged_tensor_is_rebuilt_alone(void **state)
         memcpy(before, a->weights.base, a->weights.bytes);
         t = a->top;
         l = a->layer;
-        s.progress = tell;
-        s.arg = &told;
+        s.progress = record_progress;
+        s.arg = &progress;
 
         b = adopted_after_damage(s, a,
                                  (size_t[]){ place_of(a, t->embed) + 7, place_of(a, l[1].qkv),
                                              place_of(a, l[1].qkv) + 100 },
                                  3);
         assert_int_equal(b->n_rebuilt, 2);
-        assert_int_equal(told.total,
+        assert_int_equal(progress.total,
                          dtype_bytes(t->embed.dtype, (TOY_VOCAB + 4 * TOY_KV) * TOY_HIDDEN));
-        assert_int_equal(told.done, told.total);
+        assert_int_equal(progress.done, progress.total);
         assert_memory_equal(
             b->weights.base, before,
-            place_of(a, l[2].wide)); /* not the weights_checksum: it was looked at */
+            place_of(a, l[2].wide)); /* not the checksum table, which the check updates */
         if (!random) holds_all(b, DT_BF16);
         model_close(b);
 
-        /* What says which tensor is whole is damaged itself: none is taken on trust. */
-        told = (struct told){ 0 };
+        /* The checksum table itself is damaged: every field is rebuilt. */
+        progress = (struct progress){ 0 };
         b = adopted_after_damage(s, a, (size_t[]){ a->weights.bytes - ROUND_UP(32u, 128u) - 512 },
                                  1);
         assert_true(b->n_rebuilt >= 1);
         if (!random) holds_all(b, DT_BF16);
         model_close(b);
 
-        /* Whole again, and known to be. */
+        /* Rebuilt, with valid checksums. */
         b = adopted_after_damage(s, a, NULL, 0);
         assert_int_equal(b->n_rebuilt, 0);
         model_close(b);
@@ -627,7 +627,7 @@ a_damaged_tensor_is_rebuilt_alone(void **state)
 }
 
 static void
-an_open_model_knows_whether_its_weights_are_what_they_were(void **state)
+open_model_detects_changed_weights(void **state)
 {
     struct model_source s;
     struct model *a, *b;
@@ -641,12 +641,12 @@ an_open_model_knows_whether_its_weights_are_what_they_were(void **state)
     l = a->layer;
     b = adopted_after_damage(s, a, NULL, 0);
     ((uint8_t *)a->weights.base)[place_of(a, l[1].qkv) + 3] ^=
-        0x10; /* by the one, seen by the other */
+        0x10; /* written by one, seen by the other */
     assert_int_equal(model_check(b, &e), 1);
     assert_int_equal(model_check(a, &e), 1);
     ((uint8_t *)a->weights.base)[place_of(a, l[1].qkv) + 3] ^= 0x10;
     assert_int_equal(model_check(b, &e), 0);
-    /* The weights_checksum there may be damaged too: nothing of it is taken on trust. */
+    /* The table in the arena may be damaged too and is not used. */
     memset((uint8_t *)a->weights.base + a->weights_checksum_at, 0,
            a->weights.bytes - a->weights_checksum_at);
     ((uint8_t *)a->weights.base)[place_of(a, l[2].wide)] ^= 1;
@@ -657,7 +657,7 @@ an_open_model_knows_whether_its_weights_are_what_they_were(void **state)
 }
 
 static void
-a_load_that_did_not_end_is_begun_again(void **state)
+incomplete_arena_is_filled_again(void **state)
 {
     struct model_source s;
     struct model *a, *b;
@@ -680,7 +680,7 @@ a_load_that_did_not_end_is_begun_again(void **state)
     ckpt_close(&c);
 }
 
-/* Open with a's arena on offer; true when it was taken. The fd is gone in any case. */
+/* Opens with a's arena; true if adopted. The fd is always consumed. */
 static bool
 adopts(struct model_source s, const struct model *a)
 {
@@ -699,7 +699,7 @@ adopts(struct model_source s, const struct model *a)
 }
 
 static void
-an_arena_of_another_checkpoint_is_not_adopted(void **state)
+arena_of_another_checkpoint_is_not_adopted(void **state)
 {
     struct model_source s, other;
     struct model *a, *b;
@@ -711,9 +711,9 @@ an_arena_of_another_checkpoint_is_not_adopted(void **state)
     a = opened(&s);
     assert_true(adopts(s, a));
     other = s;
-    other.dtype = DT_F16; /* as many bytes */
+    other.dtype = DT_F16; /* same size */
     assert_false(adopts(other, a));
-    a->weights.bytes -= 128; /* a size that is not ours */
+    a->weights.bytes -= 128; /* another size */
     assert_false(adopts(s, a));
     a->weights.bytes += 128;
 
@@ -723,7 +723,7 @@ an_arena_of_another_checkpoint_is_not_adopted(void **state)
     toy_config(&c, "");
     assert_true(adopts(s, a));
 
-    /* One value of one tensor is another: same header, same size. */
+    /* One value differs; header and size are equal. */
     toy_add(&c, "", "BF16", "BF16", NULL);
     c.data[77] ^= 1;
     ckpt_write(&c, "model.safetensors", 8);
@@ -736,7 +736,7 @@ an_arena_of_another_checkpoint_is_not_adopted(void **state)
 }
 
 static void
-a_copied_checkpoint_is_the_same_checkpoint(void **state)
+copied_checkpoint_has_the_same_fingerprint(void **state)
 {
     struct model *m[2];
     struct ckpt c[2];
@@ -754,7 +754,7 @@ a_copied_checkpoint_is_the_same_checkpoint(void **state)
     }
 }
 
-/* The whole arena's bytes of random weights from that seed. */
+/* The arena with random weights of that seed. */
 static struct model *
 random_model(struct ckpt *c, uint64_t seed)
 {
@@ -766,7 +766,7 @@ random_model(struct ckpt *c, uint64_t seed)
 }
 
 static void
-random_weights_need_config_json_alone_and_are_their_seeds(void **state)
+random_weights_depend_on_config_and_seed_only(void **state)
 {
     struct model *a, *b, *other;
     struct toy *t;
@@ -790,7 +790,7 @@ random_weights_need_config_json_alone_and_are_their_seeds(void **state)
     assert_int_equal(t->embed.dtype, DT_BF16);
     assert_int_equal(t->norm.dtype, DT_F32);
     assert_true(t->head.data && t->head.data != t->embed.data);
-    /* Each tensor has a seed of its own. */
+    /* Each tensor has its own seed. */
     assert_true(memcmp(t->head.data, t->embed.data, 64) != 0);
     for (uint32_t i = 0; i < n; i++) {
         double x = (double)element(t->embed, i / TOY_HIDDEN, i % TOY_HIDDEN);
@@ -807,13 +807,13 @@ random_weights_need_config_json_alone_and_are_their_seeds(void **state)
     toy_config(&c, ",\"dtype\":\"bfloat16\"");
     a = random_model(&c, 7);
     t = a->top;
-    assert_ptr_equal(t->head.data, t->embed.data); /* tied unless config.json says otherwise */
+    assert_ptr_equal(t->head.data, t->embed.data); /* tied by default */
     model_close(a);
     ckpt_close(&c);
 }
 
 static void
-random_weights_are_adopted_like_others(void **state)
+arena_of_random_weights_is_adopted(void **state)
 {
     struct model_source s;
     struct model *a;
@@ -837,30 +837,30 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_stacked_and_placed_by_their_flags),
-        cmocka_unit_test(lines_that_may_be_absent_are_used_when_they_are_there),
-        cmocka_unit_test(a_prefix_is_tried_before_every_name),
-        cmocka_unit_test(a_missing_tensor_is_named),
-        cmocka_unit_test(a_head_that_is_missing_is_the_embedding_only_where_config_says_so),
-        cmocka_unit_test(a_wrong_shape_is_named_with_both),
-        cmocka_unit_test(a_vector_may_be_stored_as_one_row),
-        cmocka_unit_test(a_dtype_no_op_takes_is_refused_by_name),
-        cmocka_unit_test(what_lies_well_is_used_where_it_is_mapped),
-        cmocka_unit_test(weights_are_converted_to_the_dtype_asked_for),
-        cmocka_unit_test(parts_stored_differently_meet_in_fp32),
-        cmocka_unit_test(on_a_gpu_all_matrices_have_the_first_ones_dtype),
-        cmocka_unit_test(a_value_that_fp16_cannot_hold_is_an_error),
-        cmocka_unit_test(what_nobody_reads_is_listed_unless_it_is_known),
-        cmocka_unit_test(a_head_that_is_no_copy_of_the_embedding_is_refused),
+        cmocka_unit_test(flags_decide_stacking_and_place_of_lines),
+        cmocka_unit_test(optional_tensors_are_used_if_present),
+        cmocka_unit_test(name_prefixes_are_tried_for_every_tensor),
+        cmocka_unit_test(error_names_a_missing_tensor),
+        cmocka_unit_test(missing_head_is_the_embedding_only_if_config_ties_them),
+        cmocka_unit_test(error_of_a_wrong_shape_names_both_shapes),
+        cmocka_unit_test(vector_may_be_stored_as_one_row),
+        cmocka_unit_test(unsupported_stored_dtype_is_refused_by_name),
+        cmocka_unit_test(aligned_tensors_are_used_in_place),
+        cmocka_unit_test(weights_are_converted_to_the_dtype_option),
+        cmocka_unit_test(parts_with_different_dtypes_become_fp32),
+        cmocka_unit_test(gpu_matrices_have_the_dtype_of_the_first),
+        cmocka_unit_test(value_out_of_range_for_fp16_is_an_error),
+        cmocka_unit_test(unused_tensors_are_listed_unless_known),
+        cmocka_unit_test(tied_head_that_differs_from_the_embedding_is_refused),
         cmocka_unit_test(progress_ends_at_the_total),
-        cmocka_unit_test(a_predecessors_arena_is_adopted_and_nothing_is_copied),
-        cmocka_unit_test(a_damaged_tensor_is_rebuilt_alone),
-        cmocka_unit_test(an_open_model_knows_whether_its_weights_are_what_they_were),
-        cmocka_unit_test(a_load_that_did_not_end_is_begun_again),
-        cmocka_unit_test(an_arena_of_another_checkpoint_is_not_adopted),
-        cmocka_unit_test(a_copied_checkpoint_is_the_same_checkpoint),
-        cmocka_unit_test(random_weights_need_config_json_alone_and_are_their_seeds),
-        cmocka_unit_test(random_weights_are_adopted_like_others),
+        cmocka_unit_test(previous_workers_arena_is_adopted_without_copies),
+        cmocka_unit_test(only_damaged_tensors_of_an_adopted_arena_are_rebuilt),
+        cmocka_unit_test(open_model_detects_changed_weights),
+        cmocka_unit_test(incomplete_arena_is_filled_again),
+        cmocka_unit_test(arena_of_another_checkpoint_is_not_adopted),
+        cmocka_unit_test(copied_checkpoint_has_the_same_fingerprint),
+        cmocka_unit_test(random_weights_depend_on_config_and_seed_only),
+        cmocka_unit_test(arena_of_random_weights_is_adopted),
     };
 
     return cmocka_run_group_tests(tests, toy_open_gpu, toy_close_gpu);

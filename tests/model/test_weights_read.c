@@ -1,4 +1,4 @@
-/* test_weights_read.c - pieces of a checkpoint's files, read by threads. */
+/* test_weights_read.c - reading pieces of checkpoint files with threads. */
 #include "gpu/fp.h"
 #include "tests/model/tiny_model.h"
 #include "tests/test.h"
@@ -25,9 +25,9 @@ loose_element(const void *p, enum dtype t, size_t i)
     return float_of_bf16(half);
 }
 
-/* Threads read, out of order; what is handed out is in order, and right. */
+/* Threads read out of order; pieces are returned in order with correct contents. */
 static void
-pieces_come_in_order_whoever_reads_them(void **state)
+pieces_are_returned_in_order_with_several_readers(void **state)
 {
     enum { VALUES = 700001, PIECES = 61, EACH = VALUES / PIECES };
     static const enum dtype wanted[] = { DT_F32, DT_BF16 };
@@ -77,9 +77,9 @@ pieces_come_in_order_whoever_reads_them(void **state)
     ckpt_close(&c);
 }
 
-/* The file is gone, or another, between its header and its data. */
+/* The file disappears or changes between reading header and data. */
 static void
-a_file_that_changes_while_it_is_read_is_an_error(void **state)
+file_that_changes_during_reading_is_an_error(void **state)
 {
     struct model m = { .gpu = toy_gpu, .op = gpu_ops(toy_gpu) };
     struct read_piece piece;
@@ -106,8 +106,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_come_in_order_whoever_reads_them),
-        cmocka_unit_test(a_file_that_changes_while_it_is_read_is_an_error),
+        cmocka_unit_test(pieces_are_returned_in_order_with_several_readers),
+        cmocka_unit_test(file_that_changes_during_reading_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, toy_open_gpu, toy_close_gpu);

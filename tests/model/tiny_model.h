@@ -1,4 +1,4 @@
-/* tiny_model.h - a family of the tests' own: no arithmetic, one line in its weight table for every flag. */
+/* tiny_model.h - a test family without arithmetic; its weight table has a line for every flag. */
 #ifndef TESTS_MODEL_TINY_MODEL_H
 #define TESTS_MODEL_TINY_MODEL_H
 
@@ -14,21 +14,21 @@ struct toy {
 struct toy_layer {
     struct tensor qkv;         /* three stacked */
     struct tensor norm;        /* fp32 always */
-    struct tensor wide, local; /* only where there is no window; only where there is one */
+    struct tensor wide, local; /* only without a window; only with one */
     struct tensor first;       /* layer 0 */
-    struct tensor gated;       /* as many rows as config.json says: none by default */
+    struct tensor gated;       /* rows from config.json, 0 by default */
 };
 
 extern const struct arch arch_toy;
 extern const struct arch *const toy_families[];
-extern struct gpu *toy_gpu; /* a group's, between these two */
+extern struct gpu *toy_gpu; /* setup and teardown of a test group */
 int toy_open_gpu(void **state);
 int toy_close_gpu(void **state);
-extern bool toy_prepared; /* prepare() saw all weights in place */
+extern bool toy_prepared; /* prepare() found all weights loaded */
 
-/* config.json with `more` (",\"key\":1") put in. */
+/* config.json plus `more` (",\"key\":1"). */
 void toy_config(struct ckpt *c, const char *more);
-/* Every tensor of the toy but the one called skip, with a prefix; norms in norm_dtype. */
+/* Every tensor of the toy family except skip, with a prefix; norms in norm_dtype. */
 void toy_add(struct ckpt *c, const char *prefix, const char *dtype, const char *norm_dtype,
              const char *skip);
 

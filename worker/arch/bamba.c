@@ -1,6 +1,6 @@
-/* bamba.c - Bamba: Mamba-2 layers, some with attention instead, each followed by a gated feed-forward.
+/* bamba.c - Bamba: Mamba-2 or attention layers, each followed by a gated feed-forward.
  *
- * Attention rotates half of a head's dims. Source: BambaForCausalLM of transformers 5.17.
+ * Attention rotates 50 % of a head's dims. Source: BambaForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -13,16 +13,10 @@
 #include <math.h>
 #include <string.h>
 
-struct bamba {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
 struct bamba_layer {
     struct tensor norm;         /* [hidden] */
-    struct mamba_weights mamba; /* of a layer with state */
-    struct tensor qkv, o;       /* of one with attention: [q + kv + kv, hidden], [hidden, q] */
+    struct mamba_weights mamba; /* layers with state */
+    struct tensor qkv, o;       /* layers with attention: [q + 2 kv, hidden], [hidden, q] */
     struct tensor ff_norm;      /* [hidden] */
     struct tensor gate_up;      /* [2 ff, hidden], gate rows first */
     struct tensor down;         /* [hidden, ff] */
@@ -35,7 +29,7 @@ struct bamba_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct bamba, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct bamba_layer, f)
 #define L "model.layers.%u."
 #define ATTN L "self_attn."
@@ -44,19 +38,12 @@ struct bamba_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint              goes to                 rows               cols */
+    /* in the checkpoint              field                   rows               cols */
     { "model.embed_tokens.weight",    TOP(embed),             DIM_VOCAB,         DIM_HIDDEN,        0 },
     { "model.final_layernorm.weight", TOP(norm),              DIM_1,             DIM_HIDDEN,        W_FP32 },
     { "lm_head.weight",               TOP(head),              DIM_VOCAB,         DIM_HIDDEN,        W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",     LAYER(norm),            DIM_1,             DIM_HIDDEN,        W_FP32 },
-    { MAMBA "in_proj.weight",         LAYER(mamba.in),        DIM_MAMBA_IN,      DIM_HIDDEN,        W_STATE | W_SPLIT_ROWS },
-    { MAMBA "conv1d.weight",          LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,   W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "conv1d.bias",            LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "dt_bias",                LAYER(mamba.dt_bias),   DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "A_log",                  LAYER(mamba.a_log),     DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "D",                      LAYER(mamba.d),         DIM_1,             DIM_MAMBA_HEADS,   W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "norm.weight",            LAYER(mamba.norm),      DIM_1,             DIM_MAMBA_INNER,   W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",        LAYER(mamba.out),       DIM_HIDDEN,        DIM_MAMBA_INNER,   W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MAMBA, LAYER, 0),
     { ATTN "q_proj.weight",           LAYER(qkv),             DIM_Q,             DIM_HIDDEN,        W_SPLIT_ROWS },
     { ATTN "k_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
     { ATTN "v_proj.weight",           LAYER(qkv),             DIM_KV,            DIM_HIDDEN,        W_SPLIT_ROWS | W_STACKED },
@@ -69,18 +56,19 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* Half of a head rotates, but where rope_parameters say otherwise: partial_rotary_factor outside counts for nothing. */
+/* 50 % of a head rotates unless rope_parameters has a partial_rotary_factor; the key outside is
+ * ignored. */
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
     TRY(cfg_rope(config, NULL, 1e4, ret, e));
     if (!ret->own_partial) ret->partial = 0.5;
-    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type is not default");
+    return ret->type == ROPE_DEFAULT ? 0 : err_set(e, -ENOTSUP, "rope_type must be default");
 }
 
-/* attn_layer_indices: layers with attention; the others keep state. */
+/* attn_layer_indices: layers with attention; all others have state. */
 static int
-attends(const json_t *config, uint32_t layer, bool *ret, struct err *e)
+has_attention(const json_t *config, uint32_t layer, bool *ret, struct err *e)
 {
     const json_t *list = json_object_get(config, "attn_layer_indices"), *v;
     size_t i;
@@ -102,12 +90,9 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct bamba_cfg *cfg = out;
     struct layer_shape attention = { .mixer = MIX_ATTENTION, .kv = KV_FULL, .kv_parts = 2 };
-    uint32_t n_ff, turned;
-    const char *act;
+    uint32_t n_ff, rot_dim;
 
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
@@ -120,10 +105,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->rope, e));
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, 8, s->hidden / attention.n_heads, &attention, e));
-    turned = (uint32_t)(attention.head_dim * cfg->rope.partial);
-    if (turned == 0 || turned % 2)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g: %u of a head's %u dims rotate",
-                       cfg->rope.partial, turned, attention.head_dim);
+    rot_dim = (uint32_t)(attention.head_dim * cfg->rope.partial);
+    if (rot_dim == 0 || rot_dim % 2)
+        return err_set(
+            e, -ENOTSUP,
+            "partial_rotary_factor is %g: %u of %u dims would rotate, which must be even",
+            cfg->rope.partial, rot_dim, attention.head_dim);
     TRY(mamba_configure(config, s, &cfg->mamba, e));
     cfg->mamba.eps = cfg->eps;
     cfg->scale = 1 / sqrtf((float)attention.head_dim);
@@ -131,14 +118,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         struct layer_shape *l = &s->layer[i];
         bool attention_here;
 
-        TRY(attends(config, i, &attention_here, e));
+        TRY(has_attention(config, i, &attention_here, e));
         if (attention_here) *l = attention;
         if (!attention_here) mamba_layer(&cfg->mamba, l);
         l->n_ff = n_ff;
         l->kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 
@@ -164,48 +149,38 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct bamba_cfg *cfg = m->cfg;
-    const struct bamba *top = m->top;
+    const struct block_top *top = m->top;
     const struct bamba_layer *w = (const struct bamba_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_tokens, ff = m->shape.layer[0].n_ff;
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n, keeps = m->shape.layer[l].mixer == MIX_STATE;
+        bool has_state = m->shape.layer[l].mixer == MIX_STATE;
+        struct block_attention a = { .qkv = w->qkv, .cos_sin = m->table[0], .scale = cfg->scale };
         struct residual middle = { .x = s->x, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps };
-        struct residual end = { .x = s->x, .eps = cfg->eps };
-        struct tensor y;
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
+        struct tensor y, inner;
 
-        if (keeps)
+        if (has_state)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &y));
-        TRY(block_residual(m, s, y, keeps ? w->mamba.out : w->o, middle));
+            TRY(block_attend(m, s, l, h, &a, &y));
+        TRY(block_residual(m, s, y, has_state ? w->mamba.out : w->o, middle));
 
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
-        end.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        end.y_norm = !last ? w[1].norm : top->norm;
+        TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
+        end.eps = cfg->eps;
         TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct bamba *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_bamba = {
     .name = "bamba",
     .hf_types = (const char *const[]){ "bamba", NULL },
     .cfg_bytes = sizeof(struct bamba_cfg),
-    .top_bytes = sizeof(struct bamba),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct bamba_layer),
     .weights = weights,
     .divide = divide,
@@ -213,5 +188,5 @@ const struct arch arch_bamba = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

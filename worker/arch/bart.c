@@ -1,8 +1,8 @@
 /* bart.c - BART (post-norm) and mBART (pre-norm).
  *
- * Encoder and decoder with learned positions, an embedding that is normed, layer norms and a bias on every
- * product. BART norms after a sublayer was added, mBART before it is computed and once more at the end of
- * each stack; the class decides, whatever flags a config.json of theirs carries.
+ * Encoder and decoder with learned positions, a normed embedding, layer norms, and a bias on every
+ * matmul. BART norms after each sublayer; mBART norms before each sublayer and at the end of each
+ * stack. model_type decides which; flags in config.json are ignored, as in the original.
  * Source: BartForConditionalGeneration, MBartForConditionalGeneration of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -15,33 +15,33 @@
 #include <math.h>
 #include <string.h>
 
-struct norm {
+struct bart_norm {
     struct tensor weight, bias; /* [hidden] */
 };
 
-/* A product and what is added to it: [out, in], [out]. */
-struct linear {
+/* A matmul and its bias: [out, in], [out]. */
+struct bart_linear {
     struct tensor weight, bias;
 };
 
 struct bart {
-    struct tensor shared;                   /* [vocab, hidden], and the head */
-    struct tensor logits_bias;              /* [vocab], or nothing */
-    struct tensor encoder_pos, decoder_pos; /* [positions + 2, hidden] */
-    struct norm encoder_emb, decoder_emb;   /* of embeddings */
-    struct norm encoder_norm, decoder_norm; /* mBART: of the last layer's sum */
+    struct tensor shared;                        /* [vocab, hidden], and the head */
+    struct tensor logits_bias;                   /* [vocab] or NO_TENSOR */
+    struct tensor encoder_pos, decoder_pos;      /* [positions + 2, hidden] */
+    struct bart_norm encoder_emb, decoder_emb;   /* after the embedding */
+    struct bart_norm encoder_norm, decoder_norm; /* mBART: after the last layer */
 };
 
 struct bart_layer { /* of the decoder */
-    struct norm self_norm, cross_norm, ff_norm;
-    struct linear qkv, o;                     /* [3 q, hidden], [hidden, q] */
-    struct linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
-    struct linear up, down;                   /* [ff, hidden], [hidden, ff] */
+    struct bart_norm self_norm, cross_norm, ff_norm;
+    struct bart_linear qkv, o;                     /* [3 q, hidden], [hidden, q] */
+    struct bart_linear cross_q, cross_kv, cross_o; /* [q, hidden], [2 q, hidden], [hidden, q] */
+    struct bart_linear up, down;                   /* [ff, hidden], [hidden, ff] */
 };
 
 struct bart_encoder {
-    struct norm self_norm, ff_norm;
-    struct linear qkv, o, up, down;
+    struct bart_norm self_norm, ff_norm;
+    struct bart_linear qkv, o, up, down;
 };
 
 struct bart_cfg {
@@ -54,15 +54,35 @@ struct bart_cfg {
 #define ENC(f) IN_ENCODER, offsetof(struct bart_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct bart_layer, f)
 #define DIM_POSITIONS DIM_OWN_0
-#define DIM_FINAL DIM_OWN_1 /* hidden; 0 where stacks have no norm of their own */
+#define DIM_FINAL DIM_OWN_1 /* hidden; 0: no norm at the end of a stack */
 #define E "encoder.layers.%u."
 #define D "decoder.layers.%u."
 #define ROWS W_SPLIT_ROWS
 #define BELOW (W_SPLIT_ROWS | W_STACKED)
 
 /* clang-format off */
+/* Lines that encoder (P E, TO ENC) and decoder (P D, TO DEC) share. */
+#define SELF_ATTENTION(P, TO) \
+    { P "self_attn.q_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS }, \
+    { P "self_attn.k_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
+    { P "self_attn.v_proj.weight",           TO(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW }, \
+    { P "self_attn.q_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS }, \
+    { P "self_attn.k_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW }, \
+    { P "self_attn.v_proj.bias",             TO(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW }, \
+    { P "self_attn.out_proj.weight",         TO(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS }, \
+    { P "self_attn.out_proj.bias",           TO(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "self_attn_layer_norm.weight",       TO(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "self_attn_layer_norm.bias",         TO(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 }
+#define FEED_FORWARD(P, TO) \
+    { P "fc1.weight",                        TO(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS }, \
+    { P "fc1.bias",                          TO(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS }, \
+    { P "fc2.weight",                        TO(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS }, \
+    { P "fc2.bias",                          TO(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "final_layer_norm.weight",           TO(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 }, \
+    { P "final_layer_norm.bias",             TO(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 }
+
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                     goes to                     rows           cols        */
+    /* in the checkpoint                     field                       rows           cols        */
     { "shared.weight",                       TOP(shared),                DIM_VOCAB,     DIM_HIDDEN, 0 },
     { "final_logits_bias",                   TOP(logits_bias),           DIM_1,         DIM_VOCAB,  W_FP32 | W_OPTIONAL },
     { "encoder.embed_positions.weight",      TOP(encoder_pos),           DIM_POSITIONS, DIM_HIDDEN, W_FP32 },
@@ -76,33 +96,9 @@ static const struct weight_rule weights[] = {
     { "decoder.layer_norm.weight",           TOP(decoder_norm.weight),   DIM_1,         DIM_FINAL,  W_FP32 },
     { "decoder.layer_norm.bias",             TOP(decoder_norm.bias),     DIM_1,         DIM_FINAL,  W_FP32 },
 
-    { E "self_attn.q_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS },
-    { E "self_attn.k_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { E "self_attn.v_proj.weight",           ENC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { E "self_attn.q_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS },
-    { E "self_attn.k_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { E "self_attn.v_proj.bias",             ENC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { E "self_attn.out_proj.weight",         ENC(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS },
-    { E "self_attn.out_proj.bias",           ENC(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "self_attn_layer_norm.weight",       ENC(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "self_attn_layer_norm.bias",         ENC(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "fc1.weight",                        ENC(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS },
-    { E "fc1.bias",                          ENC(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS },
-    { E "fc2.weight",                        ENC(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS },
-    { E "fc2.bias",                          ENC(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "final_layer_norm.weight",           ENC(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { E "final_layer_norm.bias",             ENC(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
-
-    { D "self_attn.q_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, ROWS },
-    { D "self_attn.k_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { D "self_attn.v_proj.weight",           DEC(qkv.weight),            DIM_Q,         DIM_HIDDEN, BELOW },
-    { D "self_attn.q_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | ROWS },
-    { D "self_attn.k_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { D "self_attn.v_proj.bias",             DEC(qkv.bias),              DIM_Q,         DIM_1,      W_FP32 | BELOW },
-    { D "self_attn.out_proj.weight",         DEC(o.weight),              DIM_HIDDEN,    DIM_Q,      W_SPLIT_COLS },
-    { D "self_attn.out_proj.bias",           DEC(o.bias),                DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "self_attn_layer_norm.weight",       DEC(self_norm.weight),      DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "self_attn_layer_norm.bias",         DEC(self_norm.bias),        DIM_1,         DIM_HIDDEN, W_FP32 },
+    SELF_ATTENTION(E, ENC),
+    FEED_FORWARD(E, ENC),
+    SELF_ATTENTION(D, DEC),
     { D "encoder_attn.q_proj.weight",        DEC(cross_q.weight),        DIM_Q,         DIM_HIDDEN, ROWS },
     { D "encoder_attn.q_proj.bias",          DEC(cross_q.bias),          DIM_Q,         DIM_1,      W_FP32 | ROWS },
     { D "encoder_attn.k_proj.weight",        DEC(cross_kv.weight),       DIM_Q,         DIM_HIDDEN, ROWS },
@@ -113,18 +109,13 @@ static const struct weight_rule weights[] = {
     { D "encoder_attn.out_proj.bias",        DEC(cross_o.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.weight",    DEC(cross_norm.weight),     DIM_1,         DIM_HIDDEN, W_FP32 },
     { D "encoder_attn_layer_norm.bias",      DEC(cross_norm.bias),       DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "fc1.weight",                        DEC(up.weight),             DIM_FF,        DIM_HIDDEN, ROWS },
-    { D "fc1.bias",                          DEC(up.bias),               DIM_FF,        DIM_1,      W_FP32 | ROWS },
-    { D "fc2.weight",                        DEC(down.weight),           DIM_HIDDEN,    DIM_FF,     W_SPLIT_COLS },
-    { D "fc2.bias",                          DEC(down.bias),             DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "final_layer_norm.weight",           DEC(ff_norm.weight),        DIM_1,         DIM_HIDDEN, W_FP32 },
-    { D "final_layer_norm.bias",             DEC(ff_norm.bias),          DIM_1,         DIM_HIDDEN, W_FP32 },
+    FEED_FORWARD(D, DEC),
     { 0 },
 };
 /* clang-format on */
 
-static const float EPS = 1e-5f; /* of every norm; no config.json says it */
-enum { FIRST_POSITION = 2 };    /* row of position 0: rows below it are not used */
+static const float EPS = 1e-5f; /* of every norm; config.json has no key for it */
+enum { FIRST_POSITION = 2 };    /* row of position 0; earlier rows are unused */
 
 static int
 read_act(const json_t *config, enum act *ret, struct err *e)
@@ -149,7 +140,7 @@ read_act(const json_t *config, enum act *ret, struct err *e)
                    name);
 }
 
-/* One side's layers: how many, and what each is. */
+/* Reads number and shape of the layers of one side. */
 static int
 read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
           struct layer_shape *l, struct err *e)
@@ -161,19 +152,19 @@ read_side(const json_t *config, const char *side, uint32_t hidden, uint32_t *n,
     snprintf(ff, sizeof ff, "%s_ffn_dim", side);
     TRY(cfg_u32(config, layers, 12, 1, MAX_LAYERS, n, e));
     TRY(cfg_u32(config, heads, 16, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    if (strcmp(side, "encoder") == 0) { /* its numbers have a second name each */
+    if (strcmp(side, "encoder") == 0) { /* keys with a second name */
         TRY(cfg_u32(config, "num_hidden_layers", *n, 1, MAX_LAYERS, n, e));
         TRY(cfg_u32(config, "num_attention_heads", l->n_heads, 1, CFG_MAX_HEADS, &l->n_heads, e));
     }
     TRY(cfg_u32(config, ff, 4096, 1, CFG_MAX_FF, &l->n_ff, e));
     if (hidden % l->n_heads)
-        return err_set(e, -EINVAL, "%s is %u, which does not divide a d_model of %u", heads,
-                       l->n_heads, hidden);
+        return err_set(e, -EINVAL, "%s is %u, which does not divide d_model %u", heads, l->n_heads,
+                       hidden);
     l->n_kv_heads = l->n_heads;
     l->head_dim = hidden / l->n_heads;
     if (l->head_dim > CFG_MAX_HEAD_DIM)
-        return err_set(e, -EINVAL, "%s is %u: heads of %u, at most %u are taken", heads, l->n_heads,
-                       l->head_dim, CFG_MAX_HEAD_DIM);
+        return err_set(e, -EINVAL, "%s is %u: head_dim would be %u, at most %u is possible", heads,
+                       l->n_heads, l->head_dim, CFG_MAX_HEAD_DIM);
     return 0;
 }
 
@@ -203,8 +194,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     cfg->embed_scale = scaled ? sqrtf((float)s->hidden) : 1;
 
     s->max_len = s->max_source = positions;
-    s->dim[DIM_HIDDEN] = s->dim[DIM_Q] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     s->dim[DIM_POSITIONS] = positions + FIRST_POSITION;
     s->dim[DIM_FINAL] = cfg->post ? 0 : s->hidden;
     for (uint32_t i = 0; i < s->n_layers; i++) {
@@ -217,10 +206,10 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* x += the sublayer's output with its bias; then y = norm(x), and so does BART's x. */
+/* Residual: x += sublayer output + bias; y = norm(x). In BART x becomes norm(x) too. */
 static struct residual
-then(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
-     const struct norm *norm)
+add_and_norm(const struct model *m, struct tensor x, struct tensor bias, struct tensor y,
+             const struct bart_norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;
 
@@ -233,22 +222,22 @@ then(const struct model *m, struct tensor x, struct tensor bias, struct tensor y
                               .norm = cfg->post ? RESIDUAL_POST : RESIDUAL_LAYER };
 }
 
-/* The same where a range ends inside of a stack: the next one begins with the norm. */
+/* The same at the end of a range inside a stack: the next range starts with the norm. */
 static struct residual
-then_next(struct tensor x, struct tensor bias)
+add_without_norm(struct tensor x, struct tensor bias)
 {
     return (struct residual){ .x = x, .in_bias = bias };
 }
 
-/* x = norm(scale * embedding + position); BART's y too. */
+/* x = norm(scale * embedding + position); in BART y is the same. */
 static int
 embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, struct step_tokens r,
-      struct tensor positions, const struct norm *norm)
+      struct tensor positions, const struct bart_norm *norm)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
     uint32_t n = positions.dim[0] - FIRST_POSITION;
-    struct residual sum = then(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
+    struct residual sum = add_and_norm(m, x, NO_TENSOR, cfg->post ? y : NO_TENSOR, norm);
 
     sum.norm = RESIDUAL_POST;
     sum.in = block_scratch(s, BLOCK_OUT, r.n_tokens, m->shape.hidden);
@@ -258,7 +247,7 @@ embed(const struct model *m, struct step *s, struct tensor x, struct tensor y, s
 }
 
 static int
-feed_forward(const struct model *m, struct step *s, struct tensor h, const struct linear *up,
+feed_forward(const struct model *m, struct step *s, struct tensor h, const struct bart_linear *up,
              struct tensor down, struct residual end)
 {
     const struct bart_cfg *cfg = m->cfg;
@@ -268,58 +257,56 @@ feed_forward(const struct model *m, struct step *s, struct tensor h, const struc
     return block_residual(m, s, inner, down, end);
 }
 
-/* h: what the first sublayer of a range reads. x is as layer first - 1 left it: BART's not yet normed. */
+/* h = input of the first sublayer of a range. x is the sum after layer first - 1; in BART it is not
+ * normed yet. */
 static int
 begin_encoder(const struct model *m, struct step *s, const struct bart_encoder *w, uint32_t first,
               struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    struct residual norm = then(m, s->enc_x, NO_TENSOR, h, &w->self_norm);
+    struct residual norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w->self_norm);
 
     if (first == 0) TRY(embed(m, s, s->enc_x, h, s->enc, top->encoder_pos, &top->encoder_emb));
     if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = then(m, s->enc_x, NO_TENSOR, h, &w[-1].ff_norm);
+    if (cfg->post) norm = add_and_norm(m, s->enc_x, NO_TENSOR, h, &w[-1].ff_norm);
     return m->op->residual(s->lane, &norm);
+}
+
+static struct block_attention
+attention_of(const struct bart_linear *qkv, const struct layer_shape *shape)
+{
+    return (struct block_attention){ .qkv = qkv->weight,
+                                     .bias = qkv->bias,
+                                     .scale = 1 / sqrtf((float)shape->head_dim) };
 }
 
 static int
 encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct gpu_ops *op = m->op;
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    const struct layer_shape *shape = &m->shape.encoder[0];
     const struct bart_encoder *w = (const struct bart_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden);
 
     TRY(begin_encoder(m, s, w, first, h));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        const struct norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
+        const struct bart_norm *after_self = cfg->post ? &w->self_norm : &w->ff_norm;
+        struct block_attention a = attention_of(&w->qkv, &m->shape.encoder[0]);
         struct residual end;
+        struct tensor heads;
 
         if (l + 1 == m->shape.n_encoder_layers)
-            end = then(m, s->enc_x, w->down.bias, s->enc_out,
-                       cfg->post ? &w->ff_norm : &top->encoder_norm);
+            end = add_and_norm(m, s->enc_x, w->down.bias, s->enc_out,
+                               cfg->post ? &w->ff_norm : &top->encoder_norm);
         else if (l + 1 == first + n)
-            end = then_next(s->enc_x, w->down.bias);
+            end = add_without_norm(s->enc_x, w->down.bias);
         else
-            end = then(m, s->enc_x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
-        TRY(op->matmul(s->lane, qkv, h, w->qkv.weight, w->qkv.bias, 0));
-        TRY(op->attend(s->lane, &a, s->enc));
-        TRY(block_residual(m, s, a.out, w->o.weight, then(m, s->enc_x, w->o.bias, h, after_self)));
+            end = add_and_norm(m, s->enc_x, w->down.bias, h,
+                               cfg->post ? &w->ff_norm : &w[1].self_norm);
+        TRY(block_attend_encoder(m, s, h, &a, &heads));
+        TRY(block_residual(m, s, heads, w->o.weight,
+                           add_and_norm(m, s->enc_x, w->o.bias, h, after_self)));
         TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));
     }
     return 0;
@@ -328,52 +315,26 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 static int
 project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct bart_layer *w = (const struct bart_layer *)m->layer + first;
-    uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
+    const struct bart_layer *w = m->layer;
 
-    for (uint32_t l = first; l < first + n; l++, w++) {
-        struct rope_store store = {
-            .k = tensor_cols(kv, 0, q),
-            .v = tensor_cols(kv, q, q),
-            .n_kv_heads = m->shape.cross.n_kv_heads,
-            .head_dim = m->shape.cross.head_dim,
-            .kv = s->cross_kv[l],
-        };
-
-        TRY(m->op->matmul(s->lane, kv, s->project_x, w->cross_kv.weight, w->cross_kv.bias, 0));
-        TRY(m->op->rope_store(s->lane, &store, s->project));
-    }
+    for (uint32_t l = first; l < first + n; l++)
+        TRY(block_project_cross(m, s, l, w[l].cross_kv.weight, w[l].cross_kv.bias));
     return 0;
 }
 
-/* h: what a sublayer reads, at the beginning, and what the next one does, at the end. */
+/* h: in, the input of this sublayer; out, the input of the next one. */
 static int
 self_attention(const struct model *m, struct step *s, const struct bart_layer *w, uint32_t l,
                struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->qkv, &m->shape.layer[l]);
+    struct tensor heads;
 
-    TRY(m->op->matmul(s->lane, qkv, h, w->qkv.weight, w->qkv.bias, 0));
-    TRY(m->op->attend(s->lane, &a, s->rows));
-    return block_residual(m, s, a.out, w->o.weight,
-                          then(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
+    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
+    return block_residual(
+        m, s, heads, w->o.weight,
+        add_and_norm(m, s->x, w->o.bias, h, cfg->post ? &w->self_norm : &w->cross_norm));
 }
 
 static int
@@ -381,24 +342,13 @@ cross_attention(const struct model *m, struct step *s, const struct bart_layer *
                 struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->cross_q, &m->shape.cross);
+    struct tensor heads;
 
-    TRY(m->op->matmul(s->lane, a.q, h, w->cross_q.weight, w->cross_q.bias, 0));
-    TRY(m->op->attend(s->lane, &a, s->cross));
+    TRY(block_attend_cross(m, s, l, h, &a, &heads));
     return block_residual(
-        m, s, a.out, w->cross_o.weight,
-        then(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
+        m, s, heads, w->cross_o.weight,
+        add_and_norm(m, s->x, w->cross_o.bias, h, cfg->post ? &w->cross_norm : &w->ff_norm));
 }
 
 static int
@@ -407,11 +357,11 @@ begin_decoder(const struct model *m, struct step *s, const struct bart_layer *w,
 {
     const struct bart_cfg *cfg = m->cfg;
     const struct bart *top = m->top;
-    struct residual norm = then(m, s->x, NO_TENSOR, h, &w->self_norm);
+    struct residual norm = add_and_norm(m, s->x, NO_TENSOR, h, &w->self_norm);
 
     if (first == 0) TRY(embed(m, s, s->x, h, s->rows, top->decoder_pos, &top->decoder_emb));
     if (first == 0 && cfg->post) return 0;
-    if (cfg->post) norm = then(m, s->x, NO_TENSOR, h, &w[-1].ff_norm);
+    if (cfg->post) norm = add_and_norm(m, s->x, NO_TENSOR, h, &w[-1].ff_norm);
     return m->op->residual(s->lane, &norm);
 }
 
@@ -428,12 +378,12 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         struct residual end;
 
         if (l + 1 == m->shape.n_layers)
-            end = then(m, s->x, w->down.bias, s->normed,
-                       cfg->post ? &w->ff_norm : &top->decoder_norm);
+            end = add_and_norm(m, s->x, w->down.bias, s->normed,
+                               cfg->post ? &w->ff_norm : &top->decoder_norm);
         else if (l + 1 == first + n)
-            end = then_next(s->x, w->down.bias);
+            end = add_without_norm(s->x, w->down.bias);
         else
-            end = then(m, s->x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
+            end = add_and_norm(m, s->x, w->down.bias, h, cfg->post ? &w->ff_norm : &w[1].self_norm);
         TRY(self_attention(m, s, w, l, h));
         TRY(cross_attention(m, s, w, l, h));
         TRY(feed_forward(m, s, h, &w->up, w->down.weight, end));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 static bool
-alike(const struct layer_shape *a, const struct layer_shape *b)
+same_kv_size(const struct layer_shape *a, const struct layer_shape *b)
 {
     return a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim;
 }
@@ -27,10 +27,11 @@ gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s, 
         l->kv_from = (uint16_t)i;
         if (i < own) continue;
         while (from > 0 && s->layer[from - 1].window != l->window) from--;
-        if (from == 0 || !alike(l, &s->layer[from - 1]))
-            return err_set(e, -EINVAL,
-                           "num_kv_shared_layers is %u: no layer before has what layer %u reads", n,
-                           i);
+        if (from == 0 || !same_kv_size(l, &s->layer[from - 1]))
+            return err_set(
+                e, -EINVAL,
+                "num_kv_shared_layers is %u, but no earlier layer has the KV that layer %u reads",
+                n, i);
         l->kv_from = (uint16_t)(from - 1);
     }
     return 0;
@@ -39,16 +40,12 @@ gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s, 
 int
 gemma_refuse_others(const json_t *config, struct err *e)
 {
-    const char *act, *both;
+    const char *both;
 
-    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
-    if (strcmp(act, "gelu_pytorch_tanh"))
-        return err_set(e, -ENOTSUP,
-                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
-                       act);
+    TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
-    /* "vision" is about images' tokens, of which there are none here. */
+    /* "vision" concerns image tokens only; there are none. */
     if (cfg_state(config, "use_bidirectional_attention") == CFG_SET &&
         json_is_string(json_object_get(config, "use_bidirectional_attention"))) {
         TRY(cfg_str(config, "use_bidirectional_attention", NULL, &both, e));
@@ -77,13 +74,13 @@ gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g
     struct tensor token = block_area(s, BLOCK_OWN, all, rows, cols, m->act);
     struct tensor projection = tensor_rows(g->projection, first * g->each, cols);
     struct tensor table = tensor_cols(g->table, first * g->each, cols);
-    struct tensor each = sum; /* a row a layer */
+    struct tensor each = sum; /* one row for each token and layer */
 
     each.dim[0] = rows * n;
     each.dim[1] = each.stride = g->each;
     TRY(op->embed(s->lane, h, g->embed, s->rows.token, g->embed_scale));
     TRY(op->matmul(s->lane, sum, h, projection, NO_TENSOR, 0));
-    /* The factor 1 / sqrt(hidden) before a norm is one of eps. */
+    /* The factor 1 / sqrt(hidden) before the norm equals a factor of eps. */
     TRY(op->rms_norm(s->lane, each, each, g->norm, g->eps * (float)m->shape.hidden, 0));
     TRY(op->embed(s->lane, token, table, s->rows.token, sqrtf((float)g->each)));
     TRY(op->add(s->lane, sum, token));
@@ -103,45 +100,4 @@ gemma_use_input(const struct model *m, struct step *s, struct tensor out, struct
     TRY(op->act(s->lane, g, g, ACT_GELU_TANH));
     TRY(op->mul(s->lane, g, g, input));
     return op->matmul(s->lane, out, g, projection, NO_TENSOR, 0);
-}
-
-int
-gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gemma_heads *g,
-             struct tensor h, struct tensor heads)
-{
-    const struct gpu_ops *op = m->op;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    bool own = shape->kv_from == l;
-    uint32_t q = heads.dim[1], kv = shape->n_kv_heads * shape->head_dim;
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, h.dim[0], g->qkv.dim[0]);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = own ? tensor_cols(qkv, q, kv) : NO_TENSOR,
-        .v = own ? tensor_cols(qkv, shape->v_is_k ? q : q + kv, kv) : NO_TENSOR,
-        .q_norm = g->q_norm,
-        .k_norm = g->k_norm,
-        .v_norm = true,
-        .norm_eps = g->eps,
-        .cos_sin = g->cos_sin,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = heads,
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .window = shape->window,
-        .kept = shape->kept,
-        .causal = true,
-        .scale = 1,
-    };
-
-    TRY(op->matmul(s->lane, qkv, h, g->qkv, NO_TENSOR, 0));
-    TRY(op->rope_store(s->lane, &rope, s->rows));
-    return op->attend(s->lane, &a, s->rows);
 }

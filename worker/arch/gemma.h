@@ -1,11 +1,11 @@
-/* gemma.h - what Gemma 3n and Gemma 4 do to the letter alike.
+/* gemma.h - steps that Gemma 3n and Gemma 4 share.
  *
- * Inputs of each layer: beside the residual stream a layer reads `each` numbers of its own for every token,
+ * Per-layer inputs: besides the hidden states, a layer reads `each` numbers for every token,
  *
  *     (rms_norm(x0 projection^T / sqrt(hidden)) norm + table[token] sqrt(each)) / sqrt(2)
  *
- * x0 the scaled embedding. They follow from the tokens alone, so every range of layers makes its own, and
- * nothing but x goes from one range to the next.
+ * where x0 is the scaled embedding. The inputs depend on the tokens only, so each range of layers
+ * computes its own, and only x connects two ranges.
  */
 #ifndef ARCH_GEMMA_H
 #define ARCH_GEMMA_H
@@ -14,24 +14,14 @@
 
 #include <jansson.h>
 
-/* The last num_kv_shared_layers, or `otherwise`, read the cache of the last layer before them that slides, or does
- * not, as they do: kv_from of all. Windows and heads are set. */
+/* Sets kv_from of all layers. Each of the last num_kv_shared_layers (default: otherwise) reads the
+ * KV of the last earlier layer of its kind (window or full). Windows and heads must be set. */
 int gemma_share_kv(const json_t *config, uint32_t otherwise, struct model_shape *s,
                    struct err *e) MUST_USE;
 
-/* hidden_activation, attention_bias, use_bidirectional_attention, tie_word_embeddings: what there is one of. */
+/* Refuses other values of hidden_activation, attention_bias, use_bidirectional_attention and
+ * tie_word_embeddings. */
 int gemma_refuse_others(const json_t *config, struct err *e) MUST_USE;
-
-/* Attention of layer l, of heads.dim[1] columns of q: q, k and v of h by qkv, all three normed, v without a weight; a
- * layer that reads another's cache has q alone. */
-struct gemma_heads {
-    struct tensor qkv; /* [q, and where the cache is its own k and v, hidden]; v_is_k: no v */
-    struct tensor q_norm, k_norm; /* [head_dim] */
-    struct tensor cos_sin;
-    float eps;
-};
-int gemma_attend(const struct model *m, struct step *s, uint32_t l, const struct gemma_heads *g,
-                 struct tensor h, struct tensor heads);
 
 struct gemma_inputs {
     struct tensor embed;      /* [vocab, hidden] */
@@ -41,9 +31,10 @@ struct gemma_inputs {
     uint32_t each;
     float embed_scale, eps;
 };
-/* Words a row of BLOCK_OWN that they take, from its begin. */
+/* Words per token at the start of BLOCK_OWN for these inputs. */
 uint32_t gemma_input_words(uint32_t n_layers, uint32_t each);
-/* Queue the inputs of layers [first, first + n): [rows, n * each]. Takes h [rows, hidden] on its way. */
+/* Queues the inputs of layers [first, first + n): *ret [rows, n * each]. Overwrites h [rows,
+ * hidden]. */
 int gemma_inputs(const struct model *m, struct step *s, const struct gemma_inputs *g,
                  uint32_t first, uint32_t n, struct tensor h, struct tensor *ret);
 /* out = (gelu(h gate^T) input) projection^T; input [rows, each]. */

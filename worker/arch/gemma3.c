@@ -1,8 +1,8 @@
-/* gemma3.c - Gemma 3, text only: the language model of gemma3_text and of gemma3's text_config.
+/* gemma3.c - Gemma 3, text only: gemma3_text, and the text_config of gemma3.
  *
- * Norms before and after each sublayer, all of them 1 + w; q and k are normed per head before they
- * are rotated; five layers of six slide over a window with rotary base 1e4, the sixth sees everything
- * with base 1e6. The score's scale comes from query_pre_attn_scalar, not from the head's size.
+ * Norms before and after each sublayer, with weight 1 + w; q and k are normed per head before
+ * rotation. 5 of 6 layers have a sliding window and rotary base 1e4, the sixth has full attention
+ * and base 1e6. query_pre_attn_scalar sets the attention scale.
  * Source: Gemma3ForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -16,11 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-struct gemma3 {
-    struct tensor embed; /* [vocab, hidden]; the head as well */
-    struct tensor norm;  /* [hidden] */
-};
-
 struct gemma3_layer {
     struct tensor attn_norm, attn_post; /* [hidden] */
     struct tensor qkv;                  /* [q + kv + kv, hidden] */
@@ -33,19 +28,19 @@ struct gemma3_layer {
 
 struct gemma3_cfg {
     float eps;
-    float scale;               /* query_pre_attn_scalar ^ -0.5 */
-    float embed_scale;         /* sqrt(hidden) */
-    float attn_cap, logit_cap; /* 0: none */
+    float scale;       /* query_pre_attn_scalar ^ -0.5 */
+    float embed_scale; /* sqrt(hidden) */
+    float attn_cap;    /* 0: none */
     struct rope_params rope[2];
 };
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
-#define TOP(f) IN_TOP, offsetof(struct gemma3, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma3_layer, f)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                           goes to           rows        cols        */
+    /* in the checkpoint                           field             rows        cols        */
     { "embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
     { "norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
     { "layers.%u.input_layernorm.weight",          LAYER(attn_norm), DIM_1,      DIM_HIDDEN, W_FP32 },
@@ -66,19 +61,6 @@ static const struct weight_rule weights[] = {
 /* clang-format on */
 
 static int
-read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
-          struct err *e)
-{
-    TRY(cfg_rope(config, kind, theta, ret, e));
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR)
-        return err_set(e, -ENOTSUP, "rope_type of %s is neither default nor linear", kind);
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor of %s is %g, only 1 is implemented",
-                       kind, ret->partial);
-    return 0;
-}
-
-static int
 read_layers(const json_t *config, struct model_shape *s, struct err *e)
 {
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
@@ -88,7 +70,7 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 9216, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_heads(config, 8, 4, 256, &l, e));
     TRY(cfg_u32(config, "sliding_window", 4096, 1, CFG_MAX_POSITIONS, &window, e));
-    /* Before there was layer_types, every so many-th layer saw it all. */
+    /* Older configs without layer_types: every pattern-th layer has full attention. */
     TRY(cfg_u32(config, "sliding_window_pattern", 6, 1, MAX_LAYERS, &pattern, e));
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % pattern, &slides, e));
@@ -97,10 +79,6 @@ read_layers(const json_t *config, struct model_shape *s, struct err *e)
         l.kv_from = (uint16_t)i;
         s->layer[i] = l;
     }
-    s->dim[DIM_FF] = l.n_ff;
-    s->dim[DIM_HEAD] = l.head_dim;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
     return 0;
 }
 
@@ -108,14 +86,9 @@ static int
 configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct gemma3_cfg *cfg = out;
-    const char *act;
     float scalar;
 
-    TRY(cfg_str(config, "hidden_activation", "gelu_pytorch_tanh", &act, e));
-    if (strcmp(act, "gelu_pytorch_tanh"))
-        return err_set(e, -ENOTSUP,
-                       "hidden_activation is \"%s\", only \"gelu_pytorch_tanh\" is implemented",
-                       act);
+    TRY(cfg_want_str(config, "hidden_activation", "gelu_pytorch_tanh", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "use_bidirectional_attention", false, e));
     TRY(cfg_want_bool(config, "tie_word_embeddings", true, e));
@@ -126,16 +99,16 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(cfg_f32(config, "query_pre_attn_scalar", 256, 1e-6, 1e6, &scalar, e));
     TRY(cfg_f32(config, "attn_logit_softcapping", 0, 0, 1e6, &cfg->attn_cap, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
-    TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
-    TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &s->logit_cap, e));
+    TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
+                      &cfg->rope[TABLE_FULL], e));
+    TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR,
+                      &cfg->rope[TABLE_WINDOW], e));
     TRY(read_layers(config, s, e));
     cfg->scale = (float)(1 / sqrt((double)scalar));
-    /* differs: a bf16 run of transformers rounds it to bf16; activations here are fp32, as they are
-     * when transformers loads the same file in fp32, which is what we are held to. */
+    /* Differs: a bf16 run of transformers rounds this factor to bf16. The reference is the fp32
+     * run. */
     cfg->embed_scale = sqrtf((float)s->hidden);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 
@@ -145,27 +118,8 @@ tables(struct model *m, struct err *e)
     const struct gemma3_cfg *cfg = m->cfg;
 
     for (uint32_t i = TABLE_FULL; i <= TABLE_WINDOW; i++)
-        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.dim[DIM_HEAD], e));
+        TRY(host_tables_rope(m, i, &cfg->rope[i], m->shape.layer[0].head_dim, e));
     return 0;
-}
-
-/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
-static struct residual
-layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
-{
-    const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
-    const struct gemma3_layer *layer = m->layer;
-    struct residual r = { .x = s->x, .in_norm = layer[l].ff_post, .eps = cfg->eps, .plus = 1 };
-
-    if (l + 1 < end) {
-        r.y = h;
-        r.y_norm = layer[l + 1].attn_norm;
-    } else if (end == m->shape.n_layers) {
-        r.y = s->normed;
-        r.y_norm = top->norm;
-    }
-    return r;
 }
 
 static int
@@ -173,88 +127,52 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
+    const struct block_top *top = m->top;
     const struct gemma3_layer *w = (const struct gemma3_layer *)m->layer + first;
-    const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
-    uint32_t ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 1));
-    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
-        struct rope_store rope = {
-            .q = tensor_cols(qkv, 0, q),
-            .k = tensor_cols(qkv, q, kv),
-            .v = tensor_cols(qkv, q + kv, kv),
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        struct block_attention a = {
+            .qkv = w->qkv,
             .q_norm = w->q_norm,
             .k_norm = w->k_norm,
             .norm_eps = cfg->eps,
             .norm_plus = 1,
-            .cos_sin = m->table[shape->window ? TABLE_WINDOW : TABLE_FULL],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .kv = s->kv[l],
-        };
-        struct attend a = {
-            .out = heads,
-            .q = rope.q,
-            .kv = s->kv[l],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .window = shape->window,
-            .kept = shape->kept,
-            .causal = true,
+            .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
             .scale = cfg->scale,
             .softcap = cfg->attn_cap,
         };
-
-        /* The norm after a sublayer stands between the sum over ranks and the residual. */
+        /* in_norm: the sum over the ranks is normed before it is added. */
         struct residual middle = {
-            .in_norm = w->attn_post,
-            .y_norm = w->ff_norm,
-            .eps = cfg->eps,
-            .plus = 1,
+            .in_norm = w->attn_post, .y_norm = w->ff_norm, .eps = cfg->eps, .plus = 1
         };
-        struct tensor gate_up, inner;
+        struct residual end;
+        struct tensor heads, inner;
 
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-        TRY(op->rope_store(s->lane, &rope, s->rows));
-        TRY(op->attend(s->lane, &a, s->rows));
-        TRY(block_logit_rows(m, s, l, &heads));
-        h = tensor_rows(h, 0, s->x.dim[0]);
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_logit_rows(m, s, l, &heads, &h));
         middle.x = s->x;
         middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
-        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
-        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, &inner));
+        end = block_layer_end(m, s, h, l, first + n,
+                              l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        end.in_norm = w->ff_post;
+        end.eps = cfg->eps;
+        end.plus = 1;
+        TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma3_cfg *cfg = m->cfg;
-    const struct gemma3 *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
 }
 
 const struct arch arch_gemma3 = {
     .name = "gemma3",
     .hf_types = (const char *const[]){ "gemma3_text", "gemma3", NULL },
     .cfg_bytes = sizeof(struct gemma3_cfg),
-    .top_bytes = sizeof(struct gemma3),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct gemma3_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -263,6 +181,6 @@ const struct arch arch_gemma3 = {
     .configure = configure,
     .tables = tables,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
     .ends_with_logit_rows = true,
 };

@@ -1,10 +1,10 @@
 /* gemma3n.c - Gemma 3n, text only: E2B, E4B.
  *
- * The residual stream is four (AltUp): a layer predicts all of them from all, works on the active one, and
- * moves each with what that has become. Beside attention goes a product of low rank (Laurel); gates of the first
- * layers keep only what stands out of their row; every layer has inputs of its own (gemma.h), which go to the
- * streams behind the first; the last layers read the caches of earlier ones. Norms are plain w, scores are
- * not scaled, v is normed too.
+ * There are 4 streams of hidden states (AltUp): a layer predicts all streams from all streams,
+ * computes its sublayers on the active stream, and corrects every stream with the result. A
+ * low-rank product (Laurel) is added beside attention. Gates of the first layers keep only values
+ * far above the mean of their row. Per-layer inputs (gemma.h) are added to streams 1 to 3. The last
+ * layers read the KV of earlier layers. Norm weights are w, scores are not scaled, v is normed.
  * Source: Gemma3nForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
@@ -18,21 +18,20 @@
 #include <math.h>
 #include <string.h>
 
-enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 /* layers, if there are more */ };
-static const float LEAST =
-    1e-5f; /* mean square that a stream is taken to have when it is brought to size */
+/* SPARSE: sparse layers by default, if the model has more. */
+enum { STREAMS = 4, COEFS = STREAMS * STREAMS, SPARSE = 10 };
+static const float LEAST = 1e-5f; /* lower limit of the mean square in match_rms() */
 
 struct gemma3n {
-    struct tensor embed;               /* [vocab, hidden]; the head as well */
-    struct tensor norm;                /* [hidden] */
-    struct tensor table, projection;   /* of layers' inputs: gemma.h */
+    struct block_top base;             /* embed is also the head */
+    struct tensor table, projection;   /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;     /* [each] */
-    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: of streams 1, 2, 3 */
+    struct tensor altup_in, altup_out; /* [3 hidden, hidden]: streams 1, 2, 3 */
 };
 
 struct gemma3n_layer {
     struct tensor attn_norm, attn_post;         /* [hidden] */
-    struct tensor qkv;                          /* [q, and kv, kv if they are its own; hidden] */
+    struct tensor qkv;                          /* [q, own k, own v; hidden] */
     struct tensor q_norm, k_norm;               /* [head_dim] */
     struct tensor o;                            /* [hidden, q] */
     struct tensor ff_norm, ff_post;             /* [hidden] */
@@ -48,11 +47,11 @@ struct gemma3n_layer {
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
 struct gemma3n_cfg {
-    float eps, embed_scale, logit_cap;
+    float eps, embed_scale;
     uint32_t each, rank, active;
-    uint32_t gates_at; /* words of BLOCK_OWN before a row's gates of all ranks */
+    uint32_t gates_at; /* words of BLOCK_OWN before the gates of all ranks */
     struct rope_params rope[2];
-    float edge[MAX_LAYERS]; /* gates keep what is so many deviations above the mean; -inf: all */
+    float edge[MAX_LAYERS]; /* gates below mean + edge * deviation become 0; -inf: keep all */
 };
 
 #define TOP(f) IN_TOP, offsetof(struct gemma3n, f)
@@ -70,9 +69,9 @@ struct gemma3n_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                  rows          cols */
-    { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,    DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(norm),               DIM_1,        DIM_HIDDEN,  W_FP32 },
+    /* in the checkpoint                      field                    rows          cols */
+    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,    DIM_HIDDEN,  0 },
+    { "norm.weight",                          TOP(base.norm),          DIM_1,        DIM_HIDDEN,  W_FP32 },
     { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,   DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN,  0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,        DIM_EACH,    W_FP32 },
@@ -110,17 +109,6 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static int
-read_rope(const json_t *config, const char *kind, double theta, struct rope_params *ret,
-          struct err *e)
-{
-    TRY(cfg_rope(config, kind, theta, ret, e));
-    if (ret->type != ROPE_DEFAULT || ret->partial != 1)
-        return err_set(e, -ENOTSUP,
-                       "rope_type of %s is not default, or only a part of a head rotates", kind);
-    return 0;
-}
-
 /* A number of one layer: of a list, or the same for all, or `otherwise` where there is none. */
 static int
 number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_layers,
@@ -139,7 +127,7 @@ number_of(const json_t *config, const char *key, uint32_t layer, uint32_t n_laye
     return 0;
 }
 
-/* Where the normal distribution has so much of itself below. */
+/* Inverse of the normal distribution function. */
 static double
 normal_quantile(double share)
 {
@@ -207,16 +195,15 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 e));
     TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &cfg->logit_cap, e));
-    TRY(read_rope(config, "full_attention", 1e6, &cfg->rope[TABLE_FULL], e));
-    TRY(read_rope(config, "sliding_attention", 1e4, &cfg->rope[TABLE_WINDOW], e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 30, 0, 1e6, &s->logit_cap, e));
+    TRY(cfg_rope_only(config, "full_attention", 1e6, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_FULL], e));
+    TRY(cfg_rope_only(config, "sliding_attention", 1e4, 1 << ROPE_DEFAULT, &cfg->rope[TABLE_WINDOW],
+                      e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded: gemma3.c */
+    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     s->n_streams = STREAMS;
     s->own_cols = gemma_input_words(s->n_layers, cfg->each) + 2 * ROUND_UP(s->hidden, 4u) +
                   STREAMS + COEFS + ROUND_UP(cfg->rank, 4u);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     s->dim[DIM_EACH] = cfg->each;
     s->dim[DIM_EACH_ALL] = cfg->each * s->n_layers;
     s->dim[DIM_STREAMS] = STREAMS;
@@ -225,7 +212,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     return 0;
 }
 
-/* The gates of a row lie whole beside ours. */
+/* Adds scratch for the gates of all ranks. */
 static int
 divide(struct model *m, struct err *e)
 {
@@ -249,24 +236,24 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* A range's tensors besides the streams. */
-struct own {
+/* Tensors of a range of layers besides the streams. */
+struct gemma3n_scratch {
     struct tensor h, out; /* activations [n, hidden] */
-    struct tensor work;   /* fp32 [n, hidden]: the active stream's next */
+    struct tensor work;   /* fp32 [n, hidden]: next value of the active stream */
     struct tensor other;  /* fp32 [n, hidden] */
     struct tensor modal;  /* [n, 4] */
     struct tensor coefs;  /* fp32 [n, 16] */
     struct tensor rank;   /* [n, rank] */
 };
 
-static struct own
-own_of(const struct model *m, const struct step *s)
+static struct gemma3n_scratch
+scratch_of(const struct model *m, const struct step *s)
 {
     const struct gemma3n_cfg *cfg = m->cfg;
     uint32_t rows = s->rows.n_tokens, hidden = m->shape.hidden, wide = ROUND_UP(hidden, 4u);
     uint32_t at = gemma_input_words(m->shape.n_layers, cfg->each);
 
-    return (struct own){
+    return (struct gemma3n_scratch){
         .h = block_scratch(s, BLOCK_NORMED, rows, hidden),
         .out = block_scratch(s, BLOCK_OUT, rows, hidden),
         .work = block_area(s, BLOCK_OWN, at, rows, hidden, DT_F32),
@@ -285,8 +272,8 @@ stream(const struct model *m, const struct step *s, uint32_t i)
 
 /* coefs = w tanh(router(norm x) / hidden) */
 static int
-route(const struct model *m, struct step *s, const struct own *o, const struct gemma3n_layer *w,
-      struct tensor x, struct tensor coefs, struct tensor matrix)
+route(const struct model *m, struct step *s, const struct gemma3n_scratch *o,
+      const struct gemma3n_layer *w, struct tensor x, struct tensor coefs, struct tensor matrix)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -298,23 +285,25 @@ route(const struct model *m, struct step *s, const struct own *o, const struct g
 }
 
 static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
+attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
 {
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    struct gemma_heads g = {
+    struct block_attention a = {
         .qkv = w->qkv,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = ((const struct gemma3n_cfg *)m->cfg)->eps,
         .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .eps = ((const struct gemma3n_cfg *)m->cfg)->eps,
+        .scale = 1,
     };
 
-    return gemma_attend(m, s, l, &g, h, heads);
+    return block_attend(m, s, l, h, &a, heads);
 }
 
-/* What stands out of a row stands out of all ranks' part of it. */
+/* Mean and deviation are those of the whole row, so the gates of all ranks are gathered first. */
 static int
-sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
+keep_outliers(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -331,32 +320,29 @@ sparsify(const struct model *m, struct step *s, uint32_t l, struct tensor gate)
 
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, struct tensor h,
-             struct tensor inner)
+             struct tensor *inner)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    uint32_t ff = inner.dim[1];
+    uint32_t ff = m->shape.layer[l].n_ff;
     struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
 
-    if (isinf(cfg->edge[l]))
-        return op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH);
+    if (isinf(cfg->edge[l])) return block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, inner);
+    *inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
     TRY(op->matmul(s->lane, gate_up, h, w->gate_up, NO_TENSOR, 0));
-    TRY(sparsify(m, s, l, tensor_cols(gate_up, 0, ff)));
-    return op->gate(s->lane, inner, gate_up, ACT_GELU_TANH);
+    TRY(keep_outliers(m, s, l, tensor_cols(gate_up, 0, ff)));
+    return op->gate(s->lane, *inner, gate_up, ACT_GELU_TANH);
 }
 
-/* work = what layer l makes of the active stream. */
+/* work = output of layer l's sublayers for the active stream. */
 static int
-sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o)
+sublayers(const struct model *m, struct step *s, uint32_t l, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + l;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens;
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+    struct tensor heads, inner;
     struct tensor x = stream(m, s, cfg->active);
     struct residual laurel = { .x = o->work, .in = o->h, .eps = cfg->eps };
     struct residual add = { .x = o->work, .eps = cfg->eps };
@@ -370,28 +356,28 @@ sublayers(const struct model *m, struct step *s, uint32_t l, const struct own *o
     laurel.in_norm = w->laurel_post;
     TRY(op->residual(s->lane, &laurel));
 
-    TRY(attention(m, s, l, o->h, heads));
+    TRY(attention(m, s, l, o->h, &heads));
     add.in_norm = w->attn_post;
     TRY(block_residual(m, s, heads, w->o, add));
     TRY(op->scale(s->lane, o->work, (float)M_SQRT1_2, 0));
 
     TRY(op->rms_norm(s->lane, o->h, o->work, w->ff_norm, cfg->eps, 0));
-    TRY(feed_forward(m, s, l, o->h, inner));
+    TRY(feed_forward(m, s, l, o->h, &inner));
     add.in_norm = w->ff_post;
     return block_residual(m, s, inner, w->down, add);
 }
 
-/* The streams behind the first begin as its projections, of its size. */
+/* Streams 1 to 3 start as projections of stream 0, scaled to its RMS. */
 static int
-begin(const struct model *m, struct step *s, const struct own *o)
+begin_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
     uint32_t hidden = m->shape.hidden;
 
-    TRY(op->embed(s->lane, o->h, top->embed, s->rows.token, cfg->embed_scale));
-    TRY(op->embed(s->lane, stream(m, s, 0), top->embed, s->rows.token, cfg->embed_scale));
+    TRY(op->embed(s->lane, o->h, top->base.embed, s->rows.token, cfg->embed_scale));
+    TRY(op->embed(s->lane, stream(m, s, 0), top->base.embed, s->rows.token, cfg->embed_scale));
     TRY(op->matmul(s->lane, tensor_cols(s->x, hidden, (STREAMS - 1) * hidden), o->h, top->altup_in,
                    NO_TENSOR, 0));
     for (uint32_t i = 1; i < STREAMS; i++)
@@ -399,9 +385,10 @@ begin(const struct model *m, struct step *s, const struct own *o)
     return 0;
 }
 
-/* The mean of all streams, the others projected back and brought to the first one's size. */
+/* normed = norm of the mean of stream 0 and the other streams, projected back and scaled to its
+ * RMS. */
 static int
-end(const struct model *m, struct step *s, const struct own *o)
+join_streams(const struct model *m, struct step *s, const struct gemma3n_scratch *o)
 {
     const struct gpu_ops *op = m->op;
     const struct gemma3n_cfg *cfg = m->cfg;
@@ -417,7 +404,7 @@ end(const struct model *m, struct step *s, const struct own *o)
         TRY(op->add(s->lane, o->work, o->other));
     }
     TRY(op->scale(s->lane, o->work, 1.0f / STREAMS, 0));
-    return op->rms_norm(s->lane, s->normed, o->work, top->norm, cfg->eps, 0);
+    return op->rms_norm(s->lane, s->normed, o->work, top->base.norm, cfg->eps, 0);
 }
 
 static int
@@ -427,17 +414,17 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma3n_cfg *cfg = m->cfg;
     const struct gemma3n *top = m->top;
     const struct gemma3n_layer *w = (const struct gemma3n_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->embed,      top->table,
+    const struct gemma_inputs g = { top->base.embed, top->table,
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
-    const struct own o = own_of(m, s);
+    const struct gemma3n_scratch o = scratch_of(m, s);
     struct tensor inputs, active = stream(m, s, cfg->active);
     struct altup predict = { ALTUP_PREDICT, s->x, o.coefs, NO_TENSOR, STREAMS, cfg->active };
     struct altup correct = { ALTUP_CORRECT, s->x,    tensor_cols(o.coefs, 0, STREAMS),
                              o.work,        STREAMS, cfg->active };
 
-    if (first == 0) TRY(begin(m, s, &o));
+    if (first == 0) TRY(begin_streams(m, s, &o));
     TRY(gemma_inputs(m, s, &g, first, n, o.h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         TRY(route(m, s, &o, w, active, predict.coef, w->predict));
@@ -449,7 +436,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->mul(s->lane, o.h, active, w->output_scale));
         TRY(gemma_use_input(m, s, o.out, o.h, w->input_gate, w->input_projection,
                             tensor_cols(inputs, (l - first) * cfg->each, cfg->each)));
-        for (uint32_t i = 1; i < STREAMS; i++) { /* never the first, whichever is active */
+        for (uint32_t i = 1; i < STREAMS; i++) { /* never stream 0, whichever is active */
             struct residual add = {
                 .x = stream(m, s, i), .in = o.out, .in_norm = w->input_post, .eps = cfg->eps
             };
@@ -457,18 +444,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             TRY(op->residual(s->lane, &add));
         }
     }
-    return first + n < m->shape.n_layers ? 0 : end(m, s, &o);
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma3n_cfg *cfg = m->cfg;
-    const struct gemma3n *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
+    return first + n < m->shape.n_layers ? 0 : join_streams(m, s, &o);
 }
 
 const struct arch arch_gemma3n = {
@@ -484,5 +460,5 @@ const struct arch arch_gemma3n = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

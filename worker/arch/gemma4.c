@@ -1,9 +1,11 @@
-/* gemma4.c - Gemma 4, text only: dense, E (inputs of each layer, shared caches) and with experts.
+/* gemma4.c - Gemma 4, text only: dense models, E models (per-layer inputs, shared KV) and models
+ * with experts.
  *
- * Gemma 3's norms around each sublayer, now plain w; scores are not scaled, and v is normed too. Layers that
- * see everything have larger heads, of which a quarter rotates, and in the large models no projection for v,
- * which is k before its norm. Experts stand beside the dense feed-forward and read, as their router does, the
- * residual stream. At its end a layer multiplies the whole stream.
+ * Norms around each sublayer as in Gemma 3, but with weight w. Attention scores are not scaled; v
+ * is normed too. Layers with full attention have larger heads, and 25 % of their dims rotate; in
+ * the large models they have no v projection, because v is k before its norm. Experts run beside
+ * the dense feed-forward; experts and router read the hidden states x. The end of a layer
+ * multiplies x by a scalar.
  * Source: Gemma4ForCausalLM of transformers 5.17.
  */
 #include "worker/arch/gemma.h"
@@ -20,43 +22,44 @@
 #include <string.h>
 
 struct gemma4 {
-    struct tensor embed;             /* [vocab, hidden]; the head as well */
-    struct tensor norm;              /* [hidden] */
-    struct tensor table, projection; /* of layers' inputs: gemma.h */
+    struct block_top base;           /* embed is also the head */
+    struct tensor table, projection; /* of per-layer inputs: gemma.h */
     struct tensor projection_norm;   /* [each] */
 };
 
 struct gemma4_layer {
     struct tensor attn_norm, attn_post;     /* [hidden] */
-    struct tensor qkv;                      /* [q, and kv, v if they are its own; hidden] */
+    struct tensor qkv;                      /* [q, own k, own v; hidden] */
     struct tensor q_norm, k_norm;           /* [head_dim] */
     struct tensor o;                        /* [hidden, q] */
     struct tensor ff_norm, ff_post;         /* [hidden] */
     struct tensor gate_up, down;            /* [2 ff, hidden], gate rows first; [hidden, ff] */
     struct tensor router, router_scale;     /* [experts, hidden], [hidden] */
     struct tensor expert_scale;             /* [experts] */
-    struct tensor experts_norm;             /* [hidden]: of what experts read */
-    struct tensor dense_post, experts_post; /* [hidden]: of each of the two, before their sum */
-    struct tensor expert_gate_up,
-        expert_down; /* [experts * 2 ff, hidden], [experts * hidden, ff] */
-    struct tensor input_gate, input_projection,
-        input_post;       /* [each, hidden], [hidden, each], [hidden] */
-    struct tensor scalar; /* [1] */
+    struct tensor experts_norm;             /* [hidden]: before the experts */
+    struct tensor dense_post, experts_post; /* [hidden]: before the sum of both */
+    struct tensor expert_gate_up;           /* [experts * 2 ff, hidden] */
+    struct tensor expert_down;              /* [experts * hidden, ff] */
+    struct tensor input_gate;               /* [each, hidden] */
+    struct tensor input_projection;         /* [hidden, each] */
+    struct tensor input_post;               /* [hidden] */
+    struct tensor scalar;                   /* [1] */
 };
 
 enum { TABLE_FULL, TABLE_WINDOW }; /* m->table[], cfg->rope[] */
 
 struct gemma4_cfg {
-    float eps, embed_scale, logit_cap;
-    uint32_t each; /* inputs of a layer; 0: none */
+    float eps, embed_scale;
+    uint32_t each; /* per-layer inputs of a token; 0: none */
     struct rope_params rope[2];
     uint32_t head_dim[2];
-    float scalar[MAX_LAYERS]; /* prepare()'s */
+    float scalar[MAX_LAYERS]; /* read by prepare() */
 };
 
 #define TOP(f) IN_TOP, offsetof(struct gemma4, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gemma4_layer, f)
-/* Each is 0 where there is none of it. BESIDE, INPUT: hidden, where there are experts, and inputs of layers. */
+/* 0: the model has no such tensor. DIM_BESIDE is hidden with experts, DIM_INPUT is hidden with
+ * per-layer inputs. */
 #define DIM_EACH DIM_OWN_0
 #define DIM_EACH_ALL DIM_OWN_1
 #define DIM_TOKENS DIM_OWN_2
@@ -70,9 +73,9 @@ struct gemma4_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                  rows         cols */
-    { "embed_tokens.weight",                  TOP(embed),              DIM_VOCAB,   DIM_HIDDEN,  0 },
-    { "norm.weight",                          TOP(norm),               DIM_1,       DIM_HIDDEN,  W_FP32 },
+    /* in the checkpoint                      field                    rows         cols */
+    { "embed_tokens.weight",                  TOP(base.embed),         DIM_VOCAB,   DIM_HIDDEN,  0 },
+    { "norm.weight",                          TOP(base.norm),          DIM_1,       DIM_HIDDEN,  W_FP32 },
     { "embed_tokens_per_layer.weight",        TOP(table),              DIM_TOKENS,  DIM_EACH_ALL, W_EMBEDDING },
     { "per_layer_model_projection.weight",    TOP(projection),         DIM_EACH_ALL, DIM_HIDDEN, 0 },
     { "per_layer_projection_norm.weight",     TOP(projection_norm),    DIM_1,       DIM_EACH,    W_FP32 },
@@ -112,7 +115,7 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
                                          "partial_rotary_factor" };
     struct rope_params *full = &cfg->rope[TABLE_FULL], *window = &cfg->rope[TABLE_WINDOW];
 
-    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* its class reads rope_parameters alone */
+    for (size_t i = 0; i < ARRAY_LEN(older); i++) /* the original reads rope_parameters only */
         if (cfg_state(config, older[i]) == CFG_SET)
             return err_set(e, -ENOTSUP, "%s outside of rope_parameters is not implemented",
                            older[i]);
@@ -123,11 +126,10 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
         full->partial = 0.25;
     }
     if (full->type != ROPE_DEFAULT && full->type != ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP,
-                       "rope_type of full_attention is neither default nor proportional");
+        return err_set(e, -ENOTSUP, "rope_type of full_attention must be default or proportional");
     if (full->type == ROPE_DEFAULT && full->partial != 1)
         return err_set(e, -ENOTSUP,
-                       "partial_rotary_factor of full_attention is %g, and rope_type default",
+                       "partial_rotary_factor of full_attention is %g; rope_type default needs 1",
                        full->partial);
     if (window->type != ROPE_DEFAULT || window->partial != 1)
         return err_set(e, -ENOTSUP,
@@ -136,7 +138,7 @@ read_rope(const json_t *config, struct gemma4_cfg *cfg, struct err *e)
     return 0;
 }
 
-/* per_layer_config's entry for a layer, or NULL. Of more than ten layers transformers writes "05". */
+/* The entry of a layer in per_layer_config, or NULL. transformers pads the keys: "05". */
 static int
 find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **ret, struct err *e)
 {
@@ -157,7 +159,7 @@ find_override(const json_t *config, uint32_t layer, uint32_t n_layers, json_t **
     return 0;
 }
 
-/* What it says of one layer, over what is said of all. */
+/* Applies per_layer_config to one layer. */
 static int
 read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct layer_shape *l,
               struct err *e)
@@ -180,7 +182,7 @@ read_override(const json_t *config, uint32_t layer, uint32_t n_layers, struct la
     return code < 0 ? err_while(e, code, "per_layer_config: layer %u", layer) : 0;
 }
 
-/* Layers that see everything: their heads, in either dialect, and whether v is k. */
+/* Full-attention layers: heads, in both dialects, and v_is_k. */
 static int
 read_full(const json_t *config, struct layer_shape *l, struct err *e)
 {
@@ -208,8 +210,7 @@ read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l,
     s->dim[DIM_EXPERT_2FF] = 2 * l->expert_ff;
     s->parts[DIM_EXPERT_2FF] = dim_halves(l->expert_ff);
     s->dim[DIM_BESIDE] = s->hidden;
-    s->own_cols += ROUND_UP(s->hidden,
-                            4u); /* what the experts found, beside what the dense part did */
+    s->own_cols += ROUND_UP(s->hidden, 4u); /* output of the experts */
     return 0;
 }
 
@@ -231,7 +232,7 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
         uint32_t kind;
 
         TRY(cfg_slides(config, i, s->n_layers, (i + 1) % 6, &slides, e));
-        slides &= i + 1 < s->n_layers; /* the last sees everything, whatever is said */
+        slides &= i + 1 < s->n_layers; /* the last layer always has full attention */
         s->layer[i] = slides ? sliding : full;
         TRY(read_override(config, i, s->n_layers, &s->layer[i], e));
         kind = slides ? TABLE_WINDOW : TABLE_FULL;
@@ -240,8 +241,8 @@ read_layers(const json_t *config, struct model_shape *s, struct gemma4_cfg *cfg,
             s->layer[i].n_heads % s->layer[i].n_kv_heads)
             return err_set(
                 e, -ENOTSUP,
-                "layer %u: heads of %u, %u of them for K and V: odd, no divisor of %u, or "
-                "not as the other layers of its type",
+                "layer %u has head_dim %u and %u K/V heads; head_dim must be even and the same "
+                "in all layers of its type, and K/V heads must divide %u heads",
                 i, s->layer[i].head_dim, s->layer[i].n_kv_heads, s->layer[i].n_heads);
     }
     TRY(gemma_share_kv(config, 0, s, e));
@@ -275,13 +276,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "vocab_size", 262144, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "max_position_embeddings", 131072, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &cfg->logit_cap, e));
+    TRY(cfg_f32(config, "final_logit_softcapping", 0, 0, 1e6, &s->logit_cap, e));
     TRY(read_rope(config, cfg, e));
     TRY(read_inputs(config, s, cfg, e));
     TRY(read_layers(config, s, cfg, e));
-    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded: gemma3.c */
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
+    cfg->embed_scale = sqrtf((float)s->hidden); /* not rounded to bf16: gemma3.c */
     return 0;
 }
 
@@ -299,21 +298,23 @@ prepare(struct model *m, struct err *e)
 }
 
 static int
-attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor heads)
+attention(const struct model *m, struct step *s, uint32_t l, struct tensor h, struct tensor *heads)
 {
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
-    struct gemma_heads g = {
+    struct block_attention a = {
         .qkv = w->qkv,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
+        .v_norm = true,
+        .norm_eps = ((const struct gemma4_cfg *)m->cfg)->eps,
         .cos_sin = m->table[m->shape.layer[l].window ? TABLE_WINDOW : TABLE_FULL],
-        .eps = ((const struct gemma4_cfg *)m->cfg)->eps,
+        .scale = 1,
     };
 
-    return gemma_attend(m, s, l, &g, h, heads);
+    return block_attend(m, s, l, h, &a, heads);
 }
 
-/* sum, what the dense part found, becomes the two norms' sum. Experts and router read x itself. */
+/* sum: in, the output of the dense feed-forward; out, the sum of both normed outputs. */
 static int
 add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum, struct tensor h)
 {
@@ -321,8 +322,9 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
     const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + l;
     const struct layer_shape *shape = &m->shape.layer[l];
-    struct tensor found = block_area(s, BLOCK_OWN, gemma_input_words(m->shape.n_layers, cfg->each),
-                                     sum.dim[0], sum.dim[1], m->act);
+    struct tensor expert_out = block_area(s, BLOCK_OWN,
+                                          gemma_input_words(m->shape.n_layers, cfg->each),
+                                          sum.dim[0], sum.dim[1], m->act);
     struct block_experts experts = {
         .gate_up = w->expert_gate_up,
         .down = w->expert_down,
@@ -333,12 +335,12 @@ add_experts(const struct model *m, struct step *s, uint32_t l, struct tensor sum
 
     TRY(op->rms_norm(s->lane, sum, sum, w->dense_post, cfg->eps, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->router_scale, cfg->eps, 0));
-    TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+    TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
     TRY(op->rms_norm(s->lane, h, s->x, w->experts_norm, cfg->eps, 0));
-    TRY(block_experts(m, s, shape, found, h, &experts));
-    TRY(op->collective.all_reduce(s->lane, found));
-    TRY(op->rms_norm(s->lane, found, found, w->experts_post, cfg->eps, 0));
-    return op->add(s->lane, sum, found);
+    TRY(block_experts(m, s, shape, expert_out, h, &experts));
+    TRY(op->collective.all_reduce(s->lane, expert_out));
+    TRY(op->rms_norm(s->lane, expert_out, expert_out, w->experts_post, cfg->eps, 0));
+    return op->add(s->lane, sum, expert_out);
 }
 
 static int
@@ -348,7 +350,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct gemma4_cfg *cfg = m->cfg;
     const struct gemma4 *top = m->top;
     const struct gemma4_layer *w = (const struct gemma4_layer *)m->layer + first;
-    const struct gemma_inputs g = { top->embed,      top->table,
+    const struct gemma_inputs g = { top->base.embed, top->table,
                                     top->projection, top->projection_norm,
                                     cfg->each,       cfg->embed_scale,
                                     cfg->eps };
@@ -356,23 +358,21 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden), inputs = NO_TENSOR;
 
-    if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
+    if (first == 0) TRY(op->embed(s->lane, s->x, top->base.embed, s->rows.token, cfg->embed_scale));
     if (cfg->each) TRY(gemma_inputs(m, s, &g, first, n, h, &inputs));
     for (uint32_t l = first; l < first + n; l++, w++) {
         const struct layer_shape *shape = &m->shape.layer[l];
-        struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, shape->n_heads * shape->head_dim);
-        struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * shape->n_ff);
-        struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+        struct tensor heads, inner;
         struct residual middle = {
             .x = s->x, .in_norm = w->attn_post, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
         };
         struct residual end = { .x = s->x, .in = sum, .in_norm = w->ff_post, .eps = cfg->eps };
 
         TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
-        TRY(attention(m, s, l, h, heads));
+        TRY(attention(m, s, l, h, &heads));
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_GELU_TANH));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_GELU_TANH, &inner));
         TRY(op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, 0));
         TRY(op->collective.all_reduce(s->lane, sum));
         if (shape->n_experts) TRY(add_experts(m, s, l, sum, h));
@@ -388,18 +388,7 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
         TRY(op->scale(s->lane, s->x, cfg->scalar[l], 0));
     }
     if (first + n < m->shape.n_layers) return 0;
-    return op->rms_norm(s->lane, s->normed, s->x, top->norm, cfg->eps, 0);
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gemma4_cfg *cfg = m->cfg;
-    const struct gemma4 *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->embed, NO_TENSOR));
-    return cfg->logit_cap > 0 ? m->op->scale(s->lane, block_own_logits(m, out), 1, cfg->logit_cap)
-                              : 0;
+    return op->rms_norm(s->lane, s->normed, s->x, top->base.norm, cfg->eps, 0);
 }
 
 const struct arch arch_gemma4 = {
@@ -416,5 +405,5 @@ const struct arch arch_gemma4 = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

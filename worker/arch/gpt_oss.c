@@ -1,8 +1,8 @@
-/* gpt_oss.c - GPT-OSS: experts in bf16 or, as published, in MXFP4.
+/* gpt_oss.c - GPT-OSS; published experts are in MXFP4 (quant.h), others in bf16.
  *
- * Llama's two pre-norm sublayers with biases on every projection; layers slide over a window and see all in
- * turns; each head has a sink, one more logit in its softmax that carries no value. Every feed-forward is
- * n_top of many experts, whose gate and up rows stand in turns.
+ * As Llama, except: every projection has a bias; sliding-window and full layers alternate; each
+ * head has a sink, one more logit in its softmax without a value. Every feed-forward consists of
+ * experts, whose gate and up rows are interleaved.
  * Source: GptOssForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -15,12 +15,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-
-struct gpt_oss {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
 
 struct gpt_oss_layer {
     struct tensor attn_norm;             /* [hidden] */
@@ -39,24 +33,18 @@ struct gpt_oss_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct gpt_oss, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct gpt_oss_layer, f)
-/* Of an expert: 2 ff, and ff and 2 ff once more, each 0 where experts are stored the other way. */
-#define DIM_GATE_UP DIM_OWN_0
-#define DIM_PLAIN_FF DIM_OWN_1
-#define DIM_PLAIN_2FF DIM_OWN_2
-#define DIM_FP4_FF DIM_OWN_3
-#define DIM_FP4_2FF DIM_OWN_4
+#define DIM_EXPERT_2FF DIM_OWN_0
+#define DIM_EXPERT_FF DIM_OWN_1
 #define L "model.layers.%u."
 #define ATTN L "self_attn."
 #define MLP L "mlp."
-#define PLAIN (W_EXPERTS | W_TRANSPOSED)
-#define CODES (W_EXPERTS | W_FP4)
-#define SCALES (W_EXPERTS | W_E8M0)
+#define EXPERTS (W_EXPERTS | W_TRANSPOSED)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                  goes to              rows         cols */
+    /* in the checkpoint                  field                rows         cols */
     { "model.embed_tokens.weight",        TOP(embed),          DIM_VOCAB,   DIM_HIDDEN,   0 },
     { "model.norm.weight",                TOP(norm),           DIM_1,       DIM_HIDDEN,   W_FP32 },
     { "lm_head.weight",                   TOP(head),           DIM_VOCAB,   DIM_HIDDEN,   W_TIED | W_SPLIT_ROWS },
@@ -73,21 +61,17 @@ static const struct weight_rule weights[] = {
     { L "post_attention_layernorm.weight", LAYER(ff_norm),     DIM_1,       DIM_HIDDEN,   W_FP32 },
     { MLP "router.weight",                LAYER(router),       DIM_EXPERTS, DIM_HIDDEN,   0 },
     { MLP "router.bias",                  LAYER(router_bias),  DIM_1,       DIM_EXPERTS,  W_FP32 },
-    { MLP "experts.gate_up_proj",         LAYER(gate_up),      DIM_PLAIN_2FF, DIM_HIDDEN, PLAIN | W_SPLIT_ROWS },
-    { MLP "experts.gate_up_proj_blocks",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   CODES | W_SPLIT_ROWS },
-    { MLP "experts.gate_up_proj_scales",  LAYER(gate_up),      DIM_FP4_2FF, DIM_HIDDEN,   SCALES | W_SPLIT_ROWS },
-    { MLP "experts.gate_up_proj_bias",    LAYER(gate_up_bias), DIM_EXPERTS, DIM_GATE_UP,  W_FP32 | W_SPLIT_COLS },
-    { MLP "experts.down_proj",            LAYER(down),         DIM_HIDDEN,  DIM_PLAIN_FF, PLAIN | W_SPLIT_COLS },
-    { MLP "experts.down_proj_blocks",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   CODES | W_SPLIT_COLS },
-    { MLP "experts.down_proj_scales",     LAYER(down),         DIM_HIDDEN,  DIM_FP4_FF,   SCALES | W_SPLIT_COLS },
+    { MLP "experts.gate_up_proj",         LAYER(gate_up),      DIM_EXPERT_2FF, DIM_HIDDEN, EXPERTS | W_SPLIT_ROWS },
+    { MLP "experts.gate_up_proj_bias",    LAYER(gate_up_bias), DIM_EXPERTS, DIM_EXPERT_2FF, W_FP32 | W_SPLIT_COLS },
+    { MLP "experts.down_proj",            LAYER(down),         DIM_HIDDEN,  DIM_EXPERT_FF, EXPERTS | W_SPLIT_COLS },
     { MLP "experts.down_proj_bias",       LAYER(down_bias),    DIM_EXPERTS, DIM_HIDDEN,   W_FP32 },
     { 0 },
 };
 /* clang-format on */
 
-/* A config that says nothing of it means the published models' own. */
+/* Defaults are those of the published models. */
 static void
-set_usual_rope(struct rope_params *r)
+set_default_rope(struct rope_params *r)
 {
     r->type = ROPE_YARN;
     r->factor = r->beta_fast = 32;
@@ -99,35 +83,27 @@ set_usual_rope(struct rope_params *r)
 static int
 read_rope(const json_t *config, struct rope_params *ret, struct err *e)
 {
-    TRY(cfg_rope(config, NULL, 150000, ret, e));
+    TRY(cfg_rope_only(config, NULL, 150000, 1 << ROPE_DEFAULT | 1 << ROPE_YARN, ret, e));
     if (cfg_state(config, "rope_parameters") != CFG_SET &&
         json_object_size(json_object_get(config, "rope_scaling")) == 0)
-        set_usual_rope(ret);
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_YARN)
-        return err_set(e, -ENOTSUP, "rope_type is neither default nor yarn");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
+        set_default_rope(ret);
     return 0;
 }
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
-    const char *act;
     float limit;
 
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_f32(config, "swiglu_limit", 7, 0, 1e6, &limit, e));
     if (limit < 7 || limit > 7)
         return err_set(e, -ENOTSUP, "swiglu_limit is %g, only 7 is implemented", (double)limit);
     return cfg_want_bool(config, "attention_bias", true, e);
 }
 
-/* Ranks have whole pairs of gate and up rows of it, and whole runs that share a scale. */
+/* Ranks divide between units: pairs of gate and up rows, or runs of them. */
 static void
 set_size(struct model_shape *s, enum dim d, uint32_t n, uint32_t units)
 {
@@ -138,21 +114,13 @@ set_size(struct model_shape *s, enum dim d, uint32_t n, uint32_t units)
 static int
 read_experts(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
 {
-    bool fp4 = cfg_state(config, "quantization_config") == CFG_SET;
-
     TRY(cfg_u32(config, "intermediate_size", 2880, 1, CFG_MAX_FF / 2, &l->expert_ff, e));
     TRY(cfg_u32(config, cfg_either(config, "num_experts", "num_local_experts"), 128, 1,
                 CFG_MAX_EXPERTS, &l->n_experts, e));
     TRY(cfg_u32(config, "num_experts_per_tok", 4, 1, MIN(l->n_experts, (uint32_t)CFG_MAX_TOP),
                 &l->n_top, e));
-    if (fp4 && (s->hidden % MX_RUN || l->expert_ff % MX_RUN))
-        return err_set(e, -EINVAL,
-                       "hidden_size is %u and intermediate_size %u: MXFP4 is in runs of %d",
-                       s->hidden, l->expert_ff, MX_RUN);
-    s->expert_run = fp4 ? MX_RUN : 1;
-    set_size(s, DIM_GATE_UP, 2 * l->expert_ff, l->expert_ff / s->expert_run);
-    set_size(s, fp4 ? DIM_FP4_2FF : DIM_PLAIN_2FF, 2 * l->expert_ff, l->expert_ff / s->expert_run);
-    set_size(s, fp4 ? DIM_FP4_FF : DIM_PLAIN_FF, l->expert_ff, l->expert_ff / s->expert_run);
+    set_size(s, DIM_EXPERT_2FF, 2 * l->expert_ff, l->expert_ff / s->expert_run);
+    set_size(s, DIM_EXPERT_FF, l->expert_ff, l->expert_ff / s->expert_run);
     return 0;
 }
 
@@ -176,8 +144,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(read_rope(config, &cfg->rope, e));
     TRY(read_experts(config, s, &l, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         TRY(cfg_slides(config, i, s->n_layers, i % 2 == 0, &slides, e));
         l.window = slides ? window : 0;
@@ -201,43 +167,22 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct gpt_oss_cfg *cfg = m->cfg;
-    const struct gpt_oss *top = m->top;
+    const struct block_top *top = m->top;
     const struct gpt_oss_layer *w = (const struct gpt_oss_layer *)m->layer + first;
-    const struct layer_shape *shape = &m->shape.layer[first];
-    uint32_t rows = s->rows.n_tokens, q = shape->n_heads * shape->head_dim;
-    uint32_t kv = shape->n_kv_heads * shape->head_dim;
+    uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
-    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
-    for (uint32_t l = first; l < first + n; l++, w++, shape++) {
-        bool last = l + 1 == first + n;
-        struct rope_store rope = {
-            .q = tensor_cols(qkv, 0, q),
-            .k = tensor_cols(qkv, q, kv),
-            .v = tensor_cols(qkv, q + kv, kv),
+    for (uint32_t l = first; l < first + n; l++, w++) {
+        const struct layer_shape *shape = &m->shape.layer[l];
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .bias = w->qkv_bias,
             .cos_sin = m->table[0],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .kv = s->kv[l],
-        };
-        struct attend a = {
-            .out = heads,
-            .q = rope.q,
-            .kv = s->kv[l],
-            .n_heads = shape->n_heads,
-            .n_kv_heads = shape->n_kv_heads,
-            .head_dim = shape->head_dim,
-            .window = shape->window,
-            .kept = shape->kept,
-            .causal = true,
+            .sinks = w->sinks,
             .scale = cfg->scale,
-            .sinks = w->sinks.data,
         };
         struct block_experts experts = {
             .gate_up = w->gate_up,
@@ -247,41 +192,32 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
             .factor = 1,
             .act = ACT_SWIGLU_CLAMPED,
         };
-        struct tensor router = block_logits(s, shape, rows);
+        struct residual middle = {
+            .x = s->x, .in_bias = w->o_bias, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
+        };
+        struct residual end = block_layer_end(
+            m, s, h, l, first + n, l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        struct tensor heads;
 
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, w->qkv_bias, 0));
-        TRY(op->rope_store(s->lane, &rope, s->rows));
-        TRY(op->attend(s->lane, &a, s->rows));
-        add.in_bias = w->o_bias;
-        add.y = h;
-        add.y_norm = w->ff_norm;
-        TRY(block_residual(m, s, heads, w->o, add));
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_residual(m, s, heads, w->o, middle));
 
-        TRY(op->matmul(s->lane, router, h, w->router, w->router_bias, 0));
+        TRY(op->matmul(s->lane, block_router_logits(s, shape, rows), h, w->router, w->router_bias,
+                       0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
         TRY(op->collective.all_reduce(s->lane, sum));
-        add.in_bias = NO_TENSOR;
-        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        add.y_norm = !last ? w[1].attn_norm : top->norm;
-        TRY(op->residual(s->lane, &add));
+        end.in = sum;
+        end.eps = cfg->eps;
+        TRY(op->residual(s->lane, &end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct gpt_oss *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_gpt_oss = {
     .name = "gpt_oss",
     .hf_types = (const char *const[]){ "gpt_oss", NULL },
-    .quant_method = "mxfp4",
     .cfg_bytes = sizeof(struct gpt_oss_cfg),
-    .top_bytes = sizeof(struct gpt_oss),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct gpt_oss_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -289,5 +225,5 @@ const struct arch arch_gpt_oss = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

@@ -1,8 +1,9 @@
-/* granite_hybrid.c - Granite 4 hybrid: Mamba-2 layers, some with attention instead, each followed by a shared
- * feed-forward and, where there are any, experts beside it.
+/* granite_hybrid.c - Granite 4 hybrid: Mamba-2 or attention layers, each followed by a shared
+ * feed-forward and optional experts.
  *
- * Four multipliers: of the embedding, of both sums of a layer, of attention scores, and one that logits are divided
- * by. Published ones have no positions at all. Source: GraniteMoeHybridForCausalLM of transformers 5.17.
+ * 4 multipliers: embedding, both sublayer outputs, attention scores, and a divisor of logits.
+ * Published models have no position encoding. Source: GraniteMoeHybridForCausalLM of transformers
+ * 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -14,16 +15,10 @@
 #include <errno.h>
 #include <string.h>
 
-struct granite {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
 struct granite_layer {
     struct tensor norm;             /* [hidden] */
-    struct mamba_weights mamba;     /* of a layer with state */
-    struct tensor qkv, o;           /* of one with attention: [q + kv + kv, hidden], [hidden, q] */
+    struct mamba_weights mamba;     /* layers with state */
+    struct tensor qkv, o;           /* layers with attention: [q + 2 kv, hidden], [hidden, q] */
     struct tensor ff_norm;          /* [hidden] */
     struct tensor gate_up, down;    /* [2 ff, hidden], gate rows first; [hidden, ff] */
     struct tensor router;           /* [experts, hidden] */
@@ -33,14 +28,14 @@ struct granite_layer {
 struct granite_cfg {
     struct mamba_shape mamba;
     float eps;
-    float embed_scale, sum_scale, scale, logit_scale;
+    float embed_scale, sum_scale, scale;
     bool rotates;
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct granite, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct granite_layer, f)
-/* Of the shared feed-forward, and of an expert. */
+/* Shared feed-forward; one expert. */
 #define DIM_GATE_UP DIM_OWN_5
 #define DIM_EXPERT_GATE_UP DIM_OWN_6
 #define DIM_EXPERT_FF DIM_OWN_7
@@ -51,19 +46,12 @@ struct granite_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                   goes to                 rows                cols */
+    /* in the checkpoint                   field                   rows                cols */
     { "model.embed_tokens.weight",         TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "model.norm.weight",                 TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                    TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "input_layernorm.weight",          LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MAMBA "in_proj.weight",              LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
-    { MAMBA "conv1d.weight",               LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "conv1d.bias",                 LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MAMBA "dt_bias",                     LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "A_log",                       LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "D",                           LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MAMBA "norm.weight",                 LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_FP32 },
-    { MAMBA "out_proj.weight",             LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MAMBA, LAYER, 0),
     { ATTN "q_proj.weight",                LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { ATTN "k_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { ATTN "v_proj.weight",                LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
@@ -78,15 +66,11 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
-    const char *act;
-
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     return cfg_want_bool(config, "attention_bias", false, e);
 }
 
@@ -98,16 +82,17 @@ read_positions(const json_t *config, struct granite_cfg *cfg, struct err *e)
     TRY(cfg_str(config, "position_embedding_type", "nope", &kind, e));
     cfg->rotates = strcmp(kind, "rope") == 0;
     if (!cfg->rotates && strcmp(kind, "nope"))
-        return err_set(e, -ENOTSUP, "position_embedding_type is \"%s\"; rope and nope are there",
-                       kind);
+        return err_set(e, -ENOTSUP,
+                       "position_embedding_type is \"%s\"; rope and nope are implemented", kind);
     TRY(cfg_rope(config, NULL, 1e4, &cfg->rope, e));
     if (cfg->rotates && (cfg->rope.type != ROPE_DEFAULT || cfg->rope.partial != 1))
-        return err_set(e, -ENOTSUP, "rope_type is not default, or not all of a head rotates");
+        return err_set(e, -ENOTSUP, "rope_type must be default and partial_rotary_factor 1");
     return 0;
 }
 
 static int
-read_multipliers(const json_t *config, struct granite_cfg *cfg, struct err *e)
+read_multipliers(const json_t *config, struct model_shape *s, struct granite_cfg *cfg,
+                 struct err *e)
 {
     float scaling;
 
@@ -115,11 +100,10 @@ read_multipliers(const json_t *config, struct granite_cfg *cfg, struct err *e)
     TRY(cfg_f32(config, "residual_multiplier", 1, 1e-6, 1e6, &cfg->sum_scale, e));
     TRY(cfg_f32(config, "attention_multiplier", 1, 1e-6, 1e6, &cfg->scale, e));
     TRY(cfg_f32(config, "logits_scaling", 1, 1e-6, 1e6, &scaling, e));
-    cfg->logit_scale = 1 / scaling;
+    s->logit_scale = 1 / scaling;
     return 0;
 }
 
-/* Feed-forward of every layer. */
 static int
 read_ff(const json_t *config, struct model_shape *s, struct layer_shape *l, struct err *e)
 {
@@ -151,7 +135,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "max_position_embeddings", 2048, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_positions(config, cfg, e));
-    TRY(read_multipliers(config, cfg, e));
+    TRY(read_multipliers(config, s, cfg, e));
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &attention.n_heads, e));
     TRY(cfg_heads(config, 32, attention.n_heads, s->hidden / attention.n_heads, &attention, e));
     TRY(mamba_configure(config, s, &cfg->mamba, e));
@@ -168,16 +152,14 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         else if (strcmp(kind, "mamba") == 0 || strcmp(kind, "linear_attention") == 0)
             mamba_layer(&cfg->mamba, l);
         else
-            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are there", key, i,
-                           kind);
+            return err_set(e, -ENOTSUP, "%s[%u] is \"%s\"; mamba and attention are implemented",
+                           key, i, kind);
         l->n_ff = ff.n_ff;
         l->n_experts = ff.n_experts;
         l->n_top = ff.n_top;
         l->expert_ff = ff.expert_ff;
         l->kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 
@@ -198,24 +180,23 @@ prepare(struct model *m, struct err *e)
     return 0;
 }
 
-/* sum: the experts' and the shared feed-forward's. */
+/* sum = experts + shared feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, const struct layer_shape *shape,
              const struct granite_layer *w, struct tensor sum, struct tensor h)
 {
     const struct gpu_ops *op = m->op;
-    uint32_t rows = h.dim[0];
-    struct tensor gate_up = block_scratch(s, BLOCK_GATE_UP, rows, 2 * shape->n_ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, shape->n_ff);
+    struct tensor inner;
     struct block_experts experts = {
         .gate_up = w->experts, .down = w->combine, .factor = 1, .act = ACT_SILU
     };
 
     if (shape->n_experts) {
-        TRY(op->matmul(s->lane, block_logits(s, shape, rows), h, w->router, NO_TENSOR, 0));
+        TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR,
+                       0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
     }
-    TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
+    TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
     return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
 }
 
@@ -224,56 +205,52 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct granite_cfg *cfg = m->cfg;
-    const struct granite *top = m->top;
+    const struct block_top *top = m->top;
     const struct granite_layer *w = (const struct granite_layer *)m->layer + first;
     uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
-    struct tensor cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR;
-    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, cfg->embed_scale));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n, keeps = m->shape.layer[l].mixer == MIX_STATE;
+        bool has_state = m->shape.layer[l].mixer == MIX_STATE;
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .cos_sin = cfg->rotates ? m->table[0] : NO_TENSOR,
+            .scale = cfg->scale,
+        };
+        struct residual middle = {
+            .x = s->x, .in = sum, .y = h, .y_norm = w->ff_norm, .eps = cfg->eps
+        };
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
         struct tensor y;
 
-        if (keeps)
+        if (has_state)
             TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
         else
-            TRY(block_attend(m, s, l, h, w->qkv, cos_sin, cfg->scale, &y));
-        TRY(op->matmul(s->lane, sum, y, keeps ? w->mamba.out : w->o, NO_TENSOR, 0));
+            TRY(block_attend(m, s, l, h, &a, &y));
+        TRY(op->matmul(s->lane, sum, y, has_state ? w->mamba.out : w->o, NO_TENSOR, 0));
         TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
-        add.y = h;
-        add.y_norm = w->ff_norm;
-        TRY(op->residual(s->lane, &add));
+        TRY(op->residual(s->lane, &middle));
 
         TRY(feed_forward(m, s, &m->shape.layer[l], w, sum, h));
         TRY(op->collective.all_reduce(s->lane, sum));
         TRY(op->scale(s->lane, sum, cfg->sum_scale, 0));
-        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        add.y_norm = !last ? w[1].norm : top->norm;
-        TRY(op->residual(s->lane, &add));
+        end.in = sum;
+        end.eps = cfg->eps;
+        TRY(op->residual(s->lane, &end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct granite_cfg *cfg = m->cfg;
-    const struct granite *top = m->top;
-
-    TRY(block_head(m, s, out, x, top->head, NO_TENSOR));
-    return m->op->scale(s->lane, block_own_logits(m, out), cfg->logit_scale, 0);
 }
 
 const struct arch arch_granite_hybrid = {
     .name = "granite_hybrid",
     .hf_types = (const char *const[]){ "granitemoehybrid", NULL },
     .cfg_bytes = sizeof(struct granite_cfg),
-    .top_bytes = sizeof(struct granite),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct granite_layer),
     .weights = weights,
     .divide = divide,
@@ -281,5 +258,5 @@ const struct arch arch_granite_hybrid = {
     .configure = configure,
     .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

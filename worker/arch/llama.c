@@ -1,8 +1,8 @@
-/* llama.c - Llama 2, 3 and 3.1, and Mistral, which is Llama with a window.
+/* llama.c - Llama 2, 3 and 3.1, and Mistral, which adds a sliding window.
  *
  * Pre-norm decoder: rms norm, grouped-query attention with rotary positions, rms norm, SwiGLU.
- * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this file
- * follows.
+ * Source: LlamaForCausalLM and MistralForCausalLM of transformers 5.17, whose tensor names this
+ * file follows.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -14,12 +14,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-
-struct llama {           /* the whole model's tensors */
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden], embed itself when tied */
-};
 
 struct llama_layer {
     struct tensor attn_norm; /* [hidden] */
@@ -36,12 +30,12 @@ struct llama_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct llama, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct llama_layer, f)
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                                 goes to           rows        cols        */
+    /* in the checkpoint                                 field             rows        cols        */
     { "model.embed_tokens.weight",                       TOP(embed),       DIM_VOCAB,  DIM_HIDDEN, 0 },
     { "model.norm.weight",                               TOP(norm),        DIM_1,      DIM_HIDDEN, W_FP32 },
     { "lm_head.weight",                                  TOP(head),        DIM_VOCAB,  DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
@@ -58,10 +52,11 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* What MistralConfig has where a config says nothing. */
+enum { LLAMA_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 };
+/* Defaults of MistralConfig. */
 enum { MISTRAL_WINDOW = 4096, MISTRAL_KV_HEADS = 8, MISTRAL_POSITIONS = 131072 };
 
-/* Mistral's null means none, and absent means the default. */
+/* Mistral: null means no window, absent means the default. */
 static int
 read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
 {
@@ -70,8 +65,8 @@ read_window(const json_t *config, bool mistral, uint32_t *ret, struct err *e)
     return cfg_u32(config, "sliding_window", MISTRAL_WINDOW, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* A window that Llama's config has none the less: transformers drops what is behind it from its cache and sees it in a
- * prompt. It says nothing where no sequence is longer. */
+/* Refuses a window in Llama's config: transformers applies it to its KV cache but not within a
+ * prompt. A window of at least max_len has no effect. */
 static int
 refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
 {
@@ -84,21 +79,8 @@ refuse_window(const json_t *config, const struct model_shape *s, struct err *e)
         if (slides && window < s->max_len)
             return err_set(
                 e, -ENOTSUP,
-                "sliding_window is %u, which is not implemented for llama; mistral has one",
-                window);
+                "sliding_window is %u, which is implemented for mistral but not for llama", window);
     }
-    return 0;
-}
-
-static int
-read_rope(const json_t *config, struct rope_params *ret, struct err *e)
-{
-    TRY(cfg_rope(config, NULL, 1e4, ret, e));
-    if (ret->type != ROPE_DEFAULT && ret->type != ROPE_LINEAR && ret->type != ROPE_LLAMA3)
-        return err_set(e, -ENOTSUP, "rope_type is none of default, linear and llama3");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
     return 0;
 }
 
@@ -107,14 +89,12 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct llama_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
-    const char *act, *type;
+    const char *type;
     bool mistral;
 
     TRY(cfg_str(config, "model_type", NULL, &type, e));
     mistral = strcmp(type, "mistral") == 0;
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
     TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_want_bool(config, "mlp_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
@@ -130,13 +110,8 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
     TRY(read_window(config, mistral, &l.window, e));
     if (!mistral) TRY(refuse_window(config, s, e));
-    TRY(read_rope(config, &cfg->rope, e));
+    TRY(cfg_rope_only(config, NULL, 1e4, LLAMA_ROPE, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_FF] = l.n_ff;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_KV] = l.n_kv_heads * l.head_dim;
     l.kv = l.window ? KV_WINDOW : KV_FULL;
     for (; l.kv_from < s->n_layers; l.kv_from++) s->layer[l.kv_from] = l;
     return 0;
@@ -150,69 +125,42 @@ tables(struct model *m, struct err *e)
     return host_tables_rope(m, 0, &cfg->rope, m->shape.layer[0].head_dim, e);
 }
 
-/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
-static struct residual
-layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
-{
-    const struct llama_cfg *cfg = m->cfg;
-    const struct llama *top = m->top;
-    const struct llama_layer *layer = m->layer;
-    struct residual r = { .x = s->x, .eps = cfg->eps };
-
-    if (l + 1 < end) {
-        r.y = h;
-        r.y_norm = layer[l + 1].attn_norm;
-    } else if (end == m->shape.n_layers) {
-        r.y = s->normed;
-        r.y_norm = top->norm;
-    }
-    return r;
-}
-
 static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct llama_cfg *cfg = m->cfg;
-    const struct llama *top = m->top;
+    const struct block_top *top = m->top;
     const struct llama_layer *w = (const struct llama_layer *)m->layer + first;
-    uint32_t ff = m->shape.dim[DIM_FF];
     struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps };
-        struct tensor heads, gate_up, inner;
+        struct block_attention a = { .qkv = w->qkv, .cos_sin = m->table[0], .scale = cfg->scale };
+        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps }, end;
+        struct tensor heads, inner;
 
-        TRY(block_attend(m, s, l, h, w->qkv, m->table[0], cfg->scale, &heads));
-        TRY(block_logit_rows(m, s, l, &heads));
-        h = tensor_rows(h, 0, s->x.dim[0]);
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_logit_rows(m, s, l, &heads, &h));
         middle.x = s->x;
         middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
-        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
-        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
+        end = block_layer_end(m, s, h, l, first + n,
+                              l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        end.eps = cfg->eps;
+        TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct llama *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_llama = {
     .name = "llama",
     .hf_types = (const char *const[]){ "llama", "mistral", NULL },
     .cfg_bytes = sizeof(struct llama_cfg),
-    .top_bytes = sizeof(struct llama),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct llama_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -220,6 +168,6 @@ const struct arch arch_llama = {
     .configure = configure,
     .tables = tables,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
     .ends_with_logit_rows = true,
 };

@@ -1,8 +1,9 @@
-/* nemotron_h.c - Nemotron-H: one mixer a layer, in turns: Mamba-2, attention without positions, a feed-forward
- * without a gate (relu squared), or experts of such.
+/* nemotron_h.c - Nemotron-H: each layer is Mamba-2, attention without positions, a feed-forward
+ * without gate (relu squared), or experts of that kind.
  *
- * Mamba-2 norms each group for itself, and dt is at least time_step_min. Experts are chosen by the sigmoid of their
- * logit plus a correction, and weigh what they are without it. Source: NemotronHForCausalLM of transformers 5.17.
+ * Mamba-2 norms each group separately; dt is at least time_step_min. The router selects experts by
+ * sigmoid(logit) plus a correction and weights them without the correction. Source:
+ * NemotronHForCausalLM of transformers 5.17.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -14,18 +15,12 @@
 #include <math.h>
 #include <string.h>
 
-struct nemotron {
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden] */
-};
-
-struct nemotron_layer { /* norm, and what its mixer has */
+struct nemotron_layer { /* norm, and the tensors of one mixer */
     struct tensor norm; /* [hidden] */
     struct mamba_weights mamba;
-    struct tensor qkv, o;             /* [q + kv + kv, hidden], [hidden, q] */
-    struct tensor up, down;           /* [ff, hidden], [hidden, ff]: experts' shared one too */
-    struct tensor router, correction; /* [experts, hidden], [experts] */
+    struct tensor qkv, o;   /* [q + kv + kv, hidden], [hidden, q] */
+    struct tensor up, down; /* [ff, hidden], [hidden, ff]: feed-forward or shared expert */
+    struct tensor router, correction;       /* [experts, hidden], [experts] */
     struct tensor experts_up, experts_down; /* [experts * ff, hidden], [experts * hidden, ff] */
 };
 
@@ -36,7 +31,7 @@ struct nemotron_cfg {
     float expert_scale;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct nemotron, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct nemotron_layer, f)
 #define DIM_EXPERT_FF DIM_OWN_5
 #define L "layers.%u."
@@ -45,19 +40,12 @@ struct nemotron_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                      goes to                 rows                cols */
+    /* in the checkpoint                      field                   rows                cols */
     { "embeddings.weight",                    TOP(embed),             DIM_VOCAB,          DIM_HIDDEN,         0 },
     { "norm_f.weight",                        TOP(norm),              DIM_1,              DIM_HIDDEN,         W_FP32 },
     { "lm_head.weight",                       TOP(head),              DIM_VOCAB,          DIM_HIDDEN,         W_TIED | W_SPLIT_ROWS },
     { L "norm.weight",                        LAYER(norm),            DIM_1,              DIM_HIDDEN,         W_FP32 },
-    { MIXER "in_proj.weight",                 LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,         W_STATE | W_SPLIT_ROWS },
-    { MIXER "conv1d.weight",                  LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,     W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MIXER "conv1d.bias",                    LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1, W_STATE | W_SPLIT_ROWS | W_FP32 },
-    { MIXER "dt_bias",                        LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "A_log",                          LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "D",                              LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "norm.weight",                    LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS | W_FP32 },
-    { MIXER "out_proj.weight",                LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER,    W_STATE | W_SPLIT_COLS },
+    MAMBA_RULES(MIXER, LAYER, W_SPLIT_COLS),
     { MIXER "q_proj.weight",                  LAYER(qkv),             DIM_Q,              DIM_HIDDEN,         W_SPLIT_ROWS },
     { MIXER "k_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
     { MIXER "v_proj.weight",                  LAYER(qkv),             DIM_KV,             DIM_HIDDEN,         W_SPLIT_ROWS | W_STACKED },
@@ -82,12 +70,12 @@ list_key(const json_t *config)
     return cfg_either(config, "layer_types", "layers_block_type");
 }
 
-/* The published list is a string, M-M*E; later ones are lists of words, older or newer. */
+/* Published configs have a string, M-M*E; later configs have a list of words, in two dialects. */
 static int
 kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret, struct err *e)
 {
     static const struct {
-        const char *word;
+        const char *name;
         char letter;
         enum kind kind;
     } kinds[] = {
@@ -105,16 +93,18 @@ kind_of(const json_t *config, uint32_t layer, uint32_t n_layers, enum kind *ret,
     else
         TRY(cfg_str(config, "hybrid_override_pattern", NULL, &pattern, e));
     if (pattern && strlen(pattern) != n_layers)
-        return err_set(e, -EINVAL, "hybrid_override_pattern is of %zu layers, not %u",
+        return err_set(e, -EINVAL,
+                       "hybrid_override_pattern has %zu layers, num_hidden_layers is %u",
                        strlen(pattern), n_layers);
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        if (pattern ? pattern[layer] != kinds[i].letter : strcmp(word, kinds[i].word) != 0)
+        if (pattern ? pattern[layer] != kinds[i].letter : strcmp(word, kinds[i].name) != 0)
             continue;
         *ret = kinds[i].kind;
         return 0;
     }
-    return err_set(e, -ENOTSUP, "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are there",
-                   layer, pattern ? pattern + layer : "", word);
+    return err_set(e, -ENOTSUP,
+                   "layer %u is \"%.1s%s\"; mamba, attention, mlp and moe are implemented", layer,
+                   pattern ? pattern + layer : "", word);
 }
 
 static int
@@ -127,12 +117,12 @@ count_layers(const json_t *config, uint32_t *ret, struct err *e)
         return cfg_u32(config, "num_hidden_layers", CFG_REQUIRED, 1, MAX_LAYERS, ret, e);
     *ret = (uint32_t)json_array_size(list);
     if (*ret == 0 || *ret > MAX_LAYERS)
-        return err_set(e, -EINVAL, "%s has %zu entries, from 1 to %d are possible", key,
-                       json_array_size(list), MAX_LAYERS);
+        return err_set(e, -EINVAL, "%s has %zu entries, want 1 to %d", key, json_array_size(list),
+                       MAX_LAYERS);
     return 0;
 }
 
-/* What is written into the arithmetic. */
+/* Refuses values that forward() has as constants. */
 static int
 refuse_others(const json_t *config, struct err *e)
 {
@@ -229,8 +219,6 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
         s->layer[i] = of[kind];
         s->layer[i].kv_from = (uint16_t)i;
     }
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
     return 0;
 }
 
@@ -240,14 +228,7 @@ divide(struct model *m, struct err *e)
     return mamba_divide(m, &((struct nemotron_cfg *)m->cfg)->mamba, e);
 }
 
-static int
-prepare(struct model *m, struct err *e)
-{
-    (void)m, (void)e;
-    return 0;
-}
-
-/* Experts, and the one that sees every row. */
+/* sum = routed experts + shared expert, or the feed-forward. */
 static int
 feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
              struct tensor sum, struct tensor h)
@@ -257,7 +238,7 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     const struct layer_shape *shape = &m->shape.layer[l];
     struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], shape->n_ff);
     struct block_experts experts = {
-        .plain = true,
+        .no_gate = true,
         .sigmoid = true,
         .bias = w->correction,
         .gate_up = w->experts_up,
@@ -267,24 +248,26 @@ feed_forward(const struct model *m, struct step *s, uint32_t l, const struct nem
     };
 
     if (shape->n_experts) {
-        TRY(op->matmul(s->lane, block_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR, 0));
+        TRY(op->matmul(s->lane, block_router_logits(s, shape, h.dim[0]), h, w->router, NO_TENSOR,
+                       0));
         TRY(block_experts(m, s, shape, sum, h, &experts));
     }
     TRY(op->act_matmul(s->lane, inner, h, w->up, NO_TENSOR, ACT_RELU2));
     return op->matmul(s->lane, sum, inner, w->down, NO_TENSOR, shape->n_experts ? 1 : 0);
 }
 
-/* What the mixer of layer l adds, into sum. */
+/* sum = output of the mixer of layer l. */
 static int
 mix(const struct model *m, struct step *s, uint32_t l, const struct nemotron_layer *w,
     struct tensor sum, struct tensor h)
 {
     const struct nemotron_cfg *cfg = m->cfg;
+    struct block_attention a = { .qkv = w->qkv, .scale = cfg->scale };
     struct tensor y;
 
     if (m->shape.layer[l].mixer == MIX_NONE) return feed_forward(m, s, l, w, sum, h);
     if (m->shape.layer[l].mixer == MIX_ATTENTION) {
-        TRY(block_attend(m, s, l, h, w->qkv, NO_TENSOR, cfg->scale, &y));
+        TRY(block_attend(m, s, l, h, &a, &y));
         return m->op->matmul(s->lane, sum, y, w->o, NO_TENSOR, 0);
     }
     TRY(mamba_mix(m, s, l, &cfg->mamba, &w->mamba, h, &y));
@@ -296,46 +279,37 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct nemotron_cfg *cfg = m->cfg;
-    const struct nemotron *top = m->top;
+    const struct block_top *top = m->top;
     const struct nemotron_layer *w = (const struct nemotron_layer *)m->layer + first;
     uint32_t rows = s->rows.n_tokens;
     struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
     struct tensor sum = block_scratch(s, BLOCK_OUT, rows, m->shape.hidden);
-    struct residual add = { .x = s->x, .in = sum, .eps = cfg->eps };
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        bool last = l + 1 == first + n;
+        struct residual end = block_layer_end(m, s, h, l, first + n,
+                                              l + 1 < m->shape.n_layers ? w[1].norm : top->norm);
 
         TRY(mix(m, s, l, w, sum, h));
         TRY(op->collective.all_reduce(s->lane, sum));
-        add.y = !last ? h : l + 1 == m->shape.n_layers ? s->normed : NO_TENSOR;
-        add.y_norm = !last ? w[1].norm : top->norm;
-        TRY(op->residual(s->lane, &add));
+        end.in = sum;
+        end.eps = cfg->eps;
+        TRY(op->residual(s->lane, &end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct nemotron *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_nemotron_h = {
     .name = "nemotron_h",
     .hf_types = (const char *const[]){ "nemotron_h", NULL },
     .cfg_bytes = sizeof(struct nemotron_cfg),
-    .top_bytes = sizeof(struct nemotron),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct nemotron_layer),
     .weights = weights,
     .divide = divide,
     .prefixes = (const char *const[]){ "", "backbone.", "model.", NULL },
     .configure = configure,
-    .prepare = prepare,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
 };

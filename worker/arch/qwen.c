@@ -1,8 +1,9 @@
-/* qwen.c - Qwen 2 and 2.5, and Qwen 3, the dense ones.
+/* qwen.c - Qwen 2, 2.5 and 3, dense models.
  *
- * Llama's two pre-norm sublayers. Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead. Layers
- * from max_window_layers on may slide over a window.
- * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file follows.
+ * As Llama, except: Qwen 2 adds biases to q, k and v; Qwen 3 norms the heads of q and k instead.
+ * Layers from max_window_layers on may have a sliding window.
+ * Source: Qwen2ForCausalLM and Qwen3ForCausalLM of transformers 5.17, whose tensor names this file
+ * follows.
  */
 #include "worker/arch/registry.h"
 #include "worker/model/blocks.h"
@@ -14,12 +15,6 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-
-struct qwen {            /* the whole model's tensors */
-    struct tensor embed; /* [vocab, hidden] */
-    struct tensor norm;  /* [hidden] */
-    struct tensor head;  /* [vocab, hidden], embed itself when tied */
-};
 
 struct qwen_layer {
     struct tensor attn_norm;      /* [hidden] */
@@ -38,9 +33,9 @@ struct qwen_cfg {
     struct rope_params rope;
 };
 
-#define TOP(f) IN_TOP, offsetof(struct qwen, f)
+#define TOP(f) IN_TOP, offsetof(struct block_top, f)
 #define LAYER(f) IN_LAYER, offsetof(struct qwen_layer, f)
-/* Of what the other of the two has these are 0, and there is no such line. */
+/* Qwen 2 has the biases, Qwen 3 the norms; the sizes of absent tensors are 0. */
 #define DIM_Q_BIAS DIM_OWN_0
 #define DIM_KV_BIAS DIM_OWN_1
 #define DIM_NORM DIM_OWN_2
@@ -50,7 +45,7 @@ struct qwen_cfg {
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                   goes to           rows         cols        */
+    /* in the checkpoint                   field             rows         cols        */
     { "model.embed_tokens.weight",         TOP(embed),       DIM_VOCAB,   DIM_HIDDEN, 0 },
     { "model.norm.weight",                 TOP(norm),        DIM_1,       DIM_HIDDEN, W_FP32 },
     { "lm_head.weight",                    TOP(head),        DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
@@ -72,19 +67,9 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-static int
-read_rope(const json_t *config, struct rope_params *ret, struct err *e)
-{
-    TRY(cfg_rope(config, NULL, 1e4, ret, e));
-    if (ret->type == ROPE_PROPORTIONAL)
-        return err_set(e, -ENOTSUP, "rope_type is none of default, linear, llama3 and yarn");
-    if (ret->partial != 1)
-        return err_set(e, -ENOTSUP, "partial_rotary_factor is %g, only 1 is implemented",
-                       ret->partial);
-    return 0;
-}
+enum { QWEN_ROPE = 1 << ROPE_DEFAULT | 1 << ROPE_LINEAR | 1 << ROPE_LLAMA3 | 1 << ROPE_YARN };
 
-/* Unless use_sliding_window is true there is no window, whatever sliding_window says. */
+/* sliding_window counts only if use_sliding_window is true. */
 static int
 read_window(const json_t *config, uint32_t *window, uint32_t *first, struct err *e)
 {
@@ -108,7 +93,9 @@ read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, s
 
         TRY(cfg_slides(config, i, s->n_layers, window && i >= first, &slides, e));
         if (slides && !window)
-            return err_set(e, -EINVAL, "layer_types[%u] slides, and there is no sliding_window", i);
+            return err_set(e, -EINVAL,
+                           "layer_types[%u] is sliding_attention, but sliding_window is not set",
+                           i);
         l.window = slides ? window : 0;
         l.kv = slides ? KV_WINDOW : KV_FULL;
         l.kv_from = (uint16_t)i;
@@ -118,23 +105,18 @@ read_layers(const json_t *config, struct layer_shape l, struct model_shape *s, s
 }
 
 static int
-read_heads(const json_t *config, bool three, uint32_t hidden, struct layer_shape *l, struct err *e)
+read_heads(const json_t *config, bool qwen3, uint32_t hidden, struct layer_shape *l, struct err *e)
 {
     TRY(cfg_u32(config, "num_attention_heads", 32, 1, CFG_MAX_HEADS, &l->n_heads, e));
-    return cfg_heads(config, 32, 32, three ? 128 : hidden / l->n_heads, l, e);
+    return cfg_heads(config, 32, 32, qwen3 ? 128 : hidden / l->n_heads, l, e);
 }
 
 static void
-set_sizes(struct model_shape *s, const struct layer_shape *l, bool three)
+set_sizes(struct model_shape *s, const struct layer_shape *l, bool qwen3)
 {
     uint32_t q = l->n_heads * l->head_dim, kv = l->n_kv_heads * l->head_dim;
 
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_FF] = l->n_ff;
-    s->dim[DIM_Q] = q;
-    s->dim[DIM_KV] = kv;
-    if (three) {
+    if (qwen3) {
         s->dim[DIM_NORM] = l->head_dim;
         return;
     }
@@ -149,15 +131,13 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 {
     struct qwen_cfg *cfg = out;
     struct layer_shape l = { .mixer = MIX_ATTENTION, .kv_parts = 2 };
-    const char *act, *type;
-    bool three;
+    const char *type;
+    bool qwen3;
 
     TRY(cfg_str(config, "model_type", NULL, &type, e));
-    three = strcmp(type, "qwen3") == 0;
-    TRY(cfg_str(config, "hidden_act", "silu", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, -ENOTSUP, "hidden_act is \"%s\", only \"silu\" is implemented", act);
-    if (three) TRY(cfg_want_bool(config, "attention_bias", false, e));
+    qwen3 = strcmp(type, "qwen3") == 0;
+    TRY(cfg_want_str(config, "hidden_act", "silu", e));
+    if (qwen3) TRY(cfg_want_bool(config, "attention_bias", false, e));
     TRY(cfg_bool(config, "tie_word_embeddings", false, &s->tied, e));
     TRY(cfg_u32(config, "num_hidden_layers", 32, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "hidden_size", 4096, 1, CFG_MAX_HIDDEN, &s->hidden, e));
@@ -165,11 +145,11 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
     TRY(cfg_u32(config, "intermediate_size", 22016, 1, CFG_MAX_FF, &l.n_ff, e));
     TRY(cfg_u32(config, "max_position_embeddings", 32768, 1, CFG_MAX_POSITIONS, &s->max_len, e));
     TRY(cfg_f32(config, "rms_norm_eps", 1e-6, 0, 1, &cfg->eps, e));
-    TRY(read_heads(config, three, s->hidden, &l, e));
+    TRY(read_heads(config, qwen3, s->hidden, &l, e));
     TRY(read_layers(config, l, s, e));
-    TRY(read_rope(config, &cfg->rope, e));
+    TRY(cfg_rope_only(config, NULL, 1e4, QWEN_ROPE, &cfg->rope, e));
     cfg->scale = 1 / sqrtf((float)l.head_dim);
-    set_sizes(s, &l, three);
+    set_sizes(s, &l, qwen3);
     return 0;
 }
 
@@ -182,108 +162,49 @@ tables(struct model *m, struct err *e)
 }
 
 static int
-attend(const struct model *m, struct step *s, uint32_t l, const struct qwen_layer *w,
-       struct tensor h, struct tensor heads)
-{
-    const struct qwen_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = h.dim[0], q = m->shape.dim[DIM_Q], kv = m->shape.dim[DIM_KV];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, q + 2 * kv);
-    struct rope_store rope = {
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, kv),
-        .v = tensor_cols(qkv, q + kv, kv),
-        .q_norm = w->q_norm,
-        .k_norm = w->k_norm,
-        .norm_eps = cfg->eps,
-        .cos_sin = m->table[0],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .kv = s->kv[l],
-    };
-    struct attend a = {
-        .out = heads,
-        .q = rope.q,
-        .kv = s->kv[l],
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .window = shape->window,
-        .kept = shape->kept,
-        .causal = true,
-        .scale = cfg->scale,
-    };
-
-    TRY(m->op->matmul(s->lane, qkv, h, w->qkv, w->qkv_bias, 0));
-    TRY(m->op->rope_store(s->lane, &rope, s->rows));
-    return m->op->attend(s->lane, &a, s->rows);
-}
-
-/* What layer l's second sum goes into: the next layer's norm, the model's, or none where a slice ends. */
-static struct residual
-layer_end(const struct model *m, const struct step *s, struct tensor h, uint32_t l, uint32_t end)
-{
-    const struct qwen_cfg *cfg = m->cfg;
-    const struct qwen *top = m->top;
-    const struct qwen_layer *layer = m->layer;
-    struct residual r = { .x = s->x, .eps = cfg->eps };
-
-    if (l + 1 < end) {
-        r.y = h;
-        r.y_norm = layer[l + 1].attn_norm;
-    } else if (end == m->shape.n_layers) {
-        r.y = s->normed;
-        r.y_norm = top->norm;
-    }
-    return r;
-}
-
-static int
 forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
     const struct gpu_ops *op = m->op;
     const struct qwen_cfg *cfg = m->cfg;
-    const struct qwen *top = m->top;
+    const struct block_top *top = m->top;
     const struct qwen_layer *w = (const struct qwen_layer *)m->layer + first;
-    uint32_t rows = s->rows.n_tokens, ff = m->shape.dim[DIM_FF];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, m->shape.dim[DIM_Q]);
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->rows.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->x, top->embed, s->rows.token, 1));
     TRY(op->rms_norm(s->lane, h, s->x, w->attn_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps };
-        struct tensor gate_up, inner;
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .bias = w->qkv_bias,
+            .q_norm = w->q_norm,
+            .k_norm = w->k_norm,
+            .norm_eps = cfg->eps,
+            .cos_sin = m->table[0],
+            .scale = cfg->scale,
+        };
+        struct residual middle = { .y_norm = w->ff_norm, .eps = cfg->eps }, end;
+        struct tensor heads, inner;
 
-        TRY(attend(m, s, l, w, h, heads));
-        TRY(block_logit_rows(m, s, l, &heads));
-        h = tensor_rows(h, 0, s->x.dim[0]);
+        TRY(block_attend(m, s, l, h, &a, &heads));
+        TRY(block_logit_rows(m, s, l, &heads, &h));
         middle.x = s->x;
         middle.y = h;
         TRY(block_residual(m, s, heads, w->o, middle));
 
-        gate_up = block_scratch(s, BLOCK_GATE_UP, h.dim[0], 2 * ff);
-        inner = block_scratch(s, BLOCK_INNER, h.dim[0], ff);
-        TRY(op->gate_matmul(s->lane, inner, gate_up, h, w->gate_up, ACT_SILU));
-        TRY(block_residual(m, s, inner, w->down, layer_end(m, s, h, l, first + n)));
+        TRY(block_gated(m, s, h, w->gate_up, ACT_SILU, &inner));
+        end = block_layer_end(m, s, h, l, first + n,
+                              l + 1 < m->shape.n_layers ? w[1].attn_norm : top->norm);
+        end.eps = cfg->eps;
+        TRY(block_residual(m, s, inner, w->down, end));
     }
     return 0;
-}
-
-static int
-logits(const struct model *m, struct step *s, struct tensor out, struct tensor x)
-{
-    const struct qwen *top = m->top;
-
-    return block_head(m, s, out, x, top->head, NO_TENSOR);
 }
 
 const struct arch arch_qwen = {
     .name = "qwen",
     .hf_types = (const char *const[]){ "qwen2", "qwen3", NULL },
     .cfg_bytes = sizeof(struct qwen_cfg),
-    .top_bytes = sizeof(struct qwen),
+    .top_bytes = sizeof(struct block_top),
     .layer_bytes = sizeof(struct qwen_layer),
     .weights = weights,
     .divide = sharding_agrees,
@@ -291,6 +212,6 @@ const struct arch arch_qwen = {
     .configure = configure,
     .tables = tables,
     .forward = forward,
-    .logits = logits,
+    .logits = block_logits,
     .ends_with_logit_rows = true,
 };

@@ -1,4 +1,4 @@
-/* registry.c - the list: one line a family. */
+/* registry.c - the list of model families. */
 #include "worker/arch/registry.h"
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* registry.h - the families we serve; handed down to model_open(). */
+/* registry.h - the model families; an argument of model_open(). */
 #ifndef ARCH_REGISTRY_H
 #define ARCH_REGISTRY_H
 

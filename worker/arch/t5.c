@@ -1,7 +1,7 @@
 /* t5.c - T5: version 1.0 (relu, tied head), 1.1 and Flan (gated gelu, untied head).
  *
  * Pre-norm encoder and decoder without absolute positions: self-attention adds a bias that depends
- * on the distance, from one table a stack, kept in block 0 and used by all. Scores are not scaled.
+ * on the distance. Each stack has one bias table, stored in block 0. Scores are not scaled.
  * Source: T5ForConditionalGeneration of transformers 5.17.
  */
 #include "worker/arch/registry.h"
@@ -18,12 +18,12 @@
 #include <string.h>
 
 struct t5 {
-    struct tensor shared; /* [vocab, hidden] */
-    struct tensor head;   /* [vocab, hidden]; shared itself where the file has none */
+    struct tensor shared;                     /* [vocab, hidden] */
+    struct tensor head;                       /* [vocab, hidden]; shared itself if tied */
     struct tensor encoder_norm, decoder_norm; /* [hidden] */
 };
 
-/* plain or gate_up, as the model's feed-forward is. */
+/* The feed-forward has either plain or gate_up. */
 struct t5_layer {                    /* of the decoder */
     struct tensor bias;              /* [buckets, heads], block 0 */
     struct tensor self_norm;         /* [hidden] */
@@ -43,7 +43,7 @@ struct t5_encoder {
 
 struct t5_cfg {
     float eps;
-    float head_scale; /* of hidden states before the head; 1: none */
+    float head_scale; /* factor of hidden states before the head */
     enum act act;
     bool gated;
     uint32_t buckets, max_distance;
@@ -54,14 +54,14 @@ enum { TABLE_ENCODER, TABLE_DECODER };
 #define TOP(f) IN_TOP, offsetof(struct t5, f)
 #define ENC(f) IN_ENCODER, offsetof(struct t5_encoder, f)
 #define DEC(f) IN_LAYER, offsetof(struct t5_layer, f)
-#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 where the feed-forward is gated; DIM_GATED the other way */
+#define DIM_PLAIN DIM_OWN_0 /* ff, or 0 if the feed-forward is gated; DIM_GATED is the opposite */
 #define DIM_GATED DIM_OWN_1
 #define E "encoder.block.%u.layer."
 #define D "decoder.block.%u.layer."
 
 /* clang-format off */
 static const struct weight_rule weights[] = {
-    /* in the checkpoint                     goes to            rows         cols        */
+    /* in the checkpoint                     field              rows         cols        */
     { "shared.weight",                       TOP(shared),       DIM_VOCAB,   DIM_HIDDEN, 0 },
     { "lm_head.weight",                      TOP(head),         DIM_VOCAB,   DIM_HIDDEN, W_TIED | W_SPLIT_ROWS },
     { "encoder.final_layer_norm.weight",     TOP(encoder_norm), DIM_1,       DIM_HIDDEN, W_FP32 },
@@ -99,7 +99,7 @@ static const struct weight_rule weights[] = {
 };
 /* clang-format on */
 
-/* T5 has no longest sequence: distances saturate. Block tables need one. */
+/* T5 has no maximum length, because distances saturate; block tables need one. */
 enum { T5_POSITIONS = 4096 };
 
 static int
@@ -111,7 +111,7 @@ read_feed_forward(const json_t *config, struct t5_cfg *cfg, struct err *e)
         enum act act;
     } known[] = {
         { "relu", false, ACT_RELU },
-        { "gated-gelu", true, ACT_GELU_TANH }, /* the tanh form, whatever the name says */
+        { "gated-gelu", true, ACT_GELU_TANH }, /* the tanh approximation, despite the name */
         { "gated-silu", true, ACT_SILU },
     };
     const char *name;
@@ -137,14 +137,13 @@ read_buckets(const json_t *config, struct t5_cfg *cfg, struct err *e)
         return err_set(e, -ENOTSUP, "relative_attention_num_buckets is %u, not a multiple of 4",
                        cfg->buckets);
     if (cfg->max_distance <= cfg->buckets / 2)
-        return err_set(
-            e, -EINVAL,
-            "relative_attention_max_distance is %u; %u buckets reach further by themselves",
-            cfg->max_distance, cfg->buckets);
+        return err_set(e, -EINVAL,
+                       "relative_attention_max_distance is %u, want more than half of %u buckets",
+                       cfg->max_distance, cfg->buckets);
     return 0;
 }
 
-/* What the flag says, whether or not the file holds a head of its own. */
+/* The flag decides the scale; the presence of lm_head.weight does not. */
 static int
 read_head_scale(const json_t *config, struct model_shape *s, float *ret, struct err *e)
 {
@@ -168,7 +167,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
                 &s->hidden, e));
     TRY(cfg_u32(config, "vocab_size", 32128, 1, CFG_MAX_VOCAB, &s->vocab, e));
     TRY(cfg_u32(config, "num_layers", 6, 1, MAX_LAYERS, &s->n_encoder_layers, e));
-    /* The decoder is as deep as num_layers says, whatever its other name does. */
+    /* num_hidden_layers does not change the depth of the decoder. */
     TRY(cfg_u32(config, "num_decoder_layers", s->n_encoder_layers, 1, MAX_LAYERS, &s->n_layers, e));
     TRY(cfg_u32(config, "num_hidden_layers", s->n_encoder_layers, 1, MAX_LAYERS,
                 &s->n_encoder_layers, e));
@@ -182,12 +181,7 @@ configure(json_t *config, struct model_shape *s, void *out, struct err *e)
 
     l.n_kv_heads = l.n_heads;
     s->max_len = s->max_source = T5_POSITIONS;
-    s->dim[DIM_HIDDEN] = s->hidden;
-    s->dim[DIM_VOCAB] = s->vocab;
-    s->dim[DIM_Q] = l.n_heads * l.head_dim;
-    s->dim[DIM_HEADS] = l.n_heads;
     s->dim[DIM_BUCKETS] = cfg->buckets;
-    s->dim[DIM_FF] = l.n_ff;
     s->dim[DIM_PLAIN] = cfg->gated ? 0 : l.n_ff;
     s->dim[DIM_GATED] = cfg->gated ? l.n_ff : 0;
     for (uint32_t i = 0; i < s->n_layers; i++) {
@@ -204,10 +198,12 @@ static int
 make_bias(struct model *m, uint32_t which, struct tensor weight, struct t5_buckets b, struct err *e)
 {
     struct t5_cfg *cfg = m->cfg;
-    uint32_t heads = m->shape.dim[DIM_HEADS], reach = t5_reach(b), cols = 2 * reach + 1;
+    uint32_t heads = m->shape.layer[0].n_heads, reach = t5_reach(b), cols = 2 * reach + 1;
     float *w = malloc(sizeof *w * b.n * heads), *out = malloc(sizeof *out * heads * cols);
-    int r = w && out ? host_tables_read(m, w, weight, e)
-                     : err_set(e, -ENOMEM, "position biases of %u heads x %u", heads, cols);
+    int r = w && out
+                ? host_tables_read(m, w, weight, e)
+                : err_set(e, -ENOMEM, "no memory for position biases of %u heads x %u distances",
+                          heads, cols);
 
     cfg->reach[which] = reach;
     if (r >= 0) {
@@ -230,27 +226,24 @@ prepare(struct model *m, struct err *e)
     return make_bias(m, TABLE_DECODER, ((const struct t5_layer *)m->layer)->bias, b, e);
 }
 
-/* end.x += wo(act(wi h)), or wo(act(wi_0 h) * wi_1 h). */
+/* end.x += wo(act(wi h)) or wo(act(wi_0 h) * wi_1 h). */
 static int
 feed_forward(const struct model *m, struct step *s, struct tensor h, struct tensor plain,
              struct tensor gate_up, struct tensor down, struct residual end)
 {
     const struct t5_cfg *cfg = m->cfg;
-    uint32_t rows = h.dim[0], ff = m->shape.dim[DIM_FF];
-    struct tensor both = block_scratch(s, BLOCK_GATE_UP, rows, 2 * ff);
-    struct tensor inner = block_scratch(s, BLOCK_INNER, rows, ff);
+    struct tensor inner = block_scratch(s, BLOCK_INNER, h.dim[0], m->shape.layer[0].n_ff);
 
-    if (cfg->gated) {
-        TRY(m->op->gate_matmul(s->lane, inner, both, h, gate_up, cfg->act));
-    } else {
+    if (cfg->gated)
+        TRY(block_gated(m, s, h, gate_up, cfg->act, &inner));
+    else
         TRY(m->op->act_matmul(s->lane, inner, h, plain, NO_TENSOR, cfg->act));
-    }
     return block_residual(m, s, inner, down, end);
 }
 
-/* x += the sublayer's output, then y = norm(x). */
+/* Residual: x += sublayer output; y = norm(x). */
 static struct residual
-then(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
+add_and_norm(const struct model *m, struct tensor x, struct tensor y, struct tensor norm)
 {
     const struct t5_cfg *cfg = m->cfg;
 
@@ -264,35 +257,26 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     const struct t5_cfg *cfg = m->cfg;
     const struct t5 *top = m->top;
     const struct t5_encoder *w = (const struct t5_encoder *)m->encoder + first;
-    uint32_t rows = s->enc.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor h = block_scratch(s, BLOCK_NORMED, rows, m->shape.hidden);
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct tensor heads = block_scratch(s, BLOCK_HEADS, rows, q);
-    struct attend a = {
-        .out = heads,
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .n_heads = m->shape.encoder[0].n_heads,
-        .n_kv_heads = m->shape.encoder[0].n_heads,
-        .head_dim = m->shape.encoder[0].head_dim,
-        .scale = 1,
-        .bias = m->table[TABLE_ENCODER].data,
-        .bias_reach = cfg->reach[TABLE_ENCODER],
-    };
+    struct tensor h = block_scratch(s, BLOCK_NORMED, s->enc.n_tokens, m->shape.hidden);
 
     if (first == 0) TRY(op->embed(s->lane, s->enc_x, top->shared, s->enc.token, 1));
     TRY(op->rms_norm(s->lane, h, s->enc_x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual end = then(m, s->enc_x, NO_TENSOR, NO_TENSOR);
+        struct block_attention a = {
+            .qkv = w->qkv,
+            .distance_bias = m->table[TABLE_ENCODER],
+            .reach = cfg->reach[TABLE_ENCODER],
+            .scale = 1,
+        };
+        struct residual end = add_and_norm(m, s->enc_x, NO_TENSOR, NO_TENSOR);
+        struct tensor heads;
 
         if (l + 1 < first + n)
-            end = then(m, s->enc_x, h, w[1].self_norm);
+            end = add_and_norm(m, s->enc_x, h, w[1].self_norm);
         else if (l + 1 == m->shape.n_encoder_layers)
-            end = then(m, s->enc_x, s->enc_out, top->encoder_norm);
-        TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-        TRY(op->attend(s->lane, &a, s->enc));
-        TRY(block_residual(m, s, heads, w->o, then(m, s->enc_x, h, w->ff_norm)));
+            end = add_and_norm(m, s->enc_x, s->enc_out, top->encoder_norm);
+        TRY(block_attend_encoder(m, s, h, &a, &heads));
+        TRY(block_residual(m, s, heads, w->o, add_and_norm(m, s->enc_x, h, w->ff_norm)));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));
     }
     return 0;
@@ -301,77 +285,40 @@ encode(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 static int
 project_cross(const struct model *m, struct step *s, uint32_t first, uint32_t n)
 {
-    const struct t5_layer *w = (const struct t5_layer *)m->layer + first;
-    uint32_t q = m->shape.dim[DIM_Q];
-    struct tensor kv = block_scratch(s, BLOCK_QKV, s->project.n_tokens, 2 * q);
+    const struct t5_layer *w = m->layer;
 
-    for (uint32_t l = first; l < first + n; l++, w++) {
-        struct rope_store store = {
-            .k = tensor_cols(kv, 0, q),
-            .v = tensor_cols(kv, q, q),
-            .n_kv_heads = m->shape.cross.n_kv_heads,
-            .head_dim = m->shape.cross.head_dim,
-            .kv = s->cross_kv[l],
-        };
-
-        TRY(m->op->matmul(s->lane, kv, s->project_x, w->cross_kv, NO_TENSOR, 0));
-        TRY(m->op->rope_store(s->lane, &store, s->project));
-    }
+    for (uint32_t l = first; l < first + n; l++)
+        TRY(block_project_cross(m, s, l, w[l].cross_kv, NO_TENSOR));
     return 0;
 }
 
-/* h: x normed for what comes next, at the beginning and at the end. */
+/* h: in, the input of this sublayer; out, the input of the next one. */
 static int
 self_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                struct tensor h)
 {
-    const struct gpu_ops *op = m->op;
     const struct t5_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
+    struct block_attention a = {
+        .qkv = w->qkv,
+        .distance_bias = m->table[TABLE_DECODER],
+        .reach = cfg->reach[TABLE_DECODER],
         .scale = 1,
-        .bias = m->table[TABLE_DECODER].data,
-        .bias_reach = cfg->reach[TABLE_DECODER],
     };
+    struct tensor heads;
 
-    TRY(op->matmul(s->lane, qkv, h, w->qkv, NO_TENSOR, 0));
-    TRY(op->attend(s->lane, &a, s->rows));
-    return block_residual(m, s, a.out, w->o, then(m, s->x, h, w->cross_norm));
+    TRY(block_attend_decoder(m, s, l, h, &a, &heads));
+    return block_residual(m, s, heads, w->o, add_and_norm(m, s->x, h, w->cross_norm));
 }
 
 static int
 cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                 struct tensor h)
 {
-    const struct gpu_ops *op = m->op;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .settled = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1,
-    };
+    struct block_attention a = { .qkv = w->cross_q, .scale = 1 };
+    struct tensor heads;
 
-    TRY(op->matmul(s->lane, a.q, h, w->cross_q, NO_TENSOR, 0));
-    TRY(op->attend(s->lane, &a, s->cross));
-    return block_residual(m, s, a.out, w->cross_o, then(m, s->x, h, w->ff_norm));
+    TRY(block_attend_cross(m, s, l, h, &a, &heads));
+    return block_residual(m, s, heads, w->cross_o, add_and_norm(m, s->x, h, w->ff_norm));
 }
 
 static int
@@ -385,12 +332,10 @@ forward(const struct model *m, struct step *s, uint32_t first, uint32_t n)
     if (first == 0) TRY(m->op->embed(s->lane, s->x, top->shared, s->rows.token, 1));
     TRY(m->op->rms_norm(s->lane, h, s->x, w->self_norm, cfg->eps, 0));
     for (uint32_t l = first; l < first + n; l++, w++) {
-        struct residual end = then(m, s->x, NO_TENSOR, NO_TENSOR);
+        struct residual end = block_layer_end(
+            m, s, h, l, first + n, l + 1 < m->shape.n_layers ? w[1].self_norm : top->decoder_norm);
 
-        if (l + 1 < first + n)
-            end = then(m, s->x, h, w[1].self_norm);
-        else if (l + 1 == m->shape.n_layers)
-            end = then(m, s->x, s->normed, top->decoder_norm);
+        end.eps = cfg->eps;
         TRY(self_attention(m, s, w, l, h));
         TRY(cross_attention(m, s, w, l, h));
         TRY(feed_forward(m, s, h, w->plain, w->gate_up, w->down, end));

@@ -1,8 +1,8 @@
 /* t5_bias.c - see t5_bias.h.
  *
- * Half of a side's buckets hold one distance each, the rest grow with the logarithm up to
- * max_distance. Float arithmetic in the order of T5Attention._relative_position_bucket, because the
- * bucket's edges depend on it.
+ * The first half of a side's buckets hold one distance each; the others grow logarithmically up to
+ * max_distance. The order of float operations follows T5Attention._relative_position_bucket,
+ * because the bounds of buckets depend on rounding.
  */
 #include "worker/arch/t5_bias.h"
 

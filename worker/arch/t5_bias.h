@@ -1,4 +1,4 @@
-/* t5_bias.h - T5's relative position buckets, expanded to one number a distance. Pure, host only. */
+/* t5_bias.h - T5's relative position buckets, expanded to one bias per distance, on the host. */
 #ifndef ARCH_T5_BIAS_H
 #define ARCH_T5_BIAS_H
 
@@ -6,14 +6,15 @@
 
 struct t5_buckets {
     uint32_t n, max_distance; /* relative_attention_num_buckets, relative_attention_max_distance */
-    bool both;                /* encoder: keys on both sides; decoder: behind the query only */
+    bool both;                /* encoder: keys before and after the query; decoder: before only */
 };
 
-/* The bucket of a key that far from its query: key position less query position. */
+/* distance: key position - query position. */
 uint32_t t5_bucket(struct t5_buckets b, int32_t distance);
-/* The least distance from which on the bucket is the last one, for either sign. */
+/* The smallest distance, of either sign, in the last bucket. */
 uint32_t t5_reach(struct t5_buckets b);
-/* out [n_heads][2 * reach + 1], entry distance + reach; weight [n][n_heads] as stored. */
+/* Sets out[n_heads][2 * reach + 1], entry distance + reach, from weight[n][n_heads] of the
+ * checkpoint. */
 void t5_bias(float *out, const float *weight, uint32_t n_heads, struct t5_buckets b);
 
 #endif

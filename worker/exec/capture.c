@@ -1,14 +1,14 @@
-/* capture.c - pieces of a step on the device: as a graph, recorded now, or plain. What is due when is
- * graphs.c's. */
+/* capture.c - queues a piece of a step: as a graph, captured now if graphs.c allows it, or
+ * plain. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 
-/* How long the steps that are out will still take, as far as can be told. */
+/* Estimated time until the steps in flight are done. */
 static nsec
-busy(const struct exec_lane *l, nsec now)
+busy_time(const struct exec_lane *l, nsec now)
 {
     if (l->started == l->finished) return 0;
     return MAX(l->since + l->step_ns - now, (nsec)0);
@@ -22,7 +22,7 @@ drop_graphs(struct exec *x, struct exec_lane *l, uint32_t partition)
     while ((g = graphs_take(&l->graphs, partition))) x->op->graph.drop(l->lane, g);
 }
 
-/* Record a piece into its slot, if that is due; it stays empty where it is not, or cannot be. */
+/* Captures a piece into its slot if a capture is due and possible. */
 static void
 capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs_slot *slot,
         piece_fn *piece)
@@ -33,7 +33,7 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs
     nsec began = clock_now();
     int r, end;
 
-    if (!graphs_may_capture(&l->graphs, slot, busy(l, began))) return;
+    if (!graphs_may_capture(&l->graphs, slot, busy_time(l, began))) return;
     r = op->graph.begin(l->lane);
     if (r == 0) {
         r = piece(x, l, t);
@@ -41,8 +41,8 @@ capture(struct exec *x, struct exec_lane *l, const struct todo *t, struct graphs
         if (r == 0) r = end;
     }
     if (r < 0) {
-        log_debug("steps of %u rows cannot be captured, running them plain: %s", slot->rows,
-                  gpu_why(x->gpu));
+        log_debug("a piece of %u rows cannot be captured and will run without a graph: %s",
+                  slot->rows, gpu_why(x->gpu));
         graphs_never(slot);
     }
     while (r == 0 && !slot->graph) {

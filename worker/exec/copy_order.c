@@ -1,15 +1,15 @@
 /* copy_order.c - see copy_order.h.
  *
- * Each copy is in the first wave after those that it has to do with and that come before it. So what is saved
- * goes in one launch and what is fetched to its place in the next, although they come in pairs. A place is, from
- * its highest bit: after the step or before it, wave, group, whether it goes to the other tier (by other means than
- * within the device), index.
+ * A copy is in the first wave after all earlier copies that conflict with it. All blocks that are
+ * saved then share one launch and all blocks loaded into their places share the next, although the
+ * batch alternates. A place consists of, from the highest bit: after the step, wave, group, other
+ * tier (which uses another copy mechanism), index.
  */
 #include "worker/exec/copy_order.h"
 
 enum { AFTER_BIT = 63, WAVE_BIT = 36, GROUP_BIT = 33, CROSS_BIT = 32 };
 
-struct range { /* of a tier's bytes */
+struct range { /* bytes of a tier */
     uint64_t first, end;
     uint8_t tier;
 };

@@ -1,9 +1,10 @@
-/* copy_order.h - in which launches the copies of a batch go.
+/* copy_order.h - groups the copies of a batch into launches.
  *
- * They take effect as if one after another. A launch does its own in any order, and has those of one group that
- * go the same way between device and host; so no two of one launch have to do with each other. Two have where
- * one writes what the other reads or writes: any byte of it, since a slab that changes its pool within a step has
- * blocks of two sizes, which meet without beginning alike. Pure; tests/fuzz/fuzz_reuse.c does copies in this order.
+ * The result is as if the copies were made one after the other. A launch makes its copies in any
+ * order and contains copies of one group with the same direction between device and host, so two
+ * copies of a launch must not conflict. Two copies conflict if one writes a byte that the other
+ * reads or writes. Byte ranges are compared, not addresses, because a slab that changes its pool
+ * within a step has blocks of two sizes. No I/O; tests/fuzz/fuzz_reuse.c uses this order.
  */
 #ifndef EXEC_COPY_ORDER_H
 #define EXEC_COPY_ORDER_H
@@ -14,7 +15,7 @@ struct copy_order_bytes { /* by group */
     size_t slice[MAX_GROUPS], block[MAX_GROUPS];
 };
 
-/* place: [n] in the order of launches, those before the step first. */
+/* Sets place[n] in launch order; copies before the step come first. */
 void copy_order_sort(const struct kv_copy *copy, uint32_t n, const struct copy_order_bytes *bytes,
                      uint64_t *place);
 
@@ -24,7 +25,7 @@ copy_order_index(uint64_t place)
     return (uint32_t)place;
 }
 
-/* Names the launch. */
+/* Number of the launch. */
 static inline uint32_t
 copy_order_launch(uint64_t place)
 {

@@ -1,8 +1,8 @@
-/* encoder_launch.c - what a step does with sources: encoder slices, and the cross projections of their states.
+/* encoder_launch.c - encoder slices of a step, and cross projections of encoder states.
  *
- * Whole sources of few rows may go through the encoder as a graph, and be projected as one. A graph works
- * where it was captured: its arrays are the first of images of their own, its rows lie in source_x, source_out
- * and sources. Where the states of a source are kept in enc_out is no part of it.
+ * Short encoder inputs may run through the encoder as a graph and be projected as a graph. A graph
+ * uses fixed addresses: its arrays are the first of their own images, its rows are in source_x,
+ * source_out and sources. The copy of the states to enc_out is outside of the graph.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -12,15 +12,15 @@ static struct graphs_slot *
 use_graph(const struct exec *x, struct exec_lane *l, enum graphs_kind kind, uint32_t rows,
           const struct batch *b)
 {
-    uint32_t bucket = rows && l->graphs.room ? graphs_source_bucket(rows) : 0;
+    uint32_t bucket = rows && l->graphs.capacity ? graphs_source_bucket(rows) : 0;
 
     return bucket && bucket <= x->c.max_enc_tokens
                ? graphs_use(&l->graphs, kind, bucket, b->partition, b->step)
                : NULL;
 }
 
-/* Slice i goes through its layers together with the one before it: they are side by side in the batch and
- * in enc_state. */
+/* True if slice i can run together with the previous slice: same layers, consecutive in the batch
+ * and in enc_state. */
 static bool
 follows(const struct batch *b, uint32_t i)
 {
@@ -30,7 +30,7 @@ follows(const struct batch *b, uint32_t i)
            s->enc_token == before->enc_token + before->n_tokens;
 }
 
-/* All of them at once, through all layers. */
+/* True if all slices can run together through all layers. */
 static bool
 together(const struct exec *x, const struct batch *b)
 {
@@ -117,7 +117,7 @@ void
 stage_sources(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               struct todo *t)
 {
-    uint32_t first = 0; /* of the encoder's rows */
+    uint32_t first = 0; /* first encoder token */
 
     for (uint32_t i = 0; i < b->n_segments; i++) {
         first += b->segment[i].n_tokens;
@@ -157,7 +157,7 @@ encode_slices(struct exec *x, struct exec_lane *l, const struct batch *b, const 
     return 0;
 }
 
-/* A piece: all layers, where a graph can find them again. */
+/* Piece of the encoder graph: all layers, at fixed addresses. */
 static int
 encode(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
@@ -181,7 +181,7 @@ queue_encoders(struct exec *x, struct exec_lane *l, const struct batch *b, const
                               tensor_rows(l->source_out, 0, n), t->enc_place);
 }
 
-/* A piece. All new sources at once: a layer's weights are read once, however many there are. */
+/* Piece of the projection graph: all new inputs together, so a layer's weights are read once. */
 static int
 project(struct exec *x, struct exec_lane *l, const struct todo *t)
 {

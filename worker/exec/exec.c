@@ -1,4 +1,4 @@
-/* exec.c - see exec.h: what is made before the first step, a step's start, its end. */
+/* exec.c - see exec.h: opening; start and end of a step. */
 #include "worker/exec/exec.h"
 
 #include "base/clock.h"
@@ -10,11 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* LOGITS_BYTES: of a piece's rows. The head is read once a piece: so a piece has a row for every slot, if
- * that is not more than a device's memory would notice. */
+/* LOGITS_BYTES: limit of a piece's logits. The head's weights are read once per piece, so a piece
+ * has a row for every slot if that stays below the limit. */
 enum { DEFAULT_EDITS = 4096, LOGITS_BYTES = 512 << 20, LEAST_PIECE = 64 };
 
-/* What a layer's views must agree on, so that a wrong dtype is a sentence and not wrong tokens. */
+/* Refuses a KV dtype whose block size differs from the group's; otherwise the tokens would be
+ * wrong. */
 static int
 check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct layer_shape *s,
                struct err *e)
@@ -32,9 +33,9 @@ check_kv_dtype(const struct exec *x, const struct kv_config *kv, const struct la
                    dtype_name(x->c.kv_dtype), (unsigned long long)ROUND_UP(bytes, 128));
 }
 
-/* Where the tokens of a group's blocks lie, if all of its layers have them alike: kv_moves.c. */
+/* Sets the token layout in the blocks of a group, if all its layers agree: kv_moves.c. */
 static void
-see_tokens(struct exec *x, const struct kv_config *kv, uint32_t group)
+set_token_layout(struct exec *x, const struct kv_config *kv, uint32_t group)
 {
     size_t head = 0, token = 0;
 
@@ -80,8 +81,8 @@ kv_view(const struct exec *x, const struct kv_config *kv, const struct arena *bl
 }
 
 static void
-see_blocks(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
-           const struct arena *blocks)
+set_kv_views(struct exec *x, struct exec_lane *l, const struct kv_config *kv,
+             const struct arena *blocks)
 {
     const struct model_shape *s = &x->m->shape;
 
@@ -96,7 +97,7 @@ void
 exec_blocks(struct exec *x, const struct kv_config *kv, const struct arena *blocks)
 {
     x->kv = blocks->base;
-    for (uint32_t i = 0; i < x->c.n_lanes; i++) see_blocks(x, &x->lane[i], kv, blocks);
+    for (uint32_t i = 0; i < x->c.n_lanes; i++) set_kv_views(x, &x->lane[i], kv, blocks);
 }
 
 void
@@ -135,12 +136,12 @@ open_lane(struct exec *x, struct exec_lane *l, uint32_t units, const struct kv_c
     TRY(x->op->lane.open(x->gpu, l->units, &l->lane, e));
     memcpy(l->step.scratch, l->scratch, sizeof l->step.scratch);
     l->step.lane = l->lane;
-    /* Something that is mapped, until there are blocks: padding looks at none. */
-    see_blocks(x, l, kv, &x->arena);
+    /* Any mapped memory until exec_blocks(); padding reads no block. */
+    set_kv_views(x, l, kv, &x->arena);
     if (!gpu_graphs(x->gpu)) return 0;
     r = warm_up(x, l);
     if (r < 0) return err_set(e, r, "warm up: %s", gpu_why(x->gpu));
-    l->graphs.room = x->c.graphs_memory / x->c.n_lanes;
+    l->graphs.capacity = x->c.graphs_memory / x->c.n_lanes;
     return 0;
 }
 
@@ -162,7 +163,7 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     for (uint32_t i = 0; i < kv->n_groups; i++) {
         x->bytes.slice[i] = kv->group[i].slice_bytes;
         x->bytes.block[i] = kv_block_bytes(&kv->group[i]);
-        see_tokens(x, kv, i);
+        set_token_layout(x, kv, i);
     }
     for (uint32_t i = 0; i < c->n_lanes; i++)
         TRY(open_lane(x, &x->lane[i],
@@ -173,9 +174,9 @@ exec_open(struct exec **ret, const struct exec_config *c, struct gpu *g, const s
     return 0;
 }
 
-/* Graphs are dropped by their lane, once none of them may be running. */
+/* Waits for steps in flight, because a running graph must not be dropped. */
 static void
-lane_end(struct exec *x, struct exec_lane *l)
+close_lane(struct exec *x, struct exec_lane *l)
 {
     if (!l->lane) return;
     if (l->graphs.n && l->finished < l->started)
@@ -188,7 +189,7 @@ struct exec *
 exec_close(struct exec *x)
 {
     if (!x) return NULL;
-    for (unsigned i = 0; i < MAX_LANES; i++) lane_end(x, &x->lane[i]);
+    for (unsigned i = 0; i < MAX_LANES; i++) close_lane(x, &x->lane[i]);
     scratch_close(x);
     free(x);
     return NULL;
@@ -204,10 +205,10 @@ exec_set_sampling(struct exec *x, uint32_t slot, const struct sampling *s)
 void
 exec_mark_tokens(struct exec *x, uint32_t slot, const token_id *token, uint32_t n)
 {
-    uint32_t *bits = x->recalled + (size_t)slot * x->seen_words;
+    uint32_t *bits = x->initial_seen + (size_t)slot * x->seen_words;
 
-    x->recall[slot] = n > 0 && wants_history(&x->slot[slot]);
-    if (!x->recall[slot]) return;
+    x->upload_seen[slot] = n > 0 && wants_history(&x->slot[slot]);
+    if (!x->upload_seen[slot]) return;
     memset(bits, 0, x->seen_words * sizeof *bits);
     for (uint32_t i = 0; i < n; i++) bits[(uint32_t)token[i] / 32] |= UINT32_C(1) << token[i] % 32;
 }
@@ -219,10 +220,9 @@ exec_looks_back(const struct sampling *s)
            s->frequency_penalty != 0;
 }
 
-/* Whether every run of the decoder has one row, and a row of logits that a token is drawn from. Sources and their
- * projections are queued in front and in no graph. */
+/* True if every segment has one token and one logit row to sample from. */
 static bool
-generates(const struct batch *b)
+decodes_only(const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++)
         if (b->segment[i].n_tokens != 1 || b->segment[i].first_logit != i ||
@@ -231,9 +231,9 @@ generates(const struct batch *b)
     return b->n_logits == b->n_segments;
 }
 
-/* Runs from the first of more than one row on. */
+/* Number of segments from the first segment with several tokens on. */
 static uint32_t
-n_longer(const struct batch *b)
+n_longer_segments(const struct batch *b)
 {
     uint32_t i = 0;
 
@@ -241,14 +241,14 @@ n_longer(const struct batch *b)
     return b->n_segments - i;
 }
 
-/* What of a graph its decoder can be. */
+/* The kind of graph that can run the decoder. */
 static enum graphs_kind
 kind_of(const struct batch *b)
 {
     uint32_t n_sources = 0, n_tokens = 0;
 
-    if (generates(b)) return GRAPHS_DECODE;
-    if (n_longer(b)) return GRAPHS_PREFILL;
+    if (decodes_only(b)) return GRAPHS_DECODE;
+    if (n_longer_segments(b)) return GRAPHS_PREFILL;
     for (uint32_t i = 0; i < b->n_segments; i++) {
         bool first = !(b->segment[i].flags & SEGMENT_SAME_SOURCE);
 
@@ -259,14 +259,14 @@ kind_of(const struct batch *b)
     return n_sources <= b->n_segments / 2 ? GRAPHS_BEAMS : GRAPHS_PREFILL;
 }
 
-/* The step's arrays, padded to its bucket where it may be a graph. */
+/* The step's arrays, padded to the bucket if the step may be a graph. */
 static void
 stage_step(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
            struct outcome *o, struct todo *t)
 {
     enum graphs_kind kind = kind_of(b);
 
-    if (b->bucket && l->graphs.room && n_longer(b) <= GRAPHS_SEGMENTS &&
+    if (b->bucket && l->graphs.capacity && n_longer_segments(b) <= GRAPHS_SEGMENTS &&
         !(kind == GRAPHS_DECODE && tensor_output_wanted(x, b)))
         t->decode = graphs_use(&l->graphs, kind, b->bucket, b->partition, b->step);
     if (t->decode) t->n_single_token = MIN(b->bucket, x->n_slots);
@@ -340,8 +340,8 @@ is_done(const struct exec *x, const struct exec_lane *l)
             x->op->lane.error(l->lane) < 0);
 }
 
-/* A mark that comes after the first look makes the fd readable; the second look, after the fd was
- * emptied, sees that step. So no step is ever done and unannounced. */
+/* A step that ends after the first check makes the fd readable. The second check, after the fd was
+ * drained, sees such a step, so no finished step is missed. */
 static bool
 is_done_or_fd_empty(const struct exec *x, const struct exec_lane *l)
 {

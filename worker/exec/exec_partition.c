@@ -1,7 +1,8 @@
-/* exec_partition.c - the parts of the device that lanes run on: made and measured before the first step, changed between two.
+/* exec_partition.c - partitions: the device units that each lane runs on, made and measured before
+ * the first step.
  *
- * What a part can read and multiply is measured with nobody on the other one, for a first guess; what they take from
- * each other shows in the steps.
+ * The measurement runs one lane while the other is idle and gives a first estimate. The partition
+ * controller learns the interference between lanes from real steps.
  */
 #include "base/clock.h"
 #include "worker/exec/exec_internal.h"
@@ -11,10 +12,11 @@
 
 _Static_assert((int)MAX_PARTITIONS == GRAPHS_MAX_PARTITIONS &&
                    MAX_PARTITIONS - 1 <= (int)GPU_PARTITIONS,
-               "a partition is a division of the device");
+               "graphs and the device have a place for each partition");
 
-/* READ: much more than a device's caches hold, so that it outlasts what it takes to see its end. TRIALS: the best of
- * them counts, because the worker whose place we take may be at work. */
+/* READ: bytes, much more than the device's caches hold, and long compared with the latency of
+ * detecting the end. TRIALS: the fastest trial counts, because the previous worker may still use
+ * the device. */
 enum { READ = 1 << 30, PASSES = 8, ROWS = 2048, TRIALS = 3 };
 
 static const struct exec_part whole = { 0, 0 };
@@ -28,9 +30,10 @@ exec_partition_take(struct exec *x, struct exec_lane *l, const struct exec_part 
     return 0;
 }
 
-/* Every lane on its part once: so it is made. Then on all again. */
+/* Moves every lane to its part once, which makes the driver create the part, then back to all
+ * units. */
 static int
-visit(struct exec *x, const struct exec_part part[MAX_LANES])
+create_parts(struct exec *x, const struct exec_part part[MAX_LANES])
 {
     int r = 0;
 
@@ -44,13 +47,14 @@ visit(struct exec *x, const struct exec_part part[MAX_LANES])
     return r;
 }
 
-/* ---- what a part can do ---- */
+/* ---- measurement ---- */
 
-/* The model's own products: of one row each, which read; and the largest of many, which multiplies. */
+/* Matmuls of the model: all with 1 row measure bandwidth, the largest with many rows measures
+ * compute. */
 struct trial {
     struct matmul list[MAX_MATMULS];
     uint32_t n, largest, rows;
-    uint64_t bytes; /* of all of list */
+    uint64_t bytes; /* of all weights in list */
     uint32_t passes;
 };
 
@@ -70,7 +74,7 @@ find_trial(const struct exec *x, const struct exec_lane *l)
     for (uint32_t i = 0; i < n; i++) {
         struct tensor from, to;
 
-        if (!matmul_room(l, &list[i], 1, &from, &to)) continue;
+        if (!matmul_scratch(l, &list[i], 1, &from, &to)) continue;
         t.list[t.n] = list[i];
         t.bytes += dtype_bytes(list[i].w.dtype, elements(&list[i].w));
         if (t.list[t.largest].head ||
@@ -87,7 +91,7 @@ queue_one(struct exec *x, struct exec_lane *l, const struct matmul *m, uint32_t 
 {
     struct tensor from, to;
 
-    check(matmul_room(l, m, rows, &from, &to));
+    check(matmul_scratch(l, m, rows, &from, &to));
     return x->op->matmul(l->lane, to, from, m->w, NO_TENSOR, 0);
 }
 
@@ -105,7 +109,7 @@ queue_multiply(struct exec *x, struct exec_lane *l, const struct trial *t)
     return queue_one(x, l, &t->list[t->largest], t->rows);
 }
 
-/* Seconds that it takes, once it was met. */
+/* Best time in seconds, after one run that is not counted. */
 static int
 measure(struct exec *x, struct exec_lane *l, const struct trial *t,
         int (*queue)(struct exec *x, struct exec_lane *l, const struct trial *t), double *ret)
@@ -119,7 +123,7 @@ measure(struct exec *x, struct exec_lane *l, const struct trial *t,
         TRY(x->op->lane.mark(l->lane, 1));
         TRY(gpu_wait(l->lane, 1, 1));
         if (i) best = MIN(best, clock_now() - since);
-        TRY(settle(x, l));
+        TRY(wait_until_idle(x, l));
     }
     *ret = (double)best / NSEC_S;
     return 0;
@@ -135,7 +139,7 @@ measure_part(struct exec *x, unsigned partition, unsigned lane)
     struct tensor from, to;
     double s;
 
-    if (t.bytes == 0 || m->head || !matmul_room(l, m, t.rows, &from, &to)) return 0;
+    if (t.bytes == 0 || m->head || !matmul_scratch(l, m, t.rows, &from, &to)) return 0;
     TRY(exec_partition_take(x, l, &x->part[partition][lane]));
     TRY(x->op->mem.fill_random(l->lane, from, /* seed= */ 1, 0, 0, 1));
     TRY(measure(x, l, &t, queue_read, &s));
@@ -168,7 +172,7 @@ exec_partition_open(struct exec *x)
     check(x->c.n_partitions <= MAX_PARTITIONS);
     memcpy(x->part, x->c.part, sizeof x->part);
     known = gpu_memory(x->gpu, &before, &own, &total) == 0;
-    for (unsigned r = 1; r < x->c.n_partitions; r++) TRY(visit(x, x->part[r]));
+    for (unsigned r = 1; r < x->c.n_partitions; r++) TRY(create_parts(x, x->part[r]));
     if (known && gpu_memory(x->gpu, &after, &own, &total) == 0 && before > after)
         x->divided.bytes = before - after;
     x->divided.made = clock_now() - since;
@@ -188,11 +192,12 @@ exec_rate(const struct exec *x, unsigned partition, unsigned lane)
     return x->rate[partition][lane];
 }
 
-/* ---- another division in the place of one ---- */
+/* ---- change of a partition ---- */
 
-/* Until nothing of the lane is out: two steps of prompts at most, seconds of a large model, in which we beat. */
+/* Waits until the lane has no step in flight, calling the heartbeat. At most 2 prefill steps:
+ * seconds for a large model. */
 static int
-wait_out(const struct exec *x, const struct exec_lane *l)
+wait_for_steps(const struct exec *x, const struct exec_lane *l)
 {
     const struct timespec nap = { .tv_nsec = NSEC_MS };
     uint64_t last = l->outcome[(l->started - 1) % OUTCOMES].r.step;
@@ -205,11 +210,12 @@ wait_out(const struct exec *x, const struct exec_lane *l)
     return 0;
 }
 
-/* Its graphs hold the old parts, and their streams end with what is queued there. */
+/* Graphs keep the old parts, and the driver destroys the streams of a part with their queued
+ * work. */
 static int
-let_go(struct exec *x, struct exec_lane *l, unsigned partition)
+leave_partition(struct exec *x, struct exec_lane *l, unsigned partition)
 {
-    TRY(wait_out(x, l));
+    TRY(wait_for_steps(x, l));
     drop_graphs(x, l, partition);
     return exec_partition_take(x, l, &whole);
 }
@@ -222,9 +228,10 @@ exec_set_partition(struct exec *x, unsigned partition, const struct exec_part pa
 
     check(partition > 0 && partition < MAX_PARTITIONS);
     if (memcmp(x->part[partition], part, sizeof x->part[partition]) == 0) return 1;
-    for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) r = let_go(x, &x->lane[i], partition);
+    for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++)
+        r = leave_partition(x, &x->lane[i], partition);
     memset(x->part[partition], 0, sizeof x->part[partition]);
-    if (r == 0) r = visit(x, part);
+    if (r == 0) r = create_parts(x, part);
     if (r < 0) return err_set(e, r, "%s", gpu_why(x->gpu));
     memcpy(x->part[partition], part, sizeof x->part[partition]);
     return 0;

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 
-/* Steps of a doubling would run a third of their rows for nothing at worst; these a fifth from 16 on. The first
- * ones are decoders'. */
+/* From 16 rows on at most 1/3 of a bucket is padding, from 128 on at most 1/5. The first
+ * GRAPHS_BUCKETS are the decoder's. */
 static const uint32_t bucket_rows[GRAPHS_SOURCE_BUCKETS] = { 1,   2,   4,   8,   16,  24,  32,
                                                              48,  64,  96,  128, 160, 192, 224,
                                                              256, 320, 384, 448, 512 };
@@ -40,7 +40,7 @@ graphs_use(struct graphs *g, enum graphs_kind kind, uint32_t rows, uint32_t part
         *s = (struct graphs_slot){ .kind = kind, .rows = rows, .partition = partition, .wait = 1 };
         g->n++;
     }
-    s->turn = ++g->turn;
+    s->used = ++g->n_uses;
     s->step = step;
     return s;
 }
@@ -52,7 +52,7 @@ graphs_may_capture(struct graphs *g, struct graphs_slot *s, nsec busy)
         if (s->wait != UINT32_MAX) s->wait--;
         return false;
     }
-    if (g->captured == s->step) return false; /* another piece of it was */
+    if (g->captured == s->step) return false; /* another piece of the step was captured */
     return g->cost - busy <= GRAPHS_DELAY;
 }
 
@@ -65,7 +65,7 @@ oldest(struct graphs *g, uint64_t done)
     for (uint32_t i = 0; i < g->n; i++) {
         struct graphs_slot *s = &g->slot[i];
 
-        if (s->graph && s->step <= done && (!old || s->turn < old->turn)) old = s;
+        if (s->graph && s->step <= done && (!old || s->used < old->used)) old = s;
     }
     return old;
 }
@@ -80,11 +80,11 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
     *drop = NULL;
     g->cost = MAX(g->cost, took);
     g->captured = s->step;
-    if (bytes > g->room) {
+    if (bytes > g->capacity) {
         graphs_never(s);
         return -ENOSPC;
     }
-    if (g->bytes + bytes > g->room) {
+    if (g->bytes + bytes > g->capacity) {
         old = oldest(g, done);
         if (!old) {
             s->wait = GRAPHS_AGAIN;
@@ -93,7 +93,7 @@ graphs_keep(struct graphs *g, struct graphs_slot *s, struct graph *graph, uint64
         *drop = old->graph;
         g->bytes -= old->bytes;
         old->graph = NULL;
-        old->wait = GRAPHS_AGAIN; /* so that two that do not fit together do not take turns */
+        old->wait = GRAPHS_AGAIN; /* two graphs that do not both fit must not evict each other */
         return -EAGAIN;
     }
     s->graph = graph;

@@ -1,13 +1,14 @@
-/* kv_moves.c - what a step moves around the model's work: entries and rows of tables, blocks of either tier.
+/* kv_moves.c - table edits, and copies of table rows and of blocks on the device and in the host
+ * tier.
  *
- * Edits and copies take effect as if in the batch's order. A launch does its own in any order, so no two of
- * one launch have to do with each other (copy_order.h). All of it is in the lane's order: what is saved is read before the step
- * writes, what is fetched is there before the step reads, and a block or cell that another lane has used
- * last is waited for as any is (batch.wait).
+ * Edits and copies take effect in the batch's order. A launch makes its copies in any order, so two
+ * copies of a launch never conflict (copy_order.h). The lane's order makes it safe: a block is
+ * saved before the step overwrites it and loaded before the step reads it. batch.wait covers
+ * blocks that another lane used last.
  */
 #include "worker/exec/exec_internal.h"
 
-/* What a block holds and whose it is matters to the manifest alone: other edits do not come so far. */
+/* Other edits concern the manifest only. */
 static bool
 reaches_device(const struct kv_edit *e)
 {
@@ -86,9 +87,9 @@ stage_moves(struct exec *x, struct image *im, const struct batch *b, struct todo
         t->move_host[n_tokens++] = block_of(x, &b->copy[copy_order_index(x->place[i])]);
 }
 
-/* How many of these may be done at once. */
+/* Number of leading copies that do not conflict. */
 static uint32_t
-at_once(const struct block_copy *c, uint32_t n)
+count_independent(const struct block_copy *c, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++)
         for (uint32_t k = 0; k < i; k++)
@@ -96,13 +97,13 @@ at_once(const struct block_copy *c, uint32_t n)
     return n;
 }
 
-/* Rows first .. first + n, all of that many bytes. */
+/* Moves first .. first + n, `bytes` each. */
 static int
 queue_row_moves(struct exec *x, struct exec_lane *l, const struct todo *t, uint32_t first,
                 uint32_t n, size_t bytes)
 {
     for (uint32_t end = first + n, some; first < end; first += some) {
-        some = at_once(t->move_host + first, end - first);
+        some = count_independent(t->move_host + first, end - first);
         TRY(x->op->mem.copy_blocks(l->lane, t->move + first, t->move_host + first, some,
                                    (struct block_size){ .bytes = bytes }));
     }
@@ -138,7 +139,7 @@ queue_edits(struct exec *x, struct exec_lane *l, const struct batch *b, const st
     return 0;
 }
 
-/* Of copies within the device as far as their tokens go, where that is known. */
+/* Copies within the device copy only the tokens in use, if their number is known. */
 static struct block_size
 size_of(const struct exec *x, const struct batch *b, uint32_t first, uint32_t end)
 {

@@ -1,15 +1,15 @@
-/* launch.c - one step, in the order it is queued: what must be waited for, the step's arrays, table edits,
- * block copies, encoder slices, tokens sampled by the step before, cross projections of new sources, the
- * decoder, logits and sampling, results, the mark. Encoders, projections and the decoder are pieces that may
- * be graphs.
+/* launch.c - queues one step, in this order: waits, the step's arrays, table edits, block copies,
+ * encoder slices, tokens sampled by the previous step, cross projections of new encoder inputs, the
+ * decoder, logits and sampling, results, the mark. Encoder, projections and decoder are pieces that
+ * may run as graphs.
  */
 #include "base/failpoint.h"
 #include "worker/exec/exec_internal.h"
 
 enum { SLICE_ROWS = 2048, SLICE_LAYERS = 4 };
 
-/* A step of many rows in slices: the driver's queue fills up and then takes launches only as fast as the
- * device gets rid of them. */
+/* A large step is queued in slices with heartbeats between them: when the driver's queue is full, a
+ * launch blocks until the device has finished an earlier one. */
 static int
 queue_layers(struct exec *x, struct exec_lane *l)
 {
@@ -45,9 +45,9 @@ queue_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
     return 0;
 }
 
-/* The pieces of a decoder: of a step that only generates, or to the end of its layers. */
+/* Decoder piece of a GRAPHS_DECODE graph. */
 static int
-generate(struct exec *x, struct exec_lane *l, const struct todo *t)
+queue_forward_and_draw(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     TRY(queue_forward(x, l, t));
     return queue_draw(x, l, t);
@@ -57,7 +57,7 @@ static int
 queue_decoder(struct exec *x, struct exec_lane *l, const struct todo *t)
 {
     if (t->decode && t->decode->kind == GRAPHS_DECODE)
-        return queue_piece(x, l, t, t->decode, generate);
+        return queue_piece(x, l, t, t->decode, queue_forward_and_draw);
     TRY(queue_piece(x, l, t, t->decode, queue_forward));
     return queue_draw(x, l, t);
 }
@@ -73,25 +73,25 @@ queue_rows(struct exec *x, struct exec_lane *l, const struct todo *t)
     s->few = t->few;
     s->n_logit_rows = t->n_sample_rows;
     s->logit_x = l->logit_x;
-    if (t->n_see) {
+    if (t->n_marked) {
         TRY(op->step.resolve_tokens(l->lane, s->rows, x->last));
-        TRY(op->step.mark_tokens(l->lane, x->seen, x->seen_words, s->rows, t->see, t->n_see));
+        TRY(op->step.mark_tokens(l->lane, x->seen, x->seen_words, s->rows, t->marked, t->n_marked));
     }
     TRY(queue_projections(x, l, t));
     return queue_decoder(x, l, t);
 }
 
-/* History of slots that were taken over. */
+/* Uploads the seen tokens of adopted sequences. */
 static int
-queue_recalls(struct exec *x, struct exec_lane *l, const struct batch *b)
+queue_seen_tokens(struct exec *x, struct exec_lane *l, const struct batch *b)
 {
     for (uint32_t i = 0; i < b->n_segments; i++) {
         uint32_t slot = b->segment[i].slot;
         size_t at = (size_t)slot * x->seen_words;
 
-        if (!x->recall[slot]) continue;
-        x->recall[slot] = false;
-        TRY(x->op->mem.put(l->lane, x->seen + at, x->recalled + at,
+        if (!x->upload_seen[slot]) continue;
+        x->upload_seen[slot] = false;
+        TRY(x->op->mem.put(l->lane, x->seen + at, x->initial_seen + at,
                            x->seen_words * sizeof *x->seen));
     }
     return 0;
@@ -109,9 +109,10 @@ share_units(const struct exec_part *a, const struct exec_part *b)
     return !a->n || !b->n || (a->first < b->first + b->n && b->first < a->first + a->n);
 }
 
-/* Kernels of ranks wait for each other. On units that two lanes share each rank could be full of what waits for the other
- * lane of the other rank, for ever: so a step comes behind those of other lanes that are out there. All ranks start steps
- * in one order, and so each waits for earlier ones only. */
+/* With several ranks: queues the step after the steps in flight of other lanes that share device
+ * units. Kernels of different ranks wait for each other, so without this order the shared units of
+ * rank A could be full of kernels of lane 0 and those of rank B full of kernels of lane 1: a
+ * deadlock. All ranks start steps in the same order, so each step waits for earlier steps only. */
 static int
 queue_behind(struct exec *x, struct exec_lane *l, uint64_t step)
 {
@@ -138,9 +139,10 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     TRY(put_image(x, l, &st->step));
     TRY(put_image(x, l, &st->encode));
     TRY(put_image(x, l, &st->project));
-    TRY(queue_recalls(x, l, b));
+    TRY(queue_seen_tokens(x, l, b));
     if (t->n_suppressed)
-        TRY(op->mem.put(l->lane, l->ban, t->ban, t->n_suppressed * sizeof *t->ban));
+        TRY(op->mem.put(l->lane, l->suppressed, t->suppressed,
+                        t->n_suppressed * sizeof *t->suppressed));
     if (t->n_logit_bias)
         TRY(op->mem.put(l->lane, l->logit_bias, t->logit_bias,
                         t->n_logit_bias * sizeof *t->logit_bias));
@@ -154,7 +156,7 @@ queue_step(struct exec *x, struct exec_lane *l, const struct stage *st, const st
     }
     if (l->step.rows.n_tokens) TRY(queue_rows(x, l, t));
     TRY(queue_copies(x, l, b, t, /* after= */ true));
-    /* Whoever sees the step done may take it that every rank has written what it writes. */
+    /* A barrier: a step that is done on one rank has been written by every rank. */
     TRY(op->collective.all_reduce(l->lane, tensor_cols(tensor_rows(l->x, 0, 1), 0, 1)));
     op->profile.work_end(l->lane);
     FP_OR(step_queued, TRY(op->mem.put(l->lane, FP_NOWHERE, st->step.host, 8)));

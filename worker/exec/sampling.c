@@ -1,9 +1,10 @@
-/* sampling.c - rows of logits: which they are, how a token is drawn from each, what comes back.
+/* sampling.c - logit rows: selection, sampling parameters, results.
  *
- * A run has either one row of logits, its last row's, or one for each of its rows, when the request
- * wants the log-probabilities of its prompt: row at position p then reports token p + 1 of the
- * prompt, and only the last row draws. What depends on the tokens so far (n-grams that may not come again,
- * presence and frequency) is worked out here, from the tokens: exec_looks_back().
+ * A segment has one logit row, for its last token. If the request wants prompt
+ * log-probabilities, the segment has a logit row for each token: the row at position p reports
+ * token p + 1 of the prompt, and only the last row samples. Suppressed n-grams and presence and
+ * frequency penalties depend on all previous tokens and are computed here on the host
+ * (exec_looks_back()).
  */
 #include "worker/exec/exec_internal.h"
 #include "worker/model/blocks.h"
@@ -12,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Results go to the host as the device wrote them. */
+/* Results are copied to the host without conversion. */
 _Static_assert(sizeof(struct top) == sizeof(struct batch_top) &&
                    offsetof(struct top, id) == offsetof(struct batch_top, id) &&
                    offsetof(struct top, logprob) == offsetof(struct batch_top, logprob),
-               "top on both sides");
+               "struct top and struct batch_top are equal");
 
 const struct sample_row sampling_padding = {
     .slot = SLOT_NONE,
@@ -30,21 +31,21 @@ const struct sample_row sampling_padding = {
 struct draw {
     uint32_t *which;
     struct sample_row *row;
-    int32_t *ban;
+    int32_t *suppressed;
     struct logit_bias *logit_bias;
     uint32_t n_suppressed, n_logit_bias, n_top;
-    bool in_order; /* so far, row i of logits is the decoder's row i */
+    bool in_order; /* so far, logit row i is decoder token i */
     bool beams;
 };
 
 static void
-ban(struct draw *d, struct sample_row *row, token_id id)
+suppress_token(struct draw *d, struct sample_row *row, token_id id)
 {
-    d->ban[d->n_suppressed++] = id;
+    d->suppressed[d->n_suppressed++] = id;
     row->n_suppressed++;
 }
 
-/* Every token that followed the last n - 1 of these before: transformers' no_repeat_ngram. */
+/* Suppresses every token that would repeat an n-gram, as no_repeat_ngram_size of transformers. */
 static void
 suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, uint32_t n_tokens,
                  uint32_t n)
@@ -52,7 +53,8 @@ suppress_repeats(struct draw *d, struct sample_row *row, const token_id *token, 
     const token_id *last = token + n_tokens - (n - 1);
 
     for (uint32_t i = 0; i + n <= n_tokens; i++)
-        if (!memcmp(token + i, last, (n - 1) * sizeof *token)) ban(d, row, token[i + n - 1]);
+        if (!memcmp(token + i, last, (n - 1) * sizeof *token))
+            suppress_token(d, row, token[i + n - 1]);
 }
 
 static int
@@ -63,9 +65,9 @@ by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The request's own, and what generated tokens cost: by id, each once. */
+/* Adds the request's biases and the penalties of generated tokens, sorted by id, no id twice. */
 static void
-logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
+add_logit_bias(struct draw *d, struct sample_row *row, const struct sampling *s, uint32_t position)
 {
     struct logit_bias *to = d->logit_bias + d->n_logit_bias;
     bool penalty = s->presence_penalty != 0 || s->frequency_penalty != 0;
@@ -123,18 +125,18 @@ sampled_row(struct draw *d, const struct sampling *s, uint32_t slot, uint32_t po
         row.want_logprob = false;
     }
     if (s->n_bias || s->presence_penalty != 0 || s->frequency_penalty != 0)
-        logit_bias(d, &row, s, position);
+        add_logit_bias(d, &row, s, position);
     if (s->no_repeat_ngram && position + 1 >= s->no_repeat_ngram)
         suppress_repeats(d, &row, s->prompt, position, s->no_repeat_ngram);
     if (s->forced_bos >= 0 && made == 0) row.force = s->forced_bos;
     if (s->forced_eos >= 0 && made + 1 == s->max_new)
-        row.force = s->forced_eos; /* the later rule */
-    for (uint32_t i = 0; i < s->n_eos && made < s->min_new; i++) ban(d, &row, s->eos[i]);
+        row.force = s->forced_eos; /* overrides forced_bos, as in transformers */
+    for (uint32_t i = 0; i < s->n_eos && made < s->min_new; i++) suppress_token(d, &row, s->eos[i]);
     return row;
 }
 
-/* Token at position, which the request gave: nothing is drawn and no slot is touched. Past the prompt
- * (tokens delivered before a restart) nobody asks for the number. */
+/* Reports the log-probability of the given token at position: samples nothing and changes no slot.
+ * Tokens after the prompt (delivered before a restart) need no report. */
 static struct sample_row
 prompt_row(const struct sampling *s, uint32_t position)
 {
@@ -153,14 +155,14 @@ prompt_row(const struct sampling *s, uint32_t position)
 }
 
 static void
-draw_run(const struct exec *x, const struct batch_segment *r, struct draw *d, struct outcome *o)
+draw_segment(const struct exec *x, const struct batch_segment *r, struct draw *d, struct outcome *o)
 {
     const struct sampling *s = &x->slot[r->slot];
     bool all = r->flags & SEGMENT_PROMPT_LOGPROBS, sample = r->flags & SEGMENT_SAMPLE;
     uint32_t n = all ? r->n_tokens : 1;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t k = r->n_tokens - n + i; /* of the run's rows */
+        uint32_t k = r->n_tokens - n + i; /* token of the segment */
         uint32_t position = (uint32_t)r->first_pos + k + 1;
         struct sample_row *row = &d->row[r->first_logit + i];
 
@@ -175,7 +177,8 @@ draw_run(const struct exec *x, const struct batch_segment *r, struct draw *d, st
     }
 }
 
-/* Whether the last layer leaves out rows that nobody draws from. A graph's number of rows is always the same. */
+/* True if the last layer computes logit rows only. Not in a graph, whose number of rows is
+ * fixed. */
 static bool
 ends_with_logit_rows(const struct exec *x, const struct batch *b, const struct todo *t)
 {
@@ -187,7 +190,9 @@ void
 sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct outcome *o,
                struct todo *t)
 {
-    struct draw d = { .ban = st->ban, .logit_bias = st->logit_bias, .in_order = true };
+    struct draw d = { .suppressed = st->suppressed,
+                      .logit_bias = st->logit_bias,
+                      .in_order = true };
     uint32_t next = 0;
 
     check(b->n_logits <= x->c.max_tokens);
@@ -204,7 +209,7 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
         o->segment_logit[i] = NO_LOGIT;
         if (!(r->flags & (SEGMENT_SAMPLE | SEGMENT_PROMPT_LOGPROBS))) continue;
         check(r->first_logit == next);
-        draw_run(x, r, &d, o);
+        draw_segment(x, r, &d, o);
         next += r->flags & SEGMENT_PROMPT_LOGPROBS ? r->n_tokens : 1;
         if (r->flags & SEGMENT_SAMPLE) o->segment_logit[i] = next - 1;
     }
@@ -217,9 +222,9 @@ sampling_stage(struct exec *x, struct stage *st, const struct batch *b, struct o
     t->n_top = d.n_top;
     t->n_suppressed = d.n_suppressed;
     t->n_logit_bias = d.n_logit_bias;
-    t->ban = d.n_suppressed <= NEAR_CHANGES
-                 ? memcpy(st->near_suppressed, d.ban, d.n_suppressed * sizeof *d.ban)
-                 : d.ban;
+    t->suppressed = d.n_suppressed <= NEAR_CHANGES ? memcpy(st->near_suppressed, d.suppressed,
+                                                            d.n_suppressed * sizeof *d.suppressed)
+                                                   : d.suppressed;
     t->logit_bias = d.n_logit_bias <= NEAR_CHANGES ? memcpy(st->near_logit_bias, d.logit_bias,
                                                             d.n_logit_bias * sizeof *d.logit_bias)
                                                    : d.logit_bias;
@@ -239,7 +244,7 @@ sampling_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
             .logits = tensor_rows(l->logits, 0, n),
             .row = t->row + i,
             .parts = !t->o,
-            .ban = l->ban,
+            .ban = l->suppressed,
             .logit_bias = l->logit_bias,
             .beams = t->beams,
             .n = n,

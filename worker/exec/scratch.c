@@ -1,8 +1,8 @@
-/* scratch.c - where everything of an exec lies.
+/* scratch.c - memory layout of an exec.
  *
- * lay_out() hands out every piece in order; it runs twice, first against no memory to learn the
- * sizes, then against the arena and the host mapping. So a size is written in one place, and what is
- * not touched (log-probabilities nobody asks for) costs address space only.
+ * lay_out() allocates every buffer in order. It runs twice: first without memory to count bytes,
+ * then with the arena and the host mapping, so each size is written in one place. Buffers that are
+ * never touched (log-probabilities without a request) cost address space only.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -11,12 +11,12 @@
 #include <sys/mman.h>
 
 struct plan {
-    char *dev, *host, *far; /* NULL: only counting */
-    uint64_t dev_used, host_used, far_used;
+    char *dev, *host, *far; /* NULL: count only */
+    uint64_t dev_taken, host_taken, far_taken;
 };
 
-enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* rows of tables are copied as blocks are */
-enum { PIECE_ALIGN = 256 };                   /* what copies and vector loads of any device like */
+enum { ROW_ENTRIES = 16 / sizeof(slice_id) }; /* table rows are copied in 16-byte units */
+enum { PIECE_ALIGN = 256 };                   /* for copies and vector loads of every device */
 
 static void *
 take(char *base, uint64_t *used, uint64_t bytes)
@@ -30,16 +30,16 @@ take(char *base, uint64_t *used, uint64_t bytes)
 static void *
 on_dev(struct plan *p, uint64_t n, uint64_t each)
 {
-    return take(p->dev, &p->dev_used, n * each);
+    return take(p->dev, &p->dev_taken, n * each);
 }
 
 static void *
 on_host(struct plan *p, uint64_t n, uint64_t each)
 {
-    return take(p->host, &p->host_used, n * each);
+    return take(p->host, &p->host_taken, n * each);
 }
 
-/* Rows begin on 16 bytes in any dtype, whatever their length: vector loads want that. */
+/* Rows start 16-byte aligned in every dtype, for vector loads. */
 static struct tensor
 matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
 {
@@ -50,7 +50,7 @@ matrix(struct plan *p, enum dtype t, uint32_t rows, uint32_t cols)
     return tensor_cols(m, 0, cols);
 }
 
-/* The most that a step takes of its images. */
+/* Largest image sizes of a step. */
 static size_t
 step_bytes(const struct exec *x)
 {
@@ -69,7 +69,7 @@ source_bytes(const struct exec *x, size_t n_segments)
            (size_t)8 * CACHE_LINE;
 }
 
-/* One on the device for all stages: see exec_internal.h. */
+/* All stages share one device image: exec_internal.h. */
 static void
 lay_out_image(struct image *im, const struct image *first, size_t bytes, struct plan *p)
 {
@@ -98,7 +98,7 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
     l->source_out = matrix(p, act, MIN(x->c.max_enc_tokens, (uint32_t)GRAPHS_SOURCE_ROWS), hidden);
     l->logits = matrix(p, DT_F32, x->piece, x->m->shape.vocab);
     l->drawn = on_dev(p, 2 * (uint64_t)rows, sizeof *l->drawn);
-    l->ban = on_dev(p, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->ban);
+    l->suppressed = on_dev(p, (uint64_t)x->n_slots * MAX_SUPPRESSED, sizeof *l->suppressed);
     l->logit_bias = on_dev(p, (uint64_t)x->n_slots * MAX_LOGIT_BIAS, sizeof *l->logit_bias);
     l->top = on_dev(p, tops, sizeof *l->top);
     for (unsigned i = 0; i < STAGES; i++) {
@@ -108,9 +108,9 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         lay_out_image(&st->encode, &first->encode,
                       source_bytes(x, x->n_slots + (size_t)GRAPHS_SEGMENTS), p);
         lay_out_image(&st->project, &first->project, source_bytes(x, 0), p);
-        st->ban = take(p->far, &p->far_used,
-                       (uint64_t)x->n_slots * MAX_SUPPRESSED * sizeof *st->ban);
-        st->logit_bias = take(p->far, &p->far_used,
+        st->suppressed = take(p->far, &p->far_taken,
+                              (uint64_t)x->n_slots * MAX_SUPPRESSED * sizeof *st->suppressed);
+        st->logit_bias = take(p->far, &p->far_taken,
                               (uint64_t)x->n_slots * MAX_LOGIT_BIAS * sizeof *st->logit_bias);
         st->near_suppressed = on_host(p, NEAR_CHANGES, sizeof *st->near_suppressed);
         st->near_logit_bias = on_host(p, NEAR_CHANGES, sizeof *st->near_logit_bias);
@@ -124,13 +124,13 @@ lay_out_lane(struct exec *x, struct exec_lane *l, struct plan *p)
         o->r.token = on_host(p, (uint64_t)x->n_slots * (1 + MAX_DRAFT), sizeof *o->r.token);
         o->r.first_top = on_host(p, (uint64_t)rows + 1, sizeof *o->r.first_top);
         o->near = on_host(p, MIN(tops, (uint64_t)NEAR_TOPS), sizeof *o->near);
-        o->far = take(p->far, &p->far_used, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
+        o->far = take(p->far, &p->far_taken, tops > NEAR_TOPS ? tops * sizeof *o->far : 0);
         o->logits_at = on_host(p, x->n_slots, sizeof *o->logits_at);
         o->states_at = on_host(p, x->n_slots, sizeof *o->states_at);
         o->n_states = on_host(p, x->n_slots, sizeof *o->n_states);
-        o->logits = take(p->far, &p->far_used,
+        o->logits = take(p->far, &p->far_taken,
                          (uint64_t)x->n_slots * x->m->shape.vocab * sizeof *o->logits);
-        o->states = take(p->far, &p->far_used,
+        o->states = take(p->far, &p->far_taken,
                          (uint64_t)x->c.max_enc_tokens * hidden * dtype_bytes(act, 1));
     }
 }
@@ -149,15 +149,14 @@ lay_out(struct exec *x, const struct kv_config *kv, struct plan *p)
     x->enc_state = matrix(p, DT_F32, x->c.max_enc_tokens, x->m->shape.hidden);
     x->enc_out = matrix(p, x->m->act, x->c.max_enc_tokens, x->m->shape.hidden);
     x->slot = on_host(p, x->n_slots, sizeof *x->slot);
-    x->place = take(p->far, &p->far_used, (uint64_t)x->c.max_copies * sizeof *x->place);
-    x->recall = on_host(p, x->n_slots, sizeof *x->recall);
-    x->recalled = take(p->far, &p->far_used,
-                       (uint64_t)x->n_slots * x->seen_words * sizeof *x->recalled);
+    x->place = take(p->far, &p->far_taken, (uint64_t)x->c.max_copies * sizeof *x->place);
+    x->upload_seen = on_host(p, x->n_slots, sizeof *x->upload_seen);
+    x->initial_seen = take(p->far, &p->far_taken,
+                           (uint64_t)x->n_slots * x->seen_words * sizeof *x->initial_seen);
     for (uint32_t i = 0; i < x->c.n_lanes; i++) lay_out_lane(x, &x->lane[i], p);
 }
 
-/* Every entry of every table is SLICE_NONE until an edit says otherwise. The lane is closed again
- * because closing is what waits. */
+/* Sets every entry of every table to SLICE_NONE. Closing the lane waits for the copies. */
 static int
 clear_tables(struct exec *x, struct err *e)
 {
@@ -177,7 +176,7 @@ clear_tables(struct exec *x, struct err *e)
     return r < 0 ? err_set(e, r, "clear block tables: %s", gpu_why(x->gpu)) : 0;
 }
 
-/* What nobody touches takes no memory. */
+/* Untouched pages take no memory. */
 static char *
 map(uint64_t bytes)
 {
@@ -194,14 +193,14 @@ scratch_open(struct exec *x, const struct kv_config *kv, struct err *e)
     int r;
 
     lay_out(x, kv, &p);
-    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_used, &x->arena, e);
+    r = x->op->mem.arena_make(x->gpu, "scratch", p.dev_taken, &x->arena, e);
     if (r < 0)
         return err_while(e, r,
                          "scratch of %llu MiB for %u lanes of %u rows and sources of %u tokens",
-                         (unsigned long long)(p.dev_used >> 20), x->c.n_lanes, x->c.max_tokens,
+                         (unsigned long long)(p.dev_taken >> 20), x->c.n_lanes, x->c.max_tokens,
                          x->c.max_enc_tokens);
-    x->host_bytes = p.host_used;
-    x->far_bytes = p.far_used;
+    x->host_bytes = p.host_taken;
+    x->far_bytes = p.far_taken;
     x->host = map(x->host_bytes);
     x->far = map(x->far_bytes);
     if (!x->host || (x->far_bytes && !x->far))

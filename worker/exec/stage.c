@@ -1,7 +1,7 @@
-/* stage.c - a batch as the arrays that ops read.
+/* stage.c - converts a batch to the arrays that ops read.
  *
- * Everything of a step lies in one image and goes to the device in one copy. What the batch promises
- * (batch.h) is checked here: it comes from the scheduler beside us, not from the world.
+ * The arrays of a step are in one image and are copied to the device at once. The invariants of
+ * batch.h are checked with check(), because a batch comes from this process, not from a peer.
  */
 #include "worker/exec/exec_internal.h"
 
@@ -23,15 +23,15 @@ int
 stage_refuse(const struct exec *x, const struct batch *b, struct err *e)
 {
     if (b->n_copies > x->c.max_copies)
-        return err_set(e, -ENOTSUP, "batch has %u block copies, there is room for %u", b->n_copies,
-                       x->c.max_copies);
+        return err_set(e, -ENOTSUP, "batch has %u block copies, at most %u are possible",
+                       b->n_copies, x->c.max_copies);
     for (uint32_t i = 0; i < b->n_segments; i++) {
         if (b->segment[i].n_draft)
-            return err_set(e, -ENOTSUP, "slot %u has %u draft tokens: drafts are not there yet",
+            return err_set(e, -ENOTSUP, "slot %u has %u draft tokens, which are not implemented",
                            b->segment[i].slot, b->segment[i].n_draft);
     }
     if (b->n_edits > x->c.max_edits)
-        return err_set(e, -ENOTSUP, "batch has %u edits, there is room for %u", b->n_edits,
+        return err_set(e, -ENOTSUP, "batch has %u table edits, at most %u are possible", b->n_edits,
                        x->c.max_edits);
     return 0;
 }
@@ -52,11 +52,11 @@ pad_rows(int32_t *token, int32_t *pos, uint32_t *slot, uint32_t from, uint32_t n
     }
 }
 
-/* A step that may be a graph has as many rows and runs as that graph: runs of one row in the first
- * t->n_single_token places, longer ones in GRAPHS_SEGMENTS behind them, and in places that are left a run of no rows.
- * So rows follow each other as in the batch, padding last, whatever of them are a prompt's. In cross attention
- * the beams of a search are one run: their source's keys are read once. Not in a graph of prompts, where that would want
- * a place behind all others. */
+/* A step that may be a graph has the graph's number of tokens and segments: one-token segments in
+ * the first t->n_single_token places, longer segments in the next GRAPHS_SEGMENTS places, empty
+ * segments in the other places. Tokens keep the batch's order, padding is last. Cross attention
+ * joins the beams of a search into one segment, so that the encoder input's keys are read once; not
+ * in a GRAPHS_PREFILL graph, which has no places for joined segments. */
 void
 stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struct batch *b,
               const struct todo *t)
@@ -134,16 +134,16 @@ stage_decoder(struct exec *x, struct exec_lane *l, struct stage *st, const struc
 static void
 stage_history(const struct exec *x, struct image *im, const struct batch *b, struct todo *t)
 {
-    struct segment *see = TAKE_ARRAY(im, struct segment, b->n_segments, &t->see);
+    struct segment *marked = TAKE_ARRAY(im, struct segment, b->n_segments, &t->marked);
 
     for (uint32_t i = 0; i < b->n_segments; i++) {
         const struct batch_segment *r = &b->segment[i];
 
         if (!wants_history(&x->slot[r->slot])) continue;
-        see[t->n_see++] = (struct segment){ .slot = r->slot,
-                                            .first_token = r->first_token,
-                                            .n_tokens = r->n_tokens,
-                                            .first_pos = r->first_pos };
+        marked[t->n_marked++] = (struct segment){ .slot = r->slot,
+                                                  .first_token = r->first_token,
+                                                  .n_tokens = r->n_tokens,
+                                                  .first_pos = r->first_pos };
     }
 }
 

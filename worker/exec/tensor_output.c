@@ -1,7 +1,7 @@
-/* tensor_output.c - encoder states and logits for those who want them, on their way to the host.
+/* tensor_output.c - copies encoder states and logits to the host for requests that want them.
  *
- * They come into memory that is not pinned and not touched as long as nobody asks. Logits are taken before
- * anything acts on them, between the head and the draw: so a step of theirs is no graph that draws.
+ * The host memory is pageable and costs nothing while it is unused. Logits are copied between head
+ * and sampling, before penalties change them, so such a step does not sample in a graph.
  */
 #include "gpu/fp.h"
 #include "worker/exec/exec_internal.h"

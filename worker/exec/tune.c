@@ -1,14 +1,15 @@
-/* tune.c - measure the model's matmuls on the device, in scratch memory, while no step is out.
+/* tune.c - measures the model's matmuls on the device, in scratch memory, while no step is in
+ * flight.
  *
- * Shapes are the model's, rows the buckets by which the device keeps algorithms. Both are few: a list of
- * pairs, walked anew each time, because that is cheaper than to keep it.
+ * The list has a pair for each shape of the model and each bucket of rows for which the device
+ * stores an algorithm. The list is short and is computed at each call.
  */
 #include "worker/exec/exec_internal.h"
 
 #include <errno.h>
 
-/* A shape's time must stay well below what the supervisor takes for a hang: it is run hundreds of times. LEAST: so
- * few rows have a kernel of their own, in 16-bit dtypes. */
+/* MOST: largest number of rows. A shape is run hundreds of times, and the supervisor must not take
+ * that for a hang. LEAST: in 16-bit dtypes up to 16 rows use our own kernel. */
 enum { LEAST = 16, MOST = 2048, MOST_FP32 = 256 };
 
 static uint32_t
@@ -17,7 +18,7 @@ bucket_after(uint32_t b)
     return b & (b - 1) ? b / 3 * 4 : b + b / 2;
 }
 
-/* Pair i; false: there are not so many. *n: how many there are, where i is beyond them. */
+/* Finds pair i. False: there are only *n pairs. */
 static bool
 find(const struct exec *x, uint32_t i, struct matmul *ret, uint32_t *rows, uint32_t *n)
 {
@@ -53,7 +54,7 @@ exec_n_matmuls(const struct exec *x)
     return n;
 }
 
-/* The narrowest scratch of so many columns but one. */
+/* The narrowest scratch with at least cols columns, except `but`. */
 static const struct tensor *
 scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
 {
@@ -69,8 +70,8 @@ scratch_for(const struct exec_lane *l, uint32_t cols, const struct tensor *but)
 }
 
 bool
-matmul_room(const struct exec_lane *l, const struct matmul *m, uint32_t rows, struct tensor *from,
-            struct tensor *to)
+matmul_scratch(const struct exec_lane *l, const struct matmul *m, uint32_t rows,
+               struct tensor *from, struct tensor *to)
 {
     const struct tensor *in = m->head ? &l->picked : scratch_for(l, m->w.dim[1], NULL), *out;
 
@@ -91,9 +92,10 @@ exec_matmul(struct exec *x, uint32_t i, struct err *e)
     int r;
 
     check(l->started == l->finished);
-    if (!find(x, i, &m, &rows, &n)) return err_set(e, -EINVAL, "there are %u matmuls", n);
-    if (!matmul_room(l, &m, rows, &from, &to))
-        return err_set(e, -ENOTSUP, "[%u, %u]: no scratch of so many columns", m.w.dim[0],
+    if (!find(x, i, &m, &rows, &n))
+        return err_set(e, -EINVAL, "matmul %u does not exist; the model has %u", i, n);
+    if (!matmul_scratch(l, &m, rows, &from, &to))
+        return err_set(e, -ENOTSUP, "matmul [%u, %u]: no scratch buffer is wide enough", m.w.dim[0],
                        m.w.dim[1]);
     r = x->op->mem.fill_random(l->lane, from, /* seed= */ i, 0, 0, 1);
     if (r == 0) r = x->op->matmul(l->lane, to, from, m.w, NO_TENSOR, 0);
@@ -107,7 +109,7 @@ exec_tune(struct exec *x, struct tune_result *ret)
 
     for (unsigned i = 0; i < x->c.n_lanes && r == 0; i++) {
         r = x->op->lane.tune(x->lane[i].lane, ret);
-        /* Captured steps hold the algorithm of before. */
+        /* Captured graphs contain the old algorithm. */
         if (r > 0 && ret->best < ret->first) drop_graphs(x, &x->lane[i], GRAPHS_ALL);
     }
     return r;

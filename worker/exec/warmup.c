@@ -1,18 +1,19 @@
-/* warmup.c - a first pass before there is a request: a driver brings a kernel to the device when it is
- * first launched, and waits for all that runs before it does. In a step of seconds that wait would be taken
- * for a hang, and the first request would pay for all of it.
+/* warmup.c - a pass over padding before the first request.
  *
- * One layer of each end, the logits and a draw, twice: one row of generation, which asks no library that may still be
- * busy with itself, and rows of a prompt. All rows are padding: no table is read and no block is written.
+ * The driver loads a kernel at its first launch and waits until the device is idle. Without this
+ * pass the supervisor could take that wait for a hang, and the first request would pay for all
+ * kernels.
  *
- * Where streams wait for a successor the second one is left out: that library takes longer to come up than all else, and
- * may do so beside them.
+ * The pass runs the first and the last layer, the logits and sampling, twice: with 1 decode token,
+ * which does not use cuBLASLt (it may still be initialising), and with prefill tokens. No table is
+ * read and no block is written. With `brief` (clients wait for a replacement worker) the prefill
+ * pass is left out, because initialising the library takes longest and can overlap with decoding.
  */
 #include "worker/exec/exec_internal.h"
 
 enum { ROWS = 64 };
 
-/* n rows of padding in one run; a source too, where the model has them. */
+/* n padding tokens in one segment, also for the encoder. */
 static void
 stage_padding(struct exec_lane *l, struct image *im, uint32_t n, struct todo *t)
 {
@@ -72,9 +73,9 @@ queue_pass(struct exec *x, struct exec_lane *l, const struct image *im, uint32_t
 }
 
 int
-settle(struct exec *x, struct exec_lane *l)
+wait_until_idle(struct exec *x, struct exec_lane *l)
 {
-    for (uint64_t mark = 2; mark-- > 0;) { /* 0 at last: steps count from 1 */
+    for (uint64_t mark = 2; mark-- > 0;) { /* ends with 0, because steps count from 1 */
         TRY(x->op->lane.mark(l->lane, mark));
         TRY(gpu_wait(l->lane, mark, mark));
     }
@@ -94,5 +95,5 @@ warm_up(struct exec *x, struct exec_lane *l)
         stage_padding(l, &l->stage[i].step, n[i], &t);
         TRY(queue_pass(x, l, &l->stage[i].step, n[i], &t));
     }
-    return settle(x, l);
+    return wait_until_idle(x, l);
 }

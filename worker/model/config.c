@@ -1,5 +1,5 @@
-/* config.c - see config.h: text to JSON, the two nestings, values. Files are config_file.c's, rotary
- * parameters config_rope.c's. */
+/* config.c - see config.h: JSON parsing, text_config, getters. config_file.c reads files,
+ * config_rope.c rotary parameters. */
 #include "worker/model/config.h"
 
 #include "worker/model/arch.h"
@@ -28,7 +28,8 @@ bare_float(const char *p, const char *end)
     return 0;
 }
 
-/* Copy text, writing bare floats as {"__float__":"..."}. out NULL: only count. Returns the length. */
+/* Copy text, writing bare floats as {"__float__":"..."}. out NULL: only count. Returns the
+ * length. */
 static size_t
 spell_floats(const char *text, size_t n, char *out)
 {
@@ -117,7 +118,7 @@ cfg_state(const json_t *config, const char *key)
     return !v ? CFG_ABSENT : json_is_null(v) ? CFG_NULL : CFG_SET;
 }
 
-/* What a value is, for "... is a string, want an integer". */
+/* Names the type of a value, for "... is a string, want an integer". */
 static const char *
 kind_of(const json_t *v)
 {
@@ -140,7 +141,7 @@ kind_of(const json_t *v)
     }
 }
 
-/* The value of key, or NULL when it is absent or null. */
+/* The value of key; NULL if absent or null. */
 static const json_t *
 value(const json_t *config, const char *key)
 {
@@ -177,7 +178,7 @@ cfg_u32(const json_t *config, const char *key, int64_t otherwise, uint32_t min, 
     return 0;
 }
 
-/* A number of either spelling; -EINVAL when it is none. */
+/* A JSON number or {"__float__": ...}; -EINVAL: neither. */
 static int
 number(const json_t *v, double *ret)
 {
@@ -212,7 +213,7 @@ cfg_f64(const json_t *config, const char *key, double otherwise, double min, dou
         return 0;
     }
     if (number(v, &d) < 0) return err_set(e, -EINVAL, "%s is %s, want a number", key, kind_of(v));
-    if (!(d >= min && d <= max)) /* so that NaN is outside */
+    if (!(d >= min && d <= max)) /* NaN is out of range */
         return err_set(e, -EINVAL, "%s is %g, want %g to %g", key, d, min, max);
     *ret = d;
     return 0;
@@ -265,6 +266,17 @@ cfg_want_bool(const json_t *config, const char *key, bool want, struct err *e)
     return 0;
 }
 
+int
+cfg_want_str(const json_t *config, const char *key, const char *want, struct err *e)
+{
+    const char *is;
+
+    TRY(cfg_str(config, key, want, &is, e));
+    if (strcmp(is, want))
+        return err_set(e, -ENOTSUP, "%s is \"%s\", only \"%s\" is implemented", key, is, want);
+    return 0;
+}
+
 const char *
 cfg_either(const json_t *config, const char *other, const char *key)
 {
@@ -302,9 +314,10 @@ cfg_slides(const json_t *config, uint32_t layer, uint32_t n_layers, bool otherwi
     TRY(cfg_str_at(config, "layer_types", layer, n_layers, &kind, e));
     *ret = strcmp(kind, "sliding_attention") == 0;
     if (*ret || strcmp(kind, "full_attention") == 0) return 0;
-    return err_set(e, -ENOTSUP,
-                   "layer_types[%u] is \"%s\"; full_attention and sliding_attention are there",
-                   layer, kind);
+    return err_set(
+        e, -ENOTSUP,
+        "layer_types[%u] is \"%s\"; full_attention and sliding_attention are implemented", layer,
+        kind);
 }
 
 int
@@ -320,8 +333,8 @@ cfg_heads(const json_t *config, uint32_t heads, uint32_t kv_heads, uint32_t head
                        "num_attention_heads is %u, not a multiple of num_key_value_heads, %u",
                        l->n_heads, l->n_kv_heads);
     if (l->head_dim < 2 || l->head_dim > CFG_MAX_HEAD_DIM || l->head_dim % 2)
-        return err_set(e, -EINVAL, "head_dim is %u; an even one from 2 to %d is possible",
-                       l->head_dim, CFG_MAX_HEAD_DIM);
+        return err_set(e, -EINVAL, "head_dim is %u, want an even number from 2 to %d", l->head_dim,
+                       CFG_MAX_HEAD_DIM);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* config_file.c - config.h: a config's bytes from its file. */
+/* config_file.c - config.h: reads a config file. */
 #include "worker/model/config.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ config_bytes(char **ret, size_t *n, const char *dir, const char *name, struct er
 
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return err_set(e, -errno, "%.180s: %s", path, strerror(errno));
-        if (got == 0) break; /* it became shorter: the parser will say so */
+        if (got == 0) break; /* the file became shorter; the parser reports it */
         have += (size_t)got;
     }
     text[have] = 0;

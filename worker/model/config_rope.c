@@ -1,24 +1,24 @@
-/* config_rope.c - config.h: rotary parameters, of one kind of layer, in either dialect. */
+/* config_rope.c - config.h: rotary parameters of one kind of layer, in both dialects. */
 #include "worker/model/config.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The value of key, or NULL when it is absent or null. */
+/* The value of key; NULL if absent or null. */
 static const json_t *
 value(const json_t *config, const char *key)
 {
     return cfg_state(config, key) == CFG_SET ? json_object_get(config, key) : NULL;
 }
 
-/* rope_type as spelt, to ours. */
+/* By enum rope_type. */
+static const char *const type_names[] = { "default", "linear", "llama3", "yarn", "proportional" };
+
 static int
 rope_type(const char *name, enum rope_type *ret, struct err *e)
 {
-    static const char *const names[] = { "default", "linear", "llama3", "yarn", "proportional" };
-
-    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
-        if (strcmp(name, names[i]) == 0) {
+    for (unsigned i = 0; i < ARRAY_LEN(type_names); i++)
+        if (strcmp(name, type_names[i]) == 0) {
             *ret = (enum rope_type)i;
             return 0;
         }
@@ -27,8 +27,9 @@ rope_type(const char *name, enum rope_type *ret, struct err *e)
         "rope_type is %s; default, linear, llama3, yarn and proportional are implemented", name);
 }
 
-/* The object that holds the parameters of this kind of layer, or NULL: none, all defaults. *in: what it
- * is called. Where both are set transformers takes rope_scaling and nothing of the other, but mixes those of kinds. */
+/* The object with the parameters of this kind of layer; NULL: all defaults. *in: its key. If both
+ * keys are set, transformers uses rope_scaling only, but mixes both for families with kinds; that
+ * is refused. */
 static int
 rope_object(const json_t *config, const char *kind, const json_t **ret, const char **in,
             struct err *e)
@@ -45,18 +46,19 @@ rope_object(const json_t *config, const char *kind, const json_t **ret, const ch
     if (p && !json_is_object(p)) return err_set(e, -EINVAL, "%s is not an object", *in);
     full = value(p, "full_attention");
     if (full && !kind)
-        return err_set(e, -ENOTSUP, "%s differ by layer kind, which is not implemented here", *in);
+        return err_set(e, -ENOTSUP, "%s has layer kinds, which is not implemented for this family",
+                       *in);
     if (full) {
         p = value(p, kind);
         if (!json_is_object(p))
-            return err_set(e, -EINVAL, "%s: %s is not set, or no object", *in, kind);
+            return err_set(e, -EINVAL, "%s: %s is not set or not an object", *in, kind);
     } else if (kind && strcmp(kind, "sliding_attention") == 0)
         p = NULL;
     *ret = p;
     return 0;
 }
 
-/* Positions before stretching. What the config says outside goes before p's own. */
+/* Positions before stretching. The key outside of p has precedence. */
 static int
 rope_original(const json_t *config, const json_t *p, const char *kind, double *ret, struct err *e)
 {
@@ -68,7 +70,7 @@ rope_original(const json_t *config, const json_t *p, const char *kind, double *r
     return cfg_f64(p, key, all > 0 ? all : NAN, 1, CFG_MAX_POSITIONS, ret, e);
 }
 
-/* What each type reads besides theta. */
+/* The parameters of each type besides theta. */
 static int
 rope_details(const json_t *config, const json_t *p, const char *kind, struct rope_params *r,
              struct err *e)
@@ -110,7 +112,7 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     check(theta > 1);
     TRY(rope_object(config, kind, &p, &in, e));
     if (kind && strcmp(kind, "sliding_attention") == 0) outer = "rope_local_base_freq";
-    /* 1 itself would divide by log 1; above 1e12 every angle but the first is 0. */
+    /* theta 1 would divide by log 1; above 1e12 every angle except the first is 0. */
     TRY(cfg_f64(config, outer, theta, 1.001, 1e12, &r.theta, e));
     TRY(cfg_f64(config, "partial_rotary_factor", 1, 1e-3, 1, &partial, e));
     code = cfg_str(p, value(p, "rope_type") ? "rope_type" : "type", "default", &type, e);
@@ -121,5 +123,22 @@ cfg_rope(const json_t *config, const char *kind, double theta, struct rope_param
     if (code == 0) code = rope_details(config, p, kind, &r, e);
     if (code < 0) return err_while(e, code, "%s", in);
     *ret = r;
+    return 0;
+}
+
+int
+cfg_rope_only(const json_t *config, const char *kind, double theta, unsigned types,
+              struct rope_params *ret, struct err *e)
+{
+    const char *of = kind ? " of " : "";
+
+    TRY(cfg_rope(config, kind, theta, ret, e));
+    if (!kind) kind = "";
+    if (!(types & 1u << ret->type))
+        return err_set(e, -ENOTSUP, "rope_type \"%s\"%s%s is not implemented for this model_type",
+                       type_names[ret->type], of, kind);
+    if (ret->partial != 1)
+        return err_set(e, -ENOTSUP, "partial_rotary_factor%s%s is %g, only 1 is implemented", of,
+                       kind, ret->partial);
     return 0;
 }

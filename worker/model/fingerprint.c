@@ -7,16 +7,17 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* LAYOUT: counted up when the same table would lie differently in the arena. WHOLE: a file this small is
- * read in a few ms. SAMPLE: of a tensor's start and of its middle; two fine-tunings of one model differ in
- * every tensor they touched, and a page of each costs less than a second even cold. */
+/* LAYOUT: incremented when the arena layout of an unchanged table changes. WHOLE: a file of this
+ * size is read in a few ms. SAMPLE: bytes at the start and in the middle of each tensor. Two
+ * fine-tunings of a model differ in every tensor they changed; one page of each tensor is read in
+ * less than 1 s from a cold disk. */
 enum { LAYOUT = 2, SAMPLE = 4096 };
 #define WHOLE (UINT64_C(64) << 20)
 
 static void
 add(XXH3_state_t *x, const void *p, size_t n)
 {
-    uint64_t len = n; /* in front, so that two pieces cannot be cut elsewhere and agree */
+    uint64_t len = n; /* length first, so that two different divisions of the same bytes differ */
 
     XXH3_128bits_update(x, &len, sizeof len);
     XXH3_128bits_update(x, p, n);
@@ -32,7 +33,7 @@ add_sample(XXH3_state_t *x, const struct safetensors_tensor *t)
     add(x, data + middle, n);
 }
 
-/* Ask for every sample before the first is read: from a cold disk that is one wait instead of hundreds. */
+/* Starts readahead of all samples first: a cold disk then costs one wait instead of hundreds. */
 static void
 want_samples(struct safetensors *files)
 {

@@ -21,7 +21,7 @@ read_id(const struct model *m, const json_t *v, const char *file, const char *ke
     return 0;
 }
 
-/* An id or a list of ids. */
+/* One id or a list of ids. */
 static int
 read_ids(const struct model *m, const json_t *v, const char *file, const char *key, int32_t *ret,
          uint32_t max, uint32_t *n, struct err *e)
@@ -29,7 +29,7 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     uint32_t have = json_is_array(v) ? (uint32_t)MIN(json_array_size(v), (size_t)max + 1) : 1;
 
     if (have > max)
-        return err_set(e, -ENOTSUP, "%s: %s has %zu ids, at most %u are taken", file, key,
+        return err_set(e, -ENOTSUP, "%s: %s has %zu ids, at most %u are possible", file, key,
                        json_array_size(v), max);
     *n = 0;
     for (uint32_t i = 0; i < have; i++) {
@@ -39,7 +39,7 @@ read_ids(const struct model *m, const json_t *v, const char *file, const char *k
     return 0;
 }
 
-/* What generate() does when nobody says how long. */
+/* Default max_length of generate(). */
 enum { DEFAULT_NEW = 20, DEFAULT_TOP_K = 50, MOST = 1 << 24 };
 
 static void
@@ -76,7 +76,7 @@ take_early_stopping(struct generation *g, const json_t *from)
         not_served(g, "early_stopping");
 }
 
-/* Whether a key says no more than its absence would. */
+/* True if the key has no effect. */
 static bool
 says_nothing(const json_t *v, double nothing)
 {
@@ -155,7 +155,7 @@ read_defaults(struct generation *g, const json_t *from)
     look_for_what_is_not_served(g, from);
 }
 
-/* A config.json in place of generation_config.json: what it says outside, then its text_config. */
+/* Without generation_config.json: keys of config.json, then of its text_config. */
 static json_t *
 outer_first(const json_t *whole, const json_t *text)
 {
@@ -204,7 +204,7 @@ read_all(struct model *m, const json_t *generation, const json_t *config, struct
         if (want[i].n) *want[i].n = n;
     }
     if (!generation && json_is_true(json_object_get(config, "force_bos_token_to_be_generated")))
-        m->forced_bos = m->bos; /* BART's before it had a number */
+        m->forced_bos = m->bos; /* older BART configs have a bool */
     if (m->shape.n_encoder_layers && m->decoder_start < 0) m->decoder_start = m->bos;
     read_defaults(&m->generation, generation ? generation : config);
     return 0;

@@ -1,4 +1,4 @@
-/* generation.h - the token ids that generation starts, ends and pads with, and how it generates by default. */
+/* generation.h - special token ids and default generation parameters of a checkpoint. */
 #ifndef MODEL_GENERATION_H
 #define MODEL_GENERATION_H
 
@@ -6,14 +6,17 @@
 
 #include <jansson.h>
 
-/* m's bos, pad, decoder_start, forced ids and eos: from generation_config.json (NULL: there is none), and
- * what it leaves out from config.json, whole first and then its text_config. m->shape is set: an id outside the
- * vocabulary is -EINVAL, -1 is none. An encoder-decoder that names no decoder_start starts with bos.
+/* Sets m's bos, pad, decoder_start, forced ids and eos (-1: none), and m->generation. m->shape must
+ * be set.
  *
- * What neither file says is none, whatever the model's class has for it: from_pretrained() of transformers 5.17 makes
- * GenerationConfig of the files alone. Before 5 it took the class's, Llama's 2 for an eos, from whatever vocabulary. */
-/* m->generation is generation_config.json's, or without such a file config.json's, as old ones have it. What is there
- * and not served, or of the wrong kind or range, is m->generation.unserved: who asks for defaults is told. */
+ * An id comes from generation_config.json (NULL: no such file), else from config.json, else from
+ * its text_config; an id outside the vocabulary is -EINVAL. An encoder-decoder model without
+ * decoder_start uses bos. Defaults of the model's class are not used, because from_pretrained() of
+ * transformers 5.17 builds GenerationConfig from the files alone.
+ *
+ * m->generation comes from generation_config.json or, without that file, from config.json. A key
+ * that is not served or has a wrong type or range is named in m->generation.unserved, and requests
+ * for the defaults are refused with that name. */
 int generation_read(struct model *m, const json_t *generation, const json_t *whole,
                     const json_t *text, struct err *e) MUST_USE;
 

@@ -1,7 +1,9 @@
-/* groups.c - model_groups(): which layers share a block table; model_shares(): what each should have of the cache.
+/* groups.c - model_groups(): which layers share a block table; model_shares(): each group's share
+ * of the arena.
  *
- * Layers equal in kind, window, heads and parts share one, in the order in which the model first has
- * them; the cross caches of all decoder layers are one more, the last. Layers that keep recurrent state share one too.
+ * Layers with equal kind, window, heads and parts form a group; groups are in the order of their
+ * first layer. Layers with recurrent state form a group. The cross KV of all decoder layers is the
+ * last group.
  */
 #include "worker/model/model.h"
 
@@ -11,7 +13,7 @@
 
 enum { ALIGN = 128, MIN_TOKENS = 4, MAX_TOKENS = 128, MAX_BLOCK = 16 << 20 };
 
-/* Groups being made: like[g] is a layer that stands for the group. */
+/* Groups under construction: like[g] is a layer of group g. */
 struct making {
     const struct model_shape *shape;
     enum dtype dtype;
@@ -28,7 +30,7 @@ alike(const struct layer_shape *a, const struct layer_shape *b)
            a->state_bytes == b->state_bytes;
 }
 
-/* Put a layer that owns its blocks into its group. */
+/* Adds a layer with its own blocks to its group. */
 static int
 join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 {
@@ -36,7 +38,7 @@ join(struct making *g, struct layer_shape *l, uint32_t n_layers, struct err *e)
 
     while (i < g->n && !alike(g->like[i], l)) i++;
     if (i == MAX_GROUPS)
-        return err_set(e, -ENOTSUP, "the layers are of more than %d kinds", MAX_GROUPS);
+        return err_set(e, -ENOTSUP, "the model has more than %d kinds of layers", MAX_GROUPS);
     if (i == g->n) {
         g->like[g->n] = l;
         g->layers[g->n++] = 0;
@@ -87,7 +89,8 @@ largest_block(const struct making *g, uint32_t tokens)
     return most;
 }
 
-/* A state's block is one layer's: a multiple of the largest slice, so that a slab is one of few of them. */
+/* A block of state belongs to one layer. Its size is a multiple of the largest slice, so that a
+ * slab has few blocks. */
 static void
 make_states(const struct making *g, struct kv_config *c)
 {
@@ -157,7 +160,7 @@ kind_of(const char *name, size_t n)
     return k;
 }
 
-/* One KIND=SHARE of the list. */
+/* Parses one KIND=SHARE. */
 static int
 read_share(const char *at, size_t n, double *share, struct err *e)
 {
@@ -186,7 +189,8 @@ model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
     uint32_t n[KV_KINDS] = { 0 }, self = 0;
 
     if (*text && cross > 0)
-        return err_set(e, -EINVAL, "kv.shares and cross_kv_cache_fraction: one of them");
+        return err_set(e, -EINVAL,
+                       "kv.shares and cross_kv_cache_fraction are both set; set only one");
     for (uint32_t i = 0; i < c->n_groups; i++) n[c->group[i].kind]++;
     self = c->n_groups - n[KV_CROSS];
     for (size_t len; *text; text += len + (text[len] == ',')) {
@@ -201,7 +205,7 @@ model_shares(const char *text, double cross, struct kv_config *c, struct err *e)
             return err_set(e, -EINVAL, "%s: the model has no %s layers",
                            cross > 0 ? "cross_kv_cache_fraction" : "kv.shares", kv_kind_name(k));
     }
-    if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares come to %.2f of the cache", sum);
+    if (sum > 1.0001) return err_set(e, -EINVAL, "kv.shares sum to %.2f, want at most 1", sum);
     for (uint32_t i = 0; i < c->n_groups; i++)
         c->group[i].share = (float)(share[c->group[i].kind] / n[c->group[i].kind]);
     return 0;

@@ -6,7 +6,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { STATE_ALIGN = 128, MOST_STATE = 1 << 30 /* bytes of a layer; published ones have 4 MiB */ };
+enum {
+    STATE_ALIGN = 128,
+    MOST_STATE = 1 << 30 /* bytes of a layer; published models have 4 MiB */
+};
 
 uint32_t
 mamba_inner(const struct mamba_shape *c)
@@ -26,7 +29,7 @@ mamba_in(const struct mamba_shape *c)
     return mamba_inner(c) + mamba_channels(c) + c->n_heads;
 }
 
-/* The inputs that the convolution keeps stand before the heads' states. */
+/* The convolution's last inputs come first, then the states of the heads. */
 static uint32_t
 kept_bytes(const struct mamba_shape *c)
 {
@@ -43,14 +46,14 @@ mamba_layer(const struct mamba_shape *c, struct layer_shape *l)
     l->state_bytes = kept_bytes(c) + mamba_inner(c) * c->state_dim * (uint32_t)sizeof(float);
 }
 
-/* Areas of scratch begin on 4 words. */
+/* Scratch areas start at a multiple of 4 words. */
 static uint32_t
 words(uint32_t cols)
 {
     return ROUND_UP(cols, 4u);
 }
 
-/* [0, infinity], in either dialect. */
+/* Must be [0, infinity], in both dialects. */
 static int
 want_no_limit(const json_t *config, struct err *e)
 {
@@ -60,7 +63,7 @@ want_no_limit(const json_t *config, struct err *e)
 
     if (cfg_state(config, "time_step_limit") != CFG_SET) return 0;
     if (json_array_size(limit) == 2 && low <= 0 && high && strcmp(high, "Infinity") == 0) return 0;
-    return err_set(e, -ENOTSUP, "time_step_limit is not from 0 to infinity");
+    return err_set(e, -ENOTSUP, "time_step_limit must be 0 to infinity");
 }
 
 int
@@ -77,20 +80,21 @@ mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape 
     if (!json_is_string(json_object_get(config, "mamba_d_head"))) /* "auto" */
         TRY(cfg_u32(config, "mamba_d_head", c->head_dim, 1, CFG_MAX_HEAD_DIM, &c->head_dim, e));
     if (c->head_dim > CFG_MAX_HEAD_DIM)
-        return err_set(e, -EINVAL, "mamba_d_head comes to %u, at most %d is possible", c->head_dim,
+        return err_set(e, -EINVAL, "mamba_d_head is %u, want at most %d", c->head_dim,
                        CFG_MAX_HEAD_DIM);
     TRY(cfg_u32(config, "mamba_n_groups", 1, 1, c->n_heads, &c->n_groups, e));
     TRY(cfg_u32(config, "mamba_d_state", 256, 1, CFG_MAX_HEAD_DIM, &c->state_dim, e));
     TRY(cfg_u32(config, "mamba_d_conv", 4, 2, MAMBA_MAX_TAPS, &c->n_taps, e));
     if (mamba_inner(c) != s->hidden * expand)
-        return err_set(e, -EINVAL, "%u heads of %u are not mamba_expand %u times hidden_size %u",
+        return err_set(e, -EINVAL,
+                       "%u heads * %u dims differ from mamba_expand %u * hidden_size %u",
                        c->n_heads, c->head_dim, expand, s->hidden);
     c->dt_min = 0;
     c->dt_max = INFINITY;
     return mamba_sizes(s, c, e);
 }
 
-/* A row's inputs, what the convolution makes of them, and y, as it is found and normed. */
+/* Per token: inputs, output of the convolution, y, normed y. */
 static uint32_t
 own_words(const struct mamba_shape *c, uint32_t normed)
 {
@@ -103,10 +107,11 @@ mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e)
     uint32_t inner = mamba_inner(c), bc = c->n_groups * c->state_dim;
 
     if ((uint64_t)inner * c->state_dim > MOST_STATE / sizeof(float))
-        return err_set(e, -EINVAL, "%u heads of %u with a state of %u: a layer's is beyond %d MiB",
+        return err_set(e, -EINVAL,
+                       "%u heads * %u dims with a state of %u need more than %d MiB for a layer",
                        c->n_heads, c->head_dim, c->state_dim, MOST_STATE >> 20);
     if (c->n_heads % c->n_groups || mamba_inner(c) % c->n_groups)
-        return err_set(e, -EINVAL, "%u heads of state are not of %u groups", c->n_heads,
+        return err_set(e, -EINVAL, "%u state heads are not a multiple of %u groups", c->n_heads,
                        c->n_groups);
     s->dim[DIM_MAMBA_IN] = mamba_in(c);
     s->dim[DIM_MAMBA_CHANNELS] = mamba_channels(c);
@@ -129,13 +134,11 @@ mamba_divide(struct model *m, struct mamba_shape *c, struct err *e)
     uint32_t ranks = m->ranks, inner = mamba_inner(c);
 
     if (c->n_heads % ranks)
-        return err_set(e, -ENOTSUP,
-                       "there are %u heads of state, which %u ranks cannot share equally",
+        return err_set(e, -ENOTSUP, "there are %u state heads, which %u ranks cannot share equally",
                        c->n_heads, ranks);
     if (c->n_groups % ranks && (ranks % c->n_groups || c->norm_groups))
-        return err_set(
-            e, -ENOTSUP, "there are %u groups of heads of state, which %u ranks cannot %s",
-            c->n_groups, ranks, c->norm_groups ? "share equally" : "share or have twice");
+        return err_set(e, -ENOTSUP, "there are %u groups of state heads, which %u ranks cannot %s",
+                       c->n_groups, ranks, c->norm_groups ? "share equally" : "share or duplicate");
     if (!c->norm_groups) c->normed = sharding_share(m, inner);
     c->n_heads /= ranks;
     c->n_groups = MAX(c->n_groups / ranks, 1u);

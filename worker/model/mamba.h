@@ -1,12 +1,12 @@
-/* mamba.h - Mamba-2's mixer, as the hybrids have it to the letter alike.
+/* mamba.h - the Mamba-2 mixer, shared by the hybrid families.
  *
- *     in_proj    [gate | x B C | dt] of a row
- *     conv       x B C over the last taps rows, then silu
+ *     in_proj    [gate | x B C | dt] per token
+ *     conv       x B C over the last n_taps tokens, then silu
  *     scan       state = state exp(dt A) + (dt x) B;  y = (state C + D x) silu(gate)
  *     norm       over all of y, or over each group's part
  *
- * What differs between families (names in the checkpoint, what is clamped, how the norm goes) is in struct
- * mamba_shape and in their own files.
+ * Differences between families (tensor names, clamping, the norm) are in struct mamba_shape and in
+ * the families' files.
  */
 #ifndef MODEL_MAMBA_H
 #define MODEL_MAMBA_H
@@ -19,8 +19,8 @@ enum { MAMBA_MAX_TAPS = 8 };
 
 struct mamba_shape {
     uint32_t n_heads, head_dim, n_groups, state_dim, n_taps;
-    bool norm_groups;   /* each group's part is normed for itself */
-    struct span normed; /* our part of what is normed together; n 0: all of it */
+    bool norm_groups;   /* each group's part is normed separately */
+    struct span normed; /* this rank's part of a jointly normed row; n 0: all */
     float eps, dt_min, dt_max;
 };
 
@@ -29,33 +29,48 @@ struct mamba_weights {
     struct tensor conv;              /* fp32 [channels, taps] */
     struct tensor conv_bias;         /* fp32 [channels] or none */
     struct tensor dt_bias, a_log, d; /* fp32 [heads] */
-    struct tensor norm;              /* [inner]; of all ranks, but with norm_groups */
+    struct tensor norm;              /* [inner]; whole on each rank unless norm_groups */
     struct tensor out;               /* [hidden, inner] */
 };
 
-/* The model's dims for lines of the weight table. */
+/* model_shape.dim of these lines. */
 #define DIM_MAMBA_IN DIM_OWN_0
 #define DIM_MAMBA_CHANNELS DIM_OWN_1
 #define DIM_MAMBA_TAPS DIM_OWN_2
 #define DIM_MAMBA_INNER DIM_OWN_3
 #define DIM_MAMBA_HEADS DIM_OWN_4
 
-/* Sizes as Bamba and Granite spell them in config.json (mamba_n_heads, ...), into c and s: mamba_sizes(). */
+/* Lines of the weight table for the field `mamba` of a layer. LAYER: the family's macro;
+ * norm_flags: added to those of the norm. */
+/* clang-format off */
+#define MAMBA_RULES(prefix, LAYER, norm_flags) \
+    { prefix "in_proj.weight",  LAYER(mamba.in),        DIM_MAMBA_IN,       DIM_HIDDEN,      W_STATE | W_SPLIT_ROWS }, \
+    { prefix "conv1d.weight",   LAYER(mamba.conv),      DIM_MAMBA_CHANNELS, DIM_MAMBA_TAPS,  W_STATE | W_SPLIT_ROWS | W_FP32 }, \
+    { prefix "conv1d.bias",     LAYER(mamba.conv_bias), DIM_MAMBA_CHANNELS, DIM_1,           W_STATE | W_SPLIT_ROWS | W_FP32 }, \
+    { prefix "dt_bias",         LAYER(mamba.dt_bias),   DIM_1,              DIM_MAMBA_HEADS, W_STATE | W_SPLIT_COLS | W_FP32 }, \
+    { prefix "A_log",           LAYER(mamba.a_log),     DIM_1,              DIM_MAMBA_HEADS, W_STATE | W_SPLIT_COLS | W_FP32 }, \
+    { prefix "D",               LAYER(mamba.d),         DIM_1,              DIM_MAMBA_HEADS, W_STATE | W_SPLIT_COLS | W_FP32 }, \
+    { prefix "norm.weight",     LAYER(mamba.norm),      DIM_1,              DIM_MAMBA_INNER, W_STATE | W_FP32 | (norm_flags) }, \
+    { prefix "out_proj.weight", LAYER(mamba.out),       DIM_HIDDEN,         DIM_MAMBA_INNER, W_STATE | W_SPLIT_COLS }
+/* clang-format on */
+
+/* Reads c from the keys of Bamba and Granite (mamba_n_heads, ...), then calls mamba_sizes(). */
 int mamba_configure(const json_t *config, struct model_shape *s, struct mamba_shape *c,
                     struct err *e) MUST_USE;
-/* s's dims and scratch for a shape that is read; -EINVAL: it cannot be. */
+/* Sets s's dims and scratch from c. -EINVAL: impossible sizes. */
 int mamba_sizes(struct model_shape *s, const struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Among ranks, heads with their inputs, convolution and states: c becomes our part of it, and so do m's layers. */
+/* Divides heads, with their inputs, convolution and states, between ranks: reduces c and m's layers
+ * to this rank's part. */
 int mamba_divide(struct model *m, struct mamba_shape *c, struct err *e) MUST_USE;
 
-/* Of a layer: heads times their dim, x B C, and rows of in_proj. */
+/* Sizes of a layer: heads * head_dim; x B C; rows of in_proj. */
 uint32_t mamba_inner(const struct mamba_shape *c);
 uint32_t mamba_channels(const struct mamba_shape *c);
 uint32_t mamba_in(const struct mamba_shape *c);
-/* What makes a layer one that keeps state: its bytes, and its place among the kinds. */
+/* Makes l a layer with recurrent state. */
 void mamba_layer(const struct mamba_shape *c, struct layer_shape *l);
-/* *y [n, inner] of the layer, from h [n, hidden]: what w->out is to be applied to. */
+/* Queues the mixer of h [n, hidden] up to the norm. *y: [n, inner], the input of w->out. */
 int mamba_mix(const struct model *m, struct step *s, uint32_t layer, const struct mamba_shape *c,
               const struct mamba_weights *w, struct tensor h, struct tensor *y);
 

@@ -9,7 +9,7 @@ seen(const struct matmul *list, uint32_t n, const struct tensor *w)
     return false;
 }
 
-/* One line's tensors in every layer of its home. */
+/* Adds the tensors of one line in all layers. */
 static uint32_t
 add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *home, uint32_t layers,
     size_t each)
@@ -17,7 +17,7 @@ add(struct matmul *list, uint32_t n, const struct weight_rule *r, const char *ho
     for (uint32_t i = 0; i < layers && n < MAX_MATMULS; i++) {
         const struct tensor *w = (const void *)(home + i * each + r->field);
 
-        /* No data: no such line in this layer. */
+        /* No data: the line does not apply to this layer. */
         if (w->data && !seen(list, n, w))
             list[n++] = (struct matmul){ .w = *w, .head = r->rows == DIM_VOCAB };
     }

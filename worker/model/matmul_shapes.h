@@ -1,18 +1,20 @@
-/* matmul_shapes.h - the shapes of a model's matmuls, by its weight table: what `laganctl tune` measures. */
+/* matmul_shapes.h - the matmul shapes of a model, from its weight table; `laganctl tune` measures
+ * them. */
 #ifndef MODEL_MATMUL_SHAPES_H
 #define MODEL_MATMUL_SHAPES_H
 
 #include "worker/model/model.h"
 
 struct matmul {
-    struct tensor w; /* one of the model's weights of that shape */
-    bool head;       /* its rows are a vocabulary: it makes logits, in fp32 */
+    struct tensor w; /* one weight of that shape */
+    bool head;       /* rows are the vocabulary; the result is fp32 logits */
 };
 
 enum { MAX_MATMULS = 64 };
 
-/* One weight of each shape, in the order of the weight table, MAX_MATMULS at most; their number. Norms, and
- * bias tables, which stay fp32, are no matmuls. An embedding that is no head has the head's shape, experts have a product of their own. */
+/* Fills ret with one weight of each shape, in weight-table order. Returns their number. Left out:
+ * norms and bias tables, which are fp32; experts, which have their own op. An embedding has the
+ * shape of the head. */
 uint32_t model_matmuls(const struct model *m, struct matmul ret[MAX_MATMULS]);
 
 #endif

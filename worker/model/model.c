@@ -1,11 +1,12 @@
-/* model.c - see model.h: config, family, token ids, files, weights, tables, in this order, so that what is
- * cheap to find wrong is found first. */
+/* model.c - see model.h. Order: config, family, token ids, files, weights, tables, so that cheap
+ * errors are found first. */
 #include "worker/model/model.h"
 
 #include "worker/model/config.h"
 #include "worker/model/generation.h"
 #include "worker/model/host_tables.h"
 #include "worker/model/load_lane.h"
+#include "worker/model/quant.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/sharding.h"
 #include "worker/model/weights.h"
@@ -19,12 +20,12 @@
 
 #define CONFIG "config.json"
 
-/* What model_open() reads and lets go of. */
+/* Temporary data of model_open(). */
 struct reading {
     char *bytes;
     size_t n;
     json_t *whole, *config, *generation;
-    int fd; /* a predecessor's arena */
+    int fd; /* arena of the previous worker */
 };
 
 static void
@@ -56,17 +57,17 @@ read_files(struct reading *r, const char *dir, struct err *e)
 }
 
 static const struct arch *
-seq_group_of(const struct arch *const *seq_groups, const char *type)
+family_of(const struct arch *const *families, const char *type)
 {
-    for (; *seq_groups; seq_groups++)
-        for (const char *const *t = (*seq_groups)->hf_types; *t; t++)
-            if (strcmp(*t, type) == 0) return *seq_groups;
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t; t++)
+            if (strcmp(*t, type) == 0) return *families;
     return NULL;
 }
 
-/* The text model's type decides, then the whole model's. */
+/* By model_type of the text model, else of the whole model. */
 static int
-pick_family(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
+pick_family(struct model *m, const struct reading *r, const struct arch *const *families,
             struct err *e)
 {
     const char *type, *outer;
@@ -75,16 +76,16 @@ pick_family(struct model *m, const struct reading *r, const struct arch *const *
 
     TRY(cfg_str(r->config, "model_type", NULL, &type, e));
     TRY(cfg_str(r->whole, "model_type", "", &outer, e));
-    m->arch = seq_group_of(seq_groups, type);
-    if (!m->arch) m->arch = seq_group_of(seq_groups, outer);
+    m->arch = family_of(families, type);
+    if (!m->arch) m->arch = family_of(families, outer);
     if (m->arch) return 0;
-    for (; *seq_groups; seq_groups++)
-        for (const char *const *t = (*seq_groups)->hf_types; *t && len < sizeof known; t++)
+    for (; *families; families++)
+        for (const char *const *t = (*families)->hf_types; *t && len < sizeof known; t++)
             len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", len ? ", " : "", *t);
     return err_set(e, -ENOTSUP, "model_type is \"%.40s\"; %s are implemented", type, known);
 }
 
-/* A family states sizes within the limits of config.h; what follows relies on these. */
+/* configure() must respect the limits of config.h; later code relies on them. */
 static void
 check_shape(const struct model_shape *s)
 {
@@ -101,50 +102,32 @@ check_shape(const struct model_shape *s)
     }
 }
 
-static int
-check_quantised(const struct arch *a, const json_t *config, struct err *e)
-{
-    const char *method;
-
-    if (cfg_state(config, "quantization_config") != CFG_SET) return 0;
-    if (!a->quant_method)
-        return err_set(e, -ENOTSUP,
-                       "quantization_config is set; quantised checkpoints are not "
-                       "implemented");
-    TRY(cfg_str(json_object_get(config, "quantization_config"), "quant_method", "", &method, e));
-    if (strcmp(method, a->quant_method) == 0) return 0;
-    return err_set(e, -ENOTSUP, "quant_method is \"%.40s\", only \"%s\" is implemented", method,
-                   a->quant_method);
-}
-
-/* What any class of transformers reads, and few of ours. */
+/* Keys that every class of transformers reads and that are not implemented. */
 static int
 refuse_others(const struct arch *a, const json_t *whole, const json_t *config, struct err *e)
 {
     if (!a->by_layer && cfg_state(config, "per_layer_config") == CFG_SET)
         return err_set(e, -ENOTSUP, "per_layer_config is set, which is not implemented for %s",
                        a->name);
-    TRY(cfg_want_bool(config, "is_causal", true, e)); /* else every mask is of both directions */
+    TRY(cfg_want_bool(config, "is_causal", true, e)); /* false: bidirectional attention */
     if (cfg_state(whole, "transformers_weights") == CFG_SET)
-        return err_set(e, -ENOTSUP,
-                       "transformers_weights is set; files of other names are not read");
+        return err_set(e, -ENOTSUP, "transformers_weights is set, which is not implemented");
     return 0;
 }
 
 static int
-configure(struct model *m, const struct reading *r, const struct arch *const *seq_groups,
+configure(struct model *m, const struct reading *r, const struct arch *const *families,
           struct err *e)
 {
     const struct arch *a;
 
-    TRY(pick_family(m, r, seq_groups, e));
+    TRY(pick_family(m, r, families, e));
     a = m->arch;
-    TRY(check_quantised(a, r->config, e));
     TRY(refuse_others(a, r->whole, r->config, e));
     m->cfg = calloc(1, MAX(a->cfg_bytes, (size_t)1));
     m->top = calloc(1, MAX(a->top_bytes, (size_t)1));
     if (!m->cfg || !m->top) return err_set(e, -ENOMEM, "no memory for the model");
-    TRY(a->configure(r->config, &m->shape, m->cfg, e));
+    TRY(quant_configure(m, r->config, e));
     check_shape(&m->shape);
     TRY(sharding_divide(m, e));
     m->layer = calloc(m->shape.n_layers, MAX(a->layer_bytes, (size_t)1));
@@ -157,13 +140,13 @@ static int
 limit_len(struct model *m, uint32_t max_len, struct err *e)
 {
     if (max_len > m->shape.max_len)
-        return err_set(e, -EINVAL, "max_len is %u, the model reaches %u positions", max_len,
+        return err_set(e, -EINVAL, "max_len is %u, the model has %u positions", max_len,
                        m->shape.max_len);
     if (max_len) m->shape.max_len = max_len;
     return 0;
 }
 
-/* The dtype that config.json states; what transformers takes when it states none is fp32. */
+/* dtype of config.json; default fp32, as in transformers. */
 static int
 stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
 {
@@ -185,7 +168,7 @@ stated_dtype(const json_t *config, enum dtype *ret, struct err *e)
                    name);
 }
 
-/* Where the weights come from; their files are open then. */
+/* Opens the checkpoint files unless weights are random. */
 static int
 find_weights(struct model *m, const struct model_source *src, struct reading *r,
              struct weights_from *ret, struct err *e)
@@ -210,7 +193,7 @@ load(struct model *m, const struct model_source *src, struct reading *r, struct 
 }
 
 static int
-begin(struct model *m, const struct model_source *src, const struct arch *const *seq_groups,
+begin(struct model *m, const struct model_source *src, const struct arch *const *families,
       struct err *e)
 {
     struct reading *r = m->reading = calloc(1, sizeof *r);
@@ -219,7 +202,7 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
     if (!r) return err_set(e, -ENOMEM, "no memory");
     r->fd = -1;
     TRY(read_files(r, src->dir, e));
-    code = configure(m, r, seq_groups, e);
+    code = configure(m, r, families, e);
     if (code < 0) return err_while(e, code, CONFIG);
     TRY(limit_len(m, src->max_len, e));
     TRY(generation_read(m, r->generation, r->whole, r->config, e));
@@ -227,8 +210,8 @@ begin(struct model *m, const struct model_source *src, const struct arch *const 
 }
 
 int
-model_begin(struct model **ret, const struct model_source *src,
-            const struct arch *const *seq_groups, struct err *e)
+model_begin(struct model **ret, const struct model_source *src, const struct arch *const *families,
+            struct err *e)
 {
     CLEAN(model_close_at) struct model *m = calloc(1, sizeof *m);
     int code;
@@ -239,7 +222,7 @@ model_begin(struct model **ret, const struct model_source *src,
     m->weights.fd = -1;
     m->rank = src->rank;
     m->ranks = MAX(src->n_ranks, 1u);
-    code = begin(m, src, seq_groups, e);
+    code = begin(m, src, families, e);
     if (code < 0) return err_while(e, code, "load %.60s", src->dir);
     *ret = TAKE(m);
     return 0;
@@ -270,7 +253,7 @@ model_load(struct model *m, const struct model_source *src, struct gpu *g, struc
 }
 
 static int
-look(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
+inspect(struct model *m, const struct model_source *src, uint64_t *bytes, struct err *e)
 {
     struct weights_from from;
 
@@ -286,16 +269,16 @@ model_inspect(struct model *m, const struct model_source *src, struct gpu *g, ui
 
     m->gpu = g;
     m->op = gpu_ops(g);
-    code = look(m, src, bytes, e);
+    code = inspect(m, src, bytes, e);
     return code < 0 ? err_while(e, code, "load %.60s", src->dir) : 0;
 }
 
 int
 model_open(struct model **ret, const struct model_source *src, struct gpu *g,
-           const struct arch *const *seq_groups, struct err *e)
+           const struct arch *const *families, struct err *e)
 {
     struct model *made = NULL;
-    int code = model_begin(&made, src, seq_groups, e);
+    int code = model_begin(&made, src, families, e);
     CLEAN(model_close_at) struct model *m = made;
 
     if (code < 0) {

@@ -1,10 +1,10 @@
-/* model.h - a loaded model, and one step over it.
+/* model.h - a loaded model, and the device views of one step.
  *
  * model_open() reads config.json and generation_config.json, picks the family, plans where each
- * tensor goes, and fills the weights arena: from safetensors (single or sharded; a tensor whose dtype
- * and layout are as stored is used in place from the mapped file), from a predecessor's arena (what is
- * damaged there is rebuilt, tensor by tensor), or from a counter (weights=random:SEED). Every error names
- * file, tensor and both shapes.
+ * tensor goes, and fills the weights arena from one of 3 sources: safetensors files (on the CPU, a
+ * tensor whose stored dtype and layout fit is used in place from the mapped file); the arena of the
+ * previous worker (damaged tensors are rebuilt); or a random generator (weights=random:SEED). Every
+ * error names file, tensor and both shapes.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -21,56 +21,56 @@ struct reading;
 struct safetensors;
 struct weights_checksum;
 struct host_table_work;
+struct quant;
 
-/* How generate() of transformers would generate, were it told nothing: for requests with model_defaults. */
+/* Defaults of generate() in transformers, for requests with model_defaults. */
 struct generation {
-    float temperature; /* 0: greedy, whatever the file says beside do_sample false */
+    float temperature; /* 0: greedy, also if do_sample is false */
     float top_p, min_p, repetition_penalty, length_penalty;
     uint32_t top_k, beams, no_repeat_ngram;
-    uint32_t max_tokens,
-        max_length; /* 0: not said; max_length and min_length count the prompt too */
-    uint32_t min_tokens, min_length;
-    uint32_t early_stopping; /* as struct rec_submit's */
-    char unserved[48];       /* a key that asks for what is not served, "": none */
+    uint32_t max_tokens, min_tokens; /* 0: not set */
+    uint32_t max_length, min_length; /* the same, with the prompt */
+    uint32_t early_stopping;         /* as struct rec_submit's */
+    char unserved[48];               /* a key whose value is not served; "": none */
 };
 
 struct model {
     struct gpu *gpu;
     const struct gpu_ops *op;
     const struct arch *arch;
+    const struct quant *quant; /* NULL: plain weights (quant.h) */
     uint32_t rank, ranks;
-    struct model_shape shape, whole;   /* of our rank's part; of all ranks together (sharding.h) */
+    struct model_shape shape, whole;   /* this rank's part; the whole model (sharding.h) */
     void *cfg, *top, *layer, *encoder; /* layer, encoder: [n] of the family's layer structs */
-    enum dtype dtype, act; /* of matrices (CPU: of the first), and of activations between them */
+    enum dtype dtype, act; /* of matrices (CPU: of the first matrix), and of activations */
     struct tensor table[MAX_TABLES];          /* rope cos/sin by kind, T5 bias tables */
-    struct arena table_arena[MAX_TABLES];     /* where they lie: host_tables.h */
-    struct host_table_work *work[MAX_TABLES]; /* those that are being made */
+    struct arena table_arena[MAX_TABLES];     /* memory of table[] */
+    struct host_table_work *work[MAX_TABLES]; /* tables being computed: host_tables.h */
     struct reading *reading;                  /* between model_begin() and model_load() */
-    struct arena weights;                     /* fd -1: everything is used in place */
+    struct arena weights;                     /* fd -1: every tensor is used in place */
     uint64_t fingerprint[2]; /* checkpoint digest, dtype, packing version, family, rank */
-    uint64_t checkpoint[2];  /* the same, whatever the rank */
+    uint64_t checkpoint[2];  /* the same without the rank */
     uint64_t weight_bytes;
     bool adopted;
-    uint32_t n_rebuilt; /* of the adopted arena's fields: their checksums were wrong */
-    struct weights_checksum *
-        weights_checksum; /* what weights had for checksums when it was opened (weights_checksum.h) */
+    uint32_t n_rebuilt; /* fields of the adopted arena with wrong checksums */
+    struct weights_checksum *weights_checksum; /* checksums at load (weights_checksum.h) */
     uint64_t weights_checksum_at;
     struct lane *lane; /* load_lane.h; NULL once the model is open */
     uint64_t lane_step;
 
-    /* generation_config.json, then config.json. -1: none. */
+    /* From generation_config.json, then config.json. -1: none. */
     int32_t bos, pad, decoder_start, forced_bos, forced_eos;
     uint32_t n_eos;
     token_id eos[MAX_EOS];
     struct generation generation;
 
-    /* Tensors of the checkpoint that no line of the weight table reads and that are not known to be of
-     * no use here (a vision tower, rotary frequencies): worth a warning. */
+    /* Tensors that no line of the weight table reads and that are not known to be useless for text:
+     * worth a warning. */
     uint32_t n_unused;
     const char **unused;
-    uint32_t n_other;          /* of towers for images and sound, which are skipped ... */
-    const char *other;         /* ... and the first of them */
-    struct safetensors *files; /* what is used in place points into them */
+    uint32_t n_other;          /* skipped tensors of image and sound encoders */
+    const char *other;         /* the first of them */
+    struct safetensors *files; /* tensors used in place point into their mappings */
 };
 
 struct model_source {
@@ -78,73 +78,75 @@ struct model_source {
     enum dtype dtype; /* DT_COUNT: as stored */
     bool random;
     uint64_t seed;
-    uint32_t max_len; /* 0: the model's */
-    uint32_t rank,
-        n_ranks;    /* of a group (sharding.h), the same as the device's; n_ranks 0 and 1: alone */
-    int weights_fd; /* a predecessor's arena, or -1; model_open() keeps or closes it, always */
+    uint32_t max_len;       /* 0: the model's */
+    uint32_t rank, n_ranks; /* equal to the device's; n_ranks 0 or 1: one rank */
+    int weights_fd;         /* arena of the previous worker, or -1; always kept or closed */
     uint64_t weights_bytes, weights_fingerprint[2];
     void (*progress)(void *arg, uint64_t done, uint64_t total); /* may be NULL */
     void *arg;
 };
 
-/* families: NULL-ended; handed down so that this floor never names worker/arch. -ENOTSUP: the model asks
- * for what is not implemented, by name; -EINVAL, -EBADMSG: a file is wrong. Reads all weights: minutes for
- * the largest, with src->progress every 16 MiB. */
+/* Loads a model; calls src->progress every 16 MiB. Large models take minutes. families: NULL-ended,
+ * a parameter because this folder must not include worker/arch. -ENOTSUP: config.json needs a
+ * feature that is not implemented; -EINVAL, -EBADMSG: a file is wrong. */
 int model_open(struct model **ret, const struct model_source *src, struct gpu *g,
-               const struct arch *const *seq_groups, struct err *e) MUST_USE;
-/* The same in two: what needs no device, then the rest. Rotary tables are computed from the first on, while a driver
- * comes up. src stays until the second, which alone takes its fd; where that fails the model is to be closed. */
+               const struct arch *const *families, struct err *e) MUST_USE;
+/* model_open() in two calls. model_begin() needs no device and starts the rotary tables, which are
+ * then computed while the driver starts. src must stay valid until model_load(), which takes
+ * src->weights_fd. If model_load() fails, the caller closes the model. */
 int model_begin(struct model **ret, const struct model_source *src,
-                const struct arch *const *seq_groups, struct err *e) MUST_USE;
+                const struct arch *const *families, struct err *e) MUST_USE;
 int model_load(struct model *m, const struct model_source *src, struct gpu *g,
                struct err *e) MUST_USE;
-/* Instead of the second: could it be loaded? The files' heads alone are read; m's sizes (weight_bytes, dtype, act, unused)
- * follow, and the memory that weights would take on the device. m is of no more use then than to be asked and closed. */
+/* Instead of model_load(): checks that the model can be loaded, reading headers of the files only.
+ * Sets m's weight_bytes, dtype, act and unused, and *bytes to the device memory of the weights.
+ * Afterwards m can only be read and closed. */
 int model_inspect(struct model *m, const struct model_source *src, struct gpu *g, uint64_t *bytes,
                   struct err *e) MUST_USE;
-/* Reads all weights that others have mapped too, after one of them may have written where it had no business:
- * how many tensors are not what they were. Then the model is of no more use than to be closed. */
+/* Returns the number of tensors whose checksum has changed since they were loaded. For use after a
+ * process that shares the arena may have made a stray write. If the number is not 0, the model must
+ * be closed. */
 int model_check(struct model *m, struct err *e) MUST_USE;
 struct model *model_close(struct model *m);
 CLEAN_FUNC(struct model, model_close)
 
-/* Fill c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group and
- * in_group from the shape; states without snapshots: interval is the caller's. tokens_per_block 0: the default. */
+/* Sets c's groups (kind, window, layers, parts, slice bytes, max_entries) and each layer's group
+ * and in_group. The caller sets the snapshot interval of state groups. tokens_per_block 0: the
+ * default. */
 int model_groups(struct model *m, enum dtype kv_dtype, uint32_t tokens_per_block,
                  struct kv_config *c, struct err *e) MUST_USE;
 
-/* Layers that slide over a window see the first n positions beside it: m's layers, and c's groups as model_groups() has
- * made them. */
+/* Makes the first n positions visible besides the window, in m's window layers and in c's groups
+ * (from model_groups()). */
 void model_keep_first(struct model *m, uint32_t n, struct kv_config *c);
 
-/* The parts of the arena that c's groups, as model_groups() has made them, should have: of text, KIND=SHARE,... with
- * kinds full, window, cross, state, each shared evenly by its groups; or cross for those of a source and the rest for all
- * others; "" and 0: none. -EINVAL: no such kind, none of it in this model, more than there is, or both. */
+/* Sets the arena shares of c's groups (from model_groups()). text: KIND=SHARE,... with the kinds
+ * full, window, cross and state; groups of a kind share evenly. cross: the share of cross groups;
+ * all other groups have the rest. "" and 0: not set. -EINVAL: unknown kind, kind without a group,
+ * shares above 1, or both arguments set. */
 int model_shares(const char *text, double cross, struct kv_config *c, struct err *e) MUST_USE;
 
-/* Device views of one batch, plus scratch. Rows are [n_tokens, ...]; what is not said to be fp32 has the
- * dtype of activations. Filled by worker/exec. */
+/* Device views of one batch, plus scratch; set by worker/exec. Tensors have the dtype of
+ * activations unless the comment says fp32. */
 struct step {
     struct lane *lane;
-    struct step_tokens rows;       /* the decoder's rows */
-    struct step_tokens enc;        /* the encoder's: runs are sources */
-    struct step_tokens cross;      /* the same decoder rows; runs' kv_len is the source's */
-    struct step_tokens project;    /* rows of enc_state to project: pos, slot; no runs needed */
-    struct kv_view kv[MAX_LAYERS]; /* self attention, by layer */
+    struct step_tokens rows;       /* of the decoder */
+    struct step_tokens enc;        /* of the encoder: a segment is one encoder input */
+    struct step_tokens cross;      /* decoder tokens; kv_len of a segment is the encoder input's */
+    struct step_tokens project;    /* encoder states to project: pos and slot, no segments */
+    struct kv_view kv[MAX_LAYERS]; /* self-attention, by layer */
     struct kv_view cross_kv[MAX_LAYERS];
-    struct tensor x;      /* fp32 [n, hidden] of each stream: what layers add to */
+    struct tensor x;      /* fp32 [n, n_streams * hidden]: hidden states that layers add to */
     struct tensor normed; /* [n, hidden]: x after the last layer, normed */
-    /* The only rows whose normed will be read, n_logit_rows of them, on the device: block_logit_rows(). NULL: all are. */
-    const uint32_t *few;
+    const uint32_t *few;  /* device, [n_logit_rows]: the tokens whose normed is read; NULL: all */
     uint32_t n_logit_rows;
     struct tensor logit_x;   /* fp32 [at least n_logit_rows, hidden] */
-    struct tensor enc_x;     /* fp32 [enc rows, hidden]: a slice's sources, in and out */
-    struct tensor enc_out;   /* [enc rows, hidden]: enc_x after the last layer, normed */
-    struct tensor project_x; /* [project rows, hidden]: rows of enc_out, of this step or before */
-    struct tensor
-        scratch[MAX_SCRATCH]; /* [max rows, model_scratch() columns], for families to slice */
+    struct tensor enc_x;     /* fp32 [enc tokens, hidden]: in and out */
+    struct tensor enc_out;   /* [enc tokens, hidden]: enc_x after the last layer, normed */
+    struct tensor project_x; /* [project tokens, hidden]: from enc_out of this or an earlier step */
+    struct tensor scratch[MAX_SCRATCH]; /* [max tokens, model_scratch() columns]: blocks.h */
 };
-/* Columns of scratch[i] a family needs, from its shape; 0: not used. */
+/* Sets the columns of scratch[i] from m's shape; 0: not used. */
 void model_scratch(const struct model *m, uint32_t cols[MAX_SCRATCH]);
 
 #endif

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 enum { MAX_PAIRS = CFG_MAX_HEAD_DIM / 2 };
-/* A long model's table is 8 million sines: 150 ms that a restarted worker's first token would wait for.
- * SHARE: positions that are worth another thread. */
+/* The table of a long model has 8 million sines, 150 ms on one thread, which would delay the first
+ * token of a restarted worker. SHARE: positions per thread. */
 enum { MOST_SHARES = 16, SHARE = 2048 };
 
 uint32_t
@@ -26,7 +26,7 @@ frequency(double theta, uint32_t i, uint32_t dim)
     return 1.0f / (float)pow(theta, exponent);
 }
 
-/* Long waves are stretched by the factor, short ones left, those between blended. */
+/* Long waves are stretched by the factor, short waves are unchanged, waves between are blended. */
 static float
 llama3_frequency(const struct rope_params *p, float f)
 {
@@ -39,7 +39,7 @@ llama3_frequency(const struct rope_params *p, float f)
     return (1 - smooth) * f / (float)p->factor + smooth * f;
 }
 
-/* The dim whose wave turns r times within the original length. */
+/* The dim whose wave has r periods within the original length. */
 static double
 yarn_dim(const struct rope_params *p, uint32_t dim, double r)
 {
@@ -57,7 +57,7 @@ yarn_frequencies(const struct rope_params *p, uint32_t dim, float *inv_freq)
     }
     first = fmax(first, 0);
     last = fmin(last, dim - 1);
-    if (first == last) last += 0.001; /* a step instead of a division by zero */
+    if (first == last) last += 0.001; /* avoids a division by zero */
     for (uint32_t i = 0; i < dim / 2; i++) {
         float f = frequency(p->theta, i, dim);
         float ramp = (float)fmin(fmax((i - first) / (last - first), 0), 1);

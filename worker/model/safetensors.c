@@ -1,4 +1,5 @@
-/* safetensors.c - see safetensors.h: files, shards and their index; a header's content is safetensors_header.c's. */
+/* safetensors.c - see safetensors.h: files, shards and the index. safetensors_header.c parses
+ * headers. */
 #include "worker/model/safetensors.h"
 
 #include "worker/model/config.h"
@@ -19,7 +20,7 @@
 struct safetensors {
     struct safetensors_table table;
     uint32_t n_shards;
-    struct st_shard *shard; /* [n_shards]; names and maps are ours */
+    struct st_shard *shard; /* [n_shards]; owns names and maps */
 };
 
 struct safetensors *
@@ -45,7 +46,7 @@ new_with_shards(uint32_t n)
     return s && s->shard ? s : safetensors_close(s);
 }
 
-/* A shard of that name, without bytes yet. */
+/* Adds a shard without content. */
 static struct st_shard *
 add_shard(struct safetensors *s, const char *name)
 {
@@ -74,7 +75,7 @@ map_shard(struct st_shard *f, const char *dir, struct err *e)
         return err_set(e, -EINVAL, "%.180s is not a file", path);
     }
     f->bytes = (uint64_t)st.st_size;
-    /* A length of 0 cannot be mapped; safetensors_header_read() says that it is too short. */
+    /* A length of 0 cannot be mapped; safetensors_header_read() refuses it. */
     map = f->bytes ? mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     close(fd);
     if (map == MAP_FAILED) return err_set(e, -errno, "map %.180s: %s", path, strerror(errno));
@@ -112,7 +113,7 @@ find_shard(const struct safetensors *s, const char *name)
     return UINT32_MAX;
 }
 
-/* Open every file that weight_map names. */
+/* Opens every file of weight_map. */
 static int
 open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, struct err *e)
 {
@@ -133,7 +134,7 @@ open_shards(struct safetensors *s, const char *dir, const json_t *weight_map, st
     return 0;
 }
 
-/* Every tensor is where weight_map says. */
+/* Checks that every tensor is in the file that weight_map names. */
 static int
 check_index(struct safetensors *s, const json_t *weight_map, struct err *e)
 {

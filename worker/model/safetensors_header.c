@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The format's own limit, so that a wild length is refused before it is believed. */
+/* Limit of the format; refuses absurd lengths early. */
 #define MAX_HEADER UINT64_C(100000000)
 
 static const struct {
@@ -36,23 +36,23 @@ safetensors_shape(const struct safetensors_tensor *t, char *buf, size_t n)
     return buf;
 }
 
-/* The offsets of one tensor, before the data's start is added. */
+/* Offsets of one tensor, relative to the data. */
 struct span {
     uint64_t first, end;
 };
 
-/* A shard's header while it is read. */
+/* State of parsing a shard's header. */
 struct reading {
     struct safetensors_table *s;
     const struct st_shard *shard;
     uint32_t index;
     struct json j;
     char name[ST_MAX_NAME]; /* of the tensor being read */
-    uint64_t end;           /* the furthest of all tensors so far, from the header's end */
-    char last[ST_MAX_NAME]; /* whose it is */
+    uint64_t end;           /* largest end of all tensors so far, from the header's end */
+    char last[ST_MAX_NAME]; /* the tensor with that end */
 };
 
-/* "model.safetensors: model.norm.weight: " in front of what e says. */
+/* Prefixes e with "model.safetensors: model.norm.weight: ". */
 static int
 at_tensor(const struct reading *r, int code, struct err *e)
 {
@@ -116,7 +116,7 @@ read_offsets(struct reading *r, struct span *ret, struct err *e)
     return next(r, JSON_ARRAY_END, "data_offsets has more than two entries", e);
 }
 
-/* The value of one tensor's key: all three fields, each once, and nothing of ours left out. */
+/* Parses one tensor: each of the 3 fields exactly once. */
 static int
 read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, struct span *span,
             struct err *e)
@@ -133,7 +133,7 @@ read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, st
                 : json_is(&r->j, "data_offsets") ? OFFSETS
                                                  : 0;
         if (!field)
-            return err_set(e, -EBADMSG, "has a field that is none of dtype, shape, data_offsets");
+            return err_set(e, -EBADMSG, "has a field other than dtype, shape and data_offsets");
         if (have & field) return err_set(e, -EBADMSG, "has a field twice");
         have |= field;
         if (field == DTYPE) TRY(read_dtype(r, t, bytes, e));
@@ -148,8 +148,8 @@ read_fields(struct reading *r, struct safetensors_tensor *t, uint32_t *bytes, st
     return 0;
 }
 
-/* Shape times element size is what lies between the offsets; whether the file is that long is asked
- * once for all tensors, so that the sentence can say how much is missing. */
+/* Checks that shape times element size equals the distance of the offsets. The length of the file
+ * is checked once for all tensors, so that the message can state the number of missing bytes. */
 static int
 check_bytes(const struct safetensors_tensor *t, uint32_t element, const struct span *span,
             struct err *e)
@@ -218,7 +218,7 @@ by_place(const void *a, const void *b)
     return (*x)->bytes < (*y)->bytes ? -1 : (*x)->bytes > (*y)->bytes;
 }
 
-/* No two tensors of the shard, tensor[first .. n), share a byte. */
+/* Checks that no two tensors of the shard, tensor[first .. n), overlap. */
 static int
 check_overlaps(const struct safetensors_table *s, uint32_t first, struct err *e)
 {
@@ -262,7 +262,7 @@ read_header(struct reading *r, struct err *e)
         code = read_tensor(r, e);
         if (code < 0) return at_tensor(r, code, e);
     }
-    if (code == 0) code = json_next(&r->j, e); /* JSON_END, or what follows is said */
+    if (code == 0) code = json_next(&r->j, e); /* JSON_END or an error */
     return code < 0 ? err_while(e, code, "%s: header", r->shard->name) : 0;
 }
 

@@ -12,7 +12,8 @@ sharding_share(const struct model *m, uint32_t n)
     return (struct span){ first, (uint32_t)(n * (rank + 1) / ranks) - first };
 }
 
-/* Of n that are so many units: our units of them, or the one that we share with neighbours. */
+/* This rank's part of n, divided between units; with fewer units than ranks, neighbouring ranks
+ * share one. */
 static struct span
 units_of(const struct model *m, uint32_t n, uint32_t units)
 {
@@ -46,15 +47,16 @@ sharding_agrees(struct model *m, struct err *e)
     return 0;
 }
 
-/* Each rank has some of them, or there are none. */
+/* Reduces *n to this rank's part; each rank must have at least one segment. */
 static int
-share(const struct model *m, uint32_t *n, uint32_t segment, const char *what, struct err *e)
+reduce_to_share(const struct model *m, uint32_t *n, uint32_t segment, const char *what,
+                struct err *e)
 {
     uint32_t segments = *n / segment;
 
     if (segments > 0 && segments < m->ranks)
-        return err_set(e, -ENOTSUP, "%s is of %u%s, which %u ranks cannot share", what, segments,
-                       segment > 1 ? " runs" : "", m->ranks);
+        return err_set(e, -ENOTSUP, "%s has %u %s, fewer than %u ranks", what, segments,
+                       segment > 1 ? "runs" : "columns", m->ranks);
     *n = sharding_share(m, segments).n * segment;
     return 0;
 }
@@ -69,8 +71,8 @@ divide_layer(const struct model *m, struct layer_shape *l, struct err *e)
                        "there are %u attention heads, which %u ranks cannot share equally",
                        l->n_heads, ranks);
     l->n_heads /= ranks;
-    TRY(share(m, &l->n_ff, 1, "the feed-forward", e));
-    TRY(share(m, &l->expert_ff, MAX(m->whole.expert_run, 1u), "an expert", e));
+    TRY(reduce_to_share(m, &l->n_ff, 1, "the feed-forward", e));
+    TRY(reduce_to_share(m, &l->expert_ff, m->whole.expert_run, "an expert", e));
     if (l->n_kv_heads == 0) return 0;
     if (l->n_kv_heads % ranks && ranks % l->n_kv_heads)
         return err_set(e, -ENOTSUP,
@@ -90,7 +92,8 @@ size_of_ours(const struct model *m, enum dim d)
     return sum;
 }
 
-/* A size that some line splits is our part's from here on; the vocabulary, which is embedded whole, is not. */
+/* Reduces the sizes that lines split to this rank's part, except the vocabulary, which every rank
+ * embeds whole. */
 static void
 divide_sizes(struct model *m)
 {
@@ -112,11 +115,11 @@ sharding_divide(struct model *m, struct err *e)
     m->whole = m->shape;
     if (ranks == 1) return 0;
     if (!m->arch->divide)
-        return err_set(e, -ENOTSUP, "%s is not divided among ranks yet", m->arch->name);
+        return err_set(e, -ENOTSUP, "several ranks are not implemented for %s", m->arch->name);
     for (uint32_t i = 0; i < s->n_layers; i++) TRY(divide_layer(m, &s->layer[i], e));
     for (uint32_t i = 0; i < s->n_encoder_layers; i++) TRY(divide_layer(m, &s->encoder[i], e));
     if (s->n_encoder_layers) TRY(divide_layer(m, &s->cross, e));
-    TRY(share(m, &(uint32_t){ s->vocab }, 1, "the vocabulary", e));
+    TRY(reduce_to_share(m, &(uint32_t){ s->vocab }, 1, "the vocabulary", e));
     divide_sizes(m);
     return m->arch->divide(m, e);
 }

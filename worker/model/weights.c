@@ -1,4 +1,4 @@
-/* weights.c - see weights.h. In order: an arena, from a predecessor or filled; handing it to the model. */
+/* weights.c - see weights.h: adopts or fills the arena, then sets the model's tensors. */
 #include "worker/model/weights.h"
 
 #include "worker/model/fingerprint.h"
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A predecessor's arena, when it was made to hold what we would write. */
+/* Adopts the previous worker's arena if its size and fingerprint match. */
 static bool
-take_over(const struct weights_plan *p)
+adopt_arena(const struct weights_plan *p)
 {
     const struct model_source *src = p->from->src;
     struct model *m = p->m;
@@ -42,9 +42,9 @@ make_arena(struct weights_plan *p, struct err *e)
     return weights_checksum_end(p, e);
 }
 
-/* What a dying process damaged is rebuilt, tensor by tensor. */
+/* Rebuilds the fields of an adopted arena that have wrong checksums. */
 static int
-mend(struct weights_plan *p, struct err *e)
+rebuild_damaged(struct weights_plan *p, struct err *e)
 {
     int n = weights_checksum_check(p, e);
 
@@ -56,21 +56,21 @@ mend(struct weights_plan *p, struct err *e)
 }
 
 static void
-hand_out(const struct weights_plan *p)
+set_tensors(const struct weights_plan *p)
 {
     for (uint32_t i = 0; i < p->n_fields; i++) {
         const struct field *f = &p->field[i];
         void *data = f->in_place ? (void *)(uintptr_t)part_data(&p->part[f->first])
                                  : (char *)p->m->weights.base + f->offset;
 
-        unsigned flags = f->n_parts ? p->part[f->first].rule->flags : 0;
+        const struct quant_tensor *q = f->n_parts ? p->part[f->first].quant : NULL;
 
-        if (flags & W_E8M0) { /* of the codes before them */
+        if (q && q->is_scale) { /* the field before it is the matrix */
             f->to->scale = data;
-            f->to->scale_run = MX_RUN;
-        } else if (flags & W_FP4)
-            *f->to = tensor_2d(data, DT_MXFP4, f->rows, 2 * f->cols);
-        else /* The embedding is the first field: it is there when those tied to it come. */
+            f->to->scale_run = p->m->quant->run;
+        } else if (q)
+            *f->to = tensor_2d(data, p->m->quant->dtype, f->rows, q->cols_per_byte * f->cols);
+        else /* The embedding is the first field, so it is set before tied fields. */
             *f->to = f->n_parts ? tensor_2d(data, f->dtype, f->rows, f->cols) : *p->field[0].to;
     }
 }
@@ -82,7 +82,7 @@ matches(const char *name, const char *const *pattern)
     return *pattern;
 }
 
-/* Of what a multimodal checkpoint has beside its language model. */
+/* Tensors of a multimodal checkpoint outside of its language model. */
 static bool
 is_other_part(const char *name)
 {
@@ -103,7 +103,7 @@ is_other_part(const char *name)
     return matches(name, pattern);
 }
 
-/* What nobody reads of these is the embedding once more: its family ties it. */
+/* Unused tensors with these names are copies of the embedding. */
 static bool
 is_copy(const char *name)
 {
@@ -118,7 +118,7 @@ is_copy(const char *name)
     return matches(name, pattern);
 }
 
-/* Known to be of no use to a text model's forward(). */
+/* Tensors that a text model never needs. */
 static bool
 expected_unused(const char *name)
 {
@@ -154,8 +154,8 @@ list_unused(struct model *m, struct err *e)
     return 0;
 }
 
-/* transformers 5.17 ties two tensors of a file only if they are equal: with a head that was trained apart it is another
- * model, whatever config.json says. */
+/* transformers 5.17 ties two tensors of a file only if they are equal. A different head is a
+ * different model, which is refused. */
 static int
 check_copies(const struct weights_plan *p, struct err *e)
 {
@@ -169,26 +169,25 @@ check_copies(const struct weights_plan *p, struct err *e)
         if (t->dtype != embed->dtype || t->bytes != embed->bytes ||
             memcmp(t->data, embed->data, t->bytes) != 0)
             return err_set(e, -ENOTSUP,
-                           "%.60s: %.80s is not the same as %.80s, which it is tied to; two of "
-                           "their own are not implemented",
-                           t->file, t->name, embed->name);
+                           "%.60s: %.80s differs from %.80s, but this family ties them", t->file,
+                           t->name, embed->name);
     }
     return 0;
 }
 
 static int
-segment(struct weights_plan *p, struct err *e)
+load_plan(struct weights_plan *p, struct err *e)
 {
     TRY(weights_plan_make(p, e));
     TRY(list_unused(p->m, e));
     TRY(fingerprint_make(p->m, p->from, e));
-    p->m->adopted = p->arena_bytes && take_over(p);
-    if (!p->m->adopted) TRY(check_copies(p, e)); /* who made the arena has looked */
+    p->m->adopted = p->arena_bytes && adopt_arena(p);
+    if (!p->m->adopted) TRY(check_copies(p, e)); /* checked when the arena was filled */
     if (p->arena_bytes) {
-        TRY(p->m->adopted ? mend(p, e) : make_arena(p, e));
+        TRY(p->m->adopted ? rebuild_damaged(p, e) : make_arena(p, e));
         TRY(weights_checksum_keep(p, e));
     }
-    hand_out(p);
+    set_tensors(p);
     return 0;
 }
 
@@ -209,7 +208,7 @@ int
 weights_load(struct model *m, const struct weights_from *from, struct err *e)
 {
     struct weights_plan p = { .m = m, .from = from };
-    int code = segment(&p, e);
+    int code = load_plan(&p, e);
 
     weights_plan_done(&p);
     return code;

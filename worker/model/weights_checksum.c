@@ -14,7 +14,7 @@ struct entry {
     uint64_t offset, bytes, sum, found;
 };
 
-/* As it lies in the arena. */
+/* Layout in the arena. */
 struct weights_checksum {
     uint64_t magic;
     uint32_t version, n;
@@ -30,14 +30,14 @@ weights_checksum_bytes(uint32_t n_fields)
     return sizeof(struct weights_checksum) + (uint64_t)n_fields * sizeof(struct entry);
 }
 
-/* On the device. */
+/* Device addresses. */
 static struct weights_checksum *
 weights_checksum_at(const struct weights_plan *p)
 {
     return (struct weights_checksum *)((char *)p->m->weights.base + p->weights_checksum_at);
 }
 
-/* What the arena of this plan says before anything is filled. NULL: no memory. */
+/* The table of an arena that is not filled yet. NULL: no memory. */
 static struct weights_checksum *
 seal_new(const struct weights_plan *p)
 {
@@ -61,10 +61,10 @@ weights_checksum_begin(const struct weights_plan *p, struct err *e)
     struct weights_checksum *s = seal_new(p);
     int r;
 
-    if (!s) return err_set(e, -ENOMEM, "no memory to weights_checksum %u tensors", p->n_fields);
+    if (!s) return err_set(e, -ENOMEM, "no memory for the checksums of %u tensors", p->n_fields);
     r = p->m->op->mem.put(p->m->lane, weights_checksum_at(p), s,
                           weights_checksum_bytes(p->n_fields));
-    r = load_lane_end(p->m, r, "weights_checksum weights", e);
+    r = load_lane_end(p->m, r, "write the checksum table", e);
     free(s);
     return r;
 }
@@ -85,10 +85,10 @@ weights_checksum_end(const struct weights_plan *p, struct err *e)
     int r = p->m->op->mem.put(p->m->lane, &weights_checksum_at(p)->complete, &complete,
                               sizeof complete);
 
-    return load_lane_end(p->m, r, "weights_checksum weights", e);
+    return load_lane_end(p->m, r, "write the checksum table", e);
 }
 
-/* All but the sums is what we would have written. */
+/* True if everything except the checksums matches this plan. */
 static bool
 is_ours(const struct weights_checksum *s, const struct weights_checksum *want)
 {
@@ -129,10 +129,10 @@ weights_checksum_keep(const struct weights_plan *p, struct err *e)
     m->weights_checksum = seal_new(p);
     m->weights_checksum_at = p->weights_checksum_at;
     if (!there || !m->weights_checksum)
-        r = err_set(e, -ENOMEM, "no memory to keep %u sums", p->n_fields);
+        r = err_set(e, -ENOMEM, "no memory for %u checksums", p->n_fields);
     if (r == 0)
         r = load_lane_end(m, m->op->mem.get(m->lane, there, weights_checksum_at(p), bytes),
-                          "read the weights_checksum", e);
+                          "read the checksum table", e);
     for (uint32_t i = 0; i < p->n_fields && r == 0; i++)
         m->weights_checksum->entry[i].sum = there->entry[i].sum;
     free(there);

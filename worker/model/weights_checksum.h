@@ -1,10 +1,10 @@
-/* weights_checksum.h - what an arena of weights says about itself, behind its last field.
+/* weights_checksum.h - the checksum table at the end of a weights arena.
  *
  *     head    magic, version, number of fields, complete, fingerprint
- *     entry   [n] offset, bytes, checksum when it was filled, checksum as last looked at
+ *     entry   [n] offset, bytes, checksum when filled, checksum of the last check
  *
- * Written by the device as it fills, so that a process that adopts the arena can tell a field that was
- * damaged since (a dying kernel's stray write, a bit) from one that was not, without the checkpoint.
+ * The device writes the table while it fills the arena. A process that adopts the arena then finds
+ * damaged fields (a stray write of a dying kernel, a flipped bit) without reading the checkpoint.
  */
 #ifndef MODEL_WEIGHTS_CHECKSUM_H
 #define MODEL_WEIGHTS_CHECKSUM_H
@@ -13,17 +13,17 @@
 
 uint64_t weights_checksum_bytes(uint32_t n_fields);
 
-/* An arena that is to be filled: its weights_checksum is there and not complete. Queued on m->lane, then waited for. */
+/* Writes an incomplete table into an arena that will be filled. Queues on m->lane and waits. */
 int weights_checksum_begin(const struct weights_plan *p, struct err *e) MUST_USE;
-/* Queue the checksum of a field that has been filled. */
+/* Queues the checksum of a filled field. */
 int weights_checksum_field(const struct weights_plan *p, uint32_t field);
-/* All fields are filled. */
+/* Marks the table complete, after the last field. */
 int weights_checksum_end(const struct weights_plan *p, struct err *e) MUST_USE;
-/* Read every field of an adopted arena and mark those stale whose checksum is another; all of them where
- * the weights_checksum itself is not ours. Returns their number. */
+/* Checks every field of an adopted arena and marks fields with a wrong checksum as stale, or all
+ * fields if the table itself is invalid. Returns the number of stale fields. */
 int weights_checksum_check(struct weights_plan *p, struct err *e) MUST_USE;
-/* The sums of an arena that is whole go into m->weights_checksum, for weights_checksum_again(): how many of its fields have
- * another sum by now. */
+/* weights_checksum_keep() copies the checksums of a complete arena to m->weights_checksum.
+ * weights_checksum_again() returns the number of fields whose checksum has changed since. */
 int weights_checksum_keep(const struct weights_plan *p, struct err *e) MUST_USE;
 int weights_checksum_again(struct model *m, struct err *e) MUST_USE;
 

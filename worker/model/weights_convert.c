@@ -1,4 +1,4 @@
-/* weights_convert.c - from one float dtype to another: weights.h. */
+/* weights_convert.c - weights_convert() of weights.h. */
 #include "gpu/fp.h"
 #include "worker/model/weights.h"
 
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Elements to floats. By memcpy: a shard's data may begin at any byte. */
+/* Elements to floats. Uses memcpy, because a shard's data may be unaligned. */
 static void
 widen(float *to, const char *from, enum dtype t, size_t n)
 {
@@ -26,7 +26,7 @@ widen(float *to, const char *from, enum dtype t, size_t n)
         }
 }
 
-/* Floats to elements; false: a finite one is beyond fp16. */
+/* Floats to elements; false: a finite value is out of range for fp16. */
 static bool
 narrow(void *to, const float *from, enum dtype t, size_t n)
 {
@@ -39,7 +39,7 @@ narrow(void *to, const float *from, enum dtype t, size_t n)
     } else
         for (size_t i = 0; i < n; i++) {
             ((uint16_t *)to)[i] = f16_of_float(from[i]);
-            /* 65520 is half way between fp16's largest and what would come next. */
+            /* 65520 and above round to infinity in fp16. */
             if (!isinf(from[i]) && fabsf(from[i]) >= 65520) fits = false;
         }
     return fits;
@@ -49,7 +49,7 @@ int
 weights_convert(void *to, enum dtype to_type, const void *from, enum dtype from_type, size_t n)
 {
     size_t in = dtype_bytes(from_type, 1), out = dtype_bytes(to_type, 1);
-    float some[1024]; /* stays in the first cache */
+    float some[1024]; /* fits the L1 cache */
     bool fits = true;
 
     if (to_type == from_type) {

@@ -10,36 +10,34 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* MXFP4's codes are on average 2.9 from 0; with this scale, 2^-7, such a weight is about as large as others. */
 #define RANDOM_STD 0.02f
-enum { RANDOM_E8M0 = 120 };
 
-/* One piece's way: where it goes, and what comes after it. */
-struct move {
+/* The copy of one piece to the device. */
+struct piece_copy {
     char *to;
     size_t bytes;
     uint32_t field;
-    bool last;    /* of its field */
-    int64_t mark; /* once it is queued */
+    bool last;    /* last piece of its field */
+    int64_t mark; /* lane mark after queueing */
 };
 
 struct filling {
     const struct weights_plan *plan;
     struct read_piece *piece; /* [n] */
-    struct move *move;        /* [n] */
+    struct piece_copy *move;  /* [n] */
     uint32_t n;
-    uint64_t done, total, told;
+    uint64_t done, total, reported;
 };
 
 static void
-tell(struct filling *w, uint64_t bytes)
+report_progress(struct filling *w, uint64_t bytes)
 {
     const struct model_source *src = w->plan->from->src;
 
     w->done += bytes;
-    if (!src->progress || w->done == w->told) return;
-    if (w->done - w->told < READ_PIECE && w->done < w->total) return;
-    w->told = w->done;
+    if (!src->progress || w->done == w->reported) return;
+    if (w->done - w->reported < READ_PIECE && w->done < w->total) return;
+    w->reported = w->done;
     src->progress(src->arg, w->done, w->total);
 }
 
@@ -49,14 +47,14 @@ failed(const struct filling *w, int r, struct err *e)
     return r < 0 ? err_set(e, r, "fill weights: %s", gpu_why(w->plan->m->gpu)) : 0;
 }
 
-/* Elements of a piece: as many as keep it within READ_PIECE on both sides; whole rows of turned ones, and where we
- * have a part of each. */
+/* Largest number of elements that stays within READ_PIECE on both sides; whole rows if the part is
+ * transposed or has some of the columns. */
 static size_t
 piece_elements(const struct field *f, const struct part *q)
 {
     size_t n = READ_PIECE / MAX(dtype_bytes(f->dtype, 1), dtype_bytes(q->stored->dtype, 1));
 
-    return q->rule->flags & W_TRANSPOSED || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
+    return q->transposed || q->col.n < q->cols ? n / q->col.n * q->col.n : n;
 }
 
 static struct read_piece
@@ -73,14 +71,14 @@ piece_of(const struct field *f, const struct part *q, size_t at, size_t n)
         p.row = q->col.n;
         p.pitch = q->cols;
     }
-    if (q->rule->flags & W_TRANSPOSED) {
+    if (q->transposed) {
         p.rows = q->rows / q->experts;
         p.cols = q->cols;
     }
     return p;
 }
 
-/* Every piece of every stale field, in the arena's order; only their number while there is no memory. */
+/* Lists every piece of every stale field, in arena order; without memory only counts them. */
 static void
 list_pieces(struct filling *w)
 {
@@ -100,7 +98,7 @@ list_pieces(struct filling *w)
 
                 if (w->piece) {
                     w->piece[w->n] = piece_of(f, q, at, n);
-                    w->move[w->n] = (struct move){
+                    w->move[w->n] = (struct piece_copy){
                         .to = to,
                         .bytes = bytes,
                         .field = i,
@@ -113,13 +111,13 @@ list_pieces(struct filling *w)
     }
 }
 
-/* The pieces before `end` have been copied: their slots are free, and are told of. */
+/* Waits for the copies of pieces before `end`, reports progress and releases their buffers. */
 static int
 retire(struct filling *w, struct reading *r, uint32_t *done, uint32_t end, struct err *e)
 {
     if (*done >= end) return 0;
     TRY(load_lane_wait(w->plan->m, w->move[end - 1].mark, "fill weights", e));
-    for (; *done < end; (*done)++) tell(w, w->move[*done].bytes);
+    for (; *done < end; (*done)++) report_progress(w, w->move[*done].bytes);
     weights_read_release(r, end);
     return 0;
 }
@@ -131,7 +129,7 @@ copy_pieces(struct filling *w, struct reading *r, struct err *e)
     uint32_t done = 0;
 
     for (uint32_t i = 0; i < w->n; i++) {
-        struct move *s = &w->move[i];
+        struct piece_copy *s = &w->move[i];
         const void *host;
 
         if (i >= READ_BEHIND) TRY(retire(w, r, &done, i + 1 - READ_BEHIND, e));
@@ -158,7 +156,7 @@ fill_stored(struct filling *w, struct err *e)
     list_pieces(w);
     TRY(weights_read_start(&r, m, w->plan->from->src->dir, w->piece, w->n, e));
     code = copy_pieces(w, r, e);
-    if (code < 0) load_lane_drain(m); /* nobody reads the slots when they go */
+    if (code < 0) load_lane_drain(m); /* no copy may read the buffers when they are freed */
     weights_read_stop(r);
     return code;
 }
@@ -168,13 +166,13 @@ fill_scales(struct model *m, char *to, size_t bytes)
 {
     static uint8_t scale[1 << 16];
 
-    memset(scale, RANDOM_E8M0, sizeof scale);
+    memset(scale, m->quant->random_scale, sizeof scale);
     for (size_t at = 0; at < bytes; at += sizeof scale)
         TRY(m->op->mem.put(m->lane, to + at, scale, MIN(sizeof scale, bytes - at)));
     return 0;
 }
 
-/* Each tensor has a seed of its own: from its name. */
+/* The seed of each tensor depends on its name. */
 static int
 fill_random(struct filling *w, struct err *e)
 {
@@ -190,7 +188,7 @@ fill_random(struct filling *w, struct err *e)
             const struct part *q = &p->part[f->first + j];
             uint64_t seed = XXH3_64bits_withSeed(q->name, strlen(q->name), p->from->src->seed);
             size_t bytes = dtype_bytes(f->dtype, (size_t)q->row.n * q->col.n);
-            int r = q->rule->flags & W_E8M0
+            int r = q->quant && q->quant->is_scale
                         ? fill_scales(m, to, bytes)
                         : m->op->mem.fill_random(
                               m->lane, tensor_2d(to, f->dtype, q->row.n, q->col.n), seed,
@@ -200,7 +198,7 @@ fill_random(struct filling *w, struct err *e)
             to += bytes;
         }
         TRY(load_lane_end(m, weights_checksum_field(p, i), "fill weights", e));
-        tell(w, f->bytes);
+        report_progress(w, f->bytes);
     }
     return 0;
 }

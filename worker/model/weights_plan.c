@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* IN_PLACE: a cache line, so that no vector load of a row's start crosses two. FIELD: the same for any
- * device's widest load. */
+/* Alignments. IN_PLACE: a cache line, so that vector loads at the start of a row stay in one line.
+ * FIELD: for the widest load of every device. */
 enum { IN_PLACE = 64, FIELD = 128 };
 
 static bool
@@ -48,7 +48,7 @@ size_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t
                          d);
 }
 
-/* Our part of a line's n rows or columns, piece by piece. */
+/* This rank's part of a line's rows or columns, as spans. */
 static uint32_t
 spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_t layer, bool split,
          struct span part[DIM_PARTS])
@@ -61,7 +61,7 @@ spans_of(const struct model *m, const struct weight_rule *r, enum dim d, uint32_
     return split && m->ranks > 1 ? sharding_parts(m, d, part[0].n, l, part) : 1;
 }
 
-/* Whether this line stands for a tensor in this layer at all. */
+/* True if the line applies to this layer. */
 static bool
 applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
 {
@@ -77,7 +77,7 @@ applies(const struct model *m, const struct weight_rule *r, uint32_t layer)
     return size_of(m, r, r->rows, layer) > 0 && size_of(m, r, r->cols, layer) > 0;
 }
 
-/* The tensor under the first prefix that has it, or NULL. */
+/* The tensor with the first prefix that matches, or NULL. */
 static struct safetensors_tensor *
 find(const struct model *m, const char *name)
 {
@@ -95,23 +95,23 @@ find(const struct model *m, const char *name)
     return NULL;
 }
 
-/* One expert's matrix after the other, turned or not. */
+/* Shape of [experts, rows, cols], or of [experts, cols, rows] if transposed. */
 static int
 check_experts(const struct part *p, struct err *e)
 {
     const struct safetensors_tensor *t = p->stored;
     uint32_t rows = p->rows / p->experts;
-    bool turned = p->rule->flags & W_TRANSPOSED;
+    bool transposed = p->transposed;
     uint64_t rest = 1;
     char shape[128];
 
     for (uint32_t i = 2; i < t->n_dims; i++) rest *= t->dim[i];
-    if (t->n_dims >= 3 && t->dim[0] == p->experts && t->dim[1] == (turned ? p->cols : rows) &&
-        rest == (turned ? rows : p->cols))
+    if (t->n_dims >= 3 && t->dim[0] == p->experts && t->dim[1] == (transposed ? p->cols : rows) &&
+        rest == (transposed ? rows : p->cols))
         return 0;
     return err_set(e, -EINVAL, "%.60s: %.80s is %s, config.json says [%u, %u, %u]", t->file,
                    t->name, safetensors_shape(t, shape, sizeof shape), p->experts,
-                   turned ? p->cols : rows, turned ? rows : p->cols);
+                   transposed ? p->cols : rows, transposed ? rows : p->cols);
 }
 
 static int
@@ -142,13 +142,13 @@ on_cpu(const struct model *m)
     return strcmp(m->op->name, "cpu") == 0;
 }
 
-/* What a field is kept as: bytes or fp32 where its lines say so, else what was asked for, else as stored; parts
- * stored differently meet in fp32. A GPU's matrices all have the first one's dtype, because that is what
- * activations have (gpu.h). */
+/* dtype of a field on the device: bytes if quantised, fp32 if W_FP32, else the dtype option, else
+ * as stored (fp32 if the parts differ). On a GPU all matrices have the dtype of the first one,
+ * because activations have it (gpu.h). */
 static int
 field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
 {
-    bool fp32 = false, bytes = p->part[f->first].rule->flags & (W_FP4 | W_E8M0);
+    bool fp32 = false, bytes = p->part[f->first].quant;
     enum dtype t = p->from->stored;
 
     for (uint32_t i = 0; i < f->n_parts; i++) {
@@ -166,7 +166,7 @@ field_dtype(const struct weights_plan *p, struct field *f, struct err *e)
         return 0;
     }
     if (p->from->src->dtype != DT_COUNT) t = p->from->src->dtype;
-    if (p->n_fields == 0) p->m->dtype = t; /* the embedding's */
+    if (p->n_fields == 0) p->m->dtype = t; /* the embedding is the first field */
     if (!on_cpu(p->m)) t = p->m->dtype;
     f->dtype = fp32 ? DT_F32 : t;
     return 0;
@@ -179,29 +179,28 @@ part_data(const struct part *q)
            dtype_bytes(q->stored->dtype, (size_t)q->row.first * q->cols + q->col.first);
 }
 
-/* The CPU reads the mapped file as its own memory. */
+/* True if the CPU can use the field in the mapped file. */
 static bool
-lies_well(const struct weights_plan *p, const struct field *f)
+fits_in_place(const struct weights_plan *p, const struct field *f)
 {
     const struct part *q = &p->part[f->first];
 
     return f->n_parts == 1 && q->stored && q->stored->dtype == f->dtype && q->col.n == q->cols &&
-           (uintptr_t)part_data(q) % IN_PLACE == 0 && !(q->rule->flags & W_TRANSPOSED) &&
-           on_cpu(p->m);
+           (uintptr_t)part_data(q) % IN_PLACE == 0 && !q->transposed && on_cpu(p->m);
 }
 
-/* Sizes and place of the field whose parts are [f->first, p->n_parts). */
+/* Completes the field whose parts are [f->first, p->n_parts). */
 static int
 close_field(struct weights_plan *p, struct field *f, struct err *e)
 {
     f->n_parts = p->n_parts - f->first;
     f->cols = p->part[f->first].col.n;
     for (uint32_t i = f->first; i < p->n_parts; i++) {
-        check(p->part[i].col.n == f->cols); /* stacked lines agree in the table */
+        check(p->part[i].col.n == f->cols); /* stacked lines have equal columns */
         f->rows += p->part[i].row.n;
     }
     TRY(field_dtype(p, f, e));
-    f->in_place = lies_well(p, f);
+    f->in_place = fits_in_place(p, f);
     p->m->weight_bytes += dtype_bytes(f->dtype, (size_t)f->rows * f->cols);
     if (f->in_place) return 0;
     f->offset = p->arena_bytes;
@@ -210,24 +209,18 @@ close_field(struct weights_plan *p, struct field *f, struct err *e)
     return 0;
 }
 
-static uint32_t
-columns_a_byte(const struct weight_rule *line)
-{
-    return line->flags & W_FP4 ? 2 : line->flags & W_E8M0 ? MX_RUN : 1;
-}
-
-/* The part that was put last becomes those of its pieces that are ours, of every expert. */
+/* Replaces the last part by this rank's spans of it, for every expert. */
 static void
 divide_part(struct weights_plan *p, uint32_t layer)
 {
     const struct part whole = p->part[--p->n_parts];
     const struct weight_rule *line = whole.rule;
-    uint32_t experts = MAX(whole.experts, 1u), scale = columns_a_byte(line);
+    uint32_t experts = MAX(whole.experts, 1u), scale = whole.quant ? whole.quant->cols_per_byte : 1;
     struct span row[DIM_PARTS], col[DIM_PARTS];
     uint32_t n = spans_of(p->m, line, line->rows, layer, line->flags & W_SPLIT_ROWS, row);
 
     check(spans_of(p->m, line, line->cols, layer, line->flags & W_SPLIT_COLS, col) == 1);
-    if (!(line->flags & W_SPLIT_ROWS)) { /* all of them lie together */
+    if (!(line->flags & W_SPLIT_ROWS)) { /* the rows of all experts are consecutive */
         row[0].n = whole.rows;
         experts = 1;
     }
@@ -242,35 +235,39 @@ divide_part(struct weights_plan *p, uint32_t layer)
         }
 }
 
-/* A line in a layer, as the checkpoint should have it; of experts that are stored one by one, one. */
+/* The tensor that a line expects in a layer; of experts stored one by one, one expert. */
 static struct part
-part_of(const struct weights_plan *p, const struct weight_rule *line, uint32_t layer,
-        uint32_t expert)
+part_of(const struct weights_plan *p, const struct weight_rule *line,
+        const struct quant_tensor *quant, uint32_t layer, uint32_t expert)
 {
     struct part q = { .rule = line,
+                      .quant = quant,
+                      .transposed = !quant && line->flags & W_TRANSPOSED,
                       .rows = size_of(p->m, line, line->rows, layer),
                       .cols = size_of(p->m, line, line->cols, layer) };
+
+    int len;
 
     if ((line->flags & W_EXPERTS) && !(line->flags & W_ONE_BY_ONE)) {
         q.experts = p->m->shape.layer[layer].n_experts;
         q.rows *= q.experts;
     }
-    q.cols /= columns_a_byte(line);
+    if (quant) q.cols /= quant->cols_per_byte;
     q.row.n = q.rows;
     q.col.n = q.cols;
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored \
-    "-Wformat-nonliteral" /* the table's own names, with at most two %u */
-    snprintf(q.name, sizeof q.name, line->name, layer, expert);
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* names of the table, with at most two %u */
+    len = snprintf(q.name, sizeof q.name, line->name, layer, expert);
 #pragma GCC diagnostic pop
+    if (quant) snprintf(q.name + len, sizeof q.name - (size_t)len, "%s", quant->suffix);
     if (p->m->files) q.stored = find(p->m, q.name);
     return q;
 }
 
-/* One line and those stacked under it, in one layer: a field, or none. */
+/* Plans the field of a line and its W_STACKED lines in one layer, if they apply. */
 static int
-plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, void *home,
-           struct err *e)
+plan_field(struct weights_plan *p, const struct weight_rule *r, const struct quant_tensor *quant,
+           uint32_t layer, void *home, struct err *e)
 {
     struct field f = { .to = (struct tensor *)(void *)((char *)home + r->field),
                        .first = p->n_parts };
@@ -283,9 +280,10 @@ plan_field(struct weights_plan *p, const struct weight_rule *r, uint32_t layer, 
         struct part *q = &p->part[p->n_parts];
 
         check(line->home == r->home && line->field == r->field);
-        *q = part_of(p, line, layer, expert);
+        *q = part_of(p, line, quant, layer, expert);
         if (!applies(p->m, line, layer)) {
-            if (q->stored && (line->flags & W_OWN_KV)) q->stored->used = true; /* by nobody */
+            if (q->stored && (line->flags & W_OWN_KV))
+                q->stored->used = true; /* known, but not needed */
             expert = 0;
             continue;
         }
@@ -324,10 +322,18 @@ static int
 plan_home(struct weights_plan *p, enum weight_home home, uint32_t n, char *base, size_t each,
           struct err *e)
 {
+    const struct quant *quant = p->m->quant;
+
     for (uint32_t layer = 0; layer < n; layer++)
-        for (const struct weight_rule *r = p->m->arch->weights; r->name; r++)
-            if (r->home == home && !(r->flags & W_STACKED))
-                TRY(plan_field(p, r, layer, base + layer * each, e));
+        for (const struct weight_rule *r = p->m->arch->weights; r->name; r++) {
+            if (r->home != home || (r->flags & W_STACKED)) continue;
+            if (!quant || !quant->covers(r)) {
+                TRY(plan_field(p, r, NULL, layer, base + layer * each, e));
+                continue;
+            }
+            for (uint32_t i = 0; i < QUANT_TENSORS; i++)
+                TRY(plan_field(p, r, &quant->tensor[i], layer, base + layer * each, e));
+        }
     return 0;
 }
 
@@ -341,9 +347,10 @@ weights_plan_make(struct weights_plan *p, struct err *e)
     while (a->weights[lines].name) lines++;
     check(lines > 0 && a->weights[0].home == IN_TOP);
     most = lines * (1 + (size_t)s->n_layers + s->n_encoder_layers);
-    for (uint32_t i = 0; i < s->n_layers; i++) /* stored one by one, or divided so */
+    for (uint32_t i = 0; i < s->n_layers; i++) /* one part for each expert */
         for (size_t k = 0; k < lines; k++)
             if (a->weights[k].flags & W_EXPERTS) most += s->layer[i].n_experts;
+    if (p->m->quant) most *= QUANT_TENSORS;
     if (p->m->ranks > 1) most *= DIM_PARTS;
     p->part = calloc(most, sizeof *p->part);
     p->field = calloc(most, sizeof *p->field);

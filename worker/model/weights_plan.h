@@ -1,12 +1,15 @@
-/* weights_plan.h - where each tensor of a checkpoint goes: the weight table with its sizes worked out.
+/* weights_plan.h - where each tensor of a checkpoint goes: the weight table with its sizes worked
+ * out.
  *
- * A line and those stacked under it are a field: one struct tensor of the family's, made of parts, each a
- * tensor of the checkpoint. Fields that are not used in place lie in the arena in the order of the table,
- * each on 128 bytes, and the weights_checksum (weights_checksum.h) after the last.
+ * A line and the W_STACKED lines after it form a field: one struct tensor of the family, made of
+ * parts; a part is a tensor of the checkpoint. A quantised line forms one field for each stored
+ * tensor (quant.h). Fields that are not used in place are in the arena in table order, 128-byte
+ * aligned; the checksum table (weights_checksum.h) follows the last field.
  */
 #ifndef MODEL_WEIGHTS_PLAN_H
 #define MODEL_WEIGHTS_PLAN_H
 
+#include "worker/model/quant.h"
 #include "worker/model/sharding.h"
 #include "worker/model/weights.h"
 
@@ -14,21 +17,23 @@
 struct part {
     const struct weight_rule *rule;
     struct safetensors_tensor *stored; /* NULL: random */
-    char name[ST_MAX_NAME];            /* without a prefix */
-    uint32_t rows, cols;               /* as stored; W_FP4, W_E8M0: of bytes */
-    struct span row, col;              /* our part of them */
-    uint32_t experts;                  /* W_EXPERTS: rows are theirs, one below the other */
+    char name[ST_MAX_NAME];            /* without prefix */
+    const struct quant_tensor *quant;  /* NULL: plain */
+    bool transposed;                   /* stored as [cols, rows] */
+    uint32_t rows, cols;               /* as stored; quantised: of bytes */
+    struct span row, col;              /* this rank's part */
+    uint32_t experts;                  /* W_EXPERTS: rows = experts * rows of one */
 };
 
-/* One struct tensor of the family: parts stacked, or another field. */
+/* One struct tensor of the family: stacked parts, or the embedding again. */
 struct field {
     struct tensor *to;
     uint32_t first, n_parts; /* 0: the embedding itself */
     uint32_t rows, cols;
     enum dtype dtype;
     bool in_place;
-    bool stale;             /* in the arena, and to be filled */
-    uint64_t offset, bytes; /* in the arena; bytes 0: not there */
+    bool stale;             /* in the arena, not yet filled */
+    uint64_t offset, bytes; /* in the arena; bytes 0: not in the arena */
 };
 
 struct weights_plan {
@@ -37,13 +42,14 @@ struct weights_plan {
     struct part *part;
     struct field *field;
     uint32_t n_parts, n_fields;
-    uint64_t arena_bytes, weights_checksum_at; /* 0: everything is used in place */
-    bool seal_bad;                             /* an adopted arena's is not ours */
+    uint64_t arena_bytes, weights_checksum_at; /* 0: every field is used in place */
+    bool seal_bad;                             /* the adopted arena has an invalid checksum table */
 };
 
-/* Our first element of it in the mapped file. */
+/* The first element of this rank's part in the mapped file. */
 const void *part_data(const struct part *q);
-/* m and from are set. m's weight_bytes, dtype and act follow. weights_plan_done() in any case. */
+/* p's m and from must be set. Sets m's weight_bytes, dtype and act. The caller calls
+ * weights_plan_done() also on failure. */
 int weights_plan_make(struct weights_plan *p, struct err *e) MUST_USE;
 void weights_plan_done(struct weights_plan *p);
 

@@ -1,10 +1,10 @@
 /* weights_read.c - see weights_read.h.
  *
  *     piece   0   1   2 | 3   4   5   6 | 7   8   9 ...
- *             released  | out, or there | being read, slot = piece % n_slots
+ *             released  | read          | being read; buffer = piece % n_buffers
  *
- * One lock, two conditions: a slot is free for its next piece, a piece is there. Nobody holds the lock
- * while reading.
+ * One lock with 2 conditions: a buffer is free, a piece has been read. Reading does not hold the
+ * lock.
  */
 #include "worker/model/weights_read.h"
 
@@ -22,34 +22,34 @@
 
 enum { ALIGN = 4096, MOST_READERS = 8 };
 
-struct slot {
-    char *room;       /* [slot_bytes] */
-    const void *data; /* in room, once piece `there` - 1 is */
-    uint32_t there;   /* 1 + the last piece that came to lie here; 0: none */
+struct read_buffer {
+    char *buffer;        /* [buffer_bytes] */
+    const void *data;    /* result, in buffer or in the mapped file */
+    uint32_t last_piece; /* 1 + last piece read into this buffer; 0: none */
 };
 
 struct reading {
     struct model *m;
     const char *dir;
     const struct read_piece *piece;
-    uint32_t n, n_slots, n_readers;
-    size_t slot_bytes;
-    char *rooms;
-    struct slot *slot;
+    uint32_t n, n_buffers, n_readers;
+    size_t buffer_bytes;
+    char *buffers;
+    struct read_buffer *ring;
 
     pthread_mutex_t lock;
-    pthread_cond_t freed, came;
-    uint32_t taken, handed, released; /* pieces: by readers, to the caller, by the caller */
+    pthread_cond_t freed, arrived;
+    uint32_t taken, returned, released; /* pieces: by readers, to the caller, by the caller */
     bool stop;
-    struct err failed; /* code 0: nothing has */
+    struct err failed; /* code 0: no error */
     pthread_t thread[MOST_READERS];
 };
 
-/* What a reader has open: the shard of its last piece, and room for bytes to convert. */
+/* Per thread: the open shard of the last piece, and a buffer for conversion. */
 struct reader {
     struct reading *r;
     uint32_t shard;
-    int fd, direct; /* direct -1: the file system cannot */
+    int fd, direct; /* direct -1: not supported by the file system */
     char *raw;
 };
 
@@ -81,27 +81,27 @@ open_shard(struct reader *a, uint32_t index, struct err *e)
     return 0;
 }
 
-/* Whether the page cache has all n bytes at off of the shard. Asking starts no reading, as a read that is
- * told not to wait would. Where nobody can tell, yes: the cache then does what it does. */
+/* True if the page cache has all n bytes at off of the shard, or if that is unknown. Uses
+ * mincore(), because a non-blocking read would start readahead. */
 static bool
 is_cached(const struct reader *a, size_t n, uint64_t off)
 {
     const char *map = (const char *)safetensors_shard(a->r->m->files, a->shard)->map;
     uint64_t first = off / ALIGN * ALIGN, end = off + n;
-    unsigned char there[1024];
+    unsigned char resident[1024];
 
-    for (; first < end; first += sizeof there * ALIGN) {
-        size_t pages = MIN(CEIL_DIV(end - first, (uint64_t)ALIGN), sizeof there);
+    for (; first < end; first += sizeof resident * ALIGN) {
+        size_t pages = MIN(CEIL_DIV(end - first, (uint64_t)ALIGN), sizeof resident);
 
-        memset(there, 1, sizeof there); /* where pages are larger there are fewer */
-        if (mincore((void *)(uintptr_t)(map + first), pages * ALIGN, there) < 0) return true;
+        memset(resident, 1, sizeof resident); /* larger pages need fewer entries */
+        if (mincore((void *)(uintptr_t)(map + first), pages * ALIGN, resident) < 0) return true;
         for (size_t i = 0; i < pages; i++)
-            if (!(there[i] & 1)) return false;
+            if (!(resident[i] & 1)) return false;
     }
     return true;
 }
 
-/* At least n bytes from off, both multiples of ALIGN but for the file's end. */
+/* Reads at least n bytes at off; both are multiples of ALIGN except at the end of the file. */
 static bool
 read_direct(const struct reader *a, char *to, size_t n, size_t enough, off_t off)
 {
@@ -132,16 +132,16 @@ read_plain(const struct reader *a, char *to, size_t n, off_t off)
     return 0;
 }
 
-/* n bytes of the shard from off into room, which has 2 * ALIGN bytes more. NULL: errno says why. */
+/* Reads n bytes of the shard at off into a buffer of n + 2 * ALIGN bytes. NULL: see errno. */
 static const char *
-read_bytes(const struct reader *a, char *room, size_t n, uint64_t off)
+read_bytes(const struct reader *a, char *buffer, size_t n, uint64_t off)
 {
     size_t before = off % ALIGN;
-    char *to = room + before;
+    char *to = buffer + before;
     int r;
 
     if (a->direct >= 0 && !is_cached(a, n, off) &&
-        read_direct(a, room, ROUND_UP(before + n, (size_t)ALIGN), before + n,
+        read_direct(a, buffer, ROUND_UP(before + n, (size_t)ALIGN), before + n,
                     (off_t)(off - before)))
         return to;
     r = read_plain(a, to, n, (off_t)off);
@@ -150,14 +150,14 @@ read_bytes(const struct reader *a, char *room, size_t n, uint64_t off)
     return NULL;
 }
 
-/* Rows of a turned matrix are columns of the stored one, all over it: out of the mapped file. Neighbouring
- * rows share its cache lines. */
+/* Transposes from the mapped file, because a row of the result is a column of the stored matrix.
+ * Neighbouring rows share cache lines. */
 static const char *
-read_turned(const struct read_piece *p, char *room)
+read_transposed(const struct read_piece *p, char *buffer)
 {
     size_t each = dtype_bytes(p->t->dtype, 1), down = (size_t)p->rows * each;
     size_t row = p->first / p->cols, cols = p->row ? p->row : p->cols;
-    char *to = room;
+    char *to = buffer;
 
     for (size_t i = 0; i < p->n; i += cols, row++) {
         const char *from = (const char *)p->t->data + row / p->rows * p->cols * down +
@@ -165,45 +165,46 @@ read_turned(const struct read_piece *p, char *room)
 
         for (size_t k = 0; k < cols; k++, to += each, from += down) memcpy(to, from, each);
     }
-    return room;
+    return buffer;
 }
 
-/* Rows of a part of a matrix, side by side in room. NULL: errno says why. */
+/* Reads a part of each row into consecutive memory. NULL: see errno. */
 static const char *
-read_rows(const struct reader *a, char *room, const struct read_piece *p, size_t each, uint64_t off)
+read_rows(const struct reader *a, char *buffer, const struct read_piece *p, size_t each,
+          uint64_t off)
 {
     for (size_t at = 0; at < p->n; at += p->row, off += p->pitch * each) {
-        int r = read_plain(a, room + at * each, p->row * each, (off_t)off);
+        int r = read_plain(a, buffer + at * each, p->row * each, (off_t)off);
 
         if (r == 0) continue;
         errno = -r;
         return NULL;
     }
-    return room;
+    return buffer;
 }
 
 static int
-read_piece(struct reader *a, const struct read_piece *p, struct slot *s, struct err *e)
+read_piece(struct reader *a, const struct read_piece *p, struct read_buffer *s, struct err *e)
 {
     const struct safetensors_tensor *t = p->t;
     size_t each = dtype_bytes(t->dtype, 1);
     const char *from, *map = (const char *)safetensors_shard(a->r->m->files, t->shard)->map;
     uint64_t off = (uint64_t)((const char *)t->data - map) + p->first * each;
     bool same = t->dtype == p->dtype;
-    char *room = same ? s->room : a->raw;
+    char *buffer = same ? s->buffer : a->raw;
 
     TRY(open_shard(a, t->shard, e));
     if (p->cols)
-        from = read_turned(p, room);
+        from = read_transposed(p, buffer);
     else if (p->row)
-        from = read_rows(a, room, p, each, off);
+        from = read_rows(a, buffer, p, each, off);
     else
-        from = read_bytes(a, room, p->n * each, off);
+        from = read_bytes(a, buffer, p->n * each, off);
     if (!from) return err_set(e, -errno, "%.60s: %.80s: %s", t->file, t->name, strerror(errno));
     s->data = from;
     if (same) return 0;
-    s->data = s->room;
-    if (weights_convert(s->room, p->dtype, from, t->dtype, p->n) == -ERANGE)
+    s->data = s->buffer;
+    if (weights_convert(s->buffer, p->dtype, from, t->dtype, p->n) == -ERANGE)
         return err_set(e, -ERANGE,
                        "%.60s: %.80s has values beyond fp16's range; use dtype=bf16 or fp32",
                        t->file, t->name);
@@ -217,14 +218,14 @@ read_ahead(void *arg)
     struct reader a = { .r = r, .fd = -1, .direct = -1 };
     struct err e = { 0 };
 
-    if (posix_memalign((void **)&a.raw, ALIGN, r->slot_bytes))
-        err_set(&e, -ENOMEM, "no memory to convert weights in");
+    if (posix_memalign((void **)&a.raw, ALIGN, r->buffer_bytes))
+        err_set(&e, -ENOMEM, "no memory for converting weights");
     pthread_mutex_lock(&r->lock);
     while (e.code == 0 && !r->stop && r->taken < r->n) {
         uint32_t i = r->taken;
-        struct slot *s = &r->slot[i % r->n_slots];
+        struct read_buffer *s = &r->ring[i % r->n_buffers];
 
-        if (i >= r->released + r->n_slots) {
+        if (i >= r->released + r->n_buffers) {
             pthread_cond_wait(&r->freed, &r->lock);
             continue;
         }
@@ -232,11 +233,11 @@ read_ahead(void *arg)
         pthread_mutex_unlock(&r->lock);
         read_piece(&a, &r->piece[i], s, &e);
         pthread_mutex_lock(&r->lock);
-        s->there = i + 1;
-        pthread_cond_signal(&r->came);
+        s->last_piece = i + 1;
+        pthread_cond_signal(&r->arrived);
     }
     if (e.code < 0 && r->failed.code == 0) r->failed = e;
-    if (e.code < 0) pthread_cond_signal(&r->came);
+    if (e.code < 0) pthread_cond_signal(&r->arrived);
     pthread_mutex_unlock(&r->lock);
     close_shard(&a);
     free(a.raw);
@@ -257,21 +258,22 @@ largest(const struct read_piece *piece, uint32_t n)
 }
 
 static int
-make_slots(struct reading *r, struct err *e)
+make_buffers(struct reading *r, struct err *e)
 {
-    size_t bytes = r->slot_bytes * r->n_slots;
+    size_t bytes = r->buffer_bytes * r->n_buffers;
     int code;
 
-    r->slot = calloc(r->n_slots, sizeof *r->slot);
-    r->rooms = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (r->rooms == MAP_FAILED) r->rooms = NULL;
-    if (!r->slot || !r->rooms)
-        return err_set(e, -ENOMEM, "no memory to read weights in: %zu MiB", bytes >> 20);
-    code = r->m->op->mem.host_pin(r->m->gpu, r->rooms, bytes);
+    r->ring = calloc(r->n_buffers, sizeof *r->ring);
+    r->buffers = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (r->buffers == MAP_FAILED) r->buffers = NULL;
+    if (!r->ring || !r->buffers)
+        return err_set(e, -ENOMEM, "no memory for reading weights: %zu MiB", bytes >> 20);
+    code = r->m->op->mem.host_pin(r->m->gpu, r->buffers, bytes);
     if (code < 0)
-        return err_set(e, code, "pin %zu MiB to read weights in: %s", bytes >> 20,
+        return err_set(e, code, "pin %zu MiB for reading weights: %s", bytes >> 20,
                        gpu_why(r->m->gpu));
-    for (uint32_t i = 0; i < r->n_slots; i++) r->slot[i].room = r->rooms + i * r->slot_bytes;
+    for (uint32_t i = 0; i < r->n_buffers; i++)
+        r->ring[i].buffer = r->buffers + i * r->buffer_bytes;
     return 0;
 }
 
@@ -286,18 +288,18 @@ weights_read_start(struct reading **ret, struct model *m, const char *dir,
     if (!r) return err_set(e, -ENOMEM, "no memory to read weights");
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->freed, NULL);
-    pthread_cond_init(&r->came, NULL);
+    pthread_cond_init(&r->arrived, NULL);
     r->m = m;
     r->dir = dir;
     r->piece = piece;
     r->n = n;
     want = MIN(want, n);
-    r->n_slots = MIN(want + READ_BEHIND, n);
-    r->slot_bytes = largest(piece, n);
-    TRY(make_slots(r, e));
+    r->n_buffers = MIN(want + READ_BEHIND, n);
+    r->buffer_bytes = largest(piece, n);
+    TRY(make_buffers(r, e));
     for (; r->n_readers < want; r->n_readers++)
         if (pthread_create(&r->thread[r->n_readers], NULL, read_ahead, r)) break;
-    if (r->n_readers == 0) return err_set(e, -EAGAIN, "no thread to read weights with");
+    if (r->n_readers == 0) return err_set(e, -EAGAIN, "cannot start a thread for reading weights");
     *ret = TAKE(r);
     return 0;
 }
@@ -305,18 +307,19 @@ weights_read_start(struct reading **ret, struct model *m, const char *dir,
 int
 weights_read_next(struct reading *r, const void **host, struct err *e)
 {
-    const struct slot *s = &r->slot[r->handed % r->n_slots];
+    const struct read_buffer *s = &r->ring[r->returned % r->n_buffers];
     int code;
 
-    check(r->handed < r->n && r->handed < r->released + r->n_slots);
+    check(r->returned < r->n && r->returned < r->released + r->n_buffers);
     pthread_mutex_lock(&r->lock);
-    while (s->there != r->handed + 1 && r->failed.code == 0) pthread_cond_wait(&r->came, &r->lock);
+    while (s->last_piece != r->returned + 1 && r->failed.code == 0)
+        pthread_cond_wait(&r->arrived, &r->lock);
     code = r->failed.code;
     pthread_mutex_unlock(&r->lock);
     if (code < 0) {
         return err_set(e, code, "%s", r->failed.text);
     }
-    r->handed++;
+    r->returned++;
     *host = s->data;
     return 0;
 }
@@ -324,7 +327,7 @@ weights_read_next(struct reading *r, const void **host, struct err *e)
 void
 weights_read_release(struct reading *r, uint32_t n)
 {
-    check(n <= r->handed);
+    check(n <= r->returned);
     pthread_mutex_lock(&r->lock);
     r->released = MAX(r->released, n);
     pthread_cond_broadcast(&r->freed);
@@ -340,14 +343,14 @@ weights_read_stop(struct reading *r)
     pthread_cond_broadcast(&r->freed);
     pthread_mutex_unlock(&r->lock);
     for (uint32_t i = 0; i < r->n_readers; i++) pthread_join(r->thread[i], NULL);
-    if (r->rooms) {
-        r->m->op->mem.host_unpin(r->m->gpu, r->rooms, r->slot_bytes * r->n_slots);
-        munmap(r->rooms, r->slot_bytes * r->n_slots);
+    if (r->buffers) {
+        r->m->op->mem.host_unpin(r->m->gpu, r->buffers, r->buffer_bytes * r->n_buffers);
+        munmap(r->buffers, r->buffer_bytes * r->n_buffers);
     }
     pthread_cond_destroy(&r->freed);
-    pthread_cond_destroy(&r->came);
+    pthread_cond_destroy(&r->arrived);
     pthread_mutex_destroy(&r->lock);
-    free(r->slot);
+    free(r->ring);
     free(r);
     return NULL;
 }
