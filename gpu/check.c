@@ -1,8 +1,8 @@
 /* check.c - the checking table: every op's shapes, once for all devices, then the device's op.
  *
  * What is checked is what the host can see: dimensions, dtypes, strides, NULLs. What lies on the
- * device (tokens, positions, tables) is the caller's promise. A failure is -EINVAL, and the sentence
- * in gpu_why() names the op, the tensor and both shapes. No rows: nothing is queued.
+ * device (tokens, positions, tables) is the caller's promise. A failure is -EINVAL, and the
+ * sentence in gpu_why() names the op, the tensor and both shapes. No rows: nothing is queued.
  */
 #include "gpu/check.h"
 
@@ -394,7 +394,8 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: w is [%u, %u]", w.dim[0], w.dim[1]);
     TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
-    /* Column slices of one buffer interleave without overlapping; only the same start is refused. */
+    /* Column slices of one buffer interleave without overlapping; only the same start is refused.
+     */
     if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
         REFUSE("matmul: y lies on x");
     return l->gpu->device->matmul(l, y, x, w, bias, beta);

@@ -26,7 +26,8 @@ struct lane {
     struct gpu *gpu;
     uint32_t units; /* it was opened with: check.c's */
     uint64_t
-        marked; /* the last step it was told to mark: check.c's; others read it while it is written */
+        /* the last step it was told to mark: check.c's; others read it while it is written */
+        marked;
 };
 
 /* What attend() stores, for a device or a kernel that does not do it on its way. */
@@ -61,11 +62,11 @@ host_pieces(uint64_t bytes, uint64_t grain)
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
-/* The symbols of the module lagan-cuda.so, looked up by these names. last_words: the module has base's
- * code once more, and a check() that fails there is to be heard as well. */
+/* The symbols of the module lagan-cuda.so, looked up by these names. panic_message: the module has
+ * base's code once more, and a check() that fails there is to be heard as well. */
 #define CUDA_OPEN "lagan_cuda_open"
 typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-                         void (*last_words)(const char *sentence), struct err *e);
+                         void (*panic_message)(const char *sentence), struct err *e);
 
 #define CUDA_BEGIN "lagan_cuda_begin"
 typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct err *e);

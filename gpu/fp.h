@@ -1,4 +1,5 @@
-/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; fp8 of KV; and MXFP4's codes. */
+/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; fp8 of
+ * KV; and MXFP4's codes. */
 #ifndef GPU_FP_H
 #define GPU_FP_H
 
@@ -84,12 +85,14 @@ float_of_e8m0(uint8_t b)
     return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
 
-/* fp8 of KV, e4m3: four bits of exponent, three of fraction, no infinities; 0x7f and 0xff are NaN. */
+/* fp8 of KV, e4m3: four bits of exponent, three of fraction, no infinities; 0x7f and 0xff are NaN.
+ */
 static inline float
 float_of_e4m3(uint8_t b)
 {
     uint32_t size = (uint32_t)(b & 0x7f) << 20, sign = (uint32_t)(b & 0x80) << 24;
-    /* Its exponent is put where fp32's ends; below the least normal one there is no hidden bit to have. */
+    /* Its exponent is put where fp32's ends; below the least normal one there is no hidden bit to
+     * have. */
     float f = float_of_bits(size + 0x3c000000);
 
     if (size < 0x00800000) f = float_of_bits(size + 0x3c800000) - 0x1p-6f;

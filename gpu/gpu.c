@@ -1,8 +1,8 @@
 /* gpu.c - open a device by its name: gpu.h.
  *
  * The CPU device is linked in; CUDA is a module beside the program, so that one binary serves hosts
- * with and without a GPU. A host that asks for CUDA and has none is told what is missing: the CPU is
- * never used unasked.
+ * with and without a GPU. A host that asks for CUDA and has none is told what is missing: the CPU
+ * is never used unasked.
  */
 #include "gpu/device.h"
 
@@ -43,8 +43,8 @@ ordinal_of(const struct gpu_options *o, struct err *e)
     return (int)seen[o->rank];
 }
 
-/* Beside the program or above it (not installed), in the same tree (moved as a whole), else where it was
- * installed. */
+/* Beside the program or above it (not installed), in the same tree (moved as a whole), else where
+ * it was installed. */
 static void *
 load_module(struct err *e)
 {

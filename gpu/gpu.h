@@ -3,27 +3,28 @@
  * A struct gpu is one open device. A struct lane is one queue of work on a share of it (SMs, or
  * threads); every op takes a lane, appends to its queue and returns at once. Ops of a lane run in
  * the order they were queued; lanes wait for each other with lane.after() only. What an op is given
- * by pointer (tensors' data, struct step_tokens' arrays) must stay as it is until a later lane.mark() of
- * that lane is done; structs passed by value or by const pointer are copied.
+ * by pointer (tensors' data, struct step_tokens' arrays) must stay as it is until a later
+ * lane.mark() of that lane is done; structs passed by value or by const pointer are copied.
  *
  * Memory comes from arenas only: one fd, one mapping, made at start and never grown. Two
  * implementations: gpu/cpu is what correct means and a real backend; gpu/cuda is what fast means.
  *
- * THE CONTRACT OF EVERY OP ON THE CPU: a row's result depends on that row and its own history alone,
- * not on batch size, place, threads, chunk, block size or lane, bit for bit; scalar and AVX2 give the
- * same bits. Rules (DECISIONS 13): matmul adds over K in one fixed order for every M; attention sums
- * over fixed tiles of 64 absolute positions; own exp, tanh, erf, log; statistics, softmax and logits
- * in fp32.
+ * THE CONTRACT OF EVERY OP ON THE CPU: a row's result depends on that row and its own history
+ * alone, not on batch size, place, threads, chunk, block size or lane, bit for bit; scalar and AVX2
+ * give the same bits. Rules (DECISIONS 13): matmul adds over K in one fixed order for every M;
+ * attention sums over fixed tiles of 64 absolute positions; own exp, tanh, erf, log; statistics,
+ * softmax and logits in fp32.
  *
  * What a model adds to, the residual stream, is fp32 on every device, and so are logits. What lies
- * between (normed rows, heads, gates: activations) is fp32 on the CPU and the weights' dtype on a GPU
- * (gpu_act_dtype()); a step's matrices of weights have one dtype there. KV is fp32, bf16 or fp8
+ * between (normed rows, heads, gates: activations) is fp32 on the CPU and the weights' dtype on a
+ * GPU (gpu_act_dtype()); a step's matrices of weights have one dtype there. KV is fp32, bf16 or fp8
  * (e4m3), on a GPU fp16 too. Weights of norms and biases may be fp32 beside any of them.
  *
- * ON A GPU the contract above holds with gpu_options.invariant; without it a row's last bits may depend
- * on its company. Every kernel reads lengths, positions and tables on the device, never on the host: so
- * a captured graph stays right when they change. Weights (matrices, norms, biases, sinks, rotary tables)
- * may be read before what was queued earlier has ended: what writes them is waited for by the host first.
+ * ON A GPU the contract above holds with gpu_options.invariant; without it a row's last bits may
+ * depend on its company. Every kernel reads lengths, positions and tables on the device, never on
+ * the host: so a captured graph stays right when they change. Weights (matrices, norms, biases,
+ * sinks, rotary tables) may be read before what was queued earlier has ended: what writes them is
+ * waited for by the host first.
  *
  * Failure: 0, or negative: -EINVAL for shapes that disagree (checked in gpu.c, once, for both
  * devices, with the sentence in gpu_why()), -ENOMEM, -EIO for anything the device said; after -EIO
@@ -37,8 +38,8 @@
 #include "gpu/ops.h"
 
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_I32, DT_I8, DT_U8, DT_E4M3, DT_MXFP4, DT_COUNT };
-/* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) + 1) h / (1 +
- * exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
+/* The last is gate()'s alone, whose gate and up then stand in turns, g u g u: (min(max(u, -7), 7) +
+ * 1) h / (1 + exp(-1.702 h)), h = min(g, 7). Source: GptOssExperts of transformers 5.17. */
 enum act { ACT_RELU, ACT_RELU2, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED };
 
 /* A view of device memory, row-major; unused dims are 1. Passed by value; owns nothing. */
@@ -66,8 +67,9 @@ struct arena {
     int fd;
 };
 
-/* Memory of the host's for the device's copies, in pieces that lie side by side at one range of its addresses. Of each
- * there is an fd as of an arena; those that are mapped cost a process's death time (docs/perf.md). */
+/* Memory of the host's for the device's copies, in pieces that lie side by side at one range of its
+ * addresses. Of each there is an fd as of an arena; those that are mapped cost a process's death
+ * time (docs/perf.md). */
 enum { HOST_PIECES = 8 };
 struct host_memory {
     void *base; /* an address for the device's copies, and not for us; NULL: there is none */
@@ -76,10 +78,11 @@ struct host_memory {
     int fd[HOST_PIECES];   /* ours; -1: not made */
 };
 
-/* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h):
- * K of (slot, pos, head): base + table[slot * table_stride + pos / tpb] * slice_bytes
+/* One layer of one group of the KV arena, as kernels see it (worker/kv/kv.h): K of (slot, pos,
+ * head): base + table[slot * table_stride + pos / tpb] * slice_bytes
  *                          + (head * tpb + pos % tpb) * head_dim * element size;   V: + slice_bytes
- * Of recurrent state: base + table[slot * table_stride] * slice_bytes, table being the layer's entry. */
+ * Of recurrent state: base + table[slot * table_stride] * slice_bytes, table being the layer's
+ * entry. */
 struct kv_view {
     void *base;            /* arena + layer_in_group * n_parts * slice_bytes */
     const slice_id *table; /* [n_slots][table_stride] on the device; SLICE_NONE: not there */
@@ -108,9 +111,9 @@ struct step_tokens {
     const struct segment *segment; /* [n_segments] */
 };
 
-/* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder states.
- * Where nothing is stored (kv.base NULL) k is changed in place like q; else k stays as it was and v is
- * read before it, so that v may be k (K = V). */
+/* q, or k and v, may be NO_TENSOR: layers that read another's cache, and the projection of encoder
+ * states. Where nothing is stored (kv.base NULL) k is changed in place like q; else k stays as it
+ * was and v is read before it, so that v may be k (K = V). */
 struct rope_store {
     struct tensor q, k, v;        /* [n, heads * head_dim] views; q is changed in place */
     struct tensor q_norm, k_norm; /* [head_dim] or NO_TENSOR; applied before rotation */
@@ -121,16 +124,16 @@ struct rope_store {
     struct kv_view kv; /* k and v go to (slot, pos); kv.base NULL: nothing is stored */
 };
 
-/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SLOT_NONE, are left alone;
- * where k is stored, every row of a slot is of a run. */
+/* A row that sees no key gets zeros. Rows outside of all runs, and paged runs of SLOT_NONE, are
+ * left alone; where k is stored, every row of a slot is of a run. */
 struct attend {
     struct tensor out, q; /* [n, n_heads * head_dim] */
     struct kv_view kv;    /* kv.table set: paged. NULL: k and v below, rows of the same runs */
-    /* [n, n_kv_heads * head_dim]. Paged: the rows' own, stored first, as rope_store() does without norms and
-     * rotation; k NO_TENSOR: they have been */
+    /* [n, n_kv_heads * head_dim]. Paged: the rows' own, stored first, as rope_store() does without
+     * norms and rotation; k NO_TENSOR: they have been */
     struct tensor k, v;
-    /* Runs, table and what of the cache is not of k and v above were complete before this step's resolve_tokens(): a kernel
-     * may read them while the op before it still runs */
+    /* Runs, table and what of the cache is not of k and v above were complete before this step's
+     * resolve_tokens(): a kernel may read them while the op before it still runs */
     bool settled;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t window;    /* key j is visible to query i iff i - window < j; 0 = all */
@@ -139,18 +142,20 @@ struct attend {
     float scale;        /* multiplies q.k; T5 uses 1 */
     float softcap;      /* s -> cap * tanh(s / cap), 0 = off */
     const float *sinks; /* [n_heads] or NULL */
-    /* T5: added to q.k: bias[head * (2 * bias_reach + 1) + clamp(j - i, +-bias_reach) + bias_reach] */
+    /* T5: added to q.k: bias[head * (2 * bias_reach + 1) + clamp(j - i, +-bias_reach) + bias_reach]
+     */
     const float *bias;
     uint32_t bias_reach;
-    /* Drafts' trees: bit j % 32 of mask[row * mask_words + j / 32]: the row sees key run.first_pos + j.
-     * Keys before first_pos are seen as ever; the mask stands for causal among the run's own. NULL: none */
+    /* Drafts' trees: bit j % 32 of mask[row * mask_words + j / 32]: the row sees key run.first_pos
+     * + j. Keys before first_pos are seen as ever; the mask stands for causal among the run's own.
+     * NULL: none */
     const uint32_t *mask;
     uint32_t mask_words;
 };
 
-/* x += in, x += in + in_bias or x += rms_norm(in); then y = norm(x). One pass over the rows; the same bits
- * as the ops one by one (add, rms_norm, or residual without in for a layer norm), because x is fp32.
- * A layer norm: (x - mean) / sqrt(var + eps) * y_norm + y_bias. */
+/* x += in, x += in + in_bias or x += rms_norm(in); then y = norm(x). One pass over the rows; the
+ * same bits as the ops one by one (add, rms_norm, or residual without in for a layer norm), because
+ * x is fp32. A layer norm: (x - mean) / sqrt(var + eps) * y_norm + y_bias. */
 enum residual_norm {
     RESIDUAL_RMS,
     RESIDUAL_LAYER,
@@ -169,8 +174,8 @@ struct residual {
     enum residual_norm norm; /* y's */
 };
 
-/* Rows and their experts, on the device: each row has n_top pairs. Sorted pairs are in the order of experts,
- * and of rows within one. */
+/* Rows and their experts, on the device: each row has n_top pairs. Sorted pairs are in the order of
+ * experts, and of rows within one. */
 struct pairs {
     uint32_t n_tokens, n_top, n_experts;
     uint32_t
@@ -181,9 +186,10 @@ struct pairs {
     uint32_t *first; /* [n_experts + 1] sorted ones of expert e: first[e] .. first[e + 1] */
 };
 
-/* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares are the
- * softmax over those, times scale[expert]. NaN is the least. sigmoid: to those with the largest s + bias, s = 1 / (1 +
- * exp(-logit)); shares are s / (the sum of theirs + 1e-20) times factor. Source: NemotronHTopkRouter. */
+/* Each row to the n_top experts with the largest logits, best first, lowest expert on ties; shares
+ * are the softmax over those, times scale[expert]. NaN is the least. sigmoid: to those with the
+ * largest s + bias, s = 1 / (1 + exp(-logit)); shares are s / (the sum of theirs + 1e-20) times
+ * factor. Source: NemotronHTopkRouter. */
 struct route {
     struct tensor logits; /* fp32 [n_tokens, n_experts] */
     bool sigmoid;
@@ -219,9 +225,10 @@ struct altup {
     uint32_t n_streams, active; /* at most 8 */
 };
 
-/* Mamba-2's convolution over a sequence, channel by channel, for rows of runs: y = silu(sum over k of w[k] x[pos -
- * n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs before a run are what its slot's state
- * has kept, fp32 [n_taps - 1][channels] from its start on, oldest first; it keeps the last ones for the next. */
+/* Mamba-2's convolution over a sequence, channel by channel, for rows of runs: y = silu(sum over k
+ * of w[k] x[pos - n_taps + 1 + k] + bias), k ascending; before position 0 all is zero. Inputs
+ * before a run are what its slot's state has kept, fp32 [n_taps - 1][channels] from its start on,
+ * oldest first; it keeps the last ones for the next. */
 struct conv {
     struct tensor y, x; /* [n, channels] */
     struct tensor w;    /* fp32 [channels, n_taps], the row's own last; at most 8 */
@@ -230,9 +237,10 @@ struct conv {
     struct kv_view state; /* a layer's: kv_view */
 };
 
-/* Mamba-2's recurrence, row by row of a run, for each of n_heads with x of head_dim: state = state exp(dt A) + (dt x)
- * B, y = (state C + D x) silu(gate); A = -exp(a_log), dt = softplus(dt + dt_bias) within dt_min .. dt_max. Heads
- * of a group follow each other and share B and C. Position 0 begins with zeros. */
+/* Mamba-2's recurrence, row by row of a run, for each of n_heads with x of head_dim: state = state
+ * exp(dt A) + (dt x) B, y = (state C + D x) silu(gate); A = -exp(a_log), dt = softplus(dt +
+ * dt_bias) within dt_min .. dt_max. Heads of a group follow each other and share B and C. Position
+ * 0 begins with zeros. */
 struct scan {
     struct tensor y, gate;           /* [n, n_heads * head_dim] */
     struct tensor x;                 /* [n, n_heads * head_dim + 2 n_groups * state_dim]: x, B, C */
@@ -249,15 +257,16 @@ struct block_copy {
     void *to;
     const void *from;
 };
-/* Of every pitch bytes of a block the first used are copied; pitch 0: all of it. Multiples of 16. */
+/* Of every pitch bytes of a block the first used are copied; pitch 0: all of it. Multiples of 16.
+ */
 struct block_size {
     size_t bytes, pitch, used;
 };
 
-/* One row of logits to turn into a token and log-probabilities. On the device. A slot has one sampled row
- * in a call (and any number of targets). Forced: log-probability 0, as transformers scores it. A NaN is
- * never chosen; a row of nothing but NaN and bans makes lane.error() -EIO, unless it has neither slot nor
- * target: padding. top_k keeps exactly k. */
+/* One row of logits to turn into a token and log-probabilities. On the device. A slot has one
+ * sampled row in a call (and any number of targets). Forced: log-probability 0, as transformers
+ * scores it. A NaN is never chosen; a row of nothing but NaN and bans makes lane.error() -EIO,
+ * unless it has neither slot nor target: padding. top_k keeps exactly k. */
 struct sample_row {
     uint32_t slot; /* whose last token is written (and seen[]), or SLOT_NONE */
     uint64_t seed;
@@ -274,9 +283,9 @@ struct sample_row {
     uint32_t allowed;          /* row of allowed[] that counts, or ALLOW_ALL */
     uint32_t n_top, first_top; /* log-probabilities wanted; 0 with logprob still computed if want */
     bool want_logprob;
-    /* A beam's: log-probabilities are taken first, of the logits as they come; penalty, nudges, bans and force act
-     * on them, and they are what is chosen from and reported, not normalised again. struct sample.beams says
-     * that there is such a row. */
+    /* A beam's: log-probabilities are taken first, of the logits as they come; penalty, nudges,
+     * bans and force act on them, and they are what is chosen from and reported, not normalised
+     * again. struct sample.beams says that there is such a row. */
     bool beam;
     uint8_t pad[2];
 };
@@ -291,14 +300,15 @@ struct top {
 };
 struct sample {
     struct tensor logits; /* fp32 [n, vocab]; may be changed in place */
-    /* Of several ranks: each has its own columns of logits, as all_gather() takes them in place. All draw the same. */
+    /* Of several ranks: each has its own columns of logits, as all_gather() takes them in place.
+     * All draw the same. */
     bool parts;
     const struct sample_row *row; /* [n] */
     const int32_t *ban;
     const struct logit_bias *logit_bias;
     bool beams; /* a row may be a beam's */
-    /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained decoding).
-     * NULL: no row has any */
+    /* [][allowed_words] bits: a token whose bit is 0, or that has none, is -inf (constrained
+     * decoding). NULL: no row has any */
     const uint32_t *allowed;
     uint32_t allowed_words;
     uint32_t n;
@@ -322,8 +332,8 @@ struct tables {
     slice_id *table[8];    /* [n_slots][stride] */
 };
 
-/* One shape that op tune has measured, in microseconds: with the library's first guess, and with the best. best 0:
- * there was nothing to choose from. */
+/* One shape that op tune has measured, in microseconds: with the library's first guess, and with
+ * the best. best 0: there was nothing to choose from. */
 struct tune_result {
     uint32_t n, k, rows, n_tried;
     float first, best;
@@ -347,10 +357,11 @@ struct gpu_options {
     const char *kernels; /* "attend=generic,matmul=blas": only these candidates, for bisecting */
     bool invariant;      /* a row's bits do not depend on its company */
     bool timing;         /* for benchmarks: lane_gaps() */
-    /* That are to work beside each other; 0: as may be. A driver needs less for one, and is up sooner. */
+    /* That are to work beside each other; 0: as may be. A driver needs less for one, and is up
+     * sooner. */
     uint32_t n_lanes;
-    /* Ranks of a group: processes with a device each, that hold one model between them, open their lanes in the
-     * same order and queue the same ops. n_ranks 0 and 1: alone. */
+    /* Ranks of a group: processes with a device each, that hold one model between them, open their
+     * lanes in the same order and queue the same ops. n_ranks 0 and 1: alone. */
     uint32_t rank, n_ranks;
     int group_fd; /* a memfd of GPU_GROUP_BYTES, zeros at first, the same for all; the caller's */
 };
@@ -378,8 +389,8 @@ struct gpu_ops {
         /* Before the memory is unmapped. No copy may be in flight. */
         void (*host_unpin)(struct gpu *g, void *p, size_t bytes);
 
-        /* Queued copies. dst, src: arena memory. host: any memory that stays until the copy is done,
-         * pinned if the copy must not block the caller. A put may read its host memory before
+        /* Queued copies. dst, src: arena memory. host: any memory that stays until the copy is
+         * done, pinned if the copy must not block the caller. A put may read its host memory before
          * earlier ops are done. */
         int (*put)(struct lane *l, void *dst, const void *host, size_t bytes);
         int (*get)(struct lane *l, void *host, const void *src, size_t bytes);
@@ -390,17 +401,17 @@ struct gpu_ops {
         /* units: SMs, or threads. */
         int (*open)(struct gpu *g, uint32_t units, struct lane **ret, struct err *e);
         void (*close)(struct lane *l); /* waits for all queued work */
-        /* Work queued from now on runs on units first .. first + n of those that the lane was opened
-         * with. Lanes on parts that do not overlap do not take each other's units. CPU: a lane has
-         * threads of its own, and n of them work. CUDA: the first n SMs, or the last. A partition of
-         * the device is made when it is first asked for, which takes milliseconds; one of
-         * GPU_PARTITIONS is replaced that no lane is on and no graph was recorded on (-EBUSY: there
-         * is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device cannot be
-         * divided, see gpu_parts(). */
+        /* Work queued from now on runs on units first .. first + n of those that the lane was
+         * opened with. Lanes on parts that do not overlap do not take each other's units. CPU: a
+         * lane has threads of its own, and n of them work. CUDA: the first n SMs, or the last. A
+         * partition of the device is made when it is first asked for, which takes milliseconds; one
+         * of GPU_PARTITIONS is replaced that no lane is on and no graph was recorded on (-EBUSY:
+         * there is none; -ENOMEM, -EINVAL: the lane stays where it was). -ENOTSUP: the device
+         * cannot be divided, see gpu_parts(). */
         int (*part)(struct lane *l, uint32_t first, uint32_t n);
-        /* Queued: done() returns step from then on. Steps count up. To restart step numbering, queue
-         * mark(0) on an idle lane and wait until done() returns 0; before that, old step numbers
-         * compare as new ones, for gpu_wait() as for after(). */
+        /* Queued: done() returns step from then on. Steps count up. To restart step numbering,
+         * queue mark(0) on an idle lane and wait until done() returns 0; before that, old step
+         * numbers compare as new ones, for gpu_wait() as for after(). */
         int (*mark)(struct lane *l, uint64_t step);
         uint64_t (*done)(const struct lane *l); /* no system call */
         /* Queued: later work of this lane waits for that step of the other lane. The step must have
@@ -409,17 +420,17 @@ struct gpu_ops {
         int (*after)(struct lane *l, const struct lane *other, uint64_t step);
         int (*fd)(const struct lane *l); /* CPU: eventfd, readable after a mark; CUDA: -1, poll */
         int (*error)(const struct lane *l); /* 0, or -EIO once the device has failed */
-        /* Takes one shape of the matmuls that this lane has done and that gpu_options.tuning_file has
-         * no row for, times every algorithm on the tensors used last, and stores the fastest in that
-         * file. 1: measured one; 0: no shape is left. Overwrites the last results of matmuls. Not
-         * queued: takes up to 0.1 s, during which no other lane may have work. */
+        /* Takes one shape of the matmuls that this lane has done and that gpu_options.tuning_file
+         * has no row for, times every algorithm on the tensors used last, and stores the fastest in
+         * that file. 1: measured one; 0: no shape is left. Overwrites the last results of matmuls.
+         * Not queued: takes up to 0.1 s, during which no other lane may have work. */
         int (*tune)(struct lane *l, struct tune_result *ret);
     } lane;
     struct {
-        /* Ops between begin and end are recorded, not run; run queues them again as one piece. Device
-         * addresses, sizes and the part of the device are fixed then, contents are not: run needs the
-         * lane on that part (else -EINVAL). put and get may not be recorded. A lane records one graph
-         * at a time. CPU: -ENOTSUP, and gpu_graphs() is false. */
+        /* Ops between begin and end are recorded, not run; run queues them again as one piece.
+         * Device addresses, sizes and the part of the device are fixed then, contents are not: run
+         * needs the lane on that part (else -EINVAL). put and get may not be recorded. A lane
+         * records one graph at a time. CPU: -ENOTSUP, and gpu_graphs() is false. */
         int (*begin)(struct lane *l);
         /* bytes: device memory that the graph takes. */
         int (*end)(struct lane *l, struct graph **ret, uint64_t *bytes);
@@ -446,19 +457,22 @@ struct gpu_ops {
     GPU_OPS(GPU_MEMBER, )
 };
 
-/* Before gpu_open() with the same options, or not at all: what of it takes none of the device's memory. A GPU's driver is
- * up then, which need not come up for whoever opens that GPU next, nor go down when its last user dies; there is no
- * context. A thread that nobody waits for loads cuBLASLt. A GPU's memory.used shows 4 MiB. The CPU has nothing to begin. -EINVAL and
- * -ENODEV as gpu_open(). */
+/* Before gpu_open() with the same options, or not at all: what of it takes none of the device's
+ * memory. A GPU's driver is up then, which need not come up for whoever opens that GPU next, nor go
+ * down when its last user dies; there is no context. A thread that nobody waits for loads cuBLASLt.
+ * A GPU's memory.used shows 4 MiB. The CPU has nothing to begin. -EINVAL and -ENODEV as gpu_open().
+ */
 int gpu_begin(const struct gpu_options *o, struct err *e) MUST_USE;
-/* Open a device by name. ops: every call goes through it; it checks shapes and then calls the device. */
+/* Open a device by name. ops: every call goes through it; it checks shapes and then calls the
+ * device. */
 int gpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 void gpu_close(struct gpu *g);
 const struct gpu_ops *gpu_ops(const struct gpu *g);
 const char *gpu_why(const struct gpu *g); /* the last failure's sentence */
 uint32_t gpu_units(const struct gpu *g);  /* SMs, or cores we may use */
-/* How the device can be divided among lanes: each part has at least so many units, and is a multiple of grain or
- * what such a one leaves. grain 0: it cannot, and why says why, if there is anything to say. */
+/* How the device can be divided among lanes: each part has at least so many units, and is a
+ * multiple of grain or what such a one leaves. grain 0: it cannot, and why says why, if there is
+ * anything to say. */
 struct gpu_parts {
     uint32_t least, grain;
     const char *why;
@@ -471,12 +485,12 @@ const char *gpu_group(const struct gpu *g);
 /* Of activations between matrices of that dtype. */
 enum dtype gpu_act_dtype(const struct gpu *g, enum dtype weights);
 bool gpu_graphs(const struct gpu *g);
-/* Device memory now: what is free, what this process could not give back (context, modules, libraries),
- * and all there is. CPU: MemAvailable, 0, MemTotal. */
+/* Device memory now: what is free, what this process could not give back (context, modules,
+ * libraries), and all there is. CPU: MemAvailable, 0, MemTotal. */
 int gpu_memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
 const char *gpu_describe(const struct gpu *g); /* "cpu (2 cores, avx2)" */
-/* Until lane.done() is one of first .. last, however long that takes: not while serving. -EIO: the device has
- * failed, before or by then. */
+/* Until lane.done() is one of first .. last, however long that takes: not while serving. -EIO: the
+ * device has failed, before or by then. */
 int gpu_wait(struct lane *l, uint64_t first, uint64_t last);
 
 #endif

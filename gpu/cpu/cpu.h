@@ -1,9 +1,9 @@
 /* cpu.h - how an op runs on the CPU device: queued on a lane, in parts, on the lane's threads.
  *
  * An op's public function packs its arguments into a small struct and calls cpu_queue(). The lane's
- * threads then call run() once for each part, in any order and on any thread; the next op starts when
- * all parts are done. How work is cut into parts must not change any result: a part is a range of
- * rows, or of columns, or of (row, head) pairs, never a range of a sum.
+ * threads then call run() once for each part, in any order and on any thread; the next op starts
+ * when all parts are done. How work is cut into parts must not change any result: a part is a range
+ * of rows, or of columns, or of (row, head) pairs, never a range of a sum.
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -11,13 +11,13 @@
 #include "gpu/gpu.h"
 
 enum cpu_isa { ISA_SCALAR, ISA_AVX2 }; /* AVX2 means AVX2, FMA and F16C */
-/* CPU_QUEUE: jobs of a lane; who queues more waits. Two steps of 128 layers with 32 ops each: an engine that waited for
- * them would not beat, and steps of large models take many seconds. */
-enum { CPU_ARGS = 512, CPU_ROOM = 1 << 20, CPU_QUEUE = 8192 };
+/* CPU_QUEUE: jobs of a lane; who queues more waits. Two steps of 128 layers with 32 ops each: an
+ * engine that waited for them would not beat, and steps of large models take many seconds. */
+enum { CPU_ARGS = 512, CPU_SCRATCH = 1 << 20, CPU_QUEUE = 8192 };
 
-/* room: CPU_ROOM bytes of this thread's own, 64-byte aligned, content undefined. */
+/* scratch: CPU_SCRATCH bytes of this thread's own, 64-byte aligned, content undefined. */
 typedef void (*cpu_run)(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa,
-                        void *room);
+                        void *scratch);
 
 /* Copies args (bytes <= CPU_ARGS). max_parts: as many as the work is worth, at least 1; the lane
  * chooses parts <= min(max_parts, its threads). Blocks only while the queue is full. */

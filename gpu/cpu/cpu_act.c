@@ -52,7 +52,7 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 
 /* ACT_SWIGLU_CLAMPED: gate and up in turns. */
 static void
-turns(float *y, const float *x, uint32_t n)
+swiglu_clamped(float *y, const float *x, uint32_t n)
 {
     V8_ROW(n, at, width, {
         float g[8] = { 0 };
@@ -91,30 +91,30 @@ act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
         act_row(y, x, times, n, ACT_GELU_TANH);
         break;
     case ACT_SWIGLU_CLAMPED:
-        turns(y, x, n);
+        swiglu_clamped(y, x, n);
         break;
     }
 }
 
 void
-ISA(act)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(act)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         act_any(row_of(&a->y, i), row_of(&a->x, i), NULL, a->y.dim[1], a->act);
 }
 
 void
-ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end, n = a->y.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *gate = row_of(&a->x, i);
@@ -124,12 +124,12 @@ ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(add)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(add)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *x = row_of(&a->x, i);
@@ -141,13 +141,13 @@ ISA(add)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     v8 factor = v8_set(a->factor), cap = v8_set(a->softcap);
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *y = row_of(&a->y, i);

@@ -2,8 +2,9 @@
  *
  * For each (row, head) the keys are taken in tiles of 64 absolute positions, [64 t, 64 t + 64), in
  * ascending order, and only the row's visible keys are touched. So what a row gets depends on its
- * visible keys alone: not on the block size, on how its prompt was cut into chunks, on which rows ride
- * along, nor on where a window begins inside a tile. Tiles between the keys that are kept and the window are passed over.
+ * visible keys alone: not on the block size, on how its prompt was cut into chunks, on which rows
+ * ride along, nor on where a window begins inside a tile. Tiles between the keys that are kept and
+ * the window are passed over.
  *
  *     per tile:  s_j = scale q.k_j (+ cap, + bias)   m' = max(m, s_j)   p_j = exp(s_j - m')
  *                sum = sum exp(m - m') + sum p_j      acc = acc exp(m - m') + p_j v_j, j ascending
@@ -27,7 +28,7 @@ struct attend_args {
     struct step_tokens r;
 };
 
-/* The row's state between tiles; acc is [head_dim] in the thread's room. */
+/* The row's state between tiles; acc is [head_dim] in the thread's scratch. */
 struct soft {
     float max, sum;
     float *acc;
@@ -178,7 +179,7 @@ visible(const struct attend *a, const struct segment *segment, uint32_t pos, uin
 /* Heads [head, head + n) of one row; they share a K/V head. */
 static void
 attend_heads(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t head,
-             uint32_t n, float *room)
+             uint32_t n, float *scratch)
 {
     uint32_t d = a->head_dim, pos = (uint32_t)segment->first_pos + (row - segment->first_token);
     uint32_t kv_head = head / (a->n_heads / a->n_kv_heads), first, end;
@@ -188,8 +189,8 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
     check(n <= ARRAY_LEN(o));
     visible(a, segment, pos, &first, &end);
     for (uint32_t h = 0; h < n; h++)
-        o[h] = (struct soft){ .max = -INFINITY, .acc = room + (size_t)h * d };
-    memset(room, 0, (size_t)n * d * sizeof *room);
+        o[h] = (struct soft){ .max = -INFINITY, .acc = scratch + (size_t)h * d };
+    memset(scratch, 0, (size_t)n * d * sizeof *scratch);
     for (uint32_t j = a->kept && a->kv.table ? 0 : first, to; j < end; j = to) {
         struct tile tile;
 
@@ -223,12 +224,12 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
 }
 
 void
-ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct attend_args *g = args;
     const struct attend *a = &g->a;
     uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, first, end, before = 0;
-    uint32_t most = MIN(CPU_ROOM / (a->head_dim * (uint32_t)sizeof(float)), 64u);
+    uint32_t most = MIN(CPU_SCRATCH / (a->head_dim * (uint32_t)sizeof(float)), 64u);
 
     for (uint32_t i = 0; i < g->r.n_segments; i++) rows += g->r.segment[i].n_tokens;
     cpu_share(rows * a->n_heads, part, parts, &first, &end); /* pairs (row, head), head by head */
@@ -243,7 +244,7 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
             n = MIN(n, stop - at);
             if (segment->slot == SLOT_NONE && a->kv.table) continue;
             attend_heads(a, segment, segment->first_token + (at - before) / a->n_heads, head, n,
-                         room);
+                         scratch);
         }
         before = last;
     }

@@ -1,8 +1,8 @@
 /* cpu_dense.c - embed and matmul: gpu.h.
  *
- * matmul reads each weight row once when there are few rows of x, which is all that counts then; with
- * more rows it converts a panel of weight rows to fp32 in the thread's room and passes all of x over
- * it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
+ * matmul reads each weight row once when there are few rows of x, which is all that counts then;
+ * with more rows it converts a panel of weight rows to fp32 in the thread's scratch and passes all of
+ * x over it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -23,13 +23,13 @@ struct embed_args {
 };
 
 void
-ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct embed_args *a = args;
     uint32_t first, end, n = a->x.dim[1];
     v8 scale = v8_set(a->scale);
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *x = row_of(&a->x, i);
@@ -113,10 +113,10 @@ panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32
 }
 
 static void
-many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room)
+many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *scratch)
 {
     uint32_t k = a->x.dim[1], pitch = ROUND_UP(k, 16u);
-    uint32_t fits = (uint32_t)(CPU_ROOM / sizeof *room) / MAX(pitch, 1u);
+    uint32_t fits = (uint32_t)(CPU_SCRATCH / sizeof *scratch) / MAX(pitch, 1u);
     uint32_t size = MIN(MAX(fits, 1u), (uint32_t)PANEL);
     const float *w[PANEL];
 
@@ -125,7 +125,7 @@ many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room
 
         for (uint32_t j = 0; j < n; j++) {
             const void *row = row_of(&a->w, col + j);
-            float *to = room + (size_t)j * pitch;
+            float *to = scratch + (size_t)j * pitch;
 
             w[j] = a->w.dtype == DT_F32 ? row : to;
             if (a->w.dtype == DT_F32) continue;
@@ -136,15 +136,15 @@ many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room
 }
 
 void
-ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct matmul_args *a = args;
-    bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_ROOM / sizeof(float);
+    bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_SCRATCH / sizeof(float);
     uint32_t first, end;
 
     cpu_share(a->w.dim[0], part, parts, &first, &end);
     if (a->x.dim[0] >= FEW_ROWS && !too_long)
-        many_rows(a, first, end, room);
+        many_rows(a, first, end, scratch);
     else if (a->w.dtype == DT_F32)
         few_logit_rows(a, DT_F32, first, end);
     else if (a->w.dtype == DT_BF16)

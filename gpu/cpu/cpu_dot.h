@@ -1,9 +1,9 @@
 /* cpu_dot.h - sums of products of rows: the one order that matmul and attention add in.
  *
  * A sum over k has 16 partial sums: element k goes to partial k % 16, by fused multiply-add, in
- * ascending k. They are added as lanes i and i + 8, then v8_sum()'s tree. (16: two AVX2 registers, one
- * AVX-512 register.) How many rows are done at once changes which sums are in registers together and
- * nothing else.
+ * ascending k. They are added as lanes i and i + 8, then v8_sum()'s tree. (16: two AVX2 registers,
+ * one AVX-512 register.) How many rows are done at once changes which sums are in registers
+ * together and nothing else.
  */
 #ifndef CPU_CPU_DOT_H
 #define CPU_CPU_DOT_H

@@ -5,8 +5,8 @@
  *                            runs part 0, waits for the count
  *                            marks: done word, then the eventfd
  *
- * The ring has one writer and one reader. Whoever waits spins SPIN ns and then sleeps on a futex, so
- * an idle lane burns nothing. Everything is allocated by cpu_lane_open().
+ * The ring has one writer and one reader. Whoever waits spins SPIN ns and then sleeps on a futex,
+ * so an idle lane burns nothing. Everything is allocated by cpu_lane_open().
  */
 #include "gpu/cpu/cpu_ops.h"
 
@@ -28,9 +28,9 @@
 /* SPIN: longer than the gap between two ops of one step, shorter than anybody pays for. */
 enum { QUEUE = CPU_QUEUE, SPIN = 20000 };
 
-/* A word that threads wait on. Setting and sleeping meet as in Dekker's algorithm: the setter stores
- * the word and then reads sleepers, the sleeper counts itself and then reads the word; all four
- * sequentially consistent, so one of them sees the other. */
+/* A word that threads wait on. Setting and sleeping meet as in Dekker's algorithm: the setter
+ * stores the word and then reads sleepers, the sleeper counts itself and then reads the word; all
+ * four sequentially consistent, so one of them sees the other. */
 struct gate {
     _Atomic uint32_t value, sleepers;
 };
@@ -48,7 +48,7 @@ struct job {
 struct worker {
     _Alignas(CACHE_LINE) struct gate turn; /* helpers: counts the jobs it was given a part of */
     struct cpu_lane *lane;
-    void *room;
+    void *scratch;
     pthread_t thread;
     uint32_t index;
     bool started;
@@ -109,7 +109,7 @@ gate_wait(struct gate *g, uint32_t old)
 static void
 run_part(struct worker *w, const struct job *j)
 {
-    j->segment(j->args, w->index, j->parts, w->lane->isa, w->room);
+    j->segment(j->args, w->index, j->parts, w->lane->isa, w->scratch);
 }
 
 static void *
@@ -329,7 +329,7 @@ end(struct cpu_lane *l)
     }
     for (uint32_t i = 0; l->worker && i < l->n_threads; i++) {
         if (l->worker[i].started) pthread_join(l->worker[i].thread, NULL);
-        free(l->worker[i].room);
+        free(l->worker[i].scratch);
     }
     if (l->fd >= 0) close(l->fd);
     if (l->channel >= 0) cpu_collective_leave(((struct cpu *)l->lane.gpu)->group, l->channel);
@@ -365,8 +365,8 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 
         w->lane = l;
         w->index = i;
-        w->room = aligned_alloc(CACHE_LINE, CPU_ROOM);
-        if (!w->room) return err_set(e, -ENOMEM, "a lane's work space: no memory");
+        w->scratch = aligned_alloc(CACHE_LINE, CPU_SCRATCH);
+        if (!w->scratch) return err_set(e, -ENOMEM, "a lane's work space: no memory");
         r = start(w, i ? helper : leader);
         if (r < 0) return err_set(e, r, "thread %u of a lane: %s", i, strerror(-r));
         pthread_setname_np(w->thread, i ? "lane-helper" : "lane");

@@ -1,8 +1,8 @@
 /* cpu_mamba2.c - recurrent layers: the convolution and the scan of Mamba-2: gpu.h.
  *
- * Both go row by row from what the rows before have left, so that chunks make no difference. The convolution is cut
- * by channels, the scan by (run, head). A head's state is [head_dim][state_dim]; the sum over state_dim is
- * cpu_dot.h's order.
+ * Both go row by row from what the rows before have left, so that chunks make no difference. The
+ * convolution is cut by channels, the scan by (run, head). A head's state is [head_dim][state_dim];
+ * the sum over state_dim is cpu_dot.h's order.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -71,19 +71,19 @@ conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t
 }
 
 void
-ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct conv *c = &((const struct conv_args *)args)->conv;
     const struct step_tokens *rows = &((const struct conv_args *)args)->rows;
     uint32_t first, end, n = c->x.dim[1], some;
     const float *from = c->w.data;
-    float *w = room;
+    float *w = scratch;
 
     cpu_share(CEIL_DIV(n, 8u), part, parts, &first, &end);
     first *= 8;
     end = MIN(end * 8, n);
     for (; first < end; first += some) {
-        some = MIN(end - first, (uint32_t)(CPU_ROOM / sizeof *w / c->n_taps));
+        some = MIN(end - first, (uint32_t)(CPU_SCRATCH / sizeof *w / c->n_taps));
         for (uint32_t k = 0; k < c->n_taps; k++)
             for (uint32_t i = 0; i < some; i++)
                 w[(size_t)k * some + i] = from[(size_t)(first + i) * c->n_taps + k];
@@ -93,7 +93,8 @@ ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
     }
 }
 
-/* log(1 + e^x), to the last bits also where e^x is small: log(w) e^x / (w - 1) with w = 1 + e^x rounded. */
+/* log(1 + e^x), to the last bits also where e^x is small: log(w) e^x / (w - 1) with w = 1 + e^x
+ * rounded. */
 ALWAYS float
 softplus(float x)
 {
@@ -150,13 +151,13 @@ scan_head(const struct scan *s, const struct segment *r, uint32_t head)
 }
 
 void
-ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct scan *s = &((const struct scan_args *)args)->scan;
     const struct step_tokens *rows = &((const struct scan_args *)args)->rows;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(rows->n_segments * s->n_heads, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const struct segment *r = &rows->segment[i / s->n_heads];

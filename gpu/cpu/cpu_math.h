@@ -1,7 +1,7 @@
 /* cpu_math.h - exp, log, tanh, erf and sin/cos of the CPU device, eight at a time.
  *
- * Our own, because a C library's differ from release to release and from lane to lane, and
- * gpu.h promises the same bits everywhere. Each is at most 2 ulp from the true value (tests/gpu/test_math
+ * Our own, because a C library's differ from release to release and from lane to lane, and gpu.h
+ * promises the same bits everywhere. Each is at most 2 ulp from the true value (tests/gpu/test_math
  * measures it); subnormal results included. NaN in, NaN out.
  *
  * Polynomials: exp and tanh after Cephes (Moshier); erf and log after N. Juffa's posts of
@@ -43,7 +43,8 @@ v8_exp(v8 x)
     return v8_mul(v8_mul(p, scale_1), scale_2);
 }
 
-/* Of positive finite values; 0 gives -inf, below 0 gives NaN-free nonsense: callers pass neither. */
+/* Of positive finite values; 0 gives -inf, below 0 gives NaN-free nonsense: callers pass neither.
+ */
 ALWAYS v8
 v8_log(v8 x)
 {

@@ -12,18 +12,19 @@ struct norm_args {
 };
 
 void
-ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct norm_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
-/* x += in (+ in_bias), or x += rms_norm(in): what a norm would have stored is added before it is. */
+/* x += in (+ in_bias), or x += rms_norm(in): what a norm would have stored is added before it is.
+ */
 ALWAYS void
 add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 {
@@ -88,12 +89,12 @@ layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
 }
 
 void
-ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct residual *r = args;
     uint32_t first, end, n = r->x.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(r->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *x = row_of(&r->x, i), *y = r->y.data ? row_of(&r->y, i) : NULL;

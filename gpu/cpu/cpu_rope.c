@@ -59,7 +59,7 @@ norm_and_rotate(const struct rope_store *s, float *x, const struct tensor *norm,
 }
 
 void
-ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct rope_args *a = args;
     const struct rope_store *s = &a->s;
@@ -86,15 +86,15 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
             const float *v = (const float *)row_of(&s->v, i) + h * d;
 
             if (s->v_norm) {
-                rms_row(room, v, d, &(struct tensor){ 0 }, s->norm_eps, 0);
-                v = room;
+                rms_row(scratch, v, d, &(struct tensor){ 0 }, s->norm_eps, 0);
+                v = scratch;
             }
             store(&s->kv, (char *)slot(a, i, h) + kv_value_offset(&s->kv), v);
         }
         for (uint32_t h = 0; s->k.data && h < s->n_kv_heads; h++) {
             float *k = (float *)row_of(&s->k, i) + h * d;
 
-            if (stores) k = memcpy(room, k, d * sizeof *k);
+            if (stores) k = memcpy(scratch, k, d * sizeof *k);
             norm_and_rotate(s, k, &s->k_norm, cs);
             if (stores) store(&s->kv, slot(a, i, h), k);
         }

@@ -1,14 +1,15 @@
 /* cpu_sample.c - sample: a row of logits to a token and log-probabilities: gpu.h.
  *
- * In the order of transformers' processors and warpers: of a beam the log-probabilities; repetition penalty, what is
- * added, bans and what is not allowed, forced token; of others the log-probabilities; then temperature, top_k, top_p, min_p, and the draw. Everything is
- * done in place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the
- * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
- * bits of those in the deciding bucket.
+ * In the order of transformers' processors and warpers: of a beam the log-probabilities; repetition
+ * penalty, what is added, bans and what is not allowed, forced token; of others the
+ * log-probabilities; then temperature, top_k, top_p, min_p, and the draw. Everything is done in
+ * place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the top k,
+ * the top p) is found by radix: a histogram of the highest bits of the value, then of the next bits
+ * of those in the deciding bucket.
  *
- * A draw goes by whole numbers: weights are cut down to multiples of a unit, sums are exact in any order,
- * and so every device draws the same token from the same logits. What weighs less than a unit, 2^-30 of
- * the best of its block or 2^-42 of the best of the row, is never drawn.
+ * A draw goes by whole numbers: weights are cut down to multiples of a unit, sums are exact in any
+ * order, and so every device draws the same token from the same logits. What weighs less than a
+ * unit, 2^-30 of the best of its block or 2^-42 of the best of the row, is never drawn.
  *
  * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
  * them; there all of them stay. A NaN is never chosen.
@@ -22,8 +23,8 @@
 
 CPU_LOOP(sample);
 
-/* BLOCK: the draw adds weights up in blocks, each against its own best value: so a device that reads the
- * row once, in pieces, comes to the same sums. */
+/* BLOCK: the draw adds weights up in blocks, each against its own best value: so a device that
+ * reads the row once, in pieces, comes to the same sums. */
 enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
 
 struct sample_args {
@@ -31,14 +32,14 @@ struct sample_args {
     struct sample s;
 };
 
-struct room {
+struct scratch {
     uint64_t mass[BUCKETS];
     uint32_t count[BUCKETS];
     struct top heap[1024];
     uint64_t block[MAX_BLOCKS];
     float weight[8];
 };
-_Static_assert(sizeof(struct room) <= CPU_ROOM, "fits a thread's room");
+_Static_assert(sizeof(struct scratch) <= CPU_SCRATCH, "fits a thread's scratch");
 
 /* Larger floats have larger keys. */
 static uint32_t
@@ -56,7 +57,7 @@ struct cut {
 
 /* The k best of x[n], n > k. */
 static struct cut
-cut_count(const float *x, uint32_t n, uint32_t k, struct room *room)
+cut_count(const float *x, uint32_t n, uint32_t k, struct scratch *scratch)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
     uint32_t prefix = 0, known = 0; /* bits of the key decided so far */
@@ -64,13 +65,13 @@ cut_count(const float *x, uint32_t n, uint32_t k, struct room *room)
     for (int level = 0; level < 3; level++) {
         uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b = mask;
 
-        memset(room->count, 0, sizeof room->count);
+        memset(scratch->count, 0, sizeof scratch->count);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
 
-            if ((key & known) == prefix) room->count[key >> shift[level] & mask]++;
+            if ((key & known) == prefix) scratch->count[key >> shift[level] & mask]++;
         }
-        while (room->count[b] < k) k -= room->count[b--];
+        while (scratch->count[b] < k) k -= scratch->count[b--];
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
@@ -94,8 +95,8 @@ struct heat {
     float best, rate; /* rate: log2(e) / temperature */
 };
 
-/* Eight weights, or the same bits one by one: at most 1.6e-7 off, the best's own exactly 1. Cheaper than an
- * exp() of any argument, which devices with less time than arithmetic would feel. */
+/* Eight weights, or the same bits one by one: at most 1.6e-7 off, the best's own exactly 1. Cheaper
+ * than an exp() of any argument, which devices with less time than arithmetic would feel. */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
@@ -174,9 +175,9 @@ block_of(uint32_t n)
     return MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u));
 }
 
-/* Every block's weight into room->block; their sum. */
+/* Every block's weight into scratch->block; their sum. */
 ALWAYS uint64_t
-weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct room *room)
+weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *scratch)
 {
     uint32_t size = block_of(n);
     struct cut c = l->cut;
@@ -187,39 +188,39 @@ weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct room *room)
         struct scale s = scale_of(l, x + from, end - from);
         uint64_t sum = 0;
 
-        room->block[b] = 0;
+        scratch->block[b] = 0;
         if (s.heat.best == -INFINITY) continue; /* nothing in it */
         for (uint32_t at = from; at < end; at += 8) {
             weigh_eight(l, &s, &c, x, at, end, w);
             for (uint32_t i = 0; i < 8; i++) sum += w[i];
         }
-        room->block[b] = (uint64_t)((double)sum * s.factor);
-        total += room->block[b];
+        scratch->block[b] = (uint64_t)((double)sum * s.factor);
+        total += scratch->block[b];
     }
     return total;
 }
 
 /* The bucket that fills what is left, from the top; the last one with anything, at the latest. */
 static uint32_t
-fill_bucket(const struct room *room, uint32_t last, uint64_t *left)
+fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
 {
     uint32_t lowest = 0;
 
     for (uint32_t b = last + 1; b-- > 0;) {
-        if (!room->count[b]) continue;
+        if (!scratch->count[b]) continue;
         lowest = b;
-        if (room->mass[b] >= *left) return b;
-        *left -= room->mass[b];
+        if (scratch->mass[b] >= *left) return b;
+        *left -= scratch->mass[b];
     }
-    *left = room->mass[lowest];
+    *left = scratch->mass[lowest];
     return lowest;
 }
 
-/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p. total:
- * that weight; 0 if it is still to be summed. */
+/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p.
+ * total: that weight; 0 if it is still to be summed. */
 ALWAYS struct cut
 cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, uint64_t total,
-         struct room *room)
+         struct scratch *scratch)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
     uint32_t prefix = 0, known = 0, ties = 0;
@@ -229,27 +230,27 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
         uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b;
         struct cut inner = k;
 
-        memset(room->mass, 0, sizeof room->mass);
-        memset(room->count, 0, sizeof room->count);
+        memset(scratch->mass, 0, sizeof scratch->mass);
+        memset(scratch->count, 0, sizeof scratch->count);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
             float w;
 
             /* The weights of a whole eight at once in the pass that needs them all. */
             if (level == 0 && i % 8 == 0)
-                v8_store(room->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
+                v8_store(scratch->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
-            w = level == 0 ? room->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
-            room->mass[key >> shift[level] & mask] += units(w, 0x1p42f);
-            room->count[key >> shift[level] & mask]++;
+            w = level == 0 ? scratch->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
+            scratch->mass[key >> shift[level] & mask] += units(w, 0x1p42f);
+            scratch->count[key >> shift[level] & mask]++;
         }
         if (level == 0) {
-            for (uint32_t i = 0; !total && i < BUCKETS; i++) left += room->mass[i];
+            for (uint32_t i = 0; !total && i < BUCKETS; i++) left += scratch->mass[i];
             left = (uint64_t)(share * (double)(total ? total : left));
         }
-        b = fill_bucket(room, mask, &left);
-        ties = room->count[b];
-        each = ties ? room->mass[b] / ties : 0;
+        b = fill_bucket(scratch, mask, &left);
+        ties = scratch->count[b];
+        each = ties ? scratch->mass[b] / ties : 0;
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
@@ -298,7 +299,8 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
         if (i / 32 >= s->allowed_words || !(bits[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
 }
 
-/* Logits as the processors leave them: no NaN, no +inf. Returns the best id, -1 if there is none. */
+/* Logits as the processors leave them: no NaN, no +inf. Returns the best id, -1 if there is none.
+ */
 static int32_t
 process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
@@ -319,7 +321,8 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
     return best;
 }
 
-/* log(sum(exp(x - max))), by blocks: a hundred thousand floats one after the other would lose digits. */
+/* log(sum(exp(x - max))), by blocks: a hundred thousand floats one after the other would lose
+ * digits. */
 ALWAYS float
 log_sum(const float *x, uint32_t n, float max)
 {
@@ -379,9 +382,9 @@ sift(struct top *h, uint32_t k, uint32_t at, struct top e)
 
 static void
 find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, struct top *out,
-         struct room *room)
+         struct scratch *scratch)
 {
-    struct top *h = room->heap;
+    struct top *h = scratch->heap;
     uint32_t have = MIN(k, n);
 
     for (uint32_t i = 0; i < have; i++) h[i] = (struct top){ (int32_t)i, x[i] };
@@ -407,7 +410,7 @@ noise(const struct sample_row *r, uint64_t total)
 
 /* In ascending order of ids, the first at which the weights so far exceed the noise. */
 ALWAYS int32_t
-draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct room *room)
+draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct scratch *scratch)
 {
     struct lot l = {
         { x[best], MIN(1.44269504f / r->temperature, FLT_MAX) }, { 0, UINT32_MAX }, r->min_p, false
@@ -417,15 +420,15 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
     struct scale s;
     struct cut c;
 
-    if (r->top_k && r->top_k < n) l.cut = cut_count(x, n, r->top_k, room);
+    if (r->top_k && r->top_k < n) l.cut = cut_count(x, n, r->top_k, scratch);
     if (r->top_p < 1) {
-        total = l.cut.key ? 0 : weigh_blocks(&l, x, n, room);
-        l.cut = cut_mass(x, n, l.cut, l.heat, MAX(r->top_p, 0.0f), total, room);
+        total = l.cut.key ? 0 : weigh_blocks(&l, x, n, scratch);
+        l.cut = cut_mass(x, n, l.cut, l.heat, MAX(r->top_p, 0.0f), total, scratch);
     }
     l.cuts = l.cut.key || l.min_p > 0;
-    total = weigh_blocks(&l, x, n, room);
+    total = weigh_blocks(&l, x, n, scratch);
     left = noise(r, total);
-    for (; room->block[b] <= left; b++) left -= room->block[b];
+    for (; scratch->block[b] <= left; b++) left -= scratch->block[b];
     c = l.cut; /* what stays is met in ascending order again, up to the block */
     for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
     n = MIN(n, (b + 1) * size);
@@ -441,7 +444,7 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
 }
 
 ALWAYS void
-sample_one(const struct sample_args *a, uint32_t i, struct room *room)
+sample_one(const struct sample_args *a, uint32_t i, struct scratch *scratch)
 {
     const struct sample *s = &a->s;
     const struct sample_row *r = &s->row[i];
@@ -459,10 +462,10 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
     max = r->beam ? 0 : x[best];
     if (!r->beam && (r->want_logprob || r->n_top || r->target >= 0)) log_total = log_sum(x, n, max);
     if (r->n_top)
-        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(room->heap)), max, log_total,
-                 s->top + r->first_top, room);
+        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(scratch->heap)), max, log_total,
+                 s->top + r->first_top, scratch);
     if (r->target < 0) {
-        id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, room) : best;
+        id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, scratch) : best;
         if (r->slot != SLOT_NONE && s->last) s->last[r->slot] = id;
     }
     if (s->token) s->token[i] = id;
@@ -470,13 +473,13 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
 }
 
 void
-ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct sample_args *a = args;
     uint32_t first, end;
 
     cpu_share(a->s.n, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) sample_one(a, i, room);
+    for (uint32_t i = first; i < end; i++) sample_one(a, i, scratch);
 }
 
 #ifdef CPU_OPS

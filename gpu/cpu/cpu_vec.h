@@ -5,8 +5,8 @@
  * order of its sums cannot differ; what could differ is each operation below, and those are IEEE's.
  * No function of the C library's mathematics is called: fma_1() is our own.
  *
- * ISA(name) names a function of this pass; CPU_LOOP(name) makes the dispatcher that cpu_queue() gets,
- * and what stands under #ifdef CPU_OPS is compiled in the first pass only.
+ * ISA(name) names a function of this pass; CPU_LOOP(name) makes the dispatcher that cpu_queue()
+ * gets, and what stands under #ifdef CPU_OPS is compiled in the first pass only.
  */
 #ifndef CPU_CPU_VEC_H
 #define CPU_CPU_VEC_H
@@ -27,7 +27,7 @@
 #define CPU_OPS
 #endif
 
-typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *room);
+typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *scratch);
 
 #ifdef __x86_64__
 #define CPU_PICK(name, isa) ((isa) == ISA_AVX2 ? name##_avx2 : name##_scalar)
@@ -37,15 +37,15 @@ typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *
 
 /* Both passes' prototypes, and run_name() in front of them. */
 #define CPU_LOOP_PROTOTYPES(name) \
-    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *room); \
-    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *room)
+    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *scratch); \
+    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *scratch)
 #ifdef CPU_OPS
 #define CPU_LOOP(name) \
     CPU_LOOP_PROTOTYPES(name); \
     static void run_##name(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, \
-                           void *room) \
+                           void *scratch) \
     { \
-        CPU_PICK(name, isa)(args, part, parts, room); \
+        CPU_PICK(name, isa)(args, part, parts, scratch); \
     } \
     _Static_assert(1, "a semicolon")
 #else

@@ -19,7 +19,8 @@
 #include <cudaTypedefs.h>
 #include <pthread.h>
 
-/* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ... */
+/* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ...
+ */
 #define CUDA_WORK ((size_t)64 << 20)
 /* ... and marks that another lane may still be told to wait for; older ones: the oldest kept. */
 enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16, CUDA_PINS = 64 };
@@ -63,7 +64,7 @@ struct cuda_partition {
     CUgreenCtx part[2]; /* the first SMs, the others */
     uint32_t n_on;      /* lanes that are on a part */
     uint32_t n_graphs;  /* recorded there */
-    uint64_t turn;      /* of the last use */
+    uint64_t last_use;  /* n_uses at the last use */
     struct cuda_partition_lane {
         const struct cuda_lane *lane; /* NULL: free */
         cudaStream_t st[2];           /* by part; NULL: it was never on it */
@@ -78,7 +79,7 @@ struct cuda_partitions {
     pthread_mutex_t lock;
     struct err why; /* it cannot be divided */
     CUdevice device;
-    uint64_t turn;
+    uint64_t n_uses;
     struct cuda_partition partition[CUDA_PARTITIONS];
 };
 

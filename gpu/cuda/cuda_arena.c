@@ -3,13 +3,14 @@
  *     cuMemCreate (bytes, rounded up to the grain)  ->  handle  --export-->  fd   ours to keep and to give away
  *     cuMemAddressReserve                           ->  base                      one mapping, read and write
  *
- * The handle is let go at once: the mapping and the fd hold the memory. Whoever has the fd imports it and
- * maps the same bytes; with the last fd and mapping it is free again.
+ * The handle is let go at once: the mapping and the fd hold the memory. Whoever has the fd imports
+ * it and maps the same bytes; with the last fd and mapping it is free again.
  *
- * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing is pinned when it
- * is mapped and nothing unpinned when its worker dies. The process itself has no mapping of it: that would cost as much
- * again at either end. Its addresses are reserved at once; pieces are mapped there one by one, for each costs both
- * ends time, and a copy may reach from one into the next.
+ * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing
+ * is pinned when it is mapped and nothing unpinned when its worker dies. The process itself has no
+ * mapping of it: that would cost as much again at either end. Its addresses are reserved at once;
+ * pieces are mapped there one by one, for each costs both ends time, and a copy may reach from one
+ * into the next.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -113,7 +114,7 @@ unmap(const struct cuda *c, CUdeviceptr base, uint64_t size)
 }
 
 static int
-no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, struct err *e)
+no_memory(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, struct err *e)
 {
     size_t free = 0, total = 0;
 
@@ -164,7 +165,8 @@ make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *r
     return r;
 }
 
-/* No call tells an allocation's size, but only its whole can be mapped: one grain more must fail. */
+/* No call tells an allocation's size, but only its whole can be mapped: one grain more must fail.
+ */
 static bool
 is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle,
           uint64_t size)
@@ -213,7 +215,7 @@ cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *r
 
     cuda_enter(c);
     r = make(c, &k, bytes, ret);
-    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    if (r != CUDA_SUCCESS) return no_memory(c, name, bytes, r, e);
     c->mapped += ROUND_UP(bytes, c->grain);
     return 0;
 }

@@ -1,8 +1,9 @@
 /* cuda_blas.c - see cuda_blas.h.
  *
- * The library counts columns first. Its A is w ([K, N] to it, transposed), its B x ([K, M]) and its D y
- * ([N, M]): a bias along N is what it calls a bias of D's rows, and M is a number of columns, which no
- * algorithm's alignment depends on. So one algorithm serves every M, and those of a bucket share one.
+ * The library counts columns first. Its A is w ([K, N] to it, transposed), its B x ([K, M]) and its
+ * D y ([N, M]): a bias along N is what it calls a bias of D's rows, and M is a number of columns,
+ * which no algorithm's alignment depends on. So one algorithm serves every M, and those of a bucket
+ * share one.
  */
 #include "gpu/cuda/cuda_blas.h"
 
@@ -42,8 +43,9 @@ enum {
     PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
     PROBES = 8,
     FLAT = 256, /* the rows an invariant algorithm is asked for: between a step's and a prompt's */
-    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and have been
-     * seen to give the same bits whatever their tiles are (test_bits, bench_matmul). Of others nothing is known. */
+    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and
+     * have been seen to give the same bits whatever their tiles are (test_bits, bench_matmul). Of
+     * others nothing is known. */
     ALIKE = 66,
     LARGE = 8 << 20, /* elements of w: of fewer the library's guess for few rows is the worse one */
     ASKED = 32,
@@ -222,8 +224,8 @@ bucket(uint32_t rows)
     return b;
 }
 
-/* The largest power of two, at most 16, that every row's address is a multiple of. The stride counts for one
- * row too: a row must look the same alone and in company. */
+/* The largest power of two, at most 16, that every row's address is a multiple of. The stride
+ * counts for one row too: a row must look the same alone and in company. */
 static uint8_t
 alignment(const struct tensor *t)
 {
@@ -263,7 +265,8 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
                                                 MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* rows: of x and y; an algorithm may be asked for more than there are. sms: it is to fill; 0: the whole device. */
+/* rows: of x and y; an algorithm may be asked for more than there are. sms: it is to fill; 0: the
+ * whole device. */
 static bool
 make_call(const struct blas *b, struct call *c, const struct tensor *y, const struct tensor *x,
           const struct tensor *w, struct then then, uint32_t rows, uint32_t sms)
@@ -299,7 +302,8 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
 {
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
-    /* Split sums only through fp32 in the work area, and not with a bias or beta: the others round in between. */
+    /* Split sums only through fp32 in the work area, and not with a bias or beta: the others round
+     * in between. */
     bool whole = k->fixed || k->epilogue & 3;
     uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
@@ -332,7 +336,8 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     return kept;
 }
 
-/* Whatever it is of, the library's first guess takes 40 to 60 ms: made beside the weights, for nobody. */
+/* Whatever it is of, the library's first guess takes 40 to 60 ms: made beside the weights, for
+ * nobody. */
 static void *
 primer(void *arg)
 {
@@ -414,8 +419,8 @@ part_of(const struct k_launch *l)
     return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
 }
 
-/* One for every number of rows, or the best for this one of those that add alike: as for the whole device, whatever
- * part the lane is on. Of those that are for fewer SMs not all do. */
+/* One for every number of rows, or the best for this one of those that add alike: as for the whole
+ * device, whatever part the lane is on. Of those that are for fewer SMs not all do. */
 static void
 find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
            const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
@@ -534,19 +539,19 @@ multiply(const struct k_launch *l, const struct tensor *y, const struct tensor *
     return !p->none && run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
-/* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no beta then), and
- * one rounding. */
+/* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no
+ * beta then), and one rounding. */
 static cudaError_t
 multiply_apart(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                struct tensor bias, float beta, const enum act *act)
 {
     /* An odd number of columns: rows all the same begin where 16 bytes may. */
     uint32_t stride = ROUND_UP(y.dim[1], 4u);
-    uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
+    uint32_t max_rows = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
 
-    if (room == 0) return cudaErrorInvalidValue;
-    for (uint32_t first = 0; first < y.dim[0]; first += room) {
-        uint32_t n = MIN(room, y.dim[0] - first);
+    if (max_rows == 0) return cudaErrorInvalidValue;
+    for (uint32_t first = 0; first < y.dim[0]; first += max_rows) {
+        uint32_t n = MIN(max_rows, y.dim[0] - first);
         struct tensor product = tensor_2d(l->work, DT_F32, n, y.dim[1]);
         struct tensor part = tensor_rows(x, first, n);
         cudaError_t r;
@@ -608,9 +613,9 @@ cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, struct tensor b
     return r == cudaSuccess ? k_gate(l, y, both, a) : r;
 }
 
-/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run, or its second run says
- * that it is far from best (0: nothing is best yet). The work area is written in between, which is more
- * than the L2 holds. */
+/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run, or its
+ * second run says that it is far from best (0: nothing is best yet). The work area is written in
+ * between, which is more than the L2 holds. */
 static float
 time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)

@@ -1,4 +1,5 @@
-/* cuda_candidates.h - which candidates of which ops may run: the option gpu_options.kernels. Pure. */
+/* cuda_candidates.h - which candidates of which ops may run: the option gpu_options.kernels. Pure.
+ */
 #ifndef CUDA_CUDA_CANDIDATES_H
 #define CUDA_CUDA_CANDIDATES_H
 
@@ -18,10 +19,10 @@ struct candidates {
     size_t stride;
 };
 
-/* allowed[i]: a bit for each candidate of table[i] that text allows on a card of that sm. NULL or "": all.
- * "attend=generic,matmul=blas,matmul=small": of the ops named only the candidates named, of others all. An op
- * or a candidate that is not there is -EINVAL and a sentence with those that are; one that is not for
- * this card -ENOTSUP. */
+/* allowed[i]: a bit for each candidate of table[i] that text allows on a card of that sm. NULL or
+ * "": all. "attend=generic,matmul=blas,matmul=small": of the ops named only the candidates named,
+ * of others all. An op or a candidate that is not there is -EINVAL and a sentence with those that
+ * are; one that is not for this card -ENOTSUP. */
 int cuda_candidates_parse(const char *text, const struct candidates *table, uint32_t n, uint32_t sm,
                           uint32_t *allowed, struct err *e) MUST_USE;
 

@@ -1,11 +1,12 @@
-/* cuda_collective.c - sums and gatherings of ranks: by each other's memory, or by NCCL. See cuda_ranks.h. */
+/* cuda_collective.c - sums and gatherings of ranks: by each other's memory, or by NCCL. See
+ * cuda_ranks.h. */
 #include "gpu/cuda/cuda_ranks.h"
 
 #include "gpu/cuda/kernels/norm/norm.h"
 #include "gpu/cuda/kernels/sampling/sample.h"
 
-/* Up to here by memory: of a sum what leaves a rank, which of NCCL's ring is less the more ranks there are; of a gathering a
- * rank's part, which never needs to be packed and unpacked there. */
+/* Up to here by memory: of a sum what leaves a rank, which of NCCL's ring is less the more ranks
+ * there are; of a gathering a rank's part, which never needs to be packed and unpacked there. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static struct channel *
@@ -30,8 +31,8 @@ dense(const struct tensor *x)
 static cudaError_t
 nccl_result(struct channel *ch, int result, const char *what)
 {
-    return nccl_said(&ch->group->nccl, result, what, &ch->group->said) < 0 ? cudaErrorUnknown
-                                                                           : cudaSuccess;
+    return nccl_err(&ch->group->nccl, result, what, &ch->group->nccl_why) < 0 ? cudaErrorUnknown
+                                                                              : cudaSuccess;
 }
 
 static cudaError_t
@@ -107,7 +108,8 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
-/* By the widest part: what a rank has itself may be a column less, and all are to take the same way. */
+/* By the widest part: what a rank has itself may be a column less, and all are to take the same
+ * way. */
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {

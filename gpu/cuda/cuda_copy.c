@@ -1,10 +1,11 @@
-/* cuda_copy.c - put, get and copy: what is small and pinned by a kernel, the rest by the copy engines.
+/* cuda_copy.c - put, get and copy: what is small and pinned by a kernel, the rest by the copy
+ * engines.
  *
- * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one copy of an
- * engine may not cross from one pin into the next: so host copies are cut there.
+ * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one
+ * copy of an engine may not cross from one pin into the next: so host copies are cut there.
  *
- * Blocks between the device and the host go by the engines from LARGE bytes on: there they are faster than a
- * kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
+ * Blocks between the device and the host go by the engines from LARGE bytes on: there they are
+ * faster than a kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/kernels/memory/copy_blocks.h"

@@ -1,8 +1,9 @@
-/* cuda_device.c - the CUDA device's module, lagan-cuda.so: opened by gpu.c when a worker asks for a GPU.
+/* cuda_device.c - the CUDA device's module, lagan-cuda.so: opened by gpu.c when a worker asks for a
+ * GPU.
  *
- * The module links the runtime statically and finds the driver's calls at run time, so that programs
- * without a GPU never see either. Opening it says what a host lacks, each time in one sentence that an
- * operator can act on.
+ * The module links the runtime statically and finds the driver's calls at run time, so that
+ * programs without a GPU never see either. Opening it says what a host lacks, each time in one
+ * sentence that an operator can act on.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -29,11 +30,11 @@ find_driver(struct cuda *c, struct err *e)
     return 0;
 }
 
-/* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
- * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
- * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads, and one
- * for a lane alone, which is all that is queued then. Ranks have a library's lanes beside theirs, a part of the device
- * has queues of its own. */
+/* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of
+ * 1,020. So a plain step of a deep model goes behind another and its launches do not wait for that
+ * one's. Queues of that length are what a context takes longest to make: there are three in place
+ * of eight, for two lanes and what loads, and one for a lane alone, which is all that is queued
+ * then. Ranks have a library's lanes beside theirs, a part of the device has queues of its own. */
 static void
 set_up(const struct gpu_options *o)
 {
@@ -202,14 +203,13 @@ lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
     return 0;
 }
 
-__attribute__((visibility("default"))) int lagan_cuda_open(struct gpu **ret, uint32_t ordinal,
-                                                           const struct gpu_options *o,
-                                                           void (*last_words)(const char *sentence),
-                                                           struct err *e);
+__attribute__((visibility("default"))) int lagan_cuda_open(
+    struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
+    void (*panic_message)(const char *sentence), struct err *e);
 
 int
 lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-                void (*last_words)(const char *sentence), struct err *e)
+                void (*panic_message)(const char *sentence), struct err *e)
 {
     CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
     struct cuda *c = (struct cuda *)g;
@@ -217,7 +217,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
-    check_last_words = last_words;
+    check_last_words = panic_message;
     set_up(o);
     TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
     c->ordinal = (int)ordinal;
@@ -225,7 +225,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     c->timing = o->timing;
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
-    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
+    /* A server without the library would be ten times slower: it says so unless that is what was
+     * asked for. */
     blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
            cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));

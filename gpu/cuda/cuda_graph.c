@@ -1,7 +1,7 @@
 /* cuda_graph.c - pieces of a step, recorded once and queued as one; names for a profiler.
  *
- * A lane's stream is captured (thread-local: what other threads do meanwhile is theirs), made executable
- * and sent to the device at once, so that the first run costs what every run costs.
+ * A lane's stream is captured (thread-local: what other threads do meanwhile is theirs), made
+ * executable and sent to the device at once, so that the first run costs what every run costs.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -9,7 +9,8 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda_device.c). NODE: bytes of the device's memory. */
+/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda_device.c). NODE: bytes of
+ * the device's memory. */
 enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {
@@ -32,8 +33,8 @@ cuda_graph_begin(struct lane *lane)
     return 0;
 }
 
-/* Bytes are counted by nodes. To ask how much memory is free waits for the kernel's driver, and so for a process that
- * makes or pins host memory: seconds, in which we would not beat. */
+/* Bytes are counted by nodes. To ask how much memory is free waits for the kernel's driver, and so
+ * for a process that makes or pins host memory: seconds, in which we would not beat. */
 int
 cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {

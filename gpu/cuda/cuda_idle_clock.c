@@ -1,8 +1,9 @@
-/* cuda_idle_clock.c - how long a lane's device was idle between two stretches of work: for benchmarks.
+/* cuda_idle_clock.c - how long a lane's device was idle between two stretches of work: for
+ * benchmarks.
  *
- * With gpu_options.timing every stretch leaves an event where it begins and one where it ends; a gap is the
- * time from an end to the next begin, read once both are over. What it costs (two events a step) is in the
- * gap. Without the option nothing is queued.
+ * With gpu_options.timing every stretch leaves an event where it begins and one where it ends; a
+ * gap is the time from an end to the next begin, read once both are over. What it costs (two events
+ * a step) is in the gap. Without the option nothing is queued.
  */
 #include "gpu/cuda/cuda.h"
 

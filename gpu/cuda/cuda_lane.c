@@ -1,7 +1,8 @@
-/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in, its marks and failures.
+/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in,
+ * its marks and failures.
  *
- * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane.done()
- * is a load. Waiting for another lane goes by an event that every mark leaves: an event
+ * A mark is written by a kernel into pinned host memory, behind everything queued before it:
+ * lane.done() is a load. Waiting for another lane goes by an event that every mark leaves: an event
  * is of work already queued, so no order of lane.after() can block for ever.
  *
  * Nobody blocks here but lane.close().
@@ -48,7 +49,7 @@ end(struct cuda_lane *l)
 CLEAN_FUNC(struct cuda_lane, end)
 
 static int
-said(cudaError_t r, const char *what, struct err *e)
+cuda_err(cudaError_t r, const char *what, struct err *e)
 {
     size_t free = 0, total = 0;
 
@@ -72,29 +73,31 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* Of fewer than there are, a number that kernels size themselves by: SMs of its own has a part. */
+    /* Of fewer than there are, a number that kernels size themselves by: SMs of its own has a part.
+     */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
-    TRY(said(cudaStreamCreateWithFlags(&l->whole, cudaStreamNonBlocking), "stream", e));
+    TRY(cuda_err(cudaStreamCreateWithFlags(&l->whole, cudaStreamNonBlocking), "stream", e));
     l->k.st = l->whole;
-    TRY(said(cudaEventCreateWithFlags(&l->moved, cudaEventDisableTiming), "marks", e));
-    TRY(said(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
-    TRY(said(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
-    TRY(said(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st), "counters",
-             e));
-    TRY(said(cudaHostAlloc((void **)&l->words, sizeof *l->words,
-                           cudaHostAllocMapped | cudaHostAllocPortable),
-             "words for the host", e));
+    TRY(cuda_err(cudaEventCreateWithFlags(&l->moved, cudaEventDisableTiming), "marks", e));
+    TRY(cuda_err(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
+    TRY(cuda_err(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
+    TRY(cuda_err(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st),
+                 "counters", e));
+    TRY(cuda_err(cudaHostAlloc((void **)&l->words, sizeof *l->words,
+                               cudaHostAllocMapped | cudaHostAllocPortable),
+                 "words for the host", e));
     memset(l->words, 0, sizeof *l->words);
-    TRY(said(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
+    TRY(cuda_err(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
     l->done_at = (uint64_t *)((char *)words + offsetof(struct cuda_words, done));
     l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
-        TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
+        TRY(cuda_err(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks",
+                     e));
     if (((struct cuda *)g)->timing && cuda_idle_clock_open(l) < 0)
         return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
-    TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
+    TRY(cuda_err(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
     cuda_close_on_exec();
     *ret = &TAKE(l)->lane;
@@ -136,7 +139,8 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
 
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
-    /* The earliest that will do, but not one of before the count began anew; the last will: check.c. */
+    /* The earliest that will do, but not one of before the count began anew; the last will:
+     * check.c. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),

@@ -42,7 +42,7 @@ nccl_close(struct nccl *n)
 }
 
 int
-nccl_said(const struct nccl *n, int result, const char *what, struct err *e)
+nccl_err(const struct nccl *n, int result, const char *what, struct err *e)
 {
     const char *more;
 

@@ -1,7 +1,7 @@
 /* cuda_nccl.h - NCCL, opened at run time: sums and gatherings of ranks on several GPUs.
  *
- * What is used of it has been the same since NCCL 2.14 and is declared here, so that nothing of it is needed to build.
- * Source: nccl.h. Knows no CUDA but the name of a stream.
+ * What is used of it has been the same since NCCL 2.14 and is declared here, so that nothing of it
+ * is needed to build. Source: nccl.h. Knows no CUDA but the name of a stream.
  */
 #ifndef CUDA_CUDA_NCCL_H
 #define CUDA_CUDA_NCCL_H
@@ -38,11 +38,11 @@ struct nccl {
 #undef X
 };
 
-/* libs: the only folder looked in; NULL: CUDA_PATH, /usr/local/cuda, the loader's path. -ENOENT says where it was looked
- * for, -ENOTSUP what is too old. */
+/* libs: the only folder looked in; NULL: CUDA_PATH, /usr/local/cuda, the loader's path. -ENOENT
+ * says where it was looked for, -ENOTSUP what is too old. */
 int nccl_open(struct nccl *n, const char *libs, struct err *e) MUST_USE;
 void nccl_close(struct nccl *n); /* also of one that was never opened */
 /* -EIO with NCCL's own words about a call that failed; 0 for NCCL_OK. */
-int nccl_said(const struct nccl *n, int result, const char *what, struct err *e);
+int nccl_err(const struct nccl *n, int result, const char *what, struct err *e);
 
 #endif

@@ -1,18 +1,20 @@
 /* cuda_partition.c - a device divided in two: green contexts, and the lanes' streams on them.
  *
- * A partition is known by how many SMs its first part has. The driver hands SMs out in groups of those that can be
- * scheduled together (gpu_parts.grain); the part that is a multiple of them is such groups, the other one has what is
- * left. Each part is a green context, and each lane that was ever on it has a stream there:
+ * A partition is known by how many SMs its first part has. The driver hands SMs out in groups of
+ * those that can be scheduled together (gpu_parts.grain); the part that is a multiple of them is
+ * such groups, the other one has what is left. Each part is a green context, and each lane that was
+ * ever on it has a stream there:
  *
  *     device     SMs  |<------ part 0 ------>|<-- part 1 -->|
  *     streams         a lane's, another's     a lane's ...
  *
- * Memory, modules and events are the device's one context's. A lane that goes to another stream leaves an event
- * behind and the new stream waits for it: so its ops stay in order. What was recorded on a part runs on it wherever it
- * is launched; so a graph belongs to its partition, which stays as long as it has any.
+ * Memory, modules and events are the device's one context's. A lane that goes to another stream
+ * leaves an event behind and the new stream waits for it: so its ops stay in order. What was
+ * recorded on a part runs on it wherever it is launched; so a graph belongs to its partition, which
+ * stays as long as it has any.
  *
- * Nothing of this is made before the first lane.part(). A partition takes milliseconds to make and memory to keep: there
- * are at most CUDA_PARTITIONS, and the one not used for longest makes room.
+ * Nothing of this is made before the first lane.part(). A partition takes milliseconds to make and
+ * memory to keep: there are at most CUDA_PARTITIONS, and the one not used for longest makes room.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -78,7 +80,8 @@ cuda_partition_inspect(struct cuda *c)
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
-    /* A part with no whole group, of SMs that are left over alone, refuses what wants several SMs at once. */
+    /* A part with no whole group, of SMs that are left over alone, refuses what wants several SMs
+     * at once. */
     if (c->partitions.cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
             CUDA_SUCCESS &&
         groups * parts->grain < c->gpu.units)
@@ -155,7 +158,7 @@ make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
 
 /* One that is free, or in nobody's use; the least recently used. */
 static struct cuda_partition *
-room(struct cuda *c)
+find_replaceable(struct cuda *c)
 {
     struct cuda_partition *best = NULL;
 
@@ -163,7 +166,7 @@ room(struct cuda *c)
         struct cuda_partition *r = &c->partitions.partition[i];
 
         if (r->n_on || r->n_graphs) continue;
-        if (!best || r->turn < best->turn) best = r;
+        if (!best || r->last_use < best->last_use) best = r;
     }
     return best;
 }
@@ -178,7 +181,7 @@ find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
             *ret = &c->partitions.partition[i];
             return 0;
         }
-    r = room(c);
+    r = find_replaceable(c);
     if (!r)
         return err_set(e, -EBUSY, "%s in %u and %u SMs: %d other partitions are in use",
                        c->gpu.describe, at, c->gpu.units - at, CUDA_PARTITIONS);
@@ -245,7 +248,7 @@ to_part(struct cuda *c, struct cuda_lane *l, uint32_t first, uint32_t n)
                        first + n, c->gpu.describe);
     TRY(find(c, first ? first : n, &r, e));
     TRY(stream(c, r, l, first != 0, &st, e));
-    r->turn = ++c->partitions.turn;
+    r->last_use = ++c->partitions.n_uses;
     return move(l, r, st, n);
 }
 

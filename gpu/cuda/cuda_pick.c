@@ -1,8 +1,8 @@
 /* cuda_pick.c - every op's candidates, in the order they are asked, and the table of ops.
  *
  * An op goes to the first candidate that does not refuse: a k_ function that returns
- * cudaErrorInvalidValue has queued nothing. gpu_options.kernels leaves only those it names. To add a
- * candidate: its header above, its line in its op's list, its .cu in gpu/Makefile.inc.
+ * cudaErrorInvalidValue has queued nothing. gpu_options.kernels leaves only those it names. To add
+ * a candidate: its header above, its line in its op's list, its .cu in gpu/Makefile.inc.
  *
  * A line is name, lowest and highest sm (0: any), function. What each op is: gpu/ops.h.
  */

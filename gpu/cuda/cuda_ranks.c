@@ -35,8 +35,9 @@ opener(void *arg)
     return NULL;
 }
 
-/* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and nobody else is to reach
- * them. It would map what a recorded sum is of into the other ranks' processes; arenas are nobody's but ours. */
+/* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and
+ * nobody else is to reach them. It would map what a recorded sum is of into the other ranks'
+ * processes; arenas are nobody's but ours. */
 int
 cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
@@ -64,7 +65,7 @@ cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 /* ---- making a channel, on a thread of its own */
 
 static int
-said(cudaError_t r, const char *what, struct err *e)
+cuda_err(cudaError_t r, const char *what, struct err *e)
 {
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
@@ -72,8 +73,8 @@ said(cudaError_t r, const char *what, struct err *e)
                    cudaGetErrorString(r));
 }
 
-/* Memory that cannot be mapped by all ranks (no way from GPU to GPU, a container in between) is no failure: NCCL has
- * others. */
+/* Memory that cannot be mapped by all ranks (no way from GPU to GPU, a container in between) is no
+ * failure: NCCL has others. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
@@ -83,13 +84,14 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
     struct memory_note note = { .there = 0 };
     uint32_t ok = 1;
 
-    TRY(said(cudaMalloc(&ch->memory, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn), "memory", e));
-    TRY(said(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn, st),
-             "memory", e));
-    TRY(said(cudaStreamSynchronize(st), "memory", e));
+    TRY(cuda_err(cudaMalloc(&ch->memory, bytes + K_EXCHANGE_BLOCKS * sizeof *x->round), "memory",
+                 e));
+    TRY(cuda_err(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->round, st),
+                 "memory", e));
+    TRY(cuda_err(cudaStreamSynchronize(st), "memory", e));
     x->rank = g->rendezvous.rank;
     x->ranks = g->rendezvous.ranks;
-    x->turn = (uint32_t *)((char *)ch->memory + bytes);
+    x->round = (uint32_t *)((char *)ch->memory + bytes);
     note.there = cudaIpcGetMemHandle(&note.handle, ch->memory) == cudaSuccess;
     rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
     for (uint32_t r = 0; r < x->ranks; r++) {
@@ -119,17 +121,18 @@ connect(struct channel *ch, nsec until, struct err *e)
     struct nccl_id id;
 
     if (g->rendezvous.rank == 0) {
-        TRY(nccl_said(&g->nccl, g->nccl.GetUniqueId(&id), "a communicator's name", e));
+        TRY(nccl_err(&g->nccl, g->nccl.GetUniqueId(&id), "a communicator's name", e));
         rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_ID, &id, sizeof id);
     }
     TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
-    return nccl_said(
+    return nccl_err(
         &g->nccl,
         g->nccl.CommInitRank(&ch->comm, (int)g->rendezvous.ranks, id, (int)g->rendezvous.rank),
         "a communicator", e);
 }
 
-/* It connects ranks, and loads kernels, at the first use of each of its ways: not in a step. Sums of zeros are zeros. */
+/* It connects ranks, and loads kernels, at the first use of each of its ways: not in a step. Sums
+ * of zeros are zeros. */
 static int
 try_out(struct channel *ch, cudaStream_t st, struct err *e)
 {
@@ -141,14 +144,14 @@ try_out(struct channel *ch, cudaStream_t st, struct err *e)
         size_t n = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)), part = n / ranks;
         float *x = ch->memory;
 
-        TRY(nccl_said(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
-                      "a first sum", e));
-        TRY(nccl_said(
+        TRY(nccl_err(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
+                     "a first sum", e));
+        TRY(nccl_err(
             &g->nccl,
             g->nccl.AllGather(x + part * g->rendezvous.rank, x, part, NCCL_F32, ch->comm, st),
             "a first gathering", e));
     }
-    return said(cudaStreamSynchronize(st), "first sums", e);
+    return cuda_err(cudaStreamSynchronize(st), "first sums", e);
 }
 
 static int
@@ -172,8 +175,8 @@ make(struct channel *ch, struct err *e)
     cudaStream_t st;
     int r;
 
-    TRY(said(cudaSetDevice(ch->group->cuda->ordinal), "device", e));
-    TRY(said(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking), "stream", e));
+    TRY(cuda_err(cudaSetDevice(ch->group->cuda->ordinal), "device", e));
+    TRY(cuda_err(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking), "stream", e));
     r = make_by(ch, st, e);
     cudaStreamDestroy(st);
     cuda_close_on_exec();
@@ -327,7 +330,7 @@ cuda_ranks_error(struct cuda_lane *l)
 
     if (!ch) return 0;
     r = ch->group->nccl.CommGetAsyncError(ch->comm, &error);
-    return nccl_said(&ch->group->nccl, r == NCCL_OK ? error : r, "a rank", &l->lane.gpu->why);
+    return nccl_err(&ch->group->nccl, r == NCCL_OK ? error : r, "a rank", &l->lane.gpu->why);
 }
 
 int
@@ -335,8 +338,8 @@ cuda_ranks_why(struct cuda_lane *l, int r)
 {
     struct cuda_ranks *g = cuda_of(&l->lane)->group;
 
-    if (r < 0 && g->said.code) err_set(&l->lane.gpu->why, r, "%s", g->said.text);
-    g->said.code = 0;
+    if (r < 0 && g->nccl_why.code) err_set(&l->lane.gpu->why, r, "%s", g->nccl_why.text);
+    g->nccl_why.code = 0;
     return r;
 }
 

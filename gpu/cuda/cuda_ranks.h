@@ -1,13 +1,16 @@
 /* cuda_ranks.h - the ranks of a group on GPUs: a process and a GPU each, on one host.
  *
- * A lane that sums or gathers has a channel, the same one on every rank because ranks' lanes come to their first sum in the
- * same order. A channel is a communicator of NCCL's, and memory of every rank that all others have mapped: what is
- * small goes straight through that (kernels/comm/peer_exchange.h), the rest through NCCL. Both may be recorded. Where ranks cannot
- * map each other's memory all goes through NCCL; with invariant numerics more than two are refused then.
+ * A lane that sums or gathers has a channel, the same one on every rank because ranks' lanes come
+ * to their first sum in the same order. A channel is a communicator of NCCL's, and memory of every
+ * rank that all others have mapped: what is small goes straight through that
+ * (kernels/comm/peer_exchange.h), the rest through NCCL. Both may be recorded. Where ranks cannot
+ * map each other's memory all goes through NCCL; with invariant numerics more than two are refused
+ * then.
  *
- * Channel 0 is made by a thread from the opening of the device on, beside the weights; who needs it first waits for the
- * rest. The others are made when they are needed: two lanes are rare. A rank that does not come is named after
- * GROUP_TIME. One that dies later leaves the others' kernels waiting: whoever started them ends them, too.
+ * Channel 0 is made by a thread from the opening of the device on, beside the weights; who needs it
+ * first waits for the rest. The others are made when they are needed: two lanes are rare. A rank
+ * that does not come is named after GROUP_TIME. One that dies later leaves the others' kernels
+ * waiting: whoever started them ends them, too.
  */
 #ifndef CUDA_CUDA_RANKS_H
 #define CUDA_CUDA_RANKS_H
@@ -41,7 +44,7 @@ struct cuda_ranks {
     bool opening;
     int opened;
     struct err why;
-    struct err said; /* NCCL's words about the call that failed last */
+    struct err nccl_why; /* NCCL's words about the call that failed last */
     nsec took, waited;
     char describe[96];
     struct channel channel[RENDEZVOUS_CHANNELS];
@@ -61,8 +64,9 @@ int cuda_ranks_error(struct cuda_lane *l);
 int cuda_ranks_why(struct cuda_lane *l, int r);
 const char *cuda_ranks_describe(const struct gpu *g);
 
-/* cuda_collective.c: candidates of cuda_pick.c. small: as long as the way by memory is the quicker one. nccl: not where bits must
- * not depend on company and there are more than two to add. peer: any size. */
+/* cuda_collective.c: candidates of cuda_pick.c. small: as long as the way by memory is the quicker
+ * one. nccl: not where bits must not depend on company and there are more than two to add. peer:
+ * any size. */
 cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r); /* of parts */
 cudaError_t cuda_reduce_small(const struct k_launch *l, struct tensor x);
 cudaError_t cuda_reduce_nccl(const struct k_launch *l, struct tensor x);

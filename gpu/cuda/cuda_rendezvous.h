@@ -1,8 +1,9 @@
-/* cuda_rendezvous.h - where the ranks of a group on GPUs find each other: notes in the memory that they share.
+/* cuda_rendezvous.h - where the ranks of a group on GPUs find each other: notes in the memory that
+ * they share.
  *
- * Before there is a communicator there is nothing else between them. A note is of one rank, about one channel (a
- * lane's, the same one on every rank), written once and read by whoever waits for it. The memory is gpu_options.group_fd:
- * zeros when a group begins, never used by two groups.
+ * Before there is a communicator there is nothing else between them. A note is of one rank, about
+ * one channel (a lane's, the same one on every rank), written once and read by whoever waits for
+ * it. The memory is gpu_options.group_fd: zeros when a group begins, never used by two groups.
  */
 #ifndef CUDA_CUDA_RENDEZVOUS_H
 #define CUDA_CUDA_RENDEZVOUS_H

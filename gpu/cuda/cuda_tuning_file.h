@@ -1,15 +1,16 @@
 /* cuda_tuning_file.h - the table of measured matmul algorithms on disk: gpu_options.tuning_file.
  *
  * A text file of sections, one a machine (library version, driver, SMs, name of the GPU): what was
- * measured on another is of no use here and stays in the file as it is. A row is a shape, the algorithm
- * in the library's own 64 bytes, and the times that spoke for it. Pure: no device, no library.
+ * measured on another is of no use here and stays in the file as it is. A row is a shape, the
+ * algorithm in the library's own 64 bytes, and the times that spoke for it. Pure: no device, no
+ * library.
  *
  *     machine 130101 13000 132 NVIDIA H200
  *     bf16 bf16 6144 4096 64 16 0 0 13.91 15.20 2f00...
  *     in   out  n    k    rows align epilogue fixed us heuristic_us algorithm
  *
- * rows is a bucket (cuda_blas.c); 0 stands for every number of rows, where fixed is 1. Not thread-safe:
- * tuning_put() and tuning_save() while nobody looks.
+ * rows is a bucket (cuda_blas.c); 0 stands for every number of rows, where fixed is 1. Not
+ * thread-safe: tuning_put() and tuning_save() while nobody looks.
  */
 #ifndef CUDA_CUDA_TUNING_FILE_H
 #define CUDA_CUDA_TUNING_FILE_H
@@ -54,9 +55,10 @@ const struct tuning_row *tuning_find(const struct tuning_table *t, const struct 
 uint32_t tuning_count(const struct tuning_table *t);
 /* In place of the row of that key. -ENOSPC. */
 int tuning_put(struct tuning_table *t, const struct tuning_row *row) MUST_USE;
-/* The file is replaced in one step, other machines' sections as they were; rows that others have saved for ours since
- * come into the table first. Of two that save in the same moment one may lose the other's last row, whose next save
- * brings it back. -EBADMSG as above; where it cannot be written whole the old file stays. */
+/* The file is replaced in one step, other machines' sections as they were; rows that others have
+ * saved for ours since come into the table first. Of two that save in the same moment one may lose
+ * the other's last row, whose next save brings it back. -EBADMSG as above; where it cannot be
+ * written whole the old file stays. */
 int tuning_save(struct tuning_table *t, const char *path, struct err *e) MUST_USE;
 
 #endif

@@ -1,8 +1,9 @@
 /* driver_calls.c - see driver_calls.h.
  *
- * The runtime asks dlsym() for cuGetProcAddress(), and that for all else: it is given a function of ours in place of
- * each, which counts and goes on to the driver's. Those have whole numbers and addresses for arguments, sixteen at
- * most, and return a number: so one shape does for all, as the calling conventions of x86-64 and aarch64 are.
+ * The runtime asks dlsym() for cuGetProcAddress(), and that for all else: it is given a function of
+ * ours in place of each, which counts and goes on to the driver's. Those have whole numbers and
+ * addresses for arguments, sixteen at most, and return a number: so one shape does for all, as the
+ * calling conventions of x86-64 and aarch64 are.
  */
 #include "tests/gpu/driver_calls.h"
 

@@ -1,7 +1,9 @@
-/* test_collective.c - ranks add and gather: the bits are of the sum in the order of ranks, on every rank.
+/* test_collective.c - ranks add and gather: the bits are of the sum in the order of ranks, on every
+ * rank.
  *
- * Ranks are processes with a device each: threads of the CPU, or with `--device cuda` a GPU each (--most: no more ranks
- * than that). A rank knows what the others have: it comes from the same numbers.
+ * Ranks are processes with a device each: threads of the CPU, or with `--device cuda` a GPU each
+ * (--most: no more ranks than that). A rank knows what the others have: it comes from the same
+ * numbers.
  */
 #include "gpu/fp.h"
 #include "gpu/gpu.h"
@@ -115,7 +117,8 @@ compare(struct side *s, const struct tensor *x, const float *want, const char *w
         }
 }
 
-/* The tensor of this rank onto the device; where other ranks have other values, s->before has them. */
+/* The tensor of this rank onto the device; where other ranks have other values, s->before has them.
+ */
 static void
 lay_out(struct side *s, const struct tensor *x, const float *mine)
 {
@@ -216,7 +219,8 @@ one_gathering(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool a
     look(s, &out, s->after, "a gathering");
 }
 
-/* A residual of parts has the bits of the sum and then the residual: x and y beside each other, twice. */
+/* A residual of parts has the bits of the sum and then the residual: x and y beside each other,
+ * twice. */
 static void
 one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in_norm)
 {

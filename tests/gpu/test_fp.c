@@ -1,7 +1,7 @@
 /* test_fp.c - what gpu/fp.h promises, over all 2^16 patterns of both types. */
 #include "gpu/fp.h"
 
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -144,20 +144,20 @@ weights_are_converted_exactly_by_both_instruction_sets(void **state)
 
     (void)state;
     for (int n = 0; n < 4; n++) {
-        struct rig r;
+        struct fixture r;
         struct tensor x, table;
         int32_t *token;
 
-        rig_open(&r, isa[n % 2], 1);
-        table = tensor_2d(rig_bytes(&r, 2 * 65536), type[n / 2], 8192, 8);
-        x = rig_output(&r, 8192, 8, 8);
-        token = rig_bytes(&r, 8192 * sizeof *token);
+        fixture_open(&r, isa[n % 2], 1);
+        table = tensor_2d(fixture_bytes(&r, 2 * 65536), type[n / 2], 8192, 8);
+        x = fixture_output(&r, 8192, 8, 8);
+        token = fixture_bytes(&r, 8192 * sizeof *token);
         for (int32_t i = 0; i < 8192; i++) token[i] = i;
         for (uint32_t h = 0; h < 65536; h++) ((uint16_t *)table.data)[h] = (uint16_t)h;
         assert_int_equal(r.op->embed(r.lane, x, table, token, 1), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_true(same_bits(x, table));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 

@@ -1,5 +1,5 @@
-/* test_nccl.c - NCCL is found, or its absence said; ranks find each other. Needs neither a GPU nor NCCL: fakes of the
- * library (fake_nccl.c) are built beside this program.
+/* test_nccl.c - NCCL is found, or its absence said; ranks find each other. Needs neither a GPU nor
+ * NCCL: fakes of the library (fake_nccl.c) are built beside this program.
  */
 #include "base/clock.h"
 #include "gpu/cuda/cuda_nccl.h"
@@ -55,8 +55,8 @@ a_failure_has_the_librarys_own_words(void **state)
 
     (void)state;
     if (nccl_open(&n, folder[WHOLE], &e) < 0) fail_msg("%s", e.text);
-    assert_int_equal(nccl_said(&n, NCCL_OK, "a communicator", &e), 0);
-    assert_int_equal(nccl_said(&n, 3, "a communicator", &e), -EIO);
+    assert_int_equal(nccl_err(&n, NCCL_OK, "a communicator", &e), 0);
+    assert_int_equal(nccl_err(&n, 3, "a communicator", &e), -EIO);
     assert_string_equal(e.text, "NCCL, a communicator: internal error: a rank is a fake");
     nccl_close(&n);
 }
@@ -154,7 +154,7 @@ a_rank_that_does_not_come_is_named(void **state)
     assert_int_equal(
         rendezvous_wait(&m, 0, RENDEZVOUS_READY, 2, NULL, 0, clock_now() + NSEC_MS, &e),
         -ETIMEDOUT);
-    assert_string_equal(e.text, "rank 2 of 3 has not said that it is ready");
+    assert_string_equal(e.text, "rank 2 of 3 has not posted that it is ready");
     rendezvous_close(&m);
     close(fd);
 }

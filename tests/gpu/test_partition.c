@@ -1,8 +1,9 @@
-/* test_partition.c - lanes on parts of a device: order, waits and graphs stay as they were on the whole of it.
+/* test_partition.c - lanes on parts of a device: order, waits and graphs stay as they were on the
+ * whole of it.
  *
  * On a GPU parts are also seen to have SMs of their own: the figures are printed.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -14,9 +15,9 @@
 
 enum { UNITS = 4, N = 512 };
 
-/* The lane of a rig and another one; what a division's first part may have. */
+/* The lane of a fixture and another one; what a division's first part may have. */
 struct two {
-    struct rig r;
+    struct fixture r;
     struct lane *lane[2];
     uint32_t units, least, grain;
 };
@@ -27,14 +28,14 @@ open_two(struct two *t)
     struct err e = { 0 };
     struct gpu_parts parts;
 
-    rig_open(&t->r, "auto", UNITS);
+    fixture_open(&t->r, "auto", UNITS);
     parts = gpu_parts(t->r.gpu);
     if (parts.grain == 0) {
-        rig_close(&t->r);
+        fixture_close(&t->r);
         if (parts.why) print_message("%s\n", parts.why);
         skip();
     }
-    t->units = rig_cuda() ? gpu_units(t->r.gpu) : UNITS;
+    t->units = fixture_cuda() ? gpu_units(t->r.gpu) : UNITS;
     t->least = parts.least;
     t->grain = parts.grain;
     t->lane[0] = t->r.lane;
@@ -52,7 +53,7 @@ close_two(struct two *t)
 {
     to_part(t, 0, 0, t->units);
     t->r.op->lane.close(t->lane[1]);
-    rig_close(&t->r);
+    fixture_close(&t->r);
 }
 
 /* Units of the first part: a multiple of grain, or what one leaves. */
@@ -91,11 +92,12 @@ struct sum {
 static struct sum
 make_sum(struct two *t)
 {
-    struct sum s = { rig_empty(&t->r, DT_F32, 1, N, N), rig_empty(&t->r, DT_F32, 1, N, N), 0 };
+    struct sum s = { fixture_empty(&t->r, DT_F32, 1, N, N), fixture_empty(&t->r, DT_F32, 1, N, N),
+                     0 };
 
     for (uint32_t i = 0; i < N; i++)
         HOST((float *)s.x.data)[i] = 0, HOST((float *)s.one.data)[i] = 1;
-    rig_send(&t->r);
+    fixture_send(&t->r);
     return s;
 }
 
@@ -114,7 +116,7 @@ change(struct two *t, int lane, struct sum *s)
 static void
 check_sum(struct two *t, const struct sum *s)
 {
-    rig_wait(&t->r);
+    fixture_wait(&t->r);
     for (uint32_t i = 0; i < N; i++) assert_true((float)at(s->x, 0, i) == s->want);
 }
 
@@ -144,7 +146,7 @@ a_lane_on_one_part_sees_what_another_wrote_on_the_other(void **state)
     (void)state;
     open_two(&t);
     s = make_sum(&t);
-    rig_wait(&t.r);
+    fixture_wait(&t.r);
     for (uint64_t step = 1; step <= 200; step++) {
         uint32_t n = some_division(&t);
         int who = step % 2;
@@ -175,7 +177,7 @@ what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
     s = make_sum(&t);
     to_part(&t, 0, 0, some_division(&t));
     assert_int_equal(t.r.op->lane.part(t.lane[0], 0, t.units + 1), -EINVAL);
-    if (rig_cuda()) {
+    if (fixture_cuda()) {
         uint32_t n = 2 * t.grain;
 
         assert_int_equal(t.r.op->lane.part(t.lane[0], t.grain, n), -EINVAL);
@@ -244,9 +246,9 @@ static struct product
 make_product(struct two *t)
 {
     enum { ROWS = 4096, WIDE = 4096 };
-    struct product p = { rig_device(&t->r, DT_BF16, ROWS, WIDE),
-                         rig_device(&t->r, DT_BF16, ROWS, WIDE),
-                         rig_device(&t->r, DT_BF16, WIDE, WIDE) };
+    struct product p = { fixture_device(&t->r, DT_BF16, ROWS, WIDE),
+                         fixture_device(&t->r, DT_BF16, ROWS, WIDE),
+                         fixture_device(&t->r, DT_BF16, WIDE, WIDE) };
 
     assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.x, 1, 0, 0, 1), 0);
     assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.w, 2, 0, 0, 1), 0);
@@ -322,7 +324,8 @@ looks_right(struct two *t, const struct product p[2], const uint32_t n[2])
     return right;
 }
 
-/* What else the device does makes a time longer, for seconds: a promise that is not kept is not seen in any look. */
+/* What else the device does makes a time longer, for seconds: a promise that is not kept is not
+ * seen in any look. */
 static void
 two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
 {
@@ -331,10 +334,10 @@ two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
     struct product p[2];
 
     (void)state;
-    if (!rig_cuda()) skip(); /* threads of a lane are its own anyway */
+    if (!fixture_cuda()) skip(); /* threads of a lane are its own anyway */
     open_two(&t);
     for (int i = 0; i < 2; i++) p[i] = make_product(&t);
-    rig_wait(&t.r);
+    fixture_wait(&t.r);
     for (uint32_t first = t.grain * 2; first + 2 * t.least <= t.units; first += 6 * t.grain) {
         const uint32_t n[2] = { first, t.units - first };
         int looks = 1;
@@ -351,13 +354,13 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(ops_of_a_lane_stay_in_order_whatever_part_each_is_on),
-        rig_test(a_lane_on_one_part_sees_what_another_wrote_on_the_other),
-        rig_test(what_is_no_division_is_refused_and_the_lane_goes_on),
-        rig_test(a_graph_stays_on_its_part_and_keeps_its_division),
-        rig_test(two_parts_work_at_the_same_time_and_on_no_more_than_they_have),
+        fixture_test(ops_of_a_lane_stay_in_order_whatever_part_each_is_on),
+        fixture_test(a_lane_on_one_part_sees_what_another_wrote_on_the_other),
+        fixture_test(what_is_no_division_is_refused_and_the_lane_goes_on),
+        fixture_test(a_graph_stays_on_its_part_and_keeps_its_division),
+        fixture_test(two_parts_work_at_the_same_time_and_on_no_more_than_they_have),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

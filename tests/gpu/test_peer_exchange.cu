@@ -1,8 +1,10 @@
-/* test_peer_exchange.cu - what ranks send each other, on one device: a stream and a memory for each of up to four.
+/* test_peer_exchange.cu - what ranks send each other, on one device: a stream and a memory for each
+ * of up to four.
  *
- * The kernels by themselves, without processes, NCCL or a second GPU: wrong addresses, orders and turns show here, and so
- * they do under compute-sanitizer; links do not. A kernel waits for those of the other ranks, so all their blocks must have
- * room beside each other: that is why shapes are bounded.
+ * The kernels by themselves, without processes, NCCL or a second GPU: wrong addresses, orders and
+ * rounds show here, and so they do under compute-sanitizer; links do not. A kernel waits for those
+ * of the other ranks, so all their blocks must have room beside each other: that is why shapes are
+ * bounded.
  */
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 #include "gpu/cuda/kernels/norm/norm.h"
@@ -45,14 +47,14 @@ struct side {
     char *base; /* ROOM, for tensors */
 };
 struct side side[RANKS];
-char *memory; /* what ranks write to each other, and their turns behind it */
+char *memory; /* what ranks write to each other, and their rounds behind it */
 size_t memory_bytes;
 
-/* As new channels have it, but for the turn they are at. */
+/* As new channels have it, but for the round they are at. */
 void
-begin(uint32_t ranks, uint32_t turn)
+begin(uint32_t ranks, uint32_t round)
 {
-    std::vector<uint32_t> turns(K_EXCHANGE_BLOCKS, turn);
+    std::vector<uint32_t> rounds(K_EXCHANGE_BLOCKS, round);
 
     MUST(cudaMemset(memory, 0, RANKS * memory_bytes));
     for (uint32_t r = 0; r < ranks; r++) {
@@ -62,8 +64,8 @@ begin(uint32_t ranks, uint32_t turn)
         e->rank = r;
         e->ranks = ranks;
         for (uint32_t i = 0; i < ranks; i++) e->at[i] = memory + i * memory_bytes;
-        e->turn = (uint32_t *)(memory + r * memory_bytes + K_EXCHANGE_BYTES(ranks));
-        MUST(cudaMemcpy(e->turn, turns.data(), K_EXCHANGE_BLOCKS * sizeof turn,
+        e->round = (uint32_t *)(memory + r * memory_bytes + K_EXCHANGE_BYTES(ranks));
+        MUST(cudaMemcpy(e->round, rounds.data(), K_EXCHANGE_BLOCKS * sizeof round,
                         cudaMemcpyHostToDevice));
     }
 }
@@ -460,7 +462,8 @@ to_device(uint32_t rank, size_t *at, const std::vector<T> &v)
     return to;
 }
 
-/* Rank 0 draws from the whole first, then every rank from its columns beside poison. Ties across blocks and ranks are common. */
+/* Rank 0 draws from the whole first, then every rank from its columns beside poison. Ties across
+ * blocks and ranks are common. */
 void
 a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
 {
@@ -539,11 +542,11 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
 }
 
 void
-with_each(void (*one)(uint32_t ranks, uint32_t i), uint32_t turn)
+with_each(void (*one)(uint32_t ranks, uint32_t i), uint32_t round)
 {
     for (uint32_t ranks = 2; ranks <= RANKS; ranks++) {
         for (uint32_t i = 0; i < ROUNDS; i++) {
-            if (i % 8 == 0) begin(ranks, turn);
+            if (i % 8 == 0) begin(ranks, round);
             one(ranks, i);
         }
     }
@@ -576,8 +579,8 @@ a_gathering_brings_every_column_and_touches_no_other(void **state)
     a_gathering(2, 64, 8192);
 }
 
-/* Registers bound how many rows all ranks have at once: 132 SMs, two blocks of 256 threads or one of 512 each. So has the
- * sum to compare with blocks of 256, a thousand numbers each, up to 128. */
+/* Registers bound how many rows all ranks have at once: 132 SMs, two blocks of 256 threads or one
+ * of 512 each. So has the sum to compare with blocks of 256, a thousand numbers each, up to 128. */
 void
 a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
 {
@@ -617,7 +620,7 @@ a_draw_of_parts_is_that_of_the_whole(void **state)
     a_draw(4, 12, 32000);
 }
 
-/* Between turns of UINT32_MAX and 2, with the parity kept. */
+/* Between rounds of UINT32_MAX and 2, with the parity kept. */
 void
 counts_go_on_past_their_end(void **state)
 {
@@ -695,7 +698,8 @@ main(int argc, char **argv)
         cmocka_unit_test(ranks_need_not_wait_between_ops),
     };
 
-    /* To load a kernel waits for an idle device, which one is not where a rank waits for the next. */
+    /* To load a kernel waits for an idle device, which one is not where a rank waits for the next.
+     */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     for (int i = 1; i + 1 < argc; i += 2)
         if (!strcmp(argv[i], "--only")) cmocka_set_test_filter(argv[i + 1]);

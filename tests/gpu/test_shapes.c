@@ -1,5 +1,6 @@
-/* test_shapes.c - what does not fit is refused before it is queued, with a sentence that names it. */
-#include "tests/gpu/rig.h"
+/* test_shapes.c - what does not fit is refused before it is queued, with a sentence that names it.
+ */
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include "gpu/device.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 
 static float *memory; /* 4,096 of them, on the device */
-static struct rig r;
+static struct fixture r;
 
 static struct tensor
 f32(uint32_t rows, uint32_t cols)
@@ -54,11 +55,11 @@ matmul_refuses_what_does_not_multiply(void **state)
     refused(r.op->matmul(r.lane, y, x, NO_TENSOR, NO_TENSOR, 0), "w has no data");
     refused(r.op->matmul(r.lane, y, x, w, f32(1, 6), 0), "bias is [1, 6]");
     refused(r.op->matmul(r.lane, y, typed(x, DT_I32), w, NO_TENSOR, 0), "x is i32");
-    if (!rig_cuda())
+    if (!fixture_cuda())
         refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
-    if (rig_cuda()) /* rows of the weights' dtype; the result that, or fp32 */
+    if (fixture_cuda()) /* rows of the weights' dtype; the result that, or fp32 */
         refused(r.op->matmul(r.lane, y, x, typed(w, DT_BF16), NO_TENSOR, 0), "x is fp32");
-    if (rig_cuda())
+    if (fixture_cuda())
         refused(r.op->matmul(r.lane, typed(y, DT_F16), typed(x, DT_BF16), typed(w, DT_BF16),
                              NO_TENSOR, 0),
                 "y is fp16");
@@ -156,14 +157,14 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     const uint32_t slot[4] = { 0 };
     const slice_id table[4] = { 0, 2, 4, 6 };
     const struct segment segment = { 0, 0, 4, 0, 4 };
-    uint32_t *const slots = rig_copy(&r, slot, sizeof slot);
+    uint32_t *const slots = fixture_copy(&r, slot, sizeof slot);
     struct step_tokens rows = { .n_tokens = 4,
                                 .n_segments = 1,
-                                .pos = rig_copy(&r, pos, sizeof pos),
+                                .pos = fixture_copy(&r, pos, sizeof pos),
                                 .slot = slots,
-                                .segment = rig_copy(&r, &segment, sizeof segment) };
+                                .segment = fixture_copy(&r, &segment, sizeof segment) };
     struct kv_view kv = { .base = memory + 1024,
-                          .table = rig_copy(&r, table, sizeof table),
+                          .table = fixture_copy(&r, table, sizeof table),
                           .table_stride = 4,
                           .slice_bytes = 2 * 4 * 16 * 4,
                           .n_parts = 2,
@@ -190,7 +191,7 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     struct attend a = fine;
 
     (void)state;
-    rig_send(&r);
+    fixture_send(&r);
     assert_int_equal(r.op->rope_store(r.lane, &s, rows), 0);
     s.n_heads = 3;
     refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 64], it should be [4, 48]");
@@ -230,7 +231,7 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     a = fine, rows.n_single_token = rows.n_segments + 1;
     refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
     rows.n_single_token = 0;
-    rig_wait(&r); /* the two that were fine read our arrays */
+    fixture_wait(&r); /* the two that were fine read our arrays */
 }
 
 static void
@@ -272,19 +273,19 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
     o.device = "gpu";
     assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
     /* Asked for a GPU, we say what is missing and never fall back. */
-    o.device = rig_cuda() ? "cuda:63" : "cuda:0";
-    if (!rig_cuda() && gpu_open(&g, &o, &e) == 0) { /* there is one here */
+    o.device = fixture_cuda() ? "cuda:63" : "cuda:0";
+    if (!fixture_cuda() && gpu_open(&g, &o, &e) == 0) { /* there is one here */
         assert_string_equal(gpu_ops(g)->name, "cuda");
         gpu_close(g);
     } else {
-        assert_true(!rig_cuda() || gpu_open(&g, &o, &e) < 0);
+        assert_true(!fixture_cuda() || gpu_open(&g, &o, &e) < 0);
         assert_non_null(strstr(e.text, o.device));
     }
     assert_int_equal(r.op->lane.open(r.gpu, 0, &l, &e), -EINVAL);
     assert_non_null(strstr(e.text, "0 units"));
     assert_int_equal(r.op->mem.arena_make(r.gpu, "none", 0, &a, &e), -EINVAL);
-    assert_string_equal(r.op->name, rig_cuda() ? "cuda" : "cpu");
-    assert_non_null(strstr(gpu_describe(r.gpu), rig_cuda() ? "cuda" : "cpu ("));
+    assert_string_equal(r.op->name, fixture_cuda() ? "cuda" : "cpu");
+    assert_non_null(strstr(gpu_describe(r.gpu), fixture_cuda() ? "cuda" : "cpu ("));
     assert_true(gpu_units(r.gpu) >= 1);
 }
 
@@ -334,16 +335,16 @@ static int
 open_rig(void **state)
 {
     (void)state;
-    rig_open(&r, "auto", 1);
-    memory = rig_bytes(&r, 4096 * sizeof *memory);
+    fixture_open(&r, "auto", 1);
+    memory = fixture_bytes(&r, 4096 * sizeof *memory);
     return 0;
 }
 
 static int
 close_rig(void **state)
 {
-    rig_close(&r);
-    return rig_end(state);
+    fixture_close(&r);
+    return fixture_end(state);
 }
 
 int
@@ -360,6 +361,6 @@ main(int argc, char **argv)
         cmocka_unit_test(slices_keep_their_parents_stride_and_sizes_count_bits),
     };
 
-    rig_args(argc, argv);
+    fixture_args(argc, argv);
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }

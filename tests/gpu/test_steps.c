@@ -1,12 +1,14 @@
-/* test_steps.c - steps of a GPU, batches made by hand: the same whichever way they are queued, and steady.
+/* test_steps.c - steps of a GPU, batches made by hand: the same whichever way they are queued, and
+ * steady.
  *
- * A step that was done before allocates nothing and waits for nothing: all that it asks of the driver is to queue,
- * and whether what was queued is done. The same requests are run several times over; by then every kernel is loaded
- * and every piece captured. What is asked during one more run is counted by name (driver_calls.h).
+ * A step that was done before allocates nothing and waits for nothing: all that it asks of the
+ * driver is to queue, and whether what was queued is done. The same requests are run several times
+ * over; by then every kernel is loaded and every piece captured. What is asked during one more run
+ * is counted by name (driver_calls.h).
  */
 #include "tests/exec/tiny_exec.h"
 #include "tests/gpu/driver_calls.h"
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -82,7 +84,7 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
     };
 
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     compare_ways(way, ARRAY_LEN(way));
 }
 
@@ -98,12 +100,12 @@ ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
     };
 
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     compare_ways(way, ARRAY_LEN(way));
 }
 
-/* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from memory that is not
- * pinned it might wait. */
+/* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from
+ * memory that is not pinned it might wait. */
 /* clang-format off */
 static const char *const steady[] = {
     "cuLaunchKernel",         "cuLaunchKernelEx",       "cuGraphLaunch",
@@ -123,7 +125,8 @@ once_more(void)
     hand_run(&h);
 }
 
-/* A run in which something was captured after all, because the device was busy enough only then, is another try. */
+/* A run in which something was captured after all, because the device was busy enough only then, is
+ * another try. */
 static void
 is_steady(const struct kind *k, struct hand_options o)
 {
@@ -156,7 +159,7 @@ static void
 a_plain_step_neither_allocates_nor_waits(void **state)
 {
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
         is_steady(&kinds[k], (struct hand_options){ .drop = true });
         is_steady(&kinds[k], (struct hand_options){ .n_lanes = 2, .fast = true });
@@ -167,7 +170,7 @@ static void
 a_captured_step_neither_allocates_nor_waits(void **state)
 {
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
         is_steady(&kinds[k], (struct hand_options){ .buckets = true, .drop = true });
         is_steady(&kinds[k], (struct hand_options){ .buckets = true, .n_lanes = 2, .fast = true });
@@ -181,7 +184,7 @@ what_allocates_or_waits_would_be_seen(void **state)
     struct err e = { 0 };
 
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     open_kind(&kinds[0], (struct hand_options){ 0 });
     driver_calls_begin();
     assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
@@ -207,6 +210,6 @@ main(int argc, char **argv)
         cmocka_unit_test(what_allocates_or_waits_would_be_seen),
     };
 
-    rig_args(argc, argv);
+    fixture_args(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

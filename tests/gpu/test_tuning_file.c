@@ -234,7 +234,8 @@ make_room(int signal)
     setrlimit(RLIMIT_FSIZE, &all);
 }
 
-/* A disk that is full for one write and has room for the next: its file had a hole and was taken for whole. */
+/* A disk that is full for one write and has room for the next: its file had a hole and was taken
+ * for whole. */
 static int
 save_where_one_write_fails(struct tuning_table *t, struct err *e)
 {

@@ -1,8 +1,9 @@
-/* attend_decode_sm90_combine.cuh - what becomes of a piece of a unit (attend_decode_sm90_schedule.cuh): the unit's result, or one of the partial
- * results that the last block of the unit adds up.
+/* attend_decode_sm90_combine.cuh - what becomes of a piece of a unit
+ * (attend_decode_sm90_schedule.cuh): the unit's result, or one of the partial results that the last
+ * block of the unit adds up.
  *
- * Where several blocks share a unit, each writes its own result to memory and the last one to be done adds them up, in the
- * order of the pieces.
+ * Where several blocks share a unit, each writes its own result to memory and the last one to be
+ * done adds them up, in the order of the pieces.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
 #define KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
@@ -113,9 +114,9 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
     }
 }
 
-/* The piece's result, four elements a thread, from what STATES warps or warpgroups have of it: state(k, row, element, its
- * largest score and sum, its four) gives those of one. The first THREADS threads of the block call it, sync() is their
- * barrier; last is theirs, in shared memory. */
+/* The piece's result, four elements a thread, from what STATES warps or warpgroups have of it:
+ * state(k, row, element, its largest score and sum, its four) gives those of one. The first THREADS
+ * threads of the block call it, sync() is their barrier; last is theirs, in shared memory. */
 template <typename T, int D, int THREADS, int STATES, class State, class Sync>
 __device__ __forceinline__ void
 finish_piece(const struct job &j, const struct place &p, const struct shares &shares, bool &last,

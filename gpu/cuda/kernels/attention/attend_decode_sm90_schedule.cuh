@@ -1,8 +1,9 @@
-/* attend_decode_sm90_schedule.cuh - which keys a block of attend_decode_sm90.cu or attend_decode_ring_sm90.cu goes through, tile by tile.
+/* attend_decode_sm90_schedule.cuh - which keys a block of attend_decode_sm90.cu or
+ * attend_decode_ring_sm90.cu goes through, tile by tile.
  *
- * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it, or what up to HEADS rows of a
- * run see, which is the same, for one head; its keys [low,
- * high) lie in tiles of TILE absolute positions. What a block has of a unit is a piece.
+ * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it, or what up
+ * to HEADS rows of a run see, which is the same, for one head; its keys [low, high) lie in tiles of
+ * TILE absolute positions. What a block has of a unit is a piece.
  *
  *     one run      every unit is cut into the same pieces, each block has one
  *     more         a block is given a stretch of consecutive tiles of all units in order: a whole unit, or
@@ -60,7 +61,8 @@ struct pieces {
     uint32_t first, n;
 };
 
-/* An even division of all tiles among n blocks, the first `rest` get one more. One run: of a unit's. */
+/* An even division of all tiles among n blocks, the first `rest` get one more. One run: of a
+ * unit's. */
 struct shares {
     uint32_t n, each, rest;
 
@@ -96,7 +98,8 @@ load_run(const struct segment *r)
              __ldcg(&r->kv_len) };
 }
 
-/* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the same. */
+/* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the
+ * same. */
 template <int TILE>
 __device__ __forceinline__ uint32_t
 look(const struct job &j, const struct segment &segment, struct place &p)
@@ -196,20 +199,21 @@ find_piece(const struct job &j, struct shares &s, struct place &p)
     return true;
 }
 
-/* How many blocks share n_tiles. Units of one length are cut alike, if that leaves few blocks idle. */
+/* How many blocks share n_tiles. Units of one length are cut alike, if that leaves few blocks idle.
+ */
 __device__ __forceinline__ uint32_t
 n_shares(const struct job &j, uint32_t n_tiles)
 {
-    uint32_t room = min(j.most, n_tiles / LEAST), even;
+    uint32_t cap = min(j.most, n_tiles / LEAST), even;
 
     if (j.units >= j.most) return j.most;
-    if (room <= j.units) return j.units;
-    even = room / j.units * j.units;
-    return even * 8 >= room * 7 ? even : room;
+    if (cap <= j.units) return j.units;
+    even = cap / j.units * j.units;
+    return even * 8 >= cap * 7 ? even : cap;
 }
 
-/* The first place of our share. false: it has none. All threads call it, every warp for itself: lane i
- * looks at the runs from i * each on. */
+/* The first place of our share. false: it has none. All threads call it, every warp for itself:
+ * lane i looks at the runs from i * each on. */
 template <int TILE>
 __device__ __forceinline__ bool
 find_share(const struct job &j, struct shares &s, struct place &p)
@@ -281,7 +285,8 @@ aligned(const struct tensor &t)
     return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
 }
 
-/* The job of runs of one row, or of a few that see the same. false: it is not one, or not of what both kernels take. */
+/* The job of runs of one row, or of a few that see the same. false: it is not one, or not of what
+ * both kernels take. */
 inline bool
 make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
@@ -316,7 +321,8 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     return true;
 }
 
-/* Among how many blocks it is shared, of as many as fit. false: they have nowhere to leave their partial results. */
+/* Among how many blocks it is shared, of as many as fit. false: they have nowhere to leave their
+ * partial results. */
 inline bool
 share_among(struct job &j, uint32_t fit, const struct k_launch *l)
 {

@@ -6,9 +6,9 @@
  *     soften   every warp works out the tile's maximum and sum for itself, in the same order
  *     gather   thread t owns elements t, t + 128, ... of the head and goes through the keys one by one
  *
- * Where a tile is cut by the row's window or end, the keys keep their place in it: so the order of every
- * sum follows from positions, and chunks and companions do not show. Tiles between the keys that are kept and the
- * window are passed over.
+ * Where a tile is cut by the row's window or end, the keys keep their place in it: so the order of
+ * every sum follows from positions, and chunks and companions do not show. Tiles between the keys
+ * that are kept and the window are passed over.
  */
 #include "gpu/cuda/kernels/attention/attend_generic.h"
 
@@ -147,7 +147,8 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         __syncthreads();
         if (!(seen[0] | seen[1])) continue;
 
-        /* For a key that is not seen one that is stands in, with weight 0: no branch among the loads. */
+        /* For a key that is not seen one that is stands in, with weight 0: no branch among the
+         * loads. */
         int some = seen[0] ? __ffs((int)seen[0]) - 1 : __ffs((int)seen[1]) + 31;
 
         if (threadIdx.x < TILE && !key[threadIdx.x]) value[threadIdx.x] = value[some];

@@ -1,7 +1,8 @@
 /* attend_prefill_sm90.cu - see attend_prefill_sm90.h.
  *
- * Blocks stay: as many as there are SMs, each takes item after item (attend_prefill_sm90_schedule.cuh). Each of a
- * block's warpgroups but the first computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
+ * Blocks stay: as many as there are SMs, each takes item after item
+ * (attend_prefill_sm90_schedule.cuh). Each of a block's warpgroups but the first computes 64 of an
+ * item's rows (attend_prefill_sm90_math.cuh):
  *
  *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
@@ -21,23 +22,24 @@
 
 namespace {
 
-/* What is done to scores beside scale and masks. BIASED: products are added to the biases. CAPPED: cap,
- * then bias, each if it is there. */
+/* What is done to scores beside scale and masks. BIASED: products are added to the biases. CAPPED:
+ * cap, then bias, each if it is there. */
 enum shape { PLAIN, BIASED, CAPPED };
 
-/* One stream of tiles over all items: the scores of an item's first tile are computed beside the last
- * values of the item before. */
+/* One stream of tiles over all items: the scores of an item's first tile are computed beside the
+ * last values of the item before. */
 template <class T, int D, shape SHAPE>
 __device__ void
-consume(room<D> &s, const params &p)
+consume(shared_mem<D> &s, const params &p)
 {
     using tile = attend_tile<D>;
-    constexpr int KEYS = tile::KEYS, GROUPS = room<D>::GROUPS, STAGES = tile::STAGES;
+    constexpr int KEYS = tile::KEYS, GROUPS = shared_mem<D>::GROUPS, STAGES = tile::STAGES;
     const uint32_t group = same(threadIdx.x / 128 - 1), thread = threadIdx.x % 128;
     const uint32_t lane = thread % 32, row = group * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
     const float mult = SHAPE == CAPPED ? 1 : p.scale;
-    const uint32_t turn_mine = TURN + group, turn_next = TURN + (group + 1) % GROUPS;
+    const uint32_t own_barrier = FIRST_GROUP + group,
+                   next_barrier = FIRST_GROUP + (group + 1) % GROUPS;
     uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken, tiles of K used */
     uint32_t slot = 0, q_slot = 0;
     float o[D / 2], x[KEYS / 2], keep[2];
@@ -120,8 +122,8 @@ consume(room<D> &s, const params &p)
         queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), D * 16, 1024));
     };
 
-    /* Values of tile t (K's number n_kv), beside the scores of the tile after it: of this item, or, where
-     * that was its last, of the next one. false: there is none. */
+    /* Values of tile t (K's number n_kv), beside the scores of the tile after it: of this item, or,
+     * where that was its last, of the next one. false: there is none. */
     auto step = [&](auto last) {
         const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
@@ -145,10 +147,10 @@ consume(room<D> &s, const params &p)
         }
         if (SHAPE == BIASED) lay_bias<KEYS>(x, biases());
         barrier_wait(smem(&s.k_full[stage]), n_kv / STAGES % 2);
-        named_sync(turn_mine, 256);
+        named_sync(own_barrier, 256);
         start_scores();
         start_values(v, seen_first, seen_end);
-        named_arrive(turn_next, 256);
+        named_arrive(next_barrier, 256);
         wgmma_wait<1>();
         pin(x);
         barrier_arrive_warp(smem(&s.k_empty[stage]));
@@ -167,7 +169,7 @@ consume(room<D> &s, const params &p)
         return true;
     };
 
-    if (group == GROUPS - 1) named_arrive(turn_next, 256);
+    if (group == GROUPS - 1) named_arrive(next_barrier, 256);
     if (take()) {
         f = { { -INFINITY, -INFINITY }, { 0, 0 } };
 #pragma unroll
@@ -185,18 +187,18 @@ consume(room<D> &s, const params &p)
         } while (step(std::true_type()));
     }
     /* The turn that the first one would take next was given but not taken. */
-    if (group == 0) named_sync(turn_mine, 256);
+    if (group == 0) named_sync(own_barrier, 256);
 }
 
 template <class T, int D, shape SHAPE>
 __global__ void
-__launch_bounds__(room<D>::THREADS, 1)
+__launch_bounds__(shared_mem<D>::THREADS, 1)
     attend(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
            const __grid_constant__ CUtensorMap v, const __grid_constant__ params p)
 {
     extern __shared__ unsigned char raw[];
-    room<D> &s = *(room<D> *)(raw + (-smem(raw) & 1023));
-    constexpr int GROUPS = room<D>::GROUPS;
+    shared_mem<D> &s = *(shared_mem<D> *)(raw + (-smem(raw) & 1023));
+    constexpr int GROUPS = shared_mem<D>::GROUPS;
 
     static_assert(GROUPS == 2 || GROUPS == 3, "there are 64 Ki registers");
     if (threadIdx.x == 0) {
@@ -265,7 +267,7 @@ template <class T, int D, shape SHAPE>
 cudaError_t
 queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
-    constexpr size_t bytes = sizeof(room<D>) + 1024;
+    constexpr size_t bytes = sizeof(shared_mem<D>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
         attend<T, D, SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     constexpr uint32_t ROWS = attend_tile<D>::ROWS, KEYS = attend_tile<D>::KEYS;
@@ -297,7 +299,7 @@ queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
     p.count = l->count;
     if (!make_maps<D>(&q, &k, &v, a, p.box_tokens)) return cudaErrorInvalidValue;
     return launch(attend<T, D, SHAPE>, dim3(min((uint64_t)l->sms, (uint64_t)tiles * a->n_heads)),
-                  dim3(room<D>::THREADS), bytes, l->st, q, k, v, p);
+                  dim3(shared_mem<D>::THREADS), bytes, l->st, q, k, v, p);
 }
 
 template <class T, int D>

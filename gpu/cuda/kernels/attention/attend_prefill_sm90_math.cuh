@@ -1,12 +1,13 @@
-/* attend_prefill_sm90_math.cuh - attend_prefill_sm90.cu's arithmetic: what a warpgroup does with 64 rows and a tile of keys.
+/* attend_prefill_sm90_math.cuh - attend_prefill_sm90.cu's arithmetic: what a warpgroup does with 64
+ * rows and a tile of keys.
  *
- * A thread holds, of rows r and r + 8 of its warp's 16 (r = lane / 4), every eighth pair of columns: as
- * wgmma leaves its result. So element j of an array is of row j / 2 % 2 and column
- * j / 4 * 8 + lane % 4 * 2 + j % 2, and the four lanes of a row share its maximum and its sum.
+ * A thread holds, of rows r and r + 8 of its warp's 16 (r = lane / 4), every eighth pair of
+ * columns: as wgmma leaves its result. So element j of an array is of row j / 2 % 2 and column j /
+ * 4 * 8 + lane % 4 * 2 + j % 2, and the four lanes of a row share its maximum and its sum.
  *
- * P of a key that a row does not see is 0, but 0 times NaN is not: rows of V that no row of the item sees
- * are overwritten with zeros before they are used (clear_hidden). Every warpgroup does so for itself:
- * all write the same.
+ * P of a key that a row does not see is 0, but 0 times NaN is not: rows of V that no row of the
+ * item sees are overwritten with zeros before they are used (clear_hidden). Every warpgroup does so
+ * for itself: all write the same.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
 #define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
@@ -15,7 +16,8 @@
 
 namespace {
 
-/* Columns (counted from the thread's first one in the tile) outside of [first, end) are not seen. */
+/* Columns (counted from the thread's first one in the tile) outside of [first, end) are not seen.
+ */
 template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
@@ -63,7 +65,8 @@ lay_bias(float (&s)[KEYS / 2], const float *diagonal)
     }
 }
 
-/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the tile. */
+/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the
+ * tile. */
 template <int KEYS>
 __device__ __forceinline__ void
 shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
@@ -133,9 +136,10 @@ round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
     for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
 }
 
-/* The four lanes of a row hold 4 bytes of each of 4 vectors of 16; afterwards each has one vector whole. */
+/* The four lanes of a row hold 4 bytes of each of 4 vectors of 16; afterwards each has one vector
+ * whole. */
 __device__ __forceinline__ void
-turn(uint32_t (&x)[4])
+transpose_4x4(uint32_t (&x)[4])
 {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
@@ -187,7 +191,7 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
 #pragma unroll
             for (int b = 0; b < 4; b++)
                 x[b] = pack<T>(o[16 * j + 4 * b + 2 * r] * by, o[16 * j + 4 * b + 2 * r + 1] * by);
-            turn(x);
+            transpose_4x4(x);
             if (row + 8 * r < i.n_tokens)
                 *(uint4 *)(to + 32 * j + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
         }

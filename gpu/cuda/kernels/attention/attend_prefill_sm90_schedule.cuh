@@ -1,16 +1,18 @@
-/* attend_prefill_sm90_schedule.cuh - attend_prefill_sm90.cu's items: what a block computes next, and its way to shared memory.
+/* attend_prefill_sm90_schedule.cuh - attend_prefill_sm90.cu's items: what a block computes next,
+ * and its way to shared memory.
  *
  * An item is ROWS rows of one run for one head. Two warps of the first warpgroup serve the others:
  *
  *     plan     takes a number from the counter, finds its run, rows and head     item_full, item_empty
  *     fetch    brings Q of the item, then K and V, tile by tile                  q_*, k_*, v_*
  *
- * Items of a run come longest first; heads that share K and V follow each other, and as many K/V heads
- * are taken together as stay in L2. Runs follow each other.
+ * Items of a run come longest first; heads that share K and V follow each other, and as many K/V
+ * heads are taken together as stay in L2. Runs follow each other.
  *
- * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. K and V that are not paged are {64 columns, row,
- * columns / 64, head, 1}: there a copy brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which
- * lies outside of the tensor and so arrives as zeros.
+ * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. K and V that are not
+ * paged are {64 columns, row, columns / 64, head, 1}: there a copy brings 8 rows, or, of heads of
+ * 64, the tile. What must not be read has slice -1, which lies outside of the tensor and so arrives
+ * as zeros.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
 #define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
@@ -25,9 +27,9 @@ namespace {
 using namespace sm90;
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr uint32_t MAX_REACH = 512;       /* of a bias */
-constexpr uint64_t L2_KEEP = 32 << 20;    /* of K and V at a time: about half of L2 */
-constexpr uint32_t TURN = 1, WG_SYNC = 5; /* named barriers: one a consumer warpgroup each */
+constexpr uint32_t MAX_REACH = 512;              /* of a bias */
+constexpr uint64_t L2_KEEP = 32 << 20;           /* of K and V at a time: about half of L2 */
+constexpr uint32_t FIRST_GROUP = 1, WG_SYNC = 5; /* named barriers: one a consumer warpgroup each */
 
 /* What the kernel is given beside its tensor maps. */
 struct params {
@@ -45,7 +47,8 @@ struct params {
     uint32_t *count; /* [0] items taken beyond the first ones, [1] blocks that are done */
 };
 
-/* One item as the fetching warp hands it to the others. Positions count from the run's first key. */
+/* One item as the fetching warp hands it to the others. Positions count from the run's first key.
+ */
 struct item {
     int32_t n_tiles;              /* of keys; -1: there are no more items */
     int32_t last;                 /* the highest tile */
@@ -56,7 +59,7 @@ struct item {
     uint32_t slot, key_row;       /* paged; or the row of K and V of the first key */
 };
 
-template <int D> struct room {
+template <int D> struct shared_mem {
     using tile = attend_tile<D>;
     enum {
         GROUPS = tile::ROWS / 64,
@@ -193,8 +196,8 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* A head's biases times bias_by, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both sides
- * that a tile of 64 rows finds all of its own in a row, wherever it is (find_bias). */
+/* A head's biases times bias_by, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both
+ * sides that a tile of 64 rows finds all of its own in a row, wherever it is (find_bias). */
 template <int D>
 __device__ void
 fill_bias(const params &p, float *to, uint32_t head)
@@ -208,7 +211,8 @@ fill_bias(const params &p, float *to, uint32_t head)
         to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
-/* Where the bias of the tile's first column and its row 0 lies; far: that column's position less the row's. */
+/* Where the bias of the tile's first column and its row 0 lies; far: that column's position less
+ * the row's. */
 template <int D>
 __device__ const float *
 find_bias(const params &p, const float *bias, int far)
@@ -219,12 +223,13 @@ find_bias(const params &p, const float *bias, int far)
     return bias + min(max(far, -reach - KEYS), reach + 64) + reach + KEYS + 63;
 }
 
-/* The planning warp: while an item is computed the next one lies ready and the one after it is looked up. Items and
- * biases are ordinary stores and loads, so every lane arrives for its own: racecheck follows no arrival of one lane
- * for its warp, right as that is (k_*, v_* and q_* guard what the copy engine writes). */
+/* The planning warp: while an item is computed the next one lies ready and the one after it is
+ * looked up. Items and biases are ordinary stores and loads, so every lane arrives for its own:
+ * racecheck follows no arrival of one lane for its warp, right as that is (k_*, v_* and q_* guard
+ * what the copy engine writes). */
 template <int D>
 __device__ void
-plan(room<D> &s, const params &p)
+plan(shared_mem<D> &s, const params &p)
 {
     const uint32_t lane = threadIdx.x % 32;
     cursor c = { p.first_run, 0 };
@@ -255,7 +260,8 @@ plan(room<D> &s, const params &p)
 /* The fetching warp: each lane brings a part of every tile. */
 template <int D>
 __device__ void
-fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, const CUtensorMap *v)
+fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k,
+      const CUtensorMap *v)
 {
     using tile = attend_tile<D>;
     const uint32_t lane = threadIdx.x % 32;
@@ -263,7 +269,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
     uint32_t n_q = 0, n_k = 0, n_v = 0;
 
     auto load = [&](const CUtensorMap *map, unsigned char *at, uint32_t bar, box b) {
-        if (lane == 0) barrier_expect(bar, room<D>::KV_BYTES);
+        if (lane == 0) barrier_expect(bar, shared_mem<D>::KV_BYTES);
         __syncwarp();
         if (brings)
             tma_load(smem(at) + lane * p.box_tokens * D * 2, map, bar, 0, b.row, 0, b.group,
@@ -295,7 +301,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
 
             if (left > 1) b = find_box<D>(p, i, t--, lane);
             barrier_wait(smem(&s.q_empty[q_slot]), n_q++ / tile::Q_SLOTS % 2 ^ 1);
-            if (lane == 0) barrier_expect(full, room<D>::Q_BYTES);
+            if (lane == 0) barrier_expect(full, shared_mem<D>::Q_BYTES);
             __syncwarp();
             if (lane < D / 64)
                 tma_load(smem(s.t.q[q_slot]) + lane * tile::ROWS * 128, q, full,

@@ -5,9 +5,9 @@
  *     128        128   128   2       2         Q 2 x 32, K 2 x 32, V 2 x 32    S 64 + P 32 + O  64 + Q 32
  *     256        128    64   2       1         Q     64, K 2 x 32, V 2 x 32    S 32 + P 16 + O 128
  *
- * A warpgroup has 64 rows; two of them may have 224 registers a thread, three 160. Three warpgroups cost
- * heads of 64 a few spills and hide what two leave idle (docs/perf.md). Q_REGS: Q is read into registers
- * once an item, so that the tensor cores read a third less of shared memory for S.
+ * A warpgroup has 64 rows; two of them may have 224 registers a thread, three 160. Three warpgroups
+ * cost heads of 64 a few spills and hide what two leave idle (docs/perf.md). Q_REGS: Q is read into
+ * registers once an item, so that the tensor cores read a third less of shared memory for S.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H
 #define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H

@@ -1,9 +1,9 @@
 /* attend_sm80.cu - see attend_sm80.h.
  *
- * A block has 16 WM packed rows (attend_sm80_schedule.cuh) and goes through tiles of 64 keys. WM x WN warps: warp
- * (m, n) has rows 16 m ..; of a tile's scores the keys 64 / WN * n .., of the output the elements
- * D / WN * n ... Scores pass between the WN warps through shared memory; what a warp then does with a
- * row's 64 scores is the same for any WM and WN, and so are the bits:
+ * A block has 16 WM packed rows (attend_sm80_schedule.cuh) and goes through tiles of 64 keys. WM x
+ * WN warps: warp (m, n) has rows 16 m ..; of a tile's scores the keys 64 / WN * n .., of the output
+ * the elements D / WN * n ... Scores pass between the WN warps through shared memory; what a warp
+ * then does with a row's 64 scores is the same for any WM and WN, and so are the bits:
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones
@@ -13,10 +13,11 @@
  *
  * A tile that a row does not see changes none of its bits: p = 0, m' = m.
  *
- * Keys and values come by 16-byte copies straight from the blocks into a ring of STAGES pairs, swizzled
- * (chunk c of key k lies at c ^ k % 8) so that ldmatrix meets no bank twice. The copies run ahead over
- * tiles, splits, units and runs alike. fp8 comes into a ring of its own, of two pairs, and two steps later each
- * thread widens what it copied into this one, behind the gathering. At step t, one barrier, then:
+ * Keys and values come by 16-byte copies straight from the blocks into a ring of STAGES pairs,
+ * swizzled (chunk c of key k lies at c ^ k % 8) so that ldmatrix meets no bank twice. The copies
+ * run ahead over tiles, splits, units and runs alike. fp8 comes into a ring of its own, of two
+ * pairs, and two steps later each thread widens what it copied into this one, behind the gathering.
+ * At step t, one barrier, then:
  *
  *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 has used
  *     soften      scores of t (from shared memory), gather V of t
@@ -470,10 +471,10 @@ template <class S>
 __device__ __forceinline__ void
 attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 {
-    extern __shared__ __align__(128) char room[];
-    uint32_t ring = shared_address(room), lane = threadIdx.x % 32, n_tiles = 0;
+    extern __shared__ __align__(128) char smem[];
+    uint32_t ring = shared_address(smem), lane = threadIdx.x % 32, n_tiles = 0;
     uint32_t came = ring + S::STAGES * 2 * S::HALF;
-    float *scores = (float *)(room + S::STAGES * 2 * S::HALF + 4 * S::CAME);
+    float *scores = (float *)(smem + S::STAGES * 2 * S::HALF + 4 * S::CAME);
     float *mine = scores + (threadIdx.x / 32 / S::WN * 16 + lane / 4) * (TILE + PAD) + lane % 4 * 2;
     struct copies<S> ahead(j, w);
     struct lane_rows rows = find_rows<S>(j, w);
@@ -616,8 +617,8 @@ start(void (*kernel)(struct job), uint32_t grid, const struct k_launch *l, const
     return r ? r : launch(kernel, grid, S::THREADS, S::BYTES, l->st, j);
 }
 
-/* Blocks for so many units. Where a few less make it one unit each, or two, and runs are as long as each other, no unit
- * is cut, and nothing goes through memory to be added up. */
+/* Blocks for so many units. Where a few less make it one unit each, or two, and runs are as long as
+ * each other, no unit is cut, and nothing goes through memory to be added up. */
 uint32_t
 even_grid(uint32_t most, uint32_t units)
 {

@@ -1,6 +1,7 @@
 /* attend_sm80_load.cuh - K and V of one tile, from memory into attend_sm80's ring: see there.
  *
- * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS, HALF.
+ * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS,
+ * HALF.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
 #define KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
@@ -98,8 +99,8 @@ find_source(const struct job &j, const struct walk &w)
     return s;
 }
 
-/* What runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th key. Whole tiles, nearly
- * all, have each address in an instruction or two; cut ones are asked key by key. */
+/* What runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th key. Whole tiles,
+ * nearly all, have each address in an instruction or two; cut ones are asked key by key. */
 template <class S> struct copies {
     static constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
     static constexpr uint32_t PASSES = TILE / ROWS;

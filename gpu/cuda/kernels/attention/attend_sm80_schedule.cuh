@@ -1,14 +1,14 @@
 /* attend_sm80_schedule.cuh - which keys a block of attend_sm80 goes through, tile by tile.
  *
- * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of row
- * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), and
- * [0, kept) where a window keeps its first ones. They lie in tiles of 64 absolute positions, and tiles between
- * the two are passed over. A block is given a stretch of consecutive tiles of all units in order: a whole
- * unit, or the end of one, several, the beginning of another.
+ * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of
+ * row p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high),
+ * and [0, kept) where a window keeps its first ones. They lie in tiles of 64 absolute positions,
+ * and tiles between the two are passed over. A block is given a stretch of consecutive tiles of all
+ * units in order: a whole unit, or the end of one, several, the beginning of another.
  *
  * What a unit's tiles add up to is kept split by split. With job.split, a split is that many tiles,
- * begins at an absolute position and lies within one block, so that the order of sums is the same for
- * any grid and company. Without, it is what one block has of a unit.
+ * begins at an absolute position and lies within one block, so that the order of sums is the same
+ * for any grid and company. Without, it is what one block has of a unit.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
 #define KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
@@ -25,8 +25,8 @@ struct job {
     struct attend a; /* kept is 0 without a window */
     struct step_tokens r;
     float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
-    /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its value
-     * value_at bytes on. Unpaged: a block is a row, a head lies in it. */
+    /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its
+     * value value_at bytes on. Unpaged: a block is a row, a head lies in it. */
     const char *base;
     int64_t value_at;
     uint32_t block_bytes, key_bytes, shift;
@@ -65,7 +65,8 @@ is_padding(const struct attend &a, const struct segment &segment)
     return segment.n_tokens == 0 || (a.kv.table && segment.slot == SLOT_NONE);
 }
 
-/* Tiles [0, first) and [first + gap, end), of which there is one at least. Without kept keys first is 0. */
+/* Tiles [0, first) and [first + gap, end), of which there is one at least. Without kept keys first
+ * is 0. */
 struct tiles {
     int32_t first, gap, end;
 
@@ -106,8 +107,8 @@ struct tiles {
     }
 };
 
-/* Of a unit that sees [low, high) and what is kept below high; where the two meet, low becomes 0. One that sees
- * nothing has a tile all the same: its rows get zeros. */
+/* Of a unit that sees [low, high) and what is kept below high; where the two meet, low becomes 0.
+ * One that sees nothing has a tile all the same: its rows get zeros. */
 __device__ __forceinline__ struct tiles
 tiles_of(const struct attend &a, int32_t &low, int32_t high)
 {
@@ -170,7 +171,8 @@ ends_split(const struct job &j, const struct walk &w)
            (j.split && w.tiles.next(w.tile) / SPLIT != w.tile / SPLIT);
 }
 
-/* Stand at tile `skip` of the unit of w.run that is w.part of w.kv_head. SINGLE: the run has one row. */
+/* Stand at tile `skip` of the unit of w.run that is w.part of w.kv_head. SINGLE: the run has one
+ * row. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 open_unit(const struct job &j, struct walk &w, int32_t skip)
@@ -370,8 +372,8 @@ find_share(const struct job &j, struct shares &shares)
 
 /* ---- one unit a block, of runs of any length ---- */
 
-/* Unit blockIdx.x: K/V heads fastest, then packed rows, the last ones first, because those of a prompt
- * have the most keys. left 0: there are fewer. All threads call it. */
+/* Unit blockIdx.x: K/V heads fastest, then packed rows, the last ones first, because those of a
+ * prompt have the most keys. left 0: there are fewer. All threads call it. */
 template <int ROWS>
 __device__ __forceinline__ struct walk
 find_unit(const struct job &j)

@@ -1,9 +1,11 @@
-/* kv_tma_sm90.cuh - tensor maps of keys and values, on the host: what the copy engine is told of the paged cache.
+/* kv_tma_sm90.cuh - tensor maps of keys and values, on the host: what the copy engine is told of
+ * the paged cache.
  *
- * K and V are {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one copy brings what a block and a tile of keys
- * share of a head, as atoms of the 128-byte swizzle, those of the same 8 tokens one behind the other. For heads of 64
- * {64 columns, token, 1, head, slice} says the same in fewer pieces. What must not be read has slice -1, which lies outside
- * of the tensor and so arrives as zeros.
+ * K and V are {64 columns, 8 tokens, columns / 64, head * tokens / 8, slice}: one copy brings what
+ * a block and a tile of keys share of a head, as atoms of the 128-byte swizzle, those of the same 8
+ * tokens one behind the other. For heads of 64 {64 columns, token, 1, head, slice} says the same in
+ * fewer pieces. What must not be read has slice -1, which lies outside of the tensor and so arrives
+ * as zeros.
  */
 #ifndef KERNELS_ATTENTION_KV_TMA_SM90_CUH
 #define KERNELS_ATTENTION_KV_TMA_SM90_CUH

@@ -1,15 +1,16 @@
 /* rope_store.cu - see rope_store.h.
  *
- * The work is (row, item): a row's items are its q heads, then k heads, then v heads. A group of lanes
- * takes one item, and each lane two pieces of N neighbouring elements (16 bytes) that belong together:
+ * The work is (row, item): a row's items are its q heads, then k heads, then v heads. A group of
+ * lanes takes one item, and each lane two pieces of N neighbouring elements (16 bytes) that belong
+ * together:
  *
  *     0 ........ rot/2 ........ rot ........................ head_dim
  *     [ lane 0 1 2 ][ 0 1 2    ][ lane 3 3 4 4 5 5 ...        ]
  *       first         its pair    what is not rotated
  *
- * so that rotating needs no exchange between lanes; the norm's sum is a tree over the group. head_dim 128
- * in bf16: 8 lanes an item, 4 items a warp. Where heads do not divide so, or rows are not aligned, a warp
- * takes an item with N = 1.
+ * so that rotating needs no exchange between lanes; the norm's sum is a tree over the group.
+ * head_dim 128 in bf16: 8 lanes an item, 4 items a warp. Where heads do not divide so, or rows are
+ * not aligned, a warp takes an item with N = 1.
  */
 #include "gpu/cuda/kernels/attention/rope_store.h"
 

@@ -1,9 +1,10 @@
 /* kernel.h - what the host function of every kernel is given, and what it promises.
  *
- * A k_ function queues its kernels on the lane's stream and returns what the launch said. It takes the
- * waist's structs as they are (gpu.h has shapes and meanings) and refuses what it does not do with
- * cudaErrorInvalidValue before it queues anything, so that cuda_pick.c can ask the next candidate. It
- * allocates nothing, synchronises nothing and reads no device memory on the host: so it may be captured.
+ * A k_ function queues its kernels on the lane's stream and returns what the launch said. It takes
+ * the waist's structs as they are (gpu.h has shapes and meanings) and refuses what it does not do
+ * with cudaErrorInvalidValue before it queues anything, so that cuda_pick.c can ask the next
+ * candidate. It allocates nothing, synchronises nothing and reads no device memory on the host: so
+ * it may be captured.
  */
 #ifndef KERNELS_BASE_KERNEL_H
 #define KERNELS_BASE_KERNEL_H

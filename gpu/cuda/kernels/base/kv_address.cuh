@@ -1,8 +1,8 @@
 /* kv_address.cuh - where a key or a value of the paged cache lies: gpu.h's kv_view, on the device.
  *
- * A head's tokens of one block are contiguous: tokens_per_block * head_dim elements. So who walks along
- * positions looks the block up once and then adds head_dim a token. kv_view stands in a kernel's
- * parameters; tokens_per_block is a power of two, so nothing here divides.
+ * A head's tokens of one block are contiguous: tokens_per_block * head_dim elements. So who walks
+ * along positions looks the block up once and then adds head_dim a token. kv_view stands in a
+ * kernel's parameters; tokens_per_block is a power of two, so nothing here divides.
  */
 #ifndef KERNELS_BASE_KV_ADDRESS_CUH
 #define KERNELS_BASE_KV_ADDRESS_CUH

@@ -1,7 +1,7 @@
 /* sm80.cuh - the instructions of sm_80 that a tensor-core kernel is made of, one function each.
  *
- * Fragments of m16n8k16, as everywhere in kernels/: lane = 4 g + q owns of a 16 x 16 left side rows g and
- * g + 8, of a 16 x 8 result (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
+ * Fragments of m16n8k16, as everywhere in kernels/: lane = 4 g + q owns of a 16 x 16 left side rows
+ * g and g + 8, of a 16 x 8 result (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
  */
 #ifndef KERNELS_BASE_SM80_CUH
 #define KERNELS_BASE_SM80_CUH
@@ -121,8 +121,8 @@ pack<__half>(float low, float high)
     return *(uint32_t *)&v;
 }
 
-/* Adds to a counter in device memory and returns what it held; what was written before (here, and by
- * whom we have met at a barrier) is seen by whoever adds later, and the other way round. */
+/* Adds to a counter in device memory and returns what it held; what was written before (here, and
+ * by whom we have met at a barrier) is seen by whoever adds later, and the other way round. */
 __device__ __forceinline__ uint32_t
 add_in_order(uint32_t *count, uint32_t n)
 {

@@ -1,11 +1,12 @@
 /* sm90.cuh - sm_90a's own instructions, one short function each: mbarriers, tensor copies, wgmma.
  *
- * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads has rows
- * of 128 bytes (64 values of 16 bits) in the 128-byte swizzle: 8 rows are an atom of 1,024 bytes, to
- * which every tile is aligned. A head wider than 64 is several such tiles, one behind the other.
+ * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads
+ * has rows of 128 bytes (64 values of 16 bits) in the 128-byte swizzle: 8 rows are an atom of 1,024
+ * bytes, to which every tile is aligned. A head wider than 64 is several such tiles, one behind the
+ * other.
  *
- * The registers a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler from
- * moving their values about between the two.
+ * The registers a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler
+ * from moving their values about between the two.
  */
 #ifndef KERNELS_BASE_SM90_CUH
 #define KERNELS_BASE_SM90_CUH
@@ -24,14 +25,16 @@ smem(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* x is the same in every lane of the warp: so that it goes where descriptors go, to uniform registers. */
+/* x is the same in every lane of the warp: so that it goes where descriptors go, to uniform
+ * registers. */
 __device__ __forceinline__ uint32_t
 same(uint32_t x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they reserved_blocks have come ---- */
+/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they reserved_blocks have
+ * come ---- */
 
 __device__ __forceinline__ void
 barrier_init(uint32_t bar, uint32_t count)
@@ -76,7 +79,8 @@ barrier_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Barriers just made, and what ordinary stores wrote, are seen by the copy engine and the tensor cores. */
+/* Barriers just made, and what ordinary stores wrote, are seen by the copy engine and the tensor
+ * cores. */
 __device__ __forceinline__ void
 async_fence()
 {
@@ -139,9 +143,9 @@ tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int 
 
 /* ---- wgmma ---- */
 
-/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes from one
- * atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose columns are the
- * product's columns (V; any for Q and K, whose columns are summed over). */
+/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes
+ * from one atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose
+ * columns are the product's columns (V; any for Q and K, whose columns are summed over). */
 __device__ __forceinline__ uint64_t
 tile_desc(uint32_t at, uint32_t down, uint32_t wide)
 {
@@ -238,8 +242,9 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
         static_assert(N == 16 || N == 32 || N == 64 || N == 128, "a tile of 16 to 128 rows");
 }
 
-/* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to 16 bits).
- * b in shared memory: [16, N], rows along N, or, not ALONG_N, [N, 16]^T, rows along the sum. */
+/* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to
+ * 16 bits). b in shared memory: [16, N], rows along N, or, not ALONG_N, [N, 16]^T, rows along the
+ * sum. */
 #define HOPPER_RS(N, TYPE, LIST, REGS, A, B, KEEP, ALONG) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
@@ -273,8 +278,8 @@ wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
         static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
 }
 
-/* 16 x 16 values of a tile of 64 columns, as wgmma_rs takes them; at: of the first of the warp's 16 rows
- * (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
+/* 16 x 16 values of a tile of 64 columns, as wgmma_rs takes them; at: of the first of the warp's 16
+ * rows (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
 __device__ __forceinline__ void
 load_operand(uint32_t *a, uint32_t at, uint32_t column)
 {

@@ -27,7 +27,8 @@ encoder()
     return encode;
 }
 
-/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, of all but the innermost. */
+/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, of all but
+ * the innermost. */
 bool
 make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
          const cuuint64_t *stride, const cuuint32_t *box)

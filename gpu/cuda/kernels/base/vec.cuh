@@ -1,8 +1,10 @@
-/* vec.cuh - what the row kernels share: several elements a load, conversions, sums in a fixed order.
+/* vec.cuh - what the row kernels share: several elements a load, conversions, sums in a fixed
+ * order.
  *
- * Arithmetic is in fp32. N elements of a type are loaded or stored at once, in words of at most 16 bytes;
- * N = 1 is the path for whatever is not aligned. Where a kernel promises bits, it says which operation
- * rounds: mul_rn(), add_rn() and fmaf(), never a * b + c, which the compiler may or may not contract.
+ * Arithmetic is in fp32. N elements of a type are loaded or stored at once, in words of at most 16
+ * bytes; N = 1 is the path for whatever is not aligned. Where a kernel promises bits, it says which
+ * operation rounds: mul_rn(), add_rn() and fmaf(), never a * b + c, which the compiler may or may
+ * not contract.
  */
 #ifndef KERNELS_BASE_VEC_CUH
 #define KERNELS_BASE_VEC_CUH
@@ -47,7 +49,8 @@ float_bytes(enum dtype t)
     return t == DT_F32 ? 4 : 2;
 }
 
-/* Whether every row of t begins where n elements may be loaded at once; a tensor without data is. */
+/* Whether every row of t begins where n elements may be loaded at once; a tensor without data is.
+ */
 static inline bool
 rows_fit(const struct tensor &t, uint32_t n)
 {
@@ -248,8 +251,8 @@ group_sum(T v, int width)
     return v;
 }
 
-/* Over the block: within warps, then warp by warp. part: a float a warp in shared memory, this sum's own.
- * Every thread gets the result. */
+/* Over the block: within warps, then warp by warp. part: a float a warp in shared memory, this
+ * sum's own. Every thread gets the result. */
 __device__ __forceinline__ float
 block_sum(float v, float *part)
 {

@@ -1,9 +1,11 @@
 /* altup.h - what Gemma 3n and 4 do to rows besides: times, sparsify, level, altup of gpu.h.
  *
- *   every tensor    fp32, bf16 or fp16 where gpu.h does not say fp32; any strides
+ * every tensor    fp32, bf16 or fp16 where gpu.h does not say fp32; any strides
  *
- * Arithmetic in fp32, one rounding at the end; sums over a row in one fixed order, so a row's bits are its own.
- * Cost: times and altup read and write each byte once; sparsify reads a row three times, level twice. */
+ * Arithmetic in fp32, one rounding at the end; sums over a row in one fixed order, so a row's bits
+ * are its own. Cost: times and altup read and write each byte once; sparsify reads a row three
+ * times, level twice.
+ */
 #ifndef KERNELS_ELEMENTWISE_ALTUP_H
 #define KERNELS_ELEMENTWISE_ALTUP_H
 

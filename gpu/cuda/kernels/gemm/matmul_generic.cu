@@ -1,8 +1,8 @@
 /* matmul_generic.cu - see matmul_generic.h.
  *
- * A block makes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K of both
- * sides lie in shared memory as fp32. Each STEP is summed by itself and then added: two levels, so that
- * the error grows with STEP + K / STEP, not with K.
+ * A block makes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K of
+ * both sides lie in shared memory as fp32. Each STEP is summed by itself and then added: two
+ * levels, so that the error grows with STEP + K / STEP, not with K.
  */
 #include "gpu/cuda/kernels/gemm/matmul_generic.h"
 

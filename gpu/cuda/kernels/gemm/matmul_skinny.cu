@@ -1,23 +1,26 @@
 /* matmul_skinny.cu - see matmul_skinny.h.
  *
- * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: rows of x cost nothing
- * while w goes by. A block, one an SM, owns tiles of TILES * 16 rows of w at a time, over the whole of K. Its
- * warps take the 64-wide blocks of K in turn, each through a ring of its own in shared memory:
+ * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: rows of x cost
+ * nothing while w goes by. A block, one an SM, owns tiles of TILES * 16 rows of w at a time, over
+ * the whole of K. Its warps take the 64-wide blocks of K in turn, each through a ring of its own in
+ * shared memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
- * A lane copies 16 bytes at a time so that eight lanes read 128 bytes of one row, and takes 16 bytes for
- * a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the instruction wants 2 t,
- * 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted the same way for w and x, and a sum does not care. Chunks of
- * odd rows are swapped by fours, so that eight lanes that read together touch different banks.
+ * A lane copies 16 bytes at a time so that eight lanes read 128 bytes of one row, and takes 16
+ * bytes for a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
+ * instruction wants 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted the same way for w and x, and
+ * a sum does not care. Chunks of odd rows are swapped by fours, so that eight lanes that read
+ * together touch different banks.
  *
- * The ring is what keeps memory busy: nearly 200 KiB an SM on their way at any time, through the ends of
- * tiles too; and the first copies of w start before the kernel in front of this one has ended. With half
- * of that the next kernel could start beside this one, but then two blocks of one kernel meet on one SM
- * and a chain of matmuls is a fifth slower (measured); T5's, too, with rings no larger than a block's share of w.
+ * The ring is what keeps memory busy: nearly 200 KiB an SM on their way at any time, through the
+ * ends of tiles too; and the first copies of w start before the kernel in front of this one has
+ * ended. With half of that the next kernel could start beside this one, but then two blocks of one
+ * kernel meet on one SM and a chain of matmuls is a fifth slower (measured); T5's, too, with rings
+ * no larger than a block's share of w.
  *
- * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES, COLS and
- * the number of blocks do not enter, so neither M nor the lane's SMs show in the bits.
+ * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES,
+ * COLS and the number of blocks do not enter, so neither M nor the lane's SMs show in the bits.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny.h"
 
@@ -86,8 +89,8 @@ fragment(uint32_t at)
     return v;
 }
 
-/* TILES: 16-row tiles of w a block takes at once; of a gate the first half are rows of w1 and the second
- * the same rows of w2. COLS: 8-row groups of x. */
+/* TILES: 16-row tiles of w a block takes at once; of a gate the first half are rows of w1 and the
+ * second the same rows of w2. COLS: 8-row groups of x. */
 template <typename T, int TILES, int COLS, bool GATE> struct shape {
     static constexpr int W_ROWS = TILES * 16, X_ROWS = COLS * 8;
     static constexpr int OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a pass makes */
@@ -253,9 +256,10 @@ queue(const struct k_launch *l, struct args a)
     return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
 }
 
-/* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
- * than 8 rows and where there are tiles enough, and make one pass of two where K is short. On FEW SMs, a part of a
- * device, memory gives more than warps take, and two products at a time take more. */
+/* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with
+ * more than 8 rows and where there are tiles enough, and make one pass of two where K is short. On
+ * FEW SMs, a part of a device, memory gives more than warps take, and two products at a time take
+ * more. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct args &a)
@@ -278,7 +282,8 @@ queue_typed(const struct k_launch *l, const struct args &a, enum dtype t)
     return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
 }
 
-/* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile. */
+/* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile.
+ */
 uint32_t
 most_rows(const struct k_launch *l, uint32_t n, uint32_t k)
 {

@@ -1,13 +1,14 @@
 /* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h.
  *
- * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A cluster of blocks has a tile of w's rows,
- * each block its part of K; at the end each adds up everybody's sums of its share of the tile, out of their shared
- * memories. One thread copies:
+ * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A cluster of blocks
+ * has a tile of w's rows, each block its part of K; at the end each adds up everybody's sums of its
+ * share of the tile, out of their shared memories. One thread copies:
  *
  *     ring[stage]:  w [GROUPS][64 rows][64]  |  x [64 rows][64]        128 bytes a row, swizzled
  *
- * The ring is nearly all of an SM's shared memory, and its first copies of w start before the kernel in front of this
- * one has ended: while ranks wait for each other's sums the next weights are on their way.
+ * The ring is nearly all of an SM's shared memory, and its first copies of w start before the
+ * kernel in front of this one has ended: while ranks wait for each other's sums the next weights
+ * are on their way.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_sm90.h"
 
@@ -27,8 +28,8 @@ constexpr uint32_t RING = 208 << 10;
 constexpr int MOST_BLOCKS = 8;      /* of a cluster */
 constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
 
-/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate the first half have rows of w1, the others the same rows
- * of w2. One warp more copies. */
+/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate the first half have rows of w1,
+ * the others the same rows of w2. One warp more copies. */
 template <int GROUPS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
     static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a tile makes */
@@ -268,16 +269,16 @@ config_of(cudaLaunchAttribute *attrs, uint32_t blocks, uint32_t tiles)
 }
 
 /* How many clusters of each size the device holds at once. 0: the kernel does not run. */
-struct room {
+struct occupancy {
     int sms, clusters[MOST_BLOCKS + 1];
 };
 
 template <typename T, int GROUPS, bool GATE>
-const struct room &
-room_of()
+const struct occupancy &
+occupancy_of()
 {
-    static const struct room r = [] {
-        struct room ret = {};
+    static const struct occupancy r = [] {
+        struct occupancy ret = {};
         int device;
 
         if (cudaFuncSetAttribute(matmul_sm90<T, GROUPS, GATE>,
@@ -301,19 +302,20 @@ room_of()
     return r;
 }
 
-/* As many blocks a tile as there is room for all tiles at once; 0: not even one, or most of the SMs would have none. A part of
- * a device may have no room for a cluster that the whole has room for. */
+/* As many blocks a tile as there is room for all tiles at once; 0: not even one, or most of the SMs
+ * would have none. A part of a device may have no room for a cluster that the whole has room for.
+ */
 template <typename T, int GROUPS, bool GATE>
 uint32_t
 most_blocks(const struct k_launch *l, const struct args &a)
 {
     typedef shape<GROUPS, GATE> S;
-    const struct room &room = room_of<T, GROUPS, GATE>();
+    const struct occupancy &held = occupancy_of<T, GROUPS, GATE>();
     uint32_t tiles = (a.n + S::OUT - 1) / S::OUT, most = 0;
 
-    if (l->sms < (uint32_t)room.sms) return 0;
+    if (l->sms < (uint32_t)held.sms) return 0;
     for (uint32_t i = 1; i <= MOST_BLOCKS && i <= a.k; i++)
-        if (tiles <= (uint32_t)room.clusters[i] && tiles * i <= l->sms) most = i;
+        if (tiles <= (uint32_t)held.clusters[i] && tiles * i <= l->sms) most = i;
     return 4 * tiles * most >= l->sms ? most : 0;
 }
 
@@ -341,7 +343,8 @@ map_of(CUtensorMap *map, const struct tensor &t)
     return make_map(map, t.dtype, t.data, 2, dim, stride, box);
 }
 
-/* Few rows of w a block are the quickest (two warpgroups, measured), where that is one tile an SM at most. */
+/* Few rows of w a block are the quickest (two warpgroups, measured), where that is one tile an SM
+ * at most. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,

@@ -1,16 +1,18 @@
 /* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h.
  *
- * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A step is a tile of w's rows by 64 of K; the
- * steps of all tiles, one tile's behind the other's, are cut into as many even runs as there are blocks, one an SM. One
- * thread copies a block's steps, through the ends of tiles:
+ * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A step is a tile of
+ * w's rows by 64 of K; the steps of all tiles, one tile's behind the other's, are cut into as many
+ * even runs as there are blocks, one an SM. One thread copies a block's steps, through the ends of
+ * tiles:
  *
  *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
  *
- * A tile that one block has all of is written at once. Of another one each block leaves its sums in memory, and the last to
- * come adds them up, in the order of K: each warp for its sixteen rows, so nobody waits for anybody.
+ * A tile that one block has all of is written at once. Of another one each block leaves its sums in
+ * memory, and the last to come adds them up, in the order of K: each warp for its sixteen rows, so
+ * nobody waits for anybody.
  *
- * The ring is nearly all of an SM's shared memory, and its first copies of w start before the kernel in front of this
- * one has ended.
+ * The ring is nearly all of an SM's shared memory, and its first copies of w start before the
+ * kernel in front of this one has ended.
  */
 #include "gpu/cuda/kernels/gemm/matmul_streamk_sm90.h"
 
@@ -42,11 +44,12 @@ constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of one in a st
 constexpr uint32_t RING = 208 << 10;
 constexpr uint32_t LEAST_STEPS = 4; /* of a block */
 constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
-/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have matmul_skinny for 16 rows. */
+/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have
+ * matmul_skinny for 16 rows. */
 constexpr uint32_t FEWEST = 28, FEW = 96;
 
-/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate eight rows of w1 and the same eight of w2 take turns.
- * COLS: rows of x there is room for. One warp more copies. */
+/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate eight rows of w1 and the same
+ * eight of w2 take turns. COLS: rows of x there is room for. One warp more copies. */
 template <int GROUPS, int COLS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
     static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a tile makes */
@@ -174,7 +177,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         barrier_arrive_warp(before);
     }
 
-    /* The thread's part of what a block leaves of a tile: of the one that it begins in, or of the one it ends in. */
+    /* The thread's part of what a block leaves of a tile: of the one that it begins in, or of the
+     * one it ends in. */
     __device__ __forceinline__ float4 *part(const struct args &a, uint32_t tile, uint32_t b) const
     {
         uint32_t which = 2 * b + (first_of(a, b) < tile * a.k);
@@ -182,7 +186,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return (float4 *)(a.part + (size_t)which * S::PART) + threadIdx.x;
     }
 
-    /* The warp's sums of a tile, from those of all its blocks. false: another block will have them. */
+    /* The warp's sums of a tile, from those of all its blocks. false: another block will have them.
+     */
     __device__ __forceinline__ bool gather(const struct args &a, uint32_t tile,
                                            float (&c)[COLS / 2]) const
     {
@@ -232,9 +237,9 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return true;
     }
 
-    /* v[a][b] of lane (g, t): column 8 a + g, row 2 t + b. Returned: columns 8 a + g / 4 * 4 and three more of row 2 t + b,
-     * where b is g's lowest bit and a the next. */
-    __device__ __forceinline__ void turn(const float (&v)[2][2], float (&four)[4]) const
+    /* v[a][b] of lane (g, t): column 8 a + g, row 2 t + b. Returned: columns 8 a + g / 4 * 4 and
+     * three more of row 2 t + b, where b is g's lowest bit and a the next. */
+    __device__ __forceinline__ void transpose_2x2(const float (&v)[2][2], float (&four)[4]) const
     {
         const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;
         float two[2][2];
@@ -274,7 +279,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
                     v[j][b] = GATE ? activate<false>(c[4 * (i + j) + b], a.act) *
                                          c[4 * (i + j) + 2 + b]
                                    : c[4 * i + 2 * j + b];
-            turn(v, four);
+            transpose_2x2(v, four);
             if (row < a.m && at < a.n) store_as<4>(a.y_type, a.y, row * a.y_row + at, four);
         }
     }
@@ -330,19 +335,20 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
 
 /* ---- the host's side ---- */
 
-/* {of K, row, 1, 1}, or, of a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy brings so many rows. */
+/* {of K, row, 1, 1}, or, of a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy brings so many
+ * rows. */
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {
     const cuuint64_t row = (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
     const cuuint64_t n = gate ? t.dim[0] / 2 : t.dim[0];
-    const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, turns[4] = { t.dim[1], 8, 2, n / 8 };
+    const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, interleaved[4] = { t.dim[1], 8, 2, n / 8 };
     const cuuint64_t stride[3] = { row, n * row, 8 * row };
     const cuuint32_t flat_box[4] = { BLOCK_K, rows, 1, 1 };
-    const cuuint32_t turns_box[4] = { BLOCK_K, 8, 2, rows / 16 };
+    const cuuint32_t interleaved_box[4] = { BLOCK_K, 8, 2, rows / 16 };
 
-    return make_map(map, t.dtype, t.data, 4, gate ? turns : flat, stride,
-                    gate ? turns_box : flat_box);
+    return make_map(map, t.dtype, t.data, 4, gate ? interleaved : flat, stride,
+                    gate ? interleaved_box : flat_box);
 }
 
 bool

@@ -1,7 +1,7 @@
 /* checksum.cu - see checksum.h.
  *
- * Blocks walk over the bytes side by side, a thread UNROLL loads of 16 bytes (two words) at a time, and
- * add what they have to *sum, which is cleared before.
+ * Blocks walk over the bytes side by side, a thread UNROLL loads of 16 bytes (two words) at a time,
+ * and add what they have to *sum, which is cleared before.
  */
 #include "gpu/cuda/kernels/memory/checksum.h"
 

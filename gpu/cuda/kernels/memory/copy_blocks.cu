@@ -1,8 +1,9 @@
 /* copy_blocks.cu - see copy_blocks.h.
  *
- * copy_blocks: a warp takes pieces of PIECE bytes, or what is left of used, warps side by side, so that neighbours in the grid are
- * neighbours on the bus. A lane has UNROLL loads of 16 bytes on their way before it stores the first: with
- * COPY_SMS blocks of THREADS that is 512 KiB, several times what the bus holds between asking and having.
+ * copy_blocks: a warp takes pieces of PIECE bytes, or what is left of used, warps side by side, so
+ * that neighbours in the grid are neighbours on the bus. A lane has UNROLL loads of 16 bytes on
+ * their way before it stores the first: with COPY_SMS blocks of THREADS that is 512 KiB, several
+ * times what the bus holds between asking and having.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 

@@ -1,7 +1,8 @@
 /* random_fill.cu - see random_fill.h.
  *
- * A thread makes the four elements of one Philox counter: two pairs of uniforms, each two normals. Every
- * operation is written as the one IEEE rounding it is, so that the compiler contracts nothing.
+ * A thread makes the four elements of one Philox counter: two pairs of uniforms, each two normals.
+ * Every operation is written as the one IEEE rounding it is, so that the compiler contracts
+ * nothing.
  */
 #include "gpu/cuda/kernels/memory/random_fill.h"
 
@@ -59,9 +60,9 @@ sinpi_small(float x)
 __device__ __forceinline__ void
 normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
 {
-    uint32_t turn = word_t >> 8, q = (turn + (1u << 21)) >> 22; /* 24 bits of a whole turn */
+    uint32_t angle = word_t >> 8, q = (angle + (1u << 21)) >> 22; /* 24 bits of a full circle */
     float u = mul_rn((float)((word_u >> 8) + 1), 0x1p-24f);
-    float t = mul_rn((float)((int32_t)turn - (int32_t)(q << 22)), 0x1p-23f);
+    float t = mul_rn((float)((int32_t)angle - (int32_t)(q << 22)), 0x1p-23f);
     float c = cospi_small(t), s = sinpi_small(t);
     float k = __fsqrt_rn(mul_rn(-2.0f, log_of(u)));
 
@@ -100,7 +101,8 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A row of a part begins anywhere in a counter: `each` threads a row, of which the last may have nothing. */
+/* A row of a part begins anywhere in a counter: `each` threads a row, of which the last may have
+ * nothing. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,

@@ -72,8 +72,9 @@ __launch_bounds__(THREADS)
     }
 }
 
-/* One block, EDITS edits at a time. Threads meet at their entry's place in a table in shared memory, which
- * keeps the last edit's index: that one is written. What the next EDITS write comes after. */
+/* One block, EDITS edits at a time. Threads meet at their entry's place in a table in shared
+ * memory, which keeps the last edit's index: that one is written. What the next EDITS write comes
+ * after. */
 __global__ void
 __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
                               const struct table_edit *edit, uint32_t n, uint32_t *fault)

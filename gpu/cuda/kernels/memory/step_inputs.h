@@ -1,10 +1,11 @@
 /* step_inputs.h - what a step does to rows, tokens and tables without arithmetic: gpu.h.
  *
- *   rows      y[i] = x[which[i]], any dtype of whole bytes; which[i] beyond x: the row is left alone and
+ * rows      y[i] = x[which[i]], any dtype of whole bytes; which[i] beyond x: the row is left alone
+ * and
  *             the lane fails
- *   tokens    r.token is changed in place
- *   see       a slot has one run in a call
- *   edit      in order: of edits of one entry the last stands. Beyond a table: the lane fails */
+ * tokens    r.token is changed in place see       a slot has one run in a call edit      in order:
+ * of edits of one entry the last stands. Beyond a table: the lane fails
+ */
 #ifndef KERNELS_MEMORY_STEP_INPUTS_H
 #define KERNELS_MEMORY_STEP_INPUTS_H
 

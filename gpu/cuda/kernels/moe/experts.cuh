@@ -9,8 +9,8 @@ struct expert_tile {
     uint32_t expert, first, end;
 };
 
-/* The index-th tile of `size` pairs, experts in order, the last of each perhaps smaller. Every thread of a warp
- * asks the same and gets the same. */
+/* The index-th tile of `size` pairs, experts in order, the last of each perhaps smaller. Every
+ * thread of a warp asks the same and gets the same. */
 __device__ __forceinline__ struct expert_tile
 find_tile(const struct pairs &p, uint32_t index, uint32_t size)
 {

@@ -1,7 +1,8 @@
 /* experts_generic.cu - see experts.h.
  *
- * A block makes PAIRS x COLS elements of y, a thread one pair's EACH of them, ACROSS apart. STEP elements of K of
- * both sides lie in shared memory as fp32; each STEP is summed by itself and then added, as in matmul_generic.cu.
+ * A block makes PAIRS x COLS elements of y, a thread one pair's EACH of them, ACROSS apart. STEP
+ * elements of K of both sides lie in shared memory as fp32; each STEP is summed by itself and then
+ * added, as in matmul_generic.cu.
  */
 #include "gpu/cuda/kernels/moe/experts.h"
 

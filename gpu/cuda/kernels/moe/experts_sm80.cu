@@ -1,19 +1,21 @@
 /* experts_sm80.cu - see experts.h.
  *
- * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x, as in matmul_skinny.cu. A block has
- * ROWS = 32 rows of one expert's w and up to 8 NT of its pairs; its four warps take the blocks of K, BLOCK_K =
- * 128 long, in turn and are added in order at the end. Of a block of K a lane (g, q) has 32 elements of each of
- * its rows, in registers:
+ * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x, as in
+ * matmul_skinny.cu. A block has ROWS = 32 rows of one expert's w and up to 8 NT of its pairs; its
+ * four warps take the blocks of K, BLOCK_K = 128 long, in turn and are added in order at the end.
+ * Of a block of K a lane (g, q) has 32 elements of each of its rows, in registers:
  *
  *     16 bits    four times 8 neighbours, from 32 i + 8 q on: four lanes read 64 bytes of a row at once
  *     MXFP4      one run, 32 q .. 32 q + 31: 16 bytes and a scale
  *
- * as 16 words of two: the instruction's k is permuted the same way for w and x, and a sum does not care. Codes of
- * MXFP4 become 16-bit floats four at a time by moving bits: a code's exponent and fraction put where bf16 has
- * the end of the one and the begin of the other are 2^-126 times too small, and the product with the run's scale
- * puts that right, exactly. Words so made hold elements i and i + 4, and so must x's.
+ * as 16 words of two: the instruction's k is permuted the same way for w and x, and a sum does not
+ * care. Codes of MXFP4 become 16-bit floats four at a time by moving bits: a code's exponent and
+ * fraction put where bf16 has the end of the one and the begin of the other are 2^-126 times too
+ * small, and the product with the run's scale puts that right, exactly. Words so made hold elements
+ * i and i + 4, and so must x's.
  *
- * NT changes which pairs are in registers together and nothing else: the bits of a pair are the same with any.
+ * NT changes which pairs are in registers together and nothing else: the bits of a pair are the
+ * same with any.
  */
 #include "gpu/cuda/kernels/moe/experts.h"
 

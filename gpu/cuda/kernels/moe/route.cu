@@ -1,9 +1,10 @@
 /* route.cu - see route.h.
  *
- * choose: a warp takes a row, lane i experts i, i + 32, ... as keys of 64 bits whose order is that of what is
- * wanted: the logit's, NaN below all, then the lower expert first. The largest is taken n_top times; lane j
- * keeps the j-th. place: a block takes an expert. It counts the pairs of those before it, which is where its own
- * begin, and then hands out places to its own in the order of rows.
+ * choose: a warp takes a row, lane i experts i, i + 32, ... as keys of 64 bits whose order is that
+ * of what is wanted: the logit's, NaN below all, then the lower expert first. The largest is taken
+ * n_top times; lane j keeps the j-th. place: a block takes an expert. It counts the pairs of those
+ * before it, which is where its own begin, and then hands out places to its own in the order of
+ * rows.
  */
 #include "gpu/cuda/kernels/moe/route.h"
 
@@ -97,11 +98,11 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
 __device__ __forceinline__ uint32_t
 rank_of(bool mine, uint32_t *count, uint32_t *all)
 {
-    uint32_t said = __ballot_sync(~0u, mine), warp = threadIdx.x / 32;
-    uint32_t rank = __popc(said & ((1u << threadIdx.x % 32) - 1)), sum = 0;
+    uint32_t votes = __ballot_sync(~0u, mine), warp = threadIdx.x / 32;
+    uint32_t rank = __popc(votes & ((1u << threadIdx.x % 32) - 1)), sum = 0;
 
     __syncthreads();
-    if (threadIdx.x % 32 == 0) count[warp] = __popc(said);
+    if (threadIdx.x % 32 == 0) count[warp] = __popc(votes);
     __syncthreads();
     for (uint32_t i = 0; i < WARPS; i++) {
         if (i < warp) rank += count[i];

@@ -1,7 +1,7 @@
 /* norm.cu - see norm.h.
  *
- * One block a row. A row is cut into fours; thread t has fours t, t + threads, ... and keeps them in
- * registers from the first sum to the last store:
+ * One block a row. A row is cut into fours; thread t has fours t, t + threads, ... and keeps them
+ * in registers from the first sum to the last store:
  *
  *     d        threads   fours a thread
  *     1,024    64        4

@@ -1,4 +1,5 @@
-/* norm.cuh - the kernel of rms norms and residuals: norm.cu has its words, norm_allreduce.cu those of several ranks. */
+/* norm.cuh - the kernel of rms norms and residuals: norm.cu has its words, norm_allreduce.cu those
+ * of several ranks. */
 #ifndef KERNELS_NORM_NORM_CUH
 #define KERNELS_NORM_NORM_CUH
 
@@ -14,12 +15,13 @@ constexpr uint32_t WARPS = THREADS / 32;
 
 enum how { NORM, ADD, ADD_NORMED };
 
-/* What a thread has in registers: with few rows the weights too, which are there before the row is. With
- * more rows than the SMs hold at once they would only cost places for other rows. */
+/* What a thread has in registers: with few rows the weights too, which are there before the row is.
+ * With more rows than the SMs hold at once they would only cost places for other rows. */
 enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
 constexpr uint32_t FEW = 4; /* rows an SM */
 
-/* x: what in is added to, or nothing: in is what to norm. post: fp32, gets what y gets before that is rounded. */
+/* x: what in is added to, or nothing: in is what to norm. post: fp32, gets what y gets before that
+ * is rounded. */
 struct norm_args {
     struct tensor x, in, in_bias, in_norm, y, y_norm, y_bias, post;
     float eps, plus;
@@ -108,13 +110,14 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
     }
 }
 
-/* A thread's fours of a row of d: at is the first element, i where it keeps the four (LONG: nowhere, each
- * four is loaded again into place 0). */
+/* A thread's fours of a row of d: at is the first element, i where it keeps the four (LONG:
+ * nowhere, each four is loaded again into place 0). */
 #define EACH_FOUR(i, at) \
     _Pragma("unroll") for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
                            i += LONG ? 0 : 1, at += blockDim.x * 4) if (at < d)
 
-/* A vector of weights, if there is one. Nobody writes weights while serving: so this may come first. */
+/* A vector of weights, if there is one. Nobody writes weights while serving: so this may come
+ * first. */
 #define GET_WEIGHTS(w, t) \
     if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
 

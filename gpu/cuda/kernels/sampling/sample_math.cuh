@@ -1,9 +1,10 @@
-/* sample_math.cuh - what the two kernels of sample share: weights, noise, walks, and where they meet.
+/* sample_math.cuh - what the two kernels of sample share: weights, noise, walks, and where they
+ * meet.
  *
  * The numbers here are those of cpu_sample.c, operation by operation: a weight comes of the same
- * polynomial with the same roundings, cut down to a whole number of units, so that sums are exact and
- * their order is free. What has to have the CPU's bits is written with __f..._rn(), which nvcc leaves as
- * it stands.
+ * polynomial with the same roundings, cut down to a whole number of units, so that sums are exact
+ * and their order is free. What has to have the CPU's bits is written with __f..._rn(), which nvcc
+ * leaves as it stands.
  */
 #ifndef KERNELS_SAMPLING_SAMPLE_MATH_CUH
 #define KERNELS_SAMPLING_SAMPLE_MATH_CUH
@@ -20,8 +21,8 @@ namespace sampling {
 
 typedef unsigned long long u64;
 
-/* A block is 1,024 logits that a warp holds, 32 a lane: it, lane, c -> block * 1024 + it * 128 + lane * 4
- * + c. A lane's 32 are a group. */
+/* A block is 1,024 logits that a warp holds, 32 a lane: it, lane, c -> block * 1024 + it * 128 +
+ * lane * 4 + c. A lane's 32 are a group. */
 constexpr uint32_t BLOCK = 1024, LANE = 32, MAX_BLOCKS = 1024;
 constexpr int UNIT_BLOCK = 30, UNIT_ROW = 42; /* bits of a unit, as in cpu_sample.c */
 
@@ -33,7 +34,7 @@ struct row_stat {
     float best, log_total;
     u64 mass; /* in units of a row */
 };
-struct room {
+struct scan_scratch {
     struct block_stat *block; /* [n][n_blocks] */
     struct row_stat *row;     /* [n] */
     float *group;             /* [n][n_blocks * LANE] the best of each; of rows that want a list */
@@ -95,8 +96,8 @@ of_key(uint32_t key)
     return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
 }
 
-/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and something as small
- * below. A NaN is far below: a block of nothing but -inf weighs nothing. */
+/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and something
+ * as small below. A NaN is far below: a block of nothing but -inf weighs nothing. */
 template <int SHIFT, int FLOOR>
 __device__ __forceinline__ float
 power(float y)
@@ -115,8 +116,8 @@ power(float y)
     return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-/* A logit's weight beside the best of its block, as a float of whole and broken units. From -44 on down
- * it is less than one of either kind. */
+/* A logit's weight beside the best of its block, as a float of whole and broken units. From -44 on
+ * down it is less than one of either kind. */
 template <int UNIT>
 __device__ __forceinline__ float
 weigh(float x, float best, float rate)
@@ -147,7 +148,8 @@ noise(const struct sample_row &r, u64 total)
     return __umul64hi((u64)w[0] << 32 | w[1], total);
 }
 
-/* A lane's part of a block; -inf beyond n. Past the first level of cache: others may have written it. */
+/* A lane's part of a block; -inf beyond n. Past the first level of cache: others may have written
+ * it. */
 template <bool VEC>
 __device__ __forceinline__ void
 load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_t lane)
@@ -185,28 +187,28 @@ warp_scan(u64 v, uint32_t lane) /* with its own */
     return v;
 }
 
-/* What the threads before hold together, and *total what all do. room: WARPS of them. Every thread of the
- * CTA calls it. */
+/* What the threads before hold together, and *total what all do. room: WARPS of them. Every thread
+ * of the CTA calls it. */
 template <int WARPS>
 __device__ __forceinline__ u64
-cta_scan(u64 v, u64 *total, u64 *room)
+cta_scan(u64 v, u64 *total, u64 *warp_sums)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 with = warp_scan(v, lane), before = 0, all = 0;
 
     __syncthreads();
-    if (lane == 31) room[warp] = with;
+    if (lane == 31) warp_sums[warp] = with;
     __syncthreads();
     for (uint32_t i = 0; i < WARPS; i++) {
         if (i == warp) before = all;
-        all += room[i];
+        all += warp_sums[i];
     }
     *total = all;
     return before + with - v;
 }
 
-/* A warp's walk through one block in the order of ids: the first at which the weights so far, scaled,
- * exceed what is left. weight(v, id): in units. */
+/* A warp's walk through one block in the order of ids: the first at which the weights so far,
+ * scaled, exceed what is left. weight(v, id): in units. */
 template <bool VEC, typename F>
 __device__ __forceinline__ uint32_t
 walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weight)
@@ -253,7 +255,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
 }
 
 /* The second kernel: sample_select.cu. */
-cudaError_t second(const struct k_launch *l, const struct sample &s, const struct room &r,
+cudaError_t second(const struct k_launch *l, const struct sample &s, const struct scan_scratch &r,
                    bool vec);
 
 } /* namespace sampling */

@@ -1,4 +1,5 @@
-/* sample_select.cu - sample: lists of the best, and draws that cut (top_k, top_p, min_p). See sample.h.
+/* sample_select.cu - sample: lists of the best, and draws that cut (top_k, top_p, min_p). See
+ * sample.h.
  *
  * One CTA a row; a row that wants neither is left at once. Nothing is sorted but a short list:
  *
@@ -6,12 +7,13 @@
  *     groups that reach it -> candidates (shared memory) -> sorted: the list
  *     the list decides the cut and the draw, as a rule
  *
- * Where it does not (a flat row and a large top_p, thousands of ties, top_k beyond the list) the row is
- * read again, from the second level of cache: weights into 2,048 bins, the deciding bin into the list, or,
- * if that is too long, three passes over the bits of the keys; and once more for the draw.
+ * Where it does not (a flat row and a large top_p, thousands of ties, top_k beyond the list) the
+ * row is read again, from the second level of cache: weights into 2,048 bins, the deciding bin into
+ * the list, or, if that is too long, three passes over the bits of the keys; and once more for the
+ * draw.
  *
- * A place in the row's order is one number, place = key << 32 | ~id: larger is better, no two are equal,
- * and a cut is the place of the last one that stays.
+ * A place in the row's order is one number, place = key << 32 | ~id: larger is better, no two are
+ * equal, and a cut is the place of the last one that stays.
  */
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
 
@@ -22,7 +24,8 @@ constexpr int THREADS = 512, WARPS = THREADS / 32;
 constexpr uint32_t BINS = 2048, LIST = 4096, SHORT = 1024;
 static_assert(SHORT == 2 * THREADS && MAX_BLOCKS == 2 * THREADS, "a thread has two of each");
 
-/* SHORT: as many of the list's best are weighed, the most that n_top and a cut by list can ask for. */
+/* SHORT: as many of the list's best are weighed, the most that n_top and a cut by list can ask for.
+ */
 struct shared {
     union {
         u64 list[LIST];
@@ -122,8 +125,8 @@ into_bin(struct shared &sh, uint32_t b, u64 weight)
     if (high) atomicAdd(&sh.bin.high[b], high);
 }
 
-/* The first bin, counted from the best, with which the goal (at least 1) is reached, and what lies before
- * it; BINS if none does. share >= 0: the goal is that share of everything. */
+/* The first bin, counted from the best, with which the goal (at least 1) is reached, and what lies
+ * before it; BINS if none does. share >= 0: the goal is that share of everything. */
 __device__ uint32_t
 find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
 {
@@ -184,8 +187,9 @@ sort_list(struct shared &sh)
     __syncthreads();
 }
 
-/* The place of the last that stays if the best whose weights reach the goal do: among those at or above
- * limit. share as in find_bin(). If all of them together do not reach it: limit. The list is lost. */
+/* The place of the last that stays if the best whose weights reach the goal do: among those at or
+ * above limit. share as in find_bin(). If all of them together do not reach it: limit. The list is
+ * lost. */
 template <bool VEC>
 __device__ u64
 find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double share, u64 limit)
@@ -329,8 +333,9 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
     sort_list(sh);
 }
 
-/* The draw, if the list holds all that stays; false if that cannot be told from it. The first of the list
- * by id at which the weights exceed the noise: nobody needs the order of ids for it, only sums. */
+/* The draw, if the list holds all that stays; false if that cannot be told from it. The first of
+ * the list by id at which the weights exceed the noise: nobody needs the order of ids for it, only
+ * sums. */
 __device__ bool
 draw_list(struct shared &sh, const struct row &r, const struct sample_row &want, u64 total_mass)
 {
@@ -426,7 +431,7 @@ draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, 
 
 template <bool VEC>
 __global__ void
-__launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct room room)
+__launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct scan_scratch scratch)
 {
     __shared__ struct shared sh;
     uint32_t at = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, k, want_list;
@@ -437,14 +442,14 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
     const struct sample_row want = s.row[at];
     const struct wish w = wish_of(want, s.logits.dim[1]);
     if (!w.list) return;
-    const struct row_stat stat = room.row[at];
+    const struct row_stat stat = scratch.row[at];
     if (threadIdx.x == 0) sh.id = 0;
     r.x = (const float *)s.logits.data + (size_t)at * s.logits.stride;
-    r.n = s.logits.dim[1], r.n_blocks = room.n_blocks;
+    r.n = s.logits.dim[1], r.n_blocks = scratch.n_blocks;
     r.best = stat.best, r.rate = w.rate, r.min_p = want.min_p;
     /* Bins so fine that the worst block's best lies half way down. */
     for (uint32_t b = threadIdx.x; b < r.n_blocks; b += THREADS) {
-        float best = __ldcg(&room.block[(size_t)at * r.n_blocks + b].best);
+        float best = __ldcg(&scratch.block[(size_t)at * r.n_blocks + b].best);
 
         if (best > -CUDART_INF_F) lowest = fminf(lowest, best);
     }
@@ -456,7 +461,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
 
     k = min(want.n_top, SHORT);
     want_list = max(k, !w.cuts ? 1 : want.top_k && want.top_k <= SHORT ? want.top_k : 256);
-    find_list<VEC>(sh, r, room.group + (size_t)at * r.n_blocks * LANE, want_list);
+    find_list<VEC>(sh, r, scratch.group + (size_t)at * r.n_blocks * LANE, want_list);
     for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
         struct top e = { -1, -CUDART_INF_F };
 
@@ -488,7 +493,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
 } /* namespace */
 
 cudaError_t
-second(const struct k_launch *l, const struct sample &s, const struct room &r, bool vec)
+second(const struct k_launch *l, const struct sample &s, const struct scan_scratch &r, bool vec)
 {
     return launch(vec ? sample_top<true> : sample_top<false>, s.n, THREADS, 0, l->st, s, r);
 }

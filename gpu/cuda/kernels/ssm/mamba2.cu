@@ -1,7 +1,7 @@
 /* mamba2.cu - see mamba2.h.
  *
- * A head's state of head_dim x state_dim stays in registers for the length of a run: a warp has every WARPS-th row of
- * head_dim, a lane every 32nd column.
+ * A head's state of head_dim x state_dim stays in registers for the length of a run: a warp has
+ * every WARPS-th row of head_dim, a lane every 32nd column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
@@ -30,7 +30,8 @@ element(const struct tensor &t, uint32_t row, uint32_t col)
     return v[0];
 }
 
-/* A thread takes one channel of one row. Inputs before the step's first row of the slot are the kept ones. */
+/* A thread takes one channel of one row. Inputs before the step's first row of the slot are the
+ * kept ones. */
 __global__ void
 __launch_bounds__(THREADS)
     conv_rows(const __grid_constant__ struct conv c, const int32_t *pos, const uint32_t *slot)
