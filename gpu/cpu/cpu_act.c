@@ -1,4 +1,4 @@
-/* cpu_act.c - element by element: add, act, gate (and the product before it), scale: gpu.h. */
+/* cpu_act.c - element-wise ops: add, act, gate, gate_matmul, scale; see gpu.h. */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
@@ -32,13 +32,13 @@ activate(v8 x, enum act act)
         t = v8_mul(v8_mul(x, x), x);
         t = v8_mul(v8_set(0.797884561f), v8_fma(v8_set(0.044715f), t, x));
         return v8_mul(v8_mul(half, x), v8_add(one, v8_tanh(t)));
-    case ACT_SWIGLU_CLAMPED: /* has two arguments: turns() */
+    case ACT_SWIGLU_CLAMPED: /* see swiglu_clamped() */
         break;
     }
     return x;
 }
 
-/* One row for every activation, so that the switch is outside of the loop. */
+/* One row; the switch on the activation is outside of the loops. */
 ALWAYS void
 act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 {
@@ -50,7 +50,7 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
     });
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
 static void
 swiglu_clamped(float *y, const float *x, uint32_t n)
 {
@@ -163,7 +163,7 @@ ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 
 #ifdef CPU_OPS
 
-enum { ACT_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { ACT_PART = 8 << 10 }; /* elements worth another thread */
 
 static int
 queue(struct lane *l, cpu_run body, const struct act_args *a)
@@ -200,7 +200,7 @@ cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     return cpu_act(l, y, y, a);
 }
 
-/* The product first, whole: then the gate, whose two halves other threads made. */
+/* Queues the whole product, then the gate: different threads compute the two halves of a row. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                 struct tensor w, enum act a)

@@ -7,7 +7,7 @@ CPU_LOOP(gaussian_topk);
 CPU_LOOP(match_rms);
 CPU_LOOP(altup);
 
-enum { ROW_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { ROW_PART = 8 << 10 }; /* elements worth another thread */
 
 struct streams_args {
     struct tensor y, x, w;
@@ -58,8 +58,8 @@ ISA(gaussian_topk)(const void *args, uint32_t part, uint32_t parts, void *scratc
         uint32_t piece = CPU_SCRATCH / sizeof *off;
         float squares = 0;
 
-        /* Distances from the mean lie in the scratch, as many as fit, so that the padding of their sum
-         * is zeros. */
+        /* Distances from the mean are stored in the scratch, a piece at a time, so that the padding
+         * of their sum is zero. */
         for (uint32_t from = 0; from < n; from += piece) {
             uint32_t m = MIN(piece, n - from);
 

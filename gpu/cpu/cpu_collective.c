@@ -15,11 +15,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* CHANNELS: the loader's lane and the executor's. SLOT: floats of one exchange at most. SPIN: as a
- * lane's own. */
+/* CHANNELS: one lane of the loader, the others of the executor. SLOT: maximum floats of one
+ * exchange. SPIN: as in cpu_lane.c. */
 enum { CHANNELS = 8, SLOT = 32 << 10, SPIN = 20000 };
 
-/* What one rank writes of a channel. */
+/* What one rank writes in a channel. */
 struct place {
     _Alignas(CACHE_LINE) _Atomic uint32_t round;
     _Alignas(CACHE_LINE) float slot[2][SLOT];
@@ -27,12 +27,12 @@ struct place {
 struct shared {
     struct place place[CHANNELS][GPU_MAX_RANKS];
 };
-_Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "what starts a group makes that much");
+_Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "GPU_GROUP_BYTES is too small");
 
 struct cpu_collective {
     uint32_t rank, ranks;
     struct shared *shared;
-    uint32_t round[CHANNELS]; /* ours, by the channel's lane alone */
+    uint32_t round[CHANNELS]; /* this rank's, written by the channel's lane only */
     bool taken[CHANNELS];
 };
 
@@ -104,7 +104,7 @@ futex(_Atomic uint32_t *word, int op, uint32_t value)
     syscall(SYS_futex, word, op, value, NULL, NULL, 0);
 }
 
-/* Until that rank's round has come to ours. */
+/* Waits until that rank has reached this round. */
 static void
 wait_for(_Atomic uint32_t *round, uint32_t ours)
 {
@@ -128,7 +128,7 @@ slot_of(const struct cpu_collective *g, int channel, uint32_t rank)
     return g->shared->place[channel][rank].slot[g->round[channel] % 2];
 }
 
-/* What lies in our slot is there for all, and theirs for us. */
+/* Publishes this rank's slot and waits for the slots of all ranks. */
 static void
 post_and_wait(const struct cpu_collective *g, int channel)
 {
@@ -186,8 +186,8 @@ run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, vo
                          MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
 }
 
-/* Rows [row, row + rows) and of every rank's share its columns [col, col + cols), as far as it has
- * them. */
+/* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
+ * they exist. */
 static void
 gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {

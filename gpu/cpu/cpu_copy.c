@@ -1,9 +1,9 @@
-/* cpu_copy.c - ops on bytes: copies, checksums, rows, tables, tokens, histories. */
+/* cpu_copy.c - ops on bytes: copies, checksums, rows, block tables, tokens, seen tokens. */
 #include "gpu/cpu/cpu_ops.h"
 
 #include <string.h>
 
-enum { COPY_PART = 256 << 10 }; /* bytes that are worth another thread */
+enum { COPY_PART = 256 << 10 }; /* bytes worth another thread */
 
 struct copy {
     char *dst;
@@ -95,7 +95,7 @@ run_clear(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, voi
     *a->sum = 0;
 }
 
-/* Sums modulo 2^64 of the parts: their order does not matter. */
+/* Sums of the parts, modulo 2^64: their order does not matter. */
 static void
 run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {

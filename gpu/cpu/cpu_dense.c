@@ -1,8 +1,8 @@
 /* cpu_dense.c - embed and matmul: gpu.h.
  *
- * matmul reads each weight row once when there are few rows of x, which is all that counts then;
- * with more rows it converts a panel of weight rows to fp32 in the thread's scratch and passes all of
- * x over it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
+ * For few rows of x, matmul reads each weight row once, because memory bandwidth limits it. For
+ * more rows it converts a panel of weight rows to fp32 in the thread's scratch and multiplies all
+ * rows of x with it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -11,9 +11,9 @@ CPU_LOOP(embed);
 CPU_LOOP(matmul);
 
 enum {
-    FEW_ROWS = 4, /* below, converting a panel costs more than it saves */
-    PANEL = 24,   /* weight rows of a panel: with K = 4,096 in fp32, 384 KiB of a core's L2 */
-    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+    FEW_ROWS = 4,         /* below, converting a panel costs more than it saves */
+    PANEL = 24,           /* weight rows of a panel: K = 4,096 in fp32 is 384 KiB of L2 */
+    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
 };
 
 struct embed_args {
@@ -35,7 +35,7 @@ ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *scratch)
         float *x = row_of(&a->x, i);
         int32_t token = a->token[i];
 
-        if (token < 0) { /* a padding row that nobody gave a token */
+        if (token < 0) { /* a padding row without a token */
             memset(x, 0, n * sizeof *x);
             continue;
         }
@@ -50,7 +50,7 @@ struct matmul_args {
     float beta;
 };
 
-/* What follows the sum, the same for every way of getting it. */
+/* Applies bias and beta to a sum; the same for both algorithms. */
 ALWAYS void
 finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 {
@@ -87,7 +87,7 @@ few_logit_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32
             finish(a, i, col, dot_1x1(t, row_of(&a->x, i), row_of(&a->w, col), k));
 }
 
-/* All rows of x over weight rows [first, first + n), given in fp32. */
+/* All rows of x with weight rows [first, first + n), given in fp32. */
 static void
 panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32_t n)
 {

@@ -31,11 +31,11 @@ normals(uint64_t seed, uint64_t n, float out[16])
 
         philox(seed, counter, w);
         for (uint32_t j = 0; j < 2; j++) {
-            uint32_t turn = w[2 * j + 1] >> 8; /* 24 bits of a whole turn */
-            uint32_t q = (turn + (1u << 21)) >> 22;
+            uint32_t angle = w[2 * j + 1] >> 8; /* 24 bits of a full circle */
+            uint32_t q = (angle + (1u << 21)) >> 22;
 
             u[2 * i + j] = (float)((w[2 * j] >> 8) + 1) * 0x1p-24f;
-            t[2 * i + j] = (float)((int32_t)turn - (int32_t)(q << 22)) * 0x1p-23f;
+            t[2 * i + j] = (float)((int32_t)angle - (int32_t)(q << 22)) * 0x1p-23f;
             quadrant[2 * i + j] = q & 3;
         }
     }

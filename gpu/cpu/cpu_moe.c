@@ -1,8 +1,9 @@
 /* cpu_moe.c - route, expert_matmul, combine: gpu.h.
  *
- * route is two jobs: rows choose their experts, then one thread counts and places the pairs. The
- * product takes an expert's weight rows four at a time, as fp32 in the thread's scratch, over the
- * expert's rows of x; parts are ranges of weight rows, the same of every expert.
+ * route is two jobs: rows choose their experts, then one thread counts and places the pairs.
+ * expert_matmul converts four weight rows of an expert at a time to fp32 in the thread's scratch
+ * and multiplies them with the expert's rows of x. Parts are ranges of weight rows, the same for
+ * every expert.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_math.h"
@@ -17,10 +18,10 @@ CPU_LOOP(combine);
 
 enum {
     ABREAST = 4,          /* weight rows */
-    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
 };
 
-/* The best expert that is none of the n taken. */
+/* The best expert that is not among the n taken. */
 static uint32_t
 best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_t n)
 {
@@ -31,7 +32,7 @@ best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_
 
         for (uint32_t j = 0; j < n; j++) was |= taken[j] == e;
         if (was) continue;
-        /* NaN is below everything, so whoever is there takes its place. */
+        /* NaN is below everything: any number replaces it. */
         if (best == n_experts || logit[e] > logit[best] ||
             (logit[best] != logit[best] && logit[e] == logit[e]))
             best = e;
@@ -102,7 +103,7 @@ ISA(place)(const void *args, uint32_t part, uint32_t parts, void *scratch)
         }
         p->place[i] = at;
     }
-    /* Each has counted up to where the next one begins. */
+    /* first[e] has advanced to the start of the next expert: shift it back. */
     for (uint32_t e = p->n_experts; e > 0; e--) first[e] = first[e - 1];
     first[0] = 0;
 }
@@ -136,7 +137,7 @@ widen(float *to, const struct tensor *w, uint32_t row)
     }
 }
 
-/* Columns [col, col + n) of y of one expert's pairs. */
+/* Columns [col, col + n) of y for the pairs of one expert. */
 static void
 columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n, float *scratch)
 {

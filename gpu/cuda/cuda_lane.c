@@ -1,11 +1,8 @@
-/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in,
- * its marks and failures.
+/* cuda_lane.c - a lane: its stream (or one per partition), work area, marks and failures.
  *
- * A mark is written by a kernel into pinned host memory, behind everything queued before it:
- * lane.done() is a load. Waiting for another lane goes by an event that every mark leaves: an event
- * is of work already queued, so no order of lane.after() can block for ever.
- *
- * Nobody blocks here but lane.close().
+ * A kernel writes a mark into pinned host memory after all work queued before it; lane.done() is a
+ * load. lane.after() waits for the event that every mark records. Because an event belongs to
+ * queued work, no order of lane.after() calls can deadlock. Only lane.close() blocks.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -18,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often lane.error() asks the driver: an illegal access shows nowhere else. */
+/* Interval at which lane.error() asks the driver: an illegal access shows only there. */
 #define LOOK NSEC_MS
 
 static void
@@ -43,7 +40,7 @@ end(struct cuda_lane *l)
     cudaFree(l->k.work);
     cudaFree(l->k.count);
     cudaFreeHost(l->words);
-    cudaGetLastError(); /* of a failed device; the next lane begins without it */
+    cudaGetLastError(); /* of a failed device; must not reach the next lane */
     free(l);
 }
 CLEAN_FUNC(struct cuda_lane, end)
@@ -58,10 +55,9 @@ cuda_err(cudaError_t r, const char *what, struct err *e)
         return err_set(e, -EIO, "a lane's %s: %s", what, cudaGetErrorString(r));
     cudaGetLastError();
     cudaMemGetInfo(&free, &total);
-    return err_set(
-        e, -ENOMEM,
-        "a lane's %s: the GPU has no room for it (work area %zu MiB; %zu MiB free of %zu)", what,
-        CUDA_WORK >> 20, free >> 20, total >> 20);
+    return err_set(e, -ENOMEM,
+                   "a lane's %s: no GPU memory (work area %zu MiB; %zu of %zu MiB free)", what,
+                   CUDA_WORK >> 20, free >> 20, total >> 20);
 }
 
 int
@@ -73,8 +69,8 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* Of fewer than there are, a number that kernels size themselves by: SMs of its own has a part.
-     */
+    /* For fewer units than the device has, sms only sizes kernels; a lane has SMs of its own only
+     * on a part. */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
@@ -139,8 +135,8 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
 
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
-    /* The earliest that will do, but not one of before the count began anew; the last will:
-     * check.c. */
+    /* The earliest mark that suffices, within the current numbering. check.c guarantees that the
+     * last suffices. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
@@ -166,8 +162,8 @@ cuda_lane_error(const struct lane *lane)
     if (__atomic_load_n(&l->words->fault, __ATOMIC_ACQUIRE)) {
         l->error = -EIO;
         return err_set(&g->why, -EIO,
-                       "a kernel was given what cannot be (a row of logits that is "
-                       "NaN or forbidden throughout, or a wrong table)");
+                       "a kernel received invalid input (a row of logits that is "
+                       "entirely NaN or suppressed, or a wrong table)");
     }
     if (l->recording || l->n_marks == 0 ||
         cuda_lane_done(lane) == l->mark[(l->n_marks - 1) % CUDA_EVENTS].step)

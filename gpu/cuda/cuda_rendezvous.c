@@ -20,8 +20,7 @@ struct note {
 struct rendezvous_memory {
     struct note note[RENDEZVOUS_CHANNELS][RENDEZVOUS_NOTES][GPU_MAX_RANKS];
 };
-_Static_assert(sizeof(struct rendezvous_memory) <= GPU_GROUP_BYTES,
-               "what starts a group makes that much");
+_Static_assert(sizeof(struct rendezvous_memory) <= GPU_GROUP_BYTES, "GPU_GROUP_BYTES is too small");
 
 int
 rendezvous_open(struct rendezvous *m, uint32_t rank, uint32_t ranks, int fd, struct err *e)

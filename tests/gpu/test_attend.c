@@ -175,13 +175,13 @@ own_keys(struct fixture *r, struct attend *a, uint32_t rows, uint32_t pad)
     a->v = fixture_tensor(r, r->act, rows, width, width + test_below(pad), 1);
 }
 
-/* What has been queued is complete for what comes: so attend() may take its cache as settled. */
+/* What has been queued is complete for what comes: so attend() may take its cache as inputs_ready. */
 static void
 settle(struct fixture *r, struct attend *a, const struct step_tokens *step)
 {
     struct step_tokens some = *step;
 
-    a->settled = true;
+    a->inputs_ready = true;
     some.token = fixture_bytes(r, step->n_tokens * sizeof *some.token);
     memset(HOST(some.token), 0, step->n_tokens * sizeof *some.token);
     fixture_send(r);
@@ -508,7 +508,7 @@ generation_reads_what_the_steps_before_it_stored(void **state)
                                     .k = tensor_rows(k, i * seqs, seqs),
                                     .v = tensor_rows(v, i * seqs, seqs),
                                     .kv = p.view,
-                                    .settled = true,
+                                    .inputs_ready = true,
                                     .n_heads = n_heads,
                                     .n_kv_heads = n_kv,
                                     .head_dim = d,

@@ -306,7 +306,7 @@ a_device_that_cannot_be_had_is_named(void **state)
         { "gpu", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda", "attend=none", "has no candidate \"none\"" },
-        { "cuda", "atend=generic", "there is no op \"atend\"" },
+        { "cuda", "atend=generic", "unknown op \"atend\"" },
         { "cuda", "attend", "is not op=candidate" },
     };
 

@@ -471,7 +471,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     struct place p = { 4096, 4 * test_below(3) };
     values all((size_t)rows * cols);
     std::vector<struct sample_row> row(rows);
-    std::vector<int32_t> ban, nothing(rows, -7);
+    std::vector<int32_t> suppressed, nothing(rows, -7);
     std::vector<struct logit_bias> logit_bias;
     bool coarse = test_below(2);
     struct sample s[RANKS];
@@ -483,10 +483,10 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     for (uint32_t i = 0; i < rows; i++) {
         row[i] = some_wish(cols, i);
         row[i].first_top = i * TOPS;
-        row[i].first_suppressed = (uint32_t)ban.size();
+        row[i].first_suppressed = (uint32_t)suppressed.size();
         row[i].first_logit_bias = (uint32_t)logit_bias.size();
         for (int j = 0; j < 3; j++) {
-            ban.push_back((int32_t)test_below(cols));
+            suppressed.push_back((int32_t)test_below(cols));
             logit_bias.push_back({ (int32_t)(cols / 3 * j + test_below(cols / 3)), 6 });
         }
     }
@@ -506,7 +506,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
             s[r].logits = x[r];
             s[r].n = rows;
             s[r].row = to_device(r, &at, row);
-            s[r].ban = to_device(r, &at, ban);
+            s[r].suppressed = to_device(r, &at, suppressed);
             s[r].logit_bias = to_device(r, &at, logit_bias);
             s[r].last = to_device(r, &at, nothing);
             s[r].token = to_device(r, &at, nothing);

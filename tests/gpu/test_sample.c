@@ -1,4 +1,4 @@
-/* test_sample.c - sample() and mark_tokens(): penalties, bans, cuts, draws, log-probabilities;
+/* test_sample.c - sample() and mark_tokens(): penalties, suppressed tokens, cuts, draws, log-probabilities;
  * against a naive sampler that sorts the whole vocabulary in double.
  */
 #include "tests/gpu/fixture.h"
@@ -31,10 +31,10 @@ struct drawn {
     int error;
 };
 
-/* logits: of some fixture; row and ban: the host's; seen: a fixture's, or NULL. */
+/* logits: of some fixture; row and suppressed: the host's; seen: a fixture's, or NULL. */
 static struct drawn
 sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
-            const int32_t *ban, const uint32_t *seen, uint32_t seen_words)
+            const int32_t *suppressed, const uint32_t *seen, uint32_t seen_words)
 {
     struct drawn d, *there;
     struct fixture r;
@@ -53,7 +53,7 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
                logits.dim[1] * sizeof(float));
     s = (struct sample){ .logits = copy,
                          .row = fixture_copy(&r, row, n * sizeof *row),
-                         .ban = ban ? fixture_copy(&r, ban, N_SUPPRESSED * sizeof *ban) : NULL,
+                         .suppressed = suppressed ? fixture_copy(&r, suppressed, N_SUPPRESSED * sizeof *suppressed) : NULL,
                          .n = n,
                          .seen = seen,
                          .seen_words = seen_words,
@@ -71,9 +71,9 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
 }
 
 static struct drawn
-sample(struct tensor logits, const struct sample_row *row, const int32_t *ban)
+sample(struct tensor logits, const struct sample_row *row, const int32_t *suppressed)
 {
-    return sample_with("auto", 2, logits, row, ban, NULL, 0);
+    return sample_with("auto", 2, logits, row, suppressed, NULL, 0);
 }
 
 static const float *order_by;
@@ -223,7 +223,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
 static void
 banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
 {
-    int32_t ban[N_SUPPRESSED] = { 1, 7, 50, 49 };
+    int32_t suppressed[N_SUPPRESSED] = { 1, 7, 50, 49 };
     struct sample_row row[3] = { plain, plain, plain };
     struct fixture r;
     struct tensor x;
@@ -245,8 +245,8 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     row[1].slot = 4;
     row[2].first_suppressed = 2;
     row[2].n_suppressed = 2;
-    row[2].force = 50; /* being last, the forced end beats the ban: transformers' order */
-    d = sample(x, row, ban);
+    row[2].force = 50; /* being last, the forced end beats the suppressed: transformers' order */
+    d = sample(x, row, suppressed);
     assert_int_equal(d.token[0], 20);
     assert_int_equal(d.top[0].id, 20);
     assert_true(d.top[0].logprob > -0.01f);
@@ -263,7 +263,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
 {
     enum { VOCAB = 70, WORDS = 2, ROWS = 5 };
     const uint32_t bits[3][WORDS] = { { 0, 0 }, { 1u << 4 | 1u << 31, 1u << 9 }, { 0, 1 } };
-    int32_t ban[N_SUPPRESSED] = { 4 };
+    int32_t suppressed[N_SUPPRESSED] = { 4 };
     struct sample_row row[ROWS] = { plain, plain, plain, plain, plain };
     struct fixture r;
     struct drawn *there;
@@ -276,7 +276,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     s = (struct sample){ .logits = fixture_tensor(&r, DT_F32, ROWS, VOCAB, VOCAB, 0.1f),
                          .allowed = fixture_copy(&r, bits, sizeof bits),
                          .allowed_words = WORDS,
-                         .ban = fixture_copy(&r, ban, sizeof ban),
+                         .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
                          .n = ROWS,
                          .token = there->token,
                          .logprob = there->logprob,
@@ -289,7 +289,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     }
     row[0].n_top = 4;
     row[1].allowed = ALLOW_ALL; /* beside others that are bound */
-    row[2].n_suppressed = 1;    /* both: 4 is banned, 31 or 41 is left */
+    row[2].n_suppressed = 1;    /* both: 4 is suppressed, 31 or 41 is left */
     row[3].allowed = 2;         /* the one that is left, whatever it weighs */
     row[3].temperature = 1;
     row[3].top_p = 0.5f;
@@ -503,7 +503,7 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppress
 /* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
 static double
 ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
-          const struct logit_bias *logit_bias, const int32_t *ban, const uint32_t *seen)
+          const struct logit_bias *logit_bias, const int32_t *suppressed, const uint32_t *seen)
 {
     double max = -INFINITY, sum = 0, worth;
 
@@ -515,7 +515,7 @@ ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t
     for (uint32_t i = 0; i < row->n_logit_bias; i++)
         if ((uint32_t)logit_bias[i].id == id) worth += (double)logit_bias[i].add;
     for (uint32_t i = 0; i < row->n_suppressed; i++)
-        if ((uint32_t)ban[i] == id) worth = -INFINITY;
+        if ((uint32_t)suppressed[i] == id) worth = -INFINITY;
     return worth;
 }
 
@@ -524,7 +524,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 {
     enum { ROWS = 8, VOCAB = 5000, TOPS = 40 };
     static const struct logit_bias logit_bias[] = { { 7, 3 }, { 4999, -1 }, { 1024, 8 } };
-    static const int32_t ban[] = { 12, 4096, 3 };
+    static const int32_t suppressed[] = { 12, 4096, 3 };
     static float x[ROWS * VOCAB];
     static uint32_t seen[ROWS][VOCAB / 32 + 1];
     struct sample_row row[ROWS];
@@ -542,7 +542,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
             row[i].n_top = TOPS;
             row[i].first_top = i * TOPS;
             if (i % 2) row[i].n_logit_bias = ARRAY_LEN(logit_bias);
-            if (i % 4 > 1) row[i].n_suppressed = ARRAY_LEN(ban);
+            if (i % 4 > 1) row[i].n_suppressed = ARRAY_LEN(suppressed);
             if (i > 4) row[i].repetition = 1.5f;
             if (i == 7) row[i].force = 19;
             for (uint32_t k = 0; k < vocab; k++) x[i * vocab + k] = 4 * fixture_normal();
@@ -555,7 +555,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                                          .dim = { ROWS, vocab, 1, 1 },
                                          .stride = vocab },
                              .row = fixture_copy(&r, row, sizeof row),
-                             .ban = fixture_copy(&r, ban, sizeof ban),
+                             .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
                              .logit_bias = fixture_copy(&r, logit_bias, sizeof logit_bias),
                              .beams = true,
                              .n = ROWS,
@@ -576,7 +576,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
             if (i == 3) continue;
             for (uint32_t k = 0; k < n; k++) {
                 double want = ref_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id,
-                                        logit_bias, ban, seen[i]);
+                                        logit_bias, suppressed, seen[i]);
 
                 assert_true(k == 0 || t[k].logprob <= t[k - 1].logprob);
                 if (want > -INFINITY) {
@@ -587,7 +587,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                 least = want;
             }
             for (uint32_t k = 0; k < vocab; k++)
-                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, ban, seen[i]) >
+                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, suppressed, seen[i]) >
                           least + 1e-4;
             assert_true(better < n);
             for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
@@ -618,7 +618,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];
-        int32_t ban[N_SUPPRESSED], token[ROWS], last[ROWS];
+        int32_t suppressed[N_SUPPRESSED], token[ROWS], last[ROWS];
         struct logit_bias logit_bias[N_SUPPRESSED];
         float logprob[ROWS];
         struct fixture r;
@@ -627,7 +627,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         memset(top, 0x7f, sizeof top);
         memset(last, 0x7f, sizeof last);
         for (uint32_t i = 0; i < N_SUPPRESSED; i++) {
-            ban[i] = (int32_t)(1 + test_below(vocab + 1));
+            suppressed[i] = (int32_t)(1 + test_below(vocab + 1));
             logit_bias[i] = (struct logit_bias){ (int32_t)(i * vocab / N_SUPPRESSED +
                                                            test_below(vocab / N_SUPPRESSED + 1)),
                                                  fixture_normal() };
@@ -657,7 +657,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                                          .dim = { ROWS, vocab, 1, 1 },
                                          .stride = stride },
                              .row = fixture_copy(&r, row, sizeof row),
-                             .ban = fixture_copy(&r, ban, sizeof ban),
+                             .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
                              .logit_bias = fixture_copy(&r, logit_bias, sizeof logit_bias),
                              .allowed = fixture_copy(&r, allowed, sizeof allowed),
                              .allowed_words = words,
@@ -670,7 +670,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                              .top = fixture_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.ban = ban, t.logit_bias = logit_bias, t.allowed = allowed, t.seen = seen,
+        t.row = row, t.suppressed = suppressed, t.logit_bias = logit_bias, t.allowed = allowed, t.seen = seen,
         t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
         fixture_send(&r);

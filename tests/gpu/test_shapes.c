@@ -64,14 +64,14 @@ matmul_refuses_what_does_not_multiply(void **state)
                              NO_TENSOR, 0),
                 "y is fp16");
     refused(r.op->matmul(r.lane, y, x, typed(w, DT_I8), NO_TENSOR, 0), "w is i8");
-    refused(r.op->matmul(r.lane, f32(3, 5), x, w, NO_TENSOR, 0), "y lies on x");
+    refused(r.op->matmul(r.lane, f32(3, 5), x, w, NO_TENSOR, 0), "y overlaps x");
     scaled.scale = memory;
     refused(r.op->matmul(r.lane, y, x, scaled, NO_TENSOR, 0), "w has scales");
     x.stride = 7;
     refused(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), "its rows overlap");
     x = f32(3, 8);
     x.dim[2] = 2;
-    refused(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), "a matrix is wanted");
+    refused(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), "expected a matrix");
 }
 
 static void
@@ -82,7 +82,7 @@ row_ops_refuse_rows_that_disagree(void **state)
 
     (void)state;
     refused(r.op->embed(r.lane, f32(4, 9), x, token, 1), "embed: x is [4, 9]");
-    refused(r.op->embed(r.lane, y, x, NULL, 1), "no tokens");
+    refused(r.op->embed(r.lane, y, x, NULL, 1), "token is NULL");
     refused(r.op->embed(r.lane, y, typed(x, DT_MXFP4), token, 1), "table is mxfp4");
     refused(r.op->rms_norm(r.lane, f32(4, 9), x, NO_TENSOR, 0, 0), "rms_norm: y is [4, 9]");
     refused(r.op->rms_norm(r.lane, y, x, f32(1, 9), 0, 0), "rms_norm: w is [1, 9]");
@@ -93,34 +93,34 @@ row_ops_refuse_rows_that_disagree(void **state)
     refused(r.op->add(r.lane, y, f32(3, 10)), "add: x is [3, 10]");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = f32(4, 9) }),
             "residual: y is [4, 9]");
-    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "lies on x");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = x, .y = y }), "overlaps x");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_norm = f32(1, 10) }),
-            "a norm of nothing");
+            "in_norm without in");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .in_bias = f32(1, 10) }),
-            "a bias of nothing");
+            "in_bias without in");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .in = y, .in_bias = f32(1, 9) }),
             "in_bias is [1, 9]");
     refused(r.op->residual(r.lane,
                            &(struct residual){
                                .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
-            "a bias and a norm");
+            "both in_bias and in_norm");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
             "an rms_norm with a bias");
-    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }), "no norm 3");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }), "unknown norm 3");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");
     refused(r.op->act_matmul(r.lane, y, x, f32(10, 10), f32(1, 9), ACT_RELU), "bias is [1, 9]");
-    refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), NO_TENSOR, ACT_RELU), "lie on each other");
+    refused(r.op->act_matmul(r.lane, x, x, f32(10, 10), NO_TENSOR, ACT_RELU), "overlap");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(8, 9), ACT_SILU), "w is [8, 9]");
     refused(r.op->gate_matmul(r.lane, y, y, x, f32(20, 10), ACT_SILU), "both is [4, 10]");
     refused(r.op->act(r.lane, y, f32(4, 11), ACT_SILU), "act: y is [4, 10]");
-    refused(r.op->act(r.lane, y, x, (enum act)9), "no activation 9");
-    refused(r.op->gate(r.lane, y, x, ACT_SILU), "gate_up is [4, 10], it should be [4, 20]");
+    refused(r.op->act(r.lane, y, x, (enum act)9), "unsupported activation 9");
+    refused(r.op->gate(r.lane, y, x, ACT_SILU), "gate_up is [4, 10], expected [4, 20]");
     refused(r.op->scale(r.lane, typed(x, DT_I32), 1, 0), "scale: x is i32");
-    refused(r.op->scale(r.lane, x, 1, -3), "softcap of -3");
+    refused(r.op->scale(r.lane, x, 1, -3), "softcap is -3");
     refused(r.op->gather_rows(r.lane, elsewhere(4, 9), x, (uint32_t[4]){ 0 }),
             "gather_rows: y is [4, 9]");
-    refused(r.op->gather_rows(r.lane, y, x, NULL), "nobody says which");
+    refused(r.op->gather_rows(r.lane, y, x, NULL), "which is NULL");
     refused(r.op->mem.fill_random(r.lane, NO_TENSOR, 1, 0, 0, 1), "fill_random: t has no data");
     /* A vector may lie as a row or as a column. */
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(1, 10), 0, 0), 0);
@@ -144,7 +144,7 @@ copies_refuse_nowhere_and_overlap(void **state)
     assert_int_equal(r.op->mem.copy(r.lane, NULL, NULL, 0), 0);
     refused(r.op->step.update_tables(r.lane, t, &edit, 1), "9 tables");
     t.n = 1;
-    refused(r.op->step.update_tables(r.lane, t, &edit, 1), "table 0 is nowhere");
+    refused(r.op->step.update_tables(r.lane, t, &edit, 1), "table 0 is NULL");
     refused(r.op->step.resolve_tokens(r.lane, rows, &last), "resolve_tokens:");
     refused(r.op->step.mark_tokens(r.lane, &seen, 0, rows, &segment, 1), "mark_tokens:");
     refused(r.op->lane.after(r.lane, NULL, 1), "lane_after");
@@ -194,30 +194,30 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     fixture_send(&r);
     assert_int_equal(r.op->rope_store(r.lane, &s, rows), 0);
     s.n_heads = 3;
-    refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 64], it should be [4, 48]");
+    refused(r.op->rope_store(r.lane, &s, rows), "q is [4, 64], expected [4, 48]");
     s = good, s.k = elsewhere(4, 33);
     refused(r.op->rope_store(r.lane, &s, rows), "k is [4, 33]");
     s = good, s.v = NO_TENSOR;
     refused(r.op->rope_store(r.lane, &s, rows), "v has no data");
     s = good, s.cos_sin = f32(10, 18);
-    refused(r.op->rope_store(r.lane, &s, rows), "18 elements are to rotate in heads of 16");
+    refused(r.op->rope_store(r.lane, &s, rows), "cos_sin rotates 18 elements, heads have 16");
     s = good, s.kv.head_dim = 24;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of 24, the op 2 of 16");
+    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of size 24, the op has 2 of size 16");
     s = good, s.kv.slice_bytes = 510;
-    refused(r.op->rope_store(r.lane, &s, rows), "a slice of 510 bytes does not hold 512");
+    refused(r.op->rope_store(r.lane, &s, rows), "a slice has 510 bytes, needs 512");
     s = good, s.kv.dtype = DT_MXFP4;
     refused(r.op->rope_store(r.lane, &s, rows), "KV is mxfp4");
     s = good, s.kv.tokens_per_block = 3;
-    refused(r.op->rope_store(r.lane, &s, rows), "no power of two");
+    refused(r.op->rope_store(r.lane, &s, rows), "not a power of two");
     s = good, rows.slot = NULL;
-    refused(r.op->rope_store(r.lane, &s, rows), "no positions or slots");
+    refused(r.op->rope_store(r.lane, &s, rows), "positions or slots are NULL");
     rows.slot = slots;
 
     assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
     a.n_kv_heads = 3;
     refused(r.op->attend(r.lane, &a, rows), "4 heads of 16 share 3 K/V heads");
     a = fine, a.q = f32(3, 64);
-    refused(r.op->attend(r.lane, &a, rows), "q has 3 rows, the step 4");
+    refused(r.op->attend(r.lane, &a, rows), "q has 3 rows, the step has 4");
     a = fine, a.out = f32(4, 63);
     refused(r.op->attend(r.lane, &a, rows), "out is [4, 63]");
     a = fine, a.kv.table = NULL, a.causal = false;
@@ -225,11 +225,11 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     a = fine, a.k = elsewhere(4, 32);
     refused(r.op->attend(r.lane, &a, rows), "v has no data");
     a = fine, a.softcap = -1;
-    refused(r.op->attend(r.lane, &a, rows), "softcap of -1");
+    refused(r.op->attend(r.lane, &a, rows), "softcap is -1");
     a = fine, a.mask = (const uint32_t *)fine.q.data;
-    refused(r.op->attend(r.lane, &a, rows), "mask of no words");
+    refused(r.op->attend(r.lane, &a, rows), "mask_words 0");
     a = fine, rows.n_single_token = rows.n_segments + 1;
-    refused(r.op->attend(r.lane, &a, rows), "runs of one row among");
+    refused(r.op->attend(r.lane, &a, rows), "single-token segments, but");
     rows.n_single_token = 0;
     fixture_wait(&r); /* the two that were fine read our arrays */
 }
@@ -247,12 +247,12 @@ sample_refuses_logits_of_another_type_or_too_few(void **state)
     (void)state;
     refused(r.op->sample(r.lane, &s), "logits is bf16");
     s.logits = f32(0, 10);
-    refused(r.op->sample(r.lane, &s), "logits are [0, 10], 1 rows");
+    refused(r.op->sample(r.lane, &s), "logits are [0, 10], but 1 rows");
     s.logits = f32(1, 10), s.token = NULL;
-    refused(r.op->sample(r.lane, &s), "nowhere to put tokens");
+    refused(r.op->sample(r.lane, &s), "row or token is NULL");
     s.token = &token;
     s.allowed = &bits;
-    refused(r.op->sample(r.lane, &s), "of no words");
+    refused(r.op->sample(r.lane, &s), "allowed_words 0");
 }
 
 static void

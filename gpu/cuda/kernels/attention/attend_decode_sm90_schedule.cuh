@@ -317,7 +317,7 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     j.slot = (float *)l->work;
     j.count = l->count;
     j.fault = l->fault;
-    j.early = a->settled;
+    j.early = a->inputs_ready;
     return true;
 }
 

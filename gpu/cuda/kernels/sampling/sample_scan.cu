@@ -3,7 +3,7 @@
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
  * Rows of beams are made log-probabilities first, by a kernel that is queued where there are some.
- * A warp loads its block into registers, 32 values a lane, applies penalty, what is added, bans,
+ * A warp loads its block into registers, 32 values a lane, applies penalty, what is added, suppressed tokens,
  * what is allowed and force (and writes the row back then, for those who read it again), and leaves
  * the block's best, its sum of exp and its mass of weights. The row's last CTA to finish puts them
  * together: best, total, log-probability, the draw's block, and walks that one block a second time.
@@ -21,28 +21,28 @@ constexpr uint32_t CHUNK = WARPS * BLOCK;
 
 struct shared {
     union {
-        uint32_t ban[CHUNK / 32];
+        uint32_t suppressed[CHUNK / 32];
         struct block_stat stat[MAX_BLOCKS];
     };
     bool last;
 };
 
-/* Which of this CTA's logits are banned, a bit each. */
+/* Which of this CTA's logits are suppressed, a bit each. */
 __device__ void
 mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
                 uint32_t first)
 {
-    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.ban[i] = 0;
+    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.suppressed[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS) {
-        uint32_t at = (uint32_t)s.ban[r.first_suppressed + i] - first;
+        uint32_t at = (uint32_t)s.suppressed[r.first_suppressed + i] - first;
 
-        if (at < CHUNK) atomicOr(&sh.ban[at / 32], 1u << at % 32);
+        if (at < CHUNK) atomicOr(&sh.suppressed[at / 32], 1u << at % 32);
     }
     __syncthreads();
 }
 
-/* Penalty, bans, what is not allowed, force: in the registers and in the row. */
+/* Penalty, suppressed tokens, what is not allowed, force: in the registers and in the row. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
        bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
@@ -53,21 +53,21 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
-        uint32_t seen = 0, ban = r.n_suppressed ? sh.ban[warp * 32 + word] >> shift : 0;
+        uint32_t seen = 0, suppressed = r.n_suppressed ? sh.suppressed[warp * 32 + word] >> shift : 0;
 
         word += block * (BLOCK / 32);
         if (penalty && word < s.seen_words)
             seen = __ldcg(s.seen + (size_t)r.slot * s.seen_words + word) >> shift;
         if (masked && word < s.allowed_words)
-            ban |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
+            suppressed |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
         else if (masked)
-            ban = ~0u;
+            suppressed = ~0u;
 #pragma unroll
         for (uint32_t c = 0; c < 4; c++) {
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
-            if (ban >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
+            if (suppressed >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
             if (r.force >= 0 && r.target < 0)
                 f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
             if (at + c < n) x[at + c] = f;
