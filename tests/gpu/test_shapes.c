@@ -105,7 +105,7 @@ row_ops_refuse_rows_that_disagree(void **state)
                                .x = x, .in = y, .in_bias = f32(1, 10), .in_norm = f32(1, 10) }),
             "both in_bias and in_norm");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
-            "an rms_norm with a bias");
+            "an RMS norm with y_bias");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }), "unknown norm 3");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");

@@ -347,7 +347,7 @@ gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
         st.sum[i % 2] += x[i];
     }
 
-    uint32_t b0 = turn_matrix(pack<T>(x[0], x[1])), b1 = turn_matrix(pack<T>(x[2], x[3]));
+    uint32_t b0 = transpose_matrix(pack<T>(x[0], x[1])), b1 = transpose_matrix(pack<T>(x[2], x[3]));
 
 #pragma unroll
     for (int h = 0; h < S::HALVES; h++)

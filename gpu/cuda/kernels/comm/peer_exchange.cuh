@@ -1,8 +1,8 @@
-/* peer_exchange.cuh - how ranks speak through each other's memory: peer_exchange.h.
+/* peer_exchange.cuh - device functions of peer_exchange.h: lines in peer memory.
  *
- * A line is two words, each with its round beside it, or four bare ones. A kernel says which lines
- * of its block a thread has. All threads of a block take part in the same rounds, and between two
- * rounds there is a __syncthreads().
+ * A line has two words, each next to its round number, or four bare words. A kernel decides which
+ * lines of its block a thread has. All threads of a block take part in the same rounds, with a
+ * __syncthreads() between two rounds.
  */
 #ifndef KERNELS_COMM_PEER_EXCHANGE_CUH
 #define KERNELS_COMM_PEER_EXCHANGE_CUH
@@ -11,22 +11,22 @@
 
 #include <cuda_runtime.h>
 
-/* 0 is what memory holds that nobody has written. Even and odd go on alternating. */
+/* Skips 0, the initial content, and keeps even and odd alternating. */
 __device__ __forceinline__ uint32_t
 next_round(uint32_t t)
 {
     return t == UINT32_MAX ? 2 : t + 1;
 }
 
-/* A channel's round so far. The block before it in its place may have been on another SM a moment
- * ago. */
+/* The channel's last round. volatile: the previous block of this channel may have run on another
+ * SM. */
 __device__ __forceinline__ uint32_t
 round_of(const struct exchange &e, uint32_t channel = blockIdx.x)
 {
     return *(volatile uint32_t *)&e.round[channel];
 }
 
-/* Behind a __syncthreads(): all threads have read what they were to read of it. */
+/* Call after a __syncthreads(): all threads have finished reading the round. */
 __device__ __forceinline__ void
 end_round(const struct exchange &e, uint32_t round, uint32_t channel = blockIdx.x)
 {
@@ -42,7 +42,7 @@ lines_at(void *base, const struct exchange &e, uint32_t round, uint32_t from,
            (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
 }
 
-/* A word and its round side by side: the machine stores and loads eight aligned bytes as one. */
+/* A word next to its round: the hardware stores and loads eight aligned bytes undivided. */
 __device__ __forceinline__ void
 send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
 {
@@ -51,7 +51,7 @@ send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
                  : "memory");
 }
 
-/* Not there yet: false. */
+/* Returns false if the line has not arrived. */
 __device__ __forceinline__ bool
 receive_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t round)
 {
@@ -71,8 +71,8 @@ bare_at(void *base, const struct exchange &e, uint32_t round, uint32_t from)
     return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, round, from);
 }
 
-/* No word travels as 0: bits are turned over, and the one that is all ones, a NaN of every type,
- * goes as another NaN. */
+/* Encodes a word so that it is never 0: inverts the bits; all ones, a NaN of every type, becomes
+ * another NaN. */
 __device__ __forceinline__ uint32_t
 bare(uint32_t w)
 {
@@ -87,7 +87,7 @@ send_bare(uint4 *to, const uint32_t *w)
                  : "memory");
 }
 
-/* Not all there yet: false. */
+/* Returns false if not all words have arrived. */
 __device__ __forceinline__ bool
 receive_bare(const uint4 *from, uint32_t *w)
 {
@@ -104,7 +104,7 @@ receive_bare(const uint4 *from, uint32_t *w)
     return v.x && v.y && v.z && v.w;
 }
 
-/* What has been heard makes room, for a kernel after this one. */
+/* Clears a received line, for a later kernel. */
 __device__ __forceinline__ void
 clear_bare(uint4 *at)
 {
