@@ -1,14 +1,14 @@
 /* fixture.c - see fixture.h.
  *
- * On a GPU buffers are cut from one arena, one after another with poison between them, and the
- * arena's ref is one pinned piece at the same offsets. It begins anew when no fixture is open. What the
- * host has touched goes over with fixture_send(); what the device may have written comes back when it
- * is looked at.
+ * On a GPU buffers are cut from one arena, one after another with poison between them. The arena's
+ * ref is one pinned range with the same offsets. Allocation restarts when no fixture is open.
+ * fixture_send() copies what the host has written; data that the device may have written is copied
+ * back when it is read.
  *
- * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and
- * ends a program that copies into some (docs/perf.md). Then it is the driver's plain memory, a new
- * piece for each test, and poison goes into it by a kernel (travel) that the tool is told to leave
- * alone: so what nobody has written since is what it reports.
+ * --plain is for compute-sanitizer's initcheck, which does not know memory with an fd and ends a
+ * program that copies into it (docs/perf.md). Then buffers are plain driver memory, new for each
+ * test, and a kernel that the tool ignores (travel) writes the poison, so that the tool reports
+ * reads of memory that no op wrote.
  */
 #include "tests/gpu/fixture.h"
 
@@ -24,29 +24,29 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The largest test has 300 MiB in its fixtures. */
+/* The largest test has 300 MiB of buffers. */
 enum { GAP = 256, MAX_PIECES = 1 << 16, POISON = 256 << 10 };
 #define ARENA_BYTES ((uint64_t)1 << 29)
 #define BULK_BYTES ((uint64_t)24 << 30)
-#define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
+#define TIMEOUT (60 * NSEC_S) /* for all queued work: a wrong kernel may hang */
 
 static struct gpu_options options = { .device = "cpu" };
 static int only_dtype = -1, percent = 100;
 static bool plain;
-static uint32_t lane_units; /* of a GPU: what its lane has; 0: all */
+static uint32_t lane_units; /* units of the GPU lane; 0: all */
 
 /* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it
- * since it was sent; stale: the device may have since it was fetched. */
+ * since it was sent; stale: the device may have written it since it was fetched. */
 struct piece {
     uint64_t first, end, next;
     bool dirty, stale;
 };
 
-/* What fixtures share on a GPU. */
+/* Shared by all fixtures on a GPU. */
 static struct {
     struct gpu *gpu;
     struct lane *lane;
-    struct arena arena, bulk; /* bulk: without a ref, made when it is first wanted */
+    struct arena arena, bulk; /* bulk: without a ref, made on first use */
     char *ref, *poison;       /* poison: [POISON], pinned, for --plain */
     uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
@@ -121,7 +121,7 @@ fixture_invariant(void)
     options.invariant = true;
 }
 
-/* What is neither an arena's nor the runtime's: a test links neither. */
+/* Driver functions for --plain: a test links neither runtime nor module. */
 static int
 plain_call(const char *name, uint64_t *p, size_t bytes)
 {
@@ -191,7 +191,7 @@ open_shared(void)
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
     if (one.ref) return;
-    /* From pinned memory a kernel takes what is small, and the tool does not see it. */
+    /* A kernel copies small pinned memory, which the tool does not see. */
     one.ref = pinned(ARENA_BYTES, !plain);
     if (plain) memset(one.poison = pinned(POISON, true), 0xff, POISON);
 }
@@ -292,7 +292,7 @@ wait_for_fd(struct fixture *r)
 static void
 wait_polling(struct fixture *r)
 {
-    nsec until = clock_now() + PATIENCE;
+    nsec until = clock_now() + TIMEOUT;
 
     one.step = MAX(one.step, r->step) + 1;
     r->step = one.step;
@@ -301,7 +301,7 @@ wait_polling(struct fixture *r)
         if (r->op->lane.error(r->lane) < 0) return;
         if (clock_now() > until) {
             fprintf(stderr, "the device is still busy after a minute\n");
-            _exit(124); /* nothing that is queued behind it would end either */
+            _exit(124); /* nothing queued after it would end either */
         }
     }
 }
@@ -371,7 +371,7 @@ fetch(struct piece *p)
                      (unsigned long long)(p->end - p->first), (unsigned long long)(j - p->end));
 }
 
-/* The ref of an address, as it is now. */
+/* The up-to-date ref of an address. */
 static void *
 ref(const void *p, bool to_write)
 {
@@ -385,7 +385,7 @@ ref(const void *p, bool to_write)
     return one.ref + (c - base);
 }
 
-/* Behind the tool's back. */
+/* Writes that the tool does not see. */
 static void
 poison(struct fixture *r, uint64_t first, uint64_t end)
 {
@@ -438,7 +438,7 @@ fixture_normal(void)
     int sum = 0;
 
     for (int i = 0; i < 4; i++) sum += (int)test_below(65536) - 32768;
-    return (float)sum / 37837.0f; /* 4 uniforms' standard deviation */
+    return (float)sum / 37837.0f; /* standard deviation of 4 uniforms */
 }
 
 uint32_t
@@ -564,7 +564,7 @@ same_bits(struct tensor a, struct tensor b)
     return true;
 }
 
-/* With base, or memory of our own. */
+/* With base, or with memory of its own. */
 static void
 page(struct fixture *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots,
      uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)

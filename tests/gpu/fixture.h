@@ -1,20 +1,20 @@
-/* fixture.h - a device, a lane and random tensors, for the tests of gpu/ on any device.
+/* fixture.h - a device, a lane and random tensors, for tests of gpu/ on any device.
  *
- * A test program says fixture_args() first: it runs on the CPU, or with `--device cuda` on a GPU. What
- * a fixture hands out lies on the device: an op may be given its address, the host may not touch it.
- * Every buffer has a ref on the host (on the CPU device: itself) that HOST() and at() find. So a
+ * A test program calls fixture_args() first: it runs on the CPU or, with `--device cuda`, on a GPU.
+ * Buffers of a fixture are device memory: ops may use the address, the host may not. Every buffer
+ * has a ref on the host (on the CPU device: the buffer itself), which HOST() and at() return. A
  * test
  *
- *     makes buffers, fills HOST(p)     the refs
- *     fixture_send()                       refs -> device; nothing may be queued then
+ *     makes buffers, fills HOST(p)     writes the refs
+ *     fixture_send()                   copies refs to the device; nothing may be queued
  *     queues ops
- *     fixture_wait()                       done; what is looked at from now on comes back
- *     looks at at(), HOST(p)
+ *     fixture_wait()                   waits; reads below see the results
+ *     reads at(), HOST(p)
  *
- * Every buffer is poisoned with NaN before it is filled, ends against nothing in particular, and
- * lives until fixture_close(). On a GPU the program has one device, lane and arena for all its fixtures,
- * and a look fails the test when something was written behind the buffer; on the CPU a fixture has its
- * own, and a sanitizer looks. A failure to open or to queue fails the test.
+ * Every buffer is poisoned with NaN before it is filled and lives until fixture_close(). On a GPU
+ * all fixtures of a program share one device, lane and arena, and a read fails the test if the
+ * poison after the buffer was overwritten. On the CPU each fixture has its own, and sanitizers
+ * check bounds. A failure to open or to queue fails the test.
  */
 #ifndef TESTS_GPU_FIXTURE_H
 #define TESTS_GPU_FIXTURE_H
@@ -26,43 +26,43 @@ struct fixture {
     const struct gpu_ops *op;
     struct lane *lane;
     uint64_t step;
-    enum dtype act; /* of activations, and of matrices on a GPU */
+    enum dtype act; /* dtype of activations, and of matrices on a GPU */
     void *owned[4096];
     unsigned n_owned;
 };
 
 /* --device, --kernel op=name, --dtype fp32|bf16|fp16, --invariant, --libs DIR, --part UNITS (of a
  * GPU, the last ones), --plain, --only PATTERN (of a test's name). Anything else ends the program
- * with a sentence. */
+ * with a message. */
 void fixture_args(int argc, char **argv);
 bool fixture_cuda(void);
 int fixture_rounds(
-    int n); /* n random cases, or the part of them that --rounds asks for: under a sanitizer */
-void fixture_invariant(
-    void); /* every device opened from now on keeps a row's bits from its company */
+    int n); /* n random cases, or the share of them given by --rounds, for sanitizers */
+void fixture_invariant(void); /* devices opened from now on are batch-invariant */
 
-/* For every test of a program: what a failed one before it has left open is closed. */
+/* Setup of every test: closes what a failed test has left open. */
 int fixture_begin(void **state);
-/* For every program: a device asks its library in a thread of its own, which exit() would not wait
- * for. */
+/* Teardown of every program: waits for the device's library thread, which exit() would not. */
 int fixture_end(void **state);
 #define fixture_test(f) cmocka_unit_test_setup(f, fixture_begin)
 
-void fixture_open(struct fixture *r, const char *isa, uint32_t threads); /* both mean the CPU */
-void open_any(struct fixture *r);                                        /* any of these */
+/* isa, threads: CPU only */
+void fixture_open(struct fixture *r, const char *isa, uint32_t threads);
+void open_any(struct fixture *r); /* with random isa and threads */
 void fixture_close(struct fixture *r);
 void fixture_send(struct fixture *r);
-void fixture_wait(struct fixture *r); /* until everything queued is done */
+void fixture_wait(struct fixture *r); /* waits until all queued work is done */
 
 void *fixture_bytes(struct fixture *r, size_t bytes); /* 0xff: NaN in every float type */
 void *fixture_copy(struct fixture *r, const void *from, size_t bytes); /* the same, filled */
-void *fixture_host(const void *p); /* the ref of device memory; any other address is its own */
+/* the ref of device memory; other addresses are returned unchanged */
+void *fixture_host(const void *p);
 #define HOST(p) ((__typeof__(p))fixture_host(p))
 
 float fixture_normal(void);                    /* roughly N(0, 1) */
-uint32_t between(uint32_t low, uint32_t high); /* both may come */
-bool wide(void); /* whether the shape is to be one for whole tiles: on a GPU every other */
-/* A matrix's dtype: any on the CPU, that of the fixture's activations on a GPU; and one for norms and
+uint32_t between(uint32_t low, uint32_t high); /* both inclusive */
+bool wide(void); /* whether to choose a shape for whole tiles: every other on a GPU */
+/* A matrix's dtype: any on the CPU, the activations' on a GPU. Below: a dtype for norms and
  * biases. */
 enum dtype fixture_weight(const struct fixture *r);
 enum dtype fixture_vector(const struct fixture *r);
@@ -73,17 +73,17 @@ struct tensor fixture_empty(struct fixture *r, enum dtype t, uint32_t rows, uint
                             uint32_t stride);
 struct tensor fixture_output(struct fixture *r, uint32_t rows, uint32_t cols,
                              uint32_t stride);                   /* of activations */
-struct tensor fixture_twice(struct fixture *r, struct tensor t); /* the same content once more */
-/* A GPU's alone: no ref, any content, gigabytes of it. */
+struct tensor fixture_twice(struct fixture *r, struct tensor t); /* a copy */
+/* GPU only: gigabytes without a ref, any content. */
 struct tensor fixture_device(struct fixture *r, enum dtype t, uint32_t rows, uint32_t cols);
 double at(struct tensor t, uint32_t row, uint32_t col); /* a float tensor's element */
 void set(struct tensor t, uint32_t row, uint32_t col, float x);
-double rounding(enum dtype t); /* what one rounding to nearest may lose, relative */
+double rounding(enum dtype t); /* maximum relative error of one rounding to nearest */
 
 /* Whether the two have the same bits, NaN equal to NaN; prints the first place that differs. */
 bool same_bits(struct tensor a, struct tensor b);
 
-/* A sequence cache of one group: K and V of n_slots sequences, blocks scattered over the base. */
+/* A KV cache of one group: K and V of n_slots sequences, in scattered blocks. */
 struct paged {
     struct kv_view view;
     uint32_t n_slots, n_entries;

@@ -1,5 +1,5 @@
-/* test_altup.c - times, sparsify, level and altup against doubles, and rule 1 of gpu/README.md: a
- * row's result is the same bits alone as in company.
+/* test_altup.c - mul, gaussian_topk, match_rms and altup against doubles, and rule 1 of
+ * gpu/README.md: a row has the same bits alone and in a batch.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -17,7 +17,7 @@ width(bool whole)
 }
 
 static void
-times_is_the_product_and_a_copy_in_another_dtype(void **state)
+mul_multiplies_or_copies_to_another_dtype(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -45,7 +45,7 @@ times_is_the_product_and_a_copy_in_another_dtype(void **state)
 }
 
 static void
-sparsify_keeps_what_stands_out_of_its_row(void **state)
+gaussian_topk_keeps_values_above_mean_plus_factor_std(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -78,7 +78,7 @@ sparsify_keeps_what_stands_out_of_its_row(void **state)
 }
 
 static void
-level_gives_a_row_the_size_of_another(void **state)
+match_rms_scales_a_row_to_the_rms_of_another(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -112,7 +112,7 @@ level_gives_a_row_the_size_of_another(void **state)
 }
 
 static void
-altup_mixes_streams_and_moves_them_with_the_active_one(void **state)
+altup_predicts_and_corrects_streams(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -153,7 +153,7 @@ altup_mixes_streams_and_moves_them_with_the_active_one(void **state)
     }
 }
 
-/* All four, rows [first, first + n) of x, which is changed. */
+/* All four ops on rows [first, first + n) of x, in place. */
 static void
 all_of(struct fixture *r, struct tensor x, struct tensor coef, struct tensor w, uint32_t first,
        uint32_t n)
@@ -171,7 +171,7 @@ all_of(struct fixture *r, struct tensor x, struct tensor coef, struct tensor w, 
 }
 
 static void
-a_row_has_the_same_bits_in_any_company(void **state)
+a_row_has_the_same_bits_in_any_batch(void **state)
 {
     static const struct {
         const char *isa;
@@ -212,11 +212,11 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(times_is_the_product_and_a_copy_in_another_dtype),
-        fixture_test(sparsify_keeps_what_stands_out_of_its_row),
-        fixture_test(level_gives_a_row_the_size_of_another),
-        fixture_test(altup_mixes_streams_and_moves_them_with_the_active_one),
-        fixture_test(a_row_has_the_same_bits_in_any_company),
+        fixture_test(mul_multiplies_or_copies_to_another_dtype),
+        fixture_test(gaussian_topk_keeps_values_above_mean_plus_factor_std),
+        fixture_test(match_rms_scales_a_row_to_the_rms_of_another),
+        fixture_test(altup_predicts_and_corrects_streams),
+        fixture_test(a_row_has_the_same_bits_in_any_batch),
     };
 
     fixture_args(argc, argv);

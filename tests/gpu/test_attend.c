@@ -1,5 +1,5 @@
-/* test_attend.c - attend() and rope_store() against ref_attend.h as test_ops.c has the other ops:
- * random shapes, odd strides, a cache and outputs poisoned with NaN first.
+/* test_attend.c - attend() and rope_store() against ref_attend.h, as test_ops.c does for other ops:
+ * random shapes, odd strides, a cache and outputs poisoned with NaN.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -12,7 +12,7 @@
 
 enum { ROUNDS = 40 };
 
-/* A GPU keeps KV as its activations are, or as fp8. */
+/* On a GPU KV has the dtype of activations, or fp8. */
 static enum dtype
 some_kv(const struct fixture *r)
 {
@@ -22,7 +22,7 @@ some_kv(const struct fixture *r)
 }
 
 static void
-rope_store_norms_rotates_and_stores(void **state)
+rope_store_normalizes_rotates_and_stores(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -52,7 +52,8 @@ rope_store_norms_rotates_and_stores(void **state)
         pos = fixture_bytes(&r, rows * sizeof *pos);
         slot = fixture_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < rows; i++) {
-            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a slot alike */
+            /* different for all tokens of a slot */
+            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1);
             HOST(slot)[i] = i == 2 ? SLOT_NONE : i < 5 ? 0 : 1;
         }
         s = (struct rope_store){ .q = q,
@@ -128,7 +129,7 @@ rope_store_norms_rotates_and_stores(void **state)
 
 static const uint32_t fast_dim[] = { 64, 128, 256 };
 
-/* A tree of drafts: every row sees itself and some of the rows before it. */
+/* A tree of draft tokens: every row sees itself and some earlier rows. */
 static void
 some_mask(struct fixture *r, struct attend *a, const struct segment *segment, uint32_t n_segments,
           uint32_t rows)
@@ -148,8 +149,8 @@ some_mask(struct fixture *r, struct attend *a, const struct segment *segment, ui
         }
 }
 
-/* The runs as a graph has them: some of no rows among them. to has room for three of those a run,
- * and three more. */
+/* The segments as in a graph: with some empty ones. `to` has three times the segments, plus
+ * three. */
 static uint32_t
 with_empty_runs(const struct segment *segment, uint32_t n, struct segment *to,
                 uint32_t *n_single_token)
@@ -165,7 +166,7 @@ with_empty_runs(const struct segment *segment, uint32_t n, struct segment *to,
     return k;
 }
 
-/* The step's keys and values, not yet in the cache. */
+/* K and V of the step, not yet in the cache. */
 static void
 own_keys(struct fixture *r, struct attend *a, uint32_t rows, uint32_t pad)
 {
@@ -175,7 +176,7 @@ own_keys(struct fixture *r, struct attend *a, uint32_t rows, uint32_t pad)
     a->v = fixture_tensor(r, r->act, rows, width, width + test_below(pad), 1);
 }
 
-/* What has been queued is complete for what comes: so attend() may take its cache as inputs_ready. */
+/* All queued work is complete for later work, so that attend() may use inputs_ready. */
 static void
 settle(struct fixture *r, struct attend *a, const struct step_tokens *step)
 {
@@ -188,7 +189,7 @@ settle(struct fixture *r, struct attend *a, const struct step_tokens *step)
     assert_int_equal(r->op->step.resolve_tokens(r->lane, some, some.token), 0);
 }
 
-/* What attend() has stored of a row: those keys and values as the cache's type has them. */
+/* Checks what attend() stored of a row: its K and V in the cache's dtype. */
 static void
 check_stored(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t e)
 {
@@ -202,7 +203,7 @@ check_stored(const struct attend *a, const struct segment *segment, uint32_t row
         }
 }
 
-/* The same once more: whoever of a GPU's blocks comes last, the bits are the same. */
+/* Runs the op again: the bits do not depend on which GPU block is last. */
 static void
 attend_twice(struct fixture *r, const struct attend *a, struct tensor out, struct step_tokens step)
 {
@@ -215,7 +216,7 @@ attend_twice(struct fixture *r, const struct attend *a, struct tensor out, struc
     assert_true(same_bits(a->out, out));
 }
 
-/* A random mix of every variant; K and V outside the visible keys are NaN. */
+/* A random mix of all variants; K and V outside the visible keys are NaN. */
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
 {
@@ -315,9 +316,9 @@ attend_is_softmax_over_the_visible_keys(void **state)
     }
 }
 
-/* How a device shares out the keys depends on how many sequences there are and on their lengths. */
+/* A device divides keys by the number of sequences and their lengths. */
 static void
-generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
+decode_sees_all_keys_with_any_number_of_sequences(void **state)
 {
     enum { MOST = 90 };
     static const uint32_t count[] = { 1, 1, 2, 5, 17, MOST };
@@ -381,7 +382,7 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
             double size, got = at(a.out, i, head * d + e), want;
 
             if (segment[i].slot == SLOT_NONE) {
-                assert_true(isnan(got)); /* as it was before */
+                assert_true(isnan(got)); /* as before */
                 continue;
             }
             want = ref_attend(&a, &segment[i], i, head, e, &size);
@@ -392,9 +393,10 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
     }
 }
 
-/* The beams of many searches, each with its own source; some runs are empty, as in a graph. */
+/* Beams of many searches, each with its own encoder input; some segments are empty, as in a
+ * graph. */
 static void
-beams_see_all_of_their_source_in_any_number_of_searches(void **state)
+beams_see_all_encoder_keys_with_any_number_of_searches(void **state)
 {
     enum { MOST = 70 };
     static const uint32_t count[] = { 1, 2, 5, 17, MOST };
@@ -460,10 +462,10 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
     }
 }
 
-/* Two sequences, one after the other in the same blocks, step by step without a look: the second
- * one's results. */
+/* Two sequences in turn in the same blocks, step by step without reading results; checks the
+ * second. */
 static void
-generation_reads_what_the_steps_before_it_stored(void **state)
+decode_reads_kv_stored_by_earlier_steps(void **state)
 {
     enum { MOST = 3, STEPS = 70, ALL = 2 * STEPS };
 
@@ -534,11 +536,10 @@ generation_reads_what_the_steps_before_it_stored(void **state)
     }
 }
 
-/* What a GPU's instructions round and widen is what fp.h does: each of the 256 codes, what lies in
- * the middle between it and the next, and a little less and more than that; and what no code stands
- * for. */
+/* Compares a GPU's conversions with fp.h: all 256 codes, the midpoint to the next code, slightly
+ * less and more, and values without a code. */
 static void
-every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
+every_fp8_value_is_stored_and_read_as_in_fp_h(void **state)
 {
     enum { CODES = 256, ROWS = 6 };
     static const float others[] = { INFINITY, -INFINITY, 449, -464, 465, 1e30f, -1e-30f, 0x1p-10f };
@@ -597,8 +598,8 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
                     fail_msg("%.9g is kept as %.9g, not %.9g", (double)x, (double)got,
                              (double)want);
             }
-        for (uint32_t e = 0; e < CODES; e++) /* one key, and it is a number: its value itself */
-            assert_true(at(a.out, 5, e) == at(v, 5, e));
+        /* one key, which is a number: the result is its value */
+        for (uint32_t e = 0; e < CODES; e++) assert_true(at(a.out, 5, e) == at(v, 5, e));
         fixture_close(&r);
     }
 }
@@ -607,12 +608,12 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(rope_store_norms_rotates_and_stores),
+        fixture_test(rope_store_normalizes_rotates_and_stores),
         fixture_test(attend_is_softmax_over_the_visible_keys),
-        fixture_test(generation_reads_what_the_steps_before_it_stored),
-        fixture_test(generation_sees_all_its_keys_in_any_number_of_sequences),
-        fixture_test(beams_see_all_of_their_source_in_any_number_of_searches),
-        fixture_test(every_fp8_is_stored_and_read_as_fp_h_has_it),
+        fixture_test(decode_reads_kv_stored_by_earlier_steps),
+        fixture_test(decode_sees_all_keys_with_any_number_of_sequences),
+        fixture_test(beams_see_all_encoder_keys_with_any_number_of_searches),
+        fixture_test(every_fp8_value_is_stored_and_read_as_in_fp_h),
     };
 
     fixture_args(argc, argv);

@@ -1,6 +1,6 @@
-/* test_bits.c - the contract of every op (gpu.h): a row's result depends on that row and its own
- * history alone, bit for bit. On the CPU always: scalar and AVX2 agree; threads and lanes do not
- * show. On a GPU in invariant mode, which this program asks for.
+/* test_bits.c - rule 1 of gpu/README.md for every op: the bits of a row depend on that row and its
+ * history only. On the CPU always: scalar and AVX2 agree; threads and lanes do not matter. On a GPU
+ * in invariant mode, which this program sets.
  */
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the same work is done: with which instruction set and threads, and how many rows at once (0:
- * all). */
+/* How the same work is done: instruction set, threads, rows at once (0: all). */
 struct manner {
     const char *isa;
     uint32_t threads, at_once;
@@ -18,7 +17,7 @@ static const struct manner cpu_manner[] = {
     { "scalar", 1, 0 }, { "auto", 1, 0 }, { "auto", 2, 0 },
     { "auto", 3, 0 },   { "auto", 4, 1 }, { "scalar", 2, 1 },
 };
-/* 0 twice: the same between runs. */
+/* 0 twice: equal between runs. */
 static const struct manner cuda_manner[] = { { NULL, 0, 0 }, { NULL, 0, 0 },  { NULL, 0, 1 },
                                              { NULL, 0, 5 }, { NULL, 0, 16 }, { NULL, 0, 17 } };
 
@@ -28,11 +27,11 @@ whole(void)
     return fixture_cuda() && test_below(2);
 }
 
-/* An op under test: queue rows [first, first + n) of it. */
+/* An op under test: queues rows [first, first + n). */
 typedef void (*op_on_rows)(struct fixture *r, const struct tensor *in, struct tensor out,
                            uint32_t first, uint32_t n);
 
-/* The same bits in every manner, first manner first. in[] are read only; what comes out has that
+/* Checks that all variants give the same bits as the first. in[] are read only; the output has that
  * type. */
 static void
 same_in_every_manner(const char *name, op_on_rows op, const struct tensor *in, enum dtype type,
@@ -86,7 +85,7 @@ matmul_gives_a_row_the_same_bits_in_any_batch(void **state)
         enum dtype t = type[n % 3];
         struct fixture r;
 
-        if (tiles) { /* beyond what one small tile holds, and a whole model's row */
+        if (tiles) { /* larger than one small tile; and the row of a whole model */
             rows = 1 + test_below(400);
             k = 64 * (1 + test_below(64));
             out = 64 * (1 + test_below(20));
@@ -173,9 +172,9 @@ do_scale(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t
     assert_int_equal(r->op->add(r->lane, y, tensor_rows(in[0], first, n)), 0);
 }
 
-/* A sweep over float patterns of every size and sign, specials included. */
+/* Float patterns of every magnitude and sign, special values included. */
 static void
-activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
+activations_have_the_same_bits_in_scalar_and_avx2_code(void **state)
 {
     enum { COLS = 1 << 15 };
     static const uint32_t place[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
@@ -186,7 +185,7 @@ activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
     fixture_open(&r, "scalar", 1);
     x = fixture_output(&r, 8, COLS, COLS);
     for (uint32_t i = 0; i < 8 * COLS; i++) {
-        uint32_t u = i * 16411u; /* odd: every high pattern comes by */
+        uint32_t u = i * 16411u; /* odd: reaches every high pattern */
 
         memcpy((char *)HOST(x.data) + dtype_bytes(x.dtype, i), &u, dtype_bytes(x.dtype, 1));
     }
@@ -202,14 +201,13 @@ activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
     fixture_close(&r);
 }
 
-/* ---- two ops in one: the bits of the ops one by one ---- */
+/* ---- fused ops: the bits of the separate ops ---- */
 
-static bool fused; /* one op, or what it stands for */
+static bool fused; /* the fused op, or the separate ones */
 static bool with_norm;
 static enum residual_norm which_norm;
 
-/* out: x as it became, then y beside it. in: x, what is added, the norm or bias of one, the norm of
- * the other. */
+/* out: the changed x, then y. in: x, the addend, the norm or bias of each. */
 static void
 do_residual(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first,
             uint32_t n)
@@ -226,7 +224,7 @@ do_residual(struct fixture *r, const struct tensor *in, struct tensor out, uint3
                           .plus = 1,
                           .norm = which_norm };
 
-    y.dtype = r->act; /* in the room of an fp32 row */
+    y.dtype = r->act; /* in the space of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
     a.y = y;
     assert_int_equal(r->op->gather_rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
@@ -279,7 +277,8 @@ do_act_matmul(struct fixture *r, const struct tensor *in, struct tensor out, uin
     assert_int_equal(r->op->act(r->lane, y, y, which_act), 0);
 }
 
-/* The same in every manner, and the one op as the several: where nothing is rounded in between. */
+/* Checks all variants, and the fused op against separate ops where nothing is rounded in
+ * between. */
 static void
 same_fused(const char *name, op_on_rows op, const struct tensor *in, enum dtype type, uint32_t rows,
            uint32_t cols)
@@ -302,7 +301,7 @@ same_fused(const char *name, op_on_rows op, const struct tensor *in, enum dtype 
 }
 
 static void
-fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
+fused_ops_have_the_bits_of_the_separate_ops(void **state)
 {
     (void)state;
     for (uint32_t d = 1; d < 300; d += 1 + test_below(60)) {
@@ -360,7 +359,7 @@ do_fill(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t 
 }
 
 static void
-a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
+fill_random_of_a_part_equals_the_whole_matrix(void **state)
 {
     enum { ROWS = 37, COLS = 113, ROW = 5, COL = 9 };
     struct fixture r;
@@ -397,7 +396,7 @@ embed_and_fill_random_have_the_same_bits_everywhere(void **state)
     fixture_close(&r);
 }
 
-/* ---- attention: a sequence's rows, however its prompt was cut and its blocks are laid out ---- */
+/* ---- attention: rows of a sequence for any chunks and block layout ---- */
 
 enum { SLOTS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
 static uint32_t length = 210, dim = 40; /* of a sequence, of a head */
@@ -410,7 +409,7 @@ struct sequences {
     enum dtype kv;
 };
 
-/* One step: rows of several slots, with the ones before already in the cache. */
+/* One step: rows of several slots, with earlier rows already in the cache. */
 static void
 step(struct fixture *r, const struct sequences *s, struct paged *p, const struct segment *segment,
      uint32_t n_segments, struct tensor *out)
@@ -467,7 +466,7 @@ step(struct fixture *r, const struct sequences *s, struct paged *p, const struct
             memcpy(HOST(tensor_rows(v, row, 1).data), HOST(tensor_rows(s->v[w], from, 1).data),
                    kc * each);
         }
-    /* Whatever is said of single rows, the bits are the same. */
+    /* The bits do not depend on n_single_token. */
     while (rows.n_single_token < n_segments && segment[rows.n_single_token].n_tokens == 1)
         rows.n_single_token++;
     rows.n_single_token = test_below(rows.n_single_token + 1);
@@ -481,9 +480,8 @@ step(struct fixture *r, const struct sequences *s, struct paged *p, const struct
                segment[i].n_tokens * qc * each);
 }
 
-/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), slots
- * side by side. What slid out of the window and is not kept loses its block, as the KV manager
- * would do it. */
+/* Whole sequences through a new cache, in chunks of at most `chunk` rows (0: random), slots in one
+ * batch. Blocks before the window that are not kept are removed, as the KV manager does. */
 static void
 run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint32_t tpb,
               uint32_t chunk, struct tensor *out)
@@ -517,7 +515,7 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
 }
 
 static void
-attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void **state)
+attention_bits_ignore_chunks_block_size_isa_and_threads(void **state)
 {
     static const struct {
         const char *isa;
@@ -575,9 +573,9 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
     }
 }
 
-/* Encoder rows: two sources in one step or one each, whatever their place. */
+/* Encoder rows: two inputs in one step or one each, in any order. */
 static void
-encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
+encoder_bits_ignore_the_other_inputs_of_the_batch(void **state)
 {
     enum { A = 75, B = 130 };
     static const char *const isa[] = { "scalar", "auto", "auto" };
@@ -632,7 +630,7 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
 }
 
 static void
-two_lanes_at_once_give_the_same_bits_as_one(void **state)
+two_concurrent_lanes_give_the_same_bits_as_one(void **state)
 {
     enum { ROWS = 24, K = 300, OUT = 700, TIMES = 40 };
     struct fixture r;
@@ -665,10 +663,10 @@ two_lanes_at_once_give_the_same_bits_as_one(void **state)
 }
 
 static void
-bits_stay_when_lanes_change_their_parts_between_ops(void **state)
+bits_stay_when_lanes_change_partition_between_ops(void **state)
 {
     enum { TIMES = 60 };
-    /* The last three are for a GPU's library, one of them large. */
+    /* The last three are for a GPU's library; one is large. */
     static const struct {
         uint32_t rows, k, out;
     } shape[] = { { 24, 300, 700 }, { 24, 512, 1024 }, { 300, 512, 1536 }, { 70, 2048, 4096 } };
@@ -733,14 +731,14 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         fixture_test(matmul_gives_a_row_the_same_bits_in_any_batch),
         fixture_test(norms_give_a_row_the_same_bits_in_any_batch),
-        fixture_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
-        fixture_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
+        fixture_test(activations_have_the_same_bits_in_scalar_and_avx2_code),
+        fixture_test(fused_ops_have_the_bits_of_the_separate_ops),
         fixture_test(embed_and_fill_random_have_the_same_bits_everywhere),
-        fixture_test(a_part_of_a_matrix_is_filled_as_in_the_whole),
-        fixture_test(attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
-        fixture_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
-        fixture_test(two_lanes_at_once_give_the_same_bits_as_one),
-        fixture_test(bits_stay_when_lanes_change_their_parts_between_ops),
+        fixture_test(fill_random_of_a_part_equals_the_whole_matrix),
+        fixture_test(attention_bits_ignore_chunks_block_size_isa_and_threads),
+        fixture_test(encoder_bits_ignore_the_other_inputs_of_the_batch),
+        fixture_test(two_concurrent_lanes_give_the_same_bits_as_one),
+        fixture_test(bits_stay_when_lanes_change_partition_between_ops),
     };
 
     fixture_args(argc, argv);

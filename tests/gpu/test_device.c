@@ -1,5 +1,5 @@
-/* test_device.c - memory, copies, marks and graphs of any device: what lanes and arenas promise
- * (gpu.h). */
+/* test_device.c - memory, copies, marks and graphs of any device: the guarantees of lanes and
+ * arenas in gpu.h. */
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* gpu.h's formula, word by word. */
+/* The formula of gpu.h. */
 static uint64_t
 checksum_of(const uint8_t *p, size_t bytes)
 {
@@ -27,9 +27,9 @@ checksum_of(const uint8_t *p, size_t bytes)
     return sum;
 }
 
-/* A process that waits for its turn has begun, and opens the device later, or never. */
+/* After gpu_begin() a process may open the device later, or never. */
 static void
-a_device_that_was_begun_opens_as_any(void **state)
+a_device_opens_after_gpu_begin(void **state)
 {
     const struct gpu_options nobodys = { .device = "nobody's" },
                              ours = { .device = fixture_cuda() ? "cuda" : "cpu" };
@@ -45,7 +45,7 @@ a_device_that_was_begun_opens_as_any(void **state)
 }
 
 static void
-checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
+checksums_cover_every_byte_and_ignore_thread_count(void **state)
 {
     static const size_t size[] = { 0, 1, 8, 9, 4095, 4096, (3 << 20) + 5 };
 
@@ -76,9 +76,9 @@ checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
         }
 }
 
-/* Whole, or of every so many bytes the first; what does not count stays as it was. */
+/* Whole blocks, or the first bytes of every pitch; other bytes keep their content. */
 static void
-blocks_are_copied_and_nothing_beside_them(void **state)
+copy_blocks_writes_only_the_blocks(void **state)
 {
     enum { BLOCKS = 40 };
     static const struct block_size size[] = {
@@ -104,7 +104,7 @@ blocks_are_copied_and_nothing_beside_them(void **state)
         from = fixture_bytes(&r, BLOCKS * bytes);
         to = fixture_bytes(&r, BLOCKS * bytes);
         for (size_t i = 0; i < BLOCKS * bytes; i++) HOST(from)[i] = (char)test_below(256);
-        for (size_t i = 0; i < BLOCKS; i++) /* backwards; not the last one */
+        for (size_t i = 0; i < BLOCKS; i++) /* backwards; without the last */
             copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
         there = fixture_copy(&r, copy, sizeof copy);
         fixture_send(&r);
@@ -122,9 +122,9 @@ blocks_are_copied_and_nothing_beside_them(void **state)
     }
 }
 
-/* Blocks go to pinned memory and come back: the host tier. Large ones lie across pins, too. */
+/* Blocks are copied to pinned memory and back (host tier). Large ones cross pins. */
 static void
-blocks_travel_to_the_host_and_back(void **state)
+blocks_are_copied_to_the_host_and_back(void **state)
 {
     enum { BLOCKS = 70, MOST = 1 << 20 };
     static const size_t size[] = { 16, 128 << 10, MOST, MOST - 48 };
@@ -169,10 +169,10 @@ blocks_travel_to_the_host_and_back(void **state)
     free(host);
 }
 
-/* The host tier's own memory, in pieces, one copy across the end of most: saved by one mapping,
- * fetched through another's. */
+/* Host memory of the host tier, in pieces, with copies across most boundaries: written through one
+ * mapping, read through another. */
 static void
-what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
+host_memory_contents_survive_mapping_by_another_device(void **state)
 {
     enum { BLOCKS = 24, MOST = (1 << 20) + 48 };
     static const size_t size[] = { 48, 128 << 10, MOST };
@@ -213,7 +213,7 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
                                                (struct block_size){ .bytes = bytes }),
                          0);
         fixture_wait(&r);
-        if (!fixture_cuda()) /* there it is the device's alone */
+        if (!fixture_cuda()) /* on a GPU only the device can access it */
             assert_memory_equal(HOST(a), (char *)taken.base + (BLOCKS - 1) * bytes, bytes);
         r.op->mem.host_close(r.gpu, &made);
         assert_null(made.base);
@@ -234,7 +234,7 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
 }
 
 static void
-an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
+an_arena_is_adopted_by_fd_with_its_contents(void **state)
 {
     uint64_t bytes = (uint64_t)48 << 20;
     struct arena a, b;
@@ -267,7 +267,7 @@ an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
 }
 
 static void
-memory_that_an_arena_takes_is_free_again_after_it(void **state)
+dropping_an_arena_frees_its_memory(void **state)
 {
     uint64_t free_1, free_2, free_3, own, total, bytes = (uint64_t)1 << 30;
     struct arena a;
@@ -275,7 +275,8 @@ memory_that_an_arena_takes_is_free_again_after_it(void **state)
     struct err e = { 0 };
 
     (void)state;
-    if (!fixture_cuda()) skip(); /* a memfd takes what is touched, and others use this host */
+    /* a memfd allocates on first use, and other processes use this host */
+    if (!fixture_cuda()) skip();
     fixture_open(&r, "auto", 1);
     assert_int_equal(gpu_memory(r.gpu, &free_1, &own, &total), 0);
     assert_true(own > 0 && free_1 + own <= total);
@@ -301,9 +302,9 @@ another_lane(struct fixture *r)
     return other;
 }
 
-/* Two lanes hand one buffer to and fro, each waiting for the other's mark. */
+/* Two lanes write one buffer alternately, each after waiting for the other's mark. */
 static void
-a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
+a_lane_sees_writes_before_the_mark_it_waits_for(void **state)
 {
     enum { TIMES = 60, N = 1 << 18 };
     struct fixture r;
@@ -333,9 +334,9 @@ a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
     fixture_close(&r);
 }
 
-/* A worker's pass over padding marks steps of its own, and then counts from 1. */
+/* A worker's warm-up marks steps of its own, then restarts at 1. */
 static void
-a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
+a_wait_ignores_marks_of_the_previous_numbering(void **state)
 {
     enum { TIMES = 300, N = 1 << 20 };
     struct fixture r;
@@ -369,7 +370,7 @@ a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
 }
 
 static void
-a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused(void **state)
+waiting_for_an_unmarked_step_is_refused(void **state)
 {
     struct fixture r;
     struct lane *other;
@@ -382,14 +383,14 @@ a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused(void **state)
     assert_int_equal(r.op->lane.mark(other, 1), 0);
     assert_int_equal(r.op->lane.after(r.lane, other, 1), 0);
     assert_int_equal(r.op->lane.after(r.lane, other, 2), -EINVAL);
-    assert_int_equal(r.op->lane.after(r.lane, r.lane, 1 << 20), 0); /* its own order is enough */
+    assert_int_equal(r.op->lane.after(r.lane, r.lane, 1 << 20), 0); /* queue order suffices */
     fixture_wait(&r);
     r.op->lane.close(other);
     fixture_close(&r);
 }
 
 static void
-marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
+a_step_is_done_when_its_mark_is(void **state)
 {
     struct fixture r;
     struct tensor x;
@@ -417,9 +418,9 @@ marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
     fixture_close(&r);
 }
 
-/* A graph runs on what its buffers hold by then. */
+/* A graph uses the contents at launch. */
 static void
-a_graph_queues_the_same_work_again_on_other_contents(void **state)
+a_graph_runs_on_current_buffer_contents(void **state)
 {
     enum { ROWS = 7, K = 192, OUT = 320 };
     struct fixture r;
@@ -463,10 +464,10 @@ a_graph_queues_the_same_work_again_on_other_contents(void **state)
     fixture_close(&r);
 }
 
-/* Beyond some 4,000 the driver's queue is full, and the lane ends with "unspecified launch
+/* Above about 4,000 the driver's queue is full, and the lane fails with "unspecified launch
  * failure". */
 static void
-a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on(void **state)
+a_graph_above_2048_ops_is_refused_without_failing_the_lane(void **state)
 {
     enum { MOST = 2048, N = 256 };
     struct fixture r;
@@ -500,19 +501,19 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(a_device_that_was_begun_opens_as_any),
-        fixture_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
-        fixture_test(blocks_are_copied_and_nothing_beside_them),
-        fixture_test(blocks_travel_to_the_host_and_back),
-        fixture_test(what_lies_in_host_memory_is_there_for_whoever_maps_it),
-        fixture_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
-        fixture_test(memory_that_an_arena_takes_is_free_again_after_it),
-        fixture_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
-        fixture_test(a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before),
-        fixture_test(a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused),
-        fixture_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
-        fixture_test(a_graph_queues_the_same_work_again_on_other_contents),
-        fixture_test(a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on),
+        fixture_test(a_device_opens_after_gpu_begin),
+        fixture_test(checksums_cover_every_byte_and_ignore_thread_count),
+        fixture_test(copy_blocks_writes_only_the_blocks),
+        fixture_test(blocks_are_copied_to_the_host_and_back),
+        fixture_test(host_memory_contents_survive_mapping_by_another_device),
+        fixture_test(an_arena_is_adopted_by_fd_with_its_contents),
+        fixture_test(dropping_an_arena_frees_its_memory),
+        fixture_test(a_lane_sees_writes_before_the_mark_it_waits_for),
+        fixture_test(a_wait_ignores_marks_of_the_previous_numbering),
+        fixture_test(waiting_for_an_unmarked_step_is_refused),
+        fixture_test(a_step_is_done_when_its_mark_is),
+        fixture_test(a_graph_runs_on_current_buffer_contents),
+        fixture_test(a_graph_above_2048_ops_is_refused_without_failing_the_lane),
     };
 
     fixture_args(argc, argv);

@@ -1,6 +1,5 @@
-/* test_experts.c - rows and their experts (route, expert_matmul, combine) against doubles, and rule
- * 1 of gpu/README.md: a row's result is the same bits in any company. MXFP4 is decoded here from
- * its definition.
+/* test_experts.c - route, expert_matmul and combine against doubles, and rule 1 of gpu/README.md: a
+ * row has the same bits in any batch. MXFP4 is decoded here from its definition.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -11,7 +10,7 @@
 
 enum { ROUNDS = 30 };
 
-/* n rows to k of e experts; slot: every fifth row is nobody's. */
+/* n rows to k of e experts; slot: every fifth row is padding. */
 static struct pairs
 new_pairs(struct fixture *r, uint32_t n, uint32_t k, uint32_t e)
 {
@@ -36,7 +35,8 @@ new_slots(struct fixture *r, uint32_t n, bool all)
     return slot;
 }
 
-/* Whether expert a comes before b for that row: larger, or as large and lower. NaN is the least. */
+/* Whether a row prefers expert a to b: larger logit, or equal and lower index. NaN is the
+ * smallest. */
 static bool
 before(struct tensor logits, uint32_t row, uint32_t a, uint32_t b)
 {
@@ -76,7 +76,7 @@ sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* Chosen by sigmoid and bias, which round: what is nearly as large may stand in its place. */
+/* Sigmoid and bias round: an expert with a nearly equal score may be chosen instead. */
 static void
 check_sigmoid_row(const struct route *r, uint32_t i)
 {
@@ -107,7 +107,7 @@ check_sigmoid_row(const struct route *r, uint32_t i)
     }
 }
 
-/* Sorted pairs: by expert, and by row within one; everybody's is there once. */
+/* Checks that the sorted pairs are ordered by expert, then by row, and complete. */
 static void
 check_places(const struct pairs *p, const uint32_t *slot)
 {
@@ -132,7 +132,7 @@ check_places(const struct pairs *p, const uint32_t *slot)
 }
 
 static void
-a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
+route_chooses_the_largest_logits_lowest_expert_on_ties(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -171,7 +171,7 @@ a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
     }
 }
 
-/* Weights of one kind or another, and what they are worth. */
+/* Weights of several kinds, and their values. */
 struct weights {
     struct tensor w;
     uint8_t *code, *scale; /* MXFP4 */
@@ -211,7 +211,7 @@ worth(const struct weights *w, uint32_t row, uint32_t col)
 }
 
 static void
-expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
+expert_matmul_multiplies_each_pair_with_its_expert(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -262,10 +262,9 @@ expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
     }
 }
 
-/* Shares are without the correction, those that are chosen with it; nearly equal scores may go
- * either way. */
+/* Shares exclude the bias, the choice includes it; nearly equal scores may go either way. */
 static void
-sigmoids_choose_with_a_correction_and_weigh_without(void **state)
+sigmoid_routing_adds_the_bias_only_to_choose(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -303,7 +302,7 @@ sigmoids_choose_with_a_correction_and_weigh_without(void **state)
 }
 
 static void
-combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
+combine_adds_expert_outputs_weighted_by_shares(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -345,13 +344,13 @@ combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
 struct work {
     struct tensor logits, x, bias, y;
     struct weights w;
-    struct pairs pairs; /* and y: of one company after the other */
+    struct pairs pairs; /* and y: one batch after another */
     uint32_t e, top, d;
 };
 
-/* Router, product and sum of rows [first, first + n): out takes them. */
+/* Router, product and sum of rows [first, first + n), stored in out. */
 static void
-one_company(struct fixture *r, const struct work *k, struct tensor out, uint32_t first, uint32_t n)
+one_batch(struct fixture *r, const struct work *k, struct tensor out, uint32_t first, uint32_t n)
 {
     struct route a = { .logits = tensor_rows(k->logits, first, n), .factor = 1, .pairs = k->pairs };
     struct expert_matmul m = { .y = tensor_rows(k->y, 0, n * k->top),
@@ -367,7 +366,7 @@ one_company(struct fixture *r, const struct work *k, struct tensor out, uint32_t
 }
 
 static void
-a_row_has_the_same_bits_in_any_company(void **state)
+a_row_has_the_same_bits_in_any_batch(void **state)
 {
     static const struct {
         const char *isa;
@@ -399,7 +398,7 @@ a_row_has_the_same_bits_in_any_company(void **state)
             fixture_open(&r, manner[i].isa, manner[i].threads);
             fixture_send(&r);
             for (uint32_t at = 0; at < rows; at += step)
-                one_company(&r, &job, out, at, MIN(step, rows - at));
+                one_batch(&r, &job, out, at, MIN(step, rows - at));
             fixture_wait(&r);
             fixture_close(&r);
             if (i == 0)
@@ -416,11 +415,11 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(a_row_goes_to_its_largest_logits_lowest_expert_on_ties),
-        fixture_test(expert_matmul_is_each_pairs_product_with_its_own_expert),
-        fixture_test(sigmoids_choose_with_a_correction_and_weigh_without),
-        fixture_test(combine_adds_what_a_rows_experts_found_by_their_shares),
-        fixture_test(a_row_has_the_same_bits_in_any_company),
+        fixture_test(route_chooses_the_largest_logits_lowest_expert_on_ties),
+        fixture_test(expert_matmul_multiplies_each_pair_with_its_expert),
+        fixture_test(sigmoid_routing_adds_the_bias_only_to_choose),
+        fixture_test(combine_adds_expert_outputs_weighted_by_shares),
+        fixture_test(a_row_has_the_same_bits_in_any_batch),
     };
 
     fixture_args(argc, argv);

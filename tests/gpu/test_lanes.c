@@ -24,9 +24,9 @@ sleep_ms(long ms)
     nanosleep(&t, NULL);
 }
 
-/* Jobs that are not ops: what a lane does with any. */
+/* Jobs that are not ops, to test the lane alone. */
 struct note {
-    atomic_uint *word;
+    atomic_uint *number;
     uint32_t expect, set;
 };
 
@@ -37,8 +37,8 @@ wait_and_set(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, 
 
     (void)parts, (void)isa, (void)scratch;
     if (part) return;
-    while (atomic_load(n->word) != n->expect) sleep_ms(1);
-    atomic_store(n->word, n->set);
+    while (atomic_load(n->number) != n->expect) sleep_ms(1);
+    atomic_store(n->number, n->set);
 }
 
 static void
@@ -53,7 +53,7 @@ two_lanes_run_at_the_same_time(void **state)
     (void)state;
     fixture_open(&r, "auto", 1);
     assert_int_equal(r.op->lane.open(r.gpu, 1, &other, &e), 0);
-    /* Lane A's job ends only if lane B's runs meanwhile. */
+    /* Lane A's job ends only if lane B's job runs meanwhile. */
     assert_int_equal(cpu_queue(r.lane, wait_and_set, &first, sizeof first, 1), 0);
     assert_int_equal(cpu_queue(other, wait_and_set, &second, sizeof second, 1), 0);
     fixture_wait(&r);
@@ -63,7 +63,7 @@ two_lanes_run_at_the_same_time(void **state)
 }
 
 static void
-a_lane_waits_for_another_ones_step_and_not_for_less(void **state)
+a_lane_waits_for_exactly_the_step_of_another_lane(void **state)
 {
     (void)state;
     for (int n = 0; n < 50; n++) {
@@ -96,7 +96,7 @@ a_lane_waits_for_another_ones_step_and_not_for_less(void **state)
 }
 
 static void
-the_fd_is_readable_after_a_mark_and_not_before(void **state)
+the_lane_fd_is_readable_only_after_a_mark(void **state)
 {
     struct fixture r;
     atomic_uint word = 0;
@@ -122,7 +122,7 @@ the_fd_is_readable_after_a_mark_and_not_before(void **state)
 
 struct tally {
     atomic_uint *parts, *order;
-    uint32_t turn;
+    uint32_t order_no;
 };
 
 static void
@@ -131,18 +131,20 @@ count_parts(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, v
     const struct tally *t = args;
 
     (void)isa;
-    memset(scratch, (int)part, CPU_SCRATCH); /* each thread's own: nobody else's changes */
+    /* the thread's own scratch: no other thread writes it */
+    memset(scratch, (int)part, CPU_SCRATCH);
     check(part < parts);
-    check(atomic_load(t->order) == t->turn); /* the job before is done, the next one not begun */
+    /* the previous job is done, the next not started */
+    check(atomic_load(t->order) == t->order_no);
     if (atomic_fetch_add(t->parts, 1) + 1 == parts) {
         atomic_store(t->parts, 0);
-        atomic_store(t->order, t->turn + 1);
+        atomic_store(t->order, t->order_no + 1);
     }
     check(((unsigned char *)scratch)[CPU_SCRATCH - 1] == (unsigned char)part);
 }
 
 static void
-ops_run_in_order_every_part_once_and_a_full_queue_only_waits(void **state)
+ops_run_in_order_and_a_full_queue_blocks(void **state)
 {
     enum { JOBS = CPU_QUEUE + 1000 };
 
@@ -170,7 +172,7 @@ struct held {
     atomic_uint *go, *gone;
 };
 
-/* Until it may go, but not for ever. */
+/* Waits for permission, with a time limit. */
 static void
 hold(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
@@ -187,7 +189,7 @@ nothing(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void 
     (void)args, (void)part, (void)parts, (void)isa, (void)scratch;
 }
 
-/* Else the engine stands still in between, does not beat, and is taken for dead. */
+/* Otherwise the worker's loop would block and its heartbeat would stop. */
 static void
 two_steps_of_128_layers_are_queued_before_the_first_op_is_done(void **state)
 {
@@ -219,7 +221,7 @@ expect_parts(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, 
 }
 
 static void
-a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before(void **state)
+lane_part_applies_only_to_later_ops(void **state)
 {
     enum { THREADS = 4 };
     struct fixture r;
@@ -238,7 +240,7 @@ a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before(void **state)
 }
 
 static void
-an_idle_lane_burns_no_time(void **state)
+an_idle_lane_uses_no_cpu_time(void **state)
 {
     struct fixture r;
     clock_t before;
@@ -249,13 +251,13 @@ an_idle_lane_burns_no_time(void **state)
     sleep_ms(20);
     before = clock();
     sleep_ms(300);
-    /* Five threads idle for 300 ms: a hundredth of one of them at most. */
+    /* Five threads idle for 300 ms use at most 1 % of one core. */
     assert_true((double)(clock() - before) / CLOCKS_PER_SEC < 0.003);
     fixture_close(&r);
 }
 
 static void
-closing_a_lane_finishes_what_is_queued(void **state)
+closing_a_lane_finishes_queued_work(void **state)
 {
     atomic_uint word = 0;
     struct fixture r;
@@ -272,9 +274,9 @@ closing_a_lane_finishes_what_is_queued(void **state)
 }
 
 static void
-an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
+an_arena_survives_by_fd_and_cannot_be_truncated(void **state)
 {
-    uint64_t bytes = (uint64_t)3 << 30; /* never touched but for two bytes */
+    uint64_t bytes = (uint64_t)3 << 30; /* only two bytes are written */
     struct arena a, b;
     struct fixture r;
     struct err e = { 0 };
@@ -291,7 +293,7 @@ an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
     ((char *)a.base)[bytes - 1] = 56;
     fd = dup(a.fd);
     assert_int_equal(fstat(fd, &st), 0);
-    assert_true(st.st_blocks < 100); /* touched lazily */
+    assert_true(st.st_blocks < 100); /* allocated on first use */
     r.op->mem.arena_drop(r.gpu, &a);
     assert_int_equal(a.fd, -1);
     assert_int_equal(r.op->mem.arena_adopt(r.gpu, fd, bytes - 1, &b, &e), -EINVAL);
@@ -303,7 +305,7 @@ an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated(void **state)
     fixture_close(&r);
 }
 
-/* The library's calls of the allocator come by here (the linker's --wrap, Makefile.am). */
+/* The linker redirects calls of the allocator here (--wrap, tests/gpu/Makefile.inc). */
 static atomic_uint allocations;
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n);
@@ -361,18 +363,18 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_lanes_run_at_the_same_time),
-        cmocka_unit_test(a_lane_waits_for_another_ones_step_and_not_for_less),
-        cmocka_unit_test(the_fd_is_readable_after_a_mark_and_not_before),
-        cmocka_unit_test(ops_run_in_order_every_part_once_and_a_full_queue_only_waits),
+        cmocka_unit_test(a_lane_waits_for_exactly_the_step_of_another_lane),
+        cmocka_unit_test(the_lane_fd_is_readable_only_after_a_mark),
+        cmocka_unit_test(ops_run_in_order_and_a_full_queue_blocks),
         cmocka_unit_test(two_steps_of_128_layers_are_queued_before_the_first_op_is_done),
-        cmocka_unit_test(a_part_counts_for_what_is_queued_behind_it_and_for_nothing_before),
-        cmocka_unit_test(an_idle_lane_burns_no_time),
-        cmocka_unit_test(closing_a_lane_finishes_what_is_queued),
-        cmocka_unit_test(an_arena_outlives_its_maker_by_fd_and_cannot_be_truncated),
+        cmocka_unit_test(lane_part_applies_only_to_later_ops),
+        cmocka_unit_test(an_idle_lane_uses_no_cpu_time),
+        cmocka_unit_test(closing_a_lane_finishes_queued_work),
+        cmocka_unit_test(an_arena_survives_by_fd_and_cannot_be_truncated),
         cmocka_unit_test(serving_allocates_nothing_after_a_lane_is_open),
     };
 
     fixture_args(argc, argv);
-    if (fixture_cuda()) return 77; /* lanes of threads; test_device is both devices' */
+    if (fixture_cuda()) return 77; /* CPU lanes only; test_device tests both devices */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

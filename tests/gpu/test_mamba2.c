@@ -1,9 +1,8 @@
-/* test_mamba2.c - recurrent layers (conv, scan) against doubles, several sequences in steps of any
- * size, and rule 1 of gpu/README.md: the bits of a row are its own history's, however it came in
- * steps.
+/* test_mamba2.c - conv and scan against doubles, several sequences in steps of any size, and rule 1
+ * of gpu/README.md: a row's bits depend on its history only, for any steps.
  *
- * A job is a list of steps; a step has a run of some of the slots and rows of nobody behind them.
- * States begin as NaN: position 0 must not look at them.
+ * A job is a list of steps. A step has segments of some slots, then padding rows. States start as
+ * NaN: position 0 must not read them.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -18,12 +17,12 @@ struct job {
     uint32_t length[SLOTS], n_steps, n_tokens, first[MAX_STEPS], n_segments[MAX_STEPS];
     int32_t *pos;
     uint32_t *slot;
-    struct segment *segment; /* [MAX_STEPS][SLOTS] first_token counts from the step's */
+    struct segment *segment; /* [MAX_STEPS][SLOTS] first_token counts from the start of the step */
     uint32_t row[SLOTS][LENGTH];
     struct kv_view state;
 };
 
-/* most: rows of a run; 0: any. */
+/* most: rows of a segment; 0: any. */
 static void
 plan(struct fixture *r, struct job *j, const uint32_t length[SLOTS], uint32_t most)
 {
@@ -125,7 +124,7 @@ draw_lengths(uint32_t length[SLOTS])
     length[0] = MAX(length[0], 1u);
 }
 
-/* What nobody sits in is left alone. */
+/* States of unused slots keep their content. */
 static void
 check_padding(const struct job *j, struct tensor y)
 {
@@ -234,7 +233,7 @@ check_element(const struct scan *s, const struct job *j, uint32_t slot, uint32_t
 }
 
 static void
-scan_is_the_recurrence_row_by_row(void **state)
+scan_computes_the_recurrence_row_by_row(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -268,7 +267,7 @@ gather(const struct job *j, struct tensor y, struct tensor to)
             for (uint32_t k = 0; k < y.dim[1]; k++) set(to, row, k, (float)at(y, j->row[s][t], k));
 }
 
-/* Row `row` of x, which the first plan had there, where this one has it. */
+/* Copies row `row` of the first plan's x to its position in this plan. */
 static void
 scatter(const struct job *from, const struct job *to, struct tensor x, struct tensor ret)
 {
@@ -323,7 +322,7 @@ a_row_has_the_same_bits_in_steps_of_any_size(void **state)
             fixture_open(&r, manner[i].isa, manner[i].threads);
             fixture_send(&r);
             do_conv(&r, &j, &my_c);
-            my_s.state_at = 3 * 4 * s.x.dim[1]; /* behind what conv keeps */
+            my_s.state_at = 3 * 4 * s.x.dim[1]; /* after the inputs that conv keeps */
             do_scan(&r, &j, &my_s);
             fixture_wait(&r);
             fixture_close(&r);
@@ -341,10 +340,10 @@ a_row_has_the_same_bits_in_steps_of_any_size(void **state)
     }
 }
 
-/* A step may have runs of no rows in front (gpu.h: n_single_token). Their slots may have no state
+/* A step may start with empty segments (gpu.h: n_single_token). Their slots may have no state
  * yet. */
 static void
-a_run_of_no_rows_leaves_its_state_alone(void **state)
+an_empty_segment_keeps_its_state(void **state)
 {
     uint32_t length[SLOTS] = { 3, 3, 0 };
     struct conv c = { .n_taps = 4 };
@@ -383,9 +382,9 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         fixture_test(conv_sees_the_last_inputs_of_its_sequence),
-        fixture_test(scan_is_the_recurrence_row_by_row),
+        fixture_test(scan_computes_the_recurrence_row_by_row),
         fixture_test(a_row_has_the_same_bits_in_steps_of_any_size),
-        fixture_test(a_run_of_no_rows_leaves_its_state_alone),
+        fixture_test(an_empty_segment_keeps_its_state),
     };
 
     fixture_args(argc, argv);

@@ -1,9 +1,7 @@
-/* test_memory.c - what of a device outlives a process or a failure, and what is said when it cannot
- * be had.
+/* test_memory.c - device memory that outlives a process or a failure, and errors of opening.
  *
- * Arenas, copies, marks and graphs of copies, and one kernel that is given a wrong address. Every
- * process that is killed here is this program once more, started with a descriptor's number instead
- * of options.
+ * Arenas, copies, marks, graphs of copies, and one kernel with a wrong address. The processes that
+ * are killed are this program again, started with a descriptor number instead of options.
  */
 #include "base/clock.h"
 #include "tests/gpu/fixture.h"
@@ -21,9 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAKE = 2 }; /* arguments of the other process: "--child", what it does, descriptor, device */
+enum { MAKE = 2 }; /* arguments of the other process: "--child", action, descriptor, device */
 #define BYTES ((uint64_t)200 << 20)
-#define ODD (BYTES + 12345) /* no multiple of anything */
+#define ODD (BYTES + 12345) /* not a multiple of a page */
 
 static const char *device = "cpu";
 
@@ -84,8 +82,8 @@ wait_done(const struct gpu_ops *op, struct lane *l, uint64_t step)
     while (op->lane.done(l) < step && op->lane.error(l) == 0) usleep(100);
 }
 
-/* "make": an arena full of words, its fd sent, then copies without end inside a second one;
- * "fault": the same, then a kernel that reads an address that is nobody's. */
+/* "make": fills an arena, sends its fd, then copies without end inside a second one; "fault": the
+ * same, then a kernel that reads an unmapped address. */
 static int
 child(const char *what, int to, const char *on)
 {
@@ -114,7 +112,7 @@ child(const char *what, int to, const char *on)
              "copy_blocks", gpu_why(g));
         must(op->lane.mark(l, 2), "mark", gpu_why(g));
         for (int n = 0; n < 20000 && op->lane.error(l) == 0; n++) usleep(100);
-        fprintf(stderr, "    said: %s\n", gpu_why(g));
+        fprintf(stderr, "    printed: %s\n", gpu_why(g));
         return op->lane.error(l) == -EIO && *gpu_why(g) ? 0 : 4;
     }
     for (uint64_t step = 2;; step++) {
@@ -145,7 +143,7 @@ start(const char *what, int *from)
     return pid;
 }
 
-/* Every word of an arena that the other process filled. */
+/* Checks every word of an arena that the other process filled. */
 static void
 expect_words(struct fixture *r, const struct arena *a)
 {
@@ -163,7 +161,7 @@ expect_words(struct fixture *r, const struct arena *a)
 /* ---- tests */
 
 static void
-an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
+an_arena_is_intact_after_its_process_was_killed(void **state)
 {
     (void)state;
     for (int n = 0; n < 3; n++) {
@@ -174,7 +172,7 @@ an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
         int from, fd, status;
         pid_t pid;
 
-        fixture_open(&r, "auto", 1); /* alive beside the maker, as a standby is */
+        fixture_open(&r, "auto", 1); /* alive at the same time, like a standby */
         pid = start("make", &from);
         fd = take_fd(from);
         if (fd < 0) fail_msg("the maker sent no descriptor");
@@ -197,7 +195,7 @@ an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
 }
 
 static void
-an_arena_is_whole_after_its_makers_device_failed(void **state)
+an_arena_is_intact_after_a_device_fault_of_its_process(void **state)
 {
     struct err e = { 0 };
     struct arena a;
@@ -206,7 +204,7 @@ an_arena_is_whole_after_its_makers_device_failed(void **state)
     pid_t pid;
 
     (void)state;
-    if (!fixture_cuda()) skip(); /* a wrong address ends a CPU's process: the test above */
+    if (!fixture_cuda()) skip(); /* a wrong address ends a CPU process: see the test above */
     fixture_open(&r, "auto", 1);
     pid = start("fault", &from);
     fd = take_fd(from);
@@ -222,7 +220,7 @@ an_arena_is_whole_after_its_makers_device_failed(void **state)
 }
 
 static void
-what_is_adopted_must_be_an_arena_of_that_size(void **state)
+adopting_a_wrong_fd_or_size_is_refused(void **state)
 {
     uint64_t wrong[] = { BYTES - ((uint64_t)8 << 20), BYTES + ((uint64_t)8 << 20) };
     struct err e = { 0 };
@@ -250,7 +248,7 @@ what_is_adopted_must_be_an_arena_of_that_size(void **state)
 }
 
 static void
-no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
+out_of_memory_errors_name_requested_and_free_bytes(void **state)
 {
     uint64_t free, own, total;
     struct err e = { 0 };
@@ -267,7 +265,8 @@ no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
     print_message("    %s\n", e.text);
     assert_non_null(strstr(e.text, "arena kv"));
     assert_non_null(strstr(e.text, "are free"));
-    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", BYTES, &a, &e), 0); /* and goes on */
+    /* and the device stays usable */
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", BYTES, &a, &e), 0);
     r.op->mem.arena_drop(r.gpu, &a);
     fixture_close(&r);
 }
@@ -297,7 +296,7 @@ no_child_inherits_the_device(void **state)
 }
 
 static void
-a_device_that_cannot_be_had_is_named(void **state)
+an_unavailable_device_is_named_in_the_error(void **state)
 {
     static const struct {
         const char *device, *kernels, *says;
@@ -324,7 +323,7 @@ a_device_that_cannot_be_had_is_named(void **state)
     }
 }
 
-/* 150 MiB, from the middle of a page: over the places where pins meet. */
+/* 150 MiB from the middle of a page: crosses pin boundaries. */
 static void
 pinned_memory_is_copied_in_one_piece(void **state)
 {
@@ -373,11 +372,11 @@ pinned_memory_is_copied_in_one_piece(void **state)
     fixture_close(&r);
 }
 
-/* Sizes and places of every alignment, small ones (by a kernel) and just too large for it. */
+/* Sizes and addresses of every alignment, small ones (by a kernel) and slightly larger. */
 static void
-copies_of_any_size_and_place_touch_nothing_else(void **state)
+copies_of_any_size_and_alignment_write_only_their_range(void **state)
 {
-    enum { ROOM = 1 << 20, TIMES = 300 };
+    enum { AREA = 1 << 20, TIMES = 300 };
     static unsigned char *host;
     struct fixture r;
     unsigned char *dev, *dev2;
@@ -385,41 +384,41 @@ copies_of_any_size_and_place_touch_nothing_else(void **state)
     (void)state;
     fixture_open(&r, "auto", 1);
     if (!host) {
-        host = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        host = mmap(NULL, 2 * AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(host != MAP_FAILED);
-        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 2 * ROOM), 0);
+        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 2 * AREA), 0);
     }
-    dev = fixture_bytes(&r, ROOM);
-    dev2 = fixture_bytes(&r, ROOM);
+    dev = fixture_bytes(&r, AREA);
+    dev2 = fixture_bytes(&r, AREA);
     for (int i = 0; i < TIMES; i++) {
-        uint32_t align = 1u << test_below(6), n = test_below(i % 10 ? 4000 : ROOM / 2);
-        uint32_t a = test_below(ROOM / 4) / align * align, b = test_below(ROOM / 4) / align * align;
-        uint32_t c = test_below(ROOM / 4) / align * align;
+        uint32_t align = 1u << test_below(6), n = test_below(i % 10 ? 4000 : AREA / 2);
+        uint32_t a = test_below(AREA / 4) / align * align, b = test_below(AREA / 4) / align * align;
+        uint32_t c = test_below(AREA / 4) / align * align;
 
         if (i % 3) n = n / align * align;
-        for (uint32_t k = 0; k < ROOM; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
-        memset(host + ROOM, 0xff, ROOM);
+        for (uint32_t k = 0; k < AREA; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
+        memset(host + AREA, 0xff, AREA);
         fixture_send(&r); /* all 0xff */
         assert_int_equal(r.op->mem.put(r.lane, dev + a, host + b, n), 0);
         assert_int_equal(r.op->mem.copy(r.lane, dev2 + c, dev + a, n), 0);
-        assert_int_equal(r.op->mem.get(r.lane, host + ROOM + b, dev2 + c, n), 0);
+        assert_int_equal(r.op->mem.get(r.lane, host + AREA + b, dev2 + c, n), 0);
         fixture_wait(&r);
-        assert_memory_equal(host + ROOM + b, host + b, n);
+        assert_memory_equal(host + AREA + b, host + b, n);
         assert_memory_equal(HOST(dev) + a, host + b, n);
-        for (uint32_t k = 0; k < ROOM; k++) {
+        for (uint32_t k = 0; k < AREA; k++) {
             assert_true((k >= a && k < a + n) || HOST(dev)[k] == 0xff);
             assert_true((k >= c && k < c + n) || HOST(dev2)[k] == 0xff);
-            assert_true((k >= b && k < b + n) || host[ROOM + k] == 0xff);
+            assert_true((k >= b && k < b + n) || host[AREA + k] == 0xff);
         }
-        memset(HOST(dev), 0xff, ROOM);
-        memset(HOST(dev2), 0xff, ROOM);
+        memset(HOST(dev), 0xff, AREA);
+        memset(HOST(dev2), 0xff, AREA);
     }
     fixture_close(&r);
 }
 
-/* A graph of copies; put and get may not be in it, and saying so does not spoil it. */
+/* A graph of copies. put and get are refused while recording, and the recording stays valid. */
 static void
-a_recording_takes_no_host_copies_and_stays_good(void **state)
+a_recording_refuses_host_copies_and_stays_valid(void **state)
 {
     enum { N = 1 << 16, GRAPHS = 20 };
     struct graph *g[GRAPHS];
@@ -463,9 +462,9 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
     fixture_close(&r);
 }
 
-/* One lane runs far behind; the other waits for its mark and not for more. */
+/* One lane runs far behind; the other waits for its mark only. */
 static void
-a_wait_is_for_a_mark_that_was_asked_for(void **state)
+a_lane_waits_for_the_requested_mark_only(void **state)
 {
     enum { N = 64 << 20, TIMES = 100 };
     struct err e = { 0 };
@@ -485,7 +484,7 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
     for (uint32_t i = 0; i < TIMES; i++) {
         char *word = (char *)a.base + N - 4;
 
-        /* A long copy before the word: who does not wait reads the word before. */
+        /* A long copy before the word: a lane that does not wait reads the old word. */
         assert_int_equal(r.op->mem.copy(other, (char *)a.base + N, a.base, N), 0);
         assert_int_equal(r.op->mem.copy(other, word, end + i, 4), 0);
         assert_int_equal(r.op->lane.mark(other, i + 1), 0);
@@ -507,9 +506,9 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
     fixture_close(&r);
 }
 
-/* What a step pays for marks, and how long after the work its mark is seen. */
+/* Measures the cost of marks per step, and the delay until a mark is seen. */
 static void
-a_mark_is_seen_soon_and_asking_is_cheap(void **state)
+marks_are_cheap_and_seen_quickly(void **state)
 {
     enum { N = 2000 };
     struct fixture r;
@@ -545,17 +544,17 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_that_cannot_be_had_is_named),
-        cmocka_unit_test(an_arena_is_whole_after_its_maker_was_killed_at_work),
-        cmocka_unit_test(an_arena_is_whole_after_its_makers_device_failed),
-        cmocka_unit_test(what_is_adopted_must_be_an_arena_of_that_size),
-        cmocka_unit_test(no_room_is_said_with_what_was_asked_and_what_is_free),
+        cmocka_unit_test(an_unavailable_device_is_named_in_the_error),
+        cmocka_unit_test(an_arena_is_intact_after_its_process_was_killed),
+        cmocka_unit_test(an_arena_is_intact_after_a_device_fault_of_its_process),
+        cmocka_unit_test(adopting_a_wrong_fd_or_size_is_refused),
+        cmocka_unit_test(out_of_memory_errors_name_requested_and_free_bytes),
         cmocka_unit_test(no_child_inherits_the_device),
         cmocka_unit_test(pinned_memory_is_copied_in_one_piece),
-        cmocka_unit_test(copies_of_any_size_and_place_touch_nothing_else),
-        cmocka_unit_test(a_recording_takes_no_host_copies_and_stays_good),
-        cmocka_unit_test(a_wait_is_for_a_mark_that_was_asked_for),
-        cmocka_unit_test(a_mark_is_seen_soon_and_asking_is_cheap),
+        cmocka_unit_test(copies_of_any_size_and_alignment_write_only_their_range),
+        cmocka_unit_test(a_recording_refuses_host_copies_and_stays_valid),
+        cmocka_unit_test(a_lane_waits_for_the_requested_mark_only),
+        cmocka_unit_test(marks_are_cheap_and_seen_quickly),
     };
 
     if (argc == MAKE + 3 && strcmp(argv[1], "--child") == 0)

@@ -1,5 +1,5 @@
-/* test_nccl.c - NCCL is found, or its absence said; ranks find each other. Needs neither a GPU nor
- * NCCL: fakes of the library (fake_nccl.c) are built beside this program.
+/* test_nccl.c - finding NCCL, errors if it is missing, and messages between ranks. Needs no GPU and
+ * no NCCL: fakes of the library (fake_nccl.c) are built beside this program.
  */
 #include "base/clock.h"
 #include "gpu/cuda/cuda_nccl.h"
@@ -33,7 +33,7 @@ find_fakes(void **state)
 }
 
 static void
-the_library_is_taken_from_the_folder_that_was_named(void **state)
+the_library_is_loaded_from_the_named_folder(void **state)
 {
     struct nccl n;
     struct nccl_id id = { { 0 } };
@@ -48,7 +48,7 @@ the_library_is_taken_from_the_folder_that_was_named(void **state)
 }
 
 static void
-a_failure_has_the_librarys_own_words(void **state)
+an_nccl_error_has_the_message_of_the_library(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
@@ -62,7 +62,7 @@ a_failure_has_the_librarys_own_words(void **state)
 }
 
 static void
-where_it_is_missing_the_places_are_named(void **state)
+a_missing_library_names_the_folders_searched(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
@@ -75,7 +75,7 @@ where_it_is_missing_the_places_are_named(void **state)
 }
 
 static void
-what_is_too_old_is_refused_with_both_versions(void **state)
+a_too_old_nccl_is_refused_with_both_versions(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
@@ -114,7 +114,7 @@ rank_1(int fd)
 }
 
 static void
-a_note_reaches_the_other_process(void **state)
+a_rendezvous_message_reaches_the_other_process(void **state)
 {
     nsec until = clock_now() + 20 * NSEC_S;
     struct rendezvous m = { 0 };
@@ -141,7 +141,7 @@ a_note_reaches_the_other_process(void **state)
 }
 
 static void
-a_rank_that_does_not_come_is_named(void **state)
+a_missing_rank_is_named_after_the_timeout(void **state)
 {
     struct rendezvous m = { 0 };
     int fd = shared();
@@ -160,7 +160,7 @@ a_rank_that_does_not_come_is_named(void **state)
 }
 
 static void
-memory_of_another_size_is_refused(void **state)
+group_memory_of_another_size_is_refused(void **state)
 {
     int fd = memfd_create("group", MFD_CLOEXEC);
     struct rendezvous m = { 0 };
@@ -177,13 +177,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_library_is_taken_from_the_folder_that_was_named),
-        cmocka_unit_test(a_failure_has_the_librarys_own_words),
-        cmocka_unit_test(where_it_is_missing_the_places_are_named),
-        cmocka_unit_test(what_is_too_old_is_refused_with_both_versions),
-        cmocka_unit_test(a_note_reaches_the_other_process),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(memory_of_another_size_is_refused),
+        cmocka_unit_test(the_library_is_loaded_from_the_named_folder),
+        cmocka_unit_test(an_nccl_error_has_the_message_of_the_library),
+        cmocka_unit_test(a_missing_library_names_the_folders_searched),
+        cmocka_unit_test(a_too_old_nccl_is_refused_with_both_versions),
+        cmocka_unit_test(a_rendezvous_message_reaches_the_other_process),
+        cmocka_unit_test(a_missing_rank_is_named_after_the_timeout),
+        cmocka_unit_test(group_memory_of_another_size_is_refused),
     };
 
     return cmocka_run_group_tests(tests, find_fakes, NULL);

@@ -1,8 +1,8 @@
-/* test_ops.c - every op but attention (test_attend.c) against a naive reference in double: random
- * shapes, odd strides, outputs poisoned with NaN first, within the bound of ref_attend.h.
+/* test_ops.c - every op but attention (test_attend.c) against a reference in double: random shapes,
+ * odd strides, outputs poisoned with NaN, within the bound of ref_attend.h.
  *
- * On a GPU every other shape is one that kernels for whole tiles take; of large outputs a sample is
- * looked at, since the reference is one core.
+ * On a GPU every other shape fits kernels for whole tiles. Of large outputs a sample is checked,
+ * because the reference uses one core.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -29,7 +29,7 @@ embed_is_the_scaled_row_of_each_token(void **state)
 
         open_any(&r);
         table = fixture_tensor(&r, fixture_weight(&r), vocab, d, w ? d : d + test_below(5), 1);
-        /* What it fills is the residual stream: fp32 on every device. */
+        /* It fills the residual stream: fp32 on every device. */
         x = fixture_empty(&r, DT_F32, rows, d, w ? d : d + test_below(5));
         token = fixture_bytes(&r, rows * sizeof *token);
         for (uint32_t i = 0; i < rows; i++) HOST(token)[i] = (int32_t)test_below(vocab + 3) - 1;
@@ -64,7 +64,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
             k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
                               : 8 * between(1, 500);
             out = test_below(3) ? 64 * between(1, 16) : between(1, 1000);
-            large = test_below(4) == 0; /* enough for kernels of some rows */
+            large = test_below(4) == 0; /* enough for kernels that need some rows */
             if (large) {
                 rows = between(9, 64);
                 k = 8 * between(260, 560);
@@ -142,7 +142,7 @@ rms_norm_divides_by_the_root_mean_square(void **state)
 }
 
 static void
-layer_norm_takes_the_mean_off_first(void **state)
+layer_norm_subtracts_the_mean_first(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
@@ -174,7 +174,7 @@ layer_norm_takes_the_mean_off_first(void **state)
                 double weight = w.data ? at(w, 0, j) : 1, add = b.data ? at(b, 0, j) : 0;
                 double inv = 1 / sqrt(var + 1e-5f);
 
-                /* The mean's own rounding is felt as far as the values are large. */
+                /* The mean's own rounding matters if the values are large. */
                 near(at(y, i, j), (at(x, i, j) - mean) * inv * weight + add,
                      fabs(add) + fabs(weight) * (3 + 10 * inv), y.dtype);
             }
@@ -213,7 +213,7 @@ clamped(struct tensor pair, uint32_t i, uint32_t j)
 }
 
 static void
-act_gate_add_and_scale_are_what_they_say(void **state)
+act_gate_add_and_scale_match_the_reference(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -223,14 +223,14 @@ act_gate_add_and_scale_are_what_they_say(void **state)
         enum act a = (enum act)(n % 5);
         float cap = test_below(2) ? 30 : 0;
         struct fixture r;
-        struct tensor x, y, pair, gated, turns, sum, sum_old, scaled, scaled_old;
+        struct tensor x, y, pair, gated, clamped_y, sum, sum_old, scaled, scaled_old;
 
         open_any(&r);
         x = fixture_tensor(&r, r.act, rows, d, d + test_below(pad), 3);
         y = fixture_output(&r, rows, d, d + test_below(pad));
         pair = fixture_tensor(&r, r.act, rows, 2 * d, 2 * d + test_below(pad), 3);
         gated = fixture_output(&r, rows, d, d + test_below(pad));
-        turns = fixture_output(&r, rows, d, d + test_below(pad));
+        clamped_y = fixture_output(&r, rows, d, d + test_below(pad));
         sum = fixture_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
         scaled = fixture_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
         sum_old = fixture_twice(&r, sum);
@@ -238,7 +238,7 @@ act_gate_add_and_scale_are_what_they_say(void **state)
         fixture_send(&r);
         assert_int_equal(r.op->act(r.lane, y, x, a), 0);
         assert_int_equal(r.op->gate(r.lane, gated, pair, a), 0);
-        assert_int_equal(r.op->gate(r.lane, turns, pair, ACT_SWIGLU_CLAMPED), 0);
+        assert_int_equal(r.op->gate(r.lane, clamped_y, pair, ACT_SWIGLU_CLAMPED), 0);
         assert_int_equal(r.op->add(r.lane, sum, x), 0);
         assert_int_equal(r.op->scale(r.lane, scaled, 20, cap), 0);
         fixture_wait(&r);
@@ -249,7 +249,7 @@ act_gate_add_and_scale_are_what_they_say(void **state)
 
                 near(at(y, i, j), activation(v, a), fabs(v), r.act);
                 near(at(gated, i, j), activation(g, a) * up, fabs(g * up), r.act);
-                near(at(turns, i, j), clamped(pair, i, j), 100, r.act);
+                near(at(clamped_y, i, j), clamped(pair, i, j), 100, r.act);
                 near(at(sum, i, j), at(sum_old, i, j) + v, fabs(v) + 1, sum.dtype);
                 near(at(scaled, i, j), cap != 0 ? cap * tanh(was / cap) : was, 60, scaled.dtype);
             }
@@ -257,7 +257,7 @@ act_gate_add_and_scale_are_what_they_say(void **state)
     }
 }
 
-/* Of a row that is normed. */
+/* Statistics of a row for its norm. */
 struct moments {
     double mean, inverse;
 };
@@ -275,7 +275,7 @@ moments(const struct residual *a, struct tensor x, uint32_t i)
     return m;
 }
 
-/* Element j of the norm, where x is v, and how large what goes into it is. */
+/* Element j of the norm with input v, and the magnitude of its terms. */
 static double
 normed(const struct residual *a, struct moments m, double v, uint32_t j, double *size)
 {
@@ -284,13 +284,13 @@ normed(const struct residual *a, struct moments m, double v, uint32_t j, double 
     double bias = a->y_bias.data ? at(a->y_bias, 0, j) : 0;
 
     v = (v - m.mean) * m.inverse * weight;
-    /* The mean's own rounding is felt as far as the values are large. */
+    /* The mean's own rounding matters if the values are large. */
     *size = layer ? fabs(bias) + fabs(weight) * (3 + 10 * m.inverse) : fabs(v);
     return v + bias;
 }
 
 static void
-residual_adds_and_norms_what_it_added(void **state)
+residual_adds_then_normalizes_the_sum(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(4 * ROUNDS); n++) {
@@ -306,7 +306,7 @@ residual_adds_and_norms_what_it_added(void **state)
 
         open_any(&r);
         post = a.norm == RESIDUAL_POST;
-        if (whole && n % 20 == 0) d = 8192 + 64 * between(1, 20); /* more than a row of registers */
+        if (whole && n % 20 == 0) d = 8192 + 64 * between(1, 20); /* more than a row in registers */
         x = fixture_tensor(&r, DT_F32, rows, d, d + test_below(pad), 3);
         sum = fixture_twice(&r, x);
         a.x = x;
@@ -351,7 +351,7 @@ residual_adds_and_norms_what_it_added(void **state)
 }
 
 static void
-act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
+act_matmul_and_gate_matmul_activate_the_product(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
@@ -366,7 +366,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
             k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
                               : 8 * between(1, 500);
             f = test_below(4) ? 64 * between(1, 10) : 8 * between(1, 100);
-            if (test_below(4) == 0) { /* large enough for kernels of some rows */
+            if (test_below(4) == 0) { /* large enough for kernels that need some rows */
                 rows = between(9, 64);
                 k = 8 * between(260, 560);
                 f = 8 * between(130, 200);
@@ -397,7 +397,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
                 up += at(x, i, e) * at(w, f + j, e);
                 up_size += fabs(at(x, i, e) * at(w, f + j, e));
             }
-            /* An activation is nowhere steeper than 1.13, but for a square. */
+            /* The slope of an activation is at most 1.13, except of a square. */
             steep = a == ACT_RELU2 ? 2 * (fabs(g) + fabs(b)) + 1e-5 * g_size : 1.13;
             near_steps(at(acted, i, j), activation(g + b, a), 1.1 * steep * (g_size + fabs(b)),
                        r.act, steep * (fabs(g) + fabs(b)));
@@ -410,7 +410,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
 }
 
 static void
-rows_copies_are_bytes(void **state)
+gather_rows_copies_bytes(void **state)
 {
     (void)state;
     for (int n = 0; n < 6; n++) {
@@ -434,7 +434,7 @@ rows_copies_are_bytes(void **state)
 }
 
 static void
-copies_edits_and_tokens_land_where_they_should(void **state)
+copies_table_edits_and_tokens_match_the_reference(void **state)
 {
     enum { N = 3 << 18 };
     static uint32_t host[N], back[N];
@@ -444,7 +444,7 @@ copies_edits_and_tokens_land_where_they_should(void **state)
         { .table = 1,
           .slot = 1,
           .entry = 2,
-          .at = SLICE_NONE }, /* in order: the later one stands */
+          .at = SLICE_NONE }, /* in order: the later edit counts */
     };
     const int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 }, pos[] = { 0, 0, 0, 0 };
     const uint32_t slot[] = { 0, 2, SLOT_NONE, 1 };
@@ -489,7 +489,7 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     fixture_close(&r);
 }
 
-/* What 42 and 0.02 fill a tensor with on the CPU device. */
+/* Values of seed 42 and std 0.02 on the CPU device. */
 static void
 same_on_the_cpu(struct tensor t)
 {
@@ -511,7 +511,7 @@ same_on_the_cpu(struct tensor t)
 }
 
 static void
-random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
+random_weights_are_normal_and_depend_on_seed_and_index(void **state)
 {
     enum { N = 300, COLS = 307 };
     struct fixture r;
@@ -544,7 +544,7 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
             beyond_2 += fabs(x) > 2;
             assert_true(at(h, i, j) == (double)float_of_bf16(bf16_of_float((float)at(a, i, j))));
         }
-    /* 92,100 values: five standard errors each. */
+    /* 92,100 values: within five standard errors each. */
     assert_true(fabs(sum / (N * COLS)) < 0.0165);
     assert_true(fabs(squares / (N * COLS) - 1) < 0.0235);
     assert_true(fabs(cubes / (N * COLS)) < 0.064);
@@ -561,13 +561,13 @@ main(int argc, char **argv)
         fixture_test(embed_is_the_scaled_row_of_each_token),
         fixture_test(matmul_is_x_w_transposed_plus_bias_plus_beta_y),
         fixture_test(rms_norm_divides_by_the_root_mean_square),
-        fixture_test(layer_norm_takes_the_mean_off_first),
-        fixture_test(act_gate_add_and_scale_are_what_they_say),
-        fixture_test(residual_adds_and_norms_what_it_added),
-        fixture_test(act_matmul_and_gate_matmul_take_an_activation_of_a_product),
-        fixture_test(rows_copies_are_bytes),
-        fixture_test(copies_edits_and_tokens_land_where_they_should),
-        fixture_test(random_weights_are_normal_and_depend_on_seed_and_index_alone),
+        fixture_test(layer_norm_subtracts_the_mean_first),
+        fixture_test(act_gate_add_and_scale_match_the_reference),
+        fixture_test(residual_adds_then_normalizes_the_sum),
+        fixture_test(act_matmul_and_gate_matmul_activate_the_product),
+        fixture_test(gather_rows_copies_bytes),
+        fixture_test(copies_table_edits_and_tokens_match_the_reference),
+        fixture_test(random_weights_are_normal_and_depend_on_seed_and_index),
     };
 
     fixture_args(argc, argv);

@@ -1,5 +1,5 @@
-/* test_sample.c - sample() and mark_tokens(): penalties, suppressed tokens, cuts, draws, log-probabilities;
- * against a naive sampler that sorts the whole vocabulary in double.
+/* test_sample.c - sample() and mark_tokens(): penalties, suppressed tokens, cuts, draws,
+ * log-probabilities; against a simple reference sampler that sorts the whole vocabulary in double.
  */
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
@@ -23,7 +23,7 @@ static const struct sample_row plain = {
     .allowed = ALLOW_ALL,
 };
 
-/* One call of sample() over rows of logits; what comes out. */
+/* One call of sample() over rows of logits, and its results. */
 struct drawn {
     int32_t token[64], last[64];
     float logprob[64];
@@ -31,7 +31,7 @@ struct drawn {
     int error;
 };
 
-/* logits: of some fixture; row and suppressed: the host's; seen: a fixture's, or NULL. */
+/* logits: of a fixture; row and suppressed: host memory; seen: of a fixture, or NULL. */
 static struct drawn
 sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
             const int32_t *suppressed, const uint32_t *seen, uint32_t seen_words)
@@ -53,7 +53,9 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
                logits.dim[1] * sizeof(float));
     s = (struct sample){ .logits = copy,
                          .row = fixture_copy(&r, row, n * sizeof *row),
-                         .suppressed = suppressed ? fixture_copy(&r, suppressed, N_SUPPRESSED * sizeof *suppressed) : NULL,
+                         .suppressed = suppressed ? fixture_copy(&r, suppressed,
+                                                                 N_SUPPRESSED * sizeof *suppressed)
+                                                  : NULL,
                          .n = n,
                          .seen = seen,
                          .seen_words = seen_words,
@@ -87,7 +89,7 @@ better_first(const void *a, const void *b)
     return i < j ? -1 : 1;
 }
 
-/* Which ids transformers' warpers leave, best first; returns how many. p[id]: probability among
+/* Returns the number of ids that transformers' warpers keep, best first. p[id]: probability among
  * them. */
 static uint32_t
 ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
@@ -102,7 +104,7 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
         p[id[i]] = exp(((double)x[id[i]] - x[id[0]]) / r->temperature);
         total += p[id[i]];
     }
-    for (; keep < left; keep++) { /* what is better already fills top_p: cut here */
+    for (; keep < left; keep++) { /* better tokens already reach top_p: cut here */
         if (keep && r->top_p < 1 && before >= r->top_p * total) break;
         before += p[id[keep]];
     }
@@ -114,7 +116,7 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
 }
 
 static void
-temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
+temperature_zero_takes_the_best_lowest_id_on_ties(void **state)
 {
     struct fixture r;
     struct tensor x;
@@ -135,12 +137,12 @@ temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
     assert_int_equal(d.token[1], 1000);
     assert_int_equal(d.token[2], 0);
     assert_int_equal(d.last[5], 300);
-    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no slot: nobody's last token */
+    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no slot: no last token is written */
     fixture_close(&r);
 }
 
 static void
-a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
+a_nan_is_never_chosen_and_an_all_nan_row_fails(void **state)
 {
     struct fixture r;
     struct tensor x;
@@ -160,12 +162,12 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     assert_int_equal(d.token[1], 43);
     assert_int_equal(d.error, 0);
     ((float *)HOST(x.data))[143] = -NAN;
-    d = sample(x, row, NULL); /* a row that nobody asked for: a graph's padding */
+    d = sample(x, row, NULL); /* a row without slot and target: padding of a graph */
     assert_int_equal(d.error, 0);
     row[1].slot = 3;
     d = sample(x, row, NULL);
     assert_int_equal(d.error, -EIO);
-    if (!fixture_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is finished then */
+    if (!fixture_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is unusable then */
     fixture_close(&r);
 }
 
@@ -198,14 +200,14 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, segments, 2), 0);
     fixture_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
-    assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
+    assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: cleared first */
     assert_int_equal(HOST(seen)[4], 1 << 8);
     assert_int_equal(HOST(seen)[5], 1);
     x = fixture_tensor(&r, DT_F32, 2, 90, 90, 0.1f);
     f = HOST(x.data);
     for (int i = 0; i < 90; i++) f[i] = f[90 + i] = -5;
-    f[9] = 6, f[10] = 5;                  /* 6 / 1.5 falls behind 5 */
-    f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 falls behind -1.25 */
+    f[9] = 6, f[10] = 5;                  /* 6 / 1.5 is below 5 */
+    f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 is below -1.25 */
     row[0].slot = row[1].slot = 1;
     row[0].repetition = row[1].repetition = 1.5f;
     row[0].want_logprob = true;
@@ -221,7 +223,7 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
 }
 
 static void
-banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
+suppressed_tokens_are_never_chosen_and_forced_tokens_always(void **state)
 {
     int32_t suppressed[N_SUPPRESSED] = { 1, 7, 50, 49 };
     struct sample_row row[3] = { plain, plain, plain };
@@ -245,13 +247,14 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     row[1].slot = 4;
     row[2].first_suppressed = 2;
     row[2].n_suppressed = 2;
-    row[2].force = 50; /* being last, the forced end beats the suppressed: transformers' order */
+    /* the forced token is applied last and overrides the suppressed one, as in transformers */
+    row[2].force = 50;
     d = sample(x, row, suppressed);
     assert_int_equal(d.token[0], 20);
     assert_int_equal(d.top[0].id, 20);
     assert_true(d.top[0].logprob > -0.01f);
     assert_int_equal(d.token[1], 3);
-    assert_true(d.logprob[1] == 0); /* a forced token adds nothing to a score */
+    assert_true(d.logprob[1] == 0); /* a forced token has log-probability 0 */
     assert_int_equal(d.last[4], 3);
     assert_int_equal(d.token[2], 50);
     fixture_close(&r);
@@ -259,7 +262,7 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
 
 /* Words for 64 of 70 tokens: the last six have no bit. */
 static void
-a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
+a_disallowed_token_is_not_chosen_and_has_no_probability(void **state)
 {
     enum { VOCAB = 70, WORDS = 2, ROWS = 5 };
     const uint32_t bits[3][WORDS] = { { 0, 0 }, { 1u << 4 | 1u << 31, 1u << 9 }, { 0, 1 } };
@@ -288,13 +291,13 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
         row[i].first_top = 4 * i;
     }
     row[0].n_top = 4;
-    row[1].allowed = ALLOW_ALL; /* beside others that are bound */
-    row[2].n_suppressed = 1;    /* both: 4 is suppressed, 31 or 41 is left */
-    row[3].allowed = 2;         /* the one that is left, whatever it weighs */
+    row[1].allowed = ALLOW_ALL; /* with constrained rows in the same call */
+    row[2].n_suppressed = 1;    /* both: 4 is suppressed, 31 or 41 remains */
+    row[3].allowed = 2;         /* the only one left, whatever its weight */
     row[3].temperature = 1;
     row[3].top_p = 0.5f;
     row[3].want_logprob = true;
-    row[4].force = 66; /* being last, a forced token beats what is allowed */
+    row[4].force = 66; /* the forced token is applied last and overrides allowed */
     s.row = fixture_copy(&r, row, sizeof row);
     fixture_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
@@ -314,7 +317,7 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
 }
 
 static void
-logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **state)
+logprobs_are_listed_best_first_lowest_id_on_ties(void **state)
 {
     (void)state;
     for (int n = 0; n < fixture_rounds(30); n++) {
@@ -350,7 +353,7 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
         for (uint32_t i = vocab; i < 8; i++) assert_int_equal(d.top[i].id, -1);
         assert_true(fabs(d.logprob[0] - (f[d.token[0]] - log(total))) < 2e-5);
         assert_int_equal(d.top[8].id, id[0]);
-        /* A target is reported and sampled for nobody. */
+        /* A target is returned without sampling. */
         assert_int_equal(d.token[1], row[1].target);
         assert_true(fabs(d.logprob[1] - (f[row[1].target] - log(total))) < 2e-5);
         assert_int_equal(d.last[2], 0x7f7f7f7f);
@@ -358,10 +361,10 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
     }
 }
 
-/* Draws of one row with ever new positions: none outside the naive candidates, and as often as
- * their probabilities say (chi-square over the candidates that are expected five times or more). */
+/* Draws of one row at new positions: all from the reference's candidates, with their probabilities
+ * (chi-square over candidates expected five times or more). */
 static void
-draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
+draws_follow_top_k_top_p_and_min_p_of_transformers(void **state)
 {
     uint32_t draws = 64 * (uint32_t)fixture_rounds(100);
 
@@ -415,7 +418,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
             free_terms++;
         }
         if (rest >= 5) chi += (rest_seen - rest) * (rest_seen - rest) / rest, free_terms++;
-        /* Beyond five standard deviations of a chi-square with so many terms. */
+        /* Above five standard deviations of a chi-square with that many terms. */
         if (chi > free_terms + 5 * sqrt(2 * free_terms) + 10)
             fail_msg("case %d: chi-square %.1f over %.0f terms", n, chi, free_terms);
         fixture_close(&r);
@@ -423,7 +426,7 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
 }
 
 static void
-the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
+equal_seed_output_and_position_draw_the_same_token(void **state)
 {
     enum { VOCAB = 2777 };
     struct sample_row row[64];
@@ -465,7 +468,7 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
     fixture_close(&r);
 }
 
-/* Anything a row may ask for, of logits with ties, plateaus, NaN and infinities. */
+/* Any parameters, with logits that have ties, plateaus, NaN and infinities. */
 static void
 random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppressed)
 {
@@ -500,7 +503,7 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppress
     row->position = test_below(100000);
 }
 
-/* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
+/* The score of a beam candidate: the changed log-probability, not normalized again. */
 static double
 ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
           const struct logit_bias *logit_bias, const int32_t *suppressed, const uint32_t *seen)
@@ -587,8 +590,8 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                 least = want;
             }
             for (uint32_t k = 0; k < vocab; k++)
-                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, suppressed, seen[i]) >
-                          least + 1e-4;
+                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, suppressed,
+                                    seen[i]) > least + 1e-4;
             assert_true(better < n);
             for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
             assert_int_equal(HOST(s.token)[i], t[0].id);
@@ -599,7 +602,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 }
 
 static void
-a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
+every_device_samples_the_same_token_for_any_parameters(void **state)
 {
     enum { ROWS = 16, WIDEST = 40000, WORDS = WIDEST / 32 + 1 };
     static const uint32_t width[] = { 1, 7, 100, 1000, 1024, 1025, 5000, 8192, 32128, WIDEST };
@@ -634,8 +637,8 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         }
         for (uint32_t i = 0; i < ROWS * WORDS; i++)
             seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
-        /* One that allows all but few, one that has few, and what words there are: one id at least.
-         */
+        /* Bitmaps: one allows all but few, one allows few, others are random; each allows at least
+         * one id. */
         for (uint32_t i = 0; i < 3 * words; i++) {
             allowed[i] = i < words ? ~(1u << test_below(32)) : 1u << test_below(32);
             if (i >= 2 * words && test_below(2)) allowed[i] = 0;
@@ -670,8 +673,8 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
                              .top = fixture_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.suppressed = suppressed, t.logit_bias = logit_bias, t.allowed = allowed, t.seen = seen,
-        t.last = last, t.token = token;
+        t.row = row, t.suppressed = suppressed, t.logit_bias = logit_bias, t.allowed = allowed,
+        t.seen = seen, t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
         fixture_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
@@ -716,18 +719,18 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
-        fixture_test(a_nan_is_never_chosen_and_nothing_but_nan_is_an_error),
+        fixture_test(temperature_zero_takes_the_best_lowest_id_on_ties),
+        fixture_test(a_nan_is_never_chosen_and_an_all_nan_row_fails),
         fixture_test(
             the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
-        fixture_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
-        fixture_test(a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability),
-        fixture_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
-        fixture_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
-        fixture_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
+        fixture_test(suppressed_tokens_are_never_chosen_and_forced_tokens_always),
+        fixture_test(a_disallowed_token_is_not_chosen_and_has_no_probability),
+        fixture_test(logprobs_are_listed_best_first_lowest_id_on_ties),
+        fixture_test(draws_follow_top_k_top_p_and_min_p_of_transformers),
+        fixture_test(equal_seed_output_and_position_draw_the_same_token),
         fixture_test(
             a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_again),
-        fixture_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
+        fixture_test(every_device_samples_the_same_token_for_any_parameters),
     };
 
     fixture_args(argc, argv);

@@ -1,5 +1,4 @@
-/* test_shapes.c - what does not fit is refused before it is queued, with a sentence that names it.
- */
+/* test_shapes.c - invalid shapes are refused before queueing, with a message that names them. */
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
@@ -30,7 +29,7 @@ typed(struct tensor t, enum dtype type)
     return t;
 }
 
-/* The call failed, and why says so in these words. */
+/* Checks that the call failed and that gpu_why() contains these words. */
 static void
 refused(int ret, const char *words)
 {
@@ -41,7 +40,7 @@ refused(int ret, const char *words)
 }
 
 static void
-matmul_refuses_what_does_not_multiply(void **state)
+matmul_refuses_mismatched_shapes_and_dtypes(void **state)
 {
     struct tensor y = elsewhere(3, 5), x = f32(3, 8), w = f32(5, 8), scaled = w;
 
@@ -57,7 +56,7 @@ matmul_refuses_what_does_not_multiply(void **state)
     refused(r.op->matmul(r.lane, y, typed(x, DT_I32), w, NO_TENSOR, 0), "x is i32");
     if (!fixture_cuda())
         refused(r.op->matmul(r.lane, y, typed(x, DT_BF16), w, NO_TENSOR, 0), "x is bf16");
-    if (fixture_cuda()) /* rows of the weights' dtype; the result that, or fp32 */
+    if (fixture_cuda()) /* rows of the weights' dtype; the result has it too, or fp32 */
         refused(r.op->matmul(r.lane, y, x, typed(w, DT_BF16), NO_TENSOR, 0), "x is fp32");
     if (fixture_cuda())
         refused(r.op->matmul(r.lane, typed(y, DT_F16), typed(x, DT_BF16), typed(w, DT_BF16),
@@ -75,7 +74,7 @@ matmul_refuses_what_does_not_multiply(void **state)
 }
 
 static void
-row_ops_refuse_rows_that_disagree(void **state)
+row_ops_refuse_mismatched_rows(void **state)
 {
     struct tensor x = f32(4, 10), y = elsewhere(4, 10);
     int32_t token[4] = { 0 };
@@ -106,7 +105,8 @@ row_ops_refuse_rows_that_disagree(void **state)
             "both in_bias and in_norm");
     refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .y_bias = f32(1, 10) }),
             "an RMS norm with y_bias");
-    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }), "unknown norm 3");
+    refused(r.op->residual(r.lane, &(struct residual){ .x = x, .y = y, .norm = 3 }),
+            "unknown norm 3");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 9), NO_TENSOR, ACT_RELU), "w is [8, 9]");
     refused(r.op->act_matmul(r.lane, y, x, f32(8, 10), NO_TENSOR, ACT_RELU), "y is [4, 10]");
     refused(r.op->act_matmul(r.lane, y, x, f32(10, 10), f32(1, 9), ACT_RELU), "bias is [1, 9]");
@@ -122,13 +122,13 @@ row_ops_refuse_rows_that_disagree(void **state)
             "gather_rows: y is [4, 9]");
     refused(r.op->gather_rows(r.lane, y, x, NULL), "which is NULL");
     refused(r.op->mem.fill_random(r.lane, NO_TENSOR, 1, 0, 0, 1), "fill_random: t has no data");
-    /* A vector may lie as a row or as a column. */
+    /* A vector may be a row or a column. */
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(1, 10), 0, 0), 0);
     assert_int_equal(r.op->rms_norm(r.lane, y, x, f32(10, 1), 0, 0), 0);
 }
 
 static void
-copies_refuse_nowhere_and_overlap(void **state)
+copies_refuse_null_addresses_and_overlap(void **state)
 {
     struct tables t = { .n = 9 };
     struct table_edit edit = { 0 };
@@ -151,7 +151,7 @@ copies_refuse_nowhere_and_overlap(void **state)
 }
 
 static void
-rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
+rope_store_and_attend_refuse_mismatched_heads_and_caches(void **state)
 {
     const int32_t pos[4] = { 0, 1, 2, 3 };
     const uint32_t slot[4] = { 0 };
@@ -202,7 +202,8 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     s = good, s.cos_sin = f32(10, 18);
     refused(r.op->rope_store(r.lane, &s, rows), "cos_sin rotates 18 elements, heads have 16");
     s = good, s.kv.head_dim = 24;
-    refused(r.op->rope_store(r.lane, &s, rows), "KV has 2 heads of size 24, the op has 2 of size 16");
+    refused(r.op->rope_store(r.lane, &s, rows),
+            "KV has 2 heads of size 24, the op has 2 of size 16");
     s = good, s.kv.slice_bytes = 510;
     refused(r.op->rope_store(r.lane, &s, rows), "a slice has 510 bytes, needs 512");
     s = good, s.kv.dtype = DT_MXFP4;
@@ -231,11 +232,11 @@ rope_store_and_attend_refuse_heads_and_caches_that_disagree(void **state)
     a = fine, rows.n_single_token = rows.n_segments + 1;
     refused(r.op->attend(r.lane, &a, rows), "single-token segments, but");
     rows.n_single_token = 0;
-    fixture_wait(&r); /* the two that were fine read our arrays */
+    fixture_wait(&r); /* the two valid calls read our arrays */
 }
 
 static void
-sample_refuses_logits_of_another_type_or_too_few(void **state)
+sample_refuses_logits_of_wrong_dtype_or_rows(void **state)
 {
     struct sample_row row = { 0 };
     int32_t token;
@@ -256,7 +257,7 @@ sample_refuses_logits_of_another_type_or_too_few(void **state)
 }
 
 static void
-devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
+unknown_device_names_and_zero_sizes_are_refused(void **state)
 {
     struct gpu_options o = { .device = "cpu", .isa = "sse9" };
     struct err e = { 0 };
@@ -272,7 +273,7 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
     assert_non_null(strstr(e.text, "\"cuda:x\" is not cpu, cuda or cuda:N"));
     o.device = "gpu";
     assert_int_equal(gpu_open(&g, &o, &e), -EINVAL);
-    /* Asked for a GPU, we say what is missing and never fall back. */
+    /* A missing GPU is reported; the CPU is not used instead. */
     o.device = fixture_cuda() ? "cuda:63" : "cuda:0";
     if (!fixture_cuda() && gpu_open(&g, &o, &e) == 0) { /* there is one here */
         assert_string_equal(gpu_ops(g)->name, "cuda");
@@ -290,7 +291,7 @@ devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist(void **state)
 }
 
 static void
-a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused(void **state)
+lane_part_refuses_invalid_ranges_and_undividable_devices(void **state)
 {
     const struct gpu_parts parts = r.gpu->parts;
 
@@ -313,7 +314,7 @@ a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused(void **state)
 }
 
 static void
-slices_keep_their_parents_stride_and_sizes_count_bits(void **state)
+slices_keep_the_stride_and_sizes_count_bits(void **state)
 {
     struct tensor t = tensor_2d(memory, DT_BF16, 6, 10), c = tensor_cols(t, 4, 3);
     struct tensor s = tensor_rows(c, 2, 3);
@@ -332,7 +333,7 @@ slices_keep_their_parents_stride_and_sizes_count_bits(void **state)
 }
 
 static int
-open_rig(void **state)
+open_fixture(void **state)
 {
     (void)state;
     fixture_open(&r, "auto", 1);
@@ -341,7 +342,7 @@ open_rig(void **state)
 }
 
 static int
-close_rig(void **state)
+close_fixture(void **state)
 {
     fixture_close(&r);
     return fixture_end(state);
@@ -351,16 +352,16 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_refuses_what_does_not_multiply),
-        cmocka_unit_test(row_ops_refuse_rows_that_disagree),
-        cmocka_unit_test(copies_refuse_nowhere_and_overlap),
-        cmocka_unit_test(rope_store_and_attend_refuse_heads_and_caches_that_disagree),
-        cmocka_unit_test(sample_refuses_logits_of_another_type_or_too_few),
-        cmocka_unit_test(devices_lanes_and_arenas_are_opened_by_names_and_sizes_that_exist),
-        cmocka_unit_test(a_part_outside_of_a_lane_or_of_what_cannot_be_divided_is_refused),
-        cmocka_unit_test(slices_keep_their_parents_stride_and_sizes_count_bits),
+        cmocka_unit_test(matmul_refuses_mismatched_shapes_and_dtypes),
+        cmocka_unit_test(row_ops_refuse_mismatched_rows),
+        cmocka_unit_test(copies_refuse_null_addresses_and_overlap),
+        cmocka_unit_test(rope_store_and_attend_refuse_mismatched_heads_and_caches),
+        cmocka_unit_test(sample_refuses_logits_of_wrong_dtype_or_rows),
+        cmocka_unit_test(unknown_device_names_and_zero_sizes_are_refused),
+        cmocka_unit_test(lane_part_refuses_invalid_ranges_and_undividable_devices),
+        cmocka_unit_test(slices_keep_the_stride_and_sizes_count_bits),
     };
 
     fixture_args(argc, argv);
-    return cmocka_run_group_tests(tests, open_rig, close_rig);
+    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

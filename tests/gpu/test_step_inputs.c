@@ -1,6 +1,6 @@
-/* test_step_inputs.c - the ops on rows, where test_ops.c's random shapes do not go: rows longer
- * than any block holds, table edits that meet, histories, every kind of rope_store, and random
- * weights that are the same on a GPU and on the CPU. Any device; outputs poisoned.
+/* test_step_inputs.c - row ops beyond test_ops.c's random shapes: rows longer than any block keeps,
+ * conflicting table edits, seen tokens, every kind of rope_store, and random weights equal on GPU
+ * and CPU. Any device; outputs poisoned.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths around what a block keeps of a row, whole and not. */
+/* Lengths around the limit that a block keeps of a row, aligned and not. */
 static void
-norms_take_rows_of_any_length(void **state)
+norms_support_rows_of_any_length(void **state)
 {
     static const uint32_t length[] = {
         1, 3, 1024, 4100, 5376, 8190, 8192, 8193, 8196, 20000, 20001
@@ -69,9 +69,9 @@ norms_take_rows_of_any_length(void **state)
     }
 }
 
-/* Few entries and many edits, so that most meet; more than one round of any block. */
+/* Few entries and many edits, so that most conflict; more than one round of any block. */
 static void
-edits_stand_in_the_order_they_are_given(void **state)
+table_edits_apply_in_order(void **state)
 {
     (void)state;
     for (int round = 0; round < 12; round++) {
@@ -114,7 +114,7 @@ edits_stand_in_the_order_they_are_given(void **state)
 }
 
 static void
-histories_begin_at_position_0_and_know_every_token_since(void **state)
+seen_tokens_start_at_position_0_and_include_every_token(void **state)
 {
     (void)state;
     for (int round = 0; round < 10; round++) {
@@ -164,10 +164,10 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
     }
 }
 
-/* What one head becomes, in double. */
+/* The result for one head, in double. */
 static void
-turn(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_store *s,
-     const struct tensor *norm, uint32_t pos)
+rotate(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_store *s,
+       const struct tensor *norm, uint32_t pos)
 {
     uint32_t d = s->head_dim, rot = s->cos_sin.data ? s->cos_sin.dim[1] : 0, half = rot / 2;
     double v[512], sum = 0;
@@ -187,10 +187,10 @@ turn(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_
     }
 }
 
-/* Partial rotary, q or k alone, K = V, one part, every KV dtype, heads as models have them; rows of
- * padding at positions that are none, and nothing written but a row's own slots. */
+/* Partial rotary, q or k alone, K = V, one part, every KV dtype, heads as in models; padding rows
+ * at invalid positions, and only a row's own slots are written. */
 static void
-rope_store_takes_every_kind_of_layer(void **state)
+rope_store_supports_every_kind_of_layer(void **state)
 {
     static const uint32_t dim[] = { 16, 64, 80, 96, 128, 256, 512, 34 };
 
@@ -247,11 +247,11 @@ rope_store_takes_every_kind_of_layer(void **state)
 
             if (whose == SLOT_NONE) continue;
             for (uint32_t h = 0; has_q && h < n_heads; h++) {
-                turn(y, q_old, i, h, &s, &s.q_norm, here);
+                rotate(y, q_old, i, h, &s, &s.q_norm, here);
                 for (uint32_t e = 0; e < d; e++) near(at(s.q, i, h * d + e), y[e], 9, r.act);
             }
             for (uint32_t h = 0; has_k && h < n_kv; h++) {
-                turn(y, k_old, i, h, &s, &s.k_norm, here);
+                rotate(y, k_old, i, h, &s, &s.k_norm, here);
                 for (uint32_t e = 0; e < d; e++) {
                     double k = at(s.k, i, h * d + e);
 
@@ -266,7 +266,7 @@ rope_store_takes_every_kind_of_layer(void **state)
                 }
             }
         }
-        /* Positions nobody has are still poison. */
+        /* Positions that no row has are still poison. */
         for (uint32_t i = 0; i < 20 && has_k && stores; i++) {
             uint32_t whose = test_below(2), here = test_below(60);
             bool written = false;
@@ -279,9 +279,9 @@ rope_store_takes_every_kind_of_layer(void **state)
     }
 }
 
-/* The same bits as on the CPU: what a GPU is tested with may be made on a host without one. */
+/* The same bits as on the CPU, so that GPU test data can be made on a host without GPU. */
 static void
-random_weights_are_those_of_the_cpu(void **state)
+random_weights_equal_those_of_the_cpu(void **state)
 {
     struct gpu_options o = { .device = "cpu", .isa = "auto" };
     const struct gpu_ops *op;
@@ -324,11 +324,11 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_take_rows_of_any_length),
-        cmocka_unit_test(edits_stand_in_the_order_they_are_given),
-        cmocka_unit_test(histories_begin_at_position_0_and_know_every_token_since),
-        cmocka_unit_test(rope_store_takes_every_kind_of_layer),
-        cmocka_unit_test(random_weights_are_those_of_the_cpu),
+        cmocka_unit_test(norms_support_rows_of_any_length),
+        cmocka_unit_test(table_edits_apply_in_order),
+        cmocka_unit_test(seen_tokens_start_at_position_0_and_include_every_token),
+        cmocka_unit_test(rope_store_supports_every_kind_of_layer),
+        cmocka_unit_test(random_weights_equal_those_of_the_cpu),
     };
 
     fixture_args(argc, argv);

@@ -1,9 +1,8 @@
-/* test_whole.c - a row's bits at the shapes of whole models, on a GPU in invariant mode.
+/* test_whole.c - bits of a row at the shapes of whole models, on a GPU in invariant mode.
  *
- * test_bits has every op at shapes a CPU can check; what a library picks at thousands of rows and
- * columns is another matter. Here nothing leaves the device: operands are filled there, the same
- * rows are computed in one piece, in chunks, among others and alone, and checksums say whether the
- * bits are the same.
+ * test_bits has every op at shapes that a CPU can check; at thousands of rows and columns a library
+ * may choose other kernels. Data stays on the device: operands are filled there; the same rows are
+ * computed in one piece, in chunks, in a batch and alone, and checksums compare the bits.
  */
 #include "tests/gpu/fixture.h"
 #include "tests/test.h"
@@ -43,8 +42,8 @@ sum_of(struct fixture *r, uint64_t *sum, struct tensor y, uint32_t first, uint32
 typedef void (*on_rows)(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first,
                         uint32_t n);
 
-/* in[0]'s rows, all at once, then chunk by chunk; of the smallest chunks the first few, of which
- * one begins in the middle. */
+/* in[0]'s rows, all at once, then chunk by chunk; of the smallest chunks the first few and one
+ * that starts in the middle. */
 static void
 same_in_chunks(struct fixture *r, const char *what, on_rows op, const struct tensor *in,
                struct tensor want, struct tensor got)
@@ -95,7 +94,7 @@ do_act_matmul(struct fixture *r, const struct tensor *in, struct tensor y, uint3
 }
 
 static void
-matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+matmul_bits_at_model_shapes_ignore_chunks(void **state)
 {
     static const struct shape shape[] = {
         { "8B qkv", 6144, 4096 },    { "8B out", 4096, 4096 },   { "8B down", 4096, 14336 },
@@ -151,7 +150,7 @@ matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk(v
     }
 }
 
-/* y: x as it became, in fp32; then its norm, in the room of an fp32 row. */
+/* y: the changed x in fp32, then its norm, in the space of an fp32 row. */
 static void
 do_residual(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
 {
@@ -181,7 +180,7 @@ do_rms(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t fir
 }
 
 static void
-residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+norm_bits_at_model_shapes_ignore_chunks(void **state)
 {
     static const uint32_t width[] = { 1024, 4096, 5376 };
 
@@ -211,9 +210,9 @@ residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void *
 
 /* Log-probabilities of a row among 64, and among fewer. */
 static void
-draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
+sampling_bits_at_full_vocabularies_ignore_the_batch(void **state)
 {
-    static const uint32_t vocab[] = { 32128, 128256, 262208 }, company[] = { 1, 2, 9, 33, 64 };
+    static const uint32_t vocab[] = { 32128, 128256, 262208 }, batch[] = { 1, 2, 9, 33, 64 };
     enum { N = 64, TOPS = 8 };
 
     (void)state;
@@ -245,9 +244,9 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
         logprob = fixture_bytes(&r, N * sizeof *logprob);
         top = fixture_bytes(&r, N * TOPS * sizeof *top);
         fixture_send(&r);
-        for (size_t c = ARRAY_LEN(company); c-- > 0;)
-            for (uint32_t first = 0; first < N; first += company[c]) {
-                uint32_t n = MIN(company[c], N - first);
+        for (size_t c = ARRAY_LEN(batch); c-- > 0;)
+            for (uint32_t first = 0; first < N; first += batch[c]) {
+                uint32_t n = MIN(batch[c], N - first);
                 struct sample s = { .logits = tensor_rows(copy, first, n),
                                     .row = rows + first,
                                     .n = n,
@@ -261,7 +260,7 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                                  0);
                 assert_int_equal(r.op->sample(r.lane, &s), 0);
                 fixture_wait(&r);
-                if (c == ARRAY_LEN(company) - 1) {
+                if (c == ARRAY_LEN(batch) - 1) {
                     memcpy(want, HOST(top), sizeof want);
                     memcpy(wanted, HOST(token), sizeof wanted);
                     memcpy(wanted_logprob, HOST(logprob), sizeof wanted_logprob);
@@ -276,7 +275,7 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
     }
 }
 
-/* ---- attention: one sequence's rows, the prompt in chunks or row by row, beside others or alone
+/* ---- attention: rows of one sequence, the prompt in chunks or row by row, in a batch or alone
  * ---- */
 
 struct heads {
@@ -287,7 +286,7 @@ struct heads {
 
 static struct heads now; /* the case */
 
-/* Tables have room for the model's longest sequence, whatever these sequences have. */
+/* Tables are sized for the model's longest sequence. */
 static void
 widen(struct fixture *r, struct paged *p, uint32_t entries)
 {
@@ -303,14 +302,14 @@ widen(struct fixture *r, struct paged *p, uint32_t entries)
     p->view.table_stride = entries;
 }
 
-/* Rows [first, first + n) of the sequence in slot 0; others: so many slots beside it, each with one
- * row at its end, before or behind. */
+/* Rows [first, first + n) of the sequence in slot 0; others: number of other slots, each with one
+ * row at its end, before or after. */
 static void
 attend_rows(struct fixture *r, const struct tensor *in, struct kv_view kv, const uint32_t *which,
             struct tensor y, uint32_t first, uint32_t n, uint32_t others, bool before)
 {
     uint32_t cols = now.heads * now.dim, rows = n + others, single = n == 1 || before ? others : 0;
-    /* q is the first columns of q, k and v, as a model has it. */
+    /* q is the first columns of q, k and v, as in models. */
     struct tensor qkv = fixture_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
     struct tensor q = tensor_cols(qkv, 0, cols), out = fixture_device(r, r->act, rows, cols);
     struct segment segment[64] = { { 0 } }, *segments;
@@ -361,7 +360,7 @@ attend_rows(struct fixture *r, const struct tensor *in, struct kv_view kv, const
 }
 
 static void
-attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(void **state)
+attention_bits_at_model_shapes_ignore_chunks_and_batch(void **state)
 {
     static const struct heads heads[] = {
         { "8B", 32, 8, 128, 0, false },        { "T5", 16, 16, 64, 0, true },
@@ -418,12 +417,12 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        fixture_test(matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        fixture_test(matmul_bits_at_model_shapes_ignore_chunks),
         fixture_test(
             matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        fixture_test(residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        fixture_test(draws_of_whole_vocabularies_have_the_same_bits_in_any_company),
-        fixture_test(attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company),
+        fixture_test(norm_bits_at_model_shapes_ignore_chunks),
+        fixture_test(sampling_bits_at_full_vocabularies_ignore_the_batch),
+        fixture_test(attention_bits_at_model_shapes_ignore_chunks_and_batch),
     };
 
     fixture_args(argc, argv);

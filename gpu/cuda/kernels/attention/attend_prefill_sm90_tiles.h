@@ -3,7 +3,7 @@
  *
  * head dim   rows  keys  stages  Q slots   shared memory, KiB             registers of a consumer
  * 64         192   128   4       2         Q 2 x 24, K 4 x 16, V 4 x 16   S 64 + P 32 + O  32
- * 128        128   128   2       2         Q 2 x 32, K 2 x 32, V 2 x 32   S 64 + P 32 + O  64 + Q 32
+ * 128        128   128   2       2         Q 2 x 32, K 2 x 32, V 2 x 32   S 64 + P 32 + O 64 + Q 32
  * 256        128    64   2       1         Q     64, K 2 x 32, V 2 x 32   S 32 + P 16 + O 128
  *
  * A warpgroup has 64 rows. Two warpgroups may have 224 registers per thread, three 160. With heads

@@ -1,7 +1,7 @@
 /* peer_exchange.cu - see peer_exchange.h.
  *
- * Rows that are aligned go by units of 16 bytes, bare; others an element at a time, with counts.
- * Either has the same place in every rank's memory.
+ * Aligned rows are exchanged in units of 16 bytes, as bare words; other rows per element, with
+ * round numbers. Both use the same area in every rank's memory.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -16,7 +16,7 @@ first_of(const struct exchange &e, uint32_t d, uint32_t rank)
     return (uint32_t)((uint64_t)d * rank / e.ranks);
 }
 
-/* ---- an element at a time: it travels as fp32, in half a line ---- */
+/* ---- per element: as fp32, in half a line ---- */
 
 constexpr uint32_t THREADS = 256;
 
@@ -66,12 +66,12 @@ __launch_bounds__(THREADS)
             }
             *p = of_float<T>(total);
         }
-        __syncthreads(); /* the block has read all of this round */
+        __syncthreads(); /* the block has read this whole round */
     }
     end_round(e, round);
 }
 
-/* Everybody sends as many as the widest part has: a round that one rank did not send would be no
+/* Every rank sends as many rounds as the widest part needs, because all ranks take part in a
  * round. */
 __global__ void
 __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
@@ -104,30 +104,29 @@ __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, str
     end_round(e, round);
 }
 
-/* ---- by units, one round a kernel ---- */
+/* ---- in units, one round per kernel ---- */
 
-/* A thread has every so many units, FEW at once: what it sends next is on its way while it hears of
- * these. */
+/* A thread processes FEW units at a time: it sends the next ones while it receives these. */
 constexpr uint32_t FEW = 4, ADDERS = 256, GATHERERS = 512;
 
 struct units {
     struct exchange e;
     struct tensor x, out;
-    uint32_t per_row, n;           /* of a row of x, and of all */
-    const struct sample_row *draw; /* of out's rows, where the whole of some is not wanted */
+    uint32_t per_row, n;           /* of a row of x, and in total */
+    const struct sample_row *draw; /* for rows of out that are only partly needed */
 };
 
-/* Bits of the rows that travel; NULL: all do. */
+/* Bits of the rows to exchange; NULL: all. */
 typedef const uint32_t *row_bits;
 
-/* The thread's i-th; n or more: there is none. */
+/* The thread's i-th unit; n or more: none. */
 __device__ __forceinline__ uint32_t
 unit_of(uint32_t i)
 {
     return (i * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-/* Whether the thread has it, and it travels. */
+/* Whether the thread has this unit and its row is exchanged. */
 __device__ __forceinline__ bool
 has_unit(const struct units &a, row_bits some, uint32_t i)
 {
@@ -145,8 +144,8 @@ unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
     return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
 }
 
-/* The two ways, a sum and a gathering: at() is where the thread's first is on its way from one rank
- * to another, take() hears of everybody's and puts them where they belong. */
+/* The two operations, sum and gather. at(): the line of the thread's first unit from one rank to
+ * another. take(): receives the units of all ranks and stores the result. */
 struct sums {
     __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
                                                 uint32_t from, uint32_t to)
@@ -193,7 +192,7 @@ send_units(const struct units &a, uint32_t first, uint32_t round, row_bits some)
     }
 }
 
-/* Until they are there. They leave room behind. */
+/* Waits for units and clears their lines. */
 template <typename Way>
 __device__ __forceinline__ void
 receive_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, uint32_t round,
@@ -270,7 +269,7 @@ parts::take(const struct units &a, uint32_t first, uint32_t round, row_bits some
     }
 }
 
-/* Either is one round. */
+/* Runs one round. */
 template <typename Way, typename T>
 __device__ __forceinline__ void
 run_units(const struct units &a, uint32_t round, row_bits some)
@@ -306,11 +305,11 @@ __launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a
     run_all_units<parts, float>(a);
 }
 
-/* ---- what is to be drawn from ---- */
+/* ---- logits for sampling ---- */
 
-/* Of a row that is drawn from in parts (sample_math.cuh) a rank has blocks of which others have
- * columns, too: at most its first and its last. A thread's unit of the first, or, the upper half of
- * the threads, of the last; false: none. */
+/* In a row sampled in parts (sample_math.cuh), a rank shares with others at most its first and its
+ * last block. Computes the thread's unit of the first block or, in the upper half of the threads,
+ * of the last; false: none. */
 __device__ __forceinline__ bool
 edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 {
@@ -326,7 +325,7 @@ edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 }
 static_assert(GATHERERS == sampling::BLOCK / 2, "a thread for every unit of two blocks");
 
-/* The blocks that ranks have parts of, of row blockIdx.x. */
+/* Gathers the shared blocks of row blockIdx.x. */
 __device__ __forceinline__ void
 gather_edges(const struct units &a, uint32_t round)
 {
@@ -350,8 +349,8 @@ gather_edges(const struct units &a, uint32_t round)
     }
 }
 
-/* Logits in place: all of the rows that are drawn from whole, and of the others what lies across
- * ranks. Two rounds at most; what the first left has been cleared before the second is sent. */
+/* Gathers logits in place: whole rows that are sampled whole, and the shared blocks of the others.
+ * At most two rounds; the lines of the first are cleared before the second is sent. */
 __global__ void
 __launch_bounds__(GATHERERS) gather_drawn(const __grid_constant__ struct units a)
 {
@@ -393,8 +392,8 @@ grid_of(uint32_t n, uint32_t threads)
     return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
-/* As many rows at once as there is room for: lines, of a block. What does not go at once does not
- * begin early: its blocks would wait where those of another rank on this device are to be. */
+/* Exchanges as many rows at once as a block has lines. Further kernels do not start early, because
+ * their blocks would occupy SMs that another rank on this device needs. */
 cudaError_t
 queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
             uint32_t lines, struct units a)

@@ -1,8 +1,8 @@
 /* altup.cu - see altup.h.
  *
- * mul and altup: a thread takes N neighbouring columns of a row, four where rows are aligned; a
- * block THREADS * N of them, and then those of the rows grid.y further on. gaussian_topk and match_rms: a
- * block takes a row, a thread every THREADS-th element of it.
+ * mul and altup: a thread has N adjacent columns of a row, four if rows are aligned; a block has
+ * THREADS * N columns, of every grid.y-th row. gaussian_topk and match_rms: a block has a row, a
+ * thread every THREADS-th element.
  */
 #include "gpu/cuda/kernels/elementwise/altup.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t WARPS = THREADS / 32;
-constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
+constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
 constexpr uint32_t MAX_STREAMS = 8;
 
 template <int N>

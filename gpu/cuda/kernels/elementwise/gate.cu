@@ -1,8 +1,7 @@
 /* gate.cu - see gate.h.
  *
- * A thread takes N neighbouring elements of a row: 16 bytes of it, or one element where rows are
- * not aligned. A block takes THREADS * N columns of one row, and then of the rows grid.y further
- * on.
+ * A thread has N adjacent elements of a row: 16 bytes, or one element if rows are not aligned. A
+ * block has THREADS * N columns, of every grid.y-th row.
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 
@@ -13,9 +12,9 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
+constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
 
-/* y = act(x), times what stands times elements further on unless times is 0. */
+/* y = act(x), times the element `times` further unless times is 0. */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
@@ -40,7 +39,7 @@ __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times,
     }
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(THREADS) swiglu_clamped(struct tensor y, struct tensor x)

@@ -1,8 +1,8 @@
-/* norm_allreduce.cu - residuals of what ranks have parts of: the sum (peer_exchange.h) within the
- * pass. See norm.h.
+/* norm_allreduce.cu - residual with the all-reduce of `in` (peer_exchange.h) in the same pass; see
+ * norm.h.
  *
- * Block i has row i on every rank. What a thread has of in travels while it waits for what the
- * others have of the same elements; then everything is as with one rank.
+ * Block i has row i on every rank. A thread sends its part of `in` and receives the same elements
+ * from the other ranks; the rest is as with one rank.
  */
 #include "gpu/cuda/kernels/norm/norm.h"
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-/* A thread's fours as they travel: lines of four words, two fours of a 16-bit type each, or one of
+/* A thread's groups of four as lines of four words: two groups of a 16-bit type per line, or one of
  * fp32. */
 template <typename IN> struct alignas(16) words_of_fours {
     static constexpr uint32_t FOUR = sizeof(IN), LINES = KEEP * FOUR / 4;
@@ -19,8 +19,8 @@ template <typename IN> struct alignas(16) words_of_fours {
 };
 static_assert(THREADS * words_of_fours<float>::LINES <= K_EXCHANGE_LINES, "a block's rows fit");
 
-/* The thread's line j of its block's, where it has one: if its first four is there, on every rank
- * alike. Neighbours' lines are neighbours. */
+/* Loops over the thread's lines that exist, the same on every rank: `j` in the thread, `at` in the
+ * block. Adjacent threads have adjacent lines. */
 #define EACH_LINE(j, at) \
     _Pragma("unroll") for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
                            j++, at += blockDim.x) if (has_line<IN>(j, d))
@@ -32,8 +32,8 @@ has_line(uint32_t j, uint32_t d)
     return (threadIdx.x + j * 4 / words_of_fours<IN>::FOUR * blockDim.x) * 4 < d;
 }
 
-/* All of the thread's fours that come from that rank. They are asked for together, and leave room
- * behind. */
+/* Receives all of the thread's groups from one rank, with loads in parallel, and clears the
+ * lines. */
 template <typename IN>
 __device__ __forceinline__ void
 receive_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)
@@ -47,7 +47,7 @@ receive_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)
     EACH_LINE(j, at) clear_bare(from + at);
 }
 
-/* u = the sum of all ranks' u, in their order, rounded as a sum of its own would be stored. */
+/* u = the sum of all ranks' u, in rank order, rounded as all_reduce would store it. */
 template <typename IN>
 __device__ __forceinline__ void
 add_ranks(float (&u)[KEEP][4], const struct exchange &e, uint32_t d)
@@ -98,7 +98,7 @@ struct of_ranks {
     }
 };
 
-/* Rows that one thread of each rank's same block has. */
+/* The rows of one launch: one block per row. */
 cudaError_t
 queue_of_ranks(const struct k_launch *l, const struct norm_args &a)
 {

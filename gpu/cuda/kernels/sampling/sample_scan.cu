@@ -1,14 +1,13 @@
-/* sample_scan.cu - sample: the pass over every logit. See sample.h.
+/* sample_scan.cu - sample: the pass over all logits; see sample.h.
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * Rows of beams are made log-probabilities first, by a kernel that is queued where there are some.
- * A warp loads its block into registers, 32 values a lane, applies penalty, what is added, suppressed tokens,
- * what is allowed and force (and writes the row back then, for those who read it again), and leaves
- * the block's best, its sum of exp and its mass of weights. The row's last CTA to finish puts them
- * together: best, total, log-probability, the draw's block, and walks that one block a second time.
- * Everything that is added up is either whole numbers or added in the order of the blocks, so it
- * does not matter who comes last.
+ * A separate kernel first makes log-probabilities of beam rows, if there are any. A warp loads
+ * its block into registers, 32 values per lane, and applies penalty, logit bias, suppressed and
+ * disallowed tokens and force (and writes the row back if it is read again). It stores the block's
+ * best, its sum of exp and its mass of weights. The row's last CTA combines them: best, total,
+ * log-probability, the block of the draw; it scans that block a second time. All sums are of
+ * integers or in the order of blocks, so that it does not matter which CTA is last.
  */
 #include "gpu/cuda/kernels/comm/peer_exchange.cuh"
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
@@ -27,7 +26,7 @@ struct shared {
     bool last;
 };
 
-/* Which of this CTA's logits are suppressed, a bit each. */
+/* Marks which of this CTA's logits are suppressed, one bit each. */
 __device__ void
 mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
                 uint32_t first)
@@ -42,7 +41,7 @@ mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_r
     __syncthreads();
 }
 
-/* Penalty, suppressed tokens, what is not allowed, force: in the registers and in the row. */
+/* Applies penalty, suppressed and disallowed tokens and force, in registers and in the row. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
        bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
@@ -53,7 +52,8 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
-        uint32_t seen = 0, suppressed = r.n_suppressed ? sh.suppressed[warp * 32 + word] >> shift : 0;
+        uint32_t seen = 0,
+                 suppressed = r.n_suppressed ? sh.suppressed[warp * 32 + word] >> shift : 0;
 
         word += block * (BLOCK / 32);
         if (penalty && word < s.seen_words)
@@ -67,7 +67,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
-            if (suppressed >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
+            if (suppressed >> c & 1) f = -CUDART_INF_F; /* logit bias must not undo this */
             if (r.force >= 0 && r.target < 0)
                 f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
             if (at + c < n) x[at + c] = f;
@@ -75,7 +75,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     }
 }
 
-/* What is added to the warp's block, in the row: each logit is one lane's. */
+/* Adds the logit bias of the warp's block in the row; one lane per logit. */
 __device__ void
 logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
 {
@@ -99,7 +99,7 @@ sum_of(const float (&v)[LANE], float best)
 
 #pragma unroll
     for (uint32_t i = 0; i < LANE; i++) {
-        float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* a NaN weighs nothing */
+        float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* NaN has weight 0 */
 
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(e));
         sum += e;
@@ -107,7 +107,7 @@ sum_of(const float (&v)[LANE], float best)
     return sum;
 }
 
-/* Their weights. Three of at most 2^30 fit into 32 bits. */
+/* Mass of a lane's values. Three weights of at most 2^30 fit in 32 bits. */
 __device__ __forceinline__ u64
 mass_of(const float (&v)[LANE], float best, float rate)
 {
@@ -129,7 +129,8 @@ mass_of(const float (&v)[LANE], float best, float rate)
 
 constexpr uint32_t SHARED = UINT32_MAX;
 
-/* Whose that block is; SHARED: several have columns of it, and everybody has it whole. */
+/* The rank that has the block; SHARED: several have columns of it, and all have received it
+ * whole. */
 __device__ __forceinline__ uint32_t
 owner_of(const struct exchange &e, uint32_t n, uint32_t block)
 {
@@ -147,8 +148,7 @@ has_block(const struct exchange &e, uint32_t n, uint32_t block)
     return owner == e.rank || owner == SHARED;
 }
 
-/* Where a block's two lines are on their way to a rank: behind those of the owner's blocks before
- * it. */
+/* The block's two lines in a rank's memory, after those of the owner's earlier blocks. */
 __device__ __forceinline__ uint4 *
 lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t owner, uint32_t to,
                uint32_t round, uint32_t row)
@@ -158,7 +158,7 @@ lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t ow
     return lines_at(e.at[to], e, round, owner, row) + (block - first) * 2;
 }
 
-/* Every rank's blocks to every rank. stat: this rank's, then all. */
+/* Sends every rank's block statistics to every rank. stat: this rank's, afterwards all. */
 __device__ void
 send_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
            uint32_t round, uint32_t row)
@@ -185,8 +185,8 @@ send_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32
     }
 }
 
-/* A warp: who has the block says which token and what its logit is. Everybody says something, so
- * that nobody is two rounds ahead. */
+/* One warp. The rank that has the block sends the token and its logit. Every rank sends a line, so
+ * that no rank is two rounds ahead. */
 __device__ void
 send_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t round,
            uint32_t row)
@@ -205,7 +205,7 @@ send_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uin
     }
 }
 
-/* A row's outcome. */
+/* Stores a row's result. */
 __device__ void
 put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
 {
@@ -214,9 +214,9 @@ put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t i
     if (s.logprob) s.logprob[row] = logprob;
 }
 
-/* One warp puts the blocks together, each lane every 32nd. stat: all of the row's, in shared
- * memory; masses become the row's units. PARTS: of this row a rank has its blocks; the round is for
- * who says which token. */
+/* One warp combines the blocks, every 32nd per lane. stat: all blocks of the row, in shared memory;
+ * masses are converted to the row's units. PARTS: ranks have blocks of this row; round is for
+ * send_token(). */
 template <bool VEC, bool PARTS>
 __device__ void
 finish(struct block_stat *stat, const struct sample &s, const struct sample_row &r,
@@ -251,11 +251,12 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     } else if (r.force >= 0) {
         id = r.force;
     } else if (w.cuts) {
-        return; /* the next kernel's */
+        return; /* left to the second kernel */
     } else if (w.draw) {
         u64 left = noise(r, total);
 
-        for (uint32_t from = 0; from < n_blocks; from += 32) { /* the block that holds it */
+        /* the block that contains the drawn token */
+        for (uint32_t from = 0; from < n_blocks; from += 32) {
             u64 mine = from + lane < n_blocks ? stat[from + lane].mass : 0;
             u64 with = warp_scan(mine, lane);
             uint32_t who = __ballot_sync(~0u, with > left);
@@ -292,7 +293,7 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     put(s, r, row, id, r.beam ? sum : sum - best - log_total);
 }
 
-/* The rows of beams to log-probabilities, in place; a CTA a row, any other is left at once. */
+/* Replaces beam rows by log-probabilities, in place; one CTA per row, other rows return at once. */
 __global__ void
 __launch_bounds__(TAKERS) take_logs(const struct sample s)
 {
@@ -319,7 +320,7 @@ __launch_bounds__(TAKERS) take_logs(const struct sample s)
     for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
 }
 
-/* PARTS: some rows are drawn from in parts. */
+/* PARTS: some rows are sampled in parts. */
 template <bool VEC, bool PARTS>
 __global__ void
 __launch_bounds__(THREADS, 4)
@@ -373,7 +374,7 @@ __launch_bounds__(THREADS, 4)
     next_may_start();
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence(); /* what the CTA wrote is there before it counts, and seen after */
+        __threadfence(); /* orders the CTA's stores before its count, and later loads after */
         sh.last = atomicAdd(&count[row], 1) == gridDim.x - 1;
         if (sh.last) count[row] = 0;
         __threadfence();
@@ -404,7 +405,7 @@ __launch_bounds__(THREADS, 4)
 
 namespace {
 
-/* e: of no ranks, if the logits are whole. */
+/* e: without ranks if the logits are whole. */
 cudaError_t
 queue(const struct k_launch *l, const struct exchange &e, const struct sample *s)
 {
@@ -417,7 +418,7 @@ queue(const struct k_launch *l, const struct exchange &e, const struct sample *s
 
     if (s->logits.dtype != DT_F32 || n_blocks == 0 || n_blocks > MAX_BLOCKS || most == 0)
         return cudaErrorInvalidValue;
-    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row is a channel */
+    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row uses a channel */
     for (uint32_t at = 0; at < s->n; at += most) {
         uint32_t rows = s->n - at < most ? s->n - at : most;
         dim3 grid((n_blocks + WARPS - 1) / WARPS, rows);
