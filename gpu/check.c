@@ -1,8 +1,9 @@
-/* check.c - the checking table: every op's shapes, once for all devices, then the device's op.
+/* check.c - the checking table: checks the shapes of every op for all devices, then calls the
+ * device.
  *
- * What is checked is what the host can see: dimensions, dtypes, strides, NULLs. What lies on the
- * device (tokens, positions, tables) is the caller's promise. A failure is -EINVAL, and the sentence
- * in gpu_why() names the op, the tensor and both shapes. No rows: nothing is queued.
+ * Checks what the host can see: dimensions, dtypes, strides, NULLs. The caller is responsible for
+ * device data (tokens, positions, tables). A failure is -EINVAL; the message in gpu_why() names the
+ * op, the tensor and both shapes. Without rows an op queues nothing.
  */
 #include "gpu/check.h"
 
@@ -13,17 +14,17 @@
 
 enum { MAX_TOP_TABLES = 8, MOST_STREAMS = 8, MOST_TOP = 32, MOST_TAPS = 8 };
 
-/* A matrix of these dtypes, any size. */
+/* Requires a matrix of one of these dtypes, of any size. */
 static int
 want(struct lane *l, const char *what, const struct tensor *t, unsigned dtypes)
 {
     if (!t->data) REFUSE("%s has no data", what);
     if ((unsigned)t->dtype >= DT_COUNT || !(dtypes >> t->dtype & 1))
-        REFUSE("%s is %s, which %s does not take there", what, dtype_name(t->dtype),
+        REFUSE("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
                l->gpu->describe);
-    if (t->scale) REFUSE("%s has scales, which %s does not take", what, l->gpu->describe);
+    if (t->scale) REFUSE("%s has scales, which %s does not support", what, l->gpu->describe);
     if (t->dim[2] > 1 || t->dim[3] > 1)
-        REFUSE("%s is [%u, %u, %u, %u], a matrix is wanted", what, t->dim[0], t->dim[1], t->dim[2],
+        REFUSE("%s is [%u, %u, %u, %u], expected a matrix", what, t->dim[0], t->dim[1], t->dim[2],
                t->dim[3]);
     if (t->dim[0] > 1 && t->stride < t->dim[1])
         REFUSE("%s is [%u, %u] with a stride of %u: its rows overlap", what, t->dim[0], t->dim[1],
@@ -37,11 +38,11 @@ want_2d(struct lane *l, const char *what, const struct tensor *t, uint32_t rows,
 {
     TRY(want(l, what, t, dtypes));
     if (t->dim[0] != rows || t->dim[1] != cols)
-        REFUSE("%s is [%u, %u], it should be [%u, %u]", what, t->dim[0], t->dim[1], rows, cols);
+        REFUSE("%s is [%u, %u], expected [%u, %u]", what, t->dim[0], t->dim[1], rows, cols);
     return 0;
 }
 
-/* n values in one piece, as [1, n] or [n]; or nothing. */
+/* Requires n values in one piece, as [1, n] or [n]; or NO_TENSOR. */
 static int
 want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n)
 {
@@ -50,7 +51,7 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
     if (!t->data) return 0;
     if (!column) return want_2d(l, what, t, 1, n, l->gpu->weights);
     if (!(l->gpu->weights >> t->dtype & 1) || t->scale)
-        REFUSE("%s is %s, which %s does not take there", what, dtype_name(t->dtype),
+        REFUSE("%s is %s, which %s does not support there", what, dtype_name(t->dtype),
                l->gpu->describe);
     return 0;
 }
@@ -58,11 +59,12 @@ want_vector(struct lane *l, const char *what, const struct tensor *t, uint32_t n
 static int
 want_rows(struct lane *l, const char *op, const struct step_tokens *r, bool segments)
 {
-    if (!r->pos || !r->slot) REFUSE("%s: rows have no positions or slots", op);
+    if (!r->pos || !r->slot) REFUSE("%s: positions or slots are NULL", op);
     if (segments && r->n_segments && !r->segment)
-        REFUSE("%s: %u runs, but no array of them", op, r->n_segments);
+        REFUSE("%s: %u segments, but segment is NULL", op, r->n_segments);
     if (segments && r->n_single_token > r->n_segments)
-        REFUSE("%s: %u runs of one row among %u runs", op, r->n_single_token, r->n_segments);
+        REFUSE("%s: %u single-token segments, but %u segments", op, r->n_single_token,
+               r->n_segments);
     return 0;
 }
 
@@ -74,32 +76,33 @@ want_kv(struct lane *l, const char *op, const struct kv_view *v, uint32_t heads,
 
     if (!v->base || !v->table) REFUSE("%s: the KV view has no base or no table", op);
     if ((unsigned)v->dtype >= DT_COUNT || !(l->gpu->kvs >> v->dtype & 1))
-        REFUSE("%s: KV is %s, which %s does not take", op, dtype_name(v->dtype), l->gpu->describe);
+        REFUSE("%s: KV is %s, which %s does not support", op, dtype_name(v->dtype),
+               l->gpu->describe);
     if (v->dtype == DT_E4M3 && (v->k_scale != 1 || v->v_scale != 1))
-        REFUSE("%s: KV of fp8 with scales %g and %g, only 1 is implemented", op, (double)v->k_scale,
+        REFUSE("%s: fp8 KV with scales %g and %g, only 1 is supported", op, (double)v->k_scale,
                (double)v->v_scale);
     if (tpb == 0 || (tpb & (tpb - 1)) != 0)
-        REFUSE("%s: %u tokens a block is no power of two", op, tpb);
+        REFUSE("%s: %u tokens per block is not a power of two", op, tpb);
     if (v->n_kv_heads != heads || v->head_dim != dim)
-        REFUSE("%s: KV has %u heads of %u, the op %u of %u", op, v->n_kv_heads, v->head_dim, heads,
-               dim);
+        REFUSE("%s: KV has %u heads of size %u, the op has %u of size %u", op, v->n_kv_heads,
+               v->head_dim, heads, dim);
     bytes = dtype_bytes(v->dtype, (size_t)heads * tpb * dim);
     if (v->slice_bytes < bytes)
-        REFUSE("%s: a slice of %u bytes does not hold %llu", op, v->slice_bytes,
+        REFUSE("%s: a slice has %u bytes, needs %llu", op, v->slice_bytes,
                (unsigned long long)bytes);
     if (v->table_stride == 0 || v->n_parts == 0 || v->n_parts > 2)
         REFUSE("%s: table stride %u, %u parts", op, v->table_stride, v->n_parts);
     return 0;
 }
 
-/* What may come of fp32 rows, or of rows of another dtype: any activation, or that dtype alone. */
+/* Allowed output dtypes: of fp32 rows any activation dtype, of other rows the same dtype. */
 static unsigned
 from(const struct lane *l, enum dtype t)
 {
     return t == DT_F32 ? l->gpu->acts : 1u << t;
 }
 
-/* Of the rows that meet that matrix: gpu.h. */
+/* Allowed dtypes of rows that are multiplied with that matrix. */
 static unsigned
 rows_for(const struct lane *l, const struct tensor *w)
 {
@@ -155,11 +158,11 @@ checked_lane_done(const struct lane *l)
 static int
 checked_lane_after(struct lane *l, const struct lane *other, uint64_t step)
 {
-    if (!other || other->gpu != l->gpu) REFUSE("lane_after: the other lane is of another device");
+    if (!other || other->gpu != l->gpu)
+        REFUSE("lane_after: the other lane belongs to another device");
     if (l == other || other->gpu->device->lane.done(other) >= step) return 0;
     if (__atomic_load_n(&other->marked, __ATOMIC_ACQUIRE) < step)
-        REFUSE("lane_after: the other lane has not been told to mark step %llu",
-               (unsigned long long)step);
+        REFUSE("lane_after: the other lane has not marked step %llu", (unsigned long long)step);
     return l->gpu->device->lane.after(l, other, step);
 }
 
@@ -190,7 +193,7 @@ checked_graph_end(struct lane *l, struct graph **ret, uint64_t *bytes)
 static int
 checked_graph_launch(struct lane *l, struct graph *g)
 {
-    if (!g) REFUSE("graph_launch: no graph");
+    if (!g) REFUSE("graph_launch: graph is NULL");
     return l->gpu->device->graph.launch(l, g);
 }
 
@@ -234,7 +237,7 @@ static int
 checked_put(struct lane *l, void *dst, const void *host, size_t bytes)
 {
     if (bytes == 0) return 0;
-    if (!dst || !host) REFUSE("put: %zu bytes from or to nowhere", bytes);
+    if (!dst || !host) REFUSE("put: %zu bytes with a NULL address", bytes);
     return l->gpu->device->mem.put(l, dst, host, bytes);
 }
 
@@ -242,7 +245,7 @@ static int
 checked_get(struct lane *l, void *host, const void *src, size_t bytes)
 {
     if (bytes == 0) return 0;
-    if (!host || !src) REFUSE("get: %zu bytes from or to nowhere", bytes);
+    if (!host || !src) REFUSE("get: %zu bytes with a NULL address", bytes);
     return l->gpu->device->mem.get(l, host, src, bytes);
 }
 
@@ -252,7 +255,7 @@ checked_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     const char *d = dst, *s = src;
 
     if (bytes == 0) return 0;
-    if (!dst || !src) REFUSE("copy: %zu bytes from or to nowhere", bytes);
+    if (!dst || !src) REFUSE("copy: %zu bytes with a NULL address", bytes);
     if (d < s + bytes && s < d + bytes) REFUSE("copy: the %zu bytes overlap", bytes);
     return l->gpu->device->mem.copy(l, dst, src, bytes);
 }
@@ -262,7 +265,7 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
                     uint32_t n, struct block_size s)
 {
     if (n == 0 || s.bytes == 0) return 0;
-    if (!copy) REFUSE("copy_blocks: %u blocks, but no array of them", n);
+    if (!copy) REFUSE("copy_blocks: %u blocks, but copy is NULL", n);
     if (!s.pitch) s.pitch = s.used = s.bytes;
     if (s.bytes % 16 || s.pitch % 16 || s.used % 16)
         REFUSE("copy_blocks: blocks of %zu bytes, of every %zu of them %zu: multiples of 16 are "
@@ -278,8 +281,8 @@ checked_copy_blocks(struct lane *l, const struct block_copy *copy, const struct 
 static int
 checked_checksum(struct lane *l, uint64_t *sum, const void *p, size_t bytes)
 {
-    if (!sum || (bytes && !p)) REFUSE("checksum: %zu bytes from or to nowhere", bytes);
-    if ((uintptr_t)p % 16) REFUSE("checksum: %p is not on 16 bytes", p);
+    if (!sum || (bytes && !p)) REFUSE("checksum: %zu bytes with a NULL address", bytes);
+    if ((uintptr_t)p % 16) REFUSE("checksum: %p is not 16-byte aligned", p);
     return l->gpu->device->mem.checksum(l, sum, p, bytes);
 }
 
@@ -299,10 +302,10 @@ static int
 checked_update_tables(struct lane *l, struct tables t, const struct table_edit *edit, uint32_t n)
 {
     if (n == 0) return 0;
-    if (t.n > MAX_TOP_TABLES) REFUSE("update_tables: %u tables, 8 at most", t.n);
-    if (!edit) REFUSE("update_tables: %u edits, but no array of them", n);
+    if (t.n > MAX_TOP_TABLES) REFUSE("update_tables: %u tables, at most 8 are supported", t.n);
+    if (!edit) REFUSE("update_tables: %u edits, but edit is NULL", n);
     for (uint32_t i = 0; i < t.n; i++)
-        if (!t.table[i]) REFUSE("update_tables: table %u is nowhere", i);
+        if (!t.table[i]) REFUSE("update_tables: table %u is NULL", i);
     return l->gpu->device->step.update_tables(l, t, edit, n);
 }
 
@@ -310,8 +313,7 @@ static int
 checked_resolve_tokens(struct lane *l, struct step_tokens r, const int32_t *last)
 {
     if (r.n_tokens == 0) return 0;
-    if (!r.token || !r.slot || !last)
-        REFUSE("resolve_tokens: no tokens, no slots or no last tokens");
+    if (!r.token || !r.slot || !last) REFUSE("resolve_tokens: token, slot or last is NULL");
     return l->gpu->device->step.resolve_tokens(l, r, last);
 }
 
@@ -321,7 +323,7 @@ checked_mark_tokens(struct lane *l, uint32_t *seen, uint32_t seen_words, struct 
 {
     if (n_segments == 0) return 0;
     if (!seen || !seen_words || !segment || !r.token)
-        REFUSE("mark_tokens: no bits, no runs or no tokens");
+        REFUSE("mark_tokens: seen, segment or token is NULL");
     return l->gpu->device->step.mark_tokens(l, seen, seen_words, r, segment, n_segments);
 }
 
@@ -332,7 +334,7 @@ checked_embed(struct lane *l, struct tensor x, struct tensor table, const int32_
     if (x.dim[0] == 0) return 0;
     TRY(want(l, "embed: table", &table, l->gpu->weights));
     TRY(want_2d(l, "embed: x", &x, x.dim[0], table.dim[1], l->gpu->acts));
-    if (!token) REFUSE("embed: no tokens");
+    if (!token) REFUSE("embed: token is NULL");
     return l->gpu->device->embed(l, x, table, token, scale);
 }
 
@@ -356,17 +358,17 @@ checked_residual(struct lane *l, const struct residual *r)
     TRY(want(l, "residual: x", &r->x, 1u << DT_F32));
     if (r->in.data) TRY(want_2d(l, "residual: in", &r->in, n, d, l->gpu->acts));
     if (r->y.data) TRY(want_2d(l, "residual: y", &r->y, n, d, l->gpu->acts));
-    if (r->in.data == r->x.data || r->y.data == r->x.data) REFUSE("residual: in or y lies on x");
-    if ((unsigned)r->norm > RESIDUAL_POST) REFUSE("residual: there is no norm %d", (int)r->norm);
+    if (r->in.data == r->x.data || r->y.data == r->x.data) REFUSE("residual: in or y overlaps x");
+    if ((unsigned)r->norm > RESIDUAL_POST) REFUSE("residual: unknown norm %d", (int)r->norm);
     TRY(want_vector(l, "residual: in_bias", &r->in_bias, d));
     TRY(want_vector(l, "residual: in_norm", &r->in_norm, d));
     TRY(want_vector(l, "residual: y_norm", &r->y_norm, d));
     TRY(want_vector(l, "residual: y_bias", &r->y_bias, d));
-    if (r->in_norm.data && !r->in.data) REFUSE("residual: a norm of nothing");
-    if (r->in_bias.data && !r->in.data) REFUSE("residual: a bias of nothing");
-    if (r->in_bias.data && r->in_norm.data) REFUSE("residual: in has a bias and a norm");
-    if (r->parts && !r->in.data) REFUSE("residual: parts of nothing");
-    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an rms_norm with a bias");
+    if (r->in_norm.data && !r->in.data) REFUSE("residual: in_norm without in");
+    if (r->in_bias.data && !r->in.data) REFUSE("residual: in_bias without in");
+    if (r->in_bias.data && r->in_norm.data) REFUSE("residual: both in_bias and in_norm");
+    if (r->parts && !r->in.data) REFUSE("residual: parts without in");
+    if (r->y_bias.data && r->norm == RESIDUAL_RMS) REFUSE("residual: an RMS norm with y_bias");
     if (!r->in.data && !r->y.data && r->norm != RESIDUAL_POST) return 0;
     return l->gpu->device->residual(l, r);
 }
@@ -394,9 +396,9 @@ checked_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     if (w.dim[0] == 0 || w.dim[1] == 0) REFUSE("matmul: w is [%u, %u]", w.dim[0], w.dim[1]);
     TRY(want_2d(l, "matmul: y", &y, x.dim[0], w.dim[0], 1u << x.dtype | 1u << DT_F32));
     TRY(want_vector(l, "matmul: bias", &bias, w.dim[0]));
-    /* Column slices of one buffer interleave without overlapping; only the same start is refused. */
+    /* Refuses only the same start: column slices of one buffer interleave without overlapping. */
     if (y.data == x.data || (y.stride != x.stride && overlap(&y, &x)))
-        REFUSE("matmul: y lies on x");
+        REFUSE("matmul: y overlaps x");
     return l->gpu->device->matmul(l, y, x, w, bias, beta);
 }
 
@@ -413,7 +415,7 @@ static int
 checked_act(struct lane *l, struct tensor y, struct tensor x, enum act a)
 {
     if (x.dim[0] == 0) return 0;
-    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act: there is no activation %d", (int)a);
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act: unsupported activation %d", (int)a);
     TRY(want(l, "act: x", &x, l->gpu->acts));
     TRY(want_2d(l, "act: y", &y, x.dim[0], x.dim[1], 1u << x.dtype));
     return l->gpu->device->act(l, y, x, a);
@@ -423,7 +425,7 @@ static int
 checked_gate(struct lane *l, struct tensor y, struct tensor gate_up, enum act a)
 {
     if (y.dim[0] == 0) return 0;
-    if ((unsigned)a > ACT_SWIGLU_CLAMPED) REFUSE("gate: there is no activation %d", (int)a);
+    if ((unsigned)a > ACT_SWIGLU_CLAMPED) REFUSE("gate: unsupported activation %d", (int)a);
     TRY(want(l, "gate: y", &y, l->gpu->acts));
     TRY(want_2d(l, "gate: gate_up", &gate_up, y.dim[0], 2 * y.dim[1], 1u << y.dtype));
     return l->gpu->device->gate(l, y, gate_up, a);
@@ -436,14 +438,14 @@ checked_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tens
     uint32_t n = x.dim[0];
 
     if (n == 0) return 0;
-    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act_matmul: there is no activation %d", (int)a);
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("act_matmul: unsupported activation %d", (int)a);
     TRY(want(l, "act_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "act_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
         REFUSE("act_matmul: x is [%u, %u], w is [%u, %u]", n, x.dim[1], w.dim[0], w.dim[1]);
     TRY(want_2d(l, "act_matmul: y", &y, n, w.dim[0], 1u << x.dtype));
     TRY(want_vector(l, "act_matmul: bias", &bias, w.dim[0]));
-    if (overlap(&y, &x)) REFUSE("act_matmul: y and x lie on each other");
+    if (overlap(&y, &x)) REFUSE("act_matmul: y overlaps x");
     return l->gpu->device->act_matmul(l, y, x, w, bias, a);
 }
 
@@ -454,7 +456,7 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
     uint32_t n = x.dim[0];
 
     if (n == 0) return 0;
-    if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate_matmul: there is no activation %d", (int)a);
+    if ((unsigned)a > ACT_GELU_TANH) REFUSE("gate_matmul: unsupported activation %d", (int)a);
     TRY(want(l, "gate_matmul: w", &w, l->gpu->weights));
     TRY(want(l, "gate_matmul: x", &x, rows_for(l, &w)));
     if (w.dim[0] == 0 || w.dim[0] % 2 || w.dim[1] != x.dim[1] || w.dim[1] == 0)
@@ -462,7 +464,7 @@ checked_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct 
     TRY(want_2d(l, "gate_matmul: y", &y, n, w.dim[0] / 2, 1u << x.dtype));
     TRY(want_2d(l, "gate_matmul: both", &both, n, w.dim[0], 1u << x.dtype));
     if (overlap(&y, &x) || overlap(&both, &x) || overlap(&y, &both))
-        REFUSE("gate_matmul: y, both and x lie on each other");
+        REFUSE("gate_matmul: two of y, both and x overlap");
     return l->gpu->device->gate_matmul(l, y, both, x, w, a);
 }
 
@@ -477,7 +479,7 @@ checked_scale(struct lane *l, struct tensor x, float factor, float softcap)
 {
     if (x.dim[0] == 0) return 0;
     TRY(want(l, "scale: x", &x, l->gpu->acts | 1u << DT_F32));
-    if (!(softcap >= 0)) REFUSE("scale: a softcap of %g", (double)softcap);
+    if (!(softcap >= 0)) REFUSE("scale: softcap is %g, expected at least 0", (double)softcap);
     return l->gpu->device->scale(l, x, factor, softcap);
 }
 
@@ -507,7 +509,7 @@ checked_match_rms(struct lane *l, struct tensor y, struct tensor like, float lea
     if (y.dim[0] == 0) return 0;
     TRY(want(l, "match_rms: y", &y, 1u << DT_F32));
     TRY(want_2d(l, "match_rms: like", &like, y.dim[0], y.dim[1], 1u << DT_F32));
-    if (!(least > 0)) REFUSE("match_rms: the least is %g", (double)least);
+    if (!(least > 0)) REFUSE("match_rms: least is %g, expected above 0", (double)least);
     return l->gpu->device->match_rms(l, y, like, least);
 }
 
@@ -530,7 +532,7 @@ static int
 want_fp32(struct lane *l, const char *what, const struct tensor *t, uint32_t n)
 {
     if (!t->data) REFUSE("%s has no data", what);
-    if (t->dtype != DT_F32) REFUSE("%s is %s, fp32 is wanted", what, dtype_name(t->dtype));
+    if (t->dtype != DT_F32) REFUSE("%s is %s, expected fp32", what, dtype_name(t->dtype));
     return want_vector(l, what, t, n);
 }
 
@@ -538,10 +540,10 @@ static int
 want_pairs(struct lane *l, const char *op, const struct pairs *p)
 {
     if (!p->expert || !p->share || !p->place || !p->row || !p->first)
-        REFUSE("%s: pairs have no place", op);
+        REFUSE("%s: an array of pairs is NULL", op);
     if (p->n_top == 0 || p->n_top > p->n_experts || p->n_top > MOST_TOP ||
         (uint64_t)p->n_tokens * p->n_top > UINT32_MAX)
-        REFUSE("%s: %u rows to %u of %u experts", op, p->n_tokens, p->n_top, p->n_experts);
+        REFUSE("%s: %u rows, %u of %u experts per row", op, p->n_tokens, p->n_top, p->n_experts);
     return 0;
 }
 
@@ -556,7 +558,7 @@ checked_route(struct lane *l, const struct route *r)
     if (r->scale.data && r->scale.dtype != DT_F32)
         REFUSE("route: scale is %s", dtype_name(r->scale.dtype));
     if (r->sigmoid) TRY(want_fp32(l, "route: bias", &r->bias, r->pairs.n_experts));
-    if (!(r->factor > 0)) REFUSE("route: a factor of %g", (double)r->factor);
+    if (!(r->factor > 0)) REFUSE("route: factor is %g, expected above 0", (double)r->factor);
     return l->gpu->device->route(l, r);
 }
 
@@ -587,7 +589,7 @@ checked_expert_matmul(struct lane *l, const struct expert_matmul *m, const struc
     TRY(want_experts(l, &m->w, p->n_experts * out, k));
     if (m->bias.data)
         TRY(want_2d(l, "expert_matmul: bias", &m->bias, p->n_experts, out, 1u << DT_F32));
-    if (overlap(&m->y, &m->x)) REFUSE("expert_matmul: y and x lie on each other");
+    if (overlap(&m->y, &m->x)) REFUSE("expert_matmul: y overlaps x");
     return l->gpu->device->expert_matmul(l, m, p);
 }
 
@@ -598,9 +600,9 @@ checked_combine(struct lane *l, struct tensor y, struct tensor x, const struct p
     TRY(want_pairs(l, "combine", p));
     TRY(want(l, "combine: y", &y, l->gpu->acts));
     if (y.dim[0] != p->n_tokens)
-        REFUSE("combine: y has %u rows, the pairs %u", y.dim[0], p->n_tokens);
+        REFUSE("combine: y has %u rows, pairs have %u", y.dim[0], p->n_tokens);
     TRY(want_2d(l, "combine: x", &x, p->n_tokens * p->n_top, y.dim[1], 1u << y.dtype));
-    if (overlap(&y, &x)) REFUSE("combine: y and x lie on each other");
+    if (overlap(&y, &x)) REFUSE("combine: y overlaps x");
     return l->gpu->device->combine(l, y, x, p);
 }
 
@@ -610,7 +612,7 @@ checked_gather_rows(struct lane *l, struct tensor y, struct tensor x, const uint
     if (y.dim[0] == 0) return 0;
     TRY(want(l, "gather_rows: x", &x, l->gpu->acts | l->gpu->weights));
     TRY(want_2d(l, "gather_rows: y", &y, y.dim[0], x.dim[1], 1u << x.dtype));
-    if (!which) REFUSE("gather_rows: nobody says which");
+    if (!which) REFUSE("gather_rows: which is NULL");
     return l->gpu->device->gather_rows(l, y, x, which);
 }
 
@@ -621,7 +623,7 @@ checked_rope_store(struct lane *l, const struct rope_store *s, struct step_token
 
     if (r.n_tokens == 0) return 0;
     TRY(want_rows(l, "rope_store", &r, false));
-    if (d == 0) REFUSE("rope_store: heads of 0");
+    if (d == 0) REFUSE("rope_store: head_dim is 0");
     if (s->q.data)
         TRY(want_2d(l, "rope_store: q", &s->q, r.n_tokens, s->n_heads * d, l->gpu->acts));
     if (s->k.data) {
@@ -634,7 +636,7 @@ checked_rope_store(struct lane *l, const struct rope_store *s, struct step_token
     if (s->cos_sin.data) {
         TRY(want(l, "rope_store: cos_sin", &s->cos_sin, 1u << DT_F32));
         if (s->cos_sin.dim[1] > d || s->cos_sin.dim[1] % 2)
-            REFUSE("rope_store: %u elements are to rotate in heads of %u", s->cos_sin.dim[1], d);
+            REFUSE("rope_store: cos_sin rotates %u elements, heads have %u", s->cos_sin.dim[1], d);
     }
     if (s->k.data && s->kv.base) TRY(want_kv(l, "rope_store", &s->kv, s->n_kv_heads, d));
     return l->gpu->device->rope_store(l, s, r);
@@ -649,7 +651,7 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     TRY(want_rows(l, "attend", &r, true));
     if (d == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads)
         REFUSE("attend: %u heads of %u share %u K/V heads", a->n_heads, d, a->n_kv_heads);
-    if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step %u", n, r.n_tokens);
+    if (n < r.n_tokens) REFUSE("attend: q has %u rows, the step has %u", n, r.n_tokens);
     TRY(want_2d(l, "attend: q", &a->q, n, a->n_heads * d, l->gpu->acts));
     TRY(want_2d(l, "attend: out", &a->out, n, a->n_heads * d, 1u << a->q.dtype));
     if (a->kv.table) {
@@ -659,19 +661,20 @@ checked_attend(struct lane *l, const struct attend *a, struct step_tokens r)
         TRY(want_2d(l, "attend: k", &a->k, n, a->n_kv_heads * d, l->gpu->acts));
         TRY(want_2d(l, "attend: v", &a->v, n, a->n_kv_heads * d, l->gpu->acts));
     }
-    if (!(a->softcap >= 0)) REFUSE("attend: a softcap of %g", (double)a->softcap);
-    if (a->mask && a->mask_words == 0) REFUSE("attend: a mask of no words");
+    if (!(a->softcap >= 0))
+        REFUSE("attend: softcap is %g, expected at least 0", (double)a->softcap);
+    if (a->mask && a->mask_words == 0) REFUSE("attend: a mask with mask_words 0");
     return l->gpu->device->attend(l, a, r);
 }
 
-/* A state that is read and written in fp32, at `at` bytes from its start. */
+/* Requires an fp32 state of `bytes` bytes at offset `at`. */
 static int
 want_state(struct lane *l, const char *op, const struct kv_view *v, uint64_t at, uint64_t bytes)
 {
     if (!v->base || !v->table) REFUSE("%s: the state has no base or no table", op);
     if (at % sizeof(float) || at + bytes > v->slice_bytes)
-        REFUSE("%s: %llu bytes at %llu of a state of %u", op, (unsigned long long)bytes,
-               (unsigned long long)at, v->slice_bytes);
+        REFUSE("%s: %llu bytes at offset %llu of a state of %u bytes", op,
+               (unsigned long long)bytes, (unsigned long long)at, v->slice_bytes);
     return 0;
 }
 
@@ -682,12 +685,12 @@ checked_conv(struct lane *l, const struct conv *c, struct step_tokens r)
 
     if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "conv", &r, true));
-    if (n < r.n_tokens) REFUSE("conv: x has %u rows, the step %u", n, r.n_tokens);
+    if (n < r.n_tokens) REFUSE("conv: x has %u rows, the step has %u", n, r.n_tokens);
     if (c->n_taps == 0 || c->n_taps > MOST_TAPS) REFUSE("conv: %u taps", c->n_taps);
     TRY(want(l, "conv: x", &c->x, l->gpu->acts));
     TRY(want_2d(l, "conv: y", &c->y, n, channels, 1u << c->x.dtype));
     TRY(want_2d(l, "conv: w", &c->w, channels, c->n_taps, 1u << DT_F32));
-    if (c->w.stride != c->n_taps) REFUSE("conv: w has gaps");
+    if (c->w.stride != c->n_taps) REFUSE("conv: w has a stride other than n_taps");
     if (c->bias.data) TRY(want_fp32(l, "conv: bias", &c->bias, channels));
     TRY(want_state(l, "conv", &c->state, 0, 4ull * (c->n_taps - 1) * channels));
     return l->gpu->device->conv(l, c, r);
@@ -701,7 +704,7 @@ checked_scan(struct lane *l, const struct scan *s, struct step_tokens r)
 
     if (r.n_segments == 0) return 0;
     TRY(want_rows(l, "scan", &r, true));
-    if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step %u", n, r.n_tokens);
+    if (n < r.n_tokens) REFUSE("scan: x has %u rows, the step has %u", n, r.n_tokens);
     if (inner == 0 || s->state_dim == 0 || s->n_groups == 0 || s->n_heads % s->n_groups)
         REFUSE("scan: %u heads of %u in %u groups of %u", s->n_heads, s->head_dim, s->n_groups,
                s->state_dim);
@@ -725,10 +728,10 @@ checked_sample(struct lane *l, const struct sample *s)
     if (s->n == 0) return 0;
     TRY(want(l, "sample: logits", &s->logits, 1u << DT_F32));
     if (s->logits.dim[0] < s->n || s->logits.dim[1] == 0)
-        REFUSE("sample: logits are [%u, %u], %u rows are to sample", s->logits.dim[0],
-               s->logits.dim[1], s->n);
-    if (!s->row || !s->token) REFUSE("sample: no rows, or nowhere to put tokens");
-    if (s->allowed && s->allowed_words == 0) REFUSE("sample: bits of what is allowed of no words");
+        REFUSE("sample: logits are [%u, %u], but %u rows", s->logits.dim[0], s->logits.dim[1],
+               s->n);
+    if (!s->row || !s->token) REFUSE("sample: row or token is NULL");
+    if (s->allowed && s->allowed_words == 0) REFUSE("sample: allowed with allowed_words 0");
     return l->gpu->device->sample(l, s);
 }
 

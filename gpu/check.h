@@ -1,4 +1,4 @@
-/* check.h - what check.c's table has of check_memory.c: gpu.h says what each does. */
+/* check.h - the entries of check.c's table that are in check_memory.c; documented in gpu.h. */
 #ifndef GPU_CHECK_H
 #define GPU_CHECK_H
 

@@ -1,4 +1,4 @@
-/* check_memory.c - the checking table's arenas and host memory: check.c. */
+/* check_memory.c - entries of the checking table for arenas and host memory; see check.c. */
 #include "gpu/check.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@ checked_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena
                    struct err *e)
 {
     int r = bytes ? g->device->mem.arena_make(g, name, bytes, ret, e)
-                  : err_set(e, -EINVAL, "arena %s of 0 bytes", name);
+                  : err_set(e, -EINVAL, "arena %s: 0 bytes", name);
 
     if (r < 0 && e) g->why = *e;
     return r;
@@ -18,7 +18,7 @@ int
 checked_arena_adopt(struct gpu *g, int fd, uint64_t bytes, struct arena *ret, struct err *e)
 {
     int r = bytes ? g->device->mem.arena_adopt(g, fd, bytes, ret, e)
-                  : err_set(e, -EINVAL, "adopt fd %d: an arena of 0 bytes", fd);
+                  : err_set(e, -EINVAL, "adopt fd %d: 0 bytes", fd);
 
     if (r < 0 && e) g->why = *e;
     return r;
@@ -34,7 +34,7 @@ int
 checked_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err *e)
 {
     int r = bytes ? g->device->mem.host_open(g, bytes, ret, e)
-                  : err_set(e, -EINVAL, "host memory of no bytes");
+                  : err_set(e, -EINVAL, "host memory: 0 bytes");
 
     if (r < 0 && e) g->why = *e;
     check(r < 0 || (ret->n && ret->n <= HOST_PIECES && ret->n * ret->piece == ret->bytes));

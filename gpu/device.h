@@ -1,7 +1,8 @@
-/* device.h - what gpu.c and the devices agree on, and nobody else sees.
+/* device.h - what gpu.c, check.c and the devices share.
  *
- * A device's own struct begins with struct gpu, its lane's with struct lane: so the checking table
- * finds from a lane the device, its table and the place for a failure's sentence.
+ * The struct of a device begins with struct gpu, the struct of its lane with struct lane. From a
+ * lane the checking table thus finds the device, the device's table and the place for error
+ * messages.
  */
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
@@ -9,14 +10,14 @@
 #include "gpu/gpu.h"
 
 struct gpu {
-    const struct gpu_ops *device; /* unchecked */
-    struct gpu_ops checked;       /* what gpu_ops() hands out */
+    const struct gpu_ops *device; /* without shape checks */
+    struct gpu_ops checked;       /* the table that gpu_ops() returns */
     void (*close)(struct gpu *g);
     int (*memory)(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total);
-    const char *(*group)(const struct gpu *g); /* NULL: nothing to say of other ranks */
+    const char *(*group)(const struct gpu *g); /* NULL: no rank group */
     struct err why;
-    unsigned acts, weights, kvs; /* dtypes it takes, a bit each: 1 << DT_x */
-    uint32_t units, rank, ranks; /* ranks: gpu_open() sets it, and rank */
+    unsigned acts, weights, kvs; /* supported dtypes, bit 1 << DT_x each */
+    uint32_t units, rank, ranks; /* gpu_open() sets rank and ranks */
     struct gpu_parts parts;
     bool graphs;
     char describe[64];
@@ -24,12 +25,12 @@ struct gpu {
 
 struct lane {
     struct gpu *gpu;
-    uint32_t units; /* it was opened with: check.c's */
-    uint64_t
-        marked; /* the last step it was told to mark: check.c's; others read it while it is written */
+    uint32_t units; /* units at lane.open(); set by check.c */
+    /* Last step marked; set by check.c; other threads read it concurrently. */
+    uint64_t marked;
 };
 
-/* What attend() stores, for a device or a kernel that does not do it on its way. */
+/* The K and V that attend() stores, for devices and kernels that store them separately. */
 static inline struct rope_store
 attend_store(const struct attend *a)
 {
@@ -38,7 +39,7 @@ attend_store(const struct attend *a)
     };
 }
 
-/* Those of t's columns that all_gather() takes from this rank. */
+/* The columns of t that all_gather() reads from this rank. */
 static inline struct tensor
 gpu_own_columns(const struct gpu *g, struct tensor t)
 {
@@ -47,7 +48,7 @@ gpu_own_columns(const struct gpu *g, struct tensor t)
     return tensor_cols(t, first, (uint32_t)((uint64_t)t.dim[1] * (g->rank + 1) / g->ranks) - first);
 }
 
-/* Pieces of host memory of so many bytes, each a multiple of the grain. */
+/* At least this many bytes of host memory in at most HOST_PIECES pieces, multiples of grain. */
 static inline struct host_memory
 host_pieces(uint64_t bytes, uint64_t grain)
 {
@@ -61,11 +62,11 @@ host_pieces(uint64_t bytes, uint64_t grain)
 
 int cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e) MUST_USE;
 
-/* The symbols of the module lagan-cuda.so, looked up by these names. last_words: the module has base's
- * code once more, and a check() that fails there is to be heard as well. */
+/* Symbols of the module lagan-cuda.so. panic_message: the module has its own copy of base, whose
+ * check() reports its message through this function. */
 #define CUDA_OPEN "lagan_cuda_open"
 typedef int (*cuda_open)(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-                         void (*last_words)(const char *sentence), struct err *e);
+                         void (*panic_message)(const char *sentence), struct err *e);
 
 #define CUDA_BEGIN "lagan_cuda_begin"
 typedef int (*cuda_begin)(uint32_t ordinal, const struct gpu_options *o, struct err *e);

@@ -20,7 +20,8 @@ f16_of_float(float f)
     if (mag > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x3ff));
     if (mag >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and more round to infinity */
     if (mag < 0x38800000) {
-        /* Below 2^-14 the result is a multiple of 2^-24: adding 0.5 makes the hardware round there. */
+        /* Below 2^-14 the result is a multiple of 2^-24: adding 0.5 makes the hardware round at
+         * that position. */
         return (uint16_t)(sign | (bits_of_float(float_of_bits(mag) + 0.5f) - 0x3f000000));
     }
     mag += 0xfff + (mag >> 13 & 1);
@@ -34,7 +35,8 @@ e4m3_of_float(float f)
 
     if (mag > 0x7f800000) return (uint8_t)(sign | 0x7f);
     if (mag > 0x43e00000) return (uint8_t)(sign | 0x7e);
-    /* Below 2^-6 the result is a multiple of 2^-9: adding 2^14 makes the hardware round there. */
+    /* Below 2^-6 the result is a multiple of 2^-9: adding 2^14 makes the hardware round at that
+     * position. */
     if (mag < 0x3c800000)
         return (uint8_t)(sign | (bits_of_float(float_of_bits(mag) + 0x1p14f) - 0x46800000));
     mag += 0x7ffff + (mag >> 20 & 1);

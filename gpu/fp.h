@@ -1,4 +1,6 @@
-/* fp.h - the two 16-bit floats, to and from float, exact one way, nearest even the other; fp8 of KV; and MXFP4's codes. */
+/* fp.h - conversions between float and bf16, fp16, fp8 e4m3 (KV), MXFP4. To float: exact. From
+ * float: round to nearest even.
+ */
 #ifndef GPU_FP_H
 #define GPU_FP_H
 
@@ -30,7 +32,7 @@ float_of_bf16(uint16_t h)
     return float_of_bits((uint32_t)h << 16);
 }
 
-/* Nearest, ties to even; a NaN stays one. */
+/* A NaN stays a NaN. */
 static inline uint16_t
 bf16_of_float(float f)
 {
@@ -49,9 +51,9 @@ double_of_bits(uint64_t u)
     return d;
 }
 
-/* a b + c with one rounding, as the instruction does it. Without the instruction: the product is
- * exact in double, the sum is rounded to odd there (Boldo and Melquiond, 2008), and 53 bits to odd
- * round to 24 as the exact value would. */
+/* a b + c with one rounding. Without the FMA instruction: the product is exact in double, the sum
+ * is rounded to odd there (Boldo and Melquiond, 2008), and rounding 53 bits to 24 then gives the
+ * exact result. */
 static inline float
 fma_1(float a, float b, float c)
 {
@@ -67,7 +69,7 @@ fma_1(float a, float b, float c)
 #endif
 }
 
-/* MXFP4's code of four bits: sign, two of exponent, one of fraction. */
+/* MXFP4 code: 1 bit sign, 2 bits exponent, 1 bit fraction. */
 static inline float
 float_of_e2m1(unsigned code)
 {
@@ -84,12 +86,12 @@ float_of_e8m0(uint8_t b)
     return float_of_bits(b == 255 ? 0x7fc00000 : b == 0 ? 0x00400000 : (uint32_t)b << 23);
 }
 
-/* fp8 of KV, e4m3: four bits of exponent, three of fraction, no infinities; 0x7f and 0xff are NaN. */
+/* fp8 e4m3: 4 bits exponent, 3 bits fraction, no infinities; 0x7f and 0xff are NaN. */
 static inline float
 float_of_e4m3(uint8_t b)
 {
     uint32_t size = (uint32_t)(b & 0x7f) << 20, sign = (uint32_t)(b & 0x80) << 24;
-    /* Its exponent is put where fp32's ends; below the least normal one there is no hidden bit to have. */
+    /* The exponent is moved to the position of fp32's. Subnormals have no hidden bit. */
     float f = float_of_bits(size + 0x3c000000);
 
     if (size < 0x00800000) f = float_of_bits(size + 0x3c800000) - 0x1p-6f;
@@ -97,9 +99,9 @@ float_of_e4m3(uint8_t b)
     return float_of_bits(bits_of_float(f) | sign);
 }
 
-uint8_t e4m3_of_float(float f); /* nearest even; too large: 448, the largest, with its sign */
+uint8_t e4m3_of_float(float f); /* above 448, the largest: 448 with the same sign */
 
 float float_of_f16(uint16_t h); /* a signalling NaN becomes quiet, as F16C does */
-uint16_t f16_of_float(float f); /* nearest even; too large: infinity */
+uint16_t f16_of_float(float f); /* too large: infinity */
 
 #endif

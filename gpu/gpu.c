@@ -1,8 +1,8 @@
-/* gpu.c - open a device by its name: gpu.h.
+/* gpu.c - opens a device by name; see gpu.h.
  *
- * The CPU device is linked in; CUDA is a module beside the program, so that one binary serves hosts
- * with and without a GPU. A host that asks for CUDA and has none is told what is missing: the CPU is
- * never used unasked.
+ * The CPU device is linked in. CUDA is a module beside the program, so that one binary serves hosts
+ * with and without a GPU. If CUDA is requested and missing, the error names what is missing; the
+ * CPU is used only when requested.
  */
 #include "gpu/device.h"
 
@@ -17,7 +17,7 @@
 
 #define MODULE "lagan-cuda.so"
 
-/* Of "cuda", "cuda:N" or "cuda:N,M...", which is a GPU a rank: this rank's. */
+/* The GPU ordinal of this rank in "cuda", "cuda:N" or "cuda:N,M..." (one GPU per rank). */
 static int
 ordinal_of(const struct gpu_options *o, struct err *e)
 {
@@ -43,12 +43,12 @@ ordinal_of(const struct gpu_options *o, struct err *e)
     return (int)seen[o->rank];
 }
 
-/* Beside the program or above it (not installed), in the same tree (moved as a whole), else where it was
- * installed. */
+/* Looks beside the program and above it (build tree), in ../lib/lagan (relocated installation),
+ * then in the installation folder. */
 static void *
 load_module(struct err *e)
 {
-    static const char *const beside[] = { "", "../", "../../", "../lib/lagan/",
+    static const char *const places[] = { "", "../", "../../", "../lib/lagan/",
                                           "../../lib/lagan/" };
     char exe[PATH_MAX], path[PATH_MAX + 64], *slash;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -58,11 +58,11 @@ load_module(struct err *e)
         exe[n] = '\0';
         slash = strrchr(exe, '/');
         if (slash) slash[1] = '\0';
-        for (size_t i = 0; slash && i < ARRAY_LEN(beside); i++) {
-            snprintf(path, sizeof path, "%s%s%s", exe, beside[i], MODULE);
+        for (size_t i = 0; slash && i < ARRAY_LEN(places); i++) {
+            snprintf(path, sizeof path, "%s%s%s", exe, places[i], MODULE);
             if (access(path, R_OK) != 0) continue;
             so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (!so) err_set(e, -ENODEV, "%s does not load: %s", path, dlerror());
+            if (!so) err_set(e, -ENODEV, "cannot load %s: %s", path, dlerror());
             return so;
         }
     }
@@ -74,7 +74,8 @@ load_module(struct err *e)
     return so;
 }
 
-/* A symbol of it, which stays loaded: a driver does not like to be unloaded. */
+/* Finds a symbol of the module. The module stays loaded: unloading a CUDA driver is not
+ * reliable. */
 static int
 find_symbol(void **ret, const char *name, struct err *e)
 {
@@ -216,7 +217,7 @@ int
 gpu_wait(struct lane *l, uint64_t first, uint64_t last)
 {
     const struct gpu_ops *op = &l->gpu->checked;
-    struct timespec nap = { .tv_nsec = 20000 }; /* what is waited for takes a good part of a ms */
+    struct timespec nap = { .tv_nsec = 20000 }; /* a step takes a large part of a millisecond */
     struct pollfd p = { .fd = op->lane.fd(l), .events = POLLIN };
     uint64_t done, marks;
 

@@ -16,19 +16,17 @@
 
 /* Members of ops->mem.
  *
- * copy_blocks: copies n blocks of one size, each one contiguous piece, or the used part of each.
- * copy is device memory. host_copy is the same list in any memory, read before this returns; with
- * it large blocks may be copied by copy engines, beside the kernels of other lanes. NULL: only the
- * device has the list.
+ * copy_blocks: copies n blocks of one size, each whole or its used parts. copy is device memory.
+ * host_copy is the same list in any memory, read before the call returns; NULL: only the device has
+ * the list. With host_copy, copy engines may copy large blocks while kernels of other lanes run.
  *
- * checksum: *sum (device memory, 8-byte aligned) = a checksum of the bytes, the same on every
- * device: the sum modulo 2^64, over 8-byte words (the last padded with zeros), of mix64(word +
- * golden * (i + 1)), golden = 0x9e3779b97f4a7c15 and mix64 as in splitmix64. from is 16-byte
- * aligned.
+ * checksum: *sum (device memory, 8-byte aligned) = the sum modulo 2^64, over 8-byte words (the last
+ * padded with zeros), of mix64(word + golden * (i + 1)), golden = 0x9e3779b97f4a7c15, mix64 as in
+ * splitmix64; the same on every device. from is 16-byte aligned.
  *
- * fill_random: N(0, std) in t, or uniformly distributed bytes where t is U8, the same on every
- * device: element (i, j) depends on seed and the number first + i * pitch + j, so that a part of a
- * matrix has the values that it has in the whole matrix. pitch 0: the columns of t. */
+ * fill_random: N(0, std) in t, or uniform bytes if t is U8, the same on every device. Element (i,
+ * j) depends on seed and the number first + i * pitch + j, so that a part of a matrix has the
+ * values of the whole matrix. pitch 0: the columns of t. */
 #define GPU_MEMORY_OPS(X, p) \
     X(p, copy_blocks, (const struct block_copy *copy, const struct block_copy *host_copy, \
                        uint32_t n, struct block_size size), (copy, host_copy, n, size)) \
@@ -39,8 +37,8 @@
 /* Members of ops->step: the inputs of a step, on the device.
  *
  * update_tables   applies edits of the block tables in order.
- * resolve_tokens  r.token[i] = last[r.slot[i]] where it is -1. All work queued before is complete
- *                 for all work queued after it, however early that starts.
+ * resolve_tokens  r.token[i] = last[r.slot[i]] where r.token[i] is -1. All earlier work of the lane is
+ *                 complete for all later work, even for kernels that start early.
  * mark_tokens     seen[slot] |= the tokens of these segments; a segment at position 0 clears the
  *                 slot's bits first. */
 #define GPU_STEP_OPS(X, p) \
@@ -103,14 +101,14 @@
     X(p, scan, (const struct scan *s, struct step_tokens r), (s, r)) \
     X(p, sample, (const struct sample *s), (s))
 
-/* Members of ops->collective: gpu_options.n_ranks; with one rank they queue nothing. All ranks
- * queue the same collectives of a lane in the same order.
+/* Members of ops->collective. With one rank they queue nothing. All ranks queue the same
+ * collectives of a lane in the same order.
  *
- * all_reduce  x = the sum of all ranks' x, added in the order of ranks: the same bits on every
- *             rank. A GPU without invariant numerics adds more than two in another order, which is the
- *             same on every rank too.
- * all_gather  out [n, d] = every rank's x beside each other, in the order of ranks: rank r has the
- *             columns [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
+ * all_reduce  x = the sum of all ranks' x, added in rank order: the same bits on every rank. A GPU
+ *             without invariant numerics may add more than two ranks in another order, the same on
+ *             every rank.
+ * all_gather  out [n, d] = the x of all ranks, in rank order: rank r has the columns
+ *             [d * r / n_ranks, d * (r + 1) / n_ranks). fp32. x may be that part of out. */
 #define GPU_COLLECTIVES(X, p) \
     X(p, all_reduce, (struct tensor x), (x)) \
     X(p, all_gather, (struct tensor out, struct tensor x), (out, x))
@@ -118,13 +116,13 @@
 #define GPU_EVERY_OP(X, p) \
     GPU_MEMORY_OPS(X, p) GPU_STEP_OPS(X, p) GPU_OPS(X, p) GPU_COLLECTIVES(X, p)
 
-/* What a row can become: a member of struct gpu_ops, a prototype, an initializer. */
+/* Forms of a row: a member of struct gpu_ops, a prototype, an initializer. */
 #define GPU_UNPAREN(...) __VA_ARGS__
 #define GPU_MEMBER(p, name, params, args) int (*name)(struct lane *l, GPU_UNPAREN params);
 #define GPU_PROTOTYPE(p, name, params, args) int p##_##name(struct lane *l, GPU_UNPAREN params);
 #define GPU_ENTRY(p, name, params, args) .name = p##_##name,
 
-/* All of struct gpu_ops but its name, of functions with the prefix p. */
+/* Initializer of all members of struct gpu_ops except name, from functions with the prefix p. */
 #define GPU_TABLE(p) \
     .mem = { .arena_make = p##_arena_make, \
              .arena_adopt = p##_arena_adopt, \

@@ -1,4 +1,5 @@
-/* philox.h - Philox 4x32-10: four random words from a key and a counter, no state. For every device.
+/* philox.h - Philox 4x32-10: four random words from a key and a counter, no state. For every
+ * device.
  *
  * Source: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC11.
  */

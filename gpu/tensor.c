@@ -33,7 +33,7 @@ struct tensor
 tensor_cols(struct tensor t, uint32_t first, uint32_t n)
 {
     check(first <= t.dim[1] && n <= t.dim[1] - first);
-    check(!t.scale || first == 0); /* scales of a run of columns do not slice by pointer alone */
+    check(!t.scale || first == 0); /* scales of column runs cannot be sliced by the pointer alone */
     t.data = (char *)t.data + dtype_bytes(t.dtype, first);
     t.dim[1] = n;
     return t;

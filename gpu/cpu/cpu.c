@@ -1,7 +1,8 @@
-/* cpu.c - the CPU device: its memory, its table of ops, and which instruction set it uses.
+/* cpu.c - the CPU device: memory, op table, choice of the instruction set.
  *
- * An arena is a sealed memfd, mapped shared and touched only as it is used: a KV arena of many GiB
- * costs what is in it. Whoever holds the fd holds the memory; nobody can truncate it under us.
+ * An arena is a sealed memfd, mapped shared. Pages are allocated on first use, so that a KV arena
+ * of many GiB costs only its used part. A holder of the fd keeps the memory; the seals prevent
+ * truncation.
  */
 #include "gpu/cpu/cpu_ops.h"
 
@@ -37,7 +38,7 @@ no_arena(const char *name, uint64_t bytes, int r, struct err *e)
                    strerror(-r));
 }
 
-/* The fd. */
+/* Makes the sealed memfd. */
 static int
 make_file(const char *name, uint64_t bytes, struct err *e)
 {
@@ -74,7 +75,7 @@ check_file(int fd, uint64_t bytes, struct err *e)
 
     if (fstat(fd, &st) < 0) return err_set(e, -errno, "adopt fd %d: %m", fd);
     if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, %llu were reserved_blocks", fd,
+        return err_set(e, -EINVAL, "adopt fd %d: it has %lld bytes, expected %llu", fd,
                        (long long)st.st_size, (unsigned long long)bytes);
     return 0;
 }
@@ -110,7 +111,8 @@ cpu_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct err
     (void)g;
     m.base = mmap(NULL, m.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m.base == MAP_FAILED)
-        return err_set(e, -errno, "addresses for %llu bytes: %m", (unsigned long long)m.bytes);
+        return err_set(e, -errno, "reserve addresses for %llu bytes: %m",
+                       (unsigned long long)m.bytes);
     *ret = m;
     return 0;
 }
@@ -152,7 +154,7 @@ cpu_host_close(struct gpu *g, struct host_memory *m)
     *m = (struct host_memory){ 0 };
 }
 
-/* Nothing copies by DMA here: any memory will do. */
+/* The CPU device copies without DMA: any host memory will do. */
 static int
 cpu_host_pin(struct gpu *g, void *p, size_t bytes)
 {
@@ -166,7 +168,7 @@ cpu_host_unpin(struct gpu *g, void *p, size_t bytes)
     (void)g, (void)p, (void)bytes;
 }
 
-/* There is one way to multiply. */
+/* There is one matmul algorithm. */
 static int
 cpu_lane_tune(struct lane *l, struct tune_result *ret)
 {
@@ -174,7 +176,7 @@ cpu_lane_tune(struct lane *l, struct tune_result *ret)
     return 0;
 }
 
-/* A step is run as it is queued: there is nothing to record (gpu_graphs() is false). */
+/* Graphs are not supported: a step runs as it is queued (gpu_graphs() is false). */
 static int
 cpu_graph_begin(struct lane *l)
 {
@@ -258,7 +260,7 @@ cores(void)
     return (uint32_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* A line of /proc/meminfo, in bytes; -EIO when it is not there. */
+/* Reads a line of /proc/meminfo, in bytes; -EIO if it is missing. */
 static int
 meminfo(const char *name, uint64_t *ret)
 {
@@ -303,8 +305,7 @@ cpu_open(struct gpu **ret, const struct gpu_options *o, struct err *e)
 
     if (!avx2 && !scalar && strcmp(isa, "auto") != 0)
         return err_set(e, -EINVAL, "instruction set \"%s\" is not auto, scalar or avx2", isa);
-    if (avx2 && !has_avx2())
-        return err_set(e, -ENOTSUP, "this processor has not all of AVX2, FMA and F16C");
+    if (avx2 && !has_avx2()) return err_set(e, -ENOTSUP, "this processor lacks AVX2, FMA or F16C");
     c = calloc(1, sizeof *c);
     if (!c) return err_set(e, -ENOMEM, "cpu device: no memory");
     r = cpu_collective_open(&c->group, o->rank, MAX(o->n_ranks, 1u), o->group_fd, e);

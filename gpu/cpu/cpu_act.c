@@ -1,4 +1,4 @@
-/* cpu_act.c - element by element: add, act, gate (and the product before it), scale: gpu.h. */
+/* cpu_act.c - element-wise ops: add, act, gate, gate_matmul, scale; see gpu.h. */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
 
@@ -32,13 +32,13 @@ activate(v8 x, enum act act)
         t = v8_mul(v8_mul(x, x), x);
         t = v8_mul(v8_set(0.797884561f), v8_fma(v8_set(0.044715f), t, x));
         return v8_mul(v8_mul(half, x), v8_add(one, v8_tanh(t)));
-    case ACT_SWIGLU_CLAMPED: /* has two arguments: turns() */
+    case ACT_SWIGLU_CLAMPED: /* see swiglu_clamped() */
         break;
     }
     return x;
 }
 
-/* One row for every activation, so that the switch is outside of the loop. */
+/* One row; the switch on the activation is outside of the loops. */
 ALWAYS void
 act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
 {
@@ -50,9 +50,9 @@ act_row(float *y, const float *x, const float *times, uint32_t n, enum act act)
     });
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
 static void
-turns(float *y, const float *x, uint32_t n)
+swiglu_clamped(float *y, const float *x, uint32_t n)
 {
     V8_ROW(n, at, width, {
         float g[8] = { 0 };
@@ -91,30 +91,30 @@ act_any(float *y, const float *x, const float *times, uint32_t n, enum act act)
         act_row(y, x, times, n, ACT_GELU_TANH);
         break;
     case ACT_SWIGLU_CLAMPED:
-        turns(y, x, n);
+        swiglu_clamped(y, x, n);
         break;
     }
 }
 
 void
-ISA(act)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(act)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         act_any(row_of(&a->y, i), row_of(&a->x, i), NULL, a->y.dim[1], a->act);
 }
 
 void
-ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end, n = a->y.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *gate = row_of(&a->x, i);
@@ -124,12 +124,12 @@ ISA(gate)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(add)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(add)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *x = row_of(&a->x, i);
@@ -141,13 +141,13 @@ ISA(add)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct act_args *a = args;
     v8 factor = v8_set(a->factor), cap = v8_set(a->softcap);
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *y = row_of(&a->y, i);
@@ -163,7 +163,7 @@ ISA(scale)(const void *args, uint32_t part, uint32_t parts, void *room)
 
 #ifdef CPU_OPS
 
-enum { ACT_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { ACT_PART = 8 << 10 }; /* elements worth another thread */
 
 static int
 queue(struct lane *l, cpu_run body, const struct act_args *a)
@@ -200,7 +200,7 @@ cpu_act_matmul(struct lane *l, struct tensor y, struct tensor x, struct tensor w
     return cpu_act(l, y, y, a);
 }
 
-/* The product first, whole: then the gate, whose two halves other threads made. */
+/* Queues the whole product, then the gate: different threads compute the two halves of a row. */
 int
 cpu_gate_matmul(struct lane *l, struct tensor y, struct tensor both, struct tensor x,
                 struct tensor w, enum act a)

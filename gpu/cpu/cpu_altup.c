@@ -1,13 +1,13 @@
-/* cpu_altup.c - times, sparsify, level, altup: gpu.h. */
+/* cpu_altup.c - mul, gaussian_topk, match_rms, altup: gpu.h. */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
 
-CPU_LOOP(times);
-CPU_LOOP(sparsify);
-CPU_LOOP(level);
+CPU_LOOP(mul);
+CPU_LOOP(gaussian_topk);
+CPU_LOOP(match_rms);
 CPU_LOOP(altup);
 
-enum { ROW_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { ROW_PART = 8 << 10 }; /* elements worth another thread */
 
 struct streams_args {
     struct tensor y, x, w;
@@ -15,12 +15,12 @@ struct streams_args {
 };
 
 void
-ISA(times)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(mul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct streams_args *a = args;
     uint32_t first, end, n = a->y.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *x = row_of(&a->x, i);
@@ -47,18 +47,19 @@ sum_of(const float *x, uint32_t n)
 }
 
 void
-ISA(sparsify)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(gaussian_topk)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct streams_args *a = args;
     uint32_t first, end, n = a->y.dim[1];
 
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        float *x = row_of(&a->y, i), mean = sum_of(x, n) / (float)n, *off = room, edge;
-        uint32_t piece = CPU_ROOM / sizeof *off;
+        float *x = row_of(&a->y, i), mean = sum_of(x, n) / (float)n, *off = scratch, edge;
+        uint32_t piece = CPU_SCRATCH / sizeof *off;
         float squares = 0;
 
-        /* Distances from the mean lie in the room, as many as fit, so that the padding of their sum is zeros. */
+        /* Distances from the mean are stored in the scratch, a piece at a time, so that the padding
+         * of their sum is zero. */
         for (uint32_t from = 0; from < n; from += piece) {
             uint32_t m = MIN(piece, n - from);
 
@@ -76,12 +77,12 @@ ISA(sparsify)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(level)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(match_rms)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct streams_args *a = args;
     uint32_t first, end, n = a->y.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *like = row_of(&a->x, i);
@@ -96,12 +97,12 @@ ISA(level)(const void *args, uint32_t part, uint32_t parts, void *room)
 enum { MOST_STREAMS = 8 };
 
 void
-ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(altup)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct altup *a = args;
     uint32_t first, end, n = a->n_streams, d = a->x.dim[1] / n;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *coef = row_of(&a->coef, i);
@@ -140,19 +141,19 @@ queue(struct lane *l, cpu_run body, const struct streams_args *a)
 int
 cpu_mul(struct lane *l, struct tensor y, struct tensor x, struct tensor w)
 {
-    return queue(l, run_times, &(struct streams_args){ .y = y, .x = x, .w = w });
+    return queue(l, run_mul, &(struct streams_args){ .y = y, .x = x, .w = w });
 }
 
 int
 cpu_gaussian_topk(struct lane *l, struct tensor x, float factor)
 {
-    return queue(l, run_sparsify, &(struct streams_args){ .y = x, .factor = factor });
+    return queue(l, run_gaussian_topk, &(struct streams_args){ .y = x, .factor = factor });
 }
 
 int
 cpu_match_rms(struct lane *l, struct tensor y, struct tensor like, float least)
 {
-    return queue(l, run_level, &(struct streams_args){ .y = y, .x = like, .factor = least });
+    return queue(l, run_match_rms, &(struct streams_args){ .y = y, .x = like, .factor = least });
 }
 
 int

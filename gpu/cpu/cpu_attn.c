@@ -1,16 +1,16 @@
 /* cpu_attn.c - attend: gpu.h.
  *
- * For each (row, head) the keys are taken in tiles of 64 absolute positions, [64 t, 64 t + 64), in
- * ascending order, and only the row's visible keys are touched. So what a row gets depends on its
- * visible keys alone: not on the block size, on how its prompt was cut into chunks, on which rows ride
- * along, nor on where a window begins inside a tile. Tiles between the keys that are kept and the window are passed over.
+ * For each (row, head) the keys are read in tiles of 64 absolute positions, [64 t, 64 t + 64), in
+ * ascending order; only keys visible to the row are read. A row's result therefore depends on its
+ * visible keys only: not on the block size, the chunks of its prompt, the other rows of the batch,
+ * or where a window starts inside a tile. Tiles between the kept keys and the window are skipped.
  *
  *     per tile:  s_j = scale q.k_j (+ cap, + bias)   m' = max(m, s_j)   p_j = exp(s_j - m')
  *                sum = sum exp(m - m') + sum p_j      acc = acc exp(m - m') + p_j v_j, j ascending
- *     at last:   out = acc / sum, a sink counted into sum as one more key without a value
+ *     finally:   out = acc / sum; a sink adds to sum as one more key without a value
  *
- * A part takes whole (row, head) pairs; heads that share a K/V head follow each other, so that the
- * tile's keys are in cache for all of them.
+ * A part takes whole (row, head) pairs. Heads that share a K/V head are consecutive, so that a
+ * tile's keys stay in cache for all of them.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_kv.h"
@@ -27,7 +27,7 @@ struct attend_args {
     struct step_tokens r;
 };
 
-/* The row's state between tiles; acc is [head_dim] in the thread's room. */
+/* State of a row between tiles; acc is [head_dim] in the thread's scratch. */
 struct soft {
     float max, sum;
     float *acc;
@@ -39,7 +39,7 @@ struct tile {
     uint32_t pos[TILE], n;
 };
 
-/* Whether a row sees key j of its run's own: the mask's word on it. */
+/* Whether the mask lets a row see key j of its own segment. */
 static bool
 unmasked(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t j)
 {
@@ -62,7 +62,7 @@ find_tile(struct tile *t, const struct attend *a, const struct segment *segment,
         t->pos[t->n++] = j;
         if (a->kv.table) {
             t->k[i] = kv_key(&a->kv, segment->slot, j, kv_head);
-            check(t->k[i]); /* the manager evicts only what no row sees */
+            check(t->k[i]); /* the KV manager evicts only blocks that no row sees */
             t->v[i] = (const char *)t->k[i] + kv_value_offset(&a->kv);
         } else {
             uint32_t at = segment->first_token + (j - (uint32_t)segment->first_pos);
@@ -114,7 +114,7 @@ gather_tile(enum dtype t, float *acc, float keep, const float *p, const struct t
     }
 }
 
-/* Raw q.k to what the softmax sees; s is padded to TILE. */
+/* Raw q.k to the softmax input; s is padded to TILE. */
 ALWAYS void
 shape_scores(const struct attend *a, uint32_t head, uint32_t pos, const struct tile *tile, float *s)
 {
@@ -148,7 +148,8 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     keep = exp_1(o->max - max);
     for (uint32_t j = 0; j < tile->n; j += 8)
         v8_store(s + j, v8_exp(v8_sub(v8_load(s + j), v8_set(max))));
-    /* Each key stands at its place in the tile, so that the sum's order is its position's. */
+    /* Each key stands at its position in the tile, so that the order of the sum follows
+     * positions. */
     float p[TILE] = { 0 };
 
     for (uint32_t j = 0; j < tile->n; j++) p[tile->pos[j] % TILE] = s[j];
@@ -158,7 +159,7 @@ add_tile(const struct attend *a, enum dtype t, const float *q, uint32_t head, ui
     gather_tile(t, o->acc, keep, s, tile, a->head_dim);
 }
 
-/* The keys a row sees: [*first, *end), and those below a->kept. */
+/* The keys that a row sees: [*first, *end), and those below a->kept. */
 static void
 visible(const struct attend *a, const struct segment *segment, uint32_t pos, uint32_t *first,
         uint32_t *end)
@@ -178,7 +179,7 @@ visible(const struct attend *a, const struct segment *segment, uint32_t pos, uin
 /* Heads [head, head + n) of one row; they share a K/V head. */
 static void
 attend_heads(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t head,
-             uint32_t n, float *room)
+             uint32_t n, float *scratch)
 {
     uint32_t d = a->head_dim, pos = (uint32_t)segment->first_pos + (row - segment->first_token);
     uint32_t kv_head = head / (a->n_heads / a->n_kv_heads), first, end;
@@ -188,8 +189,8 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
     check(n <= ARRAY_LEN(o));
     visible(a, segment, pos, &first, &end);
     for (uint32_t h = 0; h < n; h++)
-        o[h] = (struct soft){ .max = -INFINITY, .acc = room + (size_t)h * d };
-    memset(room, 0, (size_t)n * d * sizeof *room);
+        o[h] = (struct soft){ .max = -INFINITY, .acc = scratch + (size_t)h * d };
+    memset(scratch, 0, (size_t)n * d * sizeof *scratch);
     for (uint32_t j = a->kept && a->kv.table ? 0 : first, to; j < end; j = to) {
         struct tile tile;
 
@@ -217,21 +218,21 @@ attend_heads(const struct attend *a, const struct segment *segment, uint32_t row
             keep = exp_1(o[h].max - max);
             o[h].sum = fma_1(o[h].sum, keep, exp_1(sink - max));
         }
-        /* A row that sees nothing (a source of no tokens) gets zeros. */
+        /* A row without visible keys (empty encoder input) gets zeros. */
         for (uint32_t i = 0; i < d; i++) out[i] = o[h].sum > 0 ? o[h].acc[i] * keep / o[h].sum : 0;
     }
 }
 
 void
-ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct attend_args *g = args;
     const struct attend *a = &g->a;
     uint32_t group = a->n_heads / a->n_kv_heads, rows = 0, first, end, before = 0;
-    uint32_t most = MIN(CPU_ROOM / (a->head_dim * (uint32_t)sizeof(float)), 64u);
+    uint32_t most = MIN(CPU_SCRATCH / (a->head_dim * (uint32_t)sizeof(float)), 64u);
 
     for (uint32_t i = 0; i < g->r.n_segments; i++) rows += g->r.segment[i].n_tokens;
-    cpu_share(rows * a->n_heads, part, parts, &first, &end); /* pairs (row, head), head by head */
+    cpu_share(rows * a->n_heads, part, parts, &first, &end); /* (row, head) pairs, head by head */
     for (uint32_t i = 0; i < g->r.n_segments; i++) {
         const struct segment *segment = &g->r.segment[i];
         uint32_t last = before + segment->n_tokens * a->n_heads, stop = MIN(end, last);
@@ -243,7 +244,7 @@ ISA(attend)(const void *args, uint32_t part, uint32_t parts, void *room)
             n = MIN(n, stop - at);
             if (segment->slot == SLOT_NONE && a->kv.table) continue;
             attend_heads(a, segment, segment->first_token + (at - before) / a->n_heads, head, n,
-                         room);
+                         scratch);
         }
         before = last;
     }

@@ -15,23 +15,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* CHANNELS: the loader's lane and the executor's. SLOT: floats of one exchange at most. SPIN: as a lane's own. */
+/* CHANNELS: one lane of the loader, the others of the executor. SLOT: maximum floats of one
+ * exchange. SPIN: as in cpu_lane.c. */
 enum { CHANNELS = 8, SLOT = 32 << 10, SPIN = 20000 };
 
-/* What one rank writes of a channel. */
+/* What one rank writes in a channel. */
 struct place {
-    _Alignas(CACHE_LINE) _Atomic uint32_t turn;
+    _Alignas(CACHE_LINE) _Atomic uint32_t round;
     _Alignas(CACHE_LINE) float slot[2][SLOT];
 };
 struct shared {
     struct place place[CHANNELS][GPU_MAX_RANKS];
 };
-_Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "what starts a group makes that much");
+_Static_assert(sizeof(struct shared) <= GPU_GROUP_BYTES, "GPU_GROUP_BYTES is too small");
 
 struct cpu_collective {
     uint32_t rank, ranks;
     struct shared *shared;
-    uint32_t turn[CHANNELS]; /* ours, by the channel's lane alone */
+    uint32_t round[CHANNELS]; /* this rank's, written by the channel's lane only */
     bool taken[CHANNELS];
 };
 
@@ -103,41 +104,41 @@ futex(_Atomic uint32_t *word, int op, uint32_t value)
     syscall(SYS_futex, word, op, value, NULL, NULL, 0);
 }
 
-/* Until that rank's turn has come to ours. */
+/* Waits until that rank has reached this round. */
 static void
-wait_for(_Atomic uint32_t *turn, uint32_t ours)
+wait_for(_Atomic uint32_t *round, uint32_t ours)
 {
     nsec until = 0;
     uint32_t seen;
 
-    for (unsigned n = 0; (seen = atomic_load_explicit(turn, memory_order_acquire)) - ours > INT_MAX;
-         n++) {
+    for (unsigned n = 0;
+         (seen = atomic_load_explicit(round, memory_order_acquire)) - ours > INT_MAX; n++) {
 #ifdef __x86_64__
         __builtin_ia32_pause();
 #endif
         if (n % 64 != 63) continue;
         if (!until) until = clock_now() + SPIN;
-        if (clock_now() >= until) futex(turn, FUTEX_WAIT, seen);
+        if (clock_now() >= until) futex(round, FUTEX_WAIT, seen);
     }
 }
 
 static float *
 slot_of(const struct cpu_collective *g, int channel, uint32_t rank)
 {
-    return g->shared->place[channel][rank].slot[g->turn[channel] % 2];
+    return g->shared->place[channel][rank].slot[g->round[channel] % 2];
 }
 
-/* What lies in our slot is there for all, and theirs for us. */
+/* Publishes this rank's slot and waits for the slots of all ranks. */
 static void
-meet(const struct cpu_collective *g, int channel)
+post_and_wait(const struct cpu_collective *g, int channel)
 {
     struct place *place = g->shared->place[channel];
-    uint32_t turn = g->turn[channel] + 1;
+    uint32_t round = g->round[channel] + 1;
 
-    atomic_store_explicit(&place[g->rank].turn, turn, memory_order_release);
-    futex(&place[g->rank].turn, FUTEX_WAKE, INT_MAX);
+    atomic_store_explicit(&place[g->rank].round, round, memory_order_release);
+    futex(&place[g->rank].round, FUTEX_WAKE, INT_MAX);
     for (uint32_t r = 0; r < g->ranks; r++)
-        if (r != g->rank) wait_for(&place[r].turn, turn);
+        if (r != g->rank) wait_for(&place[r].round, round);
 }
 
 /* A rank's share of n columns. */
@@ -160,7 +161,7 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
              uint32_t cols)
 {
     copy_rows(slot_of(g, channel, g->rank), cols, x, stride, rows, cols);
-    meet(g, channel);
+    post_and_wait(g, channel);
     copy_rows(x, stride, slot_of(g, channel, 0), cols, rows, cols);
     for (uint32_t r = 1; r < g->ranks; r++) {
         const float *part = slot_of(g, channel, r);
@@ -168,24 +169,25 @@ reduce_piece(struct cpu_collective *g, int channel, float *x, size_t stride, uin
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < cols; j++) x[i * stride + j] += part[(size_t)i * cols + j];
     }
-    g->turn[channel]++;
+    g->round[channel]++;
 }
 
 static void
-run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_reduce(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct reduce *a = args;
     uint32_t cols = MIN(a->x.dim[1], (uint32_t)SLOT), rows = SLOT / cols;
     float *x = a->x.data;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->x.dim[0]; i += rows)
         for (uint32_t j = 0; j < a->x.dim[1]; j += cols)
             reduce_piece(a->g, a->channel, x + (size_t)i * a->x.stride + j, a->x.stride,
                          MIN(rows, a->x.dim[0] - i), MIN(cols, a->x.dim[1] - j));
 }
 
-/* Rows [row, row + rows) and of every rank's share its columns [col, col + cols), as far as it has them. */
+/* Gathers rows [row, row + rows) and, of every rank's share, columns [col, col + cols) as far as
+ * they exist. */
 static void
 gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols)
 {
@@ -196,7 +198,7 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
     if (col < a->x.dim[1])
         copy_rows(slot_of(g, a->channel, g->rank), cols, x + col, a->x.stride, rows,
                   MIN(cols, a->x.dim[1] - col));
-    meet(g, a->channel);
+    post_and_wait(g, a->channel);
     for (uint32_t r = 0; r < g->ranks; r++) {
         uint32_t first, end;
 
@@ -205,36 +207,36 @@ gather_piece(const struct gather *a, uint32_t row, uint32_t rows, uint32_t col, 
             copy_rows(out + first + col, a->out.stride, slot_of(g, a->channel, r), cols, rows,
                       MIN(cols, end - first - col));
     }
-    g->turn[a->channel]++;
+    g->round[a->channel]++;
 }
 
 static void
-run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_gather(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct gather *a = args;
     uint32_t widest = CEIL_DIV(a->out.dim[1], a->g->ranks);
     uint32_t cols = MIN(widest, (uint32_t)SLOT), rows = SLOT / cols;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->out.dim[0]; i += rows)
         for (uint32_t j = 0; j < widest; j += cols)
             gather_piece(a, i, MIN(rows, a->out.dim[0] - i), j, cols);
 }
 
 static void
-run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_same(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct drawn *a = args;
     float *mine;
 
-    (void)part, (void)parts, (void)isa, (void)room;
-    for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->turn[a->channel]++) {
+    (void)part, (void)parts, (void)isa, (void)scratch;
+    for (uint32_t i = 0, n; i < a->s.n; i += n, a->g->round[a->channel]++) {
         n = MIN(a->s.n - i, (uint32_t)SLOT);
         mine = slot_of(a->g, a->channel, a->g->rank);
         memcpy(mine, a->s.token + i, n * sizeof *mine);
         for (uint32_t j = 0; j < n; j++)
             if (a->s.row[i + j].beam) mine[j] = 0;
-        meet(a->g, a->channel);
+        post_and_wait(a->g, a->channel);
         for (uint32_t r = 0; r < a->g->ranks; r++)
             check(!memcmp(mine, slot_of(a->g, a->channel, r), n * sizeof *mine));
     }

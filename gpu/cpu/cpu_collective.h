@@ -1,13 +1,17 @@
-/* cpu_collective.h - the ranks of a group on the CPU: what they add up and gather goes through shared memory.
+/* cpu_collective.h - all-reduce and all-gather of CPU ranks through shared memory.
  *
- * A lane is a channel, the same one on every rank because ranks open their lanes in the same order. In a channel
- * every rank has a turn, which it alone writes, and two slots. One exchange:
+ * A lane has a channel, the same one on every rank because ranks open their lanes in the same
+ * order. In a channel every rank has a round number, which only that rank writes, and two slots.
+ * One exchange:
  *
- *     my part -> my slot[turn % 2]     turn + 1 (release, then a wake)     wait for every rank's turn + 1
- *     read all slots, in the order of ranks
+ *     write own data to own slot[round % 2]
+ *     store round + 1 (release), wake the other ranks
+ *     wait until every rank's number is round + 1 (acquire)
+ *     read all slots in rank order
  *
- * Two slots are enough: who has written turn + 1 has read all of turn, and nobody writes turn + 2 before every
- * rank has written turn + 1. A rank that dies leaves the others waiting: whoever started them ends them, too.
+ * Two slots are enough: a rank that has stored round + 1 has read all data of round, and a rank
+ * writes data of round + 2 only after every rank has stored round + 1. If a rank exits, the others
+ * wait until the process that started them ends them.
  */
 #ifndef CPU_CPU_COLLECTIVE_H
 #define CPU_CPU_COLLECTIVE_H
@@ -16,17 +20,17 @@
 
 struct cpu_collective;
 
-/* NULL where there is one rank. fd is the caller's. */
+/* *ret is NULL with one rank. The caller keeps fd. */
 int cpu_collective_open(struct cpu_collective **ret, uint32_t rank, uint32_t ranks, int fd,
                         struct err *e) MUST_USE;
 struct cpu_collective *cpu_collective_close(struct cpu_collective *g); /* NULL in, NULL out */
-/* A channel for a lane that opens, and back when it closes. -EAGAIN: all are taken. g may be NULL. */
+/* Takes a channel for a lane; leave gives it back. -EAGAIN: all are taken. g may be NULL. */
 int cpu_collective_join(struct cpu_collective *g);
 void cpu_collective_leave(struct cpu_collective *g, int channel);
 
 int cpu_all_reduce(struct lane *l, struct tensor x);
 int cpu_all_gather(struct lane *l, struct tensor out, struct tensor x);
-/* check()s the promise of sample.parts: what was drawn is the same on every rank, but for beams. */
+/* check()s that all ranks chose the same tokens (sample.parts), except in beam rows. */
 int cpu_all_same(struct lane *l, const struct sample *s);
 
 #endif

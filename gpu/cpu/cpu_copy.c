@@ -1,9 +1,9 @@
-/* cpu_copy.c - ops on bytes: copies, checksums, rows, tables, tokens, histories. */
+/* cpu_copy.c - ops on bytes: copies, checksums, rows, block tables, tokens, seen tokens. */
 #include "gpu/cpu/cpu_ops.h"
 
 #include <string.h>
 
-enum { COPY_PART = 256 << 10 }; /* bytes that are worth another thread */
+enum { COPY_PART = 256 << 10 }; /* bytes worth another thread */
 
 struct copy {
     char *dst;
@@ -12,12 +12,12 @@ struct copy {
 };
 
 static void
-run_copy(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_copy(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct copy *c = args;
     size_t first = c->bytes * part / parts, end = c->bytes * (part + 1) / parts;
 
-    (void)isa, (void)room;
+    (void)isa, (void)scratch;
     memmove(c->dst + first, c->src + first, end - first);
 }
 
@@ -48,12 +48,12 @@ struct blocks_args {
 };
 
 static void
-run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_copy_blocks(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct blocks_args *a = args;
     uint32_t first, end;
 
-    (void)isa, (void)room;
+    (void)isa, (void)scratch;
     cpu_share(a->n, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         for (size_t at = 0; at < a->size.bytes; at += a->size.pitch)
@@ -87,17 +87,17 @@ mix64(uint64_t z)
 }
 
 static void
-run_clear(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_clear(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct checksum_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     *a->sum = 0;
 }
 
-/* Sums modulo 2^64 of the parts: their order does not matter. */
+/* Sums of the parts, modulo 2^64: their order does not matter. */
 static void
-run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct checksum_args *a = args;
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
@@ -106,7 +106,7 @@ run_checksum(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, 
     size_t end = words * (part + 1) / parts;
     uint64_t sum = 0, last = 0;
 
-    (void)isa, (void)room;
+    (void)isa, (void)scratch;
     for (size_t i = words * part / parts; i < end; i++) sum += mix64(p[i] + golden * (i + 1));
     if (rest && part + 1 == parts) {
         memcpy(&last, p + words, rest);
@@ -130,13 +130,13 @@ struct rows_args {
 };
 
 static void
-run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_rows(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct rows_args *a = args;
     size_t bytes = dtype_bytes(a->x.dtype, a->x.dim[1]);
     uint32_t first, end;
 
-    (void)isa, (void)room;
+    (void)isa, (void)scratch;
     cpu_share(a->y.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         check(a->which[i] < a->x.dim[0]);
@@ -162,11 +162,11 @@ struct edit_args {
 };
 
 static void
-run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_edit(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct edit_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->n; i++) {
         const struct table_edit *e = &a->edit[i];
 
@@ -189,11 +189,11 @@ struct tokens_args {
 };
 
 static void
-run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_tokens(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct tokens_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->r.n_tokens; i++)
         if (a->r.token[i] == -1 && a->r.slot[i] != SLOT_NONE) a->r.token[i] = a->last[a->r.slot[i]];
 }
@@ -214,11 +214,11 @@ struct see_args {
 };
 
 static void
-run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *room)
+run_see(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, void *scratch)
 {
     const struct see_args *a = args;
 
-    (void)part, (void)parts, (void)isa, (void)room;
+    (void)part, (void)parts, (void)isa, (void)scratch;
     for (uint32_t i = 0; i < a->n_segments; i++) {
         const struct segment *segment = &a->segment[i];
         uint32_t *seen;

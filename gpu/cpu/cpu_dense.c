@@ -1,8 +1,8 @@
 /* cpu_dense.c - embed and matmul: gpu.h.
  *
- * matmul reads each weight row once when there are few rows of x, which is all that counts then; with
- * more rows it converts a panel of weight rows to fp32 in the thread's room and passes all of x over
- * it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
+ * For few rows of x, matmul reads each weight row once, because memory bandwidth limits it. For
+ * more rows it converts a panel of weight rows to fp32 in the thread's scratch and multiplies all
+ * rows of x with it, two rows by three at a time (cpu_dot.h). Parts are ranges of weight rows.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -11,9 +11,9 @@ CPU_LOOP(embed);
 CPU_LOOP(matmul);
 
 enum {
-    FEW_ROWS = 4, /* below, converting a panel costs more than it saves */
-    PANEL = 24,   /* weight rows of a panel: with K = 4,096 in fp32, 384 KiB of a core's L2 */
-    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+    FEW_ROWS = 4,         /* below, converting a panel costs more than it saves */
+    PANEL = 24,           /* weight rows of a panel: K = 4,096 in fp32 is 384 KiB of L2 */
+    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
 };
 
 struct embed_args {
@@ -23,19 +23,19 @@ struct embed_args {
 };
 
 void
-ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(embed)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct embed_args *a = args;
     uint32_t first, end, n = a->x.dim[1];
     v8 scale = v8_set(a->scale);
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *x = row_of(&a->x, i);
         int32_t token = a->token[i];
 
-        if (token < 0) { /* a padding row that nobody gave a token */
+        if (token < 0) { /* a padding row without a token */
             memset(x, 0, n * sizeof *x);
             continue;
         }
@@ -50,7 +50,7 @@ struct matmul_args {
     float beta;
 };
 
-/* What follows the sum, the same for every way of getting it. */
+/* Applies bias and beta to a sum; the same for both algorithms. */
 ALWAYS void
 finish(const struct matmul_args *a, uint32_t row, uint32_t col, float sum)
 {
@@ -87,7 +87,7 @@ few_logit_rows(const struct matmul_args *a, enum dtype t, uint32_t first, uint32
             finish(a, i, col, dot_1x1(t, row_of(&a->x, i), row_of(&a->w, col), k));
 }
 
-/* All rows of x over weight rows [first, first + n), given in fp32. */
+/* All rows of x with weight rows [first, first + n), given in fp32. */
 static void
 panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32_t n)
 {
@@ -113,10 +113,10 @@ panel(const struct matmul_args *a, const float *const *w, uint32_t first, uint32
 }
 
 static void
-many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room)
+many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *scratch)
 {
     uint32_t k = a->x.dim[1], pitch = ROUND_UP(k, 16u);
-    uint32_t fits = (uint32_t)(CPU_ROOM / sizeof *room) / MAX(pitch, 1u);
+    uint32_t fits = (uint32_t)(CPU_SCRATCH / sizeof *scratch) / MAX(pitch, 1u);
     uint32_t size = MIN(MAX(fits, 1u), (uint32_t)PANEL);
     const float *w[PANEL];
 
@@ -125,7 +125,7 @@ many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room
 
         for (uint32_t j = 0; j < n; j++) {
             const void *row = row_of(&a->w, col + j);
-            float *to = room + (size_t)j * pitch;
+            float *to = scratch + (size_t)j * pitch;
 
             w[j] = a->w.dtype == DT_F32 ? row : to;
             if (a->w.dtype == DT_F32) continue;
@@ -136,15 +136,15 @@ many_rows(const struct matmul_args *a, uint32_t first, uint32_t end, float *room
 }
 
 void
-ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(matmul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct matmul_args *a = args;
-    bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_ROOM / sizeof(float);
+    bool too_long = a->w.dtype != DT_F32 && a->x.dim[1] > CPU_SCRATCH / sizeof(float);
     uint32_t first, end;
 
     cpu_share(a->w.dim[0], part, parts, &first, &end);
     if (a->x.dim[0] >= FEW_ROWS && !too_long)
-        many_rows(a, first, end, room);
+        many_rows(a, first, end, scratch);
     else if (a->w.dtype == DT_F32)
         few_logit_rows(a, DT_F32, first, end);
     else if (a->w.dtype == DT_BF16)

@@ -1,16 +1,16 @@
-/* cpu_dot.h - sums of products of rows: the one order that matmul and attention add in.
+/* cpu_dot.h - dot products: the one order in which matmul and attention add.
  *
  * A sum over k has 16 partial sums: element k goes to partial k % 16, by fused multiply-add, in
- * ascending k. They are added as lanes i and i + 8, then v8_sum()'s tree. (16: two AVX2 registers, one
- * AVX-512 register.) How many rows are done at once changes which sums are in registers together and
- * nothing else.
+ * ascending k. They are added as lanes i and i + 8, then with the tree of v8_sum(). 16 partials are
+ * two AVX2 registers or one AVX-512 register. The number of rows computed together changes only
+ * which sums share registers.
  */
 #ifndef CPU_CPU_DOT_H
 #define CPU_CPU_DOT_H
 
 #include "gpu/cpu/cpu_vec.h"
 
-/* What is left of k behind the last whole 16: up to two more steps, padded with zeros. */
+/* The remainder of k after the last 16 elements: up to two more steps, padded with zeros. */
 #define DOT_TAIL(k, at, step) \
     do { \
         uint32_t dot_left = (k) - (at); \
@@ -45,8 +45,7 @@ dot_1x4(enum dtype t, const float *x, const void *const w[4], uint32_t k, float 
     for (int i = 0; i < 4; i++) out[i] = v8_sum(v8_add(lo[i], hi[i]));
 }
 
-/* out[j * stride + i] = x[j] . w[i] for two rows of x and three of w: as many sums as there are
- * registers. */
+/* out[j * stride + i] = x[j] . w[i] for two rows of x and three of w: uses all registers. */
 ALWAYS void
 dot_2x3(enum dtype t, const float *const x[2], const void *const w[3], uint32_t k, float *out,
         size_t stride)

@@ -1,9 +1,9 @@
 /* cpu_fill.c - fill_random: normal numbers from a seed and an element's index: gpu.h.
  *
- * Element i is made from pair i / 2: Philox's words 2 (i / 2 % 2) and the next, of counter i / 4, are
- * two uniforms u and t; sqrt(-2 log u) times cos(2 pi t) for the even element, sin for the odd one
- * (Box and Muller, 1958). u is (word / 256 + 1) / 2^24, never 0; t is word / 256 / 2^24, and 2 pi t
- * is folded into [-pi/4, pi/4] and a quadrant, exactly.
+ * Element i is made from pair i / 2: Philox's words 2 (i / 2 % 2) and the next, of counter i / 4,
+ * are two uniforms u and t; sqrt(-2 log u) times cos(2 pi t) for the even element, sin for the odd
+ * one (Box and Muller, 1958). u is (word / 256 + 1) / 2^24, never 0; t is word / 256 / 2^24, and 2
+ * pi t is folded into [-pi/4, pi/4] and a quadrant, exactly.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -31,11 +31,11 @@ normals(uint64_t seed, uint64_t n, float out[16])
 
         philox(seed, counter, w);
         for (uint32_t j = 0; j < 2; j++) {
-            uint32_t turn = w[2 * j + 1] >> 8; /* 24 bits of a whole turn */
-            uint32_t q = (turn + (1u << 21)) >> 22;
+            uint32_t angle = w[2 * j + 1] >> 8; /* 24 bits of a full circle */
+            uint32_t q = (angle + (1u << 21)) >> 22;
 
             u[2 * i + j] = (float)((w[2 * j] >> 8) + 1) * 0x1p-24f;
-            t[2 * i + j] = (float)((int32_t)turn - (int32_t)(q << 22)) * 0x1p-23f;
+            t[2 * i + j] = (float)((int32_t)angle - (int32_t)(q << 22)) * 0x1p-23f;
             quadrant[2 * i + j] = q & 3;
         }
     }
@@ -82,14 +82,14 @@ put(const struct tensor *t, void *row, uint32_t col, float x)
 }
 
 void
-ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(fill)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct fill_args *a = args;
     uint32_t first, end, n = a->t.dim[1];
     uint64_t have = UINT64_MAX;
     float value[16];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->t.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         void *row = row_of(&a->t, i);

@@ -1,10 +1,10 @@
-/* cpu_kv.h - where a key or a value of the paged cache lies: the formula of gpu.h's kv_view. */
+/* cpu_kv.h - address of a key or value in the paged cache, as defined at struct kv_view. */
 #ifndef CPU_CPU_KV_H
 #define CPU_CPU_KV_H
 
 #include "gpu/gpu.h"
 
-/* K of (slot, pos, head); NULL where the table has no block. */
+/* K of (slot, pos, head); NULL if the table has no block. */
 static inline void *
 kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
 {
@@ -19,7 +19,7 @@ kv_key(const struct kv_view *v, uint32_t slot, uint32_t pos, uint32_t head)
                                      v->head_dim);
 }
 
-/* From a key to its value: the next slice, or the key itself where K = V is kept once. */
+/* Bytes from a key to its value: one slice, or 0 where K = V is stored once. */
 static inline size_t
 kv_value_offset(const struct kv_view *v)
 {

@@ -1,12 +1,12 @@
-/* cpu_lane.c - a lane of the CPU device: one queue, and the threads that work it off: cpu.h.
+/* cpu_lane.c - a lane of the CPU device: one job queue and the threads that execute it; see cpu.h.
  *
- *     engine thread          leader (thread 0)                     helpers (threads 1 ..)
- *     cpu_queue() -> ring -> takes a job, hands parts out -------> run their part, count down
+ *     queueing thread        leader (thread 0)                     helpers (threads 1 ..)
+ *     cpu_queue() -> ring -> takes a job, starts the parts ------> run their part, count down
  *                            runs part 0, waits for the count
- *                            marks: done word, then the eventfd
+ *                            marks: stores done, then the eventfd
  *
- * The ring has one writer and one reader. Whoever waits spins SPIN ns and then sleeps on a futex, so
- * an idle lane burns nothing. Everything is allocated by cpu_lane_open().
+ * The ring has one writer and one reader. A waiting thread spins for SPIN ns and then sleeps on a
+ * futex, so that an idle lane uses no CPU time. cpu_lane_open() makes all allocations.
  */
 #include "gpu/cpu/cpu_ops.h"
 
@@ -25,12 +25,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* SPIN: longer than the gap between two ops of one step, shorter than anybody pays for. */
+/* SPIN, ns: longer than the gap between two ops of one step, too short to matter for power. */
 enum { QUEUE = CPU_QUEUE, SPIN = 20000 };
 
-/* A word that threads wait on. Setting and sleeping meet as in Dekker's algorithm: the setter stores
- * the word and then reads sleepers, the sleeper counts itself and then reads the word; all four
- * sequentially consistent, so one of them sees the other. */
+/* A number that threads wait on. Setting and sleeping are ordered as in Dekker's algorithm: the
+ * setter stores the number and then reads sleepers; the waiter increments sleepers and then reads
+ * the number. All four are sequentially consistent, so that at least one of the two sees the
+ * other. */
 struct gate {
     _Atomic uint32_t value, sleepers;
 };
@@ -46,9 +47,9 @@ struct job {
 };
 
 struct worker {
-    _Alignas(CACHE_LINE) struct gate turn; /* helpers: counts the jobs it was given a part of */
+    _Alignas(CACHE_LINE) struct gate n_jobs; /* counts the jobs in which this helper has a part */
     struct cpu_lane *lane;
-    void *room;
+    void *scratch;
     pthread_t thread;
     uint32_t index;
     bool started;
@@ -57,19 +58,19 @@ struct worker {
 struct cpu_lane {
     struct lane lane;
     enum cpu_isa isa;
-    uint32_t n_threads, part; /* part: so many of them work, the engine thread's word */
+    uint32_t n_threads, part; /* part: working threads, written by the queueing thread */
     int fd, channel;
     struct job *ring;
     struct worker *worker;
-    const struct job *current; /* leader's word for the helpers: set before their turn */
-    /* Written by the engine thread */
+    const struct job *current; /* set by the leader before it wakes the helpers */
+    /* Written by the queueing thread */
     _Alignas(CACHE_LINE) struct gate head;
     /* Written by the leader */
     _Alignas(CACHE_LINE) struct gate tail;
-    struct gate marks;     /* goes up with done, for lanes that wait */
+    struct gate marks;     /* incremented with done, for lanes that wait */
     _Atomic uint64_t done; /* stored with release, loaded with acquire by lane.done() */
     /* Written by the threads */
-    _Alignas(CACHE_LINE) struct gate pending; /* helpers still at it */
+    _Alignas(CACHE_LINE) struct gate pending; /* helpers that have not finished */
     _Atomic int error;
 };
 
@@ -86,7 +87,7 @@ gate_set(struct gate *g, uint32_t value)
     if (atomic_load(&g->sleepers)) futex(&g->value, FUTEX_WAKE, INT_MAX);
 }
 
-/* Until the value is another than old. */
+/* Waits until the value differs from old. */
 static void
 gate_wait(struct gate *g, uint32_t old)
 {
@@ -109,7 +110,7 @@ gate_wait(struct gate *g, uint32_t old)
 static void
 run_part(struct worker *w, const struct job *j)
 {
-    j->segment(j->args, w->index, j->parts, w->lane->isa, w->room);
+    j->segment(j->args, w->index, j->parts, w->lane->isa, w->scratch);
 }
 
 static void *
@@ -118,25 +119,25 @@ helper(void *arg)
     struct worker *w = arg;
     struct cpu_lane *l = w->lane;
 
-    for (uint32_t turn = 0;; turn++) {
-        gate_wait(&w->turn, turn);
+    for (uint32_t n = 0;; n++) {
+        gate_wait(&w->n_jobs, n);
         if (l->current->kind == JOB_END) return NULL;
         run_part(w, l->current);
-        /* Only the last one's word matters to the leader. */
+        /* The leader needs only the wake-up of the last helper. */
         if (atomic_fetch_sub(&l->pending.value, 1) == 1 && atomic_load(&l->pending.sleepers))
             futex(&l->pending.value, FUTEX_WAKE, INT_MAX);
     }
 }
 
 static void
-hand_out(struct cpu_lane *l, const struct job *j, uint32_t n_helpers)
+wake_helpers(struct cpu_lane *l, const struct job *j, uint32_t n_helpers)
 {
     l->current = j;
     atomic_store(&l->pending.value, n_helpers);
     for (uint32_t i = 1; i <= n_helpers; i++) {
-        struct gate *turn = &l->worker[i].turn;
+        struct gate *gate = &l->worker[i].n_jobs;
 
-        gate_set(turn, atomic_load_explicit(&turn->value, memory_order_relaxed) + 1);
+        gate_set(gate, atomic_load_explicit(&gate->value, memory_order_relaxed) + 1);
     }
 }
 
@@ -145,7 +146,7 @@ run_all(struct cpu_lane *l, const struct job *j)
 {
     uint32_t left;
 
-    if (j->parts > 1) hand_out(l, j, j->parts - 1);
+    if (j->parts > 1) wake_helpers(l, j, j->parts - 1);
     run_part(&l->worker[0], j);
     if (j->parts == 1) return;
     while ((left = atomic_load(&l->pending.value)) != 0) gate_wait(&l->pending, left);
@@ -157,17 +158,17 @@ mark(struct cpu_lane *l, uint64_t step)
     uint64_t one = 1;
     ssize_t n;
 
-    /* Everything the threads wrote is ours by now: their count-down, our acquire. */
+    /* All writes of the helpers are visible here: their decrement pairs with our acquire. */
     atomic_store_explicit(&l->done, step, memory_order_release);
     gate_set(&l->marks, atomic_load_explicit(&l->marks.value, memory_order_relaxed) + 1);
     n = write(l->fd, &one, sizeof one);
-    (void)n; /* -EAGAIN: nobody read 2^64 marks; it is readable */
+    (void)n; /* -EAGAIN: the counter is full; it is readable anyway */
 }
 
 static void
 wait_for(const struct cpu_lane *other, uint64_t step)
 {
-    /* The gate counts its sleepers, which is the waiter's to write. */
+    /* The cast drops const because the waiter writes the gate's sleeper count. */
     struct gate *marks = (struct gate *)(uintptr_t)&other->marks;
 
     for (;;) {
@@ -198,14 +199,14 @@ leader(void *arg)
             wait_for(j->other, j->step);
             break;
         case JOB_END:
-            hand_out(l, j, l->n_threads - 1);
+            wake_helpers(l, j, l->n_threads - 1);
             return NULL;
         }
         gate_set(&l->tail, tail + 1);
     }
 }
 
-/* The next free place of the ring; waits while there is none. */
+/* The next free entry of the ring; blocks while the ring is full. */
 static struct job *
 reserve(struct cpu_lane *l)
 {
@@ -240,7 +241,7 @@ cpu_queue(struct lane *lane, cpu_run segment, const void *args, size_t bytes, ui
 int
 cpu_lane_part(struct lane *lane, uint32_t first, uint32_t n)
 {
-    (void)first; /* threads are not pinned: the kernel finds cores for those that work */
+    (void)first; /* threads are not pinned: the kernel places them */
     ((struct cpu_lane *)lane)->part = n;
     return 0;
 }
@@ -300,7 +301,8 @@ cpu_lane_fail(struct lane *lane)
     atomic_store_explicit(&((struct cpu_lane *)lane)->error, -EIO, memory_order_relaxed);
 }
 
-/* Signals are the engine thread's, but for those that a thread can only send itself. */
+/* Starts a thread with all signals blocked, except those that a thread raises itself: the main
+ * thread handles signals. */
 static int
 start(struct worker *w, void *(*body)(void *))
 {
@@ -323,13 +325,13 @@ end(struct cpu_lane *l)
     if (l->worker && l->worker[0].started) {
         reserve(l)->kind = JOB_END;
         commit(l);
-    } else if (l->worker) { /* half open: helpers, but nobody to lead them */
+    } else if (l->worker) { /* half open: helpers without a leader */
         l->ring[0].kind = JOB_END;
-        hand_out(l, &l->ring[0], l->n_threads - 1);
+        wake_helpers(l, &l->ring[0], l->n_threads - 1);
     }
     for (uint32_t i = 0; l->worker && i < l->n_threads; i++) {
         if (l->worker[i].started) pthread_join(l->worker[i].thread, NULL);
-        free(l->worker[i].room);
+        free(l->worker[i].scratch);
     }
     if (l->fd >= 0) close(l->fd);
     if (l->channel >= 0) cpu_collective_leave(((struct cpu *)l->lane.gpu)->group, l->channel);
@@ -352,7 +354,7 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     l->n_threads = l->part = units;
     l->fd = -1;
     l->channel = cpu_collective_join(((struct cpu *)g)->group);
-    if (l->channel < 0) return err_set(e, l->channel, "a lane more than a group's ranks share");
+    if (l->channel < 0) return err_set(e, l->channel, "all channels of the rank group are in use");
     l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->fd < 0) return err_set(e, -errno, "a lane's eventfd: %m");
     l->ring = aligned_alloc(CACHE_LINE, QUEUE * sizeof *l->ring);
@@ -365,8 +367,8 @@ cpu_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
 
         w->lane = l;
         w->index = i;
-        w->room = aligned_alloc(CACHE_LINE, CPU_ROOM);
-        if (!w->room) return err_set(e, -ENOMEM, "a lane's work space: no memory");
+        w->scratch = aligned_alloc(CACHE_LINE, CPU_SCRATCH);
+        if (!w->scratch) return err_set(e, -ENOMEM, "a lane's scratch memory: no memory");
         r = start(w, i ? helper : leader);
         if (r < 0) return err_set(e, r, "thread %u of a lane: %s", i, strerror(-r));
         pthread_setname_np(w->thread, i ? "lane-helper" : "lane");

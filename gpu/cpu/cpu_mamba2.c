@@ -1,8 +1,8 @@
-/* cpu_mamba2.c - recurrent layers: the convolution and the scan of Mamba-2: gpu.h.
+/* cpu_mamba2.c - recurrent layers: convolution and scan of Mamba-2; see gpu.h.
  *
- * Both go row by row from what the rows before have left, so that chunks make no difference. The convolution is cut
- * by channels, the scan by (run, head). A head's state is [head_dim][state_dim]; the sum over state_dim is
- * cpu_dot.h's order.
+ * Both proceed row by row from the state of the previous row, so that chunks do not change the
+ * result. The convolution is divided by channels, the scan by (segment, head). A head's state is
+ * [head_dim][state_dim]; the sum over state_dim has the order of cpu_dot.h.
  */
 #include "gpu/cpu/cpu_math.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -29,7 +29,7 @@ state_of(const struct kv_view *v, uint32_t slot)
     return (char *)v->base + (size_t)at * v->slice_bytes;
 }
 
-/* Input i before the run's first row, oldest first, of `taps - 1` that are kept. */
+/* Input i before the segment's first row, oldest first, of the `taps - 1` in the state. */
 static const float *
 input_at(const struct conv *c, const struct segment *r, const float *kept, int32_t row)
 {
@@ -37,7 +37,7 @@ input_at(const struct conv *c, const struct segment *r, const float *kept, int32
     return kept + (size_t)(row + (int32_t)c->n_taps - 1) * c->x.dim[1];
 }
 
-/* Channels first .. end of one run. w: their taps, one tap's channels after the other. */
+/* Channels first .. end of one segment. w: the taps of these channels, tap by tap. */
 static void
 conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t first,
          uint32_t end)
@@ -71,19 +71,19 @@ conv_run(const struct conv *c, const struct segment *r, const float *w, uint32_t
 }
 
 void
-ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct conv *c = &((const struct conv_args *)args)->conv;
     const struct step_tokens *rows = &((const struct conv_args *)args)->rows;
     uint32_t first, end, n = c->x.dim[1], some;
     const float *from = c->w.data;
-    float *w = room;
+    float *w = scratch;
 
     cpu_share(CEIL_DIV(n, 8u), part, parts, &first, &end);
     first *= 8;
     end = MIN(end * 8, n);
     for (; first < end; first += some) {
-        some = MIN(end - first, (uint32_t)(CPU_ROOM / sizeof *w / c->n_taps));
+        some = MIN(end - first, (uint32_t)(CPU_SCRATCH / sizeof *w / c->n_taps));
         for (uint32_t k = 0; k < c->n_taps; k++)
             for (uint32_t i = 0; i < some; i++)
                 w[(size_t)k * some + i] = from[(size_t)(first + i) * c->n_taps + k];
@@ -93,7 +93,7 @@ ISA(conv)(const void *args, uint32_t part, uint32_t parts, void *room)
     }
 }
 
-/* log(1 + e^x), to the last bits also where e^x is small: log(w) e^x / (w - 1) with w = 1 + e^x rounded. */
+/* log(1 + e^x), accurate also for small e^x: log(w) e^x / (w - 1) with w = 1 + e^x rounded. */
 ALWAYS float
 softplus(float x)
 {
@@ -103,7 +103,7 @@ softplus(float x)
     return w == 1.0f ? u : log_1(w) * (u / (w - 1.0f));
 }
 
-/* state = decay state + dx b, and the sum of state c. */
+/* state = decay state + dx b; returns the sum of state c. */
 ALWAYS float
 scan_row(float *state, float decay, float dx, const float *b, const float *c, uint32_t n)
 {
@@ -150,13 +150,13 @@ scan_head(const struct scan *s, const struct segment *r, uint32_t head)
 }
 
 void
-ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct scan *s = &((const struct scan_args *)args)->scan;
     const struct step_tokens *rows = &((const struct scan_args *)args)->rows;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(rows->n_segments * s->n_heads, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const struct segment *r = &rows->segment[i / s->n_heads];
@@ -167,7 +167,7 @@ ISA(scan)(const void *args, uint32_t part, uint32_t parts, void *room)
 
 #ifdef CPU_OPS
 
-enum { STATE_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { STATE_PART = 8 << 10 }; /* elements worth another thread */
 
 int
 cpu_conv(struct lane *l, const struct conv *c, struct step_tokens r)

@@ -1,8 +1,8 @@
 /* cpu_math.h - exp, log, tanh, erf and sin/cos of the CPU device, eight at a time.
  *
- * Our own, because a C library's differ from release to release and from lane to lane, and
- * gpu.h promises the same bits everywhere. Each is at most 2 ulp from the true value (tests/gpu/test_math
- * measures it); subnormal results included. NaN in, NaN out.
+ * Our own, because results of C libraries differ between releases and vector lanes, and gpu.h
+ * guarantees the same bits everywhere. Error at most 2 ulp (measured by tests/gpu/test_math),
+ * subnormal results included. NaN in, NaN out.
  *
  * Polynomials: exp and tanh after Cephes (Moshier); erf and log after N. Juffa's posts of
  * single-precision minimax approximations.
@@ -21,7 +21,8 @@ v8_exp(v8 x)
     v8 shifted, n, r, p, scale_1, scale_2;
     n8 i, half;
 
-    /* The bounds come first: min and max yield their second argument when one is NaN. */
+    /* The bounds are the first arguments: min and max return their second argument if one is
+     * NaN. */
     x = v8_max(v8_set(-104.0f), v8_min(v8_set(89.0f), x));
     shifted = v8_fma(x, v8_set(1.44269504f), v8_set(MATH_ROUND));
     n = v8_sub(shifted, v8_set(MATH_ROUND));
@@ -43,7 +44,7 @@ v8_exp(v8 x)
     return v8_mul(v8_mul(p, scale_1), scale_2);
 }
 
-/* Of positive finite values; 0 gives -inf, below 0 gives NaN-free nonsense: callers pass neither. */
+/* For positive finite values. 0 gives -inf; a negative value gives an arbitrary number, not NaN. */
 ALWAYS v8
 v8_log(v8 x)
 {
@@ -109,7 +110,7 @@ v8_erf(v8 x)
     small = v8_fma(small, s, v8_set(-3.76125336e-1f));
     small = v8_fma(small, s, v8_set(1.28379166e-1f));
     small = v8_fma(small, x, x);
-    /* Beyond 4 the polynomial would turn; erf is 1 to the last bit from 3.92 on. */
+    /* Above 4 the polynomial is wrong; erf rounds to 1 from 3.92 on. */
     r = v8_if_less(v8_set(4.0f), t, v8_copysign(v8_set(1.0f), x), r);
     return v8_if_less(v8_set(0.921875f), t, r, small);
 }

@@ -1,8 +1,9 @@
 /* cpu_moe.c - route, expert_matmul, combine: gpu.h.
  *
- * route is two jobs: rows choose their experts, then one thread counts and places the pairs. The product takes
- * an expert's weight rows four at a time, as fp32 in the thread's room, over the expert's rows of x; parts are
- * ranges of weight rows, the same of every expert.
+ * route is two jobs: rows choose their experts, then one thread counts and places the pairs.
+ * expert_matmul converts four weight rows of an expert at a time to fp32 in the thread's scratch
+ * and multiplies them with the expert's rows of x. Parts are ranges of weight rows, the same for
+ * every expert.
  */
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_math.h"
@@ -17,10 +18,10 @@ CPU_LOOP(combine);
 
 enum {
     ABREAST = 4,          /* weight rows */
-    WORK_PART = 64 << 10, /* multiply-adds that are worth another thread */
+    WORK_PART = 64 << 10, /* multiply-adds worth another thread */
 };
 
-/* The best expert that is none of the n taken. */
+/* The best expert that is not among the n taken. */
 static uint32_t
 best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_t n)
 {
@@ -31,7 +32,7 @@ best_left(const float *logit, uint32_t n_experts, const uint32_t *taken, uint32_
 
         for (uint32_t j = 0; j < n; j++) was |= taken[j] == e;
         if (was) continue;
-        /* NaN is below everything, so whoever is there takes its place. */
+        /* NaN is below everything: any number replaces it. */
         if (best == n_experts || logit[e] > logit[best] ||
             (logit[best] != logit[best] && logit[e] == logit[e]))
             best = e;
@@ -46,20 +47,20 @@ sigmoid(float x)
 }
 
 void
-ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct route *r = args;
     const struct pairs *p = &r->pairs;
     uint32_t first, end, k = p->n_top;
 
-    check(p->n_experts <= CPU_ROOM / sizeof(float));
+    check(p->n_experts <= CPU_SCRATCH / sizeof(float));
     cpu_share(p->n_tokens, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
         uint32_t *expert = p->expert + (size_t)i * k;
         float *share = p->share + (size_t)i * k, sum = 0;
         bool nobody = r->slot && r->slot[i] == SLOT_NONE;
-        float *score = room;
+        float *score = scratch;
 
         for (uint32_t e = 0; e < p->n_experts && r->sigmoid; e++)
             score[e] = sigmoid(logit[e]) + ((const float *)r->bias.data)[e];
@@ -83,12 +84,12 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *room)
 }
 
 void
-ISA(place)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(place)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct pairs *p = args;
     uint32_t n = p->n_tokens * p->n_top, *first = p->first;
 
-    (void)part, (void)parts, (void)room;
+    (void)part, (void)parts, (void)scratch;
     memset(first, 0, (p->n_experts + 1) * sizeof *first);
     for (uint32_t i = 0; i < n; i++)
         if (p->expert[i] < p->n_experts) first[p->expert[i] + 1]++;
@@ -102,7 +103,7 @@ ISA(place)(const void *args, uint32_t part, uint32_t parts, void *room)
         }
         p->place[i] = at;
     }
-    /* Each has counted up to where the next one begins. */
+    /* first[e] has advanced to the start of the next expert: shift it back. */
     for (uint32_t e = p->n_experts; e > 0; e--) first[e] = first[e - 1];
     first[0] = 0;
 }
@@ -136,17 +137,17 @@ widen(float *to, const struct tensor *w, uint32_t row)
     }
 }
 
-/* Columns [col, col + n) of y of one expert's pairs. */
+/* Columns [col, col + n) of y for the pairs of one expert. */
 static void
-columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n, float *room)
+columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n, float *scratch)
 {
     const struct expert_matmul *m = &a->m;
     uint32_t out = m->y.dim[1], k = m->w.dim[1], pitch = ROUND_UP(k, 16u);
     const void *w[ABREAST];
 
     for (uint32_t j = 0; j < n; j++) {
-        w[j] = room + (size_t)j * pitch;
-        widen(room + (size_t)j * pitch, &m->w, expert * out + col + j);
+        w[j] = scratch + (size_t)j * pitch;
+        widen(scratch + (size_t)j * pitch, &m->w, expert * out + col + j);
     }
     for (uint32_t p = a->p.first[expert]; p < a->p.first[expert + 1]; p++) {
         const float *x = row_of(&m->x, m->by_row ? a->p.row[p] : p);
@@ -162,18 +163,18 @@ columns(const struct product_args *a, uint32_t expert, uint32_t col, uint32_t n,
 }
 
 void
-ISA(expert_matmul)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(expert_matmul)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct product_args *a = args;
     uint32_t pitch = ROUND_UP(a->m.w.dim[1], 16u), first, end;
-    uint32_t fits = (uint32_t)(CPU_ROOM / sizeof(float)) / pitch;
+    uint32_t fits = (uint32_t)(CPU_SCRATCH / sizeof(float)) / pitch;
     uint32_t abreast = MIN(fits, (uint32_t)ABREAST);
 
     cpu_share(a->m.y.dim[1], part, parts, &first, &end);
     for (uint32_t e = 0; e < a->p.n_experts; e++) {
         if (a->p.first[e] == a->p.first[e + 1]) continue;
         for (uint32_t col = first; col < end; col += abreast)
-            columns(a, e, col, MIN(abreast, end - col), room);
+            columns(a, e, col, MIN(abreast, end - col), scratch);
     }
 }
 
@@ -183,12 +184,12 @@ struct combine_args {
 };
 
 void
-ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct combine_args *a = args;
     uint32_t first, end, k = a->p.n_top, n = a->y.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->p.n_tokens, part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         const float *share = a->p.share + (size_t)i * k;
@@ -226,7 +227,7 @@ cpu_expert_matmul(struct lane *l, const struct expert_matmul *m, const struct pa
     uint64_t work = (uint64_t)m->y.dim[0] * m->y.dim[1] * m->w.dim[1];
 
     _Static_assert(sizeof a <= CPU_ARGS, "expert_matmul's arguments fit a job");
-    if (ROUND_UP(m->w.dim[1], 16u) > CPU_ROOM / sizeof(float)) return -ENOTSUP;
+    if (ROUND_UP(m->w.dim[1], 16u) > CPU_SCRATCH / sizeof(float)) return -ENOTSUP;
     return cpu_queue(l, run_expert_matmul, &a, sizeof a,
                      (uint32_t)MIN(1 + work / WORK_PART, m->y.dim[1]));
 }

@@ -1,4 +1,5 @@
-/* cpu_norm.c - rms_norm and residual: gpu.h. Statistics over a row in cpu_dot.h's order. */
+/* cpu_norm.c - rms_norm and residual; see gpu.h. Statistics of a row have the order of
+ * cpu_dot.h. */
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_dot.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -12,18 +13,18 @@ struct norm_args {
 };
 
 void
-ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(rms_norm)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct norm_args *a = args;
     uint32_t first, end;
 
-    (void)room;
+    (void)scratch;
     cpu_share(a->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++)
         rms_row(row_of(&a->y, i), row_of(&a->x, i), a->x.dim[1], &a->w, a->eps, a->plus);
 }
 
-/* x += in (+ in_bias), or x += rms_norm(in): what a norm would have stored is added before it is. */
+/* x += in (+ in_bias), or x += rms_norm(in) without storing the norm. */
 ALWAYS void
 add_row(float *x, const float *in, uint32_t n, const struct residual *r)
 {
@@ -38,7 +39,7 @@ add_row(float *x, const float *in, uint32_t n, const struct residual *r)
     });
 }
 
-/* Sum of the row, and of the squares of what is left when mean is taken off. */
+/* Sum of a row; below, the sum of squares of the row minus its mean. */
 ALWAYS float
 sum_of(const float *x, uint32_t n)
 {
@@ -88,12 +89,12 @@ layer_row(float *y, const float *x, uint32_t n, const struct tensor *weight,
 }
 
 void
-ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct residual *r = args;
     uint32_t first, end, n = r->x.dim[1];
 
-    (void)room;
+    (void)scratch;
     cpu_share(r->x.dim[0], part, parts, &first, &end);
     for (uint32_t i = first; i < end; i++) {
         float *x = row_of(&r->x, i), *y = r->y.data ? row_of(&r->y, i) : NULL;
@@ -112,7 +113,7 @@ ISA(residual)(const void *args, uint32_t part, uint32_t parts, void *room)
 
 #ifdef CPU_OPS
 
-enum { NORM_PART = 16 << 10 }; /* elements that are worth another thread */
+enum { NORM_PART = 16 << 10 }; /* elements worth another thread */
 
 int
 cpu_rms_norm(struct lane *l, struct tensor y, struct tensor x, struct tensor w, float eps,

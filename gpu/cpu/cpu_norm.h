@@ -1,4 +1,5 @@
-/* cpu_norm.h - the rms norm of one row, for rms_norm(), residual() and for the heads in rope_store(). */
+/* cpu_norm.h - the RMS norm of one row, for rms_norm(), residual() and the heads in rope_store().
+ */
 #ifndef CPU_CPU_NORM_H
 #define CPU_CPU_NORM_H
 

@@ -1,4 +1,4 @@
-/* cpu_ops.h - the ops of the CPU device, unchecked: gpu.h says what each does. */
+/* cpu_ops.h - the ops of the CPU device, without checks; documented in gpu.h. */
 #ifndef CPU_CPU_OPS_H
 #define CPU_CPU_OPS_H
 
@@ -6,7 +6,7 @@
 #include "gpu/cpu/cpu_collective.h"
 #include "gpu/device.h"
 
-/* The device struct: the instruction set picked at open is every lane's. */
+/* The device struct. All lanes use the instruction set chosen by cpu_open(). */
 struct cpu {
     struct gpu gpu;
     enum cpu_isa isa;
@@ -22,8 +22,8 @@ uint64_t cpu_lane_done(const struct lane *l);
 int cpu_lane_after(struct lane *l, const struct lane *other, uint64_t step);
 int cpu_lane_fd(const struct lane *l);
 int cpu_lane_error(const struct lane *l);
-int cpu_lane_channel(const struct lane *l); /* of its group */
-/* An op found, while it ran, that its input cannot be: lane.error() is -EIO from now on. */
+int cpu_lane_channel(const struct lane *l); /* in the rank group */
+/* Reports invalid input that a running op found: lane.error() is -EIO from now on. */
 void cpu_lane_fail(struct lane *l);
 
 /* cpu_copy.c */

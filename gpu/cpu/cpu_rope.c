@@ -1,4 +1,4 @@
-/* cpu_rope.c - rope_store: norm, rotate and store the new rows of q, k and v: gpu.h. */
+/* cpu_rope.c - rope_store: normalizes, rotates and stores the new rows of q, k and v; see gpu.h. */
 #include "gpu/cpu/cpu_kv.h"
 #include "gpu/cpu/cpu_norm.h"
 #include "gpu/cpu/cpu_ops.h"
@@ -10,7 +10,7 @@ struct rope_args {
     struct step_tokens r;
 };
 
-/* Element i with i + rot / 2, by the angle whose cosines and sines lie in cs; y may be x. */
+/* Rotates element i with i + rot / 2; cs has the cosines, then the sines; y may be x. */
 ALWAYS void
 rotate(float *x, const float *cs, uint32_t rot)
 {
@@ -47,7 +47,7 @@ slot(const struct rope_args *a, uint32_t row, uint32_t head)
 {
     void *key = kv_key(&a->s.kv, a->r.slot[row], (uint32_t)a->r.pos[row], head);
 
-    check(key); /* the manager gives a block before the step that writes it */
+    check(key); /* the KV manager allocates a block before the step that writes it */
     return key;
 }
 
@@ -59,7 +59,7 @@ norm_and_rotate(const struct rope_store *s, float *x, const struct tensor *norm,
 }
 
 void
-ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct rope_args *a = args;
     const struct rope_store *s = &a->s;
@@ -81,20 +81,20 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
         }
         for (uint32_t h = 0; s->q.data && h < s->n_heads; h++)
             norm_and_rotate(s, (float *)row_of(&s->q, i) + h * d, &s->q_norm, cs);
-        /* V first: where K = V comes from one product, v is k before its norm and rotation. */
+        /* V first: if K = V is one product, v is k before norm and rotation. */
         for (uint32_t h = 0; stores && s->kv.n_parts != 1 && h < s->n_kv_heads; h++) {
             const float *v = (const float *)row_of(&s->v, i) + h * d;
 
             if (s->v_norm) {
-                rms_row(room, v, d, &(struct tensor){ 0 }, s->norm_eps, 0);
-                v = room;
+                rms_row(scratch, v, d, &(struct tensor){ 0 }, s->norm_eps, 0);
+                v = scratch;
             }
             store(&s->kv, (char *)slot(a, i, h) + kv_value_offset(&s->kv), v);
         }
         for (uint32_t h = 0; s->k.data && h < s->n_kv_heads; h++) {
             float *k = (float *)row_of(&s->k, i) + h * d;
 
-            if (stores) k = memcpy(room, k, d * sizeof *k);
+            if (stores) k = memcpy(scratch, k, d * sizeof *k);
             norm_and_rotate(s, k, &s->k_norm, cs);
             if (stores) store(&s->kv, slot(a, i, h), k);
         }
@@ -103,7 +103,7 @@ ISA(rope_store)(const void *args, uint32_t part, uint32_t parts, void *room)
 
 #ifdef CPU_OPS
 
-enum { ROPE_PART = 8 << 10 }; /* elements that are worth another thread */
+enum { ROPE_PART = 8 << 10 }; /* elements worth another thread */
 
 int
 cpu_rope_store(struct lane *l, const struct rope_store *s, struct step_tokens r)

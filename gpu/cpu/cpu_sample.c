@@ -1,17 +1,17 @@
-/* cpu_sample.c - sample: a row of logits to a token and log-probabilities: gpu.h.
+/* cpu_sample.c - sample: from a row of logits to a token and log-probabilities; see gpu.h.
  *
- * In the order of transformers' processors and warpers: of a beam the log-probabilities; repetition penalty, what is
- * added, bans and what is not allowed, forced token; of others the log-probabilities; then temperature, top_k, top_p, min_p, and the draw. Everything is
- * done in place in the row of logits, in passes over the vocabulary; nothing is sorted. A cut (the
- * top k, the top p) is found by radix: a histogram of the highest bits of the value, then of the next
- * bits of those in the deciding bucket.
+ * The order follows transformers' processors and warpers: log-probabilities of beam rows;
+ * repetition penalty, logit bias, suppressed and disallowed tokens, forced token; log-probabilities
+ * of other rows; then temperature, top_k, top_p, min_p and the draw. All passes work in place on
+ * the row of logits; nothing is sorted. A cut (top k, top p) is found by radix: a histogram of the
+ * highest bits of the value, then of the next bits of the values in the deciding bucket.
  *
- * A draw goes by whole numbers: weights are cut down to multiples of a unit, sums are exact in any order,
- * and so every device draws the same token from the same logits. What weighs less than a unit, 2^-30 of
- * the best of its block or 2^-42 of the best of the row, is never drawn.
+ * A draw uses integers: weights are rounded down to multiples of a unit, so that sums are exact in
+ * any order, and every device draws the same token from the same logits. A weight below one unit,
+ * 2^-30 of the best of its block or 2^-42 of the best of the row, is never drawn.
  *
- * Differs from transformers: of equal logits at the edge of top_k the lowest ids stay, exactly k of
- * them; there all of them stay. A NaN is never chosen.
+ * Differs from transformers: at the edge of top_k exactly k tokens stay, of equal logits the lowest
+ * ids; transformers keeps all of them. A NaN is never chosen.
  */
 #include "gpu/cpu/cpu_collective.h"
 #include "gpu/cpu/cpu_math.h"
@@ -22,8 +22,8 @@
 
 CPU_LOOP(sample);
 
-/* BLOCK: the draw adds weights up in blocks, each against its own best value: so a device that reads the
- * row once, in pieces, comes to the same sums. */
+/* BLOCK: weights are added in blocks, each relative to its own best value, so that a device that
+ * reads the row once, in pieces, gets the same sums. */
 enum { BUCKETS = 2048, BLOCK = 1024, MAX_BLOCKS = 1024 };
 
 struct sample_args {
@@ -31,14 +31,14 @@ struct sample_args {
     struct sample s;
 };
 
-struct room {
+struct scratch {
     uint64_t mass[BUCKETS];
     uint32_t count[BUCKETS];
     struct top heap[1024];
     uint64_t block[MAX_BLOCKS];
     float weight[8];
 };
-_Static_assert(sizeof(struct room) <= CPU_ROOM, "fits a thread's room");
+_Static_assert(sizeof(struct scratch) <= CPU_SCRATCH, "fits a thread's scratch");
 
 /* Larger floats have larger keys. */
 static uint32_t
@@ -49,14 +49,14 @@ key_of(float f)
     return u & 0x80000000 ? ~u : u | 0x80000000;
 }
 
-/* What stays: values whose key is above cut, and the first n_ties of those at it. */
+/* Keeps values with a key above `key`, and the first n_ties with that key. */
 struct cut {
     uint32_t key, n_ties;
 };
 
 /* The k best of x[n], n > k. */
 static struct cut
-cut_count(const float *x, uint32_t n, uint32_t k, struct room *room)
+cut_count(const float *x, uint32_t n, uint32_t k, struct scratch *scratch)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
     uint32_t prefix = 0, known = 0; /* bits of the key decided so far */
@@ -64,20 +64,20 @@ cut_count(const float *x, uint32_t n, uint32_t k, struct room *room)
     for (int level = 0; level < 3; level++) {
         uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b = mask;
 
-        memset(room->count, 0, sizeof room->count);
+        memset(scratch->count, 0, sizeof scratch->count);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
 
-            if ((key & known) == prefix) room->count[key >> shift[level] & mask]++;
+            if ((key & known) == prefix) scratch->count[key >> shift[level] & mask]++;
         }
-        while (room->count[b] < k) k -= room->count[b--];
+        while (scratch->count[b] < k) k -= scratch->count[b--];
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
     return (struct cut){ prefix, k };
 }
 
-/* Whether value i of the row, met in ascending order, stays. */
+/* Whether the cut keeps x; call in ascending order of ids. */
 static inline bool
 stays(struct cut *c, float x)
 {
@@ -94,15 +94,15 @@ struct heat {
     float best, rate; /* rate: log2(e) / temperature */
 };
 
-/* Eight weights, or the same bits one by one: at most 1.6e-7 off, the best's own exactly 1. Cheaper than an
- * exp() of any argument, which devices with less time than arithmetic would feel. */
+/* Weights of eight values, with the same bits one by one: error at most 1.6e-7, the best exactly 1.
+ * Cheaper than a general exp(), which matters on devices limited by arithmetic. */
 ALWAYS v8
 weigh(struct heat h, v8 x)
 {
     v8 y = v8_mul(v8_sub(x, v8_set(h.best)), v8_set(h.rate)), shifted, f, p;
     n8 n;
 
-    y = v8_max(y, v8_set(-126.0f)); /* a NaN too */
+    y = v8_max(y, v8_set(-126.0f)); /* also replaces NaN */
     shifted = v8_add(y, v8_set(MATH_ROUND));
     f = v8_sub(y, v8_sub(shifted, v8_set(MATH_ROUND)));
     p = v8_set(0x1.5bba18p-10f);
@@ -121,7 +121,7 @@ units(float weight, float a_unit)
     return (uint64_t)(int64_t)(weight * a_unit);
 }
 
-/* What may be drawn and how it is weighed. One that cuts nothing weighs block by block. */
+/* Which values may be drawn and how they are weighed. Without a cut, weights are per block. */
 struct lot {
     struct heat heat;
     struct cut cut;
@@ -129,7 +129,7 @@ struct lot {
     bool cuts;
 };
 
-/* A block's weights are units; times factor they are the row's. */
+/* Weights of a block are in units of the block; times factor, in units of the row. */
 struct scale {
     struct heat heat;
     float unit;
@@ -152,7 +152,7 @@ scale_of(const struct lot *l, const float *x, uint32_t n)
     return (struct scale){ h, 0x1p30f, (double)v8_first(weigh(l->heat, v8_set(h.best))) * 0x1p12 };
 }
 
-/* The weights of eight candidates from at on, in units; of those that do not stay, zero. */
+/* Weights, in units, of eight values from `at`; zero for values that are cut. */
 ALWAYS void
 weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const float *x, uint32_t at,
             uint32_t n, uint64_t w[8])
@@ -167,16 +167,16 @@ weigh_eight(const struct lot *l, const struct scale *s, struct cut *c, const flo
                    : 0;
 }
 
-/* How many values a block holds. */
+/* Values per block. */
 static inline uint32_t
 block_of(uint32_t n)
 {
     return MAX((uint32_t)BLOCK, ROUND_UP(CEIL_DIV(n, (uint32_t)MAX_BLOCKS), 8u));
 }
 
-/* Every block's weight into room->block; their sum. */
+/* Stores every block's weight in scratch->block; returns their sum. */
 ALWAYS uint64_t
-weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct room *room)
+weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct scratch *scratch)
 {
     uint32_t size = block_of(n);
     struct cut c = l->cut;
@@ -187,39 +187,39 @@ weigh_blocks(const struct lot *l, const float *x, uint32_t n, struct room *room)
         struct scale s = scale_of(l, x + from, end - from);
         uint64_t sum = 0;
 
-        room->block[b] = 0;
-        if (s.heat.best == -INFINITY) continue; /* nothing in it */
+        scratch->block[b] = 0;
+        if (s.heat.best == -INFINITY) continue; /* an empty block */
         for (uint32_t at = from; at < end; at += 8) {
             weigh_eight(l, &s, &c, x, at, end, w);
             for (uint32_t i = 0; i < 8; i++) sum += w[i];
         }
-        room->block[b] = (uint64_t)((double)sum * s.factor);
-        total += room->block[b];
+        scratch->block[b] = (uint64_t)((double)sum * s.factor);
+        total += scratch->block[b];
     }
     return total;
 }
 
-/* The bucket that fills what is left, from the top; the last one with anything, at the latest. */
+/* The bucket, from the top, that uses up *left; at the latest the last non-empty one. */
 static uint32_t
-fill_bucket(const struct room *room, uint32_t last, uint64_t *left)
+fill_bucket(const struct scratch *scratch, uint32_t last, uint64_t *left)
 {
     uint32_t lowest = 0;
 
     for (uint32_t b = last + 1; b-- > 0;) {
-        if (!room->count[b]) continue;
+        if (!scratch->count[b]) continue;
         lowest = b;
-        if (room->mass[b] >= *left) return b;
-        *left -= room->mass[b];
+        if (scratch->mass[b] >= *left) return b;
+        *left -= scratch->mass[b];
     }
-    *left = room->mass[lowest];
+    *left = scratch->mass[lowest];
     return lowest;
 }
 
-/* Of what stays behind k, the fewest best that hold the share of its weight: transformers' top_p. total:
- * that weight; 0 if it is still to be summed. */
+/* top_p of transformers: after cut k, the fewest best values that hold `share` of the weight.
+ * total: the weight after cut k, 0 if unknown. */
 ALWAYS struct cut
 cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, uint64_t total,
-         struct room *room)
+         struct scratch *scratch)
 {
     static const uint32_t shift[3] = { 21, 10, 0 };
     uint32_t prefix = 0, known = 0, ties = 0;
@@ -229,31 +229,31 @@ cut_mass(const float *x, uint32_t n, struct cut k, struct heat h, double share, 
         uint32_t mask = level == 2 ? 1023 : BUCKETS - 1, b;
         struct cut inner = k;
 
-        memset(room->mass, 0, sizeof room->mass);
-        memset(room->count, 0, sizeof room->count);
+        memset(scratch->mass, 0, sizeof scratch->mass);
+        memset(scratch->count, 0, sizeof scratch->count);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t key = key_of(x[i]);
             float w;
 
-            /* The weights of a whole eight at once in the pass that needs them all. */
+            /* The pass over all values weighs eight at a time. */
             if (level == 0 && i % 8 == 0)
-                v8_store(room->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
+                v8_store(scratch->weight, weigh(h, v8_at(x, i, MIN(n - i, 8u))));
             if (!stays(&inner, x[i]) || (key & known) != prefix) continue;
-            w = level == 0 ? room->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
-            room->mass[key >> shift[level] & mask] += units(w, 0x1p42f);
-            room->count[key >> shift[level] & mask]++;
+            w = level == 0 ? scratch->weight[i % 8] : v8_first(weigh(h, v8_set(x[i])));
+            scratch->mass[key >> shift[level] & mask] += units(w, 0x1p42f);
+            scratch->count[key >> shift[level] & mask]++;
         }
         if (level == 0) {
-            for (uint32_t i = 0; !total && i < BUCKETS; i++) left += room->mass[i];
+            for (uint32_t i = 0; !total && i < BUCKETS; i++) left += scratch->mass[i];
             left = (uint64_t)(share * (double)(total ? total : left));
         }
-        b = fill_bucket(room, mask, &left);
-        ties = room->count[b];
-        each = ties ? room->mass[b] / ties : 0;
+        b = fill_bucket(scratch, mask, &left);
+        ties = scratch->count[b];
+        each = ties ? scratch->mass[b] / ties : 0;
         prefix |= b << shift[level];
         known |= mask << shift[level];
     }
-    /* Ties all weigh the same: as many of them as it takes, one at least. */
+    /* Ties have equal weights: as many as needed, at least one. */
     return (struct cut){ prefix, each ? MAX((uint32_t)CEIL_DIV(left, each), 1u) : 1 };
 }
 
@@ -288,7 +288,7 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
     const uint32_t *bits;
 
     for (uint32_t i = 0; i < r->n_suppressed; i++) {
-        uint32_t id = (uint32_t)s->ban[r->first_suppressed + i];
+        uint32_t id = (uint32_t)s->suppressed[r->first_suppressed + i];
 
         if (id < n) x[id] = -INFINITY;
     }
@@ -298,7 +298,7 @@ forbid(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
         if (i / 32 >= s->allowed_words || !(bits[i / 32] >> i % 32 & 1)) x[i] = -INFINITY;
 }
 
-/* Logits as the processors leave them: no NaN, no +inf. Returns the best id, -1 if there is none. */
+/* Applies the processors: no NaN and no +inf remain. Returns the best id, -1 if there is none. */
 static int32_t
 process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n)
 {
@@ -312,14 +312,14 @@ process(const struct sample *s, const struct sample_row *r, float *x, uint32_t n
         if ((uint32_t)r->force < n) x[r->force] = 0;
     }
     for (uint32_t i = 0; i < n; i++) {
-        x[i] = x[i] == x[i] ? x[i] + 0.0f : -INFINITY; /* -0 is 0: one key for both */
+        x[i] = x[i] == x[i] ? x[i] + 0.0f : -INFINITY; /* -0 becomes 0: one key for both */
         if (x[i] > FLT_MAX) x[i] = FLT_MAX;
         if (x[i] > -INFINITY && (best < 0 || x[i] > x[best])) best = (int32_t)i;
     }
     return best;
 }
 
-/* log(sum(exp(x - max))), by blocks: a hundred thousand floats one after the other would lose digits. */
+/* log(sum(exp(x - max))), by blocks: adding 100,000 floats in sequence would lose digits. */
 ALWAYS float
 log_sum(const float *x, uint32_t n, float max)
 {
@@ -365,7 +365,7 @@ worse(struct top a, struct top b)
     return a.logprob < b.logprob || (a.logprob == b.logprob && a.id > b.id);
 }
 
-/* The k entries h, worst first at the root: put e in the root's place. */
+/* Replaces the root of the heap h of k entries (worst at the root) by e. */
 static void
 sift(struct top *h, uint32_t k, uint32_t at, struct top e)
 {
@@ -379,9 +379,9 @@ sift(struct top *h, uint32_t k, uint32_t at, struct top e)
 
 static void
 find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, struct top *out,
-         struct room *room)
+         struct scratch *scratch)
 {
-    struct top *h = room->heap;
+    struct top *h = scratch->heap;
     uint32_t have = MIN(k, n);
 
     for (uint32_t i = 0; i < have; i++) h[i] = (struct top){ (int32_t)i, x[i] };
@@ -395,7 +395,7 @@ find_top(const float *x, uint32_t n, uint32_t k, float max, float log_total, str
     for (uint32_t i = have; i < k; i++) out[i] = (struct top){ -1, -INFINITY };
 }
 
-/* A whole number below total, each as likely as any. */
+/* A uniformly distributed integer below total. */
 static uint64_t
 noise(const struct sample_row *r, uint64_t total)
 {
@@ -405,9 +405,9 @@ noise(const struct sample_row *r, uint64_t total)
     return (uint64_t)((unsigned __int128)((uint64_t)w[0] << 32 | w[1]) * total >> 64);
 }
 
-/* In ascending order of ids, the first at which the weights so far exceed the noise. */
+/* The first id, in ascending order, at which the sum of weights exceeds the noise. */
 ALWAYS int32_t
-draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct room *room)
+draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struct scratch *scratch)
 {
     struct lot l = {
         { x[best], MIN(1.44269504f / r->temperature, FLT_MAX) }, { 0, UINT32_MAX }, r->min_p, false
@@ -417,16 +417,16 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
     struct scale s;
     struct cut c;
 
-    if (r->top_k && r->top_k < n) l.cut = cut_count(x, n, r->top_k, room);
+    if (r->top_k && r->top_k < n) l.cut = cut_count(x, n, r->top_k, scratch);
     if (r->top_p < 1) {
-        total = l.cut.key ? 0 : weigh_blocks(&l, x, n, room);
-        l.cut = cut_mass(x, n, l.cut, l.heat, MAX(r->top_p, 0.0f), total, room);
+        total = l.cut.key ? 0 : weigh_blocks(&l, x, n, scratch);
+        l.cut = cut_mass(x, n, l.cut, l.heat, MAX(r->top_p, 0.0f), total, scratch);
     }
     l.cuts = l.cut.key || l.min_p > 0;
-    total = weigh_blocks(&l, x, n, room);
+    total = weigh_blocks(&l, x, n, scratch);
     left = noise(r, total);
-    for (; room->block[b] <= left; b++) left -= room->block[b];
-    c = l.cut; /* what stays is met in ascending order again, up to the block */
+    for (; scratch->block[b] <= left; b++) left -= scratch->block[b];
+    c = l.cut; /* restart the ascending order at the first block */
     for (uint32_t i = 0; i < b * size; i++) stays(&c, x[i]);
     n = MIN(n, (b + 1) * size);
     s = scale_of(&l, x + b * size, n - b * size);
@@ -437,11 +437,11 @@ draw(const struct sample_row *r, const float *x, uint32_t n, int32_t best, struc
             if ((uint64_t)((double)sum * s.factor) > left) return (int32_t)(at + i);
         }
     }
-    return best; /* not reached: the block's own sum exceeds what is left */
+    return best; /* not reached: the sum of a block exceeds what is left */
 }
 
 ALWAYS void
-sample_one(const struct sample_args *a, uint32_t i, struct room *room)
+sample_one(const struct sample_args *a, uint32_t i, struct scratch *scratch)
 {
     const struct sample *s = &a->s;
     const struct sample_row *r = &s->row[i];
@@ -459,10 +459,10 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
     max = r->beam ? 0 : x[best];
     if (!r->beam && (r->want_logprob || r->n_top || r->target >= 0)) log_total = log_sum(x, n, max);
     if (r->n_top)
-        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(room->heap)), max, log_total,
-                 s->top + r->first_top, room);
+        find_top(x, n, MIN(r->n_top, (uint32_t)ARRAY_LEN(scratch->heap)), max, log_total,
+                 s->top + r->first_top, scratch);
     if (r->target < 0) {
-        id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, room) : best;
+        id = r->temperature > 0 && x[best] > -INFINITY ? draw(r, x, n, best, scratch) : best;
         if (r->slot != SLOT_NONE && s->last) s->last[r->slot] = id;
     }
     if (s->token) s->token[i] = id;
@@ -470,13 +470,13 @@ sample_one(const struct sample_args *a, uint32_t i, struct room *room)
 }
 
 void
-ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *room)
+ISA(sample)(const void *args, uint32_t part, uint32_t parts, void *scratch)
 {
     const struct sample_args *a = args;
     uint32_t first, end;
 
     cpu_share(a->s.n, part, parts, &first, &end);
-    for (uint32_t i = first; i < end; i++) sample_one(a, i, room);
+    for (uint32_t i = first; i < end; i++) sample_one(a, i, scratch);
 }
 
 #ifdef CPU_OPS

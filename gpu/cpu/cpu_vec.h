@@ -1,12 +1,12 @@
 /* cpu_vec.h - eight floats at once, in two forms that give the same bits.
  *
- * Every file of loops is compiled twice: as it is (the scalar twin: arrays and plain C) and with
- * CPU_AVX2 defined and the compiler's AVX2, FMA and F16C on. A loop is written once over v8, so the
- * order of its sums cannot differ; what could differ is each operation below, and those are IEEE's.
- * No function of the C library's mathematics is called: fma_1() is our own.
+ * Every file of loops is compiled twice: for scalar code (arrays and plain C), and with CPU_AVX2
+ * defined and the compiler's AVX2, FMA and F16C enabled. A loop is written once over v8, so that
+ * the order of its sums is the same in both. Each operation below is an IEEE operation. The C
+ * library's mathematics is not used: fma_1() is our own.
  *
- * ISA(name) names a function of this pass; CPU_LOOP(name) makes the dispatcher that cpu_queue() gets,
- * and what stands under #ifdef CPU_OPS is compiled in the first pass only.
+ * ISA(name) names a function of the current pass. CPU_LOOP(name) makes the dispatcher for
+ * cpu_queue(). Code under #ifdef CPU_OPS is compiled in the first pass only.
  */
 #ifndef CPU_CPU_VEC_H
 #define CPU_CPU_VEC_H
@@ -27,7 +27,7 @@
 #define CPU_OPS
 #endif
 
-typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *room);
+typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *scratch);
 
 #ifdef __x86_64__
 #define CPU_PICK(name, isa) ((isa) == ISA_AVX2 ? name##_avx2 : name##_scalar)
@@ -35,17 +35,17 @@ typedef void (*cpu_loop)(const void *args, uint32_t part, uint32_t parts, void *
 #define CPU_PICK(name, isa) ((void)(isa), name##_scalar)
 #endif
 
-/* Both passes' prototypes, and run_name() in front of them. */
+/* The prototypes of both passes, and the dispatcher run_name(). */
 #define CPU_LOOP_PROTOTYPES(name) \
-    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *room); \
-    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *room)
+    void name##_scalar(const void *args, uint32_t part, uint32_t parts, void *scratch); \
+    void name##_avx2(const void *args, uint32_t part, uint32_t parts, void *scratch)
 #ifdef CPU_OPS
 #define CPU_LOOP(name) \
     CPU_LOOP_PROTOTYPES(name); \
     static void run_##name(const void *args, uint32_t part, uint32_t parts, enum cpu_isa isa, \
-                           void *room) \
+                           void *scratch) \
     { \
-        CPU_PICK(name, isa)(args, part, parts, room); \
+        CPU_PICK(name, isa)(args, part, parts, scratch); \
     } \
     _Static_assert(1, "a semicolon")
 #else
@@ -67,7 +67,8 @@ ALWAYS v8 v8_mul(v8 a, v8 b) { return _mm256_mul_ps(a, b); }
 ALWAYS v8 v8_div(v8 a, v8 b) { return _mm256_div_ps(a, b); }
 ALWAYS v8 v8_fma(v8 a, v8 b, v8 c) { return _mm256_fmadd_ps(a, b, c); }
 ALWAYS v8 v8_sqrt(v8 a) { return _mm256_sqrt_ps(a); }
-ALWAYS v8 v8_max(v8 a, v8 b) { return _mm256_max_ps(a, b); } /* a > b ? a : b: b where one is NaN */
+/* a > b ? a : b: returns b if one is NaN */
+ALWAYS v8 v8_max(v8 a, v8 b) { return _mm256_max_ps(a, b); }
 ALWAYS v8 v8_min(v8 a, v8 b) { return _mm256_min_ps(a, b); }
 ALWAYS n8 n8_of_bits(v8 a) { return _mm256_castps_si256(a); }
 ALWAYS v8 v8_of_bits(n8 a) { return _mm256_castsi256_ps(a); }
@@ -81,7 +82,7 @@ ALWAYS v8 v8_of_int(n8 a) { return _mm256_cvtepi32_ps(a); }
 #define n8_shr(a, n) _mm256_srai_epi32(a, n)
 /* clang-format on */
 
-/* a < b ? x : y, lane by lane. */
+/* a < b ? x : y, per lane. */
 ALWAYS v8
 v8_if_less(v8 a, v8 b, v8 x, v8 y)
 {
@@ -186,7 +187,7 @@ n8_load_bytes(const uint8_t *p)
 }
 #endif
 
-/* fp.h's float_of_e4m3(), eight at a time. */
+/* float_of_e4m3() of eight values. */
 ALWAYS v8
 v8_load_e4m3(const uint8_t *p)
 {
@@ -199,7 +200,7 @@ v8_load_e4m3(const uint8_t *p)
     return v8_of_bits(n8_or(n8_of_bits(f), n8_shl(n8_and(b, n8_set(0x80)), 24)));
 }
 
-/* n < 8 of them; the rest are zeros, which add nothing to a sum of products. */
+/* The first n < 8 values; the rest are zeros. */
 ALWAYS v8
 v8_load_n(const float *p, uint32_t n)
 {
@@ -218,7 +219,7 @@ v8_store_n(float *p, v8 a, uint32_t n)
     memcpy(p, part, n * sizeof *p);
 }
 
-/* Eight values from element at of p, of any float dtype. */
+/* Eight values from element `at` of p, of any float dtype. */
 ALWAYS v8
 v8_load_as(enum dtype t, const void *p, size_t at)
 {
@@ -254,7 +255,7 @@ v8_abs(v8 a)
     return v8_of_bits(n8_and(n8_of_bits(a), n8_set(INT32_MAX)));
 }
 
-/* a's magnitude, b's sign. */
+/* magnitude of a, sign of b */
 ALWAYS v8
 v8_copysign(v8 a, v8 b)
 {
@@ -279,7 +280,7 @@ row_of(const struct tensor *t, uint32_t i)
     return (char *)t->data + dtype_bytes(t->dtype, (size_t)i * t->stride);
 }
 
-/* y[at ..] = a over a row of n, eight at a time: the body sees v8s whole and the tail padded. */
+/* Loops over a row of n, eight at a time; the body sees whole v8s and a padded tail. */
 #define V8_ROW(n, at, width, body) \
     do { \
         uint32_t at = 0, width = 8; \

@@ -19,12 +19,13 @@
 #include <cudaTypedefs.h>
 #include <pthread.h>
 
-/* Of a lane: what kernels keep between their passes (partial results of split sums, sampling) ... */
+/* Bytes per lane for data that kernels keep between their passes (partial sums, sampling). */
 #define CUDA_WORK ((size_t)64 << 20)
-/* ... and marks that another lane may still be told to wait for; older ones: the oldest kept. */
+/* CUDA_EVENTS: marks kept for lane.after(); for an older step the oldest mark kept is waited
+ * for. */
 enum { CUDA_EVENTS = 64, CUDA_CANDIDATES = 8, CUDA_STRETCHES = 16, CUDA_PINS = 64 };
 
-/* Of the driver, found at run time: we are linked with the runtime alone. */
+/* Functions of the driver, found at run time: the module links the runtime only. */
 #define DRIVER_CALLS(X) \
     X(cuGetErrorString, 6000) \
     X(cuMemAddressFree, 10020) \
@@ -44,7 +45,7 @@ struct driver {
 #undef X
 };
 
-/* Of a driver that can divide a device; others do without. */
+/* Functions of drivers that can divide a device; optional. */
 #define PARTITION_CALLS(X) \
     X(cuDeviceGet, 2000) \
     X(cuDeviceGetDevResource, 12040) \
@@ -54,31 +55,31 @@ struct driver {
     X(cuGreenCtxDestroy, 12040) \
     X(cuGreenCtxStreamCreate, 12050)
 
-/* Divisions there are at once, and lanes that may be on parts of them. */
+/* Partitions that exist at once; lanes that may be on parts of one. */
 enum { CUDA_PARTITIONS = GPU_PARTITIONS, CUDA_PARTITION_LANES = 8 };
 
 struct cuda_lane;
 struct cuda_partition {
-    uint32_t at;        /* SMs of its first part; 0: none */
+    uint32_t at;        /* SMs of its first part; 0: unused entry */
     CUgreenCtx part[2]; /* the first SMs, the others */
-    uint32_t n_on;      /* lanes that are on a part */
-    uint32_t n_graphs;  /* recorded there */
-    uint64_t turn;      /* of the last use */
+    uint32_t n_on;      /* lanes on its parts */
+    uint32_t n_graphs;  /* graphs recorded on its parts */
+    uint64_t last_use;  /* value of n_uses at the last use */
     struct cuda_partition_lane {
         const struct cuda_lane *lane; /* NULL: free */
-        cudaStream_t st[2];           /* by part; NULL: it was never on it */
+        cudaStream_t st[2];           /* by part; NULL: none yet */
     } lane[CUDA_PARTITION_LANES];
 };
 
-/* cuda_partition.c's; all of it but what look() finds is under the lock. */
+/* Owned by cuda_partition.c. The lock guards everything except the function pointers. */
 struct cuda_partitions {
 #define X(name, version) PFN_##name##_v##version name;
     PARTITION_CALLS(X)
 #undef X
     pthread_mutex_t lock;
-    struct err why; /* it cannot be divided */
+    struct err why; /* why the device cannot be divided */
     CUdevice device;
-    uint64_t turn;
+    uint64_t n_uses;
     struct cuda_partition partition[CUDA_PARTITIONS];
 };
 
@@ -92,21 +93,23 @@ struct cuda {
     int ordinal;
     uint32_t sm; /* 90: compute capability 9.0 */
     bool invariant, timing;
-    size_t grain;    /* arenas' sizes on the device are multiples of it */
+    size_t grain;    /* sizes of device arenas are multiples of it */
     uint64_t mapped; /* bytes of arenas */
     pthread_mutex_t pin_lock;
     struct cuda_pin {
         const char *from, *to;
-    } pin[CUDA_PINS]; /* host memory that kernels may reach; beyond this many the copy engines do */
+        /* Pinned host memory that kernels may read; beyond CUDA_PINS ranges the copy engines are
+     * used. */
+    } pin[CUDA_PINS];
     uint32_t n_pins;
-    bool failed;                /* one of its lanes has */
-    uint32_t allowed[OP_COUNT]; /* candidates, a bit each */
+    bool failed;                /* one of its lanes has failed */
+    uint32_t allowed[OP_COUNT]; /* one bit per candidate */
     void *blas;                 /* cuda_blas.c */
     struct cuda_partitions partitions;
     void *group; /* cuda_ranks.c; one rank: NULL */
 };
 
-/* What kernels write for the host, in one pinned page. */
+/* Words that kernels write for the host, in one pinned page. */
 struct cuda_words {
     uint64_t done;
     uint32_t fault __attribute__((aligned(CACHE_LINE)));
@@ -114,28 +117,28 @@ struct cuda_words {
 
 struct cuda_lane {
     struct lane lane;
-    struct k_launch k;                /* k.st: of the part it is on */
-    cudaStream_t whole;               /* of the device undivided */
-    struct cuda_partition *partition; /* it is on a part of; NULL: on none */
-    cudaEvent_t moved;                /* what was queued before it went to k.st */
+    struct k_launch k;                /* k.st: stream of the current part */
+    cudaStream_t whole;               /* stream of the undivided device */
+    struct cuda_partition *partition; /* NULL: on the undivided device */
+    cudaEvent_t moved;                /* orders work of the previous stream before k.st */
     void *blas;                       /* cuda_blas.c: handle and workspace */
-    void *channel;                    /* cuda_ranks.c, from its first sum of ranks on */
+    void *channel;                    /* cuda_ranks.c; made at the first collective */
     struct cuda_words *words;
-    uint64_t *done_at; /* the device's address of words->done */
+    uint64_t *done_at; /* device address of words->done */
     struct {
         cudaEvent_t event;
         uint64_t step;
-    } mark[CUDA_EVENTS]; /* a ring: the last n_marks */
+    } mark[CUDA_EVENTS]; /* ring of the last n_marks */
     uint64_t n_marks;
     struct {
         bool on;
         struct {
             cudaEvent_t begin, end;
         } at[CUDA_STRETCHES];
-        uint64_t n, read; /* stretches that were queued, gaps that were read */
+        uint64_t n, read; /* intervals queued, gaps read */
         uint64_t gaps, ns;
     } idle_clock;
-    nsec next_look; /* when lane.error() asks the driver again */
+    nsec next_look; /* when lane.error() next asks the driver */
     bool recording;
     int error;
 };
@@ -146,7 +149,7 @@ cuda_of(const struct lane *l)
     return (struct cuda *)l->gpu;
 }
 
-/* Candidates are given the k_launch; those that need more of the lane find it. */
+/* The lane of a k_launch, for candidates that need more than the k_launch. */
 static inline struct cuda_lane *
 cuda_lane_of(const struct k_launch *k)
 {
@@ -191,9 +194,9 @@ int cuda_lane_error(const struct lane *l);
 /* cuda_partition.c */
 void cuda_partition_inspect(struct cuda *c); /* gpu.parts */
 int cuda_lane_part(struct lane *l, uint32_t first, uint32_t n);
-/* One more graph was recorded on that partition, or one less is there (-1); r NULL: on none. */
+/* Adds `more` (1 or -1) to the graphs recorded on partition r; r may be NULL. */
 void cuda_partition_count_graph(struct cuda *c, struct cuda_partition *r, int more);
-void cuda_partition_leave(struct cuda_lane *l); /* its streams; they have nothing to do */
+void cuda_partition_leave(struct cuda_lane *l); /* destroys its idle streams */
 void cuda_partition_close(struct cuda *c);
 
 /* cuda_graph.c */

@@ -1,15 +1,15 @@
 /* cuda_arena.c - memory that outlives the process: VMM allocations known by a file descriptor.
  *
- *     cuMemCreate (bytes, rounded up to the grain)  ->  handle  --export-->  fd   ours to keep and to give away
- *     cuMemAddressReserve                           ->  base                      one mapping, read and write
+ *    cuMemCreate (bytes rounded up to the grain) -> handle --export--> fd, owned, can be passed on
+ *    cuMemAddressReserve                         -> base               one read-write mapping
  *
- * The handle is let go at once: the mapping and the fd hold the memory. Whoever has the fd imports it and
- * maps the same bytes; with the last fd and mapping it is free again.
+ * The handle is released at once: the mapping and the fd keep the memory. A holder of the fd
+ * imports it and maps the same bytes. The memory is freed with the last fd and mapping.
  *
- * The host tier is made so too, of the memory beside the GPU: it is the driver's, so that nothing is pinned when it
- * is mapped and nothing unpinned when its worker dies. The process itself has no mapping of it: that would cost as much
- * again at either end. Its addresses are reserved at once; pieces are mapped there one by one, for each costs both
- * ends time, and a copy may reach from one into the next.
+ * The host tier is made in the same way, of host memory near the GPU. The driver owns it, so that
+ * mapping does not pin and the exit of a worker does not unpin. The process itself has no CPU
+ * mapping, which would cost as much again at start and exit. The address range is reserved at once.
+ * Pieces are mapped one by one, because each costs time at start and exit. A copy may cross pieces.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -17,7 +17,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* What an arena is made of. Only the device reads and writes it. */
+/* Properties of an arena's memory. Only the device reads and writes it. */
 struct kind {
     CUmemAllocationProp prop;
     size_t grain;
@@ -59,7 +59,7 @@ on_host(const struct cuda *c, struct kind *ret, struct err *e)
     r = c->driver.cuMemGetAllocationGranularity(&ret->grain, &ret->prop,
                                                 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (r == CUDA_SUCCESS && ret->grain) return 0;
-    return err_set(e, -ENOTSUP, "%s: the host's memory beside it cannot be shared: %s",
+    return err_set(e, -ENOTSUP, "%s: host memory cannot be shared by file descriptor: %s",
                    c->gpu.describe, cuda_driver_says(c, r));
 }
 
@@ -71,7 +71,7 @@ cuda_arena_open(struct cuda *c, struct err *e)
                                                          CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
     if (r == CUDA_SUCCESS && c->grain) return 0;
-    return err_set(e, -ENOTSUP, "%s: its memory cannot be shared by file descriptor: %s",
+    return err_set(e, -ENOTSUP, "%s: device memory cannot be shared by file descriptor: %s",
                    c->gpu.describe, cuda_driver_says(c, r));
 }
 
@@ -113,7 +113,7 @@ unmap(const struct cuda *c, CUdeviceptr base, uint64_t size)
 }
 
 static int
-no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, struct err *e)
+no_memory(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, struct err *e)
 {
     size_t free = 0, total = 0;
 
@@ -122,12 +122,12 @@ no_room(const struct cuda *c, const char *name, uint64_t bytes, CUresult r, stru
                        cuda_driver_says(c, r));
     cudaMemGetInfo(&free, &total);
     return err_set(e, -ENOMEM,
-                   "arena %s: %s has no room for %.2f GiB (%llu bytes): %.2f of %.2f GiB are free",
+                   "arena %s: %s cannot allocate %.2f GiB (%llu bytes): %.2f of %.2f GiB are free",
                    name, c->gpu.describe, (double)bytes / 0x1p30, (unsigned long long)bytes,
                    (double)free / 0x1p30, (double)total / 0x1p30);
 }
 
-/* Memory, and an fd of it. */
+/* Allocates memory and exports its fd. */
 static CUresult
 create(const struct cuda *c, const struct kind *k, uint64_t size,
        CUmemGenericAllocationHandle *handle, int *fd)
@@ -164,7 +164,8 @@ make(const struct cuda *c, const struct kind *k, uint64_t bytes, struct arena *r
     return r;
 }
 
-/* No call tells an allocation's size, but only its whole can be mapped: one grain more must fail. */
+/* The driver cannot report the size of an allocation, but maps only whole allocations: mapping one
+ * grain more must fail. */
 static bool
 is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHandle handle,
           uint64_t size)
@@ -176,7 +177,7 @@ is_larger(const struct cuda *c, const struct kind *k, CUmemGenericAllocationHand
     return true;
 }
 
-/* Where *base says, or anywhere: there it says where then. */
+/* Maps the fd at *base, or anywhere if *base is 0; stores the address in *base. */
 static int
 adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdeviceptr *base,
          struct err *e)
@@ -187,16 +188,16 @@ adopt_at(struct cuda *c, const struct kind *k, int fd, uint64_t bytes, CUdevicep
                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
     if (r != CUDA_SUCCESS)
-        return err_set(e, -EINVAL, "adopt fd %d: it is no memory of %s: %s", fd, c->gpu.describe,
+        return err_set(e, -EINVAL, "adopt fd %d: it is not memory of %s: %s", fd, c->gpu.describe,
                        cuda_driver_says(c, r));
     if (is_larger(c, k, handle, size))
         r = CUDA_ERROR_INVALID_VALUE;
     else
         r = *base ? map_at(c, handle, *base, size) : map(c, handle, size, base);
     c->driver.cuMemRelease(handle);
-    if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED) /* too much; a part of it */
-        return err_set(e, -EINVAL,
-                       "adopt fd %d: it has not the %llu bytes that were reserved_blocks", fd,
+    /* too much; only a part of it */
+    if (r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_SUPPORTED)
+        return err_set(e, -EINVAL, "adopt fd %d: its size is not the expected %llu bytes", fd,
                        (unsigned long long)bytes);
     if (r != CUDA_SUCCESS)
         return err_set(e, -EIO, "adopt fd %d: map %llu bytes: %s", fd, (unsigned long long)bytes,
@@ -213,7 +214,7 @@ cuda_arena_make(struct gpu *g, const char *name, uint64_t bytes, struct arena *r
 
     cuda_enter(c);
     r = make(c, &k, bytes, ret);
-    if (r != CUDA_SUCCESS) return no_room(c, name, bytes, r, e);
+    if (r != CUDA_SUCCESS) return no_memory(c, name, bytes, r, e);
     c->mapped += ROUND_UP(bytes, c->grain);
     return 0;
 }
@@ -245,7 +246,7 @@ cuda_arena_drop(struct gpu *g, struct arena *a)
     *a = (struct arena){ .fd = -1 };
 }
 
-/* Kernels and copies may reach it from here on, and across the end of what lies before it. */
+/* Records pinned memory that kernels and copies may use; joins it with the range before it. */
 static void
 note_pin(struct cuda *c, const char *from, const char *to)
 {
@@ -284,7 +285,7 @@ cuda_host_open(struct gpu *g, uint64_t bytes, struct host_memory *ret, struct er
     m = host_pieces(bytes, k.grain);
     r = c->driver.cuMemAddressReserve(&base, m.bytes, 0, 0, 0);
     if (r != CUDA_SUCCESS)
-        return err_set(e, -ENOMEM, "addresses for %.2f GiB of the host's memory: %s",
+        return err_set(e, -ENOMEM, "reserve addresses for %.2f GiB of host memory: %s",
                        (double)bytes / 0x1p30, cuda_driver_says(c, r));
     m.base = (void *)(uintptr_t)base;
     *ret = m;
@@ -305,8 +306,8 @@ cuda_host_make(struct gpu *g, struct host_memory *m, uint32_t piece, struct err 
     if (r != CUDA_SUCCESS) {
         m->fd[piece] = -1;
         return err_set(e, r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO,
-                       "%.2f GiB of the host's memory beside %s: %s", (double)m->piece / 0x1p30,
-                       g->describe, cuda_driver_says(c, r));
+                       "%.2f GiB of host memory for %s: %s", (double)m->piece / 0x1p30, g->describe,
+                       cuda_driver_says(c, r));
     }
     c->driver.cuMemRelease(handle);
     return 0;
@@ -343,8 +344,7 @@ cuda_host_close(struct gpu *g, struct host_memory *m)
     *m = (struct host_memory){ 0 };
 }
 
-/* In pieces, because a pin holds a lock of the kernel while it works: no piece takes longer than
- * about 5 ms. */
+/* Pins in pieces of at most about 5 ms each, because pinning holds a kernel lock. */
 int
 cuda_host_pin(struct gpu *g, void *p, size_t bytes)
 {
@@ -371,7 +371,7 @@ cuda_host_pin(struct gpu *g, void *p, size_t bytes)
     return 0;
 }
 
-/* The same pieces; one that was never pinned is nothing. */
+/* Unpins the same pieces; ignores memory that was not pinned. */
 void
 cuda_host_unpin(struct gpu *g, void *p, size_t bytes)
 {

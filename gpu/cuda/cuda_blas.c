@@ -1,8 +1,8 @@
 /* cuda_blas.c - see cuda_blas.h.
  *
- * The library counts columns first. Its A is w ([K, N] to it, transposed), its B x ([K, M]) and its D y
- * ([N, M]): a bias along N is what it calls a bias of D's rows, and M is a number of columns, which no
- * algorithm's alignment depends on. So one algorithm serves every M, and those of a bucket share one.
+ * The library is column-major. Its A is w ([K, N] in its order, transposed), its B is x ([K, M])
+ * and its D is y ([N, M]). A bias along N is a bias of D's rows, and M is a number of columns, on
+ * which no algorithm's alignment depends. One algorithm can therefore serve every M of a bucket.
  */
 #include "gpu/cuda/cuda_blas.h"
 
@@ -36,30 +36,31 @@
 #define TEXT(x) TEXT_OF(x)
 #define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_BYTES, "the table holds an algorithm whole");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNING_BYTES,
+               "tuning_row.algorithm has another size");
 
 enum {
-    PLANS = 2048, /* shapes and buckets a lane remembers; beyond, some are asked for again */
+    PLANS = 2048, /* shapes and buckets that a lane remembers; others are looked up in every call */
     PROBES = 8,
-    FLAT = 256, /* the rows an invariant algorithm is asked for: between a step's and a prompt's */
-    /* The family of Hopper's own algorithms: they take K in order, sixteen elements at a time, and have been
-     * seen to give the same bits whatever their tiles are (test_bits, bench_matmul). Of others nothing is known. */
+    FLAT = 256, /* rows for which an invariant algorithm is chosen: between decode and prefill */
+    /* Hopper's own algorithms: they add K in order, 16 elements at a time, and gave the same bits
+     * with every tile size (test_bits, bench_matmul). For other families this is unknown. */
     ALIKE = 66,
-    LARGE = 8 << 20, /* elements of w: of fewer the library's guess for few rows is the worse one */
+    LARGE = 8 << 20, /* elements of w; below, the library's heuristic for few rows is worse */
     ASKED = 32,
-    TIMES = 9, /* a candidate is run when tuning */
+    TIMES = 9, /* runs per candidate when tuning */
 };
 
-/* The library's part of the work area, at its end; what lies before is for products in fp32. */
+/* The library's part of the work area, at its end; the rest is for products in fp32. */
 #define BLAS_WORK ((size_t)32 << 20)
-_Static_assert(BLAS_WORK < CUDA_WORK, "no room for products");
+_Static_assert(BLAS_WORK < CUDA_WORK, "no work area for products");
 
 struct blas {
     void *library;
-    const struct gpu_options *options; /* until cuda_blas_open() has returned */
-    pthread_t opener;                  /* the library, and then its first guess */
+    const struct gpu_options *options; /* valid until cuda_blas_open() returns */
+    pthread_t opener;                  /* opens the library and makes its first heuristic query */
     bool opening;
-    int opened; /* what cuda_library_open() said */
+    int opened; /* result of cuda_library_open() */
     struct err why;
 #define X(name) __typeof__(name) *name;
     CALLS(X)
@@ -68,19 +69,19 @@ struct blas {
     char *tuning_path;
 };
 
-/* What happens to a product before it is stored; not both. */
+/* Epilogue of a product; at most one of the two. */
 struct then {
-    const void *bias; /* none, or of y's dtype */
+    const void *bias; /* NULL, or of y's dtype */
     bool relu;
 };
 
 struct plan {
-    struct tuning_key key; /* n 0: free */
-    uint32_t sms;          /* of the lane's part */
-    bool none;             /* the library has no algorithm: asked once, not in every step */
+    struct tuning_key key; /* n 0: unused entry */
+    uint32_t sms;          /* SMs of the lane's part */
+    bool none;             /* the library has no algorithm; asked once only */
     bool alike;            /* fixed, and of the family ALIKE for many rows */
     bool measured;
-    struct tensor y, x, w; /* of the last call, for tune */
+    struct tensor y, x, w; /* of the last call, for tuning */
     struct then then;
     cublasLtMatmulAlgo_t algorithm;
 };
@@ -91,7 +92,7 @@ struct blas_lane {
     struct plan plan[PLANS];
 };
 
-/* One call as the library wants it. */
+/* Descriptors of one library call. */
 struct call {
     cublasLtMatmulDescOpaque_t op;
     cublasLtMatrixLayoutOpaque_t w, x, y;
@@ -112,10 +113,10 @@ find_calls(void *library, void *arg)
 static void *
 loader(void *libs)
 {
-    struct blas b; /* its calls are looked up again */
+    struct blas b; /* its functions are looked up again */
     int r = cuda_library_open(&b.library, LIBRARY, libs, "", find_calls, &b, NULL);
 
-    (void)r; /* nobody multiplies yet */
+    (void)r; /* no lane uses the library yet */
     free(libs);
     return NULL;
 }
@@ -222,8 +223,8 @@ bucket(uint32_t rows)
     return b;
 }
 
-/* The largest power of two, at most 16, that every row's address is a multiple of. The stride counts for one
- * row too: a row must look the same alone and in company. */
+/* The largest power of two, at most 16, that divides every row's address. The stride counts even
+ * for one row, so that a row has the same alignment alone and in a batch. */
 static uint8_t
 alignment(const struct tensor *t)
 {
@@ -263,12 +264,13 @@ lay_out(const struct blas *b, cublasLtMatrixLayoutOpaque_t *to, const struct ten
                                                 MAX(t->stride, t->dim[1])) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* rows: of x and y; an algorithm may be asked for more than there are. sms: it is to fill; 0: the whole device. */
+/* rows: rows to choose an algorithm for, may exceed those of x and y. sms: SMs to use; 0: the whole
+ * device. */
 static bool
 make_call(const struct blas *b, struct call *c, const struct tensor *y, const struct tensor *x,
           const struct tensor *w, struct then then, uint32_t rows, uint32_t sms)
 {
-    /* Pedantic fp32 is fp32: neither TF32 nor sums of bf16 in its place. */
+    /* Pedantic excludes TF32 and sums of bf16 parts. */
     cublasComputeType_t compute = x->dtype == DT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC
                                                      : CUBLAS_COMPUTE_32F;
     cublasOperation_t transposed = CUBLAS_OP_T;
@@ -292,14 +294,15 @@ make_call(const struct blas *b, struct call *c, const struct tensor *y, const st
            lay_out(b, &c->y, y, rows);
 }
 
-/* At most n algorithms, best guess first; how many. */
+/* Stores at most n algorithms, best heuristic first; returns their number. */
 static int
 ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     cublasLtMatmulHeuristicResult_t *ret, int n)
 {
     const struct blas *b = bl->b;
     cublasLtMatmulPreferenceOpaque_t p;
-    /* Split sums only through fp32 in the work area, and not with a bias or beta: the others round in between. */
+    /* Split sums only through fp32 in the work area, and not with a bias or beta: other schemes
+     * round in between. */
     bool whole = k->fixed || k->epilogue & 3;
     uint32_t sums = whole ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t align = k->align;
@@ -332,7 +335,8 @@ ask(const struct blas_lane *bl, const struct tuning_key *k, struct call *c,
     return kept;
 }
 
-/* Whatever it is of, the library's first guess takes 40 to 60 ms: made beside the weights, for nobody. */
+/* Makes one query while the weights load, because the library's first heuristic query takes 40 to
+ * 60 ms. */
 static void *
 primer(void *arg)
 {
@@ -365,7 +369,7 @@ cuda_blas_open(struct cuda *c, const struct gpu_options *o, struct err *e)
     int r = wait_for_library(b, e);
 
     if (r == 0 && cudaGetDeviceProperties(&p, c->ordinal) != cudaSuccess)
-        r = err_set(e, -EIO, "%s: the GPU does not say what it is", LIBRARY);
+        r = err_set(e, -EIO, "%s: cannot query the GPU", LIBRARY);
     if (r == 0 && o->tuning_file && !(b->tuning_path = strdup(o->tuning_file)))
         r = err_set(e, -ENOMEM, "%s: no memory", LIBRARY);
     if (r == 0) {
@@ -407,15 +411,16 @@ family(const struct blas *b, const cublasLtMatmulAlgo_t *algorithm)
     return id;
 }
 
-/* SMs for an algorithm to fill; 0: all of the device. */
+/* SMs that an algorithm should use; 0: the whole device. */
 static uint32_t
 part_of(const struct k_launch *l)
 {
     return l->sms < cuda_lane_of(l)->lane.gpu->units ? l->sms : 0;
 }
 
-/* One for every number of rows, or the best for this one of those that add alike: as for the whole device, whatever
- * part the lane is on. Of those that are for fewer SMs not all do. */
+/* One algorithm for all rows, or on Hopper the best of the family ALIKE for this bucket. Chosen
+ * for the whole device on every part, because algorithms chosen for fewer SMs may add in another
+ * order. */
 static void
 find_fixed(const struct k_launch *l, const struct blas_lane *bl, struct plan *p,
            const struct tensor *y, const struct tensor *x, const struct tensor *w, struct then then)
@@ -489,12 +494,12 @@ takes(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
     if (!cuda_lane_of(l)->blas) return false;
     if (x->dtype != w->dtype || (y->dtype != x->dtype && y->dtype != DT_F32)) return false;
     if (x->dtype != DT_F32 && x->dtype != DT_BF16 && x->dtype != DT_F16) return false;
-    /* One algorithm whatever the bits of the addresses are. */
+    /* Whether one algorithm is used regardless of the alignment of the addresses. */
     return !l->invariant ||
            (x->dtype != DT_F32 && alignment(x) == 16 && alignment(w) == 16 && alignment(y) == 16);
 }
 
-/* What is known of that shape, asked for where it is not. */
+/* The plan of that shape; chooses an algorithm on first use. */
 static struct plan *
 planned(const struct k_launch *l, const struct tensor *y, const struct tensor *x,
         const struct tensor *w, struct then then, float beta)
@@ -504,7 +509,7 @@ planned(const struct k_launch *l, const struct tensor *y, const struct tensor *x
     struct plan *p = place_of(bl, &k, l->sms);
     bool whole = l->sms == cuda_lane_of(l)->lane.gpu->units;
 
-    plain.epilogue &= 3; /* what is measured without relu is as good with it */
+    plain.epilogue &= 3; /* relu does not change which algorithm is best */
     if (p->key.n == 0)
         find_algorithm(l, bl, p, &k, whole ? tuning_find(bl->b->tuning, &plain) : NULL, y, x, w,
                        then);
@@ -528,31 +533,33 @@ multiply(const struct k_launch *l, const struct tensor *y, const struct tensor *
         return false;
     if (run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta)) return true;
     if (!p->measured) return false;
-    /* A file may hold anything: what the library does not run was not measured here. */
+    /* The tuning file may hold anything: an algorithm that the library rejects counts as not
+     * measured. */
     find_algorithm(l, bl, p, &k, NULL, y, x, w, then);
     p->measured = true;
     return !p->none && run_matmul(l, bl, &c, &p->algorithm, y, x, w, beta);
 }
 
-/* As many rows at a time as there is room for in fp32; then the bias, act unless it is NULL (no beta then), and
- * one rounding. */
+/* Computes in fp32 as many rows at a time as the work area holds; then adds the bias, applies act
+ * unless it is NULL (act excludes beta), and rounds once. */
 static cudaError_t
 multiply_apart(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor w,
                struct tensor bias, float beta, const enum act *act)
 {
-    /* An odd number of columns: rows all the same begin where 16 bytes may. */
+    /* With an odd number of columns all rows still start 16-byte aligned. */
     uint32_t stride = ROUND_UP(y.dim[1], 4u);
-    uint32_t room = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
+    uint32_t max_rows = (uint32_t)MIN((l->work_bytes - BLAS_WORK) / 4 / stride & ~3ul, UINT32_MAX);
 
-    if (room == 0) return cudaErrorInvalidValue;
-    for (uint32_t first = 0; first < y.dim[0]; first += room) {
-        uint32_t n = MIN(room, y.dim[0] - first);
+    if (max_rows == 0) return cudaErrorInvalidValue;
+    for (uint32_t first = 0; first < y.dim[0]; first += max_rows) {
+        uint32_t n = MIN(max_rows, y.dim[0] - first);
         struct tensor product = tensor_2d(l->work, DT_F32, n, y.dim[1]);
         struct tensor part = tensor_rows(x, first, n);
         cudaError_t r;
 
         product.stride = stride;
-        /* Another candidate may begin anew, unless rows of y have been changed by themselves. */
+        /* Another candidate may run from the start, unless rows of y were already changed with
+         * beta. */
         if (!multiply(l, &product, &part, &w, (struct then){ 0 }, 0))
             return first == 0 || beta == 0 ? cudaErrorInvalidValue : cudaErrorUnknown;
         r = act ? k_add_bias_act(l, tensor_rows(y, first, n), product, bias, *act)
@@ -579,7 +586,7 @@ cuda_blas_matmul(const struct k_launch *l, struct tensor y, struct tensor x, str
     bool rounds = y.dtype != DT_F32 || (bias.data && bias.dtype != DT_F32);
 
     if (!takes(l, &y, &x, &w)) return cudaErrorInvalidValue;
-    /* The library has been seen to round a 16-bit product before it adds a bias or beta y to it. */
+    /* The library was seen to round a 16-bit product before adding a bias or beta y. */
     if (bias.data && rounds) return multiply_apart(l, y, x, w, bias, beta, NULL);
     if (beta != 0 && rounds) return cudaErrorInvalidValue;
     return multiply(l, &y, &x, &w, (struct then){ .bias = bias.data }, beta)
@@ -608,9 +615,9 @@ cuda_blas_gate_matmul(const struct k_launch *l, struct tensor y, struct tensor b
     return r == cudaSuccess ? k_gate(l, y, both, a) : r;
 }
 
-/* The median of TIMES runs with cold weights, in microseconds; below 0: it does not run, or its second run says
- * that it is far from best (0: nothing is best yet). The work area is written in between, which is more
- * than the L2 holds. */
+/* The median of TIMES runs with cold weights, in microseconds. Negative: the algorithm does not
+ * run, or its second run is far slower than the best so far (0: no best yet). Writing the work area
+ * in between flushes the L2. */
 static float
 time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p, struct call *c,
         const cublasLtMatmulAlgo_t *algorithm, const cudaEvent_t *event, float best)
@@ -623,7 +630,7 @@ time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan 
         cudaMemsetAsync(l->work, 0, l->work_bytes, l->st);
         cudaEventRecord(event[0], l->st);
         if (!run_matmul(l, bl, c, algorithm, &p->y, &p->x, &p->w, 0)) {
-            cudaGetLastError(); /* of a launch that was refused */
+            cudaGetLastError(); /* of a refused launch */
             return -1;
         }
         cudaEventRecord(event[1], l->st);
@@ -638,7 +645,7 @@ time_of(const struct k_launch *l, const struct blas_lane *bl, const struct plan 
     return us[TIMES / 2] * 1000;
 }
 
-/* Of all algorithms for that plan; row gets the best. How many there are. */
+/* Times all algorithms for a plan; stores the best in row; returns their number. */
 static int
 time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan *p,
          const cudaEvent_t *event, struct tuning_row *row)
@@ -656,7 +663,7 @@ time_all(const struct k_launch *l, const struct blas_lane *bl, const struct plan
         float us = time_of(l, bl, p, &c, &found[i].algo, event, row->us);
 
         if (i == 0) row->heuristic_us = us;
-        /* What is not better by a hundredth is noise: the library's own order stands. */
+        /* A gain below 1 % is noise: the library's order decides. */
         if (us <= 0 || (row->us > 0 && us > row->us * 0.99f)) continue;
         row->us = us;
         memcpy(row->algorithm, &found[i].algo, sizeof row->algorithm);
@@ -681,9 +688,9 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
             !bl->plan[i].then.relu && bl->plan[i].sms == l->sms)
             p = &bl->plan[i];
     if (!p) return 0;
-    p->measured = true; /* once, whatever comes of it */
+    p->measured = true; /* once, even if it failed */
     cuda_enter(cuda_of(lane));
-    cudaGetLastError(); /* of a candidate that this device has no room for */
+    cudaGetLastError(); /* of a candidate that does not fit this device */
     if (cudaEventCreate(&event[0]) == cudaSuccess && cudaEventCreate(&event[1]) == cudaSuccess)
         n = time_all(l, bl, p, event, &row);
     for (int i = 0; i < 2; i++)
@@ -695,7 +702,7 @@ cuda_lane_tune(struct lane *lane, struct tune_result *ret)
     if (n == 0 || row.us <= 0) return 1;
     memcpy(&p->algorithm, row.algorithm, sizeof p->algorithm);
     if (tuning_put(b->tuning, &row) < 0)
-        return err_set(&lane->gpu->why, -ENOSPC, "tune: the table is full");
+        return err_set(&lane->gpu->why, -ENOSPC, "tune: the tuning table is full");
     TRY(tuning_save(b->tuning, b->tuning_path, &lane->gpu->why));
     ret->first = row.heuristic_us;
     ret->best = row.us;

@@ -39,7 +39,7 @@ unknown_op(const char *word, size_t n, const struct candidates *table, uint32_t 
 
     for (uint32_t i = 0; i < n_ops; i++)
         if (candidate(&table[i], 0)->name) add(list, sizeof list, table[i].op);
-    return err_set(e, -EINVAL, "kernels: there is no op \"%.*s\", only %s", (int)MIN(n, 20u), word,
+    return err_set(e, -EINVAL, "kernels: unknown op \"%.*s\"; known: %s", (int)MIN(n, 20u), word,
                    list);
 }
 
@@ -49,11 +49,11 @@ unknown_candidate(const char *word, size_t n, const struct candidates *c, struct
     char list[160] = "";
 
     for (uint32_t i = 0; candidate(c, i)->name; i++) add(list, sizeof list, candidate(c, i)->name);
-    return err_set(e, -EINVAL, "kernels: %s has no candidate \"%.*s\", only %s", c->op,
-                   (int)MIN(n, 20u), word, *list ? list : "none at all");
+    return err_set(e, -EINVAL, "kernels: %s has no candidate \"%.*s\"; known: %s", c->op,
+                   (int)MIN(n, 20u), word, *list ? list : "none");
 }
 
-/* One op=name. named: the ops that have been restricted already. */
+/* Parses one op=name. named: bits of the ops already restricted. */
 static int
 take(const char *word, size_t n, const struct candidates *table, uint32_t n_ops, uint32_t sm,
      uint32_t *allowed, uint64_t *named, struct err *e)

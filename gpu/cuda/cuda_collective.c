@@ -1,11 +1,13 @@
-/* cuda_collective.c - sums and gatherings of ranks: by each other's memory, or by NCCL. See cuda_ranks.h. */
+/* cuda_collective.c - all-reduce and all-gather of ranks: by peer memory or by NCCL; see
+ * cuda_ranks.h. */
 #include "gpu/cuda/cuda_ranks.h"
 
 #include "gpu/cuda/kernels/norm/norm.h"
 #include "gpu/cuda/kernels/sampling/sample.h"
 
-/* Up to here by memory: of a sum what leaves a rank, which of NCCL's ring is less the more ranks there are; of a gathering a
- * rank's part, which never needs to be packed and unpacked there. */
+/* Bytes up to which peer memory is used. A sum counts the bytes that leave a rank, because NCCL's
+ * ring sends fewer the more ranks there are. A gather counts a rank's part, which needs no packing
+ * in peer memory. */
 enum { SMALL_SUM = 8 << 20, SMALL_GATHER = 64 << 20 };
 
 static struct channel *
@@ -20,7 +22,7 @@ bytes_of(const struct tensor *x)
     return dtype_bytes(x->dtype, (size_t)x->dim[0] * x->dim[1]);
 }
 
-/* In one piece, as NCCL wants it. */
+/* Whether x is contiguous, as NCCL requires. */
 static bool
 dense(const struct tensor *x)
 {
@@ -30,8 +32,8 @@ dense(const struct tensor *x)
 static cudaError_t
 nccl_result(struct channel *ch, int result, const char *what)
 {
-    return nccl_said(&ch->group->nccl, result, what, &ch->group->said) < 0 ? cudaErrorUnknown
-                                                                           : cudaSuccess;
+    return nccl_err(&ch->group->nccl, result, what, &ch->group->nccl_why) < 0 ? cudaErrorUnknown
+                                                                              : cudaSuccess;
 }
 
 static cudaError_t
@@ -66,7 +68,7 @@ cuda_reduce_small(const struct k_launch *l, struct tensor x)
     return bytes_of(&x) * others <= SMALL_SUM ? cuda_reduce_peer(l, x) : cudaErrorInvalidValue;
 }
 
-/* Rows with something between them go by the work area, as many at once as it holds. */
+/* Rows with a stride are packed in the work area, as many at once as it holds. */
 cudaError_t
 cuda_reduce_nccl(const struct k_launch *l, struct tensor x)
 {
@@ -107,7 +109,8 @@ cuda_gather_peer(const struct k_launch *l, struct tensor out, struct tensor x)
     return ch->mapped ? k_exchange_gather(l, &ch->exchange, out, x) : cudaErrorInvalidValue;
 }
 
-/* By the widest part: what a rank has itself may be a column less, and all are to take the same way. */
+/* Decides by the widest part, so that all ranks take the same way although parts may differ by a
+ * column. */
 cudaError_t
 cuda_gather_small(const struct k_launch *l, struct tensor out, struct tensor x)
 {
@@ -125,7 +128,7 @@ cuda_sample_parts(const struct k_launch *l, const struct sample *s)
     return ch->mapped ? k_sample_of_ranks(l, &ch->exchange, s) : cudaErrorInvalidValue;
 }
 
-/* A rank's part of the work area has room for the widest. */
+/* Each rank has a part of the work area for the widest columns. */
 static cudaError_t
 gather_rows(const struct k_launch *l, struct channel *ch, struct tensor out, struct tensor x)
 {

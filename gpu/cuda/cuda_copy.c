@@ -1,10 +1,10 @@
-/* cuda_copy.c - put, get and copy: what is small and pinned by a kernel, the rest by the copy engines.
+/* cuda_copy.c - put, get and copy: small pinned copies by a kernel, others by the copy engines.
  *
- * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and one copy of an
- * engine may not cross from one pin into the next: so host copies are cut there.
+ * Host memory is pinned in pieces that end at multiples of CUDA_PIECE (cuda_host_pin()), and a copy
+ * by an engine may not cross pieces: host copies are cut there.
  *
- * Blocks between the device and the host go by the engines from LARGE bytes on: there they are faster than a
- * kernel, which reads the bus at 51 GB/s and no faster, and take no SMs.
+ * Blocks of LARGE bytes or more between device and host are copied by the engines. They are faster
+ * than a kernel, which reads the bus at 51 GB/s, and take no SMs.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-enum { LARGE = 1 << 20, BATCH = 64 /* copies a call */ };
+enum { LARGE = 1 << 20, BATCH = 64 /* copies per call */ };
 
 static bool
 pinned(struct cuda *c, const char *p, size_t bytes)
@@ -26,7 +26,7 @@ pinned(struct cuda *c, const char *p, size_t bytes)
     return all;
 }
 
-/* By a kernel, if it can be: false when it cannot. */
+/* Copies by a kernel; returns false if a kernel cannot. */
 static bool
 by_kernel(struct lane *lane, void *dst, const void *src, size_t bytes, const void *host, bool ready,
           cudaError_t *r)
@@ -93,7 +93,7 @@ cuda_copy(struct lane *l, void *dst, const void *src, size_t bytes)
     return cuda_failed(l, r, "copy");
 }
 
-/* Copies on their way to one call. */
+/* Copies collected for one call. */
 struct batch {
     void *to[BATCH];
     const void *from[BATCH];

@@ -1,8 +1,7 @@
-/* cuda_device.c - the CUDA device's module, lagan-cuda.so: opened by gpu.c when a worker asks for a GPU.
+/* cuda_device.c - the module lagan-cuda.so; gpu.c opens it when a worker asks for a GPU.
  *
- * The module links the runtime statically and finds the driver's calls at run time, so that programs
- * without a GPU never see either. Opening it says what a host lacks, each time in one sentence that an
- * operator can act on.
+ * The module links the runtime statically and finds the driver's functions at run time, so that
+ * programs without a GPU need neither. Errors of opening tell the operator what is missing.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -23,17 +22,16 @@ find_driver(struct cuda *c, struct err *e)
     r = cudaGetDriverEntryPointByVersion(#name, (void **)&c->driver.name, version, \
                                          cudaEnableDefault, &how); \
     if (r != cudaSuccess || how != cudaDriverEntryPointSuccess) \
-        return err_set(e, -ENODEV, "the CUDA driver has no %s: update it", #name);
+        return err_set(e, -ENODEV, "the CUDA driver lacks %s: update the driver", #name);
     DRIVER_CALLS(X)
 #undef X
     return 0;
 }
 
-/* What the driver reads when it starts: four times as many launches may be queued, 4,092 instead of 1,020.
- * So a plain step of a deep model goes behind another and its launches do not wait for that one's. Queues of that length
- * are what a context takes longest to make: there are three in place of eight, for two lanes and what loads, and one
- * for a lane alone, which is all that is queued then. Ranks have a library's lanes beside theirs, a part of the device
- * has queues of its own. */
+/* Settings that the driver reads at start. Launch queues of 4,092 instead of 1,020 launches let a
+ * plain step of a deep model queue behind another without blocking. Queues of that length dominate
+ * the time to make a context: three instead of eight serve two lanes and the loader, and one serves
+ * a single lane. A rank group has further streams of NCCL. A partition has its own queues. */
 static void
 set_up(const struct gpu_options *o)
 {
@@ -67,13 +65,13 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
                        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (r == cudaErrorNoDevice || (r == cudaSuccess && n == 0))
         return err_set(e, -ENODEV,
-                       "there is a CUDA driver but no GPU that we may use: see nvidia-smi, "
-                       "CUDA_VISIBLE_DEVICES and the rights on /dev/nvidia*");
+                       "there is a CUDA driver but no usable GPU: see nvidia-smi, "
+                       "CUDA_VISIBLE_DEVICES and the permissions of /dev/nvidia*");
     if (r != cudaSuccess)
-        return err_set(e, -ENODEV, "the CUDA driver does not start: %s", cudaGetErrorString(r));
+        return err_set(e, -ENODEV, "cannot start the CUDA driver: %s", cudaGetErrorString(r));
     if (ranks > (uint32_t)n)
         return err_set(e, -ENODEV,
-                       "%u ranks need a GPU each: this host has %d that we may use (nvidia-smi, "
+                       "%u ranks need one GPU each: this host has %d usable GPUs (nvidia-smi, "
                        "CUDA_VISIBLE_DEVICES)",
                        ranks, n);
     if (ordinal >= (uint32_t)n)
@@ -82,7 +80,7 @@ find_device(uint32_t ordinal, uint32_t ranks, struct err *e)
     return 0;
 }
 
-/* sm_90a runs on 9.0 alone, sm_80 on 8.0 and later 8.x. */
+/* sm_90a code runs on 9.0 only, sm_80 code on 8.0 and later 8.x. */
 static bool
 has_kernels_for(int major, int minor)
 {
@@ -115,7 +113,7 @@ look_at(struct cuda *c, struct err *e)
         r = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->ordinal);
     if (r == cudaSuccess) r = cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, c->ordinal);
     if (r != cudaSuccess)
-        return err_set(e, -EIO, "GPU %d does not answer: %s", c->ordinal, cudaGetErrorString(r));
+        return err_set(e, -EIO, "GPU %d does not respond: %s", c->ordinal, cudaGetErrorString(r));
     if (mode == cudaComputeModeProhibited)
         return err_set(e, -EACCES,
                        "GPU %d (%s) is in compute mode \"prohibited\": allow it with nvidia-smi -i "
@@ -123,7 +121,7 @@ look_at(struct cuda *c, struct err *e)
                        c->ordinal, p.name, c->ordinal);
     if (!has_kernels_for(major, minor))
         return err_set(e, -ENOTSUP,
-                       "GPU %d (%s) is of architecture %d%d, this module has kernels for %s: build "
+                       "GPU %d (%s) has architecture %d%d, this module has kernels for %s: build "
                        "with --with-cuda-arch=%d%d%s",
                        c->ordinal, p.name, major, minor, CUDA_ARCHS, major, minor,
                        major == 9 ? "a" : "");
@@ -134,7 +132,7 @@ look_at(struct cuda *c, struct err *e)
     return 0;
 }
 
-/* The context. A waiting thread sleeps: only lane.close() waits. */
+/* Makes the context. Waiting threads sleep: only lane.close() waits. */
 static int
 start(struct cuda *c, struct err *e)
 {
@@ -152,18 +150,18 @@ start(struct cuda *c, struct err *e)
     if (mode == cudaComputeModeExclusiveProcess && r == cudaErrorDevicesUnavailable)
         return err_set(
             e, -EBUSY,
-            "%s is in compute mode \"exclusive process\" and another process has it: end "
-            "that one, or nvidia-smi -i %d -c DEFAULT",
+            "%s is in compute mode \"exclusive process\" and another process uses it: end "
+            "that process, or run nvidia-smi -i %d -c DEFAULT",
             c->gpu.describe, c->ordinal);
     if (r == cudaErrorMemoryAllocation)
         return err_set(e, -ENOMEM,
-                       "%s has no room for a context (about 0.5 GiB): other processes have its "
+                       "%s has no memory for a context (about 0.5 GiB): other processes use its "
                        "memory, see nvidia-smi",
                        c->gpu.describe);
     return err_set(e, -EIO, "%s does not start: %s", c->gpu.describe, cudaGetErrorString(r));
 }
 
-/* What is neither free nor in our arenas: ours, on a card that we have to ourselves. */
+/* own: what is neither free nor in our arenas, if no other process uses the GPU. */
 static int
 memory(const struct gpu *g, uint64_t *free, uint64_t *own, uint64_t *total)
 {
@@ -202,14 +200,13 @@ lagan_cuda_begin(uint32_t ordinal, const struct gpu_options *o, struct err *e)
     return 0;
 }
 
-__attribute__((visibility("default"))) int lagan_cuda_open(struct gpu **ret, uint32_t ordinal,
-                                                           const struct gpu_options *o,
-                                                           void (*last_words)(const char *sentence),
-                                                           struct err *e);
+__attribute__((visibility("default"))) int lagan_cuda_open(
+    struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
+    void (*panic_message)(const char *sentence), struct err *e);
 
 int
 lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
-                void (*last_words)(const char *sentence), struct err *e)
+                void (*panic_message)(const char *sentence), struct err *e)
 {
     CLEAN(close_device_at) struct gpu *g = calloc(1, sizeof(struct cuda));
     struct cuda *c = (struct cuda *)g;
@@ -217,7 +214,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
-    check_panic_message = last_words;
+    check_last_words = panic_message;
     set_up(o);
     TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
     c->ordinal = (int)ordinal;
@@ -225,7 +222,8 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
     c->timing = o->timing;
     TRY(look_at(c, e));
     TRY(cuda_pick_open(c, o->kernels, e));
-    /* A server without the library would be ten times slower: it says so unless that is what was asked for. */
+    /* Without the library a server would be ten times slower, so opening fails unless the candidate
+     * is excluded. */
     blas = cuda_pick_may(c, OP_matmul, "blas") || cuda_pick_may(c, OP_act_matmul, "blas") ||
            cuda_pick_may(c, OP_gate_matmul, "blas");
     if (blas) TRY(cuda_blas_begin(c, o, e));

@@ -1,5 +1,5 @@
 /* cuda_error.c - the functions below all other files of the CUDA device: they make the device
- * current, turn errors of the runtime and the driver into messages, and close the driver's
+ * current, translate errors of the runtime and the driver into messages, and close the driver's
  * descriptors on exec.
  */
 #include "gpu/cuda/cuda.h"
@@ -25,7 +25,7 @@ cuda_driver_says(const struct cuda *c, CUresult r)
 {
     const char *text = NULL;
 
-    if (c->driver.cuGetErrorString(r, &text) != CUDA_SUCCESS || !text) return "an unknown error";
+    if (c->driver.cuGetErrorString(r, &text) != CUDA_SUCCESS || !text) return "unknown error";
     return text;
 }
 
@@ -36,7 +36,7 @@ cuda_failed(struct lane *lane, cudaError_t r, const char *what)
 
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
-    /* What cannot be recorded is no failure of the device: it may still be run. */
+    /* A call that cannot be recorded is not a device failure: the step can still run. */
     if (!l->recording) l->error = -EIO;
     return err_set(&lane->gpu->why, -EIO, "%s: %s: %s", lane->gpu->describe, what,
                    cudaGetErrorString(r));

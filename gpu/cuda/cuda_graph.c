@@ -1,7 +1,7 @@
-/* cuda_graph.c - pieces of a step, recorded once and queued as one; names for a profiler.
+/* cuda_graph.c - recorded parts of a step, and named ranges for a profiler.
  *
- * A lane's stream is captured (thread-local: what other threads do meanwhile is theirs), made executable
- * and sent to the device at once, so that the first run costs what every run costs.
+ * Captures a lane's stream (thread-local: other threads are not affected), makes the graph
+ * executable and uploads it at once, so that the first launch costs no more than later ones.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -9,12 +9,13 @@
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
 
-/* As many launches may wait as CUDA_SCALE_LAUNCH_QUEUES says, 4,092 (cuda_device.c). NODE: bytes of the device's memory. */
+/* CUDA_SCALE_LAUNCH_QUEUES allows 4,092 queued launches (cuda_device.c). NODE: bytes of device
+ * memory. */
 enum { MOST_NODES = 2048, NODE = 4096 };
 
 struct graph {
     cudaGraphExec_t exec;
-    struct cuda_partition *partition; /* it was recorded on a part of, with that many SMs */
+    struct cuda_partition *partition; /* NULL, or where it was recorded; with that many SMs */
     uint32_t sms;
 };
 
@@ -24,7 +25,7 @@ cuda_graph_begin(struct lane *lane)
     struct cuda_lane *l = (struct cuda_lane *)lane;
 
     if (l->recording)
-        return err_set(&lane->gpu->why, -EINVAL, "graph_begin: a graph is being recorded already");
+        return err_set(&lane->gpu->why, -EINVAL, "graph_begin: a graph is already being recorded");
     cuda_enter(cuda_of(lane));
     TRY(cuda_failed(lane, cudaStreamBeginCapture(l->k.st, cudaStreamCaptureModeThreadLocal),
                     "graph_begin"));
@@ -32,8 +33,8 @@ cuda_graph_begin(struct lane *lane)
     return 0;
 }
 
-/* Bytes are counted by nodes. To ask how much memory is free waits for the kernel's driver, and so for a process that
- * makes or pins host memory: seconds, in which we would not beat. */
+/* Estimates the bytes from the number of nodes. Asking the driver for free memory can block for
+ * seconds while another process allocates or pins host memory, and the heartbeat would stop. */
 int
 cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
 {
@@ -54,7 +55,7 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     if (failed) return failed;
     if (cudaGraphGetNodes(graph, NULL, &nodes) != cudaSuccess || nodes > MOST_NODES) {
         cudaGraphDestroy(graph);
-        return err_set(&lane->gpu->why, -E2BIG, "graph_end: %zu nodes, %d at most", nodes,
+        return err_set(&lane->gpu->why, -E2BIG, "graph_end: %zu nodes, at most %d", nodes,
                        MOST_NODES);
     }
     g = calloc(1, sizeof *g);
@@ -68,7 +69,7 @@ cuda_graph_end(struct lane *lane, struct graph **ret, uint64_t *bytes)
     if (r == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         cuda_graph_drop(lane, g);
-        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: a graph of %zu nodes does not fit",
+        return err_set(&lane->gpu->why, -ENOMEM, "graph_end: no memory for a graph of %zu nodes",
                        nodes);
     }
     if (r != cudaSuccess) {
@@ -93,8 +94,7 @@ cuda_graph_launch(struct lane *lane, struct graph *g)
                        "graph_launch: not while a graph is being recorded");
     if (g->partition != l->partition || g->sms != l->k.sms)
         return err_set(&lane->gpu->why, -EINVAL,
-                       "graph_launch: it was recorded on another part of the device, of %u SMs",
-                       g->sms);
+                       "graph_launch: recorded on another part of the device, with %u SMs", g->sms);
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaGraphLaunch(g->exec, l->k.st), "graph_launch");
 }

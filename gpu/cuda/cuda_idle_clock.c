@@ -1,8 +1,9 @@
-/* cuda_idle_clock.c - how long a lane's device was idle between two stretches of work: for benchmarks.
+/* cuda_idle_clock.c - time that a lane's device was idle between two intervals of work, for
+ * benchmarks.
  *
- * With gpu_options.timing every stretch leaves an event where it begins and one where it ends; a gap is the
- * time from an end to the next begin, read once both are over. What it costs (two events a step) is in the
- * gap. Without the option nothing is queued.
+ * With gpu_options.timing every interval records an event at its start and end. A gap is the time
+ * from an end to the next start, read once both events are complete. It includes the cost of the
+ * two events. Without the option nothing is queued.
  */
 #include "gpu/cuda/cuda.h"
 
@@ -46,7 +47,7 @@ cuda_work_end(struct lane *lane)
     cudaEventRecord(l->idle_clock.at[l->idle_clock.n++ % CUDA_STRETCHES].end, l->k.st);
 }
 
-/* The stretch that is read next is not overwritten: at most two steps of a lane are out. */
+/* The interval read next is not overwritten, because at most two steps of a lane are in flight. */
 void
 cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
 {
@@ -63,7 +64,7 @@ cuda_lane_gaps(struct lane *lane, uint64_t *n, uint64_t *ns)
         l->idle_clock.ns += (uint64_t)(ms * 1e6f);
         l->idle_clock.read++;
     }
-    cudaGetLastError(); /* not ready is none */
+    cudaGetLastError(); /* not ready is not an error */
     *n = l->idle_clock.gaps;
     *ns = l->idle_clock.ns;
 }

@@ -1,10 +1,8 @@
-/* cuda_lane.c - a lane: a stream (or one of several, cuda_partition.c), what its kernels work in, its marks and failures.
+/* cuda_lane.c - a lane: its stream (or one per partition), work area, marks and failures.
  *
- * A mark is written by a kernel into pinned host memory, behind everything queued before it: lane.done()
- * is a load. Waiting for another lane goes by an event that every mark leaves: an event
- * is of work already queued, so no order of lane.after() can block for ever.
- *
- * Nobody blocks here but lane.close().
+ * A kernel writes a mark into pinned host memory after all work queued before it; lane.done() is a
+ * load. lane.after() waits for the event that every mark records. Because an event belongs to
+ * queued work, no order of lane.after() calls can deadlock. Only lane.close() blocks.
  */
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_blas.h"
@@ -17,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often lane.error() asks the driver: an illegal access shows nowhere else. */
+/* Interval at which lane.error() asks the driver: an illegal access shows only there. */
 #define LOOK NSEC_MS
 
 static void
@@ -42,13 +40,13 @@ end(struct cuda_lane *l)
     cudaFree(l->k.work);
     cudaFree(l->k.count);
     cudaFreeHost(l->words);
-    cudaGetLastError(); /* of a failed device; the next lane begins without it */
+    cudaGetLastError(); /* of a failed device; must not reach the next lane */
     free(l);
 }
 CLEAN_FUNC(struct cuda_lane, end)
 
 static int
-said(cudaError_t r, const char *what, struct err *e)
+cuda_err(cudaError_t r, const char *what, struct err *e)
 {
     size_t free = 0, total = 0;
 
@@ -57,10 +55,9 @@ said(cudaError_t r, const char *what, struct err *e)
         return err_set(e, -EIO, "a lane's %s: %s", what, cudaGetErrorString(r));
     cudaGetLastError();
     cudaMemGetInfo(&free, &total);
-    return err_set(
-        e, -ENOMEM,
-        "a lane's %s: the GPU has no room for it (work area %zu MiB; %zu MiB free of %zu)", what,
-        CUDA_WORK >> 20, free >> 20, total >> 20);
+    return err_set(e, -ENOMEM,
+                   "a lane's %s: no GPU memory (work area %zu MiB; %zu of %zu MiB free)", what,
+                   CUDA_WORK >> 20, free >> 20, total >> 20);
 }
 
 int
@@ -72,29 +69,31 @@ cuda_lane_open(struct gpu *g, uint32_t units, struct lane **ret, struct err *e)
     if (!l) return err_set(e, -ENOMEM, "a lane: no memory");
     l->lane.gpu = g;
     cuda_enter((struct cuda *)g);
-    /* Of fewer than there are, a number that kernels size themselves by: SMs of its own has a part. */
+    /* For fewer units than the device has, sms only sizes kernels; a lane has SMs of its own only
+     * on a part. */
     l->k.sms = MIN(units, g->units);
     l->k.invariant = ((struct cuda *)g)->invariant;
     l->k.work_bytes = CUDA_WORK;
-    TRY(said(cudaStreamCreateWithFlags(&l->whole, cudaStreamNonBlocking), "stream", e));
+    TRY(cuda_err(cudaStreamCreateWithFlags(&l->whole, cudaStreamNonBlocking), "stream", e));
     l->k.st = l->whole;
-    TRY(said(cudaEventCreateWithFlags(&l->moved, cudaEventDisableTiming), "marks", e));
-    TRY(said(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
-    TRY(said(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
-    TRY(said(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st), "counters",
-             e));
-    TRY(said(cudaHostAlloc((void **)&l->words, sizeof *l->words,
-                           cudaHostAllocMapped | cudaHostAllocPortable),
-             "words for the host", e));
+    TRY(cuda_err(cudaEventCreateWithFlags(&l->moved, cudaEventDisableTiming), "marks", e));
+    TRY(cuda_err(cudaMalloc(&l->k.work, CUDA_WORK), "work area", e));
+    TRY(cuda_err(cudaMalloc((void **)&l->k.count, K_COUNTERS * sizeof *l->k.count), "counters", e));
+    TRY(cuda_err(cudaMemsetAsync(l->k.count, 0, K_COUNTERS * sizeof *l->k.count, l->k.st),
+                 "counters", e));
+    TRY(cuda_err(cudaHostAlloc((void **)&l->words, sizeof *l->words,
+                               cudaHostAllocMapped | cudaHostAllocPortable),
+                 "words for the host", e));
     memset(l->words, 0, sizeof *l->words);
-    TRY(said(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
+    TRY(cuda_err(cudaHostGetDevicePointer(&words, l->words, 0), "words for the host", e));
     l->done_at = (uint64_t *)((char *)words + offsetof(struct cuda_words, done));
     l->k.fault = (uint32_t *)((char *)words + offsetof(struct cuda_words, fault));
     for (size_t i = 0; i < ARRAY_LEN(l->mark); i++)
-        TRY(said(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks", e));
+        TRY(cuda_err(cudaEventCreateWithFlags(&l->mark[i].event, cudaEventDisableTiming), "marks",
+                     e));
     if (((struct cuda *)g)->timing && cuda_idle_clock_open(l) < 0)
         return err_set(e, -ENOMEM, "a lane's clock: %s", cudaGetErrorString(cudaGetLastError()));
-    TRY(said(cudaStreamSynchronize(l->k.st), "counters", e));
+    TRY(cuda_err(cudaStreamSynchronize(l->k.st), "counters", e));
     TRY(cuda_blas_lane_open(l, e));
     cuda_close_on_exec();
     *ret = &TAKE(l)->lane;
@@ -136,7 +135,8 @@ cuda_lane_after(struct lane *lane, const struct lane *other, uint64_t step)
 
     if (l->recording)
         return err_set(&lane->gpu->why, -EINVAL, "lane_after: not while a graph is being recorded");
-    /* The earliest that will do, but not one of before the count began anew; the last will: check.c. */
+    /* The earliest mark that suffices, within the current numbering. check.c guarantees that the
+     * last suffices. */
     while (i > first && o->mark[(i - 1) % CUDA_EVENTS].step >= step) i--;
     cuda_enter(cuda_of(lane));
     return cuda_failed(lane, cudaStreamWaitEvent(l->k.st, o->mark[i % CUDA_EVENTS].event, 0),
@@ -162,8 +162,8 @@ cuda_lane_error(const struct lane *lane)
     if (__atomic_load_n(&l->words->fault, __ATOMIC_ACQUIRE)) {
         l->error = -EIO;
         return err_set(&g->why, -EIO,
-                       "a kernel was given what cannot be (a row of logits that is "
-                       "NaN or forbidden throughout, or a wrong table)");
+                       "a kernel received invalid input (a row of logits that is "
+                       "entirely NaN or suppressed, or a wrong table)");
     }
     if (l->recording || l->n_marks == 0 ||
         cuda_lane_done(lane) == l->mark[(l->n_marks - 1) % CUDA_EVENTS].step)

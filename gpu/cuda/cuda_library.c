@@ -12,7 +12,8 @@ struct wanted {
     void *arg;
 };
 
-/* In the folder; NULL: by the loader's own path. NULL: not there, or not all of it. */
+/* Opens the library in that folder; NULL: by the loader's path. Returns NULL if it or a function is
+ * missing. */
 static void *
 open_in(const struct wanted *w, const char *folder, const char *sub)
 {
@@ -39,13 +40,13 @@ cuda_library_open(void **ret, const char *name, const char *libs, const char *ne
     if (libs) {
         *ret = open_in(&w, libs, "");
         if (*ret) return 0;
-        return err_set(e, -ENOENT, "%sthere is no %s (or not all of it) in %s", need, name, libs);
+        return err_set(e, -ENOENT, "%scannot find %s, or a function of it, in %s", need, name,
+                       libs);
     }
     *ret = home ? open_in(&w, home, "/lib64") : NULL;
     if (!*ret) *ret = open_in(&w, "/usr/local/cuda", "/lib64");
     if (!*ret) *ret = open_in(&w, NULL, NULL);
     if (*ret) return 0;
-    return err_set(e, -ENOENT,
-                   "%sthere is no %s in %s%s/usr/local/cuda/lib64 or where the loader looks", need,
-                   name, home ? home : "", home ? "/lib64, " : "");
+    return err_set(e, -ENOENT, "%scannot find %s in %s%s/usr/local/cuda/lib64 or the loader's path",
+                   need, name, home ? home : "", home ? "/lib64, " : "");
 }

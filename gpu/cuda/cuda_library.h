@@ -6,9 +6,9 @@
 
 #include <stdbool.h>
 
-/* Opens name: of the folder libs, or where that is NULL of CUDA_PATH/lib64, /usr/local/cuda/lib64 or the loader's own
- * path, the first whose calls find() finds all of. ret is the caller's to dlclose(). -ENOENT, after need ("" or "x needs
- * y: "): where it was looked for. */
+/* Opens the first library `name` for which find() finds all functions: in folder libs, or, if libs
+ * is NULL, in CUDA_PATH/lib64, /usr/local/cuda/lib64, the loader's path. The caller closes *ret
+ * with dlclose(). -ENOENT: the message is need ("" or "x needs y: ") and the places searched. */
 int cuda_library_open(void **ret, const char *name, const char *libs, const char *need,
                       bool (*find)(void *library, void *arg), void *arg, struct err *e) MUST_USE;
 

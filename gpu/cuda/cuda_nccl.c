@@ -7,7 +7,7 @@
 #include <errno.h>
 
 #define LIBRARY "libnccl.so.2"
-/* The first that knows CUDA 12 and all of NCCL_CALLS. */
+/* The first that supports CUDA 12 and has all NCCL_CALLS. */
 enum { OLDEST = 21800 };
 
 static bool
@@ -26,10 +26,10 @@ int
 nccl_open(struct nccl *n, const char *libs, struct err *e)
 {
     *n = (struct nccl){ 0 };
-    TRY(cuda_library_open(&n->library, LIBRARY, libs, "several ranks need NCCL: ", find_calls, n,
-                          e));
+    TRY(cuda_library_open(&n->library, LIBRARY, libs, "tensor parallelism needs NCCL: ", find_calls,
+                          n, e));
     if (n->GetVersion(&n->version) == NCCL_OK && n->version >= OLDEST) return 0;
-    err_set(e, -ENOTSUP, "NCCL is %d, at least %d is needed (2.18)", n->version, OLDEST);
+    err_set(e, -ENOTSUP, "NCCL has version %d, needs at least %d (2.18)", n->version, OLDEST);
     nccl_close(n);
     return -ENOTSUP;
 }
@@ -42,7 +42,7 @@ nccl_close(struct nccl *n)
 }
 
 int
-nccl_said(const struct nccl *n, int result, const char *what, struct err *e)
+nccl_err(const struct nccl *n, int result, const char *what, struct err *e)
 {
     const char *more;
 

@@ -1,7 +1,7 @@
-/* cuda_nccl.h - NCCL, opened at run time: sums and gatherings of ranks on several GPUs.
+/* cuda_nccl.h - NCCL, opened at run time: all-reduce and all-gather of ranks on several GPUs.
  *
- * What is used of it has been the same since NCCL 2.14 and is declared here, so that nothing of it is needed to build.
- * Source: nccl.h. Knows no CUDA but the name of a stream.
+ * Declares the functions used, which have not changed since NCCL 2.14, so that building needs no
+ * NCCL. Source: nccl.h. Of CUDA this file knows only the stream type.
  */
 #ifndef CUDA_CUDA_NCCL_H
 #define CUDA_CUDA_NCCL_H
@@ -32,17 +32,17 @@ enum { NCCL_OK = 0, NCCL_SUM = 0, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_BF16 = 9 };
 
 struct nccl {
     void *library;
-    int version; /* 22809: 2.28.9 */
+    int version; /* 22809 means 2.28.9 */
 #define X(type, name, args) type(*name) args;
     NCCL_CALLS(X)
 #undef X
 };
 
-/* libs: the only folder looked in; NULL: CUDA_PATH, /usr/local/cuda, the loader's path. -ENOENT says where it was looked
- * for, -ENOTSUP what is too old. */
+/* libs: the only folder searched; NULL: CUDA_PATH, /usr/local/cuda, the loader's path. -ENOENT: the
+ * message has the places searched; -ENOTSUP: too old. */
 int nccl_open(struct nccl *n, const char *libs, struct err *e) MUST_USE;
-void nccl_close(struct nccl *n); /* also of one that was never opened */
-/* -EIO with NCCL's own words about a call that failed; 0 for NCCL_OK. */
-int nccl_said(const struct nccl *n, int result, const char *what, struct err *e);
+void nccl_close(struct nccl *n); /* may be called without nccl_open() */
+/* 0 for NCCL_OK, else -EIO with NCCL's error texts. what: the call, for the message. */
+int nccl_err(const struct nccl *n, int result, const char *what, struct err *e);
 
 #endif

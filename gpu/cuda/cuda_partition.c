@@ -1,25 +1,27 @@
-/* cuda_partition.c - a device divided in two: green contexts, and the lanes' streams on them.
+/* cuda_partition.c - a device divided in two parts: green contexts, and the lanes' streams on them.
  *
- * A partition is known by how many SMs its first part has. The driver hands SMs out in groups of those that can be
- * scheduled together (gpu_parts.grain); the part that is a multiple of them is such groups, the other one has what is
- * left. Each part is a green context, and each lane that was ever on it has a stream there:
+ * A partition is identified by the SMs of its first part. The driver divides SMs in groups that can
+ * be scheduled together (gpu_parts.grain). One part has whole groups, the other the remaining SMs.
+ * Each part is a green context, and each lane that used it has a stream there:
  *
  *     device     SMs  |<------ part 0 ------>|<-- part 1 -->|
- *     streams         a lane's, another's     a lane's ...
+ *     streams         lane a, lane b         lane a ...
  *
- * Memory, modules and events are the device's one context's. A lane that goes to another stream leaves an event
- * behind and the new stream waits for it: so its ops stay in order. What was recorded on a part runs on it wherever it
- * is launched; so a graph belongs to its partition, which stays as long as it has any.
+ * Memory, modules and events belong to the one primary context. A lane that changes its stream
+ * records an event, and the new stream waits for it, so that ops stay in order. A graph runs on the
+ * part where it was recorded, wherever it is launched; a partition with graphs is therefore not
+ * replaced.
  *
- * Nothing of this is made before the first lane.part(). A partition takes milliseconds to make and memory to keep: there
- * are at most CUDA_PARTITIONS, and the one not used for longest makes room.
+ * The first lane.part() makes the first partition. A partition takes milliseconds and memory: there
+ * are at most CUDA_PARTITIONS, and the least recently used one without lanes and graphs is
+ * replaced.
  */
 #include "gpu/cuda/cuda.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* Of a driver for green contexts, which is younger than what the rest needs. */
+/* Drivers older than green contexts still run everything else. */
 #define NEWER "its driver (CUDA 12.5 or later has it; this one lacks %s)"
 
 static int
@@ -72,13 +74,13 @@ cuda_partition_inspect(struct cuda *c)
     }
     if (all.sm.smCount != c->gpu.units) {
         err_set(&c->partitions.why, -ENOTSUP,
-                "%s cannot be divided: its driver would share out %u SMs (another process's MPS?)",
+                "%s cannot be divided: its driver offers only %u SMs (MPS of another process?)",
                 c->gpu.describe, all.sm.smCount);
         return;
     }
     *parts = (struct gpu_parts){ .least = MAX(all.sm.minSmPartitionSize, 1u),
                                  .grain = MAX(all.sm.smCoscheduledAlignment, 1u) };
-    /* A part with no whole group, of SMs that are left over alone, refuses what wants several SMs at once. */
+    /* SMs outside whole groups cannot run clusters: a part must have at least one whole group. */
     if (c->partitions.cuDevSmResourceSplitByCount(NULL, &groups, &all, NULL, 0, parts->grain) ==
             CUDA_SUCCESS &&
         groups * parts->grain < c->gpu.units)
@@ -86,7 +88,7 @@ cuda_partition_inspect(struct cuda *c)
                            ROUND_UP(c->gpu.units - groups * parts->grain + 1, parts->grain));
 }
 
-/* The SMs of both parts. */
+/* Finds the SMs of both parts. */
 static int
 share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
 {
@@ -104,10 +106,10 @@ share_out(struct cuda *c, uint32_t at, CUdevResource part[2], struct err *e)
     TRY(failed(
         c,
         c->partitions.cuDevSmResourceSplitByCount(&part[whole], &n, &all, &part[!whole], 0, want),
-        "to share them out", at, e));
+        "dividing its SMs", at, e));
     if (part[whole].sm.smCount == want && part[!whole].sm.smCount == units - want) return 0;
-    return err_set(e, -EINVAL, "%s in %u and %u SMs: its driver would give %u and %u",
-                   c->gpu.describe, at, units - at, part[0].sm.smCount, part[1].sm.smCount);
+    return err_set(e, -EINVAL, "%s in %u and %u SMs: its driver offers %u and %u", c->gpu.describe,
+                   at, units - at, part[0].sm.smCount, part[1].sm.smCount);
 }
 
 static void
@@ -153,9 +155,9 @@ make(struct cuda *c, struct cuda_partition *r, uint32_t at, struct err *e)
     return ret;
 }
 
-/* One that is free, or in nobody's use; the least recently used. */
+/* An unused partition; the least recently used. NULL: all are in use. */
 static struct cuda_partition *
-room(struct cuda *c)
+find_replaceable(struct cuda *c)
 {
     struct cuda_partition *best = NULL;
 
@@ -163,7 +165,7 @@ room(struct cuda *c)
         struct cuda_partition *r = &c->partitions.partition[i];
 
         if (r->n_on || r->n_graphs) continue;
-        if (!best || r->turn < best->turn) best = r;
+        if (!best || r->last_use < best->last_use) best = r;
     }
     return best;
 }
@@ -178,7 +180,7 @@ find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
             *ret = &c->partitions.partition[i];
             return 0;
         }
-    r = room(c);
+    r = find_replaceable(c);
     if (!r)
         return err_set(e, -EBUSY, "%s in %u and %u SMs: %d other partitions are in use",
                        c->gpu.describe, at, c->gpu.units - at, CUDA_PARTITIONS);
@@ -187,7 +189,7 @@ find(struct cuda *c, uint32_t at, struct cuda_partition **ret, struct err *e)
     return make(c, r, at, e);
 }
 
-/* The lane's stream on that part. */
+/* Finds or makes the lane's stream on that part. */
 static int
 stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int part,
        cudaStream_t *ret, struct err *e)
@@ -199,7 +201,7 @@ stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int 
     if (i == ARRAY_LEN(r->lane))
         for (i = 0; i < ARRAY_LEN(r->lane) && r->lane[i].lane;) i++;
     if (i == ARRAY_LEN(r->lane))
-        return err_set(e, -EBUSY, "%s: more than %d lanes on parts of it", c->gpu.describe,
+        return err_set(e, -EBUSY, "%s: more than %d lanes on partitions", c->gpu.describe,
                        CUDA_PARTITION_LANES);
     if (!r->lane[i].st[part]) {
         TRY(failed(
@@ -212,7 +214,7 @@ stream(struct cuda *c, struct cuda_partition *r, const struct cuda_lane *l, int 
     return 0;
 }
 
-/* What the lane was told to do is done before what it will be told. */
+/* Moves the lane to stream st; earlier work of the lane completes before later work. */
 static int
 move(struct cuda_lane *l, struct cuda_partition *r, cudaStream_t st, uint32_t sms)
 {
@@ -245,7 +247,7 @@ to_part(struct cuda *c, struct cuda_lane *l, uint32_t first, uint32_t n)
                        first + n, c->gpu.describe);
     TRY(find(c, first ? first : n, &r, e));
     TRY(stream(c, r, l, first != 0, &st, e));
-    r->turn = ++c->partitions.turn;
+    r->last_use = ++c->partitions.n_uses;
     return move(l, r, st, n);
 }
 

@@ -1,10 +1,11 @@
-/* cuda_pick.c - every op's candidates, in the order they are asked, and the table of ops.
+/* cuda_pick.c - the candidates of every op, in the order they are tried, and the op table.
  *
- * An op goes to the first candidate that does not refuse: a k_ function that returns
- * cudaErrorInvalidValue has queued nothing. gpu_options.kernels leaves only those it names. To add a
- * candidate: its header above, its line in its op's list, its .cu in gpu/Makefile.inc.
+ * The first candidate that does not refuse runs an op: a k_ function that returns
+ * cudaErrorInvalidValue has queued nothing. gpu_options.kernels allows only the candidates it
+ * names. To add a candidate: include its header above, add a line to its op's list, add its .cu to
+ * gpu/Makefile.inc.
  *
- * A line is name, lowest and highest sm (0: any), function. What each op is: gpu/ops.h.
+ * A line has name, lowest and highest sm (0: any), function. gpu/ops.h documents the ops.
  */
 #include "gpu/cuda/cuda_candidates.h"
 
@@ -38,7 +39,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The candidates of an op; a function of another type than the op's does not compile. */
+/* The candidates of an op; a function with another type than the op's does not compile. */
 #define CANDIDATE(p, name, params, args) \
     struct name##_candidate { \
         struct candidate c; \
@@ -142,18 +143,18 @@ cuda_pick_may(const struct cuda *c, enum cuda_op op, const char *name)
     return false;
 }
 
-/* Nobody took it: a shape or dtype that no kernel has, or one that was left out by hand. */
+/* No candidate supports the shape or dtype, or gpu_options.kernels excludes it. */
 static int
 refused(struct lane *l, enum cuda_op op)
 {
     bool any = ((const struct candidate *)op_table[op].first)->name;
 
     return err_set(&l->gpu->why, -ENOTSUP, "%s: %s", op_table[op].op,
-                   any ? "no kernel takes these shapes and dtypes"
-                       : "this device has no kernel for it");
+                   any ? "no kernel supports these shapes and dtypes"
+                       : "this device has no kernel for this op");
 }
 
-/* Runs the first allowed candidate that does not refuse; returns none if there is no such one. */
+/* Runs the first allowed candidate that does not refuse; returns `none` if there is none. */
 #define PICK_OR(none, lane, op, ...) \
     do { \
         const struct cuda *pick_c = cuda_of(lane); \
@@ -252,8 +253,8 @@ store_and_attend(struct lane *l, const struct attend *a, struct step_tokens r)
     return attend_segments(l, &stored, r);
 }
 
-/* With the keys and values of the step's tokens: candidates that cannot store those of more than
- * one token refuse, and two ops do it. */
+/* Also stores K and V of the step's tokens. Candidates that cannot store more than one token per
+ * segment refuse; two ops then do it. */
 static int
 attend_own(struct lane *l, const struct attend *a, struct step_tokens r)
 {
@@ -266,7 +267,7 @@ attend(struct lane *l, const struct attend *a, struct step_tokens r)
     return a->kv.table && a->k.data ? attend_own(l, a, r) : attend_segments(l, a, r);
 }
 
-/* The later initializer of a member counts. */
+/* The last initializer of a member counts. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 const struct gpu_ops cuda_ops = {

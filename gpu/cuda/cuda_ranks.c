@@ -1,10 +1,13 @@
 /* cuda_ranks.c - see cuda_ranks.h.
  *
- * Making a channel, on every rank:
+ * Every rank makes a channel in these steps:
  *
- *     memory, its handle said     all handles heard, mapped     whether that worked, from all
- *     NCCL's name from rank 0     its communicator     a sum and a gathering of each kind of size: connections, kernels
- *     READY said and heard: from here on others may write into the memory, which is zeros
+ * - posts the handle of its memory; maps the memory of all other ranks; learns from all whether
+ *   that worked
+ * - gets NCCL's id from rank 0; makes the communicator; runs one all-reduce and one all-gather of
+ *   each size class, which makes connections and loads kernels
+ * - posts READY and waits for all ranks: from then on others may write into its memory, which is
+ *   zero
  */
 #include "gpu/cuda/cuda_ranks.h"
 
@@ -17,14 +20,14 @@
 
 #define GROUP_TIME (60 * NSEC_S)
 
-/* How another rank maps our memory. */
+/* How another rank maps this rank's memory. */
 struct memory_note {
     cudaIpcMemHandle_t handle;
     uint32_t there;
 };
 _Static_assert(sizeof(struct memory_note) <= RENDEZVOUS_BYTES &&
                    sizeof(struct nccl_id) <= RENDEZVOUS_BYTES,
-               "a note holds them");
+               "a message is smaller");
 
 static void *
 opener(void *arg)
@@ -35,8 +38,9 @@ opener(void *arg)
     return NULL;
 }
 
-/* NCCL's ranks speak over sockets before they share memory: all of a group are on this host, and nobody else is to reach
- * them. It would map what a recorded sum is of into the other ranks' processes; arenas are nobody's but ours. */
+/* NCCL's ranks use sockets before shared memory: restrict them to the loopback interface, because
+ * all ranks are on this host. Disable buffer registration, which would map arenas of a recorded
+ * all-reduce into other processes. */
 int
 cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
 {
@@ -46,12 +50,12 @@ cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
     g = calloc(1, sizeof *g);
-    if (!g) return err_set(e, -ENOMEM, "a group of ranks: no memory");
+    if (!g) return err_set(e, -ENOMEM, "a rank group: no memory");
     c->group = g;
     g->cuda = c;
     TRY(rendezvous_open(&g->rendezvous, o->rank, o->n_ranks, o->group_fd, e));
     if (o->libs && !(g->libs = strdup(o->libs)))
-        return err_set(e, -ENOMEM, "a group of ranks: no memory");
+        return err_set(e, -ENOMEM, "a rank group: no memory");
     for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) {
         g->channel[i].group = g;
         g->channel[i].number = i;
@@ -61,10 +65,10 @@ cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e)
     return 0;
 }
 
-/* ---- making a channel, on a thread of its own */
+/* ---- making a channel, in its own thread */
 
 static int
-said(cudaError_t r, const char *what, struct err *e)
+cuda_err(cudaError_t r, const char *what, struct err *e)
 {
     if (r == cudaSuccess) return 0;
     cudaGetLastError();
@@ -72,8 +76,8 @@ said(cudaError_t r, const char *what, struct err *e)
                    cudaGetErrorString(r));
 }
 
-/* Memory that cannot be mapped by all ranks (no way from GPU to GPU, a container in between) is no failure: NCCL has
- * others. */
+/* Maps the memory of all ranks. Failure (no peer access, container boundaries) is not an error:
+ * NCCL has other transports. */
 static int
 map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
 {
@@ -83,13 +87,14 @@ map_all(struct channel *ch, cudaStream_t st, nsec until, struct err *e)
     struct memory_note note = { .there = 0 };
     uint32_t ok = 1;
 
-    TRY(said(cudaMalloc(&ch->memory, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn), "memory", e));
-    TRY(said(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->turn, st),
-             "memory", e));
-    TRY(said(cudaStreamSynchronize(st), "memory", e));
+    TRY(cuda_err(cudaMalloc(&ch->memory, bytes + K_EXCHANGE_BLOCKS * sizeof *x->round), "memory",
+                 e));
+    TRY(cuda_err(cudaMemsetAsync(ch->memory, 0, bytes + K_EXCHANGE_BLOCKS * sizeof *x->round, st),
+                 "memory", e));
+    TRY(cuda_err(cudaStreamSynchronize(st), "memory", e));
     x->rank = g->rendezvous.rank;
     x->ranks = g->rendezvous.ranks;
-    x->turn = (uint32_t *)((char *)ch->memory + bytes);
+    x->round = (uint32_t *)((char *)ch->memory + bytes);
     note.there = cudaIpcGetMemHandle(&note.handle, ch->memory) == cudaSuccess;
     rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_MEMORY, &note, sizeof note);
     for (uint32_t r = 0; r < x->ranks; r++) {
@@ -119,21 +124,22 @@ connect(struct channel *ch, nsec until, struct err *e)
     struct nccl_id id;
 
     if (g->rendezvous.rank == 0) {
-        TRY(nccl_said(&g->nccl, g->nccl.GetUniqueId(&id), "a communicator's name", e));
+        TRY(nccl_err(&g->nccl, g->nccl.GetUniqueId(&id), "creating the communicator id", e));
         rendezvous_post(&g->rendezvous, ch->number, RENDEZVOUS_ID, &id, sizeof id);
     }
     TRY(rendezvous_wait(&g->rendezvous, ch->number, RENDEZVOUS_ID, 0, &id, sizeof id, until, e));
-    return nccl_said(
+    return nccl_err(
         &g->nccl,
         g->nccl.CommInitRank(&ch->comm, (int)g->rendezvous.ranks, id, (int)g->rendezvous.rank),
         "a communicator", e);
 }
 
-/* It connects ranks, and loads kernels, at the first use of each of its ways: not in a step. Sums of zeros are zeros. */
+/* NCCL connects ranks and loads kernels at the first use of each algorithm: this does it outside of
+ * a step. */
 static int
 try_out(struct channel *ch, cudaStream_t st, struct err *e)
 {
-    static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* of floats */
+    static const size_t sizes[] = { 1 << 10, 32 << 10, 256 << 10, 1 << 20 }; /* in floats */
     struct cuda_ranks *g = ch->group;
     uint32_t ranks = g->rendezvous.ranks;
 
@@ -141,14 +147,14 @@ try_out(struct channel *ch, cudaStream_t st, struct err *e)
         size_t n = MIN(sizes[i], K_EXCHANGE_BYTES(ranks) / sizeof(float)), part = n / ranks;
         float *x = ch->memory;
 
-        TRY(nccl_said(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
-                      "a first sum", e));
-        TRY(nccl_said(
+        TRY(nccl_err(&g->nccl, g->nccl.AllReduce(x, x, n, NCCL_F32, NCCL_SUM, ch->comm, st),
+                     "the first all-reduce", e));
+        TRY(nccl_err(
             &g->nccl,
             g->nccl.AllGather(x + part * g->rendezvous.rank, x, part, NCCL_F32, ch->comm, st),
-            "a first gathering", e));
+            "the first all-gather", e));
     }
-    return said(cudaStreamSynchronize(st), "first sums", e);
+    return cuda_err(cudaStreamSynchronize(st), "first collectives", e);
 }
 
 static int
@@ -172,8 +178,8 @@ make(struct channel *ch, struct err *e)
     cudaStream_t st;
     int r;
 
-    TRY(said(cudaSetDevice(ch->group->cuda->ordinal), "device", e));
-    TRY(said(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking), "stream", e));
+    TRY(cuda_err(cudaSetDevice(ch->group->cuda->ordinal), "device", e));
+    TRY(cuda_err(cudaStreamCreateWithFlags(&st, cudaStreamNonBlocking), "stream", e));
     r = make_by(ch, st, e);
     cudaStreamDestroy(st);
     cuda_close_on_exec();
@@ -197,26 +203,27 @@ begin(struct channel *ch, struct err *e)
     ch->begun = true;
     if (pthread_create(&ch->maker, NULL, maker, ch) == 0) return 0;
     ch->lost = true;
-    return err_set(e, -EAGAIN, "a group's thread cannot be started");
+    return err_set(e, -EAGAIN, "cannot start the thread of a rank group");
 }
 
-/* A library that hangs is left alone: this process is of no use any more, and says why. */
+/* A hanging library cannot be cancelled: the process reports the reason and cannot continue. */
 static int
 await(struct channel *ch, struct err *e)
 {
     nsec since = clock_now(), left = MAX(ch->since + GROUP_TIME + NSEC_S - since, (nsec)0);
     struct timespec t;
 
-    if (ch->lost) return err_set(e, -EIO, "the ranks never met");
+    if (ch->lost) return err_set(e, -EIO, "the ranks never connected");
     if (!ch->done) {
         clock_gettime(CLOCK_MONOTONIC, &t);
         t.tv_sec += left / NSEC_S;
         if (pthread_clockjoin_np(ch->maker, NULL, CLOCK_MONOTONIC, &t)) {
             ch->lost = true;
-            return err_set(e, -ETIMEDOUT,
-                           "the ranks have not met after %lld s: NCCL still waits (NCCL_DEBUG=INFO "
-                           "says for what)",
-                           (long long)(GROUP_TIME / NSEC_S));
+            return err_set(
+                e, -ETIMEDOUT,
+                "the ranks have not connected after %lld s: NCCL still waits (NCCL_DEBUG=INFO "
+                "shows the reason)",
+                (long long)(GROUP_TIME / NSEC_S));
         }
         ch->done = true;
         ch->group->waited += clock_now() - since;
@@ -224,7 +231,7 @@ await(struct channel *ch, struct err *e)
     return ch->made < 0 ? err_set(e, ch->made, "%s", ch->why.text) : 0;
 }
 
-/* ---- what the device sees */
+/* ---- what the device calls */
 
 int
 cuda_ranks_open(struct cuda *c, struct err *e)
@@ -246,7 +253,7 @@ close_channel(struct channel *ch)
     if (!ch->begun) return true;
     await(ch, &none);
     if (ch->lost) return false;
-    if (ch->comm) ch->group->nccl.CommAbort(ch->comm); /* waits for nobody */
+    if (ch->comm) ch->group->nccl.CommAbort(ch->comm); /* does not wait */
     for (uint32_t r = 0; r < ch->exchange.ranks; r++)
         if (r != ch->exchange.rank && ch->exchange.at[r]) cudaIpcCloseMemHandle(ch->exchange.at[r]);
     cudaFree(ch->memory);
@@ -266,8 +273,7 @@ cuda_ranks_close(struct cuda *c)
     for (uint32_t i = 0; i < RENDEZVOUS_CHANNELS; i++) all &= close_channel(&g->channel[i]);
     cudaGetLastError();
     if (!all) return;
-    rendezvous_close(
-        &g->rendezvous); /* NCCL stays loaded: it may have threads that are about to end */
+    rendezvous_close(&g->rendezvous); /* NCCL stays loaded: its threads may still be ending */
     free(g->libs);
     free(g);
 }
@@ -285,16 +291,18 @@ join(struct cuda_lane *l, struct err *e)
 {
     struct channel *ch = free_channel(cuda_of(&l->lane)->group);
 
-    if (l->recording) return err_set(e, -EINVAL, "a lane's first sum of ranks cannot be recorded");
+    if (l->recording) return err_set(e, -EINVAL, "a lane's first collective cannot be recorded");
     if (!ch)
-        return err_set(e, -EAGAIN, "%d lanes of a group have sums already", RENDEZVOUS_CHANNELS);
+        return err_set(e, -EAGAIN, "%d lanes of a rank group already have collectives",
+                       RENDEZVOUS_CHANNELS);
     if (!ch->begun) TRY(begin(ch, e));
     TRY(await(ch, e));
     if (l->k.invariant && ch->exchange.ranks > 2 && !ch->mapped)
-        return err_set(e, -ENOTSUP,
-                       "%u GPUs that cannot map each other's memory have no invariant numerics: "
-                       "NCCL adds in an order of its own",
-                       ch->exchange.ranks);
+        return err_set(
+            e, -ENOTSUP,
+            "%u GPUs that cannot map each other's memory cannot have invariant numerics: "
+            "NCCL adds in its own order",
+            ch->exchange.ranks);
     ch->taken = true;
     l->channel = ch;
     return 0;
@@ -327,7 +335,7 @@ cuda_ranks_error(struct cuda_lane *l)
 
     if (!ch) return 0;
     r = ch->group->nccl.CommGetAsyncError(ch->comm, &error);
-    return nccl_said(&ch->group->nccl, r == NCCL_OK ? error : r, "a rank", &l->lane.gpu->why);
+    return nccl_err(&ch->group->nccl, r == NCCL_OK ? error : r, "a rank", &l->lane.gpu->why);
 }
 
 int
@@ -335,8 +343,8 @@ cuda_ranks_why(struct cuda_lane *l, int r)
 {
     struct cuda_ranks *g = cuda_of(&l->lane)->group;
 
-    if (r < 0 && g->said.code) err_set(&l->lane.gpu->why, r, "%s", g->said.text);
-    g->said.code = 0;
+    if (r < 0 && g->nccl_why.code) err_set(&l->lane.gpu->why, r, "%s", g->nccl_why.text);
+    g->nccl_why.code = 0;
     return r;
 }
 

@@ -1,13 +1,16 @@
-/* cuda_ranks.h - the ranks of a group on GPUs: a process and a GPU each, on one host.
+/* cuda_ranks.h - the rank group on GPUs: one process and one GPU per rank, on one host.
  *
- * A lane that sums or gathers has a channel, the same one on every rank because ranks' lanes come to their first sum in the
- * same order. A channel is a communicator of NCCL's, and memory of every rank that all others have mapped: what is
- * small goes straight through that (kernels/comm/peer_exchange.h), the rest through NCCL. Both may be recorded. Where ranks cannot
- * map each other's memory all goes through NCCL; with invariant numerics more than two are refused then.
+ * A lane with collectives has a channel, the same one on every rank because the lanes of all ranks
+ * reach their first collective in the same order. A channel has an NCCL communicator and memory of
+ * every rank that all other ranks have mapped. Small collectives use that memory
+ * (kernels/comm/peer_exchange.h), large ones NCCL. Both can be recorded in graphs. If the ranks
+ * cannot map each other's memory, NCCL serves all; invariant numerics with more than two ranks are
+ * then refused.
  *
- * Channel 0 is made by a thread from the opening of the device on, beside the weights; who needs it first waits for the
- * rest. The others are made when they are needed: two lanes are rare. A rank that does not come is named after
- * GROUP_TIME. One that dies later leaves the others' kernels waiting: whoever started them ends them, too.
+ * A thread makes channel 0 from gpu_open() on, while the weights load; the first collective waits
+ * for the rest. Other channels are made on first use, because two lanes are rare. The error after
+ * GROUP_TIME names a rank that did not connect. If a rank exits later, the kernels of the others
+ * wait until the process that started them ends them.
  */
 #ifndef CUDA_CUDA_RANKS_H
 #define CUDA_CUDA_RANKS_H
@@ -21,14 +24,14 @@ struct channel {
     struct cuda_ranks *group;
     uint32_t number;
     bool taken, begun, done;
-    bool lost; /* its maker never came back, so nothing of it may be freed */
+    bool lost; /* the making thread hangs in NCCL: nothing may be freed */
     pthread_t maker;
     int made;
     struct err why;
     nsec since;
     struct ncclComm *comm;
-    void *memory; /* ours: what others write, and behind it the turns */
-    bool mapped;  /* by all ranks of all */
+    void *memory; /* own memory that other ranks write; the round numbers follow */
+    bool mapped;  /* every rank has mapped the memory of all ranks */
     struct exchange exchange;
 };
 
@@ -41,29 +44,31 @@ struct cuda_ranks {
     bool opening;
     int opened;
     struct err why;
-    struct err said; /* NCCL's words about the call that failed last */
+    struct err nccl_why; /* NCCL's message of the last failed call */
     nsec took, waited;
     char describe[96];
     struct channel channel[RENDEZVOUS_CHANNELS];
 };
 
-/* Begin to look for the library. With one rank nothing, here and below. */
+/* Starts looking for the library. With one rank this function and those below have no effect. */
 int cuda_ranks_begin(struct cuda *c, const struct gpu_options *o, struct err *e) MUST_USE;
-/* With the context there: the library has been found, and ranks begin to meet. */
+/* Requires the context; starts making channel 0. */
 int cuda_ranks_open(struct cuda *c, struct err *e) MUST_USE;
 void cuda_ranks_close(struct cuda *c);
-/* Before a lane's first sum: it has a channel, or the sentence is kept and the lane is finished. */
+/* Gives the lane a channel before its first collective. On failure keeps the message and fails the
+ * lane. */
 int cuda_ranks_join(struct cuda_lane *l);
 void cuda_ranks_leave(struct cuda_lane *l);
-/* What NCCL says of the channel meanwhile: 0 or -EIO, the sentence kept. */
+/* NCCL's asynchronous error of the lane's channel: 0, or -EIO with the message kept. */
 int cuda_ranks_error(struct cuda_lane *l);
-/* After an op of a channel failed with r: NCCL's own words, if it was NCCL. */
+/* Replaces the message after an op of a channel failed with r by NCCL's, if NCCL failed. */
 int cuda_ranks_why(struct cuda_lane *l, int r);
 const char *cuda_ranks_describe(const struct gpu *g);
 
-/* cuda_collective.c: candidates of cuda_pick.c. small: as long as the way by memory is the quicker one. nccl: not where bits must
- * not depend on company and there are more than two to add. peer: any size. */
-cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r); /* of parts */
+/* Candidates of cuda_pick.c, in cuda_collective.c. small: sizes for which peer memory is faster.
+ * nccl: refuses more than two ranks with invariant numerics. peer: any size. */
+/* with r->parts */
+cudaError_t cuda_residual_small(const struct k_launch *l, const struct residual *r);
 cudaError_t cuda_reduce_small(const struct k_launch *l, struct tensor x);
 cudaError_t cuda_reduce_nccl(const struct k_launch *l, struct tensor x);
 cudaError_t cuda_reduce_peer(const struct k_launch *l, struct tensor x);

@@ -14,14 +14,13 @@
 enum { LOOK_US = 200 };
 
 struct note {
-    _Alignas(CACHE_LINE) _Atomic uint32_t said;
+    _Alignas(CACHE_LINE) _Atomic uint32_t posted;
     char bytes[RENDEZVOUS_BYTES];
 };
 struct rendezvous_memory {
     struct note note[RENDEZVOUS_CHANNELS][RENDEZVOUS_NOTES][GPU_MAX_RANKS];
 };
-_Static_assert(sizeof(struct rendezvous_memory) <= GPU_GROUP_BYTES,
-               "what starts a group makes that much");
+_Static_assert(sizeof(struct rendezvous_memory) <= GPU_GROUP_BYTES, "GPU_GROUP_BYTES is too small");
 
 int
 rendezvous_open(struct rendezvous *m, uint32_t rank, uint32_t ranks, int fd, struct err *e)
@@ -48,7 +47,7 @@ rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_note not
 
     check(n <= sizeof to->bytes);
     if (n) memcpy(to->bytes, bytes, n);
-    atomic_store_explicit(&to->said, 1, memory_order_release);
+    atomic_store_explicit(&to->posted, 1, memory_order_release);
 }
 
 int
@@ -60,9 +59,9 @@ rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note not
     struct note *from = &m->memory->note[channel][note][rank];
 
     check(n <= sizeof from->bytes && rank < m->ranks);
-    while (!atomic_load_explicit(&from->said, memory_order_acquire)) {
+    while (!atomic_load_explicit(&from->posted, memory_order_acquire)) {
         if (clock_now() >= until)
-            return err_set(e, -ETIMEDOUT, "rank %u of %u has not said %s", rank, m->ranks,
+            return err_set(e, -ETIMEDOUT, "rank %u of %u has not posted %s", rank, m->ranks,
                            what[note]);
         usleep(LOOK_US);
     }

@@ -1,8 +1,8 @@
-/* cuda_rendezvous.h - where the ranks of a group on GPUs find each other: notes in the memory that they share.
+/* cuda_rendezvous.h - messages between the ranks of a group before they have a communicator.
  *
- * Before there is a communicator there is nothing else between them. A note is of one rank, about one channel (a
- * lane's, the same one on every rank), written once and read by whoever waits for it. The memory is gpu_options.group_fd:
- * zeros when a group begins, never used by two groups.
+ * A message belongs to one rank and one channel (of a lane, the same on every rank). It is written
+ * once, into the memory of gpu_options.group_fd, which is zero when a group starts and is never
+ * used by two groups.
  */
 #ifndef CUDA_CUDA_RENDEZVOUS_H
 #define CUDA_CUDA_RENDEZVOUS_H
@@ -12,10 +12,10 @@
 
 enum { RENDEZVOUS_CHANNELS = 8, RENDEZVOUS_BYTES = 128 };
 enum rendezvous_note {
-    RENDEZVOUS_ID,     /* rank 0's: NCCL's name of the communicator */
-    RENDEZVOUS_MEMORY, /* how others map this rank's memory */
-    RENDEZVOUS_MAPPED, /* whether it has mapped theirs */
-    RENDEZVOUS_READY,  /* nothing is missing here */
+    RENDEZVOUS_ID,     /* NCCL's communicator id, from rank 0 */
+    RENDEZVOUS_MEMORY, /* handle to map this rank's memory */
+    RENDEZVOUS_MAPPED, /* whether this rank has mapped the memory of the others */
+    RENDEZVOUS_READY,  /* this rank has everything it needs */
     RENDEZVOUS_NOTES
 };
 
@@ -26,11 +26,11 @@ struct rendezvous {
 
 int rendezvous_open(struct rendezvous *m, uint32_t rank, uint32_t ranks, int fd,
                     struct err *e) MUST_USE;
-void rendezvous_close(struct rendezvous *m); /* also of one that was never opened */
-/* At most RENDEZVOUS_BYTES. */
+void rendezvous_close(struct rendezvous *m); /* may be called without rendezvous_open() */
+/* n is at most RENDEZVOUS_BYTES. */
 void rendezvous_post(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
                      const void *bytes, size_t n);
-/* Waits until then. -ETIMEDOUT: who is missed. */
+/* Waits for the message of that rank. -ETIMEDOUT after `until`: the message names the rank. */
 int rendezvous_wait(struct rendezvous *m, uint32_t channel, enum rendezvous_note note,
                     uint32_t rank, void *bytes, size_t n, nsec until, struct err *e) MUST_USE;
 

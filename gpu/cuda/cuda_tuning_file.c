@@ -28,7 +28,7 @@ same_machine(const struct tuning_machine *a, const struct tuning_machine *b)
            strcmp(a->gpu, b->gpu) == 0;
 }
 
-/* Whether the line begins a section, and then whose. */
+/* Whether the line starts a section; *m is its machine. */
 static bool
 is_machine(const char *line, struct tuning_machine *m)
 {
@@ -81,7 +81,7 @@ is_row(const char *line, struct tuning_row *r)
     return true;
 }
 
-/* The file's rows of our machine that the table has not. */
+/* Reads the file's rows of our machine that the table does not have. */
 static int
 read_rows(struct tuning_table *t, const char *path, struct err *e)
 {
@@ -101,7 +101,7 @@ read_rows(struct tuning_table *t, const char *path, struct err *e)
             continue;
         }
         if (!is_row(line, &row))
-            return err_set(e, -EBADMSG, "%s: line %u is no measured matmul", path, i);
+            return err_set(e, -EBADMSG, "%s: line %u is not a measured matmul", path, i);
         if (ours && !tuning_find(t, &row.key) && tuning_put(t, &row) < 0)
             return err_set(e, -EBADMSG, "%s: more than %d rows for this GPU", path, TUNING_MAX);
     }
@@ -115,7 +115,7 @@ tuning_open(struct tuning_table **ret, const char *path, const struct tuning_mac
     struct tuning_table *t = calloc(1, sizeof *t);
     int r = 0;
 
-    if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms");
+    if (!t) return err_set(e, -ENOMEM, "the table of matmul algorithms: no memory");
     t->machine = *m;
     if (path) r = read_rows(t, path, e);
     if (r < 0) {
@@ -156,7 +156,7 @@ tuning_put(struct tuning_table *t, const struct tuning_row *row)
     return 0;
 }
 
-/* The sections that are not ours, as they are. */
+/* Copies the sections of other machines unchanged. */
 static void
 copy_others(const struct tuning_table *t, const char *path, FILE *to)
 {
@@ -196,16 +196,16 @@ tuning_save(struct tuning_table *t, const char *path, struct err *e)
     CLEAN(close_file) FILE *f = NULL;
     char new_path[4096];
 
-    /* A name of our own: others may be saving theirs. */
+    /* A temporary name with our pid: other processes may save too. */
     if (snprintf(new_path, sizeof new_path, "%s.%d", path, (int)getpid()) >= (int)sizeof new_path)
-        return err_set(e, -ENAMETOOLONG, "%s: too long a path", path);
+        return err_set(e, -ENAMETOOLONG, "%s: path too long", path);
     TRY(read_rows(t, path, e));
     f = fopen(new_path, "w");
     if (!f) return err_set(e, -errno, "%s: %s", new_path, strerror(errno));
     errno = 0;
     copy_others(t, path, f);
     write_ours(t, f);
-    /* A full disk shows in ferror() alone where there was room again for the rest. */
+    /* If space was freed after a failed write, only ferror() shows the error. */
     if (ferror(f) || fflush(f) != 0 || fsync(fileno(f)) < 0 || rename(new_path, path) < 0) {
         int r = errno ? -errno : -EIO;
 

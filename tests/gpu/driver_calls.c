@@ -1,8 +1,9 @@
 /* driver_calls.c - see driver_calls.h.
  *
- * The runtime asks dlsym() for cuGetProcAddress(), and that for all else: it is given a function of ours in place of
- * each, which counts and goes on to the driver's. Those have whole numbers and addresses for arguments, sixteen at
- * most, and return a number: so one shape does for all, as the calling conventions of x86-64 and aarch64 are.
+ * The runtime calls dlsym() for cuGetProcAddress(), and cuGetProcAddress() for all other functions.
+ * Both return functions of this file, which count and then call the driver. Driver functions have
+ * at most sixteen integer or pointer arguments and return an integer, so that one signature fits
+ * all under the calling conventions of x86-64 and aarch64.
  */
 #include "tests/gpu/driver_calls.h"
 
@@ -31,7 +32,7 @@ static pthread_mutex_t finding = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool counting;
 static atomic_ulong allocations;
 static _Thread_local unsigned inside; /* the driver */
-static _Thread_local bool mine;       /* it counts what this thread allocates */
+static _Thread_local bool mine;       /* counts allocations of this thread */
 
 #define CALL(i) \
     static int call_##i(word a, word b, word c, word d, word e, word f, word g, word h, word j, \
@@ -61,7 +62,7 @@ static _Thread_local bool mine;       /* it counts what this thread allocates */
 ALL(CALL)
 static function *const counted[MOST] = { ALL(NAME) };
 
-/* In place of one of the driver's. */
+/* Replaces one function of the driver. */
 static void *
 count(const char *name, void *real)
 {
@@ -79,7 +80,7 @@ count(const char *name, void *real)
     return *(void *const *)&counted[i];
 }
 
-/* cuGetProcAddress() of the driver, of two versions; ours in place of both. */
+/* The driver's cuGetProcAddress(), in two versions; below, the replacements. */
 typedef int find_two(const char *name, void **ret, int version, uint64_t flags, int *how);
 typedef int find_one(const char *name, void **ret, int version, uint64_t flags);
 static find_two *find;
@@ -134,7 +135,8 @@ void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t each);
 void *__libc_realloc(void *p, size_t n);
 
-/* The program's and the module's, and the runtime's in it; what other libraries keep is theirs. */
+/* Allocations of the program and of the module with its runtime; other libraries are not
+ * counted. */
 static void
 allocated(const void *by)
 {

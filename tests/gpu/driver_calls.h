@@ -1,7 +1,7 @@
-/* driver_calls.h - what a program asks of the CUDA driver, counted by name; and what it allocates on the host.
+/* driver_calls.h - counts the CUDA driver calls of a program by name, and its host allocations.
  *
- * Whoever links driver_calls.c has a dlsym() of its own, by which the runtime finds the driver: in the module,
- * in cuBLASLt, wherever there is one. Every call of the driver goes through a counter then.
+ * A program that links driver_calls.c has its own dlsym(), through which the runtime of every
+ * module (ours, cuBLASLt) finds the driver. Every driver call then goes through a counter.
  */
 #ifndef TESTS_GPU_DRIVER_CALLS_H
 #define TESTS_GPU_DRIVER_CALLS_H
@@ -9,16 +9,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Count from now on, from 0, what any thread asks of the driver and what this one allocates; then no more. */
+/* Starts counting from 0: driver calls of all threads, allocations of this thread. Below: stops. */
 void driver_calls_begin(void);
 void driver_calls_end(void);
-/* How often a function was called (by its name without _v2). */
+/* Number of calls of a function (its name without _v2). */
 uint64_t driver_calls(const char *name);
-/* malloc() and its kin, by this program or the module; always 0 under a sanitizer, which has its own. */
+/* Calls of malloc() and its relatives by this program or the module; 0 under a sanitizer, which
+ * replaces malloc(). */
 uint64_t driver_calls_allocations(void);
-/* The first of those called that is not among `names` (ended by NULL), or NULL. */
+/* The first function called that is not among `names` (NULL-terminated), or NULL. */
 const char *driver_calls_beside(const char *const *names);
-/* All that were called, a line each. */
+/* All functions called, one per line. */
 void driver_calls_print(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* fake_nccl.c - a libnccl.so.2 that does nothing but know its version: test_nccl.c. */
+/* fake_nccl.c - a libnccl.so.2 that only reports a version, for test_nccl.c. */
 int ncclGetVersion(int *version);
 int ncclGetUniqueId(void *id);
 int ncclCommInitRank(void);

@@ -43,7 +43,7 @@ ref_attend(const struct attend *a, const struct segment *segment, uint32_t row, 
     uint32_t kv_head = head * a->n_kv_heads / a->n_heads;
     double max = -INFINITY, sum = 0, out = 0, all = 0;
 
-    /* Twice over the keys: the largest score, then the sums. */
+    /* Two passes over the keys: the largest score, then the sums. */
     for (int pass = 0; pass < 2; pass++) {
         if (pass && a->sinks) {
             max = fmax(max, (double)HOST(a->sinks)[head]);

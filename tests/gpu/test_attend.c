@@ -1,5 +1,5 @@
-/* test_attend.c - attend() and rope_store() against ref_attend.h as test_ops.c has the other ops: random shapes,
- * odd strides, a cache and outputs poisoned with NaN first.
+/* test_attend.c - attend() and rope_store() against ref_attend.h, as test_ops.c does for other ops:
+ * random shapes, odd strides, a cache and outputs poisoned with NaN.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -12,27 +12,27 @@
 
 enum { ROUNDS = 40 };
 
-/* A GPU keeps KV as its activations are, or as fp8. */
+/* On a GPU KV has the dtype of activations, or fp8. */
 static enum dtype
-some_kv(const struct rig *r)
+some_kv(const struct fixture *r)
 {
     if (test_below(3) == 0) return DT_E4M3;
-    if (rig_cuda()) return r->act;
+    if (fixture_cuda()) return r->act;
     return test_below(2) ? DT_F32 : DT_BF16;
 }
 
 static void
-rope_store_norms_rotates_and_stores(void **state)
+rope_store_normalizes_rotates_and_stores(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t d = whole ? 64u << test_below(3) : 2 * between(1, 40);
         uint32_t rot = whole ? d : 2 * between(1, d / 2), rows = between(1, 9), pad = whole ? 1 : 9;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 3), max_pos = 40;
         bool norms = test_below(2), rotates = test_below(3), stores = test_below(4);
         bool v_norm = test_below(2), v_is_k = test_below(3) == 0;
-        struct rig r;
+        struct fixture r;
         struct paged p;
         struct tensor q, k, v, q_old, k_old, cs, qn, kn;
         struct rope_store s;
@@ -40,19 +40,20 @@ rope_store_norms_rotates_and_stores(void **state)
         uint32_t *slot;
 
         open_any(&r);
-        rig_paged(&r, &p, some_kv(&r), 2, max_pos, 1u << test_below(5), n_kv, d);
-        q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
-        k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
-        v = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
-        q_old = rig_twice(&r, q);
-        k_old = rig_twice(&r, k);
-        cs = rig_tensor(&r, DT_F32, max_pos, rot, rot, 1);
-        qn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        kn = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        pos = rig_bytes(&r, rows * sizeof *pos);
-        slot = rig_bytes(&r, rows * sizeof *slot);
+        fixture_paged(&r, &p, some_kv(&r), 2, max_pos, 1u << test_below(5), n_kv, d);
+        q = fixture_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        k = fixture_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        v = fixture_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        q_old = fixture_twice(&r, q);
+        k_old = fixture_twice(&r, k);
+        cs = fixture_tensor(&r, DT_F32, max_pos, rot, rot, 1);
+        qn = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        kn = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        pos = fixture_bytes(&r, rows * sizeof *pos);
+        slot = fixture_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < rows; i++) {
-            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1); /* no two of a slot alike */
+            /* different for all tokens of a slot */
+            HOST(pos)[i] = (int32_t)(i < 5 ? 3 * i : 7 * (i - 5) + 1);
             HOST(slot)[i] = i == 2 ? SLOT_NONE : i < 5 ? 0 : 1;
         }
         s = (struct rope_store){ .q = q,
@@ -68,12 +69,12 @@ rope_store_norms_rotates_and_stores(void **state)
                                  .n_kv_heads = n_kv,
                                  .head_dim = d };
         if (stores) s.kv = p.view;
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(
             r.op->rope_store(r.lane, &s,
                              (struct step_tokens){ .n_tokens = rows, .pos = pos, .slot = slot }),
             0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t h = 0; h < n_heads + n_kv; h++) {
                 bool is_k = h >= n_heads;
@@ -122,21 +123,21 @@ rope_store_norms_rotates_and_stores(void **state)
                     }
                 }
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static const uint32_t fast_dim[] = { 64, 128, 256 };
 
-/* A tree of drafts: every row sees itself and some of the rows before it. */
+/* A tree of draft tokens: every row sees itself and some earlier rows. */
 static void
-some_mask(struct rig *r, struct attend *a, const struct segment *segment, uint32_t n_segments,
+some_mask(struct fixture *r, struct attend *a, const struct segment *segment, uint32_t n_segments,
           uint32_t rows)
 {
     uint32_t *bits;
 
     a->mask_words = 2;
-    a->mask = bits = rig_bytes(r, rows * 2 * sizeof *bits);
+    a->mask = bits = fixture_bytes(r, rows * 2 * sizeof *bits);
     for (uint32_t i = 0; i < n_segments; i++)
         for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
             uint32_t *row = HOST(bits) + (segment[i].first_token + j) * 2;
@@ -148,7 +149,8 @@ some_mask(struct rig *r, struct attend *a, const struct segment *segment, uint32
         }
 }
 
-/* The runs as a graph has them: some of no rows among them. to has room for three of those a run, and three more. */
+/* The segments as in a graph: with some empty ones. `to` has three times the segments, plus
+ * three. */
 static uint32_t
 with_empty_runs(const struct segment *segment, uint32_t n, struct segment *to,
                 uint32_t *n_single_token)
@@ -164,30 +166,30 @@ with_empty_runs(const struct segment *segment, uint32_t n, struct segment *to,
     return k;
 }
 
-/* The step's keys and values, not yet in the cache. */
+/* K and V of the step, not yet in the cache. */
 static void
-own_keys(struct rig *r, struct attend *a, uint32_t rows, uint32_t pad)
+own_keys(struct fixture *r, struct attend *a, uint32_t rows, uint32_t pad)
 {
     uint32_t width = a->n_kv_heads * a->head_dim;
 
-    a->k = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
-    a->v = rig_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+    a->k = fixture_tensor(r, r->act, rows, width, width + test_below(pad), 1);
+    a->v = fixture_tensor(r, r->act, rows, width, width + test_below(pad), 1);
 }
 
-/* What has been queued is complete for what comes: so attend() may take its cache as settled. */
+/* All queued work is complete for later work, so that attend() may use inputs_ready. */
 static void
-settle(struct rig *r, struct attend *a, const struct step_tokens *step)
+settle(struct fixture *r, struct attend *a, const struct step_tokens *step)
 {
     struct step_tokens some = *step;
 
-    a->settled = true;
-    some.token = rig_bytes(r, step->n_tokens * sizeof *some.token);
+    a->inputs_ready = true;
+    some.token = fixture_bytes(r, step->n_tokens * sizeof *some.token);
     memset(HOST(some.token), 0, step->n_tokens * sizeof *some.token);
-    rig_send(r);
+    fixture_send(r);
     assert_int_equal(r->op->step.resolve_tokens(r->lane, some, some.token), 0);
 }
 
-/* What attend() has stored of a row: those keys and values as the cache's type has them. */
+/* Checks what attend() stored of a row: its K and V in the cache's dtype. */
 static void
 check_stored(const struct attend *a, const struct segment *segment, uint32_t row, uint32_t e)
 {
@@ -201,34 +203,34 @@ check_stored(const struct attend *a, const struct segment *segment, uint32_t row
         }
 }
 
-/* The same once more: whoever of a GPU's blocks comes last, the bits are the same. */
+/* Runs the op again: the bits do not depend on which GPU block is last. */
 static void
-attend_twice(struct rig *r, const struct attend *a, struct tensor out, struct step_tokens step)
+attend_twice(struct fixture *r, const struct attend *a, struct tensor out, struct step_tokens step)
 {
     struct attend again = *a;
 
     again.out = out;
     assert_int_equal(r->op->attend(r->lane, a, step), 0);
     assert_int_equal(r->op->attend(r->lane, &again, step), 0);
-    rig_wait(r);
+    fixture_wait(r);
     assert_true(same_bits(a->out, out));
 }
 
-/* A random mix of every variant; K and V outside the visible keys are NaN. */
+/* A random mix of all variants; K and V outside the visible keys are NaN. */
 static void
 attend_is_softmax_over_the_visible_keys(void **state)
 {
     enum { SLOTS = 4 };
 
     (void)state;
-    for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(4 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, whole ? 8 : 4);
-        uint32_t d = whole ? fast_dim[test_below(3)] : between(rig_cuda() ? 3 : 1, 12) * 6;
+        uint32_t d = whole ? fast_dim[test_below(3)] : between(fixture_cuda() ? 3 : 1, 12) * 6;
         uint32_t tpb = whole ? 16u << test_below(3) : 4u << test_below(5);
         uint32_t kind = test_below(4), rows = 0, pad = whole ? 1 : 9, far = whole ? 900 : 180;
         struct segment segment[SLOTS] = { { 0 } }, all[4 * SLOTS + 3] = { { 0 } };
-        struct rig r;
+        struct fixture r;
         struct paged p;
         struct attend a = {
             .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f, .causal = kind < 2
@@ -241,7 +243,7 @@ attend_is_softmax_over_the_visible_keys(void **state)
         uint32_t *slot;
 
         open_any(&r);
-        rig_paged(&r, &p, some_kv(&r), SLOTS, far + 120, tpb, n_kv, d);
+        fixture_paged(&r, &p, some_kv(&r), SLOTS, far + 120, tpb, n_kv, d);
         for (uint32_t i = 0; i < SLOTS; i++) {
             segment[i].slot = (i + 1) % SLOTS;
             segment[i].first_token = rows;
@@ -254,8 +256,8 @@ attend_is_softmax_over_the_visible_keys(void **state)
         while (step.n_single_token < SLOTS && segment[step.n_single_token].n_tokens == 1)
             step.n_single_token++;
         step.n_single_token = test_below(step.n_single_token + 1);
-        a.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
-        a.out = rig_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
+        a.q = fixture_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        a.out = fixture_output(&r, rows, n_heads * d, n_heads * d + test_below(pad));
         if (kind == 3) { /* encoder: keys are rows */
             own_keys(&r, &a, rows, pad);
         } else {
@@ -263,25 +265,26 @@ attend_is_softmax_over_the_visible_keys(void **state)
             stores = kind < 2 && test_below(2);
             if (stores) own_keys(&r, &a, rows, pad);
         }
-        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        sinks = fixture_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
         a.bias_reach = between(1, 150);
-        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
+        bias =
+            fixture_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
         if (test_below(3) == 0) a.window = between(1, 150);
         if (a.window && kind != 3 && test_below(2)) a.kept = between(1, 150);
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
         for (uint32_t i = 0; kind != 3 && i < SLOTS; i++)
-            rig_fill_kv(&p, segment[i].slot, 0,
-                        stores ? (uint32_t)segment[i].first_pos : segment[i].kv_len);
+            fixture_fill_kv(&p, segment[i].slot, 0,
+                            stores ? (uint32_t)segment[i].first_pos : segment[i].kv_len);
         if (kind < 2 && !a.window && test_below(3) == 0) {
             for (uint32_t i = 0; i < SLOTS; i++) assert_true(segment[i].n_tokens <= 120);
             if (MAX(MAX(segment[0].n_tokens, segment[1].n_tokens),
                     MAX(segment[2].n_tokens, segment[3].n_tokens)) <= 32)
                 some_mask(&r, &a, segment, SLOTS, rows);
         }
-        pos = rig_bytes(&r, rows * sizeof *pos);
-        slot = rig_bytes(&r, rows * sizeof *slot);
+        pos = fixture_bytes(&r, rows * sizeof *pos);
+        slot = fixture_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < SLOTS; i++)
             for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
                 HOST(pos)[segment[i].first_token + j] = segment[i].first_pos + (int32_t)j;
@@ -291,14 +294,14 @@ attend_is_softmax_over_the_visible_keys(void **state)
         memcpy(all, segment, sizeof segment);
         if (test_below(2))
             step.n_segments = with_empty_runs(segment, SLOTS, all, &step.n_single_token);
-        step.segment = rig_copy(&r, all, sizeof all);
+        step.segment = fixture_copy(&r, all, sizeof all);
         step.pos = pos;
         step.slot = slot;
-        again = rig_twice(&r, a.out);
+        again = fixture_twice(&r, a.out);
         if (test_below(2))
             settle(&r, &a, &step);
         else
-            rig_send(&r);
+            fixture_send(&r);
         attend_twice(&r, &a, again, step);
         for (uint32_t i = 0; i < SLOTS; i++)
             for (uint32_t l = 0; l < (whole ? 4 : 30); l++) {
@@ -309,13 +312,13 @@ attend_is_softmax_over_the_visible_keys(void **state)
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
                 if (stores) check_stored(&a, &segment[i], row, e);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* How a device shares out the keys depends on how many sequences there are and on their lengths. */
+/* A device divides keys by the number of sequences and their lengths. */
 static void
-generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
+decode_sees_all_keys_with_any_number_of_sequences(void **state)
 {
     enum { MOST = 90 };
     static const uint32_t count[] = { 1, 1, 2, 5, 17, MOST };
@@ -324,9 +327,9 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
     for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 4000 / seqs + 20;
         uint32_t n_kv = between(1, 3), n_heads = n_kv * between(1, 10);
-        uint32_t d = rig_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
+        uint32_t d = fixture_cuda() ? 64u << test_below(3) : 12, width = n_heads * d;
         struct segment segment[MOST] = { { 0 } };
-        struct rig r;
+        struct fixture r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
         struct step_tokens step = { .n_tokens = seqs, .n_segments = seqs, .n_single_token = seqs };
@@ -337,61 +340,63 @@ generation_sees_all_its_keys_in_any_number_of_sequences(void **state)
         uint32_t *slot;
 
         open_any(&r);
-        rig_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
+        fixture_paged(&r, &p, some_kv(&r), seqs, far, 16u << test_below(3), n_kv, d);
         a.kv = p.view;
         a.causal = test_below(2);
         stores = a.causal && test_below(2);
         if (stores) own_keys(&r, &a, seqs, 1);
-        a.q = rig_tensor(&r, r.act, seqs, width, width, 1);
-        a.out = rig_output(&r, seqs, width, width);
-        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        a.q = fixture_tensor(&r, r.act, seqs, width, width, 1);
+        a.out = fixture_output(&r, seqs, width, width);
+        sinks = fixture_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
         a.bias_reach = between(1, 150);
-        bias = rig_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
+        bias =
+            fixture_tensor(&r, DT_F32, n_heads, 2 * a.bias_reach + 1, 2 * a.bias_reach + 1, 1).data;
         if (test_below(3) == 0) a.window = between(1, 150);
         if (a.window && test_below(2)) a.kept = between(1, 700);
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
         if (test_below(3) == 0) a.bias = bias;
-        pos = rig_bytes(&r, seqs * sizeof *pos);
-        slot = rig_bytes(&r, seqs * sizeof *slot);
+        pos = fixture_bytes(&r, seqs * sizeof *pos);
+        slot = fixture_bytes(&r, seqs * sizeof *slot);
         for (uint32_t i = 0; i < seqs; i++) {
             uint32_t keys = test_below(4) ? between(1, far) : between(1, 40);
 
             segment[i] = (struct segment){ i, i, 1, (int32_t)keys - 1, keys };
             if (!a.causal && test_below(4) == 0) segment[i].kv_len = keys = 0;
-            rig_fill_kv(&p, i, 0, keys - stores);
+            fixture_fill_kv(&p, i, 0, keys - stores);
             if (i && test_below(8) == 0) segment[i].slot = SLOT_NONE;
             HOST(pos)[i] = segment[i].first_pos;
             HOST(slot)[i] = segment[i].slot;
         }
-        step.segment = rig_copy(&r, segment, seqs * sizeof *segment);
+        step.segment = fixture_copy(&r, segment, seqs * sizeof *segment);
         step.pos = pos;
         step.slot = slot;
-        again = rig_twice(&r, a.out);
+        again = fixture_twice(&r, a.out);
         if (test_below(2))
             settle(&r, &a, &step);
         else
-            rig_send(&r);
+            fixture_send(&r);
         attend_twice(&r, &a, again, step);
         for (uint32_t l = 0; l < 60; l++) {
             uint32_t i = test_below(seqs), head = test_below(n_heads), e = test_below(d);
             double size, got = at(a.out, i, head * d + e), want;
 
             if (segment[i].slot == SLOT_NONE) {
-                assert_true(isnan(got)); /* as it was before */
+                assert_true(isnan(got)); /* as before */
                 continue;
             }
             want = ref_attend(&a, &segment[i], i, head, e, &size);
             near_steps(got, want, 8, r.act, size);
             if (stores) check_stored(&a, &segment[i], i, e);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* The beams of many searches, each with its own source; some runs are empty, as in a graph. */
+/* Beams of many searches, each with its own encoder input; some segments are empty, as in a
+ * graph. */
 static void
-beams_see_all_of_their_source_in_any_number_of_searches(void **state)
+beams_see_all_encoder_keys_with_any_number_of_searches(void **state)
 {
     enum { MOST = 70 };
     static const uint32_t count[] = { 1, 2, 5, 17, MOST };
@@ -400,9 +405,9 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
     for (uint32_t n = 0; n < 3 * ARRAY_LEN(count); n++) {
         uint32_t seqs = count[n % ARRAY_LEN(count)], far = 3000 / seqs + 20, rows = 0;
         uint32_t group = test_below(4) ? 1 : 2, n_kv = between(1, 3), n_heads = n_kv * group;
-        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        uint32_t d = fixture_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
         struct segment segment[MOST] = { { 0 } };
-        struct rig r;
+        struct fixture r;
         struct paged p;
         struct attend a = { .n_heads = n_heads, .n_kv_heads = n_kv, .head_dim = d, .scale = 0.2f };
         struct step_tokens step = { .n_segments = seqs, .longest = 8 };
@@ -420,31 +425,31 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
         }
         step.n_tokens = rows;
         open_any(&r);
-        rig_paged(&r, &p, some_kv(&r), seqs, far + 40, 16u << test_below(3), n_kv, d);
+        fixture_paged(&r, &p, some_kv(&r), seqs, far + 40, 16u << test_below(3), n_kv, d);
         a.kv = p.view;
-        a.q = rig_tensor(&r, r.act, rows, width, width + 8, 1);
-        a.out = rig_output(&r, rows, width, width + 8);
-        sinks = rig_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
+        a.q = fixture_tensor(&r, r.act, rows, width, width + 8, 1);
+        a.out = fixture_output(&r, rows, width, width + 8);
+        sinks = fixture_tensor(&r, DT_F32, 1, n_heads, n_heads, 1).data;
         if (test_below(3) == 0) a.softcap = 2;
         if (test_below(3) == 0) a.sinks = sinks;
-        pos = rig_bytes(&r, rows * sizeof *pos);
-        slot = rig_bytes(&r, rows * sizeof *slot);
+        pos = fixture_bytes(&r, rows * sizeof *pos);
+        slot = fixture_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < seqs; i++) {
-            rig_fill_kv(&p, i, 0, segment[i].kv_len);
+            fixture_fill_kv(&p, i, 0, segment[i].kv_len);
             for (uint32_t j = 0; j < segment[i].n_tokens; j++) {
                 HOST(pos)[segment[i].first_token + j] = 3 + (int32_t)j;
                 HOST(slot)[segment[i].first_token + j] = i;
             }
         }
-        step.segment = rig_copy(&r, segment, seqs * sizeof *segment);
+        step.segment = fixture_copy(&r, segment, seqs * sizeof *segment);
         step.pos = pos;
         step.slot = slot;
         if (test_below(2))
             settle(&r, &a, &step);
         else
-            rig_send(&r);
+            fixture_send(&r);
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < seqs; i++)
             for (uint32_t l = 0; l < 3 * segment[i].n_tokens; l++) {
                 uint32_t row = segment[i].first_token + l % segment[i].n_tokens;
@@ -453,38 +458,39 @@ beams_see_all_of_their_source_in_any_number_of_searches(void **state)
 
                 near_steps(at(a.out, row, head * d + e), want, 8, r.act, size);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Two sequences, one after the other in the same blocks, step by step without a look: the second one's results. */
+/* Two sequences in turn in the same blocks, step by step without reading results; checks the
+ * second. */
 static void
-generation_reads_what_the_steps_before_it_stored(void **state)
+decode_reads_kv_stored_by_earlier_steps(void **state)
 {
     enum { MOST = 3, STEPS = 70, ALL = 2 * STEPS };
 
     (void)state;
-    for (int n = 0; n < rig_rounds(6); n++) {
+    for (int n = 0; n < fixture_rounds(6); n++) {
         uint32_t seqs = between(1, MOST), n_kv = between(1, 3), n_heads = n_kv * between(1, 3);
-        uint32_t d = rig_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
+        uint32_t d = fixture_cuda() ? 64u << test_below(2) : 12, width = n_heads * d;
         struct segment segment[ALL][MOST] = { { { 0 } } };
         struct attend a[ALL];
         struct step_tokens step[ALL];
         struct tensor q, k, v, out;
-        struct rig r;
+        struct fixture r;
         struct paged p;
 
         open_any(&r);
-        rig_paged(&r, &p, test_below(4) ? r.act : some_kv(&r), seqs, STEPS, 16u << test_below(3),
-                  n_kv, d);
-        q = rig_tensor(&r, r.act, ALL * seqs, width, width, 1);
-        k = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
-        v = rig_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
-        out = rig_output(&r, ALL * seqs, width, width);
+        fixture_paged(&r, &p, test_below(4) ? r.act : some_kv(&r), seqs, STEPS,
+                      16u << test_below(3), n_kv, d);
+        q = fixture_tensor(&r, r.act, ALL * seqs, width, width, 1);
+        k = fixture_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        v = fixture_tensor(&r, r.act, ALL * seqs, n_kv * d, n_kv * d, 1);
+        out = fixture_output(&r, ALL * seqs, width, width);
         for (uint32_t i = 0; i < ALL; i++) {
-            int32_t *pos = rig_bytes(&r, seqs * sizeof *pos),
-                    *token = rig_copy(&r, &(int32_t[MOST]){ 0 }, sizeof *token * MOST);
-            uint32_t *slot = rig_bytes(&r, seqs * sizeof *slot), at = i % STEPS;
+            int32_t *pos = fixture_bytes(&r, seqs * sizeof *pos),
+                    *token = fixture_copy(&r, &(int32_t[MOST]){ 0 }, sizeof *token * MOST);
+            uint32_t *slot = fixture_bytes(&r, seqs * sizeof *slot), at = i % STEPS;
 
             for (uint32_t s = 0; s < seqs; s++) {
                 HOST(pos)[s] = (int32_t)at;
@@ -498,25 +504,25 @@ generation_reads_what_the_steps_before_it_stored(void **state)
                                       .token = token,
                                       .pos = pos,
                                       .slot = slot,
-                                      .segment = rig_copy(&r, segment[i], sizeof segment[i]) };
+                                      .segment = fixture_copy(&r, segment[i], sizeof segment[i]) };
             a[i] = (struct attend){ .out = tensor_rows(out, i * seqs, seqs),
                                     .q = tensor_rows(q, i * seqs, seqs),
                                     .k = tensor_rows(k, i * seqs, seqs),
                                     .v = tensor_rows(v, i * seqs, seqs),
                                     .kv = p.view,
-                                    .settled = true,
+                                    .inputs_ready = true,
                                     .n_heads = n_heads,
                                     .n_kv_heads = n_kv,
                                     .head_dim = d,
                                     .causal = true,
                                     .scale = 0.2f };
         }
-        rig_send(&r);
+        fixture_send(&r);
         for (uint32_t i = 0; i < ALL; i++) {
             assert_int_equal(r.op->step.resolve_tokens(r.lane, step[i], step[i].token), 0);
             assert_int_equal(r.op->attend(r.lane, &a[i], step[i]), 0);
         }
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t l = 0; l < 200; l++) {
             uint32_t i = STEPS + test_below(STEPS), s = test_below(seqs),
                      head = test_below(n_heads);
@@ -526,14 +532,14 @@ generation_reads_what_the_steps_before_it_stored(void **state)
             near_steps(at(a[i].out, s, head * d + e), want, 8, r.act, size);
             check_stored(&a[i], &segment[i][s], s, e);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* What a GPU's instructions round and widen is what fp.h does: each of the 256 codes, what lies in the middle
- * between it and the next, and a little less and more than that; and what no code stands for. */
+/* Compares a GPU's conversions with fp.h: all 256 codes, the midpoint to the next code, slightly
+ * less and more, and values without a code. */
 static void
-every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
+every_fp8_value_is_stored_and_read_as_in_fp_h(void **state)
 {
     enum { CODES = 256, ROWS = 6 };
     static const float others[] = { INFINITY, -INFINITY, 449, -464, 465, 1e30f, -1e-30f, 0x1p-10f };
@@ -541,7 +547,7 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
     (void)state;
     for (int round = 0; round < 3; round++) {
         struct segment segment[ROWS];
-        struct rig r;
+        struct fixture r;
         struct paged p;
         struct tensor q, k, v;
         struct attend a = {
@@ -553,12 +559,12 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
         uint32_t *slot;
 
         open_any(&r);
-        rig_paged(&r, &p, DT_E4M3, ROWS, 1, 16, 1, CODES);
-        q = rig_tensor(&r, r.act, ROWS, CODES, CODES, 0);
-        k = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
-        v = rig_tensor(&r, r.act, ROWS, CODES, CODES, 1);
-        pos = rig_bytes(&r, ROWS * sizeof *pos);
-        slot = rig_bytes(&r, ROWS * sizeof *slot);
+        fixture_paged(&r, &p, DT_E4M3, ROWS, 1, 16, 1, CODES);
+        q = fixture_tensor(&r, r.act, ROWS, CODES, CODES, 0);
+        k = fixture_tensor(&r, r.act, ROWS, CODES, CODES, 1);
+        v = fixture_tensor(&r, r.act, ROWS, CODES, CODES, 1);
+        pos = fixture_bytes(&r, ROWS * sizeof *pos);
+        slot = fixture_bytes(&r, ROWS * sizeof *slot);
         for (uint32_t i = 0; i < ROWS; i++) {
             HOST(pos)[i] = 0;
             HOST(slot)[i] = i;
@@ -577,12 +583,12 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
             for (uint32_t i = 0; i < ROWS; i++) set(v, i, b, isnan(f) ? 0 : f);
         }
         s.k = k, s.v = v, s.kv = p.view;
-        a.q = q, a.kv = p.view, a.out = rig_output(&r, ROWS, CODES, CODES);
-        step.pos = pos, step.slot = slot, step.segment = rig_copy(&r, segment, sizeof segment);
-        rig_send(&r);
+        a.q = q, a.kv = p.view, a.out = fixture_output(&r, ROWS, CODES, CODES);
+        step.pos = pos, step.slot = slot, step.segment = fixture_copy(&r, segment, sizeof segment);
+        fixture_send(&r);
         assert_int_equal(r.op->rope_store(r.lane, &s, step), 0);
         assert_int_equal(r.op->attend(r.lane, &a, step), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t e = 0; e < CODES; e++) {
                 float x = (float)at(k, i, e), want = float_of_e4m3(e4m3_of_float(x));
@@ -592,9 +598,9 @@ every_fp8_is_stored_and_read_as_fp_h_has_it(void **state)
                     fail_msg("%.9g is kept as %.9g, not %.9g", (double)x, (double)got,
                              (double)want);
             }
-        for (uint32_t e = 0; e < CODES; e++) /* one key, and it is a number: its value itself */
-            assert_true(at(a.out, 5, e) == at(v, 5, e));
-        rig_close(&r);
+        /* one key, which is a number: the result is its value */
+        for (uint32_t e = 0; e < CODES; e++) assert_true(at(a.out, 5, e) == at(v, 5, e));
+        fixture_close(&r);
     }
 }
 
@@ -602,14 +608,14 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(rope_store_norms_rotates_and_stores),
-        rig_test(attend_is_softmax_over_the_visible_keys),
-        rig_test(generation_reads_what_the_steps_before_it_stored),
-        rig_test(generation_sees_all_its_keys_in_any_number_of_sequences),
-        rig_test(beams_see_all_of_their_source_in_any_number_of_searches),
-        rig_test(every_fp8_is_stored_and_read_as_fp_h_has_it),
+        fixture_test(rope_store_normalizes_rotates_and_stores),
+        fixture_test(attend_is_softmax_over_the_visible_keys),
+        fixture_test(decode_reads_kv_stored_by_earlier_steps),
+        fixture_test(decode_sees_all_keys_with_any_number_of_sequences),
+        fixture_test(beams_see_all_encoder_keys_with_any_number_of_searches),
+        fixture_test(every_fp8_value_is_stored_and_read_as_in_fp_h),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

@@ -1,14 +1,14 @@
-/* test_bits.c - the contract of every op (gpu.h): a row's result depends on that row and its own history
- * alone, bit for bit. On the CPU always: scalar and AVX2 agree; threads and lanes do not show. On a GPU
- * in invariant mode, which this program asks for.
+/* test_bits.c - rule 1 of gpu/README.md for every op: the bits of a row depend on that row and its
+ * history only. On the CPU always: scalar and AVX2 agree; threads and lanes do not matter. On a GPU
+ * in invariant mode, which this program sets.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* How the same work is done: with which instruction set and threads, and how many rows at once (0: all). */
+/* How the same work is done: instruction set, threads, rows at once (0: all). */
 struct manner {
     const char *isa;
     uint32_t threads, at_once;
@@ -17,41 +17,42 @@ static const struct manner cpu_manner[] = {
     { "scalar", 1, 0 }, { "auto", 1, 0 }, { "auto", 2, 0 },
     { "auto", 3, 0 },   { "auto", 4, 1 }, { "scalar", 2, 1 },
 };
-/* 0 twice: the same between runs. */
+/* 0 twice: equal between runs. */
 static const struct manner cuda_manner[] = { { NULL, 0, 0 }, { NULL, 0, 0 },  { NULL, 0, 1 },
                                              { NULL, 0, 5 }, { NULL, 0, 16 }, { NULL, 0, 17 } };
 
 static bool
 whole(void)
 {
-    return rig_cuda() && test_below(2);
+    return fixture_cuda() && test_below(2);
 }
 
-/* An op under test: queue rows [first, first + n) of it. */
-typedef void (*op_on_rows)(struct rig *r, const struct tensor *in, struct tensor out,
+/* An op under test: queues rows [first, first + n). */
+typedef void (*op_on_rows)(struct fixture *r, const struct tensor *in, struct tensor out,
                            uint32_t first, uint32_t n);
 
-/* The same bits in every manner, first manner first. in[] are read only; what comes out has that type. */
+/* Checks that all variants give the same bits as the first. in[] are read only; the output has that
+ * type. */
 static void
 same_in_every_manner(const char *name, op_on_rows op, const struct tensor *in, enum dtype type,
                      uint32_t rows, uint32_t cols)
 {
-    const struct manner *manner = rig_cuda() ? cuda_manner : cpu_manner;
+    const struct manner *manner = fixture_cuda() ? cuda_manner : cpu_manner;
     struct tensor want = NO_TENSOR;
-    struct rig keep;
+    struct fixture keep;
 
-    rig_open(&keep, "scalar", 1);
+    fixture_open(&keep, "scalar", 1);
     for (size_t m = 0; m < ARRAY_LEN(cpu_manner); m++) {
-        struct rig r;
+        struct fixture r;
         struct tensor out;
         uint32_t step = manner[m].at_once ? manner[m].at_once : rows;
 
-        rig_open(&r, manner[m].isa, manner[m].threads);
-        out = rig_empty(&keep, type, rows, cols, cols + (uint32_t)(rig_cuda() ? 0 : m));
-        rig_send(&r);
+        fixture_open(&r, manner[m].isa, manner[m].threads);
+        out = fixture_empty(&keep, type, rows, cols, cols + (uint32_t)(fixture_cuda() ? 0 : m));
+        fixture_send(&r);
         for (uint32_t i = 0; i < rows; i += step) op(&r, in, out, i, MIN(step, rows - i));
-        rig_wait(&r);
-        rig_close(&r);
+        fixture_wait(&r);
+        fixture_close(&r);
         if (m == 0) {
             want = out;
         } else if (!same_bits(want, out)) {
@@ -60,11 +61,11 @@ same_in_every_manner(const char *name, op_on_rows op, const struct tensor *in, e
                      manner[m].threads, step);
         }
     }
-    rig_close(&keep);
+    fixture_close(&keep);
 }
 
 static void
-do_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_matmul(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->matmul(r->lane, tensor_rows(out, first, n),
                                    tensor_rows(in[0], first, n), in[1], in[2], 0),
@@ -82,27 +83,27 @@ matmul_gives_a_row_the_same_bits_in_any_batch(void **state)
         uint32_t rows = 1 + test_below(20), k = 1 + test_below(n % 2 ? 40 : 700);
         uint32_t out = 1 + test_below(150), pad = tiles ? 0 : 3;
         enum dtype t = type[n % 3];
-        struct rig r;
+        struct fixture r;
 
-        if (tiles) { /* beyond what one small tile holds, and a whole model's row */
+        if (tiles) { /* larger than one small tile; and the row of a whole model */
             rows = 1 + test_below(400);
             k = 64 * (1 + test_below(64));
             out = 64 * (1 + test_below(20));
         }
-        rig_open(&r, "scalar", 1);
-        if (rig_cuda()) t = r.act;
+        fixture_open(&r, "scalar", 1);
+        if (fixture_cuda()) t = r.act;
         same_in_every_manner(
             "matmul", do_matmul,
-            (struct tensor[]){ rig_tensor(&r, r.act, rows, k, k + pad, 1),
-                               rig_tensor(&r, t, out, k, k + test_below(3 * pad + 1), 1),
-                               rig_tensor(&r, t, 1, out, out, 1) },
+            (struct tensor[]){ fixture_tensor(&r, r.act, rows, k, k + pad, 1),
+                               fixture_tensor(&r, t, out, k, k + test_below(3 * pad + 1), 1),
+                               fixture_tensor(&r, t, 1, out, out, 1) },
             r.act, rows, out);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-do_rms(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_rms(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->rms_norm(r->lane, tensor_rows(out, first, n),
                                      tensor_rows(in[0], first, n), in[1], 1e-6f, 1),
@@ -110,7 +111,7 @@ do_rms(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first
 }
 
 static void
-do_layer(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_layer(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->residual(r->lane, &(struct residual){ .x = tensor_rows(in[3], first, n),
                                                                   .y = tensor_rows(out, first, n),
@@ -127,24 +128,24 @@ norms_give_a_row_the_same_bits_in_any_batch(void **state)
     (void)state;
     for (uint32_t n = 1; n < 200; n += 1 + test_below(30)) {
         uint32_t d = whole() ? 64 * (1 + n % 60) : n;
-        struct rig r;
+        struct fixture r;
         struct tensor in[4];
 
-        rig_open(&r, "scalar", 1);
-        in[0] = rig_tensor(&r, r.act, 300, d, d, 5);
-        in[1] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, 1, d, d, 1);
-        in[2] = rig_tensor(&r, DT_F32, 1, d, d, 1);
-        in[3] = rig_tensor(&r, DT_F32, 300, d, d, 5);
+        fixture_open(&r, "scalar", 1);
+        in[0] = fixture_tensor(&r, r.act, 300, d, d, 5);
+        in[1] = fixture_tensor(&r, fixture_cuda() ? r.act : DT_BF16, 1, d, d, 1);
+        in[2] = fixture_tensor(&r, DT_F32, 1, d, d, 1);
+        in[3] = fixture_tensor(&r, DT_F32, 300, d, d, 5);
         same_in_every_manner("rms_norm", do_rms, in, r.act, 300, d);
         same_in_every_manner("layer_norm", do_layer, in, r.act, 300, d);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static enum act which_act;
 
 static void
-do_act(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_act(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(
         r->op->act(r->lane, tensor_rows(out, first, n), tensor_rows(in[0], first, n), which_act),
@@ -152,7 +153,7 @@ do_act(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first
 }
 
 static void
-do_gate(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_gate(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(
         r->op->gate(r->lane, tensor_rows(out, first, n), tensor_rows(in[0], first, n), which_act),
@@ -161,7 +162,7 @@ do_gate(struct rig *r, const struct tensor *in, struct tensor out, uint32_t firs
 
 /* scale and add work in place: they start from a copy. */
 static void
-do_scale(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_scale(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     struct tensor y = tensor_rows(out, first, n);
 
@@ -171,44 +172,45 @@ do_scale(struct rig *r, const struct tensor *in, struct tensor out, uint32_t fir
     assert_int_equal(r->op->add(r->lane, y, tensor_rows(in[0], first, n)), 0);
 }
 
-/* A sweep over float patterns of every size and sign, specials included. */
+/* Float patterns of every magnitude and sign, special values included. */
 static void
-activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes(void **state)
+activations_have_the_same_bits_in_scalar_and_avx2_code(void **state)
 {
     enum { COLS = 1 << 15 };
     static const uint32_t place[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-    struct rig r;
+    struct fixture r;
     struct tensor x, pair;
 
     (void)state;
-    rig_open(&r, "scalar", 1);
-    x = rig_output(&r, 8, COLS, COLS);
+    fixture_open(&r, "scalar", 1);
+    x = fixture_output(&r, 8, COLS, COLS);
     for (uint32_t i = 0; i < 8 * COLS; i++) {
-        uint32_t u = i * 16411u; /* odd: every high pattern comes by */
+        uint32_t u = i * 16411u; /* odd: reaches every high pattern */
 
         memcpy((char *)HOST(x.data) + dtype_bytes(x.dtype, i), &u, dtype_bytes(x.dtype, 1));
     }
-    pair = rig_tensor(&r, r.act, 40, 2 * 333, 700, 3);
+    pair = fixture_tensor(&r, r.act, 40, 2 * 333, 700, 3);
     for (which_act = ACT_RELU; which_act <= ACT_GELU_TANH; which_act++) {
         same_in_every_manner("act", do_act, &x, r.act, 8, COLS);
         same_in_every_manner("gate", do_gate, &pair, r.act, 40, 333);
     }
     same_in_every_manner(
         "scale", do_scale,
-        (struct tensor[]){ x, tensor_2d(rig_copy(&r, place, sizeof place), DT_I32, 1, 8) }, r.act,
-        8, COLS);
-    rig_close(&r);
+        (struct tensor[]){ x, tensor_2d(fixture_copy(&r, place, sizeof place), DT_I32, 1, 8) },
+        r.act, 8, COLS);
+    fixture_close(&r);
 }
 
-/* ---- two ops in one: the bits of the ops one by one ---- */
+/* ---- fused ops: the bits of the separate ops ---- */
 
-static bool fused; /* one op, or what it stands for */
+static bool fused; /* the fused op, or the separate ones */
 static bool with_norm;
 static enum residual_norm which_norm;
 
-/* out: x as it became, then y beside it. in: x, what is added, the norm or bias of one, the norm of the other. */
+/* out: the changed x, then y. in: x, the addend, the norm or bias of each. */
 static void
-do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_residual(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first,
+            uint32_t n)
 {
     uint32_t d = in[0].dim[1];
     struct tensor x = tensor_cols(tensor_rows(out, first, n), 0, d);
@@ -222,7 +224,7 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
                           .plus = 1,
                           .norm = which_norm };
 
-    y.dtype = r->act; /* in the room of an fp32 row */
+    y.dtype = r->act; /* in the space of an fp32 row */
     y.stride *= (uint32_t)(4 / dtype_bytes(r->act, 1));
     a.y = y;
     assert_int_equal(r->op->gather_rows(r->lane, x, tensor_rows(in[0], first, n), in[4].data), 0);
@@ -245,12 +247,13 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor out, uint32_t 
 }
 
 static void
-do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first,
+do_gate_matmul(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first,
                uint32_t n)
 {
     uint32_t f = out.dim[1];
     struct tensor x = tensor_rows(in[0], first, n), y = tensor_rows(out, first, n);
-    struct tensor both = rig_cuda() ? tensor_rows(in[2], first, n) : rig_output(r, n, 2 * f, 2 * f);
+    struct tensor both = fixture_cuda() ? tensor_rows(in[2], first, n)
+                                        : fixture_output(r, n, 2 * f, 2 * f);
 
     if (fused) {
         assert_int_equal(r->op->gate_matmul(r->lane, y, both, x, in[1], which_act), 0);
@@ -261,7 +264,8 @@ do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32
 }
 
 static void
-do_act_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_act_matmul(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first,
+              uint32_t n)
 {
     struct tensor x = tensor_rows(in[0], first, n), y = tensor_rows(out, first, n);
 
@@ -273,45 +277,46 @@ do_act_matmul(struct rig *r, const struct tensor *in, struct tensor out, uint32_
     assert_int_equal(r->op->act(r->lane, y, y, which_act), 0);
 }
 
-/* The same in every manner, and the one op as the several: where nothing is rounded in between. */
+/* Checks all variants, and the fused op against separate ops where nothing is rounded in
+ * between. */
 static void
 same_fused(const char *name, op_on_rows op, const struct tensor *in, enum dtype type, uint32_t rows,
            uint32_t cols)
 {
     struct tensor out[2];
-    struct rig r;
+    struct fixture r;
 
-    rig_open(&r, "auto", 2);
+    fixture_open(&r, "auto", 2);
     for (int i = 0; i < 2; i++) {
         fused = i == 1;
-        out[i] = rig_empty(&r, type, rows, cols, cols);
-        rig_send(&r);
+        out[i] = fixture_empty(&r, type, rows, cols, cols);
+        fixture_send(&r);
         op(&r, in, out[i], 0, rows);
-        rig_wait(&r);
+        fixture_wait(&r);
     }
     if (r.act == DT_F32 && !same_bits(out[0], out[1]))
         fail_msg("%s differs from the ops one by one", name);
-    rig_close(&r);
+    fixture_close(&r);
     same_in_every_manner(name, op, in, type, rows, cols);
 }
 
 static void
-fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
+fused_ops_have_the_bits_of_the_separate_ops(void **state)
 {
     (void)state;
     for (uint32_t d = 1; d < 300; d += 1 + test_below(60)) {
         static const uint32_t in_order[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
         uint32_t rows = 1 + test_below(9), k = whole() ? 64 * (1 + d % 40) : d;
         uint32_t out = whole() ? 64 * (1 + d % 7) : d + 3;
-        struct rig r;
+        struct fixture r;
         struct tensor in[5];
 
-        rig_open(&r, "scalar", 1);
-        in[0] = rig_tensor(&r, DT_F32, rows, d, d + 2, 5);
-        in[1] = rig_tensor(&r, r.act, rows, d, d + test_below(9), 2);
-        in[2] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, 1, d, d, 1);
-        in[3] = rig_tensor(&r, DT_F32, 1, d, d, 1);
-        in[4] = tensor_2d(rig_copy(&r, in_order, sizeof in_order), DT_I32, 1, 9);
+        fixture_open(&r, "scalar", 1);
+        in[0] = fixture_tensor(&r, DT_F32, rows, d, d + 2, 5);
+        in[1] = fixture_tensor(&r, r.act, rows, d, d + test_below(9), 2);
+        in[2] = fixture_tensor(&r, fixture_cuda() ? r.act : DT_BF16, 1, d, d, 1);
+        in[3] = fixture_tensor(&r, DT_F32, 1, d, d, 1);
+        in[4] = tensor_2d(fixture_copy(&r, in_order, sizeof in_order), DT_I32, 1, 9);
         with_norm = false;
         same_fused("residual", do_residual, in, DT_F32, rows, 2 * d);
         with_norm = true;
@@ -322,20 +327,24 @@ fused_ops_have_the_bits_of_the_ops_one_by_one(void **state)
         which_norm = RESIDUAL_POST;
         same_fused("residual and post norm", do_residual, in, DT_F32, rows, 2 * d);
         which_norm = RESIDUAL_RMS;
-        in[0] = rig_tensor(&r, r.act, rows, k, k + (k == d ? 2 : 0), 1);
-        in[1] = rig_tensor(&r, rig_cuda() ? r.act : d % 2 ? DT_BF16 : DT_F32, 2 * out, k, k, 1);
-        in[2] = rig_output(&r, rows, 2 * out, 2 * out);
-        in[3] = d % 5 ? rig_tensor(&r, DT_F32, 1, 2 * out, 2 * out, 1) : NO_TENSOR;
+        in[0] = fixture_tensor(&r, r.act, rows, k, k + (k == d ? 2 : 0), 1);
+        in[1] = fixture_tensor(&r,
+                               fixture_cuda() ? r.act
+                               : d % 2        ? DT_BF16
+                                              : DT_F32,
+                               2 * out, k, k, 1);
+        in[2] = fixture_output(&r, rows, 2 * out, 2 * out);
+        in[3] = d % 5 ? fixture_tensor(&r, DT_F32, 1, 2 * out, 2 * out, 1) : NO_TENSOR;
         which_act = d % 2 ? ACT_SILU : ACT_GELU_TANH;
         same_fused("gate_matmul", do_gate_matmul, in, r.act, rows, out);
         which_act = d % 3 ? ACT_RELU : ACT_GELU;
         same_fused("act_matmul", do_act_matmul, in, r.act, rows, 2 * out);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-do_embed(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_embed(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->embed(r->lane, tensor_rows(out, first, n), in[0],
                                   (const int32_t *)in[1].data + first, 1.3f),
@@ -343,51 +352,51 @@ do_embed(struct rig *r, const struct tensor *in, struct tensor out, uint32_t fir
 }
 
 static void
-do_fill(struct rig *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
+do_fill(struct fixture *r, const struct tensor *in, struct tensor out, uint32_t first, uint32_t n)
 {
     (void)in, (void)n;
     if (first == 0) assert_int_equal(r->op->mem.fill_random(r->lane, out, 9, 0, 0, 1), 0);
 }
 
 static void
-a_part_of_a_matrix_is_filled_as_in_the_whole(void **state)
+fill_random_of_a_part_equals_the_whole_matrix(void **state)
 {
     enum { ROWS = 37, COLS = 113, ROW = 5, COL = 9 };
-    struct rig r;
+    struct fixture r;
     struct tensor all, part;
 
     (void)state;
-    rig_open(&r, "auto", 2);
-    all = rig_empty(&r, DT_F32, ROWS, COLS, COLS);
-    part = rig_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
-    rig_send(&r);
+    fixture_open(&r, "auto", 2);
+    all = fixture_empty(&r, DT_F32, ROWS, COLS, COLS);
+    part = fixture_empty(&r, DT_F32, ROWS - ROW, COLS - COL, COLS);
+    fixture_send(&r);
     assert_int_equal(r.op->mem.fill_random(r.lane, all, 7, 0, 0, 1), 0);
     assert_int_equal(r.op->mem.fill_random(r.lane, part, 7, ROW * COLS + COL, COLS, 1), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_true(same_bits(tensor_cols(tensor_rows(all, ROW, ROWS - ROW), COL, COLS - COL), part));
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
 embed_and_fill_random_have_the_same_bits_everywhere(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct tensor table;
     int32_t token[64];
 
     (void)state;
-    rig_open(&r, "scalar", 1);
-    table = rig_tensor(&r, rig_cuda() ? r.act : DT_F16, 50, 77, 80, 1);
+    fixture_open(&r, "scalar", 1);
+    table = fixture_tensor(&r, fixture_cuda() ? r.act : DT_F16, 50, 77, 80, 1);
     for (int i = 0; i < 64; i++) token[i] = (int32_t)test_below(50);
     same_in_every_manner(
         "embed", do_embed,
-        (struct tensor[]){ table, tensor_2d(rig_copy(&r, token, sizeof token), DT_I32, 1, 64) },
+        (struct tensor[]){ table, tensor_2d(fixture_copy(&r, token, sizeof token), DT_I32, 1, 64) },
         DT_F32, 64, 77);
     same_in_every_manner("fill_random", do_fill, NULL, DT_F32, 64, 1777);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* ---- attention: a sequence's rows, however its prompt was cut and its blocks are laid out ---- */
+/* ---- attention: rows of a sequence for any chunks and block layout ---- */
 
 enum { SLOTS = 3, HEADS = 6, KV_HEADS = 2, MAX_LENGTH = 700 };
 static uint32_t length = 210, dim = 40; /* of a sequence, of a head */
@@ -400,23 +409,23 @@ struct sequences {
     enum dtype kv;
 };
 
-/* One step: rows of several slots, with the ones before already in the cache. */
+/* One step: rows of several slots, with earlier rows already in the cache. */
 static void
-step(struct rig *r, const struct sequences *s, struct paged *p, const struct segment *segment,
+step(struct fixture *r, const struct sequences *s, struct paged *p, const struct segment *segment,
      uint32_t n_segments, struct tensor *out)
 {
     uint32_t n = segment[n_segments - 1].first_token + segment[n_segments - 1].n_tokens,
              qc = HEADS * dim, kc = KV_HEADS * dim;
     size_t each = dtype_bytes(r->act, 1);
-    struct tensor q = rig_output(r, n, qc, qc), k = rig_output(r, n, kc, kc),
-                  v = rig_output(r, n, kc, kc), o = rig_output(r, n, qc, qc);
-    int32_t *pos = rig_bytes(r, n * sizeof *pos);
-    uint32_t *slot = rig_bytes(r, n * sizeof *slot);
+    struct tensor q = fixture_output(r, n, qc, qc), k = fixture_output(r, n, kc, kc),
+                  v = fixture_output(r, n, kc, kc), o = fixture_output(r, n, qc, qc);
+    int32_t *pos = fixture_bytes(r, n * sizeof *pos);
+    uint32_t *slot = fixture_bytes(r, n * sizeof *slot);
     struct step_tokens rows = { .n_tokens = n,
                                 .n_segments = n_segments,
                                 .pos = pos,
                                 .slot = slot,
-                                .segment = rig_copy(r, segment, n_segments * sizeof *segment) };
+                                .segment = fixture_copy(r, segment, n_segments * sizeof *segment) };
     struct rope_store rope = { .q = q,
                                .k = k,
                                .v = v,
@@ -457,32 +466,32 @@ step(struct rig *r, const struct sequences *s, struct paged *p, const struct seg
             memcpy(HOST(tensor_rows(v, row, 1).data), HOST(tensor_rows(s->v[w], from, 1).data),
                    kc * each);
         }
-    /* Whatever is said of single rows, the bits are the same. */
+    /* The bits do not depend on n_single_token. */
     while (rows.n_single_token < n_segments && segment[rows.n_single_token].n_tokens == 1)
         rows.n_single_token++;
     rows.n_single_token = test_below(rows.n_single_token + 1);
-    rig_send(r);
+    fixture_send(r);
     assert_int_equal(r->op->rope_store(r->lane, &rope, rows), 0);
     assert_int_equal(r->op->attend(r->lane, &a, rows), 0);
-    rig_wait(r);
+    fixture_wait(r);
     for (uint32_t i = 0; i < n_segments; i++)
         memcpy(HOST(tensor_rows(out[segment[i].slot], (uint32_t)segment[i].first_pos, 1).data),
                HOST(tensor_rows(o, segment[i].first_token, 1).data),
                segment[i].n_tokens * qc * each);
 }
 
-/* Whole sequences through a fresh cache, cut into chunks of at most chunk rows (0: random), slots side
- * by side. What slid out of the window and is not kept loses its block, as the KV manager would do it. */
+/* Whole sequences through a new cache, in chunks of at most `chunk` rows (0: random), slots in one
+ * batch. Blocks before the window that are not kept are removed, as the KV manager does. */
 static void
 run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint32_t tpb,
               uint32_t chunk, struct tensor *out)
 {
     uint32_t done[SLOTS] = { 0 };
-    struct rig r;
+    struct fixture r;
     struct paged p;
 
-    rig_open(&r, isa, threads);
-    rig_paged(&r, &p, s->kv, SLOTS, length, tpb, KV_HEADS, dim);
+    fixture_open(&r, isa, threads);
+    fixture_paged(&r, &p, s->kv, SLOTS, length, tpb, KV_HEADS, dim);
     for (;;) {
         struct segment segment[SLOTS];
         uint32_t n = 0, rows = 0;
@@ -502,11 +511,11 @@ run_sequences(const struct sequences *s, const char *isa, uint32_t threads, uint
             for (uint32_t e = CEIL_DIV(s->kept, tpb); (e + 1) * tpb + s->window <= done[i] + 1; e++)
                 HOST(p.table)[i * p.n_entries + e] = SLICE_NONE;
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void **state)
+attention_bits_ignore_chunks_block_size_isa_and_threads(void **state)
 {
     static const struct {
         const char *isa;
@@ -524,26 +533,26 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
     static const uint32_t cuda_dim[] = { 128, 64, 64, 256, 40, 128 };
 
     (void)state;
-    if (rig_cuda()) length = MAX_LENGTH;
+    if (fixture_cuda()) length = MAX_LENGTH;
     for (int variant = 0; variant < 6; variant++) {
         static const enum dtype cache[] = { DT_F32, DT_BF16, DT_E4M3 };
         struct sequences s = { .kv = cache[variant % 3] };
         struct tensor out[ARRAY_LEN(way)][SLOTS];
         uint32_t tpb = 16u << test_below(3);
-        struct rig r;
+        struct fixture r;
         float *table;
 
-        rig_open(&r, "scalar", 1);
-        if (rig_cuda()) dim = cuda_dim[variant];
-        if (rig_cuda() && s.kv != DT_E4M3) s.kv = r.act;
+        fixture_open(&r, "scalar", 1);
+        if (fixture_cuda()) dim = cuda_dim[variant];
+        if (fixture_cuda() && s.kv != DT_E4M3) s.kv = r.act;
         for (int i = 0; i < SLOTS; i++) {
-            s.q[i] = rig_tensor(&r, r.act, length, HEADS * dim, HEADS * dim, 1);
-            s.k[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
-            s.v[i] = rig_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
+            s.q[i] = fixture_tensor(&r, r.act, length, HEADS * dim, HEADS * dim, 1);
+            s.k[i] = fixture_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
+            s.v[i] = fixture_tensor(&r, r.act, length, KV_HEADS * dim, KV_HEADS * dim, 1);
         }
-        s.norm = rig_tensor(&r, DT_F32, 1, dim, dim, 1);
-        s.cos_sin = rig_tensor(&r, DT_F32, length, dim, dim, 0.7f);
-        table = rig_tensor(&r, DT_F32, HEADS, 141, 141, 1).data;
+        s.norm = fixture_tensor(&r, DT_F32, 1, dim, dim, 1);
+        s.cos_sin = fixture_tensor(&r, DT_F32, length, dim, dim, 0.7f);
+        table = fixture_tensor(&r, DT_F32, HEADS, 141, 141, 1).data;
         s.window = variant >= 2 ? 1 + test_below(100) : 0;
         s.kept = variant >= 4 ? 1 + test_below(length / 2) : 0;
         s.sinks = variant >= 3 ? table : NULL;
@@ -551,8 +560,8 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
         s.bias = variant == 5 ? table : NULL;
         for (size_t w = 0; w < ARRAY_LEN(way); w++) {
             for (int i = 0; i < SLOTS; i++)
-                out[w][i] = rig_output(&r, length, HEADS * dim, HEADS * dim);
-            run_sequences(&s, way[w].isa, way[w].threads, rig_cuda() ? tpb : way[w].tpb,
+                out[w][i] = fixture_output(&r, length, HEADS * dim, HEADS * dim);
+            run_sequences(&s, way[w].isa, way[w].threads, fixture_cuda() ? tpb : way[w].tpb,
                           way[w].chunk ? MIN(way[w].chunk, length) : 0, out[w]);
             for (int i = 0; i < SLOTS; i++)
                 if (!same_bits(out[0][i], out[w][i]))
@@ -560,36 +569,36 @@ attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads(void 
                              variant, dtype_name(r.act), i, way[w].isa, way[w].threads, way[w].tpb,
                              way[w].chunk);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Encoder rows: two sources in one step or one each, whatever their place. */
+/* Encoder rows: two inputs in one step or one each, in any order. */
 static void
-encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
+encoder_bits_ignore_the_other_inputs_of_the_batch(void **state)
 {
     enum { A = 75, B = 130 };
     static const char *const isa[] = { "scalar", "auto", "auto" };
     uint32_t q_cols, k_cols;
     struct tensor q, k, v, want = NO_TENSOR, out;
-    struct rig keep;
+    struct fixture keep;
 
     (void)state;
-    rig_open(&keep, "scalar", 1);
-    if (rig_cuda()) dim = 64;
+    fixture_open(&keep, "scalar", 1);
+    if (fixture_cuda()) dim = 64;
     q_cols = HEADS * dim, k_cols = KV_HEADS * dim;
-    q = rig_tensor(&keep, keep.act, A + B, q_cols, q_cols, 1);
-    k = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
-    v = rig_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
+    q = fixture_tensor(&keep, keep.act, A + B, q_cols, q_cols, 1);
+    k = fixture_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
+    v = fixture_tensor(&keep, keep.act, A + B, k_cols, k_cols, 1);
     for (uint32_t m = 0; m < 3; m++) {
         bool alone = m == 1;
         struct segment segment[2] = { { 0, 0, A, 0, A }, { 1, A, B, 0, B } };
         uint32_t zero[A + B] = { 0 }, *zeros;
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, isa[m], m + 1);
-        zeros = rig_copy(&r, zero, sizeof zero);
-        out = rig_output(&keep, A + B, q_cols, q_cols);
+        fixture_open(&r, isa[m], m + 1);
+        zeros = fixture_copy(&r, zero, sizeof zero);
+        out = fixture_output(&keep, A + B, q_cols, q_cols);
         for (uint32_t i = 0; i < (alone ? 2u : 1u); i++) {
             uint32_t first = i * A, n = alone ? segment[i].n_tokens : A + B;
             struct segment here = { i, 0, n, 0, n };
@@ -605,63 +614,64 @@ encoder_rows_have_the_same_bits_whichever_sources_ride_along(void **state)
                                         .n_segments = alone ? 1 : 2,
                                         .pos = (const int32_t *)zeros,
                                         .slot = zeros,
-                                        .segment = alone ? rig_copy(&r, &here, sizeof here)
-                                                         : rig_copy(&r, segment, sizeof segment) };
+                                        .segment = alone ? fixture_copy(&r, &here, sizeof here)
+                                                         : fixture_copy(&r, segment,
+                                                                        sizeof segment) };
 
-            rig_send(&r);
+            fixture_send(&r);
             assert_int_equal(r.op->attend(r.lane, &a, rows), 0);
-            rig_wait(&r);
+            fixture_wait(&r);
         }
-        rig_close(&r);
+        fixture_close(&r);
         if (m == 0) want = out;
         assert_true(same_bits(want, out));
     }
-    rig_close(&keep);
+    fixture_close(&keep);
 }
 
 static void
-two_lanes_at_once_give_the_same_bits_as_one(void **state)
+two_concurrent_lanes_give_the_same_bits_as_one(void **state)
 {
     enum { ROWS = 24, K = 300, OUT = 700, TIMES = 40 };
-    struct rig r;
+    struct fixture r;
     struct lane *other;
     struct tensor x, w, want, a, b;
     struct err e;
 
     (void)state;
-    rig_open(&r, "auto", 2);
-    assert_int_equal(r.op->lane.open(r.gpu, rig_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
-    x = rig_tensor(&r, r.act, ROWS, K, K, 1);
-    w = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
-    want = rig_output(&r, ROWS, OUT, OUT);
-    a = rig_output(&r, ROWS, OUT, OUT);
-    b = rig_output(&r, ROWS, OUT, OUT);
-    rig_send(&r);
+    fixture_open(&r, "auto", 2);
+    assert_int_equal(r.op->lane.open(r.gpu, fixture_cuda() ? gpu_units(r.gpu) : 2, &other, &e), 0);
+    x = fixture_tensor(&r, r.act, ROWS, K, K, 1);
+    w = fixture_tensor(&r, fixture_cuda() ? r.act : DT_BF16, OUT, K, K, 1);
+    want = fixture_output(&r, ROWS, OUT, OUT);
+    a = fixture_output(&r, ROWS, OUT, OUT);
+    b = fixture_output(&r, ROWS, OUT, OUT);
+    fixture_send(&r);
     assert_int_equal(r.op->matmul(r.lane, want, x, w, NO_TENSOR, 0), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint64_t i = 1; i <= TIMES; i++) {
         assert_int_equal(r.op->matmul(r.lane, a, x, w, NO_TENSOR, 0), 0);
         assert_int_equal(r.op->matmul(other, b, x, w, NO_TENSOR, 0), 0);
         assert_int_equal(r.op->lane.mark(other, i), 0);
         assert_int_equal(r.op->lane.after(r.lane, other, i), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_true(same_bits(want, a));
         assert_true(same_bits(want, b));
     }
     r.op->lane.close(other);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-bits_stay_when_lanes_change_their_parts_between_ops(void **state)
+bits_stay_when_lanes_change_partition_between_ops(void **state)
 {
     enum { TIMES = 60 };
-    /* The last three are for a GPU's library, one of them large. */
+    /* The last three are for a GPU's library; one is large. */
     static const struct {
         uint32_t rows, k, out;
     } shape[] = { { 24, 300, 700 }, { 24, 512, 1024 }, { 300, 512, 1536 }, { 70, 2048, 4096 } };
     uint32_t units = 4;
-    struct rig r;
+    struct fixture r;
     struct lane *lane[2];
     struct tensor x[4], w[4], want[4], y[2][4];
     struct gpu_parts parts;
@@ -669,28 +679,28 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
     struct err e;
 
     (void)state;
-    rig_open(&r, "auto", units);
+    fixture_open(&r, "auto", units);
     parts = gpu_parts(r.gpu);
     if (!parts.grain) {
-        rig_close(&r);
+        fixture_close(&r);
         skip();
     }
-    n_shapes = rig_cuda() ? ARRAY_LEN(shape) : 1;
-    if (rig_cuda()) units = gpu_units(r.gpu);
+    n_shapes = fixture_cuda() ? ARRAY_LEN(shape) : 1;
+    if (fixture_cuda()) units = gpu_units(r.gpu);
     lane[0] = r.lane;
     assert_int_equal(r.op->lane.open(r.gpu, units, &lane[1], &e), 0);
     for (size_t s = 0; s < n_shapes; s++) {
         uint32_t rows = shape[s].rows, k = shape[s].k, out = shape[s].out;
 
-        x[s] = rig_tensor(&r, r.act, rows, k, k, 1);
-        w[s] = rig_tensor(&r, rig_cuda() ? r.act : DT_BF16, out, k, k, 1);
-        want[s] = rig_output(&r, rows, out, out);
-        for (int i = 0; i < 2; i++) y[i][s] = rig_output(&r, rows, out, out);
+        x[s] = fixture_tensor(&r, r.act, rows, k, k, 1);
+        w[s] = fixture_tensor(&r, fixture_cuda() ? r.act : DT_BF16, out, k, k, 1);
+        want[s] = fixture_output(&r, rows, out, out);
+        for (int i = 0; i < 2; i++) y[i][s] = fixture_output(&r, rows, out, out);
     }
-    rig_send(&r);
+    fixture_send(&r);
     for (size_t s = 0; s < n_shapes; s++)
         assert_int_equal(r.op->matmul(r.lane, want[s], x[s], w[s], NO_TENSOR, 0), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint64_t t = 1; t <= TIMES; t++) {
         uint32_t first = parts.least +
                          parts.grain *
@@ -703,7 +713,7 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
                 assert_int_equal(r.op->matmul(lane[i], y[i][s], x[s], w[s], NO_TENSOR, 0), 0);
         assert_int_equal(r.op->lane.mark(lane[1], t), 0);
         assert_int_equal(r.op->lane.after(r.lane, lane[1], t), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (int i = 0; i < 2; i++)
             for (size_t s = 0; s < n_shapes; s++)
                 if (!same_bits(want[s], y[i][s]))
@@ -712,26 +722,26 @@ bits_stay_when_lanes_change_their_parts_between_ops(void **state)
     }
     assert_int_equal(r.op->lane.part(lane[0], 0, units), 0);
     r.op->lane.close(lane[1]);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(matmul_gives_a_row_the_same_bits_in_any_batch),
-        rig_test(norms_give_a_row_the_same_bits_in_any_batch),
-        rig_test(activations_have_the_same_bits_scalar_and_avx2_over_all_magnitudes),
-        rig_test(fused_ops_have_the_bits_of_the_ops_one_by_one),
-        rig_test(embed_and_fill_random_have_the_same_bits_everywhere),
-        rig_test(a_part_of_a_matrix_is_filled_as_in_the_whole),
-        rig_test(attention_rows_have_the_same_bits_for_any_chunk_block_size_isa_and_threads),
-        rig_test(encoder_rows_have_the_same_bits_whichever_sources_ride_along),
-        rig_test(two_lanes_at_once_give_the_same_bits_as_one),
-        rig_test(bits_stay_when_lanes_change_their_parts_between_ops),
+        fixture_test(matmul_gives_a_row_the_same_bits_in_any_batch),
+        fixture_test(norms_give_a_row_the_same_bits_in_any_batch),
+        fixture_test(activations_have_the_same_bits_in_scalar_and_avx2_code),
+        fixture_test(fused_ops_have_the_bits_of_the_separate_ops),
+        fixture_test(embed_and_fill_random_have_the_same_bits_everywhere),
+        fixture_test(fill_random_of_a_part_equals_the_whole_matrix),
+        fixture_test(attention_bits_ignore_chunks_block_size_isa_and_threads),
+        fixture_test(encoder_bits_ignore_the_other_inputs_of_the_batch),
+        fixture_test(two_concurrent_lanes_give_the_same_bits_as_one),
+        fixture_test(bits_stay_when_lanes_change_partition_between_ops),
     };
 
-    rig_args(argc, argv);
-    rig_invariant();
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    fixture_invariant();
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

@@ -1,4 +1,4 @@
-/* test_candidates.c - the option that restricts an op to some of its kernels. Needs no GPU. */
+/* test_candidates.c - the option that restricts an op to named kernels. Needs no GPU. */
 #include "gpu/cuda/cuda_candidates.h"
 #include "tests/test.h"
 
@@ -45,7 +45,7 @@ refuse(const char *text, uint32_t sm, int code, const char *says)
 }
 
 static void
-without_the_option_every_candidate_for_the_card_may_run(void **state)
+without_the_option_every_candidate_for_the_gpu_may_run(void **state)
 {
     (void)state;
     expect(NULL, 90, 7, 3);
@@ -56,7 +56,7 @@ without_the_option_every_candidate_for_the_card_may_run(void **state)
 }
 
 static void
-an_op_named_has_only_the_candidates_named(void **state)
+a_named_op_has_only_the_named_candidates(void **state)
 {
     (void)state;
     expect("attend=generic", 90, 4, 3);
@@ -66,18 +66,18 @@ an_op_named_has_only_the_candidates_named(void **state)
 }
 
 static void
-what_is_not_there_is_refused_with_what_is(void **state)
+unknown_names_are_refused_with_the_known_ones(void **state)
 {
     (void)state;
-    refuse("atend=generic", 90, -EINVAL, "no op \"atend\", only attend, matmul");
-    refuse("=generic", 90, -EINVAL, "no op \"\"");
+    refuse("atend=generic", 90, -EINVAL, "unknown op \"atend\"; known: attend, matmul");
+    refuse("=generic", 90, -EINVAL, "unknown op \"\"");
     refuse(",", 90, -EINVAL, "is not op=candidate");
     refuse("attend", 90, -EINVAL, "\"attend\" is not op=candidate");
-    refuse("attend=", 90, -EINVAL, "attend has no candidate \"\", only sm90, mma, generic");
+    refuse("attend=", 90, -EINVAL, "attend has no candidate \"\"; known: sm90, mma, generic");
     refuse("attend=an", 90, -EINVAL, "attend has no candidate \"an\"");
     refuse("attend=generic;matmul=blas", 90, -EINVAL,
            "attend has no candidate \"generic;matmul=blas\"");
-    refuse("see=generic", 90, -EINVAL, "only none at all");
+    refuse("see=generic", 90, -EINVAL, "known: none");
     refuse("attend=sm90", 80, -ENOTSUP, "attend=sm90 does not run on sm_80");
 }
 
@@ -85,9 +85,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_the_option_every_candidate_for_the_card_may_run),
-        cmocka_unit_test(an_op_named_has_only_the_candidates_named),
-        cmocka_unit_test(what_is_not_there_is_refused_with_what_is),
+        cmocka_unit_test(without_the_option_every_candidate_for_the_gpu_may_run),
+        cmocka_unit_test(a_named_op_has_only_the_named_candidates),
+        cmocka_unit_test(unknown_names_are_refused_with_the_known_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

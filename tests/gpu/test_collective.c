@@ -1,7 +1,8 @@
-/* test_collective.c - ranks add and gather: the bits are of the sum in the order of ranks, on every rank.
+/* test_collective.c - all-reduce and all-gather: every rank has the bits of the sum in rank order.
  *
- * Ranks are processes with a device each: threads of the CPU, or with `--device cuda` a GPU each (--most: no more ranks
- * than that). A rank knows what the others have: it comes from the same numbers.
+ * Ranks are processes with one device each: threads of the CPU or, with `--device cuda`, one GPU
+ * each (--most limits their number). A rank can compute the data of all ranks, because all use the
+ * same random numbers.
  */
 #include "gpu/fp.h"
 #include "gpu/gpu.h"
@@ -16,13 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OPS = 36, LANES = 2, ALONE = 100 /* s that a rank waits for one that has died */ };
-#define ROOM ((size_t)24 << 20) /* of one tensor */
+enum { OPS = 36, LANES = 2, ALONE = 100 /* seconds that a rank waits for an exited one */ };
+#define AREA ((size_t)24 << 20) /* of one tensor */
 
 static struct gpu_options options = { .device = "cpu" };
 static uint32_t most = 4;
 
-/* ---- what a rank does */
+/* ---- in a rank */
 
 struct side {
     struct gpu *gpu;
@@ -33,8 +34,7 @@ struct side {
     uint32_t rank, ranks;
     enum dtype dtypes[3];
     uint32_t n_dtypes;
-    float *before[GPU_MAX_RANKS],
-        *after; /* of every rank: what it has before an op; afterwards all have that */
+    float *before[GPU_MAX_RANKS], *after; /* every rank's input; afterwards all ranks have it */
     void *host;
     uint64_t random;
 };
@@ -62,7 +62,7 @@ rounded(float x, enum dtype t)
                           : float_of_f16(f16_of_float(x));
 }
 
-/* Between rows stands what nobody may touch. */
+/* The space between rows must not be written. */
 static void
 store(void *to, size_t i, float x, enum dtype t)
 {
@@ -115,7 +115,7 @@ compare(struct side *s, const struct tensor *x, const float *want, const char *w
         }
 }
 
-/* The tensor of this rank onto the device; where other ranks have other values, s->before has them. */
+/* Copies this rank's tensor to the device; s->before has the values of all ranks. */
 static void
 lay_out(struct side *s, const struct tensor *x, const float *mine)
 {
@@ -198,13 +198,13 @@ one_gathering(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool a
     size_t n = (size_t)rows * cols;
 
     draw(s, n, DT_F32);
-    /* Of the others' columns this rank has something else. */
+    /* This rank has other values in the other ranks' columns. */
     memcpy(s->after, s->before[0], n * sizeof(float));
     for (size_t i = 0; i < n; i++)
         s->before[1][i] = i % cols >= first && i % cols < end ? s->after[i] : 3;
     lay_out(s, &out, s->before[1]);
     if (apart) {
-        struct tensor other = tensor_at(s, ROOM, DT_F32, rows, end - first, end - first + 4);
+        struct tensor other = tensor_at(s, AREA, DT_F32, rows, end - first, end - first + 4);
 
         for (uint32_t i = 0; i < rows; i++)
             memcpy(s->before[1] + (size_t)i * (end - first), s->after + (size_t)i * cols + first,
@@ -216,20 +216,20 @@ one_gathering(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool a
     look(s, &out, s->after, "a gathering");
 }
 
-/* A residual of parts has the bits of the sum and then the residual: x and y beside each other, twice. */
+/* A residual of parts equals the all-reduce followed by residual; checks x and y, twice. */
 static void
 one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in_norm)
 {
     enum dtype t = s->dtypes[below(s, s->n_dtypes)];
     struct tensor in = tensor_at(s, 0, t, rows, cols, cols + gap),
-                  w = tensor_at(s, ROOM / 4, t, 1, cols, cols), x[2], y[2];
+                  w = tensor_at(s, AREA / 4, t, 1, cols, cols), x[2], y[2];
     struct residual r = { .in = in, .eps = 1e-5f };
     float *seen[2] = { s->after, s->before[1] };
     size_t n = (size_t)rows * cols;
 
     for (int i = 0; i < 2; i++) {
-        x[i] = tensor_at(s, ROOM / 2 * (size_t)(2 + i), DT_F32, rows, cols, cols);
-        y[i] = tensor_at(s, ROOM / 2 * (size_t)(2 + i) + ROOM / 4, t, rows, cols, cols);
+        x[i] = tensor_at(s, AREA / 2 * (size_t)(2 + i), DT_F32, rows, cols, cols);
+        y[i] = tensor_at(s, AREA / 2 * (size_t)(2 + i) + AREA / 4, t, rows, cols, cols);
     }
     draw(s, n, DT_F32);
     lay_out(s, &x[0], s->before[0]);
@@ -263,7 +263,7 @@ one_residual(struct side *s, uint32_t rows, uint32_t cols, uint32_t gap, bool in
     }
 }
 
-/* Nothing moves, and the ranks stay together. */
+/* Empty tensors: nothing is exchanged, and the ranks stay in step. */
 static void
 a_gathering_of_no_columns(struct side *s)
 {
@@ -273,11 +273,11 @@ a_gathering_of_no_columns(struct side *s)
     wait_all(s);
 }
 
-/* Sums and gatherings of any shape, one after another without a wait between ranks. */
+/* Collectives of any shape, one after another without waiting. */
 static void
 any_shapes(struct side *s)
 {
-    one_sum(s, 1, 1, 0, false); /* a lane's first may not be recorded */
+    one_sum(s, 1, 1, 0, false); /* the first of a lane may not be recorded */
     a_gathering_of_no_columns(s);
     for (int i = 0; i < OPS; i++) {
         uint32_t rows = below(s, 3) ? 1 + below(s, 4) : 1 + below(s, 60);
@@ -293,7 +293,7 @@ any_shapes(struct side *s)
     }
 }
 
-/* More than goes at once, with and without something between rows. */
+/* More than one exchange, with and without a stride. */
 static void
 large(struct side *s)
 {
@@ -327,13 +327,13 @@ open_side(struct side *s, uint32_t rank, uint32_t ranks, int fd)
     s->op = gpu_ops(s->gpu);
     for (enum dtype t = DT_F32; t <= DT_F16; t++)
         if (gpu_act_dtype(s->gpu, t) == t) s->dtypes[s->n_dtypes++] = t;
-    if (s->op->mem.arena_make(s->gpu, "group", 2 * ROOM, &s->arena, &e) < 0) {
+    if (s->op->mem.arena_make(s->gpu, "group", 2 * AREA, &s->arena, &e) < 0) {
         fprintf(stderr, "rank %u: %s\n", rank, e.text);
         _exit(1);
     }
-    s->host = malloc(ROOM);
-    s->after = malloc(ROOM);
-    for (uint32_t r = 0; r < ranks; r++) s->before[r] = malloc(ROOM);
+    s->host = malloc(AREA);
+    s->after = malloc(AREA);
+    for (uint32_t r = 0; r < ranks; r++) s->before[r] = malloc(AREA);
 }
 
 static void
@@ -363,7 +363,7 @@ a_rank(uint32_t rank, uint32_t ranks, int fd)
     _exit(0);
 }
 
-/* ---- and who starts them */
+/* ---- the parent process */
 
 static void
 ranks_agree(uint32_t ranks)
@@ -391,21 +391,21 @@ ranks_agree(uint32_t ranks)
 }
 
 static void
-two_ranks_find_the_sum_and_the_whole(void **state)
+two_ranks_all_reduce_and_all_gather(void **state)
 {
     (void)state;
     ranks_agree(2);
 }
 
 static void
-three_ranks_find_the_sum_and_the_whole(void **state)
+three_ranks_all_reduce_and_all_gather(void **state)
 {
     (void)state;
     ranks_agree(3);
 }
 
 static void
-four_ranks_find_the_sum_and_the_whole(void **state)
+four_ranks_all_reduce_and_all_gather(void **state)
 {
     (void)state;
     ranks_agree(4);
@@ -423,7 +423,7 @@ device_refused(const char *device, uint32_t rank, uint32_t ranks)
 }
 
 static void
-a_list_of_gpus_has_one_for_each_rank(void **state)
+a_device_list_has_one_gpu_per_rank(void **state)
 {
     (void)state;
     assert_non_null(strstr(device_refused("cuda:3", 0, 2), "names 1 GPUs, for 2 ranks"));
@@ -439,10 +439,10 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_ranks_find_the_sum_and_the_whole),
-        cmocka_unit_test(three_ranks_find_the_sum_and_the_whole),
-        cmocka_unit_test(four_ranks_find_the_sum_and_the_whole),
-        cmocka_unit_test(a_list_of_gpus_has_one_for_each_rank),
+        cmocka_unit_test(two_ranks_all_reduce_and_all_gather),
+        cmocka_unit_test(three_ranks_all_reduce_and_all_gather),
+        cmocka_unit_test(four_ranks_all_reduce_and_all_gather),
+        cmocka_unit_test(a_device_list_has_one_gpu_per_rank),
     };
 
     for (int i = 1; i + 1 < argc; i += 2) {

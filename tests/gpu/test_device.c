@@ -1,5 +1,6 @@
-/* test_device.c - memory, copies, marks and graphs of any device: what lanes and arenas promise (gpu.h). */
-#include "tests/gpu/rig.h"
+/* test_device.c - memory, copies, marks and graphs of any device: the guarantees of lanes and
+ * arenas in gpu.h. */
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* gpu.h's formula, word by word. */
+/* The formula of gpu.h. */
 static uint64_t
 checksum_of(const uint8_t *p, size_t bytes)
 {
@@ -26,58 +27,58 @@ checksum_of(const uint8_t *p, size_t bytes)
     return sum;
 }
 
-/* A process that waits for its turn has begun, and opens the device later, or never. */
+/* After gpu_begin() a process may open the device later, or never. */
 static void
-a_device_that_was_begun_opens_as_any(void **state)
+a_device_opens_after_gpu_begin(void **state)
 {
     const struct gpu_options nobodys = { .device = "nobody's" },
-                             ours = { .device = rig_cuda() ? "cuda" : "cpu" };
+                             ours = { .device = fixture_cuda() ? "cuda" : "cpu" };
     struct err e = { 0 };
-    struct rig r;
+    struct fixture r;
 
     (void)state;
     assert_int_equal(gpu_begin(&nobodys, &e), -EINVAL);
     assert_int_equal(gpu_begin(&ours, &e), 0);
     assert_int_equal(gpu_begin(&ours, &e), 0);
-    rig_open(&r, "auto", 1);
-    rig_close(&r);
+    fixture_open(&r, "auto", 1);
+    fixture_close(&r);
 }
 
 static void
-checksums_do_not_depend_on_threads_and_notice_every_byte(void **state)
+checksums_cover_every_byte_and_ignore_thread_count(void **state)
 {
     static const size_t size[] = { 0, 1, 8, 9, 4095, 4096, (3 << 20) + 5 };
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(size); i++)
         for (uint32_t threads = 1; threads <= 4; threads++) {
-            struct rig r;
+            struct fixture r;
             uint64_t *sum, first;
             uint8_t *p;
 
-            rig_open(&r, "auto", threads);
-            p = rig_bytes(&r, size[i] + 16);
-            sum = rig_bytes(&r, 2 * sizeof *sum);
+            fixture_open(&r, "auto", threads);
+            p = fixture_bytes(&r, size[i] + 16);
+            sum = fixture_bytes(&r, 2 * sizeof *sum);
             for (size_t k = 0; k < size[i]; k++) HOST(p)[k] = (uint8_t)test_below(256);
-            rig_send(&r);
+            fixture_send(&r);
             assert_int_equal(r.op->mem.checksum(r.lane, sum, p, size[i]), 0);
-            rig_wait(&r);
+            fixture_wait(&r);
             first = HOST(sum)[0];
             assert_true(first == checksum_of(HOST(p), size[i]));
             if (size[i]) {
                 HOST(p)[test_below((uint32_t)size[i])] ^= 1;
-                rig_send(&r);
+                fixture_send(&r);
                 assert_int_equal(r.op->mem.checksum(r.lane, sum + 1, p, size[i]), 0);
-                rig_wait(&r);
+                fixture_wait(&r);
                 assert_true(first != HOST(sum)[1]);
             }
-            rig_close(&r);
+            fixture_close(&r);
         }
 }
 
-/* Whole, or of every so many bytes the first; what does not count stays as it was. */
+/* Whole blocks, or the first bytes of every pitch; other bytes keep their content. */
 static void
-blocks_are_copied_and_nothing_beside_them(void **state)
+copy_blocks_writes_only_the_blocks(void **state)
 {
     enum { BLOCKS = 40 };
     static const struct block_size size[] = {
@@ -97,19 +98,19 @@ blocks_are_copied_and_nothing_beside_them(void **state)
         size_t bytes = s.bytes, pitch = s.pitch ? s.pitch : bytes, used = s.pitch ? s.used : bytes;
         struct block_copy copy[BLOCKS], *there;
         char *from, *to;
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, "auto", 3);
-        from = rig_bytes(&r, BLOCKS * bytes);
-        to = rig_bytes(&r, BLOCKS * bytes);
+        fixture_open(&r, "auto", 3);
+        from = fixture_bytes(&r, BLOCKS * bytes);
+        to = fixture_bytes(&r, BLOCKS * bytes);
         for (size_t i = 0; i < BLOCKS * bytes; i++) HOST(from)[i] = (char)test_below(256);
-        for (size_t i = 0; i < BLOCKS; i++) /* backwards; not the last one */
+        for (size_t i = 0; i < BLOCKS; i++) /* backwards; without the last */
             copy[i] = (struct block_copy){ to + (BLOCKS - 1 - i) * bytes, from + i * bytes };
-        there = rig_copy(&r, copy, sizeof copy);
-        rig_send(&r);
+        there = fixture_copy(&r, copy, sizeof copy);
+        fixture_send(&r);
         assert_int_equal(r.op->mem.copy_blocks(r.lane, there, k % 2 ? NULL : copy, BLOCKS - 1, s),
                          0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (size_t i = 0; i < (BLOCKS - 1) * bytes; i += pitch) {
             const char *got = HOST((char *)copy[i / bytes].to) + i % bytes;
 
@@ -117,13 +118,13 @@ blocks_are_copied_and_nothing_beside_them(void **state)
             for (size_t j = used; j < pitch; j++) assert_int_equal((unsigned char)got[j], 0xff);
         }
         for (size_t i = 0; i < bytes; i++) assert_int_equal((unsigned char)HOST(to)[i], 0xff);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Blocks go to pinned memory and come back: the host tier. Large ones lie across pins, too. */
+/* Blocks are copied to pinned memory and back (host tier). Large ones cross pins. */
 static void
-blocks_travel_to_the_host_and_back(void **state)
+blocks_are_copied_to_the_host_and_back(void **state)
 {
     enum { BLOCKS = 70, MOST = 1 << 20 };
     static const size_t size[] = { 16, 128 << 10, MOST, MOST - 48 };
@@ -135,13 +136,13 @@ blocks_travel_to_the_host_and_back(void **state)
     for (size_t k = 0; k < 2 * ARRAY_LEN(size); k++) {
         size_t bytes = size[k / 2];
         char *a, *b;
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, "auto", 2);
+        fixture_open(&r, "auto", 2);
         assert_int_equal(r.op->mem.host_pin(r.gpu, host, (size_t)BLOCKS * MOST), 0);
         memset(host, 0xaa, (size_t)BLOCKS * MOST);
-        a = rig_bytes(&r, BLOCKS * bytes);
-        b = rig_bytes(&r, BLOCKS * bytes);
+        a = fixture_bytes(&r, BLOCKS * bytes);
+        b = fixture_bytes(&r, BLOCKS * bytes);
         for (size_t i = 0; i < BLOCKS * bytes / 4; i++)
             HOST((uint32_t *)a)[i] = test_below(UINT32_MAX);
         for (int i = 0; i < BLOCKS; i++) {
@@ -150,28 +151,28 @@ blocks_travel_to_the_host_and_back(void **state)
             out[i] = (struct block_copy){ between, a + (size_t)i * bytes };
             in[i] = (struct block_copy){ b + (size_t)i * bytes, between };
         }
-        outs = rig_copy(&r, out, sizeof out);
-        ins = rig_copy(&r, in, sizeof in);
-        rig_send(&r);
+        outs = fixture_copy(&r, out, sizeof out);
+        ins = fixture_copy(&r, in, sizeof in);
+        fixture_send(&r);
         assert_int_equal(r.op->mem.copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
                                                (struct block_size){ .bytes = bytes }),
                          0);
         assert_int_equal(r.op->mem.copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
                                                (struct block_size){ .bytes = bytes }),
                          0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
         assert_memory_equal(HOST(a), host + (BLOCKS - 1) * bytes, bytes);
         r.op->mem.host_unpin(r.gpu, host, (size_t)BLOCKS * MOST);
-        rig_close(&r);
+        fixture_close(&r);
     }
     free(host);
 }
 
-/* The host tier's own memory, in pieces, one copy across the end of most: saved by one mapping, fetched through
- * another's. */
+/* Host memory of the host tier, in pieces, with copies across most boundaries: written through one
+ * mapping, read through another. */
 static void
-what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
+host_memory_contents_survive_mapping_by_another_device(void **state)
 {
     enum { BLOCKS = 24, MOST = (1 << 20) + 48 };
     static const size_t size[] = { 48, 128 << 10, MOST };
@@ -182,10 +183,10 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
         size_t bytes = size[k / 2], all = (size_t)BLOCKS * MOST;
         struct host_memory made, taken, other;
         struct err e = { 0 };
-        struct rig r;
+        struct fixture r;
         char *a, *b;
 
-        rig_open(&r, "auto", 2);
+        fixture_open(&r, "auto", 2);
         if (r.op->mem.host_open(r.gpu, all, &made, &e) < 0) fail_msg("%s", e.text);
         if (r.op->mem.host_open(r.gpu, all, &taken, &e) < 0) fail_msg("%s", e.text);
         assert_true(made.n > 1 && made.bytes >= all);
@@ -195,8 +196,8 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
             taken.fd[i] = dup(made.fd[i]);
             if (r.op->mem.host_map(r.gpu, &taken, &e) < 0) fail_msg("%s", e.text);
         }
-        a = rig_bytes(&r, BLOCKS * bytes);
-        b = rig_bytes(&r, BLOCKS * bytes);
+        a = fixture_bytes(&r, BLOCKS * bytes);
+        b = fixture_bytes(&r, BLOCKS * bytes);
         for (size_t i = 0; i < BLOCKS * bytes / 4; i++)
             HOST((uint32_t *)a)[i] = test_below(UINT32_MAX);
         for (size_t i = 0; i < BLOCKS; i++) {
@@ -205,21 +206,21 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
             out[i] = (struct block_copy){ (char *)made.base + at, a + i * bytes };
             in[i] = (struct block_copy){ b + i * bytes, (char *)taken.base + at };
         }
-        outs = rig_copy(&r, out, sizeof out);
-        ins = rig_copy(&r, in, sizeof in);
-        rig_send(&r);
+        outs = fixture_copy(&r, out, sizeof out);
+        ins = fixture_copy(&r, in, sizeof in);
+        fixture_send(&r);
         assert_int_equal(r.op->mem.copy_blocks(r.lane, outs, k % 2 ? out : NULL, BLOCKS,
                                                (struct block_size){ .bytes = bytes }),
                          0);
-        rig_wait(&r);
-        if (!rig_cuda()) /* there it is the device's alone */
+        fixture_wait(&r);
+        if (!fixture_cuda()) /* on a GPU only the device can access it */
             assert_memory_equal(HOST(a), (char *)taken.base + (BLOCKS - 1) * bytes, bytes);
         r.op->mem.host_close(r.gpu, &made);
         assert_null(made.base);
         assert_int_equal(r.op->mem.copy_blocks(r.lane, ins, k % 2 ? in : NULL, BLOCKS,
                                                (struct block_size){ .bytes = bytes }),
                          0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_memory_equal(HOST(a), HOST(b), BLOCKS * bytes);
         if (r.op->mem.host_open(r.gpu, all + HOST_PIECES * (4 << 20), &other, &e) < 0)
             fail_msg("%s", e.text);
@@ -228,54 +229,55 @@ what_lies_in_host_memory_is_there_for_whoever_maps_it(void **state)
         assert_int_equal(other.n_mapped, 0);
         r.op->mem.host_close(r.gpu, &other);
         r.op->mem.host_close(r.gpu, &taken);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it(void **state)
+an_arena_is_adopted_by_fd_with_its_contents(void **state)
 {
     uint64_t bytes = (uint64_t)48 << 20;
     struct arena a, b;
-    struct rig r;
+    struct fixture r;
     struct err e = { 0 };
     uint64_t *sum;
     int fd;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    sum = rig_bytes(&r, 2 * sizeof *sum);
+    fixture_open(&r, "auto", 1);
+    sum = fixture_bytes(&r, 2 * sizeof *sum);
     assert_int_equal(r.op->mem.arena_make(r.gpu, "test", bytes, &a, &e), 0);
     assert_true(a.bytes == bytes);
     assert_true(fcntl(a.fd, F_GETFD) & FD_CLOEXEC);
-    rig_send(&r);
+    fixture_send(&r);
     assert_int_equal(
         r.op->mem.fill_random(r.lane, tensor_2d(a.base, DT_F32, 1 << 10, 12 << 10), 7, 0, 0, 1), 0);
     assert_int_equal(r.op->mem.checksum(r.lane, sum, a.base, bytes), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     fd = dup(a.fd);
     r.op->mem.arena_drop(r.gpu, &a);
     assert_int_equal(a.fd, -1);
     assert_int_equal(r.op->mem.arena_adopt(r.gpu, fd, bytes, &b, &e), 0);
     assert_int_equal(r.op->mem.checksum(r.lane, sum + 1, b.base, bytes), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_true(HOST(sum)[0] == HOST(sum)[1]);
     assert_int_equal(b.fd, fd);
     r.op->mem.arena_drop(r.gpu, &b);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-memory_that_an_arena_takes_is_free_again_after_it(void **state)
+dropping_an_arena_frees_its_memory(void **state)
 {
     uint64_t free_1, free_2, free_3, own, total, bytes = (uint64_t)1 << 30;
     struct arena a;
-    struct rig r;
+    struct fixture r;
     struct err e = { 0 };
 
     (void)state;
-    if (!rig_cuda()) skip(); /* a memfd takes what is touched, and others use this host */
-    rig_open(&r, "auto", 1);
+    /* a memfd allocates on first use, and other processes use this host */
+    if (!fixture_cuda()) skip();
+    fixture_open(&r, "auto", 1);
     assert_int_equal(gpu_memory(r.gpu, &free_1, &own, &total), 0);
     assert_true(own > 0 && free_1 + own <= total);
     assert_int_equal(r.op->mem.arena_make(r.gpu, "test", bytes, &a, &e), 0);
@@ -286,38 +288,38 @@ memory_that_an_arena_takes_is_free_again_after_it(void **state)
     assert_true(free_3 + (16 << 20) >= free_1);
     assert_true(r.op->mem.arena_make(r.gpu, "too large", total + bytes, &a, &e) < 0);
     assert_non_null(strstr(e.text, "too large"));
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static struct lane *
-another_lane(struct rig *r)
+another_lane(struct fixture *r)
 {
     struct lane *other;
     struct err e = { 0 };
 
-    if (r->op->lane.open(r->gpu, rig_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
+    if (r->op->lane.open(r->gpu, fixture_cuda() ? gpu_units(r->gpu) : 2, &other, &e) < 0)
         fail_msg("%s", e.text);
     return other;
 }
 
-/* Two lanes hand one buffer to and fro, each waiting for the other's mark. */
+/* Two lanes write one buffer alternately, each after waiting for the other's mark. */
 static void
-a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
+a_lane_sees_writes_before_the_mark_it_waits_for(void **state)
 {
     enum { TIMES = 60, N = 1 << 18 };
-    struct rig r;
+    struct fixture r;
     struct lane *lane[2];
     struct tensor x, one;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     lane[0] = r.lane;
     lane[1] = another_lane(&r);
-    x = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
-    one = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    x = fixture_empty(&r, DT_F32, 64, N / 64, N / 64);
+    one = fixture_empty(&r, DT_F32, 64, N / 64, N / 64);
     for (uint32_t i = 0; i < N; i++) HOST((float *)x.data)[i] = 0, HOST((float *)one.data)[i] = 1;
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_send(&r);
+    fixture_wait(&r);
     for (uint64_t i = 1; i <= TIMES; i++) {
         struct lane *l = lane[i % 2], *other = lane[(i + 1) % 2];
 
@@ -326,33 +328,33 @@ a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for(void **state)
         assert_int_equal(r.op->lane.after(other, l, 1000000 + i), 0);
     }
     r.step = 2000000;
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == TIMES);
     r.op->lane.close(lane[1]);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* A worker's pass over padding marks steps of its own, and then counts from 1. */
+/* A worker's warm-up marks steps of its own, then restarts at 1. */
 static void
-a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
+a_wait_ignores_marks_of_the_previous_numbering(void **state)
 {
     enum { TIMES = 300, N = 1 << 20 };
-    struct rig r;
+    struct fixture r;
     struct lane *other;
     struct tensor x, y, one;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     other = another_lane(&r);
-    x = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
-    y = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
-    one = rig_empty(&r, DT_F32, 64, N / 64, N / 64);
+    x = fixture_empty(&r, DT_F32, 64, N / 64, N / 64);
+    y = fixture_empty(&r, DT_F32, 64, N / 64, N / 64);
+    one = fixture_empty(&r, DT_F32, 64, N / 64, N / 64);
     for (uint32_t i = 0; i < N; i++) {
         HOST((float *)x.data)[i] = HOST((float *)y.data)[i] = 0;
         HOST((float *)one.data)[i] = 1;
     }
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_send(&r);
+    fixture_wait(&r);
     assert_int_equal(r.op->lane.mark(other, 5), 0);
     while (r.op->lane.done(other) != 5) assert_int_equal(r.op->lane.error(other), 0);
     assert_int_equal(r.op->lane.mark(other, 0), 0);
@@ -361,43 +363,43 @@ a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before(void **state)
     assert_int_equal(r.op->lane.mark(other, 1), 0);
     assert_int_equal(r.op->lane.after(r.lane, other, 1), 0);
     assert_int_equal(r.op->add(r.lane, y, x), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)y.data)[i] == TIMES);
     r.op->lane.close(other);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused(void **state)
+waiting_for_an_unmarked_step_is_refused(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct lane *other;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     other = another_lane(&r);
     assert_int_equal(r.op->lane.after(r.lane, other, 1), -EINVAL);
     assert_non_null(strstr(gpu_why(r.gpu), "step 1"));
     assert_int_equal(r.op->lane.mark(other, 1), 0);
     assert_int_equal(r.op->lane.after(r.lane, other, 1), 0);
     assert_int_equal(r.op->lane.after(r.lane, other, 2), -EINVAL);
-    assert_int_equal(r.op->lane.after(r.lane, r.lane, 1 << 20), 0); /* its own order is enough */
-    rig_wait(&r);
+    assert_int_equal(r.op->lane.after(r.lane, r.lane, 1 << 20), 0); /* queue order suffices */
+    fixture_wait(&r);
     r.op->lane.close(other);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
+a_step_is_done_when_its_mark_is(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct tensor x;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    x = rig_tensor(&r, DT_F32, 512, 4096, 4096, 1);
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_open(&r, "auto", 1);
+    x = fixture_tensor(&r, DT_F32, 512, 4096, 4096, 1);
+    fixture_send(&r);
+    fixture_wait(&r);
     for (uint64_t i = 1; i <= 200; i++) {
         uint64_t last = 0;
 
@@ -411,108 +413,109 @@ marks_count_up_and_a_step_is_done_when_its_mark_is(void **state)
         }
     }
     r.step = 4000000;
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_int_equal(r.op->lane.error(r.lane), 0);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* A graph runs on what its buffers hold by then. */
+/* A graph uses the contents at launch. */
 static void
-a_graph_queues_the_same_work_again_on_other_contents(void **state)
+a_graph_runs_on_current_buffer_contents(void **state)
 {
     enum { ROWS = 7, K = 192, OUT = 320 };
-    struct rig r;
+    struct fixture r;
     struct tensor x, w, y, plain, norm;
     struct graph *g;
     uint64_t bytes = 1;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     if (!gpu_graphs(r.gpu)) {
         assert_int_equal(r.op->graph.begin(r.lane), -ENOTSUP);
-        rig_close(&r);
+        fixture_close(&r);
         skip();
     }
-    x = rig_tensor(&r, r.act, ROWS, K, K, 1);
-    w = rig_tensor(&r, r.act, OUT, K, K, 1);
-    norm = rig_tensor(&r, DT_F32, 1, K, K, 1);
-    y = rig_output(&r, ROWS, OUT, OUT);
-    plain = rig_output(&r, ROWS, OUT, OUT);
-    rig_send(&r);
-    rig_wait(&r);
+    x = fixture_tensor(&r, r.act, ROWS, K, K, 1);
+    w = fixture_tensor(&r, r.act, OUT, K, K, 1);
+    norm = fixture_tensor(&r, DT_F32, 1, K, K, 1);
+    y = fixture_output(&r, ROWS, OUT, OUT);
+    plain = fixture_output(&r, ROWS, OUT, OUT);
+    fixture_send(&r);
+    fixture_wait(&r);
     assert_int_equal(r.op->graph.begin(r.lane), 0);
     assert_int_equal(r.op->rms_norm(r.lane, x, x, norm, 1e-6f, 1), 0);
     assert_int_equal(r.op->matmul(r.lane, y, x, w, NO_TENSOR, 0), 0);
     assert_int_equal(r.op->graph.end(r.lane, &g, &bytes), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_true(at(y, 0, 0) != at(y, 0, 0)); /* recorded, not run: still poison */
     for (int n = 0; n < 5; n++) {
-        struct tensor again = rig_tensor(&r, r.act, ROWS, K, K, 1);
+        struct tensor again = fixture_tensor(&r, r.act, ROWS, K, K, 1);
 
         for (uint32_t i = 0; i < ROWS; i++)
             for (uint32_t j = 0; j < K; j++) set(x, i, j, (float)at(again, i, j));
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->graph.launch(r.lane, g), 0);
         assert_int_equal(r.op->rms_norm(r.lane, again, again, norm, 1e-6f, 1), 0);
         assert_int_equal(r.op->matmul(r.lane, plain, again, w, NO_TENSOR, 0), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_true(same_bits(plain, y));
     }
     r.op->graph.drop(r.lane, g);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* Beyond some 4,000 the driver's queue is full, and the lane ends with "unspecified launch failure". */
+/* Above about 4,000 the driver's queue is full, and the lane fails with "unspecified launch
+ * failure". */
 static void
-a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on(void **state)
+a_graph_above_2048_ops_is_refused_without_failing_the_lane(void **state)
 {
     enum { MOST = 2048, N = 256 };
-    struct rig r;
+    struct fixture r;
     struct tensor x, one;
     struct graph *g;
     uint64_t bytes;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     if (!gpu_graphs(r.gpu)) {
-        rig_close(&r);
+        fixture_close(&r);
         skip();
     }
-    x = rig_empty(&r, DT_F32, 1, N, N);
-    one = rig_empty(&r, DT_F32, 1, N, N);
+    x = fixture_empty(&r, DT_F32, 1, N, N);
+    one = fixture_empty(&r, DT_F32, 1, N, N);
     for (uint32_t i = 0; i < N; i++) HOST((float *)x.data)[i] = 0, HOST((float *)one.data)[i] = 1;
-    rig_send(&r);
+    fixture_send(&r);
     for (int more = 1; more >= 0; more--) {
         assert_int_equal(r.op->graph.begin(r.lane), 0);
         for (int i = 0; i < MOST + more; i++) assert_int_equal(r.op->add(r.lane, x, one), 0);
         assert_int_equal(r.op->graph.end(r.lane, &g, &bytes), more ? -E2BIG : 0);
     }
     for (int i = 0; i < 20; i++) assert_int_equal(r.op->graph.launch(r.lane, g), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < N; i++) assert_true(HOST((float *)x.data)[i] == 20 * MOST);
     r.op->graph.drop(r.lane, g);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(a_device_that_was_begun_opens_as_any),
-        rig_test(checksums_do_not_depend_on_threads_and_notice_every_byte),
-        rig_test(blocks_are_copied_and_nothing_beside_them),
-        rig_test(blocks_travel_to_the_host_and_back),
-        rig_test(what_lies_in_host_memory_is_there_for_whoever_maps_it),
-        rig_test(an_arena_is_known_by_its_fd_and_adopted_with_what_is_in_it),
-        rig_test(memory_that_an_arena_takes_is_free_again_after_it),
-        rig_test(a_lane_sees_what_another_one_wrote_before_the_mark_it_waits_for),
-        rig_test(a_wait_is_for_a_mark_of_this_count_and_not_of_the_one_before),
-        rig_test(a_wait_for_a_step_that_nobody_was_told_to_mark_is_refused),
-        rig_test(marks_count_up_and_a_step_is_done_when_its_mark_is),
-        rig_test(a_graph_queues_the_same_work_again_on_other_contents),
-        rig_test(a_graph_of_more_than_2048_ops_is_refused_and_the_lane_goes_on),
+        fixture_test(a_device_opens_after_gpu_begin),
+        fixture_test(checksums_cover_every_byte_and_ignore_thread_count),
+        fixture_test(copy_blocks_writes_only_the_blocks),
+        fixture_test(blocks_are_copied_to_the_host_and_back),
+        fixture_test(host_memory_contents_survive_mapping_by_another_device),
+        fixture_test(an_arena_is_adopted_by_fd_with_its_contents),
+        fixture_test(dropping_an_arena_frees_its_memory),
+        fixture_test(a_lane_sees_writes_before_the_mark_it_waits_for),
+        fixture_test(a_wait_ignores_marks_of_the_previous_numbering),
+        fixture_test(waiting_for_an_unmarked_step_is_refused),
+        fixture_test(a_step_is_done_when_its_mark_is),
+        fixture_test(a_graph_runs_on_current_buffer_contents),
+        fixture_test(a_graph_above_2048_ops_is_refused_without_failing_the_lane),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

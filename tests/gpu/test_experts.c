@@ -1,5 +1,5 @@
-/* test_experts.c - rows and their experts (route, expert_matmul, combine) against doubles, and rule 1 of
- * gpu/README.md: a row's result is the same bits in any company. MXFP4 is decoded here from its definition.
+/* test_experts.c - route, expert_matmul and combine against doubles, and rule 1 of gpu/README.md: a
+ * row has the same bits in any batch. MXFP4 is decoded here from its definition.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -10,32 +10,33 @@
 
 enum { ROUNDS = 30 };
 
-/* n rows to k of e experts; slot: every fifth row is nobody's. */
+/* n rows to k of e experts; slot: every fifth row is padding. */
 static struct pairs
-new_pairs(struct rig *r, uint32_t n, uint32_t k, uint32_t e)
+new_pairs(struct fixture *r, uint32_t n, uint32_t k, uint32_t e)
 {
     return (struct pairs){
         .n_tokens = n,
         .n_top = k,
         .n_experts = e,
-        .expert = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
-        .share = rig_bytes(r, (size_t)n * k * sizeof(float)),
-        .place = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
-        .row = rig_bytes(r, (size_t)n * k * sizeof(uint32_t)),
-        .first = rig_bytes(r, (e + 1) * sizeof(uint32_t)),
+        .expert = fixture_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .share = fixture_bytes(r, (size_t)n * k * sizeof(float)),
+        .place = fixture_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .row = fixture_bytes(r, (size_t)n * k * sizeof(uint32_t)),
+        .first = fixture_bytes(r, (e + 1) * sizeof(uint32_t)),
     };
 }
 
 static uint32_t *
-new_slots(struct rig *r, uint32_t n, bool all)
+new_slots(struct fixture *r, uint32_t n, bool all)
 {
-    uint32_t *slot = rig_bytes(r, n * sizeof *slot);
+    uint32_t *slot = fixture_bytes(r, n * sizeof *slot);
 
     for (uint32_t i = 0; i < n; i++) HOST(slot)[i] = all || test_below(5) ? i : SLOT_NONE;
     return slot;
 }
 
-/* Whether expert a comes before b for that row: larger, or as large and lower. NaN is the least. */
+/* Whether a row prefers expert a to b: larger logit, or equal and lower index. NaN is the
+ * smallest. */
 static bool
 before(struct tensor logits, uint32_t row, uint32_t a, uint32_t b)
 {
@@ -75,7 +76,7 @@ sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* Chosen by sigmoid and bias, which round: what is nearly as large may stand in its place. */
+/* Sigmoid and bias round: an expert with a nearly equal score may be chosen instead. */
 static void
 check_sigmoid_row(const struct route *r, uint32_t i)
 {
@@ -106,7 +107,7 @@ check_sigmoid_row(const struct route *r, uint32_t i)
     }
 }
 
-/* Sorted pairs: by expert, and by row within one; everybody's is there once. */
+/* Checks that the sorted pairs are ordered by expert, then by row, and complete. */
 static void
 check_places(const struct pairs *p, const uint32_t *slot)
 {
@@ -131,33 +132,33 @@ check_places(const struct pairs *p, const uint32_t *slot)
 }
 
 static void
-a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
+route_chooses_the_largest_logits_lowest_expert_on_ties(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         uint32_t e = between(1, n % 3 ? 9 : 128), k = between(1, MIN(e, 8u));
         uint32_t rows = between(1, n % 5 ? 40 : 900);
-        struct rig r;
+        struct fixture r;
         struct route a = { .factor = n % 2 ? 1 : 0.3f };
         uint32_t *slot;
 
         open_any(&r);
-        a.logits = rig_tensor(&r, DT_F32, rows, e, e + test_below(5), 2);
+        a.logits = fixture_tensor(&r, DT_F32, rows, e, e + test_below(5), 2);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < e; j++) {
                 if (test_below(3) == 0) set(a.logits, i, j, (float)test_below(3)); /* ties */
                 if (test_below(40) == 0) set(a.logits, i, j, NAN);
-                if (n % 3 == 2) set(a.logits, i, j, rig_normal());
+                if (n % 3 == 2) set(a.logits, i, j, fixture_normal());
             }
         a.sigmoid = n % 3 == 2;
-        if (a.sigmoid) a.bias = rig_tensor(&r, DT_F32, 1, e, e, 1);
-        if (n % 2) a.scale = rig_tensor(&r, DT_F32, 1, e, e, 1);
+        if (a.sigmoid) a.bias = fixture_tensor(&r, DT_F32, 1, e, e, 1);
+        if (n % 2) a.scale = fixture_tensor(&r, DT_F32, 1, e, e, 1);
         a.pairs = new_pairs(&r, rows, k, e);
         slot = new_slots(&r, rows, n % 4 == 0);
         a.slot = n % 4 == 0 ? NULL : slot;
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->route(r.lane, &a), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             if (HOST(slot)[i] != SLOT_NONE && a.sigmoid)
                 check_sigmoid_row(&a, i);
@@ -166,27 +167,27 @@ a_row_goes_to_its_largest_logits_lowest_expert_on_ties(void **state)
             else
                 assert_int_equal(HOST(a.pairs.expert)[(size_t)i * k], e);
         check_places(&a.pairs, HOST(slot));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Weights of one kind or another, and what they are worth. */
+/* Weights of several kinds, and their values. */
 struct weights {
     struct tensor w;
     uint8_t *code, *scale; /* MXFP4 */
 };
 
 static struct weights
-new_weights(struct rig *r, bool fp4, uint32_t rows, uint32_t k)
+new_weights(struct fixture *r, bool fp4, uint32_t rows, uint32_t k)
 {
     struct weights w = { 0 };
 
     if (!fp4) {
-        w.w = rig_tensor(r, rig_weight(r), rows, k, k, 1);
+        w.w = fixture_tensor(r, fixture_weight(r), rows, k, k, 1);
         return w;
     }
-    w.code = rig_bytes(r, (size_t)rows * k / 2);
-    w.scale = rig_bytes(r, (size_t)rows * k / MX_RUN);
+    w.code = fixture_bytes(r, (size_t)rows * k / 2);
+    w.scale = fixture_bytes(r, (size_t)rows * k / MX_RUN);
     for (size_t i = 0; i < (size_t)rows * k / 2; i++) HOST(w.code)[i] = (uint8_t)test_below(256);
     for (size_t i = 0; i < (size_t)rows * k / MX_RUN; i++)
         HOST(w.scale)[i] = (uint8_t)(120 + test_below(8));
@@ -210,10 +211,10 @@ worth(const struct weights *w, uint32_t row, uint32_t col)
 }
 
 static void
-expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
+expert_matmul_multiplies_each_pair_with_its_expert(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
         bool fp4 = n % 2, whole = wide();
         uint32_t e = between(1, 9), top = between(1, MIN(e, 4u)),
                  rows = between(1, n % 7 ? 12 : 200);
@@ -222,22 +223,23 @@ expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
         struct expert_matmul m = { .by_row = test_below(2) };
         struct route a = { .factor = 1 };
         struct weights w;
-        struct rig r;
+        struct fixture r;
         uint32_t pairs = rows * top;
 
         open_any(&r);
-        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
+        a.logits = fixture_tensor(&r, DT_F32, rows, e, e, 2);
         a.pairs = new_pairs(&r, rows, top, e);
         a.slot = new_slots(&r, rows, false);
-        m.x = rig_tensor(&r, r.act, m.by_row ? rows : pairs, k, whole ? k : k + test_below(9), 1);
+        m.x = fixture_tensor(&r, r.act, m.by_row ? rows : pairs, k, whole ? k : k + test_below(9),
+                             1);
         w = new_weights(&r, fp4, e * out, k);
         m.w = w.w;
-        if (test_below(2)) m.bias = rig_tensor(&r, DT_F32, e, out, out, 1);
-        m.y = rig_output(&r, pairs, out, out);
-        rig_send(&r);
+        if (test_below(2)) m.bias = fixture_tensor(&r, DT_F32, e, out, out, 1);
+        m.y = fixture_output(&r, pairs, out, out);
+        fixture_send(&r);
         assert_int_equal(r.op->route(r.lane, &a), 0);
         assert_int_equal(r.op->expert_matmul(r.lane, &m, &a.pairs), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         look = HOST(a.pairs.first)[e];
         for (uint32_t p = 0, of = 0; p < look; p++) {
             uint32_t from = m.by_row ? HOST(a.pairs.row)[p] : p;
@@ -256,27 +258,27 @@ expert_matmul_is_each_pairs_product_with_its_own_expert(void **state)
                 near(at(m.y, p, j), sum, size, m.y.dtype);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Shares are without the correction, those that are chosen with it; nearly equal scores may go either way. */
+/* Shares exclude the bias, the choice includes it; nearly equal scores may go either way. */
 static void
-sigmoids_choose_with_a_correction_and_weigh_without(void **state)
+sigmoid_routing_adds_the_bias_only_to_choose(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         uint32_t e = between(2, 40), k = between(1, MIN(e, 8u)), rows = between(1, 40);
         struct route a = { .sigmoid = true, .factor = 2.5f };
-        struct rig r;
+        struct fixture r;
 
         open_any(&r);
-        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
-        a.bias = rig_tensor(&r, DT_F32, 1, e, e, 1);
+        a.logits = fixture_tensor(&r, DT_F32, rows, e, e, 2);
+        a.bias = fixture_tensor(&r, DT_F32, 1, e, e, 1);
         a.pairs = new_pairs(&r, rows, k, e);
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->route(r.lane, &a), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             const uint32_t *expert = HOST(a.pairs.expert) + (size_t)i * k;
             double sum = 0, least = INFINITY, s[64];
@@ -295,32 +297,32 @@ sigmoids_choose_with_a_correction_and_weigh_without(void **state)
                 near((double)HOST(a.pairs.share)[i * k + j], s[expert[j]] / sum * 2.5,
                      4 * s[expert[j]] / sum * 2.5, DT_F32);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
+combine_adds_expert_outputs_weighted_by_shares(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         bool whole = wide();
         uint32_t e = between(1, 9), top = between(1, MIN(e, 4u)), rows = between(1, 20);
         uint32_t d = whole ? 64 * between(1, 50) : between(1, 90);
         struct route a = { .factor = 1 };
         struct tensor x, y;
-        struct rig r;
+        struct fixture r;
 
         open_any(&r);
-        a.logits = rig_tensor(&r, DT_F32, rows, e, e, 2);
+        a.logits = fixture_tensor(&r, DT_F32, rows, e, e, 2);
         a.pairs = new_pairs(&r, rows, top, e);
         a.slot = new_slots(&r, rows, false);
-        x = rig_tensor(&r, r.act, rows * top, d, d, 1);
-        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
-        rig_send(&r);
+        x = fixture_tensor(&r, r.act, rows * top, d, d, 1);
+        y = fixture_output(&r, rows, d, whole ? d : d + test_below(9));
+        fixture_send(&r);
         assert_int_equal(r.op->route(r.lane, &a), 0);
         assert_int_equal(r.op->combine(r.lane, y, x, &a.pairs), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
                 bool nobody = HOST(a.slot)[i] == SLOT_NONE;
@@ -335,20 +337,20 @@ combine_adds_what_a_rows_experts_found_by_their_shares(void **state)
                 }
                 near(at(y, i, j), sum, size, y.dtype);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 struct work {
     struct tensor logits, x, bias, y;
     struct weights w;
-    struct pairs pairs; /* and y: of one company after the other */
+    struct pairs pairs; /* and y: one batch after another */
     uint32_t e, top, d;
 };
 
-/* Router, product and sum of rows [first, first + n): out takes them. */
+/* Router, product and sum of rows [first, first + n), stored in out. */
 static void
-one_company(struct rig *r, const struct work *k, struct tensor out, uint32_t first, uint32_t n)
+one_batch(struct fixture *r, const struct work *k, struct tensor out, uint32_t first, uint32_t n)
 {
     struct route a = { .logits = tensor_rows(k->logits, first, n), .factor = 1, .pairs = k->pairs };
     struct expert_matmul m = { .y = tensor_rows(k->y, 0, n * k->top),
@@ -364,7 +366,7 @@ one_company(struct rig *r, const struct work *k, struct tensor out, uint32_t fir
 }
 
 static void
-a_row_has_the_same_bits_in_any_company(void **state)
+a_row_has_the_same_bits_in_any_batch(void **state)
 {
     static const struct {
         const char *isa;
@@ -374,38 +376,38 @@ a_row_has_the_same_bits_in_any_company(void **state)
     };
 
     (void)state;
-    for (int n = 0; n < rig_rounds(8); n++) {
+    for (int n = 0; n < fixture_rounds(8); n++) {
         uint32_t rows = between(1, 150), k = 32 * between(1, 9);
         struct work job = { .e = between(2, 6), .d = 8 * between(1, 30) };
         struct tensor want = NO_TENSOR;
-        struct rig keep;
+        struct fixture keep;
 
-        rig_open(&keep, "scalar", 1);
+        fixture_open(&keep, "scalar", 1);
         job.top = between(1, job.e);
-        job.logits = rig_tensor(&keep, DT_F32, rows, job.e, job.e, 2);
-        job.x = rig_tensor(&keep, keep.act, rows, k, k, 1);
+        job.logits = fixture_tensor(&keep, DT_F32, rows, job.e, job.e, 2);
+        job.x = fixture_tensor(&keep, keep.act, rows, k, k, 1);
         job.w = new_weights(&keep, n % 2, job.e * job.d, k);
-        job.bias = rig_tensor(&keep, DT_F32, job.e, job.d, job.d, 1);
+        job.bias = fixture_tensor(&keep, DT_F32, job.e, job.d, job.d, 1);
         for (size_t i = 0; i < ARRAY_LEN(manner); i++) {
             uint32_t step = manner[i].at_once ? manner[i].at_once : rows;
-            struct tensor out = rig_empty(&keep, keep.act, rows, job.d, job.d);
-            struct rig r;
+            struct tensor out = fixture_empty(&keep, keep.act, rows, job.d, job.d);
+            struct fixture r;
 
             job.pairs = new_pairs(&keep, step, job.top, job.e);
-            job.y = rig_output(&keep, step * job.top, job.d, job.d);
-            rig_open(&r, manner[i].isa, manner[i].threads);
-            rig_send(&r);
+            job.y = fixture_output(&keep, step * job.top, job.d, job.d);
+            fixture_open(&r, manner[i].isa, manner[i].threads);
+            fixture_send(&r);
             for (uint32_t at = 0; at < rows; at += step)
-                one_company(&r, &job, out, at, MIN(step, rows - at));
-            rig_wait(&r);
-            rig_close(&r);
+                one_batch(&r, &job, out, at, MIN(step, rows - at));
+            fixture_wait(&r);
+            fixture_close(&r);
             if (i == 0)
                 want = out;
             else if (!same_bits(want, out))
                 fail_msg("%u rows, %u at once, with %u threads, differ", rows, step,
                          manner[i].threads);
         }
-        rig_close(&keep);
+        fixture_close(&keep);
     }
 }
 
@@ -413,13 +415,13 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(a_row_goes_to_its_largest_logits_lowest_expert_on_ties),
-        rig_test(expert_matmul_is_each_pairs_product_with_its_own_expert),
-        rig_test(sigmoids_choose_with_a_correction_and_weigh_without),
-        rig_test(combine_adds_what_a_rows_experts_found_by_their_shares),
-        rig_test(a_row_has_the_same_bits_in_any_company),
+        fixture_test(route_chooses_the_largest_logits_lowest_expert_on_ties),
+        fixture_test(expert_matmul_multiplies_each_pair_with_its_expert),
+        fixture_test(sigmoid_routing_adds_the_bias_only_to_choose),
+        fixture_test(combine_adds_expert_outputs_weighted_by_shares),
+        fixture_test(a_row_has_the_same_bits_in_any_batch),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

@@ -1,12 +1,12 @@
-/* test_fp.c - what gpu/fp.h promises, over all 2^16 patterns of both types. */
+/* test_fp.c - the conversions of gpu/fp.h, over all 2^16 patterns of both types. */
 #include "gpu/fp.h"
 
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <math.h>
 
-/* A half by its definition. */
+/* fp16 by its definition. */
 static double
 half(uint32_t h)
 {
@@ -19,7 +19,7 @@ half(uint32_t h)
 }
 
 static void
-every_fp16_is_the_float_it_stands_for(void **state)
+every_fp16_converts_to_its_float(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -34,7 +34,7 @@ every_fp16_is_the_float_it_stands_for(void **state)
 }
 
 static void
-every_fp16_comes_back_and_a_nan_stays_one(void **state)
+every_fp16_survives_the_round_trip(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -48,7 +48,7 @@ every_fp16_comes_back_and_a_nan_stays_one(void **state)
     }
 }
 
-/* Between two neighbours: the nearer one, the even one from the middle. */
+/* Between two neighbours: the nearer one; at the midpoint the even one. */
 static void
 fp16_rounds_to_nearest_even(void **state)
 {
@@ -67,7 +67,7 @@ fp16_rounds_to_nearest_even(void **state)
 }
 
 static void
-every_bf16_comes_back_and_rounds_to_nearest_even(void **state)
+every_bf16_survives_the_round_trip_and_rounds_to_even(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
@@ -88,7 +88,7 @@ every_bf16_comes_back_and_rounds_to_nearest_even(void **state)
 }
 
 static void
-every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even(void **state)
+every_fp8_converts_exactly_and_rounds_to_even(void **state)
 {
     (void)state;
     for (unsigned b = 0; b < 256; b++) {
@@ -103,7 +103,7 @@ every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even(void **state)
         assert_true((double)f == (b & 0x80 ? -want : want) && !signbit(f) == !(b & 0x80));
         assert_int_equal(e4m3_of_float(f), b);
         if ((b & 0x7f) == 0x7e) continue;
-        /* Half way to the next one, and a little to either side. */
+        /* The midpoint to the next value, and slightly less and more. */
         next = fabs((double)float_of_e4m3((uint8_t)(b + 1)));
         f = (float)((want + next) / 2) * (b & 0x80 ? -1.0f : 1.0f);
         assert_int_equal(e4m3_of_float(f), b & 1 ? b + 1 : b);
@@ -115,7 +115,7 @@ every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even(void **state)
 }
 
 static void
-every_code_and_scale_of_mxfp4_is_the_float_it_stands_for(void **state)
+every_mxfp4_code_and_scale_converts_exactly(void **state)
 {
     static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
 
@@ -126,7 +126,7 @@ every_code_and_scale_of_mxfp4_is_the_float_it_stands_for(void **state)
     for (unsigned b = 0; b < 255; b++)
         assert_true((double)float_of_e8m0((uint8_t)b) == ldexp(1, (int)b - 127));
     assert_true(isnan(float_of_e8m0(255)));
-    /* A code times its scale is exact in bf16, but where that has no room. */
+    /* A code times its scale is exact in bf16, except outside bf16's range. */
     for (unsigned c = 0; c < 16; c++)
         for (unsigned b = 0; b < 252; b++) {
             float v = float_of_e2m1(c) * float_of_e8m0((uint8_t)b);
@@ -135,7 +135,7 @@ every_code_and_scale_of_mxfp4_is_the_float_it_stands_for(void **state)
         }
 }
 
-/* Through embed(), which converts eight at a time, with either instruction set. */
+/* Through embed(), which converts eight at a time, with both instruction sets. */
 static void
 weights_are_converted_exactly_by_both_instruction_sets(void **state)
 {
@@ -144,20 +144,20 @@ weights_are_converted_exactly_by_both_instruction_sets(void **state)
 
     (void)state;
     for (int n = 0; n < 4; n++) {
-        struct rig r;
+        struct fixture r;
         struct tensor x, table;
         int32_t *token;
 
-        rig_open(&r, isa[n % 2], 1);
-        table = tensor_2d(rig_bytes(&r, 2 * 65536), type[n / 2], 8192, 8);
-        x = rig_output(&r, 8192, 8, 8);
-        token = rig_bytes(&r, 8192 * sizeof *token);
+        fixture_open(&r, isa[n % 2], 1);
+        table = tensor_2d(fixture_bytes(&r, 2 * 65536), type[n / 2], 8192, 8);
+        x = fixture_output(&r, 8192, 8, 8);
+        token = fixture_bytes(&r, 8192 * sizeof *token);
         for (int32_t i = 0; i < 8192; i++) token[i] = i;
         for (uint32_t h = 0; h < 65536; h++) ((uint16_t *)table.data)[h] = (uint16_t)h;
         assert_int_equal(r.op->embed(r.lane, x, table, token, 1), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_true(same_bits(x, table));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -171,7 +171,7 @@ fma_rounds_once(void **state)
         float a, b, c, want, got;
 
         for (int j = 0; j < 3; j++) u[j] = test_below(UINT32_MAX);
-        /* Every second time the sum nearly cancels, which is where a second rounding shows. */
+        /* Every second sum nearly cancels, which reveals a second rounding. */
         a = float_of_bits(u[0]);
         b = float_of_bits(u[1]);
         c = i % 2 ? float_of_bits(u[2]) : -a * b * (1 + (float)(u[2] % 64) * 0x1p-23f);
@@ -188,12 +188,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_fp16_is_the_float_it_stands_for),
-        cmocka_unit_test(every_fp16_comes_back_and_a_nan_stays_one),
+        cmocka_unit_test(every_fp16_converts_to_its_float),
+        cmocka_unit_test(every_fp16_survives_the_round_trip),
         cmocka_unit_test(fp16_rounds_to_nearest_even),
-        cmocka_unit_test(every_bf16_comes_back_and_rounds_to_nearest_even),
-        cmocka_unit_test(every_fp8_is_the_float_it_stands_for_and_rounds_to_nearest_even),
-        cmocka_unit_test(every_code_and_scale_of_mxfp4_is_the_float_it_stands_for),
+        cmocka_unit_test(every_bf16_survives_the_round_trip_and_rounds_to_even),
+        cmocka_unit_test(every_fp8_converts_exactly_and_rounds_to_even),
+        cmocka_unit_test(every_mxfp4_code_and_scale_converts_exactly),
         cmocka_unit_test(weights_are_converted_exactly_by_both_instruction_sets),
         cmocka_unit_test(fma_rounds_once),
     };

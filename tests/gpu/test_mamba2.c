@@ -1,8 +1,8 @@
-/* test_mamba2.c - recurrent layers (conv, scan) against doubles, several sequences in steps of any size, and rule 1
- * of gpu/README.md: the bits of a row are its own history's, however it came in steps.
+/* test_mamba2.c - conv and scan against doubles, several sequences in steps of any size, and rule 1
+ * of gpu/README.md: a row's bits depend on its history only, for any steps.
  *
- * A job is a list of steps; a step has a run of some of the slots and rows of nobody behind them. States begin
- * as NaN: position 0 must not look at them.
+ * A job is a list of steps. A step has segments of some slots, then padding rows. States start as
+ * NaN: position 0 must not read them.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -17,21 +17,21 @@ struct job {
     uint32_t length[SLOTS], n_steps, n_tokens, first[MAX_STEPS], n_segments[MAX_STEPS];
     int32_t *pos;
     uint32_t *slot;
-    struct segment *segment; /* [MAX_STEPS][SLOTS] first_token counts from the step's */
+    struct segment *segment; /* [MAX_STEPS][SLOTS] first_token counts from the start of the step */
     uint32_t row[SLOTS][LENGTH];
     struct kv_view state;
 };
 
-/* most: rows of a run; 0: any. */
+/* most: rows of a segment; 0: any. */
 static void
-plan(struct rig *r, struct job *j, const uint32_t length[SLOTS], uint32_t most)
+plan(struct fixture *r, struct job *j, const uint32_t length[SLOTS], uint32_t most)
 {
     uint32_t done[SLOTS] = { 0 }, rows = 0, left = 0;
 
     memset(j, 0, sizeof *j);
-    j->pos = rig_bytes(r, MAX_STEPS * SLOTS * sizeof *j->pos * 20);
-    j->slot = rig_bytes(r, MAX_STEPS * SLOTS * sizeof *j->slot * 20);
-    j->segment = rig_bytes(r, MAX_STEPS * SLOTS * sizeof *j->segment);
+    j->pos = fixture_bytes(r, MAX_STEPS * SLOTS * sizeof *j->pos * 20);
+    j->slot = fixture_bytes(r, MAX_STEPS * SLOTS * sizeof *j->slot * 20);
+    j->segment = fixture_bytes(r, MAX_STEPS * SLOTS * sizeof *j->segment);
     for (uint32_t s = 0; s < SLOTS; s++) left += j->length[s] = length[s];
     for (; left > 0; j->n_steps++) {
         uint32_t n_segments = 0;
@@ -66,12 +66,12 @@ plan(struct rig *r, struct job *j, const uint32_t length[SLOTS], uint32_t most)
 }
 
 static void
-new_states(struct rig *r, struct job *j, uint32_t bytes)
+new_states(struct fixture *r, struct job *j, uint32_t bytes)
 {
-    slice_id *table = rig_bytes(r, SLOTS * ENTRIES * sizeof *table);
+    slice_id *table = fixture_bytes(r, SLOTS * ENTRIES * sizeof *table);
 
     j->state.slice_bytes = ROUND_UP(bytes, 128u);
-    j->state.base = rig_bytes(r, (size_t)SLOTS * 2 * j->state.slice_bytes);
+    j->state.base = fixture_bytes(r, (size_t)SLOTS * 2 * j->state.slice_bytes);
     j->state.table_stride = ENTRIES;
     j->state.table = table + 1; /* of a layer that is not the first */
     for (uint32_t s = 0; s < SLOTS; s++) HOST(table)[s * ENTRIES + 1] = 2 * (SLOTS - 1 - s) + 1;
@@ -88,7 +88,7 @@ rows_of(const struct job *j, uint32_t step)
 }
 
 static void
-do_conv(struct rig *r, const struct job *j, const struct conv *all)
+do_conv(struct fixture *r, const struct job *j, const struct conv *all)
 {
     for (uint32_t i = 0; i < j->n_steps; i++) {
         struct step_tokens rows = rows_of(j, i);
@@ -102,7 +102,7 @@ do_conv(struct rig *r, const struct job *j, const struct conv *all)
 }
 
 static void
-do_scan(struct rig *r, const struct job *j, const struct scan *all)
+do_scan(struct fixture *r, const struct job *j, const struct scan *all)
 {
     for (uint32_t i = 0; i < j->n_steps; i++) {
         struct step_tokens rows = rows_of(j, i);
@@ -124,7 +124,7 @@ draw_lengths(uint32_t length[SLOTS])
     length[0] = MAX(length[0], 1u);
 }
 
-/* What nobody sits in is left alone. */
+/* States of unused slots keep their content. */
 static void
 check_padding(const struct job *j, struct tensor y)
 {
@@ -136,24 +136,24 @@ static void
 conv_sees_the_last_inputs_of_its_sequence(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         uint32_t channels = wide() ? 64 * between(1, 9) : between(1, 90), taps = between(1, 8);
         uint32_t length[SLOTS];
         struct conv c = { .n_taps = taps };
         struct job j;
-        struct rig r;
+        struct fixture r;
 
         open_any(&r);
         draw_lengths(length);
         plan(&r, &j, length, n % 4);
         new_states(&r, &j, 4 * taps * channels);
-        c.x = rig_tensor(&r, r.act, j.n_tokens, channels, channels + test_below(5), 1);
-        c.y = rig_output(&r, j.n_tokens, channels, channels + test_below(5));
-        c.w = rig_tensor(&r, DT_F32, channels, taps, taps, 1);
-        if (n % 2) c.bias = rig_tensor(&r, DT_F32, 1, channels, channels, 1);
-        rig_send(&r);
+        c.x = fixture_tensor(&r, r.act, j.n_tokens, channels, channels + test_below(5), 1);
+        c.y = fixture_output(&r, j.n_tokens, channels, channels + test_below(5));
+        c.w = fixture_tensor(&r, DT_F32, channels, taps, taps, 1);
+        if (n % 2) c.bias = fixture_tensor(&r, DT_F32, 1, channels, channels, 1);
+        fixture_send(&r);
         do_conv(&r, &j, &c);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t s = 0; s < SLOTS; s++)
             for (uint32_t t = 0; t < j.length[s]; t++)
                 for (uint32_t k = 0; k < channels; k++) {
@@ -169,12 +169,12 @@ conv_sees_the_last_inputs_of_its_sequence(void **state)
                     near(at(c.y, j.row[s][t], k), y, 2 * size, c.y.dtype);
                 }
         check_padding(&j, c.y);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static struct scan
-new_scan(struct rig *r, uint32_t rows, bool large)
+new_scan(struct fixture *r, uint32_t rows, bool large)
 {
     static const uint32_t dims[] = { 16, 64, 128, 3, 20 };
     struct scan s = { .n_groups = between(1, 3),
@@ -187,13 +187,13 @@ new_scan(struct rig *r, uint32_t rows, bool large)
     s.n_heads = s.n_groups * between(1, 3);
     inner = s.n_heads * s.head_dim;
     wide_x = inner + 2 * s.n_groups * s.state_dim;
-    s.x = rig_tensor(r, r->act, rows, wide_x, wide_x + test_below(5), 1);
-    s.gate = rig_tensor(r, r->act, rows, inner, inner + test_below(5), 2);
-    s.dt = rig_tensor(r, r->act, rows, s.n_heads, s.n_heads + test_below(5), 3);
-    s.y = rig_output(r, rows, inner, inner);
-    s.dt_bias = rig_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
-    s.a_log = rig_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
-    s.d = rig_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
+    s.x = fixture_tensor(r, r->act, rows, wide_x, wide_x + test_below(5), 1);
+    s.gate = fixture_tensor(r, r->act, rows, inner, inner + test_below(5), 2);
+    s.dt = fixture_tensor(r, r->act, rows, s.n_heads, s.n_heads + test_below(5), 3);
+    s.y = fixture_output(r, rows, inner, inner);
+    s.dt_bias = fixture_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
+    s.a_log = fixture_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
+    s.d = fixture_tensor(r, DT_F32, 1, s.n_heads, s.n_heads, 1);
     s.state_at = 128;
     return s;
 }
@@ -233,28 +233,28 @@ check_element(const struct scan *s, const struct job *j, uint32_t slot, uint32_t
 }
 
 static void
-scan_is_the_recurrence_row_by_row(void **state)
+scan_computes_the_recurrence_row_by_row(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         uint32_t length[SLOTS];
         struct scan s;
         struct job j;
-        struct rig r;
+        struct fixture r;
 
         open_any(&r);
         draw_lengths(length);
         plan(&r, &j, length, n % 4);
         s = new_scan(&r, j.n_tokens, n % 2);
         new_states(&r, &j, state_bytes(&s));
-        rig_send(&r);
+        fixture_send(&r);
         do_scan(&r, &j, &s);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t slot = 0; slot < SLOTS; slot++)
             for (uint32_t i = 0; i < 30; i++)
                 check_element(&s, &j, slot, test_below(s.n_heads), test_below(s.head_dim));
         check_padding(&j, s.y);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -267,7 +267,7 @@ gather(const struct job *j, struct tensor y, struct tensor to)
             for (uint32_t k = 0; k < y.dim[1]; k++) set(to, row, k, (float)at(y, j->row[s][t], k));
 }
 
-/* Row `row` of x, which the first plan had there, where this one has it. */
+/* Copies row `row` of the first plan's x to its position in this plan. */
 static void
 scatter(const struct job *from, const struct job *to, struct tensor x, struct tensor ret)
 {
@@ -286,46 +286,46 @@ a_row_has_the_same_bits_in_steps_of_any_size(void **state)
     } manner[] = { { "scalar", 1, LENGTH }, { "auto", 3, 0 }, { "auto", 1, 1 }, { "auto", 2, 4 } };
 
     (void)state;
-    for (int n = 0; n < rig_rounds(8); n++) {
+    for (int n = 0; n < fixture_rounds(8); n++) {
         struct tensor want_conv = NO_TENSOR, want_scan = NO_TENSOR;
         uint32_t length[SLOTS], all = 0;
         struct job first, j;
-        struct rig keep;
+        struct fixture keep;
         struct scan s;
         struct conv c = { .n_taps = 4 };
 
-        rig_open(&keep, "scalar", 1);
+        fixture_open(&keep, "scalar", 1);
         draw_lengths(length);
         for (uint32_t i = 0; i < SLOTS; i++) all += length[i];
         plan(&keep, &first, length, 5);
         s = new_scan(&keep, first.n_tokens, false);
         c.x = s.x;
-        c.w = rig_tensor(&keep, DT_F32, s.x.dim[1], 4, 4, 1);
+        c.w = fixture_tensor(&keep, DT_F32, s.x.dim[1], 4, 4, 1);
         for (size_t i = 0; i < ARRAY_LEN(manner); i++) {
-            struct tensor got_conv = rig_empty(&keep, keep.act, all, s.x.dim[1], s.x.dim[1]);
-            struct tensor got_scan = rig_empty(&keep, keep.act, all, s.y.dim[1], s.y.dim[1]);
+            struct tensor got_conv = fixture_empty(&keep, keep.act, all, s.x.dim[1], s.x.dim[1]);
+            struct tensor got_scan = fixture_empty(&keep, keep.act, all, s.y.dim[1], s.y.dim[1]);
             struct scan my_s = s;
             struct conv my_c = c;
-            struct rig r;
+            struct fixture r;
 
             plan(&keep, &j, length, manner[i].most);
-            my_s.x = rig_tensor(&keep, keep.act, j.n_tokens, s.x.dim[1], s.x.dim[1], 1);
-            my_s.gate = rig_tensor(&keep, keep.act, j.n_tokens, s.y.dim[1], s.y.dim[1], 1);
-            my_s.dt = rig_tensor(&keep, keep.act, j.n_tokens, s.n_heads, s.n_heads, 1);
-            my_s.y = rig_output(&keep, j.n_tokens, s.y.dim[1], s.y.dim[1]);
-            my_c.y = rig_output(&keep, j.n_tokens, s.x.dim[1], s.x.dim[1]);
+            my_s.x = fixture_tensor(&keep, keep.act, j.n_tokens, s.x.dim[1], s.x.dim[1], 1);
+            my_s.gate = fixture_tensor(&keep, keep.act, j.n_tokens, s.y.dim[1], s.y.dim[1], 1);
+            my_s.dt = fixture_tensor(&keep, keep.act, j.n_tokens, s.n_heads, s.n_heads, 1);
+            my_s.y = fixture_output(&keep, j.n_tokens, s.y.dim[1], s.y.dim[1]);
+            my_c.y = fixture_output(&keep, j.n_tokens, s.x.dim[1], s.x.dim[1]);
             my_c.x = my_s.x;
             scatter(&first, &j, s.x, my_s.x);
             scatter(&first, &j, s.gate, my_s.gate);
             scatter(&first, &j, s.dt, my_s.dt);
             new_states(&keep, &j, state_bytes(&s) + 4 * 4 * s.x.dim[1]);
-            rig_open(&r, manner[i].isa, manner[i].threads);
-            rig_send(&r);
+            fixture_open(&r, manner[i].isa, manner[i].threads);
+            fixture_send(&r);
             do_conv(&r, &j, &my_c);
-            my_s.state_at = 3 * 4 * s.x.dim[1]; /* behind what conv keeps */
+            my_s.state_at = 3 * 4 * s.x.dim[1]; /* after the inputs that conv keeps */
             do_scan(&r, &j, &my_s);
-            rig_wait(&r);
-            rig_close(&r);
+            fixture_wait(&r);
+            fixture_close(&r);
             gather(&j, my_c.y, got_conv);
             gather(&j, my_s.y, got_scan);
             if (i == 0) {
@@ -336,20 +336,21 @@ a_row_has_the_same_bits_in_steps_of_any_size(void **state)
                          manner[i].isa, manner[i].threads);
             }
         }
-        rig_close(&keep);
+        fixture_close(&keep);
     }
 }
 
-/* A step may have runs of no rows in front (gpu.h: n_single_token). Their slots may have no state yet. */
+/* A step may start with empty segments (gpu.h: n_single_token). Their slots may have no state
+ * yet. */
 static void
-a_run_of_no_rows_leaves_its_state_alone(void **state)
+an_empty_segment_keeps_its_state(void **state)
 {
     uint32_t length[SLOTS] = { 3, 3, 0 };
     struct conv c = { .n_taps = 4 };
     slice_id *table;
     struct job j;
     struct scan s;
-    struct rig r;
+    struct fixture r;
 
     (void)state;
     open_any(&r);
@@ -358,34 +359,34 @@ a_run_of_no_rows_leaves_its_state_alone(void **state)
     } while (j.n_steps > 1);
     s = new_scan(&r, j.n_tokens, false);
     c.x = s.x;
-    c.y = rig_output(&r, j.n_tokens, s.x.dim[1], s.x.dim[1]);
-    c.w = rig_tensor(&r, DT_F32, s.x.dim[1], 4, 4, 1);
+    c.y = fixture_output(&r, j.n_tokens, s.x.dim[1], s.x.dim[1]);
+    c.w = fixture_tensor(&r, DT_F32, s.x.dim[1], 4, 4, 1);
     new_states(&r, &j, state_bytes(&s) + 4 * 4 * s.x.dim[1]);
-    table = rig_host(j.state.table);
+    table = fixture_host(j.state.table);
     table[0] = SLICE_NONE;
     for (uint32_t i = 0; i < j.n_segments[0]; i++) HOST(j.segment)[i].n_tokens = 0;
     for (uint32_t i = 0; i < j.n_tokens; i++) HOST(j.slot)[i] = SLOT_NONE;
-    rig_send(&r);
+    fixture_send(&r);
     do_conv(&r, &j, &c);
     s.state_at = 3 * 4 * s.x.dim[1];
     do_scan(&r, &j, &s);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_int_equal(r.op->lane.error(r.lane), 0);
     for (size_t i = 0; i < SLOTS * 2 * j.state.slice_bytes / sizeof(float); i++)
-        assert_true(isnan(((const float *)rig_host(j.state.base))[i]));
-    rig_close(&r);
+        assert_true(isnan(((const float *)fixture_host(j.state.base))[i]));
+    fixture_close(&r);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(conv_sees_the_last_inputs_of_its_sequence),
-        rig_test(scan_is_the_recurrence_row_by_row),
-        rig_test(a_row_has_the_same_bits_in_steps_of_any_size),
-        rig_test(a_run_of_no_rows_leaves_its_state_alone),
+        fixture_test(conv_sees_the_last_inputs_of_its_sequence),
+        fixture_test(scan_computes_the_recurrence_row_by_row),
+        fixture_test(a_row_has_the_same_bits_in_steps_of_any_size),
+        fixture_test(an_empty_segment_keeps_its_state),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

@@ -6,7 +6,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Distance in units of the last place of a float near want. */
+/* Distance in ulp of a float near want. */
 static double
 ulps(float got, double want)
 {
@@ -19,7 +19,7 @@ ulps(float got, double want)
     return fabs((double)got - want) / ldexp(1, MAX(exp - 24, -149));
 }
 
-/* Over every float pattern in steps, both signs where from is below zero. */
+/* Over all float patterns in steps, with both signs if from is negative. */
 static double
 worst(v8 (*f)(v8), double (*ref)(double), float from, float to, float *where)
 {
@@ -95,7 +95,7 @@ close_to(const char *name, v8 (*f)(v8), double (*ref)(double), float from, float
 }
 
 static void
-exp_is_within_two_ulp_subnormal_results_included(void **state)
+exp_is_within_two_ulp_including_subnormals(void **state)
 {
     (void)state;
     close_to("exp", wrap_exp, exp, -FLT_MAX, FLT_MAX);
@@ -107,7 +107,7 @@ exp_is_within_two_ulp_subnormal_results_included(void **state)
 }
 
 static void
-log_is_within_two_ulp_from_the_smallest_float_on(void **state)
+log_is_within_two_ulp_for_all_positive_floats(void **state)
 {
     (void)state;
     close_to("log", wrap_log, log, 0x1p-149f, FLT_MAX);
@@ -136,7 +136,7 @@ erf_is_within_two_ulp_and_ends_at_one(void **state)
 }
 
 static void
-sine_and_cosine_of_an_eighth_turn_are_within_two_ulp(void **state)
+sine_and_cosine_are_within_two_ulp_up_to_45_degrees(void **state)
 {
     (void)state;
     close_to("sin_of_pi", wrap_sinpi, sin_of_pi, -0.25f, 0.25f);
@@ -147,11 +147,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_within_two_ulp_subnormal_results_included),
-        cmocka_unit_test(log_is_within_two_ulp_from_the_smallest_float_on),
+        cmocka_unit_test(exp_is_within_two_ulp_including_subnormals),
+        cmocka_unit_test(log_is_within_two_ulp_for_all_positive_floats),
         cmocka_unit_test(tanh_is_within_two_ulp_and_ends_at_one),
         cmocka_unit_test(erf_is_within_two_ulp_and_ends_at_one),
-        cmocka_unit_test(sine_and_cosine_of_an_eighth_turn_are_within_two_ulp),
+        cmocka_unit_test(sine_and_cosine_are_within_two_ulp_up_to_45_degrees),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
-/* test_memory.c - what of a device outlives a process or a failure, and what is said when it cannot be had.
+/* test_memory.c - device memory that outlives a process or a failure, and errors of opening.
  *
- * Arenas, copies, marks and graphs of copies, and one kernel that is given a wrong address. Every process that is killed here is
- * this program once more, started with a descriptor's number instead of options.
+ * Arenas, copies, marks, graphs of copies, and one kernel with a wrong address. The processes that
+ * are killed are this program again, started with a descriptor number instead of options.
  */
 #include "base/clock.h"
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -19,9 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAKE = 2 }; /* arguments of the other process: "--child", what it does, descriptor, device */
+enum { MAKE = 2 }; /* arguments of the other process: "--child", action, descriptor, device */
 #define BYTES ((uint64_t)200 << 20)
-#define ODD (BYTES + 12345) /* no multiple of anything */
+#define ODD (BYTES + 12345) /* not a multiple of a page */
 
 static const char *device = "cpu";
 
@@ -82,8 +82,8 @@ wait_done(const struct gpu_ops *op, struct lane *l, uint64_t step)
     while (op->lane.done(l) < step && op->lane.error(l) == 0) usleep(100);
 }
 
-/* "make": an arena full of words, its fd sent, then copies without end inside a second one;
- * "fault": the same, then a kernel that reads an address that is nobody's. */
+/* "make": fills an arena, sends its fd, then copies without end inside a second one; "fault": the
+ * same, then a kernel that reads an unmapped address. */
 static int
 child(const char *what, int to, const char *on)
 {
@@ -112,7 +112,7 @@ child(const char *what, int to, const char *on)
              "copy_blocks", gpu_why(g));
         must(op->lane.mark(l, 2), "mark", gpu_why(g));
         for (int n = 0; n < 20000 && op->lane.error(l) == 0; n++) usleep(100);
-        fprintf(stderr, "    said: %s\n", gpu_why(g));
+        fprintf(stderr, "    printed: %s\n", gpu_why(g));
         return op->lane.error(l) == -EIO && *gpu_why(g) ? 0 : 4;
     }
     for (uint64_t step = 2;; step++) {
@@ -143,16 +143,16 @@ start(const char *what, int *from)
     return pid;
 }
 
-/* Every word of an arena that the other process filled. */
+/* Checks every word of an arena that the other process filled. */
 static void
-expect_words(struct rig *r, const struct arena *a)
+expect_words(struct fixture *r, const struct arena *a)
 {
     uint64_t *back, wrong = 0;
 
     back = mmap(NULL, ODD + 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(back != MAP_FAILED);
     assert_int_equal(r->op->mem.get(r->lane, back, a->base, ODD), 0);
-    rig_wait(r);
+    fixture_wait(r);
     for (uint64_t i = 0; i < ODD / 8; i++) wrong += back[i] != word_of(i);
     assert_int_equal(wrong, 0);
     munmap(back, ODD + 8);
@@ -161,18 +161,18 @@ expect_words(struct rig *r, const struct arena *a)
 /* ---- tests */
 
 static void
-an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
+an_arena_is_intact_after_its_process_was_killed(void **state)
 {
     (void)state;
     for (int n = 0; n < 3; n++) {
         nsec killed, reaped, adopted;
         struct err e = { 0 };
         struct arena a;
-        struct rig r;
+        struct fixture r;
         int from, fd, status;
         pid_t pid;
 
-        rig_open(&r, "auto", 1); /* alive beside the maker, as a standby is */
+        fixture_open(&r, "auto", 1); /* alive at the same time, like a standby */
         pid = start("make", &from);
         fd = take_fd(from);
         if (fd < 0) fail_msg("the maker sent no descriptor");
@@ -190,22 +190,22 @@ an_arena_is_whole_after_its_maker_was_killed_at_work(void **state)
                       (long long)(reaped - killed) / 1000, (long long)(adopted - reaped) / 1000);
         r.op->mem.arena_drop(r.gpu, &a);
         close(from);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-an_arena_is_whole_after_its_makers_device_failed(void **state)
+an_arena_is_intact_after_a_device_fault_of_its_process(void **state)
 {
     struct err e = { 0 };
     struct arena a;
-    struct rig r;
+    struct fixture r;
     int from, fd, status;
     pid_t pid;
 
     (void)state;
-    if (!rig_cuda()) skip(); /* a wrong address ends a CPU's process: the test above */
-    rig_open(&r, "auto", 1);
+    if (!fixture_cuda()) skip(); /* a wrong address ends a CPU process: see the test above */
+    fixture_open(&r, "auto", 1);
     pid = start("fault", &from);
     fd = take_fd(from);
     if (fd < 0) fail_msg("the maker sent no descriptor");
@@ -216,20 +216,20 @@ an_arena_is_whole_after_its_makers_device_failed(void **state)
     expect_words(&r, &a);
     r.op->mem.arena_drop(r.gpu, &a);
     close(from);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-what_is_adopted_must_be_an_arena_of_that_size(void **state)
+adopting_a_wrong_fd_or_size_is_refused(void **state)
 {
     uint64_t wrong[] = { BYTES - ((uint64_t)8 << 20), BYTES + ((uint64_t)8 << 20) };
     struct err e = { 0 };
     struct arena a, b;
-    struct rig r;
+    struct fixture r;
     int fd;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     assert_int_equal(r.op->mem.arena_make(r.gpu, "test", BYTES, &a, &e), 0);
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         e.text[0] = '\0';
@@ -244,20 +244,20 @@ what_is_adopted_must_be_an_arena_of_that_size(void **state)
     print_message("    %s\n", e.text);
     close(fd);
     r.op->mem.arena_drop(r.gpu, &a);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
+out_of_memory_errors_name_requested_and_free_bytes(void **state)
 {
     uint64_t free, own, total;
     struct err e = { 0 };
     struct arena a;
-    struct rig r;
+    struct fixture r;
 
     (void)state;
-    if (!rig_cuda()) skip(); /* a memfd may have any size */
-    rig_open(&r, "auto", 1);
+    if (!fixture_cuda()) skip(); /* a memfd may have any size */
+    fixture_open(&r, "auto", 1);
     assert_int_equal(gpu_memory(r.gpu, &free, &own, &total), 0);
     print_message("    free %.2f, own %.2f, total %.2f GiB\n", (double)free / 0x1p30,
                   (double)own / 0x1p30, (double)total / 0x1p30);
@@ -265,19 +265,20 @@ no_room_is_said_with_what_was_asked_and_what_is_free(void **state)
     print_message("    %s\n", e.text);
     assert_non_null(strstr(e.text, "arena kv"));
     assert_non_null(strstr(e.text, "are free"));
-    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", BYTES, &a, &e), 0); /* and goes on */
+    /* and the device stays usable */
+    assert_int_equal(r.op->mem.arena_make(r.gpu, "kv", BYTES, &a, &e), 0);
     r.op->mem.arena_drop(r.gpu, &a);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
 no_child_inherits_the_device(void **state)
 {
-    struct rig r;
+    struct fixture r;
     int n = 0;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     for (int fd = 3; fd < 1024; fd++) {
         char name[32], target[256];
         ssize_t len;
@@ -290,12 +291,12 @@ no_child_inherits_the_device(void **state)
         n++;
         if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC)) fail_msg("%d (%s) stays open", fd, target);
     }
-    assert_true(n > 0 || !rig_cuda());
-    rig_close(&r);
+    assert_true(n > 0 || !fixture_cuda());
+    fixture_close(&r);
 }
 
 static void
-a_device_that_cannot_be_had_is_named(void **state)
+an_unavailable_device_is_named_in_the_error(void **state)
 {
     static const struct {
         const char *device, *kernels, *says;
@@ -304,7 +305,7 @@ a_device_that_cannot_be_had_is_named(void **state)
         { "gpu", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda:", NULL, "is not cpu, cuda or cuda:N" },
         { "cuda", "attend=none", "has no candidate \"none\"" },
-        { "cuda", "atend=generic", "there is no op \"atend\"" },
+        { "cuda", "atend=generic", "unknown op \"atend\"" },
         { "cuda", "attend", "is not op=candidate" },
     };
 
@@ -317,11 +318,12 @@ a_device_that_cannot_be_had_is_named(void **state)
         assert_true(gpu_open(&g, &o, &e) < 0);
         assert_true(strlen(e.text) > 20);
         print_message("    %s\n", e.text);
-        if (c[i].says && (rig_cuda() || !c[i].kernels)) assert_non_null(strstr(e.text, c[i].says));
+        if (c[i].says && (fixture_cuda() || !c[i].kernels))
+            assert_non_null(strstr(e.text, c[i].says));
     }
 }
 
-/* 150 MiB, from the middle of a page: over the places where pins meet. */
+/* 150 MiB from the middle of a page: crosses pin boundaries. */
 static void
 pinned_memory_is_copied_in_one_piece(void **state)
 {
@@ -329,10 +331,10 @@ pinned_memory_is_copied_in_one_piece(void **state)
     static unsigned char *host;
     struct err e = { 0 };
     struct arena a;
-    struct rig r;
+    struct fixture r;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     if (!host) {
         host = mmap(NULL, 3 * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(host != MAP_FAILED);
@@ -346,7 +348,7 @@ pinned_memory_is_copied_in_one_piece(void **state)
     n -= 8192;
     assert_int_equal(r.op->mem.put(r.lane, a.base, host + from, n), 0);
     assert_int_equal(r.op->mem.get(r.lane, host + 2 * from + n, a.base, n), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_memory_equal(host + from, host + 2 * from + n, n);
     for (int way = 0; way < 2; way++) {
         nsec t = clock_now();
@@ -355,87 +357,87 @@ pinned_memory_is_copied_in_one_piece(void **state)
             assert_int_equal(way ? r.op->mem.get(r.lane, host, a.base, n)
                                  : r.op->mem.put(r.lane, a.base, host, n),
                              0);
-        if (rig_cuda())
+        if (fixture_cuda())
             print_message("    %s: queued in %lld us", way ? "get" : "put",
                           (long long)(clock_now() - t) / 1000);
         r.step += 10;
         assert_int_equal(r.op->lane.mark(r.lane, r.step), 0);
         while (r.op->lane.done(r.lane) < r.step)
             ;
-        if (rig_cuda())
+        if (fixture_cuda())
             print_message(", %.1f GB/s\n", 10.0 * (double)n / (double)(clock_now() - t));
     }
-    rig_wait(&r);
+    fixture_wait(&r);
     r.op->mem.arena_drop(r.gpu, &a);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* Sizes and places of every alignment, small ones (by a kernel) and just too large for it. */
+/* Sizes and addresses of every alignment, small ones (by a kernel) and slightly larger. */
 static void
-copies_of_any_size_and_place_touch_nothing_else(void **state)
+copies_of_any_size_and_alignment_write_only_their_range(void **state)
 {
-    enum { ROOM = 1 << 20, TIMES = 300 };
+    enum { AREA = 1 << 20, TIMES = 300 };
     static unsigned char *host;
-    struct rig r;
+    struct fixture r;
     unsigned char *dev, *dev2;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     if (!host) {
-        host = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        host = mmap(NULL, 2 * AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(host != MAP_FAILED);
-        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 2 * ROOM), 0);
+        assert_int_equal(r.op->mem.host_pin(r.gpu, host, 2 * AREA), 0);
     }
-    dev = rig_bytes(&r, ROOM);
-    dev2 = rig_bytes(&r, ROOM);
+    dev = fixture_bytes(&r, AREA);
+    dev2 = fixture_bytes(&r, AREA);
     for (int i = 0; i < TIMES; i++) {
-        uint32_t align = 1u << test_below(6), n = test_below(i % 10 ? 4000 : ROOM / 2);
-        uint32_t a = test_below(ROOM / 4) / align * align, b = test_below(ROOM / 4) / align * align;
-        uint32_t c = test_below(ROOM / 4) / align * align;
+        uint32_t align = 1u << test_below(6), n = test_below(i % 10 ? 4000 : AREA / 2);
+        uint32_t a = test_below(AREA / 4) / align * align, b = test_below(AREA / 4) / align * align;
+        uint32_t c = test_below(AREA / 4) / align * align;
 
         if (i % 3) n = n / align * align;
-        for (uint32_t k = 0; k < ROOM; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
-        memset(host + ROOM, 0xff, ROOM);
-        rig_send(&r); /* all 0xff */
+        for (uint32_t k = 0; k < AREA; k++) host[k] = (unsigned char)(k * 7 + (uint32_t)i);
+        memset(host + AREA, 0xff, AREA);
+        fixture_send(&r); /* all 0xff */
         assert_int_equal(r.op->mem.put(r.lane, dev + a, host + b, n), 0);
         assert_int_equal(r.op->mem.copy(r.lane, dev2 + c, dev + a, n), 0);
-        assert_int_equal(r.op->mem.get(r.lane, host + ROOM + b, dev2 + c, n), 0);
-        rig_wait(&r);
-        assert_memory_equal(host + ROOM + b, host + b, n);
+        assert_int_equal(r.op->mem.get(r.lane, host + AREA + b, dev2 + c, n), 0);
+        fixture_wait(&r);
+        assert_memory_equal(host + AREA + b, host + b, n);
         assert_memory_equal(HOST(dev) + a, host + b, n);
-        for (uint32_t k = 0; k < ROOM; k++) {
+        for (uint32_t k = 0; k < AREA; k++) {
             assert_true((k >= a && k < a + n) || HOST(dev)[k] == 0xff);
             assert_true((k >= c && k < c + n) || HOST(dev2)[k] == 0xff);
-            assert_true((k >= b && k < b + n) || host[ROOM + k] == 0xff);
+            assert_true((k >= b && k < b + n) || host[AREA + k] == 0xff);
         }
-        memset(HOST(dev), 0xff, ROOM);
-        memset(HOST(dev2), 0xff, ROOM);
+        memset(HOST(dev), 0xff, AREA);
+        memset(HOST(dev2), 0xff, AREA);
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* A graph of copies; put and get may not be in it, and saying so does not spoil it. */
+/* A graph of copies. put and get are refused while recording, and the recording stays valid. */
 static void
-a_recording_takes_no_host_copies_and_stays_good(void **state)
+a_recording_refuses_host_copies_and_stays_valid(void **state)
 {
     enum { N = 1 << 16, GRAPHS = 20 };
     struct graph *g[GRAPHS];
-    struct rig r;
+    struct fixture r;
     char *a, *b, host[64];
     uint64_t bytes, sum = 0;
     nsec t;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     if (!gpu_graphs(r.gpu)) {
-        rig_close(&r);
+        fixture_close(&r);
         skip();
     }
-    a = rig_bytes(&r, N * (GRAPHS + 1));
-    b = rig_bytes(&r, 64);
+    a = fixture_bytes(&r, N * (GRAPHS + 1));
+    b = fixture_bytes(&r, 64);
     for (int i = 0; i < N * (GRAPHS + 1); i++) HOST(a)[i] = (char)test_below(256);
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_send(&r);
+    fixture_wait(&r);
     t = clock_now();
     for (int k = 0; k < GRAPHS; k++) {
         assert_int_equal(r.op->graph.begin(r.lane), 0);
@@ -452,37 +454,37 @@ a_recording_takes_no_host_copies_and_stays_good(void **state)
     print_message("    a graph: %lld us, %llu bytes\n",
                   (long long)(clock_now() - t) / 1000 / GRAPHS, (unsigned long long)sum / GRAPHS);
     for (int k = 0; k < GRAPHS; k++) assert_int_equal(r.op->graph.launch(r.lane, g[k]), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (int k = 0; k < GRAPHS; k++) {
         assert_memory_equal(HOST(a), HOST(a) + (k + 1) * N, N);
         r.op->graph.drop(r.lane, g[k]);
     }
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* One lane runs far behind; the other waits for its mark and not for more. */
+/* One lane runs far behind; the other waits for its mark only. */
 static void
-a_wait_is_for_a_mark_that_was_asked_for(void **state)
+a_lane_waits_for_the_requested_mark_only(void **state)
 {
     enum { N = 64 << 20, TIMES = 100 };
     struct err e = { 0 };
     struct lane *other;
     struct arena a;
-    struct rig r;
+    struct fixture r;
     uint32_t *end, last = 0;
 
     (void)state;
-    rig_open(&r, "auto", 1);
+    fixture_open(&r, "auto", 1);
     assert_int_equal(r.op->lane.open(r.gpu, 1, &other, &e), 0);
     assert_int_equal(r.op->mem.arena_make(r.gpu, "test", 2 * (uint64_t)N, &a, &e), 0);
-    end = rig_bytes(&r, 2 * TIMES * sizeof *end);
+    end = fixture_bytes(&r, 2 * TIMES * sizeof *end);
     for (uint32_t i = 0; i < TIMES; i++) HOST(end)[i] = i + 1, HOST(end)[TIMES + i] = 0;
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_send(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < TIMES; i++) {
         char *word = (char *)a.base + N - 4;
 
-        /* A long copy before the word: who does not wait reads the word before. */
+        /* A long copy before the word: a lane that does not wait reads the old word. */
         assert_int_equal(r.op->mem.copy(other, (char *)a.base + N, a.base, N), 0);
         assert_int_equal(r.op->mem.copy(other, word, end + i, 4), 0);
         assert_int_equal(r.op->lane.mark(other, i + 1), 0);
@@ -492,7 +494,7 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
         assert_int_equal(r.op->lane.after(other, r.lane, r.step + 1 + i), 0);
     }
     r.step += TIMES;
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < TIMES; i++) {
         if (HOST(end)[TIMES + i] != i + 1)
             fail_msg("wait %u saw the word of step %u", i + 1, HOST(end)[TIMES + i]);
@@ -501,23 +503,23 @@ a_wait_is_for_a_mark_that_was_asked_for(void **state)
     assert_int_equal(last, TIMES - 1);
     r.op->lane.close(other);
     r.op->mem.arena_drop(r.gpu, &a);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* What a step pays for marks, and how long after the work its mark is seen. */
+/* Measures the cost of marks per step, and the delay until a mark is seen. */
 static void
-a_mark_is_seen_soon_and_asking_is_cheap(void **state)
+marks_are_cheap_and_seen_quickly(void **state)
 {
     enum { N = 2000 };
-    struct rig r;
+    struct fixture r;
     nsec t, queued, asked;
     char *p;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    p = rig_bytes(&r, 4096);
-    rig_send(&r);
-    rig_wait(&r);
+    fixture_open(&r, "auto", 1);
+    p = fixture_bytes(&r, 4096);
+    fixture_send(&r);
+    fixture_wait(&r);
     t = clock_now();
     for (int i = 0; i < N; i++) {
         assert_int_equal(r.op->lane.mark(r.lane, ++r.step), 0);
@@ -534,32 +536,32 @@ a_mark_is_seen_soon_and_asking_is_cheap(void **state)
     print_message("    mark to seen %lld ns, to queue one %lld ns, lane_error %lld ns\n",
                   (long long)t / N, (long long)queued / 50, (long long)asked / N);
     assert_int_equal(r.op->mem.copy(r.lane, p, p + 2048, 2048), 0);
-    rig_wait(&r);
-    rig_close(&r);
+    fixture_wait(&r);
+    fixture_close(&r);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_that_cannot_be_had_is_named),
-        cmocka_unit_test(an_arena_is_whole_after_its_maker_was_killed_at_work),
-        cmocka_unit_test(an_arena_is_whole_after_its_makers_device_failed),
-        cmocka_unit_test(what_is_adopted_must_be_an_arena_of_that_size),
-        cmocka_unit_test(no_room_is_said_with_what_was_asked_and_what_is_free),
+        cmocka_unit_test(an_unavailable_device_is_named_in_the_error),
+        cmocka_unit_test(an_arena_is_intact_after_its_process_was_killed),
+        cmocka_unit_test(an_arena_is_intact_after_a_device_fault_of_its_process),
+        cmocka_unit_test(adopting_a_wrong_fd_or_size_is_refused),
+        cmocka_unit_test(out_of_memory_errors_name_requested_and_free_bytes),
         cmocka_unit_test(no_child_inherits_the_device),
         cmocka_unit_test(pinned_memory_is_copied_in_one_piece),
-        cmocka_unit_test(copies_of_any_size_and_place_touch_nothing_else),
-        cmocka_unit_test(a_recording_takes_no_host_copies_and_stays_good),
-        cmocka_unit_test(a_wait_is_for_a_mark_that_was_asked_for),
-        cmocka_unit_test(a_mark_is_seen_soon_and_asking_is_cheap),
+        cmocka_unit_test(copies_of_any_size_and_alignment_write_only_their_range),
+        cmocka_unit_test(a_recording_refuses_host_copies_and_stays_valid),
+        cmocka_unit_test(a_lane_waits_for_the_requested_mark_only),
+        cmocka_unit_test(marks_are_cheap_and_seen_quickly),
     };
 
     if (argc == MAKE + 3 && strcmp(argv[1], "--child") == 0)
         _exit(child(argv[MAKE], atoi(argv[MAKE + 1]), argv[MAKE + 2])); /* a device is open */
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--device") == 0) device = argv[i + 1];
-    rig_args(argc, argv);
+    fixture_args(argc, argv);
     test_seed();
-    return cmocka_run_group_tests(tests, NULL, rig_end);
+    return cmocka_run_group_tests(tests, NULL, fixture_end);
 }

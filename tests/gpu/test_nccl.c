@@ -1,5 +1,5 @@
-/* test_nccl.c - NCCL is found, or its absence said; ranks find each other. Needs neither a GPU nor NCCL: fakes of the
- * library (fake_nccl.c) are built beside this program.
+/* test_nccl.c - finding NCCL, errors if it is missing, and messages between ranks. Needs no GPU and
+ * no NCCL: fakes of the library (fake_nccl.c) are built beside this program.
  */
 #include "base/clock.h"
 #include "gpu/cuda/cuda_nccl.h"
@@ -33,7 +33,7 @@ find_fakes(void **state)
 }
 
 static void
-the_library_is_taken_from_the_folder_that_was_named(void **state)
+the_library_is_loaded_from_the_named_folder(void **state)
 {
     struct nccl n;
     struct nccl_id id = { { 0 } };
@@ -48,41 +48,41 @@ the_library_is_taken_from_the_folder_that_was_named(void **state)
 }
 
 static void
-a_failure_has_the_librarys_own_words(void **state)
+an_nccl_error_has_the_message_of_the_library(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
 
     (void)state;
     if (nccl_open(&n, folder[WHOLE], &e) < 0) fail_msg("%s", e.text);
-    assert_int_equal(nccl_said(&n, NCCL_OK, "a communicator", &e), 0);
-    assert_int_equal(nccl_said(&n, 3, "a communicator", &e), -EIO);
+    assert_int_equal(nccl_err(&n, NCCL_OK, "a communicator", &e), 0);
+    assert_int_equal(nccl_err(&n, 3, "a communicator", &e), -EIO);
     assert_string_equal(e.text, "NCCL, a communicator: internal error: a rank is a fake");
     nccl_close(&n);
 }
 
 static void
-where_it_is_missing_the_places_are_named(void **state)
+a_missing_library_names_the_folders_searched(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
 
     (void)state;
     assert_int_equal(nccl_open(&n, "/nowhere", &e), -ENOENT);
-    assert_non_null(strstr(e.text, "there is no libnccl.so.2 (or not all of it) in /nowhere"));
+    assert_non_null(strstr(e.text, "cannot find libnccl.so.2, or a function of it, in /nowhere"));
     assert_int_equal(nccl_open(&n, folder[HALF], &e), -ENOENT);
     assert_null(n.library);
 }
 
 static void
-what_is_too_old_is_refused_with_both_versions(void **state)
+a_too_old_nccl_is_refused_with_both_versions(void **state)
 {
     struct nccl n;
     struct err e = { 0 };
 
     (void)state;
     assert_int_equal(nccl_open(&n, folder[OLD], &e), -ENOTSUP);
-    assert_non_null(strstr(e.text, "NCCL is 21403, at least 21800"));
+    assert_non_null(strstr(e.text, "NCCL has version 21403, needs at least 21800"));
     assert_null(n.library);
 }
 
@@ -114,7 +114,7 @@ rank_1(int fd)
 }
 
 static void
-a_note_reaches_the_other_process(void **state)
+a_rendezvous_message_reaches_the_other_process(void **state)
 {
     nsec until = clock_now() + 20 * NSEC_S;
     struct rendezvous m = { 0 };
@@ -141,7 +141,7 @@ a_note_reaches_the_other_process(void **state)
 }
 
 static void
-a_rank_that_does_not_come_is_named(void **state)
+a_missing_rank_is_named_after_the_timeout(void **state)
 {
     struct rendezvous m = { 0 };
     int fd = shared();
@@ -154,13 +154,13 @@ a_rank_that_does_not_come_is_named(void **state)
     assert_int_equal(
         rendezvous_wait(&m, 0, RENDEZVOUS_READY, 2, NULL, 0, clock_now() + NSEC_MS, &e),
         -ETIMEDOUT);
-    assert_string_equal(e.text, "rank 2 of 3 has not said that it is ready");
+    assert_string_equal(e.text, "rank 2 of 3 has not posted that it is ready");
     rendezvous_close(&m);
     close(fd);
 }
 
 static void
-memory_of_another_size_is_refused(void **state)
+group_memory_of_another_size_is_refused(void **state)
 {
     int fd = memfd_create("group", MFD_CLOEXEC);
     struct rendezvous m = { 0 };
@@ -177,13 +177,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_library_is_taken_from_the_folder_that_was_named),
-        cmocka_unit_test(a_failure_has_the_librarys_own_words),
-        cmocka_unit_test(where_it_is_missing_the_places_are_named),
-        cmocka_unit_test(what_is_too_old_is_refused_with_both_versions),
-        cmocka_unit_test(a_note_reaches_the_other_process),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named),
-        cmocka_unit_test(memory_of_another_size_is_refused),
+        cmocka_unit_test(the_library_is_loaded_from_the_named_folder),
+        cmocka_unit_test(an_nccl_error_has_the_message_of_the_library),
+        cmocka_unit_test(a_missing_library_names_the_folders_searched),
+        cmocka_unit_test(a_too_old_nccl_is_refused_with_both_versions),
+        cmocka_unit_test(a_rendezvous_message_reaches_the_other_process),
+        cmocka_unit_test(a_missing_rank_is_named_after_the_timeout),
+        cmocka_unit_test(group_memory_of_another_size_is_refused),
     };
 
     return cmocka_run_group_tests(tests, find_fakes, NULL);

@@ -1,8 +1,8 @@
-/* test_ops.c - every op but attention (test_attend.c) against a naive reference in double: random shapes,
- * odd strides, outputs poisoned with NaN first, within the bound of ref_attend.h.
+/* test_ops.c - every op but attention (test_attend.c) against a reference in double: random shapes,
+ * odd strides, outputs poisoned with NaN, within the bound of ref_attend.h.
  *
- * On a GPU every other shape is one that kernels for whole tiles take; of large outputs a sample is looked
- * at, since the reference is one core.
+ * On a GPU every other shape fits kernels for whole tiles. Of large outputs a sample is checked,
+ * because the reference uses one core.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -19,23 +19,23 @@ static void
 embed_is_the_scaled_row_of_each_token(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         bool w = wide();
         uint32_t rows = between(1, 9), d = w ? 64 * between(1, 40) : between(1, 70);
         uint32_t vocab = between(1, 50);
-        struct rig r;
+        struct fixture r;
         struct tensor table, x;
         int32_t *token;
 
         open_any(&r);
-        table = rig_tensor(&r, rig_weight(&r), vocab, d, w ? d : d + test_below(5), 1);
-        /* What it fills is the residual stream: fp32 on every device. */
-        x = rig_empty(&r, DT_F32, rows, d, w ? d : d + test_below(5));
-        token = rig_bytes(&r, rows * sizeof *token);
+        table = fixture_tensor(&r, fixture_weight(&r), vocab, d, w ? d : d + test_below(5), 1);
+        /* It fills the residual stream: fp32 on every device. */
+        x = fixture_empty(&r, DT_F32, rows, d, w ? d : d + test_below(5));
+        token = fixture_bytes(&r, rows * sizeof *token);
         for (uint32_t i = 0; i < rows; i++) HOST(token)[i] = (int32_t)test_below(vocab + 3) - 1;
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->embed(r.lane, x, table, token, 3.5f), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
                 int32_t t = HOST(token)[i];
@@ -43,7 +43,7 @@ embed_is_the_scaled_row_of_each_token(void **state)
 
                 near(at(x, i, j), want, fabs(want), DT_F32);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -51,11 +51,11 @@ static void
 matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(3 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(3 * ROUNDS); n++) {
         bool whole = wide(), large = false;
         uint32_t rows = between(1, 9), k = between(1, 100), out = between(1, 60), pad = 9, look;
         float beta = test_below(3) ? 0 : 0.75f;
-        struct rig r;
+        struct fixture r;
         struct tensor x, w, bias = NO_TENSOR, y, old, again;
         enum dtype type;
 
@@ -64,7 +64,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
             k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
                               : 8 * between(1, 500);
             out = test_below(3) ? 64 * between(1, 16) : between(1, 1000);
-            large = test_below(4) == 0; /* enough for kernels of some rows */
+            large = test_below(4) == 0; /* enough for kernels that need some rows */
             if (large) {
                 rows = between(9, 64);
                 k = 8 * between(260, 560);
@@ -75,17 +75,17 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
         }
         open_any(&r);
         type = test_below(3) ? r.act : DT_F32;
-        x = rig_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
-        w = rig_tensor(&r, rig_weight(&r), out, k, k + test_below(pad), 1);
-        if (!large && test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, out, out, 1);
-        y = rig_empty(&r, type, rows, out, out + test_below(pad));
-        if (beta != 0) y = rig_tensor(&r, type, rows, out, y.stride, 1);
-        old = rig_twice(&r, y);
-        again = rig_twice(&r, y);
-        rig_send(&r);
+        x = fixture_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
+        w = fixture_tensor(&r, fixture_weight(&r), out, k, k + test_below(pad), 1);
+        if (!large && test_below(2)) bias = fixture_tensor(&r, fixture_vector(&r), 1, out, out, 1);
+        y = fixture_empty(&r, type, rows, out, out + test_below(pad));
+        if (beta != 0) y = fixture_tensor(&r, type, rows, out, y.stride, 1);
+        old = fixture_twice(&r, y);
+        again = fixture_twice(&r, y);
+        fixture_send(&r);
         assert_int_equal(r.op->matmul(r.lane, y, x, w, bias, beta), 0);
         assert_int_equal(r.op->matmul(r.lane, again, x, w, bias, beta), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_true(same_bits(y, again));
         look = whole ? 500 : rows * out;
         for (uint32_t l = 0; l < look; l++) {
@@ -103,7 +103,7 @@ matmul_is_x_w_transposed_plus_bias_plus_beta_y(void **state)
             }
             near_steps(at(y, i, j), sum, size, type, bias.data || beta != 0 ? fabs(product) : 0);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -111,21 +111,21 @@ static void
 rms_norm_divides_by_the_root_mean_square(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(1, 90);
         float plus = test_below(2) ? 1 : 0;
-        struct rig r;
+        struct fixture r;
         struct tensor x, y, w = NO_TENSOR;
 
         open_any(&r);
-        x = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, whole ? d : d + test_below(9),
-                       3);
-        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
-        if (test_below(3)) w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        rig_send(&r);
+        x = fixture_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d,
+                           whole ? d : d + test_below(9), 3);
+        y = fixture_output(&r, rows, d, whole ? d : d + test_below(9));
+        if (test_below(3)) w = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        fixture_send(&r);
         assert_int_equal(r.op->rms_norm(r.lane, y, x, w, 1e-5f, plus), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double sum = 0;
 
@@ -137,26 +137,26 @@ rms_norm_divides_by_the_root_mean_square(void **state)
                 near(at(y, i, j), v, fabs(v), y.dtype);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-layer_norm_takes_the_mean_off_first(void **state)
+layer_norm_subtracts_the_mean_first(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(2, 90);
-        struct rig r;
+        struct fixture r;
         struct tensor x, y, w = NO_TENSOR, b = NO_TENSOR;
 
         open_any(&r);
-        x = rig_tensor(&r, DT_F32, rows, d, whole ? d : d + test_below(9), 3);
-        y = rig_output(&r, rows, d, whole ? d : d + test_below(9));
-        if (test_below(3)) w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        if (test_below(3)) b = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        rig_send(&r);
+        x = fixture_tensor(&r, DT_F32, rows, d, whole ? d : d + test_below(9), 3);
+        y = fixture_output(&r, rows, d, whole ? d : d + test_below(9));
+        if (test_below(3)) w = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        if (test_below(3)) b = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        fixture_send(&r);
         assert_int_equal(r.op->residual(r.lane, &(struct residual){ .x = x,
                                                                     .y = y,
                                                                     .y_norm = w,
@@ -164,7 +164,7 @@ layer_norm_takes_the_mean_off_first(void **state)
                                                                     .eps = 1e-5f,
                                                                     .norm = RESIDUAL_LAYER }),
                          0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double mean = 0, var = 0;
 
@@ -174,12 +174,12 @@ layer_norm_takes_the_mean_off_first(void **state)
                 double weight = w.data ? at(w, 0, j) : 1, add = b.data ? at(b, 0, j) : 0;
                 double inv = 1 / sqrt(var + 1e-5f);
 
-                /* The mean's own rounding is felt as far as the values are large. */
+                /* The mean's own rounding matters if the values are large. */
                 near(at(y, i, j), (at(x, i, j) - mean) * inv * weight + add,
                      fabs(add) + fabs(weight) * (3 + 10 * inv), y.dtype);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -213,35 +213,35 @@ clamped(struct tensor pair, uint32_t i, uint32_t j)
 }
 
 static void
-act_gate_add_and_scale_are_what_they_say(void **state)
+act_gate_add_and_scale_match_the_reference(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 5), d = whole ? 64 * between(1, 40) : between(1, 70);
         uint32_t pad = whole ? 1 : 9;
         enum act a = (enum act)(n % 5);
         float cap = test_below(2) ? 30 : 0;
-        struct rig r;
-        struct tensor x, y, pair, gated, turns, sum, sum_old, scaled, scaled_old;
+        struct fixture r;
+        struct tensor x, y, pair, gated, clamped_y, sum, sum_old, scaled, scaled_old;
 
         open_any(&r);
-        x = rig_tensor(&r, r.act, rows, d, d + test_below(pad), 3);
-        y = rig_output(&r, rows, d, d + test_below(pad));
-        pair = rig_tensor(&r, r.act, rows, 2 * d, 2 * d + test_below(pad), 3);
-        gated = rig_output(&r, rows, d, d + test_below(pad));
-        turns = rig_output(&r, rows, d, d + test_below(pad));
-        sum = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
-        scaled = rig_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
-        sum_old = rig_twice(&r, sum);
-        scaled_old = rig_twice(&r, scaled);
-        rig_send(&r);
+        x = fixture_tensor(&r, r.act, rows, d, d + test_below(pad), 3);
+        y = fixture_output(&r, rows, d, d + test_below(pad));
+        pair = fixture_tensor(&r, r.act, rows, 2 * d, 2 * d + test_below(pad), 3);
+        gated = fixture_output(&r, rows, d, d + test_below(pad));
+        clamped_y = fixture_output(&r, rows, d, d + test_below(pad));
+        sum = fixture_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
+        scaled = fixture_tensor(&r, test_below(2) ? DT_F32 : r.act, rows, d, d, 1);
+        sum_old = fixture_twice(&r, sum);
+        scaled_old = fixture_twice(&r, scaled);
+        fixture_send(&r);
         assert_int_equal(r.op->act(r.lane, y, x, a), 0);
         assert_int_equal(r.op->gate(r.lane, gated, pair, a), 0);
-        assert_int_equal(r.op->gate(r.lane, turns, pair, ACT_SWIGLU_CLAMPED), 0);
+        assert_int_equal(r.op->gate(r.lane, clamped_y, pair, ACT_SWIGLU_CLAMPED), 0);
         assert_int_equal(r.op->add(r.lane, sum, x), 0);
         assert_int_equal(r.op->scale(r.lane, scaled, 20, cap), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++)
             for (uint32_t j = 0; j < d; j++) {
                 double v = at(x, i, j), g = at(pair, i, j), up = at(pair, i, d + j);
@@ -249,15 +249,15 @@ act_gate_add_and_scale_are_what_they_say(void **state)
 
                 near(at(y, i, j), activation(v, a), fabs(v), r.act);
                 near(at(gated, i, j), activation(g, a) * up, fabs(g * up), r.act);
-                near(at(turns, i, j), clamped(pair, i, j), 100, r.act);
+                near(at(clamped_y, i, j), clamped(pair, i, j), 100, r.act);
                 near(at(sum, i, j), at(sum_old, i, j) + v, fabs(v) + 1, sum.dtype);
                 near(at(scaled, i, j), cap != 0 ? cap * tanh(was / cap) : was, 60, scaled.dtype);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Of a row that is normed. */
+/* Statistics of a row for its norm. */
 struct moments {
     double mean, inverse;
 };
@@ -275,7 +275,7 @@ moments(const struct residual *a, struct tensor x, uint32_t i)
     return m;
 }
 
-/* Element j of the norm, where x is v, and how large what goes into it is. */
+/* Element j of the norm with input v, and the magnitude of its terms. */
 static double
 normed(const struct residual *a, struct moments m, double v, uint32_t j, double *size)
 {
@@ -284,21 +284,21 @@ normed(const struct residual *a, struct moments m, double v, uint32_t j, double 
     double bias = a->y_bias.data ? at(a->y_bias, 0, j) : 0;
 
     v = (v - m.mean) * m.inverse * weight;
-    /* The mean's own rounding is felt as far as the values are large. */
+    /* The mean's own rounding matters if the values are large. */
     *size = layer ? fabs(bias) + fabs(weight) * (3 + 10 * m.inverse) : fabs(v);
     return v + bias;
 }
 
 static void
-residual_adds_and_norms_what_it_added(void **state)
+residual_adds_then_normalizes_the_sum(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(4 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(4 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), d = whole ? 64 * between(1, 90) : between(2, 90);
         uint32_t pad = whole ? 1 : 9;
         bool adds = test_below(4), norms = test_below(4) || !adds, post;
-        struct rig r;
+        struct fixture r;
         struct tensor x, sum;
         struct residual a = { .eps = 1e-5f,
                               .plus = test_below(2) ? 1 : 0,
@@ -306,23 +306,24 @@ residual_adds_and_norms_what_it_added(void **state)
 
         open_any(&r);
         post = a.norm == RESIDUAL_POST;
-        if (whole && n % 20 == 0) d = 8192 + 64 * between(1, 20); /* more than a row of registers */
-        x = rig_tensor(&r, DT_F32, rows, d, d + test_below(pad), 3);
-        sum = rig_twice(&r, x);
+        if (whole && n % 20 == 0) d = 8192 + 64 * between(1, 20); /* more than a row in registers */
+        x = fixture_tensor(&r, DT_F32, rows, d, d + test_below(pad), 3);
+        sum = fixture_twice(&r, x);
         a.x = x;
         if (adds)
-            a.in = rig_tensor(&r, test_below(2) ? r.act : DT_F32, rows, d, d + test_below(pad), 2);
+            a.in = fixture_tensor(&r, test_below(2) ? r.act : DT_F32, rows, d, d + test_below(pad),
+                                  2);
         if (adds && test_below(2))
-            a.in_bias = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+            a.in_bias = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
         else if (adds && a.norm == RESIDUAL_RMS && test_below(2))
-            a.in_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        if (norms) a.y = rig_output(&r, rows, d, d + test_below(pad));
-        if (test_below(3)) a.y_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
+            a.in_norm = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        if (norms) a.y = fixture_output(&r, rows, d, d + test_below(pad));
+        if (test_below(3)) a.y_norm = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
         if (a.norm != RESIDUAL_RMS && test_below(3))
-            a.y_bias = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        rig_send(&r);
+            a.y_bias = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        fixture_send(&r);
         assert_int_equal(r.op->residual(r.lane, &a), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             double in_squares = 0, size;
             struct moments m;
@@ -345,19 +346,19 @@ residual_adds_and_norms_what_it_added(void **state)
                 if (norms) near(at(a.y, i, j), v, size, r.act);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
+act_matmul_and_gate_matmul_activate_the_product(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(2 * ROUNDS); n++) {
+    for (int n = 0; n < fixture_rounds(2 * ROUNDS); n++) {
         bool whole = wide();
         uint32_t rows = between(1, 9), k = between(1, 100), f = between(1, 40), pad = 9, look;
         enum act a = (enum act)(n % 4);
-        struct rig r;
+        struct fixture r;
         struct tensor x, w, y, both, acted, bias = NO_TENSOR;
 
         if (whole) {
@@ -365,7 +366,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
             k = test_below(4) ? 64 * (test_below(4) ? between(1, 32) : between(32, 70))
                               : 8 * between(1, 500);
             f = test_below(4) ? 64 * between(1, 10) : 8 * between(1, 100);
-            if (test_below(4) == 0) { /* large enough for kernels of some rows */
+            if (test_below(4) == 0) { /* large enough for kernels that need some rows */
                 rows = between(9, 64);
                 k = 8 * between(260, 560);
                 f = 8 * between(130, 200);
@@ -373,16 +374,17 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
             pad = 1;
         }
         open_any(&r);
-        x = rig_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
-        w = rig_tensor(&r, rig_weight(&r), 2 * f, k, k + test_below(pad), 3 / sqrtf((float)k));
-        y = rig_output(&r, rows, f, f + test_below(pad));
-        both = rig_output(&r, rows, 2 * f, 2 * f);
-        acted = rig_output(&r, rows, f, f + test_below(pad));
-        if (test_below(2)) bias = rig_tensor(&r, rig_vector(&r), 1, f, f, 1);
-        rig_send(&r);
+        x = fixture_tensor(&r, r.act, rows, k, k + test_below(pad), 1);
+        w = fixture_tensor(&r, fixture_weight(&r), 2 * f, k, k + test_below(pad),
+                           3 / sqrtf((float)k));
+        y = fixture_output(&r, rows, f, f + test_below(pad));
+        both = fixture_output(&r, rows, 2 * f, 2 * f);
+        acted = fixture_output(&r, rows, f, f + test_below(pad));
+        if (test_below(2)) bias = fixture_tensor(&r, fixture_vector(&r), 1, f, f, 1);
+        fixture_send(&r);
         assert_int_equal(r.op->gate_matmul(r.lane, y, both, x, w, a), 0);
         assert_int_equal(r.op->act_matmul(r.lane, acted, x, tensor_rows(w, 0, f), bias, a), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         look = whole ? 300 : rows * f;
         for (uint32_t l = 0; l < look; l++) {
             uint32_t i = whole ? test_below(rows) : l / f, j = whole ? test_below(f) : l % f;
@@ -395,7 +397,7 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
                 up += at(x, i, e) * at(w, f + j, e);
                 up_size += fabs(at(x, i, e) * at(w, f + j, e));
             }
-            /* An activation is nowhere steeper than 1.13, but for a square. */
+            /* The slope of an activation is at most 1.13, except of a square. */
             steep = a == ACT_RELU2 ? 2 * (fabs(g) + fabs(b)) + 1e-5 * g_size : 1.13;
             near_steps(at(acted, i, j), activation(g + b, a), 1.1 * steep * (g_size + fabs(b)),
                        r.act, steep * (fabs(g) + fabs(b)));
@@ -403,36 +405,36 @@ act_matmul_and_gate_matmul_take_an_activation_of_a_product(void **state)
                        1.1 * steep * (g_size * fabs(up) + up_size * fabs(g)), r.act,
                        steep * fabs(g * up));
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-rows_copies_are_bytes(void **state)
+gather_rows_copies_bytes(void **state)
 {
     (void)state;
     for (int n = 0; n < 6; n++) {
         uint32_t d = n % 2 ? 33 : 256;
-        struct rig r;
+        struct fixture r;
         struct tensor x, y;
         uint32_t *which;
 
         open_any(&r);
-        x = rig_tensor(&r, rig_weight(&r), 20, d, d + 7 * (n % 2), 1);
-        y = rig_empty(&r, x.dtype, 50, d, d + 4 * (n % 2));
-        which = rig_bytes(&r, 50 * sizeof *which);
+        x = fixture_tensor(&r, fixture_weight(&r), 20, d, d + 7 * (n % 2), 1);
+        y = fixture_empty(&r, x.dtype, 50, d, d + 4 * (n % 2));
+        which = fixture_bytes(&r, 50 * sizeof *which);
         for (int i = 0; i < 50; i++) HOST(which)[i] = test_below(20);
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->gather_rows(r.lane, y, x, which), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < 50; i++)
             for (uint32_t j = 0; j < d; j++) assert_true(at(y, i, j) == at(x, HOST(which)[i], j));
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-copies_edits_and_tokens_land_where_they_should(void **state)
+copies_table_edits_and_tokens_match_the_reference(void **state)
 {
     enum { N = 3 << 18 };
     static uint32_t host[N], back[N];
@@ -442,31 +444,31 @@ copies_edits_and_tokens_land_where_they_should(void **state)
         { .table = 1,
           .slot = 1,
           .entry = 2,
-          .at = SLICE_NONE }, /* in order: the later one stands */
+          .at = SLICE_NONE }, /* in order: the later edit counts */
     };
     const int32_t token[] = { 5, -1, -1, 8 }, last[] = { 100, 101, 102 }, pos[] = { 0, 0, 0, 0 };
     const uint32_t slot[] = { 0, 2, SLOT_NONE, 1 };
     const slice_id table[6] = { 0 };
-    struct rig r;
+    struct fixture r;
     uint32_t *a, *b;
     slice_id *t0, *t1;
     struct step_tokens rows;
 
     (void)state;
     open_any(&r);
-    a = rig_bytes(&r, sizeof host);
-    b = rig_bytes(&r, sizeof host);
-    t0 = rig_copy(&r, table, sizeof table);
-    t1 = rig_copy(&r, table, sizeof table);
+    a = fixture_bytes(&r, sizeof host);
+    b = fixture_bytes(&r, sizeof host);
+    t0 = fixture_copy(&r, table, sizeof table);
+    t1 = fixture_copy(&r, table, sizeof table);
     rows = (struct step_tokens){ .n_tokens = 4,
-                                 .token = rig_copy(&r, token, sizeof token),
-                                 .pos = rig_copy(&r, pos, sizeof pos),
-                                 .slot = rig_copy(&r, slot, sizeof slot) };
-    const struct table_edit *edits = rig_copy(&r, edit, sizeof edit);
-    const int32_t *lasts = rig_copy(&r, last, sizeof last);
+                                 .token = fixture_copy(&r, token, sizeof token),
+                                 .pos = fixture_copy(&r, pos, sizeof pos),
+                                 .slot = fixture_copy(&r, slot, sizeof slot) };
+    const struct table_edit *edits = fixture_copy(&r, edit, sizeof edit);
+    const int32_t *lasts = fixture_copy(&r, last, sizeof last);
 
     for (uint32_t i = 0; i < N; i++) host[i] = HOST(a)[i] = i;
-    rig_send(&r);
+    fixture_send(&r);
     assert_int_equal(r.op->mem.put(r.lane, b, host, sizeof host), 0);
     assert_int_equal(r.op->mem.copy(r.lane, b + 1, a, 64), 0);
     assert_int_equal(r.op->mem.get(r.lane, back, b, sizeof back), 0);
@@ -475,7 +477,7 @@ copies_edits_and_tokens_land_where_they_should(void **state)
             r.lane, (struct tables){ .n = 2, .stride = { 2, 3 }, .table = { t0, t1 } }, edits, 3),
         0);
     assert_int_equal(r.op->step.resolve_tokens(r.lane, rows, lasts), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     for (uint32_t i = 0; i < N; i++)
         if (back[i] != (i >= 1 && i <= 16 ? i - 1 : i)) fail_msg("word %u is %u", i, back[i]);
     assert_int_equal(HOST(t0)[5], 9);
@@ -484,10 +486,10 @@ copies_edits_and_tokens_land_where_they_should(void **state)
     assert_int_equal(HOST(rows.token)[1], 102);
     assert_int_equal(HOST(rows.token)[2], -1);
     assert_int_equal(HOST(rows.token)[3], 8);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* What 42 and 0.02 fill a tensor with on the CPU device. */
+/* Values of seed 42 and std 0.02 on the CPU device. */
 static void
 same_on_the_cpu(struct tensor t)
 {
@@ -509,26 +511,26 @@ same_on_the_cpu(struct tensor t)
 }
 
 static void
-random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
+random_weights_are_normal_and_depend_on_seed_and_index(void **state)
 {
     enum { N = 300, COLS = 307 };
-    struct rig r;
+    struct fixture r;
     struct tensor a, b, c, h;
     double sum = 0, squares = 0, cubes = 0, next = 0;
     uint32_t beyond_2 = 0;
 
     (void)state;
     open_any(&r);
-    a = rig_empty(&r, DT_F32, N, COLS, COLS);
-    b = rig_empty(&r, DT_F32, N, COLS, COLS + 5);
-    c = rig_empty(&r, DT_F32, N, COLS, COLS);
-    h = rig_empty(&r, DT_BF16, N, COLS, COLS);
-    rig_send(&r);
+    a = fixture_empty(&r, DT_F32, N, COLS, COLS);
+    b = fixture_empty(&r, DT_F32, N, COLS, COLS + 5);
+    c = fixture_empty(&r, DT_F32, N, COLS, COLS);
+    h = fixture_empty(&r, DT_BF16, N, COLS, COLS);
+    fixture_send(&r);
     assert_int_equal(r.op->mem.fill_random(r.lane, a, 42, 0, 0, 0.02f), 0);
     assert_int_equal(r.op->mem.fill_random(r.lane, b, 42, 0, 0, 0.02f), 0);
     assert_int_equal(r.op->mem.fill_random(r.lane, c, 43, 0, 0, 0.02f), 0);
     assert_int_equal(r.op->mem.fill_random(r.lane, h, 42, 0, 0, 0.02f), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_true(same_bits(a, b));
     assert_int_not_equal(memcmp(HOST(a.data), HOST(c.data), 64), 0);
     for (uint32_t i = 0; i < N; i++)
@@ -542,32 +544,32 @@ random_weights_are_normal_and_depend_on_seed_and_index_alone(void **state)
             beyond_2 += fabs(x) > 2;
             assert_true(at(h, i, j) == (double)float_of_bf16(bf16_of_float((float)at(a, i, j))));
         }
-    /* 92,100 values: five standard errors each. */
+    /* 92,100 values: within five standard errors each. */
     assert_true(fabs(sum / (N * COLS)) < 0.0165);
     assert_true(fabs(squares / (N * COLS) - 1) < 0.0235);
     assert_true(fabs(cubes / (N * COLS)) < 0.064);
     assert_true(fabs(next / (N * COLS)) < 0.0165);
     assert_true(fabs(beyond_2 / (double)(N * COLS) - 0.0455) < 0.0035);
-    if (rig_cuda()) same_on_the_cpu(a);
-    rig_close(&r);
+    if (fixture_cuda()) same_on_the_cpu(a);
+    fixture_close(&r);
 }
 
 int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(embed_is_the_scaled_row_of_each_token),
-        rig_test(matmul_is_x_w_transposed_plus_bias_plus_beta_y),
-        rig_test(rms_norm_divides_by_the_root_mean_square),
-        rig_test(layer_norm_takes_the_mean_off_first),
-        rig_test(act_gate_add_and_scale_are_what_they_say),
-        rig_test(residual_adds_and_norms_what_it_added),
-        rig_test(act_matmul_and_gate_matmul_take_an_activation_of_a_product),
-        rig_test(rows_copies_are_bytes),
-        rig_test(copies_edits_and_tokens_land_where_they_should),
-        rig_test(random_weights_are_normal_and_depend_on_seed_and_index_alone),
+        fixture_test(embed_is_the_scaled_row_of_each_token),
+        fixture_test(matmul_is_x_w_transposed_plus_bias_plus_beta_y),
+        fixture_test(rms_norm_divides_by_the_root_mean_square),
+        fixture_test(layer_norm_subtracts_the_mean_first),
+        fixture_test(act_gate_add_and_scale_match_the_reference),
+        fixture_test(residual_adds_then_normalizes_the_sum),
+        fixture_test(act_matmul_and_gate_matmul_activate_the_product),
+        fixture_test(gather_rows_copies_bytes),
+        fixture_test(copies_table_edits_and_tokens_match_the_reference),
+        fixture_test(random_weights_are_normal_and_depend_on_seed_and_index),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

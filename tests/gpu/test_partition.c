@@ -1,8 +1,9 @@
-/* test_partition.c - lanes on parts of a device: order, waits and graphs stay as they were on the whole of it.
+/* test_partition.c - lanes on parts of a device: order, waits and graphs work as on the whole
+ * device.
  *
- * On a GPU parts are also seen to have SMs of their own: the figures are printed.
+ * On a GPU it also measures that parts have their own SMs, and prints the numbers.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include "base/clock.h"
@@ -14,9 +15,9 @@
 
 enum { UNITS = 4, N = 512 };
 
-/* The lane of a rig and another one; what a division's first part may have. */
+/* The lane of a fixture and another one; valid sizes of a partition's first part. */
 struct two {
-    struct rig r;
+    struct fixture r;
     struct lane *lane[2];
     uint32_t units, least, grain;
 };
@@ -27,14 +28,14 @@ open_two(struct two *t)
     struct err e = { 0 };
     struct gpu_parts parts;
 
-    rig_open(&t->r, "auto", UNITS);
+    fixture_open(&t->r, "auto", UNITS);
     parts = gpu_parts(t->r.gpu);
     if (parts.grain == 0) {
-        rig_close(&t->r);
+        fixture_close(&t->r);
         if (parts.why) print_message("%s\n", parts.why);
         skip();
     }
-    t->units = rig_cuda() ? gpu_units(t->r.gpu) : UNITS;
+    t->units = fixture_cuda() ? gpu_units(t->r.gpu) : UNITS;
     t->least = parts.least;
     t->grain = parts.grain;
     t->lane[0] = t->r.lane;
@@ -52,10 +53,10 @@ close_two(struct two *t)
 {
     to_part(t, 0, 0, t->units);
     t->r.op->lane.close(t->lane[1]);
-    rig_close(&t->r);
+    fixture_close(&t->r);
 }
 
-/* Units of the first part: a multiple of grain, or what one leaves. */
+/* Units of the first part: a multiple of grain, or the rest of one. */
 static uint32_t
 some_division(const struct two *t)
 {
@@ -65,7 +66,7 @@ some_division(const struct two *t)
     return test_below(4) || t->units - n < t->least ? n : t->units - n;
 }
 
-/* The lane on either part of a division, or on all. */
+/* Moves the lane to a part of a partition, or to the whole device. */
 static void
 anywhere(struct two *t, int lane)
 {
@@ -91,15 +92,16 @@ struct sum {
 static struct sum
 make_sum(struct two *t)
 {
-    struct sum s = { rig_empty(&t->r, DT_F32, 1, N, N), rig_empty(&t->r, DT_F32, 1, N, N), 0 };
+    struct sum s = { fixture_empty(&t->r, DT_F32, 1, N, N), fixture_empty(&t->r, DT_F32, 1, N, N),
+                     0 };
 
     for (uint32_t i = 0; i < N; i++)
         HOST((float *)s.x.data)[i] = 0, HOST((float *)s.one.data)[i] = 1;
-    rig_send(&t->r);
+    fixture_send(&t->r);
     return s;
 }
 
-/* x = x * 1.25 + 1, or only a part of it: in any other order it is another number. */
+/* x = x * 1.25 + 1, or only a part of it: another order gives another number. */
 static void
 change(struct two *t, int lane, struct sum *s)
 {
@@ -114,12 +116,12 @@ change(struct two *t, int lane, struct sum *s)
 static void
 check_sum(struct two *t, const struct sum *s)
 {
-    rig_wait(&t->r);
+    fixture_wait(&t->r);
     for (uint32_t i = 0; i < N; i++) assert_true((float)at(s->x, 0, i) == s->want);
 }
 
 static void
-ops_of_a_lane_stay_in_order_whatever_part_each_is_on(void **state)
+ops_of_a_lane_stay_in_order_on_any_part(void **state)
 {
     struct two t;
     struct sum s;
@@ -136,7 +138,7 @@ ops_of_a_lane_stay_in_order_whatever_part_each_is_on(void **state)
 }
 
 static void
-a_lane_on_one_part_sees_what_another_wrote_on_the_other(void **state)
+lanes_on_different_parts_see_each_others_marked_writes(void **state)
 {
     struct two t;
     struct sum s;
@@ -144,7 +146,7 @@ a_lane_on_one_part_sees_what_another_wrote_on_the_other(void **state)
     (void)state;
     open_two(&t);
     s = make_sum(&t);
-    rig_wait(&t.r);
+    fixture_wait(&t.r);
     for (uint64_t step = 1; step <= 200; step++) {
         uint32_t n = some_division(&t);
         int who = step % 2;
@@ -165,7 +167,7 @@ a_lane_on_one_part_sees_what_another_wrote_on_the_other(void **state)
 }
 
 static void
-what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
+an_invalid_partition_is_refused_without_failing_the_lane(void **state)
 {
     struct two t;
     struct sum s;
@@ -175,7 +177,7 @@ what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
     s = make_sum(&t);
     to_part(&t, 0, 0, some_division(&t));
     assert_int_equal(t.r.op->lane.part(t.lane[0], 0, t.units + 1), -EINVAL);
-    if (rig_cuda()) {
+    if (fixture_cuda()) {
         uint32_t n = 2 * t.grain;
 
         assert_int_equal(t.r.op->lane.part(t.lane[0], t.grain, n), -EINVAL);
@@ -190,7 +192,7 @@ what_is_no_division_is_refused_and_the_lane_goes_on(void **state)
 }
 
 static void
-a_graph_stays_on_its_part_and_keeps_its_division(void **state)
+a_graph_stays_on_its_part_and_keeps_the_partition(void **state)
 {
     struct graph *g[GPU_PARTITIONS];
     uint32_t at[GPU_PARTITIONS + 1];
@@ -227,14 +229,14 @@ a_graph_stays_on_its_part_and_keeps_its_division(void **state)
     change(&t, 0, &s);
     check_sum(&t, &s);
     t.r.op->graph.drop(t.lane[0], g[0]);
-    to_part(&t, 0, 0, at[GPU_PARTITIONS]); /* where the one was whose graph is gone */
+    to_part(&t, 0, 0, at[GPU_PARTITIONS]); /* in the entry of the dropped graph's partition */
     change(&t, 0, &s);
     check_sum(&t, &s);
     for (int i = 1; i < GPU_PARTITIONS; i++) t.r.op->graph.drop(t.lane[0], g[i]);
     close_two(&t);
 }
 
-/* ---- SMs of their own */
+/* ---- own SMs */
 
 struct product {
     struct tensor y, x, w;
@@ -244,9 +246,9 @@ static struct product
 make_product(struct two *t)
 {
     enum { ROWS = 4096, WIDE = 4096 };
-    struct product p = { rig_device(&t->r, DT_BF16, ROWS, WIDE),
-                         rig_device(&t->r, DT_BF16, ROWS, WIDE),
-                         rig_device(&t->r, DT_BF16, WIDE, WIDE) };
+    struct product p = { fixture_device(&t->r, DT_BF16, ROWS, WIDE),
+                         fixture_device(&t->r, DT_BF16, ROWS, WIDE),
+                         fixture_device(&t->r, DT_BF16, WIDE, WIDE) };
 
     assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.x, 1, 0, 0, 1), 0);
     assert_int_equal(t->r.op->mem.fill_random(t->lane[0], p.w, 2, 0, 0, 1), 0);
@@ -260,7 +262,7 @@ multiply(struct two *t, int lane, const struct product *p, int times)
         assert_int_equal(t->r.op->matmul(t->lane[lane], p->y, p->x, p->w, NO_TENSOR, 0), 0);
 }
 
-/* Milliseconds of so many products in each lane. */
+/* Milliseconds for that many products in each lane. */
 static double
 time_of(struct two *t, const struct product p[2], int first, int second)
 {
@@ -281,7 +283,7 @@ time_of(struct two *t, const struct product p[2], int first, int second)
     return (double)(clock_now() - since) / NSEC_MS;
 }
 
-/* The least of some times: what else the device does makes one longer, nothing makes it shorter. */
+/* The minimum of several runs: other load makes a run longer, never shorter. */
 static double
 least_of(struct two *t, const struct product p[2], int first, int second)
 {
@@ -291,7 +293,7 @@ least_of(struct two *t, const struct product p[2], int first, int second)
     return least;
 }
 
-/* One look at a division into n[0] and n[1] units: do both parts keep their promise? */
+/* One measurement of a partition of n[0] and n[1] units: does each part keep its SMs? */
 static bool
 looks_right(struct two *t, const struct product p[2], const uint32_t n[2])
 {
@@ -316,25 +318,26 @@ looks_right(struct two *t, const struct product p[2], const uint32_t n[2])
                   "%.2f ms; %d on all %.2f ms\n",
                   n[0], n[1], make, times[0], alone[0], times[1], alone[1], both, TIMES, whole);
     right = both < 0.85 * (alone[0] + alone[1]);
-    for (int i = 0; i < 2; i++) /* a product keeps to its part: power alone allows some more */
+    for (int i = 0; i < 2; i++) /* a product stays on its part; shared power allows some more */
         right &= alone[i] / times[i] > 0.85 * whole / TIMES &&
                  (n[i] * 3 > t->units || alone[i] / times[i] > 1.8 * whole / TIMES);
     return right;
 }
 
-/* What else the device does makes a time longer, for seconds: a promise that is not kept is not seen in any look. */
+/* Other load makes times longer for seconds: a part that does not keep its SMs fails in every
+ * measurement. */
 static void
-two_parts_work_at_the_same_time_and_on_no_more_than_they_have(void **state)
+two_parts_run_concurrently_on_their_own_sms(void **state)
 {
     enum { LOOKS = 10, APART_MS = 300 };
     struct two t;
     struct product p[2];
 
     (void)state;
-    if (!rig_cuda()) skip(); /* threads of a lane are its own anyway */
+    if (!fixture_cuda()) skip(); /* a CPU lane has its own threads anyway */
     open_two(&t);
     for (int i = 0; i < 2; i++) p[i] = make_product(&t);
-    rig_wait(&t.r);
+    fixture_wait(&t.r);
     for (uint32_t first = t.grain * 2; first + 2 * t.least <= t.units; first += 6 * t.grain) {
         const uint32_t n[2] = { first, t.units - first };
         int looks = 1;
@@ -351,13 +354,13 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(ops_of_a_lane_stay_in_order_whatever_part_each_is_on),
-        rig_test(a_lane_on_one_part_sees_what_another_wrote_on_the_other),
-        rig_test(what_is_no_division_is_refused_and_the_lane_goes_on),
-        rig_test(a_graph_stays_on_its_part_and_keeps_its_division),
-        rig_test(two_parts_work_at_the_same_time_and_on_no_more_than_they_have),
+        fixture_test(ops_of_a_lane_stay_in_order_on_any_part),
+        fixture_test(lanes_on_different_parts_see_each_others_marked_writes),
+        fixture_test(an_invalid_partition_is_refused_without_failing_the_lane),
+        fixture_test(a_graph_stays_on_its_part_and_keeps_the_partition),
+        fixture_test(two_parts_run_concurrently_on_their_own_sms),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

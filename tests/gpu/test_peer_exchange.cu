@@ -1,8 +1,9 @@
-/* test_peer_exchange.cu - what ranks send each other, on one device: a stream and a memory for each of up to four.
+/* test_peer_exchange.cu - the exchange kernels of up to four ranks on one device, with a stream and
+ * memory for each.
  *
- * The kernels by themselves, without processes, NCCL or a second GPU: wrong addresses, orders and turns show here, and so
- * they do under compute-sanitizer; links do not. A kernel waits for those of the other ranks, so all their blocks must have
- * room beside each other: that is why shapes are bounded.
+ * Tests the kernels without processes, NCCL or a second GPU: detects wrong addresses, orders and
+ * rounds, also under compute-sanitizer, but not link problems. A kernel waits for those of the
+ * other ranks, so that all their blocks must fit on the device at once: this bounds the shapes.
  */
 #include "gpu/cuda/kernels/comm/peer_exchange.h"
 #include "gpu/cuda/kernels/norm/norm.h"
@@ -24,8 +25,8 @@ extern "C" {
 
 namespace {
 
-constexpr uint32_t RANKS = 4, ROUNDS = 40, IN_A_ROW = 24, ALONE = 100 /* s */;
-constexpr size_t ROOM = (size_t)96 << 20, AROUND = 64, WORK = (size_t)16 << 20;
+constexpr uint32_t RANKS = 4, ROUNDS = 40, IN_A_ROW = 24, ALONE = 100 /* seconds */;
+constexpr size_t AREA = (size_t)96 << 20, AROUND = 64, WORK = (size_t)16 << 20;
 constexpr int POISON = 0xff; /* a NaN of every type */
 
 #define MUST(call) \
@@ -42,17 +43,17 @@ typedef std::vector<float> values;
 struct side {
     struct k_launch lane;
     struct exchange exchange;
-    char *base; /* ROOM, for tensors */
+    char *base; /* AREA, for tensors */
 };
 struct side side[RANKS];
-char *memory; /* what ranks write to each other, and their turns behind it */
+char *memory; /* memory that ranks write to each other, then their round numbers */
 size_t memory_bytes;
 
-/* As new channels have it, but for the turn they are at. */
+/* Initializes it like new channels, except for the round number. */
 void
-begin(uint32_t ranks, uint32_t turn)
+begin(uint32_t ranks, uint32_t round)
 {
-    std::vector<uint32_t> turns(K_EXCHANGE_BLOCKS, turn);
+    std::vector<uint32_t> rounds(K_EXCHANGE_BLOCKS, round);
 
     MUST(cudaMemset(memory, 0, RANKS * memory_bytes));
     for (uint32_t r = 0; r < ranks; r++) {
@@ -62,13 +63,13 @@ begin(uint32_t ranks, uint32_t turn)
         e->rank = r;
         e->ranks = ranks;
         for (uint32_t i = 0; i < ranks; i++) e->at[i] = memory + i * memory_bytes;
-        e->turn = (uint32_t *)(memory + r * memory_bytes + K_EXCHANGE_BYTES(ranks));
-        MUST(cudaMemcpy(e->turn, turns.data(), K_EXCHANGE_BLOCKS * sizeof turn,
+        e->round = (uint32_t *)(memory + r * memory_bytes + K_EXCHANGE_BYTES(ranks));
+        MUST(cudaMemcpy(e->round, rounds.data(), K_EXCHANGE_BLOCKS * sizeof round,
                         cudaMemcpyHostToDevice));
     }
 }
 
-/* Streams that wait for no copy of ours: what was laid out is there. */
+/* Waits until data copied by the host is visible to the streams. */
 void
 all_there()
 {
@@ -91,7 +92,7 @@ open_sides(void **state)
     for (struct side &s : side) {
         MUST(cudaStreamCreateWithFlags(&s.lane.st, cudaStreamNonBlocking));
         s.lane.sms = (uint32_t)p.multiProcessorCount;
-        MUST(cudaMalloc(&s.base, ROOM));
+        MUST(cudaMalloc(&s.base, AREA));
         s.lane.work_bytes = WORK;
         MUST(cudaMalloc(&s.lane.work, WORK));
         MUST(cudaMalloc(&s.lane.count, (K_COUNTERS + 1) * sizeof *s.lane.count));
@@ -129,7 +130,7 @@ put(char *to, float x, enum dtype t)
         memcpy(to, &h, 2);
 }
 
-/* Where a tensor begins and what lies between its rows: mostly aligned, or an element off. */
+/* Start of a tensor and gap between its rows: mostly aligned, or one element off. */
 struct place {
     size_t offset;
     uint32_t gap;
@@ -189,7 +190,7 @@ lay_out(const struct tensor &x, const values &v)
     MUST(cudaMemcpy(x.data, from.data(), from.size(), cudaMemcpyHostToDevice));
 }
 
-/* What the device has there, and around it. */
+/* The bytes on the device, and around them. */
 std::vector<char>
 look(const struct tensor &x)
 {
@@ -242,7 +243,7 @@ some_columns(uint32_t ranks)
     return test_below(2) ? 8 * (1 + test_below(128)) : ranks + test_below(900);
 }
 
-/* Parts of all ranks, and their sum in the order of ranks. */
+/* Parts of all ranks, and their sum in rank order. */
 struct parts {
     struct tensor x[RANKS];
     values sum;
@@ -265,12 +266,12 @@ some_parts(uint32_t ranks, struct place p, enum dtype t, uint32_t rows, uint32_t
     return s;
 }
 
-/* ---- one op after another, each on memory without anything of the one before */
+/* ---- one op at a time, each on fresh memory */
 
 void
 poison(uint32_t ranks)
 {
-    for (uint32_t r = 0; r < ranks; r++) MUST(cudaMemset(side[r].base, POISON, ROOM));
+    for (uint32_t r = 0; r < ranks; r++) MUST(cudaMemset(side[r].base, POISON, AREA));
 }
 
 void
@@ -291,7 +292,7 @@ a_sum(uint32_t ranks, uint32_t rows, uint32_t cols)
 void
 a_gathering(uint32_t ranks, uint32_t rows, uint32_t cols)
 {
-    struct place p = somewhere(4096, DT_F32), q = somewhere(ROOM / 4 * 3, DT_F32);
+    struct place p = somewhere(4096, DT_F32), q = somewhere(AREA / 4 * 3, DT_F32);
     values all = drawn((size_t)rows * cols, DT_F32);
     bool apart = test_below(2);
     struct tensor out[RANKS], x[RANKS];
@@ -336,7 +337,7 @@ a_residual(uint32_t ranks, uint32_t rows, uint32_t cols)
     poison(ranks);
     parts = some_parts(ranks, p, t, rows, cols);
     for (uint32_t r = 0; r < ranks; r++) {
-        struct place at = { ROOM / 8 * 7, 0 };
+        struct place at = { AREA / 8 * 7, 0 };
         struct tensor weights = tensor_at(r, at, t, 1, cols);
 
         lay_out(weights, w);
@@ -345,16 +346,16 @@ a_residual(uint32_t ranks, uint32_t rows, uint32_t cols)
 
             *to = {};
             to->eps = 1e-5f;
-            at.offset = ROOM / 8 * (size_t)(way ? 3 : 2);
+            at.offset = AREA / 8 * (size_t)(way ? 3 : 2);
             to->x = tensor_at(r, at, DT_F32, rows, cols);
             lay_out(to->x, start);
-            at.offset = ROOM / 8 * (size_t)(way ? 5 : 4);
+            at.offset = AREA / 8 * (size_t)(way ? 5 : 4);
             if (!only_x) to->y = tensor_at(r, at, t_y, rows, cols);
             if (!only_x) lay_out(to->y, none);
             if (!only_x && kind < 3) to->y_norm = weights;
             if (kind == 1) to->in_norm = weights;
             if (kind == 2) to->in_bias = weights;
-            at.offset = ROOM / 8;
+            at.offset = AREA / 8;
             to->in = way ? tensor_at(r, at, t, rows, cols) : parts.x[r];
         }
         std::vector<char> from = look(parts.x[r]);
@@ -392,7 +393,7 @@ a_residual(uint32_t ranks, uint32_t rows, uint32_t cols)
     }
 }
 
-/* What a row is asked for: mostly what is drawn from in parts, and anything else beside it. */
+/* Parameters of a row: mostly rows sampled in parts, and others. */
 struct sample_row
 some_wish(uint32_t cols, uint32_t i)
 {
@@ -460,7 +461,8 @@ to_device(uint32_t rank, size_t *at, const std::vector<T> &v)
     return to;
 }
 
-/* Rank 0 draws from the whole first, then every rank from its columns beside poison. Ties across blocks and ranks are common. */
+/* Rank 0 samples from the whole first, then every rank from its columns, with poison elsewhere.
+ * Ties across blocks and ranks are common. */
 void
 a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
 {
@@ -468,7 +470,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     struct place p = { 4096, 4 * test_below(3) };
     values all((size_t)rows * cols);
     std::vector<struct sample_row> row(rows);
-    std::vector<int32_t> ban, nothing(rows, -7);
+    std::vector<int32_t> suppressed, nothing(rows, -7);
     std::vector<struct logit_bias> logit_bias;
     bool coarse = test_below(2);
     struct sample s[RANKS];
@@ -480,10 +482,10 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     for (uint32_t i = 0; i < rows; i++) {
         row[i] = some_wish(cols, i);
         row[i].first_top = i * TOPS;
-        row[i].first_suppressed = (uint32_t)ban.size();
+        row[i].first_suppressed = (uint32_t)suppressed.size();
         row[i].first_logit_bias = (uint32_t)logit_bias.size();
         for (int j = 0; j < 3; j++) {
-            ban.push_back((int32_t)test_below(cols));
+            suppressed.push_back((int32_t)test_below(cols));
             logit_bias.push_back({ (int32_t)(cols / 3 * j + test_below(cols / 3)), 6 });
         }
     }
@@ -491,10 +493,10 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
     for (int way = 0; way < 2; way++) {
         for (uint32_t r = 0; r < (way ? ranks : 1); r++) {
             uint32_t first = way ? cols / ranks * r : 0, n = way ? cols / ranks : cols;
-            size_t at = ROOM / 2;
+            size_t at = AREA / 2;
             values mine((size_t)rows * n);
 
-            MUST(cudaMemset(side[r].base, POISON, ROOM / 2));
+            MUST(cudaMemset(side[r].base, POISON, AREA / 2));
             x[r] = tensor_at(r, p, DT_F32, rows, cols);
             for (uint32_t i = 0; i < rows; i++)
                 std::copy_n(&all[(size_t)i * cols + first], n, &mine[(size_t)i * n]);
@@ -503,7 +505,7 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
             s[r].logits = x[r];
             s[r].n = rows;
             s[r].row = to_device(r, &at, row);
-            s[r].ban = to_device(r, &at, ban);
+            s[r].suppressed = to_device(r, &at, suppressed);
             s[r].logit_bias = to_device(r, &at, logit_bias);
             s[r].last = to_device(r, &at, nothing);
             s[r].token = to_device(r, &at, nothing);
@@ -539,11 +541,11 @@ a_draw(uint32_t ranks, uint32_t rows, uint32_t cols)
 }
 
 void
-with_each(void (*one)(uint32_t ranks, uint32_t i), uint32_t turn)
+with_each(void (*one)(uint32_t ranks, uint32_t i), uint32_t round)
 {
     for (uint32_t ranks = 2; ranks <= RANKS; ranks++) {
         for (uint32_t i = 0; i < ROUNDS; i++) {
-            if (i % 8 == 0) begin(ranks, turn);
+            if (i % 8 == 0) begin(ranks, round);
             one(ranks, i);
         }
     }
@@ -558,7 +560,7 @@ a_sum_of_any_rows_has_the_bits_of_the_order_of_ranks(void **state)
     begin(2, 0);
     a_sum(2, 300, 4096);
     a_sum(2, 301, 999);
-    a_sum(2, 1100, 4096); /* more than there is room for at once */
+    a_sum(2, 1100, 4096); /* more than fit at once */
 }
 
 void
@@ -572,12 +574,13 @@ a_gathering_brings_every_column_and_touches_no_other(void **state)
     a_gathering(2, 64, 8192);
     a_gathering(2, 300, 8192);
     a_gathering(2, 333, 6008);
-    a_gathering(2, 700, 16384); /* more than there is room for at once */
+    a_gathering(2, 700, 16384); /* more than fit at once */
     a_gathering(2, 64, 8192);
 }
 
-/* Registers bound how many rows all ranks have at once: 132 SMs, two blocks of 256 threads or one of 512 each. So has the
- * sum to compare with blocks of 256, a thousand numbers each, up to 128. */
+/* Registers bound the rows that all ranks have at once: 132 SMs, two blocks of 256 threads or one
+ * of 512 each. The all-reduce that is compared has up to 128 blocks of 256 threads, 1,000 numbers
+ * each. */
 void
 a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
 {
@@ -597,7 +600,7 @@ a_residual_of_parts_has_the_bits_of_a_sum_and_a_residual(void **state)
     a_residual(2, 1, 16384); /* refused */
 }
 
-/* As few rows as leave room for all ranks' blocks: two of 512 threads an SM. */
+/* As few rows as all ranks' blocks fit: two of 512 threads per SM. */
 void
 a_draw_of_parts_is_that_of_the_whole(void **state)
 {
@@ -617,7 +620,7 @@ a_draw_of_parts_is_that_of_the_whole(void **state)
     a_draw(4, 12, 32000);
 }
 
-/* Between turns of UINT32_MAX and 2, with the parity kept. */
+/* Round numbers around the wrap from UINT32_MAX to 2, which keeps the parity. */
 void
 counts_go_on_past_their_end(void **state)
 {
@@ -636,7 +639,7 @@ counts_go_on_past_their_end(void **state)
         UINT32_MAX - 3);
 }
 
-/* ---- many, without a wait: a rank may be ahead of the others */
+/* ---- many ops without waiting: a rank may be ahead of the others */
 
 void
 ranks_need_not_wait_between_ops(void **state)
@@ -654,7 +657,7 @@ ranks_need_not_wait_between_ops(void **state)
         for (uint32_t i = 0; i < IN_A_ROW; i++) {
             enum dtype t = some_type();
             uint32_t rows = 1 + test_below(4), cols = 4 * (1 + test_below(256));
-            struct place p = { 4096 + apart * i, 0 }, q = { ROOM / 2 + apart * i, 0 };
+            struct place p = { 4096 + apart * i, 0 }, q = { AREA / 2 + apart * i, 0 };
 
             in[i] = some_parts(ranks, p, t, rows, cols);
             start[i] = drawn((size_t)rows * cols, DT_F32);
@@ -695,7 +698,8 @@ main(int argc, char **argv)
         cmocka_unit_test(ranks_need_not_wait_between_ops),
     };
 
-    /* To load a kernel waits for an idle device, which one is not where a rank waits for the next. */
+    /* Loading a kernel waits for an idle device, which never happens while a rank waits for
+     * another. */
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     for (int i = 1; i + 1 < argc; i += 2)
         if (!strcmp(argv[i], "--only")) cmocka_set_test_filter(argv[i + 1]);

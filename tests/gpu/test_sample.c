@@ -1,7 +1,7 @@
-/* test_sample.c - sample() and mark_tokens(): penalties, bans, cuts, draws, log-probabilities; against a naive
- * sampler that sorts the whole vocabulary in double.
+/* test_sample.c - sample() and mark_tokens(): penalties, suppressed tokens, cuts, draws,
+ * log-probabilities; against a simple reference sampler that sorts the whole vocabulary in double.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include "gpu/fp.h"
@@ -23,7 +23,7 @@ static const struct sample_row plain = {
     .allowed = ALLOW_ALL,
 };
 
-/* One call of sample() over rows of logits; what comes out. */
+/* One call of sample() over rows of logits, and its results. */
 struct drawn {
     int32_t token[64], last[64];
     float logprob[64];
@@ -31,29 +31,31 @@ struct drawn {
     int error;
 };
 
-/* logits: of some rig; row and ban: the host's; seen: a rig's, or NULL. */
+/* logits: of a fixture; row and suppressed: host memory; seen: of a fixture, or NULL. */
 static struct drawn
 sample_with(const char *isa, uint32_t threads, struct tensor logits, const struct sample_row *row,
-            const int32_t *ban, const uint32_t *seen, uint32_t seen_words)
+            const int32_t *suppressed, const uint32_t *seen, uint32_t seen_words)
 {
     struct drawn d, *there;
-    struct rig r;
+    struct fixture r;
     struct tensor copy;
     struct sample s;
     uint32_t n = logits.dim[0];
 
     assert_true(n <= 64);
     memset(&d, 0x7f, sizeof d);
-    rig_open(&r, isa, threads);
-    there = rig_copy(&r, &d, sizeof d);
-    copy = rig_empty(&r, DT_F32, n, logits.dim[1], logits.dim[1] + 3);
+    fixture_open(&r, isa, threads);
+    there = fixture_copy(&r, &d, sizeof d);
+    copy = fixture_empty(&r, DT_F32, n, logits.dim[1], logits.dim[1] + 3);
     for (uint32_t i = 0; i < n; i++)
         memcpy((float *)HOST(copy.data) + (size_t)i * copy.stride,
                (float *)HOST(logits.data) + (size_t)i * logits.stride,
                logits.dim[1] * sizeof(float));
     s = (struct sample){ .logits = copy,
-                         .row = rig_copy(&r, row, n * sizeof *row),
-                         .ban = ban ? rig_copy(&r, ban, N_SUPPRESSED * sizeof *ban) : NULL,
+                         .row = fixture_copy(&r, row, n * sizeof *row),
+                         .suppressed = suppressed ? fixture_copy(&r, suppressed,
+                                                                 N_SUPPRESSED * sizeof *suppressed)
+                                                  : NULL,
                          .n = n,
                          .seen = seen,
                          .seen_words = seen_words,
@@ -61,19 +63,19 @@ sample_with(const char *isa, uint32_t threads, struct tensor logits, const struc
                          .token = there->token,
                          .logprob = there->logprob,
                          .top = there->top };
-    rig_send(&r);
+    fixture_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     d = *HOST(there);
     d.error = r.op->lane.error(r.lane);
-    rig_close(&r);
+    fixture_close(&r);
     return d;
 }
 
 static struct drawn
-sample(struct tensor logits, const struct sample_row *row, const int32_t *ban)
+sample(struct tensor logits, const struct sample_row *row, const int32_t *suppressed)
 {
-    return sample_with("auto", 2, logits, row, ban, NULL, 0);
+    return sample_with("auto", 2, logits, row, suppressed, NULL, 0);
 }
 
 static const float *order_by;
@@ -87,7 +89,8 @@ better_first(const void *a, const void *b)
     return i < j ? -1 : 1;
 }
 
-/* Which ids transformers' warpers leave, best first; returns how many. p[id]: probability among them. */
+/* Returns the number of ids that transformers' warpers keep, best first. p[id]: probability among
+ * them. */
 static uint32_t
 ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t *id, double *p)
 {
@@ -101,7 +104,7 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
         p[id[i]] = exp(((double)x[id[i]] - x[id[0]]) / r->temperature);
         total += p[id[i]];
     }
-    for (; keep < left; keep++) { /* what is better already fills top_p: cut here */
+    for (; keep < left; keep++) { /* better tokens already reach top_p: cut here */
         if (keep && r->top_p < 1 && before >= r->top_p * total) break;
         before += p[id[keep]];
     }
@@ -113,17 +116,17 @@ ref_candidates(const float *x, uint32_t n, const struct sample_row *r, uint32_t 
 }
 
 static void
-temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
+temperature_zero_takes_the_best_lowest_id_on_ties(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct tensor x;
     struct sample_row row[3] = { plain, plain, plain };
     struct drawn d;
     float *f;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    x = rig_tensor(&r, DT_F32, 3, 1001, 1001, 1);
+    fixture_open(&r, "auto", 1);
+    x = fixture_tensor(&r, DT_F32, 3, 1001, 1001, 1);
     f = HOST(x.data);
     f[700] = f[300] = f[900] = 50;
     f[1001 + 1000] = 50;
@@ -134,22 +137,22 @@ temperature_zero_takes_the_best_and_the_lowest_id_of_equals(void **state)
     assert_int_equal(d.token[1], 1000);
     assert_int_equal(d.token[2], 0);
     assert_int_equal(d.last[5], 300);
-    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no slot: nobody's last token */
-    rig_close(&r);
+    assert_int_equal(d.last[0], 0x7f7f7f7f); /* no slot: no last token is written */
+    fixture_close(&r);
 }
 
 static void
-a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
+a_nan_is_never_chosen_and_an_all_nan_row_fails(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct tensor x;
     struct sample_row row[2] = { plain, plain };
     struct drawn d;
     float *f;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    x = rig_tensor(&r, DT_F32, 2, 100, 100, 1);
+    fixture_open(&r, "auto", 1);
+    x = fixture_tensor(&r, DT_F32, 2, 100, 100, 1);
     f = HOST(x.data);
     for (int i = 0; i < 200; i++)
         if (i != 41 && i != 143) f[i] = NAN;
@@ -159,19 +162,19 @@ a_nan_is_never_chosen_and_nothing_but_nan_is_an_error(void **state)
     assert_int_equal(d.token[1], 43);
     assert_int_equal(d.error, 0);
     ((float *)HOST(x.data))[143] = -NAN;
-    d = sample(x, row, NULL); /* a row that nobody asked for: a graph's padding */
+    d = sample(x, row, NULL); /* a row without slot and target: padding of a graph */
     assert_int_equal(d.error, 0);
     row[1].slot = 3;
     d = sample(x, row, NULL);
     assert_int_equal(d.error, -EIO);
-    if (!rig_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is finished then */
-    rig_close(&r);
+    if (!fixture_cuda()) assert_int_equal(d.token[0], 41); /* a GPU is unusable then */
+    fixture_close(&r);
 }
 
 static void
 the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens(void **state)
 {
-    struct rig r;
+    struct fixture r;
     struct tensor x;
     struct sample_row row[2] = { plain, plain };
     uint32_t *seen;
@@ -185,26 +188,26 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     float *f;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    rows.token = rig_copy(&r, token, sizeof token);
-    rows.pos = rig_copy(&r, pos, sizeof pos);
-    rows.slot = rig_copy(&r, slot, sizeof slot);
-    seen = rig_bytes(&r, 2 * 3 * sizeof *seen);
+    fixture_open(&r, "auto", 1);
+    rows.token = fixture_copy(&r, token, sizeof token);
+    rows.pos = fixture_copy(&r, pos, sizeof pos);
+    rows.slot = fixture_copy(&r, slot, sizeof slot);
+    seen = fixture_bytes(&r, 2 * 3 * sizeof *seen);
     memset(HOST(seen), 0, 12);
-    const struct segment *segments = rig_copy(&r, segment, sizeof segment);
+    const struct segment *segments = fixture_copy(&r, segment, sizeof segment);
 
-    rig_send(&r);
+    fixture_send(&r);
     assert_int_equal(r.op->step.mark_tokens(r.lane, seen, 3, rows, segments, 2), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_int_equal(HOST(seen)[0], 1 << 5);          /* from position 7 on: added */
-    assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: the rest is forgotten */
+    assert_int_equal(HOST(seen)[3], 1 << 3 | 1 << 9); /* from position 0: cleared first */
     assert_int_equal(HOST(seen)[4], 1 << 8);
     assert_int_equal(HOST(seen)[5], 1);
-    x = rig_tensor(&r, DT_F32, 2, 90, 90, 0.1f);
+    x = fixture_tensor(&r, DT_F32, 2, 90, 90, 0.1f);
     f = HOST(x.data);
     for (int i = 0; i < 90; i++) f[i] = f[90 + i] = -5;
-    f[9] = 6, f[10] = 5;                  /* 6 / 1.5 falls behind 5 */
-    f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 falls behind -1.25 */
+    f[9] = 6, f[10] = 5;                  /* 6 / 1.5 is below 5 */
+    f[90 + 64] = -1, f[90 + 65] = -1.25f; /* -1 * 1.5 is below -1.25 */
     row[0].slot = row[1].slot = 1;
     row[0].repetition = row[1].repetition = 1.5f;
     row[0].want_logprob = true;
@@ -216,22 +219,22 @@ the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_t
     d = sample_with("auto", 1, x, row, NULL, seen, 3);
     assert_int_equal(d.token[0], 9);
     assert_int_equal(d.token[1], 64);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **state)
+suppressed_tokens_are_never_chosen_and_forced_tokens_always(void **state)
 {
-    int32_t ban[N_SUPPRESSED] = { 1, 7, 50, 49 };
+    int32_t suppressed[N_SUPPRESSED] = { 1, 7, 50, 49 };
     struct sample_row row[3] = { plain, plain, plain };
-    struct rig r;
+    struct fixture r;
     struct tensor x;
     struct drawn d;
     float *f;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    x = rig_tensor(&r, DT_F32, 3, 51, 51, 0.1f);
+    fixture_open(&r, "auto", 1);
+    x = fixture_tensor(&r, DT_F32, 3, 51, 51, 0.1f);
     f = HOST(x.data);
     f[50] = 30, f[7] = 20, f[20] = 10;
     f[51 + 3] = NAN;
@@ -244,38 +247,39 @@ banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits(void **stat
     row[1].slot = 4;
     row[2].first_suppressed = 2;
     row[2].n_suppressed = 2;
-    row[2].force = 50; /* being last, the forced end beats the ban: transformers' order */
-    d = sample(x, row, ban);
+    /* the forced token is applied last and overrides the suppressed one, as in transformers */
+    row[2].force = 50;
+    d = sample(x, row, suppressed);
     assert_int_equal(d.token[0], 20);
     assert_int_equal(d.top[0].id, 20);
     assert_true(d.top[0].logprob > -0.01f);
     assert_int_equal(d.token[1], 3);
-    assert_true(d.logprob[1] == 0); /* a forced token adds nothing to a score */
+    assert_true(d.logprob[1] == 0); /* a forced token has log-probability 0 */
     assert_int_equal(d.last[4], 3);
     assert_int_equal(d.token[2], 50);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 /* Words for 64 of 70 tokens: the last six have no bit. */
 static void
-a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
+a_disallowed_token_is_not_chosen_and_has_no_probability(void **state)
 {
     enum { VOCAB = 70, WORDS = 2, ROWS = 5 };
     const uint32_t bits[3][WORDS] = { { 0, 0 }, { 1u << 4 | 1u << 31, 1u << 9 }, { 0, 1 } };
-    int32_t ban[N_SUPPRESSED] = { 4 };
+    int32_t suppressed[N_SUPPRESSED] = { 4 };
     struct sample_row row[ROWS] = { plain, plain, plain, plain, plain };
-    struct rig r;
+    struct fixture r;
     struct drawn *there;
     struct sample s;
     float *f;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    there = rig_bytes(&r, sizeof *there);
-    s = (struct sample){ .logits = rig_tensor(&r, DT_F32, ROWS, VOCAB, VOCAB, 0.1f),
-                         .allowed = rig_copy(&r, bits, sizeof bits),
+    fixture_open(&r, "auto", 1);
+    there = fixture_bytes(&r, sizeof *there);
+    s = (struct sample){ .logits = fixture_tensor(&r, DT_F32, ROWS, VOCAB, VOCAB, 0.1f),
+                         .allowed = fixture_copy(&r, bits, sizeof bits),
                          .allowed_words = WORDS,
-                         .ban = rig_copy(&r, ban, sizeof ban),
+                         .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
                          .n = ROWS,
                          .token = there->token,
                          .logprob = there->logprob,
@@ -287,17 +291,17 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
         row[i].first_top = 4 * i;
     }
     row[0].n_top = 4;
-    row[1].allowed = ALLOW_ALL; /* beside others that are bound */
-    row[2].n_suppressed = 1;    /* both: 4 is banned, 31 or 41 is left */
-    row[3].allowed = 2;         /* the one that is left, whatever it weighs */
+    row[1].allowed = ALLOW_ALL; /* with constrained rows in the same call */
+    row[2].n_suppressed = 1;    /* both: 4 is suppressed, 31 or 41 remains */
+    row[3].allowed = 2;         /* the only one left, whatever its weight */
     row[3].temperature = 1;
     row[3].top_p = 0.5f;
     row[3].want_logprob = true;
-    row[4].force = 66; /* being last, a forced token beats what is allowed */
-    s.row = rig_copy(&r, row, sizeof row);
-    rig_send(&r);
+    row[4].force = 66; /* the forced token is applied last and overrides allowed */
+    s.row = fixture_copy(&r, row, sizeof row);
+    fixture_send(&r);
     assert_int_equal(r.op->sample(r.lane, &s), 0);
-    rig_wait(&r);
+    fixture_wait(&r);
     assert_int_equal(r.op->lane.error(r.lane), 0);
     assert_int_equal(HOST(s.token)[0], 4);
     assert_int_equal(HOST(s.top)[0].id, 4);
@@ -309,24 +313,24 @@ a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability(void **state)
     assert_int_equal(HOST(s.token)[3], 32);
     assert_true(HOST(s.logprob)[3] == 0);
     assert_int_equal(HOST(s.token)[4], 66);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
 static void
-logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **state)
+logprobs_are_listed_best_first_lowest_id_on_ties(void **state)
 {
     (void)state;
-    for (int n = 0; n < rig_rounds(30); n++) {
+    for (int n = 0; n < fixture_rounds(30); n++) {
         uint32_t vocab = 1 + test_below(n % 2 ? 12 : MAX_VOCAB), id[MAX_VOCAB];
         struct sample_row row[2] = { plain, plain };
         double total = 0;
-        struct rig r;
+        struct fixture r;
         struct tensor x;
         struct drawn d;
         float *f;
 
-        rig_open(&r, "auto", 1);
-        x = rig_tensor(&r, DT_F32, 2, vocab, vocab, 3);
+        fixture_open(&r, "auto", 1);
+        x = fixture_tensor(&r, DT_F32, 2, vocab, vocab, 3);
         f = HOST(x.data);
         for (uint32_t i = 0; i < vocab; i++) { /* many ties */
             if (n % 3 == 0) f[i] = roundf(f[i]);
@@ -349,32 +353,32 @@ logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first(void **
         for (uint32_t i = vocab; i < 8; i++) assert_int_equal(d.top[i].id, -1);
         assert_true(fabs(d.logprob[0] - (f[d.token[0]] - log(total))) < 2e-5);
         assert_int_equal(d.top[8].id, id[0]);
-        /* A target is reported and sampled for nobody. */
+        /* A target is returned without sampling. */
         assert_int_equal(d.token[1], row[1].target);
         assert_true(fabs(d.logprob[1] - (f[row[1].target] - log(total))) < 2e-5);
         assert_int_equal(d.last[2], 0x7f7f7f7f);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Draws of one row with ever new positions: none outside the naive candidates, and as often as their
- * probabilities say (chi-square over the candidates that are expected five times or more). */
+/* Draws of one row at new positions: all from the reference's candidates, with their probabilities
+ * (chi-square over candidates expected five times or more). */
 static void
-draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
+draws_follow_top_k_top_p_and_min_p_of_transformers(void **state)
 {
-    uint32_t draws = 64 * (uint32_t)rig_rounds(100);
+    uint32_t draws = 64 * (uint32_t)fixture_rounds(100);
 
     (void)state;
     for (int n = 0; n < 24; n++) {
         uint32_t vocab = 2 + test_below(n % 2 ? 40 : 3000), id[MAX_VOCAB], count[MAX_VOCAB] = { 0 };
         struct sample_row row[64], r1 = plain;
         double p[MAX_VOCAB], chi = 0, free_terms = 0, rest = 0, rest_seen = 0;
-        struct rig r;
+        struct fixture r;
         struct tensor x;
         float *f;
 
-        rig_open(&r, "auto", 1);
-        x = rig_tensor(&r, DT_F32, 64, vocab, vocab, 2);
+        fixture_open(&r, "auto", 1);
+        x = fixture_tensor(&r, DT_F32, 64, vocab, vocab, 2);
         f = HOST(x.data);
         if (n % 3 == 0)
             for (uint32_t i = 0; i < vocab; i++) f[i] = roundf(f[i]);
@@ -414,26 +418,26 @@ draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them(void **state)
             free_terms++;
         }
         if (rest >= 5) chi += (rest_seen - rest) * (rest_seen - rest) / rest, free_terms++;
-        /* Beyond five standard deviations of a chi-square with so many terms. */
+        /* Above five standard deviations of a chi-square with that many terms. */
         if (chi > free_terms + 5 * sqrt(2 * free_terms) + 10)
             fail_msg("case %d: chi-square %.1f over %.0f terms", n, chi, free_terms);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
+equal_seed_output_and_position_draw_the_same_token(void **state)
 {
     enum { VOCAB = 2777 };
     struct sample_row row[64];
-    struct rig r;
+    struct fixture r;
     struct tensor x;
     struct drawn all, ref, alone;
     uint32_t same_seed = 0;
 
     (void)state;
-    rig_open(&r, "auto", 1);
-    x = rig_tensor(&r, DT_F32, 64, VOCAB, VOCAB, 1);
+    fixture_open(&r, "auto", 1);
+    x = fixture_tensor(&r, DT_F32, 64, VOCAB, VOCAB, 1);
     for (uint32_t i = 0; i < 64; i++) {
         row[i] = plain;
         row[i].temperature = 1 + (float)test_below(10) / 10;
@@ -461,10 +465,10 @@ the_same_seed_output_and_position_draw_the_same_token_in_any_batch(void **state)
         same_seed += alone.token[0] == all.token[i];
     }
     assert_true(same_seed < 8);
-    rig_close(&r);
+    fixture_close(&r);
 }
 
-/* Anything a row may ask for, of logits with ties, plateaus, NaN and infinities. */
+/* Any parameters, with logits that have ties, plateaus, NaN and infinities. */
 static void
 random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppressed)
 {
@@ -475,7 +479,7 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppress
     uint32_t kind = test_below(9), step = test_below(3);
 
     for (uint32_t i = 0; i < vocab; i++) {
-        x[i] = std * rig_normal();
+        x[i] = std * fixture_normal();
         if (step == 1) x[i] = roundf(x[i]);
         if (kind == 0) x[i] = 1.5f;
         if (kind == 1 && test_below(2)) x[i] = -0.0f;
@@ -499,10 +503,10 @@ random_row(float *x, uint32_t vocab, struct sample_row *row, uint32_t n_suppress
     row->position = test_below(100000);
 }
 
-/* What a beam's candidates are worth: the log-probability, changed, and not made one again. */
+/* The score of a beam candidate: the changed log-probability, not normalized again. */
 static double
 ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t id,
-          const struct logit_bias *logit_bias, const int32_t *ban, const uint32_t *seen)
+          const struct logit_bias *logit_bias, const int32_t *suppressed, const uint32_t *seen)
 {
     double max = -INFINITY, sum = 0, worth;
 
@@ -514,7 +518,7 @@ ref_worth(const struct sample_row *row, const float *x, uint32_t vocab, uint32_t
     for (uint32_t i = 0; i < row->n_logit_bias; i++)
         if ((uint32_t)logit_bias[i].id == id) worth += (double)logit_bias[i].add;
     for (uint32_t i = 0; i < row->n_suppressed; i++)
-        if ((uint32_t)ban[i] == id) worth = -INFINITY;
+        if ((uint32_t)suppressed[i] == id) worth = -INFINITY;
     return worth;
 }
 
@@ -523,14 +527,14 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
 {
     enum { ROWS = 8, VOCAB = 5000, TOPS = 40 };
     static const struct logit_bias logit_bias[] = { { 7, 3 }, { 4999, -1 }, { 1024, 8 } };
-    static const int32_t ban[] = { 12, 4096, 3 };
+    static const int32_t suppressed[] = { 12, 4096, 3 };
     static float x[ROWS * VOCAB];
     static uint32_t seen[ROWS][VOCAB / 32 + 1];
     struct sample_row row[ROWS];
 
     (void)state;
     for (uint32_t round = 0; round < 6; round++) {
-        struct rig r;
+        struct fixture r;
         struct sample s;
         uint32_t vocab = round % 2 ? VOCAB : 20;
 
@@ -541,32 +545,32 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
             row[i].n_top = TOPS;
             row[i].first_top = i * TOPS;
             if (i % 2) row[i].n_logit_bias = ARRAY_LEN(logit_bias);
-            if (i % 4 > 1) row[i].n_suppressed = ARRAY_LEN(ban);
+            if (i % 4 > 1) row[i].n_suppressed = ARRAY_LEN(suppressed);
             if (i > 4) row[i].repetition = 1.5f;
             if (i == 7) row[i].force = 19;
-            for (uint32_t k = 0; k < vocab; k++) x[i * vocab + k] = 4 * rig_normal();
+            for (uint32_t k = 0; k < vocab; k++) x[i * vocab + k] = 4 * fixture_normal();
             for (uint32_t k = 0; k < vocab / 32; k++)
                 seen[i][k] = i > 4 ? test_below(UINT32_MAX) : 0;
         }
-        rig_open(&r, "auto", 2);
-        s = (struct sample){ .logits = { .data = rig_copy(&r, x, sizeof(float) * ROWS * vocab),
+        fixture_open(&r, "auto", 2);
+        s = (struct sample){ .logits = { .data = fixture_copy(&r, x, sizeof(float) * ROWS * vocab),
                                          .dtype = DT_F32,
                                          .dim = { ROWS, vocab, 1, 1 },
                                          .stride = vocab },
-                             .row = rig_copy(&r, row, sizeof row),
-                             .ban = rig_copy(&r, ban, sizeof ban),
-                             .logit_bias = rig_copy(&r, logit_bias, sizeof logit_bias),
+                             .row = fixture_copy(&r, row, sizeof row),
+                             .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
+                             .logit_bias = fixture_copy(&r, logit_bias, sizeof logit_bias),
                              .beams = true,
                              .n = ROWS,
-                             .seen = rig_copy(&r, seen, sizeof seen),
+                             .seen = fixture_copy(&r, seen, sizeof seen),
                              .seen_words = VOCAB / 32 + 1,
-                             .last = rig_bytes(&r, ROWS * sizeof(int32_t)),
-                             .token = rig_bytes(&r, ROWS * sizeof(int32_t)),
-                             .logprob = rig_bytes(&r, ROWS * sizeof(float)),
-                             .top = rig_bytes(&r, ROWS * TOPS * sizeof(struct top)) };
-        rig_send(&r);
+                             .last = fixture_bytes(&r, ROWS * sizeof(int32_t)),
+                             .token = fixture_bytes(&r, ROWS * sizeof(int32_t)),
+                             .logprob = fixture_bytes(&r, ROWS * sizeof(float)),
+                             .top = fixture_bytes(&r, ROWS * TOPS * sizeof(struct top)) };
+        fixture_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < ROWS; i++) {
             const struct top *t = HOST(s.top) + i * TOPS;
             double least = INFINITY;
@@ -575,7 +579,7 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
             if (i == 3) continue;
             for (uint32_t k = 0; k < n; k++) {
                 double want = ref_worth(&row[i], x + i * vocab, vocab, (uint32_t)t[k].id,
-                                        logit_bias, ban, seen[i]);
+                                        logit_bias, suppressed, seen[i]);
 
                 assert_true(k == 0 || t[k].logprob <= t[k - 1].logprob);
                 if (want > -INFINITY) {
@@ -586,19 +590,19 @@ a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_aga
                 least = want;
             }
             for (uint32_t k = 0; k < vocab; k++)
-                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, ban, seen[i]) >
-                          least + 1e-4;
+                better += ref_worth(&row[i], x + i * vocab, vocab, k, logit_bias, suppressed,
+                                    seen[i]) > least + 1e-4;
             assert_true(better < n);
             for (uint32_t k = n; k < TOPS; k++) assert_int_equal(t[k].id, -1);
             assert_int_equal(HOST(s.token)[i], t[0].id);
             assert_true(HOST(s.logprob)[i] == t[0].logprob);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
+every_device_samples_the_same_token_for_any_parameters(void **state)
 {
     enum { ROWS = 16, WIDEST = 40000, WORDS = WIDEST / 32 + 1 };
     static const uint32_t width[] = { 1, 7, 100, 1000, 1024, 1025, 5000, 8192, 32128, WIDEST };
@@ -613,27 +617,28 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
     assert_int_equal(gpu_open(&cpu, &(struct gpu_options){ .device = "cpu", .isa = "scalar" }, &e),
                      0);
     assert_int_equal(gpu_ops(cpu)->lane.open(cpu, 1, &lane, &e), 0);
-    for (uint64_t n = 0; n < (uint64_t)rig_rounds(60); n++) {
+    for (uint64_t n = 0; n < (uint64_t)fixture_rounds(60); n++) {
         uint32_t vocab = width[n % 6 ? test_below(8) : test_below(ARRAY_LEN(width))];
         uint32_t stride = vocab + test_below(5), n_top = 0, words = WORDS - test_below(100);
         struct sample_row row[ROWS];
-        int32_t ban[N_SUPPRESSED], token[ROWS], last[ROWS];
+        int32_t suppressed[N_SUPPRESSED], token[ROWS], last[ROWS];
         struct logit_bias logit_bias[N_SUPPRESSED];
         float logprob[ROWS];
-        struct rig r;
+        struct fixture r;
         struct sample s, t;
 
         memset(top, 0x7f, sizeof top);
         memset(last, 0x7f, sizeof last);
         for (uint32_t i = 0; i < N_SUPPRESSED; i++) {
-            ban[i] = (int32_t)(1 + test_below(vocab + 1));
+            suppressed[i] = (int32_t)(1 + test_below(vocab + 1));
             logit_bias[i] = (struct logit_bias){ (int32_t)(i * vocab / N_SUPPRESSED +
                                                            test_below(vocab / N_SUPPRESSED + 1)),
-                                                 rig_normal() };
+                                                 fixture_normal() };
         }
         for (uint32_t i = 0; i < ROWS * WORDS; i++)
             seen[i] = test_below(3) ? 0 : test_below(UINT32_MAX) & test_below(UINT32_MAX);
-        /* One that allows all but few, one that has few, and what words there are: one id at least. */
+        /* Bitmaps: one allows all but few, one allows few, others are random; each allows at least
+         * one id. */
         for (uint32_t i = 0; i < 3 * words; i++) {
             allowed[i] = i < words ? ~(1u << test_below(32)) : 1u << test_below(32);
             if (i >= 2 * words && test_below(2)) allowed[i] = 0;
@@ -649,31 +654,31 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
             row[i].first_top = n_top;
             n_top += row[i].n_top;
         }
-        rig_open(&r, "auto", 2);
-        s = (struct sample){ .logits = { .data = rig_copy(&r, x, sizeof(float) * ROWS * stride),
+        fixture_open(&r, "auto", 2);
+        s = (struct sample){ .logits = { .data = fixture_copy(&r, x, sizeof(float) * ROWS * stride),
                                          .dtype = DT_F32,
                                          .dim = { ROWS, vocab, 1, 1 },
                                          .stride = stride },
-                             .row = rig_copy(&r, row, sizeof row),
-                             .ban = rig_copy(&r, ban, sizeof ban),
-                             .logit_bias = rig_copy(&r, logit_bias, sizeof logit_bias),
-                             .allowed = rig_copy(&r, allowed, sizeof allowed),
+                             .row = fixture_copy(&r, row, sizeof row),
+                             .suppressed = fixture_copy(&r, suppressed, sizeof suppressed),
+                             .logit_bias = fixture_copy(&r, logit_bias, sizeof logit_bias),
+                             .allowed = fixture_copy(&r, allowed, sizeof allowed),
                              .allowed_words = words,
                              .n = ROWS,
-                             .seen = rig_copy(&r, seen, sizeof seen),
+                             .seen = fixture_copy(&r, seen, sizeof seen),
                              .seen_words = WORDS,
-                             .last = rig_copy(&r, last, sizeof last),
-                             .token = rig_bytes(&r, sizeof token),
-                             .logprob = rig_bytes(&r, sizeof logprob),
-                             .top = rig_copy(&r, top[0], sizeof top[0]) };
+                             .last = fixture_copy(&r, last, sizeof last),
+                             .token = fixture_bytes(&r, sizeof token),
+                             .logprob = fixture_bytes(&r, sizeof logprob),
+                             .top = fixture_copy(&r, top[0], sizeof top[0]) };
         t = s;
         t.logits.data = x;
-        t.row = row, t.ban = ban, t.logit_bias = logit_bias, t.allowed = allowed, t.seen = seen,
-        t.last = last, t.token = token;
+        t.row = row, t.suppressed = suppressed, t.logit_bias = logit_bias, t.allowed = allowed,
+        t.seen = seen, t.last = last, t.token = token;
         t.logprob = logprob, t.top = top[1];
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->sample(r.lane, &s), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_int_equal(gpu_ops(cpu)->sample(lane, &t), 0);
         assert_int_equal(gpu_ops(cpu)->lane.mark(lane, n + 1), 0);
         while (gpu_ops(cpu)->lane.done(lane) < n + 1) usleep(50);
@@ -704,7 +709,7 @@ a_token_is_the_same_on_every_device_whatever_a_row_asks_for(void **state)
         assert_memory_equal(HOST(s.last), last, sizeof last);
         assert_memory_equal(HOST(s.top) + n_top, top[1] + n_top,
                             sizeof *s.top * (ROWS * 1024 - n_top));
-        rig_close(&r);
+        fixture_close(&r);
     }
     gpu_ops(cpu)->lane.close(lane);
     gpu_close(cpu);
@@ -714,20 +719,20 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(temperature_zero_takes_the_best_and_the_lowest_id_of_equals),
-        rig_test(a_nan_is_never_chosen_and_nothing_but_nan_is_an_error),
-        rig_test(
+        fixture_test(temperature_zero_takes_the_best_lowest_id_on_ties),
+        fixture_test(a_nan_is_never_chosen_and_an_all_nan_row_fails),
+        fixture_test(
             the_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_seen_tokens),
-        rig_test(banned_tokens_are_not_chosen_and_forced_ones_are_whatever_the_logits),
-        rig_test(a_token_that_is_not_allowed_is_not_chosen_and_has_no_probability),
-        rig_test(logprobs_are_of_the_softmax_best_first_and_the_lowest_id_of_equals_first),
-        rig_test(draws_follow_top_k_top_p_and_min_p_as_transformers_cuts_them),
-        rig_test(the_same_seed_output_and_position_draw_the_same_token_in_any_batch),
-        rig_test(
+        fixture_test(suppressed_tokens_are_never_chosen_and_forced_tokens_always),
+        fixture_test(a_disallowed_token_is_not_chosen_and_has_no_probability),
+        fixture_test(logprobs_are_listed_best_first_lowest_id_on_ties),
+        fixture_test(draws_follow_top_k_top_p_and_min_p_of_transformers),
+        fixture_test(equal_seed_output_and_position_draw_the_same_token),
+        fixture_test(
             a_beams_candidates_are_log_probabilities_that_are_changed_and_not_normalised_again),
-        rig_test(a_token_is_the_same_on_every_device_whatever_a_row_asks_for),
+        fixture_test(every_device_samples_the_same_token_for_any_parameters),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

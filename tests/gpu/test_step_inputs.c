@@ -1,6 +1,6 @@
-/* test_step_inputs.c - the ops on rows, where test_ops.c's random shapes do not go: rows longer than any block
- * holds, table edits that meet, histories, every kind of rope_store, and random weights that are the same
- * on a GPU and on the CPU. Any device; outputs poisoned.
+/* test_step_inputs.c - row ops beyond test_ops.c's random shapes: rows longer than any block keeps,
+ * conflicting table edits, seen tokens, every kind of rope_store, and random weights equal on GPU
+ * and CPU. Any device; outputs poisoned.
  */
 #include "tests/gpu/ref_attend.h"
 #include "tests/test.h"
@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Lengths around what a block keeps of a row, whole and not. */
+/* Lengths around the limit that a block keeps of a row, aligned and not. */
 static void
-norms_take_rows_of_any_length(void **state)
+norms_support_rows_of_any_length(void **state)
 {
     static const uint32_t length[] = {
         1, 3, 1024, 4100, 5376, 8190, 8192, 8193, 8196, 20000, 20001
@@ -19,20 +19,20 @@ norms_take_rows_of_any_length(void **state)
     (void)state;
     for (size_t l = 0; l < ARRAY_LEN(length); l++) {
         uint32_t d = length[l], n = 3, odd = test_below(2);
-        struct rig r;
+        struct fixture r;
         struct tensor x, y, centred, w, b, sum, old, in, w_in;
 
-        rig_open(&r, "auto", 1);
-        x = rig_tensor(&r, DT_F32, n, d, d + odd, 2);
-        y = rig_output(&r, n, d, d + odd);
-        centred = rig_output(&r, n, d, d + odd);
-        w = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        w_in = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        b = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        in = rig_tensor(&r, r.act, n, d, d + odd, 1);
-        sum = rig_twice(&r, x);
-        old = rig_twice(&r, x);
-        rig_send(&r);
+        fixture_open(&r, "auto", 1);
+        x = fixture_tensor(&r, DT_F32, n, d, d + odd, 2);
+        y = fixture_output(&r, n, d, d + odd);
+        centred = fixture_output(&r, n, d, d + odd);
+        w = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        w_in = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        b = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        in = fixture_tensor(&r, r.act, n, d, d + odd, 1);
+        sum = fixture_twice(&r, x);
+        old = fixture_twice(&r, x);
+        fixture_send(&r);
         assert_int_equal(r.op->rms_norm(r.lane, y, x, w, 1e-5f, 1), 0);
         assert_int_equal(r.op->residual(r.lane, &(struct residual){ .x = x,
                                                                     .y = centred,
@@ -45,7 +45,7 @@ norms_take_rows_of_any_length(void **state)
             r.op->residual(r.lane,
                            &(struct residual){ .x = sum, .in = in, .in_norm = w_in, .eps = 1e-5f }),
             0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < n; i++) {
             double mean = 0, squares = 0, var = 0, in_squares = 0;
 
@@ -65,13 +65,13 @@ norms_take_rows_of_any_length(void **state)
                 near(at(sum, i, j), at(old, i, j) + add, 10, DT_F32);
             }
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* Few entries and many edits, so that most meet; more than one round of any block. */
+/* Few entries and many edits, so that most conflict; more than one round of any block. */
 static void
-edits_stand_in_the_order_they_are_given(void **state)
+table_edits_apply_in_order(void **state)
 {
     (void)state;
     for (int round = 0; round < 12; round++) {
@@ -81,18 +81,18 @@ edits_stand_in_the_order_they_are_given(void **state)
         struct tables t = { .n = n_tables };
         slice_id *want[8];
         struct table_edit *edit;
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, "auto", 1);
+        fixture_open(&r, "auto", 1);
         for (uint32_t i = 0; i < n_tables; i++) {
             size_t bytes;
 
             t.stride[i] = between(1, 20);
             bytes = (size_t)slots * t.stride[i] * sizeof(slice_id);
-            t.table[i] = rig_bytes(&r, bytes);
+            t.table[i] = fixture_bytes(&r, bytes);
             want[i] = memset(test_malloc(bytes), 0xff, bytes);
         }
-        edit = rig_bytes(&r, n * sizeof *edit);
+        edit = fixture_bytes(&r, n * sizeof *edit);
         for (uint32_t i = 0; i < n; i++) {
             struct table_edit e = { .table = test_below(n_tables), .slot = test_below(slots) };
 
@@ -101,20 +101,20 @@ edits_stand_in_the_order_they_are_given(void **state)
             HOST(edit)[i] = e;
             want[e.table][e.slot * t.stride[e.table] + e.entry] = e.at;
         }
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->step.update_tables(r.lane, t, edit, n), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < n_tables; i++) {
             assert_memory_equal(HOST(t.table[i]), want[i],
                                 (size_t)slots * t.stride[i] * sizeof(slice_id));
             test_free(want[i]);
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
 static void
-histories_begin_at_position_0_and_know_every_token_since(void **state)
+seen_tokens_start_at_position_0_and_include_every_token(void **state)
 {
     (void)state;
     for (int round = 0; round < 10; round++) {
@@ -123,11 +123,11 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
         uint32_t *seen, *want;
         struct segment *segment;
         struct step_tokens all = { 0 };
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, "auto", 1);
-        seen = rig_bytes(&r, bits * sizeof *seen);
-        segment = rig_bytes(&r, n_segments * sizeof *segment);
+        fixture_open(&r, "auto", 1);
+        seen = fixture_bytes(&r, bits * sizeof *seen);
+        segment = fixture_bytes(&r, n_segments * sizeof *segment);
         for (uint32_t i = 0; i < n_segments; i++) {
             HOST(segment)
             [i] = (struct segment){ .slot = i % 5 == 3 ? SLOT_NONE : 12 - i,
@@ -138,7 +138,7 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
         }
         all.n_tokens = rows;
         all.n_segments = n_segments;
-        all.token = rig_bytes(&r, rows * sizeof *all.token);
+        all.token = fixture_bytes(&r, rows * sizeof *all.token);
         for (uint32_t i = 0; i < rows; i++)
             HOST(all.token)[i] = (int32_t)test_below(words * 33) - 1;
         want = test_malloc(bits * sizeof *want);
@@ -155,19 +155,19 @@ histories_begin_at_position_0_and_know_every_token_since(void **state)
                 if (t < words * 32) to[t / 32] |= 1u << t % 32;
             }
         }
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->step.mark_tokens(r.lane, seen, words, all, segment, n_segments), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         assert_memory_equal(HOST(seen), want, bits * sizeof *want);
         test_free(want);
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* What one head becomes, in double. */
+/* The result for one head, in double. */
 static void
-turn(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_store *s,
-     const struct tensor *norm, uint32_t pos)
+rotate(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_store *s,
+       const struct tensor *norm, uint32_t pos)
 {
     uint32_t d = s->head_dim, rot = s->cos_sin.data ? s->cos_sin.dim[1] : 0, half = rot / 2;
     double v[512], sum = 0;
@@ -187,10 +187,10 @@ turn(double *y, struct tensor x, uint32_t row, uint32_t head, const struct rope_
     }
 }
 
-/* Partial rotary, q or k alone, K = V, one part, every KV dtype, heads as models have them; rows of padding
- * at positions that are none, and nothing written but a row's own slots. */
+/* Partial rotary, q or k alone, K = V, one part, every KV dtype, heads as in models; padding rows
+ * at invalid positions, and only a row's own slots are written. */
 static void
-rope_store_takes_every_kind_of_layer(void **state)
+rope_store_supports_every_kind_of_layer(void **state)
 {
     static const uint32_t dim[] = { 16, 64, 80, 96, 128, 256, 512, 34 };
 
@@ -201,8 +201,8 @@ rope_store_takes_every_kind_of_layer(void **state)
         bool has_q = test_below(4), has_k = !has_q || test_below(4), stores = test_below(4);
         bool one_part = test_below(4) == 0, k_is_v = !one_part && test_below(3) == 0;
         static const enum dtype kept[] = { DT_F32, DT_BF16, DT_E4M3, DT_F16 };
-        enum dtype kv = kept[test_below(rig_cuda() ? 4 : 3)];
-        struct rig r;
+        enum dtype kv = kept[test_below(fixture_cuda() ? 4 : 3)];
+        struct fixture r;
         struct paged p;
         struct rope_store s = { .norm_eps = 1e-6f, .norm_plus = test_below(2), .head_dim = d };
         struct tensor q_old, k_old, v_old;
@@ -210,46 +210,48 @@ rope_store_takes_every_kind_of_layer(void **state)
         uint32_t *slot;
         double y[512];
 
-        rig_open(&r, "auto", 2);
-        rig_paged(&r, &p, kv, 2, 60, 1u << test_below(6), n_kv, d);
+        fixture_open(&r, "auto", 2);
+        fixture_paged(&r, &p, kv, 2, 60, 1u << test_below(6), n_kv, d);
         s.n_heads = n_heads;
         s.n_kv_heads = n_kv;
-        if (has_q) s.q = rig_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
-        if (has_k) s.k = rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        if (has_q)
+            s.q = fixture_tensor(&r, r.act, rows, n_heads * d, n_heads * d + test_below(pad), 1);
+        if (has_k) s.k = fixture_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
         if (has_k && !one_part)
             s.v = k_is_v ? s.k
-                         : rig_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
-        q_old = has_q ? rig_twice(&r, s.q) : NO_TENSOR;
-        k_old = has_k ? rig_twice(&r, s.k) : NO_TENSOR;
-        v_old = s.v.data ? rig_twice(&r, s.v) : NO_TENSOR;
-        if (test_below(2)) s.q_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        if (test_below(2)) s.k_norm = rig_tensor(&r, rig_vector(&r), 1, d, d, 1);
-        if (test_below(4)) s.cos_sin = rig_tensor(&r, DT_F32, 60, rot, rot + test_below(pad), 1);
+                         : fixture_tensor(&r, r.act, rows, n_kv * d, n_kv * d + test_below(pad), 1);
+        q_old = has_q ? fixture_twice(&r, s.q) : NO_TENSOR;
+        k_old = has_k ? fixture_twice(&r, s.k) : NO_TENSOR;
+        v_old = s.v.data ? fixture_twice(&r, s.v) : NO_TENSOR;
+        if (test_below(2)) s.q_norm = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        if (test_below(2)) s.k_norm = fixture_tensor(&r, fixture_vector(&r), 1, d, d, 1);
+        if (test_below(4))
+            s.cos_sin = fixture_tensor(&r, DT_F32, 60, rot, rot + test_below(pad), 1);
         if (stores) s.kv = p.view;
         if (one_part) s.kv.n_parts = 1;
-        pos = rig_bytes(&r, rows * sizeof *pos);
-        slot = rig_bytes(&r, rows * sizeof *slot);
+        pos = fixture_bytes(&r, rows * sizeof *pos);
+        slot = fixture_bytes(&r, rows * sizeof *slot);
         for (uint32_t i = 0; i < rows; i++) {
             HOST(pos)[i] = (int32_t)(i < 6 ? 7 * i : 9 * (i - 6) + 1);
             HOST(slot)[i] = i % 4 == 2 ? SLOT_NONE : i < 6;
             if (i % 8 == 6) HOST(pos)[i] = test_below(2) ? -1 : 1 << 20;
         }
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(
             r.op->rope_store(r.lane, &s,
                              (struct step_tokens){ .n_tokens = rows, .pos = pos, .slot = slot }),
             0);
-        rig_wait(&r);
+        fixture_wait(&r);
         for (uint32_t i = 0; i < rows; i++) {
             uint32_t here = (uint32_t)HOST(pos)[i], whose = HOST(slot)[i];
 
             if (whose == SLOT_NONE) continue;
             for (uint32_t h = 0; has_q && h < n_heads; h++) {
-                turn(y, q_old, i, h, &s, &s.q_norm, here);
+                rotate(y, q_old, i, h, &s, &s.q_norm, here);
                 for (uint32_t e = 0; e < d; e++) near(at(s.q, i, h * d + e), y[e], 9, r.act);
             }
             for (uint32_t h = 0; has_k && h < n_kv; h++) {
-                turn(y, k_old, i, h, &s, &s.k_norm, here);
+                rotate(y, k_old, i, h, &s, &s.k_norm, here);
                 for (uint32_t e = 0; e < d; e++) {
                     double k = at(s.k, i, h * d + e);
 
@@ -264,7 +266,7 @@ rope_store_takes_every_kind_of_layer(void **state)
                 }
             }
         }
-        /* Positions nobody has are still poison. */
+        /* Positions that no row has are still poison. */
         for (uint32_t i = 0; i < 20 && has_k && stores; i++) {
             uint32_t whose = test_below(2), here = test_below(60);
             bool written = false;
@@ -273,13 +275,13 @@ rope_store_takes_every_kind_of_layer(void **state)
                 written |= HOST(slot)[j] == whose && HOST(pos)[j] == (int32_t)here;
             if (!written) assert_true(isnan(ref_kv(&s.kv, 0, whose, here, n_kv - 1, d - 1)));
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* The same bits as on the CPU: what a GPU is tested with may be made on a host without one. */
+/* The same bits as on the CPU, so that GPU test data can be made on a host without GPU. */
 static void
-random_weights_are_those_of_the_cpu(void **state)
+random_weights_equal_those_of_the_cpu(void **state)
 {
     struct gpu_options o = { .device = "cpu", .isa = "auto" };
     const struct gpu_ops *op;
@@ -297,22 +299,22 @@ random_weights_are_those_of_the_cpu(void **state)
         uint32_t rows = between(1, 40), cols = between(1, round % 2 ? 200 : 3000);
         uint32_t stride = cols + (round % 3 ? 0 : between(1, 9));
         struct tensor x, want;
-        struct rig r;
+        struct fixture r;
 
-        rig_open(&r, "auto", 1);
-        x = rig_empty(&r, t, rows, cols, stride);
+        fixture_open(&r, "auto", 1);
+        x = fixture_empty(&r, t, rows, cols, stride);
         want = x;
         want.data = test_malloc(dtype_bytes(t, (size_t)rows * stride));
-        rig_send(&r);
+        fixture_send(&r);
         assert_int_equal(r.op->mem.fill_random(r.lane, x, round << 40 | round, 0, 0, 0.02f), 0);
         assert_int_equal(op->mem.fill_random(lane, want, round << 40 | round, 0, 0, 0.02f), 0);
         assert_int_equal(op->lane.mark(lane, round), 0);
-        rig_wait(&r);
+        fixture_wait(&r);
         while (op->lane.done(lane) < round) {
         }
         assert_true(same_bits(x, want));
         test_free(want.data);
-        rig_close(&r);
+        fixture_close(&r);
     }
     op->lane.close(lane);
     gpu_close(cpu);
@@ -322,13 +324,13 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_take_rows_of_any_length),
-        cmocka_unit_test(edits_stand_in_the_order_they_are_given),
-        cmocka_unit_test(histories_begin_at_position_0_and_know_every_token_since),
-        cmocka_unit_test(rope_store_takes_every_kind_of_layer),
-        cmocka_unit_test(random_weights_are_those_of_the_cpu),
+        cmocka_unit_test(norms_support_rows_of_any_length),
+        cmocka_unit_test(table_edits_apply_in_order),
+        cmocka_unit_test(seen_tokens_start_at_position_0_and_include_every_token),
+        cmocka_unit_test(rope_store_supports_every_kind_of_layer),
+        cmocka_unit_test(random_weights_equal_those_of_the_cpu),
     };
 
-    rig_args(argc, argv);
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

@@ -1,19 +1,20 @@
-/* test_steps.c - steps of a GPU, batches made by hand: the same whichever way they are queued, and steady.
+/* test_steps.c - steps of a GPU with batches made by the test: equal results however they are
+ * queued, and no allocations or waits in steady state.
  *
- * A step that was done before allocates nothing and waits for nothing: all that it asks of the driver is to queue,
- * and whether what was queued is done. The same requests are run several times over; by then every kernel is loaded
- * and every piece captured. What is asked during one more run is counted by name (driver_calls.h).
+ * A step that has run before neither allocates nor waits: its driver calls queue work or ask
+ * whether queued work is done. The same requests run several times; then every kernel is loaded and
+ * every graph captured. The calls of one more run are counted by name (driver_calls.h).
  */
 #include "tests/exec/tiny_exec.h"
 #include "tests/gpu/driver_calls.h"
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <stdio.h>
 
 enum { WARM = 6, TRIES = 20 };
 
-/* Of heads that Hopper's kernels take; a window; a bias. */
+/* Heads that Hopper kernels support; a window; a bias. */
 static const char DECODER[] =
     "{\"model_type\": \"mistral\", \"vocab_size\": 3000, \"hidden_size\": 512,"
     " \"intermediate_size\": 1024, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
@@ -48,7 +49,8 @@ graphs_now(void)
     return n;
 }
 
-/* Of every kind and type all ways make the same. On parts graphs are not counted. */
+/* All ways give the same results, for every model kind and dtype. On parts graphs are not
+ * counted. */
 static void
 compare_ways(const struct harness_options *way, unsigned n)
 {
@@ -69,7 +71,7 @@ compare_ways(const struct harness_options *way, unsigned n)
 }
 
 static void
-ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
+tokens_and_bits_ignore_graphs_overlap_chunks_and_lanes(void **state)
 {
     static const struct harness_options way[] = {
         { .max_tokens = 64 },
@@ -82,13 +84,13 @@ ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes(void **state)
     };
 
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     compare_ways(way, ARRAY_LEN(way));
 }
 
-/* Steps of two lanes, each on another part than its last one, beside the other lane's. */
+/* Steps of two lanes, each on another part than its last step, concurrent with the other lane's. */
 static void
-ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
+tokens_and_bits_ignore_the_partition_of_a_step(void **state)
 {
     static const struct harness_options way[] = {
         { .max_tokens = 64 },
@@ -98,12 +100,12 @@ ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on(void **state)
     };
 
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     compare_ways(way, ARRAY_LEN(way));
 }
 
-/* What queues kernels, what asks and does not wait, and what the runtime asks itself. No copy: from memory that is not
- * pinned it might wait. */
+/* Calls that queue kernels, ask without waiting, or belong to the runtime. No copies: from unpinned
+ * memory they may wait. */
 /* clang-format off */
 static const char *const steady[] = {
     "cuLaunchKernel",         "cuLaunchKernelEx",       "cuGraphLaunch",
@@ -123,7 +125,8 @@ once_more(void)
     harness_run(&h);
 }
 
-/* A run in which something was captured after all, because the device was busy enough only then, is another try. */
+/* If a graph was captured in this run, because the device was busy only then, the test tries
+ * again. */
 static void
 is_steady(const struct kind *k, struct harness_options o)
 {
@@ -156,7 +159,7 @@ static void
 a_plain_step_neither_allocates_nor_waits(void **state)
 {
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
         is_steady(&kinds[k], (struct harness_options){ .drop = true });
         is_steady(&kinds[k], (struct harness_options){ .n_lanes = 2, .fast = true });
@@ -167,7 +170,7 @@ static void
 a_captured_step_neither_allocates_nor_waits(void **state)
 {
     (void)state;
-    if (!rig_cuda()) skip();
+    if (!fixture_cuda()) skip();
     for (unsigned k = 0; k < ARRAY_LEN(kinds); k++) {
         is_steady(&kinds[k], (struct harness_options){ .buckets = true, .drop = true });
         is_steady(&kinds[k],
@@ -176,14 +179,14 @@ a_captured_step_neither_allocates_nor_waits(void **state)
 }
 
 static void
-what_allocates_or_waits_would_be_seen(void **state)
+the_counter_detects_allocations_and_waits(void **state)
 {
     struct lane *lane;
     struct err e = { 0 };
 
     (void)state;
-    if (!rig_cuda()) skip();
-    open_kind(&kinds[0], (struct harness_options){ 0 });
+    if (!fixture_cuda()) skip();
+    open_kind(&kinds[0], (struct hand_options){ 0 });
     driver_calls_begin();
     assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
     gpu_ops(h.gpu)->lane.close(lane);
@@ -201,13 +204,13 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_and_bits_do_not_depend_on_graphs_overlap_chunks_or_lanes),
-        cmocka_unit_test(ids_and_bits_do_not_depend_on_the_part_that_a_step_is_on),
+        cmocka_unit_test(tokens_and_bits_ignore_graphs_overlap_chunks_and_lanes),
+        cmocka_unit_test(tokens_and_bits_ignore_the_partition_of_a_step),
         cmocka_unit_test(a_plain_step_neither_allocates_nor_waits),
         cmocka_unit_test(a_captured_step_neither_allocates_nor_waits),
-        cmocka_unit_test(what_allocates_or_waits_would_be_seen),
+        cmocka_unit_test(the_counter_detects_allocations_and_waits),
     };
 
-    rig_args(argc, argv);
+    fixture_args(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_tuning_file.c - the table of measured matmul algorithms on disk. Needs no GPU. */
+/* test_tuning_file.c - the file of measured matmul algorithms. Needs no GPU. */
 #include "gpu/cuda/cuda_tuning_file.h"
 #include "tests/test.h"
 
@@ -86,7 +86,7 @@ expect(const struct tuning_machine *m, struct tuning_row r)
 }
 
 static void
-what_was_saved_is_found_again(void **state)
+saved_rows_are_found_after_reopening(void **state)
 {
     (void)state;
     add(&here, row(6144, 64, 13.5f));
@@ -110,7 +110,7 @@ a_shape_measured_again_has_one_row(void **state)
 }
 
 static void
-what_another_machine_measured_stays_and_is_not_used(void **state)
+rows_of_another_machine_are_kept_and_not_used(void **state)
 {
     struct tuning_machine other = here, newer = here, share = here;
     struct tuning_row r = row(6144, 64, 13.5f);
@@ -149,7 +149,7 @@ no_file_is_an_empty_table(void **state)
 }
 
 static void
-a_line_that_is_no_row_is_named(void **state)
+an_invalid_line_is_named_in_the_error(void **state)
 {
     static const char *const bad[] = { "bf16", "bf16 bf16 1 2 3 16 0 0 1.0 2.0 00",
                                        "bf17 bf16 1 2 3 16 0 0 1.0 2.0 ", "machine x", "\x01\x02" };
@@ -168,9 +168,9 @@ a_line_that_is_no_row_is_named(void **state)
     }
 }
 
-/* Workers of several models may keep their results in one file. */
+/* Workers of several models may use one file. */
 static void
-who_saves_beside_others_leaves_a_whole_file(void **state)
+concurrent_saves_leave_a_complete_file(void **state)
 {
     enum { SAVERS = 3, SAVES = 100, ROWS = 40 };
     pid_t pid[SAVERS];
@@ -203,9 +203,9 @@ who_saves_beside_others_leaves_a_whole_file(void **state)
     expect(&here, row(64 * ROWS, 64, 10));
 }
 
-/* Each knew what the file had when it was opened, and wrote that and its own. */
+/* Each had read the file at open, and wrote those rows and its own. */
 static void
-who_saves_later_keeps_what_others_saved_before(void **state)
+a_later_save_keeps_rows_saved_by_others(void **state)
 {
     struct tuning_table *first = open_for(&here), *later = open_for(&here);
     struct tuning_row a = row(64, 64, 10), b = row(128, 64, 11), again = row(64, 64, 12);
@@ -218,7 +218,7 @@ who_saves_later_keeps_what_others_saved_before(void **state)
     assert_int_equal(tuning_save(later, path, &e), 0);
     expect(&here, a);
     expect(&here, b);
-    assert_int_equal(tuning_put(later, &again), 0); /* its own stands */
+    assert_int_equal(tuning_put(later, &again), 0); /* its own row counts */
     assert_int_equal(tuning_save(later, path, &e), 0);
     expect(&here, again);
     tuning_close(first);
@@ -226,7 +226,7 @@ who_saves_later_keeps_what_others_saved_before(void **state)
 }
 
 static void
-make_room(int signal)
+allow_writes(int signal)
 {
     struct rlimit all = { RLIM_INFINITY, RLIM_INFINITY };
 
@@ -234,24 +234,25 @@ make_room(int signal)
     setrlimit(RLIMIT_FSIZE, &all);
 }
 
-/* A disk that is full for one write and has room for the next: its file had a hole and was taken for whole. */
+/* A disk that is full for one write only: an earlier version left a file with a hole and used
+ * it. */
 static int
 save_where_one_write_fails(struct tuning_table *t, struct err *e)
 {
     struct rlimit little = { 6000, RLIM_INFINITY };
-    struct sigaction more = { .sa_handler = make_room }, old;
+    struct sigaction more = { .sa_handler = allow_writes }, old;
     int r;
 
     sigaction(SIGXFSZ, &more, &old);
     setrlimit(RLIMIT_FSIZE, &little);
     r = tuning_save(t, path, e);
-    make_room(0);
+    allow_writes(0);
     sigaction(SIGXFSZ, &old, NULL);
     return r;
 }
 
 static void
-a_file_that_cannot_be_written_whole_leaves_the_old_one(void **state)
+a_failed_save_keeps_the_old_file(void **state)
 {
     struct tuning_table *t;
     struct tuning_row one = row(64, 64, 10);
@@ -280,18 +281,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_was_saved_is_found_again, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(saved_rows_are_found_after_reopening, new_file, drop_file),
         cmocka_unit_test_setup_teardown(a_shape_measured_again_has_one_row, new_file, drop_file),
-        cmocka_unit_test_setup_teardown(what_another_machine_measured_stays_and_is_not_used,
-                                        new_file, drop_file),
+        cmocka_unit_test_setup_teardown(rows_of_another_machine_are_kept_and_not_used, new_file,
+                                        drop_file),
         cmocka_unit_test_setup_teardown(no_file_is_an_empty_table, new_file, drop_file),
-        cmocka_unit_test_setup_teardown(a_line_that_is_no_row_is_named, new_file, drop_file),
-        cmocka_unit_test_setup_teardown(who_saves_beside_others_leaves_a_whole_file, new_file,
+        cmocka_unit_test_setup_teardown(an_invalid_line_is_named_in_the_error, new_file, drop_file),
+        cmocka_unit_test_setup_teardown(concurrent_saves_leave_a_complete_file, new_file,
                                         drop_file),
-        cmocka_unit_test_setup_teardown(who_saves_later_keeps_what_others_saved_before, new_file,
+        cmocka_unit_test_setup_teardown(a_later_save_keeps_rows_saved_by_others, new_file,
                                         drop_file),
-        cmocka_unit_test_setup_teardown(a_file_that_cannot_be_written_whole_leaves_the_old_one,
-                                        new_file, drop_file),
+        cmocka_unit_test_setup_teardown(a_failed_save_keeps_the_old_file, new_file, drop_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

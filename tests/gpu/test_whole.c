@@ -1,10 +1,10 @@
-/* test_whole.c - a row's bits at the shapes of whole models, on a GPU in invariant mode.
+/* test_whole.c - bits of a row at the shapes of whole models, on a GPU in invariant mode.
  *
- * test_bits has every op at shapes a CPU can check; what a library picks at thousands of rows and columns is
- * another matter. Here nothing leaves the device: operands are filled there, the same rows are computed in
- * one piece, in chunks, among others and alone, and checksums say whether the bits are the same.
+ * test_bits has every op at shapes that a CPU can check; at thousands of rows and columns a library
+ * may choose other kernels. Data stays on the device: operands are filled there; the same rows are
+ * computed in one piece, in chunks, in a batch and alone, and checksums compare the bits.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -19,9 +19,9 @@ struct shape {
 };
 
 static struct tensor
-filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed, float std)
+filled(struct fixture *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed, float std)
 {
-    struct tensor x = rig_device(r, t, rows, cols);
+    struct tensor x = fixture_device(r, t, rows, cols);
 
     assert_int_equal(r->op->mem.fill_random(r->lane, x, seed, 0, 0, std), 0);
     return x;
@@ -29,26 +29,26 @@ filled(struct rig *r, enum dtype t, uint32_t rows, uint32_t cols, uint64_t seed,
 
 /* The rows [first, first + n) of y, as one number. */
 static uint64_t
-sum_of(struct rig *r, uint64_t *sum, struct tensor y, uint32_t first, uint32_t n)
+sum_of(struct fixture *r, uint64_t *sum, struct tensor y, uint32_t first, uint32_t n)
 {
     struct tensor t = tensor_rows(y, first, n);
     size_t bytes = dtype_bytes(y.dtype, (size_t)n * y.stride);
 
     assert_int_equal(r->op->mem.checksum(r->lane, sum, t.data, bytes), 0);
-    rig_wait(r);
+    fixture_wait(r);
     return HOST(sum)[0];
 }
 
-typedef void (*on_rows)(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first,
+typedef void (*on_rows)(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first,
                         uint32_t n);
 
-/* in[0]'s rows, all at once, then chunk by chunk; of the smallest chunks the first few, of which one begins in
- * the middle. */
+/* in[0]'s rows, all at once, then chunk by chunk; of the smallest chunks the first few and one
+ * that starts in the middle. */
 static void
-same_in_chunks(struct rig *r, const char *what, on_rows op, const struct tensor *in,
+same_in_chunks(struct fixture *r, const char *what, on_rows op, const struct tensor *in,
                struct tensor want, struct tensor got)
 {
-    uint64_t *sum = rig_bytes(r, sizeof *sum);
+    uint64_t *sum = fixture_bytes(r, sizeof *sum);
 
     op(r, in, want, 0, ROWS);
     for (size_t c = 0; c < ARRAY_LEN(chunk); c++) {
@@ -67,7 +67,7 @@ same_in_chunks(struct rig *r, const char *what, on_rows op, const struct tensor 
 }
 
 static void
-do_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+do_matmul(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->matmul(r->lane, tensor_rows(y, first, n), tensor_rows(in[0], first, n),
                                    in[1], NO_TENSOR, 0),
@@ -75,7 +75,8 @@ do_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t firs
 }
 
 static void
-do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+do_gate_matmul(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first,
+               uint32_t n)
 {
     assert_int_equal(r->op->gate_matmul(r->lane, tensor_rows(y, first, n),
                                         tensor_rows(in[2], first, n), tensor_rows(in[0], first, n),
@@ -84,7 +85,8 @@ do_gate_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t
 }
 
 static void
-do_act_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+do_act_matmul(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first,
+              uint32_t n)
 {
     assert_int_equal(r->op->act_matmul(r->lane, tensor_rows(y, first, n),
                                        tensor_rows(in[0], first, n), in[1], NO_TENSOR, ACT_RELU),
@@ -92,7 +94,7 @@ do_act_matmul(struct rig *r, const struct tensor *in, struct tensor y, uint32_t 
 }
 
 static void
-matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+matmul_bits_at_model_shapes_ignore_chunks(void **state)
 {
     static const struct shape shape[] = {
         { "8B qkv", 6144, 4096 },    { "8B out", 4096, 4096 },   { "8B down", 4096, 14336 },
@@ -104,21 +106,22 @@ matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
 
     (void)state;
     for (size_t s = 0; s < ARRAY_LEN(shape); s++) {
-        struct rig r;
+        struct fixture r;
         struct tensor in[2];
         bool head = shape[s].out > 30000;
 
-        rig_open(&r, NULL, 0);
+        fixture_open(&r, NULL, 0);
         in[0] = filled(&r, r.act, ROWS, shape[s].k, 1, 1);
         in[1] = filled(&r, r.act, shape[s].out, shape[s].k, 2, 0.02f);
         for (int fp32 = head; fp32 < 2; fp32++) {
             enum dtype t = fp32 ? DT_F32 : r.act;
 
-            same_in_chunks(&r, shape[s].name, do_matmul, in, rig_device(&r, t, ROWS, shape[s].out),
-                           rig_device(&r, t, ROWS, shape[s].out));
+            same_in_chunks(&r, shape[s].name, do_matmul, in,
+                           fixture_device(&r, t, ROWS, shape[s].out),
+                           fixture_device(&r, t, ROWS, shape[s].out));
             if (r.act == DT_F32) break;
         }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
@@ -129,27 +132,27 @@ matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk(v
 
     (void)state;
     for (size_t s = 0; s < ARRAY_LEN(shape); s++) {
-        struct rig r;
+        struct fixture r;
         struct tensor in[3];
 
-        rig_open(&r, NULL, 0);
+        fixture_open(&r, NULL, 0);
         in[0] = filled(&r, r.act, ROWS, shape[s].k, 1, 1);
         in[1] = filled(&r, r.act, 2 * shape[s].out, shape[s].k, 2, 0.02f);
-        in[2] = rig_device(&r, r.act, ROWS, 2 * shape[s].out);
+        in[2] = fixture_device(&r, r.act, ROWS, 2 * shape[s].out);
         same_in_chunks(&r, shape[s].name, do_gate_matmul, in,
-                       rig_device(&r, r.act, ROWS, shape[s].out),
-                       rig_device(&r, r.act, ROWS, shape[s].out));
+                       fixture_device(&r, r.act, ROWS, shape[s].out),
+                       fixture_device(&r, r.act, ROWS, shape[s].out));
         in[1].dim[0] = shape[s].out;
         same_in_chunks(&r, shape[s].name, do_act_matmul, in,
-                       rig_device(&r, r.act, ROWS, shape[s].out),
-                       rig_device(&r, r.act, ROWS, shape[s].out));
-        rig_close(&r);
+                       fixture_device(&r, r.act, ROWS, shape[s].out),
+                       fixture_device(&r, r.act, ROWS, shape[s].out));
+        fixture_close(&r);
     }
 }
 
-/* y: x as it became, in fp32; then its norm, in the room of an fp32 row. */
+/* y: the changed x in fp32, then its norm, in the space of an fp32 row. */
 static void
-do_residual(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+do_residual(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
 {
     uint32_t d = in[0].dim[1];
     struct tensor x = tensor_cols(tensor_rows(y, first, n), 0, d);
@@ -169,7 +172,7 @@ do_residual(struct rig *r, const struct tensor *in, struct tensor y, uint32_t fi
 }
 
 static void
-do_rms(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
+do_rms(struct fixture *r, const struct tensor *in, struct tensor y, uint32_t first, uint32_t n)
 {
     assert_int_equal(r->op->rms_norm(r->lane, tensor_rows(y, first, n),
                                      tensor_rows(in[1], first, n), in[2], 1e-5f, 1),
@@ -177,7 +180,7 @@ do_rms(struct rig *r, const struct tensor *in, struct tensor y, uint32_t first, 
 }
 
 static void
-residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void **state)
+norm_bits_at_model_shapes_ignore_chunks(void **state)
 {
     static const uint32_t width[] = { 1024, 4096, 5376 };
 
@@ -185,44 +188,44 @@ residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk(void *
     for (size_t w = 0; w < ARRAY_LEN(width); w++)
         for (int norm = 0; norm < 2; norm++) {
             uint32_t d = width[w];
-            struct rig r;
+            struct fixture r;
             struct tensor in[4] = { 0 };
             char name[32];
 
-            rig_open(&r, NULL, 0);
+            fixture_open(&r, NULL, 0);
             in[0] = filled(&r, r.act, ROWS, d, 1, 1);
             in[1] = filled(&r, DT_F32, ROWS, 2 * d, 2, 3);
             in[2] = filled(&r, r.act, 1, d, 3, 1);
             if (norm) in[3] = in[2];
             snprintf(name, sizeof name, "residual of %u", d);
-            same_in_chunks(&r, name, do_residual, in, rig_device(&r, DT_F32, ROWS, 2 * d),
-                           rig_device(&r, DT_F32, ROWS, 2 * d));
+            same_in_chunks(&r, name, do_residual, in, fixture_device(&r, DT_F32, ROWS, 2 * d),
+                           fixture_device(&r, DT_F32, ROWS, 2 * d));
             in[1] = filled(&r, DT_F32, ROWS, d, 2, 3);
             snprintf(name, sizeof name, "rms_norm of %u", d);
-            same_in_chunks(&r, name, do_rms, in, rig_device(&r, r.act, ROWS, d),
-                           rig_device(&r, r.act, ROWS, d));
-            rig_close(&r);
+            same_in_chunks(&r, name, do_rms, in, fixture_device(&r, r.act, ROWS, d),
+                           fixture_device(&r, r.act, ROWS, d));
+            fixture_close(&r);
         }
 }
 
 /* Log-probabilities of a row among 64, and among fewer. */
 static void
-draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
+sampling_bits_at_full_vocabularies_ignore_the_batch(void **state)
 {
-    static const uint32_t vocab[] = { 32128, 128256, 262208 }, company[] = { 1, 2, 9, 33, 64 };
+    static const uint32_t vocab[] = { 32128, 128256, 262208 }, batch[] = { 1, 2, 9, 33, 64 };
     enum { N = 64, TOPS = 8 };
 
     (void)state;
     for (size_t v = 0; v < ARRAY_LEN(vocab); v++) {
         struct sample_row row[N];
-        struct rig r;
+        struct fixture r;
         struct tensor logits, copy;
         struct sample_row *rows;
         struct top *top, want[N][TOPS];
         int32_t *token, wanted[N];
         float *logprob, wanted_logprob[N];
 
-        rig_open(&r, NULL, 0);
+        fixture_open(&r, NULL, 0);
         for (uint32_t i = 0; i < N; i++)
             row[i] = (struct sample_row){ .slot = SLOT_NONE,
                                           .top_p = i % 3 ? 1 : 0.9f,
@@ -235,15 +238,15 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                                           .seed = i,
                                           .want_logprob = true };
         logits = filled(&r, DT_F32, N, vocab[v], 1, 3);
-        copy = rig_device(&r, DT_F32, N, vocab[v]);
-        rows = rig_copy(&r, row, sizeof row);
-        token = rig_bytes(&r, N * sizeof *token);
-        logprob = rig_bytes(&r, N * sizeof *logprob);
-        top = rig_bytes(&r, N * TOPS * sizeof *top);
-        rig_send(&r);
-        for (size_t c = ARRAY_LEN(company); c-- > 0;)
-            for (uint32_t first = 0; first < N; first += company[c]) {
-                uint32_t n = MIN(company[c], N - first);
+        copy = fixture_device(&r, DT_F32, N, vocab[v]);
+        rows = fixture_copy(&r, row, sizeof row);
+        token = fixture_bytes(&r, N * sizeof *token);
+        logprob = fixture_bytes(&r, N * sizeof *logprob);
+        top = fixture_bytes(&r, N * TOPS * sizeof *top);
+        fixture_send(&r);
+        for (size_t c = ARRAY_LEN(batch); c-- > 0;)
+            for (uint32_t first = 0; first < N; first += batch[c]) {
+                uint32_t n = MIN(batch[c], N - first);
                 struct sample s = { .logits = tensor_rows(copy, first, n),
                                     .row = rows + first,
                                     .n = n,
@@ -256,8 +259,8 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                                                 (size_t)n * vocab[v] * 4),
                                  0);
                 assert_int_equal(r.op->sample(r.lane, &s), 0);
-                rig_wait(&r);
-                if (c == ARRAY_LEN(company) - 1) {
+                fixture_wait(&r);
+                if (c == ARRAY_LEN(batch) - 1) {
                     memcpy(want, HOST(top), sizeof want);
                     memcpy(wanted, HOST(token), sizeof wanted);
                     memcpy(wanted_logprob, HOST(logprob), sizeof wanted_logprob);
@@ -268,11 +271,12 @@ draws_of_whole_vocabularies_have_the_same_bits_in_any_company(void **state)
                     fail_msg("vocabulary of %u: rows %u .. %u alone differ from the same among %d",
                              vocab[v], first, first + n, N);
             }
-        rig_close(&r);
+        fixture_close(&r);
     }
 }
 
-/* ---- attention: one sequence's rows, the prompt in chunks or row by row, beside others or alone ---- */
+/* ---- attention: rows of one sequence, the prompt in chunks or row by row, in a batch or alone
+ * ---- */
 
 struct heads {
     const char *name;
@@ -282,11 +286,12 @@ struct heads {
 
 static struct heads now; /* the case */
 
-/* Tables have room for the model's longest sequence, whatever these sequences have. */
+/* Tables are sized for the model's longest sequence. */
 static void
-widen(struct rig *r, struct paged *p, uint32_t entries)
+widen(struct fixture *r, struct paged *p, uint32_t entries)
 {
-    slice_id *table = rig_bytes(r, (size_t)p->n_slots * entries * sizeof *table); /* SLICE_NONE */
+    slice_id *table = fixture_bytes(r,
+                                    (size_t)p->n_slots * entries * sizeof *table); /* SLICE_NONE */
 
     for (uint32_t i = 0; i < p->n_slots; i++)
         memcpy(HOST(table) + (size_t)i * entries, HOST(p->table) + (size_t)i * p->n_entries,
@@ -297,19 +302,19 @@ widen(struct rig *r, struct paged *p, uint32_t entries)
     p->view.table_stride = entries;
 }
 
-/* Rows [first, first + n) of the sequence in slot 0; others: so many slots beside it, each with one row at its
- * end, before or behind. */
+/* Rows [first, first + n) of the sequence in slot 0; others: number of other slots, each with one
+ * row at its end, before or after. */
 static void
-attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uint32_t *which,
+attend_rows(struct fixture *r, const struct tensor *in, struct kv_view kv, const uint32_t *which,
             struct tensor y, uint32_t first, uint32_t n, uint32_t others, bool before)
 {
     uint32_t cols = now.heads * now.dim, rows = n + others, single = n == 1 || before ? others : 0;
-    /* q is the first columns of q, k and v, as a model has it. */
-    struct tensor qkv = rig_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
-    struct tensor q = tensor_cols(qkv, 0, cols), out = rig_device(r, r->act, rows, cols);
+    /* q is the first columns of q, k and v, as in models. */
+    struct tensor qkv = fixture_device(r, r->act, rows, cols + 2 * now.kv_heads * now.dim);
+    struct tensor q = tensor_cols(qkv, 0, cols), out = fixture_device(r, r->act, rows, cols);
     struct segment segment[64] = { { 0 } }, *segments;
-    int32_t *pos = rig_bytes(r, rows * sizeof *pos);
-    uint32_t *slot = rig_bytes(r, rows * sizeof *slot), at_row = before ? others : 0;
+    int32_t *pos = fixture_bytes(r, rows * sizeof *pos);
+    uint32_t *slot = fixture_bytes(r, rows * sizeof *slot), at_row = before ? others : 0;
     struct attend a = { .out = out,
                         .q = q,
                         .kv = kv,
@@ -341,9 +346,9 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
     }
     if (n == 1) single = others + 1;
     step.n_single_token = single;
-    step.segment = segments = rig_copy(r, segment, (others + 1) * sizeof *segment);
+    step.segment = segments = fixture_copy(r, segment, (others + 1) * sizeof *segment);
     (void)segments;
-    rig_send(r);
+    fixture_send(r);
     assert_int_equal(r->op->gather_rows(r->lane, q, in[1], which), 0);
     assert_int_equal(r->op->gather_rows(r->lane, tensor_rows(q, at_row, n), in[0], which + first),
                      0);
@@ -355,7 +360,7 @@ attend_rows(struct rig *r, const struct tensor *in, struct kv_view kv, const uin
 }
 
 static void
-attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(void **state)
+attention_bits_at_model_shapes_ignore_chunks_and_batch(void **state)
 {
     static const struct heads heads[] = {
         { "8B", 32, 8, 128, 0, false },        { "T5", 16, 16, 64, 0, true },
@@ -367,17 +372,17 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
     (void)state;
     for (size_t h = 0; h < ARRAY_LEN(heads); h++)
         for (size_t c = 0; c < ARRAY_LEN(chunk); c++) {
-            struct rig r;
+            struct fixture r;
             struct paged p;
             struct tensor in[3], want, got;
             uint64_t *sum;
             uint32_t *which;
             uint32_t cols, step = chunk[c], most = MIN(CEIL_DIV((uint32_t)ROWS, step), 8u);
 
-            rig_open(&r, NULL, 0);
+            fixture_open(&r, NULL, 0);
             now = heads[h];
             cols = now.heads * now.dim;
-            rig_paged_device(&r, &p, r.act, SLOTS, ROWS, TPB, now.kv_heads, now.dim);
+            fixture_paged_device(&r, &p, r.act, SLOTS, ROWS, TPB, now.kv_heads, now.dim);
             assert_int_equal(r.op->mem.fill_random(
                                  r.lane,
                                  tensor_2d(p.view.base, r.act, 2 * SLOTS * CEIL_DIV(ROWS, TPB),
@@ -385,14 +390,14 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
                                  5, 0, 0, 1),
                              0);
             widen(&r, &p, MODEL_LENGTH / TPB);
-            which = rig_bytes(&r, (ROWS + SLOTS) * sizeof *which);
+            which = fixture_bytes(&r, (ROWS + SLOTS) * sizeof *which);
             for (uint32_t i = 0; i < ROWS + SLOTS; i++) HOST(which)[i] = i;
             in[0] = filled(&r, r.act, ROWS, cols, 1, 1);
             in[1] = filled(&r, r.act, ROWS + SLOTS, cols, 3, 1);
             in[2] = filled(&r, DT_F32, now.heads, 255, 4, 1);
-            want = rig_device(&r, r.act, ROWS, cols);
-            got = rig_device(&r, r.act, ROWS, cols);
-            sum = rig_bytes(&r, sizeof *sum);
+            want = fixture_device(&r, r.act, ROWS, cols);
+            got = fixture_device(&r, r.act, ROWS, cols);
+            sum = fixture_bytes(&r, sizeof *sum);
             attend_rows(&r, in, p.view, which, want, 0, ROWS, 0, false);
             for (uint32_t i = 0; i < most; i++) {
                 uint32_t first = i == most - 1 ? ROWS - MIN(step, (uint32_t)ROWS) : i * step;
@@ -404,7 +409,7 @@ attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company(voi
                          now.name, dtype_name(r.act), n, first, others, i % 2 ? "before" : "behind",
                          ROWS);
             }
-            rig_close(&r);
+            fixture_close(&r);
         }
 }
 
@@ -412,15 +417,16 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(matmuls_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        rig_test(matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        rig_test(residuals_and_norms_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
-        rig_test(draws_of_whole_vocabularies_have_the_same_bits_in_any_company),
-        rig_test(attention_of_whole_models_gives_a_row_the_same_bits_in_any_chunk_and_company),
+        fixture_test(matmul_bits_at_model_shapes_ignore_chunks),
+        fixture_test(
+            matmuls_with_activations_of_whole_models_give_a_row_the_same_bits_in_any_chunk),
+        fixture_test(norm_bits_at_model_shapes_ignore_chunks),
+        fixture_test(sampling_bits_at_full_vocabularies_ignore_the_batch),
+        fixture_test(attention_bits_at_model_shapes_ignore_chunks_and_batch),
     };
 
-    rig_args(argc, argv);
-    if (!rig_cuda()) return 77; /* gigabytes of operands */
-    rig_invariant();
-    return cmocka_run_group_tests(tests, test_seed_group, rig_end);
+    fixture_args(argc, argv);
+    if (!fixture_cuda()) return 77; /* gigabytes of operands */
+    fixture_invariant();
+    return cmocka_run_group_tests(tests, test_seed_group, fixture_end);
 }

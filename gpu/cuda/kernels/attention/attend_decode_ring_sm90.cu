@@ -1,14 +1,15 @@
 /* attend_decode_ring_sm90.cu - see attend_decode_ring_sm90.h.
  *
- * One block an SM. One warp asks the copy engine for tiles of KEYS keys and their values and so fills a ring of shared
- * memory; warpgroups take its tiles in turn:
+ * One block per SM. One warp starts copies (TMA) of tiles of KEYS keys and their values into a ring
+ * in shared memory. Warpgroups use the tiles alternately:
  *
- *     scores    S^T [keys, 8] = K Q^T         K: rows along the sum, as they come
- *     values    O^T [head dim, 8] += V^T P^T  V: rows along the product's
+ *     scores    S^T [keys, 8] = K Q^T         K: rows along the sum, as stored
+ *     values    O^T [head dim, 8] += V^T P^T  V: rows along the product's rows
  *
- * The eight columns are heads, or the rows of a run that see the same keys. No thread loads a key or a value. Another
- * warp brings Q of the next piece meanwhile. A warpgroup has a softmax of its own until a piece ends; then they become one in
- * shared memory (attend_decode_sm90_combine.cuh).
+ * The eight columns are heads, or the rows of a segment that see the same keys. Consumer threads
+ * load no keys or values. Another warp loads Q of the next piece meanwhile. Each warpgroup has its
+ * own softmax state until a piece ends; then the states are merged in shared memory
+ * (attend_decode_sm90_combine.cuh).
  */
 #include "gpu/cuda/kernels/attention/attend_decode_ring_sm90.h"
 
@@ -40,32 +41,33 @@ template <typename T_, int D_> struct shape {
     using T = T_;
     static constexpr int D = D_, GROUPS = 2, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 64;
     static constexpr int KEYS = D == 64 ? 128 : 64,
-                         BYTES = KEYS * D * 2; /* of a tile; one of K, or of V */
-    static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS); /* slots */
-    static constexpr int M = KEYS / 64,
-                         HALVES = D / 64; /* products' 64 rows in a tile, in a head */
+                         BYTES = KEYS * D * 2; /* bytes of a tile of K, or of V */
+    /* maximum tiles in the ring */
+    static constexpr int MOST = (192 << 10) / BYTES / (2 * GROUPS) * (2 * GROUPS);
+    static constexpr int M = KEYS / 64, HALVES = D / 64; /* 64-row products per tile, per head */
 };
 
-constexpr int ROOMS = 2; /* to meet in, in turn */
+constexpr int BUFFERS = 2; /* used alternately to merge states */
 
 enum { SYNC_ALL = 1, SYNC_GROUP = 2 }; /* named barriers */
 
-template <class S> struct room {
+template <class S> struct shared_mem {
     struct alignas(1024) {
         unsigned char q[2][S::HALVES * 1024];         /* [D / 64][8][64], swizzled */
         unsigned char weight[S::GROUPS][S::M * 1024]; /* P^T: [KEYS / 64][8][64], swizzled */
     } t;
-    float group_o[ROOMS][S::GROUPS][HEADS][S::D + 4];
-    float group_max[ROOMS][S::GROUPS][HEADS], warp_sum[ROOMS][S::GROUPS][4][HEADS];
+    float group_o[BUFFERS][S::GROUPS][HEADS][S::D + 4];
+    float group_max[BUFFERS][S::GROUPS][HEADS], warp_sum[BUFFERS][S::GROUPS][4][HEADS];
     float peak[S::GROUPS][4][HEADS];
     uint64_t full[S::MOST], empty[S::MOST], q_full[2], q_empty[2];
     bool last;
-    /* The ring: K, V, K, ... as [KEYS / 8][D / 64][8][64], swizzled. Tiles of one slot are one warpgroup's, so it sees every
-     * phase of the slot's barriers. */
+    /* The ring: K, V, K, ... as [KEYS / 8][D / 64][8][64], swizzled. One warpgroup uses all tiles
+     * of a ring entry, and so sees every phase of the entry's barriers. */
     alignas(1024) unsigned char slot[S::MOST][S::BYTES];
 };
 
-/* d [64, 8] (+)= a b^T; a: rows along the sum, or, ALONG_M, along the product's; b [8, 16]: along the sum. */
+/* d [64, 8] (+)= a b^T; a: rows along the sum or, ALONG_M, along the product's rows; b [8, 16]:
+ * along the sum. */
 #define RING_SS(TYPE) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %6, 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
@@ -83,7 +85,7 @@ wgmma_8(float (&c)[4], uint64_t a, uint64_t b, bool keep)
         RING_SS("f16");
 }
 
-/* Whether it holds for any thread of the warpgroup. */
+/* Whether `mine` holds for any thread of the warpgroup. */
 __device__ __forceinline__ bool
 any_of_group(uint32_t name, bool mine)
 {
@@ -97,9 +99,9 @@ any_of_group(uint32_t name, bool mine)
     return any;
 }
 
-/* ---- the ring's other end ---- */
+/* ---- producer ---- */
 
-/* Where the maps have a part of a tile: kv_tma_sm90.cuh. */
+/* Coordinates of a part of a tile in the maps of kv_tma_sm90.cuh. */
 struct box {
     int row, group, slice;
 };
@@ -125,8 +127,8 @@ find_box(const struct job &j, const struct place &p, uint32_t box_tokens)
 
 template <class S>
 __device__ __forceinline__ void
-fetch(struct room<S> &s, const struct job &j, struct place p, uint32_t slots, uint32_t box_tokens,
-      const CUtensorMap *k, const CUtensorMap *v)
+fetch(struct shared_mem<S> &s, const struct job &j, struct place p, uint32_t slots,
+      uint32_t box_tokens, const CUtensorMap *k, const CUtensorMap *v)
 {
     const uint32_t lane = threadIdx.x % 32, offset = lane * box_tokens * S::D * 2;
     const bool brings = lane < S::KEYS / box_tokens;
@@ -135,7 +137,7 @@ fetch(struct room<S> &s, const struct job &j, struct place p, uint32_t slots, ui
 
     for (;;) {
         const bool more = p.tile + 1 < p.stop || p.left > 0;
-        struct box ahead = b; /* looked up before we wait */
+        struct box ahead = b; /* looked up before waiting */
 
         if (more) {
             step<S::KEYS>(j, p);
@@ -159,10 +161,10 @@ fetch(struct room<S> &s, const struct job &j, struct place p, uint32_t slots, ui
     }
 }
 
-/* Q of every piece. */
+/* Loads Q of every piece. */
 template <class S>
 __device__ __forceinline__ void
-bring_q(struct room<S> &s, const struct job &j, struct place p)
+bring_q(struct shared_mem<S> &s, const struct job &j, struct place p)
 {
     constexpr uint32_t VECS = S::D / 8, EACH = HEADS * VECS / 32;
     const uint32_t lane = threadIdx.x % 32;
@@ -197,8 +199,9 @@ bring_q(struct room<S> &s, const struct job &j, struct place p)
 
 /* ---- scores, softmax, values ---- */
 
-/* Of a warpgroup. Lane (g, i) of warp w: of columns 2 i and 2 i + 1 largest score, the same in the whole warpgroup, the sum
- * of its own keys' weights; o[h]: of elements 64 h + 16 w + g and 8 further, each of both columns. */
+/* State of a warpgroup. Lane (g, i) of warp w has, of columns 2 i and 2 i + 1: the largest score
+ * (equal in the warpgroup), the sum of the weights of its own keys, and in o[h] elements 64 h + 16
+ * w + g and 8 further. */
 template <class S> struct state {
     float max[2], sum[2], o[S::HALVES][4];
 
@@ -212,7 +215,7 @@ template <class S> struct state {
     }
 };
 
-/* Dots to scores in powers of two; first: position of the thread's first key. */
+/* q.k to scores in powers of two; first: position of the thread's first key. */
 template <class S>
 __device__ __forceinline__ void
 shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], int32_t first)
@@ -240,10 +243,10 @@ shape_scores(const struct job &j, const struct place &p, float (&x)[S::M][4], in
         }
 }
 
-/* The largest scores are raised: of the whole warpgroup, alike. */
+/* Raises the largest scores of the whole warpgroup. */
 template <class S>
 __device__ __forceinline__ void
-raise(struct room<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
+raise(struct shared_mem<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 
@@ -270,12 +273,12 @@ raise(struct room<S> &s, uint32_t group, struct state<S> &st, float (&top)[2])
     }
 }
 
-/* Zeros in place of the values of keys that are not seen: 0 times NaN is not 0. */
+/* Zeroes the values of keys that are not seen, because 0 times NaN is NaN. */
 template <class S>
 __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int32_t low, int32_t high)
 {
-    uint4 *vec = (uint4 *)v; /* all of a key's, so the swizzle is no matter */
+    uint4 *vec = (uint4 *)v; /* whole rows of a key, so the swizzle does not matter */
 
     for (int i = threadIdx.x % 128; i < S::KEYS * S::D / 8; i += 128) {
         int32_t key = i / S::D * 8 + i / 8 % 8;
@@ -284,7 +287,8 @@ clear_hidden(unsigned char *v, int32_t low, int32_t high)
     }
 }
 
-/* An 8 x 8 matrix and the next, turned over, to shared memory: lanes 0..15 give the addresses of their rows. */
+/* Stores two transposed 8 x 8 matrices to shared memory; lanes 0..15 give the addresses of their
+ * rows. */
 __device__ __forceinline__ void
 store_turned(uint32_t at, uint32_t a, uint32_t b)
 {
@@ -295,7 +299,7 @@ store_turned(uint32_t at, uint32_t a, uint32_t b)
 
 template <class S>
 __device__ __forceinline__ void
-take_tile(struct room<S> &s, const struct job &j, const struct place &p, uint32_t group,
+take_tile(struct shared_mem<S> &s, const struct job &j, const struct place &p, uint32_t group,
           uint32_t slot, uint32_t phase, uint32_t q_slot, struct state<S> &st)
 {
     using T = typename S::T;
@@ -336,7 +340,7 @@ take_tile(struct room<S> &s, const struct job &j, const struct place &p, uint32_
 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            /* A row that sees nothing has no largest score. */
+            /* A row without visible keys has no largest score. */
             x[m][i] = x[m][i] == -INFINITY ? 0 : exp2_fast(x[m][i] - st.max[i % 2]);
             st.sum[i % 2] += x[m][i];
         }
@@ -363,15 +367,16 @@ take_tile(struct room<S> &s, const struct job &j, const struct place &p, uint32_
     barrier_arrive_warp(smem(&s.empty[slot + 1]));
 }
 
-/* The warpgroups' states of a piece become one. */
+/* Merges the warpgroups' states of a piece. */
 template <class S>
 __device__ __forceinline__ void
-end_piece(struct room<S> &s, const struct job &j, const struct place &p,
-          const struct shares &shares, uint32_t group, uint32_t turn, struct state<S> &st)
+end_piece(struct shared_mem<S> &s, const struct job &j, const struct place &p,
+          const struct shares &shares, uint32_t group, uint32_t buffer, struct state<S> &st)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
     const uint32_t rows = columns(j, p);
-    /* Twice: racecheck loses count of one that groups come to by different numbers of their own (gpu/cuda/README.md). */
+    /* Twice, because racecheck loses count of a barrier that warpgroups reach a different number of
+     * times (gpu/cuda/README.md). */
     auto sync = [] {
         named_sync(SYNC_ALL, S::CONSUMERS);
         named_sync(SYNC_ALL, S::CONSUMERS);
@@ -384,12 +389,12 @@ end_piece(struct room<S> &s, const struct job &j, const struct place &p,
         for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
         if (row >= rows) continue;
         if (g == 0) {
-            s.warp_sum[turn][group][warp][row] = st.sum[h];
-            if (warp == 0) s.group_max[turn][group][row] = st.max[h];
+            s.warp_sum[buffer][group][warp][row] = st.sum[h];
+            if (warp == 0) s.group_max[buffer][group][row] = st.max[h];
         }
 #pragma unroll
         for (int n = 0; n < S::HALVES; n++) {
-            float *o = &s.group_o[turn][group][row][n * 64 + warp * 16 + g];
+            float *o = &s.group_o[buffer][group][row][n * 64 + warp * 16 + g];
 
             o[0] = st.o[n][h];
             o[8] = st.o[n][h + 2];
@@ -400,22 +405,22 @@ end_piece(struct room<S> &s, const struct job &j, const struct place &p,
     finish_piece<typename S::T, S::D, S::CONSUMERS, S::GROUPS>(
         j, p, shares, s.last,
         [&](int k, uint32_t row, uint32_t at, float2 &end, float4 &o) {
-            const float(&sum)[4][HEADS] = s.warp_sum[turn][k];
+            const float(&sum)[4][HEADS] = s.warp_sum[buffer][k];
 
-            end = make_float2(s.group_max[turn][k][row],
+            end = make_float2(s.group_max[buffer][k][row],
                               (sum[0][row] + sum[1][row]) + (sum[2][row] + sum[3][row]));
-            o = *(const float4 *)&s.group_o[turn][k][row][at];
+            o = *(const float4 *)&s.group_o[buffer][k][row][at];
         },
         sync);
 }
 
 template <class S>
 __device__ __forceinline__ void
-consume(struct room<S> &s, const struct job &j, const struct shares &shares, struct place p,
+consume(struct shared_mem<S> &s, const struct job &j, const struct shares &shares, struct place p,
         uint32_t slots)
 {
     const uint32_t group = same(threadIdx.x / 128);
-    uint32_t slot = 0, phase = 0, turn = 0, piece = 0;
+    uint32_t slot = 0, phase = 0, next_group = 0, piece = 0;
     struct state<S> st;
 
     st.clear();
@@ -423,13 +428,13 @@ consume(struct room<S> &s, const struct job &j, const struct shares &shares, str
     for (;;) {
         const bool ends = p.tile + 1 == p.stop, more = !ends || p.left > 0;
 
-        if (turn == group) take_tile<S>(s, j, p, group, slot, phase, piece % 2, st);
-        if (++turn == S::GROUPS) turn = 0;
+        if (next_group == group) take_tile<S>(s, j, p, group, slot, phase, piece % 2, st);
+        if (++next_group == S::GROUPS) next_group = 0;
         slot += 2;
         if (slot == slots) slot = 0, phase ^= 1;
         if (ends) {
             barrier_arrive_warp(smem(&s.q_empty[piece % 2]));
-            end_piece<S>(s, j, p, shares, group, piece % ROOMS, st);
+            end_piece<S>(s, j, p, shares, group, piece % BUFFERS, st);
             piece++;
         }
         if (!more) break;
@@ -445,7 +450,7 @@ __launch_bounds__(S::THREADS, 1)
                 const __grid_constant__ struct job j, uint32_t slots, uint32_t box_tokens)
 {
     extern __shared__ unsigned char raw[];
-    struct room<S> &s = *(struct room<S> *)(raw + (-smem(raw) & 1023));
+    struct shared_mem<S> &s = *(struct shared_mem<S> *)(raw + (-smem(raw) & 1023));
     const uint32_t warp = same(threadIdx.x / 32);
     struct shares shares;
     struct place p;
@@ -475,12 +480,12 @@ __launch_bounds__(S::THREADS, 1)
         bring_q<S>(s, j, p);
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
-/* From so many SMs on attend_sm80 reads as fast, or faster. */
+/* From this many SMs on attend_sm80 is as fast or faster. */
 constexpr uint32_t FEW = 96;
 
-/* What is on its way: more than 5 MB or so only wait for each other, and who computes beside waits with them. */
+/* Bytes in flight. More than about 5 MB only queue up, and delay kernels on the other SMs. */
 uint32_t
 ring_bytes(uint32_t sms)
 {
@@ -491,19 +496,19 @@ template <class S>
 cudaError_t
 start(const struct k_launch *l, struct job j)
 {
-    constexpr size_t room_bytes = sizeof(struct room<S>) + 1024;
+    constexpr size_t shared_mem_bytes = sizeof(struct shared_mem<S>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
-        attend_ring<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, room_bytes);
+        attend_ring<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_mem_bytes);
     const uint32_t box = MIN(j.a.kv.tokens_per_block, (uint32_t)S::KEYS);
     const uint32_t slots = MIN(ring_bytes(l->sms) / S::BYTES, (uint32_t)S::MOST);
     CUtensorMap k, v;
 
-    static_assert(room_bytes <= 227 * 1024, "more than an SM has");
+    static_assert(shared_mem_bytes <= 227 * 1024, "more than an SM has");
     if (raised != cudaSuccess) return raised;
     if (!share_among(j, l->sms, l) || !encoder() || !make_kv_maps<S::D>(&k, &v, &j.a.kv, box))
         return cudaErrorInvalidValue;
-    return launch(attend_ring<S>, j.most, S::THREADS, room_bytes - (S::MOST - slots) * S::BYTES,
-                  l->st, k, v, j, slots, box);
+    return launch(attend_ring<S>, j.most, S::THREADS,
+                  shared_mem_bytes - (S::MOST - slots) * S::BYTES, l->st, k, v, j, slots, box);
 }
 
 template <typename T>

@@ -1,21 +1,26 @@
-/* attend_decode_ring_sm90.h - attention of many runs of one row, generation's, on Hopper, by the copy engine and the tensor cores. */
+/* attend_decode_ring_sm90.h - decode attention of many sequences on Hopper, with TMA and tensor
+ * cores. */
 #ifndef KERNELS_ATTENTION_ATTEND_DECODE_RING_SM90_H
 #define KERNELS_ATTENTION_ATTEND_DECODE_RING_SM90_H
 
 #include "gpu/cuda/kernels/base/kernel.h"
 
-/* gpu.h's attend for two runs or more which all have one row (r.n_single_token == r.n_segments), or all no more than eight (r.longest)
- * that see all keys, without a bias, where no head shares a K/V head. Paged, without a mask or keys kept beside a window;
- * head dim 64, 128 or 256; q, out and the cache of one dtype, bf16 or fp16; q's and out's rows at multiples of 16 bytes;
- * blocks of 8 tokens or more; no keys and values to store; a lane of fewer than 96 SMs. Refuses the rest, and everything on a
- * lane whose bits must not depend on company. The same input gives the same bits.
+/* attend() of gpu.h for two segments or more that all have one row (r.n_single_token ==
+ * r.n_segments), or that all have at most eight rows (r.longest), see all keys, have no bias, and
+ * have one head per K/V head.
  *
- * Scores, softmax and sums are fp32, weights are rounded to the dtype before they meet V (their sum is not),
- * out is rounded once. What of a block is not seen may be anything, NaN too.
+ *    layout   paged; no mask; no kept keys; no K and V to store; blocks of 8 tokens or more
+ *    head_dim 64, 128, 256
+ *    dtype    q, out and cache of one dtype, bf16 or fp16; rows of q and out 16-byte aligned
+ *    lane     fewer than 96 SMs, not invariant
  *
- * Takes l->work for what several blocks find of one (run, K/V head), two partial results a block, and
- * l->count for who is last; with too little of either it refuses. Cost: reads K and V once a (run, K/V head,
- * 8 heads that share it); docs/lab/kernels.md has times. */
+ * Refuses everything else. The same input gives the same bits. Scores, softmax and sums are fp32;
+ * weights are rounded to the dtype before the product with V (their sum is not); out is rounded
+ * once. Unseen parts of a block may hold anything, NaN included.
+ *
+ * Uses l->work for partial results when several blocks share a (segment, K/V head), two per block,
+ * and l->count to find the last block; refuses if either is too small. Cost: reads K and V once per
+ * (segment, K/V head, 8 heads that share it); docs/perf-kernels.md has times. */
 K_API cudaError_t k_attend_decode_ring_sm90(const struct k_launch *l, const struct attend *a,
                                             struct step_tokens r);
 

@@ -1,29 +1,29 @@
 /* attend_decode_sm90.cu - see attend_decode_sm90.h.
  *
- * A block of WARPS warps goes through tiles of 16 WARPS keys (attend_decode_sm90_schedule.cuh). A warp has 16 keys of
- * a tile, which lie in one block of the cache, and brings them from memory into the registers of the two
- * products, with keys and values on the left side: so the eight columns on the right are heads, or the rows of a run
- * that see the same keys.
+ * A block of WARPS warps goes through tiles of 16 WARPS keys (attend_decode_sm90_schedule.cuh). A
+ * warp has 16 keys of a tile, from one block of the cache, and loads them from memory into the
+ * registers of the two products. Keys and values are the left operand, so that the eight columns on
+ * the right are heads, or the rows of a segment that see the same keys.
  *
- *     scores    S^T = K Q^T     K: lane (g, i) has of keys g and g + 8 every fourth 16 bytes, from 16 i on.
- *                               Elements of a head may be in any order, if it is the same in Q.
- *     values    O^T = V^T P^T   V: lane (g, i) has of keys 2 i, 2 i + 1 and 8 further the 16 bytes at 16 g
- *                               (and 128 further); two keys' elements are put together by a byte permute.
- *                               P^T is S^T turned over, 8 x 8 at a time (movmatrix).
+ *    scores    S^T = K Q^T     K: lane (g, i) has, of keys g and g + 8, every fourth 16 bytes from
+ *                              16 i on. Elements of a head may be in any order, equal in Q.
+ *    values    O^T = V^T P^T   V: lane (g, i) has, of keys 2 i, 2 i + 1 and 8 further, the 16 bytes
+ *                              at 16 g (and 128 further); a byte permute joins two keys.
+ *                              P^T is S^T transposed, 8 x 8 at a time (movmatrix).
  *
- * Of one run, a row's own key and value are read from where the product left them, where they are still to be
- * stored; the warp that has them puts them into the cache. What lies before them there is settled, like all of a
- * source's cache: so the first tile is on its way before the kernel in front has ended, the run and the table past
- * the first level of cache, which may have what was there in the step before. (A build that read many runs so lost
- * a third of T5's rate at 128 sequences.)
+ * With one segment, a row's own K and V are read from the product's output if they are still to be
+ * stored; the warp that has them stores them in the cache. Earlier keys, and all keys of encoder
+ * input, do not change in this step, so that the first tile is loaded before the previous kernel
+ * has ended. The segment and the table are loaded past L1, which may hold values of the previous
+ * step. (A build that read many segments in this way lost a third of T5's rate at 128 sequences.)
  *
- * So nothing waits for a barrier or another warp until a piece ends, and K of the next tile is on its way as
- * soon as the scores are there, V as soon as the values are. Then the warps' results become one in shared
- * memory (attend_decode_sm90_combine.cuh).
+ * Warps do not wait for a barrier or another warp until a piece ends. K of the next tile is loaded
+ * as soon as the scores are computed, V as soon as the values are added. Then the warps' results
+ * are merged in shared memory (attend_decode_sm90_combine.cuh).
  *
- *     head dim   warps, blocks an SM      a lane's registers: K + V, O, Q
- *     64         4, 4                     16 + 16, 16, 8
- *     128        4, 2; one run: 8, 1      32 + 32, 32, 16
+ *    head dim   warps, blocks per SM         registers of a lane: K + V, O, Q
+ *    64         4, 4                         16 + 16, 16, 8
+ *    128        4, 2; one segment: 8, 1      32 + 32, 32, 16
  */
 #include "gpu/cuda/kernels/attention/attend_decode_sm90.h"
 
@@ -39,12 +39,15 @@ constexpr int KEYS = 16; /* of a warp in a tile */
 template <typename T_, int D_, int WARPS_> struct shape {
     using T = T_;
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, TILE = KEYS * WARPS;
-    static constexpr int ROOMS = 8 / WARPS; /* to meet in, in turn; eight warps have one piece */
-    static constexpr int CHUNKS = D / 32;   /* of 16 bytes a lane has of a key */
-    static constexpr int HALVES = D / 64;   /* of 16 bytes a lane has of a value */
+    static constexpr int BUFFERS = 8 /
+                                   /* used alternately to merge states; eight warps have one
+                                    * piece */
+                                   WARPS;
+    static constexpr int CHUNKS = D / 32; /* 16-byte chunks of a key per lane */
+    static constexpr int HALVES = D / 64; /* 16-byte chunks of a value per lane */
 };
 
-/* ---- what comes from memory ---- */
+/* ---- loads ---- */
 
 __device__ __forceinline__ uint4
 load_once(const char *from)
@@ -57,10 +60,10 @@ load_once(const char *from)
     return v;
 }
 
-/* A warp's keys of a tile: 16 of one block, of which [low, high) are seen; none: nothing is read. */
+/* A warp's keys of a tile: 16 of one block, [low, high) are seen; if empty, none is read. */
 struct span {
     int32_t slice, low, high;
-    int32_t own; /* the one that is still to be stored, if it is among them */
+    int32_t own; /* the key that is still to be stored, or -1 */
     uint32_t offset;
 
     __device__ __forceinline__ bool some() const
@@ -73,13 +76,13 @@ struct span {
         return low <= own && own < high;
     }
 
-    /* Key i, or instead of one that is not seen one that is. */
+    /* Key i, or a seen key instead of an unseen one. */
     __device__ __forceinline__ int32_t seen(int32_t i) const
     {
         return min(max(i, low), high - 1);
     }
 
-    /* The same of those that are stored, where there is one: what nobody wrote is not read. */
+    /* Whether any seen key is stored: unwritten memory is not read. */
     __device__ __forceinline__ bool some_stored() const
     {
         return high - low > (int32_t)has_own();
@@ -114,7 +117,7 @@ find_span(const struct job &j, const struct place &p)
     return s;
 }
 
-/* A row's own key, or value, before it is stored. */
+/* A row's own key or value, before it is stored. */
 template <class S>
 __device__ __forceinline__ const char *
 own_head(const struct tensor &t, const struct place &p)
@@ -122,12 +125,12 @@ own_head(const struct tensor &t, const struct place &p)
     return (const char *)t.data + ((size_t)p.row * t.stride + p.kv_head * S::D) * 2;
 }
 
-/* Keys and values of a span, as the operands of the products want them: of a key the lanes of a quad have
- * every fourth 16 bytes, of a value each lane those of its g. What is not seen is read as what is. */
+/* K and V of a span as operands: the lanes of a quad have every fourth 16 bytes of a key; a lane
+ * has the 16 bytes of its g of a value. For keys that are not seen a seen key is read. */
 template <class S> struct tile_keys {
     uint4 k[2][S::CHUNKS], v[4][S::HALVES];
 
-    /* Where this lane has its chunks of key and value 0 of a span. */
+    /* Address of this lane's chunks of key and value 0 of a span. */
     static __device__ __forceinline__ const char *key_0(const struct job &j, const struct span &s)
     {
         return j.base + (int64_t)s.slice * j.block_bytes +
@@ -140,7 +143,7 @@ template <class S> struct tile_keys {
                (s.offset * S::D * 2 + threadIdx.x % 32 / 4 * 16);
     }
 
-    /* Which keys it has. */
+    /* The lane's keys. */
     static __device__ __forceinline__ int32_t key(int h)
     {
         return threadIdx.x % 32 / 4 + 8 * h;
@@ -183,7 +186,7 @@ template <class S> struct tile_keys {
         }
     }
 
-    /* What of it is the row's own and not yet in the cache. */
+    /* Loads the lane's part of the row's own key, which is not in the cache. */
     __device__ __forceinline__ void load_own_k(const struct job &j, const struct place &p,
                                                const struct span &s)
     {
@@ -210,7 +213,7 @@ template <class S> struct tile_keys {
                 if (s.seen(value(n)) == s.own) v[n][h] = load_once(from + h * 128);
     }
 
-    /* Whoever has the own key and value puts them into the cache. */
+    /* Stores the row's own key and value; called by the lanes that have them. */
     __device__ __forceinline__ void store_own(const struct job &j, const struct place &p,
                                               const struct span &s)
     {
@@ -250,7 +253,7 @@ load_q(const struct job &j, const struct place &p, uint4 (&q)[S::CHUNKS])
 
 /* ---- scores, softmax, values ---- */
 
-/* x: of keys g and g + 8 the scores of heads 2 i and 2 i + 1. */
+/* x: scores of heads 2 i and 2 i + 1 for keys g and g + 8. */
 template <class S>
 __device__ __forceinline__ void
 score(const struct job &j, const struct place &p, const struct span &at,
@@ -297,8 +300,9 @@ score(const struct job &j, const struct place &p, const struct span &at,
         if (g + i / 2 * 8 < at.low || g + i / 2 * 8 >= at.high) x[i] = -INFINITY;
 }
 
-/* What a warp knows of a piece. Lane (g, i), of heads 2 i and 2 i + 1: largest score, sum of its own keys'
- * weights, weighted values: o[4 h + n] of elements 64 h + 8 g + 2 n and the next, each of both heads. */
+/* State of a warp in a piece. Lane (g, i) has, of heads 2 i and 2 i + 1: the largest score, the sum
+ * of the weights of its own keys, and weighted values: o[4 h + n] of elements 64 h + 8 g + 2 n and
+ * the next. */
 template <class S> struct state {
     float max[2], sum[2], o[4 * S::HALVES][4];
 
@@ -342,7 +346,7 @@ gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
         st.sum[i % 2] += x[i];
     }
 
-    uint32_t b0 = turn_matrix(pack<T>(x[0], x[1])), b1 = turn_matrix(pack<T>(x[2], x[3]));
+    uint32_t b0 = transpose_matrix(pack<T>(x[0], x[1])), b1 = transpose_matrix(pack<T>(x[2], x[3]));
 
 #pragma unroll
     for (int h = 0; h < S::HALVES; h++)
@@ -362,19 +366,19 @@ gather(struct state<S> &st, float (&x)[4], const struct tile_keys<S> &t)
         }
 }
 
-/* ---- what becomes of a piece ---- */
+/* ---- end of a piece ---- */
 
-template <class S> struct meeting {
-    float warp_o[S::ROOMS][S::WARPS][HEADS][S::D + 4];
-    float2 warp_end[S::ROOMS][S::WARPS][HEADS]; /* largest score, sum */
+template <class S> struct piece_states {
+    float warp_o[S::BUFFERS][S::WARPS][HEADS][S::D + 4];
+    float2 warp_end[S::BUFFERS][S::WARPS][HEADS]; /* largest score, sum */
     bool last;
 };
 
-/* The warps' states of a piece become one. */
+/* Merges the warps' states of a piece. */
 template <class S>
 __device__ __forceinline__ void
 end_piece(const struct job &j, const struct place &p, const struct shares &shares,
-          struct meeting<S> &m, uint32_t turn, struct state<S> &st)
+          struct piece_states<S> &m, uint32_t buffer, struct state<S> &st)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, rows = columns(j, p);
 
@@ -384,10 +388,10 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
 
         for (int d = 4; d < 32; d *= 2) st.sum[h] += __shfl_xor_sync(~0u, st.sum[h], d);
         if (row >= rows) continue;
-        if (g == 0) m.warp_end[turn][warp][row] = make_float2(st.max[h], st.sum[h]);
+        if (g == 0) m.warp_end[buffer][warp][row] = make_float2(st.max[h], st.sum[h]);
 #pragma unroll
         for (int i = 0; i < 4 * S::HALVES; i += 2)
-            *(float4 *)&m.warp_o[turn][warp][row][i / 4 * 64 + g * 8 + i % 4 * 2] =
+            *(float4 *)&m.warp_o[buffer][warp][row][i / 4 * 64 + g * 8 + i % 4 * 2] =
                 make_float4(st.o[i][h], st.o[i][h + 2], st.o[i + 1][h], st.o[i + 1][h + 2]);
     }
     st.clear();
@@ -395,8 +399,8 @@ end_piece(const struct job &j, const struct place &p, const struct shares &share
     finish_piece<typename S::T, S::D, S::THREADS, S::WARPS>(
         j, p, shares, m.last,
         [&](int k, uint32_t row, uint32_t at, float2 &end, float4 &o) {
-            end = m.warp_end[turn][k][row];
-            o = *(const float4 *)&m.warp_o[turn][k][row][at];
+            end = m.warp_end[buffer][k][row];
+            o = *(const float4 *)&m.warp_o[buffer][k][row][at];
         },
         [] { __syncthreads(); });
 }
@@ -408,12 +412,12 @@ join()
     next_may_start();
 }
 
-/* ONE: there is one run. */
+/* ONE: there is one segment. */
 template <class S, int BLOCKS, bool ONE>
 __global__ void
 __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ struct job j)
 {
-    __shared__ struct meeting<S> m;
+    __shared__ struct piece_states<S> m;
     const bool early = ONE && j.early;
     struct shares shares;
     struct place p, next;
@@ -428,7 +432,7 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
     struct tile_keys<S> t;
     struct state<S> st;
     uint4 q[S::CHUNKS];
-    uint32_t turn = 0;
+    uint32_t buffer = 0;
 
     if (!early) load_q<S>(j, p, q);
     t.template load_k<ONE>(j, at);
@@ -463,14 +467,14 @@ __launch_bounds__(S::THREADS, BLOCKS) attend_one_row(const __grid_constant__ str
             t.template load_v<ONE>(j, after);
             if (ONE) t.load_own_v(j, next, after);
         }
-        if (ends) end_piece<S>(j, p, shares, m, turn++ % S::ROOMS, st);
+        if (ends) end_piece<S>(j, p, shares, m, buffer++ % S::BUFFERS, st);
         if (!more) break;
         p = next;
         at = after;
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 template <class S, int BLOCKS, bool ONE>
 cudaError_t
@@ -482,8 +486,8 @@ start(const struct k_launch *l, struct job j)
     return launch(attend_one_row<S, BLOCKS, ONE>, j.most, S::THREADS, 0, l->st, j);
 }
 
-/* Heads of 128: one sequence waits for memory less often with eight warps a block; with more units than SMs
- * attend_sm80 has more in flight. */
+/* Heads of 128: a single sequence hides latency better with eight warps per block; with more units
+ * than SMs attend_sm80 has more loads in flight. */
 template <typename T>
 cudaError_t
 start_as(const struct k_launch *l, const struct job &j)

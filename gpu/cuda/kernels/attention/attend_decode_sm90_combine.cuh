@@ -1,8 +1,8 @@
-/* attend_decode_sm90_combine.cuh - what becomes of a piece of a unit (attend_decode_sm90_schedule.cuh): the unit's result, or one of the partial
- * results that the last block of the unit adds up.
+/* attend_decode_sm90_combine.cuh - merges a piece of a unit (attend_decode_sm90_schedule.cuh) into
+ * the unit's result.
  *
- * Where several blocks share a unit, each writes its own result to memory and the last one to be done adds them up, in the
- * order of the pieces.
+ * If several blocks share a unit, each writes a partial result to memory. The last block to finish
+ * adds them in the order of the pieces.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
 #define KERNELS_ATTENTION_ATTEND_DECODE_SM90_COMBINE_CUH
@@ -12,15 +12,15 @@
 
 namespace attend_one {
 
-constexpr float SLACK = 8; /* a weight may be 2^8 before its row's largest score is raised */
+constexpr float SLACK = 8; /* log2 of the largest weight before the row's largest score is raised */
 
-/* A row's four elements. */
+/* Four elements of a row. */
 struct result {
     float max, sum;
     float4 o;
 };
 
-/* N more partial results into r. */
+/* Adds N partial results to r. */
 template <int N>
 __device__ __forceinline__ void
 add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
@@ -46,8 +46,7 @@ add_parts(struct result &r, const float2 (&end)[N], const float4 (&o)[N])
     }
 }
 
-/* What a head's o is multiplied with at last: 1 / sum, a sink counted into the sum as one more key
- * without a value. */
+/* Final factor of a head's o: 1 / sum, where a sink counts as one more key without a value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -73,7 +72,8 @@ store_out(const struct job &j, const struct place &p, uint32_t column, uint32_t 
     *(uint2 *)to = make_uint2(pack<T>(r.o.x * by, r.o.y * by), pack<T>(r.o.z * by, r.o.w * by));
 }
 
-/* A partial result in memory: [slot_rows][D] of o, then [slot_rows] of largest scores and sums. */
+/* A partial result in memory: o as [slot_rows][D], then [slot_rows] pairs of largest score and
+ * sum. */
 template <int D>
 __device__ __forceinline__ float *
 slot_at(const struct job &j, uint32_t i)
@@ -81,7 +81,7 @@ slot_at(const struct job &j, uint32_t i)
     return j.slot + (size_t)i * slot_floats(j.slot_rows, D);
 }
 
-/* A unit from its pieces: four elements a thread. */
+/* Adds the pieces of a unit: four elements per thread. */
 template <typename T, int D, int THREADS>
 __device__ __forceinline__ void
 combine(const struct job &j, const struct place &p, const struct shares &shares, uint32_t rows)
@@ -113,9 +113,10 @@ combine(const struct job &j, const struct place &p, const struct shares &shares,
     }
 }
 
-/* The piece's result, four elements a thread, from what STATES warps or warpgroups have of it: state(k, row, element, its
- * largest score and sum, its four) gives those of one. The first THREADS threads of the block call it, sync() is their
- * barrier; last is theirs, in shared memory. */
+/* Computes the piece's result, four elements per thread, from STATES partial states (of warps or
+ * warpgroups): state(k, row, element, largest score and sum, four values) returns state k. The
+ * first THREADS threads of the block call it; sync() is their barrier; last is in their shared
+ * memory. */
 template <typename T, int D, int THREADS, int STATES, class State, class Sync>
 __device__ __forceinline__ void
 finish_piece(const struct job &j, const struct place &p, const struct shares &shares, bool &last,
@@ -147,7 +148,7 @@ finish_piece(const struct job &j, const struct place &p, const struct shares &sh
     if (threadIdx.x == 0) {
         uint32_t *count = j.count + (p.segment * j.a.n_kv_heads + p.kv_head) * j.parts + p.part;
 
-        /* What all our threads stored before the barrier is seen by whom this lets go on. */
+        /* The barrier and this add make all stores of this block visible to the last block. */
         last = add_in_order(count, n) + n == (uint32_t)(p.end - p.begin);
         if (last) *count = 0;
     }

@@ -1,12 +1,13 @@
-/* attend_decode_sm90_schedule.cuh - which keys a block of attend_decode_sm90.cu or attend_decode_ring_sm90.cu goes through, tile by tile.
+/* attend_decode_sm90_schedule.cuh - which tiles of keys a block of attend_decode_sm90.cu or
+ * attend_decode_ring_sm90.cu computes.
  *
- * A unit is what one row sees of a K/V head, for up to HEADS of the heads that share it, or what up to HEADS rows of a
- * run see, which is the same, for one head; its keys [low,
- * high) lie in tiles of TILE absolute positions. What a block has of a unit is a piece.
+ * A unit is the keys that one row sees of a K/V head, for up to HEADS heads that share it; or the
+ * keys that up to HEADS rows of a segment see alike, for one head. The keys [low, high) of a unit
+ * lie in tiles of TILE absolute positions. The part of a unit that one block computes is a piece.
  *
- *     one run      every unit is cut into the same pieces, each block has one
- *     more         a block is given a stretch of consecutive tiles of all units in order: a whole unit, or
- *                  the end of one, several, the beginning of another
+ *     one segment   every unit is divided into the same pieces, one per block
+ * more          a block has a share: consecutive tiles of all units in order, e.g. the end of one
+ *                   unit, several whole ones, the beginning of another
  */
 #ifndef KERNELS_ATTENTION_ATTEND_DECODE_SM90_SCHEDULE_CUH
 #define KERNELS_ATTENTION_ATTEND_DECODE_SM90_SCHEDULE_CUH
@@ -17,37 +18,37 @@ namespace attend_one {
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr int HEADS = 8;
-constexpr uint32_t LEAST = 2; /* tiles of a share, so that pieces are not too many */
+constexpr uint32_t LEAST = 2; /* tiles of a share, at least, to limit the number of pieces */
 
 /* The parameter of every kernel. */
 struct job {
     struct attend a;
     struct step_tokens r;
-    float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
-    const char *base;    /* of K; V is value_at bytes on */
+    float before, after; /* log2 score = dot * before, or after * tanh(dot * before) */
+    const char *base;    /* of K; V is value_at bytes further */
     int64_t value_at;
     uint32_t block_bytes, shift; /* a block has 2^shift tokens */
-    uint32_t group;              /* heads that share a K/V head */
-    uint32_t parts;              /* units they make */
-    bool by_row;                 /* the columns of a unit are rows of its run, not heads */
-    uint32_t slot_rows;          /* columns of a unit, at most */
-    uint32_t units;              /* of all runs */
-    uint32_t most;   /* blocks; where units are more: as many as have the same number of them */
-    uint32_t pieces; /* of a unit, at most, where there is one run */
-    float *slot;     /* two partial results a block */
+    uint32_t group;              /* heads per K/V head */
+    uint32_t parts;              /* units of one (segment, K/V head) */
+    bool by_row;                 /* columns of a unit are rows of its segment, not heads */
+    uint32_t slot_rows;          /* maximum columns of a unit */
+    uint32_t units;              /* of all segments */
+    uint32_t most;               /* blocks; with more units, equally loaded blocks */
+    uint32_t pieces;             /* maximum per unit, with one segment */
+    float *slot;                 /* two partial results per block */
     uint32_t *count;
     uint32_t *fault;
-    bool early; /* runs, table and cache may be read before after_previous() */
+    bool early; /* segments, table and cache may be read before after_previous() */
 };
 
 struct place {
-    int32_t slot, pos, low, high; /* the row's; it sees keys [low, high) */
-    uint32_t row, n_tokens;       /* the run's, from the first of the step's on */
+    int32_t slot, pos, low, high; /* of the row, which sees keys [low, high) */
+    uint32_t row, n_tokens;       /* the segment's rows in the step */
     uint32_t segment, kv_head, part;
     int32_t begin, end; /* tiles of the unit */
-    int32_t from, stop; /* of the piece */
+    int32_t from, stop; /* tiles of the piece */
     int32_t tile;
-    uint32_t left, first_tile; /* tiles of the share behind the piece; of all before the unit */
+    uint32_t left, first_tile; /* tiles of the share after the piece; tiles before the unit */
 
     __device__ __forceinline__ bool whole() const
     {
@@ -55,12 +56,13 @@ struct place {
     }
 };
 
-/* The pieces of a unit: their blocks. */
+/* The blocks that compute the pieces of a unit. */
 struct pieces {
     uint32_t first, n;
 };
 
-/* An even division of all tiles among n blocks, the first `rest` get one more. One run: of a unit's. */
+/* Divides all tiles evenly among n blocks; the first `rest` get one more. One segment: the tiles of
+ * a unit. */
 struct shares {
     uint32_t n, each, rest;
 
@@ -69,7 +71,7 @@ struct shares {
         return share * each + min(share, rest);
     }
 
-    /* The share that tile x lies in. */
+    /* The share that contains tile x. */
     __device__ __forceinline__ uint32_t of(uint32_t x) const
     {
         uint32_t longer = rest * (each + 1);
@@ -88,7 +90,7 @@ struct shares {
     }
 };
 
-/* Past the first level of cache: attend_decode_sm90.cu says why. */
+/* Bypasses L1: attend_decode_sm90.cu has the reason. */
 __device__ __forceinline__ struct segment
 load_run(const struct segment *r)
 {
@@ -96,7 +98,7 @@ load_run(const struct segment *r)
              __ldcg(&r->kv_len) };
 }
 
-/* The keys a run's row sees, and the tiles they lie in; a row that sees nothing has one all the same. */
+/* The keys that a segment's row sees, and their tiles; a row that sees none still has one tile. */
 template <int TILE>
 __device__ __forceinline__ uint32_t
 look(const struct job &j, const struct segment &segment, struct place &p)
@@ -121,7 +123,7 @@ columns(const struct job &j, const struct place &p)
     return j.by_row ? p.n_tokens : min(j.group - p.part * HEADS, (uint32_t)HEADS);
 }
 
-/* Of a column: its head, and the element of q or out where that begins. */
+/* Head of a column; below, index of its first element in q or out. */
 __device__ __forceinline__ uint32_t
 head_of(const struct job &j, const struct place &p, uint32_t column)
 {
@@ -156,7 +158,7 @@ take_piece(struct place &p, int32_t from)
     p.left -= n;
 }
 
-/* The next tile. There is one: the piece's, or p.left is not 0. */
+/* Moves to the next tile, which must exist: in the piece, or p.left is not 0. */
 template <int TILE>
 __device__ __forceinline__ void
 step(const struct job &j, struct place &p)
@@ -174,7 +176,7 @@ step(const struct job &j, struct place &p)
     take_piece(p, p.begin);
 }
 
-/* Our piece of the only run. */
+/* The block's piece of the only segment. */
 template <int TILE>
 __device__ __forceinline__ bool
 find_piece(const struct job &j, struct shares &s, struct place &p)
@@ -196,20 +198,21 @@ find_piece(const struct job &j, struct shares &s, struct place &p)
     return true;
 }
 
-/* How many blocks share n_tiles. Units of one length are cut alike, if that leaves few blocks idle. */
+/* Number of blocks for n_tiles. Units of equal length are divided equally if that leaves few blocks
+ * idle. */
 __device__ __forceinline__ uint32_t
 n_shares(const struct job &j, uint32_t n_tiles)
 {
-    uint32_t room = min(j.most, n_tiles / LEAST), even;
+    uint32_t cap = min(j.most, n_tiles / LEAST), even;
 
     if (j.units >= j.most) return j.most;
-    if (room <= j.units) return j.units;
-    even = room / j.units * j.units;
-    return even * 8 >= room * 7 ? even : room;
+    if (cap <= j.units) return j.units;
+    even = cap / j.units * j.units;
+    return even * 8 >= cap * 7 ? even : cap;
 }
 
-/* The first place of our share. false: it has none. All threads call it, every warp for itself: lane i
- * looks at the runs from i * each on. */
+/* The start of the block's share. Returns false if it is empty. All threads call it; in every warp
+ * lane i examines the segments from i * each on. */
 template <int TILE>
 __device__ __forceinline__ bool
 find_share(const struct job &j, struct shares &s, struct place &p)
@@ -265,23 +268,24 @@ find_share(const struct job &j, struct shares &s, struct place &p)
     return true;
 }
 
-/* Of a partial result in memory (attend_decode_sm90_combine.cuh). */
+/* Size of a partial result (attend_decode_sm90_combine.cuh). */
 __host__ __device__ __forceinline__ uint32_t
 slot_floats(uint32_t rows, uint32_t d)
 {
     return ROUND_UP(rows * (d + 2), 4u);
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
-/* Whether rows of t begin at multiples of 16 bytes; 16-bit elements. */
+/* Whether rows of t are 16-byte aligned; 16-bit elements. */
 inline bool
 aligned(const struct tensor &t)
 {
     return (uintptr_t)t.data % 16 == 0 && t.stride % 8 == 0;
 }
 
-/* The job of runs of one row, or of a few that see the same. false: it is not one, or not of what both kernels take. */
+/* Makes the job for segments with one row, or a few rows that see the same keys. Returns false if
+ * neither kernel supports it. */
 inline bool
 make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
@@ -312,16 +316,16 @@ make_job(struct job &j, const struct k_launch *l, const struct attend *a, struct
     j.slot = (float *)l->work;
     j.count = l->count;
     j.fault = l->fault;
-    j.early = a->settled;
+    j.early = a->inputs_ready;
     return true;
 }
 
-/* Among how many blocks it is shared, of as many as fit. false: they have nowhere to leave their partial results. */
+/* Chooses the number of blocks, at most fit. Returns false if l->work or l->count is too small. */
 inline bool
 share_among(struct job &j, uint32_t fit, const struct k_launch *l)
 {
     uint32_t alike = CEIL_DIV(j.units,
-                              CEIL_DIV(j.units, fit)); /* blocks, each with as many units */
+                              CEIL_DIV(j.units, fit)); /* blocks with equal numbers of units */
 
     j.most = j.units > fit && alike * 8 >= fit * 7 ? alike : fit;
     return l->work_bytes / (2 * sizeof(float) * slot_floats(j.slot_rows, j.a.head_dim)) >= j.most;

@@ -1,14 +1,14 @@
 /* attend_generic.cu - see attend_generic.h.
  *
- * One block a (row, head). It takes the row's keys in tiles of 64 absolute positions, ascending:
+ * One block per (row, head). It reads the row's keys in tiles of 64 absolute positions, ascending:
  *
- *     score    warp w takes keys w, w + 4, ...; its lanes share out head_dim; one tree of shuffles a key
- *     soften   every warp works out the tile's maximum and sum for itself, in the same order
- *     gather   thread t owns elements t, t + 128, ... of the head and goes through the keys one by one
+ *     score    warp w has keys w, w + 4, ...; its lanes share head_dim; a shuffle tree per key
+ *     soften   every warp computes the tile's maximum and sum itself, in the same order
+ *     gather   thread t owns elements t, t + 128, ... of the head and adds key by key
  *
- * Where a tile is cut by the row's window or end, the keys keep their place in it: so the order of every
- * sum follows from positions, and chunks and companions do not show. Tiles between the keys that are kept and the
- * window are passed over.
+ * In a tile cut by the row's window or end the keys keep their index. The order of every sum thus
+ * follows from positions, independent of chunks and other rows. Tiles between the kept keys and the
+ * window are skipped.
  */
 #include "gpu/cuda/kernels/attention/attend_generic.h"
 
@@ -20,12 +20,12 @@ namespace {
 
 constexpr uint32_t THREADS = 128;
 constexpr uint32_t WARPS = THREADS / 32;
-constexpr uint32_t TILE = 64; /* two keys a lane where a warp softens it */
+constexpr uint32_t TILE = 64; /* two keys per lane in soften */
 constexpr uint32_t MAX_DIM = 512;
-constexpr uint32_t AT_ONCE = 8;               /* keys a warp scores side by side */
-constexpr uint32_t OWNED = MAX_DIM / THREADS; /* elements of the head a thread gathers, at most */
+constexpr uint32_t AT_ONCE = 8;               /* keys that a warp scores together */
+constexpr uint32_t OWNED = MAX_DIM / THREADS; /* maximum elements of the head per thread */
 
-/* The index of the run a row belongs to, or -1. */
+/* The index of the segment of a row, or -1. */
 __device__ int
 find_run(const struct step_tokens &r, uint32_t row)
 {
@@ -70,7 +70,7 @@ masked(const struct attend &a, const struct seeing &s, int32_t j)
             !(a.mask[(size_t)s.row * a.mask_words + own / 32] >> own % 32 & 1));
 }
 
-/* Where key j and its value begin; NULL where the row does not see it. */
+/* Address of key j and its value; NULL if the row does not see it. */
 template <typename T>
 __device__ const T *
 find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **value)
@@ -89,7 +89,7 @@ find_key(const struct attend &a, const struct seeing &s, int32_t j, const T **va
     return (const T *)a.k.data + at * a.k.stride + (size_t)s.kv_head * a.head_dim;
 }
 
-/* Raw q.k to what the softmax sees. */
+/* q.k to the softmax input. */
 __device__ float
 shape_score(const struct attend &a, const struct seeing &s, int32_t j, float dot)
 {
@@ -134,7 +134,7 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
     for (int32_t first = s.kept ? 0 : window, next; first < s.high; first = next) {
         next = first + (int32_t)TILE;
         if (next >= s.kept && next < window) next = window;
-        /* q is there; the last tile's weights have been used. */
+        /* After this barrier q is loaded and the last tile's weights have been used. */
         __syncthreads();
         if (threadIdx.x < TILE) {
             const T *k = find_key(a, s, first + (int32_t)threadIdx.x, &value[threadIdx.x]);
@@ -147,7 +147,8 @@ __launch_bounds__(THREADS, 8) attend_generic(const struct attend a, const struct
         __syncthreads();
         if (!(seen[0] | seen[1])) continue;
 
-        /* For a key that is not seen one that is stands in, with weight 0: no branch among the loads. */
+        /* An unseen key is replaced by a seen one with weight 0, so that the loads have no
+         * branch. */
         int some = seen[0] ? __ffs((int)seen[0]) - 1 : __ffs((int)seen[1]) + 31;
 
         if (threadIdx.x < TILE && !key[threadIdx.x]) value[threadIdx.x] = value[some];

@@ -1,14 +1,15 @@
 /* attend_prefill_sm90.cu - see attend_prefill_sm90.h.
  *
- * Blocks stay: as many as there are SMs, each takes item after item (attend_prefill_sm90_schedule.cuh). Each of a
- * block's warpgroups but the first computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
+ * Persistent blocks: one per SM, each computes item after item (attend_prefill_sm90_schedule.cuh).
+ * Each warpgroup but the first computes 64 of an item's rows (attend_prefill_sm90_math.cuh):
  *
  *     fetch    item 1    Q | K 5 | K 4, V 5 | K 3, V 4 | ...         item 2   Q | K 7, V 0 | ...
  *     rows     S 5 | softmax 5 | S 4, O += P5 V5 | softmax 4 | S 3, O += P4 V4 | ... |
- *                                ^ queued together; softmax 4 starts when S 4 is there, while P5 V5 runs
+ *                            ^ queued together; softmax 4 starts when S 4 is done, while P5 V5 runs
  *
- * Tiles of keys are taken from the last one down, so that the tiles with a diagonal come first. The
- * warpgroups queue their products in turn: one's softmax runs beside another's products.
+ * Key tiles are computed from the last one down, so that tiles with a diagonal come first. The
+ * warpgroups queue their products alternately: the softmax of one runs concurrently with the
+ * products of another.
  */
 #include "gpu/cuda/kernels/attention/attend_prefill_sm90.h"
 
@@ -21,33 +22,33 @@
 
 namespace {
 
-/* What is done to scores beside scale and masks. BIASED: products are added to the biases. CAPPED: cap,
- * then bias, each if it is there. */
+/* Operations on scores after scale and masks. BIASED: products start from the biases. CAPPED:
+ * cap, then bias, each if present. */
 enum shape { PLAIN, BIASED, CAPPED };
 
-/* One stream of tiles over all items: the scores of an item's first tile are computed beside the last
- * values of the item before. */
+/* One stream of tiles over all items: the scores of an item's first tile are computed together with
+ * the last values of the previous item. */
 template <class T, int D, shape SHAPE>
 __device__ void
-consume(room<D> &s, const params &p)
+consume(shared_mem<D> &s, const params &p)
 {
     using tile = attend_tile<D>;
-    constexpr int KEYS = tile::KEYS, GROUPS = room<D>::GROUPS, STAGES = tile::STAGES;
+    constexpr int KEYS = tile::KEYS, GROUPS = shared_mem<D>::GROUPS, STAGES = tile::STAGES;
     const uint32_t group = same(threadIdx.x / 128 - 1), thread = threadIdx.x % 128;
     const uint32_t lane = thread % 32, row = group * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
     const float mult = SHAPE == CAPPED ? 1 : p.scale;
-    const uint32_t turn_mine = TURN + group, turn_next = TURN + (group + 1) % GROUPS;
-    uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs taken, tiles of K used */
+    const uint32_t own_barrier = FIRST_GROUP + group,
+                   next_barrier = FIRST_GROUP + (group + 1) % GROUPS;
+    uint32_t n_items = 0, n_q = 0, n_kv = 0; /* items and Qs used, tiles of K used */
     uint32_t slot = 0, q_slot = 0;
     float o[D / 2], x[KEYS / 2], keep[2];
-    uint32_t y[KEYS / 4], z[D / 4]; /* P; Q where it is kept in registers */
-    int t, left;                    /* the tile; of the item, it included */
-    int hide_to,
-        hide_at; /* tiles that begin below, or end beyond, have keys that a row does not see */
+    uint32_t y[KEYS / 4], z[D / 4]; /* P; Q if kept in registers */
+    int t, left;                    /* the tile; tiles left in the item, including it */
+    int hide_to, hide_at; /* outside of this range tiles have keys that some row does not see */
     soft f;
 
-    /* The next item that has keys, and its Q. */
+    /* Takes the next item that has keys, and its Q. */
     auto take = [&] {
         for (;; barrier_arrive(smem(&s.item_empty[slot]))) {
             slot = n_items % 2;
@@ -75,7 +76,7 @@ consume(room<D> &s, const params &p)
         }
         return true;
     };
-    /* Those of tile t, from the thread's place on. */
+    /* Biases of tile t, from the thread's position on. */
     auto biases = [&] {
         return find_bias<D>(p, s.bias[slot], t * KEYS - s.item[slot].pos - group * 64) + column -
                (int)(row - group * 64);
@@ -91,7 +92,7 @@ consume(room<D> &s, const params &p)
                 x, tile_desc(same(smem(s.t.q[q_slot]) + group * 64 * 128), 1024, 16),
                 tile_desc(same(smem(s.t.k[stage])), D * 16, 16));
     };
-    /* The tile's products are in x: shape, hide, soften. */
+    /* Finishes the scores in x: shape, hide, soften. */
     auto finish_scores = [&] {
         const int base = t * KEYS;
 
@@ -120,8 +121,8 @@ consume(room<D> &s, const params &p)
         queue_values<T, D>(o, y, tile_desc(same(smem(s.t.v[stage])), D * 16, 1024));
     };
 
-    /* Values of tile t (K's number n_kv), beside the scores of the tile after it: of this item, or, where
-     * that was its last, of the next one. false: there is none. */
+    /* Queues the values of tile t (K number n_kv) and the scores of the following tile, which may
+     * be in the next item. Returns false if there is none. */
     auto step = [&](auto last) {
         const struct item &i = s.item[slot];
         const int seen_first = i.first - t * KEYS, seen_end = i.end - t * KEYS;
@@ -145,16 +146,16 @@ consume(room<D> &s, const params &p)
         }
         if (SHAPE == BIASED) lay_bias<KEYS>(x, biases());
         barrier_wait(smem(&s.k_full[stage]), n_kv / STAGES % 2);
-        named_sync(turn_mine, 256);
+        named_sync(own_barrier, 256);
         start_scores();
         start_values(v, seen_first, seen_end);
-        named_arrive(turn_next, 256);
+        named_arrive(next_barrier, 256);
         wgmma_wait<1>();
         pin(x);
         barrier_arrive_warp(smem(&s.k_empty[stage]));
         finish_scores();
-        /* Never so. But ptxas moves the wait up to what it knows to depend on it, before all of the
-         * softmax that is to run meanwhile; it does not move it over a branch. */
+        /* Never true. Without a branch ptxas moves the wait to before the softmax that should
+         * overlap with the product. */
         if (f.sum[0] + f.sum[1] < 0) __nanosleep(0);
         wgmma_wait<0>();
         pin(o);
@@ -167,7 +168,7 @@ consume(room<D> &s, const params &p)
         return true;
     };
 
-    if (group == GROUPS - 1) named_arrive(turn_next, 256);
+    if (group == GROUPS - 1) named_arrive(next_barrier, 256);
     if (take()) {
         f = { { -INFINITY, -INFINITY }, { 0, 0 } };
 #pragma unroll
@@ -184,19 +185,20 @@ consume(room<D> &s, const params &p)
             while (left > 1) step(std::false_type());
         } while (step(std::true_type()));
     }
-    /* The turn that the first one would take next was given but not taken. */
-    if (group == 0) named_sync(turn_mine, 256);
+    /* Consumes the arrival meant for the first warpgroup's next product, so that the barrier is
+     * balanced. */
+    if (group == 0) named_sync(own_barrier, 256);
 }
 
 template <class T, int D, shape SHAPE>
 __global__ void
-__launch_bounds__(room<D>::THREADS, 1)
+__launch_bounds__(shared_mem<D>::THREADS, 1)
     attend(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
            const __grid_constant__ CUtensorMap v, const __grid_constant__ params p)
 {
     extern __shared__ unsigned char raw[];
-    room<D> &s = *(room<D> *)(raw + (-smem(raw) & 1023));
-    constexpr int GROUPS = room<D>::GROUPS;
+    shared_mem<D> &s = *(shared_mem<D> *)(raw + (-smem(raw) & 1023));
+    constexpr int GROUPS = shared_mem<D>::GROUPS;
 
     static_assert(GROUPS == 2 || GROUPS == 3, "there are 64 Ki registers");
     if (threadIdx.x == 0) {
@@ -205,7 +207,7 @@ __launch_bounds__(room<D>::THREADS, 1)
             barrier_init(smem(&s.q_empty[j]), 4 * GROUPS);
         }
         for (int j = 0; j < 2; j++) {
-            barrier_init(smem(&s.item_full[j]), 32); /* every lane: see plan() */
+            barrier_init(smem(&s.item_full[j]), 32); /* every lane arrives: see plan() */
             barrier_init(smem(&s.item_empty[j]), 32 * (4 * GROUPS + 1));
         }
         for (int j = 0; j < attend_tile<D>::STAGES; j++) {
@@ -233,7 +235,7 @@ __launch_bounds__(room<D>::THREADS, 1)
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 template <int D>
 bool
@@ -265,7 +267,7 @@ template <class T, int D, shape SHAPE>
 cudaError_t
 queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
-    constexpr size_t bytes = sizeof(room<D>) + 1024;
+    constexpr size_t bytes = sizeof(shared_mem<D>) + 1024;
     static const cudaError_t raised = cudaFuncSetAttribute(
         attend<T, D, SHAPE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     constexpr uint32_t ROWS = attend_tile<D>::ROWS, KEYS = attend_tile<D>::KEYS;
@@ -297,7 +299,7 @@ queue(const struct k_launch *l, const struct attend *a, struct step_tokens r)
     p.count = l->count;
     if (!make_maps<D>(&q, &k, &v, a, p.box_tokens)) return cudaErrorInvalidValue;
     return launch(attend<T, D, SHAPE>, dim3(min((uint64_t)l->sms, (uint64_t)tiles * a->n_heads)),
-                  dim3(room<D>::THREADS), bytes, l->st, q, k, v, p);
+                  dim3(shared_mem<D>::THREADS), bytes, l->st, q, k, v, p);
 }
 
 template <class T, int D>
@@ -305,7 +307,7 @@ cudaError_t
 queue_kind(const struct k_launch *l, const struct attend *a, struct step_tokens r)
 {
     if (a->softcap == 0 && !a->bias) return queue<T, D, PLAIN>(l, a, r);
-    if constexpr (D <= 128) /* T5's; a bias beside a wider head goes with the caps */
+    if constexpr (D <= 128) /* T5; a bias with wider heads uses CAPPED */
         if (a->softcap == 0) return queue<T, D, BIASED>(l, a, r);
     return queue<T, D, CAPPED>(l, a, r);
 }
@@ -326,7 +328,7 @@ queue_dim(const struct k_launch *l, const struct attend *a, struct step_tokens r
     }
 }
 
-/* TMA reads rows at multiples of 16 bytes, and so does store() write them. */
+/* TMA reads, and store() writes, rows aligned to 16 bytes. */
 bool
 aligned(const struct tensor *t, enum dtype type)
 {

@@ -1,12 +1,11 @@
-/* attend_prefill_sm90_math.cuh - attend_prefill_sm90.cu's arithmetic: what a warpgroup does with 64 rows and a tile of keys.
+/* attend_prefill_sm90_math.cuh - arithmetic of a consumer warpgroup: 64 rows and a tile of keys.
  *
- * A thread holds, of rows r and r + 8 of its warp's 16 (r = lane / 4), every eighth pair of columns: as
- * wgmma leaves its result. So element j of an array is of row j / 2 % 2 and column
- * j / 4 * 8 + lane % 4 * 2 + j % 2, and the four lanes of a row share its maximum and its sum.
+ * Layout (wgmma's accumulator): a thread holds, of rows r and r + 8 of its warp's 16 (r = lane /
+ * 4), every eighth pair of columns. Element j of an array is row j / 2 % 2, column j / 4 * 8 + lane
+ * % 4 * 2 + j % 2. The four lanes of a row share its maximum and sum.
  *
- * P of a key that a row does not see is 0, but 0 times NaN is not: rows of V that no row of the item sees
- * are overwritten with zeros before they are used (clear_hidden). Every warpgroup does so for itself:
- * all write the same.
+ * P is 0 for a key that a row does not see, but 0 times NaN is NaN: rows of V that no row of the
+ * item sees are zeroed before use (clear_hidden). Every warpgroup does it, with the same values.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
 #define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_MATH_CUH
@@ -15,7 +14,7 @@
 
 namespace {
 
-/* Columns (counted from the thread's first one in the tile) outside of [first, end) are not seen. */
+/* Hides columns (relative to the thread's first one in the tile) outside of [first, end). */
 template <int KEYS>
 __device__ __forceinline__ void
 hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
@@ -28,13 +27,14 @@ hide(float (&s)[KEYS / 2], const int (&first)[2], const int (&end)[2])
     }
 }
 
-/* Zeros in place of V's rows below first and from end on, of a tile. */
+/* Zeroes V's rows of a tile below first and from end on. */
 template <int D>
 __device__ __forceinline__ void
 clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
 {
     constexpr int KEYS = attend_tile<D>::KEYS;
-    uint4 *vec = (uint4 *)v; /* 8 a row of 64 columns; all of them, so the swizzle is no matter */
+    /* 8 per row of 64 columns; whole rows, so the swizzle does not matter */
+    uint4 *vec = (uint4 *)v;
 
     for (int j = thread; j < KEYS * D / 8; j += 128) {
         int key = j / D * 8 + j / 8 % 8;
@@ -45,7 +45,7 @@ clear_hidden(unsigned char *v, int first, int end, uint32_t thread)
     named_sync(WG_SYNC + threadIdx.x / 128 - 1, 128);
 }
 
-/* Biases to start a tile's products from. diagonal: as in shape_scores(). */
+/* Starts a tile's products from the biases. diagonal: as in shape_scores(). */
 template <int KEYS>
 __device__ __forceinline__ void
 lay_bias(float (&s)[KEYS / 2], const float *diagonal)
@@ -63,7 +63,8 @@ lay_bias(float (&s)[KEYS / 2], const float *diagonal)
     }
 }
 
-/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's place in the tile. */
+/* q.k to scores in base 2: cap and bias. diagonal: biases by j - i, from the thread's position in
+ * the tile. */
 template <int KEYS>
 __device__ __forceinline__ void
 shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
@@ -80,7 +81,7 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
 
         float old[2] = { diagonal[-8], diagonal[-7] };
 
-        /* Eight rows on is the same diagonal as eight columns back. */
+        /* Eight rows down is the same diagonal as eight columns left. */
 #pragma unroll
         for (int j = 0; j < KEYS / 2; j += 4) {
             float now[2] = { diagonal[2 * j], diagonal[2 * j + 1] };
@@ -95,12 +96,12 @@ shape_scores(float (&s)[KEYS / 2], const params &p, const float *diagonal)
     }
 }
 
-/* Of one thread: rows at and at + 8 of its warp's 16; scores times mult are in base 2. */
+/* Softmax state of rows `at` and at + 8 of the warp's 16; scores times mult are in base 2. */
 struct soft {
     float max[2], sum[2];
 };
 
-/* Scores to probabilities, in place; keep: what earlier sums are worth now. */
+/* Replaces scores by probabilities; keep: factor for earlier sums. */
 template <int KEYS>
 __device__ __forceinline__ void
 soften(float (&s)[KEYS / 2], soft &o, float (&keep)[2], float mult)
@@ -133,9 +134,10 @@ round_scores(uint32_t (&to)[KEYS / 4], const float (&s)[KEYS / 2])
     for (int j = 0; j < KEYS / 4; j++) to[j] = pack<T>(s[2 * j], s[2 * j + 1]);
 }
 
-/* The four lanes of a row hold 4 bytes of each of 4 vectors of 16; afterwards each has one vector whole. */
+/* The four lanes of a row hold 4 bytes of each of 4 16-byte vectors; afterwards each lane has one
+ * whole vector. */
 __device__ __forceinline__ void
-turn(uint32_t (&x)[4])
+transpose_4x4(uint32_t (&x)[4])
 {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
@@ -154,12 +156,12 @@ turn(uint32_t (&x)[4])
     }
 }
 
-/* Where an item's rows go. */
+/* Destination of an item's rows. */
 struct output {
     uint32_t row, n_tokens, head;
 };
 
-/* O divided by its sums, rounded, to out. */
+/* Writes O divided by its sums, rounded, to out. */
 template <class T, int D>
 __device__ __forceinline__ void
 store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, float mult)
@@ -187,14 +189,14 @@ store(const float (&o)[D / 2], soft f, const params &p, output i, uint32_t row, 
 #pragma unroll
             for (int b = 0; b < 4; b++)
                 x[b] = pack<T>(o[16 * j + 4 * b + 2 * r] * by, o[16 * j + 4 * b + 2 * r + 1] * by);
-            turn(x);
+            transpose_4x4(x);
             if (row + 8 * r < i.n_tokens)
                 *(uint4 *)(to + 32 * j + lane % 4 * 8) = make_uint4(x[0], x[1], x[2], x[3]);
         }
     }
 }
 
-/* s = q k^T of 64 rows and a tile of keys, or s += it, queued. */
+/* Queues s (+)= q k^T of 64 rows and a tile of keys. */
 template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
@@ -210,7 +212,7 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint64_t q, uint64_t k)
     wgmma_commit();
 }
 
-/* The same, q in registers. */
+/* The same with q in registers. */
 template <class T, int D, bool ADD>
 __device__ __forceinline__ void
 queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_t k)
@@ -227,7 +229,7 @@ queue_scores(float (&s)[attend_tile<D>::KEYS / 2], uint32_t (&q)[D / 4], uint64_
     wgmma_commit();
 }
 
-/* o += p v, queued. */
+/* Queues o += p v. */
 template <class T, int D>
 __device__ __forceinline__ void
 queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_t v)
@@ -241,7 +243,7 @@ queue_values(float (&o)[D / 2], uint32_t (&x)[attend_tile<D>::KEYS / 4], uint64_
     wgmma_commit();
 }
 
-/* Rows that see no key. */
+/* Output of rows that see no key. */
 template <int D>
 __device__ void
 store_zeros(const params &p, const struct item &i, uint32_t first, uint32_t thread)

@@ -1,16 +1,18 @@
-/* attend_prefill_sm90_schedule.cuh - attend_prefill_sm90.cu's items: what a block computes next, and its way to shared memory.
+/* attend_prefill_sm90_schedule.cuh - chooses the items of a block and loads them into shared
+ * memory.
  *
- * An item is ROWS rows of one run for one head. Two warps of the first warpgroup serve the others:
+ * An item is ROWS rows of one segment for one head. Two warps of the first warpgroup serve the
+ * others:
  *
- *     plan     takes a number from the counter, finds its run, rows and head     item_full, item_empty
- *     fetch    brings Q of the item, then K and V, tile by tile                  q_*, k_*, v_*
+ *     plan     takes the next item number, finds its segment, rows, head   item_full, item_empty
+ *     fetch    loads Q of the item, then K and V, tile by tile             q_*, k_*, v_*
  *
- * Items of a run come longest first; heads that share K and V follow each other, and as many K/V heads
- * are taken together as stay in L2. Runs follow each other.
+ * Items of a segment come longest first. Heads that share K and V are consecutive, and as many K/V
+ * heads are computed together as stay in L2. Segments are in order.
  *
- * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. K and V that are not paged are {64 columns, row,
- * columns / 64, head, 1}: there a copy brings 8 rows, or, of heads of 64, the tile. What must not be read has slice -1, which
- * lies outside of the tensor and so arrives as zeros.
+ * K and V of the cache are read through the tensor maps of kv_tma_sm90.cuh. Unpaged K and V are {64
+ * columns, row, columns / 64, head, 1}: a copy loads 8 rows, or the tile with heads of 64. Keys
+ * that must not be read get slice -1, outside of the tensor, so that they arrive as zeros.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
 #define KERNELS_ATTENTION_ATTEND_PREFILL_SM90_SCHEDULE_CUH
@@ -25,38 +27,40 @@ namespace {
 using namespace sm90;
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr uint32_t MAX_REACH = 512;       /* of a bias */
-constexpr uint64_t L2_KEEP = 32 << 20;    /* of K and V at a time: about half of L2 */
-constexpr uint32_t TURN = 1, WG_SYNC = 5; /* named barriers: one a consumer warpgroup each */
+constexpr uint32_t MAX_REACH = 512;    /* maximum bias_reach */
+constexpr uint64_t L2_KEEP = 32 << 20; /* bytes of K and V computed together: about half of L2 */
+/* named barriers, one per consumer warpgroup each */
+constexpr uint32_t FIRST_GROUP = 1, WG_SYNC = 5;
 
-/* What the kernel is given beside its tensor maps. */
+/* Kernel parameters except tensor maps. */
 struct params {
     const struct segment *segment;
     uint32_t first_run, n_segments;
-    const slice_id *table;                           /* NULL: K and V are rows beside q's */
-    uint32_t table_stride, block_tokens, box_tokens; /* box: tokens one copy brings */
+    const slice_id *table;                           /* NULL: K and V are rows, like q */
+    uint32_t table_stride, block_tokens, box_tokens; /* box: tokens per copy */
     uint32_t n_heads, group, window, causal;
     void *out;
     uint32_t out_stride;
     float scale, softcap; /* scale: of q.k, in base 2 unless capped */
     const float *sinks, *bias;
     uint32_t bias_reach;
-    float bias_by;   /* what makes it a score as wgmma leaves them, or, capped, one in base 2 */
-    uint32_t *count; /* [0] items taken beyond the first ones, [1] blocks that are done */
+    float bias_by;   /* factor to wgmma's result; capped: to base 2 */
+    uint32_t *count; /* [0] items taken after the first ones, [1] finished blocks */
 };
 
-/* One item as the fetching warp hands it to the others. Positions count from the run's first key. */
+/* An item, from the planning warp to the others. Positions are relative to the segment's first
+ * key. */
 struct item {
-    int32_t n_tiles;              /* of keys; -1: there are no more items */
+    int32_t n_tiles;              /* of keys; -1: no more items */
     int32_t last;                 /* the highest tile */
     int32_t pos;                  /* of the first row */
     int32_t first, end;           /* keys that any of its rows sees */
-    int32_t n_keys;               /* of the run */
+    int32_t n_keys;               /* of the segment */
     uint32_t row, n_tokens, head; /* rows row .. row + n_tokens of out */
-    uint32_t slot, key_row;       /* paged; or the row of K and V of the first key */
+    uint32_t slot, key_row;       /* paged; else the row of the first key in K and V */
 };
 
-template <int D> struct room {
+template <int D> struct shared_mem {
     using tile = attend_tile<D>;
     enum {
         GROUPS = tile::ROWS / 64,
@@ -76,16 +80,17 @@ template <int D> struct room {
     float bias[2][2 * MAX_REACH + 2 * tile::KEYS + 127]; /* fill_bias() */
 };
 
-/* 32 runs in view, one a lane, and where their items begin. It moves only forwards. */
+/* A view of 32 segments, one per lane, with the numbers of their first items. It moves forwards
+ * only. */
 struct cursor {
-    uint32_t first, before, total; /* the first run in view, items before it, items in view */
+    uint32_t first, before, total; /* first segment in view, items before it, items in view */
     struct segment segment;
-    uint32_t n, sum; /* the lane's run: its items, and those of the runs in view up to it */
+    uint32_t n, sum; /* the lane's segment: its items; sum of items in view up to it */
 };
 
 struct place {
     struct segment segment;
-    uint32_t at, rows; /* item at of a run that has so many row tiles */
+    uint32_t at, rows; /* item index in a segment with `rows` row tiles */
 };
 
 template <int ROWS>
@@ -193,8 +198,8 @@ find_box(const params &p, const struct item &i, int tile, uint32_t part)
     return b;
 }
 
-/* A head's biases times bias_by, by j - i from -(reach + KEYS + 63) on: so far beyond reach to both sides
- * that a tile of 64 rows finds all of its own in a row, wherever it is (find_bias). */
+/* Stores a head's biases times bias_by, by j - i from -(reach + KEYS + 63) on. The margin lets a
+ * tile of 64 rows find all its biases consecutively at any position (find_bias). */
 template <int D>
 __device__ void
 fill_bias(const params &p, float *to, uint32_t head)
@@ -208,7 +213,8 @@ fill_bias(const params &p, float *to, uint32_t head)
         to[j] = from[min(max(j - reach - KEYS - 63, -reach), reach)] * p.bias_by;
 }
 
-/* Where the bias of the tile's first column and its row 0 lies; far: that column's position less the row's. */
+/* Address of the bias of the tile's first column and row 0; far: position of the column minus the
+ * row's. */
 template <int D>
 __device__ const float *
 find_bias(const params &p, const float *bias, int far)
@@ -219,12 +225,13 @@ find_bias(const params &p, const float *bias, int far)
     return bias + min(max(far, -reach - KEYS), reach + 64) + reach + KEYS + 63;
 }
 
-/* The planning warp: while an item is computed the next one lies ready and the one after it is looked up. Items and
- * biases are ordinary stores and loads, so every lane arrives for its own: racecheck follows no arrival of one lane
- * for its warp, right as that is (k_*, v_* and q_* guard what the copy engine writes). */
+/* The planning warp prepares the next item while an item is computed, and looks up the one after
+ * it. Every lane arrives for its own ordinary stores, because racecheck does not follow one lane's
+ * arrival for its warp, although that is correct (k_*, v_* and q_* guard stores of the copy
+ * engine). */
 template <int D>
 __device__ void
-plan(room<D> &s, const params &p)
+plan(shared_mem<D> &s, const params &p)
 {
     const uint32_t lane = threadIdx.x % 32;
     cursor c = { p.first_run, 0 };
@@ -252,10 +259,11 @@ plan(room<D> &s, const params &p)
     if (lane == 0 && atomicAdd(&p.count[1], 1) == gridDim.x - 1) p.count[0] = p.count[1] = 0;
 }
 
-/* The fetching warp: each lane brings a part of every tile. */
+/* The fetching warp: each lane loads a part of every tile. */
 template <int D>
 __device__ void
-fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, const CUtensorMap *v)
+fetch(shared_mem<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k,
+      const CUtensorMap *v)
 {
     using tile = attend_tile<D>;
     const uint32_t lane = threadIdx.x % 32;
@@ -263,7 +271,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
     uint32_t n_q = 0, n_k = 0, n_v = 0;
 
     auto load = [&](const CUtensorMap *map, unsigned char *at, uint32_t bar, box b) {
-        if (lane == 0) barrier_expect(bar, room<D>::KV_BYTES);
+        if (lane == 0) barrier_expect(bar, shared_mem<D>::KV_BYTES);
         __syncwarp();
         if (brings)
             tma_load(smem(at) + lane * p.box_tokens * D * 2, map, bar, 0, b.row, 0, b.group,
@@ -295,7 +303,7 @@ fetch(room<D> &s, const params &p, const CUtensorMap *q, const CUtensorMap *k, c
 
             if (left > 1) b = find_box<D>(p, i, t--, lane);
             barrier_wait(smem(&s.q_empty[q_slot]), n_q++ / tile::Q_SLOTS % 2 ^ 1);
-            if (lane == 0) barrier_expect(full, room<D>::Q_BYTES);
+            if (lane == 0) barrier_expect(full, shared_mem<D>::Q_BYTES);
             __syncwarp();
             if (lane < D / 64)
                 tma_load(smem(s.t.q[q_slot]) + lane * tile::ROWS * 128, q, full,

@@ -1,28 +1,29 @@
 /* attend_sm80.cu - see attend_sm80.h.
  *
- * A block has 16 WM packed rows (attend_sm80_schedule.cuh) and goes through tiles of 64 keys. WM x WN warps: warp
- * (m, n) has rows 16 m ..; of a tile's scores the keys 64 / WN * n .., of the output the elements
- * D / WN * n ... Scores pass between the WN warps through shared memory; what a warp then does with a
- * row's 64 scores is the same for any WM and WN, and so are the bits:
+ * A block has 16 WM packed rows (attend_sm80_schedule.cuh) and goes through tiles of 64 keys. WM x
+ * WN warps: warp (m, n) has rows 16 m .., the keys 64 / WN * n .. of a tile's scores, and the
+ * elements D / WN * n .. of the output. Scores pass between the WN warps through shared memory. The
+ * arithmetic on a row's 64 scores is the same for any WM and WN, and so are the bits:
  *
  *     per tile    m' = max(m, scores)   p = 2^(score - m'), rounded to T   o = o 2^(m - m') + p v
  *                 the sum of p is one more column of v, all ones
- *     per split   into the total, as if the split were a tile of its own. Where several blocks share a
- *                 unit, each writes its splits to memory and the last one to be done adds them up, in
- *                 order, by the same arithmetic.
+ *     per split   added to the total as if the split were one tile. If several blocks share a unit,
+ *                 each writes its splits to memory, and the last block adds them in order, with
+ *                 the same arithmetic.
  *
  * A tile that a row does not see changes none of its bits: p = 0, m' = m.
  *
- * Keys and values come by 16-byte copies straight from the blocks into a ring of STAGES pairs, swizzled
- * (chunk c of key k lies at c ^ k % 8) so that ldmatrix meets no bank twice. The copies run ahead over
- * tiles, splits, units and runs alike. fp8 comes into a ring of its own, of two pairs, and two steps later each
- * thread widens what it copied into this one, behind the gathering. At step t, one barrier, then:
+ * K and V are copied, 16 bytes at a time, from the blocks into a ring of STAGES pairs, swizzled
+ * (chunk c of key k is at c ^ k % 8) to avoid bank conflicts of ldmatrix. The copies run ahead
+ * across tiles, splits, units and segments. fp8 is copied into a separate ring of two pairs; two
+ * steps later each thread widens what it copied into the main ring, after gather. At step t, after
+ * one barrier:
  *
- *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 has used
+ *     copies      V of t + STAGES - 1, K of t + STAGES        into the pair that step t - 1 used
  *     soften      scores of t (from shared memory), gather V of t
  *     score       K of t + 1
  *
- *     D      generation: warps, ring, blocks an SM      rows: warps (WM x WN), rows, ring
+ *     D      decode: warps, ring, blocks per SM         rows: warps (WM x WN), rows, ring
  *     64     4 (1 x 4), 4 x 16 KiB, 3                   4 (4 x 1), 64, 3 x 16 KiB
  *     128    4 (1 x 4), 3 x 32 KiB, 2                   8 (4 x 2), 64, 3 x 32 KiB
  *     256    4 (1 x 4), 3 x 64 KiB, 1                   8 (2 x 4), 32, 2 x 64 KiB
@@ -39,21 +40,20 @@ using namespace attend_sm80;
 namespace {
 
 constexpr float LOG2E = 1.4426950408889634f;
-constexpr int PAD = 8; /* floats after a row of scores: 4 rows on 32 banks */
+constexpr int PAD = 8; /* floats after a row of scores: 4 rows use 32 banks */
 
 template <typename T_, bool NARROW_, int D_, int WM_, int WN_, int STAGES_, bool SINGLE_>
 struct shape {
     using T = T_;
-    static constexpr bool NARROW = NARROW_; /* K and V are fp8 in their blocks */
+    static constexpr bool NARROW = NARROW_; /* K and V are fp8 in the cache */
     static constexpr int D = D_, WM = WM_, WN = WN_, STAGES = STAGES_;
-    static constexpr bool SINGLE = SINGLE_; /* runs of one row, shared out */
+    static constexpr bool SINGLE = SINGLE_; /* segments of one row, in shares */
     static constexpr int ROWS = 16 * WM, WARPS = WM * WN, THREADS = 32 * WARPS;
-    static constexpr int KEYS = TILE / WN;                         /* of a warp, when it scores */
-    static constexpr int COLS = D / WN;                            /* of a warp, when it gathers */
-    static constexpr int HALF = TILE * D * 2;                      /* bytes of one tile's K, or V */
+    static constexpr int KEYS = TILE / WN;    /* of a warp, in score */
+    static constexpr int COLS = D / WN;       /* of a warp, in gather */
+    static constexpr int HALF = TILE * D * 2; /* bytes of K, or V, of one tile */
     static constexpr int SCORES = WN > 1 ? ROWS *(TILE + PAD) : 0; /* floats */
-    static constexpr int CAME = NARROW ? TILE * D
-                                       : 0; /* bytes of a tile of fp8; two pairs of them */
+    static constexpr int CAME = NARROW ? TILE * D : 0; /* bytes of a tile of fp8; two pairs */
     static constexpr int BYTES = STAGES * 2 * HALF + 4 * CAME + 2 * SCORES * 4;
 };
 
@@ -115,7 +115,7 @@ masked(const struct attend &a, const struct walk &w, uint32_t row, int32_t key)
             !(a.mask[(size_t)row * a.mask_words + own / 32] >> own % 32 & 1));
 }
 
-/* A warp's scores of a tile: q.k, then what the softmax sees, in powers of two. */
+/* A warp's scores of a tile: q.k, then the softmax input, in powers of two. */
 template <class S>
 __device__ __forceinline__ void
 score(const struct job &j, const struct walk &w, const struct lane_rows &r,
@@ -186,7 +186,7 @@ score(const struct job &j, const struct walk &w, const struct lane_rows &r,
 
 /* ---- softmax and values ---- */
 
-/* A split's largest score and sum into those of the splits before it: o = o keep + split's take. */
+/* Merges a split's largest score and sum with the earlier splits: o = o keep + split's take. */
 __device__ __forceinline__ void
 add_split(float &max, float &sum, float split_max, float split_sum, float &keep, float &take)
 {
@@ -198,8 +198,7 @@ add_split(float &max, float &sum, float split_max, float split_sum, float &keep,
     sum = __fmaf_rn(sum, keep, __fmul_rn(split_sum, take));
 }
 
-/* What a head's o is multiplied with at last: 1 / sum, a sink counted into the sum as one more key
- * without a value. */
+/* Final factor of a head's o: 1 / sum, where a sink counts as one more key without a value. */
 __device__ __forceinline__ float
 last_factor(const struct attend &a, uint32_t head, float max, float sum)
 {
@@ -214,7 +213,7 @@ last_factor(const struct attend &a, uint32_t head, float max, float sum)
     return sum > 0 ? __fdiv_rn(keep, sum) : 0;
 }
 
-/* What a warp knows of its rows g and g + 8: largest score, sum of weights, weighted values. */
+/* State of a warp for rows g and g + 8: largest score, sum of weights, weighted values. */
 template <class S> struct state {
     float max[2], sum[2], o[S::COLS / 8][4];
 
@@ -241,7 +240,7 @@ template <class S> struct state {
     }
 };
 
-/* A tile's 64 scores of a warp's rows, and its values, into the state. */
+/* Adds a tile's 64 scores of the warp's rows, and its values, to the state. */
 template <class S>
 __device__ __forceinline__ void
 gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper)
@@ -300,7 +299,7 @@ gather(struct state<S> &st, float (&s)[TILE / 8][4], uint32_t values, bool upper
     st.sum[1] = sum[2];
 }
 
-/* ---- what becomes of a unit ---- */
+/* ---- end of a unit ---- */
 
 template <class S>
 __device__ __forceinline__ void
@@ -348,10 +347,10 @@ store_split(const struct job &j, uint32_t slot, const struct state<S> &st)
     }
 }
 
-/* The splits of a unit that blocks share: n of them, and where the i-th lies. */
+/* The splits of a shared unit: their number and where the i-th is. */
 struct splits {
     uint32_t n, first;
-    bool numbered; /* one by one; else two a share: a unit's end, another's beginning */
+    bool numbered; /* one each; else two per share: the end of a unit, the start of another */
 
     __device__ __forceinline__ splits(const struct job &j, const struct walk &w,
                                       const struct shares &shares)
@@ -372,7 +371,7 @@ struct splits {
     }
 };
 
-/* Where we put the split that w ends. */
+/* Where the block stores the split that w ends. */
 __device__ __forceinline__ uint32_t
 own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
 {
@@ -380,7 +379,7 @@ own_slot(const struct job &j, const struct walk &w, const struct shares &shares)
     return 2 * blockIdx.x + (shares.begin(blockIdx.x) <= w.first_tile);
 }
 
-/* A unit from its splits: four elements a thread, split by split in order. */
+/* Adds the splits of a unit in order: four elements per thread. */
 template <class S>
 __device__ __forceinline__ void
 combine(const struct job &j, const struct walk &w, const struct shares &shares)
@@ -432,7 +431,7 @@ combine(const struct job &j, const struct walk &w, const struct shares &shares)
     }
 }
 
-/* The state of a split to where it belongs. */
+/* Stores the state of a split: to out, or as a partial result. */
 template <class S>
 __device__ __forceinline__ void
 end_split(const struct job &j, const struct walk &w, const struct shares &shares,
@@ -445,7 +444,7 @@ end_split(const struct job &j, const struct walk &w, const struct shares &shares
     split.clear();
 }
 
-/* Our n tiles of a unit that others share are in memory. The last block to say so finishes it. */
+/* Reports n finished tiles of a shared unit; the last block to report combines the unit. */
 template <class S>
 __device__ __forceinline__ void
 arrive(const struct job &j, const struct walk &w, const struct shares &shares, uint32_t n)
@@ -456,7 +455,7 @@ arrive(const struct job &j, const struct walk &w, const struct shares &shares, u
     if (threadIdx.x == 0) {
         uint32_t *count = j.count + (w.run_index * j.a.n_kv_heads + w.kv_head) * j.parts + w.part;
 
-        /* What all our threads stored before the barrier is seen by whom this lets go on. */
+        /* The barrier and this add make all stores of this block visible to the last block. */
         last = add_in_order(count, n) + n == (uint32_t)w.tiles.n();
         if (last) *count = 0;
     }
@@ -470,17 +469,17 @@ template <class S>
 __device__ __forceinline__ void
 attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
 {
-    extern __shared__ __align__(128) char room[];
-    uint32_t ring = shared_address(room), lane = threadIdx.x % 32, n_tiles = 0;
+    extern __shared__ __align__(128) char smem[];
+    uint32_t ring = shared_address(smem), lane = threadIdx.x % 32, n_tiles = 0;
     uint32_t came = ring + S::STAGES * 2 * S::HALF;
-    float *scores = (float *)(room + S::STAGES * 2 * S::HALF + 4 * S::CAME);
+    float *scores = (float *)(smem + S::STAGES * 2 * S::HALF + 4 * S::CAME);
     float *mine = scores + (threadIdx.x / 32 / S::WN * 16 + lane / 4) * (TILE + PAD) + lane % 4 * 2;
     struct copies<S> ahead(j, w);
     struct lane_rows rows = find_rows<S>(j, w);
     uint32_t q[S::D / 16][4];
     float s[S::KEYS / 8][4];
     struct state<S> part, total;
-    bool upper = !S::SINGLE || j.slot_rows > 8; /* whether rows 8 .. 15 are anybody's */
+    bool upper = !S::SINGLE || j.slot_rows > 8; /* whether rows 8 .. 15 are used */
 
     if constexpr (S::NARROW) {
         ahead.queue(j, came);
@@ -514,7 +513,7 @@ attend_stretch(const struct job &j, struct walk w, const struct shares &shares)
                 *(float2 *)(to + 8 * (TILE + PAD)) = make_float2(s[n][2], s[n][3]);
             }
 
-        /* The next unit's q comes while we gather. */
+        /* Loads the next unit's q during gather. */
         bool split = ends_split(j, w), unit = w.tile + 1 == w.tiles.end || w.left == 1;
         struct walk now;
 
@@ -605,7 +604,7 @@ __launch_bounds__(S::THREADS) attend_units(const __grid_constant__ struct job j)
     if (w.left > 0) attend_stretch<S>(j, w, {});
 }
 
-/* Room for a kernel's shared memory, then the kernel. */
+/* Sets the kernel's shared memory limit and launches it. */
 template <class S>
 cudaError_t
 start(void (*kernel)(struct job), uint32_t grid, const struct k_launch *l, const struct job &j)
@@ -616,8 +615,8 @@ start(void (*kernel)(struct job), uint32_t grid, const struct k_launch *l, const
     return r ? r : launch(kernel, grid, S::THREADS, S::BYTES, l->st, j);
 }
 
-/* Blocks for so many units. Where a few less make it one unit each, or two, and runs are as long as each other, no unit
- * is cut, and nothing goes through memory to be added up. */
+/* Number of blocks for `units` units. If slightly fewer blocks get one or two whole units each, and
+ * segments have equal lengths, no unit is divided and nothing is added through memory. */
 uint32_t
 even_grid(uint32_t most, uint32_t units)
 {
@@ -626,7 +625,7 @@ even_grid(uint32_t most, uint32_t units)
     return even * 8 >= most * 7 ? even : most;
 }
 
-/* D's shapes: see the table above. */
+/* The shapes of D in the table above. */
 template <typename T, bool NARROW, int D>
 cudaError_t
 attend(const struct k_launch *l, struct job j)
@@ -675,7 +674,7 @@ attend_as(const struct k_launch *l, const struct job &j)
     }
 }
 
-/* Whether rows of t begin at multiples of that many bytes; 16-bit elements. */
+/* Whether rows of t are aligned to that many bytes; 16-bit elements. */
 bool
 aligned(const struct tensor &t, uint32_t bytes)
 {

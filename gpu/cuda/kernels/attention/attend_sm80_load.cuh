@@ -1,6 +1,7 @@
 /* attend_sm80_load.cuh - K and V of one tile, from memory into attend_sm80's ring: see there.
  *
- * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS, HALF.
+ * S is a kernel's shape: T, NARROW (they are fp8 in their blocks, widened on the way), D, THREADS,
+ * HALF.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
 #define KERNELS_ATTENTION_ATTEND_SM80_LOAD_CUH
@@ -13,7 +14,7 @@
 
 namespace attend_sm80 {
 
-/* Two elements of fp8 as T, exactly. */
+/* Two fp8 elements as T, exactly. */
 template <typename T> __device__ __forceinline__ uint32_t widen_pair(uint32_t x);
 
 template <>
@@ -42,7 +43,7 @@ widen(uint2 x)
                       widen_pair<T>(x.y & 0xffff), widen_pair<T>(x.y >> 16));
 }
 
-/* Eight of them from one address of shared memory, as 16 bytes to another. */
+/* Widens eight elements at one shared-memory address to 16 bytes at another. */
 template <typename T>
 __device__ __forceinline__ void
 widen_shared(uint32_t to, uint32_t from)
@@ -56,7 +57,7 @@ widen_shared(uint32_t to, uint32_t from)
                  : "memory");
 }
 
-/* 8 bytes, or as many of zeros. */
+/* Copies 8 bytes, or zeros. */
 __device__ __forceinline__ void
 copy_half(uint32_t to, const void *from, bool real)
 {
@@ -65,9 +66,9 @@ copy_half(uint32_t to, const void *from, bool real)
                  : "memory");
 }
 
-/* Where a tile's keys lie. Its keys outside [first, first + n) and [0, kept) are not read. */
+/* Location of a tile's keys. Keys outside [first, first + n) and [0, kept) are not read. */
 struct source {
-    int32_t block; /* of key 0; blocks of fewer than 64 tokens: lane i holds the i-th */
+    int32_t block; /* of key 0; blocks under 64 tokens: lane i has the i-th */
     uint32_t offset, first, n, kept;
 };
 
@@ -87,7 +88,7 @@ find_source(const struct job &j, const struct walk &w)
         s.offset = w.kv_head * j.a.head_dim * 2;
         return s;
     }
-    if (j.shift < 6) { /* the part of our block that is in the tile, and seen */
+    if (j.shift < 6) { /* the seen part of this lane's block in the tile */
         at = pos + (int32_t)((threadIdx.x % 32) << j.shift);
         low = max(low, at);
         high = min(high, at + (1 << j.shift));
@@ -98,19 +99,20 @@ find_source(const struct job &j, const struct walk &w)
     return s;
 }
 
-/* What runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th key. Whole tiles, nearly
- * all, have each address in an instruction or two; cut ones are asked key by key. */
+/* The part of the loop that runs ahead. A thread copies chunk threadIdx.x % CHUNKS of every ROWS-th
+ * key. Whole tiles, nearly all, need one or two instructions per address; partial ones are tested
+ * key by key. */
 template <class S> struct copies {
     static constexpr uint32_t KEY = S::D * 2, CHUNKS = S::D / 8, ROWS = S::THREADS / CHUNKS;
     static constexpr uint32_t PASSES = TILE / ROWS;
     static constexpr uint32_t STORED = S::NARROW ? S::D : KEY, CHUNK = STORED / CHUNKS;
 
-    struct walk w;      /* of k's tile */
+    struct walk w;      /* of the tile of k */
     struct source k, v; /* what queue() copies next */
     bool more_v;
-    const char *base;    /* our chunk of block 0 */
-    uint32_t row, to_us; /* our first key; our first chunk in a tile of the ring */
-    uint32_t came_to;    /* the same of fp8 that has come */
+    const char *base;    /* this thread's chunk of block 0 */
+    uint32_t row, to_us; /* this thread's first key; its first chunk in a tile of the ring */
+    uint32_t came_to;    /* the same for fp8 before widening */
 
     __device__ __forceinline__ copies(const struct job &j, const struct walk &from)
         : w(from), k(find_source(j, from)), more_v(false), row(threadIdx.x / CHUNKS)
@@ -122,7 +124,7 @@ template <class S> struct copies {
         came_to = row * STORED + chunk * CHUNK;
     }
 
-    /* row < ROWS, a power of two: so row + i ROWS has the low bits of row ^ i ROWS. */
+    /* row < ROWS, a power of two, so that row + i ROWS has the low bits of row ^ i ROWS. */
     static __device__ __forceinline__ uint32_t place(uint32_t to, uint32_t i)
     {
         return (to ^ (i * ROWS % 8 << 4)) + i * ROWS * KEY;
@@ -179,7 +181,7 @@ template <class S> struct copies {
         }
     }
 
-    /* V of one tile and K of the next, into a pair of the ring. */
+    /* Queues V of one tile and K of the next into a pair of the ring. */
     __device__ __forceinline__ void queue(const struct job &j, uint32_t to)
     {
         if (more_v) copy(j, v, base + j.value_at, to + TILE * STORED);
@@ -193,7 +195,8 @@ template <class S> struct copies {
         copy_commit();
     }
 
-    /* fp8 that has come, a pair of it; where nothing came whatever lies there, and nobody looks. */
+    /* Widens an arrived pair of fp8 tiles. Where nothing was copied the result is arbitrary and
+     * unused. */
     __device__ __forceinline__ void widen_tiles(uint32_t from, uint32_t to) const
     {
 #pragma unroll

@@ -1,14 +1,14 @@
-/* attend_sm80_schedule.cuh - which keys a block of attend_sm80 goes through, tile by tile.
+/* attend_sm80_schedule.cuh - which tiles of keys a block of attend_sm80 computes.
  *
- * A run's rows and the heads that share a K/V head are packed: packed row p is head p % group of row
- * p / group. A unit is up to ROWS packed rows of one (run, K/V head); it sees keys [low, high), and
- * [0, kept) where a window keeps its first ones. They lie in tiles of 64 absolute positions, and tiles between
- * the two are passed over. A block is given a stretch of consecutive tiles of all units in order: a whole
- * unit, or the end of one, several, the beginning of another.
+ * A segment's rows and the heads that share a K/V head are packed: packed row p is head p % group
+ * of row p / group. A unit is up to ROWS packed rows of one (segment, K/V head). It sees keys [low,
+ * high), and [0, kept) if a window keeps the first ones. They lie in tiles of 64 absolute
+ * positions; tiles between the two ranges are skipped. A block has a share: consecutive tiles of
+ * all units in order, e.g. the end of one unit, several whole ones, the beginning of another.
  *
- * What a unit's tiles add up to is kept split by split. With job.split, a split is that many tiles,
- * begins at an absolute position and lies within one block, so that the order of sums is the same for
- * any grid and company. Without, it is what one block has of a unit.
+ * Partial results of a unit are kept per split. With job.split, a split is that many tiles, starts
+ * at an absolute position and lies within one block, so that the order of sums is the same for any
+ * grid and batch. Without, a split is the part of a unit that one block has.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
 #define KERNELS_ATTENTION_ATTEND_SM80_SCHEDULE_CUH
@@ -18,28 +18,29 @@
 namespace attend_sm80 {
 
 constexpr int32_t TILE = 64;
-constexpr int32_t SPLIT = 4; /* tiles of a split where bits are to be the same: it shows in them */
+constexpr int32_t SPLIT = 4; /* tiles of a split in invariant mode; a change changes bits */
 
 /* The parameter of every kernel. */
 struct job {
-    struct attend a; /* kept is 0 without a window */
+    struct attend a; /* 0 without a window */
     struct step_tokens r;
-    float before, after; /* score, in powers of two: dot * before, or after * tanh(dot * before) */
-    /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes, its value
-     * value_at bytes on. Unpaged: a block is a row, a head lies in it. */
+    float before, after; /* log2 score = dot * before, or after * tanh(dot * before) */
+    /* Key of head h in token t of block b: base + b block_bytes + ((h << shift) + t) key_bytes; its
+     * value is value_at bytes further. Unpaged: a block is a row that contains all heads. */
     const char *base;
     int64_t value_at;
     uint32_t block_bytes, key_bytes, shift;
-    uint32_t group;     /* heads that share a K/V head */
-    uint32_t parts;     /* units they make where a run has one row */
-    uint32_t slot_rows; /* of a partial result */
-    uint32_t n_slots;   /* partial results there is room for; 0: no unit may be cut */
+    uint32_t group;     /* heads per K/V head */
+    uint32_t parts;     /* units of one (segment, K/V head) with one row */
+    uint32_t slot_rows; /* rows of a partial result */
+    uint32_t n_slots;   /* partial results that fit in l->work; 0: no unit may be divided */
     int32_t split;      /* SPLIT, or 0 */
     float *slot;
     uint32_t *count;
 };
 
-/* The keys a row sees, [low, high) and those below a.kept and high, but for what a mask hides. */
+/* The keys that a row sees: [low, high) and those below a.kept and high, except those that a mask
+ * hides. */
 struct seen {
     int32_t pos, low, high;
 };
@@ -65,7 +66,7 @@ is_padding(const struct attend &a, const struct segment &segment)
     return segment.n_tokens == 0 || (a.kv.table && segment.slot == SLOT_NONE);
 }
 
-/* Tiles [0, first) and [first + gap, end), of which there is one at least. Without kept keys first is 0. */
+/* Tiles [0, first) and [first + gap, end), at least one. Without kept keys first is 0. */
 struct tiles {
     int32_t first, gap, end;
 
@@ -84,7 +85,7 @@ struct tiles {
         return tile + 1 == first ? first + gap : tile + 1;
     }
 
-    /* Which of the splits tile is in; one may have tiles on both sides of the gap. */
+    /* The split that contains the tile; a split may have tiles on both sides of the gap. */
     __device__ __forceinline__ int32_t split(int32_t tile) const
     {
         int32_t s = tile / SPLIT, behind = (first + gap) / SPLIT;
@@ -97,7 +98,7 @@ struct tiles {
         return split(end - 1) + 1;
     }
 
-    /* The first of tiles i, i + 1, ... that begins a split, or n(); i > 0. */
+    /* The first of tiles i, i + 1, ... that starts a split, or n(); i > 0. */
     __device__ __forceinline__ int32_t round_up(int32_t i) const
     {
         int32_t edge = (at(i - 1) / SPLIT + 1) * SPLIT;
@@ -106,8 +107,8 @@ struct tiles {
     }
 };
 
-/* Of a unit that sees [low, high) and what is kept below high; where the two meet, low becomes 0. One that sees
- * nothing has a tile all the same: its rows get zeros. */
+/* Tiles of a unit that sees [low, high) and the kept keys below high; if the ranges touch, low
+ * becomes 0. A unit that sees nothing still has one tile: its rows get zeros. */
 __device__ __forceinline__ struct tiles
 tiles_of(const struct attend &a, int32_t &low, int32_t high)
 {
@@ -125,7 +126,7 @@ tiles_of(const struct attend &a, int32_t &low, int32_t high)
     return t;
 }
 
-/* An even division of n tiles among at most as many blocks, the first `rest` get one more. */
+/* Divides n tiles evenly among at most `most` blocks; the first `rest` get one more. */
 struct shares {
     uint32_t n_tiles, n, each, rest;
 
@@ -134,7 +135,7 @@ struct shares {
         return share * each + min(share, rest);
     }
 
-    /* The share that tile x lies in. */
+    /* The share that contains tile x. */
     __device__ __forceinline__ uint32_t of(uint32_t x) const
     {
         uint32_t longer = rest * (each + 1);
@@ -147,16 +148,16 @@ struct walk {
     struct segment segment;
     uint32_t run_index, kv_head, part;
     uint32_t first;              /* the unit's first packed row */
-    int32_t low, high;           /* what any of its rows sees, beside kept() */
-    int32_t sure_low, sure_high; /* what all of them see */
-    struct tiles tiles;          /* the unit's */
-    int32_t tile;                /* now */
-    uint32_t left;               /* tiles to go, this one included */
-    uint32_t first_tile;         /* the unit's first, among all */
-    uint32_t slot;               /* with job.split: all splits are numbered, this is ours */
-    bool whole;                  /* the unit is ours alone */
+    int32_t low, high;           /* keys that any of its rows sees, without kept() */
+    int32_t sure_low, sure_high; /* keys that all of its rows see */
+    struct tiles tiles;          /* of the unit */
+    int32_t tile;                /* the current one */
+    uint32_t left;               /* tiles to go, including the current one */
+    uint32_t first_tile;         /* index of the unit's first tile among all tiles */
+    uint32_t slot;               /* with job.split: index of the current split among all splits */
+    bool whole;                  /* no other block shares the unit */
 
-    /* Keys [0, kept) are seen too. */
+    /* The end of the kept keys [0, kept) that are seen too. */
     __device__ __forceinline__ int32_t kept(const struct job &j) const
     {
         return tiles.first ? min((int32_t)j.a.kept, high) : 0;
@@ -170,7 +171,7 @@ ends_split(const struct job &j, const struct walk &w)
            (j.split && w.tiles.next(w.tile) / SPLIT != w.tile / SPLIT);
 }
 
-/* Stand at tile `skip` of the unit of w.run that is w.part of w.kv_head. SINGLE: the run has one row. */
+/* Moves to tile `skip` of unit w.part of (w.run, w.kv_head). SINGLE: the segment has one row. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 open_unit(const struct job &j, struct walk &w, int32_t skip)
@@ -190,14 +191,14 @@ open_unit(const struct job &j, struct walk &w, int32_t skip)
     w.whole = skip == 0 && w.left >= (uint32_t)w.tiles.n();
 }
 
-/* w.run is the first from w.run_index on that is there. */
+/* Moves w.run to the first non-padding segment from w.run_index on. */
 __device__ __forceinline__ void
 open_run(const struct job &j, struct walk &w)
 {
     while (is_padding(j.a, w.segment = j.r.segment[w.run_index])) w.run_index++;
 }
 
-/* The next tile of a share; where a block has one unit of longer runs, of that. */
+/* Moves to the next tile of the share, or of the block's unit for longer segments. */
 template <int ROWS, bool SINGLE>
 __device__ __forceinline__ void
 step(const struct job &j, struct walk &w)
@@ -218,14 +219,14 @@ step(const struct job &j, struct walk &w)
     open_unit<ROWS, SINGLE>(j, w, 0);
 }
 
-/* ---- finding one's place among the runs: every warp for itself ---- */
+/* ---- finding a block's position among the segments: each warp separately ---- */
 
-/* Of one run or of many: tiles and splits, or units. */
+/* Tiles and splits, or units, of one or many segments. */
 struct amount {
     uint32_t n, splits;
 };
 
-/* Lane i has looked at n_each runs from i * n_each on. */
+/* Lane i has examined n_each segments from i * n_each on. */
 struct survey {
     uint32_t n_segments, n_each;
     struct amount own, before, all;
@@ -256,7 +257,7 @@ survey_runs(const struct step_tokens &r, Of of)
     return s;
 }
 
-/* The run that holds the x-th of all, x < all.n, and what the runs before it amount to. */
+/* The segment that contains the x-th of all, x < all.n; *before: sum of the segments before it. */
 template <class Of>
 __device__ __forceinline__ uint32_t
 seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, struct amount &before)
@@ -277,7 +278,7 @@ seek(const struct step_tokens &r, const struct survey &s, Of of, uint32_t x, str
     return __shfl_sync(~0u, i, from);
 }
 
-/* ---- even shares of the tiles of all runs; each run has one row ---- */
+/* ---- equal shares of the tiles of all segments; each segment has one row ---- */
 
 __device__ __forceinline__ struct tiles
 unit_tiles(const struct job &j, const struct segment &segment)
@@ -296,13 +297,13 @@ a_unit_of(const struct job &j, const struct segment &segment)
     return { (uint32_t)t.n(), (uint32_t)t.n_splits() };
 }
 
-/* A share's edge: a place among all tiles. */
+/* The start of a share among all tiles. */
 struct edge {
-    uint32_t segment, unit, skip; /* unit may be one too far: the next run's first */
-    uint32_t tile, slot;          /* tiles and splits before it, of all */
+    uint32_t segment, unit, skip; /* unit may be one too far: the next segment's first */
+    uint32_t tile, slot;          /* tiles and splits before it, in total */
 };
 
-/* Tile x, or where a share may begin first behind it. */
+/* Tile x, or the first possible start of a share after it. */
 __device__ __forceinline__ struct edge
 edge_at(const struct job &j, uint32_t segment, struct amount before, uint32_t x, bool cut)
 {
@@ -325,7 +326,7 @@ edge_at(const struct job &j, uint32_t segment, struct amount before, uint32_t x,
     return e;
 }
 
-/* Share blockIdx.x; left 0: nothing. All threads call it. */
+/* Share blockIdx.x; left 0: empty. All threads call it. */
 template <int ROWS>
 __device__ __forceinline__ struct walk
 find_share(const struct job &j, struct shares &shares)
@@ -368,10 +369,10 @@ find_share(const struct job &j, struct shares &shares)
     return w;
 }
 
-/* ---- one unit a block, of runs of any length ---- */
+/* ---- one unit per block, segments of any length ---- */
 
-/* Unit blockIdx.x: K/V heads fastest, then packed rows, the last ones first, because those of a prompt
- * have the most keys. left 0: there are fewer. All threads call it. */
+/* Unit blockIdx.x: K/V heads fastest, then packed rows from the last to the first, because the last
+ * rows of a prompt have the most keys. left 0: no such unit. All threads call it. */
 template <int ROWS>
 __device__ __forceinline__ struct walk
 find_unit(const struct job &j)

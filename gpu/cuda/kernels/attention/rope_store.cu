@@ -1,15 +1,15 @@
 /* rope_store.cu - see rope_store.h.
  *
- * The work is (row, item): a row's items are its q heads, then k heads, then v heads. A group of lanes
- * takes one item, and each lane two pieces of N neighbouring elements (16 bytes) that belong together:
+ * The work is divided by (row, item): a row's items are its q heads, then k heads, then v heads. A
+ * group of lanes has one item. Each lane has two runs of N adjacent elements (16 bytes) that belong
+ * together, so that rotating needs no exchange between lanes:
  *
  *     0 ........ rot/2 ........ rot ........................ head_dim
  *     [ lane 0 1 2 ][ 0 1 2    ][ lane 3 3 4 4 5 5 ...        ]
- *       first         its pair    what is not rotated
+ *       first         its pair    not rotated
  *
- * so that rotating needs no exchange between lanes; the norm's sum is a tree over the group. head_dim 128
- * in bf16: 8 lanes an item, 4 items a warp. Where heads do not divide so, or rows are not aligned, a warp
- * takes an item with N = 1.
+ * The norm's sum is a tree over the group. head_dim 128 in bf16: 8 lanes per item, 4 items per
+ * warp. If heads do not divide like that, or rows are not aligned, a warp has one item with N = 1.
  */
 #include "gpu/cuda/kernels/attention/rope_store.h"
 
@@ -20,21 +20,21 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t MAX_PIECES = 8; /* pairs a lane of the one-element path has: head_dim 512 */
+constexpr uint32_t MAX_PIECES = 8; /* pairs per lane of the one-element variant: head_dim 512 */
 
 struct rope_args {
     struct rope_store s;
     const int32_t *pos;
     const uint32_t *slot;
     uint32_t n_tokens, n_items; /* of a row */
-    uint32_t n_q, n_k;          /* items of each; the rest is v's */
-    uint32_t rot, group;        /* lanes an item */
+    uint32_t n_q, n_k;          /* items of q and k; the rest are v */
+    uint32_t rot, group;        /* lanes per item */
     uint32_t *fault;
 };
 
 enum what { ITEM_Q, ITEM_K, ITEM_V };
 
-/* Where the two pieces of pair u begin. The first rot/2 elements' worth of pairs rotate. */
+/* Start of the two runs of pair u. The pairs of the first rot/2 elements rotate. */
 template <int N>
 __device__ __forceinline__ void
 pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
@@ -50,7 +50,7 @@ pieces(uint32_t u, uint32_t rot, uint32_t *a, uint32_t *b)
     }
 }
 
-/* Where an item's head goes in the cache. */
+/* Address of an item's head in the cache. */
 __device__ __forceinline__ void *
 kv_element(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bool value)
 {
@@ -61,7 +61,7 @@ kv_element(const struct kv_view &v, slice_id at, uint32_t pos, uint32_t head, bo
     return key + (value ? kv_value_offset(v) : 0);
 }
 
-/* Into the cache, or back where they came from. */
+/* Stores to the cache, or back in place. */
 template <int N>
 __device__ __forceinline__ void
 keep(enum dtype t, void *p, size_t at, const float (&v)[N])
@@ -72,7 +72,7 @@ keep(enum dtype t, void *p, size_t at, const float (&v)[N])
         store_as<N>(t, p, at, v);
 }
 
-/* PIECES pairs a lane: 1, but for the one-element path. */
+/* PIECES: pairs per lane; 1 except in the one-element variant. */
 template <typename T, int N, int PIECES>
 __global__ void
 __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a)
@@ -127,7 +127,7 @@ __launch_bounds__(THREADS) rope_store(const __grid_constant__ struct rope_args a
     }
     const bool norms = what == ITEM_V ? s.v_norm : norm.data != NULL;
 
-    if (norms) { /* the same for all lanes of a group, but not of a warp */
+    if (norms) { /* uniform in a group of lanes, not in a warp */
 #pragma unroll
         for (int p = 0; p < PIECES; p++)
 #pragma unroll
@@ -236,7 +236,7 @@ k_rope_store(const struct k_launch *l, const struct rope_store *s, struct step_t
     a.n_tokens = r.n_tokens;
     a.rot = rotates ? s->cos_sin.dim[1] : 0;
     a.fault = l->fault;
-    /* What is neither normed nor rotated nor stored stays as it is. */
+    /* Items that are neither normalized nor rotated nor stored are skipped. */
     a.n_q = s->q.data && (rotates || s->q_norm.data) ? s->n_heads : 0;
     a.n_k = s->k.data && (rotates || s->k_norm.data || stores) ? s->n_kv_heads : 0;
     a.n_items = a.n_q + a.n_k + (stores && s->kv.n_parts != 1 ? s->n_kv_heads : 0);

@@ -1,13 +1,14 @@
-/* rope_store.h - norm, rotate and store a step's q, k and v in one pass: gpu.h.
+/* rope_store.h - normalizes, rotates and stores a step's q, k and v in one pass; see gpu.h.
  *
- *   q, k, v          fp32, bf16 or fp16, one dtype; any strides
- *   q_norm, k_norm   fp32, bf16 or fp16
- *   kv               fp32, bf16, fp16 or fp8, whatever q is; any head_dim and number of tokens a block
+ *    q, k, v          fp32, bf16 or fp16, one dtype; any strides
+ *    q_norm, k_norm   fp32, bf16 or fp16
+ *    kv               fp32, bf16, fp16 or fp8, for any dtype of q; any head_dim and block size
  *
- * All in fp32 from load to store, one rounding, into q and into the cache. A head's bits depend on the
- * head and its position alone. A row of SLOT_NONE stores nothing. A position beyond cos_sin, or without a
- * block, of a row that has a slot: the lane fails and nothing is stored there.
- * Cost: q, k and v read once, q and the cache written once. */
+ * Arithmetic is fp32 from load to store, with one rounding, into q and into the cache. A head's
+ * bits depend on the head and its position only. A row with SLOT_NONE stores nothing. If a row with
+ * a slot has a position outside cos_sin, or no block, the lane fails and nothing is stored for the
+ * row. Cost: reads q, k and v once, writes q and the cache once.
+ */
 #ifndef KERNELS_ATTENTION_ROPE_STORE_H
 #define KERNELS_ATTENTION_ROPE_STORE_H
 

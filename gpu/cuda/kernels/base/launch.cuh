@@ -1,10 +1,11 @@
-/* launch.cuh - how every kernel of ours is started: with programmatic dependent launch.
+/* launch.cuh - starts kernels with programmatic dependent launch.
  *
- * A kernel may be given SMs while the one before it still runs. So in every kernel every thread calls
- * after_previous() before it touches anything that an earlier kernel may write or still read (weights,
- * which nobody writes while serving, may be read before: that is the point), exactly once on every
- * path, even where it has nothing to do: the order of the kernels behind it rests on that. next_may_start()
- * is a hint: called once per thread when the rest of the kernel no longer needs the whole SM.
+ * A kernel may get SMs while the previous one still runs. Therefore every thread of every kernel
+ * calls after_previous() exactly once on every path, before it touches anything that an earlier
+ * kernel may write or still read. Threads without work call it too, because the order of later
+ * kernels relies on it. Weights may be read before, because they do not change while serving.
+ * next_may_start() is a hint: a thread calls it once, when the rest of the kernel no longer needs
+ * the whole SM.
  */
 #ifndef KERNELS_BASE_LAUNCH_CUH
 #define KERNELS_BASE_LAUNCH_CUH
@@ -30,8 +31,8 @@ next_may_start()
 #endif
 }
 
-/* kernel<<<grid, block, smem, st>>>(args...), allowed to begin early or not. smem beyond 48 KiB: the caller has
- * raised the kernel's limit. */
+/* kernel<<<grid, block, smem, st>>>(args...); early: may start early. For smem above 48 KiB the
+ * caller must raise the kernel's limit before. */
 template <typename... Params, typename... Args>
 static inline cudaError_t
 launch_when(bool early, void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,

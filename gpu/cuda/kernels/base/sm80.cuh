@@ -1,7 +1,7 @@
-/* sm80.cuh - the instructions of sm_80 that a tensor-core kernel is made of, one function each.
+/* sm80.cuh - the instructions of sm_80 that tensor-core kernels use, one function each.
  *
- * Fragments of m16n8k16, as everywhere in kernels/: lane = 4 g + q owns of a 16 x 16 left side rows g and
- * g + 8, of a 16 x 8 result (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
+ * Fragments of m16n8k16 in all kernels: lane = 4 g + q owns rows g and g + 8 of a 16 x 16 left
+ * operand and, of a 16 x 8 result, (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1).
  */
 #ifndef KERNELS_BASE_SM80_CUH
 #define KERNELS_BASE_SM80_CUH
@@ -16,14 +16,14 @@ shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes to shared memory without passing registers. */
+/* Copies 16 bytes to shared memory without registers. */
 __device__ __forceinline__ void
 copy_async(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* The same, or zeros: from is not read then. */
+/* The same, or zeros: then `from` is not read. */
 __device__ __forceinline__ void
 copy_async_or_zero(uint32_t to, const void *from, bool copy)
 {
@@ -38,7 +38,7 @@ copy_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* This thread's copies are there, but for those of its last n commits. */
+/* Waits for this thread's copies, except those of its last n commits. */
 template <int n>
 __device__ __forceinline__ void
 copy_wait()
@@ -65,9 +65,9 @@ load_matrices_turned(uint32_t (&r)[4], uint32_t at)
                  : "memory");
 }
 
-/* An 8 x 8 matrix of 16-bit elements, two a lane, row by row; becomes its transpose. */
+/* Transposes an 8 x 8 matrix of 16-bit elements, two per lane, row by row. */
 __device__ __forceinline__ uint32_t
-turn_matrix(uint32_t x)
+transpose_matrix(uint32_t x)
 {
     uint32_t y;
 
@@ -75,7 +75,7 @@ turn_matrix(uint32_t x)
     return y;
 }
 
-/* c += a b, fp32 sums. T says how the 16-bit elements are meant. */
+/* c += a b with fp32 sums; T is the type of the 16-bit elements. */
 template <typename T>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1);
@@ -121,8 +121,9 @@ pack<__half>(float low, float high)
     return *(uint32_t *)&v;
 }
 
-/* Adds to a counter in device memory and returns what it held; what was written before (here, and by
- * whom we have met at a barrier) is seen by whoever adds later, and the other way round. */
+/* Adds to a counter in device memory and returns its old value. Acquire and release: earlier writes
+ * of this thread, and of threads it synchronized with at a barrier, are visible to threads that add
+ * later. */
 __device__ __forceinline__ uint32_t
 add_in_order(uint32_t *count, uint32_t n)
 {

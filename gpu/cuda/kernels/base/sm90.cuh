@@ -1,16 +1,17 @@
-/* sm90.cuh - sm_90a's own instructions, one short function each: mbarriers, tensor copies, wgmma.
+/* sm90.cuh - instructions of sm_90a, one short function each: mbarriers, tensor copies, wgmma.
  *
- * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads has rows
- * of 128 bytes (64 values of 16 bits) in the 128-byte swizzle: 8 rows are an atom of 1,024 bytes, to
- * which every tile is aligned. A head wider than 64 is several such tiles, one behind the other.
+ * Addresses in shared memory are the 32-bit ones of smem(). A tile that TMA writes and wgmma reads
+ * has rows of 128 bytes (64 16-bit values) in the 128-byte swizzle: 8 rows are an atom of 1,024
+ * bytes, to which every tile is aligned. A head wider than 64 is several such tiles, one after the
+ * other.
  *
- * The registers a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler from
- * moving their values about between the two.
+ * Registers that a wgmma writes or reads belong to it until wgmma_wait(); pin() keeps the compiler
+ * from moving their values in between.
  */
 #ifndef KERNELS_BASE_SM90_CUH
 #define KERNELS_BASE_SM90_CUH
 
-#include <cuda.h> /* CUtensorMap; nothing of libcuda is linked */
+#include <cuda.h> /* CUtensorMap only; libcuda is not linked */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -24,14 +25,15 @@ smem(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* x is the same in every lane of the warp: so that it goes where descriptors go, to uniform registers. */
+/* x is equal in all lanes of the warp; this moves it to a uniform register, as descriptors
+ * require. */
 __device__ __forceinline__ uint32_t
 same(uint32_t x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/* ---- mbarriers: a phase ends when `count` have arrived and the bytes they reserved_blocks have come ---- */
+/* ---- mbarriers: a phase ends after `count` arrivals and the bytes they announced ---- */
 
 __device__ __forceinline__ void
 barrier_init(uint32_t bar, uint32_t count)
@@ -45,11 +47,11 @@ barrier_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-/* The whole warp is done with what the barrier guards: one arrival. */
+/* One arrival for the warp, which no longer uses what the barrier guards. */
 __device__ __forceinline__ void
 barrier_arrive_warp(uint32_t bar)
 {
-    __syncwarp(); /* every lane's reads are before lane 0's arrival */
+    __syncwarp(); /* orders every lane's reads before lane 0's arrival */
     if (threadIdx.x % 32 == 0) barrier_arrive(bar);
 }
 
@@ -60,7 +62,7 @@ barrier_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
-/* Until the phase of that parity is over; of a fresh barrier parity 1 is. */
+/* Waits until the phase of that parity is over; on a fresh barrier parity 1 is over. */
 __device__ __forceinline__ void
 barrier_wait(uint32_t bar, uint32_t parity)
 {
@@ -76,14 +78,14 @@ barrier_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Barriers just made, and what ordinary stores wrote, are seen by the copy engine and the tensor cores. */
+/* Makes new barriers and ordinary stores visible to the copy engine and the tensor cores. */
 __device__ __forceinline__ void
 async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Named barriers 1..15 of the block; n threads, waiting ones and arriving ones together. */
+/* Named barriers 1..15 of the block; n: waiting plus arriving threads. */
 __device__ __forceinline__ void
 named_sync(uint32_t name, uint32_t n)
 {
@@ -118,7 +120,7 @@ tma_prefetch(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* One box to shared memory; what lies outside of the tensor arrives as zeros. */
+/* Copies one box to shared memory; parts outside of the tensor arrive as zeros. */
 __device__ __forceinline__ void
 tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1)
 {
@@ -139,9 +141,9 @@ tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int 
 
 /* ---- wgmma ---- */
 
-/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes from one
- * atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose columns are the
- * product's columns (V; any for Q and K, whose columns are summed over). */
+/* A tile's descriptor (PTX ISA, matrix descriptor format), in the 128-byte swizzle. down: bytes
+ * from one atom of 8 rows to the next; wide: from 64 columns to the next 64, for operands whose
+ * columns are the product's columns (V; unused for Q and K, whose columns are summed over). */
 __device__ __forceinline__ uint64_t
 tile_desc(uint32_t at, uint32_t down, uint32_t wide)
 {
@@ -161,7 +163,7 @@ wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most N of the committed groups are still under way. */
+/* Waits until at most N of the committed groups are in flight. */
 template <int N>
 __device__ __forceinline__ void
 wgmma_wait()
@@ -238,8 +240,9 @@ wgmma_ss(float (&c)[N / 2], uint64_t a, uint64_t b, bool keep)
         static_assert(N == 16 || N == 32 || N == 64 || N == 128, "a tile of 16 to 128 rows");
 }
 
-/* c [64, N] (+)= a [64, 16] b; a in registers, as a 64-row result of wgmma lies there (rounded to 16 bits).
- * b in shared memory: [16, N], rows along N, or, not ALONG_N, [N, 16]^T, rows along the sum. */
+/* c [64, N] (+)= a [64, 16] b; a in registers, laid out like a 64-row result of wgmma (rounded to
+ * 16 bits). b in shared memory: [16, N] with rows along N, or, not ALONG_N, [N, 16]^T with rows
+ * along the sum. */
 #define HOPPER_RS(N, TYPE, LIST, REGS, A, B, KEEP, ALONG) \
     asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST \
@@ -273,8 +276,8 @@ wgmma_rs(float (&c)[N / 2], const uint32_t *a, uint64_t b, bool keep)
         static_assert(N == 64 || N == 128 || N == 256, "64, 128 or 256 columns");
 }
 
-/* 16 x 16 values of a tile of 64 columns, as wgmma_rs takes them; at: of the first of the warp's 16 rows
- * (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
+/* Loads 16 x 16 values of a tile of 64 columns for wgmma_rs; at: address of the first of the warp's
+ * 16 rows (a multiple of 8 in the tile); column: a multiple of 16 below 64. */
 __device__ __forceinline__ void
 load_operand(uint32_t *a, uint32_t at, uint32_t column)
 {
@@ -286,7 +289,7 @@ load_operand(uint32_t *a, uint32_t at, uint32_t column)
                  : "memory");
 }
 
-/* Two values of a tensor core's operand; lo is the one of the lower column. */
+/* Packs two values of an operand; lo has the lower column. */
 template <class T>
 __device__ __forceinline__ uint32_t
 pack(float lo, float hi)
@@ -300,7 +303,7 @@ pack(float lo, float hi)
     return r;
 }
 
-/* 2^x; 0 at -inf. Two units in the last place (PTX ISA, ex2.approx.ftz). */
+/* 2^x; 0 at -inf. Error 2 ulp (PTX ISA, ex2.approx.ftz). */
 __device__ __forceinline__ float
 exp2_fast(float x)
 {
@@ -310,7 +313,7 @@ exp2_fast(float x)
     return y;
 }
 
-/* 1 / x, to one unit in the last place (PTX ISA, rcp.approx.ftz). */
+/* 1 / x, error 1 ulp (PTX ISA, rcp.approx.ftz). */
 __device__ __forceinline__ float
 reciprocal(float x)
 {

@@ -1,4 +1,4 @@
-/* tma_map.cuh - what the copy engine is told of a tensor (CUtensorMap), made on the host. */
+/* tma_map.cuh - tensor maps (CUtensorMap) for the copy engine, made on the host. */
 #ifndef KERNELS_BASE_TMA_MAP_CUH
 #define KERNELS_BASE_TMA_MAP_CUH
 
@@ -9,7 +9,7 @@
 
 namespace {
 
-/* cuTensorMapEncodeTiled, asked of the driver: libcuda is not linked. */
+/* cuTensorMapEncodeTiled, looked up in the driver, because libcuda is not linked. */
 PFN_cuTensorMapEncodeTiled_v12000
 encoder()
 {
@@ -27,7 +27,8 @@ encoder()
     return encode;
 }
 
-/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, of all but the innermost. */
+/* n dimensions, the innermost first and dense, in the 128-byte swizzle; stride: bytes, without the
+ * innermost. */
 bool
 make_map(CUtensorMap *map, enum dtype t, void *data, uint32_t n, const cuuint64_t *dim,
          const cuuint64_t *stride, const cuuint32_t *box)

@@ -1,8 +1,9 @@
-/* vec.cuh - what the row kernels share: several elements a load, conversions, sums in a fixed order.
+/* vec.cuh - shared by row kernels: vector loads and stores, conversions, sums in a fixed order.
  *
- * Arithmetic is in fp32. N elements of a type are loaded or stored at once, in words of at most 16 bytes;
- * N = 1 is the path for whatever is not aligned. Where a kernel promises bits, it says which operation
- * rounds: mul_rn(), add_rn() and fmaf(), never a * b + c, which the compiler may or may not contract.
+ * Arithmetic is in fp32. N elements of a type are loaded or stored at once, in words of at most 16
+ * bytes; N = 1 is for unaligned data. Where a kernel guarantees bits, it names the operation that
+ * rounds: mul_rn(), add_rn() and fmaf(), never a * b + c, which the compiler may or may not
+ * contract.
  */
 #ifndef KERNELS_BASE_VEC_CUH
 #define KERNELS_BASE_VEC_CUH
@@ -13,7 +14,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-/* Run a statement with T standing for the type of a dtype; what is not a float type is refused. */
+/* Runs a statement with T as the type of a dtype; refuses other than float types. */
 #define WITH_FLOAT(T, dtype, ...) \
     switch (dtype) { \
     case DT_F32: { \
@@ -47,7 +48,7 @@ float_bytes(enum dtype t)
     return t == DT_F32 ? 4 : 2;
 }
 
-/* Whether every row of t begins where n elements may be loaded at once; a tensor without data is. */
+/* Whether every row of t is aligned for loads of n elements; true for a tensor without data. */
 static inline bool
 rows_fit(const struct tensor &t, uint32_t n)
 {
@@ -69,7 +70,7 @@ add_rn(float a, float b)
     return __fadd_rn(a, b);
 }
 
-/* Whole numbers are not rounded. */
+/* Integers are not rounded. */
 template <typename T>
 __device__ __forceinline__ T
 add_rn(T a, T b)
@@ -124,7 +125,7 @@ of_float<__half>(float x)
     return __float2half_rn(x);
 }
 
-/* As fp.h has it: nearest even, too large is 448. */
+/* As in fp.h: nearest even, too large is 448. */
 template <>
 __device__ __forceinline__ __nv_fp8_e4m3
 of_float<__nv_fp8_e4m3>(float x)
@@ -157,7 +158,7 @@ pair_to(__nv_fp8_e4m3 *to, float a, float b)
     *(__nv_fp8x2_e4m3 *)to = __nv_fp8x2_e4m3(make_float2(a, b));
 }
 
-/* What the machine moves in one instruction, or two for 32 bytes. */
+/* What the hardware moves in one instruction, or in two for 32 bytes. */
 struct two_words {
     uint4 a, b;
 };
@@ -181,7 +182,7 @@ template <> struct word_of<32> {
     typedef two_words type;
 };
 
-/* v = the N elements at p, which is aligned to them (at most to 16 bytes). */
+/* v = the N elements at p, aligned to their size (at most 16 bytes). */
 template <int N, typename T>
 __device__ __forceinline__ void
 load(float (&v)[N], const T *p)
@@ -207,7 +208,7 @@ store(T *p, const float (&v)[N])
     }
 }
 
-/* The same where the type is known at run time only: a branch that a whole grid takes alike. */
+/* The same with the type known at run time: a branch that is uniform in the grid. */
 template <int N>
 __device__ __forceinline__ void
 load_as(float (&v)[N], enum dtype t, const void *p, size_t at)
@@ -239,7 +240,7 @@ row_at(const struct tensor &t, size_t i)
     return (char *)t.data + i * t.stride * float_bytes(t.dtype);
 }
 
-/* Over the lanes of a group of width (a power of two): a tree, the same for every lane. */
+/* Sum over groups of `width` lanes (a power of two): a tree; every lane gets the result. */
 template <typename T>
 __device__ __forceinline__ T
 group_sum(T v, int width)
@@ -248,8 +249,8 @@ group_sum(T v, int width)
     return v;
 }
 
-/* Over the block: within warps, then warp by warp. part: a float a warp in shared memory, this sum's own.
- * Every thread gets the result. */
+/* Sum over the block: within warps, then warp by warp. part: one float per warp in shared memory,
+ * used by this sum only. Every thread gets the result. */
 __device__ __forceinline__ float
 block_sum(float v, float *part)
 {

@@ -1,7 +1,7 @@
 /* peer_exchange.cu - see peer_exchange.h.
  *
- * Rows that are aligned go by units of 16 bytes, bare; others an element at a time, with counts. Either has the same place
- * in every rank's memory.
+ * Aligned rows are exchanged in units of 16 bytes, as bare words; other rows per element, with
+ * round numbers. Both use the same area in every rank's memory.
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/base/vec.cuh"
@@ -16,27 +16,27 @@ first_of(const struct exchange &e, uint32_t d, uint32_t rank)
     return (uint32_t)((uint64_t)d * rank / e.ranks);
 }
 
-/* ---- an element at a time: it travels as fp32, in half a line ---- */
+/* ---- per element: as fp32, in half a line ---- */
 
 constexpr uint32_t THREADS = 256;
 
 __device__ __forceinline__ void
-send_all(const struct exchange &e, float v, uint32_t turn)
+send_all(const struct exchange &e, float v, uint32_t round)
 {
     for (uint32_t r = 0; r < e.ranks; r++)
         if (r != e.rank)
-            send_line(lines_at(e.at[r], e, turn, e.rank) + threadIdx.x, __float_as_uint(v), 0,
-                      turn);
+            send_line(lines_at(e.at[r], e, round, e.rank) + threadIdx.x, __float_as_uint(v), 0,
+                      round);
 }
 
 __device__ __forceinline__ float
-of_rank(const struct exchange &e, uint32_t r, float own, uint32_t turn)
+of_rank(const struct exchange &e, uint32_t r, float own, uint32_t round)
 {
-    const uint4 *from = lines_at(e.at[e.rank], e, turn, r) + threadIdx.x;
+    const uint4 *from = lines_at(e.at[e.rank], e, round, r) + threadIdx.x;
     uint32_t v, none;
 
     if (r == e.rank) return own;
-    while (!hear_line(from, &v, &none, turn)) continue;
+    while (!receive_line(from, &v, &none, round)) continue;
     return __uint_as_float(v);
 }
 
@@ -45,87 +45,88 @@ __global__ void
 __launch_bounds__(THREADS)
     reduce(const __grid_constant__ struct exchange e, struct tensor x, uint32_t per_row, uint32_t n)
 {
-    uint32_t turn;
+    uint32_t round;
 
     next_may_start();
     after_previous();
-    turn = turn_of(e);
+    round = round_of(e);
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x;
 
-        turn = next_turn(turn);
+        round = next_round(round);
         if (u < n) {
             T *p = (T *)x.data + (size_t)(u / per_row) * x.stride + u % per_row;
             float own = to_float(*p), total = 0;
 
-            send_all(e, own, turn);
+            send_all(e, own, round);
             for (uint32_t r = 0; r < e.ranks; r++) {
-                float v = of_rank(e, r, own, turn);
+                float v = of_rank(e, r, own, round);
 
                 total = r ? add_rn(total, v) : v;
             }
             *p = of_float<T>(total);
         }
-        __syncthreads(); /* the block has read all of this turn */
+        __syncthreads(); /* the block has read this whole round */
     }
-    end_turn(e, turn);
+    end_round(e, round);
 }
 
-/* Everybody sends as many as the widest part has: a turn that one rank did not send would be no turn. */
+/* Every rank sends as many rounds as the widest part needs, because all ranks take part in a
+ * round. */
 __global__ void
 __launch_bounds__(THREADS) gather(const __grid_constant__ struct exchange e, struct tensor out,
                                   struct tensor x, uint32_t per_row, uint32_t n)
 {
-    uint32_t turn;
+    uint32_t round;
 
     next_may_start();
     after_previous();
-    turn = turn_of(e);
+    round = round_of(e);
     for (uint32_t first = blockIdx.x * THREADS; first < n; first += gridDim.x * THREADS) {
         uint32_t u = first + threadIdx.x, row = u / per_row, col = u % per_row;
         float own = 0;
 
-        turn = next_turn(turn);
+        round = next_round(round);
         if (u < n) {
             float *to = (float *)out.data + (size_t)row * out.stride;
 
             if (col < x.dim[1]) own = ((const float *)x.data)[(size_t)row * x.stride + col];
-            send_all(e, own, turn);
+            send_all(e, own, round);
             for (uint32_t r = 0; r < e.ranks; r++) {
                 uint32_t begin = first_of(e, out.dim[1], r), end = first_of(e, out.dim[1], r + 1);
-                float v = of_rank(e, r, own, turn);
+                float v = of_rank(e, r, own, round);
 
                 if (begin + col < end) to[begin + col] = v;
             }
         }
         __syncthreads();
     }
-    end_turn(e, turn);
+    end_round(e, round);
 }
 
-/* ---- by units, one turn a kernel ---- */
+/* ---- in units, one round per kernel ---- */
 
-/* A thread has every so many units, FEW at once: what it sends next is on its way while it hears of these. */
+/* A thread processes FEW units at a time: it sends the next ones while it receives these. */
 constexpr uint32_t FEW = 4, ADDERS = 256, GATHERERS = 512;
 
 struct units {
     struct exchange e;
     struct tensor x, out;
-    uint32_t per_row, n;           /* of a row of x, and of all */
-    const struct sample_row *draw; /* of out's rows, where the whole of some is not wanted */
+    uint32_t per_row, n;           /* of a row of x, and in total */
+    const struct sample_row *draw; /* for rows of out that are only partly needed */
 };
 
-/* Bits of the rows that travel; NULL: all do. */
+/* Bits of the rows to exchange; NULL: all. */
 typedef const uint32_t *row_bits;
 
-/* The thread's i-th; n or more: there is none. */
+/* The thread's i-th unit; n or more: none. */
 __device__ __forceinline__ uint32_t
 unit_of(uint32_t i)
 {
     return (i * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-/* Whether the thread has it, and it travels. */
+/* Whether the thread has this unit and its row is exchanged. */
 __device__ __forceinline__ bool
 has_unit(const struct units &a, row_bits some, uint32_t i)
 {
@@ -143,38 +144,38 @@ unit_at(const struct tensor &x, uint32_t per_row, uint32_t u)
     return (uint4 *)((T *)x.data + (size_t)(u / per_row) * x.stride) + u % per_row;
 }
 
-/* The two ways, a sum and a gathering: at() is where the thread's first is on its way from one rank to another, take()
- * hears of everybody's and puts them where they belong. */
+/* The two operations, sum and gather. at(): the line of the thread's first unit from one rank to
+ * another. take(): receives the units of all ranks and stores the result. */
 struct sums {
-    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
                                                 uint32_t from, uint32_t to)
     {
-        return bare_at(e.at[to], e, turn, from) + threadIdx.x;
+        return bare_at(e.at[to], e, round, from) + threadIdx.x;
     }
 
     template <typename T>
     __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
-                                                uint32_t turn, row_bits some);
+                                                uint32_t round, row_bits some);
 };
 
 struct parts {
-    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t turn,
+    __device__ __forceinline__ static uint4 *at(const struct exchange &e, uint32_t round,
                                                 uint32_t from, uint32_t to)
     {
         return (uint4 *)((char *)e.at[to] + 2 * K_EXCHANGE_AREA(e.ranks)) +
-               (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
+               (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + blockIdx.x) *
                    K_EXCHANGE_PART(e.ranks) +
                threadIdx.x;
     }
 
     template <typename T>
     __device__ __forceinline__ static void take(const struct units &a, uint32_t first,
-                                                uint32_t turn, row_bits some);
+                                                uint32_t round, row_bits some);
 };
 
 template <typename Way, typename T>
 __device__ __forceinline__ void
-send_units(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+send_units(const struct units &a, uint32_t first, uint32_t round, row_bits some)
 {
     uint4 own[FEW];
 
@@ -182,7 +183,7 @@ send_units(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
     for (uint32_t i = 0; i < FEW; i++)
         if (has_unit(a, some, first + i)) own[i] = *unit_at<T>(a.x, a.per_row, unit_of(first + i));
     for (uint32_t r = 0; r < a.e.ranks; r++) {
-        uint4 *to = Way::at(a.e, turn, a.e.rank, r);
+        uint4 *to = Way::at(a.e, round, a.e.rank, r);
 
         if (r == a.e.rank) continue;
 #pragma unroll
@@ -191,13 +192,13 @@ send_units(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
     }
 }
 
-/* Until they are there. They leave room behind. */
+/* Waits for units and clears their lines. */
 template <typename Way>
 __device__ __forceinline__ void
-hear_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, uint32_t turn,
-           row_bits some)
+receive_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, uint32_t round,
+              row_bits some)
 {
-    uint4 *from = Way::at(a.e, turn, r, a.e.rank);
+    uint4 *from = Way::at(a.e, round, r, a.e.rank);
     bool all;
 
     do {
@@ -205,7 +206,7 @@ hear_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, u
 #pragma unroll
         for (uint32_t i = 0; i < FEW; i++)
             if (has_unit(a, some, first + i))
-                all &= hear_bare(from + (first + i) * blockDim.x, &v[i].x);
+                all &= receive_bare(from + (first + i) * blockDim.x, &v[i].x);
     } while (!all);
 #pragma unroll
     for (uint32_t i = 0; i < FEW; i++)
@@ -214,14 +215,14 @@ hear_units(uint4 (&v)[FEW], const struct units &a, uint32_t r, uint32_t first, u
 
 template <typename T>
 __device__ __forceinline__ void
-sums::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+sums::take(const struct units &a, uint32_t first, uint32_t round, row_bits some)
 {
     constexpr int N = 16 / sizeof(T);
     float total[FEW][N];
     uint4 v[FEW];
 
     for (uint32_t r = 0; r < a.e.ranks; r++) {
-        if (r != a.e.rank) hear_units<sums>(v, a, r, first, turn, some);
+        if (r != a.e.rank) receive_units<sums>(v, a, r, first, round, some);
 #pragma unroll
         for (uint32_t i = 0; i < FEW; i++) {
             uint32_t u = unit_of(first + i);
@@ -247,7 +248,7 @@ sums::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
 
 template <typename T>
 __device__ __forceinline__ void
-parts::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
+parts::take(const struct units &a, uint32_t first, uint32_t round, row_bits some)
 {
     uint4 v[FEW];
 
@@ -256,7 +257,7 @@ parts::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
 
         part.data = (T *)a.out.data + first_of(a.e, a.out.dim[1], r);
         if (r == a.e.rank && part.data == a.x.data) continue;
-        if (r != a.e.rank) hear_units<parts>(v, a, r, first, turn, some);
+        if (r != a.e.rank) receive_units<parts>(v, a, r, first, round, some);
 #pragma unroll
         for (uint32_t i = 0; i < FEW; i++) {
             uint32_t u = unit_of(first + i);
@@ -268,18 +269,18 @@ parts::take(const struct units &a, uint32_t first, uint32_t turn, row_bits some)
     }
 }
 
-/* Either is one turn. */
+/* Runs one round. */
 template <typename Way, typename T>
 __device__ __forceinline__ void
-run_units(const struct units &a, uint32_t turn, row_bits some)
+run_units(const struct units &a, uint32_t round, row_bits some)
 {
-    send_units<Way, T>(a, 0, turn, some);
+    send_units<Way, T>(a, 0, round, some);
     for (uint32_t first = 0; unit_of(first) < a.n; first += FEW) {
-        send_units<Way, T>(a, first + FEW, turn, some);
-        Way::template take<T>(a, first, turn, some);
+        send_units<Way, T>(a, first + FEW, round, some);
+        Way::template take<T>(a, first, round, some);
     }
     __syncthreads();
-    end_turn(a.e, turn);
+    end_round(a.e, round);
 }
 
 template <typename Way, typename T>
@@ -288,7 +289,7 @@ run_all_units(const struct units &a)
 {
     next_may_start();
     after_previous();
-    run_units<Way, T>(a, next_turn(turn_of(a.e)), NULL);
+    run_units<Way, T>(a, next_round(round_of(a.e)), NULL);
 }
 
 template <typename T>
@@ -304,10 +305,11 @@ __launch_bounds__(GATHERERS) gather_units(const __grid_constant__ struct units a
     run_all_units<parts, float>(a);
 }
 
-/* ---- what is to be drawn from ---- */
+/* ---- logits for sampling ---- */
 
-/* Of a row that is drawn from in parts (sample_math.cuh) a rank has blocks of which others have columns, too: at most its
- * first and its last. A thread's unit of the first, or, the upper half of the threads, of the last; false: none. */
+/* In a row sampled in parts (sample_math.cuh), a rank shares with others at most its first and its
+ * last block. Computes the thread's unit of the first block or, in the upper half of the threads,
+ * of the last; false: none. */
 __device__ __forceinline__ bool
 edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 {
@@ -323,9 +325,9 @@ edge_unit(const struct units &a, uint32_t rank, uint32_t *col)
 }
 static_assert(GATHERERS == sampling::BLOCK / 2, "a thread for every unit of two blocks");
 
-/* The blocks that ranks have parts of, of row blockIdx.x. */
+/* Gathers the shared blocks of row blockIdx.x. */
 __device__ __forceinline__ void
-gather_edges(const struct units &a, uint32_t turn)
+gather_edges(const struct units &a, uint32_t round)
 {
     float *row = (float *)a.out.data + (size_t)blockIdx.x * a.out.stride;
     uint32_t col;
@@ -335,29 +337,29 @@ gather_edges(const struct units &a, uint32_t turn)
         v = *(const uint4 *)(row + col);
         for (uint32_t r = 0; r < a.e.ranks; r++)
             if (r != a.e.rank)
-                send_bare(bare_at(a.e.at[r], a.e, turn, a.e.rank) + threadIdx.x, &v.x);
+                send_bare(bare_at(a.e.at[r], a.e, round, a.e.rank) + threadIdx.x, &v.x);
     }
     for (uint32_t r = 0; r < a.e.ranks; r++) {
-        uint4 *from = bare_at(a.e.at[a.e.rank], a.e, turn, r) + threadIdx.x;
+        uint4 *from = bare_at(a.e.at[a.e.rank], a.e, round, r) + threadIdx.x;
 
         if (r == a.e.rank || !edge_unit(a, r, &col)) continue;
-        while (!hear_bare(from, &v.x)) continue;
+        while (!receive_bare(from, &v.x)) continue;
         clear_bare(from);
         *(uint4 *)(row + col) = v;
     }
 }
 
-/* Logits in place: all of the rows that are drawn from whole, and of the others what lies across ranks. Two turns at most; what the
- * first left has been cleared before the second is sent. */
+/* Gathers logits in place: whole rows that are sampled whole, and the shared blocks of the others.
+ * At most two rounds; the lines of the first are cleared before the second is sent. */
 __global__ void
 __launch_bounds__(GATHERERS) gather_drawn(const __grid_constant__ struct units a)
 {
     __shared__ uint32_t whole[K_EXCHANGE_BLOCKS / 32];
-    uint32_t rows = a.n / a.per_row, turn;
+    uint32_t rows = a.n / a.per_row, round;
     bool mine = false;
 
     after_previous();
-    turn = turn_of(a.e);
+    round = round_of(a.e);
     if (threadIdx.x < K_EXCHANGE_BLOCKS) {
         bool is = threadIdx.x < rows && !sampling::in_parts(a.draw[threadIdx.x], a.out.dim[1]);
         uint32_t bits = __ballot_sync(~0u, is);
@@ -370,15 +372,15 @@ __launch_bounds__(GATHERERS) gather_drawn(const __grid_constant__ struct units a
         mine = sampling::in_parts(r, a.out.dim[1]) && !sampling::is_forced(r, a.out.dim[1]);
     }
     if (mine) {
-        turn = next_turn(turn);
-        gather_edges(a, turn);
+        round = next_round(round);
+        gather_edges(a, round);
         __threadfence_system();
     }
     __syncthreads();
     if (whole[0] | whole[1] | whole[2] | whole[3])
-        run_units<parts, float>(a, next_turn(turn), whole);
+        run_units<parts, float>(a, next_round(round), whole);
     else
-        end_turn(a.e, turn);
+        end_round(a.e, round);
 }
 static_assert(K_EXCHANGE_BLOCKS == 128, "four words of bits");
 
@@ -390,8 +392,8 @@ grid_of(uint32_t n, uint32_t threads)
     return blocks < K_EXCHANGE_BLOCKS ? blocks : K_EXCHANGE_BLOCKS;
 }
 
-/* As many rows at once as there is room for: lines, of a block. What does not go at once does not begin early: its blocks would
- * wait where those of another rank on this device are to be. */
+/* Exchanges as many rows at once as a block has lines. Further kernels do not start early, because
+ * their blocks would occupy SMs that another rank on this device needs. */
 cudaError_t
 queue_units(const struct k_launch *l, void (*kernel)(struct units), uint32_t threads,
             uint32_t lines, struct units a)

@@ -1,7 +1,8 @@
-/* peer_exchange.cuh - how ranks speak through each other's memory: peer_exchange.h.
+/* peer_exchange.cuh - device functions of peer_exchange.h: lines in peer memory.
  *
- * A line is two words, each with its turn beside it, or four bare ones. A kernel says which lines of its block a thread has.
- * All threads of a block take part in the same turns, and between two turns there is a __syncthreads().
+ * A line has two words, each next to its round number, or four bare words. A kernel decides which
+ * lines of its block a thread has. All threads of a block take part in the same rounds, with a
+ * __syncthreads() between two rounds.
  */
 #ifndef KERNELS_COMM_PEER_EXCHANGE_CUH
 #define KERNELS_COMM_PEER_EXCHANGE_CUH
@@ -10,66 +11,68 @@
 
 #include <cuda_runtime.h>
 
-/* 0 is what memory holds that nobody has written. Even and odd go on alternating. */
+/* Skips 0, the initial content, and keeps even and odd alternating. */
 __device__ __forceinline__ uint32_t
-next_turn(uint32_t t)
+next_round(uint32_t t)
 {
     return t == UINT32_MAX ? 2 : t + 1;
 }
 
-/* A channel's turn so far. The block before it in its place may have been on another SM a moment ago. */
+/* The channel's last round. volatile: the previous block of this channel may have run on another
+ * SM. */
 __device__ __forceinline__ uint32_t
-turn_of(const struct exchange &e, uint32_t channel = blockIdx.x)
+round_of(const struct exchange &e, uint32_t channel = blockIdx.x)
 {
-    return *(volatile uint32_t *)&e.turn[channel];
+    return *(volatile uint32_t *)&e.round[channel];
 }
 
-/* Behind a __syncthreads(): all threads have read what they were to read of it. */
+/* Call after a __syncthreads(): all threads have finished reading the round. */
 __device__ __forceinline__ void
-end_turn(const struct exchange &e, uint32_t turn, uint32_t channel = blockIdx.x)
+end_round(const struct exchange &e, uint32_t round, uint32_t channel = blockIdx.x)
 {
-    if (threadIdx.x == 0) e.turn[channel] = turn;
+    if (threadIdx.x == 0) e.round[channel] = round;
 }
 
 /* A channel's lines that rank `from` sends to the rank whose memory is at base. */
 __device__ __forceinline__ uint4 *
-lines_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from,
+lines_at(void *base, const struct exchange &e, uint32_t round, uint32_t from,
          uint32_t channel = blockIdx.x)
 {
     return (uint4 *)base +
-           (size_t)((turn % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
+           (size_t)((round % 2 * e.ranks + from) * K_EXCHANGE_BLOCKS + channel) * K_EXCHANGE_LINES;
 }
 
-/* A word and its turn side by side: the machine stores and loads eight aligned bytes as one. */
+/* A word next to its round: the hardware stores and loads eight aligned bytes undivided. */
 __device__ __forceinline__ void
-send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t turn)
+send_line(uint4 *to, uint32_t a, uint32_t b, uint32_t round)
 {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(turn),
-                 "r"(b), "r"(turn)
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(round),
+                 "r"(b), "r"(round)
                  : "memory");
 }
 
-/* Not there yet: false. */
+/* Returns false if the line has not arrived. */
 __device__ __forceinline__ bool
-hear_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t turn)
+receive_line(const uint4 *from, uint32_t *a, uint32_t *b, uint32_t round)
 {
-    uint32_t turn_a, turn_b;
+    uint32_t round_a, round_b;
 
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(*a), "=r"(turn_a), "=r"(*b), "=r"(turn_b)
+                 : "=r"(*a), "=r"(round_a), "=r"(*b), "=r"(round_b)
                  : "l"(from)
                  : "memory");
-    return turn_a == turn && turn_b == turn;
+    return round_a == round && round_b == round;
 }
 
 /* This block's bare lines, as lines_at(). */
 __device__ __forceinline__ uint4 *
-bare_at(void *base, const struct exchange &e, uint32_t turn, uint32_t from)
+bare_at(void *base, const struct exchange &e, uint32_t round, uint32_t from)
 {
-    return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, turn, from);
+    return lines_at((char *)base + K_EXCHANGE_AREA(e.ranks), e, round, from);
 }
 
-/* No word travels as 0: bits are turned over, and the one that is all ones, a NaN of every type, goes as another NaN. */
+/* Encodes a word so that it is never 0: inverts the bits; all ones, a NaN of every type, becomes
+ * another NaN. */
 __device__ __forceinline__ uint32_t
 bare(uint32_t w)
 {
@@ -84,9 +87,9 @@ send_bare(uint4 *to, const uint32_t *w)
                  : "memory");
 }
 
-/* Not all there yet: false. */
+/* Returns false if not all words have arrived. */
 __device__ __forceinline__ bool
-hear_bare(const uint4 *from, uint32_t *w)
+receive_bare(const uint4 *from, uint32_t *w)
 {
     uint4 v;
 
@@ -101,7 +104,7 @@ hear_bare(const uint4 *from, uint32_t *w)
     return v.x && v.y && v.z && v.w;
 }
 
-/* What has been heard makes room, for a kernel after this one. */
+/* Clears a received line, for a later kernel. */
 __device__ __forceinline__ void
 clear_bare(uint4 *at)
 {

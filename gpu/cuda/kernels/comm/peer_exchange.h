@@ -1,25 +1,28 @@
-/* peer_exchange.h - sums and gatherings of ranks by each other's memory: the quick way for what is small.
+/* peer_exchange.h - all-reduce and all-gather of small data by peer memory: one-shot, low latency.
  *
  *   x     [n, d] fp32, bf16 or fp16, any stride; k_exchange_gather: fp32
  *
- * Every rank stores its part straight into a place of its own in every other rank's memory and waits for what the others
- * store in its. Four bytes travel with four of a count, in one store that the machine does not divide, so what has come is
- * known without a flag behind it, a fence or a second trip. Twice the bytes, one trip: of 8 KiB 3.4 us where NCCL takes
- * 6.7 (two H200s).
+ * Every rank stores its data directly into its own area in every other rank's memory and polls for
+ * what the others store in its memory. A line has 8 bytes of data and 8 bytes of round number,
+ * which the hardware stores undivided per 8 bytes: arrival needs no flag, fence or second trip.
+ * This doubles the bytes: 8 KiB take 3.4 us, with NCCL 6.7 us (two H200s).
  *
- * A kernel of one turn (residuals, gatherings of aligned rows) sends bare words, none of which is 0: who has heard them
- * leaves zeros, and the end of the kernel is what puts these before the next turn. As many bytes as there are.
+ * Kernels with one round (residuals, gathers of aligned rows) send bare words that are never 0.
+ * The receiver clears them after reading, and the end of the kernel orders this before the next
+ * round. Bare words do not increase the bytes.
  *
- * A block of threads is one channel: block b of every rank speaks to the blocks b, with a count of its own, turn[b], and two
- * places that it uses in turns. Two are enough: who sends turn t + 2 has had t + 1 from everybody, and nobody sends that
- * before it has read all of t. Ranks run the same ops of the same shapes in the same order, so the counts agree.
+ * A thread block is one channel: block b of a rank exchanges with blocks b of the others. It has
+ * its own round number round[b] and two buffers, used alternately. Two are enough: a rank that
+ * sends round t + 2 has received t + 1 from all ranks, and a rank sends t + 1 only after reading
+ * all of t. The round numbers agree because all ranks run the same ops with the same shapes in the
+ * same order.
  *
- * Block b waits for the others' blocks b alone, and blocks begin in their order, so those of one lane may be more than there
- * is room for. Two lanes that exchange at once need SMs of their own: on shared ones each rank may be full of what waits
- * for the other lane of the other rank.
+ * Block b waits only for the other ranks' blocks b, and blocks start in order, so a lane may have
+ * more blocks than fit on the SMs. Two lanes that exchange at the same time need disjoint SMs:
+ * otherwise each rank may be filled with blocks that wait for the other lane of the other rank.
  *
- * Sums are taken in the order of ranks, in fp32, rounded once: every rank finds the same bits, and a row's do not depend on
- * its company. Source: the LL protocol of NCCL (facts); gpu/cpu/cpu_collective.h has the same turns.
+ * Sums are in rank order, in fp32, rounded once: the same bits on every rank, independent of other
+ * rows. Source: the LL protocol of NCCL; gpu/cpu/cpu_collective.h uses the same rounds.
  */
 #ifndef KERNELS_COMM_PEER_EXCHANGE_H
 #define KERNELS_COMM_PEER_EXCHANGE_H
@@ -30,11 +33,12 @@ enum { K_EXCHANGE_BLOCKS = 128, K_EXCHANGE_LINES = 2048 };
 
 struct exchange {
     uint32_t rank, ranks;
-    void *at[GPU_MAX_RANKS]; /* K_EXCHANGE_BYTES of each rank, as mapped here: zeros at first */
-    uint32_t *turn;          /* ours, [K_EXCHANGE_BLOCKS]: zeros at first */
+    void *at[GPU_MAX_RANKS]; /* K_EXCHANGE_BYTES of each rank, mapped here; initially zeros */
+    uint32_t *round;         /* own, [K_EXCHANGE_BLOCKS]; initially zeros */
 };
-/* [2 turns][ranks, from whom][blocks][lines] of 16 bytes, of which 8 say the turn; as many of bare words; and as
- * [lines of a part], of bare words too, what is gathered: 32 MiB of all ranks together. */
+/* Layout: [2 buffers][sending rank][blocks][lines] of 16 bytes (8 data, 8 round number); the same
+ * with bare words; then [lines of a part] of bare words for gathers: 32 MiB for all ranks
+ * together. */
 #define K_EXCHANGE_AREA(ranks) ((size_t)2 * (ranks)*K_EXCHANGE_BLOCKS * K_EXCHANGE_LINES * 16)
 #define K_EXCHANGE_PART(ranks) ((1u << 14) / (ranks))
 #define K_EXCHANGE_BYTES(ranks) \
@@ -43,11 +47,13 @@ struct exchange {
 
 K_API cudaError_t k_exchange_sum(const struct k_launch *l, const struct exchange *e,
                                  struct tensor x);
-/* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of out. */
+/* out's columns [d * r / ranks, d * (r + 1) / ranks) are rank r's x, which may be that part of
+ * out. */
 K_API cudaError_t k_exchange_gather(const struct k_launch *l, const struct exchange *e,
                                     struct tensor out, struct tensor x);
-/* Logits whose columns are divided likewise, in place, before k_sample() of ranks draws from them: rows that it wants whole, and of the
- * others what it wants of other ranks' columns. Refused where ranks' columns are not a multiple of four. */
+/* Gathers, in place, what k_sample_of_ranks() needs of logits with columns divided like that: whole
+ * rows for rows that need them, for others only what the row needs. Refuses parts that are not a
+ * multiple of four columns. */
 K_API cudaError_t k_exchange_gather_drawn(const struct k_launch *l, const struct exchange *e,
                                           struct tensor logits, const struct sample_row *draw);
 

@@ -1,10 +1,10 @@
-/* act.cuh - the activations, as kernels apply them to one fp32 value. */
+/* act.cuh - the activations, applied to one fp32 value. */
 #ifndef KERNELS_ELEMENTWISE_ACT_CUH
 #define KERNELS_ELEMENTWISE_ACT_CUH
 
 #include "gpu/gpu.h"
 
-/* EXACT: fp32 activations, held to fp32's own error; else results are rounded to 16 bits anyway. */
+/* EXACT: accurate to fp32; otherwise the result is rounded to 16 bits anyway. */
 template <bool EXACT>
 __device__ __forceinline__ float
 sigmoid_times(float x, float u)

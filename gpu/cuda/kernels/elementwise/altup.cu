@@ -1,8 +1,8 @@
 /* altup.cu - see altup.h.
  *
- * times and altup: a thread takes N neighbouring columns of a row, four where rows are aligned; a block THREADS
- * * N of them, and then those of the rows grid.y further on. sparsify and level: a block takes a row, a
- * thread every THREADS-th element of it.
+ * mul and altup: a thread has N adjacent columns of a row, four if rows are aligned; a block has
+ * THREADS * N columns, of every grid.y-th row. gaussian_topk and match_rms: a block has a row, a
+ * thread every THREADS-th element.
  */
 #include "gpu/cuda/kernels/elementwise/altup.h"
 
@@ -13,12 +13,12 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t WARPS = THREADS / 32;
-constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
+constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
 constexpr uint32_t MAX_STREAMS = 8;
 
 template <int N>
 __global__ void
-__launch_bounds__(THREADS) times(struct tensor y, struct tensor x, struct tensor w)
+__launch_bounds__(THREADS) mul(struct tensor y, struct tensor x, struct tensor w)
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
@@ -48,7 +48,7 @@ element(const struct tensor &t, uint32_t row, uint32_t col)
 }
 
 __global__ void
-__launch_bounds__(THREADS) sparsify(struct tensor x, float factor)
+__launch_bounds__(THREADS) gaussian_topk(struct tensor x, float factor)
 {
     __shared__ float part_mean[WARPS], part[WARPS];
     const uint32_t n = x.dim[1], row = blockIdx.x;
@@ -76,7 +76,7 @@ __launch_bounds__(THREADS) sparsify(struct tensor x, float factor)
 }
 
 __global__ void
-__launch_bounds__(THREADS) level(struct tensor y, struct tensor like, float least)
+__launch_bounds__(THREADS) match_rms(struct tensor y, struct tensor like, float least)
 {
     __shared__ float part_want[WARPS], part[WARPS];
     const uint32_t n = y.dim[1];
@@ -160,8 +160,8 @@ k_mul(const struct k_launch *l, struct tensor y, struct tensor x, struct tensor 
         return cudaErrorInvalidValue;
     if (rows == 0 || cols == 0) return cudaSuccess;
     if (cols % 4 == 0 && rows_fit(y, 4) && rows_fit(x, 4) && rows_fit(w, 4))
-        return launch(times<4>, grid(rows, cols, 4), THREADS, 0, l->st, y, x, w);
-    return launch(times<1>, grid(rows, cols, 1), THREADS, 0, l->st, y, x, w);
+        return launch(mul<4>, grid(rows, cols, 4), THREADS, 0, l->st, y, x, w);
+    return launch(mul<1>, grid(rows, cols, 1), THREADS, 0, l->st, y, x, w);
 }
 
 cudaError_t
@@ -169,14 +169,14 @@ k_gaussian_topk(const struct k_launch *l, struct tensor x, float factor)
 {
     if (!is_float(x.dtype)) return cudaErrorInvalidValue;
     if (x.dim[0] == 0 || x.dim[1] == 0) return cudaSuccess;
-    return launch(sparsify, x.dim[0], THREADS, 0, l->st, x, factor);
+    return launch(gaussian_topk, x.dim[0], THREADS, 0, l->st, x, factor);
 }
 
 cudaError_t
 k_match_rms(const struct k_launch *l, struct tensor y, struct tensor like, float least)
 {
     if (y.dim[0] == 0 || y.dim[1] == 0) return cudaSuccess;
-    return launch(level, y.dim[0], THREADS, 0, l->st, y, like, least);
+    return launch(match_rms, y.dim[0], THREADS, 0, l->st, y, like, least);
 }
 
 cudaError_t

@@ -1,9 +1,11 @@
-/* altup.h - what Gemma 3n and 4 do to rows besides: times, sparsify, level, altup of gpu.h.
+/* altup.h - ops of Gemma 3n and 4: mul, gaussian_topk, match_rms, altup; see gpu.h.
  *
- *   every tensor    fp32, bf16 or fp16 where gpu.h does not say fp32; any strides
+ *   tensors    fp32, bf16 or fp16 where gpu.h does not require fp32; any strides
  *
- * Arithmetic in fp32, one rounding at the end; sums over a row in one fixed order, so a row's bits are its own.
- * Cost: times and altup read and write each byte once; sparsify reads a row three times, level twice. */
+ * Arithmetic in fp32, rounded once. Sums over a row have one fixed order, so that a row's bits do
+ * not depend on other rows. Cost: mul and altup read and write each byte once; gaussian_topk reads
+ * a row three times, match_rms twice.
+ */
 #ifndef KERNELS_ELEMENTWISE_ALTUP_H
 #define KERNELS_ELEMENTWISE_ALTUP_H
 

@@ -1,10 +1,11 @@
-/* embed.h - rows of a table, by token, times a scale: gpu.h.
+/* embed.h - rows of a table, by token, times a scale; see gpu.h.
  *
  *   x        [n, d] fp32, bf16 or fp16
  *   table    [vocab, d] fp32, bf16 or fp16
- *   token    [n] on the device; negative: the row is zeros; beyond the table: zeros, and the lane fails
+ *   token    [n] on the device; negative: zeros; beyond the table: zeros, the lane fails
  *
- * One rounding. Cost: reads n rows, writes n rows. */
+ * Rounded once. Cost: reads n rows, writes n rows.
+ */
 #ifndef KERNELS_ELEMENTWISE_EMBED_H
 #define KERNELS_ELEMENTWISE_EMBED_H
 

@@ -1,7 +1,7 @@
 /* gate.cu - see gate.h.
  *
- * A thread takes N neighbouring elements of a row: 16 bytes of it, or one element where rows are not
- * aligned. A block takes THREADS * N columns of one row, and then of the rows grid.y further on.
+ * A thread has N adjacent elements of a row: 16 bytes, or one element if rows are not aligned. A
+ * block has THREADS * N columns, of every grid.y-th row.
  */
 #include "gpu/cuda/kernels/elementwise/gate.h"
 
@@ -12,9 +12,9 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t MAX_ROWS = 65535; /* of a grid's y */
+constexpr uint32_t MAX_ROWS = 65535; /* limit of grid.y */
 
-/* y = act(x), times what stands times elements further on unless times is 0. */
+/* y = act(x), times the element `times` further unless times is 0. */
 template <typename T, int N>
 __global__ void
 __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times, enum act act)
@@ -39,10 +39,10 @@ __launch_bounds__(THREADS) act(struct tensor y, struct tensor x, uint32_t times,
     }
 }
 
-/* ACT_SWIGLU_CLAMPED: gate and up in turns. */
+/* ACT_SWIGLU_CLAMPED: gate and up are interleaved. */
 template <typename T, int N>
 __global__ void
-__launch_bounds__(THREADS) turns(struct tensor y, struct tensor x)
+__launch_bounds__(THREADS) swiglu_clamped(struct tensor y, struct tensor x)
 {
     uint32_t at = (blockIdx.x * THREADS + threadIdx.x) * N;
 
@@ -169,8 +169,8 @@ k_gate(const struct k_launch *l, struct tensor y, struct tensor gate_up, enum ac
 
         if (nothing(y)) return cudaSuccess;
         if (y.dim[1] % N == 0 && rows_fit(y, N) && rows_fit(gate_up, N))
-            return launch(turns<T, N>, grid(y, N), THREADS, 0, l->st, y, gate_up);
-        return launch(turns<T, 1>, grid(y, 1), THREADS, 0, l->st, y, gate_up);
+            return launch(swiglu_clamped<T, N>, grid(y, N), THREADS, 0, l->st, y, gate_up);
+        return launch(swiglu_clamped<T, 1>, grid(y, 1), THREADS, 0, l->st, y, gate_up);
     });
     return cudaSuccess;
 }

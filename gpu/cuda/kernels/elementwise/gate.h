@@ -1,12 +1,13 @@
-/* gate.h - element by element: act, gate, add, scale: gpu.h.
+/* gate.h - element-wise act, gate, add, scale; see gpu.h.
  *
- *   x, y, gate_up    fp32, bf16 or fp16 of one dtype, any strides; y may be x (gate: may be its first half).
- *                    add's y may be fp32 beside any x
+ *   x, y, gate_up    fp32, bf16 or fp16 of one dtype, any strides; y may be x (gate: first half).
+ *                    add: y may be fp32 with any dtype of x
  *
- * Arithmetic in fp32, one rounding at the end. fp32 takes the exact exponential, division and tanh (a few
- * ulp); the 16-bit types take the fast ones, whose error (some 1e-6 of the result) does not show in them.
- * gelu(tanh) is x / (1 + exp(-2u)), which is 0.5 x (1 + tanh u) without the cancellation.
- * Cost: each byte read and written once. */
+ * Arithmetic in fp32, rounded once. fp32 uses the exact exponential, division and tanh (a few ulp).
+ * 16-bit dtypes use the fast ones, whose error (about 1e-6 relative) is below their rounding.
+ * gelu(tanh) is x / (1 + exp(-2u)), which equals 0.5 x (1 + tanh u) without its cancellation. Cost:
+ * each byte read and written once.
+ */
 #ifndef KERNELS_ELEMENTWISE_GATE_H
 #define KERNELS_ELEMENTWISE_GATE_H
 

@@ -1,8 +1,8 @@
 /* matmul_generic.cu - see matmul_generic.h.
  *
- * A block makes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K of both
- * sides lie in shared memory as fp32. Each STEP is summed by itself and then added: two levels, so that
- * the error grows with STEP + K / STEP, not with K.
+ * A block computes SIDE x SIDE elements of y, a thread 4 x 4 of them, 16 apart. STEP elements of K
+ * of both operands are in shared memory as fp32. Each STEP is summed separately and then added: two
+ * levels, so that the error grows with STEP + K / STEP instead of K.
  */
 #include "gpu/cuda/kernels/gemm/matmul_generic.h"
 
@@ -28,7 +28,7 @@ element(const struct tensor &t, size_t at)
     return v[0];
 }
 
-/* SIDE rows from first on, STEP elements from k on; zeros outside. */
+/* Loads SIDE rows from `first`, STEP elements from k; zeros outside. */
 __device__ __forceinline__ void
 stage(float (*to)[STEP + 1], const struct tensor &t, uint32_t first, uint32_t k)
 {
@@ -91,7 +91,7 @@ __launch_bounds__(THREADS) matmul_generic(struct tensor y, struct tensor x, stru
         }
 }
 
-/* N neighbours a thread. */
+/* N adjacent elements per thread. */
 template <bool ACTS, int N>
 __global__ void
 __launch_bounds__(THREADS)

@@ -1,23 +1,25 @@
 /* matmul_skinny.cu - see matmul_skinny.h.
  *
- * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: rows of x cost nothing
- * while w goes by. A block, one an SM, owns tiles of TILES * 16 rows of w at a time, over the whole of K. Its
- * warps take the 64-wide blocks of K in turn, each through a ring of its own in shared memory:
+ * The tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x: more rows of x cost
+ * nothing while w is read. A block, one per SM, owns tiles of TILES * 16 rows of w, over the whole
+ * of K. Its warps process the 64-wide blocks of K alternately, each through its own ring in shared
+ * memory:
  *
  *     ring[warp][stage]:  w [TILES * 16 rows][64]  |  x [COLS * 8 rows][64]        128 bytes a row
  *
- * A lane copies 16 bytes at a time so that eight lanes read 128 bytes of one row, and takes 16 bytes for
- * a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the instruction wants 2 t,
- * 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted the same way for w and x, and a sum does not care. Chunks of
- * odd rows are swapped by fours, so that eight lanes that read together touch different banks.
+ * A lane copies 16 bytes at a time, so that eight lanes read 128 bytes of one row. It loads 16
+ * bytes for a fragment: lane (g, t) has elements 8 t .. 8 t + 7 of rows g and g + 8 where the
+ * instruction expects 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. K is permuted equally for w and x, which
+ * does not change the sum. Chunks of odd rows are swapped by fours to avoid bank conflicts.
  *
- * The ring is what keeps memory busy: nearly 200 KiB an SM on their way at any time, through the ends of
- * tiles too; and the first copies of w start before the kernel in front of this one has ended. With half
- * of that the next kernel could start beside this one, but then two blocks of one kernel meet on one SM
- * and a chain of matmuls is a fifth slower (measured); T5's, too, with rings no larger than a block's share of w.
+ * The ring keeps nearly 200 KiB per SM in flight, also across tiles. The first copies of w start
+ * before the previous kernel has ended. With half of the ring the next kernel could start earlier,
+ * but then two blocks of one kernel share an SM, and a chain of matmuls is 20 % slower (measured);
+ * T5 also with rings no larger than a block's share of w.
  *
- * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES, COLS and
- * the number of blocks do not enter, so neither M nor the lane's SMs show in the bits.
+ * Order of a sum: a warp adds its blocks of K in order, then the warps are added in order. TILES,
+ * COLS and the number of blocks do not matter, so that bits depend neither on M nor on the lane's
+ * SMs.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny.h"
 
@@ -33,11 +35,11 @@ constexpr int THREADS = WARPS * 32;
 constexpr int RING = 200 << 10;
 constexpr int BLOCK_K = 64;
 constexpr int ROW = BLOCK_K * 2;   /* bytes of a row in a stage */
-constexpr uint32_t SHORT_K = 2048; /* two tiles of it are no more than the ring holds */
-constexpr uint32_t MANY_N = 4096;  /* columns of y beyond 16 rows */
-constexpr uint32_t FEW = 96;       /* SMs that do not take all that memory gives */
+constexpr uint32_t SHORT_K = 2048; /* the ring holds two tiles of at most this K */
+constexpr uint32_t MANY_N = 4096;  /* columns of y above 16 rows */
+constexpr uint32_t FEW = 96;       /* SMs that do not saturate memory */
 
-/* y and what goes into it beside the product. */
+/* y and the other inputs of the epilogue. */
 struct product_end {
     void *y;
     const void *bias;
@@ -51,10 +53,10 @@ struct product_end {
 struct args {
     struct product_end end;
     const void *x, *w;
-    size_t x_row, w_row; /* bytes from row to row */
-    uint32_t m, n, k;    /* n: rows of y's product; w has twice as many for a gate */
-    uint32_t passes;     /* tiles a block takes */
-    uint32_t rounds;     /* blocks of K a warp takes of each */
+    size_t x_row, w_row; /* bytes between rows */
+    uint32_t m, n, k;    /* n: columns of y; for a gate w has twice as many rows */
+    uint32_t passes;     /* tiles per block */
+    uint32_t rounds;     /* blocks of K per warp and tile */
 };
 
 __device__ __forceinline__ void
@@ -86,14 +88,15 @@ fragment(uint32_t at)
     return v;
 }
 
-/* TILES: 16-row tiles of w a block takes at once; of a gate the first half are rows of w1 and the second
- * the same rows of w2. COLS: 8-row groups of x. */
+/* TILES: 16-row tiles of w per pass; for a gate the first half are rows of w1, the second the same
+ * rows of w2. COLS: 8-row groups of x. */
 template <typename T, int TILES, int COLS, bool GATE> struct shape {
     static constexpr int W_ROWS = TILES * 16, X_ROWS = COLS * 8;
-    static constexpr int OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a pass makes */
-    static constexpr int STAGE = (W_ROWS + X_ROWS) * ROW;  /* bytes, a warp */
+    static constexpr int OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per pass */
+    static constexpr int STAGE = (W_ROWS + X_ROWS) * ROW;  /* bytes per warp */
     static constexpr int STAGES = RING / (STAGE * WARPS) < 2 ? 2 : RING / (STAGE * WARPS);
-    static constexpr int PITCH = X_ROWS + 1; /* floats, of a row of sums: odd, for the banks */
+    /* floats per row of sums: odd, against bank conflicts */
+    static constexpr int PITCH = X_ROWS + 1;
     static constexpr int SUMS = WARPS * W_ROWS * PITCH * 4;
     static constexpr int SMEM = STAGES * STAGE * WARPS + SUMS;
 };
@@ -108,10 +111,10 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t ring = shared_address(smem) + warp * S::STAGES * S::STAGE;
     const uint32_t steps = a.passes * a.rounds;
-    /* What this lane copies: chunk (lane % 8) of every fourth row from (lane / 8) on. */
+    /* This lane copies chunk (lane % 8) of every fourth row from lane / 8 on. */
     const uint32_t c_row = lane / 8, c_k = lane % 8 * 8;
     const uint32_t c_to = c_row * ROW + ((lane % 8) ^ (c_row & 1) * 4) * 16;
-    /* What it reads: chunk t, then 4 + t, of rows g + 8 i. */
+    /* It reads chunks t and 4 + t of rows g + 8 i. */
     const uint32_t f_at = g * ROW + (t ^ (g & 1) * 4) * 16;
     float acc[TILES][COLS][4];
 
@@ -190,7 +193,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
             for (int half = 0; half < 2; half++) {
                 uint4 b[COLS];
 
-                /* Chunk 4 + t lies at the swapped place of chunk t. */
+                /* Chunk 4 + t is at the swapped position of chunk t. */
 #pragma unroll
                 for (int j = 0; j < COLS; j++) b[j] = fragment((x_at + j * 8 * ROW) ^ half * 64);
 #pragma unroll
@@ -215,7 +218,7 @@ __launch_bounds__(THREADS, 1) matmul_skinny(const struct args a)
             copy_commit();
         }
 
-        __syncthreads(); /* the sums of the pass before have been read */
+        __syncthreads(); /* the sums of the previous pass have been read */
 #pragma unroll
         for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -253,9 +256,9 @@ queue(const struct k_launch *l, struct args a)
     return launch(matmul_skinny<T, TILES, COLS, GATE>, grid, THREADS, S::SMEM, l->st, a);
 }
 
-/* One tile at a time goes round the SMs most evenly; two halve what is read of x, which counts with more
- * than 8 rows and where there are tiles enough, and make one pass of two where K is short. On FEW SMs, a part of a
- * device, memory gives more than warps take, and two products at a time take more. */
+/* One tile at a time balances the SMs best. Two tiles halve the reads of x, which matters above 8
+ * rows with enough tiles, and join two passes if K is short. On fewer than FEW SMs (a part
+ * of a device) two products at a time use more of the memory bandwidth. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct args &a)
@@ -278,7 +281,7 @@ queue_typed(const struct k_launch *l, const struct args &a, enum dtype t)
     return t == DT_BF16 ? queue_as<__nv_bfloat16, GATE>(l, a) : queue_as<__half, GATE>(l, a);
 }
 
-/* Beyond 16 rows cuBLASLt is as fast with a larger w, and where half of the SMs would have no tile. */
+/* Above 16 rows cuBLASLt is as fast if w is larger, or if half of the SMs would have no tile. */
 uint32_t
 most_rows(const struct k_launch *l, uint32_t n, uint32_t k)
 {

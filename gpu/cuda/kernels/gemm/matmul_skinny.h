@@ -1,4 +1,4 @@
-/* matmul_skinny.h - y = x w^T for a handful of rows: the weights go by once, as fast as memory gives them. */
+/* matmul_skinny.h - y = x w^T for up to 32 rows: reads the weights once, at memory bandwidth. */
 #ifndef KERNELS_GEMM_MATMUL_SKINNY_H
 #define KERNELS_GEMM_MATMUL_SKINNY_H
 
@@ -6,21 +6,23 @@
 
 enum { MATMUL_SMALL_ROWS = 32 };
 
-/* gpu.h matmul() for x [M, K] and w [N, K] both bf16 or both fp16, rows 16-byte aligned, K a multiple
- * of 8, M at most MATMUL_SMALL_ROWS, but 16 where N is beyond 4,096, or K beyond 2,048 and half of the SMs would
- * have no tile; y of x's dtype or fp32, any stride; bias of y's or w's dtype or fp32.
+/* matmul() of gpu.h. Refuses invariant lanes and everything outside of:
  *
- * A row's bits depend on that row and w alone: not on M, its place, or the lane's SMs. They are not those
- * of another candidate, so an invariant lane is refused. Sums in fp32, one rounding at the end, after bias and beta y.
- * Cost: reads w once, and x once for every 16 to 64 rows of w, from L2. */
+ *    x [M, K], w [N, K]   both bf16 or both fp16, rows 16-byte aligned, K a multiple of 8
+ * M                    at most MATMUL_SMALL_ROWS; at most 16 if N is above 4,096, or if K is above
+ *                         2,048 and half of the SMs would have no tile
+ *    y, bias              y of x's dtype or fp32, any stride; bias of y's or w's dtype or fp32
+ *
+ * A row's bits depend on that row and w only: not on M, the row's position, or the lane's SMs. They
+ * differ from those of other candidates. Sums in fp32, rounded once, after bias and beta y. Cost:
+ * reads w once, and x once per 16 to 64 rows of w, from L2. */
 K_API cudaError_t k_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
                                   struct tensor w, struct tensor bias, float beta);
 
-/* gpu.h act_matmul() under the same conditions, rounded once, after act. */
+/* act_matmul() of gpu.h under the same conditions, rounded once, after act. */
 K_API cudaError_t k_act_matmul_skinny(const struct k_launch *l, struct tensor y, struct tensor x,
                                       struct tensor w, struct tensor bias, enum act a);
-/* gpu.h gate_matmul() under the same conditions; both is not touched, and nothing is rounded before the
- * product. */
+/* gate_matmul() of gpu.h under the same conditions; does not write both, rounds only the result. */
 K_API cudaError_t k_gate_matmul_skinny(const struct k_launch *l, struct tensor y,
                                        struct tensor both, struct tensor x, struct tensor w,
                                        enum act a);

@@ -1,15 +1,15 @@
 /* matmul_skinny_invariant.cu - see matmul_skinny_invariant.h.
  *
- * As matmul_skinny.cu the tensor cores' A operand (16 rows) is w, their B operand (8 columns) is x. But a sum may
- * not be cut: so a warp has 16 rows of w over the whole of K, and a block as many warps as give every SM one block.
- * Each goes through a ring of its own in shared memory:
+ * As in matmul_skinny.cu the tensor cores' A operand (16 rows) is w, their B operand (8 columns) is
+ * x. Sums may not be divided: a warp has 16 rows of w over the whole of K, and a block has as many
+ * warps as give every SM one block. Each warp has its own ring in shared memory:
  *
  *     ring[warp][stage]:  w [16 rows][256]  |  x [COLS * 8 rows][256]        512 bytes a row
  *
- * Chunks of 16 bytes are swapped by the low three bits of their row, so that eight rows that ldmatrix reads at once
- * touch different banks. What limits a warp is the way of one sum through the tensor cores, some 18 ns for 16
- * rows by 16 of K: two warps an SM are enough for what memory gives it. The first copies of w start before the
- * kernel in front has ended.
+ * 16-byte chunks are swapped by the low three bits of their row, against bank conflicts of
+ * ldmatrix. The limit of a warp is the latency of one sum in the tensor cores, about 18 ns for 16
+ * rows by 16 of K: two warps per SM saturate memory. The first copies of w start before the
+ * previous kernel has ended.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_invariant.h"
 
@@ -27,7 +27,7 @@ struct args {
     void *y;
     const void *x, *w;
     size_t y_row;        /* elements */
-    size_t x_row, w_row; /* bytes from row to row */
+    size_t x_row, w_row; /* bytes between rows */
     uint32_t m, n, k, rounds;
     enum dtype y_type;
 };
@@ -97,7 +97,7 @@ __launch_bounds__(MATMUL_LINE_WARPS * 32, 1) matmul_skinny_invariant(const struc
         for (int k = 0; k < BLOCK_K / 16; k += 2) {
             uint32_t left[2][4], right[COLS][4];
 
-            /* Matrices of eight rows and eight of K: of w rows 0, 8 by K 0, 8; of x by K 0, 8, 16, 24. */
+            /* Matrices of eight rows and eight of K: w rows 0, 8 by K 0, 8; x by K 0, 8, 16, 24. */
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 load_matrices(left[h], w_at + place(lane % 16, 2 * (k + h) + lane / 16));

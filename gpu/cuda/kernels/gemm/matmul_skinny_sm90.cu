@@ -1,13 +1,14 @@
 /* matmul_skinny_sm90.cu - see matmul_skinny_sm90.h.
  *
- * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A cluster of blocks has a tile of w's rows,
- * each block its part of K; at the end each adds up everybody's sums of its share of the tile, out of their shared
- * memories. One thread copies:
+ * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A cluster of blocks
+ * has a tile of w's rows; each block has a part of K. At the end each block adds the sums of all
+ * blocks for its share of the tile, through distributed shared memory. One thread starts the
+ * copies:
  *
  *     ring[stage]:  w [GROUPS][64 rows][64]  |  x [64 rows][64]        128 bytes a row, swizzled
  *
- * The ring is nearly all of an SM's shared memory, and its first copies of w start before the kernel in front of this
- * one has ended: while ranks wait for each other's sums the next weights are on their way.
+ * The ring is nearly all of an SM's shared memory. Its first copies of w start before the previous
+ * kernel has ended: while ranks wait in a collective, the next weights are loaded.
  */
 #include "gpu/cuda/kernels/gemm/matmul_skinny_sm90.h"
 
@@ -25,15 +26,16 @@ constexpr uint32_t BLOCK_K = 64, ROWS = MATMUL_SM90_ROWS, FEW = 32;
 constexpr uint32_t BOX = 64 * BLOCK_K * 2; /* bytes of 64 rows in a stage */
 constexpr uint32_t RING = 208 << 10;
 constexpr int MOST_BLOCKS = 8;      /* of a cluster */
-constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
+constexpr uint64_t LARGE = 4 << 20; /* elements; with few rows only larger w is faster here */
 
-/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate the first half have rows of w1, the others the same rows
- * of w2. One warp more copies. */
+/* GROUPS: consumer warpgroups, 64 rows of w each; for a gate the first half have rows of w1, the
+ * others the same rows of w2. One more warp copies. */
 template <int GROUPS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
-    static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a tile makes */
+    static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per tile */
     static constexpr uint32_t STAGE = (GROUPS + 1) * BOX, STAGES = RING / STAGE;
-    static constexpr uint32_t PITCH = W_ROWS + 4; /* floats, of a row of sums: for the banks */
+    /* floats per row of sums, against bank conflicts */
+    static constexpr uint32_t PITCH = W_ROWS + 4;
     static constexpr uint32_t THREADS = GROUPS * 128 + 32;
     static constexpr uint32_t SMEM = STAGES * STAGE + 1024;
     static_assert(ROWS * PITCH * 4 <= STAGES * STAGE, "sums take the ring's place");
@@ -42,7 +44,7 @@ template <int GROUPS, bool GATE> struct shape {
 struct args {
     void *y;
     size_t y_row;     /* elements */
-    uint32_t m, n, k; /* k: blocks of it */
+    uint32_t m, n, k; /* k: in blocks */
     enum dtype y_type;
     enum act act;
 };
@@ -65,7 +67,7 @@ cluster_blocks()
     return n;
 }
 
-/* What all blocks of the cluster stored before it, all see behind it. */
+/* Makes stores of all blocks of the cluster before it visible to all after it. */
 __device__ __forceinline__ void
 cluster_sync()
 {
@@ -93,7 +95,7 @@ template <int GROUPS, bool GATE> struct block {
     uint32_t ring, full, empty; /* addresses */
     uint32_t tile, first, n;    /* blocks of K: first .. first + n - 1 */
 
-    /* Of w: the rows that warpgroup `group` has. */
+    /* Copies the rows of w of warpgroup `group`. */
     __device__ __forceinline__ void copy_w(const CUtensorMap *w, const struct args &a,
                                            uint32_t i) const
     {
@@ -152,7 +154,7 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* The warpgroup's sums where others read them: [row of x][row of w]. */
+    /* Stores the warpgroup's sums for other blocks: [row of x][row of w]. */
     __device__ __forceinline__ void lay_down(const float (&c)[32], float *sums) const
     {
         uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
@@ -173,7 +175,7 @@ template <int GROUPS, bool GATE> struct block {
         }
     }
 
-    /* This block's share of the tile. */
+    /* Adds and stores this block's share of the tile. */
     __device__ __forceinline__ void store(const struct args &a, uint32_t rank,
                                           uint32_t blocks) const
     {
@@ -242,10 +244,10 @@ __launch_bounds__(shape<GROUPS, GATE>::THREADS, 1)
     }
     cluster_sync();
     b.store(a, rank, blocks);
-    cluster_sync(); /* nobody reads this block's sums any more */
+    cluster_sync(); /* other blocks have finished reading this block's sums */
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 template <typename T, int GROUPS, bool GATE>
 cudaLaunchConfig_t
@@ -268,16 +270,16 @@ config_of(cudaLaunchAttribute *attrs, uint32_t blocks, uint32_t tiles)
 }
 
 /* How many clusters of each size the device holds at once. 0: the kernel does not run. */
-struct room {
+struct occupancy {
     int sms, clusters[MOST_BLOCKS + 1];
 };
 
 template <typename T, int GROUPS, bool GATE>
-const struct room &
-room_of()
+const struct occupancy &
+occupancy_of()
 {
-    static const struct room r = [] {
-        struct room ret = {};
+    static const struct occupancy r = [] {
+        struct occupancy ret = {};
         int device;
 
         if (cudaFuncSetAttribute(matmul_sm90<T, GROUPS, GATE>,
@@ -301,19 +303,20 @@ room_of()
     return r;
 }
 
-/* As many blocks a tile as there is room for all tiles at once; 0: not even one, or most of the SMs would have none. A part of
- * a device may have no room for a cluster that the whole has room for. */
+/* The most blocks per tile such that all tiles run at once; 0: not even one, or most of the SMs
+ * would be idle. A part of a device may lack the SMs for a cluster that fits on the whole
+ * device. */
 template <typename T, int GROUPS, bool GATE>
 uint32_t
 most_blocks(const struct k_launch *l, const struct args &a)
 {
     typedef shape<GROUPS, GATE> S;
-    const struct room &room = room_of<T, GROUPS, GATE>();
+    const struct occupancy &held = occupancy_of<T, GROUPS, GATE>();
     uint32_t tiles = (a.n + S::OUT - 1) / S::OUT, most = 0;
 
-    if (l->sms < (uint32_t)room.sms) return 0;
+    if (l->sms < (uint32_t)held.sms) return 0;
     for (uint32_t i = 1; i <= MOST_BLOCKS && i <= a.k; i++)
-        if (tiles <= (uint32_t)room.clusters[i] && tiles * i <= l->sms) most = i;
+        if (tiles <= (uint32_t)held.clusters[i] && tiles * i <= l->sms) most = i;
     return 4 * tiles * most >= l->sms ? most : 0;
 }
 
@@ -341,7 +344,8 @@ map_of(CUtensorMap *map, const struct tensor &t)
     return make_map(map, t.dtype, t.data, 2, dim, stride, box);
 }
 
-/* Few rows of w a block are the quickest (two warpgroups, measured), where that is one tile an SM at most. */
+/* Fewer rows of w per block (two warpgroups) are faster (measured), if that gives at most one tile
+ * per SM. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,

@@ -1,16 +1,17 @@
 /* matmul_streamk_sm90.cu - see matmul_streamk_sm90.h.
  *
- * The tensor cores' left side, 64 rows a warpgroup, is w, their right side x. A step is a tile of w's rows by 64 of K; the
- * steps of all tiles, one tile's behind the other's, are cut into as many even runs as there are blocks, one an SM. One
- * thread copies a block's steps, through the ends of tiles:
+ * The tensor cores' left operand, 64 rows per warpgroup, is w, the right one x. A step is a tile of
+ * w's rows by 64 of K. The steps of all tiles, tile after tile, are divided evenly among the
+ * blocks, one per SM. One thread starts the copies of a block's steps, across tiles:
  *
  *     ring[stage]:  w [GROUPS * 64 rows][64]  |  x [COLS rows][64]        128 bytes a row, swizzled
  *
- * A tile that one block has all of is written at once. Of another one each block leaves its sums in memory, and the last to
- * come adds them up, in the order of K: each warp for its sixteen rows, so nobody waits for anybody.
+ * A tile of one block is written at once. For a shared tile each block stores its sums in memory,
+ * and the last block adds them in the order of K. This is done per warp, for its sixteen rows, so
+ * that no block waits.
  *
- * The ring is nearly all of an SM's shared memory, and its first copies of w start before the kernel in front of this
- * one has ended.
+ * The ring is nearly all of an SM's shared memory. Its first copies of w start before the previous
+ * kernel has ended.
  */
 #include "gpu/cuda/kernels/gemm/matmul_streamk_sm90.h"
 
@@ -38,21 +39,22 @@ using sm90::wgmma_wait;
 
 namespace {
 
-constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of one in a stage */
+constexpr uint32_t BLOCK_K = 64, ROW = BLOCK_K * 2; /* ROW: bytes of a row in a stage */
 constexpr uint32_t RING = 208 << 10;
-constexpr uint32_t LEAST_STEPS = 4; /* of a block */
-constexpr uint64_t LARGE = 4 << 20; /* elements: more are worth it for a few rows */
-/* SMs: fewer than FEWEST wait for their copies' number, not for the bytes; FEW and more have matmul_skinny for 16 rows. */
+constexpr uint32_t LEAST_STEPS = 4; /* minimum per block */
+constexpr uint64_t LARGE = 4 << 20; /* elements; with few rows only larger w is faster here */
+/* SMs: below FEWEST the number of copies is the limit, not the bytes; from FEW on matmul_skinny
+ * serves 16 rows. */
 constexpr uint32_t FEWEST = 28, FEW = 96;
 
-/* GROUPS: warpgroups that multiply, 64 rows of w each; of a gate eight rows of w1 and the same eight of w2 take turns.
- * COLS: rows of x there is room for. One warp more copies. */
+/* GROUPS: consumer warpgroups, 64 rows of w each; for a gate eight rows of w1 alternate with the
+ * same eight of w2. COLS: maximum rows of x. One more warp copies. */
 template <int GROUPS, int COLS, bool GATE> struct shape {
     static constexpr uint32_t W_ROWS = GROUPS * 64;
-    static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y a tile makes */
+    static constexpr uint32_t OUT = GATE ? W_ROWS / 2 : W_ROWS; /* columns of y per tile */
     static constexpr uint32_t STAGE = (W_ROWS + COLS) * ROW, STAGES = RING / STAGE;
     static constexpr uint32_t WARPS = GROUPS * 4, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32;
-    static constexpr uint32_t PART = W_ROWS * COLS; /* floats: a tile's sums */
+    static constexpr uint32_t PART = W_ROWS * COLS; /* floats of a tile's sums */
     static constexpr uint32_t SMEM = STAGES * STAGE + 1024;
 };
 
@@ -60,14 +62,14 @@ struct args {
     void *y;
     size_t y_row;      /* elements */
     uint32_t m, n;     /* of y */
-    uint32_t k, steps; /* of a tile, of all */
+    uint32_t k, steps; /* per tile, and in total */
     float *part;       /* [blocks][2][PART] */
     uint32_t *count;   /* [tiles][WARPS] */
     enum dtype y_type;
     enum act act;
 };
 
-/* The first step of a block, and whose a step is. */
+/* The first step of a block; below, the block of a step. */
 __device__ __forceinline__ uint32_t
 first_of(const struct args &a, uint32_t block)
 {
@@ -80,7 +82,7 @@ block_of(const struct args &a, uint32_t step)
     return ((step + 1) * gridDim.x - 1) / a.steps;
 }
 
-/* A step of the block, and where in the ring it is. */
+/* A step of the block and its stage in the ring. */
 template <uint32_t STAGES> struct place {
     uint32_t tile, k, stage, phase;
 
@@ -91,7 +93,7 @@ template <uint32_t STAGES> struct place {
     }
 };
 
-/* What is read once is the first to leave the second level of cache. */
+/* Weights are read once: they are evicted first from L2. */
 __device__ __forceinline__ void
 load_once(uint32_t to, const CUtensorMap *map, uint32_t bar, int c0, int c1, int c3)
 {
@@ -145,7 +147,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         }
     }
 
-    /* The sums of so many steps of one tile. */
+    /* Adds `steps` steps of one tile to c. */
     template <typename T>
     __device__ __forceinline__ void multiply(const struct args &a, place &p, uint32_t steps,
                                              float (&c)[COLS / 2]) const
@@ -164,7 +166,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
                                   tile_desc(at + S::W_ROWS * ROW + k * 32, 1024, 0), i || k);
             wgmma_commit();
             if (i) {
-                wgmma_wait<1>(); /* the step before has been read */
+                wgmma_wait<1>(); /* the previous step has been read */
                 barrier_arrive_warp(before);
             }
             before = empty + p.stage * 8;
@@ -174,7 +176,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         barrier_arrive_warp(before);
     }
 
-    /* The thread's part of what a block leaves of a tile: of the one that it begins in, or of the one it ends in. */
+    /* The thread's part of what block b stores of a tile: of its first tile, or of its last. */
     __device__ __forceinline__ float4 *part(const struct args &a, uint32_t tile, uint32_t b) const
     {
         uint32_t which = 2 * b + (first_of(a, b) < tile * a.k);
@@ -182,7 +184,8 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return (float4 *)(a.part + (size_t)which * S::PART) + threadIdx.x;
     }
 
-    /* The warp's sums of a tile, from those of all its blocks. false: another block will have them. */
+    /* Adds the sums of all blocks of a tile for this warp. Returns false if another block will do
+     * it. */
     __device__ __forceinline__ bool gather(const struct args &a, uint32_t tile,
                                            float (&c)[COLS / 2]) const
     {
@@ -203,7 +206,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
             if (came == to - from) *count = 0;
         }
         if (same(came) != to - from) return false;
-        __syncwarp(); /* what lane 0 saw come, all may read */
+        __syncwarp(); /* makes what lane 0 acquired visible to all lanes */
         for (uint32_t b = from; b <= to; b += AHEAD) {
             float4 v[AHEAD][FOURS];
 
@@ -232,9 +235,9 @@ template <int GROUPS, int COLS, bool GATE> struct block {
         return true;
     }
 
-    /* v[a][b] of lane (g, t): column 8 a + g, row 2 t + b. Returned: columns 8 a + g / 4 * 4 and three more of row 2 t + b,
-     * where b is g's lowest bit and a the next. */
-    __device__ __forceinline__ void turn(const float (&v)[2][2], float (&four)[4]) const
+    /* v[a][b] of lane (g, t) is column 8 a + g, row 2 t + b. Returns columns 8 a + g / 4 * 4 and
+     * three more of row 2 t + b, where b is g's lowest bit and a the next. */
+    __device__ __forceinline__ void transpose_2x2(const float (&v)[2][2], float (&four)[4]) const
     {
         const uint32_t b = threadIdx.x / 4 % 2, h = threadIdx.x / 8 % 2;
         float two[2][2];
@@ -274,7 +277,7 @@ template <int GROUPS, int COLS, bool GATE> struct block {
                     v[j][b] = GATE ? activate<false>(c[4 * (i + j) + b], a.act) *
                                          c[4 * (i + j) + 2 + b]
                                    : c[4 * i + 2 * j + b];
-            turn(v, four);
+            transpose_2x2(v, four);
             if (row < a.m && at < a.n) store_as<4>(a.y_type, a.y, row * a.y_row + at, four);
         }
     }
@@ -328,21 +331,22 @@ __launch_bounds__(shape<GROUPS, COLS, GATE>::THREADS, 1)
     if (threadIdx.x < S::CONSUMERS) b.template consume<T>(a);
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
-/* {of K, row, 1, 1}, or, of a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy brings so many rows. */
+/* {of K, row, 1, 1} or, for a gate, {of K, 8 rows, w1 and w2, rows / 8}; one copy loads `rows`
+ * rows. */
 bool
 map_of(CUtensorMap *map, const struct tensor &t, uint32_t rows, bool gate)
 {
     const cuuint64_t row = (cuuint64_t)(t.dim[0] > 1 ? t.stride : (t.dim[1] + 7) & ~7u) * 2;
     const cuuint64_t n = gate ? t.dim[0] / 2 : t.dim[0];
-    const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, turns[4] = { t.dim[1], 8, 2, n / 8 };
+    const cuuint64_t flat[4] = { t.dim[1], n, 1, 1 }, interleaved[4] = { t.dim[1], 8, 2, n / 8 };
     const cuuint64_t stride[3] = { row, n * row, 8 * row };
     const cuuint32_t flat_box[4] = { BLOCK_K, rows, 1, 1 };
-    const cuuint32_t turns_box[4] = { BLOCK_K, 8, 2, rows / 16 };
+    const cuuint32_t interleaved_box[4] = { BLOCK_K, 8, 2, rows / 16 };
 
-    return make_map(map, t.dtype, t.data, 4, gate ? turns : flat, stride,
-                    gate ? turns_box : flat_box);
+    return make_map(map, t.dtype, t.data, 4, gate ? interleaved : flat, stride,
+                    gate ? interleaved_box : flat_box);
 }
 
 bool
@@ -388,7 +392,7 @@ queue_rows(const struct k_launch *l, const struct tensor &x, const struct tensor
     return queue<T, GROUPS, 64, GATE>(l, x, w, a);
 }
 
-/* With small tiles fewer sums go through memory, with large ones x is read less often. */
+/* Small tiles send fewer sums through memory; large tiles read x less often. */
 template <typename T, bool GATE>
 cudaError_t
 queue_as(const struct k_launch *l, const struct tensor &x, const struct tensor &w,
@@ -414,7 +418,7 @@ device_sms()
     return sms;
 }
 
-/* Others are as fast with fewer rows and with small matrices, and on the whole device. */
+/* Other candidates are as fast for fewer rows, for small matrices and on the whole device. */
 bool
 worth_it(const struct k_launch *l, uint32_t rows, const struct tensor &w)
 {

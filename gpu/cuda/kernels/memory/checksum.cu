@@ -1,7 +1,7 @@
 /* checksum.cu - see checksum.h.
  *
- * Blocks walk over the bytes side by side, a thread UNROLL loads of 16 bytes (two words) at a time, and
- * add what they have to *sum, which is cleared before.
+ * Blocks stride over the bytes together; a thread has UNROLL loads of 16 bytes (two words) at a
+ * time. Each adds its result to *sum, which is cleared before.
  */
 #include "gpu/cuda/kernels/memory/checksum.h"
 
@@ -23,7 +23,7 @@ mix64(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Of the two words of a load; key: golden * (the first one's index + 1). */
+/* The two words of a load; key: golden * (index of the first + 1). */
 __device__ __forceinline__ uint64_t
 mix_two(uint4 v, uint64_t key)
 {

@@ -1,8 +1,8 @@
 /* copy_blocks.cu - see copy_blocks.h.
  *
- * copy_blocks: a warp takes pieces of PIECE bytes, or what is left of used, warps side by side, so that neighbours in the grid are
- * neighbours on the bus. A lane has UNROLL loads of 16 bytes on their way before it stores the first: with
- * COPY_SMS blocks of THREADS that is 512 KiB, several times what the bus holds between asking and having.
+ * A warp copies runs of PIECE bytes, or the rest of used. Adjacent warps copy adjacent runs, for
+ * the bus. A lane starts UNROLL loads of 16 bytes before it stores the first: COPY_SMS blocks of
+ * THREADS have 512 KiB in flight, several times the bandwidth-delay product of the bus.
  */
 #include "gpu/cuda/kernels/memory/copy_blocks.h"
 
@@ -15,7 +15,7 @@ constexpr uint32_t THREADS = 1024;
 constexpr uint32_t UNROLL = 8;
 constexpr uint32_t PIECE = 32 * 16 * UNROLL;
 
-/* n_pieces: of every pitch; n_parts: of a block, pitches times that; n: of all blocks. */
+/* n_pieces: per pitch; n_parts: per block; n: of all blocks. */
 __global__ void
 __launch_bounds__(THREADS) copy_blocks(const struct block_copy *copy, uint32_t n_pieces,
                                        uint32_t n_parts, uint64_t n, struct block_size size)

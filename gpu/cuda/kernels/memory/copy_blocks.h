@@ -1,11 +1,12 @@
-/* copy_blocks.h - copies of blocks within the device and between it and pinned host memory: gpu.h.
+/* copy_blocks.h - copies blocks within the device and between it and pinned host memory; see
+ * gpu/ops.h.
  *
- *   size    pitch and used as gpu.c sets them: never 0
+ *   size    pitch and used as check.c sets them: never 0
  *   copy    [n] in device memory; each side device memory or mapped host memory, 16-byte aligned
- *
- *   host    some of it is host memory, or nobody knows. Then it keeps to COPY_SMS SMs, so that a step goes on beside
- *           it: that is enough for the bus, and a tenth of the device's own bandwidth. Within the device a step waits
- *           for it, and it takes all SMs of the lane */
+ *   host    true: host memory may be involved. Uses at most COPY_SMS SMs, so that a step continues
+ *           meanwhile: enough for the bus, 10 % of the device's bandwidth. false: uses all SMs
+ *           of the lane, because a step waits for the copy.
+ */
 #ifndef KERNELS_MEMORY_COPY_BLOCKS_H
 #define KERNELS_MEMORY_COPY_BLOCKS_H
 

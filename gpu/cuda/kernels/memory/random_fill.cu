@@ -1,7 +1,7 @@
 /* random_fill.cu - see random_fill.h.
  *
- * A thread makes the four elements of one Philox counter: two pairs of uniforms, each two normals. Every
- * operation is written as the one IEEE rounding it is, so that the compiler contracts nothing.
+ * A thread makes the four elements of one Philox counter: two pairs of uniforms, two normals each.
+ * Every operation is written as one IEEE rounding, so that the compiler cannot contract it.
  */
 #include "gpu/cuda/kernels/memory/random_fill.h"
 
@@ -59,9 +59,9 @@ sinpi_small(float x)
 __device__ __forceinline__ void
 normals(uint32_t word_u, uint32_t word_t, float std, float *even, float *odd)
 {
-    uint32_t turn = word_t >> 8, q = (turn + (1u << 21)) >> 22; /* 24 bits of a whole turn */
+    uint32_t angle = word_t >> 8, q = (angle + (1u << 21)) >> 22; /* 24 bits of a full circle */
     float u = mul_rn((float)((word_u >> 8) + 1), 0x1p-24f);
-    float t = mul_rn((float)((int32_t)turn - (int32_t)(q << 22)), 0x1p-23f);
+    float t = mul_rn((float)((int32_t)angle - (int32_t)(q << 22)), 0x1p-23f);
     float c = cospi_small(t), s = sinpi_small(t);
     float k = __fsqrt_rn(mul_rn(-2.0f, log_of(u)));
 
@@ -79,7 +79,7 @@ __launch_bounds__(THREADS) fill(T *to, uint64_t first, uint64_t seed, float std,
     uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];
     float v[4];
 
-    after_previous(); /* no next_may_start(): what it writes are weights, which others read early */
+    after_previous(); /* no next_may_start(): later kernels read weights early */
     if (at >= n) return;
     philox(seed, counter, w);
     normals(w[0], w[1], std, &v[0], &v[1]);
@@ -100,13 +100,14 @@ __launch_bounds__(THREADS) fill_bytes(uint8_t *to, uint64_t first, uint64_t seed
     *(uint4 *)(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A row of a part begins anywhere in a counter: `each` threads a row, of which the last may have nothing. */
+/* A row of a part may start inside a counter: `each` threads per row, the last may have no
+ * element. */
 template <typename T>
 __global__ void
 __launch_bounds__(THREADS) fill_part(struct tensor t, uint64_t first, uint64_t pitch, uint32_t each,
                                      uint64_t seed, float std)
 {
-    constexpr uint32_t PER = sizeof(T) == 1 ? 16 : 4; /* numbers of a counter */
+    constexpr uint32_t PER = sizeof(T) == 1 ? 16 : 4; /* numbers per counter */
     uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x, row = i / each;
     uint64_t from = first + row * pitch, c = from / PER + i % each;
     uint32_t counter[4] = { (uint32_t)c, (uint32_t)(c >> 32) }, w[4];

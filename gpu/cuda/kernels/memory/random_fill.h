@@ -1,9 +1,12 @@
-/* random_fill.h - normal numbers from a seed and an element's index, the same bits as gpu/cpu/cpu_fill.c's: gpu.h.
+/* random_fill.h - normal numbers from a seed and an element's index, with the bits of cpu_fill.c;
+ * see gpu/ops.h.
  *
- *   t    [n, d] fp32, bf16, fp16, or bytes, any stride; element (i, j) is number first + i * pitch + j
+ *   t    [n, d] fp32, bf16, fp16, or bytes, any stride; (i, j) has number first + i * pitch + j
  *
- * Source: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, SC11); Box and Muller, 1958. The logarithm, sine
- * and cosine are cpu_math.h's, operation by operation. Cost: arithmetic, some 60 operations an element. */
+ * Source: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, SC11); Box and Muller, 1958. Logarithm,
+ * sine and cosine repeat cpu_math.h operation by operation. Cost: about 60 arithmetic operations
+ * per element.
+ */
 #ifndef KERNELS_MEMORY_RANDOM_FILL_H
 #define KERNELS_MEMORY_RANDOM_FILL_H
 

@@ -1,7 +1,7 @@
 /* small_copy.cu - see small_copy.h.
  *
- * A thread takes one unit (16 bytes, or 4 where alignment allows no more) and keeps it in a register
- * between its read and its write: with ready set the read goes over the bus before after_previous().
+ * A thread copies one unit (16 bytes, or 4 if unaligned) through a register. With ready set, the
+ * read crosses the bus before after_previous().
  */
 #include "gpu/cuda/kernels/base/launch.cuh"
 #include "gpu/cuda/kernels/memory/small_copy.h"

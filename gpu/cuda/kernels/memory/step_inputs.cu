@@ -7,11 +7,11 @@
 namespace {
 
 constexpr uint32_t THREADS = 256;
-constexpr uint32_t WORDS = 4; /* of a row that a thread copies */
+constexpr uint32_t WORDS = 4; /* of a row per thread */
 constexpr uint32_t EDITS = 1024;
-constexpr uint32_t PLACES = 2 * EDITS; /* half of them free: short ways to a place */
+constexpr uint32_t PLACES = 2 * EDITS; /* half of them empty: few probes */
 
-/* A block takes THREADS * WORDS words of one row. */
+/* A block has THREADS * WORDS words of one row. */
 template <typename W>
 __global__ void
 __launch_bounds__(THREADS)
@@ -45,12 +45,12 @@ __launch_bounds__(THREADS)
 {
     uint32_t i = blockIdx.x * THREADS + threadIdx.x;
 
-    after_previous(); /* first: gpu.h says that all before us is complete for who comes behind */
+    after_previous(); /* first: gpu.h guarantees that earlier work is complete for later work */
     next_may_start();
     if (i < n && token[i] == -1 && slot[i] != SLOT_NONE) token[i] = last[slot[i]];
 }
 
-/* A block takes one run. */
+/* A block has one segment. */
 __global__ void
 __launch_bounds__(THREADS)
     see(uint32_t *seen, uint32_t seen_words, const int32_t *token, const struct segment *all)
@@ -72,8 +72,9 @@ __launch_bounds__(THREADS)
     }
 }
 
-/* One block, EDITS edits at a time. Threads meet at their entry's place in a table in shared memory, which
- * keeps the last edit's index: that one is written. What the next EDITS write comes after. */
+/* One block, EDITS edits at a time. Threads of the same entry find each other in a hash table in
+ * shared memory, which keeps the index of the last edit; that edit is written. The next EDITS are
+ * written after. */
 __global__ void
 __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
                               const struct table_edit *edit, uint32_t n, uint32_t *fault)
@@ -114,7 +115,7 @@ __launch_bounds__(EDITS) edit(const __grid_constant__ struct tables t,
     }
 }
 
-/* Of an element. 0: not whole bytes. */
+/* Bytes of an element. 0: not whole bytes. */
 size_t
 bytes_of(enum dtype t)
 {

@@ -1,10 +1,10 @@
-/* step_inputs.h - what a step does to rows, tokens and tables without arithmetic: gpu.h.
+/* step_inputs.h - ops on rows, tokens and block tables without arithmetic; see gpu/ops.h.
  *
- *   rows      y[i] = x[which[i]], any dtype of whole bytes; which[i] beyond x: the row is left alone and
- *             the lane fails
- *   tokens    r.token is changed in place
- *   see       a slot has one run in a call
- *   edit      in order: of edits of one entry the last stands. Beyond a table: the lane fails */
+ *   gather_rows      any dtype of whole bytes; which[i] beyond x: row skipped, the lane fails
+ *   resolve_tokens   changes r.token in place
+ *   mark_tokens      a slot has at most one segment per call
+ *   update_tables    in order: the last edit of an entry counts; beyond a table: the lane fails
+ */
 #ifndef KERNELS_MEMORY_STEP_INPUTS_H
 #define KERNELS_MEMORY_STEP_INPUTS_H
 

@@ -1,16 +1,16 @@
-/* experts.cuh - which pairs a block of a product over experts has. */
+/* experts.cuh - which pairs a block of expert_matmul computes. */
 #ifndef KERNELS_MOE_EXPERTS_CUH
 #define KERNELS_MOE_EXPERTS_CUH
 
 #include "gpu/gpu.h"
 
-/* Pairs [first, end), at most so many, of one expert; none where there are fewer tiles. */
+/* Pairs [first, end) of one expert; empty if there are fewer tiles. */
 struct expert_tile {
     uint32_t expert, first, end;
 };
 
-/* The index-th tile of `size` pairs, experts in order, the last of each perhaps smaller. Every thread of a warp
- * asks the same and gets the same. */
+/* Tile `index` of at most `size` pairs, in the order of experts; an expert's last tile may be
+ * smaller. All threads of a warp call it with the same arguments. */
 __device__ __forceinline__ struct expert_tile
 find_tile(const struct pairs &p, uint32_t index, uint32_t size)
 {
@@ -22,7 +22,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
         uint32_t first = p.first[e], end = p.first[e + 1], before, all;
         uint32_t tiles = from + lane < p.n_experts ? (end - first + size - 1) / size : 0;
 
-        before = tiles; /* and of the lanes below */
+        before = tiles; /* and those of lower lanes */
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             uint32_t v = __shfl_up_sync(~0u, before, step);
@@ -46,7 +46,7 @@ find_tile(const struct pairs &p, uint32_t index, uint32_t size)
     return t;
 }
 
-/* Tiles there may be, whoever chose whom. */
+/* Maximum number of tiles for any choice of experts. */
 static inline uint32_t
 most_tiles(const struct pairs *p, uint32_t size)
 {

@@ -1,7 +1,8 @@
 /* experts_generic.cu - see experts.h.
  *
- * A block makes PAIRS x COLS elements of y, a thread one pair's EACH of them, ACROSS apart. STEP elements of K of
- * both sides lie in shared memory as fp32; each STEP is summed by itself and then added, as in matmul_generic.cu.
+ * A block computes PAIRS x COLS elements of y, a thread EACH elements of one pair, ACROSS apart.
+ * STEP elements of K of both operands are in shared memory as fp32; each STEP is summed separately
+ * and then added, as in matmul_generic.cu.
  */
 #include "gpu/cuda/kernels/moe/experts.h"
 
@@ -18,7 +19,7 @@ constexpr uint32_t ACROSS = 16;
 constexpr uint32_t EACH = COLS / ACROSS;
 constexpr uint32_t THREADS = PAIRS * ACROSS;
 
-/* An element of w: of MXFP4 a code times its run's power of two. */
+/* An element of w; MXFP4: a code times the power of two of its run. */
 __device__ __forceinline__ float
 weight(const struct tensor &w, size_t row, uint32_t col)
 {

@@ -1,9 +1,9 @@
 /* route.cu - see route.h.
  *
- * choose: a warp takes a row, lane i experts i, i + 32, ... as keys of 64 bits whose order is that of what is
- * wanted: the logit's, NaN below all, then the lower expert first. The largest is taken n_top times; lane j
- * keeps the j-th. place: a block takes an expert. It counts the pairs of those before it, which is where its own
- * begin, and then hands out places to its own in the order of rows.
+ * choose: a warp has a row, lane i experts i, i + 32, ... as 64-bit keys ordered by logit, NaN
+ * lowest, then by lower expert. The largest key is taken n_top times; lane j keeps the j-th. place:
+ * a block has an expert. It counts the pairs of lower experts, which gives the start of its own,
+ * and then assigns places to its own in the order of rows.
  */
 #include "gpu/cuda/kernels/moe/route.h"
 
@@ -14,13 +14,13 @@ namespace {
 
 constexpr uint32_t THREADS = 256;
 constexpr uint32_t WARPS = THREADS / 32;
-constexpr uint32_t MAX_EACH = 32; /* experts a lane has */
+constexpr uint32_t MAX_EACH = 32; /* experts per lane */
 constexpr uint32_t MAX_ROWS = 65535;
 
 __device__ __forceinline__ uint64_t
 key_of(float x, uint32_t expert)
 {
-    uint32_t u = __float_as_uint(add_rn(x, 0.0f)); /* -0 is 0 */
+    uint32_t u = __float_as_uint(add_rn(x, 0.0f)); /* -0 becomes 0 */
 
     u = x != x ? 0 : u >> 31 ? ~u : u | 0x80000000u;
     return (uint64_t)u << 32 | (UINT32_MAX - expert);
@@ -32,7 +32,7 @@ sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* What experts are chosen by. */
+/* The number that experts are ranked by. */
 __device__ __forceinline__ float
 score(const struct route &r, float logit, uint32_t expert)
 {
@@ -93,15 +93,15 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
     p.share[(size_t)row * p.n_top + lane] = share;
 }
 
-/* Of the block's threads before this one: how many say so; *all of them. */
+/* Returns how many earlier threads of the block have `mine` set; *all: how many in total. */
 __device__ __forceinline__ uint32_t
 rank_of(bool mine, uint32_t *count, uint32_t *all)
 {
-    uint32_t said = __ballot_sync(~0u, mine), warp = threadIdx.x / 32;
-    uint32_t rank = __popc(said & ((1u << threadIdx.x % 32) - 1)), sum = 0;
+    uint32_t votes = __ballot_sync(~0u, mine), warp = threadIdx.x / 32;
+    uint32_t rank = __popc(votes & ((1u << threadIdx.x % 32) - 1)), sum = 0;
 
     __syncthreads();
-    if (threadIdx.x % 32 == 0) count[warp] = __popc(said);
+    if (threadIdx.x % 32 == 0) count[warp] = __popc(votes);
     __syncthreads();
     for (uint32_t i = 0; i < WARPS; i++) {
         if (i < warp) rank += count[i];
@@ -123,7 +123,7 @@ __launch_bounds__(THREADS) place(const __grid_constant__ struct pairs p)
     if (threadIdx.x == 0) before = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) less += p.expert[i] < e;
-    if (less) atomicAdd(&before, less); /* a sum of whole numbers: any order */
+    if (less) atomicAdd(&before, less); /* integer sum: any order */
     __syncthreads();
     at = before;
     if (threadIdx.x == 0) p.first[e] = at;

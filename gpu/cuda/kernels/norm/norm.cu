@@ -1,16 +1,16 @@
 /* norm.cu - see norm.h.
  *
- * One block a row. A row is cut into fours; thread t has fours t, t + threads, ... and keeps them in
- * registers from the first sum to the last store:
+ * One block per row. A row is divided into groups of four; thread t has groups t, t + threads, ...
+ * and keeps them in registers from the first sum to the last store:
  *
- *     d        threads   fours a thread
+ *     d        threads   groups per thread
  *     1,024    64        4
  *     4,096    256       4
  *     5,376    352       4 (some 3)
  *     8,192    512       4       <- KEEP: longer rows are read again (LONG)
  *
- * Fours, because x is fp32: 16 bytes of it and 8 of a 16-bit type, both without gaps between lanes.
- * Rows that are not aligned have the same fours, loaded one element at a time.
+ * Four, because x is fp32: 16 bytes of it and 8 of a 16-bit type, both without gaps between lanes.
+ * Unaligned rows have the same groups, loaded per element.
  */
 #include "gpu/cuda/kernels/norm/norm.h"
 
@@ -111,7 +111,7 @@ template <typename T, enum keep KEPT>
 kernel *
 pick(const struct norm_args &a, bool centred, bool whole)
 {
-    constexpr enum keep PLAIN = KEPT == NOTHING ? NOTHING : ROW; /* ragged rows: fewer kernels */
+    constexpr enum keep PLAIN = KEPT == NOTHING ? NOTHING : ROW; /* unaligned rows: fewer kernels */
 
     return whole ? pick_as<T, true, KEPT>(a, centred) : pick_as<T, false, PLAIN>(a, centred);
 }
@@ -165,6 +165,6 @@ k_residual(const struct k_launch *l, const struct residual *r)
 
     if (r->x.dtype != DT_F32) return cudaErrorInvalidValue;
     if (a.in_norm.data && r->norm != RESIDUAL_RMS) return cudaErrorInvalidValue;
-    /* Only a sum is one kernel's, whatever would be normed. */
+    /* Without a norm one kernel serves all norm kinds. */
     return queue(l, a, r->norm != RESIDUAL_RMS && (r->y.data || a.post.data));
 }

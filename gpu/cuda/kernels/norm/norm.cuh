@@ -1,4 +1,5 @@
-/* norm.cuh - the kernel of rms norms and residuals: norm.cu has its words, norm_allreduce.cu those of several ranks. */
+/* norm.cuh - the kernel of RMS norms and residuals, for norm.cu and, with several ranks,
+ * norm_allreduce.cu. */
 #ifndef KERNELS_NORM_NORM_CUH
 #define KERNELS_NORM_NORM_CUH
 
@@ -8,26 +9,28 @@
 
 namespace {
 
-constexpr uint32_t KEEP = 4; /* fours a thread */
+constexpr uint32_t KEEP = 4; /* groups of four elements per thread */
 constexpr uint32_t THREADS = 512;
 constexpr uint32_t WARPS = THREADS / 32;
 
 enum how { NORM, ADD, ADD_NORMED };
 
-/* What a thread has in registers: with few rows the weights too, which are there before the row is. With
- * more rows than the SMs hold at once they would only cost places for other rows. */
+/* What a thread keeps in registers. With few rows also the weights, loaded before the row. With
+ * more rows than the SMs hold at once, weights in registers would reduce occupancy. */
 enum keep { NOTHING, ROW, ROW_AND_WEIGHTS };
-constexpr uint32_t FEW = 4; /* rows an SM */
+constexpr uint32_t FEW = 4; /* rows per SM */
 
-/* x: what in is added to, or nothing: in is what to norm. post: fp32, gets what y gets before that is rounded. */
+/* x: receives the sum with `in`, or NULL: then `in` is the input of the norm. post: fp32, gets y
+ * before rounding. */
 struct norm_args {
     struct tensor x, in, in_bias, in_norm, y, y_norm, y_bias, post;
     float eps, plus;
     uint32_t d;
-    struct exchange ranks; /* norm_allreduce.cu's */
+    struct exchange ranks; /* used by norm_allreduce.cu */
 };
 
-/* Four elements from at on of a row of d; beyond its end zeros. WHOLE: aligned and d % 4 == 0. */
+/* Loads four elements from `at` of a row of d; zeros beyond its end. WHOLE: aligned and d % 4 ==
+ * 0. */
 template <bool WHOLE, typename T>
 __device__ __forceinline__ void
 get(float (&v)[4], const T *p, uint32_t at, uint32_t d)
@@ -97,7 +100,7 @@ add_to(float (&v)[4], const float (&u)[4])
     for (int j = 0; j < 4; j++) v[j] = add_rn(v[j], u[j]);
 }
 
-/* v * k, times w + plus where there are weights. */
+/* v * k, times w + plus if there are weights. */
 __device__ __forceinline__ void
 normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
 {
@@ -108,17 +111,18 @@ normed(float (&v)[4], float k, bool weights, const float (&w)[4], float plus)
     }
 }
 
-/* A thread's fours of a row of d: at is the first element, i where it keeps the four (LONG: nowhere, each
- * four is loaded again into place 0). */
+/* Loops over a thread's groups of four in a row of d: `at` is the first element, i the index in
+ * registers (LONG: always 0, each group is loaded again). */
 #define EACH_FOUR(i, at) \
     _Pragma("unroll") for (uint32_t i = 0, at = threadIdx.x * 4; LONG ? at < d : i < KEEP; \
                            i += LONG ? 0 : 1, at += blockDim.x * 4) if (at < d)
 
-/* A vector of weights, if there is one. Nobody writes weights while serving: so this may come first. */
+/* Loads a vector of weights, if there is one, before after_previous(): weights do not change while
+ * serving. */
 #define GET_WEIGHTS(w, t) \
     if (!LATE && (t).data) EACH_FOUR(i, at) get_as<WHOLE>(w[i], (t).dtype, (t).data, at, d)
 
-/* What is in `in` is all there is to add. */
+/* Adds only what is in `in`. */
 struct alone {
     template <typename IN>
     __device__ __forceinline__ static void of(float (&)[KEEP][4], const struct norm_args &,
@@ -127,7 +131,7 @@ struct alone {
     }
 };
 
-/* Whole makes of a thread's fours of `in` what is added. */
+/* Whole computes from a thread's groups of `in` what is added. */
 template <typename IN, enum how HOW, bool WHOLE, enum keep KEPT, typename Whole>
 __global__ void
 __launch_bounds__(THREADS) norm(struct norm_args a)
@@ -199,7 +203,7 @@ __launch_bounds__(THREADS) norm(struct norm_args a)
     }
 }
 
-/* A vector of weights may be [d] or [1, d]: a row either way. */
+/* A vector of weights may be [d] or [1, d]: returns a row. */
 struct tensor
 as_row(struct tensor w)
 {
@@ -212,7 +216,7 @@ args_of(const struct residual *r)
 {
     struct norm_args a = {};
 
-    a.in = r->in.data ? r->in : r->x; /* then x stays as it is, but for a post norm's */
+    a.in = r->in.data ? r->in : r->x; /* then x is unchanged, except by a post norm */
     if (r->in.data) a.x = r->x;
     if (r->norm == RESIDUAL_POST) a.post = r->x;
     a.in_bias = as_row(r->in_bias);

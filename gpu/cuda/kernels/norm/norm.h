@@ -1,13 +1,14 @@
-/* norm.h - rms_norm, and the residual stream's add and norms in one pass: gpu.h.
+/* norm.h - rms_norm, and residual: the residual stream's add and norms in one pass; see gpu.h.
  *
- *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual's x: fp32), any strides; y may be x
+ *   x, in, y    [n, d] fp32, bf16 or fp16 each (residual: x fp32), any strides; y may be x
  *   weights     [d] fp32, bf16 or fp16
  *
- * Statistics and arithmetic in fp32, one rounding where a value is stored; what residual adds after
- * in_norm or with in_bias is not rounded first. The sums of a row have an order that d alone decides, the same in every
- * function here: a row has the same bits in any batch, and a residual those of add, then rms_norm.
- * Cost: each byte read and written once for d up to 8,192; longer rows are read again for each sum.
- * Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019. */
+ * Statistics and arithmetic in fp32, rounded where a value is stored; what residual adds after
+ * in_norm or with in_bias is not rounded first. The order of a row's sums depends on d only and is
+ * the same in every function here: a row has the same bits in any batch, and residual has those of
+ * add, then rms_norm. Cost: each byte read and written once for d up to 8,192; longer rows are read
+ * again for each sum. Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+ */
 #ifndef KERNELS_NORM_NORM_H
 #define KERNELS_NORM_NORM_H
 
@@ -17,8 +18,9 @@
 K_API cudaError_t k_rms_norm(const struct k_launch *l, struct tensor y, struct tensor x,
                              struct tensor w, float eps, float plus);
 K_API cudaError_t k_residual(const struct k_launch *l, const struct residual *r);
-/* With in the sum of all ranks' in, as k_exchange_sum() would have left it; in stays as it was. Refuses layer norms, more
- * rows than K_EXCHANGE_BLOCKS, and those of more than 8,192 elements (4,096 of fp32). */
+/* residual where `in` is the sum of all ranks' in, with the bits of k_exchange_sum(); in is not
+ * changed. Refuses layer norms, more rows than K_EXCHANGE_BLOCKS, and rows of more than 8,192
+ * elements (4,096 in fp32). */
 K_API cudaError_t k_residual_of_ranks(const struct k_launch *l, const struct exchange *e,
                                       const struct residual *r);
 

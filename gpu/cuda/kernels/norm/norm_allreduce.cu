@@ -1,7 +1,8 @@
-/* norm_allreduce.cu - residuals of what ranks have parts of: the sum (peer_exchange.h) within the pass. See norm.h.
+/* norm_allreduce.cu - residual with the all-reduce of `in` (peer_exchange.h) in the same pass; see
+ * norm.h.
  *
- * Block i has row i on every rank. What a thread has of in travels while it waits for what the others have of the same
- * elements; then everything is as with one rank.
+ * Block i has row i on every rank. A thread sends its part of `in` and receives the same elements
+ * from the other ranks; the rest is as with one rank.
  */
 #include "gpu/cuda/kernels/norm/norm.h"
 
@@ -10,15 +11,16 @@
 
 namespace {
 
-/* A thread's fours as they travel: lines of four words, two fours of a 16-bit type each, or one of fp32. */
+/* A thread's groups of four as lines of four words: two groups of a 16-bit type per line, or one of
+ * fp32. */
 template <typename IN> struct alignas(16) words_of_fours {
     static constexpr uint32_t FOUR = sizeof(IN), LINES = KEEP * FOUR / 4;
     uint32_t w[KEEP * FOUR];
 };
 static_assert(THREADS * words_of_fours<float>::LINES <= K_EXCHANGE_LINES, "a block's rows fit");
 
-/* The thread's line j of its block's, where it has one: if its first four is there, on every rank alike. Neighbours' lines
- * are neighbours. */
+/* Loops over the thread's lines that exist, the same on every rank: `j` in the thread, `at` in the
+ * block. Adjacent threads have adjacent lines. */
 #define EACH_LINE(j, at) \
     _Pragma("unroll") for (uint32_t j = 0, at = threadIdx.x; j < words_of_fours<IN>::LINES; \
                            j++, at += blockDim.x) if (has_line<IN>(j, d))
@@ -30,38 +32,39 @@ has_line(uint32_t j, uint32_t d)
     return (threadIdx.x + j * 4 / words_of_fours<IN>::FOUR * blockDim.x) * 4 < d;
 }
 
-/* All of the thread's fours that come from that rank. They are asked for together, and leave room behind. */
+/* Receives all of the thread's groups from one rank, with loads in parallel, and clears the
+ * lines. */
 template <typename IN>
 __device__ __forceinline__ void
-hear_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)
+receive_row(words_of_fours<IN> &f, uint4 *from, uint32_t d)
 {
     bool all;
 
     do {
         all = true;
-        EACH_LINE(j, at) all &= hear_bare(from + at, &f.w[4 * j]);
+        EACH_LINE(j, at) all &= receive_bare(from + at, &f.w[4 * j]);
     } while (!all);
     EACH_LINE(j, at) clear_bare(from + at);
 }
 
-/* u = the sum of all ranks' u, in their order, rounded as a sum of its own would be stored. */
+/* u = the sum of all ranks' u, in rank order, rounded as all_reduce would store it. */
 template <typename IN>
 __device__ __forceinline__ void
 add_ranks(float (&u)[KEEP][4], const struct exchange &e, uint32_t d)
 {
     constexpr bool LONG = false;
     constexpr uint32_t FOUR = words_of_fours<IN>::FOUR;
-    uint32_t turn = next_turn(turn_of(e));
+    uint32_t round = next_round(round_of(e));
     words_of_fours<IN> own = {}, theirs;
 
     EACH_FOUR(i, at) store<4>((IN *)(own.w + i * FOUR), u[i]);
     for (uint32_t r = 0; r < e.ranks; r++) {
-        uint4 *to = bare_at(e.at[r], e, turn, e.rank);
+        uint4 *to = bare_at(e.at[r], e, round, e.rank);
 
         if (r != e.rank) EACH_LINE(j, at) send_bare(to + at, &own.w[4 * j]);
     }
     for (uint32_t r = 0; r < e.ranks; r++) {
-        if (r != e.rank) hear_row<IN>(theirs, bare_at(e.at[e.rank], e, turn, r), d);
+        if (r != e.rank) receive_row<IN>(theirs, bare_at(e.at[e.rank], e, round, r), d);
         EACH_FOUR(i, at)
         {
             struct alignas(16) {
@@ -83,7 +86,7 @@ add_ranks(float (&u)[KEEP][4], const struct exchange &e, uint32_t d)
         for (int j = 0; j < 4; j++) u[i][j] = to_float(of_float<IN>(u[i][j]));
     }
     __syncthreads();
-    end_turn(e, turn);
+    end_round(e, round);
 }
 
 struct of_ranks {
@@ -95,7 +98,7 @@ struct of_ranks {
     }
 };
 
-/* Rows that one thread of each rank's same block has. */
+/* The rows of one launch: one block per row. */
 cudaError_t
 queue_of_ranks(const struct k_launch *l, const struct norm_args &a)
 {

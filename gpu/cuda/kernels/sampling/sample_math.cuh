@@ -1,9 +1,9 @@
-/* sample_math.cuh - what the two kernels of sample share: weights, noise, walks, and where they meet.
+/* sample_math.cuh - shared by the two kernels of sample: weights, noise, scans, scratch.
  *
- * The numbers here are those of cpu_sample.c, operation by operation: a weight comes of the same
- * polynomial with the same roundings, cut down to a whole number of units, so that sums are exact and
- * their order is free. What has to have the CPU's bits is written with __f..._rn(), which nvcc leaves as
- * it stands.
+ * The numbers equal those of cpu_sample.c, operation by operation: a weight comes from the same
+ * polynomial with the same roundings, rounded down to a whole number of units, so that sums are
+ * exact in any order. Code that must give the CPU's bits uses __f..._rn(), which nvcc does not
+ * contract.
  */
 #ifndef KERNELS_SAMPLING_SAMPLE_MATH_CUH
 #define KERNELS_SAMPLING_SAMPLE_MATH_CUH
@@ -20,8 +20,8 @@ namespace sampling {
 
 typedef unsigned long long u64;
 
-/* A block is 1,024 logits that a warp holds, 32 a lane: it, lane, c -> block * 1024 + it * 128 + lane * 4
- * + c. A lane's 32 are a group. */
+/* A block is 1,024 logits held by a warp, 32 per lane: it, lane, c -> block * 1024 + it * 128 +
+ * lane * 4 + c. The 32 logits of a lane are a group. */
 constexpr uint32_t BLOCK = 1024, LANE = 32, MAX_BLOCKS = 1024;
 constexpr int UNIT_BLOCK = 30, UNIT_ROW = 42; /* bits of a unit, as in cpu_sample.c */
 
@@ -33,14 +33,14 @@ struct row_stat {
     float best, log_total;
     u64 mass; /* in units of a row */
 };
-struct room {
+struct scan_scratch {
     struct block_stat *block; /* [n][n_blocks] */
     struct row_stat *row;     /* [n] */
-    float *group;             /* [n][n_blocks * LANE] the best of each; of rows that want a list */
+    float *group;             /* [n][n_blocks * LANE] best of each group; rows with lists only */
     uint32_t n_blocks;
 };
 
-/* What a row is about. */
+/* What a row needs. */
 struct wish {
     bool draw, cuts, list, sum;
     float rate; /* log2(e) / temperature */
@@ -59,28 +59,28 @@ wish_of(const struct sample_row &r, uint32_t n)
     return w;
 }
 
-/* Ranks draw from such a row in parts. */
+/* Whether ranks sample this row in parts. */
 __device__ __forceinline__ bool
 in_parts(const struct sample_row &r, uint32_t n)
 {
     return !wish_of(r, n).list && !r.beam;
 }
 
-/* Of such a row no logit matters. */
+/* Whether no logit of the row matters. */
 __device__ __forceinline__ bool
 is_forced(const struct sample_row &r, uint32_t n)
 {
     return r.force >= 0 && r.target < 0 && !r.n_top && (uint32_t)r.force < n;
 }
 
-/* No NaN, no +inf. */
+/* Replaces NaN and +inf. */
 __device__ __forceinline__ float
 clean(float x)
 {
     return fminf(fmaxf(x, -CUDART_INF_F), FLT_MAX);
 }
 
-/* Larger floats have larger keys; both zeros the same one. */
+/* Larger floats have larger keys; both zeros have the same key. */
 __device__ __forceinline__ uint32_t
 key_of(float x)
 {
@@ -95,8 +95,8 @@ of_key(uint32_t key)
     return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
 }
 
-/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and something as small
- * below. A NaN is far below: a block of nothing but -inf weighs nothing. */
+/* 2^y * 2^SHIFT for y <= 0, with the bits of weigh() in cpu_sample.c from FLOOR on, and an equally
+ * small number below. NaN counts as far below: a block of only -inf has weight 0. */
 template <int SHIFT, int FLOOR>
 __device__ __forceinline__ float
 power(float y)
@@ -115,8 +115,8 @@ power(float y)
     return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
 }
 
-/* A logit's weight beside the best of its block, as a float of whole and broken units. From -44 on down
- * it is less than one of either kind. */
+/* A logit's weight relative to the best of its block, in units with fraction. From -44 on it is
+ * below one unit of either kind. */
 template <int UNIT>
 __device__ __forceinline__ float
 weigh(float x, float best, float rate)
@@ -124,7 +124,7 @@ weigh(float x, float best, float rate)
     return power<UNIT, -44>(__fmul_rn(__fsub_rn(x, best), rate));
 }
 
-/* What turns a block's units into the row's. */
+/* The factor from a block's units to the row's. */
 __device__ __forceinline__ double
 factor_of(float block_best, float best, float rate)
 {
@@ -137,7 +137,7 @@ scaled(u64 mass, double factor)
     return __double2ull_rz(__dmul_rn(__ull2double_rn(mass), factor));
 }
 
-/* A whole number below total: Philox 4x32-10 of (seed; output, position). */
+/* An integer below total: Philox 4x32-10 of (seed; output, position). */
 __device__ __forceinline__ u64
 noise(const struct sample_row &r, u64 total)
 {
@@ -147,7 +147,7 @@ noise(const struct sample_row &r, u64 total)
     return __umul64hi((u64)w[0] << 32 | w[1], total);
 }
 
-/* A lane's part of a block; -inf beyond n. Past the first level of cache: others may have written it. */
+/* A lane's part of a block; -inf beyond n. Bypasses L1: other blocks may have written it. */
 template <bool VEC>
 __device__ __forceinline__ void
 load_block(float (&v)[LANE], const float *x, uint32_t block, uint32_t n, uint32_t lane)
@@ -175,7 +175,7 @@ warp_max(float v)
 }
 
 __device__ __forceinline__ u64
-warp_scan(u64 v, uint32_t lane) /* with its own */
+warp_scan(u64 v, uint32_t lane) /* inclusive */
 {
     for (uint32_t step = 1; step < 32; step *= 2) {
         u64 from = __shfl_up_sync(~0u, v, step);
@@ -185,28 +185,28 @@ warp_scan(u64 v, uint32_t lane) /* with its own */
     return v;
 }
 
-/* What the threads before hold together, and *total what all do. room: WARPS of them. Every thread of the
- * CTA calls it. */
+/* The sum over the threads before this one, and *total over all. warp_sums: WARPS entries. Every
+ * thread of the CTA calls it. */
 template <int WARPS>
 __device__ __forceinline__ u64
-cta_scan(u64 v, u64 *total, u64 *room)
+cta_scan(u64 v, u64 *total, u64 *warp_sums)
 {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 with = warp_scan(v, lane), before = 0, all = 0;
 
     __syncthreads();
-    if (lane == 31) room[warp] = with;
+    if (lane == 31) warp_sums[warp] = with;
     __syncthreads();
     for (uint32_t i = 0; i < WARPS; i++) {
         if (i == warp) before = all;
-        all += room[i];
+        all += warp_sums[i];
     }
     *total = all;
     return before + with - v;
 }
 
-/* A warp's walk through one block in the order of ids: the first at which the weights so far, scaled,
- * exceed what is left. weight(v, id): in units. */
+/* A warp scans one block in the order of ids: the first at which the scaled sum of weights exceeds
+ * `left`. weight(v, id): in units. */
 template <bool VEC, typename F>
 __device__ __forceinline__ uint32_t
 walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weight)
@@ -228,7 +228,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
         sum[i] = group_sum(sum[i], 32);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 7; i++) /* the eighth that holds it */
+    for (uint32_t i = 0; i < 7; i++) /* the eighth of the block that contains it */
         if (it == i && scaled(before + sum[i], factor) <= left) before += sum[i], it++;
     at = block * BLOCK + it * 128 + lane * 4;
     with = 0;
@@ -253,7 +253,7 @@ walk(const float *x, uint32_t block, uint32_t n, double factor, u64 left, F weig
 }
 
 /* The second kernel: sample_select.cu. */
-cudaError_t second(const struct k_launch *l, const struct sample &s, const struct room &r,
+cudaError_t second(const struct k_launch *l, const struct sample &s, const struct scan_scratch &r,
                    bool vec);
 
 } /* namespace sampling */

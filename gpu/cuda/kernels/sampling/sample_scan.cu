@@ -1,12 +1,13 @@
-/* sample_scan.cu - sample: the pass over every logit. See sample.h.
+/* sample_scan.cu - sample: the pass over all logits; see sample.h.
  *
  *     row  |  CTA: 8 warps, a block of 1,024 logits each  |  CTA  |  ...
  *
- * Rows of beams are made log-probabilities first, by a kernel that is queued where there are some. A warp loads its
- * block into registers, 32 values a lane, applies penalty, what is added, bans, what is allowed and force (and writes the row back then, for those who read it again), and leaves the block's best, its sum of exp
- * and its mass of weights. The row's last CTA to finish puts them together: best, total, log-probability, the draw's block,
- * and walks that one block a second time. Everything that is added up is either whole numbers or added in
- * the order of the blocks, so it does not matter who comes last.
+ * A separate kernel first makes log-probabilities of beam rows, if there are any. A warp loads
+ * its block into registers, 32 values per lane, and applies penalty, logit bias, suppressed and
+ * disallowed tokens and force (and writes the row back if it is read again). It stores the block's
+ * best, its sum of exp and its mass of weights. The row's last CTA combines them: best, total,
+ * log-probability, the block of the draw; it scans that block a second time. All sums are of
+ * integers or in the order of blocks, so that it does not matter which CTA is last.
  */
 #include "gpu/cuda/kernels/comm/peer_exchange.cuh"
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
@@ -19,28 +20,28 @@ constexpr uint32_t CHUNK = WARPS * BLOCK;
 
 struct shared {
     union {
-        uint32_t ban[CHUNK / 32];
+        uint32_t suppressed[CHUNK / 32];
         struct block_stat stat[MAX_BLOCKS];
     };
     bool last;
 };
 
-/* Which of this CTA's logits are banned, a bit each. */
+/* Marks which of this CTA's logits are suppressed, one bit each. */
 __device__ void
 mark_suppressed(struct shared &sh, const struct sample &s, const struct sample_row &r,
                 uint32_t first)
 {
-    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.ban[i] = 0;
+    for (uint32_t i = threadIdx.x; i < CHUNK / 32; i += THREADS) sh.suppressed[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < r.n_suppressed; i += THREADS) {
-        uint32_t at = (uint32_t)s.ban[r.first_suppressed + i] - first;
+        uint32_t at = (uint32_t)s.suppressed[r.first_suppressed + i] - first;
 
-        if (at < CHUNK) atomicOr(&sh.ban[at / 32], 1u << at % 32);
+        if (at < CHUNK) atomicOr(&sh.suppressed[at / 32], 1u << at % 32);
     }
     __syncthreads();
 }
 
-/* Penalty, bans, what is not allowed, force: in the registers and in the row. */
+/* Applies penalty, suppressed and disallowed tokens and force, in registers and in the row. */
 __device__ void
 change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct sample_row &r,
        bool penalty, bool masked, float *x, uint32_t block, uint32_t n)
@@ -51,21 +52,22 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     for (uint32_t it = 0; it < 8; it++) {
         uint32_t word = it * 4 + lane / 8, shift = lane * 4 % 32,
                  at = block * BLOCK + it * 128 + lane * 4;
-        uint32_t seen = 0, ban = r.n_suppressed ? sh.ban[warp * 32 + word] >> shift : 0;
+        uint32_t seen = 0,
+                 suppressed = r.n_suppressed ? sh.suppressed[warp * 32 + word] >> shift : 0;
 
         word += block * (BLOCK / 32);
         if (penalty && word < s.seen_words)
             seen = __ldcg(s.seen + (size_t)r.slot * s.seen_words + word) >> shift;
         if (masked && word < s.allowed_words)
-            ban |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
+            suppressed |= ~__ldcg(s.allowed + (size_t)r.allowed * s.allowed_words + word) >> shift;
         else if (masked)
-            ban = ~0u;
+            suppressed = ~0u;
 #pragma unroll
         for (uint32_t c = 0; c < 4; c++) {
             float &f = v[it * 4 + c];
 
             if (seen >> c & 1) f = f > 0 ? __fdiv_rn(f, r.repetition) : __fmul_rn(f, r.repetition);
-            if (ban >> c & 1) f = -CUDART_INF_F; /* what is added to that leaves it */
+            if (suppressed >> c & 1) f = -CUDART_INF_F; /* logit bias must not undo this */
             if (r.force >= 0 && r.target < 0)
                 f = at + c == (uint32_t)r.force && at + c < n ? 0 : -CUDART_INF_F;
             if (at + c < n) x[at + c] = f;
@@ -73,7 +75,7 @@ change(float (&v)[LANE], struct shared &sh, const struct sample &s, const struct
     }
 }
 
-/* What is added to the warp's block, in the row: each logit is one lane's. */
+/* Adds the logit bias of the warp's block in the row; one lane per logit. */
 __device__ void
 logit_bias(const struct sample &s, const struct sample_row &r, float *x, uint32_t block, uint32_t n)
 {
@@ -97,7 +99,7 @@ sum_of(const float (&v)[LANE], float best)
 
 #pragma unroll
     for (uint32_t i = 0; i < LANE; i++) {
-        float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* a NaN weighs nothing */
+        float e = fmaxf((v[i] - ref) * 1.44269504f, -200.0f); /* NaN has weight 0 */
 
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(e));
         sum += e;
@@ -105,7 +107,7 @@ sum_of(const float (&v)[LANE], float best)
     return sum;
 }
 
-/* Their weights. Three of at most 2^30 fit into 32 bits. */
+/* Mass of a lane's values. Three weights of at most 2^30 fit in 32 bits. */
 __device__ __forceinline__ u64
 mass_of(const float (&v)[LANE], float best, float rate)
 {
@@ -127,7 +129,8 @@ mass_of(const float (&v)[LANE], float best, float rate)
 
 constexpr uint32_t SHARED = UINT32_MAX;
 
-/* Whose that block is; SHARED: several have columns of it, and everybody has it whole. */
+/* The rank that has the block; SHARED: several have columns of it, and all have received it
+ * whole. */
 __device__ __forceinline__ uint32_t
 owner_of(const struct exchange &e, uint32_t n, uint32_t block)
 {
@@ -145,29 +148,29 @@ has_block(const struct exchange &e, uint32_t n, uint32_t block)
     return owner == e.rank || owner == SHARED;
 }
 
-/* Where a block's two lines are on their way to a rank: behind those of the owner's blocks before it. */
+/* The block's two lines in a rank's memory, after those of the owner's earlier blocks. */
 __device__ __forceinline__ uint4 *
 lines_of_block(const struct exchange &e, uint32_t n, uint32_t block, uint32_t owner, uint32_t to,
-               uint32_t turn, uint32_t row)
+               uint32_t round, uint32_t row)
 {
     uint32_t first = (n / e.ranks * owner + BLOCK - 1) / BLOCK;
 
-    return lines_at(e.at[to], e, turn, owner, row) + (block - first) * 2;
+    return lines_at(e.at[to], e, round, owner, row) + (block - first) * 2;
 }
 
-/* Every rank's blocks to every rank. stat: this rank's, then all. */
+/* Sends every rank's block statistics to every rank. stat: this rank's, afterwards all. */
 __device__ void
-tell_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
-           uint32_t turn, uint32_t row)
+send_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32_t n_blocks,
+           uint32_t round, uint32_t row)
 {
     for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
         if (owner_of(e, n, b) != e.rank) continue;
         for (uint32_t r = 0; r < e.ranks; r++) {
-            uint4 *to = lines_of_block(e, n, b, e.rank, r, turn, row);
+            uint4 *to = lines_of_block(e, n, b, e.rank, r, round, row);
 
             if (r == e.rank) continue;
-            send_line(to, __float_as_uint(stat[b].best), __float_as_uint(stat[b].sum), turn);
-            send_line(to + 1, (uint32_t)stat[b].mass, (uint32_t)(stat[b].mass >> 32), turn);
+            send_line(to, __float_as_uint(stat[b].best), __float_as_uint(stat[b].sum), round);
+            send_line(to + 1, (uint32_t)stat[b].mass, (uint32_t)(stat[b].mass >> 32), round);
         }
     }
     for (uint32_t b = threadIdx.x; b < n_blocks; b += THREADS) {
@@ -175,33 +178,34 @@ tell_stats(struct block_stat *stat, const struct exchange &e, uint32_t n, uint32
         const uint4 *from;
 
         if (owner == e.rank || owner == SHARED) continue;
-        from = lines_of_block(e, n, b, owner, e.rank, turn, row);
-        while (!hear_line(from, &best, &sum, turn)) continue;
-        while (!hear_line(from + 1, &low, &high, turn)) continue;
+        from = lines_of_block(e, n, b, owner, e.rank, round, row);
+        while (!receive_line(from, &best, &sum, round)) continue;
+        while (!receive_line(from + 1, &low, &high, round)) continue;
         stat[b] = block_stat{ __uint_as_float(best), __uint_as_float(sum), (u64)high << 32 | low };
     }
 }
 
-/* A warp: who has the block says which token and what its logit is. Everybody says something, so that nobody is two turns ahead. */
+/* One warp. The rank that has the block sends the token and its logit. Every rank sends a line, so
+ * that no rank is two rounds ahead. */
 __device__ void
-tell_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t turn,
+send_token(const struct exchange &e, uint32_t owner, uint32_t *id, float *x, uint32_t round,
            uint32_t row)
 {
-    uint32_t lane = threadIdx.x % 32, heard = *id, logit = __float_as_uint(*x);
+    uint32_t lane = threadIdx.x % 32, received = *id, logit = __float_as_uint(*x);
 
     if (lane < e.ranks && lane != e.rank) {
-        send_line(lines_at(e.at[lane], e, turn, e.rank, row), *id, logit, turn);
-        while (!hear_line(lines_at(e.at[e.rank], e, turn, lane, row), &heard, &logit, turn))
+        send_line(lines_at(e.at[lane], e, round, e.rank, row), *id, logit, round);
+        while (!receive_line(lines_at(e.at[e.rank], e, round, lane, row), &received, &logit, round))
             continue;
     }
     __syncwarp();
     if (owner != SHARED && owner != e.rank) {
-        *id = __shfl_sync(~0u, heard, owner);
+        *id = __shfl_sync(~0u, received, owner);
         *x = __uint_as_float(__shfl_sync(~0u, logit, owner));
     }
 }
 
-/* A row's outcome. */
+/* Stores a row's result. */
 __device__ void
 put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t id, float logprob)
 {
@@ -210,16 +214,17 @@ put(const struct sample &s, const struct sample_row &r, uint32_t row, uint32_t i
     if (s.logprob) s.logprob[row] = logprob;
 }
 
-/* One warp puts the blocks together, each lane every 32nd. stat: all of the row's, in shared memory; masses
- * become the row's units. PARTS: of this row a rank has its blocks; the turn is for who says which token. */
+/* One warp combines the blocks, every 32nd per lane. stat: all blocks of the row, in shared memory;
+ * masses are converted to the row's units. PARTS: ranks have blocks of this row; round is for
+ * send_token(). */
 template <bool VEC, bool PARTS>
 __device__ void
 finish(struct block_stat *stat, const struct sample &s, const struct sample_row &r,
-       const struct wish &w, const struct room &room, uint32_t row, uint32_t *fault,
-       const struct exchange &e, uint32_t turn)
+       const struct wish &w, const struct scan_scratch &scratch, uint32_t row, uint32_t *fault,
+       const struct exchange &e, uint32_t round)
 {
     const float *x = (const float *)s.logits.data + (size_t)row * s.logits.stride;
-    uint32_t n = s.logits.dim[1], n_blocks = room.n_blocks, lane = threadIdx.x % 32;
+    uint32_t n = s.logits.dim[1], n_blocks = scratch.n_blocks, lane = threadIdx.x % 32;
     uint32_t id = ~0u, block = ~0u;
     float best = -CUDART_INF_F, sum = 0, log_total = 0;
     u64 total = 0;
@@ -237,7 +242,7 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     }
     if (w.sum) log_total = logf(group_sum(sum, 32));
     if (w.draw) total = group_sum(total, 32);
-    if (lane == 0 && w.list) room.row[row] = row_stat{ best, log_total, total };
+    if (lane == 0 && w.list) scratch.row[row] = row_stat{ best, log_total, total };
     if (best == -CUDART_INF_F) {
         if (lane == 0 && (r.slot != SLOT_NONE || r.target >= 0)) *fault = 1;
         id = r.target >= 0 ? r.target : 0;
@@ -246,11 +251,12 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     } else if (r.force >= 0) {
         id = r.force;
     } else if (w.cuts) {
-        return; /* the next kernel's */
+        return; /* left to the second kernel */
     } else if (w.draw) {
         u64 left = noise(r, total);
 
-        for (uint32_t from = 0; from < n_blocks; from += 32) { /* the block that holds it */
+        /* the block that contains the drawn token */
+        for (uint32_t from = 0; from < n_blocks; from += 32) {
             u64 mine = from + lane < n_blocks ? stat[from + lane].mass : 0;
             u64 with = warp_scan(mine, lane);
             uint32_t who = __ballot_sync(~0u, with > left);
@@ -282,12 +288,12 @@ finish(struct block_stat *stat, const struct sample &s, const struct sample_row 
     if (id < n) block = id / BLOCK;
     sum = id < n && (!PARTS || has_block(e, n, block)) ? clean(__ldcg(x + id)) : -CUDART_INF_F;
     if (PARTS)
-        tell_token(e, block < n_blocks ? owner_of(e, n, block) : SHARED, &id, &sum, turn, row);
+        send_token(e, block < n_blocks ? owner_of(e, n, block) : SHARED, &id, &sum, round, row);
     if (lane) return;
     put(s, r, row, id, r.beam ? sum : sum - best - log_total);
 }
 
-/* The rows of beams to log-probabilities, in place; a CTA a row, any other is left at once. */
+/* Replaces beam rows by log-probabilities, in place; one CTA per row, other rows return at once. */
 __global__ void
 __launch_bounds__(TAKERS) take_logs(const struct sample s)
 {
@@ -314,12 +320,12 @@ __launch_bounds__(TAKERS) take_logs(const struct sample s)
     for (uint32_t i = threadIdx.x; i < n; i += TAKERS) x[i] = clean(x[i]) - best - sum;
 }
 
-/* PARTS: some rows are drawn from in parts. */
+/* PARTS: some rows are sampled in parts. */
 template <bool VEC, bool PARTS>
 __global__ void
 __launch_bounds__(THREADS, 4)
-    sample_stats(const struct sample s, const struct room room, uint32_t *count, uint32_t *fault,
-                 const __grid_constant__ struct exchange e)
+    sample_stats(const struct sample s, const struct scan_scratch scratch, uint32_t *count,
+                 uint32_t *fault, const __grid_constant__ struct exchange e)
 {
     __shared__ struct shared sh;
     uint32_t row = blockIdx.y, n = s.logits.dim[1], lane = threadIdx.x % 32,
@@ -340,7 +346,7 @@ __launch_bounds__(THREADS, 4)
         return;
     }
     if (r.n_suppressed) mark_suppressed(sh, s, r, blockIdx.x * CHUNK);
-    if (block < room.n_blocks && (!parts || has_block(e, n, block))) {
+    if (block < scratch.n_blocks && (!parts || has_block(e, n, block))) {
         struct block_stat stat = { -CUDART_INF_F, 0, 0 };
         float v[LANE];
 
@@ -358,38 +364,39 @@ __launch_bounds__(THREADS, 4)
             for (uint32_t i = 0; i < LANE; i++) v[i] = clean(v[i]);
             stat.best = fminf(stat.best, FLT_MAX);
         }
-        if (w.list) room.group[((size_t)row * room.n_blocks + block) * LANE + lane] = stat.best;
+        if (w.list)
+            scratch.group[((size_t)row * scratch.n_blocks + block) * LANE + lane] = stat.best;
         stat.best = warp_max(stat.best);
         if (w.sum) stat.sum = group_sum(sum_of(v, stat.best), 32);
         if (w.draw) stat.mass = group_sum(mass_of(v, stat.best, w.rate), 32);
-        if (lane == 0) room.block[(size_t)row * room.n_blocks + block] = stat;
+        if (lane == 0) scratch.block[(size_t)row * scratch.n_blocks + block] = stat;
     }
     next_may_start();
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence(); /* what the CTA wrote is there before it counts, and seen after */
+        __threadfence(); /* orders the CTA's stores before its count, and later loads after */
         sh.last = atomicAdd(&count[row], 1) == gridDim.x - 1;
         if (sh.last) count[row] = 0;
         __threadfence();
     }
     __syncthreads();
     if (!sh.last) return;
-    for (uint32_t b = threadIdx.x; b < room.n_blocks; b += THREADS) {
-        float4 f = __ldcg((const float4 *)(room.block + (size_t)row * room.n_blocks + b));
+    for (uint32_t b = threadIdx.x; b < scratch.n_blocks; b += THREADS) {
+        float4 f = __ldcg((const float4 *)(scratch.block + (size_t)row * scratch.n_blocks + b));
 
         *(float4 *)&sh.stat[b] = f;
     }
     __syncthreads();
     if (PARTS && parts) {
-        uint32_t turn = next_turn(turn_of(e, row));
+        uint32_t round = next_round(round_of(e, row));
 
-        tell_stats(sh.stat, e, n, room.n_blocks, turn, row);
+        send_stats(sh.stat, e, n, scratch.n_blocks, round, row);
         __syncthreads();
-        turn = next_turn(turn);
-        if (warp == 0) finish<VEC, PARTS>(sh.stat, s, r, w, room, row, fault, e, turn);
-        end_turn(e, turn, row);
+        round = next_round(round);
+        if (warp == 0) finish<VEC, PARTS>(sh.stat, s, r, w, scratch, row, fault, e, round);
+        end_round(e, round, row);
     } else if (warp == 0) {
-        finish<VEC, false>(sh.stat, s, r, w, room, row, fault, e, 0);
+        finish<VEC, false>(sh.stat, s, r, w, scratch, row, fault, e, 0);
     }
 }
 
@@ -398,7 +405,7 @@ __launch_bounds__(THREADS, 4)
 
 namespace {
 
-/* e: of no ranks, if the logits are whole. */
+/* e: without ranks if the logits are whole. */
 cudaError_t
 queue(const struct k_launch *l, const struct exchange &e, const struct sample *s)
 {
@@ -411,22 +418,22 @@ queue(const struct k_launch *l, const struct exchange &e, const struct sample *s
 
     if (s->logits.dtype != DT_F32 || n_blocks == 0 || n_blocks > MAX_BLOCKS || most == 0)
         return cudaErrorInvalidValue;
-    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row is a channel */
+    if (e.ranks && most > K_EXCHANGE_BLOCKS) most = K_EXCHANGE_BLOCKS; /* a row uses a channel */
     for (uint32_t at = 0; at < s->n; at += most) {
         uint32_t rows = s->n - at < most ? s->n - at : most;
         dim3 grid((n_blocks + WARPS - 1) / WARPS, rows);
         struct sample part = *s;
-        struct room room;
+        struct scan_scratch scratch;
         cudaError_t r;
 
         part.logits.data = (float *)s->logits.data + (size_t)at * s->logits.stride;
         part.row += at, part.n = rows;
         if (s->token) part.token += at;
         if (s->logprob) part.logprob += at;
-        room.n_blocks = n_blocks;
-        room.block = (struct block_stat *)l->work;
-        room.row = (struct row_stat *)(room.block + (size_t)rows * n_blocks);
-        room.group = (float *)(room.row + rows);
+        scratch.n_blocks = n_blocks;
+        scratch.block = (struct block_stat *)l->work;
+        scratch.row = (struct row_stat *)(scratch.block + (size_t)rows * n_blocks);
+        scratch.group = (float *)(scratch.row + rows);
         if (e.ranks) {
             part.logits.dim[0] = rows;
             r = k_exchange_gather_drawn(l, &e, part.logits, part.row);
@@ -439,8 +446,8 @@ queue(const struct k_launch *l, const struct exchange &e, const struct sample *s
         r = launch(e.ranks ? sample_stats<true, true>
                    : vec   ? sample_stats<true, false>
                            : sample_stats<false, false>,
-                   grid, THREADS, 0, l->st, part, room, l->count, l->fault, e);
-        if (r == cudaSuccess) r = second(l, part, room, vec);
+                   grid, THREADS, 0, l->st, part, scratch, l->count, l->fault, e);
+        if (r == cudaSuccess) r = second(l, part, scratch, vec);
         if (r != cudaSuccess) return r;
     }
     return cudaSuccess;

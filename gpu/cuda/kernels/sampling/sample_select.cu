@@ -1,17 +1,18 @@
-/* sample_select.cu - sample: lists of the best, and draws that cut (top_k, top_p, min_p). See sample.h.
+/* sample_select.cu - sample: lists of the best, and draws with cuts (top_k, top_p, min_p); see
+ * sample.h.
  *
- * One CTA a row; a row that wants neither is left at once. Nothing is sorted but a short list:
+ * One CTA per row; rows that need neither return at once. Only a short list is sorted:
  *
  *     groups' best (1/32 of the row, from the first pass) -> a bound that at least K logits reach
  *     groups that reach it -> candidates (shared memory) -> sorted: the list
- *     the list decides the cut and the draw, as a rule
+ *     usually the list decides the cut and the draw
  *
- * Where it does not (a flat row and a large top_p, thousands of ties, top_k beyond the list) the row is
- * read again, from the second level of cache: weights into 2,048 bins, the deciding bin into the list, or,
- * if that is too long, three passes over the bits of the keys; and once more for the draw.
+ * Otherwise (a flat row and a large top_p, thousands of ties, top_k above the list) the row is read
+ * again, from L2: weights into 2,048 bins, the deciding bin into the list or, if that is too long,
+ * three passes over the bits of the keys; and once more for the draw.
  *
- * A place in the row's order is one number, place = key << 32 | ~id: larger is better, no two are equal,
- * and a cut is the place of the last one that stays.
+ * A position in the row's order is one number, place = key << 32 | ~id: larger is better, all are
+ * different, and a cut is the place of the last value that stays.
  */
 #include "gpu/cuda/kernels/sampling/sample_math.cuh"
 
@@ -22,12 +23,12 @@ constexpr int THREADS = 512, WARPS = THREADS / 32;
 constexpr uint32_t BINS = 2048, LIST = 4096, SHORT = 1024;
 static_assert(SHORT == 2 * THREADS && MAX_BLOCKS == 2 * THREADS, "a thread has two of each");
 
-/* SHORT: as many of the list's best are weighed, the most that n_top and a cut by list can ask for. */
+/* SHORT: entries of the list that are weighed, the maximum that n_top and a cut by list need. */
 struct shared {
     union {
         u64 list[LIST];
         struct {
-            uint32_t low[BINS], high[BINS]; /* of a bin's weight */
+            uint32_t low[BINS], high[BINS]; /* halves of a bin's weight */
         } bin;
         u64 block[MAX_BLOCKS];
     };
@@ -77,7 +78,7 @@ weight_of(const struct row &r, float x)
     return __float2ull_rz(weigh<UNIT_ROW>(x, r.best, r.rate));
 }
 
-/* As weight_of(), and nothing for what min_p leaves out. */
+/* weight_of(), or 0 for values that min_p removes. */
 __device__ __forceinline__ u64
 weight_left(const struct row &r, float x)
 {
@@ -86,7 +87,7 @@ weight_left(const struct row &r, float x)
     return w < r.min_p * 0x1p42f ? 0 : __float2ull_rz(w);
 }
 
-/* f(x, id) of the whole row. */
+/* Calls f(x, id) for the whole row. */
 template <bool VEC, typename F>
 __device__ __forceinline__ void
 each(const struct row &r, F f)
@@ -122,8 +123,8 @@ into_bin(struct shared &sh, uint32_t b, u64 weight)
     if (high) atomicAdd(&sh.bin.high[b], high);
 }
 
-/* The first bin, counted from the best, with which the goal (at least 1) is reached, and what lies before
- * it; BINS if none does. share >= 0: the goal is that share of everything. */
+/* The first bin, from the best, at which the goal (at least 1) is reached, and the sum before it;
+ * BINS if none. share >= 0: the goal is that share of the total. */
 __device__ uint32_t
 find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
 {
@@ -152,7 +153,7 @@ find_bin(struct shared &sh, bool upward, u64 *goal, double share, u64 *before)
     return upward || sh.found == BINS ? (uint32_t)sh.found : BINS - 1 - (uint32_t)sh.found;
 }
 
-/* Everybody who says so puts a place into the list; what does not fit is only counted. */
+/* Threads with `yes` append a place to the list; places that do not fit are only counted. */
 __device__ __forceinline__ void
 append(struct shared &sh, bool yes, u64 place)
 {
@@ -163,7 +164,7 @@ append(struct shared &sh, bool yes, u64 place)
     }
 }
 
-/* Best first. Bitonic: stretches of twice the length each round, alternately up and down. */
+/* Sorts best first. Bitonic: lengths double each round, alternating directions. */
 __device__ void
 sort_list(struct shared &sh)
 {
@@ -184,8 +185,9 @@ sort_list(struct shared &sh)
     __syncthreads();
 }
 
-/* The place of the last that stays if the best whose weights reach the goal do: among those at or above
- * limit. share as in find_bin(). If all of them together do not reach it: limit. The list is lost. */
+/* The place of the last value that stays if the best values at or above limit are kept until
+ * their weights reach the goal; limit if all together do not. share as in find_bin(). Destroys
+ * the list. */
 template <bool VEC>
 __device__ u64
 find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double share, u64 limit)
@@ -204,7 +206,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
     deciding = find_bin(sh, true, &goal, share, &before);
     if (deciding == BINS) return limit;
     goal -= before;
-    fits = !by_count || sh.bin.low[deciding] <= LIST; /* else that is to be seen */
+    fits = !by_count || sh.bin.low[deciding] <= LIST; /* otherwise only known after appending */
     if (fits) {
         __syncthreads();
         if (threadIdx.x == 0) sh.n_list = 0;
@@ -252,7 +254,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
         goal -= before;
         __syncthreads();
     }
-    /* Equals weigh the same: as many of the lowest ids as it takes. */
+    /* Ties have equal weights: keeps as many of the lowest ids as needed. */
     if (!by_count) goal = (goal - 1) / weight_of(r, of_key(prefix)) + 1;
     for (uint32_t from = 0; from < r.n; from += THREADS) {
         uint32_t id = from + threadIdx.x;
@@ -270,7 +272,7 @@ find_cut(struct shared &sh, const struct row &r, bool by_count, u64 goal, double
     return at;
 }
 
-/* At least min(want, n) best, sorted, as the list. */
+/* Makes the list: at least min(want, n) best, sorted. */
 template <bool VEC>
 __device__ void
 find_list(struct shared &sh, const struct row &r, const float *group, uint32_t want)
@@ -292,7 +294,7 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
             if (to < LIST) sh.group[to] = (uint16_t)i;
         }
     __syncthreads();
-    /* A group has a candidate at least, so more than LIST of them are too many anyway. */
+    /* Each group has at least one candidate, so more than LIST groups are too many. */
     if (sh.n_groups > LIST) {
         if (threadIdx.x == 0) sh.n_list = LIST + 1;
     } else {
@@ -329,8 +331,9 @@ find_list(struct shared &sh, const struct row &r, const float *group, uint32_t w
     sort_list(sh);
 }
 
-/* The draw, if the list holds all that stays; false if that cannot be told from it. The first of the list
- * by id at which the weights exceed the noise: nobody needs the order of ids for it, only sums. */
+/* Draws if the list contains all values that stay; returns false if that is unknown. Finds the
+ * first list entry by id at which the weights exceed the noise; only sums are needed, not the order
+ * of ids. */
 __device__ bool
 draw_list(struct shared &sh, const struct row &r, const struct sample_row &want, u64 total_mass)
 {
@@ -381,7 +384,7 @@ draw_list(struct shared &sh, const struct row &r, const struct sample_row &want,
     return true;
 }
 
-/* The draw over the whole row, block by block. */
+/* Draws from the whole row, block by block. */
 template <bool VEC>
 __device__ void
 draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, u64 cut)
@@ -426,7 +429,7 @@ draw_row(struct shared &sh, const struct row &r, const struct sample_row &want, 
 
 template <bool VEC>
 __global__ void
-__launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct room room)
+__launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct scan_scratch scratch)
 {
     __shared__ struct shared sh;
     uint32_t at = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, k, want_list;
@@ -437,14 +440,14 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
     const struct sample_row want = s.row[at];
     const struct wish w = wish_of(want, s.logits.dim[1]);
     if (!w.list) return;
-    const struct row_stat stat = room.row[at];
+    const struct row_stat stat = scratch.row[at];
     if (threadIdx.x == 0) sh.id = 0;
     r.x = (const float *)s.logits.data + (size_t)at * s.logits.stride;
-    r.n = s.logits.dim[1], r.n_blocks = room.n_blocks;
+    r.n = s.logits.dim[1], r.n_blocks = scratch.n_blocks;
     r.best = stat.best, r.rate = w.rate, r.min_p = want.min_p;
-    /* Bins so fine that the worst block's best lies half way down. */
+    /* Chooses the bin width so that the best of the worst block lies in the middle. */
     for (uint32_t b = threadIdx.x; b < r.n_blocks; b += THREADS) {
-        float best = __ldcg(&room.block[(size_t)at * r.n_blocks + b].best);
+        float best = __ldcg(&scratch.block[(size_t)at * r.n_blocks + b].best);
 
         if (best > -CUDART_INF_F) lowest = fminf(lowest, best);
     }
@@ -456,7 +459,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
 
     k = min(want.n_top, SHORT);
     want_list = max(k, !w.cuts ? 1 : want.top_k && want.top_k <= SHORT ? want.top_k : 256);
-    find_list<VEC>(sh, r, room.group + (size_t)at * r.n_blocks * LANE, want_list);
+    find_list<VEC>(sh, r, scratch.group + (size_t)at * r.n_blocks * LANE, want_list);
     for (uint32_t i = threadIdx.x; i < k; i += THREADS) {
         struct top e = { -1, -CUDART_INF_F };
 
@@ -488,7 +491,7 @@ __launch_bounds__(THREADS, 2) sample_top(const struct sample s, const struct roo
 } /* namespace */
 
 cudaError_t
-second(const struct k_launch *l, const struct sample &s, const struct room &r, bool vec)
+second(const struct k_launch *l, const struct sample &s, const struct scan_scratch &r, bool vec)
 {
     return launch(vec ? sample_top<true> : sample_top<false>, s.n, THREADS, 0, l->st, s, r);
 }

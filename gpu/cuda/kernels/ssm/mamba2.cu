@@ -1,7 +1,7 @@
 /* mamba2.cu - see mamba2.h.
  *
- * A head's state of head_dim x state_dim stays in registers for the length of a run: a warp has every WARPS-th row of
- * head_dim, a lane every 32nd column.
+ * A head's state of head_dim x state_dim stays in registers for a whole segment: a warp has every
+ * WARPS-th row of head_dim, a lane every 32nd column.
  */
 #include "gpu/cuda/kernels/ssm/mamba2.h"
 
@@ -30,7 +30,8 @@ element(const struct tensor &t, uint32_t row, uint32_t col)
     return v[0];
 }
 
-/* A thread takes one channel of one row. Inputs before the step's first row of the slot are the kept ones. */
+/* A thread has one channel of one row. Inputs before the slot's first row in this step are the kept
+ * ones. */
 __global__ void
 __launch_bounds__(THREADS)
     conv_rows(const __grid_constant__ struct conv c, const int32_t *pos, const uint32_t *slot)
@@ -62,7 +63,7 @@ __launch_bounds__(THREADS)
     store_as<1>(c.y.dtype, row_at(c.y, row), channel, y);
 }
 
-/* A thread takes one channel of one run: the last inputs are kept, oldest first. */
+/* A thread has one channel of one segment: keeps the last inputs, oldest first. */
 __global__ void
 __launch_bounds__(THREADS)
     conv_keep(const __grid_constant__ struct conv c, const struct segment *segment)
@@ -77,7 +78,7 @@ __launch_bounds__(THREADS)
     float *kept = (float *)state_at(c.state, r.slot);
 
     for (uint32_t i = 0; i < keep; i++) {
-        uint32_t back = keep - i; /* 1: the run's last row */
+        uint32_t back = keep - i; /* 1: the segment's last row */
 
         v[i] = 0;
         if (back <= r.n_tokens)
@@ -94,7 +95,7 @@ softplus(float x)
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/* What a row brings to a head. */
+/* Inputs of a row to a head. */
 template <int ROWS, int COLS> struct input {
     float dt, x[ROWS], gate[ROWS], b[COLS], c[COLS];
 };
@@ -124,7 +125,7 @@ take(struct input<ROWS, COLS> &in, const struct scan &s, uint32_t row, uint32_t 
     }
 }
 
-/* A block takes a head of a run, row by row; the next row's inputs are on their way meanwhile. */
+/* A block has a head of a segment, row by row; it loads the next row's inputs meanwhile. */
 template <int ROWS, int COLS>
 __global__ void
 __launch_bounds__(THREADS)

@@ -1,12 +1,13 @@
-/* mamba2.h - recurrent layers: the convolution and the scan of Mamba-2 (gpu.h).
+/* mamba2.h - recurrent layers: convolution and scan of Mamba-2; see gpu.h.
  *
- *   conv   at most 8 taps; rows of a run side by side, as they always are. Two kernels: what is read of the kept
- *          inputs is read before they change
+ *   conv   at most 8 taps; rows of a segment are adjacent. Two kernels: the kept inputs are read
+ *          before they change
  *   scan   head_dim and state_dim up to 128 each
  *
- * Both take any float dtype of activations, w, biases and the state in fp32. Every sum has one order whatever the
- * chunk or the batch: bits are a row's and its history's own. Correct first: the scan goes row by row, 0.5 us or
- * so each, a block a head and run. */
+ * Both take any float dtype of activations; w, biases and state are fp32. Every sum has one order
+ * for any chunk or batch: bits depend on the row and its history only. Not optimized: the scan goes
+ * row by row, about 0.5 us each, one block per head and segment.
+ */
 #ifndef KERNELS_SSM_MAMBA2_H
 #define KERNELS_SSM_MAMBA2_H
 

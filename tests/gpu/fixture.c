@@ -1,14 +1,16 @@
-/* rig.c - see rig.h.
+/* fixture.c - see fixture.h.
  *
- * On a GPU buffers are cut from one arena, one after another with poison between them, and the arena's
- * ref is one pinned piece at the same offsets. It begins anew when no rig is open. What the host has
- * touched goes over with rig_send(); what the device may have written comes back when it is looked at.
+ * On a GPU buffers are cut from one arena, one after another with poison between them. The arena's
+ * ref is one pinned range with the same offsets. Allocation restarts when no fixture is open.
+ * fixture_send() copies what the host has written; data that the device may have written is copied
+ * back when it is read.
  *
- * --plain is for compute-sanitizer's initcheck, which knows nothing of memory that has an fd, and ends a program that
- * copies into some (docs/lab/serving.md). Then it is the driver's plain memory, a new piece for each test, and poison goes into
- * it by a kernel (travel) that the tool is told to leave alone: so what nobody has written since is what it reports.
+ * --plain is for compute-sanitizer's initcheck, which does not know memory with an fd and ends a
+ * program that copies into it (docs/perf.md). Then buffers are plain driver memory, new for each
+ * test, and a kernel that the tool ignores (travel) writes the poison, so that the tool reports
+ * reads of memory that no op wrote.
  */
-#include "tests/gpu/rig.h"
+#include "tests/gpu/fixture.h"
 
 #include "base/clock.h"
 #include "gpu/fp.h"
@@ -22,29 +24,29 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The largest test has 300 MiB in its rigs. */
+/* The largest test has 300 MiB of buffers. */
 enum { GAP = 256, MAX_PIECES = 1 << 16, POISON = 256 << 10 };
 #define ARENA_BYTES ((uint64_t)1 << 29)
 #define BULK_BYTES ((uint64_t)24 << 30)
-#define PATIENCE (60 * NSEC_S) /* for whatever is queued: a wrong kernel may never end */
+#define TIMEOUT (60 * NSEC_S) /* for all queued work: a wrong kernel may hang */
 
 static struct gpu_options options = { .device = "cpu" };
 static int only_dtype = -1, percent = 100;
 static bool plain;
-static uint32_t lane_units; /* of a GPU: what its lane has; 0: all */
+static uint32_t lane_units; /* units of the GPU lane; 0: all */
 
-/* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it since it was
- * sent; stale: the device may have since it was fetched. */
+/* A buffer: [first, end) of the arena, then a gap up to next. dirty: the host may have written it
+ * since it was sent; stale: the device may have written it since it was fetched. */
 struct piece {
     uint64_t first, end, next;
     bool dirty, stale;
 };
 
-/* What rigs share on a GPU. */
+/* Shared by all fixtures on a GPU. */
 static struct {
     struct gpu *gpu;
     struct lane *lane;
-    struct arena arena, bulk; /* bulk: without a ref, made when it is first wanted */
+    struct arena arena, bulk; /* bulk: without a ref, made on first use */
     char *ref, *poison;       /* poison: [POISON], pinned, for --plain */
     uint64_t used, bulk_used;
     struct piece piece[MAX_PIECES];
@@ -64,7 +66,7 @@ value_of(int argc, char **argv, int *i)
 }
 
 void
-rig_args(int argc, char **argv)
+fixture_args(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
@@ -102,24 +104,24 @@ rig_args(int argc, char **argv)
 }
 
 bool
-rig_cuda(void)
+fixture_cuda(void)
 {
     return strcmp(options.device, "cpu") != 0;
 }
 
 int
-rig_rounds(int n)
+fixture_rounds(int n)
 {
     return MAX(1, n * percent / 100);
 }
 
 void
-rig_invariant(void)
+fixture_invariant(void)
 {
     options.invariant = true;
 }
 
-/* What is neither an arena's nor the runtime's: a test links neither. */
+/* Driver functions for --plain: a test links neither runtime nor module. */
 static int
 plain_call(const char *name, uint64_t *p, size_t bytes)
 {
@@ -189,12 +191,12 @@ open_shared(void)
     make_arena("test", ARENA_BYTES, &one.arena);
     one.step = 0;
     if (one.ref) return;
-    /* From pinned memory a kernel takes what is small, and the tool does not see it. */
+    /* A kernel copies small pinned memory, which the tool does not see. */
     one.ref = pinned(ARENA_BYTES, !plain);
     if (plain) memset(one.poison = pinned(POISON, true), 0xff, POISON);
 }
 
-/* A device that has failed is finished: the next rig gets another. */
+/* A device that has failed is finished: the next fixture gets another. */
 static void
 close_shared(void)
 {
@@ -208,7 +210,7 @@ close_shared(void)
 }
 
 int
-rig_begin(void **state)
+fixture_begin(void **state)
 {
     (void)state;
     one.n_open = 0;
@@ -217,7 +219,7 @@ rig_begin(void **state)
 }
 
 int
-rig_end(void **state)
+fixture_end(void **state)
 {
     (void)state;
     if (one.gpu) close_shared();
@@ -225,13 +227,13 @@ rig_end(void **state)
 }
 
 void
-rig_open(struct rig *r, const char *isa, uint32_t threads)
+fixture_open(struct fixture *r, const char *isa, uint32_t threads)
 {
     struct gpu_options o = options;
     struct err e = { 0 };
 
     memset(r, 0, sizeof *r);
-    if (rig_cuda()) {
+    if (fixture_cuda()) {
         if (!one.gpu) open_shared();
         if (one.n_open++ == 0) {
             if (plain && one.used) {
@@ -255,15 +257,15 @@ rig_open(struct rig *r, const char *isa, uint32_t threads)
 }
 
 void
-open_any(struct rig *r)
+open_any(struct fixture *r)
 {
-    rig_open(r, test_below(4) ? "auto" : "scalar", between(1, 3));
+    fixture_open(r, test_below(4) ? "auto" : "scalar", between(1, 3));
 }
 
 void
-rig_close(struct rig *r)
+fixture_close(struct fixture *r)
 {
-    if (rig_cuda()) {
+    if (fixture_cuda()) {
         if (--one.n_open == 0 && r->op->lane.error(r->lane) < 0) close_shared();
     } else {
         r->op->lane.close(r->lane);
@@ -274,7 +276,7 @@ rig_close(struct rig *r)
 }
 
 static void
-wait_for_fd(struct rig *r)
+wait_for_fd(struct fixture *r)
 {
     struct pollfd p = { .fd = r->op->lane.fd(r->lane), .events = POLLIN };
 
@@ -288,9 +290,9 @@ wait_for_fd(struct rig *r)
 }
 
 static void
-wait_polling(struct rig *r)
+wait_polling(struct fixture *r)
 {
-    nsec until = clock_now() + PATIENCE;
+    nsec until = clock_now() + TIMEOUT;
 
     one.step = MAX(one.step, r->step) + 1;
     r->step = one.step;
@@ -299,17 +301,17 @@ wait_polling(struct rig *r)
         if (r->op->lane.error(r->lane) < 0) return;
         if (clock_now() > until) {
             fprintf(stderr, "the device is still busy after a minute\n");
-            _exit(124); /* nothing that is queued behind it would end either */
+            _exit(124); /* nothing queued after it would end either */
         }
     }
 }
 
 void
-rig_send(struct rig *r)
+fixture_send(struct fixture *r)
 {
     bool sent = false;
 
-    for (unsigned i = 0; rig_cuda() && i < one.n_pieces; i++) {
+    for (unsigned i = 0; fixture_cuda() && i < one.n_pieces; i++) {
         struct piece *p = &one.piece[i];
 
         if (!p->dirty) continue;
@@ -323,9 +325,9 @@ rig_send(struct rig *r)
 }
 
 void
-rig_wait(struct rig *r)
+fixture_wait(struct fixture *r)
 {
-    if (!rig_cuda()) {
+    if (!fixture_cuda()) {
         wait_for_fd(r);
         return;
     }
@@ -356,7 +358,7 @@ find_piece(uint64_t at)
 static void
 fetch(struct piece *p)
 {
-    struct rig r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
+    struct fixture r = { .gpu = one.gpu, .op = gpu_ops(one.gpu), .lane = one.lane };
 
     p->stale = false;
     if (r.op->mem.get(r.lane, one.ref + p->first, (char *)one.arena.base + p->first,
@@ -369,7 +371,7 @@ fetch(struct piece *p)
                      (unsigned long long)(p->end - p->first), (unsigned long long)(j - p->end));
 }
 
-/* The ref of an address, as it is now. */
+/* The up-to-date ref of an address. */
 static void *
 ref(const void *p, bool to_write)
 {
@@ -383,9 +385,9 @@ ref(const void *p, bool to_write)
     return one.ref + (c - base);
 }
 
-/* Behind the tool's back. */
+/* Writes that the tool does not see. */
 static void
-poison(struct rig *r, uint64_t first, uint64_t end)
+poison(struct fixture *r, uint64_t first, uint64_t end)
 {
     for (uint64_t at = first; at < end; at += POISON)
         if (r->op->mem.put(r->lane, (char *)one.arena.base + at, one.poison,
@@ -394,11 +396,11 @@ poison(struct rig *r, uint64_t first, uint64_t end)
 }
 
 void *
-rig_bytes(struct rig *r, size_t bytes)
+fixture_bytes(struct fixture *r, size_t bytes)
 {
     void *p;
 
-    if (rig_cuda()) {
+    if (fixture_cuda()) {
         uint64_t first = one.used;
 
         one.used = ROUND_UP(first + bytes + GAP, GAP);
@@ -416,27 +418,27 @@ rig_bytes(struct rig *r, size_t bytes)
 }
 
 void *
-rig_copy(struct rig *r, const void *from, size_t bytes)
+fixture_copy(struct fixture *r, const void *from, size_t bytes)
 {
-    void *p = rig_bytes(r, bytes);
+    void *p = fixture_bytes(r, bytes);
 
-    memcpy(rig_host(p), from, bytes);
+    memcpy(fixture_host(p), from, bytes);
     return p;
 }
 
 void *
-rig_host(const void *p)
+fixture_host(const void *p)
 {
     return ref(p, true);
 }
 
 float
-rig_normal(void)
+fixture_normal(void)
 {
     int sum = 0;
 
     for (int i = 0; i < 4; i++) sum += (int)test_below(65536) - 32768;
-    return (float)sum / 37837.0f; /* 4 uniforms' standard deviation */
+    return (float)sum / 37837.0f; /* standard deviation of 4 uniforms */
 }
 
 uint32_t
@@ -448,39 +450,39 @@ between(uint32_t low, uint32_t high)
 bool
 wide(void)
 {
-    return rig_cuda() && test_below(2);
+    return fixture_cuda() && test_below(2);
 }
 
 enum dtype
-rig_weight(const struct rig *r)
+fixture_weight(const struct fixture *r)
 {
-    return rig_cuda() ? r->act : float_type[test_below(3)];
+    return fixture_cuda() ? r->act : float_type[test_below(3)];
 }
 
 enum dtype
-rig_vector(const struct rig *r)
+fixture_vector(const struct fixture *r)
 {
-    if (!rig_cuda()) return float_type[test_below(3)];
+    if (!fixture_cuda()) return float_type[test_below(3)];
     return test_below(2) ? DT_F32 : r->act;
 }
 
 struct tensor
-rig_empty(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride)
+fixture_empty(struct fixture *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride)
 {
-    struct tensor t = tensor_2d(rig_bytes(r, dtype_bytes(type, (size_t)rows * stride)), type, rows,
-                                cols);
+    struct tensor t = tensor_2d(fixture_bytes(r, dtype_bytes(type, (size_t)rows * stride)), type,
+                                rows, cols);
 
     t.stride = stride;
     return t;
 }
 
 struct tensor
-rig_device(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols)
+fixture_device(struct fixture *r, enum dtype type, uint32_t rows, uint32_t cols)
 {
     uint64_t bytes = ROUND_UP(dtype_bytes(type, (uint64_t)rows * cols), GAP), at = one.bulk_used;
 
     (void)r;
-    assert_true(rig_cuda());
+    assert_true(fixture_cuda());
     if (!one.bulk.base) make_arena("bulk", BULK_BYTES, &one.bulk);
     assert_true(at + bytes <= BULK_BYTES);
     one.bulk_used += bytes;
@@ -488,27 +490,29 @@ rig_device(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols)
 }
 
 struct tensor
-rig_output(struct rig *r, uint32_t rows, uint32_t cols, uint32_t stride)
+fixture_output(struct fixture *r, uint32_t rows, uint32_t cols, uint32_t stride)
 {
-    return rig_empty(r, r->act, rows, cols, stride);
+    return fixture_empty(r, r->act, rows, cols, stride);
 }
 
 struct tensor
-rig_tensor(struct rig *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride, float std)
+fixture_tensor(struct fixture *r, enum dtype type, uint32_t rows, uint32_t cols, uint32_t stride,
+               float std)
 {
-    struct tensor t = rig_empty(r, type, rows, cols, stride);
+    struct tensor t = fixture_empty(r, type, rows, cols, stride);
 
     for (uint32_t i = 0; i < rows; i++)
-        for (uint32_t j = 0; j < cols; j++) set(t, i, j, rig_normal() * std);
+        for (uint32_t j = 0; j < cols; j++) set(t, i, j, fixture_normal() * std);
     return t;
 }
 
 struct tensor
-rig_twice(struct rig *r, struct tensor t)
+fixture_twice(struct fixture *r, struct tensor t)
 {
     struct tensor copy = t;
 
-    copy.data = rig_copy(r, rig_host(t.data), dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
+    copy.data = fixture_copy(r, fixture_host(t.data),
+                             dtype_bytes(t.dtype, (size_t)t.dim[0] * t.stride));
     return copy;
 }
 
@@ -528,7 +532,7 @@ void
 set(struct tensor t, uint32_t row, uint32_t col, float x)
 {
     size_t n = (size_t)row * t.stride + col;
-    void *data = rig_host(t.data);
+    void *data = fixture_host(t.data);
 
     if (t.dtype == DT_F32)
         ((float *)data)[n] = x;
@@ -560,10 +564,10 @@ same_bits(struct tensor a, struct tensor b)
     return true;
 }
 
-/* With base, or memory of our own. */
+/* With base, or with memory of its own. */
 static void
-page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots, uint32_t max_pos,
-     uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+page(struct fixture *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots,
+     uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     uint32_t n_entries = CEIL_DIV(max_pos, tpb), n = n_slots * n_entries;
     uint32_t bytes = (uint32_t)ROUND_UP(dtype_bytes(t, (size_t)n_kv_heads * tpb * head_dim), 128);
@@ -571,9 +575,9 @@ page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots,
 
     p->n_slots = n_slots;
     p->n_entries = n_entries;
-    p->table = rig_bytes(r, n * sizeof(slice_id));
+    p->table = fixture_bytes(r, n * sizeof(slice_id));
     table = HOST(p->table);
-    p->view = (struct kv_view){ .base = base ? base : rig_bytes(r, (size_t)bytes * 2 * n),
+    p->view = (struct kv_view){ .base = base ? base : fixture_bytes(r, (size_t)bytes * 2 * n),
                                 .table = p->table,
                                 .table_stride = n_entries,
                                 .slice_bytes = bytes,
@@ -595,24 +599,24 @@ page(struct rig *r, struct paged *p, void *base, enum dtype t, uint32_t n_slots,
 }
 
 void
-rig_paged(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
-          uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+fixture_paged(struct fixture *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
+              uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     page(r, p, NULL, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_paged_device(struct rig *r, struct paged *p, enum dtype t, uint32_t n_slots, uint32_t max_pos,
-                 uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
+fixture_paged_device(struct fixture *r, struct paged *p, enum dtype t, uint32_t n_slots,
+                     uint32_t max_pos, uint32_t tpb, uint32_t n_kv_heads, uint32_t head_dim)
 {
     uint32_t values = (uint32_t)ROUND_UP(n_kv_heads * tpb * head_dim, 128u);
-    struct tensor blocks = rig_device(r, t, 2 * n_slots * CEIL_DIV(max_pos, tpb), values);
+    struct tensor blocks = fixture_device(r, t, 2 * n_slots * CEIL_DIV(max_pos, tpb), values);
 
     page(r, p, blocks.data, t, n_slots, max_pos, tpb, n_kv_heads, head_dim);
 }
 
 void
-rig_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n)
+fixture_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n)
 {
     const struct kv_view *v = &p->view;
     uint32_t tpb = v->tokens_per_block, d = v->head_dim;
@@ -624,6 +628,6 @@ rig_fill_kv(struct paged *p, uint32_t slot, uint32_t first, uint32_t n)
                 char *slice = (char *)v->base + ((size_t)block + part) * v->slice_bytes;
                 struct tensor t = tensor_2d(slice, v->dtype, v->n_kv_heads * tpb, d);
 
-                for (uint32_t e = 0; e < d; e++) set(t, head * tpb + j % tpb, e, rig_normal());
+                for (uint32_t e = 0; e < d; e++) set(t, head * tpb + j % tpb, e, fixture_normal());
             }
 }
