@@ -20,7 +20,7 @@ void process_log(const struct worker *w, enum log_level level, const char *fmt, 
 
 /* Handler of sd-event for the log pipe; arg: the struct worker. Logs a bounded number of lines. */
 int process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg);
-/* The process has ended: logs the last lines of its output, at most 256. */
+/* The process has ended: logs its remaining output, at most 256 lines. */
 void process_read_output(struct worker *w);
 /* Copies the panic message of the ended process into ret (n_ret bytes, "" if there is none) and logs it. */
 void process_read_panic(struct worker *w, char *ret, size_t n_ret);
@@ -32,7 +32,7 @@ void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
 void process_store_pid(const struct worker *w); /* a standby's is not stored */
 void process_drop_pid(const struct worker *w);
 
-/* Kills the process and waits until it has ended. */
+/* Kills the process and is_standby until it has ended. */
 void process_kill(struct worker *w);
 /* Closes the rings, pipes, sockets and event sources of the process. The process must have ended, or
  * never have been started. */
