@@ -1,8 +1,8 @@
 /* daemon.h - shared by all parts of lagand: struct daemon, and the callbacks to higher parts.
  *
  * lagand has one thread. serve.c waits for an event and then runs one loop iteration: it reads the
- * response rings and the clients' frames, dispatches requests to workers and sends what is due. No part
- * blocks. All bytes from clients and workers are validated before they are used.
+ * response rings and the clients' frames, dispatches requests to workers and sends what is due. No
+ * part blocks. All bytes from clients and workers are validated before they are used.
  */
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
@@ -40,8 +40,8 @@ struct daemon;
 struct daemon_events {
     /* net: c has sent a whole frame of n bytes at p, valid during the call. */
     void (*frame)(struct daemon *d, struct client *c, const void *p, size_t n);
-    /* net: the connection of that client (handle of session.h) has ended. Its requests continue until
-     * their disconnect timeout. The call drops the client. */
+    /* net: the connection of that client (handle of session.h) has ended. Its requests continue
+     * until their disconnect timeout. The call drops the client. */
     void (*client_disconnected)(struct daemon *d, uint32_t client);
     /* net: cancel the requests of that client and close its connection. */
     void (*client_dropped)(struct daemon *d, uint32_t client);
@@ -50,12 +50,13 @@ struct daemon_events {
                          enum super_state to);
     /* supervise: send DRAIN, with which w finishes its requests and exits. */
     void (*worker_drain)(struct daemon *d, struct worker *w);
-    /* supervise: two calls for each process that has ended. First with death NULL: read the remaining
-     * records of its rings. Then with the cause of death: queue the requests of w again or end them.
-     * At lagand's exit, and for a process that cannot be killed, only one of the calls is made. */
+    /* supervise: two calls for each process that has ended. First with death NULL: read the
+     * remaining records of its rings. Then with the cause of death: queue the requests of w again
+     * or end them. At lagand's exit, and for a process that cannot be killed, only one of the calls
+     * is made. */
     void (*worker_dead)(struct daemon *d, struct worker *w, const struct death *death);
-    /* supervise: REPLY (code 0) or ERROR (code: enum lagan_reason) for CALL number `call` on the control
-     * channel of w. result: the map of the message, valid during the call. */
+    /* supervise: REPLY (code 0) or ERROR (code: enum lagan_reason) for CALL number `call` on the
+     * control channel of w. result: the map of the message, valid during the call. */
     void (*control_reply)(struct daemon *d, struct worker *w, uint64_t call, uint32_t code,
                           const msgpack_object *result);
 };

@@ -1,7 +1,7 @@
 /* main.c - lagand: reads the settings, serves, and exits with a code.
  *
- * Exit codes: 0 stopped on request, or the configuration is valid · 1 failed · 2 usage · 69 no worker
- * could be started · 77 no permission · 78 configuration.
+ * Exit codes: 0 stopped on request, or the configuration is valid · 1 failed · 2 usage · 69 no
+ * worker could be started · 77 no permission · 78 configuration.
  */
 #include "base/log.h"
 #include "daemon/config/options.h"

@@ -77,9 +77,9 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
-    msgpack_pack_uint64(&p, request_id(r));
+    msgpack_pack_uint64(&p, request_info(r).id);
     msg_key(&p, "seed");
-    msgpack_pack_uint64(&p, request_seed(r));
+    msgpack_pack_uint64(&p, request_info(r).seed);
     frontend_send_or_drop(d, c);
     FP(front_accepted);
 }

@@ -1,9 +1,10 @@
-/* reexec.h - continues with what a previous lagand left, and replaces this lagand by the installed one.
+/* reexec.h - continues with what a previous lagand left, and replaces this lagand by the installed
+ * one.
  *
  * A lagand that crashed left its descriptors in the fd store (fdstore.h); a re-exec passes the same
  * descriptors to the new program. The new lagand waits until the workers of the previous one have
- * ended, reads the ledger log, and gives the arenas to its own workers. KV arenas without a ledger log
- * are closed.
+ * ended, reads the ledger log, and gives the arenas to its own workers. KV arenas without a ledger
+ * log are closed.
  */
 #ifndef DAEMON_REEXEC_H
 #define DAEMON_REEXEC_H

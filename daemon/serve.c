@@ -206,7 +206,7 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && request_state(r) == REQUEST_QUEUED && request_model(r) == model) {
+        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model) {
             lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
         }
     }

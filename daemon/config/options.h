@@ -1,7 +1,8 @@
-/* options.h - settings of lagand: one table for the command line, the configuration file and --help.
+/* options.h - settings of lagand: one table for the command line, the configuration file and
+ * --help.
  *
- * Precedence: command line, then file, then defaults. --model, --device and --set configure the only
- * model; with --model the models of the file are not served and the default file is not read.
+ * Precedence: command line, then file, then defaults. --model, --device and --set configure the
+ * only model; with --model the models of the file are not served and the default file is not read.
  */
 #ifndef DAEMON_CONFIG_OPTIONS_H
 #define DAEMON_CONFIG_OPTIONS_H

@@ -19,8 +19,8 @@ struct runtime_dir {
     bool made_dir; /* created by this lagand, which removes it */
 };
 
-/* Locks the directory and removes files of a killed lagand. -EBUSY: another lagand has it; the error
- * names its pid. On -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG no file is left. */
+/* Locks the directory and removes files of a killed lagand. -EBUSY: another lagand has it; the
+ * error names its pid. On -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG no file is left. */
 int runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e) MUST_USE;
 void runtime_dir_close(struct runtime_dir *r);
 /* Prepares DIR/name for bind(): removes a socket that no process listens on. -EADDRINUSE: a process

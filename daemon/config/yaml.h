@@ -1,8 +1,8 @@
 /* yaml.h - reads a configuration file as keys and values with their positions.
  *
  * Accepted subset: mappings nested to depth 8, whose keys are joined by '.'; scalars; and one list,
- * models, whose entries are mappings. Anchors, aliases, tags, several documents and duplicate keys are
- * errors. All errors are reported, each with file:line:column.
+ * models, whose entries are mappings. Anchors, aliases, tags, several documents and duplicate keys
+ * are errors. All errors are reported, each with file:line:column.
  */
 #ifndef DAEMON_CONFIG_YAML_H
 #define DAEMON_CONFIG_YAML_H

@@ -622,70 +622,22 @@ request_state_name(enum request_state state)
     return names[state];
 }
 
-req_id
-request_id(const struct request *r)
+struct request_info
+request_info(const struct request *r)
 {
-    return r->id;
-}
-
-uint64_t
-request_seed(const struct request *r)
-{
-    return r->submit->seed;
-}
-
-uint32_t
-request_client(const struct request *r)
-{
-    return r->client;
-}
-
-bool
-request_attached(const struct request *r)
-{
-    return r->attached;
-}
-
-bool
-request_retained(const struct request *r)
-{
-    return r->retained;
-}
-
-bool
-request_held(const struct request *r)
-{
-    return r->dispatch.held;
-}
-
-bool
-request_suspended(const struct request *r)
-{
-    return r->notify.suspended;
-}
-
-uint32_t
-request_worker(const struct request *r)
-{
-    return r->dispatch.worker;
-}
-
-uint32_t
-request_model(const struct request *r)
-{
-    return r->terms.model;
-}
-
-nsec
-request_accepted(const struct request *r)
-{
-    return r->terms.accepted;
-}
-
-uint64_t
-request_prompt_tokens(const struct request *r)
-{
-    return r->n_prompt_tokens;
+    return (struct request_info){
+        .id = r->id,
+        .client = r->client,
+        .worker = r->dispatch.worker,
+        .model = r->terms.model,
+        .seed = r->submit->seed,
+        .n_prompt_tokens = r->n_prompt_tokens,
+        .accepted = r->terms.accepted,
+        .attached = r->attached,
+        .retained = r->retained,
+        .held = r->dispatch.held,
+        .suspended = r->notify.suspended,
+    };
 }
 
 uint32_t

@@ -1,10 +1,10 @@
 /* ledger_save.h - writes the ledger into its log, from which the next lagand restores it.
  *
- * Only requests with names are saved, because no client could ask for the others. Requests for prompt
- * log-probabilities or tensors are not saved, because these are not retained; their clients submit them
- * again. A request is written before a worker gets it, its tokens before its client gets them. If the
- * log is full, it is invalid until the ledger is empty: requests continue, and a restart of lagand would
- * lose them, which is logged once.
+ * Only requests with names are saved, because no client could ask for the others. Requests for
+ * prompt log-probabilities or tensors are not saved, because these are not retained; their clients
+ * submit them again. A request is written before a worker gets it, its tokens before its client
+ * gets them. If the log is full, it is invalid until the ledger is empty: requests continue, and a
+ * restart of lagand would lose them, which is logged once.
  *
  * Records are appended. The log is rewritten from the ledger when it has doubled its size.
  */
@@ -143,16 +143,16 @@ struct ledger_log {
 struct ledger_log *ledger_log_new(struct ledger *l, const struct config *c) MUST_USE;
 struct ledger_log *ledger_log_free(struct ledger_log *g);
 
-/* Reads the file of a previous lagand and restores its requests, queued or retained. fd -1 or an invalid
- * file: creates a new one; without memory the log has no file. Problems are logged. Nothing is written
- * before ledger_log_start(). Returns true if a file was read. */
+/* Reads the file of a previous lagand and restores its requests, queued or retained. fd -1 or an
+ * invalid file: creates a new one; without memory the log has no file. Problems are logged. Nothing
+ * is written before ledger_log_start(). Returns true if a file was read. */
 bool ledger_log_open(struct ledger_log *g, int fd);
 /* Writes the ledger into the file, and every change from now on. */
 void ledger_log_start(struct ledger_log *g);
 int ledger_log_fd(const struct ledger_log *g); /* -1: no file */
 
-/* Write a change of a request. No effect if the request is not saved, without a file, and for a NULL
- * log (tests). */
+/* Write a change of a request. No effect if the request is not saved, without a file, and for a
+ * NULL log (tests). */
 void ledger_save_new(struct ledger_log *g); /* requests accepted since the last call */
 /* Its last n tokens and n_text bytes. */
 void ledger_save_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text);

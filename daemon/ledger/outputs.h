@@ -1,10 +1,10 @@
 /* outputs.h - what workers generated for a request: tokens, text, log-probabilities and tensors.
  *
- * Tokens and text of a request are one stream each, in the order in which workers sent them. A request
- * with several outputs also has a list of spans, each with consecutive tokens of one output, and the
- * state of each output. A CHUNK has tokens of one span. The streams never change their order, so that
- * two numbers, tokens and bytes of text, say what the client has received. With one output there are no
- * spans, and outputs.each is NULL.
+ * Tokens and text of a request are one stream each, in the order in which workers sent them. A
+ * request with several outputs also has a list of spans, each with consecutive tokens of one
+ * output, and the state of each output. A CHUNK has tokens of one span. The streams never change
+ * their order, so that two numbers, tokens and bytes of text, say what the client has received.
+ * With one output there are no spans, and outputs.each is NULL.
  *
  * Positions and counts are tokens; text is in bytes. -ENOMEM leaves the stored data unchanged.
  */
@@ -66,7 +66,8 @@ void outputs_done(struct request *r);
 size_t outputs_bytes(const struct request *r); /* memory retained after the end */
 
 uint32_t outputs_n_tokens(const struct request *r); /* stored */
-/* Tokens and bytes of text of one output that workers have sent, also after the end of the request. */
+/* Tokens and bytes of text of one output that workers have sent, also after the end of the request.
+ */
 uint32_t outputs_n_received(const struct request *r, uint32_t output);
 uint32_t outputs_n_text_received(const struct request *r, uint32_t output);
 uint32_t outputs_longest(const struct request *r); /* tokens of the longest one */
@@ -75,15 +76,16 @@ uint64_t outputs_n_unused(const struct request *r);
 
 /* A worker has reported that the text of the client's generated_ids has n bytes. */
 void outputs_set_text_start(struct request *r, uint32_t n);
-/* outputs_add() counts and stores t; -ENOMEM: counted only. outputs_count() is for an ended request. */
+/* outputs_add() counts and stores t; -ENOMEM: counted only. outputs_count() is for an ended
+ * request. */
 int outputs_add(struct request *r, const struct output_tokens *t) MUST_USE;
 void outputs_count(struct request *r, const struct output_tokens *t);
 int outputs_add_span(struct request *r,
                      const struct output_span *p) MUST_USE; /* to the list only */
 void outputs_count_prompt(struct request *r, uint32_t n);
 int outputs_add_prompt(struct request *r, const struct output_prompt *p) MUST_USE;
-/* Counts values [first, first + n) of a tensor, kind of enum lagan_tensor. Returns the number of values
- * that were received before. */
+/* Counts values [first, first + n) of a tensor, kind of enum lagan_tensor. Returns the number of
+ * values that were received before. */
 uint32_t outputs_count_tensor(struct request *r, const struct rec_tensor *t);
 int outputs_add_tensor(struct request *r, uint32_t kind, const void *values, uint32_t n) MUST_USE;
 

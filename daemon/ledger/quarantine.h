@@ -1,10 +1,10 @@
 /* quarantine.h - finds requests that crash workers, runs them alone and ends them.
  *
- * A worker's own fault counts for every request in a step that was launched and not retired. A request
- * with 2 faults is a suspect: it runs alone, before the others. After the third fault it is poisoned,
- * and for 600 s so is every request with the same prompt. A suspect that runs alone past the position of
- * its last fault is cleared, at most once, so that a request that only shared steps with a poisonous
- * one does not run alone to its end.
+ * A worker's own fault counts for every request in a step that was launched and not retired. A
+ * request with 2 faults is a suspect: it runs alone, before the others. After the third fault it is
+ * poisoned, and for 600 s so is every request with the same prompt. A suspect that runs alone past
+ * the position of its last fault is cleared, at most once, so that a request that only shared steps
+ * with a poisonous one does not run alone to its end.
  */
 #ifndef DAEMON_LEDGER_QUARANTINE_H
 #define DAEMON_LEDGER_QUARANTINE_H

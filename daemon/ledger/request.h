@@ -1,7 +1,7 @@
 /* request.h - struct request, private to daemon/ledger and daemon/request.
  *
- * Other files use the getters of ledger.h. ledger.c and ledger_load.c fill a new request. Afterwards
- * each part is changed by one file:
+ * Other files use request_info() of ledger.h. ledger.c and ledger_load.c fill a new request.
+ * Afterwards each part is changed by one file:
  *
  *     part         changed by               content
  *     (top level)  ledger/ledger.c          names, state, queue position, terms of the SUBMIT
@@ -60,8 +60,8 @@ struct request_accounting {
 struct request_delivery {
     uint32_t n_tokens, n_text, n_prompt; /* delivered: tokens, bytes of text, prompt positions */
     uint32_t ack_window, n_chunks, n_acked;
-    /* When chunk mark_chunk is acked, tokens before mark_token are not needed again, and the client has
-     * read mark_sent bytes. chunk_sent: bytes sent to the client up to the last chunk. */
+    /* When chunk mark_chunk is acked, tokens before mark_token are not needed again, and the client
+     * has read mark_sent bytes. chunk_sent: bytes sent to the client up to the last chunk. */
     uint32_t mark_chunk, mark_token;
     uint64_t mark_sent, chunk_sent;
     uint64_t last_resume; /* number of the RESUME that named it last */

@@ -2,8 +2,8 @@
  *
  * The table limits their number; the caller chooses the connection to close. libzmq accepts every
  * connection and has no call that ends one: lagand shuts its socket down and forgets it, and the
- * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells a
- * socket of libzmq from a later one with the same descriptor.
+ * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells
+ * a socket of libzmq from a later one with the same descriptor.
  */
 #ifndef DAEMON_NET_CONNECTIONS_H
 #define DAEMON_NET_CONNECTIONS_H
@@ -18,7 +18,8 @@ struct connections;
 struct connections *connections_new(uint32_t most) MUST_USE;
 struct connections *connections_free(struct connections *c);
 
-/* Adds an accepted connection. Returns true if the limit is exceeded; the caller then closes one. */
+/* Adds an accepted connection. Returns true if the limit is exceeded; the caller then closes one.
+ */
 bool connections_opened(struct connections *c, int fd, nsec now) MUST_USE;
 /* Removes it. Returns its client's handle (session.h); CLIENT_NONE: it has sent no message. */
 uint32_t connections_closed(struct connections *c, int fd);

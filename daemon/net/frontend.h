@@ -1,9 +1,10 @@
-/* frontend.h - all clients: DIR/api.sock and DIR/ctl.sock (unix_server.h), and api.tcp (tcp_server.h).
+/* frontend.h - all clients: DIR/api.sock and DIR/ctl.sock (unix_server.h), and api.tcp
+ * (tcp_server.h).
  *
- * listen.c opens the listeners. frontend.c polls both servers and passes each whole frame up through
- * d->events->frame(). Sends never block, and a client has at most 4 MiB of unread messages. An invalid
- * frame gets an ERROR; its connection stays open. A lost client is detected by its socket, at a send,
- * or by the idle timeout. README.md has the limits of a client.
+ * listen.c opens the listeners. frontend.c polls both servers and passes each whole frame up
+ * through d->events->frame(). Sends never block, and a client has at most 4 MiB of unread messages.
+ * An invalid frame gets an ERROR; its connection stays open. A lost client is detected by its
+ * socket, at a send, or by the idle timeout. README.md has the limits of a client.
  */
 #ifndef DAEMON_NET_FRONTEND_H
 #define DAEMON_NET_FRONTEND_H
@@ -52,7 +53,8 @@ int listen_read_keys(struct daemon *d, struct err *e) MUST_USE; /* reads api.key
 int frontend_reload_keys(struct daemon *d, struct err *e) MUST_USE;
 void listen_close(struct daemon *d);
 
-/* Sets the limits of a client's user from the keys. Returns false if its key or name was removed. */
+/* Sets the limits of a client's user from the keys. Returns false if its key or name was removed.
+ */
 bool frontend_authorize(struct daemon *d, struct client *c);
 
 /* Reads frames within a budget and returns their number. *more is set if some are left. */
@@ -65,11 +67,11 @@ void frontend_disconnect_fd(struct daemon *d, int fd);
 
 /* Starts a message in d->out. The caller packs n_keys entries, then sends it. */
 msgpack_packer frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys);
-/* Sends one frame. -EAGAIN: the client has too many unread bytes. -EHOSTUNREACH: it is gone, and all
- * its frames were read. */
+/* Sends one frame. -EAGAIN: the client has too many unread bytes. -EHOSTUNREACH: it is gone, and
+ * all its frames were read. */
 int frontend_send(struct daemon *d, struct client *c, const void *frame, size_t n) MUST_USE;
-/* Returns 0 if a CHUNK may be sent, else -EAGAIN: chunks have 1/4 of the limit. Call it before encoding
- * a chunk, which costs as much as sending it. */
+/* Returns 0 if a CHUNK may be sent, else -EAGAIN: chunks have 1/4 of the limit. Call it before
+ * encoding a chunk, which costs as much as sending it. */
 int frontend_check_space(struct daemon *d, struct client *c) MUST_USE;
 /* Sends d->out after frontend_check_space() returned 0. */
 int frontend_send_chunk(struct daemon *d, struct client *c) MUST_USE;
@@ -77,13 +79,14 @@ int frontend_ping(struct daemon *d, struct client *c);
 void frontend_pong(struct daemon *d, struct client *c, uint64_t t); /* read: t bytes */
 /* Closes its connection; unread messages are lost. */
 void frontend_disconnect(struct daemon *d, struct client *c);
-/* Sends PING to a tcp client whose connection may have ended. Returns true if libzmq has no such peer
- * for the second time: the client has been dropped. */
+/* Sends PING to a tcp client whose connection may have ended. Returns true if libzmq has no such
+ * peer for the second time: the client has been dropped. */
 bool frontend_probe(struct daemon *d, struct client *c);
 /* Sends ERROR; code: enum lagan_reason. Returns as frontend_send(). */
 int frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code,
                    uint32_t delivered, const char *fmt, ...) PRINTF_LIKE(6, 7);
-/* Starts REPLY {result: ...}: the caller packs one value into *p, then calls frontend_send_or_drop(). */
+/* Starts REPLY {result: ...}: the caller packs one value into *p, then calls
+ * frontend_send_or_drop(). */
 void frontend_reply(struct daemon *d, uint64_t rid, msgpack_packer *p);
 /* Sends d->out, a reply that is not repeated: a client with too many unread bytes loses it. */
 void frontend_send_or_drop(struct daemon *d, struct client *c);

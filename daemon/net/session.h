@@ -1,5 +1,5 @@
-/* session.h - fixed table of clients, found by the id of their connection (ZeroMQ's routing id, or the
- * peer number of unix_server.h), and of the users they belong to. */
+/* session.h - fixed table of clients, found by the id of their connection (ZeroMQ's routing id, or
+ * the peer number of unix_server.h), and of the users they belong to. */
 #ifndef DAEMON_NET_SESSION_H
 #define DAEMON_NET_SESSION_H
 
@@ -48,7 +48,8 @@ struct client {
 
 struct sessions;
 
-/* Finds a user by name, or adds it. NULL: the table is full. A request refers to a user by number. */
+/* Finds a user by name, or adds it. NULL: the table is full. A request refers to a user by number.
+ */
 struct user *session_user(struct sessions *s, const char *name);
 uint32_t session_user_number(const struct sessions *s, const struct user *u);
 struct user *session_user_at(struct sessions *s, uint32_t number);

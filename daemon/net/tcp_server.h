@@ -1,7 +1,8 @@
-/* tcp_server.h - serves clients of other hosts: a libzmq ROUTER at api.tcp, with CURVE and a keys file.
+/* tcp_server.h - serves clients of other hosts: a libzmq ROUTER at api.tcp, with CURVE and a keys
+ * file.
  *
- * ZMQ_FD is edge-triggered, does not tell the direction, and a send may consume the edge. So the socket
- * is polled after each event and after each send; each poll is a system call.
+ * ZMQ_FD is edge-triggered, does not tell the direction, and a send may consume the edge. So the
+ * socket is polled after each event and after each send; each poll is a system call.
  */
 #ifndef DAEMON_NET_TCP_SERVER_H
 #define DAEMON_NET_TCP_SERVER_H
@@ -28,8 +29,8 @@ struct tcp_server_event {
     bool several; /* the message has more frames, which are dropped */
 };
 
-/* Binds api.tcp for the peers in keys, which stays the caller's and must outlive the result. NULL: see
- * *e. */
+/* Binds api.tcp for the peers in keys, which stays the caller's and must outlive the result. NULL:
+ * see *e. */
 struct tcp_server *tcp_server_open(struct daemon *d, const struct curve_file *keys,
                                    struct err *e) MUST_USE;
 /* linger: unsent messages get 0.2 s. Accepts NULL; returns NULL. */
@@ -40,7 +41,8 @@ int tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const v
 
 void tcp_server_look(struct tcp_server *t);     /* the next round asks the socket for frames */
 void tcp_server_look_all(struct tcp_server *t); /* and for connections; NULL: no effect */
-/* Starts a round: replies to authentication requests, resets the budget of frames, bytes and time. */
+/* Starts a round: replies to authentication requests, resets the budget of frames, bytes and time.
+ */
 void tcp_server_begin(struct tcp_server *t);
 /* 1: the next event of the round. 0: none. -EBUSY: the budget is spent. */
 int tcp_server_take(struct tcp_server *t, struct tcp_server_event *ev) MUST_USE;

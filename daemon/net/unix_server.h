@@ -1,9 +1,9 @@
 /* unix_server.h - serves clients of this host: lagand's own ZMTP ROUTER on AF_UNIX sockets
  * (wire/zmtp.h).
  *
- * libzmq would cost each token its thread: 3 system calls for a connection and loop iteration, and 6
- * to wake the thread and to be woken. Here all messages of one iteration to a connection leave with
- * one send(). What a peer can make lagand keep is bounded:
+ * libzmq would cost each token its thread: 3 system calls for a connection and loop iteration, and
+ * 6 to wake the thread and to be woken. Here all messages of one iteration to a connection leave
+ * with one send(). What a peer can make lagand keep is bounded:
  *
  *   - a connection is read 4 KiB at a time, 64 KiB inside a large frame;
  *   - partly received frames have UNIX_SERVER_PARTS bytes together; above that the connection with
@@ -48,8 +48,8 @@ struct unix_server_event {
 /* most: bytes of a message. NULL: no memory or no descriptor, see errno. */
 struct unix_server *unix_server_open(uint32_t most) MUST_USE;
 struct unix_server *unix_server_close(struct unix_server *l); /* tries once to send unsent bytes */
-/* Listens at a path that does not exist, for its owner and group. most: limit of peers; a further peer
- * is disconnected at once. 0 or negative errno. */
+/* Listens at a path that does not exist, for its owner and group. most: limit of peers; a further
+ * peer is disconnected at once. 0 or negative errno. */
 int unix_server_listen(struct unix_server *l, uint32_t listener, const char *path, uint32_t most,
                        struct err *e) MUST_USE;
 /* The same for a socket that listens already. Owns fd, also on failure. */

@@ -1,7 +1,8 @@
 /* zmq_auth.h - decides which keys may connect over tcp, from the keys file (RFC 27, CURVE).
  *
- * For each connection libzmq's thread sends a request over an inproc socket and holds the connection
- * until lagand replies in a later loop iteration. Without a reply no connection is accepted.
+ * For each connection libzmq's thread sends a request over an inproc socket and holds the
+ * connection until lagand replies in a later loop iteration. Without a reply no connection is
+ * accepted.
  */
 #ifndef DAEMON_NET_ZMQ_AUTH_H
 #define DAEMON_NET_ZMQ_AUTH_H

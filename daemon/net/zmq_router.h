@@ -24,8 +24,8 @@ struct zmq_router_message {
 };
 
 /* 1: a message, whose frame the caller closes. 0: a message that is ignored. -EAGAIN: no message.
- * -EBUSY: *passed, the number of frames dropped in this loop iteration (0 at its start), has reached
- * the limit. */
+ * -EBUSY: *passed, the number of frames dropped in this loop iteration (0 at its start), has
+ * reached the limit. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
 
 #endif

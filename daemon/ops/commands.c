@@ -295,25 +295,25 @@ cmd_requests_list(struct ask *a)
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct request *r = ledger_request(d->ledger, i);
             char client[16] = ""; /* no connection */
+            struct request_info f;
 
-            if (!r || request_retained(r) ||
-                (a->c->listener != LISTENER_CTL && request_client(r) != a->c->handle))
+            if (!r) continue;
+            f = request_info(r);
+            if (f.retained || (a->c->listener != LISTENER_CTL && f.client != a->c->handle))
                 continue;
             n += !pass;
             if (!pass) continue;
-            if (request_attached(r)) snprintf(client, sizeof client, "c%u", request_client(r));
+            if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
             msgpack_pack_map(&p, 8);
-            put_u64(&p, "id", request_id(r));
+            put_u64(&p, "id", f.id);
             put_text(&p, "client", client);
-            put_text(&p, "model", d->config->model[request_model(r)].keys.name);
-            put_text(&p, "worker", request_held(r) ? d->worker[request_worker(r)]->name : "");
+            put_text(&p, "model", d->config->model[f.model].keys.name);
+            put_text(&p, "worker", f.held ? d->worker[f.worker]->name : "");
             put_text(&p, "state",
-                     request_suspended(r) && request_held(r)
-                         ? "paused"
-                         : request_state_name(request_state(r)));
-            put_u64(&p, "prompt", request_prompt_tokens(r));
+                     f.suspended && f.held ? "paused" : request_state_name(request_state(r)));
+            put_u64(&p, "prompt", f.n_prompt_tokens);
             put_u64(&p, "generated", request_n_tokens(r));
-            put_u64(&p, "age_ms", (uint64_t)((d->now - request_accepted(r)) / NSEC_MS));
+            put_u64(&p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
         }
     }
     frontend_send_or_drop(d, a->c);
@@ -399,7 +399,7 @@ cmd_cancel(struct ask *a)
     r = ledger_find_id(a->d->ledger, id);
     if (!r || request_state(r) == REQUEST_ENDED) {
         REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
-    } else if (request_client(r) != a->c->handle && a->c->listener != LISTENER_CTL) {
+    } else if (request_info(r).client != a->c->handle && a->c->listener != LISTENER_CTL) {
         REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
                (unsigned long long)id);
     } else {

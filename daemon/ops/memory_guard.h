@@ -2,10 +2,11 @@
  *
  * Memory of requests is known and bounded by api.memory. The memory that libzmq holds for tcp
  * connections is not known: unread frames, a partly received frame, a message with endless frames.
- * Each is bounded or could be, but there may be 1000 connections. lagand therefore checks its memory
- * every 0.25 s, with more than a few connections every 0.05 s, and more often while it grows. Above
- * MEMORY_GUARD_BYTES beyond its requests it closes connections, in this order: those without a
- * message, those without a request, those that do not read, all. liblagan reconnects and resumes.
+ * Each is bounded or could be, but there may be 1000 connections. lagand therefore checks its
+ * memory every 0.25 s, with more than a few connections every 0.05 s, and more often while it
+ * grows. Above MEMORY_GUARD_BYTES beyond its requests it closes connections, in this order: those
+ * without a message, those without a request, those that do not read, all. liblagan reconnects and
+ * resumes.
  */
 #ifndef DAEMON_OPS_MEMORY_GUARD_H
 #define DAEMON_OPS_MEMORY_GUARD_H

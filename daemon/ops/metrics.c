@@ -92,8 +92,9 @@ n_suspended(const struct daemon *d)
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         const struct request *r = ledger_request(d->ledger, i);
+        const struct request_info f = r ? request_info(r) : (struct request_info){ 0 };
 
-        n += r && request_held(r) && request_suspended(r);
+        n += f.held && f.suspended;
     }
     return n;
 }

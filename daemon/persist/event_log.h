@@ -1,12 +1,12 @@
 /* event_log.h - the last events and deaths of workers, kept across restarts of lagand.
  *
  * Two rings of fixed size; the oldest entry is overwritten. Events are numbered from 1, so that a
- * reader that asks for the next number sees all of them, or sees that some are lost. The journal has
- * more.
+ * reader that asks for the next number sees all of them, or sees that some are lost. The journal
+ * has more.
  *
- * The rings are in a memfd that outlives lagand, with the number of restarts of each worker. The number
- * of an entry is stored last and cleared before the entry is rewritten: a kill at any instruction
- * leaves only whole entries.
+ * The rings are in a memfd that outlives lagand, with the number of restarts of each worker. The
+ * number of an entry is stored last and cleared before the entry is rewritten: a kill at any
+ * instruction leaves only whole entries.
  */
 #ifndef DAEMON_PERSIST_EVENT_LOG_H
 #define DAEMON_PERSIST_EVENT_LOG_H

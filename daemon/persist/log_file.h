@@ -5,11 +5,11 @@
  *   4096            half         half 0: struct log_file_half, then records
  *   4096 + half     half         half 1
  *
- * Records are appended to one half. To shorten the log, the caller writes the current state into the
- * other half, and the store of that half's generation makes it valid: a kill at any instruction leaves
- * one valid half. A half-written record is ignored because of its checksum; records of an
- * earlier generation behind the last one are ignored because of their generation. ledger_save.h defines
- * the content of the records.
+ * Records are appended to one half. To shorten the log, the caller writes the current state into
+ * the other half, and the store of that half's generation makes it valid: a kill at any instruction
+ * leaves one valid half. A half-written record is ignored because of its checksum; records of an
+ * earlier generation behind the last one are ignored because of their generation. ledger_save.h
+ * defines the content of the records.
  *
  * A change of the layout needs another LOG_FILE_MAGIC.
  */
@@ -56,19 +56,20 @@ int log_file_create(struct log_file *m, uint64_t half, struct err *e) MUST_USE;
 int log_file_open(struct log_file *m, int fd, struct err *e) MUST_USE;
 void log_file_close(struct log_file *m);
 
-/* Space for a record of n bytes, which is valid from log_file_commit() on. NULL: the half is full, or
- * there is no memory. */
+/* Space for a record of n bytes, which is valid from log_file_commit() on. NULL: the half is full,
+ * or there is no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* Writes the next records into the other half. log_file_switched() makes that half the valid one. */
+/* Writes the next records into the other half. log_file_switched() makes that half the valid one.
+ */
 void log_file_switch(struct log_file *m);
 void log_file_switched(struct log_file *m);
 void log_file_void(struct log_file *m);            /* make both halves invalid */
 uint64_t log_file_bytes(const struct log_file *m); /* of records in the half that is written */
 
-/* Call fn for every complete record of the valid half, in order, until fn returns a negative number.
- * data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of records,
- * what fn returned, or -EBADMSG: not a log file. */
+/* Call fn for every complete record of the valid half, in order, until fn returns a negative
+ * number. data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of
+ * records, what fn returned, or -EBADMSG: not a log file. */
 typedef int log_file_fn(void *arg, uint16_t type, const void *data, uint32_t n);
 int log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e);
 

@@ -20,8 +20,8 @@ void accounting_reserve(struct daemon *d, struct request *r);
 /* Charges r to the user of c and gives it a fairness tag. No effect if r has ended or is charged. A
  * request of a previous lagand is charged when its client reconnects. */
 void accounting_charge(struct daemon *d, const struct client *c, struct request *r);
-/* Corrects the charge after the facts of r's model have changed, and sets the number of beams if the
- * SUBMIT leaves it to the model. */
+/* Corrects the charge after the facts of r's model have changed, and sets the number of beams if
+ * the SUBMIT leaves it to the model. */
 void accounting_recount(struct daemon *d, struct request *r);
 void accounting_release(struct daemon *d, struct request *r);
 

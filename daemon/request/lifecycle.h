@@ -11,14 +11,14 @@
 #include "daemon/ledger/ledger.h"
 #include "ipc/records.h"
 
-/* Ends r with reason, enum lagan_reason, and an error message. Does not notify the worker. No effect if
- * r has ended. */
+/* Ends r with reason, enum lagan_reason, and an error message. Does not notify the worker. No
+ * effect if r has ended. */
 void lifecycle_end(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 /* Ends r as its worker has reported. */
 void lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f);
-/* Ends r and notifies the worker that has it. A finished request whose tokens are not all delivered ends
- * with this error instead. */
+/* Ends r and notifies the worker that has it. A finished request whose tokens are not all delivered
+ * ends with this error instead. */
 void lifecycle_cancel(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 /* Suspends r at its worker, because the client does not read, or continues it. */

@@ -1,7 +1,8 @@
 /* worker_calls.h - table of commands that wait for the reply of a worker, each with a deadline.
  *
- * A command leaves as a TEXT record in the request ring (tokenize, detokenize), or as a message on the
- * control channel (log level, tuning). No call waits: after the deadline lagand replies with an ERROR.
+ * A command leaves as a TEXT record in the request ring (tokenize, detokenize), or as a message on
+ * the control channel (log level, tuning). No call waits: after the deadline lagand replies with an
+ * ERROR.
  */
 #ifndef DAEMON_REQUEST_WORKER_CALLS_H
 #define DAEMON_REQUEST_WORKER_CALLS_H
@@ -22,8 +23,8 @@ void worker_calls_text(struct daemon *d, struct client *c, uint64_t rid, struct 
                        const struct msg_span *text);
 /* Registers a command of a control channel. Returns its number there; 0: the table is full. */
 uint64_t worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct worker *w);
-/* Reply of the control channel. code 0: success, map has the result; else map has the message. map NULL:
- * lagand ends the command. */
+/* Reply of the control channel. code 0: success, map has the result; else map has the message. map
+ * NULL: lagand ends the command. */
 void worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
                                const msgpack_object *map);
 

@@ -1,6 +1,7 @@
 /* worker_notify.h - short records to a worker: cancel, suspend or continue a request, drain.
  *
- * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends it.
+ * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends
+ * it.
  */
 #ifndef DAEMON_REQUEST_WORKER_NOTIFY_H
 #define DAEMON_REQUEST_WORKER_NOTIFY_H
@@ -11,7 +12,8 @@
 
 /* Tells w, which has r, to end it. reason: enum lagan_reason; 0: cancelled. */
 void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);
-/* Suspends r or continues it. w: the worker that has it; NULL: none. Sends a record only on a change. */
+/* Suspends r or continues it. w: the worker that has it; NULL: none. Sends a record only on a
+ * change. */
 void worker_notify_suspend(struct worker *w, struct request *r, bool suspended);
 /* The next SUBMIT tells the worker whether r is suspended: no separate notice is due. */
 void worker_notify_dispatched(struct request *r);
@@ -21,7 +23,8 @@ void worker_notify_clear(struct worker *w, struct request *r);
 void worker_notify_flush(struct worker *w);
 /* Sends DRAIN: w finishes its requests and exits. */
 void worker_notify_drain(struct worker *w);
-/* Handles the result of ring_reserve(): -EBADMSG is a protocol error and kills w. Returns result. */
+/* Handles the result of ring_reserve(): -EBADMSG is a protocol error and kills w. Returns result.
+ */
 int worker_notify_reserved(struct worker *w, int result);
 
 #endif

@@ -24,8 +24,8 @@ struct arenas {
     bool verify_contents; /* a stray write is possible: send with FD_CHANNEL_VERIFY */
 };
 
-/* Adds an arena of a previous lagand from the fd store. Owns fd on success. -EBADMSG: the descriptor
- * does not match its note. */
+/* Adds an arena of a previous lagand from the fd store. Owns fd on success. -EBADMSG: the
+ * descriptor does not match its note. */
 int arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd,
                 struct err *e) MUST_USE;
 /* Adds all arenas that the worker has sent so far. -EPIPE: the worker has closed its fd channel.
@@ -37,7 +37,8 @@ int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
 int arenas_share_weights(struct arenas *a, int sock, struct err *e) MUST_USE;
 /* Drops what the replacement must not get after this death; see the table of supervisor.h. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
-/* Returns true if that death invalidates all arenas, and with them a standby that has mapped some. */
+/* Returns true if that death invalidates all arenas, and with them a standby that has mapped some.
+ */
 bool arenas_given_up(const struct arenas *a, const struct death *d);
 void arenas_drop(struct arenas *a, const char *name); /* also from the fd store; name NULL: all */
 void arenas_drop_kv(struct arenas *a);                /* KV and its manifest */

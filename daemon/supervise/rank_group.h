@@ -1,10 +1,11 @@
 /* rank_group.h - the other processes of a worker with several tensor-parallel ranks
  * (worker/tp/plan_ring.h).
  *
- * Rank 0 is the worker: it has the rings and is in all tables. Each other rank has a struct worker in
- * other[], of which only the process, fd channel, arenas, log pipe, heartbeat and panic message are
- * used. The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT comes
- * when the last rank is reaped, so that no stray write of a rank reaches memory that is passed on.
+ * Rank 0 is the worker: it has the rings and is in all tables. Each other rank has a struct worker
+ * in other[], of which only the process, fd channel, arenas, log pipe, heartbeat and panic message
+ * are used. The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT
+ * comes when the last rank is reaped, so that no stray write of a rank reaches memory that is
+ * passed on.
  */
 #ifndef DAEMON_SUPERVISE_RANK_GROUP_H
 #define DAEMON_SUPERVISE_RANK_GROUP_H

@@ -16,8 +16,9 @@
  * A GPU driver takes 100 ms to initialise if no process uses it, 11 ms beside one that does, and
  * 100 ms more after its last user has ended. On the CPU there is nothing to initialise.
  *
- * A standby is a struct worker without requests; `of` is its worker. It has a struct super of its own,
- * which counts its deaths. The standby of a rank group is a rank group and replaces all its ranks.
+ * A standby is a struct worker without requests; `of` is its worker. It has a struct super of its
+ * own, which counts its deaths. The standby of a rank group is a rank group and replaces all its
+ * ranks.
  */
 #ifndef DAEMON_SUPERVISE_STANDBY_H
 #define DAEMON_SUPERVISE_STANDBY_H
@@ -34,7 +35,8 @@ int standby_new(struct worker *w, struct err *e) MUST_USE;
 struct worker *standby_free(struct worker *s);
 /* The state of worker w has changed: starts or stops its standby. */
 void standby_worker_state(struct worker *w, enum super_state to);
-/* w closed its fd channel and probably ends: starts a standby if there is none, and sends `begin`. */
+/* w closed its fd channel and probably ends: starts a standby if there is none, and sends `begin`.
+ */
 void standby_prepare_now(struct worker *w);
 /* Returns true if a standby that is being started may open the device at once. */
 bool standby_may_prepare(const struct worker *s);

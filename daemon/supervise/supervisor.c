@@ -318,7 +318,8 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/*                   START      STOP     RESTART         REPLACE        READY  EXIT     TIMER  BROKEN  STANDBY_READY  TAKEN */
+/* START      STOP     RESTART         REPLACE        READY  EXIT     TIMER  BROKEN  STANDBY_READY
+ * TAKEN */
 [SUPER_DOWN]     = { spawn,     NULL,    spawn,          NULL,          NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
 [SUPER_LOADING]  = { NULL,      term,    term_restart,   term_restart,  serve, died,    kill9, kill9,  stand_by,      rest },
 [SUPER_READY]    = { NULL,      drain,   drain_restart,  term_restart,  NULL,  died,    NULL,  kill9,  NULL,          NULL },

@@ -8,8 +8,8 @@
  *                                            \-> LOST                    it cannot be killed
  *                  any death ------------------> BACKOFF | LOADING | FAILED
  *
- * A standby has a struct super of its own: LOADING -> STANDBY, and DOWN when its process becomes the
- * process of the worker. Its deaths and its backoff are counted apart from those of the worker.
+ * A standby has a struct super of its own: LOADING -> STANDBY, and DOWN when its process becomes
+ * the process of the worker. Its deaths and its backoff are counted apart from those of the worker.
  */
 #ifndef DAEMON_SUPERVISE_SUPERVISOR_H
 #define DAEMON_SUPERVISE_SUPERVISOR_H
@@ -117,20 +117,20 @@ struct super {
 
 void super_init(struct super *s, const struct super_ops *ops, void *arg, uint64_t seed);
 void super_event(struct super *s, enum super_event ev, nsec now);
-/* The end as reported by the kernel: si_code CLD_*, si_status. has_panic: a failed check left a panic
- * message. */
+/* The end as reported by the kernel: si_code CLD_*, si_status. has_panic: a failed check left a
+ * panic message. */
 void super_died(struct super *s, int code, int status, bool has_panic);
 /* Ends the worker: EV_BROKEN with that cause. Only the first cause has an effect. */
 void super_broken(struct super *s, enum death_cause cause, nsec now);
-/* Extends the wait for the end of a killed process by late: time in which lagand did not run, or the
- * process was starved. */
+/* Extends the wait for the end of a killed process by late: time in which lagand did not run, or
+ * the process was starved. */
 void super_discount(struct super *s, nsec late);
 
 const char *super_state_name(enum super_state s);
 const char *death_name(enum death_cause c);
 const char *death_sentence(enum death_cause c);
-/* Delay before spawn number streak + 1: 0 after the first counted death, then 0.1 s x 2^k up to 30 s,
- * each +-25 %. */
+/* Delay before spawn number streak + 1: 0 after the first counted death, then 0.1 s x 2^k up to 30
+ * s, each +-25 %. */
 nsec super_backoff(uint32_t streak, uint64_t random);
 
 #endif

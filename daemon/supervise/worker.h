@@ -84,8 +84,8 @@ struct worker {
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 
-/* Shared with standby.c: the spawn and kill callbacks of supervisor.h, and a struct worker without a
- * process. */
+/* Shared with standby.c: the spawn and kill callbacks of supervisor.h, and a struct worker without
+ * a process. */
 int worker_spawn(void *arg);
 void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
@@ -94,8 +94,8 @@ void worker_look(struct worker *w); /* updates stats */
 
 /* For rank_group.c: adds the event sources of the process. */
 int worker_watch(struct worker *w, struct err *e);
-/* For rank_group.c: all processes of w have ended. code: CLD_*. has_panic: a failed check left a panic
- * message. */
+/* For rank_group.c: all processes of w have ended. code: CLD_*. has_panic: a failed check left a
+ * panic message. */
 void worker_ended(struct worker *w, int code, int status, bool has_panic);
 
 /* lagand exits: kills the worker and reads its remaining records, without a replacement. */
@@ -105,8 +105,8 @@ void worker_event(struct worker *w, enum super_event ev);
 /* Protocol error or hung: logs one line and kills the worker. */
 void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* Every 0.25 s: heartbeat, deadlines, timers, doorbell storms. late: further time in which lagand or
- * the host did not run. */
+/* Every 0.25 s: heartbeat, deadlines, timers, doorbell storms. late: further time in which lagand
+ * or the host did not run. */
 void worker_tick(struct worker *w, nsec now, nsec late);
 /* For rank_group.c: time since the last tick that does not count as silence; at least late. */
 nsec worker_discount(struct worker *w, nsec now, nsec late);

@@ -209,7 +209,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             log_file_switch(&m);
             break;
         case 3:
-            if (m.turning) log_file_switched(&m);
+            if (m.switching) log_file_switched(&m);
             break;
         case 4:
             poke(&in, m.base, op >> 3);
