@@ -1,7 +1,7 @@
-/* main.c - lagand: read the settings, serve, say in the exit code how it went.
+/* main.c - lagand: reads the settings, serves, and exits with a code.
  *
- * Exit codes: 0 stopped as asked, or the configuration is right · 1 failed · 2 usage · 69 no worker
- * could be started · 77 no permission · 78 configuration.
+ * Exit codes: 0 stopped on request, or the configuration is valid · 1 failed · 2 usage · 69 no
+ * worker could be started · 77 no permission · 78 configuration.
  */
 #include "base/log.h"
 #include "daemon/config/options.h"
@@ -23,18 +23,18 @@ enum { EXIT_USAGE = 2, EXIT_NO_PERMISSION = 77, EXIT_CONFIG = 78 };
 static void
 help(void)
 {
-    puts("lagand - serve language models: start workers, replace those that die, talk to clients.\n"
+    puts("lagand - serve language models: start and supervise workers, serve clients.\n"
          "\n"
          "  lagand --runtime-dir /tmp/l --model models/recall-gemma3 --device cpu\n"
          "  laganctl --connect ipc:///tmp/l/api.sock generate --text \"k3=blue;q7=stone;k3?\"\n"
          "\n"
-         "Options; those with a dot are also keys of the configuration file:");
+         "Options; an option with a dot is also a key of the configuration file:");
     opt_help(daemon_opts, OPT_TYPED, stdout);
-    puts("\nSettings of a model, for --set and for the entries of models: in the file:");
+    puts("\nSettings of a model, for --set and for each entry of models in the file:");
     opt_help(model_opts, OPT_KEYS, stdout);
 }
 
-/* lagand(8), in mdoc: what the tables know, and what they do not. */
+/* Prints lagand(8) in mdoc, with the tables of options. */
 static void
 manual(void)
 {
@@ -44,12 +44,11 @@ manual(void)
          ".Op Fl -model Ar DIR\n.Op Fl -device Ar DEVICE\n.Op Fl -set Ar KEY=VALUE\n"
          ".Op Fl -config Ar FILE\n.Op Fl -check\n"
          ".Sh DESCRIPTION\n.Nm\n"
-         "starts a worker for each device of each model, replaces those that die, and passes "
-         "requests\n"
-         "of clients to them. It has no thread that can block and believes nothing a worker says.\n"
-         "Clients speak ZeroMQ at\n.Pa api.sock ,\noperators also at\n.Pa ctl.sock ,\n"
+         "starts a worker for each device of each model, replaces workers that crash or hang, and\n"
+         "dispatches requests of clients to them. It validates all data from workers and clients.\n"
+         "Clients connect with ZeroMQ to\n.Pa api.sock ,\noperators also at\n.Pa ctl.sock ,\n"
          "both in the runtime directory.\n"
-         ".Sh OPTIONS\nEvery name with a dot is also a key of the configuration file, with _ for "
+         ".Sh OPTIONS\nAn option with a dot is also a key of the configuration file, with _ for "
          "-.");
     opt_manual(daemon_opts, OPT_TYPED, stdout);
     printf(".Sh CONFIGURATION FILE\n.Pa %s\nis YAML. Names with a dot nest; every entry of\n.Cm "
@@ -61,21 +60,20 @@ manual(void)
          "models:\n  - path: /var/lib/lagan/models/llama-8b\n    workers: 2\n"
          "    kv:\n      reuse: true\n"
          "  - path: /var/lib/lagan/models/t5-large\n    device: cpu\n.Ed\n"
-         ".Fl -check\nsays all that is wrong with it at once,\n.Ql laganctl config show\nwhere "
-         "each value "
-         "came from, and\n.Ql laganctl daemon reexec\ntakes a changed one over while requests go "
-         "on.");
+         ".Fl -check\nprints all errors of the file,\n.Ql laganctl config show\nthe origin of "
+         "each value, and\n.Ql laganctl daemon reexec\napplies a changed file while requests "
+         "continue.");
     puts(".Sh SETTINGS OF A MODEL\nFor\n.Fl -set\nand for the entries of\n.Cm models:\nin the "
          "file.");
     opt_manual(model_opts, OPT_KEYS, stdout);
     printf(".Sh FILES\n.Bl -tag -width Ds\n.It Pa %s\nThe configuration.\n", config_default_file);
-    puts(".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
-         ".Sh EXIT STATUS\n0 stopped as asked, or the configuration is right; 1 failed; 2 usage; "
-         "69 no\n"
-         "worker could be started; 77 no permission; 78 configuration or model files.\n"
-         ".Sh SEE ALSO\n.Xr laganctl 1 ,\n.Xr lagan-protocol 7 .\n"
-         "Workers are run by\n.Nm\nalone; how one would schedule, in virtual time:\n"
-         ".Ql lagan-sim --help .");
+    puts(
+        ".It Pa /run/lagan\nThe runtime directory under systemd.\n.El\n"
+        ".Sh EXIT STATUS\n0 stopped on request, or the configuration is valid; 1 failure; 2 usage; "
+        "69 no\n"
+        "worker could be started; 77 no permission; 78 configuration or model files.\n"
+        ".Sh SEE ALSO\n.Xr laganctl 1 ,\n.Xr lagan-protocol 7 .\n"
+        ".Ql lagan-sim\nsimulates the scheduler of a worker in virtual time.");
 }
 
 static void
@@ -85,7 +83,7 @@ say(const struct problems *p)
     if (p->n_more) log_err("%u more errors are not shown", p->n_more);
 }
 
-/* Every connection is a descriptor, and the shell's limit is for programs that have a few. */
+/* Each connection needs a descriptor, and the default limit is 1024. */
 static void
 raise_files(void)
 {
@@ -143,7 +141,7 @@ main(int argc, char **argv)
         return 0;
     }
     if (config.o.check) {
-        log_info("the configuration is right: %u model%s, %u worker%s", config.n_models,
+        log_info("the configuration is valid: %u model%s, %u worker%s", config.n_models,
                  config.n_models == 1 ? "" : "s", config_n_workers(&config),
                  config_n_workers(&config) == 1 ? "" : "s");
         return 0;
@@ -151,7 +149,7 @@ main(int argc, char **argv)
     log_level_set(levels[config.o.log_level]);
     log_never_wait();
     raise_files();
-    /* Frames come and go: their memory is taken again, and given back by memory_guard.c. */
+    /* malloc() keeps the memory of frames for reuse; memory_guard.c returns it to the system. */
     mallopt(M_MMAP_THRESHOLD, 2 * LAGAN_MAX_FRAME);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_ARENA_MAX, 1);

@@ -1,4 +1,4 @@
-/* messages.c - what a client's frame leads to: one function a message type; see messages.h. */
+/* messages.c - one function for each message type of a client; see messages.h. */
 #include "daemon/messages.h"
 
 #include "base/failpoint.h"
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- in: one function a message type */
+/* ---- message types */
 
 static void
 hello(struct daemon *d, struct client *c, const struct msg *m)
@@ -57,7 +57,7 @@ hello(struct daemon *d, struct client *c, const struct msg *m)
     for (uint32_t i = 0; i < d->config->n_models; i++) msg_text(&p, d->config->model[i].keys.name);
     msg_key(&p, "state");
     msg_text(&p, command_state(d));
-    frontend_answer(d, c);
+    frontend_send_or_drop(d, c);
 }
 
 static void
@@ -77,10 +77,10 @@ submit(struct daemon *d, struct client *c, const struct msg *m)
     msg_key(&p, "queue_position");
     msgpack_pack_uint32(&p, ledger_n_queued(d->ledger));
     msg_key(&p, "id");
-    msgpack_pack_uint64(&p, request_id(r));
+    msgpack_pack_uint64(&p, request_info(r).id);
     msg_key(&p, "seed");
-    msgpack_pack_uint64(&p, request_seed(r));
-    frontend_answer(d, c);
+    msgpack_pack_uint64(&p, request_info(r).seed);
+    frontend_send_or_drop(d, c);
     FP(front_accepted);
 }
 
@@ -90,7 +90,7 @@ ack(struct daemon *d, struct client *c, const struct msg *m)
     struct request *r = ledger_find(d->ledger, c->handle, m->rid);
     uint64_t n, ack_window = 0;
 
-    if (!r) return; /* crossed its DONE */
+    if (!r) return; /* its DONE is on the way */
     if (msg_u64(&m->map, "n", &n) < 0 || n > UINT32_MAX) {
         FRONTEND_REFUSE(d, c, m->rid, LAGAN_E_INVALID_REQUEST,
                         "ACK: n must be the number of a chunk");
@@ -115,7 +115,7 @@ cancel_one(struct daemon *d, struct client *c, uint64_t rid)
     }
 }
 
-/* The rids of a list; NULL: there is none. false: it is too long, and refused. */
+/* Reads the list of rids; *ret NULL: absent. Returns false if it is too long and was refused. */
 static bool
 rids_of(struct daemon *d, struct client *c, const struct msg *m, const msgpack_object **ret,
         uint32_t *n)
@@ -169,20 +169,21 @@ query(struct daemon *d, struct client *c, const struct msg *m)
         msg_key(&p, "n");
         msgpack_pack_uint32(&p, r ? request_n_tokens(r) : 0);
     }
-    frontend_reply_end(d, c);
+    frontend_send_or_drop(d, c);
 }
 
 /* ---- RESUME */
 
-/* A SUBMIT may be on its way still that was sent over the connection before this one. What we say now not to know
- * is submitted again here, and may not be found then. */
+/* A SUBMIT over the previous connection may still be in flight. The client submits a rid that is
+ * reported as unknown again over this one: the late SUBMIT must then be rejected. */
 static void
 leave_others(struct daemon *d, const struct client *c)
 {
     struct client *o;
 
     for (uint32_t at = 0; (o = session_next(d->sessions, &at));)
-        o->left |= o != c && o->has_session && !memcmp(&o->session, &c->session, sizeof c->session);
+        o->superseded |= o != c && o->has_session &&
+                         !memcmp(&o->session, &c->session, sizeof c->session);
 }
 
 static void
@@ -212,7 +213,7 @@ resume(struct daemon *d, struct client *c, const struct msg *m)
         if (!ledger_find(d->ledger, c->handle, q.rid[i].via.u64))
             msgpack_pack_uint64(&p, q.rid[i].via.u64);
     }
-    frontend_reply_end(d, c);
+    frontend_send_or_drop(d, c);
 }
 
 static void
@@ -228,24 +229,24 @@ ping(struct daemon *d, struct client *c, const struct msg *m)
     } else {
         msgpack_pack_nil(&p);
     }
-    frontend_answer(d, c);
+    frontend_send_or_drop(d, c);
 }
 
-/* ---- frames that take time: a long list is milliseconds, in which nobody else is heard, and a short question may
- * have a long answer */
+/* ---- expensive frames: a long list takes milliseconds, in which other clients wait, and a short
+ * command may have a long reply */
 
-enum { LARGE = 64 << 10, SHARE = 10 /* percent of the time, for one user's */ };
+enum { LARGE = 64 << 10, SHARE = 10 /* percent of lagand's time for one user */ };
 static const nsec AT_ONCE = 50 * NSEC_MS;
 
 static bool
 has_had_its_share(struct daemon *d, struct user *u)
 {
-    u->took = MAX(u->took - (d->now - u->took_at) / (100 / SHARE), (nsec)0);
-    u->took_at = d->now;
-    return u->took > AT_ONCE;
+    u->cpu_time = MAX(u->cpu_time - (d->now - u->cpu_time_at) / (100 / SHARE), (nsec)0);
+    u->cpu_time_at = d->now;
+    return u->cpu_time > AT_ONCE;
 }
 
-/* Of the processor: that it was somebody else's for a while is not the user's doing. */
+/* CPU time: the user does not pay for other processes. */
 static nsec
 time_spent(void)
 {
@@ -258,7 +259,7 @@ time_spent(void)
 static void
 call(struct daemon *d, struct client *c, const struct msg *m)
 {
-    struct user *u = c->user; /* the client may be gone then */
+    struct user *u = c->user; /* the call may drop c */
     nsec since = time_spent();
 
     if (c->listener == LISTENER_CTL || !has_had_its_share(d, u))
@@ -267,7 +268,7 @@ call(struct daemon *d, struct client *c, const struct msg *m)
         FRONTEND_REFUSE(
             d, c, m->rid, LAGAN_E_QUEUE_FULL,
             "commands and large requests have taken %d %% of lagand's time; ask less often", SHARE);
-    u->took += time_spent() - since;
+    u->cpu_time += time_spent() - since;
 }
 
 static void
@@ -330,7 +331,7 @@ void
 messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
     struct user *u = c->user;
-    nsec since, took;
+    nsec since, cpu_time;
 
     if (n <= LARGE) {
         take_frame(d, c, frame, n);
@@ -344,7 +345,7 @@ messages_frame(struct daemon *d, struct client *c, const void *frame, size_t n)
         return;
     }
     since = time_spent();
-    took = u->took;
+    cpu_time = u->cpu_time;
     take_frame(d, c, frame, n);
-    u->took = took + time_spent() - since; /* also of a command: once */
+    u->cpu_time = cpu_time + time_spent() - since; /* replaces what a command has added */
 }

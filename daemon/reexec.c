@@ -25,9 +25,9 @@
 
 enum { MOST_WAIT_MS = 10000, PARK = SD_LISTEN_FDS_START + FDSTORE_MAX };
 
-/* ---- what a predecessor left */
+/* ---- state of the previous lagand */
 
-/* true: that process is gone, and no store of it lands any more. */
+/* Waits for the end of a process, after which no stray write is possible. */
 static bool
 end_process(int pidfd, const char *name)
 {
@@ -39,8 +39,8 @@ end_process(int pidfd, const char *name)
     return false;
 }
 
-/* Workers of a former lagand die with it; here until they have. Their numbers go into `lost` otherwise: a group's, if
- * one rank does not. */
+/* Waits for the workers of the previous lagand, which are killed with it. Workers that do not exit,
+ * or one of whose ranks does not, are marked in `lost`. */
 static void
 outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
 {
@@ -58,7 +58,8 @@ outlast_workers(struct daemon *d, struct fdstore *s, bool lost[MAX_WORKERS])
     d->now = clock_now();
 }
 
-/* Of a number as in the store: a worker's, or of another rank of its group. NULL: there is none now. */
+/* The arenas of that number of the fd store (a worker or another rank). NULL: no such worker, or
+ * lost. */
 static struct arenas *
 arenas_of(struct daemon *d, uint32_t number, const bool lost[MAX_WORKERS])
 {
@@ -120,7 +121,7 @@ reexec_take(struct daemon *d, struct fdstore *left)
     FP(reexec_adopted);
 }
 
-/* ---- becoming the next one */
+/* ---- re-exec */
 
 struct handover_state {
     uint32_t n;

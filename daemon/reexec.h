@@ -1,9 +1,10 @@
-/* reexec.h - one lagand after another: what the next one finds, and becoming it.
+/* reexec.h - continues with what a previous lagand left, and replaces this lagand by the installed
+ * one.
  *
- * A lagand that dies leaves what it had put into the fd store (fdstore.h); one that is told to begin again
- * hands the same descriptors to the program that it becomes. Either way the next one waits until the
- * workers of the former are gone, reads the ledger, and gives their arenas to its own workers. KV without
- * its ledger belongs to nobody and is closed.
+ * A lagand that crashed left its descriptors in the fd store (fdstore.h); a re-exec passes the same
+ * descriptors to the new program. The new lagand waits until the workers of the previous one have
+ * ended, reads the ledger log, and gives the arenas to its own workers. KV arenas without a ledger
+ * log are closed.
  */
 #ifndef DAEMON_REEXEC_H
 #define DAEMON_REEXEC_H
@@ -15,13 +16,14 @@
 
 #include <limits.h>
 
-/* Take over what there is: d's tables and workers are made, none is started. left: what nobody has taken yet. */
+/* Takes ledger log and arenas from left. d's tables and workers exist; no worker is started. */
 void reexec_take(struct daemon *d, struct fdstore *left);
 
 struct handover_state;
-/* End the workers, hear what they had said, and set aside what the successor needs. NULL: no memory. */
+/* Ends the workers, reads their remaining records and keeps the descriptors for the new program.
+ * NULL: no memory. */
 struct handover_state *reexec_prepare(struct daemon *d);
-/* Be it: everything is closed by now. Returns only when that fails. */
+/* Executes the new program, after everything else was closed. Returns only on failure. */
 int reexec_exec(struct handover_state *h, char **argv, struct err *e);
 
 #endif

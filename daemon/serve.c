@@ -1,11 +1,11 @@
 /* serve.c - see serve.h.
  *
- * sd-event waits; after every event one turn looks at everything that may have become possible:
+ * sd-event waits. After each event one loop iteration polls all parts:
  *
- *     drain the response rings -> take clients' frames -> give requests to workers -> send what is due
+ *     drain the response rings -> read client frames -> dispatch requests -> send what is due
  *
- * and the loop sleeps only when the turn says that nothing is left and every bell is armed. Time that
- * has no event of its own (heartbeats, deadlines, leases) is looked at every quarter of a second.
+ * The loop sleeps only if no work is left and every doorbell is armed. Heartbeats, deadlines and
+ * timeouts are checked every 0.25 s.
  */
 #include "daemon/serve.h"
 
@@ -49,18 +49,18 @@
 
 static const nsec TICK = 250 * NSEC_MS;
 static const nsec NSEC_DAY = 86400 * NSEC_S;
-static const nsec STOP_TIME = 15 * NSEC_S; /* workers have, to end after the last request */
-static const nsec LATE = NSEC_S;           /* a tick so late means that we stood still */
+static const nsec STOP_TIME = 15 * NSEC_S; /* for workers to exit after the last request */
+static const nsec LATE = NSEC_S;           /* a tick this late means that lagand did not run */
 enum { MAX_REQUESTS = 8192, EXIT_UNAVAILABLE = 69, EXIT_CONFIG = 78 };
 
 struct clockwork {
     struct daemon *d;
     sd_event_source *timer;
     nsec last, status_at;
-    char status[160]; /* as last told: an idle service says nothing */
+    char status[160]; /* last status sent to systemd, which gets changes only */
 };
 
-/* ---- leaving */
+/* ---- stop */
 
 static uint32_t
 n_over(const struct daemon *d)
@@ -71,9 +71,9 @@ n_over(const struct daemon *d)
     return n;
 }
 
-/* Requests that are open get until drain_until; then the workers may go. */
+/* Open requests may finish until drain_until; then the workers stop. */
 static void
-go_on_leaving(struct daemon *d)
+continue_stopping(struct daemon *d)
 {
     bool late = d->now >= d->drain_until;
 
@@ -94,7 +94,7 @@ go_on_leaving(struct daemon *d)
     for (uint32_t i = 0; i < d->n_workers; i++) {
         struct worker *w = d->worker[i];
 
-        /* What has nothing to finish any more needs no time for it. */
+        /* A worker without requests needs no time to finish them. */
         w->super.drain_timeout = late ? 0 : NSEC_S;
         worker_event(w, EV_STOP);
     }
@@ -149,10 +149,10 @@ begin_reexec(struct daemon *d)
     sd_event_exit(d->event, 0);
 }
 
-/* ---- what systemd is told */
+/* ---- status for systemd */
 
 static void
-tell_status(struct clockwork *k)
+send_status(struct clockwork *k)
 {
     struct daemon *d = k->d;
     uint32_t n_ready = 0, loading = MAX_WORKERS;
@@ -179,8 +179,8 @@ tell_status(struct clockwork *k)
     memcpy(k->status, text, sizeof text);
 }
 
-/* Every worker has failed: before the first READY there is nothing to serve for, and the reason is
- * most likely ours to fix, so that lagand says it and leaves. */
+/* Every worker has failed. Before the first READY the cause is most likely the configuration: logs
+ * it and exits. */
 static void
 all_failed(struct daemon *d)
 {
@@ -196,7 +196,7 @@ all_failed(struct daemon *d)
     d->drain_until = d->now;
 }
 
-/* Requests that wait for a model whose last worker is gone for good would wait for ever. */
+/* Ends queued requests of a model whose last worker has failed for good. */
 static void
 end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
 {
@@ -206,7 +206,7 @@ end_orphans(struct daemon *d, uint32_t model, uint16_t code, const char *why)
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
-        if (r && request_state(r) == REQUEST_QUEUED && request_model(r) == model) {
+        if (r && request_state(r) == REQUEST_QUEUED && request_info(r).model == model) {
             lifecycle_end(d, r, code, "no worker runs this model: %.150s", why);
         }
     }
@@ -217,8 +217,8 @@ on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum 
 {
     uint32_t failed = 0;
 
-    log_debug("worker %s: %s -> %s", w->name, super_state_word(from), super_state_word(to));
-    event_log_add(d, "worker", w->name, "%s -> %s", super_state_word(from), super_state_word(to));
+    log_debug("worker %s: %s -> %s", w->name, super_state_name(from), super_state_name(to));
+    event_log_add(d, "worker", w->name, "%s -> %s", super_state_name(from), super_state_name(to));
     if (to == SUPER_READY) {
         d->was_ready = true;
         if (!d->announced) sd_notify(0, "READY=1");
@@ -230,7 +230,7 @@ on_worker_state(struct daemon *d, struct worker *w, enum super_state from, enum 
     }
     end_orphans(d, w->model,
                 w->super.death.cause == DEATH_LOST ? LAGAN_E_DEVICE_LOST : LAGAN_E_WORKER_LOST,
-                *w->why ? w->why : super_state_word(to));
+                *w->why ? w->why : super_state_name(to));
     if (failed == d->n_workers) all_failed(d);
 }
 
@@ -243,7 +243,7 @@ on_worker_dead(struct daemon *d, struct worker *w, const struct death *death)
     }
     dispatch_worker_lost(w, death);
     worker_calls_lost(w);
-    /* The other workers get its requests now: before w starts again, which takes time. */
+    /* Other workers get the requests before w is started again, which takes time. */
     dispatch(d);
 }
 
@@ -272,9 +272,9 @@ static const struct daemon_events events = {
     .control_reply = on_control_reply,
 };
 
-/* ---- the clock */
+/* ---- timers */
 
-/* Counted from the last tick and not from now: a loop that events keep busy must tick too. */
+/* Relative to the last tick, so that a busy loop ticks too. */
 static nsec
 next_wake(const struct clockwork *k)
 {
@@ -287,8 +287,8 @@ next_wake(const struct clockwork *k)
     return MAX(at, k->last + NSEC_MS);
 }
 
-/* After a turn and not as an event: those that come before it hold no tick up, however many workers die one after the
- * other. Nor do they hold clients up: what these have said is read before one of them is taken for silent. */
+/* Called after a loop iteration, not as an event of its own, so that many ends of workers in a row
+ * do not delay it. All frames of clients are read before their idle timeouts are checked. */
 static void
 tick(struct clockwork *k)
 {
@@ -310,7 +310,7 @@ tick(struct clockwork *k)
     frontend_tick(d);
     d->look_at = memory_guard_look(d);
     worker_calls_tick(d, d->now);
-    tell_status(k);
+    send_status(k);
 }
 
 static int
@@ -319,7 +319,7 @@ on_time(sd_event_source *s, uint64_t usec, void *arg)
     (void)s;
     (void)usec;
     (void)arg;
-    return 0; /* we are awake */
+    return 0; /* the loop is awake; no more to do */
 }
 
 static void
@@ -329,10 +329,10 @@ set_timer(struct clockwork *k)
     sd_event_source_set_enabled(k->timer, SD_EVENT_ONESHOT);
 }
 
-/* ---- the loop */
+/* ---- loop */
 
 static bool
-turn(struct daemon *d)
+run_iteration(struct daemon *d)
 {
     bool more = false;
 
@@ -344,16 +344,16 @@ turn(struct daemon *d)
     frontend_pump(d, &more);
     dispatch(d);
     more |= deliver_flush(d);
-    /* Over tcp sending may have made ZeroMQ take something in, without another edge on its descriptor; a request
-     * among it is dispatched by the next turn. */
+    /* A send over tcp may make libzmq receive frames without an edge on its descriptor. The next
+     * loop iteration dispatches their requests. */
     if (frontend_pump(d, &more)) more = true;
-    if (d->draining) go_on_leaving(d);
+    if (d->draining) continue_stopping(d);
     rolling_restart_step(d);
     frontend_flush(d);
     return more;
 }
 
-/* Tell every worker that we are about to sleep; false: one has said something meanwhile. */
+/* Arms all doorbells. Returns false if a worker has written records meanwhile. */
 static bool
 sleep_all(struct daemon *d)
 {
@@ -379,7 +379,7 @@ loop(struct daemon *d)
     while (sd_event_get_state(d->event) != SD_EVENT_FINISHED) {
         if (d->now >= next_wake(&k)) {
             tick(&k);
-            more = true; /* it may have made something due */
+            more = true; /* the tick may have made work */
         }
         if (!more) more = !sleep_all(d);
         set_timer(&k);
@@ -389,7 +389,7 @@ loop(struct daemon *d)
             if (d->worker[i]->alive) doorbell_wake(&d->worker[i]->channel.doorbell);
         }
         d->now = clock_now();
-        more = turn(d);
+        more = run_iteration(d);
         if (d->reexec_requested && sd_event_get_exit_code(d->event, &code) == -ENODATA)
             begin_reexec(d);
         FP(loop_done);
@@ -398,7 +398,7 @@ loop(struct daemon *d)
     return r < 0 ? r : 0;
 }
 
-/* ---- up and down */
+/* ---- open and close */
 
 static int
 open_event(struct daemon *d, struct err *e)
@@ -406,7 +406,7 @@ open_event(struct daemon *d, struct err *e)
     sigset_t mask;
     int r;
 
-    /* SIGTERM may have come blocked from whoever started us: it is in the queue, and is not lost. */
+    /* SIGTERM may be blocked at the start; then it is pending, not lost. */
     sigemptyset(&mask);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGINT);
@@ -418,7 +418,7 @@ open_event(struct daemon *d, struct err *e)
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGTERM, on_signal, d);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGINT, on_signal, d);
     if (r >= 0) r = sd_event_add_signal(d->event, NULL, SIGHUP, on_hangup, d);
-    /* systemd's watchdog is fed by the loop itself, at half its period. */
+    /* The loop feeds systemd's watchdog at half of its period. */
     if (r >= 0) r = sd_event_set_watchdog(d->event, true);
     return r < 0 ? err_set(e, r, "event loop: %s", strerror(-r)) : 0;
 }
@@ -437,7 +437,7 @@ note_start(struct daemon *d)
 static int
 open_daemon(struct daemon *d, struct err *e)
 {
-    static struct fdstore given; /* by systemd, or by the lagand that we were */
+    static struct fdstore given; /* from systemd or the previous lagand */
     uint64_t seed[2];
 
     if (getrandom(d->id, sizeof d->id, 0) < 0 || getrandom(seed, sizeof seed, 0) < 0) {
@@ -468,13 +468,13 @@ open_daemon(struct daemon *d, struct err *e)
     note_start(d);
     TRY(listen_open(d, &given, e));
     for (uint32_t m = 0; m < d->config->n_models; m++) {
-        d->turns[m].quantum = d->config->model[m].keys.fairness_quantum;
+        d->fair_queues[m].quantum = d->config->model[m].keys.fairness_quantum;
         for (uint32_t i = 0; i < d->config->model[m].keys.workers; i++) {
             TRY(worker_make(d, d->n_workers, m, e));
             d->n_workers++;
         }
     }
-    d->look_at = memory_guard_look(d); /* what we take with nothing to do */
+    d->look_at = memory_guard_look(d); /* measures the memory of an idle lagand */
     reexec_take(d, &given);
     return 0;
 }
@@ -485,7 +485,7 @@ close_daemon(struct daemon *d)
     preflight_end(d);
     for (uint32_t i = 0; i < d->n_workers; i++) d->worker[i] = worker_free(d->worker[i]);
     listen_close(d);
-    if (d->zmq) zmq_ctx_term(d->zmq); /* its sockets have no linger: at once */
+    if (d->zmq) zmq_ctx_term(d->zmq); /* does not wait: the sockets have no linger */
     d->sessions = sessions_free(d->sessions);
     d->ledger_log = ledger_log_free(d->ledger_log);
     d->ledger = ledger_free(d->ledger);

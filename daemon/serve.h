@@ -1,4 +1,4 @@
-/* serve.h - lagand's life: open, turn, drain, leave. */
+/* serve.h - lagand from start to exit: open, serve, drain, close. */
 #ifndef DAEMON_SERVE_H
 #define DAEMON_SERVE_H
 
@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "daemon/daemon.h"
 
-/* Serve until told to stop. The exit code (ctl/ctl.h has them all); failures before serving are in *e with a
- * negative errno. argv: what we become again when we are to begin again. */
+/* Serves until a stop is requested. Returns the exit code (table in ctl/ctl.h), or a negative errno
+ * with *e if it could not start. argv: the command line for a re-exec. */
 int serve(struct config *c, char **argv, struct err *e) MUST_USE;
 
 #endif

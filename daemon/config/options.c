@@ -19,58 +19,58 @@ const char config_default_file[] = SYSCONFDIR "/lagan/lagan.yaml";
 /* clang-format off */
 const struct opt daemon_opts[] = {
     { "model", OPT_STR, AT(model), "", NULL, 0, 0, 0, "DIR",
-      "serve this Hugging Face directory and nothing else" },
+      "serve only the model in this Hugging Face directory; the models of the configuration file are ignored" },
     { "device", OPT_STR, AT(device), "", NULL, 0, 0, 0, "DEVICE",
       "device of the only model: auto, cpu, cuda or cuda:N" },
     { "set", OPT_STR, AT(set), "", NULL, 0, 0, OPT_REPEAT, "KEY=VALUE",
-      "a setting of the only model; may be given again, and of one KEY the last counts" },
+      "setting of the only model; repeatable; the last value of a KEY is used" },
     { "config", OPT_STR, AT(config), "", NULL, 0, 0, 0, "FILE",
-      "configuration; default " SYSCONFDIR "/lagan/lagan.yaml if it is there" },
+      "configuration file; default " SYSCONFDIR "/lagan/lagan.yaml if it exists" },
     { "runtime_dir", OPT_STR, AT(runtime_dir), "", NULL, 0, 0, 0, "DIR",
-      "where the sockets are; default $RUNTIME_DIRECTORY, else /run/lagan" },
+      "directory of the sockets; default $RUNTIME_DIRECTORY, else /run/lagan" },
     { "remove_runtime_dir", OPT_BOOL, AT(remove_runtime_dir), "false", NULL, 0, 0, 0, NULL,
-      "remove the runtime directory at the end" },
+      "remove the runtime directory at exit" },
     { "foreground", OPT_BOOL, AT(foreground), "false", NULL, 0, 0, 0, NULL,
-      "stay in the foreground, which lagand always does" },
+      "no effect: lagand always runs in the foreground" },
     { "check", OPT_BOOL, AT(check), "false", NULL, 0, 0, 0, NULL,
-      "read the configuration, say all that is wrong with it, and leave" },
+      "check the configuration, print every error and exit" },
     { "api.max_inflight", OPT_U32, AT(max_inflight), "1024", NULL, 1, 65536, 0, "N",
-      "open requests of one client" },
+      "limit of open requests of one client" },
     { "api.max_connections", OPT_U32, AT(max_connections), "1024", NULL, 1, MAX_CLIENTS, 0, "N",
-      "connections at once; who comes then takes the place of one that has no open request" },
+      "open connections; a further connection closes the longest-idle connection without open requests" },
     { "api.max_user_inflight", OPT_U32, AT(max_user_inflight), "4096", NULL, 1, 65536, 0, "N",
-      "open requests of all clients of one user: of a uid here, of a key over tcp" },
+      "open requests of all clients of one user (a uid on this host, a key over tcp)" },
     { "api.max_user_tokens", OPT_U64, AT(max_user_tokens), "0", NULL, 0, 0, 0, "N",
-      "tokens of their prompts and answers to come; 0: no limit" },
+      "prompt tokens and tokens still to generate of all open requests of one user; 0: no limit" },
     { "api.memory", OPT_BYTES, AT(memory), "4GiB", NULL, 1 << 20, 0, 0, "BYTES",
-      "what open requests with their answers may take in lagand" },
+      "limit of lagand's memory for open requests and their outputs" },
     { "limits.tensor_bytes", OPT_BYTES, AT(tensor_bytes), "64MiB", NULL, 0, 1LL << 36, 0, "BYTES",
-      "encoder states and logits that one request may ask for" },
+      "limit of encoder states and logits that one request may ask for" },
     { "api.tcp", OPT_STR, AT(tcp), "", NULL, 0, 0, 0, "ENDPOINT",
-      "serve here too, for example tcp://*:7770; needs api.keys" },
+      "additional listener for other hosts, for example tcp://*:7770; needs api.keys" },
     { "api.keys", OPT_STR, AT(keys), "", NULL, 0, 0, 0, "FILE",
-      "lagand's secret and the keys of those who may connect over tcp; laganctl keygen --help" },
+      "file with lagand's secret key and the public keys of tcp clients; see laganctl keygen --help" },
     { "api.ack_timeout", OPT_NSEC, AT(ack_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
-      "a client that acknowledges nothing for so long is a slow reader" },
+      "time without an ACK after which the requests of a client end with slow_reader" },
     { "api.idle_timeout", OPT_NSEC, AT(idle_timeout), "10s", NULL, 1e6, 0, 0, "TIME",
-      "close a connection with open requests that sends nothing for this long; without open requests after 6 times this long" },
+      "close a connection that is silent for this long; a connection without open requests, for 6 times as long" },
     { "scheduler.max_num_queued_reqs", OPT_U32, AT(max_queued_reqs), "1024", NULL, 1, 65536, 0, "N",
-      "requests that may wait for a worker" },
+      "limit of queued requests" },
     { "scheduler.max_num_queued_tokens", OPT_U64, AT(max_queued_tokens), "1000000", NULL, 1, 0, 0,
-      "N", "prompt tokens that may wait for a worker" },
+      "N", "limit of prompt tokens of all queued requests" },
     { "supervisor.stall_timeout", OPT_NSEC, AT(stall_timeout), "3s", NULL, 1e8, 0, 0, "TIME",
-      "a worker that does not beat for so long is hung" },
+      "kill a worker without a heartbeat for this long" },
     { "supervisor.start_timeout", OPT_NSEC, AT(start_timeout), "30min", NULL, 1e8, 0, 0, "TIME",
-      "a worker that is not ready after so long is killed" },
+      "kill a worker that is not ready after this long" },
     { "supervisor.shutdown_timeout", OPT_NSEC, AT(shutdown_timeout), "30s", NULL, 1e6, 0, 0, "TIME",
-      "how long open requests may take to finish at the end" },
+      "time that open requests have to finish when lagand stops" },
     { "log.level", OPT_ENUM, AT(log_level), "info", "err|warn|info|debug", 0, 0, 0, NULL,
-      "how much is told" },
+      "lowest severity that is logged" },
     { "worker", OPT_STR, AT(worker), "", NULL, 0, 0, OPT_HIDDEN, "PATH",
-      "the worker program" },
-    { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this" },
+      "path of the worker program" },
+    { "help", OPT_BOOL, AT(help), "false", NULL, 0, 0, 0, NULL, "print this help" },
     { "version", OPT_BOOL, AT(version), "false", NULL, 0, 0, 0, NULL, "print the version" },
-    { "manual", OPT_BOOL, AT(manual), "false", NULL, 0, 0, OPT_HIDDEN, NULL, "print lagand(8)" },
+    { "manual", OPT_BOOL, AT(manual), "false", NULL, 0, 0, OPT_HIDDEN, NULL, "print the manual page lagand(8)" },
     { NULL },
 };
 /* clang-format on */
@@ -81,15 +81,15 @@ struct reading {
 };
 
 static uint32_t
-row_of(const struct opt *table, const char *key)
+option_index(const struct opt *table, const char *key)
 {
     const struct opt *o = opt_find(table, key, strlen(key));
 
-    check(o && o - table < MAX_ROWS_OF_A_TABLE);
+    check(o && o - table < MAX_TABLE_OPTIONS);
     return (uint32_t)(o - table);
 }
 
-/* Keys that make no sense in a file. */
+/* Options for the command line only. */
 static bool
 only_on_command_line(const char *key)
 {
@@ -119,7 +119,7 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
         if (opt_set(daemon_opts, &c->o, key, value, where, &e) < 0) {
             problem(r->p, "%s", e.text);
         } else {
-            c->from[row_of(daemon_opts, key)] = (int)line;
+            c->from[option_index(daemon_opts, key)] = (int)line;
         }
     } else {
         struct config_model *m = &c->model[model];
@@ -130,12 +130,12 @@ take_key(void *arg, int model, const char *key, const char *value, const char *w
         if (opt_set(model_opts, &m->keys, key, value, where, &e) < 0) {
             problem(r->p, "%s", e.text);
         } else {
-            m->from[row_of(model_opts, key)] = (int)line;
+            m->from[option_index(model_opts, key)] = (int)line;
         }
     }
 }
 
-/* Which keys stand on the command line; it has been read without fault before. */
+/* Marks the options of the command line, which was parsed before. */
 static void
 mark_argv(struct config *c, int argc, char **argv)
 {
@@ -162,11 +162,11 @@ set_model_key(struct config *c, const char *key, const char *value, const char *
     if (opt_set(model_opts, &c->model[0].keys, key, value, where, &e) < 0) {
         problem(p, "%s", e.text);
     } else {
-        c->model[0].from[row_of(model_opts, key)] = FROM_COMMAND_LINE;
+        c->model[0].from[option_index(model_opts, key)] = FROM_COMMAND_LINE;
     }
 }
 
-/* --model, --device and --set, into the only model. */
+/* Applies --model, --device and --set to the only model. */
 static void
 command_line_model(struct config *c, struct problems *p)
 {
@@ -194,12 +194,12 @@ command_line_model(struct config *c, struct problems *p)
         }
         *value++ = 0;
         set_model_key(c, line, value, "--set", p);
-        value[-1] = '='; /* the text stays whole for `laganctl config` */
+        value[-1] = '='; /* strsep() needs a copy: `laganctl config` shows the original */
         if (set) set[-1] = '\n';
     }
 }
 
-/* A name for each model, and no two alike. */
+/* Names models without a name after their directory; names must be unique. */
 static void
 name_models(struct config *c, struct problems *p)
 {
@@ -236,7 +236,7 @@ runtime_dir(struct config *c, struct problems *p)
     size_t n;
 
     if (!*dir) dir = env && *env ? env : "/run/lagan";
-    n = strcspn(dir, *c->o.runtime_dir ? "" : ":"); /* systemd may list several */
+    n = strcspn(dir, *c->o.runtime_dir ? "" : ":"); /* systemd may set a list */
     if (n >= sizeof c->o.runtime_dir) {
         problem(p, "runtime_dir: %zu bytes are too long", n);
         return;
@@ -246,7 +246,7 @@ runtime_dir(struct config *c, struct problems *p)
     c->o.runtime_dir[n] = 0;
 }
 
-/* Nothing is served over a network without keys. */
+/* A network listener needs keys. */
 static void
 network(struct config *c, struct problems *p)
 {
@@ -291,7 +291,7 @@ config_read(struct config *c, int argc, char **argv, struct problems *p, bool *u
     *usage = false;
     if (c->o.help || c->o.version || c->o.manual) return 0;
 
-    /* The file first, the command line over it. */
+    /* The command line overrides the file. */
     snprintf(file, sizeof file, "%s", *c->o.config ? c->o.config : config_default_file);
     if (*c->o.config || !*c->o.model) {
         bool asked = *c->o.config;

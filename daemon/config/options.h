@@ -1,7 +1,8 @@
-/* options.h - lagand's settings: one table for the command line, the configuration file and --help.
+/* options.h - settings of lagand: one table for the command line, the configuration file and
+ * --help.
  *
- * Later wins: defaults, the file, the command line. --model, --device and --set speak of the only
- * model; with --model the file's models are not served and the default file is not read.
+ * Precedence: command line, then file, then defaults. --model, --device and --set configure the
+ * only model; with --model the models of the file are not served and the default file is not read.
  */
 #ifndef DAEMON_CONFIG_OPTIONS_H
 #define DAEMON_CONFIG_OPTIONS_H
@@ -12,7 +13,7 @@
 #include "daemon/daemon.h"
 #include "ipc/model_options.h"
 
-enum { MAX_ROWS_OF_A_TABLE = 64 };
+enum { MAX_TABLE_OPTIONS = 64 };
 
 struct options {
     bool foreground, check, help, version, manual, remove_runtime_dir;
@@ -28,23 +29,23 @@ struct options {
 extern const struct opt daemon_opts[];
 extern const char config_default_file[]; /* may be absent */
 
-/* Where a value came from: a line of the file, the command line, or the default. */
+/* Origin of a value: a line number of the file, or one of these. */
 enum { FROM_DEFAULT = 0, FROM_COMMAND_LINE = -1 };
 
 struct config {
     struct options o;
-    int from[MAX_ROWS_OF_A_TABLE]; /* by row of daemon_opts: a line, or FROM_ */
+    int from[MAX_TABLE_OPTIONS]; /* by index in daemon_opts: a line, or FROM_ */
     bool has_file;
     uint32_t n_models;
     struct config_model {
         struct model_options keys;
-        int from[MAX_ROWS_OF_A_TABLE]; /* by row of model_opts */
+        int from[MAX_TABLE_OPTIONS]; /* by index in model_opts */
     } model[MAX_MODELS];
 };
 
-/* 0; -EINVAL with everything that is wrong in *p. A wrong command line is usage: *usage. */
+/* -EINVAL: *p has all errors. *usage: an error is on the command line. */
 int config_read(struct config *c, int argc, char **argv, struct problems *p, bool *usage) MUST_USE;
-/* "default", "lagan.yaml:12", "command line" into buf. */
+/* Formats an origin into buf: "default", "lagan.yaml:12", "command line". */
 const char *config_from(const struct config *c, int from, char *buf, size_t n);
 uint32_t config_n_workers(const struct config *c);
 

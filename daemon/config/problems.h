@@ -1,4 +1,4 @@
-/* problems.h - what is wrong with a configuration, all of it at once. */
+/* problems.h - collects the errors of a configuration, so that all are reported at once. */
 #ifndef DAEMON_CONFIG_PROBLEMS_H
 #define DAEMON_CONFIG_PROBLEMS_H
 
@@ -7,7 +7,7 @@
 enum { PROBLEMS_MAX = 32 };
 
 struct problems {
-    uint32_t n, n_more; /* told, and beyond what there is room for */
+    uint32_t n, n_more; /* stored; further ones, not stored */
     char text[PROBLEMS_MAX][300];
 };
 

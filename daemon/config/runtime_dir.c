@@ -1,7 +1,7 @@
 /* runtime_dir.c - see runtime_dir.h.
  *
- * A socket's file outlives a killed process, and ZeroMQ unlinks whatever it finds where it binds: so the lock comes
- * first, and a path is looked at before anything is bound there.
+ * The socket file of a killed process stays, and libzmq unlinks any file at the path that it binds.
+ * So lagand takes the lock first and checks a path before it binds it.
  */
 #include "daemon/config/runtime_dir.h"
 
@@ -32,8 +32,8 @@ busy(const struct runtime_dir *r, struct err *e)
     return err_set(e, -EBUSY, "another lagand (pid %s) runs on %s", pid, r->dir);
 }
 
-/* Open and lock the file. It may be unlinked by the one who leaves between our open and our lock: then
- * we hold a file without a name, and try again. */
+/* Opens and locks the file. If another lagand unlinks it in between, the locked file has no name:
+ * tries again. */
 static int
 take_lock(struct runtime_dir *r, struct err *e)
 {
@@ -63,14 +63,14 @@ take_lock(struct runtime_dir *r, struct err *e)
     if (ftruncate(r->lock, 0) < 0 || pwrite(r->lock, pid, (size_t)n, 0) != n) {
         int code = err_set(e, -errno, "%s: %s", path, strerror(errno));
 
-        unlink(path); /* while it is still locked */
+        unlink(path); /* while it is locked */
         close(r->lock);
         return code;
     }
     return 0;
 }
 
-/* Remove the control sockets that a killed predecessor left; nobody holds the lock but us. */
+/* Removes control sockets of a killed lagand; the lock is held. */
 static void
 sweep(const struct runtime_dir *r)
 {
@@ -96,7 +96,7 @@ runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e)
     int k;
 
     *r = (struct runtime_dir){ .lock = -1 };
-    /* The longest name below it is a control socket's. */
+    /* The longest path below it is a control socket's. */
     if (strlen(dir) + strlen("/w/63.4294967295") > SOCKET_PATH_MAX) {
         return err_set(e, -ENAMETOOLONG,
                        "runtime directory %.160s: %zu bytes are too long for sockets in it; "
@@ -135,7 +135,7 @@ runtime_dir_close(struct runtime_dir *r)
     path_in(r, "w", path);
     rmdir(path);
     path_in(r, "lagand.lock", path);
-    unlink(path); /* while it is still locked: see take_lock() */
+    unlink(path); /* while it is locked: see take_lock() */
     close(r->lock);
     r->lock = -1;
     if (r->made_dir) rmdir(r->dir);

@@ -1,7 +1,8 @@
-/* runtime_dir.h - the runtime directory: one lagand holds it, and leaves nothing in it.
+/* runtime_dir.h - the runtime directory: one lagand owns it and removes its files at exit.
  *
- *   DIR/lagand.lock   flock'ed as long as we live; holds our pid for people
- *   DIR/api.sock      clients        DIR/ctl.sock   operators
+ *   DIR/lagand.lock   locked with flock() while lagand runs; contains its pid
+ *   DIR/api.sock      clients
+ *   DIR/ctl.sock      operators
  *   DIR/w/N.E         control channel of worker N, incarnation E
  */
 #ifndef DAEMON_CONFIG_RUNTIME_DIR_H
@@ -15,15 +16,15 @@ enum { SOCKET_PATH_MAX = 107 }; /* sun_path less its NUL */
 struct runtime_dir {
     char dir[256];
     int lock;
-    bool made_dir; /* ours to remove */
+    bool made_dir; /* created by this lagand, which removes it */
 };
 
-/* -EBUSY: another lagand runs there (its pid is in the sentence). -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG: nothing
- * of ours is left there. What a killed predecessor left is removed. */
+/* Locks the directory and removes files of a killed lagand. -EBUSY: another lagand has it; the
+ * error names its pid. On -EACCES, -EROFS, -ENOSPC, -ENAMETOOLONG no file is left. */
 int runtime_dir_open(struct runtime_dir *r, const char *dir, struct err *e) MUST_USE;
 void runtime_dir_close(struct runtime_dir *r);
-/* May a socket be bound at DIR/name? A dead socket is removed; a live one, or any other file, is not:
- * -EADDRINUSE, -EEXIST. */
+/* Prepares DIR/name for bind(): removes a socket that no process listens on. -EADDRINUSE: a process
+ * listens on it. -EEXIST: another file. */
 int runtime_dir_vacate(const struct runtime_dir *r, const char *name, struct err *e) MUST_USE;
 
 #endif

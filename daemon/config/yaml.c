@@ -1,7 +1,7 @@
 /* yaml.c - see yaml.h.
  *
- * A walk over libyaml's events with the path so far in one buffer; each level remembers how much of
- * the buffer is its prefix.
+ * A walk over libyaml's events. One buffer has the path so far; each level knows the length of its
+ * prefix.
  */
 #include "daemon/config/yaml.h"
 
@@ -15,17 +15,17 @@ enum { MAX_DEPTH = 8, MAX_PATH = 128, MAX_FILE = 1 << 20, MAX_SEEN = 512 };
 
 struct walk {
     yaml_parser_t parser;
-    const char *name; /* of the file, for people */
+    const char *name; /* file name for errors */
     yaml_key *take;
     void *arg;
     struct problems *p;
-    int model; /* index of the entry we are in, or YAML_TOP */
+    int model; /* index of the current entry, or YAML_TOP */
     char path[MAX_PATH];
     struct seen {
         int model;
         char path[MAX_PATH];
         unsigned line;
-    } * seen; /* for keys given twice */
+    } * seen; /* to find duplicate keys */
     uint32_t n_seen;
 };
 
@@ -45,7 +45,7 @@ next(struct walk *w, yaml_event_t *ev)
     return -EBADMSG;
 }
 
-/* Is this key new? Says where it was given before. */
+/* Returns true if the key is new; else reports where it was before. */
 static bool
 first_time(struct walk *w, const yaml_mark_t *m)
 {
@@ -66,7 +66,7 @@ first_time(struct walk *w, const yaml_mark_t *m)
     return true;
 }
 
-/* Read past a value whose first event is *ev. */
+/* Skips a value whose first event is *ev. */
 static int
 skip(struct walk *w, const yaml_event_t *ev)
 {
@@ -103,7 +103,7 @@ take_scalar(struct walk *w, const yaml_event_t *ev)
 
 static int mapping(struct walk *w, int depth);
 
-/* models: a list of mappings. */
+/* Reads models: a list of mappings. */
 static int
 models(struct walk *w, int depth)
 {
@@ -159,7 +159,7 @@ value(struct walk *w, const yaml_event_t *ev, int depth)
     }
 }
 
-/* The pairs of a mapping whose start has been read; w->path is its prefix and is so again after. */
+/* Reads the pairs of a mapping after its start event. w->path is the prefix, and is restored. */
 static int
 mapping(struct walk *w, int depth)
 {
@@ -192,7 +192,7 @@ mapping(struct walk *w, int depth)
         }
         r = next(w, &val);
         if (r == 0) {
-            /* A mapping under a key may be split in two; a value may not be given twice. */
+            /* The keys of a mapping may be spread over the file; a value may not be repeated. */
             if (good && val.type == YAML_SCALAR_EVENT) good = first_time(w, &key.start_mark);
             r = good ? value(w, &val, depth) : skip(w, &val);
             yaml_event_delete(&val);
@@ -205,7 +205,7 @@ mapping(struct walk *w, int depth)
 static int
 document(struct walk *w)
 {
-    bool begun = false;
+    bool has_document = false;
 
     for (;;) {
         yaml_event_t ev;
@@ -215,14 +215,14 @@ document(struct walk *w)
         TRY(next(w, &ev));
         type = ev.type;
         if (type == YAML_DOCUMENT_START_EVENT) {
-            if (begun) wrong(w, &ev.start_mark, "a second document; one file is one");
-            begun = true;
+            if (has_document) wrong(w, &ev.start_mark, "a second document; one file is one");
+            has_document = true;
         } else if (type == YAML_MAPPING_START_EVENT) {
             w->path[0] = 0;
             w->model = YAML_TOP;
             r = mapping(w, 1);
         } else if (type == YAML_SCALAR_EVENT && !ev.data.scalar.length) {
-            /* an empty document says nothing, which is allowed */
+            /* an empty document is allowed */
         } else if (type == YAML_SCALAR_EVENT || type == YAML_SEQUENCE_START_EVENT ||
                    type == YAML_ALIAS_EVENT) {
             wrong(w, &ev.start_mark, "the file is a mapping of keys to values");

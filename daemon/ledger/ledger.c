@@ -10,15 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct list { /* by request.next and prev */
+struct list { /* list by request.next and prev */
     uint32_t first, last, n;
 };
 
 struct ledger {
     struct request *request;              /* [capacity] */
-    uint32_t capacity, n, n_ever;         /* n_ever: places used so far */
+    uint32_t capacity, n, n_ever;         /* n_ever: entries used at least once */
     uint32_t free;                        /* free list */
-    struct list queue, retained, pending; /* pending: by next_pending, n is not counted */
+    struct list queue, retained, pending; /* pending: by next_pending; its n is not used */
     uint64_t queued_tokens, retained_bytes, seed;
     req_id last_id;
     struct map *by_rid;  /* (client, rid) -> index */
@@ -26,7 +26,7 @@ struct ledger {
     struct map *by_id;
 };
 
-/* Clients choose rids; the seed keeps them from choosing collisions. */
+/* Clients choose rids; the seed prevents collisions on purpose. */
 static uint64_t
 key_of(const struct ledger *l, uint32_t client, uint64_t rid)
 {
@@ -48,7 +48,7 @@ ledger_new(uint32_t capacity, uint64_t seed)
     l->seed = seed;
     l->free = REQUEST_NONE;
     l->queue = l->retained = l->pending = (struct list){ REQUEST_NONE, REQUEST_NONE, 0 };
-    /* Memory is touched when a place is first used, so that an idle lagand is small. */
+    /* The kernel maps an entry when it is first used, so that an idle lagand is small. */
     l->request = calloc(capacity, sizeof *l->request);
     l->by_rid = map_new(capacity);
     l->by_name = map_new(2 * capacity);
@@ -101,7 +101,7 @@ ledger_capacity(const struct ledger *l)
     return l->capacity;
 }
 
-/* A token of text is about four bytes. */
+/* About 4 bytes of text are a token. */
 uint64_t
 ledger_prompt_tokens(const struct rec_submit *s)
 {
@@ -116,7 +116,7 @@ ledger_total_tokens(const struct rec_submit *s)
 
 /* ---- lists */
 
-/* Insert before the request at `at`; REQUEST_NONE: at the end. */
+/* Inserts before the request at `at`; REQUEST_NONE: at the end. */
 static void
 put_in(struct ledger *l, struct list *q, struct request *r, uint32_t at)
 {
@@ -148,7 +148,9 @@ before(const struct request *a, const struct request *b)
 static void
 enqueue(struct ledger *l, struct request *r)
 {
-    uint32_t at = REQUEST_NONE, prev = l->queue.last; /* from the end: most come in order */
+    uint32_t at = REQUEST_NONE,
+             prev =
+                 l->queue.last; /* searched from the end, because most requests arrive in order */
 
     while (prev != REQUEST_NONE && before(r, &l->request[prev])) {
         at = prev;
@@ -173,7 +175,7 @@ name_of(const struct ledger *l, const struct session_id *session, char kind, con
 {
     uint64_t h = (l->seed ^ (uint8_t)kind) * UINT64_C(0x9e3779b97f4a7c15);
 
-    /* FNV-1a from a secret start. */
+    /* FNV-1a from a secret seed. */
     for (size_t i = 0; i < sizeof session->b; i++)
         h = (h ^ session->b[i]) * UINT64_C(0x100000001b3);
     for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
@@ -246,7 +248,7 @@ retained_bytes(const struct request *r)
     return sizeof *r + r->submit_bytes + outputs_bytes(r);
 }
 
-/* For another connection that receives it, or before it is freed. */
+/* Takes r out of the retained requests, to attach it or to free it. */
 static void
 unretain(struct ledger *l, struct request *r)
 {
@@ -318,7 +320,7 @@ place(struct ledger *l)
     return &l->request[i];
 }
 
-/* A queued request. NULL: all places are taken by open requests. */
+/* A free entry for a queued request. NULL: all are open requests. */
 static struct request *
 add(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit, uint32_t submit_bytes)
 {
@@ -412,7 +414,7 @@ is_anothers(const struct map *m, uint64_t name, const struct request *r)
     return i != MAP_NONE && i != r->index;
 }
 
-/* A retained request of that very rid makes room. */
+/* A retained request with the same rid loses its names. */
 static bool
 is_taken(struct ledger *l, const struct request *r, uint64_t rid)
 {
@@ -457,7 +459,7 @@ ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid
     return 0;
 }
 
-/* A retained request never runs again: the head of its record is enough. */
+/* A retained request never runs again: it keeps only the head of its record. */
 static void
 shrink(struct request *r)
 {
@@ -525,7 +527,8 @@ ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag)
         r->fair_tag = fair_tag;
         return;
     }
-    /* Thousands may keep their tag at once, and a place is searched from the end of the queue. */
+    /* If the tag is unchanged the position is kept, because a search from the end may pass
+     * thousands of requests. */
     if (fair_tag == r->fair_tag) return;
     dequeue(l, r);
     r->fair_tag = fair_tag;
@@ -619,70 +622,22 @@ request_state_name(enum request_state state)
     return names[state];
 }
 
-req_id
-request_id(const struct request *r)
+struct request_info
+request_info(const struct request *r)
 {
-    return r->id;
-}
-
-uint64_t
-request_seed(const struct request *r)
-{
-    return r->submit->seed;
-}
-
-uint32_t
-request_client(const struct request *r)
-{
-    return r->client;
-}
-
-bool
-request_attached(const struct request *r)
-{
-    return r->attached;
-}
-
-bool
-request_retained(const struct request *r)
-{
-    return r->retained;
-}
-
-bool
-request_held(const struct request *r)
-{
-    return r->dispatch.held;
-}
-
-bool
-request_suspended(const struct request *r)
-{
-    return r->notify.suspended;
-}
-
-uint32_t
-request_worker(const struct request *r)
-{
-    return r->dispatch.worker;
-}
-
-uint32_t
-request_model(const struct request *r)
-{
-    return r->terms.model;
-}
-
-nsec
-request_accepted(const struct request *r)
-{
-    return r->terms.accepted;
-}
-
-uint64_t
-request_prompt_tokens(const struct request *r)
-{
-    return r->n_prompt_tokens;
+    return (struct request_info){
+        .id = r->id,
+        .client = r->client,
+        .worker = r->dispatch.worker,
+        .model = r->terms.model,
+        .seed = r->submit->seed,
+        .n_prompt_tokens = r->n_prompt_tokens,
+        .accepted = r->terms.accepted,
+        .attached = r->attached,
+        .retained = r->retained,
+        .held = r->dispatch.held,
+        .suspended = r->notify.suspended,
+    };
 }
 
 uint32_t
@@ -697,7 +652,7 @@ request_n_seqs(const struct request *r)
     return MAX(r->submit->n, r->submit->beams);
 }
 
-/* ---- the record with which a worker continues */
+/* ---- the SUBMIT with which a worker continues */
 
 static size_t
 padded(size_t n)
@@ -712,7 +667,7 @@ request_record_bytes(const struct request *r)
            outputs_record_bytes(r);
 }
 
-/* The part of [from, from + n) that lies in [at, end) is copied to `to`; NULL from: zeros. */
+/* Copies the part of [from, from + n) that lies in [at, end) to `to`; from NULL: zeros. */
 static void
 splice(uint32_t *pos, const void *from, size_t n, uint32_t at, uint32_t end, char *to)
 {
@@ -731,7 +686,8 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
 {
     const char *base = (const char *)r->submit;
     struct rec_submit head = *r->submit;
-    /* records.h: prompt, decoder | done | text | done's text | the rest | outputs of done */
+    /* records.h: prompt, decoder | generated ids | text | text of the ids | rest | outputs of the
+     * ids */
     size_t ids = padded((size_t)head.n_prompt * 4) + padded((size_t)head.n_decoder * 4);
     size_t text = padded(head.text_bytes), before = sizeof head + ids + text;
     uint32_t pos = 0, end = at + n;
@@ -740,7 +696,7 @@ request_record(const struct request *r, uint32_t at, void *to, uint32_t n)
     head.n_done = request_n_tokens(r);
     head.done_text = (uint32_t)r->outputs.text.n;
     head.done_score = r->outputs.score;
-    /* These are sent before the first token. */
+    /* prompt log-probabilities and tensors come before the first token */
     if (head.n_done) head.flags &= (uint8_t) ~(SUBMIT_PROMPT_LOGPROBS | SUBMIT_ENCODER_OUTPUT);
     if (r->notify.suspend_sent) head.flags |= SUBMIT_SUSPENDED;
     splice(&pos, &head, sizeof head, at, end, to);

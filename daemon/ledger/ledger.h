@@ -1,22 +1,20 @@
 /* ledger.h - the table of all requests that lagand has accepted.
  *
- * A fixed table, private to lagand. A request holds the record that goes to a worker, what workers
- * have generated so far, and how much of that its client has received. Each ends in exactly one
- * terminal message (DONE or ERROR). Its place is reused when the client has that message and no
- * worker can send records of it any more. Workers name requests by (index, generation), so that an
- * old record cannot change a new request.
+ * A fixed table. A request has the record for a worker, the tokens that workers have generated, and
+ * how much of them its client has received. It ends with exactly one DONE or ERROR. Its entry is
+ * reused when the client has that message and no worker can send records of it. Workers name
+ * requests by (index, generation), so that an old record cannot change a new request.
  *
  *     QUEUED -> DISPATCHED -> STREAMING -> ENDED -> (free)      request_move() is the only way
- *        ^----------/-------------/                             its worker ended
+ *        ^----------/-------------/                             the worker ended
  *
- * A client with a session is recognised after its connection, or lagand, was lost. Its requests
- * have names, (session, rid) and (session, idempotency key). Named requests go on without a
- * connection. Once ended they are retained for LEDGER_KEEP_TIME, in at most LEDGER_KEEP_BYTES, so
- * that a repeated name gets the stored result and nothing runs twice. Names are found by a hash; a
- * name whose hash is in use is refused with -EEXIST.
+ * Requests of a client with a session have names: (session, rid) and (session, idempotency key).
+ * Named requests continue without a connection and after a restart of lagand. After the end they
+ * are retained for LEDGER_KEEP_TIME, in at most LEDGER_KEEP_BYTES: a repeated name gets the stored
+ * result, and no request runs twice. Names are found by a hash; a name whose hash is in use is
+ * refused with -EEXIST.
  *
- * Only daemon/ledger and daemon/request see inside a request (request.h); other files use the
- * getters.
+ * Only daemon/ledger and daemon/request include request.h; other files use request_info().
  */
 #ifndef DAEMON_LEDGER_LEDGER_H
 #define DAEMON_LEDGER_LEDGER_H
@@ -39,21 +37,20 @@ enum request_state {
     REQUEST_N_STATES
 };
 
-/* A random number that only its client knows. All zero: none. */
+/* Random number that only the client knows. All zero: none. */
 struct session_id {
     uint8_t b[16];
 };
 
-/* What the SUBMIT asked for beside the record of a worker. Times: CLOCK_MONOTONIC. */
+/* Terms of the SUBMIT that are not in the record for a worker. Times: CLOCK_MONOTONIC. */
 struct request_terms {
     uint32_t model;          /* index in the configuration */
-    bool no_resume;          /* end with worker_lost instead of going on with another worker */
-    nsec accepted, deadline; /* deadline: NSEC_NEVER without */
-    nsec disconnect_timeout; /* it goes on so long without a connection */
+    bool no_resume;          /* end with worker_lost if the worker ends */
+    nsec accepted, deadline; /* deadline: NSEC_NEVER: none */
+    nsec disconnect_timeout; /* limit without a connection */
 };
 
 struct request;
-
 struct ledger;
 
 struct ledger *ledger_new(uint32_t capacity, uint64_t seed) MUST_USE; /* NULL: no memory */
@@ -64,86 +61,83 @@ uint32_t ledger_n(const struct ledger *l);             /* requests, without the 
 uint32_t ledger_n_queued(const struct ledger *l);      /* of them in REQUEST_QUEUED */
 uint64_t ledger_queued_tokens(const struct ledger *l); /* of their prompts */
 uint32_t ledger_capacity(const struct ledger *l);
-/* Tokens of the prompt, and of prompt and all that may be generated. A token of text counts 4
- * bytes. */
+/* Tokens of the prompt; of the prompt and all outputs at most. 4 bytes of text count as a token. */
 uint64_t ledger_prompt_tokens(const struct rec_submit *s);
 uint64_t ledger_total_tokens(const struct rec_submit *s);
 
-/* A request in REQUEST_QUEUED under this client's rid, with fairness tag 0, model 0 and no
- * deadline. Owns submit (from malloc) on success. -EEXIST: the client has an open request with that
- * rid. -ENOSPC: the table is full of open requests; retained ones make room. */
+/* Adds a request in REQUEST_QUEUED under this client's rid, with fairness tag 0, model 0 and no
+ * deadline. Owns submit (from malloc) on success. Frees retained requests if the table is full.
+ * -EEXIST: the client has an open request with that rid. -ENOSPC: all requests are open. */
 int ledger_take(struct ledger *l, uint32_t client, uint64_t rid, struct rec_submit *submit,
                 uint32_t submit_bytes, struct request **ret) MUST_USE;
-/* The same for a request of a previous lagand, under its id there, attached to no client. -EEXIST:
- * the id is in use. -ENOSPC. */
+/* The same for a request of a previous lagand, with its id and without a client. -EEXIST: the id is
+ * in use. -ENOSPC. */
 int ledger_restore(struct ledger *l, req_id id, uint64_t rid, struct rec_submit *submit,
                    uint32_t submit_bytes, struct request **ret) MUST_USE;
 void ledger_set_terms(struct request *r, const struct request_terms *terms);
 req_id ledger_last_id(const struct ledger *l);
 void ledger_skip_ids(struct ledger *l, req_id last); /* ids up to last are used */
-/* Give a new request its names. key: NULL and 0 without. A retained request with that rid loses its
+/* Gives a new request its names. key: NULL and 0: none. A retained request with that rid loses its
  * names. -EEXIST: the session has an open request with that rid, or any with that key, or a hash is
  * in use. */
 int ledger_name(struct ledger *l, struct request *r, const struct session_id *session,
                 const char *key, uint32_t n_key) MUST_USE;
-/* Remove the names. A retained request is freed. */
+/* Removes the names. Frees a retained request. */
 void ledger_unname(struct ledger *l, struct request *r);
-/* An open or retained request. NULL: unknown. */
+/* Finds an open or retained request; NULL: unknown. */
 struct request *ledger_find_rid(struct ledger *l, const struct session_id *session, uint64_t rid);
 struct request *ledger_find_key(struct ledger *l, const struct session_id *session, const char *key,
                                 uint32_t n_key);
 
-/* The client has the terminal message, or is gone. Its rid may be used again. */
+/* The client has DONE or ERROR, or is gone: r is not attached any more, its rid is free. */
 void ledger_detach(struct ledger *l, struct request *r);
-/* Attach r to another connection of its session, under that rid. For deliver_resume(). -EEXIST: the
- * session has another open request with that rid, or a hash is in use. */
+/* For deliver_resume(): attaches r to another connection of its session under that rid. -EEXIST:
+ * the session has another open request with that rid, or a hash is in use. */
 int ledger_attach(struct ledger *l, struct request *r, uint32_t client, uint64_t rid) MUST_USE;
-/* Change the rid of a request that is not attached. -EEXIST as ledger_attach(). */
+/* Changes the rid of a request that is not attached. -EEXIST as ledger_attach(). */
 int ledger_renumber(struct ledger *l, struct request *r, uint64_t rid) MUST_USE;
-/* r has ended, is not attached, held or pending. It is retained if it has names, else freed. */
+/* Retains r if it has names, else frees it. r has ended and is not attached, held or pending. */
 void ledger_give(struct ledger *l, struct request *r);
-/* Free retained requests that are older than LEDGER_KEEP_TIME. */
+/* Frees retained requests older than LEDGER_KEEP_TIME. */
 void ledger_expire(struct ledger *l, nsec now);
 
 struct request *ledger_request(struct ledger *l, uint32_t index); /* NULL: out of range, or free */
-/* Among attached requests. NULL: none. */
+/* Finds an attached request; NULL: none. */
 struct request *ledger_find(struct ledger *l, uint32_t client, uint64_t rid);
 struct request *ledger_find_id(struct ledger *l, req_id id); /* NULL: none */
-/* Move a queued request to another place in the queue. */
+/* Moves a queued request to another position of the queue. */
 void ledger_set_fair_tag(struct ledger *l, struct request *r, uint64_t fair_tag);
-/* The queue: by priority, then by fairness tag, then by arrival; a request of a worker that ended
- * keeps its place. The first request, or the next one; NULL: no more. */
+/* The queue is ordered by priority, fairness tag, arrival; a request of a worker that ended keeps
+ * its position. Returns the first request or the one after `after`; NULL: the end. */
 struct request *ledger_next_queued(struct ledger *l, const struct request *after);
 struct request *ledger_last_queued(struct ledger *l, const struct request *before); /* backwards */
 
-/* The list of attached requests that have something for their client. Adding one twice has no
- * effect. */
+/* Adds r to the list of attached requests with something to deliver. No effect if it is there. */
 void ledger_add_pending(struct ledger *l, struct request *r);
-/* Empty the list. Returns a position in it for ledger_pop_pending(). */
+/* Empties the list. Returns the first position for ledger_pop_pending(). */
 uint32_t ledger_take_pending(struct ledger *l);
-/* The request at *at, which leaves the list; *at moves on. NULL: no more. */
+/* Removes the request at *at and advances *at. NULL: the end. */
 struct request *ledger_pop_pending(struct ledger *l, uint32_t *at);
 
 void request_move(struct ledger *l, struct request *r, enum request_state to);
 
-/* Getters. */
+/* A copy of what other folders need of a request. */
+struct request_info {
+    req_id id;
+    uint32_t client; /* the last one that it was attached to */
+    uint32_t worker; /* the one that has it, or had it last */
+    uint32_t model;
+    uint64_t seed, n_prompt_tokens; /* n_prompt_tokens: an estimate for text */
+    nsec accepted;
+    bool attached, retained, held, suspended;
+};
+struct request_info request_info(const struct request *r);
 enum request_state request_state(const struct request *r);
 const char *request_state_name(enum request_state state); /* "queued" */
-req_id request_id(const struct request *r);
-uint64_t request_seed(const struct request *r);
-uint32_t request_client(const struct request *r); /* the last one that it was attached to */
-bool request_attached(const struct request *r);
-bool request_retained(const struct request *r);
-bool request_held(const struct request *r);
-bool request_suspended(const struct request *r);  /* its worker shall generate no more for now */
-uint32_t request_worker(const struct request *r); /* the one that has it, or had it last */
-uint32_t request_model(const struct request *r);
-nsec request_accepted(const struct request *r);
-uint64_t request_prompt_tokens(const struct request *r); /* an estimate for text */
-uint32_t request_n_tokens(const struct request *r);      /* received from workers */
-uint32_t request_n_seqs(const struct request *r);        /* sequences that a worker runs for it */
+uint32_t request_n_tokens(const struct request *r);       /* received from workers */
+uint32_t request_n_seqs(const struct request *r);         /* sequences that a worker runs for it */
 
-/* The SUBMIT with which a worker continues the request after its received tokens and text: the
+/* The SUBMIT with which a worker continues the request after its received tokens and text: its
  * size, and n bytes of it from `at` on. */
 uint32_t request_record_bytes(const struct request *r);
 void request_record(const struct request *r, uint32_t at, void *to, uint32_t n);

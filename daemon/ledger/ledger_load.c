@@ -1,7 +1,7 @@
 /* ledger_load.c - see ledger_load.h.
  *
- * Every field may be anything: it was written by a process that has crashed. What is not possible
- * is dropped, one record at a time.
+ * A process that crashed wrote the log, so every field may have any value. An invalid record is
+ * dropped; the others are used.
  */
 #include "daemon/ledger/ledger_load.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Are the counts that lagand uses within the record? The worker checks the rest. */
+/* Checks that the counts that lagand uses fit into the record; the worker checks the rest. */
 static bool
 submit_fits(const struct rec_submit *s, uint32_t bytes)
 {
@@ -68,7 +68,7 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
         return err_set(e, -EBADMSG, "request %llu: its SUBMIT is incomplete",
                        (unsigned long long)k.id);
     }
-    /* A request that had expired when this one got its key. */
+    /* A retained request that had expired when this one got its key. */
     old = k.n_key ? ledger_find_key(l, &k.session, k.key, k.n_key) : NULL;
     of_rid = ledger_find_rid(l, &k.session, k.rid);
     if (old && old->retained && (!of_rid || of_rid->retained)) ledger_unname(l, old);
@@ -88,7 +88,7 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     return 0;
 }
 
-/* The open request that a record names. */
+/* The open request of a record. */
 static struct request *
 named(struct ledger *l, uint64_t id, struct err *e)
 {
@@ -99,16 +99,16 @@ named(struct ledger *l, uint64_t id, struct err *e)
     return NULL;
 }
 
-/* Whose a record's tokens are: all of them, and each output's no more than it may have. */
+/* Checks the outputs of a record's tokens: the sums match, and no output exceeds its limit. */
 static int
-read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
+read_spans(struct request *r, const struct saved_tokens *k, const char *p)
 {
     uint32_t n_received[LAGAN_MAX_OUTPUTS];
-    struct output_piece one;
+    struct output_span one;
     uint64_t n = 0, n_text = 0;
 
     for (uint32_t i = 0; i < r->submit->n; i++) n_received[i] = r->outputs.each[i].n_received;
-    for (uint32_t i = 0; i < k->n_pieces; i++) {
+    for (uint32_t i = 0; i < k->n_spans; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
         n += one.n;
         n_text += one.n_text;
@@ -117,9 +117,9 @@ read_pieces(struct request *r, const struct saved_tokens *k, const char *p)
         n_received[one.output] += one.n;
     }
     if (n != k->n || n_text != k->n_text) return -EBADMSG;
-    for (uint32_t i = 0; i < k->n_pieces; i++) {
+    for (uint32_t i = 0; i < k->n_spans; i++) {
         memcpy(&one, p + i * sizeof one, sizeof one);
-        TRY(outputs_add_piece(r, &one));
+        TRY(outputs_add_span(r, &one));
     }
     return 0;
 }
@@ -139,13 +139,13 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r = named(l, k.id, e);
     if (!r) return -EBADMSG;
     most = (uint64_t)r->submit->max_tokens * r->submit->n;
-    if (k.first != outputs_n_tokens(r) || k.n > most - k.first ||
-        (k.n_pieces && !r->outputs.each) || k.n_pieces > n / sizeof(struct output_piece) ||
-        k.lp_first < k.first || k.lp_first - k.first > k.n)
+    if (k.first != outputs_n_tokens(r) || k.n > most - k.first || (k.n_spans && !r->outputs.each) ||
+        k.n_spans > n / sizeof(struct output_span) || k.lp_first < k.first ||
+        k.lp_first - k.first > k.n)
         return err_set(e, -EBADMSG, "request %llu: %u tokens at position %u",
                        (unsigned long long)k.id, k.n, k.first);
-    n -= k.n_pieces * (uint32_t)sizeof(struct output_piece);
-    if (r->outputs.each && read_pieces(r, &k, p + n) < 0)
+    n -= k.n_spans * (uint32_t)sizeof(struct output_span);
+    if (r->outputs.each && read_spans(r, &k, p + n) < 0)
         return err_set(e, -EBADMSG, "request %llu: its tokens do not match its outputs",
                        (unsigned long long)k.id);
     each = r->submit->flags & SUBMIT_LOGPROBS ? 4 + 8 * (uint64_t)r->submit->logprobs : 0;
@@ -160,7 +160,7 @@ read_tokens(struct ledger *l, const char *p, uint32_t n, struct err *e)
         bytes_add(&r->outputs.text, text, k.n_text) < 0)
         return err_set(e, -ENOMEM, "no memory for the ledger");
     if (each && n_lp) {
-        /* What was acked is not there: nothing before it either. */
+        /* Acknowledged log-probabilities were not saved, nor those before them. */
         if (k.lp_first > k.first) {
             r->outputs.first_logprob = k.lp_first;
             r->outputs.logprob.n = r->outputs.top.n = 0;
@@ -196,11 +196,11 @@ read_state(struct ledger *l, const char *p, uint32_t n, struct err *e)
     r->suspicion.fault_at = MIN(k.fault_at, outputs_n_tokens(r));
     r->suspicion.n_faults = k.n_faults > 2 ? 2 : k.n_faults;
     r->suspicion.cleared = k.cleared != 0;
-    r->dispatch.home = k.home; /* any number: route_home() looks */
+    r->dispatch.home = k.home; /* route_home() checks the number */
     return 0;
 }
 
-/* How each output ended, where that can be. */
+/* Reads how each output ended, with checks. */
 static void
 read_ends(struct request *r, const char *p, uint16_t reason)
 {
@@ -247,7 +247,7 @@ read_end(struct ledger *l, const char *p, uint32_t n, struct err *e)
 }
 
 static int
-read_gone(struct ledger *l, const char *p, uint32_t n, struct err *e)
+read_dropped(struct ledger *l, const char *p, uint32_t n, struct err *e)
 {
     struct saved_unname k;
     struct request *r;
@@ -307,7 +307,7 @@ ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, cons
     case SAVED_END:
         return read_end(l, data, n, e);
     case SAVED_UNNAME:
-        return read_gone(l, data, n, e);
+        return read_dropped(l, data, n, e);
     case SAVED_RID:
         return read_rid(l, data, n, e);
     case SAVED_IDS:

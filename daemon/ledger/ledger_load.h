@@ -1,7 +1,7 @@
 /* ledger_load.h - reads records of the ledger log back into a ledger.
  *
  * The records were written by ledger_save.c of a lagand that has ended, possibly in a crash: every
- * field may have any value. A record that cannot be valid changes nothing and is reported.
+ * field may have any value. An invalid record is reported and has no effect.
  */
 #ifndef DAEMON_LEDGER_LEDGER_LOAD_H
 #define DAEMON_LEDGER_LEDGER_LOAD_H
@@ -12,7 +12,7 @@
 
 struct config;
 
-/* Apply one record of n bytes, 8-aligned, to l; type: SAVED_ of ledger_save.h. c: the models that
+/* Applies one record of n bytes, 8-aligned, to l; type: SAVED_ of ledger_save.h. c: the models that
  * are served now. -EBADMSG, -ENOMEM: the record is ignored, and e says why. */
 int ledger_load_record(struct ledger *l, const struct config *c, uint16_t type, const void *data,
                        uint32_t n, struct err *e) MUST_USE;

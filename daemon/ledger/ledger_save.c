@@ -15,8 +15,8 @@
 _Static_assert(LEDGER_LOG_LAYOUT_SUM == LOG_FILE_LAYOUT,
                "a record of the ledger log has changed: change LOG_FILE_MAGIC and LOG_FILE_LAYOUT");
 
-/* The log is written anew when it is larger than LOG_LEAST and LOG_FACTOR times what was written
- * last. */
+/* The log is rewritten when it is larger than LOG_LEAST and than LOG_FACTOR times its size after
+ * the last rewrite. */
 enum { LOG_LEAST = 1 << 20, LOG_FACTOR = 2 };
 
 static bool
@@ -25,7 +25,7 @@ is_saved(const struct request *r)
     return r->named && !(r->submit->flags & LEDGER_NOT_SAVED);
 }
 
-/* ---- records: each is written whole, or false is returned */
+/* ---- records: each function writes a whole record, or returns false */
 
 static bool
 put_request(struct ledger_log *g, const struct request *r)
@@ -53,18 +53,18 @@ put_request(struct ledger_log *g, const struct request *r)
     return true;
 }
 
-/* How many pieces the last n tokens are: one output's, or all that there are. */
+/* Spans of the last n tokens: of one output, or all spans. */
 static uint32_t
-last_pieces(const struct request *r, uint32_t n)
+last_spans(const struct request *r, uint32_t n)
 {
-    return r->outputs.each && n != request_n_tokens(r) ? 1 : outputs_n_pieces(r);
+    return r->outputs.each && n != request_n_tokens(r) ? 1 : outputs_n_spans(r);
 }
 
 static void
-put_pieces(const struct request *r, uint32_t n, uint32_t n_text, uint32_t n_pieces, char *to)
+put_spans(const struct request *r, uint32_t n, uint32_t n_text, uint32_t n_spans, char *to)
 {
-    for (uint32_t i = 0, from = outputs_n_pieces(r) - n_pieces; i < n_pieces; i++) {
-        struct output_piece one = outputs_piece(r, from + i);
+    for (uint32_t i = 0, from = outputs_n_spans(r) - n_spans; i < n_spans; i++) {
+        struct output_span one = outputs_span(r, from + i);
 
         if (n != request_n_tokens(r)) one.n = n, one.n_text = n_text;
         memcpy(to + i * sizeof one, &one, sizeof one);
@@ -74,7 +74,7 @@ put_pieces(const struct request *r, uint32_t n, uint32_t n_text, uint32_t n_piec
 static bool
 put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text)
 {
-    uint32_t n_pieces = n || n_text ? last_pieces(r, n) : 0;
+    uint32_t n_spans = n || n_text ? last_spans(r, n) : 0;
     bool lp = r->submit->flags & SUBMIT_LOGPROBS;
     uint32_t first = request_n_tokens(r) - n, lp_first = MAX(first, r->outputs.first_logprob);
     uint32_t n_lp = lp ? first + n - lp_first : 0, each = 8 * r->submit->logprobs;
@@ -84,7 +84,7 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
     if (!n && !n_text) return true;
     k = log_file_reserve(&g->file, SAVED_TOKENS,
                          (uint32_t)sizeof *k + 4 * n + n_lp * (4 + each) + n_text +
-                             n_pieces * (uint32_t)sizeof(struct output_piece));
+                             n_spans * (uint32_t)sizeof(struct output_span));
     if (!k) return false;
     *k = (struct saved_tokens){
         .id = r->id,
@@ -95,7 +95,7 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
         .score = r->outputs.score,
         .text_received = r->outputs.n_text_received,
         .text_start_unknown = r->outputs.text_start_unknown,
-        .n_pieces = n_pieces,
+        .n_spans = n_spans,
     };
     to = (char *)(k + 1);
     if (n) memcpy(to, r->outputs.token.p + (size_t)first * 4, (size_t)n * 4);
@@ -109,7 +109,7 @@ put_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n
         to += (size_t)n_lp * each;
     }
     if (n_text) memcpy(to, r->outputs.text.p + (r->outputs.text.n - n_text), n_text);
-    put_pieces(r, n, n_text, n_pieces, to + n_text);
+    put_spans(r, n, n_text, n_spans, to + n_text);
     log_file_commit(&g->file);
     return true;
 }
@@ -157,7 +157,7 @@ put_end(struct ledger_log *g, const struct request *r)
 }
 
 static bool
-put_gone(struct ledger_log *g, const struct request *r)
+put_dropped(struct ledger_log *g, const struct request *r)
 {
     struct saved_unname *k = log_file_reserve(&g->file, SAVED_UNNAME, sizeof *k);
 
@@ -189,13 +189,13 @@ put_ids(struct ledger_log *g)
     return true;
 }
 
-/* Write what matters into the other half. */
+/* Writes the present state into the other half. */
 static bool
-write_anew(struct ledger_log *g)
+rewrite_log(struct ledger_log *g)
 {
     bool ok;
 
-    log_file_turn(&g->file);
+    log_file_switch(&g->file);
     ok = put_ids(g);
     for (uint32_t i = 0; i < ledger_capacity(g->ledger) && ok; i++) {
         const struct request *r = ledger_request(g->ledger, i);
@@ -206,12 +206,12 @@ write_anew(struct ledger_log *g)
              put_state(g, r) && (r->state != REQUEST_ENDED || put_end(g, r));
     }
     if (!ok) return false;
-    log_file_turned(&g->file);
+    log_file_switched(&g->file);
     g->rewrite_above = MAX((uint64_t)LOG_LEAST, LOG_FACTOR * log_file_bytes(&g->file));
     return true;
 }
 
-/* The ledger does not fit: no half of the file counts any more. */
+/* The ledger does not fit: makes both halves invalid. */
 static void
 invalidate(struct ledger_log *g)
 {
@@ -227,12 +227,12 @@ may_write(const struct ledger_log *g, const struct request *r)
     return g && g->file.base && !g->invalid && r->log.logged;
 }
 
-/* Write the log anew if a record did not fit, or if the log has grown too large. */
+/* Rewrites the log if a record did not fit, or if the log has grown too large. */
 static void
 after(struct ledger_log *g, bool written)
 {
     if (written && log_file_bytes(&g->file) <= g->rewrite_above) return;
-    if (!write_anew(g)) invalidate(g);
+    if (!rewrite_log(g)) invalidate(g);
 }
 
 void
@@ -250,7 +250,7 @@ ledger_save_state(struct ledger_log *g, const struct request *r)
 void
 ledger_save_end(struct ledger_log *g, const struct request *r)
 {
-    if (may_write(g, r)) after(g, r->named ? put_end(g, r) : put_gone(g, r));
+    if (may_write(g, r)) after(g, r->named ? put_end(g, r) : put_dropped(g, r));
 }
 
 void
@@ -265,7 +265,7 @@ ledger_save_unname(struct ledger_log *g, struct request *r)
     bool written;
 
     if (!may_write(g, r)) return;
-    written = put_gone(g, r);
+    written = put_dropped(g, r);
     r->log.logged = false;
     after(g, written);
 }
@@ -276,15 +276,16 @@ ledger_save_new(struct ledger_log *g)
     struct request *r;
 
     if (!g || !g->file.base) return;
-    if (g->invalid && !ledger_n(g->ledger)) g->invalid = !write_anew(g);
+    if (g->invalid && !ledger_n(g->ledger)) g->invalid = !rewrite_log(g);
     if (g->seen_id == ledger_last_id(g->ledger)) return;
-    /* New requests may be anywhere in the queue; those of a worker that ended are known. */
+    /* New requests may be anywhere in the queue; requests of a worker that ended were seen before.
+     */
     for (r = ledger_last_queued(g->ledger, NULL); r && !g->invalid;
          r = ledger_last_queued(g->ledger, r)) {
         if (r->id <= g->seen_id || !is_saved(r)) continue;
         r->log.logged = true;
         after(g, put_request(g, r) &&
-                     put_tokens(g, r, request_n_tokens(r), 0)); /* it may begin with some */
+                     put_tokens(g, r, request_n_tokens(r), 0)); /* generated_ids of the client */
     }
     if (!g->invalid) after(g, put_ids(g));
     g->seen_id = ledger_last_id(g->ledger);
@@ -295,7 +296,7 @@ ledger_save_new(struct ledger_log *g)
 struct reading {
     struct ledger_log *log;
     uint32_t n_ignored;
-    struct err first; /* why the first record is ignored */
+    struct err first; /* why the first record was ignored */
 };
 
 static int
@@ -357,7 +358,7 @@ ledger_log_start(struct ledger_log *g)
     if (!g->file.base) return;
     g->invalid = false;
     g->seen_id = ledger_last_id(g->ledger);
-    if (!write_anew(g)) invalidate(g);
+    if (!rewrite_log(g)) invalidate(g);
 }
 
 int

@@ -1,13 +1,12 @@
 /* ledger_save.h - writes the ledger into its log, from which the next lagand restores it.
  *
- * Only requests with names are saved: no client could ask for the others. Requests for prompt
- * log-probabilities or tensors are not saved either, because these are not retained; their clients
+ * Only requests with names are saved, because no client could ask for the others. Requests for
+ * prompt log-probabilities or tensors are not saved, because these are not retained; their clients
  * submit them again. A request is written before a worker gets it, its tokens before its client
- * does. If the log has no space, it is invalidated until the ledger is empty: requests go on, and a
+ * gets them. If the log is full, it is invalid until the ledger is empty: requests continue, and a
  * restart of lagand would lose them, which is logged once.
  *
- * Records are appended; the log is written anew from the ledger when it has grown to twice its
- * size.
+ * Records are appended. The log is rewritten from the ledger when it has doubled its size.
  */
 #ifndef DAEMON_LEDGER_LEDGER_SAVE_H
 #define DAEMON_LEDGER_LEDGER_SAVE_H
@@ -40,15 +39,15 @@ struct saved_request {
     char key[LAGAN_MAX_KEY], model[64];
     /* rec_submit with its tails */
 };
-struct saved_tokens { /* they follow those of earlier records */
+struct saved_tokens { /* they follow the tokens of earlier records */
     uint64_t id;
     uint32_t first, n, n_text;
     uint32_t lp_first; /* log-probabilities of the tokens from there on */
     float score;
     uint32_t text_received; /* bytes of text that workers have sent, with the client's part */
     uint32_t text_start_unknown;
-    uint32_t n_pieces; /* with several outputs */
-    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_piece[n_pieces];
+    uint32_t n_spans; /* with several outputs */
+    /* i32 token[n]; f32 logprob[]; {i32, f32} top[][logprobs]; text; struct output_span[n_spans];
      * packed */
 };
 struct saved_state {
@@ -73,18 +72,18 @@ struct saved_unname {
     uint64_t id; /* its names are removed */
 };
 struct saved_rid {
-    uint64_t id, rid; /* its client has another number for it */
+    uint64_t id, rid; /* its new rid */
 };
-_Static_assert(sizeof(struct saved_request) == 200, "saved_row");
+_Static_assert(sizeof(struct saved_request) == 200, "saved_request");
 _Static_assert(sizeof(struct saved_tokens) == 40, "saved_tokens");
 _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
 _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 
 /* The layout of all records of the log; see ipc/layout.h. */
 #define LEDGER_LOG_LAYOUT_SUM \
-    (SUBMIT_LAYOUT_SUM LAYOUT(log_file_hdr, half) LAYOUT(log_file_half, turn) LAYOUT( \
-        log_file_half, not_turn) LAYOUT(log_file_record, crc) LAYOUT(log_file_record, type) \
-         LAYOUT(log_file_record, len) LAYOUT(log_file_record, turn) LAYOUT( \
+    (SUBMIT_LAYOUT_SUM LAYOUT(log_file_hdr, half) LAYOUT(log_file_half, generation) LAYOUT( \
+        log_file_half, not_generation) LAYOUT(log_file_record, crc) LAYOUT(log_file_record, type) \
+         LAYOUT(log_file_record, len) LAYOUT(log_file_record, generation) LAYOUT( \
              saved_request, id) LAYOUT(saved_request, rid) LAYOUT(saved_request, session) \
              LAYOUT(saved_request, accepted) LAYOUT(saved_request, deadline) LAYOUT( \
                  saved_request, disconnect_timeout) LAYOUT(saved_request, ack_window) \
@@ -94,7 +93,7 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
                          saved_tokens, first) LAYOUT(saved_tokens, n) LAYOUT(saved_tokens, n_text) \
                          LAYOUT(saved_tokens, lp_first) LAYOUT(saved_tokens, score) LAYOUT( \
                              saved_tokens, text_received) LAYOUT(saved_tokens, text_start_unknown) \
-                             LAYOUT(saved_tokens, n_pieces) LAYOUT(saved_state, id) LAYOUT( \
+                             LAYOUT(saved_tokens, n_spans) LAYOUT(saved_state, id) LAYOUT( \
                                  saved_state, resumed) LAYOUT(saved_state, n_stuck) \
                                  LAYOUT(saved_state, n_tokens_before) LAYOUT( \
                                      saved_state, fault_at) LAYOUT(saved_state, \
@@ -112,44 +111,48 @@ _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
                                                  last) LAYOUT(saved_unname, \
                                                               id) LAYOUT(saved_rid, id) \
                                                  LAYOUT(saved_rid, rid) LAYOUT( \
-                                                     output_piece, output) LAYOUT(output_piece, n) \
-                                                     LAYOUT(output_piece, n_text) LAYOUT( \
-                                                         output_piece, \
-                                                         score) LAYOUT(request_output, n_received) \
-                                                         LAYOUT(request_output, n_text_received) \
-                                                             LAYOUT(request_output, score) LAYOUT( \
-                                                                 request_output, \
-                                                                 reason) LAYOUT(request_output, \
-                                                                                cached) \
-                                                                 LAYOUT(request_output, adopted) \
+                                                     output_span, output) LAYOUT(output_span, n) \
+                                                     LAYOUT(output_span, \
+                                                            n_text) LAYOUT(output_span, score) \
+                                                         LAYOUT(request_output, n_received) \
+                                                             LAYOUT(request_output, \
+                                                                    n_text_received) \
+                                                                 LAYOUT( \
+                                                                     request_output, \
+                                                                     score) LAYOUT(request_output, \
+                                                                                   reason) \
                                                                      LAYOUT(request_output, \
-                                                                            recomputed))
+                                                                            cached) \
+                                                                         LAYOUT(request_output, \
+                                                                                adopted) \
+                                                                             LAYOUT( \
+                                                                                 request_output, \
+                                                                                 recomputed))
 
-/* Changed by ledger_save.c only; tests shorten it. */
+/* Changed by ledger_save.c only; tests shorten the file. */
 struct ledger_log {
     struct log_file file;
     struct ledger *ledger;
     const struct config *config;
     uint64_t rewrite_above; /* bytes */
-    bool invalid;           /* there was no space for the ledger, or it has not been read yet */
-    req_id seen_id;         /* requests up to this one have been considered */
+    bool invalid;           /* no space for the ledger, or not read yet */
+    req_id seen_id;         /* requests up to this id were written or skipped */
 };
 
-/* A log without a file, which nothing is written to. l and c outlive it. NULL: no memory. */
+/* A log without a file. l and c must outlive it. NULL: no memory. */
 struct ledger_log *ledger_log_new(struct ledger *l, const struct config *c) MUST_USE;
 struct ledger_log *ledger_log_free(struct ledger_log *g);
 
-/* Take over the file of a previous lagand and restore its requests into the ledger: queued, or
- * retained. fd -1, or a file that is invalid: create one. Problems are logged; without memory there
- * is no file afterwards. Nothing is written before ledger_log_start(). Returns true if a file was
- * read. */
+/* Reads the file of a previous lagand and restores its requests, queued or retained. fd -1 or an
+ * invalid file: creates a new one; without memory the log has no file. Problems are logged. Nothing
+ * is written before ledger_log_start(). Returns true if a file was read. */
 bool ledger_log_open(struct ledger_log *g, int fd);
-/* Write the ledger into the file, and every change from now on. */
+/* Writes the ledger into the file, and every change from now on. */
 void ledger_log_start(struct ledger_log *g);
 int ledger_log_fd(const struct ledger_log *g); /* -1: no file */
 
-/* Write down what has happened to a request. No effect for one that is not saved, without a file,
- * and without a log, which is NULL in some tests. */
+/* Write a change of a request. No effect if the request is not saved, without a file, and for a
+ * NULL log (tests). */
 void ledger_save_new(struct ledger_log *g); /* requests accepted since the last call */
 /* Its last n tokens and n_text bytes. */
 void ledger_save_tokens(struct ledger_log *g, const struct request *r, uint32_t n, uint32_t n_text);

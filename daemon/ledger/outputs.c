@@ -75,7 +75,7 @@ outputs_done(struct request *r)
     for (uint32_t i = 0; i < LAGAN_N_TENSORS; i++) bytes_done(&o->tensor[i].value);
     free(o->each);
     o->each = NULL;
-    bytes_done(&o->piece);
+    bytes_done(&o->span);
 }
 
 size_t
@@ -84,10 +84,10 @@ outputs_bytes(const struct request *r)
     const struct request_outputs *o = &r->outputs;
 
     return o->token.cap + o->text.cap + o->logprob.cap + o->top.cap +
-           (o->each ? o->piece.cap + r->submit->n * sizeof *o->each : 0);
+           (o->each ? o->span.cap + r->submit->n * sizeof *o->each : 0);
 }
 
-/* ---- what was received */
+/* ---- received tokens */
 
 uint32_t
 outputs_n_tokens(const struct request *r)
@@ -117,7 +117,7 @@ outputs_longest(const struct request *r)
     return most;
 }
 
-/* Tokens of several outputs are counted together, of beams only those of the best beam. */
+/* Tokens of several outputs are added up; of beams only those of the best beam count. */
 uint64_t
 outputs_n_unused(const struct request *r)
 {
@@ -136,24 +136,24 @@ outputs_set_text_start(struct request *r, uint32_t n)
 void
 outputs_set_score(struct request *r, float score)
 {
-    r->outputs.score = score == score ? score : 0; /* no NaN on the wire */
+    r->outputs.score = score == score ? score : 0; /* NaN is not allowed on the wire */
 }
 
-/* ---- pieces */
+/* ---- spans */
 
 uint32_t
-outputs_n_pieces(const struct request *r)
+outputs_n_spans(const struct request *r)
 {
-    return (uint32_t)(r->outputs.piece.n / sizeof(struct output_place));
+    return (uint32_t)(r->outputs.span.n / sizeof(struct stored_span));
 }
 
-static struct output_place *
+static struct stored_span *
 places(const struct request *r)
 {
-    return (struct output_place *)(void *)r->outputs.piece.p;
+    return (struct stored_span *)(void *)r->outputs.span.p;
 }
 
-/* Where piece i begins, in tokens and in text. */
+/* Totals before span i, in tokens and in text. */
 static uint32_t
 begin(const struct request *r, uint32_t i)
 {
@@ -166,29 +166,29 @@ begin_text(const struct request *r, uint32_t i)
     return i ? places(r)[i - 1].end_text : 0;
 }
 
-struct output_piece
-outputs_piece(const struct request *r, uint32_t i)
+struct output_span
+outputs_span(const struct request *r, uint32_t i)
 {
-    const struct output_place *p = places(r) + i;
+    const struct stored_span *p = places(r) + i;
 
-    return (struct output_piece){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
-                                  r->outputs.each[p->output].score };
+    return (struct output_span){ p->output, p->end - begin(r, i), p->end_text - begin_text(r, i),
+                                 r->outputs.each[p->output].score };
 }
 
 int
-outputs_add_piece(struct request *r, const struct output_piece *p)
+outputs_add_span(struct request *r, const struct output_span *p)
 {
-    uint32_t n = outputs_n_pieces(r);
+    uint32_t n = outputs_n_spans(r);
     struct request_output *o = &r->outputs.each[p->output];
-    struct output_place new = { p->output, o->n_received, begin(r, n) + p->n,
-                                begin_text(r, n) + p->n_text };
+    struct stored_span new = { p->output, o->n_received, begin(r, n) + p->n,
+                               begin_text(r, n) + p->n_text };
 
     check(p->output < r->submit->n);
     if (n && places(r)[n - 1].output == p->output) {
         places(r)[n - 1].end = new.end;
         places(r)[n - 1].end_text = new.end_text;
     } else {
-        TRY(bytes_add(&r->outputs.piece, &new, sizeof new));
+        TRY(bytes_add(&r->outputs.span, &new, sizeof new));
     }
     o->n_received += p->n;
     o->n_text_received += p->n_text;
@@ -219,7 +219,7 @@ int
 outputs_add(struct request *r, const struct output_tokens *t)
 {
     struct request_outputs *o = &r->outputs;
-    struct output_piece piece = { t->output, t->n, t->n_text, t->score };
+    struct output_span span = { t->output, t->n, t->n_text, t->score };
     size_t had[] = { o->token.n, o->text.n, o->logprob.n, o->top.n };
     size_t n = t->n;
 
@@ -227,8 +227,8 @@ outputs_add(struct request *r, const struct output_tokens *t)
     if (bytes_add(&o->token, t->token, n * 4) < 0 || bytes_add(&o->text, t->text, t->n_text) < 0 ||
         (t->logprob && (bytes_add(&o->logprob, t->logprob, n * 4) < 0 ||
                         bytes_add(&o->top, t->top, n * t->n_top * 8) < 0)) ||
-        (o->each && outputs_add_piece(r, &piece) < 0)) {
-        /* All lists keep equally much: they are read as ending together. */
+        (o->each && outputs_add_span(r, &span) < 0)) {
+        /* All lists end at the same token. */
         o->token.n = had[0], o->text.n = had[1], o->logprob.n = had[2], o->top.n = had[3];
         return -ENOMEM;
     }
@@ -303,7 +303,7 @@ outputs_drop_tensor(struct request *r, uint32_t kind, uint32_t n)
     bytes_drop(&r->outputs.tensor[kind - 1].value, (size_t)n * 4);
 }
 
-/* ---- the end of an output */
+/* ---- end of an output */
 
 bool
 outputs_finish(struct request *r, const struct rec_finish *f)
@@ -349,28 +349,28 @@ outputs_restart(struct request *r)
     o->n_prompt_received = 0;
 }
 
-/* ---- delivery of pieces */
+/* ---- delivery of spans */
 
-/* Past a delivered piece, if another has begun; the last one may still grow. */
+/* Goes past delivered spans. The last span may still grow. */
 static void
 step_over(const struct request *r, uint32_t *at, uint32_t *n, uint32_t *n_text)
 {
-    struct output_piece p = outputs_piece(r, *at);
+    struct output_span p = outputs_span(r, *at);
 
-    if (*at + 1 >= outputs_n_pieces(r) || *n < p.n || *n_text < p.n_text) return;
+    if (*at + 1 >= outputs_n_spans(r) || *n < p.n || *n_text < p.n_text) return;
     ++*at;
     *n = *n_text = 0;
 }
 
-struct output_piece
+struct output_span
 outputs_next(const struct request *r)
 {
-    uint32_t at = r->outputs.piece_at, n = r->outputs.piece_n, n_text = r->outputs.piece_text;
-    struct output_piece p = { 0 };
+    uint32_t at = r->outputs.span_at, n = r->outputs.span_n, n_text = r->outputs.span_text;
+    struct output_span p = { 0 };
 
-    if (!outputs_n_pieces(r)) return p;
+    if (!outputs_n_spans(r)) return p;
     step_over(r, &at, &n, &n_text);
-    p = outputs_piece(r, at);
+    p = outputs_span(r, at);
     p.n -= n;
     p.n_text -= n_text;
     return p;
@@ -379,9 +379,9 @@ outputs_next(const struct request *r)
 uint32_t
 outputs_next_first(const struct request *r)
 {
-    uint32_t at = r->outputs.piece_at, n = r->outputs.piece_n, n_text = r->outputs.piece_text;
+    uint32_t at = r->outputs.span_at, n = r->outputs.span_n, n_text = r->outputs.span_text;
 
-    if (!outputs_n_pieces(r)) return 0;
+    if (!outputs_n_spans(r)) return 0;
     step_over(r, &at, &n, &n_text);
     return places(r)[at].first + n;
 }
@@ -389,22 +389,22 @@ outputs_next_first(const struct request *r)
 void
 outputs_delivered(struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct output_piece p;
+    struct output_span p;
 
-    step_over(r, &r->outputs.piece_at, &r->outputs.piece_n, &r->outputs.piece_text);
-    p = outputs_piece(r, r->outputs.piece_at);
-    r->outputs.piece_n += n;
-    r->outputs.piece_text += n_text;
-    check(r->outputs.piece_n <= p.n && r->outputs.piece_text <= p.n_text);
+    step_over(r, &r->outputs.span_at, &r->outputs.span_n, &r->outputs.span_text);
+    p = outputs_span(r, r->outputs.span_at);
+    r->outputs.span_n += n;
+    r->outputs.span_text += n_text;
+    check(r->outputs.span_n <= p.n && r->outputs.span_text <= p.n_text);
 }
 
-/* The piece in which a client is that has so much: the first that it does not have all of, or the
- * last. Of that piece *n and *n_text. */
+/* The span at a client's position: the first one that it has not received completely, or the last
+ * one; *n and *n_text: how much of that span it has. */
 static uint32_t
 place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
 {
-    const struct output_place *p = places(r);
-    uint32_t from = 0, to = outputs_n_pieces(r) - 1;
+    const struct stored_span *p = places(r);
+    uint32_t from = 0, to = outputs_n_spans(r) - 1;
 
     while (from < to) {
         uint32_t i = from + (to - from) / 2;
@@ -422,24 +422,24 @@ place_of(const struct request *r, uint32_t *n, uint32_t *n_text)
 bool
 outputs_can_resume(const struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct output_piece p;
+    struct output_span p;
 
-    if (!outputs_n_pieces(r)) return !n && !n_text;
-    p = outputs_piece(r, place_of(r, &n, &n_text));
+    if (!outputs_n_spans(r)) return !n && !n_text;
+    p = outputs_span(r, place_of(r, &n, &n_text));
     return n <= p.n && n_text <= p.n_text;
 }
 
 void
 outputs_resume(struct request *r, uint32_t n, uint32_t n_text)
 {
-    struct output_piece p;
+    struct output_span p;
 
-    r->outputs.piece_at = r->outputs.piece_n = r->outputs.piece_text = 0;
-    if (!outputs_n_pieces(r)) return;
-    r->outputs.piece_at = place_of(r, &n, &n_text);
-    r->outputs.piece_n = n;
-    r->outputs.piece_text = n_text;
-    p = outputs_piece(r, r->outputs.piece_at);
+    r->outputs.span_at = r->outputs.span_n = r->outputs.span_text = 0;
+    if (!outputs_n_spans(r)) return;
+    r->outputs.span_at = place_of(r, &n, &n_text);
+    r->outputs.span_n = n;
+    r->outputs.span_text = n_text;
+    p = outputs_span(r, r->outputs.span_at);
     check(n <= p.n && n_text <= p.n_text);
 }
 
@@ -473,7 +473,7 @@ outputs_record(const struct request *r, uint32_t i, uint8_t *to, uint32_t n)
     uint32_t scores = padded(outputs_n_tokens(r)), end = i + n;
 
     memset(to, 0, n);
-    for (uint32_t k = 0; k < outputs_n_pieces(r) && begin(r, k) < end; k++) {
+    for (uint32_t k = 0; k < outputs_n_spans(r) && begin(r, k) < end; k++) {
         uint32_t first = MAX(begin(r, k), i), last = MIN(places(r)[k].end, end);
 
         if (first < last) memset(to + (first - i), (int)places(r)[k].output, last - first);

@@ -9,7 +9,8 @@
 
 static const nsec POISON_TIME = 600 * NSEC_S;
 
-/* One entry, copied: every field of it may be anything. false: it cannot be believed. */
+/* Copies one entry of the trace, each field of which may have any value. Returns false if it is
+ * invalid. */
 static bool
 read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const uint64_t *retired)
 {
@@ -17,7 +18,7 @@ read_entry(struct fault_trace *f, const struct step_trace *t, uint64_t i, const 
 
     shm_copy_in(&e, &t->entry[i % TRACE_ENTRIES], sizeof e);
     if (e.seq == 2 * i + 1) return true; /* being written: not launched */
-    /* A full list may be a cut one. */
+    /* A full list may be truncated. */
     if (e.seq != 2 * i + 2 || e.lane >= ARRAY_LEN(t->retired) || e.n_ids >= TRACE_IDS) return false;
     if (e.step <= retired[e.lane]) return true;
     memcpy(f->id + f->n, e.id, e.n_ids * sizeof *e.id);
@@ -47,7 +48,8 @@ fault_trace_read(struct fault_trace *f, const struct step_trace *trace)
     for (uint64_t k = 0; k < MIN(n, (uint64_t)TRACE_ENTRIES) && !f->all; k++)
         f->all = !read_entry(f, trace, n - 1 - k, retired);
     if (!f->n) f->all = true;
-    qsort(f->id, f->n, sizeof *f->id, compare); /* thousands of requests are looked up */
+    qsort(f->id, f->n, sizeof *f->id,
+          compare); /* sorted, because thousands of requests are looked up */
 }
 
 bool
@@ -120,8 +122,8 @@ quarantine_ended(struct quarantine *q, const struct request *r)
     q->n_suspects -= quarantine_is_suspect(r);
 }
 
-/* Of what is asked and not of how: model, prompt, decoder prefix, text. In words: prompts have
- * megabytes. */
+/* Hash of what is asked, not how: model, prompt, decoder prefix, text. It reads 8 bytes at a time,
+ * because prompts have megabytes. */
 static uint64_t
 hash(uint32_t model, const struct rec_submit *s)
 {
@@ -157,7 +159,7 @@ quarantine_is_poisoned(const struct quarantine *q, uint32_t model, const struct 
     uint64_t h;
 
     for (uint32_t i = 0; i < n; i++) fresh |= now < q->at[i].until;
-    if (!fresh) return false; /* the usual case costs no hash */
+    if (!fresh) return false; /* usually there are none, and no hash is computed */
     h = hash(model, s);
     for (uint32_t i = 0; i < n; i++) {
         if (q->at[i].hash == h && now < q->at[i].until) return true;

@@ -7,11 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct place { /* by descriptor; the silent ones are a list in the order they came */
+struct place { /* index: descriptor. Connections without a message are a list, the oldest first */
     uint64_t cookie;
     nsec since;
     int next, prev;  /* -1: none */
-    uint32_t client; /* CLIENT_NONE: it has said nothing */
+    uint32_t client; /* CLIENT_NONE: it has sent no message */
     bool open;
 };
 
@@ -32,7 +32,7 @@ connections_new(uint32_t most)
     c->most = most;
     c->n_places = (uint32_t)MIN(files.rlim_cur, (rlim_t)1 << 20);
     c->first = c->last = -1;
-    c->at = calloc(c->n_places, sizeof *c->at); /* touched where a descriptor is */
+    c->at = calloc(c->n_places, sizeof *c->at); /* the kernel maps a page when it is first used */
     return c->at ? c : connections_free(c);
 }
 
@@ -61,7 +61,7 @@ bool
 connections_opened(struct connections *c, int fd, nsec now)
 {
     if (fd < 0 || (uint32_t)fd >= c->n_places) return false;
-    (void)connections_closed(c, fd); /* it went unnoticed */
+    (void)connections_closed(c, fd); /* its end was not reported */
     c->at[fd] = (struct place){
         .cookie = connections_cookie(fd), .since = now, .prev = c->last, .next = -1, .open = true
     };
@@ -84,7 +84,7 @@ connections_closed(struct connections *c, int fd)
 }
 
 void
-connections_heard(struct connections *c, int fd, uint32_t handle)
+connections_set_client(struct connections *c, int fd, uint32_t handle)
 {
     struct place *p = find(c, fd);
 
@@ -100,7 +100,7 @@ connections_n(const struct connections *c)
 }
 
 int
-connections_silent(const struct connections *c, nsec *since)
+connections_oldest_unidentified(const struct connections *c, nsec *since)
 {
     if (c->first >= 0) *since = c->at[c->first].since;
     return c->first;
@@ -116,13 +116,14 @@ connections_cookie(int fd)
 }
 
 void
-connections_cut(struct connections *c, int fd, uint64_t cookie)
+connections_shutdown(struct connections *c, int fd, uint64_t cookie)
 {
     struct place *p = find(c, fd);
     int held;
 
     if (p && p->cookie == cookie) (void)connections_closed(c, fd);
-    /* The number may be another's by now: what is held is ours, and then looked at. */
+    /* libzmq may have closed fd and the kernel may have reused it: compares the cookie of a
+     * duplicate. */
     held = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (held < 0) return;
     if (cookie && connections_cookie(held) == cookie) shutdown(held, SHUT_RDWR);
@@ -130,9 +131,9 @@ connections_cut(struct connections *c, int fd, uint64_t cookie)
 }
 
 void
-connections_cut_silent(struct connections *c, int fd)
+connections_shutdown_unidentified(struct connections *c, int fd)
 {
     const struct place *p = find(c, fd);
 
-    if (p) connections_cut(c, fd, p->cookie);
+    if (p) connections_shutdown(c, fd, p->cookie);
 }

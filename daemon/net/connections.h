@@ -1,9 +1,9 @@
-/* connections.h - the sockets behind our clients, as unix_server.h and, over tcp, ZeroMQ's monitor name them.
+/* connections.h - table of the client connections of unix_server.h and, over tcp, of libzmq.
  *
- * At most so many are open: the caller chooses who goes then. ZeroMQ accepts whoever comes and has no way to end one
- * connection: so that is done by shutting its socket down, and it is none of ours from then on. ZeroMQ's own thread
- * finds that and gives everything back. A place is a descriptor's number; the kernel's cookie tells one socket of
- * ZeroMQ's from the next with that number.
+ * The table limits their number; the caller chooses the connection to close. libzmq accepts every
+ * connection and has no call that ends one: lagand shuts its socket down and forgets it, and the
+ * thread of libzmq then releases it. The index is the descriptor; the kernel's socket cookie tells
+ * a socket of libzmq from a later one with the same descriptor.
  */
 #ifndef DAEMON_NET_CONNECTIONS_H
 #define DAEMON_NET_CONNECTIONS_H
@@ -14,23 +14,24 @@
 
 struct connections;
 
-/* most: at once. NULL: no memory. */
+/* most: limit of open connections. NULL: no memory. */
 struct connections *connections_new(uint32_t most) MUST_USE;
 struct connections *connections_free(struct connections *c);
 
-/* One was accepted. true: they are more than may be, and somebody must make room. */
+/* Adds an accepted connection. Returns true if the limit is exceeded; the caller then closes one.
+ */
 bool connections_opened(struct connections *c, int fd, nsec now) MUST_USE;
-/* Who it was, by session.h's handle; CLIENT_NONE: it had said nothing. */
+/* Removes it. Returns its client's handle (session.h); CLIENT_NONE: it has sent no message. */
 uint32_t connections_closed(struct connections *c, int fd);
-void connections_heard(struct connections *c, int fd, uint32_t handle); /* it has said something */
+void connections_set_client(struct connections *c, int fd, uint32_t handle); /* a message came */
 uint32_t connections_n(const struct connections *c);
-/* The one that has said nothing for longest, and since when; -1: none. */
-int connections_silent(const struct connections *c, nsec *since);
+/* The oldest connection without a message, and when it was opened; -1: none. */
+int connections_oldest_unidentified(const struct connections *c, nsec *since);
 
-/* By which the kernel tells this socket from any other, 0: it is none. */
-uint64_t connections_cookie(int fd);
-/* End the socket of that number, if it is still the one with that cookie. */
-void connections_cut(struct connections *c, int fd, uint64_t cookie);
-void connections_cut_silent(struct connections *c, int fd); /* one that was named here */
+uint64_t connections_cookie(int fd); /* of the kernel; 0: not a socket */
+/* Shuts the socket down if it still has that cookie. */
+void connections_shutdown(struct connections *c, int fd, uint64_t cookie);
+/* Shuts a connection without a message down. */
+void connections_shutdown_unidentified(struct connections *c, int fd);
 
 #endif

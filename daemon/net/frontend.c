@@ -1,9 +1,10 @@
 /* frontend.c - frames to and from clients; see frontend.h.
  *
- * frontend_pump() is called in every turn; serve.c does not sleep while it says that there is more.
+ * frontend_pump() is called in each loop iteration; serve.c does not sleep while it has more to
+ * read.
  *
- * A socket takes what is sent and does not say when it is read. So we count bytes, and PING with the count:
- * a client answers it in order, and what was sent before has been read.
+ * A socket does not tell when its peer reads. lagand counts the bytes that it sends, and sends PING
+ * with the count: the PONG tells that all bytes before the PING were read.
  */
 #include "daemon/net/frontend.h"
 
@@ -17,22 +18,22 @@
 #include <string.h>
 
 enum {
-    TURN_FRAMES = 64, /* and bytes: of this host's, in one turn */
-    TURN_BYTES = 1 << 20,
-    /* What a new connection takes, with some ten system calls, and one that has gone: of thousands at once few
-     * in a turn, for which everybody's tokens wait. */
+    ROUND_FRAMES = 64, /* budget of unix_server.c in one loop iteration */
+    ROUND_BYTES = 1 << 20,
+    /* Cost of a connection and of its end, in frames (about 10 system calls), so that thousands of
+     * connections at once do not delay the tokens of others. */
     FRAMES_A_BEGIN = 16,
     FRAMES_AN_END = 8,
-    /* Bytes sent to a client and not known to be read: chunks stop there, of many clients sooner, and everything
-     * at four times that. A message costs ZeroMQ more than its bytes. */
+    /* Bytes sent to a client and not known to be read. Chunks stop at the share of a client, at
+     * most UNREAD_MOST; other messages stop at 4 x that. MESSAGE is libzmq's overhead. */
     UNREAD_ALL = 128 << 20,
     UNREAD_MOST = 1 << 20,
     UNREAD_LEAST = 64 << 10,
     MESSAGE = 128
 };
-static const nsec TURN_TIME = 5 * NSEC_MS; /* of this host's: small frames may ask for much */
+static const nsec ROUND_TIME = 5 * NSEC_MS; /* small frames may cost much time */
 
-/* ---- out */
+/* ---- send */
 
 static uint64_t
 peer_of(const struct client *c)
@@ -51,8 +52,8 @@ send_to(struct daemon *d, struct client *c, const void *frame, size_t n)
                                         : unix_server_send(f->local, c->fd, peer_of(c), frame, n);
 
     if (c->listener == LISTENER_TCP && r == -EHOSTUNREACH) {
-        /* Its frames may wait still, a goodbye among them: frontend_drop_closed(). */
-        c->over = f->some_over = true;
+        /* Its frames may still be queued: dropped later, see drop_closed(). */
+        c->disconnected = f->some_disconnected = true;
         return 0;
     }
     TRY(r);
@@ -74,29 +75,30 @@ frontend_ping(struct daemon *d, struct client *c)
     return send_to(d, c, b->data, b->size);
 }
 
-/* 0; -EAGAIN: so many shares of what all may have unread are under way to it. */
+/* Returns -EAGAIN if c has that many shares of UNREAD_ALL unread, else 0. */
 static int
-room_within(struct daemon *d, struct client *c, uint32_t shares)
+check_unread(struct daemon *d, struct client *c, uint32_t shares)
 {
     uint64_t share = UNREAD_ALL / MAX(session_n(d->sessions), 1u);
 
     share = MIN(MAX(share, (uint64_t)UNREAD_LEAST), (uint64_t)UNREAD_MOST);
-    /* Asked at the half, so that a client that reads is never waited for. */
-    if (!c->asked && c->sent - c->read >= share / 2) c->asked = frontend_ping(d, c) == 0;
-    return c->sent - c->read >= shares * share && !c->last_words ? -EAGAIN : 0;
+    /* PING at half of the share, so that a client that reads is never delayed. */
+    if (!c->ping_pending && c->sent - c->read >= share / 2)
+        c->ping_pending = frontend_ping(d, c) == 0;
+    return c->sent - c->read >= shares * share && !c->ending ? -EAGAIN : 0;
 }
 
 int
 frontend_send(struct daemon *d, struct client *c, const void *frame, size_t n)
 {
-    TRY(room_within(d, c, 4));
+    TRY(check_unread(d, c, 4));
     return send_to(d, c, frame, n);
 }
 
 int
-frontend_room(struct daemon *d, struct client *c)
+frontend_check_space(struct daemon *d, struct client *c)
 {
-    return room_within(d, c, 1);
+    return check_unread(d, c, 1);
 }
 
 int
@@ -108,10 +110,10 @@ frontend_send_chunk(struct daemon *d, struct client *c)
 void
 frontend_pong(struct daemon *d, struct client *c, uint64_t t)
 {
-    if (t > c->sent || t < c->read) return; /* that is no number of ours */
+    if (t > c->sent || t < c->read) return; /* not a count that lagand has sent */
     c->read = t;
-    c->asked = false;
-    if (c->read >= c->last_word) c->cut_at = 0;
+    c->ping_pending = false;
+    if (c->read >= c->ending_bytes) c->close_at = 0;
     d->retry_at = d->now;
 }
 
@@ -127,10 +129,10 @@ frontend_begin(struct daemon *d, uint32_t type, uint64_t rid, uint32_t n_keys)
 }
 
 void
-frontend_answer(struct daemon *d, struct client *c)
+frontend_send_or_drop(struct daemon *d, struct client *c)
 {
     if (frontend_send(d, c, d->out.data, d->out.size) < 0) {
-        log_debug("an answer was not taken by its client");
+        log_debug("dropped a reply: the client has too many unread bytes or is gone");
     }
 }
 
@@ -146,7 +148,8 @@ frontend_error(struct daemon *d, struct client *c, uint64_t rid, uint32_t code, 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (size_t n = strlen(text); !msg_utf8(text, n);) text[--n] = 0; /* a cut, or their bytes */
+    for (size_t n = strlen(text); !msg_utf8(text, n);)
+        text[--n] = 0; /* truncated, or invalid bytes */
     msg_key(&p, "code");
     msgpack_pack_uint32(&p, code);
     msg_key(&p, "reason_name");
@@ -171,16 +174,10 @@ frontend_reply(struct daemon *d, uint64_t rid, msgpack_packer *p)
     msg_key(p, "result");
 }
 
-void
-frontend_reply_end(struct daemon *d, struct client *c)
-{
-    frontend_answer(d, c);
-}
-
-/* ---- in */
+/* ---- receive */
 
 static void
-turn_away(struct daemon *d, const struct caller *from, const char *why)
+refuse_connection(struct daemon *d, const struct caller *from, const char *why)
 {
     struct client nobody = { .listener = from->listener,
                              .id_len = (uint8_t)from->id_len,
@@ -190,7 +187,7 @@ turn_away(struct daemon *d, const struct caller *from, const char *why)
     FRONTEND_REFUSE(d, &nobody, 0, LAGAN_E_QUEUE_FULL, "%s", why);
 }
 
-/* Whom a connection belongs to: the name of its key, or its user on this host. */
+/* Sets the user of a client: the name of its key, or its uid. */
 static bool
 identify(struct daemon *d, struct client *c, const struct caller *from)
 {
@@ -199,7 +196,7 @@ identify(struct daemon *d, struct client *c, const struct caller *from)
 
     if (c->listener == LISTENER_TCP) {
         key = from->key ? curve_find(&d->frontend->keys, from->key) : NULL;
-        if (!key) return false; /* it has been taken out of the file since */
+        if (!key) return false; /* the key was removed from the file */
         memcpy(c->key, key->key, sizeof c->key);
         snprintf(text, sizeof text, "key:%s", key->name);
     } else {
@@ -235,37 +232,38 @@ frontend_reload_keys(struct daemon *d, struct err *e)
 }
 
 static void
-note_socket(struct daemon *d, struct client *c, int fd)
+set_socket(struct daemon *d, struct client *c, int fd)
 {
-    connections_heard(d->frontend->connections, fd,
-                      c->handle); /* perhaps before it opened: every time */
+    connections_set_client(
+        d->frontend->connections, fd,
+        c->handle); /* each time, because the message may come before the event of the connection */
     if (c->fd == fd) return;
     c->fd = fd;
     if (c->listener == LISTENER_TCP) c->cookie = connections_cookie(fd);
 }
 
 void
-frontend_cut(struct daemon *d, struct client *c)
+frontend_disconnect(struct daemon *d, struct client *c)
 {
     struct frontend *f = d->frontend;
 
     if (c->listener != LISTENER_TCP) {
-        frontend_cut_silent(d, c->fd);
+        frontend_disconnect_fd(d, c->fd);
         return;
     }
-    if (!c->over) (void)frontend_ping(d, c);
-    if (!c->over) connections_cut(f->connections, c->fd, c->cookie);
+    if (!c->disconnected) (void)frontend_ping(d, c);
+    if (!c->disconnected) connections_shutdown(f->connections, c->fd, c->cookie);
 }
 
 void
-frontend_cut_silent(struct daemon *d, int fd)
+frontend_disconnect_fd(struct daemon *d, int fd)
 {
     struct frontend *f = d->frontend;
 
-    if (unix_server_cut(f->local, fd)) {
+    if (unix_server_disconnect(f->local, fd)) {
         (void)connections_closed(f->connections, fd);
     } else {
-        connections_cut_silent(f->connections, fd);
+        connections_shutdown_unidentified(f->connections, fd);
     }
 }
 
@@ -280,15 +278,16 @@ client_of(struct daemon *d, const struct caller *from)
         d->events->client_disconnected(d, idle->handle);
     c = session_of(d->sessions, from->listener, from->id, from->id_len, d->now, &gone);
     if (!c) {
-        turn_away(d, from, "too many clients are connected");
+        refuse_connection(d, from, "too many clients are connected");
         return NULL;
     }
     if (!c->user && !identify(d, c, from)) {
-        turn_away(d, from, "too many users are connected, or the key was removed from api.keys");
+        refuse_connection(d, from,
+                          "too many users are connected, or the key was removed from api.keys");
         session_drop(d->sessions, c);
-        return NULL; /* its connection has said nothing that counts */
+        return NULL; /* the message does not count */
     }
-    note_socket(d, c, from->fd);
+    set_socket(d, c, from->fd);
     return c;
 }
 
@@ -305,8 +304,8 @@ take_frame(struct daemon *d, const struct caller *from, const void *frame, size_
     }
 }
 
-/* Of more than there may be one goes: of those that have asked for nothing the one that has been silent longest,
- * so that whoever comes has as much time to say something as all the others. */
+/* Above the limit one connection is closed: the longest-idle one without open requests. A new
+ * connection thus gets as much time as the others. */
 static void
 connection_opened(struct daemon *d, int fd)
 {
@@ -316,24 +315,24 @@ connection_opened(struct daemon *d, int fd)
     int silent;
 
     if (!connections_opened(f->connections, fd, d->now)) return;
-    silent = connections_silent(f->connections, &since);
+    silent = connections_oldest_unidentified(f->connections, &since);
     idle = session_idle(d->sessions);
-    if (!f->full_said || d->now - f->full_said > 10 * NSEC_S) {
+    if (!f->full_logged_at || d->now - f->full_logged_at > 10 * NSEC_S) {
         log_warn("%u connections are open, which is the limit (api.max_connections, open files); "
                  "closing "
                  "the longest-idle connection without a request for each new one",
                  connections_n(f->connections) - 1);
-        f->full_said = d->now;
+        f->full_logged_at = d->now;
     }
-    if (idle && idle->heard < since) {
+    if (idle && idle->received_at < since) {
         d->events->client_disconnected(d, idle->handle);
     } else {
-        frontend_cut_silent(d, silent >= 0 ? silent : fd);
+        frontend_disconnect_fd(d, silent >= 0 ? silent : fd);
     }
 }
 
 static void
-ended(struct daemon *d, const struct unix_server_event *n)
+unix_connection_closed(struct daemon *d, const struct unix_server_event *n)
 {
     struct client *c = session_at(d->sessions, (enum listener_id)n->listener, &n->peer,
                                   sizeof n->peer);
@@ -343,7 +342,7 @@ ended(struct daemon *d, const struct unix_server_event *n)
 }
 
 static void
-take_news(struct daemon *d, const struct unix_server_event *n)
+take_unix_event(struct daemon *d, const struct unix_server_event *n)
 {
     struct caller from = {
         .listener = (enum listener_id)n->listener,
@@ -355,17 +354,17 @@ take_news(struct daemon *d, const struct unix_server_event *n)
 
     if (n->what == UNIX_SERVER_OPENED && n->listener != LISTENER_CTL) connection_opened(d, n->fd);
     if (n->what == UNIX_SERVER_FRAME) take_frame(d, &from, n->p, n->n, n->n_frames > 1);
-    if (n->what == UNIX_SERVER_CLOSED) ended(d, n);
+    if (n->what == UNIX_SERVER_CLOSED) unix_connection_closed(d, n);
 }
 
 bool
 frontend_probe(struct daemon *d, struct client *c)
 {
-    bool heard = c->over;
+    bool known_before = c->disconnected;
 
-    c->over = false;
-    (void)frontend_ping(d, c); /* its id may be another connection's by now */
-    if (!c->over || !heard) return false;
+    c->disconnected = false;
+    (void)frontend_ping(d, c); /* the id may belong to a new connection */
+    if (!c->disconnected || !known_before) return false;
     d->events->client_disconnected(d, c->handle);
     return true;
 }
@@ -375,10 +374,10 @@ drop_closed(struct daemon *d)
 {
     struct client *c;
 
-    if (!d->frontend->some_over) return;
-    d->frontend->some_over = false;
+    if (!d->frontend->some_disconnected) return;
+    d->frontend->some_disconnected = false;
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));)
-        if (c->hung_up || c->over) (void)frontend_probe(d, c);
+        if (c->socket_closed || c->disconnected) (void)frontend_probe(d, c);
 }
 
 static void
@@ -387,10 +386,10 @@ connection_closed(struct daemon *d, int fd)
     uint32_t handle = connections_closed(d->frontend->connections, fd);
     struct client *c = handle == CLIENT_NONE ? NULL : session_find(d->sessions, handle);
 
-    if (c) c->hung_up = d->frontend->some_over = true;
+    if (c) c->socket_closed = d->frontend->some_disconnected = true;
 }
 
-/* ---- what has come over tcp */
+/* ---- tcp */
 
 static void
 take_tcp_event(struct daemon *d, const struct tcp_server_event *ev)
@@ -402,10 +401,11 @@ take_tcp_event(struct daemon *d, const struct tcp_server_event *ev)
     if (ev->what == TCP_SERVER_OPENED) connection_opened(d, ev->fd);
     if (ev->what == TCP_SERVER_CLOSED) connection_closed(d, ev->fd);
     if (ev->what == TCP_SERVER_FRAME) take_frame(d, &from, ev->p, ev->n, ev->several);
-    if (ev->what == TCP_SERVER_CLOSED && d->frontend->some_over) tcp_server_look(d->frontend->tcp);
+    if (ev->what == TCP_SERVER_CLOSED && d->frontend->some_disconnected)
+        tcp_server_look(d->frontend->tcp);
 }
 
-/* How many frames. */
+/* Returns the number of frames. */
 static uint32_t
 pump_tcp(struct daemon *d, bool *more)
 {
@@ -415,7 +415,7 @@ pump_tcp(struct daemon *d, bool *more)
     int r;
 
     if (!t) return 0;
-    if (d->frontend->some_over) tcp_server_look(t);
+    if (d->frontend->some_disconnected) tcp_server_look(t);
     tcp_server_begin(t);
     while ((r = tcp_server_take(t, &ev)) > 0) {
         take_tcp_event(d, &ev);
@@ -437,19 +437,19 @@ uint32_t
 frontend_pump(struct daemon *d, bool *more)
 {
     struct unix_server_event news;
-    nsec until = clock_now() + TURN_TIME;
+    nsec until = clock_now() + ROUND_TIME;
     uint32_t n = 0, frames = 0;
     size_t bytes = 0;
     int r;
 
     while ((r = unix_server_take(d->frontend->local, d->now, &news)) > 0) {
-        take_news(d, &news);
+        take_unix_event(d, &news);
         frames += news.what == UNIX_SERVER_FRAME;
         bytes += news.n;
         n += news.what == UNIX_SERVER_OPENED   ? FRAMES_A_BEGIN
              : news.what == UNIX_SERVER_CLOSED ? FRAMES_AN_END
                                                : 1;
-        if (n >= TURN_FRAMES || bytes >= TURN_BYTES || clock_now() >= until) break;
+        if (n >= ROUND_FRAMES || bytes >= ROUND_BYTES || clock_now() >= until) break;
     }
     *more |= r > 0; /* the budget is spent */
     return frames + pump_tcp(d, more);

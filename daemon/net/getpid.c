@@ -1,8 +1,8 @@
-/* getpid.c - getpid() that asks the kernel once.
+/* getpid.c - replaces getpid() by one that asks the kernel once.
  *
- * libzmq asks who we are whenever it looks into a mailbox or signals one, to find out that somebody has forked:
- * for a client over tcp seven of 22 system calls a step. The linker gives it this one instead. lagand has no fork(): what spawn.c makes
- * by vfork() asks for its parent and execs, and a lagand that begins again keeps its number.
+ * libzmq calls getpid() at each use of a mailbox, to detect a fork: 7 of 22 system calls in a step
+ * of a tcp client. The linker uses this function instead. lagand does not fork: the vfork() child
+ * of spawn.c only calls getppid() and execs, and a re-exec keeps the pid.
  */
 #include "base/base.h"
 

@@ -1,4 +1,4 @@
-/* listen.c - the listeners: their sockets, files and keys; see frontend.h. */
+/* listen.c - sockets, files and keys of the listeners; see frontend.h. */
 #include "base/log.h"
 #include "daemon/config/options.h"
 #include "daemon/config/runtime_dir.h"
@@ -16,9 +16,13 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-/* Descriptors that are none of a client's: lagand's own, and of a worker with what waits beside it and the arenas. */
+/* Descriptors that are not of clients: lagand's own; for each worker its own, its standby's and its
+ * arenas'. */
 enum { OWN_FILES = 96, WORKER_FILES = 32, FILES_LEAST = 256 };
-enum { OPERATORS = 64, AT_THE_DOOR = 64 }; /* at once; more than may be, until one has made room */
+enum {
+    OPERATORS = 64,
+    UNACCEPTED = 64
+}; /* limit of operators; connections that may exceed the limit until one is closed */
 
 static const struct listener {
     const char *name, *group;
@@ -36,7 +40,7 @@ on_local(sd_event_source *s, int fd, uint32_t revents, void *arg)
     return 0;
 }
 
-/* The socket's file: ours, and its group's if there is such a group. */
+/* Mode of the socket's file: owner and, if it exists, the group. */
 static int
 permit(const char *path, const char *group, struct err *e)
 {
@@ -55,7 +59,8 @@ path_of(const struct daemon *d, enum listener_id listener, char path[340])
     snprintf(path, 340, "%s/%s", d->runtime->dir, listeners[listener].name);
 }
 
-/* The clients' socket, where it is one that we would listen on and that they can find; -1: it is ours to bind. */
+/* Takes the clients' socket from systemd if it listens at the right path; -1: lagand binds its own.
+ */
 static int
 given_socket(struct daemon *d, struct fdstore *given)
 {
@@ -102,7 +107,7 @@ listen_read_keys(struct daemon *d, struct err *e)
     return 0;
 }
 
-/* No more are taken than there are descriptors for. */
+/* The limit of connections, at most the number of free descriptors. */
 static uint32_t
 most_connections(const struct daemon *d)
 {
@@ -130,12 +135,12 @@ int
 listen_open(struct daemon *d, struct fdstore *given, struct err *e)
 {
     struct frontend *f = d->frontend = calloc(1, sizeof *f);
-    uint32_t most = most_connections(d) + AT_THE_DOOR;
+    uint32_t most = most_connections(d) + UNACCEPTED;
     int fd, r;
 
     if (!f) return err_set(e, -ENOMEM, "no memory for clients");
     msgpack_sbuffer_init(&f->ping);
-    f->connections = connections_new(most - AT_THE_DOOR);
+    f->connections = connections_new(most - UNACCEPTED);
     f->local = unix_server_open(LAGAN_MAX_FRAME);
     if (!f->connections || !f->local)
         return err_set(e, -errno, "cannot serve clients: %s", strerror(errno));
@@ -164,12 +169,12 @@ listen_close(struct daemon *d)
         bound[i] = f->local && unix_server_listener(f->local, i) >= 0 &&
                    !(i == LISTENER_API && f->given);
     sd_event_source_disable_unref(f->on_local);
-    /* Its last answer is to the one who told it to begin again. */
+    /* Lets the reply to `daemon reexec` leave. */
     tcp_server_close(f->tcp, d->reexec_requested);
     unix_server_close(f->local);
     for (uint32_t i = 0; i < ARRAY_LEN(listeners); i++) {
         path_of(d, i, path);
-        if (bound[i]) unlink(path); /* not what was there before us */
+        if (bound[i]) unlink(path); /* files that existed before stay */
     }
     msgpack_sbuffer_destroy(&f->ping);
     explicit_bzero(&f->keys, sizeof f->keys);

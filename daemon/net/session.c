@@ -15,8 +15,8 @@ struct sessions {
     struct client client[MAX_CLIENTS];
     struct user user[MAX_USERS];
     struct map *by_id;
-    uint32_t n, n_ever;   /* used now; places touched so far */
-    uint32_t first, last; /* by when they were heard */
+    uint32_t n, n_ever;   /* used now; entries used at least once */
+    uint32_t first, last; /* ends of the list by received_at */
     uint64_t seed;
 };
 
@@ -41,7 +41,7 @@ sessions_free(struct sessions *s)
     return NULL;
 }
 
-/* FNV-1a over listener and id from a secret start: clients may choose their ids. */
+/* FNV-1a over listener and id from a secret seed, because clients may choose their ids. */
 static uint64_t
 key_of(const struct sessions *s, enum listener_id listener, const uint8_t *id, size_t n)
 {
@@ -121,13 +121,14 @@ session_of(struct sessions *s, enum listener_id listener, const void *id, size_t
     *gone = CLIENT_NONE;
     if (id_len > MAX_ROUTING_ID) return NULL;
     if (c) {
-        c->heard = now;
+        c->received_at = now;
         unlist(s, c);
         list_last(s, c);
         return c;
     }
     key = key_of(s, listener, id, id_len);
-    /* Two ids with one key: the second is not served. It cannot be had on purpose. */
+    /* Two ids with the same hash: the second is refused. The seed prevents collisions on purpose.
+     */
     if (map_find(s->by_id, key) != MAP_NONE) return NULL;
     c = place(s, gone);
     if (!c) return NULL;
@@ -138,7 +139,7 @@ session_of(struct sessions *s, enum listener_id listener, const void *id, size_t
         .used = true,
         .listener = listener,
         .id_len = (uint8_t)id_len,
-        .heard = now,
+        .received_at = now,
         .fd = -1,
     };
     memcpy(c->id, id, id_len);
@@ -193,7 +194,7 @@ session_user_number(const struct sessions *s, const struct user *u)
 }
 
 uint16_t
-session_turns(const struct sessions *s, const struct client *c)
+session_flow(const struct sessions *s, const struct client *c)
 {
     _Static_assert(MAX_USERS + MAX_CLIENTS < FAIR_QUEUE_CLIENTS, "nobody shares a turn");
     if (c->listener == LISTENER_TCP) return (uint16_t)(1 + session_user_number(s, c->user));

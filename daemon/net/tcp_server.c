@@ -11,16 +11,16 @@
 #include <string.h>
 #include <zmq.h>
 
-/* Of frames that wait to be taken ZeroMQ keeps one more than that for a connection: of the largest 37 MiB. */
+/* libzmq keeps RECEIVE_QUEUE + 1 unread frames for each connection: at most 37 MiB. */
 enum { SEND_QUEUE = 4096, RECEIVE_QUEUE = 8, LINGER_MS = 200 };
-enum { TURN_FRAMES = 64, TURN_BYTES = 4 << 20, TURN_EVENTS = 64 };
-static const nsec TURN_TIME = 5 * NSEC_MS;
+enum { ROUND_FRAMES = 64, ROUND_BYTES = 4 << 20, ROUND_EVENTS = 64 };
+static const nsec ROUND_TIME = 5 * NSEC_MS;
 
 struct tcp_server {
     struct zmq_router in;
     void *monitor;
     sd_event_source *source, *on_monitor;
-    bool look, news; /* something may have come; a connection may have begun or ended */
+    bool look, news; /* frames, or connection events, may be waiting */
     struct zmq_auth *zap;
     /* of the present round */
     nsec until;
@@ -30,7 +30,7 @@ struct tcp_server {
     bool held;                   /* m.frame is open */
 };
 
-/* ---- up and down */
+/* ---- open and close */
 
 static int
 set(void *socket, int option, int value)
@@ -44,7 +44,7 @@ configure(void *s)
     int64_t most = LAGAN_MAX_FRAME;
     int r = zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
 
-    /* MANDATORY: a full or gone peer is an error of the send, not a message that vanishes. */
+    /* MANDATORY: a send to a full or lost peer fails instead of dropping the message. */
     r |= set(s, ZMQ_ROUTER_MANDATORY, 1);
     r |= set(s, ZMQ_LINGER, 0);
     r |= set(s, ZMQ_SNDHWM, SEND_QUEUE);
@@ -58,8 +58,8 @@ configure(void *s)
     return r;
 }
 
-/* Encrypted, and only for keys of the file. Where nobody answers ZAP's questions this libzmq would let
- * everybody in: so zmq_auth_open() comes before the socket is bound, and identify() wants a name of the file. */
+/* CURVE, and only keys of the file. Without a ZAP handler libzmq accepts everybody: zmq_auth_open()
+ * comes before the bind, and identify() requires a key of the file. */
 static int
 encrypt(void *s, const struct curve_file *keys)
 {
@@ -70,7 +70,7 @@ encrypt(void *s, const struct curve_file *keys)
     return r;
 }
 
-/* The descriptor only wakes the loop; what there is to do the pump finds. */
+/* Only wakes the loop; the next round reads the socket. */
 static int
 on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
@@ -81,26 +81,27 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     return 0;
 }
 
-/* A socket's descriptor into the loop; *look says that it had something. */
+/* Adds a socket's descriptor to the loop; *look is set when it is readable. */
 static int
 watch(struct daemon *d, void *s, sd_event_source **ret, bool *look)
 {
     size_t size = sizeof(int);
     int fd;
 
-    *look = true; /* there is no edge before it has been found empty */
+    *look = true; /* the first edge comes only after the socket was found empty */
     if (zmq_getsockopt(s, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(d->event, ret, fd, EPOLLIN, on_ready, look);
 }
 
-/* What ZeroMQ knows of connections, in a socket of its own. */
+/* Connection events arrive on a socket of their own. */
 static int
 open_monitor(struct daemon *d, struct tcp_server *t)
 {
     static const char at[] = "inproc://tcp";
 
     t->monitor = zmq_socket(d->zmq, ZMQ_PAIR);
-    /* Without a bound: ZeroMQ's thread would wait for us, and everyone for it. */
+    /* The queue has no limit: otherwise libzmq's thread, and all its connections, would wait for
+     * lagand. */
     if (!t->monitor || set(t->monitor, ZMQ_LINGER, 0) || set(t->monitor, ZMQ_RCVHWM, 0) ||
         zmq_socket_monitor(t->in.socket, at, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) < 0 ||
         zmq_connect(t->monitor, at) < 0)
@@ -170,7 +171,7 @@ tcp_server_close(struct tcp_server *t, bool linger)
     return NULL;
 }
 
-/* ---- out */
+/* ---- send */
 
 int
 tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void *frame, size_t n)
@@ -181,13 +182,13 @@ tcp_server_send(struct tcp_server *t, const void *id, size_t id_len, const void 
     do r = zmq_send(t->in.socket, id, id_len, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     if (r < 0) return errno == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
-    /* With the id accepted the rest is: ZeroMQ queues messages whole. */
+    /* The id was accepted, and libzmq queues whole messages: the rest is accepted too. */
     do r = zmq_send(t->in.socket, frame, n, ZMQ_DONTWAIT);
     while (r < 0 && errno == EINTR);
     return r < 0 ? -EHOSTUNREACH : 0;
 }
 
-/* ---- in */
+/* ---- receive */
 
 void
 tcp_server_look(struct tcp_server *t)
@@ -204,20 +205,20 @@ tcp_server_look_all(struct tcp_server *t)
 void
 tcp_server_begin(struct tcp_server *t)
 {
-    t->until = clock_now() + TURN_TIME;
+    t->until = clock_now() + ROUND_TIME;
     t->n_events = t->n_frames = t->n_passed = 0;
     t->n_bytes = 0;
     zmq_auth_pump(t->zap);
 }
 
-/* The monitor's next event: true, or false if there is none or the round has had enough of them. */
+/* Returns true with the monitor's next event; false: none, or the round has read ROUND_EVENTS. */
 static bool
 take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
 {
     uint8_t event[6];
     char spare[256];
 
-    while (t->news && t->n_events++ < TURN_EVENTS) {
+    while (t->news && t->n_events++ < ROUND_EVENTS) {
         uint16_t what;
         uint32_t fd;
 
@@ -241,7 +242,7 @@ take_monitor(struct tcp_server *t, struct tcp_server_event *ev)
 static bool
 budget_is_spent(const struct tcp_server *t)
 {
-    return t->n_frames >= TURN_FRAMES || t->n_bytes >= TURN_BYTES ||
+    return t->n_frames >= ROUND_FRAMES || t->n_bytes >= ROUND_BYTES ||
            (t->n_frames && clock_now() >= t->until);
 }
 

@@ -1,8 +1,8 @@
 /* unix_server.c - see unix_server.h.
  *
- * All sockets are in an epoll of their own, which the loop watches as one descriptor. Its events are served in the
- * order in which they came, one piece of a connection at a time, and what the caller's budget leaves over is where
- * the next turn begins: so nobody is passed over who has said something.
+ * All sockets are in one epoll, which the loop watches as one descriptor. Events are served in
+ * order, one read of a connection at a time. The next loop iteration starts where the caller's
+ * budget ended, so that no peer is passed over.
  */
 #include "daemon/net/unix_server.h"
 
@@ -23,15 +23,15 @@
 
 enum {
     BACKLOG = 512,
-    EVENTS = 16,       /* of one epoll_wait(), and connections taken at once */
-    PIECE = 4 << 10,   /* bytes of a connection at a time: a few hundred of the smallest messages */
-    PIECES = 64 << 10, /* of a frame whose length is known */
-    KEPT_ROOM = 16 << 10, /* a connection keeps that much for what it will be sent */
-    FIRST_ROOM = 512,
-    PONGS = 64 << 10, /* who does not read is not answered either */
-    TTL = 60          /* tenths of a second */
+    EVENTS = 16,                 /* of one epoll_wait(); accepts in a row */
+    READ_BYTES = 4 << 10,        /* of one read: a few hundred of the smallest messages */
+    READ_FRAME_BYTES = 64 << 10, /* of one read inside a frame of known length */
+    KEPT_CAPACITY = 16 << 10,    /* kept for unsent bytes of a connection */
+    FIRST_CAPACITY = 512,
+    PONGS = 64 << 10, /* unsent bytes above which no PONG is sent */
+    TTL = 60          /* of PING, in 0.1 s */
 };
-static const nsec ASK_EVERY = 2 * NSEC_S, SAY_EVERY = 10 * NSEC_S;
+static const nsec ASK_EVERY = 2 * NSEC_S, LOG_EVERY = 10 * NSEC_S;
 
 struct peer {
     int fd;
@@ -39,10 +39,10 @@ struct peer {
     uint64_t number;
     uid_t uid;
     struct zmtp in;
-    uint8_t *out; /* [room]: [at, n) waits */
-    size_t at, n, room;
-    bool dirty, full, doomed; /* to be sent; its socket has no room: epoll tells; to be closed */
-    nsec since, asked, unanswered; /* last PING; the first since it was heard, 0: none */
+    uint8_t *out; /* [capacity]; [at, n) is unsent */
+    size_t at, n, capacity;
+    bool dirty, full, doomed;      /* to be sent; the socket is full; to be closed */
+    nsec since, asked, unanswered; /* last PING; the first one since the last byte, 0: none */
     TAILQ_ENTRY(peer) all, part, due;
 };
 TAILQ_HEAD(peers, peer);
@@ -53,24 +53,24 @@ struct unix_server {
     struct unix_server_listener {
         int fd;
         uint32_t n, most;
-        bool deaf; /* no descriptor is left for who comes: not before the next tick */
+        bool deaf; /* no free descriptor: accepts again after the next tick */
     } listener[UNIX_SERVER_LISTENERS];
-    struct peer **at; /* [n_at], by descriptor; touched where one is */
+    struct peer **at; /* [n_at], by descriptor */
     uint32_t n_at;
     uint64_t n_ever, parts_bytes;
     struct peers all, parts, dirty,
-        doomed;     /* parts: whose frame has come in part, the oldest first */
-    nsec say_again; /* that a connection was not accepted */
+        doomed;        /* parts: peers with a partly received frame, the oldest first */
+    nsec log_again_at; /* log of a failed accept */
     bool look;
     struct epoll_event event[EVENTS];
     uint32_t i_event, n_events, n_accepted;
-    struct peer *saying;      /* whose piece it is */
-    struct peer *gave, *over; /* whose message, whose end was told by the last call */
+    struct peer *reading;             /* sender of the bytes in `piece` */
+    struct peer *frame_peer, *closed; /* peers of the previous event */
     uint32_t i, n;
-    uint8_t piece[PIECES];
+    uint8_t piece[READ_FRAME_BYTES];
 };
 
-/* ---- one connection */
+/* ---- connections */
 
 static struct peer *
 find(const struct unix_server *l, int fd)
@@ -89,7 +89,7 @@ doom(struct unix_server *l, struct peer *p)
         l->parts_bytes -= p->in.capacity;
     }
     TAILQ_INSERT_TAIL(&l->doomed, p, due);
-    if (l->saying == p) l->i = l->n = 0;
+    if (l->reading == p) l->i = l->n = 0;
 }
 
 static void
@@ -107,7 +107,7 @@ reap(struct unix_server *l, struct peer *p)
 }
 
 static void
-await_room(struct unix_server *l, struct peer *p, bool full)
+await_writable(struct unix_server *l, struct peer *p, bool full)
 {
     struct epoll_event e = { .events = EPOLLIN | (full ? EPOLLOUT : 0u), .data.fd = p->fd };
 
@@ -116,13 +116,13 @@ await_room(struct unix_server *l, struct peer *p, bool full)
     if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, p->fd, &e) < 0) doom(l, p);
 }
 
-/* Something that it said is not taken yet. */
+/* Returns true if bytes of p are not processed yet. */
 static bool
-is_unheard(const struct unix_server *l, const struct peer *p)
+has_unread_input(const struct unix_server *l, const struct peer *p)
 {
     char c;
 
-    return (l->saying == p && l->i < l->n) || recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return (l->reading == p && l->i < l->n) || recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 static void
@@ -133,41 +133,41 @@ send_some(struct unix_server *l, struct peer *p)
     do sent = send(p->fd, p->out + p->at, p->n - p->at, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
-        if (!is_unheard(l, p)) {
+        if (!has_unread_input(l, p)) {
             doom(l, p);
             return;
         }
-        p->at = p->n; /* nobody reads it, and its end comes behind what it said */
+        p->at = p->n; /* drops the output; CLOSED follows after its last message */
     }
     if (sent > 0) p->at += (size_t)sent;
     if (p->at == p->n) {
         p->at = p->n = 0;
-        if (p->room > KEPT_ROOM) {
+        if (p->capacity > KEPT_CAPACITY) {
             free(p->out);
             p->out = NULL;
-            p->room = 0;
+            p->capacity = 0;
         }
     }
-    await_room(l, p, p->n > 0);
+    await_writable(l, p, p->n > 0);
 }
 
 static int
 reserve(struct peer *p, size_t n)
 {
-    size_t room = MAX(p->room, (size_t)FIRST_ROOM);
+    size_t capacity = MAX(p->capacity, (size_t)FIRST_CAPACITY);
     uint8_t *out;
 
-    if (p->at && p->n + n > p->room) {
+    if (p->at && p->n + n > p->capacity) {
         memmove(p->out, p->out + p->at, p->n - p->at);
         p->n -= p->at;
         p->at = 0;
     }
-    if (p->n + n <= p->room) return 0;
-    while (room < p->n + n) room *= 2;
-    out = realloc(p->out, room);
+    if (p->n + n <= p->capacity) return 0;
+    while (capacity < p->n + n) capacity *= 2;
+    out = realloc(p->out, capacity);
     if (!out) return -EAGAIN;
     p->out = out;
-    p->room = room;
+    p->capacity = capacity;
     return 0;
 }
 
@@ -186,7 +186,7 @@ put(struct unix_server *l, struct peer *p, const void *head, size_t n_head, cons
     return 0;
 }
 
-/* ---- in */
+/* ---- receive */
 
 static int
 tell(const struct peer *p, struct unix_server_event *news, enum unix_server_what what)
@@ -204,13 +204,13 @@ refuse(int fd)
     return 0;
 }
 
-/* One that has connected: 1, 0 there is none, or none that can be served. */
+/* Accepts a connection. Returns 1 with an event; 0: none, or it was refused. */
 static int
 accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_server_event *news)
 {
     struct epoll_event e = { .events = EPOLLIN };
-    struct ucred who;
-    socklen_t size = sizeof who;
+    struct ucred cred;
+    socklen_t size = sizeof cred;
     uint32_t n_hello;
     const uint8_t *hello = zmtp_hello(&n_hello);
     struct peer *p;
@@ -218,16 +218,16 @@ accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_serve
 
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return 0;
-        if (now >= l->say_again) {
-            log_warn("a connection cannot be accepted: %s", strerror(errno));
-            l->say_again = now + SAY_EVERY;
+        if (now >= l->log_again_at) {
+            log_warn("cannot accept a connection: %s; retrying in 0.25 s", strerror(errno));
+            l->log_again_at = now + LOG_EVERY;
         }
         l->listener[listener].deaf = epoll_ctl(l->epoll, EPOLL_CTL_DEL, l->listener[listener].fd,
                                                NULL) == 0;
         return 0;
     }
     if ((uint32_t)fd >= l->n_at || l->listener[listener].n >= l->listener[listener].most ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) < 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
         return refuse(fd);
     e.data.fd = fd;
     p = calloc(1, sizeof *p);
@@ -238,7 +238,7 @@ accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_serve
     p->fd = fd;
     p->listener = listener;
     p->number = ++l->n_ever;
-    p->uid = who.uid;
+    p->uid = cred.uid;
     p->since = p->asked = now;
     l->at[fd] = p;
     l->listener[listener].n++;
@@ -250,7 +250,8 @@ accept_one(struct unix_server *l, uint32_t listener, nsec now, struct unix_serve
 static void
 receive(struct unix_server *l, struct peer *p)
 {
-    uint32_t size = MIN(MAX(zmtp_missing(&p->in), (uint32_t)PIECE), (uint32_t)PIECES);
+    uint32_t size = MIN(MAX(zmtp_missing(&p->in), (uint32_t)READ_BYTES),
+                        (uint32_t)READ_FRAME_BYTES);
     ssize_t n = recv(p->fd, l->piece, size, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -259,12 +260,12 @@ receive(struct unix_server *l, struct peer *p)
         return;
     }
     p->unanswered = 0;
-    l->saying = p;
+    l->reading = p;
     l->i = 0;
     l->n = (uint32_t)n;
 }
 
-/* What is kept of a frame that has come in part, before and now. */
+/* Updates the total of partly received frames. before: bytes of p at the last call. */
 static void
 count_part(struct unix_server *l, struct peer *p, uint32_t before)
 {
@@ -273,47 +274,48 @@ count_part(struct unix_server *l, struct peer *p, uint32_t before)
     l->parts_bytes += p->in.capacity;
     l->parts_bytes -= before;
     while (l->parts_bytes > UNIX_SERVER_PARTS) {
-        log_debug("parts of frames are more than %u MiB: the oldest is cut",
-                  UNIX_SERVER_PARTS >> 20);
+        log_debug(
+            "partly received frames exceed %u MiB; closing the connection with the oldest one",
+            UNIX_SERVER_PARTS >> 20);
         doom(l, TAILQ_FIRST(&l->parts));
     }
 }
 
 static void
-answer(struct unix_server *l, struct peer *p, const struct zmtp_item *ping)
+send_pong(struct unix_server *l, struct peer *p, const struct zmtp_item *ping)
 {
     uint8_t pong[ZMTP_PONG];
 
     if (p->n - p->at < PONGS) (void)put(l, p, pong, zmtp_pong(pong, ping->p, ping->n), NULL, 0);
 }
 
-/* Of the piece at hand what belongs to one item. */
+/* Takes one item from the bytes in `piece`. Returns 1 with an event. */
 static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
-    struct peer *p = l->saying;
-    uint32_t before = p->in.capacity;
+    struct peer *p = l->reading;
+    uint32_t before = p->in.room;
     struct zmtp_item item;
     int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
 
     count_part(l, p, before);
     if (r < 0) {
-        log_debug("a connection is cut: %s",
-                  r == -EPROTO ? "it does not speak ZMTP 3 with mechanism NULL" : strerror(-r));
+        log_debug("closing a connection: %s",
+                  r == -EPROTO ? "the peer does not use ZMTP 3 with mechanism NULL" : strerror(-r));
         doom(l, p);
     }
     if (p->doomed) return 0;
     l->i += (uint32_t)r;
-    if (item.what == ZMTP_MESSAGE) l->gave = p;
-    if (item.what == ZMTP_PINGED) answer(l, p, &item);
-    tell(p, news, item.what == ZMTP_MESSAGE ? UNIX_SERVER_FRAME : UNIX_SERVER_PIECE);
+    if (item.what == ZMTP_MESSAGE) l->frame_peer = p;
+    if (item.what == ZMTP_PINGED) send_pong(l, p, &item);
+    tell(p, news, item.what == ZMTP_MESSAGE ? UNIX_SERVER_FRAME : UNIX_SERVER_PARTIAL);
     news->p = item.p;
     news->n = item.what == ZMTP_MESSAGE ? item.n : (uint32_t)r;
     news->n_frames = item.n_frames;
     return 1;
 }
 
-/* The next event that is still of somebody; false: none for now. */
+/* Returns true if l->event[l->i_event] is valid. */
 static bool
 next_event(struct unix_server *l)
 {
@@ -324,7 +326,7 @@ next_event(struct unix_server *l)
     n = epoll_wait(l->epoll, l->event, EVENTS, 0);
     l->i_event = l->n_accepted = 0;
     l->n_events = (uint32_t)MAX(n, 0);
-    l->look = n == EVENTS; /* what is left wakes the loop again */
+    l->look = n == EVENTS; /* more events wait in the kernel */
     return n > 0;
 }
 
@@ -353,7 +355,7 @@ give_back(struct unix_server *l, struct peer *p)
 {
     uint32_t before = p->in.capacity;
 
-    if (p->doomed) return; /* it is not counted any more */
+    if (p->doomed) return; /* its part was removed by doom() */
     zmtp_done(&p->in);
     count_part(l, p, before);
 }
@@ -363,14 +365,14 @@ unix_server_take(struct unix_server *l, nsec now, struct unix_server_event *news
 {
     struct peer *p;
 
-    if (l->over) reap(l, l->over);
-    if (l->gave) give_back(l, l->gave);
-    l->over = l->gave = NULL;
+    if (l->closed) reap(l, l->closed);
+    if (l->frame_peer) give_back(l, l->frame_peer);
+    l->closed = l->frame_peer = NULL;
     for (;;) {
         p = TAILQ_FIRST(&l->doomed);
         if (p) {
             TAILQ_REMOVE(&l->doomed, p, due);
-            l->over = p;
+            l->closed = p;
             return tell(p, news, UNIX_SERVER_CLOSED);
         }
         if (l->i < l->n) {
@@ -383,7 +385,7 @@ unix_server_take(struct unix_server *l, nsec now, struct unix_server_event *news
     }
 }
 
-/* ---- out */
+/* ---- send */
 
 int
 unix_server_send(struct unix_server *l, int fd, uint64_t peer, const void *frame, size_t n)
@@ -409,7 +411,7 @@ unix_server_flush(struct unix_server *l)
 }
 
 bool
-unix_server_cut(struct unix_server *l, int fd)
+unix_server_disconnect(struct unix_server *l, int fd)
 {
     struct peer *p = find(l, fd);
 
@@ -417,7 +419,7 @@ unix_server_cut(struct unix_server *l, int fd)
     return p != NULL;
 }
 
-/* ---- time */
+/* ---- timeouts */
 
 static bool
 nothing_has_come(const struct peer *p)
@@ -455,8 +457,8 @@ unix_server_tick(struct unix_server *l, nsec now)
 
         if (p->doomed) continue;
         if ((!open || p->unanswered) && waited >= UNIX_SERVER_IDLE_TIMEOUT && nothing_has_come(p)) {
-            log_debug("a connection is cut: it %s",
-                      open ? "answers no PING" : "does not say READY");
+            log_debug("closing a connection: %s",
+                      open ? "no reply to PING" : "no READY within the timeout");
             doom(l, p);
         } else if (open && p->in.pings && now - p->asked >= ASK_EVERY) {
             ask(l, p, now);
@@ -464,7 +466,7 @@ unix_server_tick(struct unix_server *l, nsec now)
     }
 }
 
-/* ---- up and down */
+/* ---- open and close */
 
 struct unix_server *
 unix_server_open(uint32_t most)
@@ -498,7 +500,7 @@ unix_server_close(struct unix_server *l)
 
     if (!l) return NULL;
     unix_server_flush(l);
-    l->over = NULL;
+    l->closed = NULL;
     while ((p = TAILQ_FIRST(&l->all))) reap(l, p);
     for (uint32_t i = 0; i < UNIX_SERVER_LISTENERS; i++)
         if (l->listener[i].fd >= 0) close(l->listener[i].fd);
@@ -533,13 +535,13 @@ unix_server_listen(struct unix_server *l, uint32_t listener, const char *path, u
     memcpy(a.sun_path, path, strlen(path) + 1);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return err_set(e, -errno, "%s: socket: %s", path, strerror(errno));
-    mask = umask(0117); /* never open wider than it will be */
+    mask = umask(0117); /* the file never has a wider mode */
     r = bind(fd, (struct sockaddr *)&a, sizeof a) < 0 ? -errno : 0;
     umask(mask);
     if (r == 0 && listen(fd, BACKLOG) < 0) r = -errno;
     if (r == 0) return unix_server_adopt(l, listener, fd, most, e);
     close(fd);
-    return err_set(e, r, "%s: cannot be bound: %s", path, strerror(-r));
+    return err_set(e, r, "%s: cannot bind: %s", path, strerror(-r));
 }
 
 int

@@ -1,15 +1,17 @@
-/* unix_server.h - clients on this host: lagand's own ROUTER on sockets of the file system (wire/zmtp.h says the protocol).
+/* unix_server.h - serves clients of this host: lagand's own ZMTP ROUTER on AF_UNIX sockets
+ * (wire/zmtp.h).
  *
- * libzmq serves tcp, where it is needed for CURVE. Here each token would pay for its thread: three system calls a
- * connection and turn, and six to wake it and to be woken. So what goes to one connection in one turn leaves with
- * one send(), from the thread that made it, and what comes is judged before it is kept:
+ * libzmq would cost each token its thread: 3 system calls for a connection and loop iteration, and
+ * 6 to wake the thread and to be woken. Here all messages of one iteration to a connection leave
+ * with one send(). What a peer can make lagand keep is bounded:
  *
- *   - one connection's bytes at a time, in pieces of 4 KiB (of 64 where a large frame is under way);
- *   - frames that have come in part: UNIX_SERVER_PARTS bytes together. Who has been longest about its frame is cut;
- *   - a connection that has not said READY within UNIX_SERVER_IDLE_TIMEOUT, or is silent so long though asked, is cut. Who does
- *     not know PING is not asked.
+ *   - a connection is read 4 KiB at a time, 64 KiB inside a large frame;
+ *   - partly received frames have UNIX_SERVER_PARTS bytes together; above that the connection with
+ *     the oldest one is closed;
+ *   - a connection is closed if its handshake takes, or if it is silent after a PING for,
+ *     UNIX_SERVER_IDLE_TIMEOUT. A peer whose protocol version has no PING gets none.
  *
- * A peer is known by its number, which is never used again. One thread. Nothing blocks.
+ * A peer is identified by a number that is never used again. One thread; no call blocks.
  */
 #ifndef DAEMON_NET_UNIX_SERVER_H
 #define DAEMON_NET_UNIX_SERVER_H
@@ -21,7 +23,7 @@
 #include <sys/types.h>
 
 #define UNIX_SERVER_PARTS (64u << 20)
-#define UNIX_SERVER_UNSENT (16u << 20) /* bytes that wait for room in one connection's socket */
+#define UNIX_SERVER_UNSENT (16u << 20) /* unsent bytes of one connection */
 #define UNIX_SERVER_IDLE_TIMEOUT (6 * NSEC_S)
 
 struct unix_server;
@@ -29,44 +31,44 @@ enum { UNIX_SERVER_LISTENERS = 4 };
 
 struct unix_server_event {
     enum unix_server_what {
-        UNIX_SERVER_OPENED, /* somebody has connected */
-        UNIX_SERVER_FRAME, /* a message: n bytes, valid until the next call; of more than one frame they are not kept */
-        UNIX_SERVER_PIECE, /* n bytes have come which end nothing */
-        UNIX_SERVER_CLOSED /* it is gone: the last that is heard of it, its descriptor is still open until the next call */
+        UNIX_SERVER_OPENED,  /* a peer has connected */
+        UNIX_SERVER_FRAME,   /* a message: n bytes at p, valid until the next call */
+        UNIX_SERVER_PARTIAL, /* n bytes that complete no message */
+        UNIX_SERVER_CLOSED   /* last event of a peer; fd stays open until the next call */
     } what;
     uint32_t listener;
     int fd;
     uint64_t peer;
-    uid_t uid; /* by the kernel's word */
+    uid_t uid; /* from the kernel */
     const void *p;
     size_t n;
-    uint32_t n_frames;
+    uint32_t n_frames; /* above 1: p and n are not set */
 };
 
-/* most: bytes of a message. NULL: no memory or no descriptor, as errno says. */
+/* most: bytes of a message. NULL: no memory or no descriptor, see errno. */
 struct unix_server *unix_server_open(uint32_t most) MUST_USE;
-struct unix_server *unix_server_close(struct unix_server *l); /* what waits gets one more try */
-/* Listen at a path where nothing is, its file for its owner and group. most: peers at once; whoever comes then is
- * sent away unheard. 0 or negative errno. */
+struct unix_server *unix_server_close(struct unix_server *l); /* tries once to send unsent bytes */
+/* Listens at a path that does not exist, for its owner and group. most: limit of peers; a further
+ * peer is disconnected at once. 0 or negative errno. */
 int unix_server_listen(struct unix_server *l, uint32_t listener, const char *path, uint32_t most,
                        struct err *e) MUST_USE;
-/* The same on a socket that listens already; it is closed with l, or when this fails. */
+/* The same for a socket that listens already. Owns fd, also on failure. */
 int unix_server_adopt(struct unix_server *l, uint32_t listener, int fd, uint32_t most,
                       struct err *e) MUST_USE;
-int unix_server_listener(const struct unix_server *l,
-                         uint32_t listener);     /* where it listens there; -1: nowhere */
-int unix_server_fd(const struct unix_server *l); /* readable: unix_server_look() */
+int unix_server_listener(const struct unix_server *l, uint32_t listener); /* its fd; -1: none */
+int unix_server_fd(const struct unix_server *l); /* when readable, call unix_server_look() */
 void unix_server_look(struct unix_server *l);
 
-/* The next thing that has come: 1; 0 nothing more for now. */
+/* The next event: 1; 0: none for now. */
 int unix_server_take(struct unix_server *l, nsec now, struct unix_server_event *news) MUST_USE;
-/* 0, -EAGAIN: UNIX_SERVER_UNSENT are waiting; -EHOSTUNREACH: it is gone, or will be with the next unix_server_take(). */
+/* 0. -EAGAIN: UNIX_SERVER_UNSENT bytes are unsent. -EHOSTUNREACH: the peer is gone, or will be with
+ * the next unix_server_take(). */
 int unix_server_send(struct unix_server *l, int fd, uint64_t peer, const void *frame,
                      size_t n) MUST_USE;
-void unix_server_flush(struct unix_server *l); /* at the end of a turn */
-/* End a connection, whatever waits on it; false: that is none of ours. */
-bool unix_server_cut(struct unix_server *l, int fd);
-void unix_server_tick(struct unix_server *l,
-                      nsec now); /* a few times a second: who is silent is asked, or cut */
+void unix_server_flush(struct unix_server *l); /* at the end of a loop iteration */
+/* Closes a connection and drops its unsent bytes. Returns false if fd is not one of l. */
+bool unix_server_disconnect(struct unix_server *l, int fd);
+/* A few times a second: sends PING to silent peers, closes those past the idle timeout. */
+void unix_server_tick(struct unix_server *l, nsec now);
 
 #endif

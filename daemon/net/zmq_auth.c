@@ -9,7 +9,7 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A question's frames; an answer's are as many less one. */
+/* Frames of a ZAP request; a reply has one frame less. */
 enum { Q_VERSION, Q_NUMBER, Q_DOMAIN, Q_ADDRESS, Q_IDENTITY, Q_MECHANISM, Q_CREDENTIALS, N_FRAMES };
 enum { FRAME_MAX = 255, PUBLIC_BYTES = 32 };
 
@@ -19,7 +19,7 @@ struct zmq_auth {
     const struct curve_file *keys;
 };
 
-struct question {
+struct auth_request {
     uint32_t n; /* frames */
     int bytes[N_FRAMES];
     char frame[N_FRAMES][FRAME_MAX + 1];
@@ -32,7 +32,7 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     (void)fd;
     (void)revents;
     (void)arg;
-    return 0; /* the turn that follows pumps */
+    return 0; /* the next loop iteration replies */
 }
 
 struct zmq_auth *
@@ -66,9 +66,10 @@ zmq_auth_close(struct zmq_auth *z)
     return NULL;
 }
 
-/* All frames are taken, whatever they are: a REP socket owes an answer before it takes the next. */
+/* Reads all frames of a request, because a REP socket must reply before it receives the next one.
+ */
 static bool
-receive(struct zmq_auth *z, struct question *q)
+receive(struct zmq_auth *z, struct auth_request *q)
 {
     int more = 1;
     size_t size = sizeof more;
@@ -87,7 +88,7 @@ receive(struct zmq_auth *z, struct question *q)
 }
 
 static const struct curve_peer *
-judge(const struct zmq_auth *z, const struct question *q)
+find_key(const struct zmq_auth *z, const struct auth_request *q)
 {
     char key[CURVE_KEY + 1];
 
@@ -100,7 +101,7 @@ judge(const struct zmq_auth *z, const struct question *q)
 }
 
 static void
-answer(struct zmq_auth *z, const struct question *q, const struct curve_peer *p)
+send_decision(struct zmq_auth *z, const struct auth_request *q, const struct curve_peer *p)
 {
     const char *code = p ? "200" : "400", *text = p ? "OK" : "no such key";
     const char *key = p ? p->key : "";
@@ -118,7 +119,7 @@ answer(struct zmq_auth *z, const struct question *q, const struct curve_peer *p)
 void
 zmq_auth_pump(struct zmq_auth *z)
 {
-    struct question q;
+    struct auth_request q;
 
-    while (z && receive(z, &q)) answer(z, &q, judge(z, &q));
+    while (z && receive(z, &q)) send_decision(z, &q, find_key(z, &q));
 }

@@ -1,7 +1,8 @@
-/* zmq_auth.h - who may connect over tcp: ZeroMQ asks, the keys file answers (RFC 27, mechanism CURVE).
+/* zmq_auth.h - decides which keys may connect over tcp, from the keys file (RFC 27, CURVE).
  *
- * libzmq's own thread puts the question of one connection into an inproc socket and lets that connection
- * wait; we answer in the next turn. While nobody answers nobody is let in.
+ * For each connection libzmq's thread sends a request over an inproc socket and holds the
+ * connection until lagand replies in a later loop iteration. Without a reply no connection is
+ * accepted.
  */
 #ifndef DAEMON_NET_ZMQ_AUTH_H
 #define DAEMON_NET_ZMQ_AUTH_H
@@ -16,10 +17,10 @@
 
 struct zmq_auth;
 
-/* Before the socket that it is for is bound. keys stay the caller's and may change. */
+/* Call before binding the socket that it protects. keys stays the caller's and may change. */
 struct zmq_auth *zmq_auth_open(void *zmq, sd_event *event, const struct curve_file *keys,
                                struct err *e);
 struct zmq_auth *zmq_auth_close(struct zmq_auth *z);
-void zmq_auth_pump(struct zmq_auth *z); /* answer what has been asked; NULL: nothing */
+void zmq_auth_pump(struct zmq_auth *z); /* replies to all waiting requests; NULL: no effect */
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-enum { TURN_PASSED = 4096 };
+enum { ROUND_DROPPED = 4096 };
 
 static void
 pass(struct zmq_router *r)
@@ -30,12 +30,12 @@ zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *pa
     int id_len;
 
     for (; r->several; ++*passed) {
-        if (*passed == TURN_PASSED) return -EBUSY;
+        if (*passed == ROUND_DROPPED) return -EBUSY;
         pass(r);
     }
     id_len = zmq_recv(r->socket, m->id, sizeof m->id, ZMQ_DONTWAIT);
     if (id_len < 0) return errno == EINTR ? 0 : -EAGAIN;
-    if (!has_more(r)) return 0; /* an id alone */
+    if (!has_more(r)) return 0; /* a message without a frame */
     m->id_len = (size_t)id_len;
     zmq_msg_init(&m->frame);
     if (zmq_msg_recv(&m->frame, r->socket, ZMQ_DONTWAIT) >= 0) {

@@ -1,7 +1,7 @@
-/* zmq_router.h - what comes over a ROUTER of libzmq's: who it is from, and one frame.
+/* zmq_router.h - reads messages of a libzmq ROUTER: the sender's id and one frame.
  *
- * libzmq hands out a message's frames one by one, of which there may be millions. The first is looked at; past
- * the others many turns may go, each so far.
+ * libzmq returns the frames of a message one by one, and there may be millions. The first frame is
+ * returned, the others are dropped, a bounded number in each loop iteration.
  */
 #ifndef DAEMON_NET_ZMQ_ROUTER_H
 #define DAEMON_NET_ZMQ_ROUTER_H
@@ -13,18 +13,19 @@
 
 struct zmq_router {
     void *socket;
-    bool several; /* of the last message frames are left */
+    bool several; /* frames of the last message are left to drop */
 };
 
 struct zmq_router_message {
     uint8_t id[MAX_ROUTING_ID + 1];
-    size_t id_len; /* to MAX_ROUTING_ID */
+    size_t id_len; /* at most MAX_ROUTING_ID */
     zmq_msg_t frame;
-    bool several; /* it has more of them, which will not be looked at */
+    bool several; /* the message has more frames, which are dropped */
 };
 
-/* 1: a message, whose frame the caller closes. 0: nothing that counts. -EAGAIN: nothing has come. -EBUSY: frames of
- * the last are left, and *passed, of this turn and 0 at its beginning, is as many as may be. */
+/* 1: a message, whose frame the caller closes. 0: a message that is ignored. -EAGAIN: no message.
+ * -EBUSY: *passed, the number of frames dropped in this loop iteration (0 at its start), has
+ * reached the limit. */
 int zmq_router_take(struct zmq_router *r, struct zmq_router_message *m, uint32_t *passed) MUST_USE;
 
 #endif

@@ -1,7 +1,7 @@
 /* commands.c - see commands.h.
  *
- * The verbs are those of LAGAN_VERBS (lagan_wire.h); cmd_ID() answers the verb ID. Programs rely on the
- * shape of each result: `laganctl --json` prints the result as it is packed here.
+ * cmd_ID() implements the row ID of LAGAN_VERBS (lagan_wire.h). Programs rely on the fields of each
+ * result: `laganctl --json` prints the result as it is packed here.
  */
 #include "daemon/ops/commands.h"
 
@@ -55,7 +55,7 @@ static void
 put_text(msgpack_packer *p, const char *key, const char *v)
 {
     msg_key(p, key);
-    /* Paths and a worker's words are bytes; the wire is UTF-8. */
+    /* Paths and a worker's texts are bytes; strings on the wire are UTF-8. */
     msg_text(p, msg_utf8(v, strlen(v)) ? v : "(not UTF-8)");
 }
 
@@ -77,9 +77,9 @@ command_state(const struct daemon *d)
     return d->was_ready ? "degraded" : "starting";
 }
 
-/* ---- what there is to see */
+/* ---- queries */
 
-/* A worker's numbers are made to add up. */
+/* Clamps the figures of a worker, so that used and cached blocks do not exceed the blocks. */
 static void
 put_pool(msgpack_packer *p, const char *name, uint64_t blocks, uint64_t used, uint64_t cached)
 {
@@ -133,14 +133,14 @@ put_worker(msgpack_packer *p, const struct worker *w)
     put_u64(p, "pid", (uint64_t)w->pid);
     put_text(p, "device", k->device);
     put_text(p, "model", k->name);
-    put_text(p, "state", super_state_word(w->super.state));
+    put_text(p, "state", super_state_name(w->super.state));
     put_u64(p, "running", w->stats.v[STAT_running]);
     put_u64(p, "waiting", w->stats.v[STAT_waiting]);
-    put_text(p, "standby", standby_word(w->standby, w->standby->super.state));
+    put_text(p, "standby", standby_stage(w->standby, w->standby->super.state));
     put_u64(p, "restarts", w->restarts);
     put_u64(p, "epoch", w->epoch);
     put_text(p, "why", w->why);
-    msg_key(p, "ranks"); /* of its group, beside itself */
+    msg_key(p, "ranks"); /* of its group, without the rank itself */
     msgpack_pack_array(p, w->n_others);
     for (uint32_t i = 0; i < w->n_others; i++) put_rank(p, w->other[i]);
     msg_key(p, "load");
@@ -204,7 +204,7 @@ cmd_status(struct ask *a)
     put_u64(&p, "failed", d->n_failed);
     msg_key(&p, "workers");
     put_workers(&p, d);
-    frontend_reply_end(d, a->c);
+    frontend_send_or_drop(d, a->c);
 }
 
 static void
@@ -214,7 +214,7 @@ cmd_workers_list(struct ask *a)
 
     frontend_reply(a->d, a->rid, &p);
     put_workers(&p, a->d);
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -245,10 +245,10 @@ cmd_kv_stats(struct ask *a)
         put_host_pool(&p, w);
         put_u64(&p, "bytes", d->config->model[w->model].keys.kv_host_memory);
     }
-    frontend_reply_end(d, a->c);
+    frontend_send_or_drop(d, a->c);
 }
 
-/* A line a group of layers, cross caches too. */
+/* One line for each KV group, also for cross attention. */
 static void
 cmd_kv_pools(struct ask *a)
 {
@@ -276,10 +276,10 @@ cmd_kv_pools(struct ask *a)
             for (uint32_t k = GROUP_STAT_kind + 1; k < GROUP_STAT_COUNT; k++)
                 put_u64(&p, group_stat_rows[k].name, v[k]);
         }
-    frontend_reply_end(d, a->c);
+    frontend_send_or_drop(d, a->c);
 }
 
-/* Of all clients at the operators' listener, else the asker's own. */
+/* All clients for an operator, else only the client itself. */
 static void
 cmd_requests_list(struct ask *a)
 {
@@ -294,29 +294,29 @@ cmd_requests_list(struct ask *a)
         }
         for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
             struct request *r = ledger_request(d->ledger, i);
-            char client[16] = ""; /* nobody is there */
+            char client[16] = ""; /* no connection */
+            struct request_info f;
 
-            if (!r || request_retained(r) ||
-                (a->c->listener != LISTENER_CTL && request_client(r) != a->c->handle))
+            if (!r) continue;
+            f = request_info(r);
+            if (f.retained || (a->c->listener != LISTENER_CTL && f.client != a->c->handle))
                 continue;
             n += !pass;
             if (!pass) continue;
-            if (request_attached(r)) snprintf(client, sizeof client, "c%u", request_client(r));
+            if (f.attached) snprintf(client, sizeof client, "c%u", f.client);
             msgpack_pack_map(&p, 8);
-            put_u64(&p, "id", request_id(r));
+            put_u64(&p, "id", f.id);
             put_text(&p, "client", client);
-            put_text(&p, "model", d->config->model[request_model(r)].keys.name);
-            put_text(&p, "worker", request_held(r) ? d->worker[request_worker(r)]->name : "");
+            put_text(&p, "model", d->config->model[f.model].keys.name);
+            put_text(&p, "worker", f.held ? d->worker[f.worker]->name : "");
             put_text(&p, "state",
-                     request_suspended(r) && request_held(r)
-                         ? "paused"
-                         : request_state_name(request_state(r)));
-            put_u64(&p, "prompt", request_prompt_tokens(r));
+                     f.suspended && f.held ? "paused" : request_state_name(request_state(r)));
+            put_u64(&p, "prompt", f.n_prompt_tokens);
             put_u64(&p, "generated", request_n_tokens(r));
-            put_u64(&p, "age_ms", (uint64_t)((d->now - request_accepted(r)) / NSEC_MS));
+            put_u64(&p, "age_ms", (uint64_t)((d->now - f.accepted) / NSEC_MS));
         }
     }
-    frontend_reply_end(d, a->c);
+    frontend_send_or_drop(d, a->c);
 }
 
 static void
@@ -359,7 +359,7 @@ cmd_config_show(struct ask *a)
         snprintf(prefix, sizeof prefix, "models[%u].", i);
         put_table(&p, c, model_opts, &c->model[i].keys, c->model[i].from, prefix);
     }
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -371,10 +371,10 @@ cmd_version(struct ask *a)
     msgpack_pack_map(&p, 2);
     put_text(&p, "version", PACKAGE_VERSION);
     put_u64(&p, "protocol", LAGAN_WIRE_VERSION);
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
-/* ---- what there is to do */
+/* ---- commands */
 
 static void
 nothing_to_say(struct ask *a)
@@ -383,7 +383,7 @@ nothing_to_say(struct ask *a)
 
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 0);
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -399,7 +399,7 @@ cmd_cancel(struct ask *a)
     r = ledger_find_id(a->d->ledger, id);
     if (!r || request_state(r) == REQUEST_ENDED) {
         REFUSE(a, LAGAN_E_NOT_FOUND, "there is no open request %llu", (unsigned long long)id);
-    } else if (request_client(r) != a->c->handle && a->c->listener != LISTENER_CTL) {
+    } else if (request_info(r).client != a->c->handle && a->c->listener != LISTENER_CTL) {
         REFUSE(a, LAGAN_E_UNAUTHORIZED, "request %llu is another client's; ask at ctl.sock",
                (unsigned long long)id);
     } else {
@@ -408,11 +408,11 @@ cmd_cancel(struct ask *a)
     }
 }
 
-/* The worker that args name; NULL: answered. */
+/* The worker that args name. NULL: an ERROR was sent. */
 static struct worker *
 worker_named(struct ask *a)
 {
-    const struct worker *whose = NULL; /* of a rank, or a standby: w0.1 */
+    const struct worker *whose = NULL; /* w0.1 is a rank, w0.standby a standby */
     struct msg_span name = { 0 };
 
     if (!a->args || msg_str(a->args, "worker", &name) < 0) {
@@ -441,38 +441,38 @@ worker_named(struct ask *a)
 }
 
 static void
-steer(struct ask *a, enum super_event ev)
+control_worker(struct ask *a, enum super_event ev)
 {
     struct worker *w = worker_named(a);
     uint32_t n;
     msgpack_packer p;
 
     if (!w) return;
-    if (ev == EV_AGAIN && a->d->draining) {
+    if (ev == EV_RESTART && a->d->draining) {
         REFUSE(a, LAGAN_E_DRAINING, "lagand is stopping");
         return;
     }
-    n = w->n_rows;
+    n = w->n_requests;
     event_log_add(a->d, "operator", w->name, ev == EV_STOP ? "drain" : "restart");
     worker_event(w, ev);
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 3);
     put_text(&p, "worker", w->name);
     put_u64(&p, "requests", n);
-    put_text(&p, "state", super_state_word(w->super.state));
-    frontend_reply_end(a->d, a->c);
+    put_text(&p, "state", super_state_name(w->super.state));
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
 cmd_drain(struct ask *a)
 {
-    steer(a, EV_STOP);
+    control_worker(a, EV_STOP);
 }
 
 static void
 cmd_restart(struct ask *a)
 {
-    steer(a, EV_AGAIN);
+    control_worker(a, EV_RESTART);
 }
 
 static void
@@ -496,7 +496,7 @@ cmd_reload(struct ask *a)
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 1);
     put_u64(&p, "workers", (uint32_t)r);
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -505,7 +505,7 @@ cmd_daemon_reexec(struct ask *a)
     preflight_start(a->d, a->c, a->rid);
 }
 
-/* The worker answers, over its control channel. */
+/* Sends the command over the control channel; the worker replies. */
 static void
 ask_worker(struct ask *a, struct worker *w, const char *verb)
 {
@@ -545,7 +545,8 @@ cmd_loglevel(struct ask *a)
     nothing_to_say(a);
 }
 
-/* The worker that args name, once it serves; one that stands alone need not be named. NULL: answered. */
+/* The worker that args name, if it is READY; optional if there is only one. NULL: an ERROR was
+ * sent. */
 static struct worker *
 open_worker(struct ask *a)
 {
@@ -555,10 +556,10 @@ open_worker(struct ask *a)
     if (!w || worker_open(w)) return w;
     if (worker_over(w))
         REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; `laganctl restart %s` starts it", w->name,
-               super_state_word(w->super.state), w->name);
+               super_state_name(w->super.state), w->name);
     else
         REFUSE(a, LAGAN_E_WORKER_LOST, "worker %s is %s; try again when it is ready", w->name,
-               super_state_word(w->super.state));
+               super_state_name(w->super.state));
     return NULL;
 }
 
@@ -616,7 +617,7 @@ cmd_split_set(struct ask *a)
     ask_only(a, "split set");
 }
 
-/* Some worker with the model's tokenizer; NULL: answered. */
+/* A worker with the tokenizer of the model. NULL: an ERROR was sent. */
 static struct worker *
 reader(struct ask *a)
 {
@@ -624,7 +625,7 @@ reader(struct ask *a)
     struct msg_span model = { 0 };
     bool named = a->args && msg_str(a->args, "model", &model) == 0, known = !named;
 
-    if (!named && d->config->n_models > 1) { /* another's ids would look as if they were right */
+    if (!named && d->config->n_models > 1) { /* ids of another model would look valid */
         REFUSE(a, LAGAN_E_INVALID_REQUEST, MODEL_MISSING, d->config->n_models);
         return NULL;
     }
@@ -709,11 +710,12 @@ cmd_detokenize(struct ask *a)
     ask_text(a, TEXT_DETOKENIZE, "keep_special", &ids, &none);
 }
 
-/* ---- what has happened */
+/* ---- events and deaths */
 
 enum { EVENTS_A_CALL = 256 };
 
-/* From a number on: an asker that passes `next` on misses none, unless it is late by a thousand. */
+/* Events from a number on. A caller that passes `next` again misses none unless more than 1000 were
+ * added meanwhile. */
 static void
 cmd_events(struct ask *a)
 {
@@ -724,7 +726,7 @@ cmd_events(struct ask *a)
 
     if (a->args) msg_u64(a->args, "from", &from);
     if (from > event_log_next(h))
-        from = 1; /* it asked another lagand before, whose events are not here */
+        from = 1; /* the number is of a previous lagand whose events are lost */
     for (at = from; n < EVENTS_A_CALL && (e = event_log_event(h, at)); n++) at = e->number + 1;
     frontend_reply(a->d, a->rid, &p);
     msgpack_pack_map(&p, 2);
@@ -737,10 +739,10 @@ cmd_events(struct ask *a)
         put_u64(&p, "number", e->number);
         put_u64(&p, "at_ms", (uint64_t)e->at_ms);
         put_text(&p, "kind", e->kind);
-        put_text(&p, "worker", e->who);
+        put_text(&p, "worker", e->subject);
         put_text(&p, "text", e->text);
     }
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -763,8 +765,8 @@ cmd_panic(struct ask *a)
         put_u64(&p, "epoch", x->epoch);
         put_text(&p, "cause", x->cause);
         put_text(&p, "how", x->how);
-        put_u64(&p, "requests", x->n_rows);
-        put_text(&p, "words", x->words);
+        put_u64(&p, "requests", x->n_requests);
+        put_text(&p, "words", x->panic);
         msg_key(&p, "log");
         msgpack_pack_array(&p, x->n_lines);
         for (uint32_t k = 0; k < x->n_lines; k++) {
@@ -773,7 +775,7 @@ cmd_panic(struct ask *a)
             msg_text(&p, msg_utf8(s, strlen(s)) ? s : "(not UTF-8)");
         }
     }
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
 }
 
 static void
@@ -794,16 +796,16 @@ cmd_metrics(struct ask *a)
     msgpack_pack_map(&p, 1);
     msg_key(&p, "text");
     msg_bytes(&p, text, n);
-    frontend_reply_end(a->d, a->c);
+    frontend_send_or_drop(a->d, a->c);
     free(text);
 }
 
-/* ---- the table */
+/* ---- table */
 
-/* A verb of the public table without a function cmd_ID here does not compile. */
+/* A verb without a function cmd_ID() does not compile. */
 static const struct command {
     const char *verb;
-    bool operators; /* served at ctl.sock only */
+    bool operators; /* at ctl.sock only */
     void (*run)(struct ask *a);
 } commands[] = {
 #define X(id, name, operators, args, result) { name, operators, cmd_##id },

@@ -1,4 +1,4 @@
-/* commands.h - CALL: everything a client may ask for but generate. The table is in commands.c. */
+/* commands.h - the verbs of CALL, which are the rows of LAGAN_VERBS (lagan_wire.h). */
 #ifndef DAEMON_OPS_COMMANDS_H
 #define DAEMON_OPS_COMMANDS_H
 
@@ -8,7 +8,7 @@
 #include "wire/msg.h"
 
 void command_call(struct daemon *d, struct client *c, const struct msg *m);
-/* "starting", "ready", "degraded", "draining": of the service as a whole. */
+/* State of the whole service: "starting", "ready", "degraded", "draining". */
 const char *command_state(const struct daemon *d);
 
 #endif

@@ -9,20 +9,22 @@
 #include <malloc.h>
 #include <stdlib.h>
 
-/* GROWTH since the last look: look again soon. UNUSED: given back to the system when nothing has grown for a while. */
+/* GROWTH since the last check: check again soon. UNUSED: free memory above this is returned to the
+ * system after CALM. */
 enum { GROWTH = 16 << 20, UNUSED = 32 << 20, UNREAD_MUCH = 64 << 10 };
-enum { FEW = 6 }; /* connections that can hold no more than MEMORY_GUARD_BYTES */
+enum { FEW = 6 }; /* this many connections cannot hold more than MEMORY_GUARD_BYTES */
 static const nsec SOON = 5 * NSEC_MS, OFTEN = 50 * NSEC_MS, QUIET = 100 * NSEC_MS, FREED = NSEC_S,
-                  SAY_AGAIN = 10 * NSEC_S, CALM = 2 * NSEC_S;
+                  LOG_INTERVAL = 10 * NSEC_S, CALM = 2 * NSEC_S;
 
 struct memory_guard {
-    uint64_t base, last; /* bytes in use at the start and at the last look */
-    nsec calm_at;        /* from then on free memory is given back to the system */
-    nsec cut_at, said;   /* when connections were cut, and when that was logged; 0: never */
+    uint64_t base, last; /* bytes in use at the start and at the last check */
+    nsec calm_at;        /* from then on free memory is returned to the system */
+    nsec closed_at,
+        logged_at; /* when connections were closed, and when that was logged; 0: never */
 };
 
 enum stage { SILENT, IDLE, UNREAD, ANY, N_STAGES };
-static const char *const who[] = {
+static const char *const stage_names[] = {
     [SILENT] = "have sent no message",
     [IDLE] = "have no open request",
     [UNREAD] = "do not read",
@@ -33,12 +35,12 @@ static const char *const who[] = {
 size_t __sanitizer_get_current_allocated_bytes(void); /* gcc has no header for it */
 #endif
 
-/* In use: what is free is taken again by whoever comes next, and costs nothing to know. */
+/* Bytes in use. Free memory of malloc() is reused and does not count. */
 static uint64_t
 own_bytes(uint64_t *unused)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    *unused = 0; /* theirs is another malloc() */
+    *unused = 0; /* the sanitizers have another malloc() */
     return __sanitizer_get_current_allocated_bytes();
 #else
     struct mallinfo2 m = mallinfo2();
@@ -57,11 +59,11 @@ cut(struct daemon *d, enum stage stage)
     nsec since;
     int fd;
 
-    for (; stage == SILENT && (fd = connections_silent(all, &since)) >= 0; n++)
-        frontend_cut_silent(d, fd);
+    for (; stage == SILENT && (fd = connections_oldest_unidentified(all, &since)) >= 0; n++)
+        frontend_disconnect_fd(d, fd);
     for (uint32_t at = 0; stage != SILENT && (c = session_next(d->sessions, &at));) {
         if (c->listener == LISTENER_CTL ||
-            (stage == IDLE && (c->n_open || d->now - c->heard < QUIET)) ||
+            (stage == IDLE && (c->n_open || d->now - c->received_at < QUIET)) ||
             (stage == UNREAD && c->sent - c->read < UNREAD_MUCH))
             continue;
         deliver_client_disconnected(d, c->handle);
@@ -70,27 +72,27 @@ cut(struct daemon *d, enum stage stage)
     return n;
 }
 
-/* The first of these of whom there are some. Those that do not read, and all, only when the memory of the others
- * has had time to come back. */
+/* Closes the connections of the first stage that has some. Stages UNREAD and ANY wait until the
+ * memory of closed connections is freed. */
 static void
 relieve(struct daemon *d, uint64_t now, uint64_t may)
 {
     struct memory_guard *p = d->memory_guard;
-    enum stage last = d->now - p->cut_at < FREED ? IDLE : ANY, stage = SILENT;
+    enum stage last = d->now - p->closed_at < FREED ? IDLE : ANY, stage = SILENT;
     uint32_t n = cut(d, stage);
 
     while (!n && stage < last) n = cut(d, ++stage);
     if (!n) return;
-    p->cut_at = d->now;
-    if (p->said && d->now - p->said < SAY_AGAIN) return;
-    p->said = d->now;
+    p->closed_at = d->now;
+    if (p->logged_at && d->now - p->logged_at < LOG_INTERVAL) return;
+    p->logged_at = d->now;
     log_warn("lagand uses %llu MiB, its requests may need %llu MiB; closing %u connections that %s",
              (unsigned long long)now >> 20, (unsigned long long)(may - MEMORY_GUARD_BYTES) >> 20, n,
-             who[stage]);
+             stage_names[stage]);
     event_log_add(
         d, "client", "",
         "lagand uses %llu MiB, more than its requests need; closed %u connections that %s",
-        (unsigned long long)now >> 20, n, who[stage]);
+        (unsigned long long)now >> 20, n, stage_names[stage]);
 }
 
 struct memory_guard *

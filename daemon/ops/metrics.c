@@ -1,4 +1,4 @@
-/* metrics.c - see metrics.h. A worker's rows are those of ipc/stat.h, with their sentences. */
+/* metrics.c - see metrics.h. The metrics of a worker are the rows of ipc/stat.h. */
 #include "daemon/ops/metrics.h"
 
 #include "daemon/config/options.h"
@@ -15,7 +15,7 @@ head(FILE *out, const char *name, const char *kind, const char *help)
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
 }
 
-/* A label's value: quotes, backslashes and line ends escaped. */
+/* Prints a label value with quotes, backslashes and newlines escaped. */
 static void
 label(FILE *out, const char *s)
 {
@@ -37,17 +37,17 @@ of_worker(FILE *out, const char *name, const struct worker *w)
     fputs("\"} ", out);
 }
 
-/* lagan_worker_NAME, with its unit, in seconds where we count nanoseconds. */
+/* lagan_worker_NAME; nanoseconds are printed as seconds. */
 static void
-print_stat(struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
+print_stat(struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out)
 {
-    bool ns = !strcmp(row->unit, "ns"), counter = row->kind == STAT_COUNTER;
-    size_t n = strlen(row->name) - (ns && strstr(row->name, "_ns") ? 3 : 0);
+    bool ns = !strcmp(stat->unit, "ns"), counter = stat->kind == STAT_COUNTER;
+    size_t n = strlen(stat->name) - (ns && strstr(stat->name, "_ns") ? 3 : 0);
     char name[96];
 
-    snprintf(name, sizeof name, "lagan_worker_%.*s%s%s", (int)n, row->name, ns ? "_seconds" : "",
+    snprintf(name, sizeof name, "lagan_worker_%.*s%s%s", (int)n, stat->name, ns ? "_seconds" : "",
              counter ? "_total" : "");
-    head(out, name, counter ? "counter" : "gauge", row->sentence);
+    head(out, name, counter ? "counter" : "gauge", stat->sentence);
     for (uint32_t i = 0; i < d->n_workers; i++) {
         uint64_t v = d->worker[i]->stats.v[id] + d->worker[i]->former.v[id];
 
@@ -60,15 +60,15 @@ print_stat(struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
     }
 }
 
-/* lagan_kv_NAME of each group of KV blocks; what never changes of it are labels. */
+/* lagan_kv_NAME for each KV group; constants of the group are labels. */
 static void
-print_group_stat(const struct daemon *d, const struct stat_row *row, uint32_t id, FILE *out)
+print_group_stat(const struct daemon *d, const struct stat_row *stat, uint32_t id, FILE *out)
 {
-    bool counter = row->kind == STAT_COUNTER;
+    bool counter = stat->kind == STAT_COUNTER;
     char name[96];
 
-    snprintf(name, sizeof name, "lagan_kv_%s%s", row->name, counter ? "_total" : "");
-    head(out, name, counter ? "counter" : "gauge", row->sentence);
+    snprintf(name, sizeof name, "lagan_kv_%s%s", stat->name, counter ? "_total" : "");
+    head(out, name, counter ? "counter" : "gauge", stat->sentence);
     for (uint32_t i = 0; i < d->n_workers; i++)
         for (uint32_t g = 0; g < SHM_MAX_GROUPS; g++) {
             const struct worker *w = d->worker[i];
@@ -92,38 +92,39 @@ n_suspended(const struct daemon *d)
 
     for (uint32_t i = 0; i < ledger_capacity(d->ledger); i++) {
         const struct request *r = ledger_request(d->ledger, i);
+        const struct request_info f = r ? request_info(r) : (struct request_info){ 0 };
 
-        n += r && request_held(r) && request_suspended(r);
+        n += f.held && f.suspended;
     }
     return n;
 }
 
-/* ---- lagand's own metrics, each a row: name, kind, unit, HELP sentence, value of struct daemon *d */
+/* ---- lagand's own metrics: name, type, unit, HELP, value of struct daemon *d */
 
-enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* seconds: the value is in nanoseconds */
+enum unit { UNIT_COUNT, UNIT_BYTES, UNIT_SECONDS }; /* UNIT_SECONDS: the value is in nanoseconds */
 
 /* clang-format off */
 #define DAEMON_METRICS(X) \
-    X(lagan_uptime_seconds,          "gauge",   UNIT_SECONDS, "time since this lagand was started", d->now - d->started) \
+    X(lagan_uptime_seconds,          "gauge",   UNIT_SECONDS, "time since lagand was started", d->now - d->started) \
     X(lagan_clients,                 "gauge",   UNIT_COUNT, "clients that are connected and have sent at least one message", session_n(d->sessions)) \
-    X(lagan_requests,                "gauge",   UNIT_COUNT, "requests that are accepted and not ended", ledger_n(d->ledger)) \
-    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "open requests that no worker has yet", ledger_n_queued(d->ledger)) \
+    X(lagan_requests,                "gauge",   UNIT_COUNT, "accepted requests that have not ended", ledger_n(d->ledger)) \
+    X(lagan_requests_queued,         "gauge",   UNIT_COUNT, "accepted requests that no worker has yet", ledger_n_queued(d->ledger)) \
     X(lagan_requests_suspended,         "gauge",   UNIT_COUNT, "open requests that are suspended because their client does not read", n_suspended(d)) \
-    X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "bytes of lagand's memory that the open requests may need at most; limited by api.memory", d->held_bytes) \
+    X(lagan_requests_bytes,          "gauge",   UNIT_BYTES, "memory reserved in lagand for open requests, in bytes; limited by api.memory", d->held_bytes) \
     X(lagan_requests_accepted_total, "counter", UNIT_COUNT, "requests accepted since lagand was started", d->n_requests) \
-    X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients that were answered with an error at once, requests among them", d->n_refused)
+    X(lagan_requests_refused_total,           "counter", UNIT_COUNT, "messages of clients, requests and others, that were refused with an ERROR", d->n_refused)
 
-/* The same of each worker w. */
+/* The same for each worker w. */
 #define WORKER_METRICS(X) \
     X(lagan_worker_ready,          "gauge",   UNIT_COUNT, "1 if the worker accepts requests, else 0", worker_open(w)) \
     X(lagan_worker_standby,        "gauge",   UNIT_COUNT, "1 if a standby process is loaded and can replace the worker, else 0", standby_is_loaded(w)) \
-    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "times that the worker ended without an order and was replaced", w->restarts)
+    X(lagan_worker_restarts_total, "counter", UNIT_COUNT, "unrequested ends of the worker after which it was started again", w->restarts)
 /* clang-format on */
 
 static bool
 standby_is_loaded(const struct worker *w)
 {
-    return w->standby->super.state == SUPER_STANDBY && w->standby->begun;
+    return w->standby->super.state == SUPER_STANDBY && w->standby->prepare_sent;
 }
 
 static void
@@ -173,7 +174,7 @@ print_ended(const struct daemon *d, FILE *out)
     for (uint32_t i = 1; i < REASONS; i++) {
         const char *word = msg_reason(i, NULL);
 
-        /* cancelled is a finish and an error; a request ends with the error. */
+        /* `cancelled` is a finish reason and an error code; requests end with the error. */
         if (!word || (i < LAGAN_E_INVALID_REQUEST && i >= LAGAN_FINISH_CANCELLED)) continue;
         fprintf(out, "lagan_requests_ended_total{reason=\"%s\"} %llu\n", word,
                 (unsigned long long)d->n_ended[i]);

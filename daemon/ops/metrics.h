@@ -1,4 +1,4 @@
-/* metrics.h - counters and gauges as Prometheus reads them: `laganctl metrics`. */
+/* metrics.h - prints counters and gauges in Prometheus format: `laganctl metrics`. */
 #ifndef DAEMON_OPS_METRICS_H
 #define DAEMON_OPS_METRICS_H
 

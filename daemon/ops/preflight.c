@@ -19,9 +19,9 @@
 
 struct preflight {
     sd_event_source *on_end;
-    int out; /* the pipe with its output */
+    int out; /* the pipe of its output */
     uint32_t client;
-    uint64_t rid; /* of the client's CALL, which is answered at the end */
+    uint64_t rid; /* of the CALL, which gets its reply at the end */
 };
 
 enum { MAX_ARGS = 256, MOST_S = 10 };
@@ -39,7 +39,7 @@ refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
         log_debug("a refusal was not taken");
 }
 
-/* The first line that it said, as people read it; the rest is for the journal. */
+/* Copies the first line of the output for the client and logs all lines. */
 static void
 heard(int fd, char *buf, size_t n)
 {
@@ -73,7 +73,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
         if (c) {
             frontend_reply(d, r->rid, &p);
             msgpack_pack_map(&p, 0);
-            frontend_reply_end(d, c);
+            frontend_send_or_drop(d, c);
         }
         event_log_add(d, "operator", "", "daemon reexec");
         d->reexec_requested = true;
@@ -108,7 +108,7 @@ become(const char *path, char **argv, pid_t parent, int out)
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
-    alarm(MOST_S); /* a file system that does not answer */
+    alarm(MOST_S); /* in case the file system hangs */
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     sigemptyset(&none);

@@ -1,7 +1,8 @@
-/* preflight.h - before lagand begins again: would the program that lies there now, with our command line?
+/* preflight.h - checks before a re-exec that the installed lagand accepts this command line.
  *
- * It is asked with --check while requests go on. A configuration that is wrong, or a program that cannot be run, is said to
- * who asked for the new lagand, and this one stays: once it has ended its workers there is no way back.
+ * The installed program runs with --check while requests continue. An invalid configuration, or a
+ * program that cannot be run, is reported to the client that asked for the re-exec, and this lagand
+ * continues: after it has ended its workers it could not.
  */
 #ifndef DAEMON_OPS_PREFLIGHT_H
 #define DAEMON_OPS_PREFLIGHT_H
@@ -14,12 +15,12 @@
 
 struct client;
 
-/* The path of lagand's program, which may have been replaced by a newer one since lagand started. */
+/* Path of lagand's program file, which may have been replaced since lagand started. */
 int preflight_program(char path[PATH_MAX], struct err *e) MUST_USE;
 
-/* Starts the check; c gets its REPLY or ERROR under rid when the check has ended. On success
- * d->reexec_requested is set. One at a time: a second one is refused. */
+/* Starts the check. c gets REPLY or ERROR under rid when it has ended; success sets
+ * d->reexec_requested. A second check at the same time is refused. */
 void preflight_start(struct daemon *d, struct client *c, uint64_t rid);
-void preflight_end(struct daemon *d); /* frees d->preflight; the check is ignored */
+void preflight_end(struct daemon *d); /* frees d->preflight, also during a check */
 
 #endif

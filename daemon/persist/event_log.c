@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC "LAGANHS\1" /* the last byte is the layout's, with the size */
+#define MAGIC "LAGANHS\1" /* the last byte is the version of the layout */
 
 struct page {
     char magic[8];
@@ -31,12 +31,12 @@ struct event_log {
     struct page *page;
     int fd;
     int64_t former;
-    uint64_t n_events, n_dead; /* ever */
+    uint64_t n_events, n_dead; /* ever added */
 };
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-/* ---- the memory, and what a former lagand wrote there */
+/* ---- the memfd */
 
 static int
 make(void)
@@ -59,7 +59,7 @@ map(int fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* NULL: it is none, or of another layout. */
+/* Maps the memfd of a previous lagand. NULL: it has another layout. */
 static struct page *
 map_former(int fd)
 {
@@ -67,7 +67,8 @@ map_former(int fd)
     struct stat st;
     struct page *p;
 
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return NULL; /* it might be cut under our feet */
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return NULL; /* a shrinking file would cause SIGBUS */
     if (fstat(fd, &st) < 0 || st.st_size != sizeof *p) return NULL;
     p = map(fd);
     if (!p || !memcmp(p->magic, MAGIC, sizeof p->magic)) return p;
@@ -81,7 +82,7 @@ static bool
 event_holds(const struct event *e, uint32_t slot)
 {
     return e->number && e->number < UINT64_MAX / 2 && (e->number - 1) % EVENT_LOG_EVENTS == slot &&
-           ENDS(e->kind) && ENDS(e->who) && ENDS(e->text);
+           ENDS(e->kind) && ENDS(e->subject) && ENDS(e->text);
 }
 
 static bool
@@ -89,7 +90,7 @@ dead_holds(const struct death_entry *x, uint32_t slot)
 {
     bool holds = x->number && x->number < UINT64_MAX / 2 &&
                  (x->number - 1) % EVENT_LOG_DEATHS == slot && ENDS(x->worker) && ENDS(x->cause) &&
-                 ENDS(x->how) && ENDS(x->words) && x->n_lines <= LOG_LINES;
+                 ENDS(x->how) && ENDS(x->panic) && x->n_lines <= LOG_LINES;
 
     for (uint32_t i = 0; holds && i < x->n_lines; i++) holds = ENDS(x->line[i]);
     return holds;
@@ -166,7 +167,7 @@ now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* An entry that is written: none until it is whole. */
+/* Stores 0 before an entry is rewritten, its number afterwards. */
 static void
 put_number(uint64_t *at, uint64_t n)
 {
@@ -176,22 +177,23 @@ put_number(uint64_t *at, uint64_t n)
 }
 
 void
-event_log_add(struct daemon *d, const char *kind, const char *who, const char *fmt, ...)
+event_log_add(struct daemon *d, const char *kind, const char *subject, const char *fmt, ...)
 {
     struct event_log *h = d->event_log;
     struct event *e;
     va_list ap;
 
-    if (!h) return; /* tests without a loop */
+    if (!h) return; /* in tests without a loop */
     e = &h->page->event[h->n_events++ % EVENT_LOG_EVENTS];
     put_number(&e->number, 0);
     e->at_ms = now_ms();
     snprintf(e->kind, sizeof e->kind, "%s", kind);
-    snprintf(e->who, sizeof e->who, "%s", who);
+    snprintf(e->subject, sizeof e->subject, "%s", subject);
     va_start(ap, fmt);
     vsnprintf(e->text, sizeof e->text, fmt, ap);
     va_end(ap);
-    for (size_t n = strlen(e->text); !msg_utf8(e->text, n);) e->text[--n] = 0; /* cut, or theirs */
+    for (size_t n = strlen(e->text); !msg_utf8(e->text, n);)
+        e->text[--n] = 0; /* truncated, or invalid bytes */
     put_number(&e->number, h->n_events);
 }
 
@@ -203,7 +205,7 @@ event_log_event(const struct event_log *h, uint64_t number)
     for (number = MAX(number, oldest); number <= h->n_events; number++) {
         const struct event *e = &h->page->event[(number - 1) % EVENT_LOG_EVENTS];
 
-        if (e->number == number) return e; /* else a former lagand died while it wrote it */
+        if (e->number == number) return e; /* else the entry was incomplete */
     }
     return NULL;
 }
@@ -214,7 +216,7 @@ event_log_next(const struct event_log *h)
     return h->n_events + 1;
 }
 
-/* ---- the dead */
+/* ---- deaths */
 
 void
 event_log_death(struct daemon *d, const struct death_entry *death)
@@ -222,7 +224,7 @@ event_log_death(struct daemon *d, const struct death_entry *death)
     struct event_log *h = d->event_log;
     struct death_entry *x;
 
-    if (!h) return; /* tests without a loop */
+    if (!h) return; /* in tests without a loop */
     x = &h->page->dead[h->n_dead++ % EVENT_LOG_DEATHS];
     put_number(&x->number, 0);
     *x = *death;
@@ -244,14 +246,14 @@ event_log_dead(const struct event_log *h, uint32_t back)
     return NULL;
 }
 
-/* ---- how often */
+/* ---- restarts */
 
 uint32_t
 event_log_restarts(struct daemon *d, uint32_t worker, const char *model)
 {
     struct tally *t;
 
-    if (!d->event_log) return 0; /* tests without a loop */
+    if (!d->event_log) return 0; /* in tests without a loop */
     t = &d->event_log->page->tally[worker];
     if (strcmp(t->model, model)) t->restarts = 0;
     snprintf(t->model, sizeof t->model, "%s", model);

@@ -66,7 +66,7 @@ fdstore_put(const char *name, int fd)
     char words[FDSTORE_NAME + 40];
 
     fdstore_drop(name);
-    /* FDPOLL=0: what a device or a process does to its descriptor is not for systemd to judge. */
+    /* FDPOLL=0: systemd must not drop a descriptor because of an event on it. */
     snprintf(words, sizeof words, "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
     if (sd_pid_notify_with_fds(0, 0, words, &fd, 1) < 0)
         log_warn("%s is not in systemd's fd store; a crash of lagand would lose it", name);

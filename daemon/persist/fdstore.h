@@ -1,9 +1,14 @@
-/* fdstore.h - descriptors that outlive lagand: systemd's fd store, or what a lagand hands its successor.
+/* fdstore.h - descriptors that outlive lagand, in systemd's fd store or passed at a re-exec.
  *
- * Each has a name. "ledger" is the ledger log; "history" what event_log.h keeps; "w0.pid" worker 0's process, so
- * that nobody touches its memory before it has gone; "w0=weights=..." an arena of worker 0, with its note
- * (ipc/fd_channel.h) in the name, because what lies in a device cannot be read from here; "api.sock" the clients'
- * socket, where that is systemd's own (systemd/lagand.socket). Without systemd all of this does nothing.
+ *     name             content
+ *     ledger           ledger log
+ *     history          event log
+ *     w0.pid           pidfd of worker 0: its memory is not used before it has ended
+ *     w0=weights=...   arena of worker 0, with its note (ipc/fd_channel.h) in the name, because lagand
+ *                      cannot read device memory
+ *     api.sock         clients' socket, if systemd opened it (systemd/lagand.socket)
+ *
+ * Without systemd the calls have no effect.
  */
 #ifndef DAEMON_PERSIST_FDSTORE_H
 #define DAEMON_PERSIST_FDSTORE_H
@@ -13,7 +18,7 @@
 
 enum { FDSTORE_MAX = 256, FDSTORE_NAME = 160 };
 
-struct fdstore { /* what a predecessor left and nobody has taken yet */
+struct fdstore { /* descriptors of the previous lagand that are not taken yet */
     uint32_t n;
     struct store_fd {
         int fd;
@@ -21,19 +26,20 @@ struct fdstore { /* what a predecessor left and nobody has taken yet */
     } at[FDSTORE_MAX];
 };
 
-void fdstore_read(struct fdstore *s); /* from our environment, which is cleared of it */
-/* The one with that name, ours now; -1: there is none. */
+void fdstore_read(struct fdstore *s); /* from LISTEN_FDS, which is removed from the environment */
+/* The descriptor of that name, which the caller then owns; -1: none. */
 int fdstore_take(struct fdstore *s, const char *name);
-void fdstore_close(struct fdstore *s); /* the rest, and out of systemd's */
+void fdstore_close(struct fdstore *s); /* closes the rest and removes it from systemd's fd store */
 
-/* To be found by the next lagand; fd stays ours. One with the same name goes first. */
+/* Stores a copy of fd for the next lagand; replaces one of the same name. */
 void fdstore_put(const char *name, int fd);
 void fdstore_drop(const char *name);
 
-/* The name of worker i's arena; -EINVAL: the arena's own name would not do as a part of one. */
+/* The name of an arena of that worker. -EINVAL: the name in the note has other characters than a-z,
+ * 0-9. */
 int fdstore_arena_name(char buf[FDSTORE_NAME], uint32_t worker,
                        const struct fd_channel_note *note) MUST_USE;
-/* Is it such a name? Then which. */
+/* Parses such a name. Returns false if it is another one. */
 bool fdstore_arena(const char *name, uint32_t *worker, struct fd_channel_note *note);
 
 #endif

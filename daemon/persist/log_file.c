@@ -1,4 +1,4 @@
-/* log_file.c - see log_file.h. Writing first, then the reader, which believes nothing. */
+/* log_file.c - see log_file.h. First the writer, then the reader, which validates every field. */
 #include "daemon/persist/log_file.h"
 
 #include "base/failpoint.h"
@@ -14,7 +14,7 @@
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 #define STEP \
-    (UINT64_C(256) << 10) /* memory is asked for in such pieces, so that no store is a SIGBUS */
+    (UINT64_C(256) << 10) /* memory is allocated in these steps, so that no store causes SIGBUS */
 
 static uint8_t *
 half_of(const struct log_file *m, uint32_t i)
@@ -28,7 +28,7 @@ padded(uint64_t n)
     return ROUND_UP(n, (uint64_t)LOG_FILE_ALIGN);
 }
 
-/* Of everything behind the crc itself. */
+/* Of all bytes after the crc. */
 static uint32_t
 checksum(const struct log_file_record *r)
 {
@@ -55,7 +55,7 @@ map(struct log_file *m, struct err *e)
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 
     if (p == MAP_FAILED) return err_set(e, -errno, "ledger log: mmap: %s", strerror(errno));
-    madvise(p, bytes, MADV_DONTDUMP); /* prompts stay out of core files */
+    madvise(p, bytes, MADV_DONTDUMP); /* no prompts in core files */
     m->base = p;
     return 0;
 }
@@ -82,8 +82,8 @@ log_file_create(struct log_file *m, uint64_t half, struct err *e)
     }
     memcpy(m->base, &h, sizeof h);
     m->active = 1;
-    log_file_turn(m);
-    log_file_turned(m);
+    log_file_switch(m);
+    log_file_switched(m);
     return 0;
 }
 
@@ -104,7 +104,7 @@ log_file_reserve(struct log_file *m, uint16_t type, uint32_t n)
     r->type = type;
     r->zero = 0;
     r->len = n;
-    r->turn = (uint32_t)m->turn;
+    r->generation = (uint32_t)m->generation;
     return r + 1;
 }
 
@@ -113,15 +113,15 @@ log_file_commit(struct log_file *m)
 {
     struct log_file_record *r = (struct log_file_record *)(half_of(m, m->active) + m->at);
 
-    /* Last: a kill before it leaves one that does not fit. What an earlier turn left here has
-     * another turn in it. */
-    FP(log_written);
+    /* Stored last: a kill before it leaves a record with a wrong checksum. A record of an earlier
+     * generation has another generation. */
+    FP(mirror_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
     FP(log_record_whole);
 }
 
-/* Its memory goes back, and it reads as zeros: as a half that was never whole. */
+/* Frees the memory, which then reads as zeros, like a half that was never valid. */
 static bool
 punch(const struct log_file *m, uint64_t from, uint64_t bytes)
 {
@@ -130,32 +130,33 @@ punch(const struct log_file *m, uint64_t from, uint64_t bytes)
 }
 
 void
-log_file_turn(struct log_file *m)
+log_file_switch(struct log_file *m)
 {
     m->active = !m->active;
     m->backed = 0;
     m->at = sizeof(struct log_file_half);
-    m->turn++;
-    m->turning = true;
-    /* What lies there may be of this very turn: a predecessor's, who did not come to its end. */
+    m->generation++;
+    m->switching = true;
+    /* The half may have records of this same generation, from a lagand that ended during a switch.
+     */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
-        m->at = m->half; /* nothing finds room in it */
-    FP(log_switching);
+        m->at = m->half; /* no record fits */
+    FP(mirror_turning);
 }
 
 void
-log_file_turned(struct log_file *m)
+log_file_switched(struct log_file *m)
 {
     struct log_file_half *h = (struct log_file_half *)half_of(m, m->active);
 
-    check(m->turning);
-    m->turning = false;
-    h->turn = m->turn;
-    FP(log_half_valid);
-    /* The records before the number that makes them count. */
+    check(m->switching);
+    m->switching = false;
+    h->generation = m->generation;
+    FP(mirror_doubtful);
+    /* The records are stored before the generation that makes them valid. */
     atomic_signal_fence(memory_order_seq_cst);
-    h->not_turn = ~m->turn;
-    FP(log_switched);
+    h->not_generation = ~m->generation;
+    FP(mirror_turned);
     punch(m, LOG_FILE_PAGE + !m->active * m->half, m->half);
 }
 
@@ -173,22 +174,24 @@ log_file_bytes(const struct log_file *m)
     return m->at;
 }
 
-/* ---- the reader */
+/* ---- reader */
 
-/* Its half that counts, and the turn; NULL: neither does. */
+/* Finds the valid half and its generation. NULL: none is valid. */
 static const uint8_t *
-present(const uint8_t *base, uint64_t half, uint64_t *turn)
+present(const uint8_t *base, uint64_t half, uint64_t *generation)
 {
     const uint8_t *best = NULL;
 
-    *turn = 0;
+    *generation = 0;
     for (uint64_t i = 0; i < 2; i++) {
         const uint8_t *p = base + LOG_FILE_PAGE + i * half;
         struct log_file_half h;
 
         memcpy(&h, p, sizeof h);
-        if (h.not_turn != ~h.turn || h.turn <= *turn || h.turn == UINT64_MAX) continue;
-        *turn = h.turn;
+        if (h.not_generation != ~h.generation || h.generation <= *generation ||
+            h.generation == UINT64_MAX)
+            continue;
+        *generation = h.generation;
         best = p;
     }
     return best;
@@ -214,16 +217,17 @@ find(const void *base, uint64_t bytes, uint64_t *half, struct err *e)
 int
 log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e)
 {
-    uint64_t half, turn, at = sizeof(struct log_file_half);
+    uint64_t half, generation, at = sizeof(struct log_file_half);
     const uint8_t *p;
     int n = 0;
 
     TRY(find(base, bytes, &half, e));
-    p = present(base, half, &turn);
+    p = present(base, half, &generation);
     while (p && half - at >= sizeof(struct log_file_record)) {
         const struct log_file_record *r = (const struct log_file_record *)(const void *)(p + at);
 
-        if (r->turn != (uint32_t)turn || r->zero || r->len > half - at - sizeof *r) break;
+        if (r->generation != (uint32_t)generation || r->zero || r->len > half - at - sizeof *r)
+            break;
         if (r->crc != checksum(r)) break;
         TRY(fn(arg, r->type, r + 1, r->len));
         at += sizeof *r + padded(r->len);
@@ -238,11 +242,11 @@ log_file_open(struct log_file *m, int fd, struct err *e)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS), r;
-    uint64_t turn, half;
+    uint64_t generation, half;
     const uint8_t *p;
 
     *m = (struct log_file){ .fd = -1 };
-    /* Without the seals somebody could cut it under our feet. */
+    /* Without the seal a process could shrink the file and cause SIGBUS. */
     if (fstat(fd, &st) < 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
         st.st_size < LOG_FILE_PAGE)
         return err_set(e, -EBADMSG, "ledger log: the descriptor is not a sealed memfd");
@@ -257,10 +261,10 @@ log_file_open(struct log_file *m, int fd, struct err *e)
         *m = (struct log_file){ .fd = -1 };
         return r;
     }
-    p = present(m->base, m->half, &turn);
+    p = present(m->base, m->half, &generation);
     m->active = p && p != half_of(m, 0);
-    m->turn = turn;
-    m->backed = m->half; /* nothing is put into this half any more: the next thing is a turn */
+    m->generation = generation;
+    m->backed = m->half; /* this half takes no records: the next call is log_file_switch() */
     m->at = m->half;
     return 0;
 }

@@ -5,11 +5,11 @@
  *   4096            half         half 0: struct log_file_half, then records
  *   4096 + half     half         half 1
  *
- * Records are appended to one half. To shorten the log, its caller writes what still matters into the
- * other half, and the store of that half's turn number makes it valid: a kill at any instruction
+ * Records are appended to one half. To shorten the log, the caller writes the current state into
+ * the other half, and the store of that half's generation makes it valid: a kill at any instruction
  * leaves one valid half. A half-written record is ignored because of its checksum; records of an
- * earlier turn behind the last one are ignored because of their turn number. ledger_save.h defines
- * the content of the records.
+ * earlier generation behind the last one are ignored because of their generation. ledger_save.h
+ * defines the content of the records.
  *
  * A change of the layout needs another LOG_FILE_MAGIC.
  */
@@ -21,7 +21,7 @@
 
 #define LOG_FILE_MAGIC "LAGANLG\3"
 #define LOG_FILE_LAYOUT \
-    UINT64_C(2484799336) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) of this magic */
+    UINT64_C(2484825265) /* LEDGER_LOG_LAYOUT_SUM (daemon/ledger/ledger_save.h) of this magic */
 enum { LOG_FILE_PAGE = 4096, LOG_FILE_ALIGN = 8 };
 
 struct log_file_hdr {
@@ -29,46 +29,47 @@ struct log_file_hdr {
     uint64_t half; /* bytes of each half, a multiple of a page */
 };
 struct log_file_half {
-    uint64_t turn; /* the greater one counts; 0: never whole */
-    uint64_t not_turn;
+    uint64_t generation; /* the greater one is valid; 0: incomplete */
+    uint64_t not_generation;
 };
 struct log_file_record {
     uint32_t crc; /* of the rest of this header and what follows it */
     uint16_t type;
     uint16_t zero;
-    uint32_t len, turn; /* bytes behind this header; low bits of the half's turn */
+    uint32_t len, generation; /* bytes behind this header; low bits of the half's generation */
 };
 _Static_assert(sizeof(struct log_file_record) == 16, "log_file_record");
 
 struct log_file {
     int fd;
-    uint8_t *base;       /* NULL: there is none */
-    uint64_t half, turn; /* turn of the half that is written */
-    uint64_t at, backed; /* in it: the next record; bytes that have memory */
+    uint8_t *base;             /* NULL: no file */
+    uint64_t half, generation; /* generation of the half that is written */
+    uint64_t at, backed;       /* in it: the next record; bytes that have memory */
     uint32_t active;
-    bool turning; /* it does not count yet */
+    bool switching; /* the written half is not valid yet */
 };
 
 /* A new file of two halves; half: bytes, rounded up to a page. -ENOMEM, -EMFILE. */
 int log_file_create(struct log_file *m, uint64_t half, struct err *e) MUST_USE;
 /* The file of a previous lagand. Owns fd on success. Its valid half stays valid until
- * log_file_turned(), and takes no more records. -EBADMSG: not a log file. */
+ * log_file_switched(), and takes no more records. -EBADMSG: not a log file. */
 int log_file_open(struct log_file *m, int fd, struct err *e) MUST_USE;
 void log_file_close(struct log_file *m);
 
-/* Space for a record of n bytes, which is valid from log_file_commit() on. NULL: the half is full, or
- * there is no memory. */
+/* Space for a record of n bytes, which is valid from log_file_commit() on. NULL: the half is full,
+ * or there is no memory. */
 void *log_file_reserve(struct log_file *m, uint16_t type, uint32_t n);
 void log_file_commit(struct log_file *m);
-/* Write records into the other half from now on. log_file_turned() makes it the valid one. */
-void log_file_turn(struct log_file *m);
-void log_file_turned(struct log_file *m);
+/* Writes the next records into the other half. log_file_switched() makes that half the valid one.
+ */
+void log_file_switch(struct log_file *m);
+void log_file_switched(struct log_file *m);
 void log_file_void(struct log_file *m);            /* make both halves invalid */
 uint64_t log_file_bytes(const struct log_file *m); /* of records in the half that is written */
 
-/* Call fn for every complete record of the valid half, in order, until fn returns a negative number.
- * data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of records,
- * what fn returned, or -EBADMSG: not a log file. */
+/* Call fn for every complete record of the valid half, in order, until fn returns a negative
+ * number. data is 8-aligned and stays mapped; its bytes may have any value. Returns the number of
+ * records, what fn returned, or -EBADMSG: not a log file. */
 typedef int log_file_fn(void *arg, uint16_t type, const void *data, uint32_t n);
 int log_file_read(const void *base, uint64_t bytes, log_file_fn *fn, void *arg, struct err *e);
 

@@ -19,7 +19,7 @@ accounting_max_bytes(const struct daemon *d, uint32_t model, const struct rec_su
     if (s->flags & (SUBMIT_ENCODER_OUTPUT | SUBMIT_LOGITS))
         submit_bytes += d->config->o.tensor_bytes;
     return sizeof(struct request) + submit_bytes + n * (TOKEN + TEXT) +
-           (s->n > 1 ? n * sizeof(struct output_place) + s->n * sizeof(struct request_output) : 0) +
+           (s->n > 1 ? n * sizeof(struct stored_span) + s->n * sizeof(struct request_output) : 0) +
            MIN(n * each, (uint64_t)UNDELIVERED) +
            MIN(ledger_prompt_tokens(s) * prompt, (uint64_t)UNDELIVERED);
 }
@@ -41,8 +41,8 @@ accounting_charge(struct daemon *d, const struct client *c, struct request *r)
     r->accounting.charged = true;
     c->user->n_open++;
     c->user->tokens += r->accounting.n_tokens;
-    r->submit->client = session_turns(d->sessions, c);
-    fair_tag = fair_queue_give(&d->turns[r->terms.model], r->submit->client,
+    r->submit->client = session_flow(d->sessions, c);
+    fair_tag = fair_queue_give(&d->fair_queues[r->terms.model], r->submit->client,
                                r->accounting.n_tokens);
     ledger_set_fair_tag(d->ledger, r, fair_tag);
 }
@@ -58,7 +58,8 @@ accounting_recount(struct daemon *d, struct request *r)
     r->accounting.n_tokens = ledger_total_tokens(r->submit);
     if (!r->accounting.charged) return;
     session_user_at(d->sessions, r->accounting.user)->tokens += r->accounting.n_tokens - had;
-    fair_queue_change(&d->turns[r->terms.model], r->submit->client, had, r->accounting.n_tokens);
+    fair_queue_change(&d->fair_queues[r->terms.model], r->submit->client, had,
+                      r->accounting.n_tokens);
 }
 
 void
@@ -72,5 +73,5 @@ accounting_release(struct daemon *d, struct request *r)
     r->accounting.charged = false;
     u->n_open--;
     u->tokens -= r->accounting.n_tokens;
-    fair_queue_end(&d->turns[r->terms.model], r->submit->client, outputs_n_unused(r));
+    fair_queue_end(&d->fair_queues[r->terms.model], r->submit->client, outputs_n_unused(r));
 }

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define NO_MEMORY "lagand has no memory for another request; retry later"
-/* err_set() for a code of the wire. */
+/* err_set() with a code of the wire. */
 #define REFUSED(e, code, ...) (err_set(e, -EINVAL, __VA_ARGS__), LAGAN_E_##code)
 
 /* ---- the record */
@@ -99,7 +99,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
         .flags = (uint8_t)((q->ignore_eos ? SUBMIT_IGNORE_EOS : 0) |
                            (q->want_logprobs ? SUBMIT_LOGPROBS : 0) |
                            (q->return_logits ? SUBMIT_LOGITS : 0) |
-                           /* before the first token, if at all */
+                           /* only before the first token */
                            (q->return_encoder_output && !q->generated_ids.n ? SUBMIT_ENCODER_OUTPUT
                                                                             : 0) |
                            (q->want_prompt_logprobs && !q->generated_ids.n ? SUBMIT_PROMPT_LOGPROBS
@@ -134,7 +134,7 @@ admission_record(const struct msg_request *q, uint64_t seed, uint32_t *bytes)
     return s;
 }
 
-/* ---- against the model */
+/* ---- checks against the model */
 
 static int
 in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uint32_t n,
@@ -155,7 +155,7 @@ in_vocabulary(const struct model_facts *f, const char *key, const void *ids, uin
     return 0;
 }
 
-/* As far as counts say. */
+/* Checks the counts. */
 static int
 fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct err *e)
 {
@@ -195,7 +195,7 @@ fits_in_length(const struct model_facts *f, const struct rec_submit *s, struct e
     return 0;
 }
 
-/* As far as can be told before: the rest is held against it when the tensors come. */
+/* A lower bound of the tensors' size; receive.c checks the tensors themselves. */
 static int
 tensors_fit(const struct model_facts *f, const struct rec_submit *s, uint64_t most, struct err *e)
 {
@@ -262,7 +262,7 @@ admission_fits_done(const struct model_facts *f, const void *ids, uint32_t n, ui
 
 /* ---- a SUBMIT */
 
-/* Which of our models; MAX_MODELS and the sentence: none. */
+/* Finds the model of the request. MAX_MODELS: unknown, with the error. */
 static uint32_t
 model_of(const struct config *c, const struct msg_request *q, int *code, struct err *e)
 {
@@ -302,8 +302,8 @@ check_open(struct daemon *d, struct client *c, struct err *e)
     return 0;
 }
 
-/* Will some worker of the model take requests, now or once it is up again? Not when an operator
- * drained the last one, or all have failed for good: a request would wait for ever. */
+/* Returns true if a worker of the model takes requests now or after a restart. If an operator
+ * drained the last worker, or all have failed for good, a request would wait without end. */
 static bool
 will_be_served(const struct daemon *d, uint32_t model)
 {
@@ -316,7 +316,7 @@ will_be_served(const struct daemon *d, uint32_t model)
         if (d->worker[i]->model != model) continue;
         n++;
         if (s->state != SUPER_DOWN && s->state != SUPER_FAILED && s->state != SUPER_LOST &&
-            !(leaves && !s->again))
+            !(leaves && !s->restart_wanted))
             return true;
     }
     return n == 0;
@@ -336,7 +336,7 @@ any_seed(void)
     uint64_t seed;
 
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) seed = (uint64_t)clock_now();
-    return seed >> 1; /* also an int64_t for languages that have no other */
+    return seed >> 1; /* fits into an int64_t, for clients that have no unsigned type */
 }
 
 /* Ended with a retryable error: run it again instead of returning the stored error. */
@@ -348,8 +348,8 @@ is_retryable(const struct request *r)
     return r->state == REQUEST_ENDED && msg_reason(r->result.reason, &retry) && retry;
 }
 
-/* Returns a code, or 0. Then *ret is the earlier request with this key, which this connection now
- * receives; or NULL: the request is new. */
+/* Finds an earlier request with this key. Returns a code, or 0: *ret is that request, which this
+ * connection now receives; NULL: the request is new. */
 static int
 known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request *q,
       struct request **ret, struct err *e)
@@ -385,7 +385,7 @@ known(struct daemon *d, struct client *c, uint64_t rid, const struct msg_request
         (unsigned long long)rid);
 }
 
-/* Limits of its user, of memory and of the queue. A request alone always fits. */
+/* Limits of user, memory and queue. A single request always fits. */
 static int
 afford(const struct daemon *d, const struct client *c, const struct rec_submit *s, uint64_t bytes,
        struct err *e)
@@ -433,12 +433,12 @@ terms_of(const struct daemon *d, uint32_t model, const struct msg_request *q)
     };
 }
 
-/* A request that has not been entered into the ledger. */
+/* A request before it is in the ledger. */
 struct candidate {
     struct msg_request q;
     uint32_t model, bytes;
     struct rec_submit *submit; /* `bytes` long, with its tails; candidate_take() passes it on */
-    struct bytes ids;          /* tokens that the output begins with */
+    struct bytes ids;          /* generated_ids */
 };
 
 static void
@@ -456,7 +456,7 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     if (ledger_find(d->ledger, c->handle, m->rid))
         return REFUSED(e, INVALID_REQUEST, "request id %llu is in use by an open request",
                        (unsigned long long)m->rid);
-    if (c->left)
+    if (c->superseded)
         return REFUSED(
             e, CANCELLED,
             "another connection of this session has taken over; submit the request there");
@@ -467,7 +467,7 @@ check_message(struct daemon *d, struct client *c, const struct msg *m, struct ms
     return 0;
 }
 
-/* Checks that come before the prompt is copied. */
+/* Checks before the prompt is copied. */
 static int
 check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
 {
@@ -487,7 +487,7 @@ check_limits(struct daemon *d, struct client *c, struct candidate *k, struct err
     return code ? code : fits_in_length(&d->facts[k->model], &counts, e);
 }
 
-/* Make the record and hold it against the model and the remaining limits. */
+/* Makes the record, checks it against the model and the remaining limits. */
 static int
 make_record(struct daemon *d, struct client *c, struct candidate *k, struct err *e)
 {
@@ -506,7 +506,7 @@ make_record(struct daemon *d, struct client *c, struct candidate *k, struct err 
     return afford(d, c, k->submit, accounting_max_bytes(d, k->model, k->submit, k->bytes), e);
 }
 
-/* Into the ledger. */
+/* Adds it to the ledger. */
 static int
 enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, struct request **ret,
       struct err *e)
@@ -526,7 +526,7 @@ enter(struct daemon *d, struct client *c, uint64_t rid, struct candidate *k, str
         code = REFUSED(e, QUEUE_FULL,
                        "idempotency key or request id collides with another request; retry with a "
                        "new one");
-    if (code) { /* no worker has it, and its client gets the refusal */
+    if (code) { /* no worker has it, and its client gets the ERROR */
         request_move(d->ledger, *ret, REQUEST_ENDED);
         ledger_detach(d->ledger, *ret);
         ledger_give(d->ledger, *ret);

@@ -1,4 +1,4 @@
-/* deliver.c - see deliver.h. Encoding first, then the order of things, then the clock. */
+/* deliver.c - see deliver.h. First encoding, then delivery, resume, and timeouts. */
 #include "daemon/request/deliver.h"
 
 #include "base/failpoint.h"
@@ -16,11 +16,11 @@
 #include <errno.h>
 #include <string.h>
 
-/* A chunk's payload: well under LAGAN_MAX_FRAME and, for its text, under LAGAN_MAX_STR. */
+/* Payload of a chunk: below LAGAN_MAX_FRAME and, for its text, LAGAN_MAX_STR. */
 enum {
     CHUNK_BYTES = 512 << 10,
     CHUNK_TEXT = 256 << 10,
-    KEPT_BYTES = 1 << 20, /* log-probabilities that were sent and not acked, a request */
+    KEPT_BYTES = 1 << 20, /* sent and unacknowledged log-probabilities of a request */
     IDLE_FACTOR = 6
 };
 static const nsec RETRY = 10 * NSEC_MS, SUSPEND_AFTER = 250 * NSEC_MS;
@@ -34,7 +34,7 @@ put_u64(msgpack_packer *p, const char *key, uint64_t v)
 
 /* ---- encoding */
 
-/* {k: tops a token, d: bin of {i32, f32}} of the first n tokens of a list. */
+/* {k: tops for each token, d: bin of {i32, f32}} of the first n tokens of a list. */
 static void
 put_tops(msgpack_packer *p, uint32_t n, uint32_t n_top, const char *top)
 {
@@ -86,7 +86,7 @@ put_tensor_chunk(struct daemon *d, const struct request *r, uint32_t kind)
     return n;
 }
 
-/* Where to cut text that is too long for one chunk: not inside a character. */
+/* Where to cut text that is too long for a chunk: not inside a character. */
 static uint32_t
 cut(const char *s, size_t n)
 {
@@ -97,7 +97,7 @@ cut(const char *s, size_t n)
     return at;
 }
 
-/* How an output ended. */
+/* Packs the end of an output. */
 static void
 put_output(msgpack_packer *p, const struct request *r, uint32_t output)
 {
@@ -126,12 +126,12 @@ put_output(msgpack_packer *p, const struct request *r, uint32_t output)
     put_u64(p, "recomputed", o.recomputed);
 }
 
-/* The next chunk is of one output: how many tokens and how much text of it are there. */
-static struct output_piece
-next_piece(const struct request *r)
+/* Tokens and text of the next chunk, which has one output. */
+static struct output_span
+next_span(const struct request *r)
 {
-    struct output_piece p = { .n = outputs_n_tokens(r) - r->delivery.n_tokens,
-                              .n_text = (uint32_t)(r->outputs.text.n - r->delivery.n_text) };
+    struct output_span p = { .n = outputs_n_tokens(r) - r->delivery.n_tokens,
+                             .n_text = (uint32_t)(r->outputs.text.n - r->delivery.n_text) };
 
     return r->outputs.each ? outputs_next(r) : p;
 }
@@ -140,15 +140,16 @@ static void
 put_chunk(struct daemon *d, const struct request *r, uint32_t n, uint32_t n_text)
 {
     bool lp = r->submit->flags & SUBMIT_LOGPROBS, top = lp && r->submit->logprobs;
-    struct output_piece piece = next_piece(r);
-    bool more = n < piece.n || n_text < piece.n_text;
-    /* With its last token a client knows how its answer ends, whatever becomes of us. */
+    struct output_span span = next_span(r);
+    bool more = n < span.n || n_text < span.n_text;
+    /* The last token carries the finish reason, so that the client knows the end even if lagand
+     * crashes now. */
     bool end = !more && !r->outputs.each && r->state == REQUEST_ENDED && !lifecycle_is_error(r);
     msgpack_packer p =
         frontend_begin(d, LAGAN_MSG_CHUNK, r->rid,
                        5 + (uint32_t)lp + (uint32_t)top + (uint32_t)more + (uint32_t)end);
 
-    put_u64(&p, "o", piece.output);
+    put_u64(&p, "o", span.output);
     put_u64(&p, "i", r->outputs.each ? outputs_next_first(r) : r->delivery.n_tokens);
     msg_key(&p, "t");
     msg_bin(&p, n ? r->outputs.token.p + (size_t)r->delivery.n_tokens * 4 : "", (size_t)n * 4);
@@ -203,7 +204,7 @@ credit(const struct request *r)
     return out >= r->delivery.ack_window ? 0 : r->delivery.ack_window - out;
 }
 
-/* A client does not ask again for what it has acked. */
+/* Frees what the client has acknowledged. */
 static void
 drop_acked(struct daemon *d, struct request *r)
 {
@@ -217,7 +218,7 @@ drop_acked(struct daemon *d, struct request *r)
     r->delivery.mark_token = r->delivery.n_tokens;
 }
 
-/* The tensor to be sent next, before the tokens that it belongs to. 0: none. */
+/* The tensor to send next, before the tokens that follow it. 0: none. */
 static uint32_t
 tensor_due(const struct request *r)
 {
@@ -241,16 +242,16 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
     bool prompt = r->outputs.prompt_logprob.n > 0;
     int k;
 
-    TRY(frontend_room(d, c));
+    TRY(frontend_check_space(d, c));
     if (prompt) {
         n = put_prompt_chunk(d, r);
     } else if (kind) {
         n = put_tensor_chunk(d, r, kind);
     } else {
-        struct output_piece piece = next_piece(r);
+        struct output_span span = next_span(r);
 
-        n = MIN(piece.n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
-        n_text = cut(r->outputs.text.p + r->delivery.n_text, piece.n_text);
+        n = MIN(span.n, MAX((uint32_t)CHUNK_BYTES / (8 + 8 * n_top), 1u));
+        n_text = cut(r->outputs.text.p + r->delivery.n_text, span.n_text);
         put_chunk(d, r, n, n_text);
     }
     k = frontend_send_chunk(d, c);
@@ -271,7 +272,7 @@ send_chunk(struct daemon *d, struct client *c, struct request *r)
     r->delivery.n_tokens += n;
     r->delivery.n_text += n_text;
     if (r->outputs.each) outputs_delivered(r, n, n_text);
-    /* Kept for a client that may reconnect, up to KEPT_BYTES. */
+    /* Retained for a client that may reconnect, up to KEPT_BYTES. */
     if (!r->named || r->outputs.logprob.n + r->outputs.top.n > KEPT_BYTES)
         outputs_drop_logprobs(r, r->delivery.n_tokens);
     return 0;
@@ -296,8 +297,8 @@ send_last(struct daemon *d, struct client *c, struct request *r)
     return 0;
 }
 
-/* Send one message. Returns 1 if more can be sent in the next iteration, 0 if not, -EAGAIN if the
- * client's queue is full. */
+/* Sends one message. Returns 1 if more can be sent in the next loop iteration, 0 if not, -EAGAIN if
+ * the client has too many unread bytes. */
 static int
 deliver(struct daemon *d, struct request *r)
 {
@@ -325,7 +326,7 @@ deliver(struct daemon *d, struct request *r)
     return 0;
 }
 
-/* No event says that one client's queue has space again, and other clients must not wait for it. */
+/* No event reports that a client has read; other clients must not wait for it. */
 static void
 block(struct daemon *d, struct request *r)
 {
@@ -395,7 +396,7 @@ void
 deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_window)
 {
     if (ack_window) r->delivery.ack_window = MIN(ack_window, (uint32_t)LAGAN_MAX_ACK_WINDOW);
-    /* Cumulative: an older number has no effect, nor has one of a chunk that was not sent. */
+    /* Acks are cumulative: an older number, or one of a chunk that was not sent, has no effect. */
     if (n - r->delivery.n_acked > r->delivery.n_chunks - r->delivery.n_acked) return;
     if (n != r->delivery.n_acked) r->delivery.stalled_since = r->delivery.send_blocked ? d->now : 0;
     r->delivery.n_acked = n;
@@ -403,7 +404,8 @@ deliver_acked(struct daemon *d, struct request *r, uint32_t n, uint32_t ack_wind
     if (has_chunk(r) || r->state == REQUEST_ENDED) ledger_add_pending(d->ledger, r);
 }
 
-/* Its client has disconnected. A request with a name goes on: its client may reconnect. */
+/* The client has disconnected: a request with a name continues, because its client may reconnect.
+ */
 static void
 disconnect(struct daemon *d, struct request *r, bool for_good)
 {
@@ -432,7 +434,7 @@ drop_client(struct daemon *d, uint32_t handle, bool for_good)
         open--;
     }
     if (!c) return;
-    frontend_cut(d, c);
+    frontend_disconnect(d, c);
     session_drop(d->sessions, c);
 }
 
@@ -457,7 +459,7 @@ deliver_resume(struct daemon *d, struct request *r, struct client *c, uint64_t r
     struct client *old = r->attached ? session_find(d->sessions, r->client) : NULL;
     uint64_t old_rid = r->rid;
 
-    /* Is everything that the client lacks still stored? */
+    /* Returns true if all that the client lacks is stored. */
     if (n_tokens > outputs_n_tokens(r) || n_text > r->outputs.text.n ||
         (lp && n_tokens < r->outputs.first_logprob) ||
         (!n_tokens && (r->delivery.n_prompt ||
@@ -509,7 +511,7 @@ deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t 
 {
     struct request *r = ledger_find_rid(d->ledger, &c->session, rid);
 
-    if (!r || r->delivery.last_resume == d->n_resumes) return; /* named twice: found once */
+    if (!r || r->delivery.last_resume == d->n_resumes) return; /* a rid that is listed twice */
     r->delivery.last_resume = d->n_resumes;
     if (n_tokens > UINT32_MAX || n_text > UINT32_MAX ||
         deliver_resume(d, r, c, rid, (uint32_t)n_tokens, (uint32_t)n_text, r->delivery.ack_window) <
@@ -517,9 +519,9 @@ deliver_resume_named(struct daemon *d, struct client *c, uint64_t rid, uint64_t 
         deliver_forget(d, r);
 }
 
-/* A client that does not read may not hold memory for ever. Its requests end, and their errors are
- * queued behind what it has not read. If it does not read the errors either, its connection is
- * closed. */
+/* A client that does not read must not hold memory without bound. Its requests end, and their
+ * errors are queued behind its unread messages. If it does not read the errors either, its
+ * connection is closed. */
 static void
 drop_slow(struct daemon *d, uint32_t handle, nsec since)
 {
@@ -535,20 +537,20 @@ drop_slow(struct daemon *d, uint32_t handle, nsec since)
         if (!r || !r->attached || r->client != handle) continue;
         lifecycle_cancel(d, r, LAGAN_E_SLOW_READER, "the client has not read for %.1f s", seconds);
         if (!queued) continue;
-        c->last_words = true;
+        c->ending = true;
         queued = send_last(d, c, r) == 0;
-        c->last_words = false;
+        c->ending = false;
         lifecycle_settle(d, r);
     }
-    if (c) c->last_word = c->sent;
+    if (c) c->ending_bytes = c->sent;
     if (queued && frontend_ping(d, c) == 0) {
-        c->cut_at = d->now + d->config->o.ack_timeout;
+        c->close_at = d->now + d->config->o.ack_timeout;
         return;
     }
     deliver_client_disconnected(d, handle);
 }
 
-/* lagand did not run for `late`: messages of that time may not have been read yet. */
+/* Messages from the time in which lagand did not run may be unread: extends the timeouts. */
 static void
 discount(struct daemon *d, nsec now, nsec late)
 {
@@ -563,8 +565,8 @@ discount(struct daemon *d, nsec now, nsec late)
             r->delivery.client_left_at = MIN(r->delivery.client_left_at + late, now);
     }
     for (uint32_t at = 0; (c = session_next(d->sessions, &at));) {
-        c->heard = MIN(c->heard + late, now);
-        if (c->cut_at) c->cut_at += late;
+        c->received_at = MIN(c->received_at + late, now);
+        if (c->close_at) c->close_at += late;
     }
 }
 
@@ -602,17 +604,17 @@ tick_client(struct daemon *d, struct client *c, nsec now)
 {
     nsec idle = d->config->o.idle_timeout;
 
-    if (c->hung_up || c->over) {
-        c->hung_up = false;
+    if (c->socket_closed || c->disconnected) {
+        c->socket_closed = false;
         if (frontend_probe(d, c)) return;
     }
-    if (c->cut_at && now >= c->cut_at) {
+    if (c->close_at && now >= c->close_at) {
         log_warn("a client has not read the errors of its requests; closing its connection");
         deliver_client_disconnected(d, c->handle);
         return;
     }
-    /* A client without open requests may be silent for longer, but not for ever. */
-    if (now - c->heard < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
+    /* Without open requests the timeout is IDLE_FACTOR times as long. */
+    if (now - c->received_at < (c->n_open ? idle : idle * IDLE_FACTOR)) return;
     if (c->n_open)
         log_info("a client with %u open requests exceeded its idle timeout; closing its connection",
                  c->n_open);

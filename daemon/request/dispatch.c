@@ -1,7 +1,7 @@
 /* dispatch.c - see dispatch.h.
  *
- * lagand fills a worker's request ring, the worker empties it. SUBMIT and TEXT leave CANCEL_SPARE
- * bytes free, so that a cancel finds space in a ring that requests have filled.
+ * lagand writes a worker's request ring. SUBMIT and TEXT leave CANCEL_SPARE bytes free, so that a
+ * CANCEL fits into a ring that requests have filled.
  */
 #include "daemon/request/dispatch.h"
 
@@ -24,10 +24,9 @@
 #include <string.h>
 
 enum { CANCEL_SPARE = 64 * SHM_REC_ALIGN, REQUESTS_AHEAD = 256 };
-static const nsec STAY = 10 *
-                         NSEC_S; /* after a restart of lagand, in which all workers start again */
+static const nsec STAY = 10 * NSEC_S; /* after a restart of lagand, in which all workers start */
 
-/* Write as many fragments of the SUBMIT in progress as fit into the request ring. */
+/* Writes as many fragments of the SUBMIT in progress as fit into the request ring. */
 static void
 send_fragments(struct worker *w, const struct request *r)
 {
@@ -57,12 +56,12 @@ static void
 start_sending(struct worker *w, struct request *r)
 {
     request_move(w->d->ledger, r, REQUEST_DISPATCHED);
-    fair_queue_take(&w->d->turns[r->terms.model], r->fair_tag);
+    fair_queue_take(&w->d->fair_queues[r->terms.model], r->fair_tag);
     r->dispatch.worker = w->index;
     r->dispatch.held = true;
     r->dispatch.home = 0;
     r->submit->deadline_ns = r->terms.deadline == NSEC_NEVER ? 0 : r->terms.deadline;
-    w->n_rows++;
+    w->n_requests++;
     w->n_seqs += request_n_seqs(r);
     w->tokens += r->accounting.n_tokens;
     if (quarantine_is_suspect(r)) w->alone = r->index;
@@ -79,7 +78,7 @@ dispatch_release(struct worker *w, struct request *r)
 {
     worker_notify_clear(w, r);
     r->dispatch.held = false;
-    w->n_rows--;
+    w->n_requests--;
     w->n_seqs -= request_n_seqs(r);
     w->tokens -= r->accounting.n_tokens;
     if (w->alone == r->index) w->alone = REQUEST_NONE;
@@ -103,7 +102,7 @@ fill_routes(struct daemon *d, struct route_worker *t)
     }
 }
 
-/* The worker for r. ROUTE_WAIT: its former worker will be ready soon. */
+/* The worker for r. ROUTE_WAIT: its previous worker will be ready soon. */
 static uint32_t
 choose(const struct daemon *d, const struct route_worker *t, const struct request *r)
 {
@@ -112,7 +111,7 @@ choose(const struct daemon *d, const struct route_worker *t, const struct reques
     return route_home(t, d->n_workers, r->terms.model, r->dispatch.home - 1);
 }
 
-/* Check r against its model, whose facts may have been unknown when r was accepted. Returns false
+/* Checks r against the facts of its model, which may have been unknown at its ACCEPT. Returns false
  * if r has ended. */
 static bool
 check_model(struct daemon *d, struct request *r)
@@ -185,7 +184,7 @@ dispatch(struct daemon *d)
 
         w->full = false;
         if (!w->alive || w->super.suspect != DEATH_NONE) continue;
-        if (w->n_words_due) worker_notify_flush(w);
+        if (w->n_notices_due) worker_notify_flush(w);
         if (w->sending != REQUEST_NONE) send_fragments(w, ledger_request(d->ledger, w->sending));
     }
     ledger_save_new(d->ledger_log);
@@ -199,14 +198,14 @@ dispatch(struct daemon *d)
         if (quarantine_is_suspect(r) || i == ROUTE_WAIT) continue;
         if (i == ROUTE_NONE) {
             if (d->n_workers == 1 || d->config->n_models == 1) return;
-            continue; /* another model's worker may take requests */
+            continue; /* a worker of another model may take requests */
         }
         if (check_model(d, r)) send_to(d, table, i, r);
     }
 }
 
-/* Queue r again. It continues after its received tokens: with another worker at once or, if that is
- * sooner, with the replacement of its own worker, which adopts its KV. */
+/* Queues r again. It continues after its received tokens: at another worker at once or, if that is
+ * sooner, at the replacement of its own worker, which adopts its KV. */
 static void
 requeue(struct worker *w, struct request *r, const struct death *death)
 {
@@ -231,7 +230,7 @@ survive(struct worker *w, struct request *r, const struct death *death, bool nam
 {
     struct daemon *d = w->d;
     enum quarantine_verdict v = quarantine_fault(d->quarantine, r, death->fault, named);
-    const char *cause = death_word(death->cause);
+    const char *cause = death_name(death->cause);
     uint32_t n = outputs_n_tokens(r);
 
     if (r->terms.no_resume) {
@@ -264,7 +263,7 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
 
     fault_trace_read(&trace, death->fault && w->channel.w.base ? shm_trace(&w->channel.w) : NULL);
     w->alone = REQUEST_NONE;
-    for (uint32_t i = 0; w->n_rows && i < ledger_capacity(d->ledger); i++) {
+    for (uint32_t i = 0; w->n_requests && i < ledger_capacity(d->ledger); i++) {
         struct request *r = ledger_request(d->ledger, i);
 
         if (!r || !r->dispatch.held || r->dispatch.worker != w->index) continue;
@@ -275,7 +274,7 @@ dispatch_worker_lost(struct worker *w, const struct death *death)
             lifecycle_settle(d, r);
         }
     }
-    check(w->n_rows == 0 && w->n_seqs == 0 && w->tokens == 0 && w->n_words_due == 0);
+    check(w->n_requests == 0 && w->n_seqs == 0 && w->tokens == 0 && w->n_notices_due == 0);
     w->sending = REQUEST_NONE;
 }
 

@@ -1,4 +1,5 @@
-/* dispatch.h - gives queued requests to workers, and queues them again when a worker has ended. */
+/* dispatch.h - assigns queued requests to workers, and queues them again when a worker has ended.
+ */
 #ifndef DAEMON_REQUEST_DISPATCH_H
 #define DAEMON_REQUEST_DISPATCH_H
 
@@ -6,16 +7,16 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"
 
-/* Send queued requests to workers that may take them, and continue SUBMITs that did not fit before.
- */
+/* Sends queued requests to workers with capacity, and continues partly written SUBMITs. */
 void dispatch(struct daemon *d);
-/* w will send no more records of r. */
+/* Takes r from w, which sends no more records of it. */
 void dispatch_release(struct worker *w, struct request *r);
-/* w has ended, and its ring is drained. Its requests are queued again, or end if they may not
- * continue. */
+/* w has ended and its ring is drained: queues its requests again, or ends those that may not
+ * continue.
+ */
 void dispatch_worker_lost(struct worker *w, const struct death *death);
-/* Requests of a previous lagand that were read from the ledger log: prepare the open ones to be
- * dispatched. Returns the number of requests, with the retained ones. */
+/* Prepares the open requests that were read from the ledger log for dispatch. Returns the number of
+ * requests, with the retained ones. */
 uint32_t dispatch_restore(struct daemon *d);
 
 #endif

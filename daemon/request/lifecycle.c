@@ -84,7 +84,7 @@ lifecycle_finish(struct daemon *d, struct request *r, const struct rec_finish *f
                   msg_reason_sentence(f->reason));
 }
 
-/* Replace the result of a request whose tokens are not all delivered. */
+/* Replaces the result of a request whose tokens are not all delivered. */
 static void
 discard(struct daemon *d, struct request *r, uint16_t reason, const char *fmt, va_list ap)
 {

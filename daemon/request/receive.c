@@ -1,7 +1,7 @@
 /* receive.c - see receive.h.
  *
  * ring_peek() has copied the record and checked its header. Here each field of the payload is
- * checked before it is used. The first field that is invalid ends the worker.
+ * checked before it is used; the first invalid field ends the worker.
  */
 #include "daemon/request/receive.h"
 
@@ -22,11 +22,11 @@
 #include <string.h>
 
 enum { MAX_RECORDS = 1024, MAX_BYTES = 256 << 10, MAX_ENTRIES = 65536 }; /* in one loop iteration */
-/* Bytes of log-probabilities or tensors that a client has not read: the worker is told to suspend
- * the request, and what was in flight then still fits below the second bound. */
+/* Bytes of unread log-probabilities or tensors of a request: above the first bound the worker
+ * suspends it; what was in flight then fits below the second bound. */
 enum { SUSPEND_BYTES = 1 << 20, MAX_UNDELIVERED = 16 << 20 };
 
-/* The unread rest of a payload; every step is 8-aligned where the format says so. */
+/* The unread rest of a payload; steps are 8-aligned where the format requires it. */
 struct rest {
     const char *p;
     size_t n;
@@ -49,7 +49,7 @@ wrong(struct err *e, const char *what, uint32_t got, uint32_t want)
     return err_set(e, -EBADMSG, "%s is %u, not %u", what, got, want);
 }
 
-/* The request that a record of w refers to. NULL, and the sentence in e: w does not have it. */
+/* The request of a record of w. NULL and e: w does not have it. */
 static struct request *
 find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
 {
@@ -67,7 +67,7 @@ find_held(struct worker *w, uint32_t index, uint32_t gen, struct err *e)
     return r;
 }
 
-/* lagand has no memory for what the worker sent: only this request ends. */
+/* lagand is out of memory for a worker's data: ends only this request. */
 static void
 end_without_memory(struct worker *w, struct request *r)
 {
@@ -104,7 +104,7 @@ keep_tokens(struct worker *w, struct request *r, const struct output_tokens *t)
     ledger_add_pending(d->ledger, r);
 }
 
-/* The next entry of a STEP, with t pointing into the record. */
+/* Reads the next entry of a STEP; t points into the record. */
 static int
 parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct err *e)
 {
@@ -139,7 +139,7 @@ parse_entry(struct rest *b, struct rec_out *o, struct output_tokens *t, struct e
     return 0;
 }
 
-/* Does it continue what r has, and is it what r asked for? */
+/* Checks that the tokens continue r and match its SUBMIT. */
 static int
 check_entry(const struct worker *w, const struct request *r, const struct rec_out *o,
             const struct output_tokens *t, struct err *e)
@@ -177,7 +177,7 @@ check_entry(const struct worker *w, const struct request *r, const struct rec_ou
     return 0;
 }
 
-/* One output's tokens of a step. */
+/* Handles the tokens of one output in a STEP. */
 static int
 take_entry(struct worker *w, struct rest *b, struct err *e)
 {
@@ -214,7 +214,7 @@ take_step(struct worker *w, struct rest *b, struct err *e)
     return b->n ? err_set(e, -EBADMSG, "STEP is %zu bytes longer than its entries", b->n) : 0;
 }
 
-/* Store positions of the prompt that the client does not have. */
+/* Stores positions of the prompt that the client does not have. */
 static void
 keep_prompt(struct worker *w, struct request *r, const struct output_prompt *p)
 {
@@ -262,7 +262,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     if (s.first != r->outputs.n_prompt_received || s.n > LAGAN_MAX_IDS - s.first) {
         return wrong(e, "PROMPT: first", s.first, r->outputs.n_prompt_received);
     }
-    /* The client has some from the previous worker. */
+    /* The client has some positions from the previous worker. */
     had = r->delivery.n_prompt > s.first ? MIN(r->delivery.n_prompt - s.first, s.n) : 0;
     outputs_count_prompt(r, s.n);
     keep = (struct output_prompt){
@@ -276,7 +276,7 @@ take_prompt(struct worker *w, struct rest *b, struct err *e)
     return 0;
 }
 
-/* Store n values of a tensor that have not been received before. */
+/* Stores n values of a tensor that are new. */
 static void
 keep_tensor(struct worker *w, struct request *r, uint32_t kind, const char *values, uint32_t n)
 {
@@ -381,7 +381,7 @@ take_reject(struct worker *w, struct rest *b, struct err *e)
     }
     r = find_held(w, j.row, j.gen, e);
     if (!r) return -EBADMSG;
-    /* Tokens of the previous worker do not count. */
+    /* Tokens from the previous worker do not count. */
     if (r->state == REQUEST_STREAMING)
         return err_set(e, -EBADMSG, "REJECT: request %u has tokens already", j.row);
     if (j.reason < LAGAN_E_INVALID_REQUEST || !msg_reason(j.reason, NULL)) {
@@ -470,7 +470,7 @@ receive_record(struct worker *w, const struct ring_record *rec, struct err *e)
     }
 }
 
-/* -EBADMSG: nothing after it is read. */
+/* -EBADMSG: the rest of the ring is not read. */
 static int
 drain(struct worker *w, uint32_t records, size_t n_bytes, struct err *e)
 {
@@ -512,6 +512,6 @@ receive_drain_dead(struct worker *w)
 {
     struct err e;
 
-    /* Complete records count, up to a protocol error. */
+    /* Complete records are used, up to a protocol error. */
     if (!w->protocol_error) w->protocol_error = drain(w, UINT32_MAX, SIZE_MAX, &e) < 0;
 }

@@ -15,7 +15,7 @@ enum { OPERATORS_CALLS = 32 }; /* entries reserved for operators */
 
 struct call {
     bool used;
-    uint8_t op; /* TEXT_, or 0: of a control channel */
+    uint8_t op; /* TEXT_; 0: a control channel's */
     uint32_t gen, client, worker;
     uint64_t rid;
     nsec deadline;
@@ -124,7 +124,7 @@ worker_calls_control(struct daemon *d, struct client *c, uint64_t rid, struct wo
     return k ? (uint64_t)k->gen << 32 | (uint32_t)(k - d->calls->call) : 0;
 }
 
-/* The call that a worker answers. NULL: it has ended, for example by its timeout. */
+/* The command of a worker's reply. NULL: it has ended, for example by its timeout. */
 static struct call *
 named(struct worker *w, uint32_t index, uint32_t gen, bool text)
 {
@@ -163,7 +163,7 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
             msgpack_pack_object(&p, *result);
         else
             msgpack_pack_map(&p, 0);
-        frontend_reply_end(d, c);
+        frontend_send_or_drop(d, c);
     }
     give(d, k);
 }
@@ -214,7 +214,7 @@ worker_calls_text_done(struct worker *w, const void *data, size_t n, struct err 
             msg_key(&p, "text");
             msg_bytes(&p, text, t.text_bytes);
         }
-        frontend_reply_end(d, c);
+        frontend_send_or_drop(d, c);
     }
     give(d, k);
     return 0;

@@ -18,8 +18,8 @@ worker_notify_reserved(struct worker *w, int result)
     return result;
 }
 
-/* A worker ignores a notice for a request that it does not have yet, so this waits for the last
- * fragment of the SUBMIT. Returns false if the notice must be sent later. */
+/* A worker ignores a notice for a request that it does not have, so a notice waits for the last
+ * fragment of the SUBMIT. Returns false if it must be sent later. */
 static bool
 send_notice(struct worker *w, const struct request *r, uint16_t type, uint32_t flags)
 {
@@ -42,7 +42,7 @@ worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason)
     r->notify.cancel_reason = reason;
     if (send_notice(w, r, REC_CANCEL, reason)) return;
     r->notify.cancel_due = true;
-    w->n_words_due++;
+    w->n_notices_due++;
 }
 
 static void
@@ -56,7 +56,7 @@ send_suspended(struct worker *w, struct request *r)
         return;
     }
     n->suspend_due = true;
-    w->n_words_due++;
+    w->n_notices_due++;
 }
 
 void
@@ -75,14 +75,14 @@ worker_notify_dispatched(struct request *r)
 void
 worker_notify_clear(struct worker *w, struct request *r)
 {
-    w->n_words_due -= (uint32_t)r->notify.cancel_due + (uint32_t)r->notify.suspend_due;
+    w->n_notices_due -= (uint32_t)r->notify.cancel_due + (uint32_t)r->notify.suspend_due;
     r->notify.cancel_due = r->notify.suspend_due = false;
 }
 
 void
 worker_notify_flush(struct worker *w)
 {
-    for (uint32_t i = 0; w->n_words_due && i < ledger_capacity(w->d->ledger); i++) {
+    for (uint32_t i = 0; w->n_notices_due && i < ledger_capacity(w->d->ledger); i++) {
         struct request *r = ledger_request(w->d->ledger, i);
         bool cancel, suspend;
 
@@ -102,7 +102,7 @@ worker_notify_drain(struct worker *w)
     int k = ring_reserve(&w->channel.out, REC_DRAIN, 0, 8, 0, &to);
 
     if (k < 0) {
-        /* A ring this full is not being read. */
+        /* The worker does not read a ring this full. */
         log_warn("worker %s: its request ring is full; DRAIN is not sent, and the drain timeout "
                  "will end it",
                  w->name);

@@ -1,7 +1,7 @@
-/* worker_notify.h - the short records to a worker: cancel, suspend or continue a request, drain.
+/* worker_notify.h - short records to a worker: cancel, suspend or continue a request, drain.
  *
- * If the request ring is full, a notice is remembered in its request and sent by
- * worker_notify_flush().
+ * If the request ring is full, the notice is stored in the request and worker_notify_flush() sends
+ * it.
  */
 #ifndef DAEMON_REQUEST_WORKER_NOTIFY_H
 #define DAEMON_REQUEST_WORKER_NOTIFY_H
@@ -10,21 +10,21 @@
 #include "daemon/ledger/ledger.h"
 #include "daemon/supervise/worker.h"
 
-/* w, which has r, shall end it. reason: enum lagan_reason; 0: cancelled. */
+/* Tells w, which has r, to end it. reason: enum lagan_reason; 0: cancelled. */
 void worker_notify_cancel(struct worker *w, struct request *r, uint16_t reason);
-/* r shall be suspended, or continue. w: the worker that has it, NULL: none. No record is sent if
- * the worker knows. */
+/* Suspends r or continues it. w: the worker that has it; NULL: none. Sends a record only on a
+ * change. */
 void worker_notify_suspend(struct worker *w, struct request *r, bool suspended);
-/* The SUBMIT that is about to be sent tells the worker whether r is suspended. */
+/* The next SUBMIT tells the worker whether r is suspended: no separate notice is due. */
 void worker_notify_dispatched(struct request *r);
-/* Forget what w must still be told of r. */
+/* Drops the unsent notices of r for w. */
 void worker_notify_clear(struct worker *w, struct request *r);
-/* Send what found no space before. */
+/* Sends the notices that did not fit before. */
 void worker_notify_flush(struct worker *w);
-/* Tell w to finish its requests and take no more. */
+/* Sends DRAIN: w finishes its requests and exits. */
 void worker_notify_drain(struct worker *w);
-/* ring_reserve() returned result: -EBADMSG is a protocol error of the worker, which is killed.
- * Returns result. */
+/* Handles the result of ring_reserve(): -EBADMSG is a protocol error and kills w. Returns result.
+ */
 int worker_notify_reserved(struct worker *w, int result);
 
 #endif

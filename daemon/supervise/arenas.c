@@ -49,7 +49,7 @@ arenas_close(struct arenas *a)
     while (a->n) close(a->at[--a->n].fd);
 }
 
-/* A device's memory has no size that fstat knows; a file's must be what the note says. */
+/* fstat() knows no size of device memory. The size of a file must match the note. */
 int
 arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd, struct err *e)
 {
@@ -90,7 +90,7 @@ arenas_take(struct arenas *a, int sock, struct err *e)
     }
 }
 
-/* Those that are whole; name NULL: of any name. How many. */
+/* Sends the complete arenas; name NULL: of any name. Returns their number. */
 static int
 give(struct arenas *a, const char *name, int sock, struct err *e)
 {
@@ -108,7 +108,7 @@ give(struct arenas *a, const char *name, int sock, struct err *e)
 }
 
 int
-arenas_lend(struct arenas *a, int sock, struct err *e)
+arenas_share_weights(struct arenas *a, int sock, struct err *e)
 {
     return give(a, "weights", sock, e);
 }
@@ -134,7 +134,7 @@ arenas_after_death(struct arenas *a, const struct death *d, nsec now)
         a->strikes = soon ? a->strikes + 1 : 1;
         a->verify_contents = true;
     }
-    /* What says what is in it goes; the memory, which takes long to give back and to make, stays. */
+    /* Drops the manifest and keeps the KV memory, which is slow to free and to allocate. */
     if (!d->adopt_kv) arenas_drop(a, "manifest");
     if (a->strikes >= 2) arenas_drop_kv(a);
     if (arenas_given_up(a, d)) arenas_drop(a, NULL);

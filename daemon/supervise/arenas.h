@@ -1,4 +1,5 @@
-/* arenas.h - the memory a worker leaves behind: descriptors by name, kept for its successor. */
+/* arenas.h - memory of a worker that outlives its process: descriptors by name, kept for the
+ * replacement. */
 #ifndef DAEMON_SUPERVISE_ARENAS_H
 #define DAEMON_SUPERVISE_ARENAS_H
 
@@ -10,35 +11,37 @@
 enum { MAX_ARENAS = 16, MAX_HANDED = 64 };
 
 struct arenas {
-    uint32_t worker; /* whose: a part of their names in the fd store */
+    uint32_t worker; /* its number, a part of the names in the fd store */
     uint32_t n;
     struct kept_arena {
         struct fd_channel_note note;
         int fd;
     } at[MAX_ARENAS];
     uint32_t n_taken; /* messages of the present worker */
-    bool adopted;     /* it was given some */
+    bool adopted;     /* the present worker got some of them */
     nsec adopted_at;
-    uint32_t strikes;     /* faults of its own, each within a minute of an adoption */
-    bool verify_contents; /* somebody wild may have written to them: FD_CHANNEL_VERIFY */
+    uint32_t strikes;     /* the worker's own faults, each within a minute of an adoption */
+    bool verify_contents; /* a stray write is possible: send with FD_CHANNEL_VERIFY */
 };
 
-/* Take one that a former lagand kept, from its fd store: fd is ours. -EBADMSG: it is not what its note
- * says, and stays the caller's. */
+/* Adds an arena of a previous lagand from the fd store. Owns fd on success. -EBADMSG: the
+ * descriptor does not match its note. */
 int arenas_keep(struct arenas *a, const struct fd_channel_note *note, int fd,
                 struct err *e) MUST_USE;
-/* Take all that the worker has sent up by now. 0; -EPIPE: it has closed; -EBADMSG. */
+/* Adds all arenas that the worker has sent so far. -EPIPE: the worker has closed its fd channel.
+ * -EBADMSG: protocol error. */
 int arenas_take(struct arenas *a, int sock, struct err *e) MUST_USE;
-/* Send all that are whole to the next worker; it finds them when it looks. How many. */
+/* Queues all complete arenas in the socket of the replacement. Returns their number. */
 int arenas_give(struct arenas *a, int sock, nsec now, struct err *e) MUST_USE;
-/* The weights alone, to a standby, while their worker lives. */
-int arenas_lend(struct arenas *a, int sock, struct err *e) MUST_USE;
-/* A worker has died: what may its successor have? By the table of supervisor.h. */
+/* Sends only the weights, to a standby whose worker still runs. */
+int arenas_share_weights(struct arenas *a, int sock, struct err *e) MUST_USE;
+/* Drops what the replacement must not get after this death; see the table of supervisor.h. */
 void arenas_after_death(struct arenas *a, const struct death *d, nsec now);
-/* Then: nothing of before is to be used again, so no standby that has mapped it either. */
+/* Returns true if that death invalidates all arenas, and with them a standby that has mapped some.
+ */
 bool arenas_given_up(const struct arenas *a, const struct death *d);
-void arenas_drop(struct arenas *a, const char *name); /* out of the store too; NULL: all */
-void arenas_drop_kv(struct arenas *a);                /* with what belongs to it */
-void arenas_close(struct arenas *a); /* what is in the store is found there again */
+void arenas_drop(struct arenas *a, const char *name); /* also from the fd store; name NULL: all */
+void arenas_drop_kv(struct arenas *a);                /* KV and its manifest */
+void arenas_close(struct arenas *a);                  /* the fd store keeps its copies */
 
 #endif

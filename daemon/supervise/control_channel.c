@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { TURN_FRAMES = 16, MAX_FRAME = 1 << 16 };
+enum { ROUND_FRAMES = 16, MAX_FRAME = 1 << 16 };
 
 struct control_channel {
     struct worker *w;
@@ -23,8 +23,8 @@ struct control_channel {
     sd_event_source *source;
     char endpoint[340], token[33];
     uint8_t id[MAX_ROUTING_ID];
-    size_t id_len; /* 0: the worker has not come yet */
-    bool look;     /* something may have come: see frontend.c */
+    size_t id_len; /* 0: the worker has not connected yet */
+    bool look;     /* messages may be waiting; see tcp_server.h */
 };
 
 static int
@@ -34,7 +34,7 @@ on_ready(sd_event_source *s, int fd, uint32_t revents, void *arg)
     (void)fd;
     (void)revents;
     *(bool *)arg = true;
-    return 0; /* the turn that follows pumps */
+    return 0; /* the next loop iteration reads the messages */
 }
 
 static int
@@ -56,7 +56,7 @@ bind_it(struct control_channel *c)
     r = zmq_bind(c->in.socket, c->endpoint) < 0 ? -errno : 0;
     umask(mask);
     if (r < 0) return r;
-    c->look = true; /* there is no edge before it has been found empty */
+    c->look = true; /* the first edge comes only after the socket was found empty */
     if (zmq_getsockopt(c->in.socket, ZMQ_FD, &fd, &size) < 0) return -errno;
     return sd_event_add_io(c->w->d->event, &c->source, fd, EPOLLIN, on_ready, &c->look);
 }
@@ -145,7 +145,7 @@ control_channel_pump(struct control_channel *c)
 
     if (!c || !c->look) return false;
     c->look = false;
-    for (int i = 0; i < TURN_FRAMES; i++) {
+    for (int i = 0; i < ROUND_FRAMES; i++) {
         struct zmq_router_message m;
         int r = zmq_router_take(&c->in, &m, &passed);
 

@@ -1,7 +1,8 @@
-/* control_channel.h - the control channel of one incarnation: a ROUTER here, the worker's DEALER there.
+/* control_channel.h - the control channel of one incarnation: a ROUTER in lagand, a DEALER in the
+ * worker.
  *
- * For operators' commands to a worker and nothing else: no request and no death waits for it. The
- * worker proves itself with the token that it got in its environment; other peers are not heard.
+ * It carries operator commands only; no request and no replacement of a worker waits for it. The
+ * worker authenticates with the token of its environment; messages of other peers are ignored.
  */
 #ifndef DAEMON_SUPERVISE_CONTROL_CHANNEL_H
 #define DAEMON_SUPERVISE_CONTROL_CHANNEL_H
@@ -12,16 +13,15 @@
 
 struct control_channel;
 
-/* NULL: it could not be had (said in the journal), the worker does without. */
+/* NULL: it could not be opened, which is logged; the worker runs without. */
 struct control_channel *control_channel_open(struct worker *w, const char **endpoint,
                                              const char **token);
-void control_channel_move(struct control_channel *c,
-                          struct worker *w); /* it is w's now; NULL: nothing */
-struct control_channel *control_channel_close(struct control_channel *c); /* NULL in, NULL out */
-bool control_channel_pump(struct control_channel *c); /* true: there is more; NULL: nothing */
-/* CALL a verb under this number, args (a map, or NULL) as they came; the answer comes as
- * d->events->control_reply().
- * -ENOTCONN. */
+/* Makes w the owner. c NULL: no effect, as in the calls below. */
+void control_channel_move(struct control_channel *c, struct worker *w);
+struct control_channel *control_channel_close(struct control_channel *c);
+bool control_channel_pump(struct control_channel *c); /* true: more messages may be waiting */
+/* Sends CALL with that number, verb and args (a map, or NULL). The result arrives through
+ * d->events->control_reply(). -ENOTCONN. */
 int control_channel_call(struct control_channel *c, uint64_t number, const char *verb,
                          const msgpack_object *args) MUST_USE;
 

@@ -1,7 +1,7 @@
 /* cpu_starvation.c - see cpu_starvation.h.
  *
- * What has been waited is in schedstat once the wait is over. Of a wait that goes on only the state is known: ready,
- * and the processor's time stands still.
+ * schedstat has a wait only after its end. During a wait only the state is known: runnable, and the
+ * processor time does not change.
  */
 #include "daemon/supervise/cpu_starvation.h"
 
@@ -10,8 +10,8 @@
 #include <string.h>
 
 struct sum {
-    nsec ran, queued; /* of all threads, ever */
-    bool ready;       /* one of them wants a processor now, or has one */
+    nsec ran, queued; /* totals of all threads */
+    bool ready;       /* a thread is runnable or running */
 };
 
 static bool
@@ -22,7 +22,7 @@ is_ready(const char *path)
 
     if (f && !fgets(line, sizeof line, f)) line[0] = 0;
     if (f) fclose(f);
-    state = strrchr(line, ')'); /* the name before it may hold anything */
+    state = strrchr(line, ')'); /* the name in front of it may contain any character */
     return state && !strncmp(state, ") R", 3);
 }
 

@@ -1,7 +1,7 @@
-/* cpu_starvation.h - how long a process was ready to run and got no processor.
+/* cpu_starvation.h - how long a process was runnable and got no processor.
  *
- * Who has not beaten for three seconds is hung, unless it could not run: on a machine that is busy
- * with others a worker may get a hundredth of a processor. Whoever is stopped, sleeps or spins is not starved.
+ * A worker without a heartbeat for 3 s counts as hung. On an overloaded host a worker may get 1 %
+ * of a processor; that time does not count. A stopped, sleeping or spinning process is not starved.
  */
 #ifndef DAEMON_SUPERVISE_CPU_STARVATION_H
 #define DAEMON_SUPERVISE_CPU_STARVATION_H
@@ -10,13 +10,14 @@
 
 #include <sys/types.h>
 
-struct cpu_starvation { /* zeroed: nothing is known */
-    nsec at;            /* of the last look, 0: none */
+struct cpu_starvation { /* all zero: no measurement yet */
+    nsec at;            /* of the last call; 0: none */
     nsec ran, queued;
 };
 
-/* Nanoseconds of those since the last look, of the whole process: at most nine tenths of them, so that nobody is waited for
- * for ever. 0 at the first look, and of one that is not there. It reads two files of /proc for each thread. */
+/* Nanoseconds of starvation of the whole process since the last call, capped at 90 % of the
+ * interval so that a starved worker still times out. 0 at the first call and for a missing process.
+ * Reads 2 files of /proc for each thread. */
 nsec cpu_starvation_since(struct cpu_starvation *s, pid_t pid, nsec now);
 
 #endif

@@ -15,12 +15,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of what it prints: a line may have one byte and costs us ten microseconds. In a turn so many bytes, or, read by the piece,
- * about so many lines; of the dead all that a pipe holds, and the last lines of that. */
+/* Bounds of reading the log pipe: a line may have 1 byte and costs 10 us. Of a running process a
+ * loop iteration reads this many bytes or about this many lines; of an ended one all that the pipe
+ * holds, of which the last lines are logged. */
 enum {
-    PIECE_BYTES = 512,
-    TURN_BYTES = 4 << 10,
-    TURN_LINES = 128,
+    READ_BYTES = 512,
+    ROUND_BYTES = 4 << 10,
+    ROUND_LINES = 128,
     LAST_BYTES = 66 << 10,
     LAST_LINES = 256
 };
@@ -48,9 +49,9 @@ process_log(const struct worker *w, enum log_level level, const char *fmt, ...)
     say(w, level, text);
 }
 
-/* ---- what it prints */
+/* ---- output */
 
-/* Its name stands beside what is kept of it. */
+/* Stores the line with the name of its process. */
 static const char *
 without_subject(const struct worker *w, const char *text)
 {
@@ -83,7 +84,7 @@ take_line(struct worker *w)
     say(w, level, text);
 }
 
-/* How many lines that makes. */
+/* The number of lines in the text. */
 static uint32_t
 take_bytes(struct worker *w, const char *p, size_t n)
 {
@@ -96,16 +97,16 @@ take_bytes(struct worker *w, const char *p, size_t n)
     return lines;
 }
 
-/* What there is, within a budget: a worker that prints for ever may not keep us here. */
+/* Reads within a budget, so that a worker that prints without end does not block lagand. */
 static int
 drain_log(struct worker *w)
 {
-    char buf[PIECE_BYTES];
+    char buf[READ_BYTES];
     uint32_t lines = 0;
     size_t bytes = 0;
     ssize_t n = 1;
 
-    while (lines < TURN_LINES && bytes < TURN_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
+    while (lines < ROUND_LINES && bytes < ROUND_BYTES && (n = read(w->log, buf, sizeof buf)) > 0) {
         lines += take_bytes(w, buf, (size_t)n);
         bytes += (size_t)n;
     }
@@ -124,9 +125,9 @@ process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg)
     return 0;
 }
 
-/* ---- what an ended process leaves */
+/* ---- panic message of an ended process */
 
-/* The black box of the dead: bounded, and cleaned like any bytes from outside by the log. */
+/* Reads at most the size of the field; the log replaces unprintable bytes. */
 void
 process_read_panic(struct worker *w, char *ret, size_t n_ret)
 {
@@ -161,20 +162,20 @@ void
 process_release(struct worker *w)
 {
     w->on_exit = sd_event_source_disable_unref(w->on_exit);
-    w->on_bell = sd_event_source_disable_unref(w->on_bell);
-    w->on_hand = sd_event_source_disable_unref(w->on_hand);
+    w->on_doorbell = sd_event_source_disable_unref(w->on_doorbell);
+    w->on_fd_channel = sd_event_source_disable_unref(w->on_fd_channel);
     w->on_log = sd_event_source_disable_unref(w->on_log);
     w->on_no_end = sd_event_source_disable_unref(w->on_no_end);
     w->on_calm = sd_event_source_disable_unref(w->on_calm);
     w->control = control_channel_close(w->control);
     channel_close(&w->channel);
-    if (w->hand >= 0) close(w->hand);
+    if (w->fd_channel_sock >= 0) close(w->fd_channel_sock);
     if (w->log >= 0) close(w->log);
-    w->hand = w->log = -1;
+    w->fd_channel_sock = w->log = -1;
     w->alive = false;
     w->pid = 0;
     w->n_line = 0;
-    w->bell_lost = w->hand_lost = 0;
+    w->doorbell_closed_at = w->fd_channel_closed_at = 0;
 }
 
 void
@@ -192,7 +193,7 @@ process_is_standby(const struct worker *w)
     return w->of || (w->lead && w->lead->of);
 }
 
-/* So that a lagand after us can wait for its end, should we not. */
+/* Stores the pidfd, so that the next lagand can wait for the end of the process. */
 void
 process_store_pid(const struct worker *w)
 {
@@ -215,7 +216,7 @@ process_drop_pid(const struct worker *w)
     fdstore_drop(name);
 }
 
-/* Where the last lines of it begin, and how many come before them. */
+/* Returns the start of the last lines of the text, and the number of lines before them. */
 static size_t
 last_lines(const char *p, size_t n, uint32_t *before)
 {
@@ -240,7 +241,7 @@ process_read_output(struct worker *w)
         n += (size_t)got;
     at = last_lines(last, n, &skipped);
     if (skipped) {
-        w->n_line = 0; /* the first of them */
+        w->n_line = 0; /* the first of those lines */
         process_log(w, LOG_LEVEL_WARN,
                     "worker %s: omitting %u lines of its output before the last %d", w->name,
                     skipped, LAST_LINES);

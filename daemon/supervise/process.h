@@ -1,7 +1,9 @@
-/* process.h - the process of a struct worker: its output, its panic message, its pid, its resources.
+/* process.h - the process of a struct worker: its output, its panic message, its pid, its
+ * resources.
  *
- * The process may be a worker, a rank of a rank group or a standby. This file reads what the process
- * printed and left behind, and releases what lagand holds for it. worker.c starts and watches it.
+ * The process may be a worker, a rank of a rank group or a standby. This file reads what the
+ * process printed and left behind, and releases what lagand holds for it. worker.c starts and
+ * watches it.
  */
 #ifndef DAEMON_SUPERVISE_PROCESS_H
 #define DAEMON_SUPERVISE_PROCESS_H
@@ -20,9 +22,10 @@ void process_log(const struct worker *w, enum log_level level, const char *fmt, 
 
 /* Handler of sd-event for the log pipe; arg: the struct worker. Logs a bounded number of lines. */
 int process_on_log(sd_event_source *s, int fd, uint32_t revents, void *arg);
-/* The process has ended: logs the last lines of its output, at most 256. */
+/* The process has ended: logs its remaining output, at most 256 lines. */
 void process_read_output(struct worker *w);
-/* Copies the panic message of the ended process into ret (n_ret bytes, "" if there is none) and logs it. */
+/* Copies the panic message of the ended process into ret (n_ret bytes, "" if there is none) and
+ * logs it. */
 void process_read_panic(struct worker *w, char *ret, size_t n_ret);
 
 /* true: a standby, or another rank of a standby. */
@@ -32,10 +35,10 @@ void process_pid_name(uint32_t index, uint32_t rank, char *buf, size_t n);
 void process_store_pid(const struct worker *w); /* a standby's is not stored */
 void process_drop_pid(const struct worker *w);
 
-/* Kills the process and waits until it has ended. */
+/* Kills the process and is_standby until it has ended. */
 void process_kill(struct worker *w);
-/* Closes the rings, pipes, sockets and event sources of the process. The process must have ended, or
- * never have been started. */
+/* Closes the rings, pipes, sockets and event sources of the process. The process must have ended,
+ * or never have been started. */
 void process_release(struct worker *w);
 
 #endif

@@ -17,12 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const nsec LEAVE_TIME = NSEC_S; /* from a rank's orderly end to rank 0's */
-static const char SHARED[] =
-    "group";           /* what all ranks inherit under one name; its size is theirs to set */
-enum { LEAD_FDS = 4 }; /* that rank 0 inherits as any worker: the rest is the group's */
+static const nsec LEAVE_TIME = NSEC_S; /* from the exit of a rank with status 0 to that of rank 0 */
+static const char SHARED[] = "group";  /* shared memory of all ranks, which set its size */
+enum { LEAD_FDS = 4 }; /* what rank 0 inherits like any worker; the rest belongs to the group */
 
-static const struct super_ops none; /* another rank has no life of its own */
+static const struct super_ops none; /* only rank 0 has a state table */
 
 int
 rank_group_new(struct worker *w, struct err *e)
@@ -64,7 +63,8 @@ pass(struct heritage *h, const char *name, uint32_t rank, int fd)
     h->at[h->n++].fd = fd;
 }
 
-/* Who has it as its standby's rank: the one whose place it will take; else itself. */
+/* The struct worker whose name the process gets: for a rank of a standby the one that it will
+ * replace. */
 static struct worker *
 place_of(struct worker *o)
 {
@@ -74,7 +74,7 @@ place_of(struct worker *o)
 static int
 start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, struct err *e)
 {
-    int hand[2], bell[2], r;
+    int fd_channel_sock[2], bell[2], r;
 
     o->epoch = s->heritage.epoch;
     r = channel_make_plan(&o->channel, o->index, o->epoch, o->d->id, bell, e);
@@ -82,29 +82,29 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
     pass(lead, "plan", o->rank, o->channel.d.fd);
     pass(lead, "reply", o->rank, o->channel.w.fd);
     pass(lead, "ring", o->rank, bell[0]);
-    r = fd_channel_pair(hand, e);
+    r = fd_channel_pair(fd_channel_sock, e);
     if (r == 0) {
-        o->hand = hand[0];
+        o->fd_channel_sock = fd_channel_sock[0];
         s->name = place_of(o)->name;
         s->rank = o->rank;
         s->heritage.n = 0;
         pass(&s->heritage, "d", 0, o->channel.d.fd);
         pass(&s->heritage, "w", 0, o->channel.w.fd);
-        pass(&s->heritage, "doorbell", 0, bell[1]);
-        pass(&s->heritage, "fd_channel", 0, hand[1]);
+        pass(&s->heritage, "bell", 0, bell[1]);
+        pass(&s->heritage, "hand", 0, fd_channel_sock[1]);
         pass(&s->heritage, SHARED, 0, group);
-        r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->hand, e)
-                        : arenas_give(&o->arenas, o->hand, o->d->now, e);
+        r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->fd_channel_sock, e)
+                        : arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e);
         if (r >= 0) r = spawn_worker(s, &o->pid, &o->log, e);
-        close(hand[1]);
+        close(fd_channel_sock[1]);
     }
     close(bell[1]);
     if (r < 0) return r;
     o->alive = true;
-    o->beat_at = o->spawned_at = o->d->now;
-    o->beat = 0;
+    o->heartbeat_at = o->spawned_at = o->d->now;
+    o->heartbeat = 0;
     o->n_lines = 0;
-    o->bell_lost = 0;
+    o->doorbell_closed_at = 0;
     process_store_pid(o);
     return worker_watch(o, e);
 }
@@ -136,7 +136,7 @@ void
 rank_group_close_passed(const struct worker *w, const struct heritage *h)
 {
     for (uint32_t i = LEAD_FDS; w->n_others && i < h->n; i++) {
-        bool kept = false; /* the links' own */
+        bool kept = false; /* copies in the channels stay open */
 
         for (uint32_t k = 0; k < w->n_others; k++)
             kept |= h->at[i].fd == w->other[k]->channel.d.fd ||
@@ -153,17 +153,18 @@ rank_group_kill(struct worker *w)
 }
 
 void
-rank_group_process_exited(struct worker *one, int code, int status, bool words)
+rank_group_process_exited(struct worker *one, int code, int status, bool has_panic)
 {
     struct worker *w = one->lead ? one->lead : one;
     bool anybody = w->alive;
 
     if (one->lead && w->alive && code == CLD_EXITED && status == 0) {
-        one->bell_lost = w->d->now; /* it saw rank 0 leave, whose end we hear of next */
+        one->doorbell_closed_at =
+            w->d->now; /* it has seen the exit of rank 0, whose event follows */
         return;
     }
     if (!w->end.known) {
-        w->end = (struct end){ true, words, code, status, w->d->now };
+        w->end = (struct end){ true, has_panic, code, status, w->d->now };
         if (one->lead)
             log_err("worker %s: pid %d ended (%s %d); killing its rank group", one->name,
                     (int)one->pid, code == CLD_EXITED ? "exit status" : "signal", status);
@@ -171,7 +172,7 @@ rank_group_process_exited(struct worker *one, int code, int status, bool words)
         if (w->alive) kill(w->pid, SIGKILL);
     }
     for (uint32_t i = 0; i < w->n_others; i++) anybody |= w->other[i]->alive;
-    if (!anybody) worker_ended(w, w->end.code, w->end.status, w->end.words);
+    if (!anybody) worker_ended(w, w->end.code, w->end.status, w->end.has_panic);
 }
 
 void
@@ -179,13 +180,13 @@ rank_group_reap(struct worker *w, const struct death *d)
 {
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        char words[400];
+        char panic[400];
         struct err e;
 
-        if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
+        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
             log_warn("worker %s: %s; ignoring", o->name, e.text);
         process_read_output(o);
-        if (o->pid) process_read_panic(o, words, sizeof words);
+        if (o->pid) process_read_panic(o, panic, sizeof panic);
         process_drop_pid(o);
         arenas_after_death(&o->arenas, d, o->d->now);
         process_release(o);
@@ -203,7 +204,7 @@ rank_group_end(struct worker *w)
             process_kill(o);
             process_drop_pid(o);
         }
-        if (o->hand >= 0 && arenas_take(&o->arenas, o->hand, &e) == -EBADMSG)
+        if (o->fd_channel_sock >= 0 && arenas_take(&o->arenas, o->fd_channel_sock, &e) == -EBADMSG)
             log_warn("worker %s: %s; ignoring", o->name, e.text);
         process_release(o);
     }
@@ -230,20 +231,20 @@ rank_group_tick(struct worker *w, nsec now, nsec late)
 
     for (uint32_t i = 0; i < w->n_others; i++) {
         struct worker *o = w->other[i];
-        uint64_t beat;
+        uint64_t heartbeat;
 
-        /* Rank 0, which is to end next, may have had no processor. */
-        if (o->bell_lost) o->bell_lost = MIN(o->bell_lost + late, now);
-        if (!o->alive && o->bell_lost && now - o->bell_lost > LEAVE_TIME)
+        /* Rank 0 exits next, and may be starved. */
+        if (o->doorbell_closed_at) o->doorbell_closed_at = MIN(o->doorbell_closed_at + late, now);
+        if (!o->alive && o->doorbell_closed_at && now - o->doorbell_closed_at > LEAVE_TIME)
             worker_broken(o, DEATH_EXITED, "exited while rank 0 continues to run");
         if (!o->alive) continue;
-        beat = atomic_load_explicit(&shm_ctl(&o->channel.w)->hb_count, memory_order_relaxed);
-        o->beat_at = MIN(o->beat_at + worker_discount(o, now, late), now);
-        if (beat != o->beat) o->beat_at = now;
-        o->beat = beat;
-        if (now - o->beat_at >= stall)
+        heartbeat = atomic_load_explicit(&shm_ctl(&o->channel.w)->hb_count, memory_order_relaxed);
+        o->heartbeat_at = MIN(o->heartbeat_at + worker_discount(o, now, late), now);
+        if (heartbeat != o->heartbeat) o->heartbeat_at = now;
+        o->heartbeat = heartbeat;
+        if (now - o->heartbeat_at >= stall)
             worker_broken(o, DEATH_SILENT, "no heartbeat for %.1f s",
-                          (double)(now - o->beat_at) / NSEC_S);
+                          (double)(now - o->heartbeat_at) / NSEC_S);
     }
 }
 
@@ -256,8 +257,8 @@ rank_group_check_exit(struct worker *w, nsec now)
     if (!anybody || !w->end.known || w->super.suspect != DEATH_NONE ||
         now - w->end.at < w->d->config->o.stall_timeout)
         return;
-    /* The cause stays what it was; from here on its supervisor counts the time. */
-    super_died(&w->super, w->end.code, w->end.status, w->end.words);
+    /* Keeps the cause; super_broken() starts the timer. */
+    super_died(&w->super, w->end.code, w->end.status, w->end.has_panic);
     log_err("worker %s: rank 0 has ended, another rank has not; waiting 10 s longer for it",
             w->name);
     super_broken(&w->super, w->super.death.cause, now);
@@ -269,6 +270,6 @@ rank_group_silent(const struct worker *w, nsec now)
     nsec stall = w->d->config->o.stall_timeout;
 
     for (uint32_t i = 0; i < w->n_others; i++)
-        if (w->other[i]->alive && now - w->other[i]->beat_at >= stall / 2) return true;
+        if (w->other[i]->alive && now - w->other[i]->heartbeat_at >= stall / 2) return true;
     return false;
 }

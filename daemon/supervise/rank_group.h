@@ -1,10 +1,11 @@
-/* rank_group.h - a worker whose model is on several ranks (worker/tp/plan_ring.h): the processes beside
- * rank 0.
+/* rank_group.h - the other processes of a worker with several tensor-parallel ranks
+ * (worker/tp/plan_ring.h).
  *
- * Rank 0 is the worker, with lagand's rings, in all tables. Another rank has a struct worker too, in other[], of which
- * its process, its hand, arenas and log, its heart and its black box are used; it has no rings of lagand's and is in no
- * table. All of a group live and die together: the end of one is the end of all, and the first one's cause is the
- * worker's. Its EV_EXIT comes when the last is reaped, so that no stray write of any lands in memory that is handed on.
+ * Rank 0 is the worker: it has the rings and is in all tables. Each other rank has a struct worker
+ * in other[], of which only the process, fd channel, arenas, log pipe, heartbeat and panic message
+ * are used. The first end ends the whole group, and its cause is the cause of the worker. EV_EXIT
+ * comes when the last rank is reaped, so that no stray write of a rank reaches memory that is
+ * passed on.
  */
 #ifndef DAEMON_SUPERVISE_RANK_GROUP_H
 #define DAEMON_SUPERVISE_RANK_GROUP_H
@@ -14,24 +15,25 @@
 
 struct spawn;
 
-/* As many as its model's tensor_parallel says; w may be a standby, which is a group too then. */
+/* Makes the other ranks that tensor_parallel of the model asks for. w may be a standby. */
 int rank_group_new(struct worker *w, struct err *e) MUST_USE;
 void rank_group_free(struct worker *w);
-/* The other ranks, started as rank 0 will be; what that inherits of them is added to lead. */
+/* Starts the other ranks; adds to lead the descriptors that rank 0 inherits for them. */
 int rank_group_start(struct worker *w, struct spawn *lead, struct err *e) MUST_USE;
-void rank_group_close_passed(const struct worker *w,
-                             const struct heritage *h); /* of ours: rank 0 has its own */
-/* One of a group has ended: the others are killed, unless it only followed rank 0. */
-void rank_group_process_exited(struct worker *one, int code, int status, bool words);
+/* Closes lagand's copies of these descriptors after rank 0 was spawned. */
+void rank_group_close_passed(const struct worker *w, const struct heritage *h);
+/* One process of a group has ended: kills the others. A rank above 0 that exits with status 0 has
+ * seen the end of rank 0; then only the wait for rank 0 starts. */
+void rank_group_process_exited(struct worker *one, int code, int status, bool has_panic);
 void rank_group_kill(struct worker *w);
-void rank_group_reap(struct worker *w, const struct death *d); /* all are reaped */
-void rank_group_end(struct worker *w); /* lagand is leaving, or it was only half made */
-/* Of a standby: all of them live, not even a zombie whose end we are still to hear of is among them. */
+void rank_group_reap(struct worker *w, const struct death *d); /* after all have ended */
+void rank_group_end(struct worker *w); /* kills and waits: lagand exits, or a start failed */
+/* Returns true if no rank of a standby has ended, not even one whose exit event is still queued. */
 bool rank_group_alive(const struct worker *s);
 void rank_group_tick(struct worker *w, nsec now, nsec late);
-/* Rank 0 has ended, and another rank that was killed with it has not yet: not for ever. */
+/* Ends the wait for other ranks that do not exit after rank 0 and SIGKILL. */
 void rank_group_check_exit(struct worker *w, nsec now);
-/* Another rank has not beaten for so long that rank 0 may be late because of it. */
+/* Returns true if another rank is silent for so long that rank 0 may be late because of it. */
 bool rank_group_silent(const struct worker *w, nsec now);
 
 #endif

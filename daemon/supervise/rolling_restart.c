@@ -42,12 +42,13 @@ rolling_restart_start(struct daemon *d, const char *by)
 void
 rolling_restart_step(struct daemon *d)
 {
-    if (d->draining) d->rolling = 0; /* who stops begins nothing anew */
+    if (d->draining) d->rolling = 0; /* a stopping lagand starts no worker */
     while (d->rolling) {
         const struct worker *w = d->worker[d->rolling - 1];
-        bool anew = w->epoch != d->rolled_epoch, fails = anew && w->super.state == SUPER_BACKOFF;
+        bool replaced = w->epoch != d->rolled_epoch,
+             fails = replaced && w->super.state == SUPER_BACKOFF;
 
-        if (!fails && !worker_over(w) && !(anew && w->super.state == SUPER_READY)) return;
+        if (!fails && !worker_over(w) && !(replaced && w->super.state == SUPER_READY)) return;
         if (fails || w->super.state == SUPER_FAILED)
             log_err("reload stopped: worker %s did not become ready; the other workers keep "
                     "running the "

@@ -1,7 +1,7 @@
 /* spawn.c - see spawn.h.
  *
- * vfork(): the child borrows our memory until it execs, so it may only make system calls and write to
- * its own copies of descriptors, signals and limits. Everything it needs is prepared before.
+ * vfork(): the child shares lagand's memory until it execs. It may only make system calls and
+ * change its own descriptors, signals and limits; everything else is prepared before.
  */
 #include "daemon/supervise/spawn.h"
 
@@ -37,11 +37,11 @@ struct child {
 static char *
 keep(struct child *c, const char *a, const char *b, const char *d)
 {
-    size_t room = sizeof c->text - c->used;
+    size_t space = sizeof c->text - c->used;
     char *at = c->text + c->used;
-    int n = snprintf(at, room, "%s%s%s", a, b, d);
+    int n = snprintf(at, space, "%s%s%s", a, b, d);
 
-    if (n < 0 || (size_t)n >= room) return NULL;
+    if (n < 0 || (size_t)n >= space) return NULL;
     c->used += (size_t)n + 1;
     return at;
 }
@@ -62,7 +62,7 @@ add_env(struct child *c, const char *a, const char *b)
     return c->envp[c->n_env++] ? 0 : -E2BIG;
 }
 
-/* What a worker may know of our environment: where to find things, and what tools look at. */
+/* Environment variables that a worker gets: search paths and variables of debugging tools. */
 static bool
 passes(const char *v)
 {
@@ -87,7 +87,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
 
     if (r == 0) r = add_arg(c, "--worker=", s->name, "");
     if (r == 0) r = add_arg(c, "--log_level=", s->log_level, "");
-    if (r == 0 && s->waits) r = add_arg(c, "--as_standby", "", "");
+    if (r == 0 && s->is_standby) r = add_arg(c, "--as_standby", "", "");
     if (r == 0 && s->rank) {
         char rank[12];
 
@@ -105,7 +105,7 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
         if (r == 0) {
             char *arg = c->argv[c->n_args - 1];
 
-            c->used -= 1; /* the NUL: the value follows */
+            c->used -= 1; /* the NUL: the value is the next argument */
             r = keep(c, now, "", "") ? 0 : -E2BIG;
             check(r < 0 || c->argv[c->n_args - 1] == arg);
         }
@@ -122,7 +122,8 @@ prepare(struct child *c, const struct spawn *s, struct err *e)
     return r < 0 ? err_set(e, r, "the arguments of the worker are too long") : 0;
 }
 
-/* In the child: descriptors to 3, 4, ...; what lies in the way is parked first. */
+/* In the child: moves the descriptors to 3, 4, ..., in two steps because the numbers may overlap.
+ */
 static int
 place_fds(const struct heritage *h, int null, int out)
 {
@@ -130,7 +131,8 @@ place_fds(const struct heritage *h, int null, int out)
 
     for (uint32_t i = 0; i < h->n; i++) {
         parked[i] = fcntl(h->at[i].fd, F_DUPFD_CLOEXEC, PARK);
-        if (parked[i] < 0) return errno == EINVAL ? EMFILE : errno; /* the limit is below PARK */
+        if (parked[i] < 0)
+            return errno == EINVAL ? EMFILE : errno; /* the limit of open files is below PARK */
     }
     if (dup2(null, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
         dup2(out, STDERR_FILENO) < 0)
@@ -138,7 +140,7 @@ place_fds(const struct heritage *h, int null, int out)
     for (uint32_t i = 0; i < h->n; i++) {
         if (dup2(parked[i], HERITAGE_FIRST + (int)i) < 0) return errno;
     }
-    /* All we own is close-on-exec; libraries' may not be. */
+    /* lagand's own descriptors are close-on-exec; those of libraries may not be. */
     syscall(SYS_close_range, HERITAGE_FIRST + h->n, ~0U, 0);
     return 0;
 }
@@ -151,11 +153,11 @@ become_worker(const struct spawn *s, struct child *c, pid_t parent, int null, in
 
     sigemptyset(&none);
     FP(spawn_child);
-    setpgid(0, 0); /* a terminal's ^C is for us alone */
+    setpgid(0, 0); /* ^C in a terminal then reaches lagand only */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127); /* we died before that took hold */
+    if (getppid() != parent) _exit(127); /* lagand ended before PR_SET_PDEATHSIG */
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGUSR2, SIG_IGN); /* one that is slow to begin may be asked before it can answer */
+    signal(SIGUSR2, SIG_IGN); /* the signal may come before the worker has a handler */
     sigprocmask(SIG_SETMASK, &none, NULL);
     *failed = place_fds(&s->heritage, null, out);
     FP(spawn_exec);
@@ -190,14 +192,15 @@ spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e)
     r = child < 0 ? -errno : 0;
     close(null);
     close(pipe[1]);
-    /* The worker's end stays blocking: a log line is not to be lost. Ours is not. */
+    /* The worker's end stays blocking, so that no log line is lost; lagand's end does not block. */
     if (r == 0 && fcntl(pipe[0], F_SETFL, O_NONBLOCK) < 0) r = -errno;
     if (r < 0) {
         close(pipe[0]);
         return err_set(e, r, "cannot be started: %s", strerror(-r));
     }
     if (failed) {
-        /* It has told us why and is gone or going: reaped here, for nobody watches it yet. */
+        /* The child has failed before the exec: reaps it here, because no event source watches it
+         * yet. */
         while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
         }
         close(pipe[0]);

@@ -1,4 +1,4 @@
-/* spawn.h - the one place where a worker process is made. */
+/* spawn.h - the only code that creates a worker process. */
 #ifndef DAEMON_SUPERVISE_SPAWN_H
 #define DAEMON_SUPERVISE_SPAWN_H
 
@@ -15,16 +15,16 @@ struct spawn {
     const char *log_level; /* "info" */
     const struct model_options *keys;
     uint32_t rank;
-    bool waits;                  /* a standby */
-    struct heritage heritage;    /* our numbers of what it inherits, in order */
+    bool is_standby;
+    struct heritage heritage;    /* lagand's numbers of the inherited descriptors, in order */
     const char *control, *token; /* its control channel; NULL: none */
 };
 
-/* Start it: *pid, and *log the end to read what it prints. Everything else is closed in it, it dies
- * with us, and it is the leader of its own process group. */
+/* Starts the process: *pid, and *log, the read end of its output. The process inherits no other
+ * descriptor, gets a signal when lagand ends, and leads a process group of its own. */
 int spawn_worker(const struct spawn *s, pid_t *pid, int *log, struct err *e) MUST_USE;
 
-/* lagan-worker beside our own program, or where it is installed. -ENOENT. */
+/* Path of lagan-worker: beside the running program, else the installed one. -ENOENT. */
 int spawn_find(char *buf, size_t n, struct err *e) MUST_USE;
 
 #endif

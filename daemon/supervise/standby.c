@@ -16,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* From READY on: to one that opens the device, and to one that has its driver up alone. */
+/* Delay after READY: for a standby that opens the device; for one that only initialises its driver.
+ */
 static const nsec CALM_TIME = 100 * NSEC_MS, BRIEF_TIME = 10 * NSEC_MS;
 
 static const struct model_options *
@@ -26,20 +27,20 @@ keys_of(const struct worker *w)
 }
 
 const char *
-standby_word(const struct worker *s, enum super_state state)
+standby_stage(const struct worker *s, enum super_state state)
 {
-    if (state == SUPER_STANDBY && !s->begun) return "driver up";
-    return state == SUPER_DOWN ? "" : super_state_word(state);
+    if (state == SUPER_STANDBY && !s->prepare_sent) return "driver up";
+    return state == SUPER_DOWN ? "" : super_state_name(state);
 }
 
 static void
 moved(void *arg, enum super_state from, enum super_state to)
 {
     struct worker *s = arg;
-    const char *was = standby_word(s, from), *is = standby_word(s, to);
+    const char *was = standby_stage(s, from), *is = standby_stage(s, to);
 
-    if (!*was) was = super_state_word(from);
-    if (!*is) is = super_state_word(to);
+    if (!*was) was = super_state_name(from);
+    if (!*is) is = super_state_name(to);
     log_debug("%s: %s -> %s", s->name, was, is);
     event_log_add(s->d, "standby", s->name, "%s -> %s", was, is);
     if (to == SUPER_FAILED)
@@ -57,7 +58,7 @@ reap(void *arg, const struct death *d)
         log_info("standby %s: pid %d ended", s->name, (int)s->pid);
     } else {
         log_warn("standby %s: pid %d died of %s: %s; no request is affected", s->name, (int)s->pid,
-                 death_word(d->cause), death_sentence(d->cause));
+                 death_name(d->cause), death_sentence(d->cause));
         s->restarts++;
     }
     rank_group_reap(s, d);
@@ -112,8 +113,8 @@ on_calm(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* Once streams go on: a process that opens the device holds others up there. A driver comes up beside a step or two, and
- * until it has a death takes twice as long. */
+/* Delayed until streams have resumed, because opening the device stalls its other users. A driver
+ * initialises during one or two steps; a death before that takes 2 x as long. */
 static void
 make_soon(struct worker *w)
 {
@@ -137,53 +138,56 @@ standby_worker_state(struct worker *w, enum super_state to)
 bool
 standby_may_prepare(const struct worker *s)
 {
-    return keys_of(s)->standby || !s->of->alive || s->of->hand_lost;
+    return keys_of(s)->standby || !s->of->alive || s->of->fd_channel_closed_at;
 }
 
 int
-standby_share(const struct worker *s, struct arenas *a, int hand, struct err *e)
+standby_share(const struct worker *s, struct arenas *a, int fd_channel_sock, struct err *e)
 {
     const struct fd_channel_note begin = { .name = "begin" };
 
-    if (!s->begun) return 0;
-    TRY(arenas_lend(a, hand, e));
-    return fd_channel_give(hand, &begin, s->channel.d.fd, e);
+    if (!s->prepare_sent) return 0;
+    TRY(arenas_share_weights(a, fd_channel_sock, e));
+    return fd_channel_give(fd_channel_sock, &begin, s->channel.d.fd, e);
 }
 
-/* Not for one that is to leave, or that has not loaded: what ended that may end the next. */
+/* No standby is started for a worker that is asked to leave or has not loaded: the cause of its end
+ * may end the standby too. */
 void
 standby_prepare_now(struct worker *w)
 {
-    bool dies = w->super.state == SUPER_READY || (w->super.state == SUPER_DYING && w->super.again);
+    bool dies = w->super.state == SUPER_READY ||
+                (w->super.state == SUPER_DYING && w->super.restart_wanted);
     struct worker *s = w->standby;
     struct err e;
 
     if (!dies) return;
     worker_event(s, EV_START);
-    if (!s->alive || s->begun) return;
-    s->begun = true;
-    if (standby_share(s, &w->arenas, s->hand, &e) < 0) log_warn("%s: %s", s->name, e.text);
+    if (!s->alive || s->prepare_sent) return;
+    s->prepare_sent = true;
+    if (standby_share(s, &w->arenas, s->fd_channel_sock, &e) < 0)
+        log_warn("%s: %s", s->name, e.text);
 }
 
-/* One process; s has none then. */
+/* Moves one process; s has none afterwards. */
 static void
 take_process(struct worker *w, struct worker *s)
 {
-    sd_event_source *const sources[] = { s->on_exit, s->on_bell, s->on_hand, s->on_log };
+    sd_event_source *const sources[] = { s->on_exit, s->on_doorbell, s->on_fd_channel, s->on_log };
 
     w->epoch = s->epoch;
     w->pid = s->pid;
     w->alive = true;
     w->channel = s->channel;
-    w->hand = s->hand;
+    w->fd_channel_sock = s->fd_channel_sock;
     w->log = s->log;
     w->on_exit = s->on_exit;
-    w->on_bell = s->on_bell;
-    w->on_hand = s->on_hand;
+    w->on_doorbell = s->on_doorbell;
+    w->on_fd_channel = s->on_fd_channel;
     w->on_log = s->on_log;
     w->control = s->control;
-    w->bell_lost = s->bell_lost;
-    w->hand_lost = s->hand_lost;
+    w->doorbell_closed_at = s->doorbell_closed_at;
+    w->fd_channel_closed_at = s->fd_channel_closed_at;
     memcpy(w->line, s->line, s->n_line);
     w->n_line = s->n_line;
     for (size_t i = 0; i < ARRAY_LEN(sources); i++)
@@ -191,10 +195,10 @@ take_process(struct worker *w, struct worker *s)
     if (w->control) control_channel_move(w->control, w);
     process_store_pid(w);
 
-    s->on_exit = s->on_bell = s->on_hand = s->on_log = NULL;
+    s->on_exit = s->on_doorbell = s->on_fd_channel = s->on_log = NULL;
     s->control = NULL;
     s->channel = (struct channel){ .d.fd = -1, .w.fd = -1, .doorbell.fd = -1 };
-    s->hand = s->log = -1;
+    s->fd_channel_sock = s->log = -1;
     process_release(s);
 }
 
@@ -206,8 +210,8 @@ take(struct worker *w, struct worker *s)
         struct worker *o = w->other[i];
 
         take_process(o, s->other[i]);
-        o->spawned_at = o->beat_at = w->spawned_at;
-        o->beat = 0;
+        o->spawned_at = o->heartbeat_at = w->spawned_at;
+        o->heartbeat = 0;
         o->n_lines = 0;
     }
     w->end = (struct end){ 0 };
@@ -237,9 +241,9 @@ standby_continue(struct worker *w, struct err *e)
     for (uint32_t i = 0; i <= w->n_others; i++) {
         struct worker *o = i ? w->other[i - 1] : w;
 
-        sd_event_source_set_enabled(o->on_hand, SD_EVENT_ON);
-        TRY(arenas_give(&o->arenas, o->hand, o->d->now, e));
-        TRY(fd_channel_give(o->hand, &go, o->channel.d.fd, e));
+        sd_event_source_set_enabled(o->on_fd_channel, SD_EVENT_ON);
+        TRY(arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e));
+        TRY(fd_channel_give(o->fd_channel_sock, &go, o->channel.d.fd, e));
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* supervisor.c - see supervisor.h.
  *
- * The table is at the end; above it each action, which does one thing and returns the next state.
+ * The table is at the end. Above it are the actions; each returns the next state.
  */
 #include "daemon/supervise/supervisor.h"
 
@@ -10,28 +10,28 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY that long: the streak is over */
-static const nsec WINDOW = 600 * NSEC_S;         /* of the limits that lead to FAILED */
+static const nsec GOOD_TIME = 60 * NSEC_S;       /* READY for that long resets the streak */
+static const nsec WINDOW = 600 * NSEC_S;         /* window of the limits that lead to FAILED */
 static const nsec TERM_GRACE = 5 * NSEC_S;       /* from SIGTERM to SIGKILL */
 static const nsec KILL_GRACE = 10 * NSEC_S;      /* from SIGKILL to LOST */
-static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* SUPER_SPAWNS in it ... */
-static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* ... and they come so far apart */
+static const nsec SPAWN_WINDOW = 10 * NSEC_S;    /* at most SUPER_SPAWNS in this window ... */
+static const nsec SPAWN_SPACING = 100 * NSEC_MS; /* ... then at this distance */
 static const nsec BACKOFF_FIRST = 100 * NSEC_MS, BACKOFF_MOST = 30 * NSEC_S;
 
-enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* a worker's own */
+enum { EXIT_DEVICE = 74, EXIT_CONFIG = 78, EXIT_REFUSED = 125 }; /* of a worker's own fault */
 
-static const struct cause_row {
+static const struct cause_info {
     const char *word;
     bool adopt, fault, counts;
     const char *sentence;
-} cause_rows[DEATH_N] = {
+} cause_table[DEATH_N] = {
 #define X(name, word, adopt, fault, counts, sentence) { word, adopt, fault, counts, sentence },
     DEATH_CAUSES(X)
 #undef X
 };
 
 const char *
-super_state_word(enum super_state s)
+super_state_name(enum super_state s)
 {
     static const char *const words[] = {
 #define X(name, word) word,
@@ -43,17 +43,17 @@ super_state_word(enum super_state s)
 }
 
 const char *
-death_word(enum death_cause c)
+death_name(enum death_cause c)
 {
     check((unsigned)c < DEATH_N);
-    return cause_rows[c].word;
+    return cause_table[c].word;
 }
 
 const char *
 death_sentence(enum death_cause c)
 {
     check((unsigned)c < DEATH_N);
-    return cause_rows[c].sentence;
+    return cause_table[c].sentence;
 }
 
 void
@@ -86,7 +86,8 @@ draw(struct super *s)
     return s->random >> 20;
 }
 
-/* Put this instant into the ring: do the last `size` of them, with it, fall into the window? */
+/* Adds the present time to the ring. Returns true if the last `size` times, with this one, are
+ * within the window. */
 static bool
 too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
 {
@@ -95,7 +96,7 @@ too_often(nsec *ring, uint32_t size, uint32_t *n, nsec now, nsec window)
 }
 
 void
-super_died(struct super *s, int code, int status, bool words)
+super_died(struct super *s, int code, int status, bool has_panic)
 {
     struct death d = { .early = !s->was_ready };
     enum death_cause c = s->suspect;
@@ -114,7 +115,7 @@ super_died(struct super *s, int code, int status, bool words)
         } else if (d.signal == SIGKILL) {
             c = DEATH_KILLED;
         } else if (d.signal) {
-            c = words ? DEATH_CHECK : DEATH_SIGNAL;
+            c = has_panic ? DEATH_CHECK : DEATH_SIGNAL;
         } else if (d.early) {
             c = status == EXIT_CONFIG || status == EXIT_REFUSED ? DEATH_CONFIG
                 : status == EXIT_DEVICE                         ? DEATH_LOST
@@ -126,9 +127,9 @@ super_died(struct super *s, int code, int status, bool words)
         }
     }
     d.cause = c;
-    d.adopt_kv = cause_rows[c].adopt;
-    d.fault = cause_rows[c].fault;
-    d.counts = cause_rows[c].counts;
+    d.adopt_kv = cause_table[c].adopt;
+    d.fault = cause_table[c].fault;
+    d.counts = cause_table[c].counts;
     d.fatal = c == DEATH_CONFIG;
     s->death = d;
 }
@@ -142,14 +143,14 @@ sleep_for(struct super *s, nsec wait)
     return SUPER_BACKOFF;
 }
 
-/* A spawn that fails is a death before READY. */
+/* A failed spawn counts as a death before READY. */
 static enum super_state after_death(struct super *s);
 
 static enum super_state
 spawn(struct super *s)
 {
     s->was_ready = false;
-    s->again = false;
+    s->restart_wanted = false;
     s->suspect = DEATH_NONE;
     s->timer = clock_after(s->now, s->start_timeout);
     if (s->ops->spawn(s->arg) == 0) return SUPER_LOADING;
@@ -176,7 +177,7 @@ after_death(struct super *s)
     }
     crowded = too_often(s->spawned, SUPER_SPAWNS, &s->n_spawned, s->now, SPAWN_WINDOW);
     if (s->death.counts && s->streak > 1) return sleep_for(s, super_backoff(s->streak, draw(s)));
-    /* A spawn that failed may not be tried again from here: it would recurse. */
+    /* A failed spawn is not tried again here, because that would recurse. */
     if (crowded || (s->death.cause == DEATH_START && !s->was_ready && s->death.status == 0)) {
         return sleep_for(s, SPAWN_SPACING);
     }
@@ -214,9 +215,9 @@ drain(struct super *s)
 }
 
 static enum super_state
-drain_again(struct super *s)
+drain_restart(struct super *s)
 {
-    s->again = true;
+    s->restart_wanted = true;
     return drain(s);
 }
 
@@ -229,36 +230,37 @@ term(struct super *s)
 }
 
 static enum super_state
-term_again(struct super *s)
+term_restart(struct super *s)
 {
-    s->again = true;
+    s->restart_wanted = true;
     return term(s);
 }
 
-/* Not again after all, or again after all; otherwise as it was. */
+/* Changes only whether it starts again after its end. */
 static enum super_state
 no_more(struct super *s)
 {
-    s->again = false;
+    s->restart_wanted = false;
     return s->state;
 }
 
 static enum super_state
 once_more(struct super *s)
 {
-    s->again = true;
+    s->restart_wanted = true;
     return s->state;
 }
 
 static enum super_state
 kill9(struct super *s)
 {
-    /* It had its time to stop, or to start: that is no fault found in it before. */
+    /* Its time to stop or to start is over; an earlier cause stays. */
     if (s->suspect == DEATH_NONE) {
         s->suspect = s->state == SUPER_LOADING ? DEATH_START : DEATH_OPERATOR;
     }
-    /* What it was to be afterwards: up again unless somebody wanted it to leave. */
-    s->again |= s->state == SUPER_LOADING || s->state == SUPER_READY || s->state == SUPER_STANDBY;
+    /* It starts again afterwards, unless a stop was requested. */
+    s->restart_wanted |= s->state == SUPER_LOADING || s->state == SUPER_READY ||
+                         s->state == SUPER_STANDBY;
     s->ops->kill(s->arg, SIGKILL);
     s->timer = clock_after(s->now, KILL_GRACE);
     return SUPER_DYING;
@@ -278,17 +280,18 @@ died(struct super *s)
     return after_death(s);
 }
 
-/* The end of one that was asked to leave, or that we killed. */
+/* The end of a process that was asked to exit, or that lagand killed. */
 static enum super_state
 reap(struct super *s)
 {
     s->ops->reap(s->arg, &s->death);
     s->timer = NSEC_NEVER;
-    if (!s->again) return SUPER_DOWN;
+    if (!s->restart_wanted) return SUPER_DOWN;
     return s->death.counts ? after_death(s) : spawn(s);
 }
 
-/* It ended after all, long after we gave it up: whatever held it may hold the next one. */
+/* It has ended long after lagand gave up waiting. It stays FAILED, because the same device problem
+ * could hold the next process. */
 static enum super_state
 give_up(struct super *s)
 {
@@ -303,7 +306,7 @@ rest(struct super *s)
     return SUPER_DOWN;
 }
 
-/* An operator starts it: old deaths are forgiven. */
+/* An operator starts it: the counts of deaths are cleared. */
 static enum super_state
 revive(struct super *s)
 {
@@ -315,17 +318,18 @@ typedef enum super_state action(struct super *s);
 
 /* clang-format off */
 static action *const table[SUPER_N_STATES][EV_N] = {
-/*                    START      STOP     AGAIN        REPLACE     READY  EXIT     TIMER  BROKEN WAITS     TAKEN */
-[SUPER_DOWN]     = {  spawn,     NULL,    spawn,       NULL,       NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
-[SUPER_LOADING]  = {  NULL,      term,    term_again,  term_again, serve, died,   kill9, kill9, stand_by, rest  },
-[SUPER_READY]    = {  NULL,      drain,   drain_again, term_again, NULL,  died,   NULL,  kill9, NULL,     NULL  },
-[SUPER_STANDBY]  = {  NULL,      term,    term_again,  term_again, NULL,  died,   NULL,  kill9, NULL,     rest  },
-[SUPER_DRAINING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    term,  kill9, NULL,     NULL  },
-[SUPER_STOPPING] = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    kill9, kill9, NULL,     NULL  },
-[SUPER_DYING]    = {  once_more, no_more, once_more,   NULL,       NULL,  reap,    lose,  NULL,  NULL,     NULL  },
-[SUPER_LOST]     = {  NULL,      NULL,    NULL,        NULL,       NULL,  give_up, NULL,  NULL,  NULL,     NULL  },
-[SUPER_BACKOFF]  = {  spawn,     rest,    revive,      revive,     NULL,  NULL,    spawn, NULL,  NULL,     NULL  },
-[SUPER_FAILED]   = {  revive,    rest,    revive,      revive,     NULL,  NULL,    NULL,  NULL,  NULL,     NULL  },
+/* START      STOP     RESTART         REPLACE        READY  EXIT     TIMER  BROKEN  STANDBY_READY
+ * TAKEN */
+[SUPER_DOWN]     = { spawn,     NULL,    spawn,          NULL,          NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
+[SUPER_LOADING]  = { NULL,      term,    term_restart,   term_restart,  serve, died,    kill9, kill9,  stand_by,      rest },
+[SUPER_READY]    = { NULL,      drain,   drain_restart,  term_restart,  NULL,  died,    NULL,  kill9,  NULL,          NULL },
+[SUPER_STANDBY]  = { NULL,      term,    term_restart,   term_restart,  NULL,  died,    NULL,  kill9,  NULL,          rest },
+[SUPER_DRAINING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    term,  kill9,  NULL,          NULL },
+[SUPER_STOPPING] = { once_more, no_more, once_more,      NULL,          NULL,  reap,    kill9, kill9,  NULL,          NULL },
+[SUPER_DYING]    = { once_more, no_more, once_more,      NULL,          NULL,  reap,    lose,  NULL,   NULL,          NULL },
+[SUPER_LOST]     = { NULL,      NULL,    NULL,           NULL,          NULL,  give_up, NULL,  NULL,   NULL,          NULL },
+[SUPER_BACKOFF]  = { spawn,     rest,    revive,         revive,        NULL,  NULL,    spawn, NULL,   NULL,          NULL },
+[SUPER_FAILED]   = { revive,    rest,    revive,         revive,        NULL,  NULL,    NULL,  NULL,   NULL,          NULL },
 };
 /* clang-format on */
 

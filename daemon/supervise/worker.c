@@ -1,7 +1,6 @@
-/* worker.c - see worker.h.
+/* worker.c - starts, watches and reaps the process of a worker; see worker.h.
  *
- * The hands of supervisor.c: making the process and its memory, hearing its end, reaping it. Below
- * that its log pipe, its hand socket and the quarter-second look at its heart.
+ * The callbacks of supervisor.c come first, then the checks of worker_tick().
  */
 #include "daemon/supervise/worker.h"
 
@@ -26,18 +25,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Each ring is an event, what has been partition is not: the socket holds some hundred bytes and is emptied long before,
- * or when a ring was for nothing. */
-static const uint32_t BELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, BELLS_KEPT = 32;
-static const nsec BELL_GRACE = NSEC_S; /* from a shut bell to an end of the process */
-/* From a shut hand to that, beyond the time after which one that does not beat is ended: a driver may have much
- * memory to unpin in between. */
-static const nsec HAND_GRACE = NSEC_S;
-static const nsec DEATH_TIME = 2 * NSEC_MS; /* from a shut hand to an end, without a driver */
+/* The doorbell is edge-triggered. Its bytes are read at every 32nd event, or after an event without
+ * new records: the socket holds some hundred bytes. */
+static const uint32_t DOORBELL_EVENTS = EPOLLIN | EPOLLRDHUP | EPOLLET, DRAIN_EVERY = 32;
+static const nsec DOORBELL_GRACE = NSEC_S; /* from a closed doorbell to the kill */
+/* From a closed fd channel to the kill, beyond stall_timeout: a driver may have to unpin much
+ * memory meanwhile. */
+static const nsec FD_CHANNEL_GRACE = NSEC_S;
+static const nsec DEATH_TIME =
+    2 * NSEC_MS; /* usual time from a closed fd channel to the exit, without a GPU driver */
 static const nsec STORM_TIME = NSEC_S;
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
 
-/* ---- what it hands up */
+/* ---- the fd channel */
 
 static int
 on_no_end(sd_event_source *s, uint64_t usec, void *arg)
@@ -48,20 +48,21 @@ on_no_end(sd_event_source *s, uint64_t usec, void *arg)
     return 0;
 }
 
-/* It dies, or has shut it. A process that waits takes what it needs of the device. Where none does: most deaths are heard of
- * at once; the successor of one that takes longer, because a driver has to put its memory away, is made meanwhile. */
+/* The worker exits, or has closed its fd channel. An existing standby opens the device now.
+ * Otherwise a standby is started only if the exit takes longer than DEATH_TIME, because the driver
+ * has to release memory. */
 static void
-hand_ended(struct worker *w)
+fd_channel_ended(struct worker *w)
 {
-    w->hand_lost = clock_now();
-    if (w->n_others) return; /* a group begins when the last of the one before is gone */
+    w->fd_channel_closed_at = clock_now();
+    if (w->n_others) return; /* a rank group is started after the previous one has ended */
     if (w->standby->alive || sd_event_add_time_relative(w->d->event, &w->on_no_end, CLOCK_MONOTONIC,
                                                         DEATH_TIME / NSEC_US, 1, on_no_end, w) < 0)
         standby_prepare_now(w);
 }
 
 static int
-on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
+on_fd_channel(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     struct worker *w = arg;
     struct err e;
@@ -72,44 +73,44 @@ on_hand(sd_event_source *s, int fd, uint32_t revents, void *arg)
     if (r == 0) return 0;
     sd_event_source_set_enabled(s, SD_EVENT_OFF);
     if (r == -EPIPE && !w->lead)
-        hand_ended(w);
+        fd_channel_ended(w);
     else if (r != -EPIPE)
         worker_broken(w, DEATH_CORRUPTION, "%s", e.text);
     return 0;
 }
 
-/* ---- its bell: the turn that follows reads the rings */
+/* ---- the doorbell: the loop iteration after the event reads the rings */
 
 static int
-on_bell(sd_event_source *s, int fd, uint32_t revents, void *arg)
+on_doorbell(sd_event_source *s, int fd, uint32_t revents, void *arg)
 {
     const uint32_t shut = EPOLLRDHUP | EPOLLHUP;
     struct worker *w = arg;
-    bool of_use = w->n_records != w->signalled_records; /* the ring before this one */
+    bool of_use = w->n_records != w->signalled_records; /* since the previous event */
     int r;
 
     (void)fd;
     w->signalled_records = w->n_records;
-    if (++w->n_signals % BELLS_KEPT && of_use && !(revents & shut)) return 0;
+    if (++w->n_signals % DRAIN_EVERY && of_use && !(revents & shut)) return 0;
     do r = doorbell_drain(&w->channel.doorbell);
-    while (r > 0 && revents & shut); /* no event follows, and no byte */
+    while (r > 0 && revents & shut); /* no further event follows */
     if (r == -EPIPE) {
         sd_event_source_set_enabled(s, SD_EVENT_OFF);
-        w->bell_lost = w->d->now;
+        w->doorbell_closed_at = w->d->now;
     }
     return 0;
 }
 
-/* ---- its end */
+/* ---- the end of the process */
 
 void
-worker_ended(struct worker *w, int code, int status, bool words)
+worker_ended(struct worker *w, int code, int status, bool has_panic)
 {
-    /* It was asked for its last words before it could listen. */
+    /* SIGUSR2 asked for a panic message before the worker had installed its handler. */
     if (w->asked && status == SIGUSR2 && w->super.suspect == DEATH_NONE) {
         w->super.suspect = DEATH_SILENT;
     }
-    super_died(&w->super, code, status, words);
+    super_died(&w->super, code, status, has_panic);
     worker_event(w, EV_EXIT);
 }
 
@@ -117,17 +118,17 @@ static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct panic_message *page = shm_panic_message(&w->channel.w);
-    bool words = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
-                 page->text_bytes > 0;
+    const struct last_words *page = shm_words(&w->channel.w);
+    bool has_panic = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
+                     page->text_bytes > 0;
 
     (void)s;
     w->d->now = clock_now();
     w->alive = false;
     if (w->lead || w->n_others)
-        rank_group_process_exited(w, si->si_code, si->si_status, words);
+        rank_group_process_exited(w, si->si_code, si->si_status, has_panic);
     else
-        worker_ended(w, si->si_code, si->si_status, words);
+        worker_ended(w, si->si_code, si->si_status, has_panic);
     return 0;
 }
 
@@ -161,36 +162,37 @@ add_up(struct worker *w)
 }
 
 static void
-note_death(const struct worker *w, const struct death *d, const char *how, const char *words)
+note_death(const struct worker *w, const struct death *d, const char *how, const char *panic)
 {
     struct death_entry x = { .epoch = w->epoch,
                              .pid = w->pid,
-                             .n_rows = w->n_rows,
+                             .n_requests = w->n_requests,
                              .n_lines = MIN(w->n_lines, (uint32_t)LOG_LINES) };
 
-    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid, death_word(d->cause),
+    event_log_add(w->d, "death", w->name, "pid %d, %s: %s, %s", (int)w->pid, death_name(d->cause),
                   how, death_sentence(d->cause));
     snprintf(x.worker, sizeof x.worker, "%s", w->name);
-    snprintf(x.cause, sizeof x.cause, "%s", death_word(d->cause));
+    snprintf(x.cause, sizeof x.cause, "%s", death_name(d->cause));
     snprintf(x.how, sizeof x.how, "%s", how);
-    snprintf(x.words, sizeof x.words, "%s", words);
+    snprintf(x.panic, sizeof x.panic, "%s", panic);
     for (uint32_t i = 0; i < x.n_lines; i++)
         memcpy(x.line[i], w->last_line[(w->n_lines - x.n_lines + i) % LOG_LINES], LOG_LINE);
     event_log_death(w->d, &x);
 }
 
-/* The worker is reaped: no stray write of it lands any more. Read what is whole, answer the rest. */
+/* The worker is reaped, so that no stray write is possible. Reads its remaining records, then
+ * requeues or ends its requests. */
 static void
 reap(void *arg, const struct death *d)
 {
     struct worker *w = arg;
     bool wanted = d->cause == DEATH_DRAINED || d->cause == DEATH_OPERATOR;
-    char how[96], words[400];
+    char how[96], panic[400];
     struct err e;
 
     FP(reap_began);
     w->d->events->worker_dead(w->d, w, NULL);
-    if (w->hand >= 0 && arenas_take(&w->arenas, w->hand, &e) == -EBADMSG) {
+    if (w->fd_channel_sock >= 0 && arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG) {
         process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
     }
     process_read_output(w);
@@ -201,17 +203,17 @@ reap(void *arg, const struct death *d)
                     death_sentence(d->cause));
     } else {
         process_log(w, LOG_LEVEL_ERR, "worker %s: pid %d died of %s: %s, %s; requeuing %u requests",
-                    w->name, (int)w->pid, death_word(d->cause), how, death_sentence(d->cause),
-                    w->n_rows);
-        process_read_panic(w, words, sizeof words);
-        note_death(w, d, how, words);
+                    w->name, (int)w->pid, death_name(d->cause), how, death_sentence(d->cause),
+                    w->n_requests);
+        process_read_panic(w, panic, sizeof panic);
+        note_death(w, d, how, panic);
         for (uint32_t i = w->n_lines > LOG_LINES ? w->n_lines - LOG_LINES : 0; i < w->n_lines;
              i++) {
-            log_debug("worker %s: said before: %s", w->name, w->last_line[i % LOG_LINES]);
+            log_debug("worker %s: earlier output: %s", w->name, w->last_line[i % LOG_LINES]);
         }
     }
-    if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_word(d->cause), how);
-    FP(reap_drained);
+    if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_name(d->cause), how);
+    FP(bury_drained);
     w->d->events->worker_dead(w->d, w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
@@ -224,7 +226,7 @@ reap(void *arg, const struct death *d)
     }
 }
 
-/* ---- the supervisor's hands */
+/* ---- callbacks of supervisor.c */
 
 int
 worker_watch(struct worker *w, struct err *e)
@@ -233,13 +235,16 @@ worker_watch(struct worker *w, struct err *e)
     int r = sd_event_add_child(ev, &w->on_exit, w->pid, WEXITED, on_exit_, w);
 
     if (r >= 0 && !w->lead)
-        r = sd_event_add_io(ev, &w->on_bell, w->channel.doorbell.fd, BELL_EVENTS, on_bell, w);
-    if (r >= 0) r = sd_event_add_io(ev, &w->on_hand, w->hand, EPOLLIN, on_hand, w);
+        r = sd_event_add_io(ev, &w->on_doorbell, w->channel.doorbell.fd, DOORBELL_EVENTS,
+                            on_doorbell, w);
+    if (r >= 0)
+        r = sd_event_add_io(ev, &w->on_fd_channel, w->fd_channel_sock, EPOLLIN, on_fd_channel, w);
     if (r >= 0) r = sd_event_add_io(ev, &w->on_log, w->log, EPOLLIN, process_on_log, w);
-    /* An end first: what it has left behind is read then, and others' bells would never let it be. */
+    /* The end of a worker has priority: events of other workers could delay it without bound. */
     if (r >= 0) r = sd_event_source_set_priority(w->on_exit, SD_EVENT_PRIORITY_NORMAL - 10);
-    /* A standby has nothing to hand up before it has taken its worker's place. */
-    if (r >= 0 && process_is_standby(w)) r = sd_event_source_set_enabled(w->on_hand, SD_EVENT_OFF);
+    /* A standby sends no arenas before it has replaced its worker. */
+    if (r >= 0 && process_is_standby(w))
+        r = sd_event_source_set_enabled(w->on_fd_channel, SD_EVENT_OFF);
     return r < 0 ? err_set(e, r, "cannot watch the process: %s", strerror(-r)) : 0;
 }
 
@@ -254,22 +259,22 @@ start(struct worker *w, struct err *e)
         .name = place->name,
         .log_level = levels[c->o.log_level],
         .keys = &c->model[w->model].keys,
-        .waits = w->of != NULL,
+        .is_standby = w->of != NULL,
         .heritage = { .epoch = ++place->last_epoch, .n = 4 },
     };
-    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
-    int bell = -1, hand[2] = { -1, -1 }, r;
+    static const char *const names[] = { "d", "w", "bell", "hand" };
+    int bell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
     w->epoch = s.heritage.epoch;
-    w->begun = w->of && standby_may_prepare(w);
+    w->prepare_sent = w->of && standby_may_prepare(w);
     r = channel_make(&w->channel, w->index, w->epoch, w->d->id, FP_RINGS, &bell, e);
     if (r < 0) return r;
-    r = fd_channel_pair(hand, e);
-    /* What the predecessor left waits in the socket before the worker can look. */
-    if (r == 0 && w->of) r = standby_share(w, &place->arenas, hand[0], e);
-    if (r == 0 && !w->of) r = arenas_give(&w->arenas, hand[0], w->d->now, e);
+    r = fd_channel_pair(fd_channel_sock, e);
+    /* The arenas are in the socket before the worker reads it. */
+    if (r == 0 && w->of) r = standby_share(w, &place->arenas, fd_channel_sock[0], e);
+    if (r == 0 && !w->of) r = arenas_give(&w->arenas, fd_channel_sock[0], w->d->now, e);
     if (r >= 0) {
-        const int fds[] = { w->channel.d.fd, w->channel.w.fd, bell, hand[1] };
+        const int fds[] = { w->channel.d.fd, w->channel.w.fd, bell, fd_channel_sock[1] };
 
         for (uint32_t i = 0; i < ARRAY_LEN(fds); i++) {
             snprintf(s.heritage.at[i].name, sizeof s.heritage.at[i].name, "%s", names[i]);
@@ -284,8 +289,8 @@ start(struct worker *w, struct err *e)
     }
     rank_group_close_passed(w, &s.heritage);
     close(bell);
-    if (hand[1] >= 0) close(hand[1]);
-    w->hand = hand[0];
+    if (fd_channel_sock[1] >= 0) close(fd_channel_sock[1]);
+    w->fd_channel_sock = fd_channel_sock[0];
     if (r < 0) return r;
     w->alive = true;
     process_store_pid(w);
@@ -297,10 +302,10 @@ start(struct worker *w, struct err *e)
     return r;
 }
 
-/* The standby's process goes on as this worker's. Should it have failed meanwhile, or fail at this, then its
- * end is a worker's, and heard of as any. */
+/* Continues with the process of the standby. A failure of that process is from now on a failure of
+ * the worker. */
 static void
-go_on(struct worker *w)
+continue_standby(struct worker *w)
 {
     struct err e;
 
@@ -322,16 +327,16 @@ worker_spawn(void *arg)
     w->why[0] = 0;
     w->load_done = w->load_total = 0;
     w->sending = w->alone = REQUEST_NONE;
-    w->n_rows = w->n_seqs = w->n_words_due = 0;
+    w->n_requests = w->n_seqs = w->n_notices_due = 0;
     w->tokens = 0;
     w->warned = w->asked = w->full = w->protocol_error = false;
-    w->n_records = w->storm_bells = w->storm_records = 0;
-    w->spawned_at = w->beat_at = w->storm_at = clock_now();
-    w->beat = 0;
+    w->n_records = w->storm_signals = w->storm_records = 0;
+    w->spawned_at = w->heartbeat_at = w->storm_at = clock_now();
+    w->heartbeat = 0;
     w->deadline = w->discount = 0;
     memset(&w->stats, 0, sizeof w->stats);
     if (standby_take(w)) {
-        go_on(w);
+        continue_standby(w);
         process_log(w, LOG_LEVEL_INFO, "worker %s: the standby takes over, pid %d, epoch %llu",
                     w->name, (int)w->pid, (unsigned long long)w->epoch);
         return 0;
@@ -363,7 +368,7 @@ worker_kill(void *arg, int sig)
     struct worker *w = arg;
 
     if (sig == SIGKILL) rank_group_kill(w);
-    /* Unreaped, so that the number is still its own. */
+    /* The process is not reaped, so that the pid cannot belong to another one. */
     if (w->alive && kill(w->pid, sig) < 0) {
         process_log(w, LOG_LEVEL_WARN, "worker %s: cannot send signal %d: %s", w->name, sig,
                     strerror(errno));
@@ -377,7 +382,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
     nsec wait = w->super.timer - w->d->now;
 
     if (to == SUPER_READY) {
-        w->arenas.verify_contents = false; /* it has looked */
+        w->arenas.verify_contents = false; /* the worker has verified them */
     } else if (to == SUPER_BACKOFF) {
         process_log(w, LOG_LEVEL_WARN, "worker %s: restarting in %.2f s", w->name,
                     (double)wait / NSEC_S);
@@ -388,7 +393,7 @@ op_moved(void *arg, enum super_state from, enum super_state to)
             w, LOG_LEVEL_ERR,
             "worker %s: pid %d did not exit after SIGKILL; starting no other process on its device",
             w->name, (int)w->pid);
-        /* Its requests will hear nothing more from it. */
+        /* No more records come from this process. */
         w->d->events->worker_dead(w->d, w, &(struct death){ .cause = w->super.suspect });
     }
     standby_worker_state(w, to);
@@ -409,7 +414,7 @@ worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
     w->d = d;
     w->index = w->arenas.worker = index;
     w->model = model;
-    w->hand = w->log = -1;
+    w->fd_channel_sock = w->log = -1;
     w->channel.d.fd = w->channel.w.fd = w->channel.doorbell.fd = -1;
     w->sending = w->alone = REQUEST_NONE;
     snprintf(w->name, sizeof w->name, "%s", name);
@@ -459,7 +464,7 @@ worker_end(struct worker *w)
     process_kill(w);
     process_drop_pid(w);
     if (w->super.state != SUPER_LOADING) w->d->events->worker_dead(w->d, w, NULL);
-    if (arenas_take(&w->arenas, w->hand, &e) == -EBADMSG)
+    if (arenas_take(&w->arenas, w->fd_channel_sock, &e) == -EBADMSG)
         process_log(w, LOG_LEVEL_WARN, "worker %s: %s; ignoring", w->name, e.text);
 }
 
@@ -487,17 +492,17 @@ worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     super_broken(&place->super, cause, w->d->now);
 }
 
-/* ---- its heart */
+/* ---- heartbeat, deadlines, doorbell storms */
 
-/* Looked at only of one that has not done what it should have by now: it may have had no processor. */
+/* Starvation is measured only for a worker that is late, because that reads files of /proc. */
 nsec
 worker_discount(struct worker *w, nsec now, nsec late)
 {
     const struct shm_ctl *c = shm_ctl(&w->channel.w);
-    bool owes = w->super.state == SUPER_DYING || w->bell_lost || w->hand_lost;
+    bool owes = w->super.state == SUPER_DYING || w->doorbell_closed_at || w->fd_channel_closed_at;
 
     if (!w->alive || w->super.state == SUPER_LOST) return late;
-    owes = owes || now - w->beat_at >= w->d->config->o.stall_timeout / 4 ||
+    owes = owes || now - w->heartbeat_at >= w->d->config->o.stall_timeout / 4 ||
            (w->deadline &&
             atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed) == w->deadline);
     if (owes) return MAX(late, cpu_starvation_since(&w->starved, w->pid, now));
@@ -506,33 +511,33 @@ worker_discount(struct worker *w, nsec now, nsec late)
 }
 
 static void
-check_beat(struct worker *w, nsec now, nsec late)
+check_heartbeat(struct worker *w, nsec now, nsec late)
 {
     struct shm_ctl *c = shm_ctl(&w->channel.w);
-    uint64_t beat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
+    uint64_t heartbeat = atomic_load_explicit(&c->hb_count, memory_order_relaxed);
     nsec deadline = atomic_load_explicit(&c->phase_deadline_ns, memory_order_relaxed);
     nsec stall = w->d->config->o.stall_timeout, silent;
 
-    /* We stood still, or it had no processor, so that we cannot say that it did. */
-    w->beat_at = MIN(w->beat_at + late, now);
-    if (beat != w->beat) {
+    /* Time in which lagand or the worker could not run is not silence. */
+    w->heartbeat_at = MIN(w->heartbeat_at + late, now);
+    if (heartbeat != w->heartbeat) {
         if (w->warned)
             process_log(w, LOG_LEVEL_WARN, "worker %s: the heartbeat has resumed", w->name);
-        w->beat = beat;
-        w->beat_at = now;
+        w->heartbeat = heartbeat;
+        w->heartbeat_at = now;
         w->warned = w->asked = false;
     }
     if (deadline != w->deadline) w->discount = 0;
     w->deadline = deadline;
     w->discount += late;
-    silent = now - w->beat_at;
-    /* A step that holds the loop up is overdue first, if it is both. */
+    silent = now - w->heartbeat_at;
+    /* If both are true, the overdue step is the cause, because the step may block the loop. */
     if (deadline && now - w->discount > deadline && !rank_group_silent(w, now)) {
         worker_broken(w, DEATH_OVERDUE, "a step is %.1f s past its deadline",
                       (double)(now - w->discount - deadline) / NSEC_S);
     } else if (silent >= stall) {
         worker_broken(w, DEATH_SILENT, "no heartbeat for %.1f s, with %u requests",
-                      (double)silent / NSEC_S, w->n_rows);
+                      (double)silent / NSEC_S, w->n_requests);
     } else if (silent >= stall * 5 / 6 && !w->asked) {
         w->asked = true;
         worker_kill(w, SIGUSR2);
@@ -544,7 +549,8 @@ check_beat(struct worker *w, nsec now, nsec late)
     }
 }
 
-/* How fast it takes prompts in: what computing one again would cost. */
+/* Prefill rate of the worker, from which dispatch estimates the cost of computing a prompt again.
+ */
 static void
 measure(struct worker *w, nsec now)
 {
@@ -559,23 +565,24 @@ measure(struct worker *w, nsec now)
 static void
 check_storm(struct worker *w, nsec now)
 {
-    uint64_t bells, records = w->n_records - w->storm_records;
+    uint64_t signals, records = w->n_records - w->storm_records;
 
     if (now - w->storm_at < STORM_TIME) return;
-    /* A socket that was filled within one turn rings no more until it has been emptied. Its end is an event. */
+    /* A socket that was filled within one loop iteration gives no event until it is drained. */
     (void)doorbell_drain(&w->channel.doorbell);
-    bells = w->channel.doorbell.n_received - w->storm_bells;
+    signals = w->channel.doorbell.n_heard - w->storm_signals;
     w->storm_at = now;
-    w->storm_bells += bells;
+    w->storm_signals += signals;
     w->storm_records += records;
-    if (bells > STORM_LEAST && bells > STORM_FACTOR * records) {
+    if (signals > STORM_LEAST && signals > STORM_FACTOR * records) {
         worker_broken(w, DEATH_STORM, "signalled the doorbell %llu times in 1 s for %llu records",
-                      (unsigned long long)bells, (unsigned long long)records);
+                      (unsigned long long)signals, (unsigned long long)records);
     }
 }
 
-/* Has it ended, and waits for on_exit_()? A debugger keeps its dead from us after their pidfd has spoken, and sd-event
- * hears that once. */
+/* Returns true if the process has ended and on_exit_() has not run yet. Under a debugger the pidfd
+ * becomes readable before the process can be reaped, and sd-event reports it once: then the event
+ * source is armed again. */
 static bool
 has_ended(struct worker *w)
 {
@@ -584,13 +591,13 @@ has_ended(struct worker *w)
     if (!w->alive || waitid(P_PID, (id_t)w->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0)
         return false;
     if (!si.si_pid) return false;
-    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* behind others */
+    if (sd_event_source_get_pending(w->on_exit) > 0) return true; /* its event is queued */
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_OFF);
     sd_event_source_set_enabled(w->on_exit, SD_EVENT_ONESHOT);
     return true;
 }
 
-/* A standby says so in its page alone: nobody listens to its bell yet. */
+/* A standby reports its stage only in its shared memory, because nothing reads its rings yet. */
 static void
 check_phase(struct worker *w)
 {
@@ -598,7 +605,7 @@ check_phase(struct worker *w)
 
     if (w->of && w->super.state == SUPER_LOADING &&
         (phase == PHASE_STANDBY || phase == PHASE_BEGUN))
-        worker_event(w, EV_WAITS);
+        worker_event(w, EV_STANDBY_READY);
 }
 
 void
@@ -608,27 +615,28 @@ worker_tick(struct worker *w, nsec now, nsec late)
 
     if (w->standby) worker_tick(w->standby, now, late);
     for (uint32_t i = 0; i < w->n_others; i++) ended |= has_ended(w->other[i]);
-    if (ended) return; /* the dead do not beat, and are not hung */
+    if (ended) return; /* a process that has ended has no heartbeat */
     if (!w->alive) rank_group_check_exit(w, now);
     late = worker_discount(w, now, late);
     super_discount(&w->super, late);
-    if (w->bell_lost) w->bell_lost = MIN(w->bell_lost + late, now);
-    if (w->hand_lost) w->hand_lost = MIN(w->hand_lost + late, now);
+    if (w->doorbell_closed_at) w->doorbell_closed_at = MIN(w->doorbell_closed_at + late, now);
+    if (w->fd_channel_closed_at) w->fd_channel_closed_at = MIN(w->fd_channel_closed_at + late, now);
     if (now >= w->super.timer) worker_event(w, EV_TIMER);
     if (!w->alive || w->super.state == SUPER_DYING || w->super.state == SUPER_LOST) return;
     stat_read(shm_ctl(&w->channel.w), &w->stats);
     measure(w, now);
     rank_group_tick(w, now, late);
-    if (w->alive) check_beat(w, now, late);
+    if (w->alive) check_heartbeat(w, now, late);
     if (w->alive) check_storm(w, now);
     check_phase(w);
-    if (w->bell_lost && now - w->bell_lost > BELL_GRACE) {
+    if (w->doorbell_closed_at && now - w->doorbell_closed_at > DOORBELL_GRACE) {
         worker_broken(w, DEATH_CORRUPTION, "closed its doorbell but did not exit within %.1f s",
-                      (double)BELL_GRACE / NSEC_S);
+                      (double)DOORBELL_GRACE / NSEC_S);
     }
-    if (w->hand_lost && now - w->hand_lost > w->d->config->o.stall_timeout + HAND_GRACE) {
+    if (w->fd_channel_closed_at &&
+        now - w->fd_channel_closed_at > w->d->config->o.stall_timeout + FD_CHANNEL_GRACE) {
         worker_broken(w, DEATH_CORRUPTION, "closed its fd channel but did not exit within %.1f s",
-                      (double)(w->d->config->o.stall_timeout + HAND_GRACE) / NSEC_S);
+                      (double)(w->d->config->o.stall_timeout + FD_CHANNEL_GRACE) / NSEC_S);
     }
 }
 

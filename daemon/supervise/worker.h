@@ -1,4 +1,4 @@
-/* worker.h - one worker as lagand sees it: process, rings, health, what it has in hand. */
+/* worker.h - struct worker: the process, rings, health and open requests of one worker. */
 #ifndef DAEMON_SUPERVISE_WORKER_H
 #define DAEMON_SUPERVISE_WORKER_H
 
@@ -22,15 +22,15 @@ struct worker {
     struct super super;
     struct arenas arenas;
     uint64_t epoch;         /* of the present or last incarnation; 0: none yet */
-    uint64_t last_epoch;    /* that was given, standbys' too */
+    uint64_t last_epoch;    /* the last number in use, also by standbys */
     struct worker *standby; /* NULL: it is one itself */
-    struct worker *of;      /* whose standby it is; NULL: a worker */
-    bool begun; /* a standby that was told so: it is to have all but what its worker leaves */
-    struct worker *lead; /* the worker that is rank 0 of its group; NULL: it is that, or alone */
+    struct worker *of;      /* the worker of this standby; NULL: it is a worker */
+    bool prepare_sent;      /* to a standby: open the device, map the weights */
+    struct worker *lead;    /* rank 0 of its rank group; NULL: it is rank 0, or alone */
     uint32_t rank, n_others;
-    struct worker *other[MAX_RANKS - 1]; /* of a worker, the ranks from 1 on: rank_group.h */
-    struct end {                         /* of whoever of a group ended first */
-        bool known, words;
+    struct worker *other[MAX_RANKS - 1]; /* ranks from 1 on: rank_group.h */
+    struct end {                         /* of the first process of a rank group that ended */
+        bool known, has_panic;
         int code, status;
         nsec at;
     } end;
@@ -39,43 +39,43 @@ struct worker {
     bool alive;
     pid_t pid;
     struct channel channel;
-    int hand, log;
-    sd_event_source *on_exit, *on_bell, *on_hand, *on_log, *on_no_end, *on_calm;
+    int fd_channel_sock, log;
+    sd_event_source *on_exit, *on_doorbell, *on_fd_channel, *on_log, *on_no_end, *on_calm;
     struct control_channel *control;
-    nsec spawned_at, beat_at;
-    uint64_t beat; /* hb_count when it last moved, at beat_at */
-    nsec deadline,
-        discount; /* of its step; time that passed while we stood still, or it could not run */
+    nsec spawned_at, heartbeat_at;
+    uint64_t heartbeat; /* hb_count at its last change, at heartbeat_at */
+    nsec deadline;      /* of its step */
+    nsec discount;      /* time since then in which lagand or the worker could not run */
     struct cpu_starvation starved;
-    bool warned, asked;         /* silent: told people; asked for its last words */
-    nsec bell_lost;             /* since when its end of the bell is shut; 0: open */
-    nsec hand_lost;             /* its end of hand */
-    uint32_t n_signals;         /* events of its bell */
-    uint64_t signalled_records; /* records at the last of them */
-    uint64_t storm_bells, storm_records, n_records; /* at the last look; records ever */
+    bool warned, asked;         /* silent: logged; SIGUSR2 sent for a panic message */
+    nsec doorbell_closed_at;    /* 0: open */
+    nsec fd_channel_closed_at;  /* 0: open */
+    uint32_t n_signals;         /* events of the doorbell */
+    uint64_t signalled_records; /* n_records at the last event */
+    uint64_t storm_signals, storm_records, n_records; /* at the last check; records ever */
     nsec storm_at;
 
-    /* what it has in hand */
-    uint32_t n_rows, n_seqs; /* requests; sequences of them: outputs or beams */
+    /* open requests */
+    uint32_t n_requests, n_seqs; /* n_seqs: outputs or beams */
     uint64_t tokens;
-    uint32_t alone;       /* a suspect that is to run alone, REQUEST_NONE */
-    uint32_t sending;     /* row whose SUBMIT is under way, REQUEST_NONE */
-    uint32_t sent_bytes;  /* of it */
-    uint32_t n_words_due; /* rows with a cancel or a pause that found no room */
-    bool full;            /* its request ring had no room this turn */
-    bool protocol_error;  /* it has broken a rule: nothing that it says is read any more */
+    uint32_t alone;         /* a suspect that runs alone, or REQUEST_NONE */
+    uint32_t sending;       /* request whose SUBMIT is partly written, or REQUEST_NONE */
+    uint32_t sent_bytes;    /* of that SUBMIT */
+    uint32_t n_notices_due; /* requests whose CANCEL or SUSPEND did not fit into the ring */
+    bool full;              /* the request ring was full in this loop iteration */
+    bool protocol_error;    /* its records are not read any more */
 
-    uint32_t vocab; /* as its own READY said: a sibling's model may be older */
+    uint32_t vocab; /* from its own READY: another worker may have an older model */
     uint64_t load_done, load_total;
     uint32_t restarts;
-    nsec ready_at, start_took; /* from spawn to READY, the last time */
-    uint64_t rate, taken_in;   /* prompt tokens a second at best; of its counter, at rate_at */
+    nsec ready_at, start_took; /* start_took: last time from spawn to READY */
+    uint64_t rate, taken_in;   /* best prefill rate, tokens/s; the counter at rate_at */
     nsec rate_at;
-    char why[240]; /* the last thing it said at level error, or why it ended */
+    char why[240]; /* last line at level err, or the cause of its end */
     struct stats stats;
-    struct stats former; /* counters of those that have died */
+    struct stats former; /* counters of previous incarnations */
 
-    char line[LOG_LINE]; /* being read from its pipe */
+    char line[LOG_LINE]; /* incomplete line from its pipe */
     size_t n_line;
     char last_line[LOG_LINES][LOG_LINE];
     uint32_t n_lines;
@@ -84,33 +84,34 @@ struct worker {
 int worker_make(struct daemon *d, uint32_t index, uint32_t model, struct err *e) MUST_USE;
 struct worker *worker_free(struct worker *w);
 
-/* Shared with standby.c: the spawn and kill callbacks of supervisor.h, and a struct worker without a
- * process. */
+/* Shared with standby.c: the spawn and kill callbacks of supervisor.h, and a struct worker without
+ * a process. */
 int worker_spawn(void *arg);
 void worker_kill(void *arg, int sig);
 struct worker *worker_new(struct daemon *d, uint32_t index, uint32_t model, const char *name,
                           const struct super_ops *ops);
-void worker_look(struct worker *w); /* stats: as they are now */
+void worker_look(struct worker *w); /* updates stats */
 
-/* For rank_group.c: watches the process, its rings and its pipes; all processes of w have ended, as the
- * kernel said (code CLD_*). words: there is a panic message of a failed check. */
+/* For rank_group.c: adds the event sources of the process. */
 int worker_watch(struct worker *w, struct err *e);
-void worker_ended(struct worker *w, int code, int status, bool words);
+/* For rank_group.c: all processes of w have ended. code: CLD_*. has_panic: a failed check left a
+ * panic message. */
+void worker_ended(struct worker *w, int code, int status, bool has_panic);
 
-/* Kill it and hear what it had said; nothing follows from its end. lagand is leaving. */
+/* lagand exits: kills the worker and reads its remaining records, without a replacement. */
 void worker_end(struct worker *w);
 
 void worker_event(struct worker *w, enum super_event ev);
-/* It cannot be believed, or does not answer: said in one line, killed. */
+/* Protocol error or hung: logs one line and kills the worker. */
 void worker_broken(struct worker *w, enum death_cause cause, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
-/* A quarter of a second has passed: heartbeat, deadlines, timers, bell storms. late: so much more than
- * that, because we or the machine stood still. */
+/* Every 0.25 s: heartbeat, deadlines, timers, doorbell storms. late: further time in which lagand
+ * or the host did not run. */
 void worker_tick(struct worker *w, nsec now, nsec late);
-/* For rank_group.c: of the time since the last tick, what its process cannot be blamed for; at least late. */
+/* For rank_group.c: time since the last tick that does not count as silence; at least late. */
 nsec worker_discount(struct worker *w, nsec now, nsec late);
-nsec worker_timer(const struct worker *w); /* of its supervisor, and of its standby's */
-bool worker_open(const struct worker *w);  /* may be given requests */
-bool worker_over(const struct worker *w);  /* down, failed or lost: nothing is to be awaited */
+nsec worker_timer(const struct worker *w); /* the earlier one of it and of its standby */
+bool worker_open(const struct worker *w);  /* may get requests */
+bool worker_over(const struct worker *w);  /* down, failed or lost */
 
 #endif

@@ -213,12 +213,12 @@ static void
 beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
-    struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+    struct fair_queue_client *t = &d.fair_queues[0].client[session_flow(d.sessions, client)];
     struct err e;
     struct request *r;
 
     (void)state;
-    d.turns[0].quantum = 100;
+    d.fair_queues[0].quantum = 100;
     assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
     assert_int_equal(request_n_seqs(r), 1);
     d.facts[0] =
@@ -283,13 +283,13 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
     struct request *r;
 
     (void)state;
-    d.turns[0].quantum = 100;
+    d.fair_queues[0].quantum = 100;
     for (uint32_t i = 0; i < ARRAY_LEN(cases); i++) {
         const struct extra more[] = { { "max_tokens", 10 },
                                       { "n", cases[i].n },
                                       { "beams", cases[i].beams },
                                       { "temperature", cases[i].beams == 1 } };
-        struct fair_queue_client *t = &d.turns[0].client[session_turns(d.sessions, client)];
+        struct fair_queue_client *t = &d.fair_queues[0].client[session_flow(d.sessions, client)];
 
         assert_int_equal(submit(i, 3, NULL, more, ARRAY_LEN(more), &r, &e), 0);
         assert_int_equal(t->spent, 3 + 10 * MAX(cases[i].n, cases[i].beams));

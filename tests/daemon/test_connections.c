@@ -37,24 +37,24 @@ who_has_said_nothing_for_longest_is_known_and_can_be_cut(void **state)
     (void)state;
     for (int i = 0; i < MOST + 1; i++) make(s[i]);
     for (int i = 0; i < MOST; i++) assert_false(connections_opened(c, s[i][0], 10 + i));
-    connections_heard(c, s[0][0], 7);
-    connections_heard(c, s[2][0], 8);
+    connections_set_client(c, s[0][0], 7);
+    connections_set_client(c, s[2][0], 8);
     assert_true(connections_opened(c, s[MOST][0], 20));
-    assert_int_equal(connections_silent(c, &since), s[1][0]);
+    assert_int_equal(connections_oldest_unidentified(c, &since), s[1][0]);
     assert_int_equal(since, 11);
-    connections_cut_silent(c, s[1][0]);
+    connections_shutdown_unidentified(c, s[1][0]);
     assert_true(is_shut(s[1][1]));
     assert_false(is_shut(s[0][1]));
     assert_int_equal(connections_n(c), MOST);
-    assert_int_equal(connections_silent(c, &since), s[3][0]);
+    assert_int_equal(connections_oldest_unidentified(c, &since), s[3][0]);
     assert_int_equal(since, 13);
     assert_int_equal(connections_closed(c, s[1][0]),
                      CLIENT_NONE); /* ZeroMQ has found it shut: known already */
     assert_int_equal(connections_closed(c, s[0][0]), 7); /* by itself, and it had spoken */
     assert_int_equal(connections_n(c), MOST - 1);
-    connections_heard(c, s[3][0], 9);
-    connections_heard(c, s[MOST][0], 10);
-    assert_int_equal(connections_silent(c, &since), -1);
+    connections_set_client(c, s[3][0], 9);
+    connections_set_client(c, s[MOST][0], 10);
+    assert_int_equal(connections_oldest_unidentified(c, &since), -1);
     connections_free(c);
 }
 
@@ -72,15 +72,15 @@ a_number_that_is_anothers_by_now_is_not_cut(void **state)
     cookie = connections_cookie(old[0]);
     assert_true(cookie && cookie != connections_cookie(new[0]));
     assert_int_equal(dup2(new[0], old[0]), old[0]);
-    connections_cut(c, old[0], cookie);
+    connections_shutdown(c, old[0], cookie);
     assert_false(is_shut(new[1]));
     assert_false(
         connections_opened(c, old[0], 2)); /* its end went unnoticed: one place, one socket */
     assert_int_equal(connections_n(c), 1);
-    connections_cut(c, old[0], 0); /* nothing is known of it */
+    connections_shutdown(c, old[0], 0); /* nothing is known of it */
     assert_false(is_shut(new[1]));
     dup2(old[1], old[0]); /* nor is it now the one that was silent */
-    connections_cut_silent(c, old[0]);
+    connections_shutdown_unidentified(c, old[0]);
     assert_false(is_shut(new[1]));
     assert_int_equal(connections_n(c), 0);
     assert_int_equal(pipe(new), 0);

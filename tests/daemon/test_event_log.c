@@ -51,7 +51,7 @@ the_next_lagand_goes_on_where_the_former_ended(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct death_entry death = {
-        .pid = 77, .words = "last words", .n_lines = 1, .line = { "a last line" }
+        .pid = 77, .panic = "last words", .n_lines = 1, .line = { "a last line" }
     };
 
     (void)state;
@@ -69,7 +69,7 @@ the_next_lagand_goes_on_where_the_former_ended(void **state)
     assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 6)->number,
                      EVENT_LOG_EVENTS + 6);
     assert_int_equal(event_log_event(d.event_log, 1)->number, 7);
-    assert_string_equal(event_log_dead(d.event_log, 0)->words, "last words");
+    assert_string_equal(event_log_dead(d.event_log, 0)->panic, "last words");
     assert_string_equal(event_log_dead(d.event_log, 0)->line[0], "a last line");
     assert_null(event_log_dead(d.event_log, 1));
     assert_int_equal(event_log_restarts(&d, 1, "m"), 4);
@@ -138,7 +138,7 @@ whatever_a_former_lagand_left_ends_every_text(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct death_entry death = {
-        .worker = "w0", .how = "how", .words = "words", .n_lines = LOG_LINES
+        .worker = "w0", .how = "how", .panic = "words", .n_lines = LOG_LINES
     };
 
     (void)state;
@@ -163,11 +163,11 @@ whatever_a_former_lagand_left_ends_every_text(void **state)
         munmap(base, (size_t)st.st_size);
         d.event_log = follow(d.event_log);
         for (uint64_t at = 1; (e = event_log_event(d.event_log, at)); at = e->number + 1)
-            sum += length(e->kind, sizeof e->kind) + length(e->who, sizeof e->who) +
+            sum += length(e->kind, sizeof e->kind) + length(e->subject, sizeof e->subject) +
                    length(e->text, sizeof e->text);
         for (uint32_t i = 0; (x = event_log_dead(d.event_log, i)); i++) {
             sum += length(x->worker, sizeof x->worker) + length(x->cause, sizeof x->cause) +
-                   length(x->how, sizeof x->how) + length(x->words, sizeof x->words);
+                   length(x->how, sizeof x->how) + length(x->panic, sizeof x->panic);
             assert_true(x->n_lines <= LOG_LINES);
             for (uint32_t k = 0; k < x->n_lines; k++) sum += length(x->line[k], LOG_LINE);
         }

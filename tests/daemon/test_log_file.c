@@ -109,10 +109,10 @@ a_half_counts_from_the_end_of_its_turn_and_old_records_never_again(void **state)
     (void)state;
     for (int i = 0; i < 5; i++) {
         assert_true(put(1, "first") && put(1, "second"));
-        log_file_turn(&m);
+        log_file_switch(&m);
         assert_true(put(2, "anew"));
         reads(i ? "2:anew 1:first 1:second " : "1:first 1:second ");
-        log_file_turned(&m);
+        log_file_switched(&m);
         reads("2:anew ");
     }
 }
@@ -128,8 +128,8 @@ a_full_half_says_so_and_memory_stays_bounded(void **state)
         while (put(1, "a record of some length, to fill the half with something")) n++;
         assert_null(log_file_reserve(&m, 1, 100));
         assert_true(log_file_bytes(&m) <= HALF && log_file_bytes(&m) > HALF - 200);
-        log_file_turn(&m);
-        log_file_turned(&m);
+        log_file_switch(&m);
+        log_file_switched(&m);
     }
     assert_true(n > 10 * HALF / 100);
     assert_null(log_file_reserve(&m, 1, HALF));
@@ -150,10 +150,10 @@ a_successor_reads_it_and_goes_on_in_the_other_half(void **state)
     m = heir;
     reads("1:one ");
     assert_null(log_file_reserve(&m, 1, 1)); /* the old half takes no more */
-    log_file_turn(&m);
+    log_file_switch(&m);
     assert_true(put(2, "one again"));
     reads("1:one ");
-    log_file_turned(&m);
+    log_file_switched(&m);
     assert_true(put(3, "two"));
     reads("2:one again 3:two ");
 }
@@ -165,15 +165,15 @@ a_turn_that_was_cut_short_leaves_nothing_to_the_next_one(void **state)
 
     (void)state;
     assert_true(put(1, "old"));
-    log_file_turn(&m);
+    log_file_switch(&m);
     assert_true(put(2, "first") && put(3, "left behind")); /* killed here */
     assert_int_equal(log_file_open(&heir, dup(m.fd), NULL), 0);
     log_file_close(&m);
     m = heir;
     reads("1:old ");
-    log_file_turn(&m);
+    log_file_switch(&m);
     assert_true(put(2, "again"));
-    log_file_turned(&m);
+    log_file_switched(&m);
     reads("2:again ");
 }
 
@@ -185,9 +185,9 @@ a_void_mirror_has_nothing_to_say_until_it_is_written_anew(void **state)
     log_file_void(&m);
     reads("");
     assert_null(log_file_reserve(&m, 1, 1));
-    log_file_turn(&m);
+    log_file_switch(&m);
     assert_true(put(1, "new"));
-    log_file_turned(&m);
+    log_file_switched(&m);
     reads("1:new ");
 }
 
@@ -246,11 +246,11 @@ write_for_ever(_Atomic uint32_t *said)
         uint8_t *p = log_file_reserve(&m, 1, n);
 
         if (!p) {
-            log_file_turn(&m);
+            log_file_switch(&m);
             p = log_file_reserve(&m, 2, 4);
             memcpy(p, &v, 4);
             log_file_commit(&m);
-            log_file_turned(&m);
+            log_file_switched(&m);
             p = log_file_reserve(&m, 1, n);
         }
         memset(p, (int)v, n);

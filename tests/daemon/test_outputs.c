@@ -36,7 +36,7 @@ open_bed(struct bed *b)
 static void
 say(struct bed *b, uint32_t o, uint32_t n, bool text)
 {
-    struct output_piece p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
+    struct output_span p = { o, n, text ? n : 0, (float)(10 * o) - (float)b->n[o] };
 
     for (uint32_t i = 0; i < n; i++) {
         int32_t token = (int32_t)(1000 * o + b->n[o]);
@@ -47,7 +47,7 @@ say(struct bed *b, uint32_t o, uint32_t n, bool text)
         if (text) assert_int_equal(bytes_add(&b->r->outputs.text, &letter, 1), 0);
         b->n_text[o] += text;
     }
-    assert_int_equal(outputs_add_piece(b->r, &p), 0);
+    assert_int_equal(outputs_add_span(b->r, &p), 0);
 }
 
 /* Send as much as a chunk may have, from what the client has on; it must be the outputs' own. */
@@ -55,7 +55,7 @@ static void
 send_some(struct bed *b, uint32_t most)
 {
     struct request *r = b->r;
-    struct output_piece p = outputs_next(r);
+    struct output_span p = outputs_next(r);
     uint32_t n = MIN(p.n, most), n_text = MIN(p.n_text, most);
     const int32_t *token = (const int32_t *)(const void *)r->outputs.token.p + r->delivery.n_tokens;
 
@@ -110,7 +110,7 @@ resume_often(uint32_t n, uint32_t times)
 
     open_bed(&bed);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(outputs_add_piece(bed.r, &(struct output_piece){ i % 2, 1, 1, 0 }), 0);
+        assert_int_equal(outputs_add_span(bed.r, &(struct output_span){ i % 2, 1, 1, 0 }), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     for (uint32_t i = 0; i < times; i++) {
         assert_true(outputs_can_resume(bed.r, n / 2, n / 2));

@@ -73,7 +73,7 @@ dispatched(uint64_t rid, uint32_t logprobs, uint8_t flags)
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
     r->delivery.ack_window = 4;
-    w.n_rows++, w.n_seqs++;
+    w.n_requests++, w.n_seqs++;
     w.tokens += r->accounting.n_tokens;
     return r;
 }
@@ -330,7 +330,7 @@ a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
     assert_int_equal(row->state, REQUEST_ENDED);
     assert_false(row->dispatch.held);
-    assert_int_equal(w.n_rows, 0);
+    assert_int_equal(w.n_requests, 0);
     assert_int_equal(w.tokens, 0);
     lies(REC_FINISH, sizeof *f, "does not have"); /* once */
 }
@@ -472,7 +472,7 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
     for (int i = 0; i < 100; i++) { /* from outside: without limit */
         request_move(d.ledger, row, REQUEST_DISPATCHED);
         row->dispatch.held = true;
-        w.n_rows++, w.n_seqs++;
+        w.n_requests++, w.n_seqs++;
         w.tokens += row->accounting.n_tokens;
         dispatch_worker_lost(&w, &from_outside);
         assert_int_equal(row->state, REQUEST_QUEUED);
@@ -510,10 +510,10 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     d.now += idle_timeout + ack_timeout;
     deliver_tick(&d, d.now, idle_timeout + ack_timeout - NSEC_MS);
     assert_true(row->attached);
-    assert_int_equal(d.now - c->heard, NSEC_MS);
+    assert_int_equal(d.now - c->received_at, NSEC_MS);
     assert_int_equal(d.now - row->delivery.stalled_since, NSEC_MS);
     deliver_tick(&d, d.now, NSEC_S); /* nobody was heard after now */
-    assert_int_equal(c->heard, d.now);
+    assert_int_equal(c->received_at, d.now);
     assert_int_equal(row->delivery.stalled_since, d.now);
 }
 
@@ -555,7 +555,7 @@ a_chunk_that_has_no_room_is_not_made(void **state)
     assert_int_equal(ledger_attach(d.ledger, row, c->handle, 1), 0);
     assert_int_equal(bytes_add(&row->outputs.token, "0123", 4), 0);
     c->sent = 8 << 20;
-    c->asked = true;
+    c->ping_pending = true;
     d.now = NSEC_S;
     ledger_add_pending(d.ledger, row);
     assert_false(deliver_flush(&d));
@@ -568,7 +568,7 @@ static void
 a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
 {
     const struct session_id session = { { 1 } };
-    const struct output_piece said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
+    const struct output_span said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
     struct rec_submit *s = calloc(1, sizeof *s);
     struct request *r, *other;
     struct client *c;
@@ -583,7 +583,7 @@ a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
     for (size_t i = 0; i < ARRAY_LEN(said); i++) {
         assert_int_equal(bytes_add(&r->outputs.token, "0123456789ab", 4 * said[i].n), 0);
         assert_int_equal(bytes_add(&r->outputs.text, "text", said[i].n_text), 0);
-        assert_int_equal(outputs_add_piece(r, &said[i]), 0);
+        assert_int_equal(outputs_add_span(r, &said[i]), 0);
     }
     outputs_resume(r, 3, 3);
     r->delivery.n_tokens = r->delivery.n_text = 3;
@@ -615,7 +615,7 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     assert_int_equal(r->outputs.prompt_logprob.n, 0);
     request_move(d.ledger, r, REQUEST_DISPATCHED);
     r->dispatch.held = true;
-    w.n_rows++, w.n_seqs++;
+    w.n_requests++, w.n_seqs++;
     w.tokens += r->accounting.n_tokens;
     for (uint32_t i = 0; i < 5; i++) memcpy((char *)(p + 1) + 4 * i, &i, 4);
     assert_int_equal(record(REC_PROMPT_LOGPROBS, n, &e), 0);
@@ -754,7 +754,7 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     assert_int_equal(outputs_init(r), 0);
     for (uint32_t output = 0; output < 2; output++) {
         assert_int_equal(bytes_add(&r->outputs.token, tokens, sizeof tokens), 0);
-        assert_int_equal(outputs_add_piece(r, &(struct output_piece){ output, 5, 0, 0 }), 0);
+        assert_int_equal(outputs_add_span(r, &(struct output_span){ output, 5, 0, 0 }), 0);
     }
     dispatch(&d);
     assert_string_equal(r->result.message, "");
@@ -853,10 +853,10 @@ random_records_do_no_harm(void **state)
         w.super.state = SUPER_READY;
         if (receive_record(&w, &rec, &e) == 0 && row->state == REQUEST_ENDED) {
             row->dispatch.held = false;
-            w.n_rows = w.n_seqs = 1;
+            w.n_requests = w.n_seqs = 1;
             row = dispatched(1000 + (uint64_t)i, 0, 0);
             w.tokens = row->accounting.n_tokens;
-            w.n_rows = w.n_seqs = 1;
+            w.n_requests = w.n_seqs = 1;
         }
         free(exact);
         if (ledger_n(d.ledger) == ledger_capacity(d.ledger)) {

@@ -16,7 +16,7 @@ the_same_id_at_the_same_door_is_the_same_client(void **state)
     (void)state;
     assert_non_null(a);
     assert_ptr_equal(session_of(s, LISTENER_API, "\0abcd", 5, 2, &gone), a);
-    assert_int_equal(a->heard, 2);
+    assert_int_equal(a->received_at, 2);
     assert_ptr_not_equal(session_of(s, LISTENER_CTL, "\0abcd", 5, 3, &gone), a);
     assert_int_equal(session_n(s), 2);
     sessions_free(s);

@@ -117,7 +117,7 @@ every_state_meets_every_event(void **state)
                                        : 0;
             if ((int)s.state != (c->to == SAME ? from : c->to) || asked != c->asks) {
                 fail_msg("%s, event %d: to %s asking '%c'",
-                         super_state_word((enum super_state)from), ev, super_state_word(s.state),
+                         super_state_name((enum super_state)from), ev, super_state_name(s.state),
                          asked ? asked : '-');
             }
         }
@@ -321,7 +321,7 @@ the_cause_of_a_death_follows_the_closed_list(void **state)
         s.suspect = t[i].suspect;
         s.was_ready = t[i].in != SUPER_LOADING;
         super_died(&s, t[i].code, t[i].status, t[i].words);
-        assert_string_equal(death_word(s.death.cause), death_word(t[i].want));
+        assert_string_equal(death_name(s.death.cause), death_name(t[i].want));
         assert_int_equal(s.death.adopt_kv, t[i].adopt);
         assert_int_equal(s.death.fault, t[i].fault);
         assert_int_equal(s.death.counts, t[i].counts);
@@ -357,7 +357,7 @@ a_restart_drains_and_starts_anew(void **state)
     (void)state;
     start(&s, &h, 0);
     super_event(&s, EV_READY, 0);
-    super_event(&s, EV_AGAIN, NSEC_S);
+    super_event(&s, EV_RESTART, NSEC_S);
     assert_int_equal(s.state, SUPER_DRAINING);
     assert_int_equal(h.drains, 1);
     die(&s, CLD_EXITED, 0, 2 * NSEC_S);
@@ -396,22 +396,22 @@ a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room(void **sta
 
     (void)state;
     start(&s, &h, 0);
-    super_event(&s, EV_WAITS, 0);
+    super_event(&s, EV_STANDBY_READY, 0);
     die(&s, CLD_KILLED, SIGKILL, NSEC_S);
     assert_int_equal(s.state, SUPER_LOADING);
     assert_int_equal(h.spawns, 2);
     assert_false(s.death.early);
-    super_event(&s, EV_WAITS, NSEC_S);
+    super_event(&s, EV_STANDBY_READY, NSEC_S);
     assert_int_equal(s.timer, NSEC_NEVER);
     super_broken(&s, DEATH_SILENT, 2 * NSEC_S);
     die(&s, CLD_KILLED, SIGKILL, 2 * NSEC_S);
     assert_int_equal(s.state, SUPER_LOADING); /* once at once, then after a wait */
-    super_event(&s, EV_WAITS, 3 * NSEC_S);
+    super_event(&s, EV_STANDBY_READY, 3 * NSEC_S);
     super_event(&s, EV_TAKEN, 3 * NSEC_S);
     assert_int_equal(s.state, SUPER_DOWN);
     super_event(&s, EV_START, 4 * NSEC_S);
     assert_int_equal(s.state, SUPER_LOADING);
-    super_event(&s, EV_WAITS, 4 * NSEC_S);
+    super_event(&s, EV_STANDBY_READY, 4 * NSEC_S);
     super_event(&s, EV_STOP, 5 * NSEC_S);
     assert_int_equal(h.sig, SIGTERM);
     super_event(&s, EV_START, 5 * NSEC_S); /* its worker is up again before it has ended */

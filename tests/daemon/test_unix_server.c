@@ -59,7 +59,7 @@ take(void)
     do {
         unix_server_look(l);
         r = unix_server_take(l, 1, &news);
-    } while (r > 0 && news.what == UNIX_SERVER_PIECE);
+    } while (r > 0 && news.what == UNIX_SERVER_PARTIAL);
     unix_server_flush(l);
     return r > 0;
 }
@@ -400,10 +400,10 @@ more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known(void **state)
     while (r == 0 && ++n < 1000);
     assert_int_equal(r, -EAGAIN);
     assert_int_equal(n, (UNIX_SERVER_UNSENT >> 20) - 1); /* and their heads */
-    assert_true(unix_server_cut(l, who.fd));
+    assert_true(unix_server_disconnect(l, who.fd));
     assert_int_equal(unix_server_send(l, who.fd, who.peer, frame, 1), -EHOSTUNREACH);
     assert_ended(&who);
-    assert_false(unix_server_cut(l, who.fd));
+    assert_false(unix_server_disconnect(l, who.fd));
     close(fd);
     fd = meet(&next); /* its number of old, and another peer */
     assert_int_equal(next.fd, who.fd);

@@ -103,12 +103,12 @@ ref_take_row(const struct saved_request *k, const uint8_t *p, uint32_t n)
 
 /* Every token and every byte of text is an output's. */
 static bool
-ref_pieces(struct ref_row *t, const struct saved_tokens *k, const uint8_t *p)
+ref_spans(struct ref_row *t, const struct saved_tokens *k, const uint8_t *p)
 {
     uint64_t said[64] = { 0 }, n = 0, n_text = 0;
 
-    for (uint32_t i = 0; i < k->n_pieces; i++) {
-        struct output_piece one;
+    for (uint32_t i = 0; i < k->n_spans; i++) {
+        struct output_span one;
 
         memcpy(&one, p + i * sizeof one, sizeof one);
         if (one.output >= t->n_out) return false;
@@ -130,13 +130,13 @@ ref_take_tokens(const struct saved_tokens *k, const uint8_t *p, uint32_t n)
 
     if (n < sizeof *k || !t || !t->open || k->first != t->n) return false;
     if (k->first + (uint64_t)k->n > (uint64_t)t->most * t->n_out) return false;
-    if (k->n_pieces && t->n_out == 1) return false;
-    bytes += (uint64_t)k->n_pieces * sizeof(struct output_piece);
+    if (k->n_spans && t->n_out == 1) return false;
+    bytes += (uint64_t)k->n_spans * sizeof(struct output_span);
     if (k->lp_first < k->first || k->lp_first > (uint64_t)k->first + k->n) return false;
     lps = (uint64_t)k->first + k->n - k->lp_first;
     if (t->lp) bytes += lps * (4 + 8 * (uint64_t)t->tops);
     if (bytes != n ||
-        (t->n_out > 1 && !ref_pieces(t, k, p + n - k->n_pieces * sizeof(struct output_piece))))
+        (t->n_out > 1 && !ref_spans(t, k, p + n - k->n_spans * sizeof(struct output_span))))
         return false;
     memcpy(t->token + t->n, p + sizeof *k, 4 * (size_t)k->n);
     t->n += k->n;
@@ -246,15 +246,15 @@ make_tokens(struct in *in, uint8_t *p)
     k.first = (t ? t->n : 0) + (acked == 4);
     k.lp_first = acked == 3 ? k.first - 1 : k.first + MIN(acked % 4, k.n);
     k.text_received = k.n_text;
-    if (t && t->n_out > 1) k.n_pieces = byte(in) % 4;
+    if (t && t->n_out > 1) k.n_spans = byte(in) % 4;
     memcpy(p, &k, sizeof k);
     for (uint32_t i = 0; i < 4 * k.n; i++) p[sizeof k + i] = (uint8_t)(i * 7 + k.first);
     at = (uint32_t)sizeof k + 4 * k.n + (k.first + k.n - k.lp_first) * each + k.n_text;
-    for (uint32_t i = 0; i < k.n_pieces; i++, at += (uint32_t)sizeof(struct output_piece)) {
-        bool last = i + 1 == k.n_pieces;
-        struct output_piece one = { .output = byte(in) % (t->n_out + (byte(in) % 16 == 0)),
-                                    .n = last ? k.n : k.n / 2,
-                                    .n_text = last ? k.n_text : 0 };
+    for (uint32_t i = 0; i < k.n_spans; i++, at += (uint32_t)sizeof(struct output_span)) {
+        bool last = i + 1 == k.n_spans;
+        struct output_span one = { .output = byte(in) % (t->n_out + (byte(in) % 16 == 0)),
+                                   .n = last ? k.n : k.n / 2,
+                                   .n_text = last ? k.n_text : 0 };
 
         k.n -= one.n;
         memcpy(p + at, &one, sizeof one);

@@ -127,15 +127,15 @@ poke(struct in *in, uint8_t *b, uint32_t n)
 
 /* A record as a reader would like it, except for what the bits of op change. */
 static void
-forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint64_t at)
+forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t generation, uint64_t at)
 {
     uint8_t *r = b + LOG_FILE_PAGE + half * HALF + at;
-    struct log_file_record h = { .type = (uint16_t)byte(in), .turn = (uint32_t)turn };
+    struct log_file_record h = { .type = (uint16_t)byte(in), .generation = (uint32_t)generation };
 
     if (r + sizeof h > b + BYTES) return;
     h.len = op & 32 ? word(in) : byte(in);
     if (op & 64) h.zero = (uint16_t)byte(in);
-    if (op & 128) h.turn += byte(in);
+    if (op & 128) h.generation += byte(in);
     memcpy(r, &h, sizeof h);
     if (h.len > (uint32_t)(b + BYTES - r) - sizeof h) return;
     h.crc = crc(r + 4, sizeof h - 4 + h.len);
@@ -146,12 +146,13 @@ forge(struct in *in, uint8_t *b, uint32_t op, uint32_t half, uint64_t turn, uint
 static void
 lie(struct in *in, struct log_file *m, uint32_t op)
 {
-    struct log_file_half h = { .turn = op >> 5 == 7 ? UINT64_MAX : m->turn + (op >> 5) };
+    struct log_file_half h = { .generation = op >> 5 == 7 ? UINT64_MAX
+                                                          : m->generation + (op >> 5) };
     struct log_file_hdr hdr;
 
     memcpy(&hdr, m->base, sizeof hdr);
     hdr.half = op & 16 ? byte(in) % 4 * UINT64_C(4096) : HALF;
-    h.not_turn = ~h.turn;
+    h.not_generation = ~h.generation;
     if (op & 8)
         memcpy(m->base, &hdr, sizeof hdr);
     else
@@ -174,10 +175,10 @@ inherit(struct log_file *m)
         return;
     }
     check(!log_file_reserve(&heir, 1, 0)); /* the old half takes nothing more */
-    log_file_turn(&heir);
+    log_file_switch(&heir);
     check(log_file_reserve(&heir, 1, 8));
     log_file_commit(&heir);
-    log_file_turned(&heir);
+    log_file_switched(&heir);
     check(log_file_bytes(&heir) == 40 && ref_read(heir.base, none) == 1);
     both_read(heir.base, 0);
     log_file_close(&heir);
@@ -205,16 +206,17 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (op % 8 == 0) log_file_commit(&m); /* else it was killed there */
             break;
         case 2:
-            log_file_turn(&m);
+            log_file_switch(&m);
             break;
         case 3:
-            if (m.turning) log_file_turned(&m);
+            if (m.switching) log_file_switched(&m);
             break;
         case 4:
             poke(&in, m.base, op >> 3);
             break;
         case 5:
-            forge(&in, m.base, op, op >> 3 & 1, m.turn, op & 16 ? word(&in) % HALF & ~7u : 16);
+            forge(&in, m.base, op, op >> 3 & 1, m.generation,
+                  op & 16 ? word(&in) % HALF & ~7u : 16);
             break;
         case 6:
             both_read(m.base, (int)(op >> 3));

@@ -523,7 +523,7 @@ take_row(uint32_t i, struct in *in)
     r->delivery.ack_window = 4;
     r->outputs.text_start_unknown = t->start_unknown;
     r->dispatch.worker = t->other;
-    w.n_rows++;
+    w.n_requests++;
     w.n_seqs += request_n_seqs(r);
     w.tokens += r->accounting.n_tokens;
     t->index = r->index;
@@ -549,8 +549,8 @@ compare_outputs(const struct ref_row *t, const struct request *r)
               r->outputs.each[i].n_text_received == t->out[i].text_said);
         check((r->outputs.each[i].reason != 0) == t->out[i].over);
     }
-    for (uint32_t i = 0; i < outputs_n_pieces(r); i++) {
-        struct output_piece p = outputs_piece(r, i);
+    for (uint32_t i = 0; i < outputs_n_spans(r); i++) {
+        struct output_span p = outputs_span(r, i);
 
         check(n + p.n <= t->n && p.n);
         for (uint32_t end = n + p.n; n < end; n++) check(t->whose[n] == p.output);
@@ -584,7 +584,7 @@ compare(void)
             check(r->outputs.tensor[k].n_received == t->values[k] &&
                   r->outputs.tensor[k].value.n == 4 * t->kept[k]);
     }
-    check(w.n_rows == held && d.facts[0].vocab == vocab && w.vocab == vocab);
+    check(w.n_requests == held && d.facts[0].vocab == vocab && w.vocab == vocab);
     ledger_check(d.ledger);
 }
 
