@@ -69,7 +69,7 @@ struct arena {
 };
 
 /* Host memory for copies to and from the device: pieces at consecutive addresses, each with its own
- * fd, like an arena. Mapped pieces lengthen the exit of the process (docs/perf.md). */
+ * fd, like an arena. Mapped pieces lengthen the exit of the process (docs/lab/serving.md). */
 enum { HOST_PIECES = 8 };
 struct host_memory {
     void *base;            /* valid only as an address of device copies; NULL: none */

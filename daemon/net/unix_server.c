@@ -294,7 +294,7 @@ static int
 take_item(struct unix_server *l, struct unix_server_event *news)
 {
     struct peer *p = l->reading;
-    uint32_t before = p->in.room;
+    uint32_t before = p->in.capacity;
     struct zmtp_item item;
     int r = zmtp_take(&p->in, l->most_bytes, l->piece + l->i, l->n - l->i, &item);
 

@@ -115,7 +115,7 @@ log_file_commit(struct log_file *m)
 
     /* Stored last: a kill before it leaves a record with a wrong checksum. A record of an earlier
      * generation has another generation. */
-    FP(mirror_written);
+    FP(log_written);
     r->crc = checksum(r);
     m->at += sizeof *r + padded(r->len);
     FP(log_record_whole);
@@ -141,7 +141,7 @@ log_file_switch(struct log_file *m)
      */
     if (!punch(m, LOG_FILE_PAGE + m->active * m->half, m->half) || !back(m, m->at))
         m->at = m->half; /* no record fits */
-    FP(mirror_turning);
+    FP(log_switching);
 }
 
 void
@@ -152,11 +152,11 @@ log_file_switched(struct log_file *m)
     check(m->switching);
     m->switching = false;
     h->generation = m->generation;
-    FP(mirror_doubtful);
+    FP(log_half_valid);
     /* The records are stored before the generation that makes them valid. */
     atomic_signal_fence(memory_order_seq_cst);
     h->not_generation = ~m->generation;
-    FP(mirror_turned);
+    FP(log_switched);
     punch(m, LOG_FILE_PAGE + !m->active * m->half, m->half);
 }
 

@@ -90,8 +90,8 @@ start_rank(struct worker *o, struct spawn *s, struct heritage *lead, int group, 
         s->heritage.n = 0;
         pass(&s->heritage, "d", 0, o->channel.d.fd);
         pass(&s->heritage, "w", 0, o->channel.w.fd);
-        pass(&s->heritage, "bell", 0, bell[1]);
-        pass(&s->heritage, "hand", 0, fd_channel_sock[1]);
+        pass(&s->heritage, "doorbell", 0, bell[1]);
+        pass(&s->heritage, "fd_channel", 0, fd_channel_sock[1]);
         pass(&s->heritage, SHARED, 0, group);
         r = o->lead->of ? standby_share(o->lead, &place_of(o)->arenas, o->fd_channel_sock, e)
                         : arenas_give(&o->arenas, o->fd_channel_sock, o->d->now, e);

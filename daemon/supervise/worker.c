@@ -118,7 +118,7 @@ static int
 on_exit_(sd_event_source *s, const siginfo_t *si, void *arg)
 {
     struct worker *w = arg;
-    const struct last_words *page = shm_words(&w->channel.w);
+    const struct panic_message *page = shm_panic_message(&w->channel.w);
     bool has_panic = atomic_load_explicit(&page->state, memory_order_acquire) == 2 &&
                      page->text_bytes > 0;
 
@@ -213,7 +213,7 @@ reap(void *arg, const struct death *d)
         }
     }
     if (!*w->why) snprintf(w->why, sizeof w->why, "%s: %s", death_name(d->cause), how);
-    FP(bury_drained);
+    FP(reap_drained);
     w->d->events->worker_dead(w->d, w, d);
     process_drop_pid(w);
     rank_group_reap(w, d);
@@ -262,7 +262,7 @@ start(struct worker *w, struct err *e)
         .is_standby = w->of != NULL,
         .heritage = { .epoch = ++place->last_epoch, .n = 4 },
     };
-    static const char *const names[] = { "d", "w", "bell", "hand" };
+    static const char *const names[] = { "d", "w", "doorbell", "fd_channel" };
     int bell = -1, fd_channel_sock[2] = { -1, -1 }, r;
 
     w->epoch = s.heritage.epoch;
@@ -570,7 +570,7 @@ check_storm(struct worker *w, nsec now)
     if (now - w->storm_at < STORM_TIME) return;
     /* A socket that was filled within one loop iteration gives no event until it is drained. */
     (void)doorbell_drain(&w->channel.doorbell);
-    signals = w->channel.doorbell.n_heard - w->storm_signals;
+    signals = w->channel.doorbell.n_received - w->storm_signals;
     w->storm_at = now;
     w->storm_signals += signals;
     w->storm_records += records;

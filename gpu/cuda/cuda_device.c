@@ -214,7 +214,7 @@ lagan_cuda_open(struct gpu **ret, uint32_t ordinal, const struct gpu_options *o,
 
     if (!c) return err_set(e, -ENOMEM, "cuda device: no memory");
     pthread_mutex_init(&c->pin_lock, NULL);
-    check_last_words = panic_message;
+    check_panic_message = panic_message;
     set_up(o);
     TRY(find_device(ordinal, MAX(o->n_ranks, 1u), e));
     c->ordinal = (int)ordinal;

@@ -186,7 +186,7 @@ the_counter_detects_allocations_and_waits(void **state)
 
     (void)state;
     if (!fixture_cuda()) skip();
-    open_kind(&kinds[0], (struct hand_options){ 0 });
+    open_kind(&kinds[0], (struct harness_options){ 0 });
     driver_calls_begin();
     assert_int_equal(gpu_ops(h.gpu)->lane.open(h.gpu, 8, &lane, &e), 0);
     gpu_ops(h.gpu)->lane.close(lane);

@@ -328,22 +328,8 @@ self_attention(const struct model *m, struct step *s, const struct bart_layer *w
                struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .inputs_ready = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->qkv, &m->shape.layer[l]);
+    struct tensor heads;
 
     TRY(block_attend_decoder(m, s, l, h, &a, &heads));
     return block_residual(
@@ -356,18 +342,8 @@ cross_attention(const struct model *m, struct step *s, const struct bart_layer *
                 struct tensor h)
 {
     const struct bart_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .inputs_ready = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-    };
+    struct block_attention a = attention_of(&w->cross_q, &m->shape.cross);
+    struct tensor heads;
 
     TRY(block_attend_cross(m, s, l, h, &a, &heads));
     return block_residual(

@@ -298,20 +298,10 @@ self_attention(const struct model *m, struct step *s, const struct t5_layer *w, 
                struct tensor h)
 {
     const struct t5_cfg *cfg = m->cfg;
-    const struct layer_shape *shape = &m->shape.layer[l];
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct tensor qkv = block_scratch(s, BLOCK_QKV, rows, 3 * q);
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = tensor_cols(qkv, 0, q),
-        .k = tensor_cols(qkv, q, q),
-        .v = tensor_cols(qkv, 2 * q, q),
-        .kv = s->kv[l],
-        .inputs_ready = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .causal = true,
+    struct block_attention a = {
+        .qkv = w->qkv,
+        .distance_bias = m->table[TABLE_DECODER],
+        .reach = cfg->reach[TABLE_DECODER],
         .scale = 1,
     };
     struct tensor heads;
@@ -324,19 +314,8 @@ static int
 cross_attention(const struct model *m, struct step *s, const struct t5_layer *w, uint32_t l,
                 struct tensor h)
 {
-    const struct gpu_ops *op = m->op;
-    const struct layer_shape *shape = &m->shape.cross;
-    uint32_t rows = s->rows.n_tokens, q = m->shape.dim[DIM_Q];
-    struct attend a = {
-        .out = block_scratch(s, BLOCK_HEADS, rows, q),
-        .q = block_scratch(s, BLOCK_QKV, rows, q),
-        .kv = s->cross_kv[l],
-        .inputs_ready = true,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1,
-    };
+    struct block_attention a = { .qkv = w->cross_q, .scale = 1 };
+    struct tensor heads;
 
     TRY(block_attend_cross(m, s, l, h, &a, &heads));
     return block_residual(m, s, heads, w->cross_o, add_and_norm(m, s->x, h, w->ff_norm));

@@ -244,7 +244,7 @@ sampling_queue(struct exec *x, struct exec_lane *l, const struct todo *t)
             .logits = tensor_rows(l->logits, 0, n),
             .row = t->row + i,
             .parts = !t->o,
-            .suppressed = l->ban,
+            .suppressed = l->suppressed,
             .logit_bias = l->logit_bias,
             .beams = t->beams,
             .n = n,

@@ -293,7 +293,9 @@ replay_search(struct worker *w, struct worker_request *r, const uint32_t *slot, 
         TRY(beam_redo(b, &t));
     }
     if (r->n_sent > b->n_common) return -EBADMSG;
-    return memcmp(b->line[b->order[0]] + b->first, told, r->n_sent * sizeof *told) ? -EBADMSG : 0;
+    return memcmp(b->line[b->order[0]] + b->first, delivered, r->n_sent * sizeof *delivered) == 0
+               ? 0
+               : -EBADMSG;
 }
 
 bool

@@ -21,7 +21,7 @@ enum {
     /* Encoder tokens per step: a burst of requests is encoded together, and the next burst does not
      * wait until the first is projected. */
     GPU_ENC_TOKENS = 16384,
-    SEARCH_BEAMS = 512 /* beams of the searches that run together (docs/perf.md) */
+    SEARCH_BEAMS = 512 /* beams of the searches that run together (docs/lab/serving.md) */
 };
 
 bool

@@ -224,7 +224,7 @@ int
 block_attend_decoder(const struct model *m, struct step *s, uint32_t l, struct tensor h,
                      const struct block_attention *b, struct tensor *heads)
 {
-    struct attend a = { .kv = s->kv[l], .settled = true, .causal = true };
+    struct attend a = { .kv = s->kv[l], .inputs_ready = true, .causal = true };
 
     TRY(attend_unrotated(m, s, &m->shape.layer[l], h, b, &a));
     *heads = a.out;
@@ -235,7 +235,7 @@ int
 block_attend_cross(const struct model *m, struct step *s, uint32_t l, struct tensor h,
                    const struct block_attention *b, struct tensor *heads)
 {
-    struct attend a = { .kv = s->cross_kv[l], .settled = true };
+    struct attend a = { .kv = s->cross_kv[l], .inputs_ready = true };
 
     TRY(attend_unrotated(m, s, &m->shape.cross, h, b, &a));
     *heads = a.out;

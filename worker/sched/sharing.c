@@ -77,7 +77,7 @@ text_of(const struct seq *q, uint32_t n)
                              .source = q->source,
                              .n = n,
                              .n_source = q->n_source,
-                             .space = &q->cache_namespace,
+                             .namespace = &q->cache_namespace,
                              .keep = q->keep,
                              .n_keep = q->n_keep };
 }

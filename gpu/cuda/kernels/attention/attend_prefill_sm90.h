@@ -20,7 +20,7 @@
  * of K and V that no row of the tile sees may hold anything, NaN included.
  *
  * Uses l->count[0..1]. Cost: 4 head_dim FLOP per (row, head, key), with keys in whole tiles;
- * docs/perf.md. Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax
+ * docs/lab/serving.md. Source: Shah et al., FlashAttention-3, 2024: producer and consumer warps, softmax
  * concurrent with the next product, alternating warpgroups. Differs: paged by tensor maps whose
  * last dimension is the slice. */
 K_API cudaError_t k_attend_prefill_sm90(const struct k_launch *l, const struct attend *a,

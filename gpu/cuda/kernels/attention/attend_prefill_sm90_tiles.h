@@ -8,7 +8,7 @@
  *
  * A warpgroup has 64 rows. Two warpgroups may have 224 registers per thread, three 160. With heads
  * of 64 three warpgroups cost a few spills, but keep the tensor cores busy where two leave them
- * idle (docs/perf.md). Q_REGS: Q is loaded to registers once per item, so that the tensor cores
+ * idle (docs/lab/serving.md). Q_REGS: Q is loaded to registers once per item, so that the tensor cores
  * read a third less shared memory for S.
  */
 #ifndef KERNELS_ATTENTION_ATTEND_PREFILL_SM90_TILES_H

@@ -22,7 +22,7 @@ enum { MATMUL_RING_ROWS = 64 };
  *
  * Uses l->work for sums of tiles that several blocks share, two per block, and l->count to find the
  * last block; refuses if either is too small. Cost: reads w once, and x once per 128 or 256 rows of
- * w, from L2; docs/perf-kernels.md has times. */
+ * w, from L2; docs/lab/kernels.md has times. */
 K_API cudaError_t k_matmul_streamk_sm90(const struct k_launch *l, struct tensor y, struct tensor x,
                                         struct tensor w, struct tensor bias, float beta);
 
