@@ -2,7 +2,7 @@
  *
  * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
  * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
- * misbehaves: good, slow, brisk (a token a millisecond), segv, bus, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
+ * misbehaves: good, slow, slow-once (its replacement never becomes ready), brisk (a token a millisecond), segv, bus, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
  * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
  * poison.
  */
@@ -420,7 +420,7 @@ main(int argc, char **argv)
     die_early(path);
     hand = heritage_fd(&h, "fd_channel");
     exchange_arenas(h.epoch);
-    while (is("loading")) {
+    while (is("loading") || (is("slow-once") && h.epoch > 1)) {
         atomic_fetch_add(&c->hb_count, 1);
         poll(NULL, 0, 20);
     }
@@ -436,7 +436,7 @@ main(int argc, char **argv)
         stat_publish(c, &stats);
         channel_publish(&l);
         if (draining && !busy) return 0;
-        if (busy && is("slow")) poll(NULL, 0, 20);
+        if (busy && (is("slow") || is("slow-once"))) poll(NULL, 0, 20);
         if (busy && is("brisk")) poll(NULL, 0, 1);
         if (busy) continue;
         if (!plain_rest(&l, 200 * NSEC_MS)) return 0;
