@@ -179,7 +179,7 @@ command_line_model(struct config *c, struct problems *p)
         set_model_key(c, "path", c->o.model, "--model", p);
     }
     if (c->n_models != 1 && (*c->o.device || *set)) {
-        problem(p, "%s speaks of the only model, but %s; use a models: section per model",
+        problem(p, "%s needs exactly one model, but %s; use one entry of models: per model",
                 *set ? "--set" : "--device", c->n_models ? "there are several" : "there is none");
         return;
     }

@@ -41,7 +41,7 @@ refuse(struct daemon *d, struct client *c, uint64_t rid, const char *why)
 
 /* Copies the first line of the output for the client and logs all lines. */
 static void
-heard(int fd, char *buf, size_t n)
+log_output(int fd, char *buf, size_t n)
 {
     char text[4096], *rest;
     ssize_t len = read(fd, text, sizeof text - 1);
@@ -78,7 +78,7 @@ on_end(sd_event_source *s, const siginfo_t *si, void *arg)
         event_log_add(d, "operator", "", "daemon reexec");
         d->reexec_requested = true;
     } else {
-        if (!would) heard(r->out, words, sizeof words);
+        if (!would) log_output(r->out, words, sizeof words);
         if (!*words)
             snprintf(words, sizeof words, "lagand --check: %s %d",
                      si->si_code == CLD_EXITED ? "exit status" : "signal", si->si_status);

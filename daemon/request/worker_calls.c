@@ -143,16 +143,16 @@ worker_calls_control_done(struct worker *w, uint64_t number, uint32_t code,
     struct call *k = named(w, (uint32_t)number, (uint32_t)(number >> 32), /* text= */ false);
     struct client *c = k ? session_find(d->sessions, k->client) : NULL;
     const msgpack_object *result = map ? msg_get(map, "result") : NULL;
-    struct msg_span said = { 0 };
+    struct msg_span text = { 0 };
     msgpack_packer p;
     char why[200];
 
     if (!k) return;
     if (c && code) {
-        bool has = map && msg_str(map, "message", &said) == 0 && said.n < sizeof why &&
-                   msg_utf8(said.p, said.n);
+        bool has = map && msg_str(map, "message", &text) == 0 && text.n < sizeof why &&
+                   msg_utf8(text.p, text.n);
 
-        snprintf(why, sizeof why, "%.*s", has ? (int)said.n : 0, has ? said.p : "");
+        snprintf(why, sizeof why, "%.*s", has ? (int)text.n : 0, has ? text.p : "");
         refuse(d, k->client, k->rid, msg_reason(code, NULL) ? code : LAGAN_E_INTERNAL,
                has   ? why
                : map ? "the worker rejected the command without a message"
@@ -245,7 +245,7 @@ worker_calls_tick(struct daemon *d, nsec now)
 
         if (!k->used || now < k->deadline) continue;
         refuse(d, k->client, k->rid, LAGAN_E_DEADLINE,
-               "the worker did not answer the command within 10 s");
+               "the worker did not reply to the command within 10 s");
         give(d, k);
     }
 }

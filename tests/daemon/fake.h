@@ -1,11 +1,13 @@
-/* fake.h - what fake_worker.c answers, for the tests that check it. */
+/* fake.h - the outputs of fake_worker.c, for the tests that check them. */
 #ifndef TESTS_DAEMON_FAKE_H
 #define TESTS_DAEMON_FAKE_H
 
 #include "base/base.h"
 
 enum { FAKE_VOCAB = 1000, FAKE_MAX_LEN = 950000, FAKE_REJECT = 999 };
-enum { FAKE_POISON = 13 }; /* mode poison: a prompt of so many ids kills at its fourth token */
+enum {
+    FAKE_POISON = 13
+}; /* mode poison: a prompt of this length crashes the worker at its fourth token */
 
 /* The token at a position of a request with that seed. */
 static inline token_id

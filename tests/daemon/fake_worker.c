@@ -1,9 +1,10 @@
-/* fake_worker.c - a worker without a model: what lagand's tests run in lagan-worker's place.
+/* fake_worker.c - a worker without a model: lagand's tests run it instead of lagan-worker.
  *
- * It speaks the rings as the real one does. A request's token at a position is a hash of both, so that
- * a test knows every answer; it ends at max_tokens. The name of the "model" directory says how it
- * misbehaves: good, slow, slow-once (its replacement never becomes ready), brisk (a token a millisecond), segv, bus, check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first,
- * bad-text, bad-finish, bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
+ * It uses the rings like the real worker. A token is a hash of the request's seed and its position,
+ * so that a test knows every output; an output ends at max_tokens. The name of the "model"
+ * directory selects the misbehaviour: good, slow, brisk (a token each millisecond), segv, bus,
+ * check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first, bad-text, bad-finish,
+ * bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
  * poison.
  */
 #include "base/clock.h"
@@ -34,7 +35,7 @@ struct active {
     struct rec_submit s;
     uint32_t n;
     bool prompt_said, paused;
-    uint32_t last_id; /* of the prompt: shows that all of it has come */
+    uint32_t last_id; /* of the prompt: shows that the whole prompt has arrived */
 };
 
 static struct channel l;
@@ -45,7 +46,7 @@ static char *whole;
 static size_t n_whole;
 static uint64_t n_steps, n_turns;
 static bool draining, waits,
-    begins; /* waits: for its predecessor's end; begins: to open its device before that */
+    begins; /* waits: for the end of its worker; begins: opens the device before that */
 static int hand;
 
 static bool
@@ -90,7 +91,7 @@ say_prompt(struct active *a)
     a->prompt_said = true;
 }
 
-/* One token of one request as a STEP record of its own. */
+/* Writes one token of one request as a STEP record of its own. */
 static void
 say_token(struct active *a)
 {
@@ -145,10 +146,10 @@ misbehave(void)
 
     ring_publish(&l.out);
     if (is("segv")) {
-        signal(SIGSEGV, SIG_DFL); /* a sanitizer would make an exit of it */
+        signal(SIGSEGV, SIG_DFL); /* a sanitizer would turn the signal into an exit */
         raise(SIGSEGV);
     }
-    if (is("bus")) { /* a page that its file does not have */
+    if (is("bus")) { /* a page beyond the end of its file */
         int fd = memfd_create("short", MFD_CLOEXEC);
         char *p = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
 
@@ -178,7 +179,7 @@ misbehave(void)
             if (send(l.doorbell.fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) sched_yield();
         }
     }
-    if (is("shut-hand")) close(hand); /* and goes on as if nothing had been */
+    if (is("shut-hand")) close(hand); /* continues after the violation */
     if (is("shut-bell")) {
         shutdown(l.doorbell.fd, SHUT_RDWR);
         for (;;) {
@@ -266,7 +267,7 @@ intake(void)
     channel_release(&l);
 }
 
-/* As the real one does: who is in the step, before it is launched. */
+/* Traces the requests of a step before its launch, like the real worker. */
 static void
 launch(void)
 {
@@ -312,7 +313,7 @@ step(void)
     return n;
 }
 
-/* An arena of its own that carries our epoch; the predecessor's is looked at. */
+/* Sends an arena with its own epoch; checks the arena of the previous worker. */
 static void
 give(const char *name, uint64_t epoch)
 {

@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* What is waited for comes: so long only a hang takes, on a busy machine too. */
+/* Timeout of every wait: only a hang takes that long, even on a busy machine. */
 enum { MAX_ARGS = 32, PATIENCE_MS = 30000 };
 
 /* ---- lagand */
@@ -48,7 +48,7 @@ become_lagand(const struct rig *r, const char *const *args)
     test_program(lagand, sizeof lagand, "lagand");
     test_program(worker, sizeof worker, "tests/daemon/fake_worker");
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
-        if (is_among(args, ours[i][0])) continue; /* the test has another */
+        if (is_among(args, ours[i][0])) continue; /* the test sets it */
         argv[n++] = ours[i][0];
         argv[n++] = ours[i][1];
     }
@@ -62,7 +62,7 @@ become_lagand(const struct rig *r, const char *const *args)
     _exit(126);
 }
 
-static struct rig *started; /* so that a test that fails leaves nothing */
+static struct rig *started; /* a failed test leaves no process */
 
 void
 rig_start(struct rig *r, const char *mode, const char *const *args)
@@ -242,7 +242,7 @@ rig_tear_down(void **state)
 /* ---- clients */
 
 enum { MAX_DEALERS = 64 };
-static struct dealer *dealers[MAX_DEALERS]; /* open ones, so that a test that fails leaves none */
+static struct dealer *dealers[MAX_DEALERS]; /* open connections, closed after a failed test */
 
 struct dealer {
     void *socket;
@@ -445,7 +445,7 @@ hear_error(struct dealer *c, uint64_t rid, uint32_t code, const char *words, int
     assert_string_equal(text_of(&m->map, "reason_name"), msg_reason(code, NULL));
 }
 
-/* SUBMIT of n ids and so many tokens, and its ACCEPT. */
+/* Sends SUBMIT with n ids and that max_tokens, and reads its ACCEPT. */
 void
 submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens, uint64_t seed)
 {
@@ -454,7 +454,7 @@ submit(struct dealer *c, uint64_t rid, uint32_t n_ids, uint32_t max_tokens, uint
     assert_int_equal(hear_type(c, LAGAN_MSG_ACCEPT, 5000)->rid, rid);
 }
 
-/* Check one CHUNK against what the stand-in says; the position after it. */
+/* Checks one CHUNK against the tokens of fake_worker. Returns the position after it. */
 uint32_t
 take_chunk(const struct msg *m, uint32_t at, uint64_t seed)
 {
@@ -477,7 +477,7 @@ take_chunk(const struct msg *m, uint32_t at, uint64_t seed)
     return at + n;
 }
 
-/* Chunks, acknowledged, until DONE; how many chunks. */
+/* Reads and acknowledges chunks until DONE. Returns their number. */
 uint32_t
 take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed)
 {
@@ -486,7 +486,7 @@ take_all(struct dealer *c, uint64_t rid, uint32_t max_tokens, uint64_t seed)
     for (;;) {
         const struct msg *m = hear(c, 5000);
 
-        /* Its socket has the number of one that has ended: is it there? */
+        /* Returns true if libzmq still has a socket with that number. */
         if (m->type == LAGAN_MSG_PING) continue;
         assert_int_equal(m->rid, rid);
         if (m->type == LAGAN_MSG_DONE) break;

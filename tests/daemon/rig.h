@@ -1,4 +1,4 @@
-/* rig.h - the real lagand with a worker that has no model, and clients that speak frames. */
+/* rig.h - fixture: the real lagand with fake_worker, and clients that send raw frames. */
 #ifndef TESTS_DAEMON_RIG_H
 #define TESTS_DAEMON_RIG_H
 
@@ -10,25 +10,26 @@
 #include <sys/types.h>
 
 struct rig {
-    char dir[64], run[80], model[160], log[96]; /* everything lies below dir */
+    char dir[64], run[80], model[160], log[96]; /* all paths are below dir */
     pid_t pid;
     struct systemd systemd;
     void *zmq;
 };
 
-/* lagand with a worker of that mode (fake_worker.c); args: up to a NULL, or NULL. Not waited for. */
+/* Starts lagand with fake_worker in that mode; args: ends with NULL, or NULL. Does not wait. */
 void rig_start(struct rig *r, const char *mode, const char *const *args);
-/* kill -9, and start again as systemd would: with what is in the store, once its workers are gone. */
+/* kill -9, then a start with the descriptors of the fd store, like systemd after the workers have
+ * ended. */
 void rig_crash(struct rig *r, const char *mode, const char *const *args);
-void rig_ready(struct rig *r); /* wait for READY=1 */
+void rig_ready(struct rig *r); /* waits for READY=1 */
 /* rig_start() and rig_ready(). */
 void rig_begin(struct rig *r, const char *mode, const char *const *args);
 #define ARGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
-/* Times: 0 is now; what has to come is waited for longer than said, since only a hang is to be caught. */
-bool rig_told(struct rig *r, const char *word, int ms); /* has a datagram said that by then? */
+/* Times in ms; 0: now. A wait for an expected event is extended, so that only a hang fails. */
+bool rig_told(struct rig *r, const char *word, int ms); /* a datagram to systemd had that text */
 bool rig_logged(struct rig *r, const char *words, int ms);
-int rig_wait(struct rig *r, int ms); /* lagand's exit code; 256 + signal; -1: lives */
-int rig_stop(struct rig *r);         /* SIGTERM and wait; checks that nothing is left */
+int rig_wait(struct rig *r, int ms); /* exit code of lagand; 256 + signal; -1: it runs */
+int rig_stop(struct rig *r);         /* SIGTERM and wait; checks that no file or process is left */
 void rig_clean(struct rig *r);       /* the directory and all in it */
 int rig_tear_down(void **state);     /* rig_clean() of the one that was started last */
 #define rig_test(f) cmocka_unit_test_teardown(f, rig_tear_down)
@@ -38,7 +39,8 @@ void rig_await_workers(const struct rig *r, uint32_t n);
 struct dealer; /* one client */
 
 struct dealer *dial(struct rig *r, const char *listener);
-/* Between two questions of a client that waits for something: after half a MiB of answers lagand sends it a PING. */
+/* Between two questions of a client that waits for something: after half a MiB of answers lagand
+ * sends it a PING. */
 enum { ASK_MS = 100 };
 /* One that takes so many frames and no more until it hears them, and does not connect twice. */
 struct dealer *dial_narrow(struct rig *r, const char *listener, int frames);
@@ -46,7 +48,8 @@ void hang_up(struct dealer *c);
 void hang_up_all(void); /* rig_clean() does */
 void send_bytes(struct dealer *c, const void *p, size_t n);
 
-/* A frame with up to 8 integer keys; "ids" makes a prompt of so many ids from 0 on, capped at vocab. */
+/* A frame with up to 8 integer keys; "ids" makes a prompt of so many ids from 0 on, capped at
+ * vocab. */
 #define FALSE_KEY INT64_MIN /* false, not a number */
 struct key {
     const char *key;

@@ -1,4 +1,4 @@
-/* test_admission.c - the promises of admission.h: limits, the model's bounds, the record. */
+/* test_admission.c - limits, bounds of the model, and the record of a SUBMIT. */
 #include "daemon/config/options.h"
 #include "daemon/ledger/request.h"
 #include "daemon/request/admission.h"
@@ -43,7 +43,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* A SUBMIT of ids 0 .. n-1, or text, and further keys packed by `more`. */
+/* Makes a SUBMIT of ids 0 .. n-1, or text, with further keys packed by `more`. */
 struct extra {
     const char *key;
     int64_t v;
@@ -101,7 +101,7 @@ refused(uint32_t code, const char *words, uint64_t rid, uint32_t n_ids, const ch
 }
 
 static void
-the_record_has_every_tail_in_its_place(void **state)
+submit_record_has_each_tail_at_its_offset(void **state)
 {
     const struct extra more[] = { { "max_tokens", 9 },  { "stop_ids", 7 }, { "eos_ids", 8 },
                                   { "decoder_ids", 6 }, { "logprobs", 0 }, { "seed", 77 },
@@ -130,7 +130,7 @@ the_record_has_every_tail_in_its_place(void **state)
 }
 
 static void
-without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen(void **state)
+defaults_are_the_models_eos_ids_and_a_random_seed(void **state)
 {
     struct err e;
     struct request *a, *b;
@@ -144,14 +144,14 @@ without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen(void **state)
 }
 
 static void
-what_is_wrong_without_knowing_the_model_is_refused_before_it_is_there(void **state)
+invalid_submit_is_refused_without_model_facts(void **state)
 {
     (void)state;
     refused(LAGAN_E_INVALID_REQUEST, "ids is empty", 1, 0, NULL, NULL, 0);
 }
 
 static void
-limits_of_max_tokens_are_named(void **state)
+max_tokens_error_names_the_limit(void **state)
 {
     (void)state;
     refused(LAGAN_E_INVALID_REQUEST, "max_tokens is 0", 1, 1, NULL, "max_tokens", 0);
@@ -160,7 +160,7 @@ limits_of_max_tokens_are_named(void **state)
 }
 
 static void
-keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
+unsupported_keys_are_refused_by_name_unless_default(void **state)
 {
     struct extra one = { "beams", 1 };
     struct err e;
@@ -173,11 +173,11 @@ keys_not_served_yet_are_refused_by_name_unless_at_their_default(void **state)
 }
 
 static void
-beams_and_outputs_that_do_not_go_together_are_refused(void **state)
+invalid_combinations_of_beams_and_n_are_refused(void **state)
 {
     static const struct {
         struct extra more[3];
-        const char *words; /* NULL: taken */
+        const char *words; /* NULL: accepted */
     } rows[] = {
         { { { "beams", 4 }, { "n", 4 }, { "no_repeat_ngram", 3 } }, NULL },
         { { { "n", 3 }, { "temperature", 1 }, { "logprobs", 2 } }, NULL },
@@ -210,7 +210,7 @@ beams_and_outputs_that_do_not_go_together_are_refused(void **state)
 }
 
 static void
-beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
+default_beams_are_charged_after_ready(void **state)
 {
     const struct extra more[] = { { "model_defaults", 1 }, { "max_tokens", 10 } };
     struct fair_queue_client *t = &d.fair_queues[0].client[session_flow(d.sessions, client)];
@@ -219,7 +219,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 
     (void)state;
     d.fair_queues[0].quantum = 100;
-    assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* nothing is known yet */
+    assert_int_equal(submit(1, 3, NULL, more, 2, &r, &e), 0); /* no facts are known */
     assert_int_equal(request_n_seqs(r), 1);
     d.facts[0] =
         (struct model_facts){ .known = true, .vocab = 9, .max_len = 50, .n_slots = 4, .beams = 4 };
@@ -241,7 +241,7 @@ beams_that_are_left_to_the_model_count_as_it_has_them(void **state)
 }
 
 static void
-two_requests_with_one_id_are_told_apart_from_everything_else(void **state)
+second_request_with_the_same_rid_is_refused(void **state)
 {
     struct err e;
     struct request *r;
@@ -260,7 +260,8 @@ queue_and_client_limits_refuse_before_accept(void **state)
     (void)state;
     config.o.max_queued_reqs = 2;
     config.o.max_queued_tokens = 10;
-    assert_int_equal(submit(1, 50, NULL, NULL, 0, &r, &e), 0); /* alone it may be any length */
+    assert_int_equal(submit(1, 50, NULL, NULL, 0, &r, &e),
+                     0); /* a single request may have any length */
     refused(LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_tokens", 2, 1, NULL, NULL, 0);
     config.o.max_queued_tokens = 100;
     assert_int_equal(submit(2, 1, NULL, NULL, 0, &r, &e), 0);
@@ -271,9 +272,9 @@ queue_and_client_limits_refuse_before_accept(void **state)
     refused(LAGAN_E_DRAINING, "stopping", 3, 1, NULL, NULL, 0);
 }
 
-/* What its client is given back for its next turn is what it did not take, of all outputs and beams. */
+/* After the end, the fair queue gets back the unused tokens of all outputs and beams. */
 static void
-what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
+unused_tokens_are_returned_to_the_user(void **state)
 {
     static const struct {
         uint32_t n, beams, said, spent;
@@ -300,7 +301,7 @@ what_an_answer_did_not_take_is_given_back_and_no_more(void **state)
 }
 
 static void
-a_known_decoder_bounds_its_requests(void **state)
+decoder_limits_bound_a_request(void **state)
 {
     (void)state;
     d.facts[0] = (struct model_facts){
@@ -318,7 +319,7 @@ a_known_decoder_bounds_its_requests(void **state)
 }
 
 static void
-a_known_encoder_bounds_its_source_and_its_prefix(void **state)
+encoder_limits_bound_input_and_decoder_prefix(void **state)
 {
     struct extra prefix = { "decoder_ids", 3 };
     struct err e;
@@ -333,7 +334,7 @@ a_known_encoder_bounds_its_source_and_its_prefix(void **state)
 }
 
 static void
-a_model_that_is_not_served_is_not_found(void **state)
+unknown_model_is_not_found(void **state)
 {
     (void)state;
     config.n_models = 2;
@@ -347,19 +348,19 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(the_record_has_every_tail_in_its_place),
-        T(without_eos_ids_the_models_are_asked_for_and_a_seed_is_chosen),
-        T(what_is_wrong_without_knowing_the_model_is_refused_before_it_is_there),
-        T(limits_of_max_tokens_are_named),
-        T(beams_and_outputs_that_do_not_go_together_are_refused),
-        T(keys_not_served_yet_are_refused_by_name_unless_at_their_default),
-        T(beams_that_are_left_to_the_model_count_as_it_has_them),
-        T(two_requests_with_one_id_are_told_apart_from_everything_else),
+        T(submit_record_has_each_tail_at_its_offset),
+        T(defaults_are_the_models_eos_ids_and_a_random_seed),
+        T(invalid_submit_is_refused_without_model_facts),
+        T(max_tokens_error_names_the_limit),
+        T(invalid_combinations_of_beams_and_n_are_refused),
+        T(unsupported_keys_are_refused_by_name_unless_default),
+        T(default_beams_are_charged_after_ready),
+        T(second_request_with_the_same_rid_is_refused),
         T(queue_and_client_limits_refuse_before_accept),
-        T(what_an_answer_did_not_take_is_given_back_and_no_more),
-        T(a_known_decoder_bounds_its_requests),
-        T(a_known_encoder_bounds_its_source_and_its_prefix),
-        T(a_model_that_is_not_served_is_not_found),
+        T(unused_tokens_are_returned_to_the_user),
+        T(decoder_limits_bound_a_request),
+        T(encoder_limits_bound_input_and_decoder_prefix),
+        T(unknown_model_is_not_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

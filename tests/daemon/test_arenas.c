@@ -1,4 +1,4 @@
-/* test_arenas.c - the promises of arenas.h. */
+/* test_arenas.c - arenas between a worker and its replacement. */
 #include "daemon/supervise/arenas.h"
 
 #include "base/clock.h"
@@ -33,7 +33,7 @@ pair(int s[2])
 }
 
 static void
-what_one_worker_hands_up_the_next_one_gets(void **state)
+replacement_gets_the_arenas_of_the_previous_worker(void **state)
 {
     struct arenas a = { 0 };
     struct fd_channel_note note;
@@ -44,7 +44,7 @@ what_one_worker_hands_up_the_next_one_gets(void **state)
     pair(up);
     pair(down);
     send_arena(up[1], "weights", 4096, 4096, FD_CHANNEL_COMPLETE);
-    send_arena(up[1], "kv", 8192, 8192, 0); /* not whole: kept, and not given on */
+    send_arena(up[1], "kv", 8192, 8192, 0); /* incomplete: kept, and not sent */
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     assert_int_equal(a.n, 2);
     assert_int_equal(fstat(a.at[0].fd, &first), 0);
@@ -61,7 +61,7 @@ what_one_worker_hands_up_the_next_one_gets(void **state)
 }
 
 static void
-a_name_given_again_replaces_the_old_arena(void **state)
+arena_with_the_same_name_replaces_the_old_one(void **state)
 {
     struct arenas a = { 0 };
     int up[2];
@@ -78,7 +78,7 @@ a_name_given_again_replaces_the_old_arena(void **state)
 }
 
 static void
-an_arena_smaller_than_it_says_is_refused(void **state)
+arena_smaller_than_its_note_is_refused(void **state)
 {
     struct arenas a = { 0 };
     int up[2];
@@ -92,7 +92,7 @@ an_arena_smaller_than_it_says_is_refused(void **state)
 }
 
 static void
-more_arenas_than_there_are_names_for_are_refused(void **state)
+too_many_arena_names_are_refused(void **state)
 {
     struct arenas a = { 0 };
     int up[2], r = 0;
@@ -110,7 +110,7 @@ more_arenas_than_there_are_names_for_are_refused(void **state)
 }
 
 static void
-a_worker_that_never_stops_handing_up_is_refused(void **state)
+worker_that_sends_arenas_without_end_is_refused(void **state)
 {
     struct arenas a = { 0 };
     int up[2], down[2], n = 0;
@@ -121,7 +121,7 @@ a_worker_that_never_stops_handing_up_is_refused(void **state)
     do send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
     while (arenas_take(&a, up[0], NULL) == 0 && n++ < 1000);
     assert_int_equal(n, MAX_HANDED);
-    assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1); /* its successor may begin anew */
+    assert_int_equal(arenas_give(&a, down[0], 0, NULL), 1); /* the replacement starts from zero */
     send_arena(up[1], "kv", 4096, 4096, FD_CHANNEL_COMPLETE);
     assert_int_equal(arenas_take(&a, up[0], NULL), 0);
     arenas_drop(&a, NULL);
@@ -129,7 +129,7 @@ a_worker_that_never_stops_handing_up_is_refused(void **state)
 }
 
 static void
-what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_three(void **state)
+faults_drop_manifest_then_kv_then_all_arenas(void **state)
 {
     struct arenas a = { 0 };
     struct fd_channel_note note;
@@ -169,9 +169,9 @@ what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_thre
 }
 
 static void
-kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart(void **state)
+kv_is_dropped_after_two_faults_soon_after_adoption(void **state)
 {
-    /* A fault of the kind that leaves KV alone does not exist: one that would. */
+    /* No real cause is a fault that keeps KV; the test makes one. */
     static const struct death mild = { .fault = true, .adopt_kv = true };
 
     (void)state;
@@ -195,7 +195,7 @@ kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart(void **
 }
 
 static void
-nothing_in_a_lost_device_is_kept(void **state)
+arenas_of_a_lost_device_are_dropped(void **state)
 {
     static const struct death lost = { .cause = DEATH_LOST, .counts = true };
     struct arenas a = { 0 };
@@ -214,15 +214,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_worker_hands_up_the_next_one_gets),
-        cmocka_unit_test(a_name_given_again_replaces_the_old_arena),
-        cmocka_unit_test(an_arena_smaller_than_it_says_is_refused),
-        cmocka_unit_test(a_worker_that_never_stops_handing_up_is_refused),
-        cmocka_unit_test(more_arenas_than_there_are_names_for_are_refused),
-        cmocka_unit_test(
-            what_kv_holds_is_forgotten_after_a_fault_its_memory_after_two_and_all_after_three),
-        cmocka_unit_test(kv_goes_after_two_faults_soon_after_adoption_and_not_after_two_far_apart),
-        cmocka_unit_test(nothing_in_a_lost_device_is_kept),
+        cmocka_unit_test(replacement_gets_the_arenas_of_the_previous_worker),
+        cmocka_unit_test(arena_with_the_same_name_replaces_the_old_one),
+        cmocka_unit_test(arena_smaller_than_its_note_is_refused),
+        cmocka_unit_test(worker_that_sends_arenas_without_end_is_refused),
+        cmocka_unit_test(too_many_arena_names_are_refused),
+        cmocka_unit_test(faults_drop_manifest_then_kv_then_all_arenas),
+        cmocka_unit_test(kv_is_dropped_after_two_faults_soon_after_adoption),
+        cmocka_unit_test(arenas_of_a_lost_device_are_dropped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

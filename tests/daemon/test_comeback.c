@@ -1,5 +1,6 @@
-/* test_comeback.c - clients that come back for their requests: over another connection, and to a lagand
- * that was killed under them and started again. What the answers are the stand-in worker says. */
+/* test_comeback.c - clients that resume their requests: over another connection, and after a crash
+ * of lagand. fake_worker defines the expected tokens.
+ */
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
@@ -18,7 +19,7 @@ static struct rig r;
 
 struct stream {
     uint64_t id;
-    int64_t seed; /* -1: lagand chooses */
+    int64_t seed; /* -1: the default of lagand */
     uint32_t at;
     bool done;
     int32_t ids[TOKENS];
@@ -83,7 +84,7 @@ take_event(struct stream *s, const struct lagan_event *ev)
     }
 }
 
-/* All clients in turn, until then or until all is done. */
+/* Serves all clients until that time or until all have ended. */
 static void
 serve_clients(nsec until)
 {
@@ -134,7 +135,7 @@ finish_all(void)
 }
 
 static void
-requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
+requests_survive_crashes_of_lagand_without_duplicate_tokens(void **state)
 {
     (void)state;
     rig_begin(&r, "slow", NULL);
@@ -149,7 +150,7 @@ requests_outlive_kills_of_lagand_and_no_token_comes_twice(void **state)
 }
 
 static void
-requests_outlive_a_lagand_that_begins_again(void **state)
+requests_survive_a_reexec(void **state)
 {
     (void)state;
     rig_begin(&r, "slow", NULL);
@@ -194,7 +195,7 @@ dial_as(const char *session)
     return c;
 }
 
-/* RESUME of one request, named so often, each time with a token more; was it known? */
+/* RESUME that names one request n times, each with one token more. Returns true if it was known. */
 static bool
 resume_often(struct dealer *c, uint64_t rid, uint32_t have, uint32_t n)
 {
@@ -222,7 +223,7 @@ resume(struct dealer *c, uint64_t rid, uint32_t have)
     return resume_often(c, rid, have, 1);
 }
 
-/* Chunks from `at` until DONE. */
+/* Reads chunks from `at` until DONE. */
 static void
 take_rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t all, uint64_t seed)
 {
@@ -243,7 +244,7 @@ take_rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t all, uint64_t se
 #define S2 "another of them."
 
 static void
-a_session_takes_its_request_over_to_another_connection(void **state)
+session_moves_its_request_to_another_connection(void **state)
 {
     struct dealer *a, *b, *other;
 
@@ -257,18 +258,18 @@ a_session_takes_its_request_over_to_another_connection(void **state)
         take_chunk(m, (uint32_t)number(&m->map, "i"), 5);
     }
     other = dial_as(S2);
-    assert_false(resume(other, 7, 2)); /* not by its number alone */
+    assert_false(resume(other, 7, 2)); /* the rid alone is not enough */
     b = dial_as(S1);
     assert_true(resume(b, 7, 2));
     take_rest(b, 7, 2, 60, 5);
 
-    /* It has ended, and its end can be heard again, for a while. */
+    /* After its end, DONE can be resumed again for a while. */
     hang_up(b);
     b = dial_as(S1);
     assert_true(resume(b, 7, 59));
     take_rest(b, 7, 59, 60, 5);
     assert_false(resume(b, 8, 0));
-    for (;;) { /* the connection that had it is told */
+    for (;;) { /* the previous connection gets an ERROR */
         const struct msg *m = hear(a, 30000);
 
         if (m->type == LAGAN_MSG_CHUNK) continue;
@@ -279,9 +280,10 @@ a_session_takes_its_request_over_to_another_connection(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* To find a place among several outputs takes long: not as often as a frame has numbers. */
+/* A search for a position among several outputs is slow: a frame must not cause one for each of its
+ * numbers. */
 static void
-a_resume_that_names_a_request_again_goes_on_from_the_first(void **state)
+second_resume_continues_from_its_own_position(void **state)
 {
     struct dealer *a;
 
@@ -298,7 +300,7 @@ a_resume_that_names_a_request_again_goes_on_from_the_first(void **state)
 }
 
 static void
-a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts(void **state)
+late_submit_after_resume_is_rejected(void **state)
 {
     struct dealer *a, *b;
 
@@ -307,7 +309,7 @@ a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts(
     a = dial_as(S1);
     b = dial_as(S1);
     assert_false(resume(b, 7, 0));
-    SAY(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 20 }); /* it was on its way */
+    SAY(a, LAGAN_MSG_SUBMIT, 7, { "ids", 3 }, { "max_tokens", 20 }); /* it was in flight */
     hear_error(a, 7, LAGAN_E_CANCELLED, "another connection of this session", 30000);
     submit(b, 7, 3, 20, 5);
     take_all(b, 7, 20, 5);
@@ -315,7 +317,7 @@ a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts(
 }
 
 static void
-a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
+request_waits_for_its_client_until_the_disconnect_timeout(void **state)
 {
     struct dealer *a, *here;
     nsec since;
@@ -343,13 +345,13 @@ a_request_waits_for_its_client_as_long_as_it_was_told(void **state)
 }
 
 static void
-a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
+lost_client_is_detected_without_a_send(void **state)
 {
     struct dealer *here, *gone;
     nsec since;
 
     (void)state;
-    rig_start(&r, "loading", NULL); /* nothing will come of it, and its lease is ten seconds */
+    rig_start(&r, "loading", NULL); /* no chunk follows, and the idle timeout is 10 s */
     assert_true(rig_told(&r, "EXTEND_TIMEOUT_USEC", 3000));
     here = dial(&r, "api.sock");
     gone = dial(&r, "api.sock");
@@ -363,9 +365,9 @@ a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it(void **state)
     assert_int_equal(rig_wait(&r, 30000), 0);
 }
 
-/* It does something else meanwhile, and calls nothing: lagand may not take it for gone without its knowing. */
+/* The client makes no call meanwhile; lagand must not drop it. */
 static void
-a_program_that_was_away_for_longer_than_its_lease_finds_its_request(void **state)
+client_finds_its_request_after_the_idle_timeout(void **state)
 {
     nsec until = clock_now() + 60 * NSEC_S;
     struct lagan_event ev = { sizeof ev };
@@ -387,9 +389,9 @@ a_program_that_was_away_for_longer_than_its_lease_finds_its_request(void **state
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* What HELLO said of a connection holds as long as it does. */
+/* The session of HELLO is valid as long as its connection. */
 static void
-a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
+idle_client_keeps_its_session(void **state)
 {
     static const int32_t ids[3] = { 1, 2, 3 };
     struct lagan_request *q = lagan_request_new();
@@ -416,7 +418,7 @@ a_program_that_had_nothing_to_ask_for_long_still_has_its_session(void **state)
 }
 
 static void
-requests_of_a_former_lagand_count_for_their_user(void **state)
+requests_of_a_previous_lagand_count_for_their_user(void **state)
 {
     const msgpack_object *list;
     struct dealer *a, *ctl;
@@ -431,11 +433,12 @@ requests_of_a_former_lagand_count_for_their_user(void **state)
     call(ctl = dial(&r, "ctl.sock"), 1, "requests list", NULL, NULL);
     list = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result");
     assert_int_equal(list->via.array.size, 1);
-    assert_string_equal(text_of(list->via.array.ptr, "client"), ""); /* it has not come back */
+    assert_string_equal(text_of(list->via.array.ptr, "client"),
+                        ""); /* its client has not reconnected */
     a = dial_as(S1);
     assert_true(resume(a, 1, 0));
     a = dial_as(S1);
-    assert_true(resume(a, 1, 0)); /* and once */
+    assert_true(resume(a, 1, 0)); /* charged once */
     SAY(a, LAGAN_MSG_SUBMIT, 2, { "ids", 3 }, { "max_tokens", 100000 });
     while (hear(a, 30000)->type != LAGAN_MSG_ACCEPT) continue;
     SAY(a, LAGAN_MSG_SUBMIT, 3, { "ids", 3 }, { "max_tokens", 100000 });
@@ -453,7 +456,7 @@ requests_of_a_former_lagand_count_for_their_user(void **state)
     for (uint64_t rid = 4; open_requests(dial(&r, "api.sock"), 1) && rid < 50; rid++)
         poll(NULL, 0, 20);
     assert_int_equal(open_requests(dial(&r, "api.sock"), 1), 0);
-    submit(a = dial_as(S2), 1, 3, 5, 5); /* what was charged is given back */
+    submit(a = dial_as(S2), 1, 3, 5, 5); /* the charge is released */
     take_all(a, 1, 5, 5);
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -478,7 +481,7 @@ say_keyed(struct dealer *c, uint64_t rid, const char *key, uint64_t seed, bool r
 }
 
 static void
-a_second_submit_with_the_key_is_the_first_one(void **state)
+repeated_idempotency_key_returns_the_first_request(void **state)
 {
     const msgpack_object *status;
     struct dealer *a, *none;
@@ -495,7 +498,7 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     say_keyed(a, 1, "k1", 9, true);
     assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 1, 20, 9);
-    say_keyed(a, 2, "k1", 10, true); /* its seed is not asked for */
+    say_keyed(a, 2, "k1", 10, true); /* its seed is not compared */
     assert_int_equal(number(&hear_type(a, LAGAN_MSG_ACCEPT, 30000)->map, "seed"), 9);
     take_all(a, 2, 20, 9);
     say_keyed(a, 3, "k2", 10, true);
@@ -504,13 +507,13 @@ a_second_submit_with_the_key_is_the_first_one(void **state)
     call(a, 4, "status", NULL, NULL);
     status = msg_get(&hear_type(a, LAGAN_MSG_REPLY, 30000)->map, "result");
     assert_int_equal(number(status, "accepted"), 2);
-    assert_int_equal(number(status, "finished"), 2); /* the first once */
+    assert_int_equal(number(status, "finished"), 2); /* once */
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* "trying again makes sense", and then it does. */
+/* The error was retryable, and a retry succeeds. */
 static void
-a_submit_again_with_the_key_of_one_that_was_lost_is_run(void **state)
+repeated_key_of_a_lost_request_runs_it(void **state)
 {
     struct dealer *a, *other;
     const struct msg *m;
@@ -540,18 +543,18 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(requests_outlive_kills_of_lagand_and_no_token_comes_twice),
-        rig_test(a_session_takes_its_request_over_to_another_connection),
-        rig_test(a_resume_that_names_a_request_again_goes_on_from_the_first),
-        rig_test(a_submit_that_comes_behind_the_resume_that_missed_it_is_not_the_one_that_counts),
-        rig_test(a_request_waits_for_its_client_as_long_as_it_was_told),
-        rig_test(requests_outlive_a_lagand_that_begins_again),
-        rig_test(a_client_that_is_gone_is_noticed_with_nothing_to_send_to_it),
-        rig_test(a_program_that_was_away_for_longer_than_its_lease_finds_its_request),
-        rig_test(a_program_that_had_nothing_to_ask_for_long_still_has_its_session),
-        rig_test(requests_of_a_former_lagand_count_for_their_user),
-        rig_test(a_second_submit_with_the_key_is_the_first_one),
-        rig_test(a_submit_again_with_the_key_of_one_that_was_lost_is_run),
+        rig_test(requests_survive_crashes_of_lagand_without_duplicate_tokens),
+        rig_test(session_moves_its_request_to_another_connection),
+        rig_test(second_resume_continues_from_its_own_position),
+        rig_test(late_submit_after_resume_is_rejected),
+        rig_test(request_waits_for_its_client_until_the_disconnect_timeout),
+        rig_test(requests_survive_a_reexec),
+        rig_test(lost_client_is_detected_without_a_send),
+        rig_test(client_finds_its_request_after_the_idle_timeout),
+        rig_test(idle_client_keeps_its_session),
+        rig_test(requests_of_a_previous_lagand_count_for_their_user),
+        rig_test(repeated_idempotency_key_returns_the_first_request),
+        rig_test(repeated_key_of_a_lost_request_runs_it),
     };
 
     return cmocka_run_group_tests_name("comeback", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_config.c - the promises of options.h and yaml.h: every fault is told, all at once, with its place. */
+/* test_config.c - options.h and yaml.h: all errors are reported at once, with their positions. */
 #include "daemon/config/options.h"
 #include "daemon/config/yaml.h"
 #include "tests/test.h"
@@ -72,7 +72,7 @@ says(const char *words)
 }
 
 static void
-a_model_on_the_command_line_is_enough(void **state)
+model_on_the_command_line_is_sufficient(void **state)
 {
     char from[64];
 
@@ -92,7 +92,7 @@ a_model_on_the_command_line_is_enough(void **state)
 }
 
 static void
-a_file_is_read_and_the_command_line_stands_over_it(void **state)
+command_line_overrides_the_file(void **state)
 {
     char from[128], want[128];
 
@@ -119,7 +119,7 @@ a_file_is_read_and_the_command_line_stands_over_it(void **state)
 }
 
 static void
-everything_wrong_with_a_file_is_told_at_once_with_its_place(void **state)
+all_errors_of_a_file_are_reported_with_position(void **state)
 {
     (void)state;
     write_file("scheduler:\n  max_num_queued_reqs: many\n  max_num_queued_rqs: 3\n"
@@ -141,7 +141,7 @@ everything_wrong_with_a_file_is_told_at_once_with_its_place(void **state)
 }
 
 static void
-what_is_not_yaml_is_told_with_line_and_column(void **state)
+invalid_yaml_is_reported_with_line_and_column(void **state)
 {
     static const struct {
         const char *text, *words;
@@ -166,7 +166,7 @@ what_is_not_yaml_is_told_with_line_and_column(void **state)
 }
 
 static void
-of_one_key_the_last_set_counts(void **state)
+last_set_of_a_key_is_used(void **state)
 {
     (void)state;
     assert_int_equal(READ(A "--model", dir, A "--set", A "max_num_seqs=8", A "--set", A "workers=2",
@@ -177,7 +177,7 @@ of_one_key_the_last_set_counts(void **state)
 }
 
 static void
-wrong_command_lines_are_refused_by_name(void **state)
+invalid_command_lines_are_refused_by_name(void **state)
 {
     (void)state;
     assert_int_equal(READ(A "--modle", dir), -22);
@@ -198,7 +198,7 @@ wrong_command_lines_are_refused_by_name(void **state)
     write_file("models:\n  - { name: a, path: @ }\n  - { name: a, path: @ }\n");
     assert_int_equal(READ(A "--config", file, A "--set", A "dtype=fp32"), -22);
     says("two are named a");
-    says("speaks of the only model, but there are several");
+    says("needs exactly one model, but there are several");
     write_file("log: { level: info }\n");
     assert_int_equal(READ(A "--config", file), -22);
     says("there is no model to serve");
@@ -208,12 +208,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_model_on_the_command_line_is_enough),
-        cmocka_unit_test(a_file_is_read_and_the_command_line_stands_over_it),
-        cmocka_unit_test(everything_wrong_with_a_file_is_told_at_once_with_its_place),
-        cmocka_unit_test(what_is_not_yaml_is_told_with_line_and_column),
-        cmocka_unit_test(of_one_key_the_last_set_counts),
-        cmocka_unit_test(wrong_command_lines_are_refused_by_name),
+        cmocka_unit_test(model_on_the_command_line_is_sufficient),
+        cmocka_unit_test(command_line_overrides_the_file),
+        cmocka_unit_test(all_errors_of_a_file_are_reported_with_position),
+        cmocka_unit_test(invalid_yaml_is_reported_with_line_and_column),
+        cmocka_unit_test(last_set_of_a_key_is_used),
+        cmocka_unit_test(invalid_command_lines_are_refused_by_name),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,4 +1,4 @@
-/* test_connections.c - who is cut when there are too many, and that nobody else is. */
+/* test_connections.c - which connections are closed above the limit. */
 #include "daemon/net/connections.h"
 
 #include "base/clock.h"
@@ -28,7 +28,7 @@ is_shut(int peer)
 }
 
 static void
-who_has_said_nothing_for_longest_is_known_and_can_be_cut(void **state)
+oldest_connection_without_a_message_is_closed(void **state)
 {
     struct connections *c = connections_new(MOST);
     nsec since;
@@ -49,8 +49,8 @@ who_has_said_nothing_for_longest_is_known_and_can_be_cut(void **state)
     assert_int_equal(connections_oldest_unidentified(c, &since), s[3][0]);
     assert_int_equal(since, 13);
     assert_int_equal(connections_closed(c, s[1][0]),
-                     CLIENT_NONE); /* ZeroMQ has found it shut: known already */
-    assert_int_equal(connections_closed(c, s[0][0]), 7); /* by itself, and it had spoken */
+                     CLIENT_NONE); /* libzmq has reported its end: known already */
+    assert_int_equal(connections_closed(c, s[0][0]), 7); /* closed by the peer, after a message */
     assert_int_equal(connections_n(c), MOST - 1);
     connections_set_client(c, s[3][0], 9);
     connections_set_client(c, s[MOST][0], 10);
@@ -59,7 +59,7 @@ who_has_said_nothing_for_longest_is_known_and_can_be_cut(void **state)
 }
 
 static void
-a_number_that_is_anothers_by_now_is_not_cut(void **state)
+reused_descriptor_is_not_closed(void **state)
 {
     struct connections *c = connections_new(MOST);
     uint64_t cookie;
@@ -75,11 +75,11 @@ a_number_that_is_anothers_by_now_is_not_cut(void **state)
     connections_shutdown(c, old[0], cookie);
     assert_false(is_shut(new[1]));
     assert_false(
-        connections_opened(c, old[0], 2)); /* its end went unnoticed: one place, one socket */
+        connections_opened(c, old[0], 2)); /* its end was not reported: one entry, one socket */
     assert_int_equal(connections_n(c), 1);
-    connections_shutdown(c, old[0], 0); /* nothing is known of it */
+    connections_shutdown(c, old[0], 0); /* not in the table */
     assert_false(is_shut(new[1]));
-    dup2(old[1], old[0]); /* nor is it now the one that was silent */
+    dup2(old[1], old[0]); /* it has a client now */
     connections_shutdown_unidentified(c, old[0]);
     assert_false(is_shut(new[1]));
     assert_int_equal(connections_n(c), 0);
@@ -89,7 +89,7 @@ a_number_that_is_anothers_by_now_is_not_cut(void **state)
 }
 
 static void
-beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
+connection_limit_closes_idle_clients_only(void **state)
 {
     struct dealer *busy, *idle[8], *late;
 
@@ -110,9 +110,9 @@ beyond_the_limit_the_idle_go_and_who_has_a_request_stays(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Their connections stay open as far as they are concerned, and one has gone in so many words. */
+/* Some connections stay open without a message; one client has sent a goodbye. */
 static void
-who_was_given_up_has_no_place_any_more(void **state)
+closed_connection_is_removed_from_the_table(void **state)
 {
     struct dealer *idle[2], *late;
 
@@ -135,10 +135,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_has_said_nothing_for_longest_is_known_and_can_be_cut),
-        cmocka_unit_test(a_number_that_is_anothers_by_now_is_not_cut),
-        rig_test(beyond_the_limit_the_idle_go_and_who_has_a_request_stays),
-        rig_test(who_was_given_up_has_no_place_any_more),
+        cmocka_unit_test(oldest_connection_without_a_message_is_closed),
+        cmocka_unit_test(reused_descriptor_is_not_closed),
+        rig_test(connection_limit_closes_idle_clients_only),
+        rig_test(closed_connection_is_removed_from_the_table),
     };
 
     return cmocka_run_group_tests_name("connections", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_cpu_starvation.c - who had no processor is told from who hangs. */
+/* test_cpu_starvation.c - tells starved processes from hung ones. */
 #include "daemon/supervise/cpu_starvation.h"
 
 #include "tests/test.h"
@@ -17,7 +17,7 @@ static const nsec PATIENCE = 60 * NSEC_S;
 static pid_t child[SPINNERS + 1];
 static uint32_t n_children;
 
-/* On the first processor that we may use. */
+/* Pins the process to its first processor. */
 static void
 stay(void)
 {
@@ -58,7 +58,7 @@ end_all(void **state)
     return 0;
 }
 
-/* Hundredths of the time that it was looked at. */
+/* Starvation in percent of the interval. */
 static uint32_t
 share(pid_t pid)
 {
@@ -79,7 +79,7 @@ share(pid_t pid)
     return (uint32_t)(waited * 100 / (last - first));
 }
 
-/* Once all have begun: they need a processor for that themselves. */
+/* Waits until all processes run, because their start needs a processor. */
 static void
 await_share(pid_t pid, uint32_t least, uint32_t most)
 {
@@ -92,7 +92,7 @@ await_share(pid_t pid, uint32_t least, uint32_t most)
 }
 
 static void
-who_sleeps_is_stopped_or_is_not_there_is_not_starved(void **state)
+sleeping_stopped_or_missing_process_is_not_starved(void **state)
 {
     pid_t pid = begin(false, 0);
 
@@ -109,7 +109,7 @@ who_sleeps_is_stopped_or_is_not_there_is_not_starved(void **state)
 }
 
 static void
-who_is_kept_from_the_processor_is_starved_also_while_it_waits(void **state)
+runnable_process_without_processor_is_starved(void **state)
 {
     pid_t pid = begin(true, 19);
 
@@ -122,9 +122,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(who_sleeps_is_stopped_or_is_not_there_is_not_starved, end_all),
-        cmocka_unit_test_teardown(who_is_kept_from_the_processor_is_starved_also_while_it_waits,
-                                  end_all),
+        cmocka_unit_test_teardown(sleeping_stopped_or_missing_process_is_not_starved, end_all),
+        cmocka_unit_test_teardown(runnable_process_without_processor_is_starved, end_all),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

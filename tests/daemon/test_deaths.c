@@ -1,4 +1,5 @@
-/* test_deaths.c - the real lagand and workers that die, hang, lie and cannot start. */
+/* test_deaths.c - the real lagand with workers that die, hang, send invalid data or cannot start.
+ */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
@@ -9,7 +10,7 @@
 
 static struct rig r;
 
-/* Chunks from `at` on, acknowledged, until the last word: DONE after all tokens. How often resumed. */
+/* Reads and acknowledges chunks from `at` until DONE. Returns the number of resumes. */
 static uint64_t
 rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t seed)
 {
@@ -31,7 +32,7 @@ rest(struct dealer *c, uint64_t rid, uint32_t at, uint32_t max_tokens, uint64_t 
 }
 
 static void
-a_dead_worker_is_replaced_and_its_requests_go_on(void **state)
+requests_of_a_dead_worker_continue_at_its_replacement(void **state)
 {
     struct dealer *c;
 
@@ -40,10 +41,10 @@ a_dead_worker_is_replaced_and_its_requests_go_on(void **state)
     c = dial(&r, "api.sock");
     submit(c, 1, 3, 100, 1);
     assert_int_equal(rest(c, 1, 0, 100, 1), 1);
-    submit(c, 2, 3, 2, 9); /* too short to kill another */
+    submit(c, 2, 3, 2, 9); /* too short to crash another worker */
     assert_int_equal(rest(c, 2, 0, 2, 9), 0);
     assert_true(rig_logged(&r, "died of signal: signal 11", 1000));
-    /* What it wrote last may be anything: its weights are looked at, and of its KV the memory is taken alone
+    /* A stray write is possible: weights are verified, and of KV only the memory is reused
      * (test_arenas.c). */
     assert_true(rig_logged(&r, "adopted weights of epoch 1, verified", 2000));
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 2000));
@@ -52,7 +53,7 @@ a_dead_worker_is_replaced_and_its_requests_go_on(void **state)
 }
 
 static void
-a_request_that_wants_no_other_worker_ends_with_worker_lost(void **state)
+no_resume_request_ends_with_worker_lost(void **state)
 {
     const struct msg *m;
     struct dealer *c;
@@ -71,9 +72,9 @@ a_request_that_wants_no_other_worker_ends_with_worker_lost(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* The guilty one kills three workers; those beside it are suspects for a while, and then go on. */
+/* One request crashes three workers. The others are suspects for a while and then continue. */
 static void
-a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
+request_that_crashes_workers_is_poisoned_and_others_finish(void **state)
 {
     enum { OTHERS = 31, TOKENS = 60 };
     uint32_t at[OTHERS + 2] = { 0 }, n_done = 0;
@@ -101,7 +102,7 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
             n_done++;
         }
     }
-    submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt: remembered */
+    submit(c, 100, FAKE_POISON, 8, 1); /* the same prompt is poisoned */
     hear_error(c, 100, LAGAN_E_POISONED, "with this prompt have killed three workers", 2000);
     submit(c, 101, 3, 8, 1);
     rest(c, 101, 0, 8, 1);
@@ -110,7 +111,7 @@ a_request_that_kills_is_poisoned_and_the_others_finish(void **state)
 }
 
 static void
-requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
+requests_of_a_dead_worker_continue_at_another_worker(void **state)
 {
     enum { N = 8, TOKENS = 100 };
     const msgpack_object *w;
@@ -123,7 +124,7 @@ requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
     rig_begin(&r, "slow", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    do { /* READY=1 comes with the first */
+    do { /* READY=1 follows the first worker */
         poll(NULL, 0, ASK_MS);
         call(ctl, 1, "workers list", NULL, NULL);
         w = msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr;
@@ -140,13 +141,13 @@ requests_of_a_dead_worker_go_on_at_once_with_its_sibling(void **state)
     w = msg_get(&m->map, "result");
     for (uint32_t i = 0; i < w->via.array.size; i++)
         n += !strcmp(text_of(&w->via.array.ptr[i], "worker"), "w1");
-    assert_int_equal(n, N); /* nothing is known of what computing them again would cost */
+    assert_int_equal(n, N); /* no prefill rate is known yet */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-a_kill_from_outside_is_told_apart_and_forgiven(void **state)
+external_death_is_recognised_and_not_counted(void **state)
 {
     struct dealer *c;
 
@@ -181,9 +182,9 @@ pid_of_worker(struct dealer *c)
         msg_get(&hear_type(c, LAGAN_MSG_REPLY, 2000)->map, "result")->via.array.ptr, "pid");
 }
 
-/* A GPU's driver takes a tenth of a second between the two. */
+/* A GPU driver takes 100 ms between the two. */
 static void
-at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process(void **state)
+closed_fd_channel_starts_a_standby_that_gets_arenas_later(void **state)
 {
     struct dealer *c, *ctl;
 
@@ -191,7 +192,7 @@ at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_proces
     rig_begin(&r, "shut-hand", ARGS("--supervisor.stall-timeout", "60s"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
-    submit(c, 1, 3, 4, 1); /* with the fourth token hand is shut */
+    submit(c, 1, 3, 4, 1); /* the fd channel is closed at the fourth token */
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
     assert_true(rig_logged(&r, "fake: epoch 2 waits", 5000));
     assert_false(rig_logged(&r, "adopted kv", 0));
@@ -203,12 +204,12 @@ at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_proces
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 5000));
     submit(c, 3, 3, 3, 1);
     assert_int_equal(rest(c, 3, 0, 3, 1), 0);
-    assert_int_equal(rig_n_workers(&r), 1); /* and no other beside it */
+    assert_int_equal(rig_n_workers(&r), 1); /* no second standby */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Until the worker's standby is called that. */
+/* Waits until the standby of the worker has that stage. */
 static void
 await_standby(struct dealer *ctl, const char *word)
 {
@@ -226,9 +227,9 @@ await_standby(struct dealer *ctl, const char *word)
     }
 }
 
-/* Its driver is up then, for whoever comes; of the device's memory it takes nothing before. */
+/* Its driver is up; it uses no memory of the device. */
 static void
-beside_a_gpus_worker_one_waits_that_begins_when_the_workers_hand_ends(void **state)
+gpu_standby_prepares_when_the_fd_channel_closes(void **state)
 {
     struct dealer *c, *ctl;
 
@@ -238,8 +239,8 @@ beside_a_gpus_worker_one_waits_that_begins_when_the_workers_hand_ends(void **sta
     ctl = dial(&r, "ctl.sock");
     await_standby(ctl, "driver up");
     assert_false(rig_logged(&r, "fake: epoch 2 begins", 0));
-    assert_false(rig_logged(&r, "adopted", 0)); /* nor is anything of the device lent */
-    submit(c, 1, 3, 4, 1);                      /* with the fourth token hand is shut */
+    assert_false(rig_logged(&r, "adopted", 0)); /* no arena was sent to it */
+    submit(c, 1, 3, 4, 1);                      /* the fd channel is closed at the fourth token */
     assert_int_equal(rest(c, 1, 0, 4, 1), 0);
     assert_true(rig_logged(&r, "fake: epoch 2 begins", 5000));
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
@@ -273,9 +274,10 @@ pid_of_standby(void)
     return pid;
 }
 
-/* Its death is not the worker's, and with the worker it leaves: nobody has the device's files open then. */
+/* The end of a standby does not end the worker. A standby ends with its worker, so that no process
+ * has the device open. */
 static void
-what_waits_beside_a_gpus_worker_comes_back_and_goes_with_it(void **state)
+gpu_standby_is_replaced_and_ends_with_its_worker(void **state)
 {
     struct dealer *c, *ctl;
     pid_t first;
@@ -295,19 +297,19 @@ what_waits_beside_a_gpus_worker_comes_back_and_goes_with_it(void **state)
     assert_int_equal(rest(c, 1, 0, 3, 1), 0);
     call(ctl, 2, "restart", "worker", "w0");
     assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 2);
-    assert_true(rig_logged(&r, "fake: epoch 5 waits", 5000)); /* of the new program's */
+    assert_true(rig_logged(&r, "fake: epoch 5 waits", 5000)); /* of the new program */
     assert_false(rig_logged(&r, "takes over", 0));
     await_standby(ctl, "driver up");
     call(ctl, 3, "drain", "worker", "w0");
     assert_int_equal(hear_type(ctl, LAGAN_MSG_REPLY, 2000)->rid, 3);
     await_standby(ctl, "");
-    rig_await_workers(&r, 0); /* it leaves before its worker has */
+    rig_await_workers(&r, 0); /* it ends before its worker */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-a_worker_that_shuts_its_hand_and_lives_is_ended(void **state)
+worker_that_closes_its_fd_channel_without_exit_is_killed(void **state)
 {
     struct dealer *c;
 
@@ -326,11 +328,11 @@ a_worker_that_shuts_its_hand_and_lives_is_ended(void **state)
 }
 
 static void
-every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **state)
+protocol_errors_end_worker_and_finally_the_request(void **state)
 {
     static const struct {
         const char *mode, *words;
-        uint32_t code; /* 0: it goes on with the next worker */
+        uint32_t code; /* 0: the next worker continues it */
     } t[] = {
         { "bad-token", "token id 1000, but the vocabulary has 1000", LAGAN_E_POISONED },
         { "bad-row", "request 4000000", LAGAN_E_POISONED },
@@ -367,7 +369,7 @@ every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about(void **st
 }
 
 static void
-a_worker_that_hands_up_nonsense_never_becomes_ready(void **state)
+worker_that_sends_invalid_arenas_never_becomes_ready(void **state)
 {
     (void)state;
     rig_start(&r, "bad-hand", NULL);
@@ -378,12 +380,12 @@ a_worker_that_hands_up_nonsense_never_becomes_ready(void **state)
 }
 
 static void
-a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
+silent_worker_and_overdue_step_are_killed_in_time(void **state)
 {
     static const struct {
         const char *mode, *words;
     } t[] = { { "hang", "died of silent: signal 9" },
-              { "deaf", "died of silent: signal" }, /* 12; or 9, when lagand looked late */
+              { "deaf", "died of silent: signal" }, /* 12, or 9 if a tick was late */
               { "overdue", "died of overdue: signal 9" } };
 
     (void)state;
@@ -396,7 +398,7 @@ a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
         submit(c, 1, 3, 8, 1);
         began = clock_now();
         assert_int_equal(rest(c, 1, 0, 8, 1), 1);
-        assert_true(clock_now() - began < 10 * NSEC_S); /* a second here, on a quiet machine */
+        assert_true(clock_now() - began < 10 * NSEC_S); /* 1 s on an idle machine */
         assert_true(rig_logged(&r, t[i].words, 1000));
         hang_up(c);
         assert_int_equal(rig_stop(&r), 0);
@@ -405,7 +407,7 @@ a_silent_worker_and_an_overdue_step_are_killed_in_time(void **state)
 }
 
 static void
-a_worker_that_cannot_start_says_why_and_lagand_leaves(void **state)
+worker_that_cannot_start_makes_lagand_exit_with_the_reason(void **state)
 {
     (void)state;
     rig_start(&r, "die-config", NULL);
@@ -422,7 +424,7 @@ a_worker_that_cannot_start_says_why_and_lagand_leaves(void **state)
 }
 
 static void
-a_worker_that_fails_to_start_once_is_tried_again(void **state)
+worker_that_fails_to_start_once_is_restarted(void **state)
 {
     (void)state;
     rig_begin(&r, "die-once", NULL);
@@ -430,9 +432,10 @@ a_worker_that_fails_to_start_once_is_tried_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* By a lagand that has waited long for its first beat: it cannot answer yet. */
+/* SIGUSR2 from a lagand that has waited long for the first heartbeat: the worker has no handler
+ * yet. */
 static void
-a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives(void **state)
+sigusr2_before_the_handler_does_not_kill_a_worker(void **state)
 {
     (void)state;
     rig_begin(&r, "asked-early", NULL);
@@ -440,7 +443,7 @@ a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* The first line of the log with these words, or the last. */
+/* The first line of the log with that text, or the last one. */
 static long
 said(const char *words, bool last)
 {
@@ -455,10 +458,10 @@ said(const char *words, bool last)
     return at;
 }
 
-/* They come before all else; but as long as one died after the other nobody's heart was looked at, and no client was
- * heard: all were silent then. */
+/* Events of dead workers have priority. While one worker died after the other, lagand checked no
+ * heartbeat and read no client. */
 static void
-however_many_workers_die_lagand_looks_at_the_clock_and_hears_clients_between_two(void **state)
+lagand_ticks_and_reads_clients_between_deaths_of_workers(void **state)
 {
     enum { N = 16 };
     const msgpack_object *list;
@@ -475,7 +478,7 @@ however_many_workers_die_lagand_looks_at_the_clock_and_hears_clients_between_two
     for (int i = 0; i < N; i++) pid[i] = (pid_t)number(list->via.array.ptr + i, "pid");
     kill(r.pid, SIGSTOP);
     call(ctl, 2, "reload", NULL, NULL);
-    poll(NULL, 0, 2000); /* more than a tick may be late */
+    poll(NULL, 0, 2000); /* a tick may be this late */
     for (int i = 0; i < N; i++) kill(pid[i], SIGKILL);
     poll(NULL, 0, 100);
     kill(r.pid, SIGCONT);
@@ -492,7 +495,7 @@ however_many_workers_die_lagand_looks_at_the_clock_and_hears_clients_between_two
 }
 
 static void
-a_killed_lagand_leaves_no_worker_and_the_next_one_starts(void **state)
+killed_lagand_leaves_no_worker_and_the_next_starts(void **state)
 {
     (void)state;
     rig_begin(&r, "good", NULL);
@@ -508,23 +511,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(a_dead_worker_is_replaced_and_its_requests_go_on),
-        rig_test(a_request_that_wants_no_other_worker_ends_with_worker_lost),
-        rig_test(a_request_that_kills_is_poisoned_and_the_others_finish),
-        rig_test(requests_of_a_dead_worker_go_on_at_once_with_its_sibling),
-        rig_test(a_kill_from_outside_is_told_apart_and_forgiven),
-        rig_test(at_the_end_of_hand_a_successor_is_made_that_gets_memory_at_the_end_of_the_process),
-        rig_test(beside_a_gpus_worker_one_waits_that_begins_when_the_workers_hand_ends),
-        rig_test(what_waits_beside_a_gpus_worker_comes_back_and_goes_with_it),
-        rig_test(a_worker_that_shuts_its_hand_and_lives_is_ended),
-        rig_test(every_lie_of_a_worker_ends_it_and_at_last_the_request_that_it_is_about),
-        rig_test(a_worker_that_hands_up_nonsense_never_becomes_ready),
-        rig_test(a_silent_worker_and_an_overdue_step_are_killed_in_time),
-        rig_test(a_worker_that_cannot_start_says_why_and_lagand_leaves),
-        rig_test(a_worker_that_fails_to_start_once_is_tried_again),
-        rig_test(a_worker_that_is_asked_for_its_last_words_before_it_can_answer_lives),
-        rig_test(however_many_workers_die_lagand_looks_at_the_clock_and_hears_clients_between_two),
-        rig_test(a_killed_lagand_leaves_no_worker_and_the_next_one_starts),
+        rig_test(requests_of_a_dead_worker_continue_at_its_replacement),
+        rig_test(no_resume_request_ends_with_worker_lost),
+        rig_test(request_that_crashes_workers_is_poisoned_and_others_finish),
+        rig_test(requests_of_a_dead_worker_continue_at_another_worker),
+        rig_test(external_death_is_recognised_and_not_counted),
+        rig_test(closed_fd_channel_starts_a_standby_that_gets_arenas_later),
+        rig_test(gpu_standby_prepares_when_the_fd_channel_closes),
+        rig_test(gpu_standby_is_replaced_and_ends_with_its_worker),
+        rig_test(worker_that_closes_its_fd_channel_without_exit_is_killed),
+        rig_test(protocol_errors_end_worker_and_finally_the_request),
+        rig_test(worker_that_sends_invalid_arenas_never_becomes_ready),
+        rig_test(silent_worker_and_overdue_step_are_killed_in_time),
+        rig_test(worker_that_cannot_start_makes_lagand_exit_with_the_reason),
+        rig_test(worker_that_fails_to_start_once_is_restarted),
+        rig_test(sigusr2_before_the_handler_does_not_kill_a_worker),
+        rig_test(lagand_ticks_and_reads_clients_between_deaths_of_workers),
+        rig_test(killed_lagand_leaves_no_worker_and_the_next_starts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

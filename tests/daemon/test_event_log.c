@@ -1,4 +1,4 @@
-/* test_event_log.c - the promises of event_log.h, and what operators get of it from the real lagand. */
+/* test_event_log.c - the event log, and what operators get of it from the real lagand. */
 #include "daemon/persist/event_log.h"
 #include "tests/daemon/rig.h"
 
@@ -13,7 +13,7 @@
 static struct rig r;
 
 static void
-events_are_numbered_and_the_oldest_go(void **state)
+events_are_numbered_and_the_oldest_are_overwritten(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct event *e;
@@ -31,12 +31,12 @@ events_are_numbered_and_the_oldest_go(void **state)
     assert_int_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 10)->number,
                      EVENT_LOG_EVENTS + 10);
     assert_null(event_log_event(d.event_log, EVENT_LOG_EVENTS + 11));
-    event_log_add(&d, "", "", "ends \xe2\x82"); /* what is not whole is left out */
+    event_log_add(&d, "", "", "ends \xe2\x82"); /* incomplete entries are dropped */
     assert_string_equal(event_log_event(d.event_log, EVENT_LOG_EVENTS + 11)->text, "ends ");
     d.event_log = event_log_free(d.event_log);
 }
 
-/* The next lagand's, of what this one leaves. */
+/* Opens the event log of this lagand as the next one. */
 static struct event_log *
 follow(struct event_log *h)
 {
@@ -47,7 +47,7 @@ follow(struct event_log *h)
 }
 
 static void
-the_next_lagand_goes_on_where_the_former_ended(void **state)
+next_lagand_continues_the_event_log(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct death_entry death = {
@@ -77,7 +77,7 @@ the_next_lagand_goes_on_where_the_former_ended(void **state)
     d.event_log = event_log_free(d.event_log);
 }
 
-/* It lies behind the worker's number, kind and name. */
+/* Offset behind the fields number, kind and subject. */
 static struct event *
 event_in(uint8_t *base, size_t n, const char *text)
 {
@@ -88,7 +88,7 @@ event_in(uint8_t *base, size_t n, const char *text)
 }
 
 static void
-what_was_being_written_is_left_out_and_the_rest_is_told(void **state)
+incomplete_entries_are_dropped(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct event *e;
@@ -113,7 +113,7 @@ what_was_being_written_is_left_out_and_the_rest_is_told(void **state)
     event_log_add(&d, "worker", "w0", "ten");
     assert_string_equal(event_log_event(d.event_log, 10)->text, "ten");
 
-    /* Of another layout, or none. */
+    /* Another layout, or no event log. */
     base[7]++;
     d.event_log = follow(d.event_log);
     assert_int_equal(event_log_previous_pid(d.event_log), 0);
@@ -134,7 +134,7 @@ length(const char *s, size_t n)
 }
 
 static void
-whatever_a_former_lagand_left_ends_every_text(void **state)
+texts_of_a_previous_lagand_are_terminated(void **state)
 {
     struct daemon d = { .event_log = event_log_new(-1) };
     const struct death_entry death = {
@@ -184,7 +184,7 @@ result(struct dealer *c, uint64_t rid, const char *verb)
 }
 
 static void
-a_death_is_an_event_a_panic_and_a_number(void **state)
+death_adds_an_event_a_panic_and_a_restart(void **state)
 {
     const msgpack_object *list;
     struct dealer *api, *ctl;
@@ -199,7 +199,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     ctl = dial(&r, "ctl.sock");
     SAY(api, LAGAN_MSG_SUBMIT, 1, { "ids", 3 }, { "max_tokens", 10 });
     for (;;) {
-        if (hear(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next one */
+        if (hear(api, 30000)->type == LAGAN_MSG_DONE) break; /* of the next worker */
     }
     list = result(ctl, 1, "panic");
     assert_int_equal(list->via.array.size, 1);
@@ -220,7 +220,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     assert_non_null(strstr(text, "lagan_requests_ended_total{reason=\"length\"} 1\n"));
     assert_non_null(strstr(text, "lagan_worker_restarts_total{worker=\"w0\",model=\"check\"} 1\n"));
     assert_non_null(strstr(text, "# TYPE lagan_worker_step_seconds gauge\n"));
-    /* Of both: a counter does not go back with a death. */
+    /* The sum of both incarnations: a counter never decreases. */
     assert_non_null(taken = strstr(text, "\nlagan_kv_allocated_total{worker=\"w0\","));
     assert_in_range(strtoull(strstr(taken, "} ") + 2, NULL, 10), 8, 10);
     free(text);
@@ -229,7 +229,7 @@ a_death_is_an_event_a_panic_and_a_number(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* An event with those words; its number. */
+/* Finds an event with that text and returns its number. */
 static uint64_t
 event_of(struct dealer *ctl, uint64_t rid, const char *words)
 {
@@ -243,7 +243,7 @@ event_of(struct dealer *ctl, uint64_t rid, const char *words)
 }
 
 static void
-what_has_happened_is_told_by_every_lagand_after_it(void **state)
+events_survive_every_kind_of_restart(void **state)
 {
     uint64_t started, died, begun, after;
     struct dealer *api, *ctl;
@@ -280,12 +280,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_are_numbered_and_the_oldest_go),
-        cmocka_unit_test(the_next_lagand_goes_on_where_the_former_ended),
-        cmocka_unit_test(what_was_being_written_is_left_out_and_the_rest_is_told),
-        cmocka_unit_test(whatever_a_former_lagand_left_ends_every_text),
-        rig_test(a_death_is_an_event_a_panic_and_a_number),
-        rig_test(what_has_happened_is_told_by_every_lagand_after_it),
+        cmocka_unit_test(events_are_numbered_and_the_oldest_are_overwritten),
+        cmocka_unit_test(next_lagand_continues_the_event_log),
+        cmocka_unit_test(incomplete_entries_are_dropped),
+        cmocka_unit_test(texts_of_a_previous_lagand_are_terminated),
+        rig_test(death_adds_an_event_a_panic_and_a_restart),
+        rig_test(events_survive_every_kind_of_restart),
     };
 
     return cmocka_run_group_tests_name("event_log", tests, NULL, NULL);

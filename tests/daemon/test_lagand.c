@@ -1,4 +1,4 @@
-/* test_lagand.c - the real lagand, as clients, operators, systemd and broken workers meet it. */
+/* test_lagand.c - the real lagand with clients, operators, systemd and faulty workers. */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
@@ -20,7 +20,7 @@
 static struct rig r;
 
 static void
-a_request_streams_and_ends_with_done(void **state)
+request_streams_and_ends_with_done(void **state)
 {
     const msgpack_object *outputs;
     struct dealer *c;
@@ -45,13 +45,13 @@ a_request_streams_and_ends_with_done(void **state)
     assert_string_equal(text_of(outputs->via.array.ptr, "reason_name"), "length");
     assert_int_equal(number(outputs->via.array.ptr, "n_tokens"), 1);
     assert_int_equal(number(outputs->via.array.ptr, "seed"), 78);
-    assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the prompt's last id */
+    assert_int_equal(number(outputs->via.array.ptr, "cached"), 1); /* the last id of the prompt */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-a_prompt_larger_than_a_record_arrives_whole(void **state)
+prompt_larger_than_a_record_arrives_complete(void **state)
 {
     enum { N = 900001 };
     const msgpack_object *outputs;
@@ -71,7 +71,7 @@ a_prompt_larger_than_a_record_arrives_whole(void **state)
 }
 
 static void
-logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
+logprobs_arrive_with_tokens_and_after_those_of_the_prompt(void **state)
 {
     const msgpack_object *p;
     struct msg_span s;
@@ -107,8 +107,7 @@ logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
         assert_int_equal(msg_str(p, "d", &s), 0);
         assert_int_equal(s.n, 16 * n);
         at += n;
-        SAY(c, LAGAN_MSG_ACK, 1,
-            { "n", (int64_t)number(&m->map, "n") }); /* dropped once, not twice */
+        SAY(c, LAGAN_MSG_ACK, 1, { "n", (int64_t)number(&m->map, "n") }); /* dropped once */
     }
     hear_type(c, LAGAN_MSG_DONE, 2000);
     hang_up(c);
@@ -116,7 +115,7 @@ logprobs_travel_with_their_tokens_and_the_prompts_before_them(void **state)
 }
 
 static void
-systemd_hears_ready_status_watchdog_and_stopping(void **state)
+systemd_gets_ready_status_watchdog_and_stopping(void **state)
 {
     (void)state;
     setenv("WATCHDOG_USEC", "200000", 1);
@@ -131,7 +130,7 @@ systemd_hears_ready_status_watchdog_and_stopping(void **state)
 }
 
 static void
-loading_asks_systemd_for_patience_and_says_how_far_it_is(void **state)
+loading_extends_the_start_timeout_with_progress(void **state)
 {
     struct dealer *c;
 
@@ -148,7 +147,7 @@ loading_asks_systemd_for_patience_and_says_how_far_it_is(void **state)
 }
 
 static void
-a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
+slow_reader_ends_and_other_clients_continue(void **state)
 {
     struct dealer *slow, *quick;
 
@@ -168,7 +167,7 @@ a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on(void **state)
 }
 
 static void
-a_client_whose_queue_is_full_is_dropped_and_the_others_go_on(void **state)
+client_with_full_queue_is_dropped_and_others_continue(void **state)
 {
     enum { REQUESTS = 60 };
     struct dealer *slow, *quick;
@@ -206,7 +205,7 @@ await_no_request(struct dealer *c)
 }
 
 static void
-a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
+silent_or_disconnected_client_loses_its_requests(void **state)
 {
     struct dealer *gone, *here;
 
@@ -226,9 +225,10 @@ a_client_that_falls_silent_or_hangs_up_loses_its_requests(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Its process stands still, or its machine is gone: the connection is open, and its lease would be long. */
+/* The client's process is stopped or its machine is lost: the connection stays open, and the idle
+ * timeout is long. */
 static void
-a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
+client_without_heartbeat_replies_loses_its_requests(void **state)
 {
     struct dealer *here;
     pid_t pid;
@@ -240,10 +240,10 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
         struct rig own = r;
         struct dealer *gone;
 
-        own.zmq = zmq_ctx_new(); /* the parent's has its threads there */
+        own.zmq = zmq_ctx_new(); /* the parent's context has its threads there */
         gone = dial(&own, "api.sock");
         submit(gone, 1, 3, 100000, 1);
-        if (silent(gone, 60000)) _exit(2); /* ZeroMQ sends it when it likes */
+        if (silent(gone, 60000)) _exit(2); /* libzmq sends it later */
         raise(SIGSTOP);
         _exit(1);
     }
@@ -258,7 +258,7 @@ a_client_that_answers_no_heartbeat_loses_its_requests(void **state)
 }
 
 static void
-a_user_has_its_limits_over_all_its_connections(void **state)
+user_limits_cover_all_connections(void **state)
 {
     struct dealer *c[3];
 
@@ -278,7 +278,7 @@ a_user_has_its_limits_over_all_its_connections(void **state)
 }
 
 static void
-cancel_ends_a_request_and_says_when_there_is_none(void **state)
+cancel_ends_a_request_or_reports_not_found(void **state)
 {
     struct dealer *c;
 
@@ -299,13 +299,13 @@ cancel_ends_a_request_and_says_when_there_is_none(void **state)
     }
     say(c, LAGAN_MSG_CANCEL, 1, NULL, 0);
     hear_error(c, 1, LAGAN_E_NOT_FOUND, "no open request 1", 2000);
-    await_no_request(c); /* the worker has let it go too */
+    await_no_request(c); /* the worker has freed it too */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-a_list_of_too_many_requests_is_refused_whole(void **state)
+list_with_too_many_rids_is_refused(void **state)
 {
     struct dealer *c;
 
@@ -331,7 +331,7 @@ a_list_of_too_many_requests_is_refused_whole(void **state)
 }
 
 static void
-a_deadline_ends_a_request_wherever_it_is(void **state)
+deadline_ends_a_request_in_every_state(void **state)
 {
     struct dealer *c;
     const struct msg *m;
@@ -359,7 +359,7 @@ a_deadline_ends_a_request_wherever_it_is(void **state)
 }
 
 static void
-wrong_requests_are_refused_by_name(void **state)
+invalid_requests_are_refused_by_name(void **state)
 {
     struct dealer *c;
 
@@ -388,13 +388,13 @@ wrong_requests_are_refused_by_name(void **state)
         assert_non_null(strstr(text_of(&m->map, "message"), "is in use by an open request"));
         break;
     }
-    hear_type(c, LAGAN_MSG_CHUNK, 2000); /* the first goes on */
+    hear_type(c, LAGAN_MSG_CHUNK, 2000); /* the first one continues */
     hang_up(c);
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-a_full_queue_refuses_before_it_accepts(void **state)
+full_queue_refuses_before_accept(void **state)
 {
     struct dealer *c;
 
@@ -408,25 +408,25 @@ a_full_queue_refuses_before_it_accepts(void **state)
     hear_error(c, 3, LAGAN_E_QUEUE_FULL, "scheduler.max_num_queued_reqs is 2", 2000);
     hang_up(c);
     kill(r.pid, SIGTERM);
-    kill(r.pid, SIGINT); /* the second one: now */
+    kill(r.pid, SIGINT); /* the second one: at once */
     assert_int_equal(rig_wait(&r, 2000), 0);
 }
 
-/* A worker has so many places, and refuses what finds none, though it had been accepted. */
+/* A worker rejects sequences beyond its slots, although lagand had accepted them. */
 static void
-what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests(void **state)
+sequences_beyond_the_slots_of_a_worker_stay_queued(void **state)
 {
     const msgpack_object *status;
     const struct msg *m;
     struct dealer *c;
 
     (void)state;
-    rig_begin(&r, "slow", NULL); /* it has 64 slots, and is given 256 sequences more */
+    rig_begin(&r, "slow", NULL); /* it has 64 slots, and gets 256 sequences more */
     c = dial(&r, "api.sock");
     for (uint64_t rid = 0; rid < 20; rid++) {
         SAY(c, LAGAN_MSG_SUBMIT, rid, { "ids", 3 }, { "max_tokens", 100000 }, { "n", 20 },
             { "temperature", 1 });
-        while (hear(c, 30000)->type != LAGAN_MSG_ACCEPT) continue; /* chunks come between */
+        while (hear(c, 30000)->type != LAGAN_MSG_ACCEPT) continue; /* chunks come in between */
     }
     call(c, 99, "status", NULL, NULL);
     do m = hear(c, 30000);
@@ -441,7 +441,7 @@ what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests(void **state)
 }
 
 static void
-hostile_frames_are_answered_and_nothing_breaks(void **state)
+hostile_frames_get_errors_and_do_no_harm(void **state)
 {
     static const struct {
         const char *p;
@@ -486,7 +486,7 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
         send_bytes(c, junk, n);
     }
     other = dial(&r, "api.sock");
-    send_bytes(other, large, 17 << 20); /* ZeroMQ cuts this connection off */
+    send_bytes(other, large, 17 << 20); /* libzmq closes this connection */
     hang_up(other);
     other = dial(&r, "api.sock");
     submit(other, 1, 3, 5, 6);
@@ -499,9 +499,9 @@ hostile_frames_are_answered_and_nothing_breaks(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Of those that wait for a worker there are so many, and whoever sees to it must get through. */
+/* The table of commands has entries that are reserved for operators. */
 static void
-operators_find_room_for_a_command_when_clients_have_taken_theirs(void **state)
+operators_have_reserved_entries_for_commands(void **state)
 {
     enum { CALLS = 300 };
     struct dealer *api, *ctl;
@@ -527,7 +527,7 @@ operators_find_room_for_a_command_when_clients_have_taken_theirs(void **state)
 }
 
 static void
-operators_verbs_need_their_own_door(void **state)
+operator_verbs_need_the_operator_socket(void **state)
 {
     const struct msg *reply;
     struct dealer *api, *ctl;
@@ -568,7 +568,7 @@ operators_verbs_need_their_own_door(void **state)
 }
 
 static void
-stopping_lets_open_requests_finish_and_takes_no_new_ones(void **state)
+stopping_lagand_finishes_open_requests_and_refuses_new_ones(void **state)
 {
     struct dealer *c;
     uint32_t at = 0, n = 0;
@@ -601,7 +601,7 @@ stopping_lets_open_requests_finish_and_takes_no_new_ones(void **state)
 }
 
 static void
-a_lagand_that_stops_starts_nothing_anew(void **state)
+stopping_lagand_starts_no_worker(void **state)
 {
     struct dealer *c, *ctl;
 
@@ -618,14 +618,14 @@ a_lagand_that_stops_starts_nothing_anew(void **state)
     hear_error(ctl, 2, LAGAN_E_DRAINING, "lagand is stopping", 2000);
     call(ctl, 3, "daemon reexec", NULL, NULL);
     hear_error(ctl, 3, LAGAN_E_DRAINING, "lagand is stopping", 2000);
-    kill(r.pid, SIGTERM); /* at once, then */
+    kill(r.pid, SIGTERM); /* then at once */
     assert_int_equal(rig_wait(&r, 3000), 0);
     hang_up(c);
     hang_up(ctl);
 }
 
 static void
-stopping_does_not_wait_beyond_its_time(void **state)
+stop_is_bounded_by_the_shutdown_timeout(void **state)
 {
     struct dealer *c;
     const struct msg *m;
@@ -643,7 +643,7 @@ stopping_does_not_wait_beyond_its_time(void **state)
     hang_up(c);
 }
 
-/* A second lagand in the same rig: its exit code, with its words in the log. */
+/* Starts a second lagand in the same directory. Returns its exit code and checks the log. */
 static int
 second(const char *dir)
 {
@@ -665,7 +665,7 @@ second(const char *dir)
 }
 
 static void
-a_runtime_directory_has_one_lagand_and_says_whose_it_is(void **state)
+runtime_directory_has_one_lagand_whose_pid_is_reported(void **state)
 {
     char words[64], longer[80];
 
@@ -684,7 +684,7 @@ a_runtime_directory_has_one_lagand_and_says_whose_it_is(void **state)
 }
 
 static void
-a_path_that_is_too_long_is_told_so(void **state)
+too_long_path_is_reported(void **state)
 {
     char dir[200];
 
@@ -698,7 +698,7 @@ a_path_that_is_too_long_is_told_so(void **state)
 }
 
 static void
-what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
+existing_file_at_a_socket_path_is_checked(void **state)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     char path[160], run[80];
@@ -711,13 +711,13 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     assert_int_equal(mkdir(run, 0700), 0);
     snprintf(path, sizeof path, "%s/api.sock", run);
 
-    /* A file that is no socket is not ours to remove. */
+    /* A file that is not a socket is kept. */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(second(run), 1);
     assert_true(rig_logged(&r, "exists and is not a socket", 0));
     assert_int_equal(unlink(path), 0);
 
-    /* A socket that somebody listens on. */
+    /* A socket with a listener is kept. */
     fd = socket(AF_UNIX, SOCK_STREAM, 0);
     strcpy(a.sun_path, path);
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
@@ -727,13 +727,13 @@ what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced(void **state)
     assert_int_equal(access(path, F_OK), 0);
     close(fd);
 
-    /* The same, dead: it is replaced. */
+    /* A socket without a listener is replaced. */
     rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
     assert_int_equal(rig_stop(&r), 0);
 }
 
 static void
-many_requests_of_many_clients_keep_their_order(void **state)
+requests_of_many_clients_keep_their_order(void **state)
 {
     enum { CLIENTS = 16, EACH = 20, TOKENS = 30 };
     struct dealer *c[CLIENTS];
@@ -771,11 +771,11 @@ many_requests_of_many_clients_keep_their_order(void **state)
 }
 
 static void
-at_rest_lagand_is_small(void **state)
+idle_lagand_uses_little_memory(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     (void)state;
-    skip(); /* their shadow is not ours */
+    skip(); /* memory of the sanitizers does not count */
 #else
     char path[64], line[256];
     unsigned long kib = 0;
@@ -799,33 +799,33 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(a_request_streams_and_ends_with_done),
-        rig_test(a_prompt_larger_than_a_record_arrives_whole),
-        rig_test(logprobs_travel_with_their_tokens_and_the_prompts_before_them),
-        rig_test(systemd_hears_ready_status_watchdog_and_stopping),
-        rig_test(loading_asks_systemd_for_patience_and_says_how_far_it_is),
-        rig_test(a_client_that_stops_reading_is_a_slow_reader_and_the_others_go_on),
-        rig_test(a_client_whose_queue_is_full_is_dropped_and_the_others_go_on),
-        rig_test(a_client_that_falls_silent_or_hangs_up_loses_its_requests),
-        rig_test(a_client_that_answers_no_heartbeat_loses_its_requests),
-        rig_test(a_user_has_its_limits_over_all_its_connections),
-        rig_test(cancel_ends_a_request_and_says_when_there_is_none),
-        rig_test(a_list_of_too_many_requests_is_refused_whole),
-        rig_test(a_deadline_ends_a_request_wherever_it_is),
-        rig_test(wrong_requests_are_refused_by_name),
-        rig_test(a_full_queue_refuses_before_it_accepts),
-        rig_test(what_a_worker_has_no_places_for_waits_also_if_it_is_few_requests),
-        rig_test(hostile_frames_are_answered_and_nothing_breaks),
-        rig_test(operators_find_room_for_a_command_when_clients_have_taken_theirs),
-        rig_test(operators_verbs_need_their_own_door),
-        rig_test(stopping_lets_open_requests_finish_and_takes_no_new_ones),
-        rig_test(a_lagand_that_stops_starts_nothing_anew),
-        rig_test(stopping_does_not_wait_beyond_its_time),
-        rig_test(a_runtime_directory_has_one_lagand_and_says_whose_it_is),
-        rig_test(a_path_that_is_too_long_is_told_so),
-        rig_test(what_is_at_a_sockets_path_is_looked_at_before_it_is_replaced),
-        rig_test(many_requests_of_many_clients_keep_their_order),
-        rig_test(at_rest_lagand_is_small),
+        rig_test(request_streams_and_ends_with_done),
+        rig_test(prompt_larger_than_a_record_arrives_complete),
+        rig_test(logprobs_arrive_with_tokens_and_after_those_of_the_prompt),
+        rig_test(systemd_gets_ready_status_watchdog_and_stopping),
+        rig_test(loading_extends_the_start_timeout_with_progress),
+        rig_test(slow_reader_ends_and_other_clients_continue),
+        rig_test(client_with_full_queue_is_dropped_and_others_continue),
+        rig_test(silent_or_disconnected_client_loses_its_requests),
+        rig_test(client_without_heartbeat_replies_loses_its_requests),
+        rig_test(user_limits_cover_all_connections),
+        rig_test(cancel_ends_a_request_or_reports_not_found),
+        rig_test(list_with_too_many_rids_is_refused),
+        rig_test(deadline_ends_a_request_in_every_state),
+        rig_test(invalid_requests_are_refused_by_name),
+        rig_test(full_queue_refuses_before_accept),
+        rig_test(sequences_beyond_the_slots_of_a_worker_stay_queued),
+        rig_test(hostile_frames_get_errors_and_do_no_harm),
+        rig_test(operators_have_reserved_entries_for_commands),
+        rig_test(operator_verbs_need_the_operator_socket),
+        rig_test(stopping_lagand_finishes_open_requests_and_refuses_new_ones),
+        rig_test(stopping_lagand_starts_no_worker),
+        rig_test(stop_is_bounded_by_the_shutdown_timeout),
+        rig_test(runtime_directory_has_one_lagand_whose_pid_is_reported),
+        rig_test(too_long_path_is_reported),
+        rig_test(existing_file_at_a_socket_path_is_checked),
+        rig_test(requests_of_many_clients_keep_their_order),
+        rig_test(idle_lagand_uses_little_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_ledger.c - the promises of ledger.h. */
+/* test_ledger.c - the ledger of accepted requests. */
 #include "daemon/ledger/ledger.h"
 #include "daemon/ledger/request.h"
 
@@ -41,7 +41,7 @@ end(struct ledger *l, struct request *r)
 }
 
 static void
-a_row_names_itself_in_its_record_and_ids_are_never_used_again(void **state)
+record_has_its_index_and_ids_are_unique(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct request *r = take(l, 1, 7);
@@ -62,7 +62,7 @@ a_row_names_itself_in_its_record_and_ids_are_never_used_again(void **state)
 }
 
 static void
-one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
+rid_is_unique_among_open_requests_of_a_client(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct rec_submit *s = submit(1);
@@ -76,7 +76,7 @@ one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
     assert_ptr_equal(ledger_find(l, 2, 7), other);
     request_move(l, r, REQUEST_ENDED);
     assert_ptr_equal(ledger_find(l, 1, 7), r);
-    ledger_detach(l, r); /* a worker may still hold it; its number is free */
+    ledger_detach(l, r); /* a worker may still have it; its rid is free */
     assert_null(ledger_find(l, 1, 7));
     take(l, 1, 7);
     ledger_check(l);
@@ -86,7 +86,7 @@ one_client_has_an_id_once_while_it_is_open_others_may_have_it_too(void **state)
 }
 
 static void
-a_full_ledger_says_so(void **state)
+full_ledger_returns_enospc(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct rec_submit *s = submit(1);
@@ -103,7 +103,7 @@ a_full_ledger_says_so(void **state)
 }
 
 static void
-the_queue_keeps_the_order_and_counts_prompts(void **state)
+queue_keeps_order_and_counts_prompt_tokens(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct request *r = NULL;
@@ -116,7 +116,8 @@ the_queue_keeps_the_order_and_counts_prompts(void **state)
     request_move(l, ledger_find(l, 1, 0), REQUEST_ENDED);
     request_move(l, ledger_find(l, 1, 3), REQUEST_DISPATCHED);
     request_move(l, ledger_find(l, 1, 3), REQUEST_STREAMING);
-    request_move(l, ledger_find(l, 1, 3), REQUEST_QUEUED); /* its worker died: where it was */
+    request_move(l, ledger_find(l, 1, 3),
+                 REQUEST_QUEUED); /* its worker ended: it keeps its position */
     ledger_check(l);
     for (uint64_t want = 1; (r = ledger_next_queued(l, r)); want += want == 1 ? 2 : 1) {
         assert_int_equal(r->rid, want);
@@ -128,7 +129,7 @@ the_queue_keeps_the_order_and_counts_prompts(void **state)
 
 static const struct session_id one = { { 1 } }, two = { { 2 } };
 
-/* A row of that session that has ended and whose client has heard it. */
+/* A retained request of that session. */
 static struct request *
 kept(struct ledger *l, uint64_t rid, const struct session_id *session, const char *key, nsec ended)
 {
@@ -144,7 +145,7 @@ kept(struct ledger *l, uint64_t rid, const struct session_id *session, const cha
 }
 
 static void
-a_named_row_is_found_by_its_session_and_by_nobody_else(void **state)
+named_request_is_found_by_its_session_only(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct request *r = take(l, 1, 7), *other = take(l, 1, 8);
@@ -160,7 +161,7 @@ a_named_row_is_found_by_its_session_and_by_nobody_else(void **state)
     assert_int_equal(ledger_name(l, other, &one, "blue", 4), -EEXIST);
     assert_int_equal(ledger_name(l, other, &two, "blue", 4), 0);
     ledger_check(l);
-    ledger_detach(l, r); /* its connection is lost; it goes on */
+    ledger_detach(l, r); /* its connection is lost; it continues */
     assert_null(ledger_find(l, 1, 7));
     assert_int_equal(ledger_attach(l, r, 2, 70), 0);
     assert_ptr_equal(ledger_find(l, 2, 70), r);
@@ -171,7 +172,7 @@ a_named_row_is_found_by_its_session_and_by_nobody_else(void **state)
 }
 
 static void
-a_finished_row_answers_until_it_is_too_old(void **state)
+retained_request_is_found_until_it_expires(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct request *r = kept(l, 7, &one, "blue", NSEC_S);
@@ -181,7 +182,7 @@ a_finished_row_answers_until_it_is_too_old(void **state)
     assert_true(r->retained);
     assert_ptr_equal(ledger_find_key(l, &one, "blue", 4), r);
     ledger_expire(l, NSEC_S + LEDGER_KEEP_TIME - 1);
-    assert_int_equal(ledger_attach(l, r, 3, 7), 0); /* asked for, heard again, kept again */
+    assert_int_equal(ledger_attach(l, r, 3, 7), 0); /* resumed, delivered and retained again */
     assert_int_equal(ledger_n(l), 1);
     ledger_expire(l, NSEC_NEVER);
     assert_ptr_equal(ledger_find(l, 3, 7), r);
@@ -196,7 +197,7 @@ a_finished_row_answers_until_it_is_too_old(void **state)
 }
 
 static void
-who_waits_goes_by_priority_then_by_turn_then_by_arrival(void **state)
+queue_is_ordered_by_priority_fairness_tag_and_arrival(void **state)
 {
     static const uint64_t want[] = { 2, 5, 3, 1, 4 };
     struct ledger *l = ledger_new(CAPACITY, 1);
@@ -208,7 +209,7 @@ who_waits_goes_by_priority_then_by_turn_then_by_arrival(void **state)
         r[rid]->submit->priority = rid == 2 ? 0.9f : 0.5f;
         ledger_set_fair_tag(l, r[rid], rid == 5 ? 1 : rid == 3 ? 2 : 7);
     }
-    request_move(l, r[3], REQUEST_DISPATCHED); /* its worker dies */
+    request_move(l, r[3], REQUEST_DISPATCHED); /* its worker ends */
     request_move(l, r[3], REQUEST_QUEUED);
     ledger_check(l);
     for (int i = 0; i < 5; i++) {
@@ -221,7 +222,7 @@ who_waits_goes_by_priority_then_by_turn_then_by_arrival(void **state)
 }
 
 static void
-kept_rows_make_room_and_give_their_number_up(void **state)
+retained_requests_are_freed_for_new_ones(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct request *r;
@@ -231,7 +232,7 @@ kept_rows_make_room_and_give_their_number_up(void **state)
     r = take(l, 1, 100);
     assert_null(ledger_find_rid(l, &one, 0));
     assert_non_null(ledger_find_rid(l, &one, 1));
-    r = take(l, 1, 5); /* the same number again: the old answer is nobody's */
+    r = take(l, 1, 5); /* the same rid again: the retained result is gone */
     assert_int_equal(ledger_name(l, r, &one, NULL, 0), 0);
     assert_ptr_equal(ledger_find_rid(l, &one, 5), r);
     assert_int_equal(ledger_name(l, take(l, 2, 5), &one, NULL, 0), -EEXIST);
@@ -240,7 +241,7 @@ kept_rows_make_room_and_give_their_number_up(void **state)
 }
 
 static void
-kept_rows_take_no_more_than_their_bytes(void **state)
+retained_requests_stay_below_the_byte_limit(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
 
@@ -261,9 +262,9 @@ kept_rows_take_no_more_than_their_bytes(void **state)
     ledger_free(l);
 }
 
-/* The record of records.h, every part recognisable, read in pieces of every size. */
+/* A record with every part, read in fragments of every size. */
 static void
-a_resumed_request_goes_on_from_here(void **state)
+resumed_record_continues_after_received_tokens(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     enum { HEAD = sizeof(struct rec_submit), BYTES = HEAD + 16 + 8 + 8 + 8 };
@@ -286,7 +287,7 @@ a_resumed_request_goes_on_from_here(void **state)
     assert_int_equal(ledger_take(l, 1, 1, s, BYTES, &r), 0);
     assert_int_equal(request_record_bytes(r), BYTES);
     request_record(r, 0, whole, BYTES);
-    assert_memory_equal(whole, s, BYTES); /* nothing delivered: as it was taken */
+    assert_memory_equal(whole, s, BYTES); /* nothing is delivered: the record as it was taken */
     assert_int_equal(bytes_add(&r->outputs.token, "DDDDDDDDDDDD", 12), 0);
     assert_int_equal(bytes_add(&r->outputs.text, "T", 1), 0);
     assert_int_equal(request_record_bytes(r), sizeof whole);
@@ -297,7 +298,7 @@ a_resumed_request_goes_on_from_here(void **state)
         memcpy(&head, whole, HEAD);
         assert_int_equal(head.n_done, 3);
         assert_int_equal(head.done_text, 1);
-        assert_int_equal(head.flags, SUBMIT_LOGPROBS); /* the prompt's are out */
+        assert_int_equal(head.flags, SUBMIT_LOGPROBS); /* those of the prompt are delivered */
         assert_memory_equal(whole + HEAD,
                             "pppppppppppp\0\0\0\0dddd\0\0\0\0DDDDDDDDDDDD\0\0\0\0ttttt\0\0\0"
                             "T\0\0\0\0\0\0\0ssss\0\0\0",
@@ -321,9 +322,9 @@ bytes_grow_at_the_end_and_shrink_at_the_front(void **state)
     bytes_done(&b);
 }
 
-/* Random lives of rows against the invariants. */
+/* Random operations, checked with ledger_check(). */
 static void
-any_order_of_lives_keeps_the_books(void **state)
+ledger_check_holds_after_random_operations(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 3);
 
@@ -368,7 +369,7 @@ any_order_of_lives_keeps_the_books(void **state)
     ledger_free(l);
 }
 
-/* The number of client 2 that falls together with that of client 1: ledger.c's hash, backwards. */
+/* A rid of client 2 whose hash equals that of client 1: the inverse of the hash in ledger.c. */
 static uint64_t
 ref_of(uint64_t rid, uint64_t seed)
 {
@@ -382,7 +383,7 @@ ref_of(uint64_t rid, uint64_t seed)
 }
 
 static void
-two_numbers_that_fall_together_are_not_both_had(void **state)
+colliding_rid_hash_is_refused(void **state)
 {
     struct ledger *l = ledger_new(CAPACITY, 1);
     struct session_id mine = { { 1 } };
@@ -406,9 +407,9 @@ two_numbers_that_fall_together_are_not_both_had(void **state)
 }
 
 static void
-two_keys_that_fall_together_are_not_both_had(void **state)
+colliding_key_hash_is_refused(void **state)
 {
-    /* With this session and the seed 1, by a search. */
+    /* Found by a search for this session and seed 1. */
     static const uint8_t keys[][8] = { { 0xb2, 0x72, 0xd6, 0x3a, 0xee, 0x0c, 0xbf, 0x94 },
                                        { 0xaa, 0x9e, 0xb5, 0x54, 0xb9, 0xb1, 0x7b, 0x87 } };
     struct ledger *l = ledger_new(CAPACITY, 1);
@@ -426,7 +427,7 @@ two_keys_that_fall_together_are_not_both_had(void **state)
     ledger_free(l);
 }
 
-/* Of so many that wait, each told once that its turn is what it is: nanoseconds for one. */
+/* Sets the unchanged fairness tag of thousands of queued requests: nanoseconds for each. */
 static double
 tell_turns(uint32_t n)
 {
@@ -442,9 +443,9 @@ tell_turns(uint32_t n)
     return ((double)(b.tv_sec - a.tv_sec) * NSEC_S + (double)(b.tv_nsec - a.tv_nsec)) / n;
 }
 
-/* All of a former lagand's rows wait, and one RESUME names them. */
+/* All requests of a previous lagand are queued, and one RESUME names them. */
 static void
-thousands_that_stay_where_they_are_are_not_looked_for(void **state)
+unchanged_fairness_tags_cost_no_queue_search(void **state)
 {
     double few = tell_turns(64), many = tell_turns(8192);
 
@@ -457,21 +458,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_names_itself_in_its_record_and_ids_are_never_used_again),
-        cmocka_unit_test(one_client_has_an_id_once_while_it_is_open_others_may_have_it_too),
-        cmocka_unit_test(a_full_ledger_says_so),
-        cmocka_unit_test(the_queue_keeps_the_order_and_counts_prompts),
-        cmocka_unit_test(a_named_row_is_found_by_its_session_and_by_nobody_else),
-        cmocka_unit_test(a_finished_row_answers_until_it_is_too_old),
-        cmocka_unit_test(who_waits_goes_by_priority_then_by_turn_then_by_arrival),
-        cmocka_unit_test(thousands_that_stay_where_they_are_are_not_looked_for),
-        cmocka_unit_test(kept_rows_make_room_and_give_their_number_up),
-        cmocka_unit_test(kept_rows_take_no_more_than_their_bytes),
-        cmocka_unit_test(a_resumed_request_goes_on_from_here),
+        cmocka_unit_test(record_has_its_index_and_ids_are_unique),
+        cmocka_unit_test(rid_is_unique_among_open_requests_of_a_client),
+        cmocka_unit_test(full_ledger_returns_enospc),
+        cmocka_unit_test(queue_keeps_order_and_counts_prompt_tokens),
+        cmocka_unit_test(named_request_is_found_by_its_session_only),
+        cmocka_unit_test(retained_request_is_found_until_it_expires),
+        cmocka_unit_test(queue_is_ordered_by_priority_fairness_tag_and_arrival),
+        cmocka_unit_test(unchanged_fairness_tags_cost_no_queue_search),
+        cmocka_unit_test(retained_requests_are_freed_for_new_ones),
+        cmocka_unit_test(retained_requests_stay_below_the_byte_limit),
+        cmocka_unit_test(resumed_record_continues_after_received_tokens),
         cmocka_unit_test(bytes_grow_at_the_end_and_shrink_at_the_front),
-        cmocka_unit_test(any_order_of_lives_keeps_the_books),
-        cmocka_unit_test(two_numbers_that_fall_together_are_not_both_had),
-        cmocka_unit_test(two_keys_that_fall_together_are_not_both_had),
+        cmocka_unit_test(ledger_check_holds_after_random_operations),
+        cmocka_unit_test(colliding_rid_hash_is_refused),
+        cmocka_unit_test(colliding_key_hash_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,7 +74,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* lagand dies, the next one finds n rows. */
+/* lagand ends; the next one restores n requests. */
 static void
 next_lagand(uint32_t n)
 {
@@ -100,7 +100,7 @@ row(uint64_t rid, const char *key, uint32_t logprobs)
     return r;
 }
 
-/* n more tokens, each with a letter, as relay_up.c has them. */
+/* Adds n tokens, each with a letter, like receive.c. */
 static void
 grow(struct request *r, uint32_t n)
 {
@@ -131,7 +131,7 @@ same_bytes(const struct bytes *a, const struct bytes *b)
 }
 
 static void
-an_open_row_waits_again_with_all_that_was_said(void **state)
+open_request_is_queued_with_all_received_tokens(void **state)
 {
     struct request *r = row(7, "blue", 2), *n;
 
@@ -165,13 +165,13 @@ an_open_row_waits_again_with_all_that_was_said(void **state)
     assert_true(n->outputs.score == r->outputs.score);
     assert_int_equal(n->outputs.n_received, 5);
     assert_int_equal(n->suspicion.n_faults, 1);
-    assert_int_equal(n->dispatch.home, 5);    /* its KV is with worker 4 */
-    assert_int_equal(n->dispatch.resumed, 4); /* lagand took a worker with it */
+    assert_int_equal(n->dispatch.home, 5);    /* its KV is at worker 4 */
+    assert_int_equal(n->dispatch.resumed, 4); /* the restart of lagand counts as a lost worker */
     assert_true(ledger_last_id(is.ledger) >= r->id);
 }
 
 static void
-a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it(void **state)
+no_resume_request_ends_after_a_restart(void **state)
 {
     struct request *r = row(7, "blue", 0), *waits = row(8, "red", 0), *n;
 
@@ -186,11 +186,11 @@ a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it(void **state)
     assert_int_equal(n->state, REQUEST_ENDED);
     assert_int_equal(n->result.reason, LAGAN_E_WORKER_LOST);
     assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->state,
-                     REQUEST_QUEUED); /* nobody had it */
+                     REQUEST_QUEUED); /* no worker had it */
 }
 
 static void
-what_recalled_rows_may_take_is_held_for_them(void **state)
+restored_requests_reserve_their_memory(void **state)
 {
     struct request *r = row(7, "blue", 0), *n;
     uint64_t tokens = r->submit->max_tokens;
@@ -201,16 +201,17 @@ what_recalled_rows_may_take_is_held_for_them(void **state)
     request_move(was.ledger, r, REQUEST_DISPATCHED);
     lifecycle_end(&was, r, LAGAN_FINISH_LENGTH, "%s", "");
     next_lagand(2);
-    assert_in_range(is.held_bytes, 16 * tokens, 16 * tokens + 8192); /* of one: the other is over */
+    assert_in_range(is.held_bytes, 16 * tokens,
+                    16 * tokens + 8192); /* of one output; the other one has ended */
     n = ledger_find_rid(is.ledger, &one, 8);
     lifecycle_end(&is, n, LAGAN_E_CANCELLED, "%s", "");
     assert_true(n->retained);
     assert_int_equal(is.held_bytes, 0);
 }
 
-/* It was not written down, and its client's tokens were nobody's after a restart. */
+/* A request that is queued before others must be saved too. */
 static void
-a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
+new_request_before_others_in_the_queue_is_saved(void **state)
 {
     (void)state;
     ledger_set_fair_tag(was.ledger, row(7, "blue", 0), 5);
@@ -223,7 +224,7 @@ a_new_row_whose_turn_comes_before_others_is_recalled(void **state)
 }
 
 static void
-a_row_that_has_ended_answers_and_does_not_run_again(void **state)
+ended_request_is_retained_and_does_not_run_again(void **state)
 {
     struct request *r = row(7, "blue", 0), *n;
 
@@ -245,7 +246,7 @@ a_row_that_has_ended_answers_and_does_not_run_again(void **state)
 }
 
 static void
-a_row_with_its_last_token_has_ended(void **state)
+request_with_its_last_token_is_ended(void **state)
 {
     struct request *r = row(7, NULL, 0);
 
@@ -260,7 +261,7 @@ a_row_with_its_last_token_has_ended(void **state)
 }
 
 static void
-acked_logprobs_are_not_kept_and_the_others_are(void **state)
+acknowledged_logprobs_are_not_saved_others_are(void **state)
 {
     struct request *r = row(7, NULL, 2), *n;
 
@@ -272,7 +273,7 @@ acked_logprobs_are_not_kept_and_the_others_are(void **state)
     bytes_drop(&r->outputs.top, 3 * 16);
     r->outputs.first_logprob = 3;
     grow(r, 1);
-    was.ledger_log->rewrite_above = 0; /* the next is written with all the rest, anew */
+    was.ledger_log->rewrite_above = 0; /* the next save rewrites everything */
     grow(r, 1);
     next_lagand(1);
     n = ledger_find_rid(is.ledger, &one, 7);
@@ -283,7 +284,7 @@ acked_logprobs_are_not_kept_and_the_others_are(void **state)
 }
 
 static void
-rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled(void **state)
+unnamed_requests_and_removed_models_are_not_restored(void **state)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
     struct request *r = row(1, NULL, 0), *unnamed;
@@ -296,20 +297,20 @@ rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled(void **state
     ledger_save_new(was.ledger_log);
     strcpy(config.model[1].keys.name, "new");
     was.ledger_log->rewrite_above = 0;
-    ledger_save_state(was.ledger_log, r); /* all anew, under the new name */
+    ledger_save_state(was.ledger_log, r); /* all rewritten, with the new name */
     strcpy(config.model[1].keys.name, "mine");
     row(5, NULL, 0);
     ledger_save_new(was.ledger_log);
     next_lagand(1);
     assert_non_null(ledger_find_rid(is.ledger, &one, 5));
     assert_null(ledger_find_rid(is.ledger, &one, 4));
-    /* Ids of rows that are gone are not given again: KV is known by them. */
+    /* Ids of dropped requests are not used again, because KV is identified by them. */
     assert_int_equal(ledger_last_id(is.ledger), ledger_last_id(was.ledger));
 }
 
-/* A successor would tell the tokens, and of those that its client does not have yet no logits. */
+/* The next lagand could deliver the tokens, but not the logits that the client lacks. */
 static void
-a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
+request_for_tensors_is_not_restored(void **state)
 {
     (void)state;
     row(1, NULL, 0)->submit->flags |= SUBMIT_LOGITS;
@@ -322,9 +323,9 @@ a_row_whose_tensors_are_not_written_down_is_not_recalled(void **state)
     assert_non_null(ledger_find_rid(is.ledger, &one, 3));
 }
 
-/* A client went on with tokens that it had, and was given up later. */
+/* A request with generated_ids whose names are removed later. */
 static void
-tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
+generated_ids_and_removed_names_are_restored(void **state)
 {
     struct request *r = row(7, NULL, 0), *n, *lost = row(8, NULL, 0);
     int32_t done[2] = { 0, 1 };
@@ -346,7 +347,7 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     r = n;
     lost = ledger_find_rid(was.ledger, &one, 8);
     r->outputs.text_start_unknown = false;
-    r->outputs.n_text_received = 30; /* what a worker said of the text of those two */
+    r->outputs.n_text_received = 30; /* the worker has reported the text of the two ids */
     grow(r, 1);
     ledger_unname(was.ledger, lost);
     lifecycle_end(&was, lost, LAGAN_E_CANCELLED, "its client has not come back");
@@ -358,9 +359,9 @@ tokens_of_the_client_and_the_loss_of_a_name_are_recalled(void **state)
     assert_null(ledger_find_rid(is.ledger, &one, 8));
 }
 
-/* They were given up for what their client submits again: the next lagand must not know them better. */
+/* Their client submits them again: the next lagand must not find them. */
 static void
-a_key_that_was_given_again_is_the_later_ones(void **state)
+reused_key_belongs_to_the_later_request(void **state)
 {
     struct request *old[3], *n;
 
@@ -368,7 +369,7 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
     for (uint64_t i = 0; i < 3; i++) old[i] = row(i, (const char[]){ (char)('a' + i), 0 }, 0);
     ledger_save_new(was.ledger_log);
     grow(old[1], 8);
-    for (uint64_t i = 1; i < 3; i++) { /* these end, and are kept */
+    for (uint64_t i = 1; i < 3; i++) { /* these end and are retained */
         ledger_detach(was.ledger, old[i]);
         lifecycle_end(&was, old[i], LAGAN_FINISH_LENGTH, "length");
     }
@@ -387,9 +388,9 @@ a_key_that_was_given_again_is_the_later_ones(void **state)
     }
 }
 
-/* A second SUBMIT with its key has come, under a number of its own. */
+/* A second SUBMIT with the key has come, with another rid. */
 static void
-a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
+changed_rid_is_restored(void **state)
 {
     struct request *r = row(7, "k", 0), *other = row(8, "other", 0);
     struct client *c;
@@ -402,7 +403,7 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
     grow(r, 2);
     ledger_detach(was.ledger, other);
     lifecycle_end(&was, other, LAGAN_FINISH_LENGTH, "length");
-    assert_int_equal(deliver_resume(&was, r, c, 8, 0, 0, 4), 0); /* which was that one's */
+    assert_int_equal(deliver_resume(&was, r, c, 8, 0, 0, 4), 0); /* the key of the other request */
     next_lagand(1);
     assert_int_equal(ledger_find_rid(is.ledger, &one, 8)->id, r->id);
     assert_int_equal(ledger_find_key(is.ledger, &one, "k", 1)->id, r->id);
@@ -410,7 +411,7 @@ a_request_is_known_by_the_number_it_was_asked_for_last(void **state)
 }
 
 static void
-a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
+log_without_space_is_invalid_until_the_ledger_is_empty(void **state)
 {
     struct request *r;
 
@@ -436,9 +437,9 @@ a_ledger_that_does_not_fit_is_void_until_it_is_empty(void **state)
     next_lagand(1);
 }
 
-/* Lives at random, a lagand that dies again and again: the next one has what the last one had. */
+/* Random histories with many restarts: each lagand restores what the previous one had. */
 static void
-any_history_is_recalled(void **state)
+random_histories_are_restored(void **state)
 {
     (void)state;
     test_seed();
@@ -492,20 +493,20 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(an_open_row_waits_again_with_all_that_was_said),
-        T(a_row_that_is_not_to_be_resumed_ends_with_the_worker_that_had_it),
-        T(what_recalled_rows_may_take_is_held_for_them),
-        T(a_new_row_whose_turn_comes_before_others_is_recalled),
-        T(a_row_that_has_ended_answers_and_does_not_run_again),
-        T(a_row_with_its_last_token_has_ended),
-        T(acked_logprobs_are_not_kept_and_the_others_are),
-        T(rows_nobody_could_ask_for_and_models_that_are_gone_are_not_recalled),
-        T(a_row_whose_tensors_are_not_written_down_is_not_recalled),
-        T(tokens_of_the_client_and_the_loss_of_a_name_are_recalled),
-        T(a_key_that_was_given_again_is_the_later_ones),
-        T(a_request_is_known_by_the_number_it_was_asked_for_last),
-        T(a_ledger_that_does_not_fit_is_void_until_it_is_empty),
-        T(any_history_is_recalled),
+        T(open_request_is_queued_with_all_received_tokens),
+        T(no_resume_request_ends_after_a_restart),
+        T(restored_requests_reserve_their_memory),
+        T(new_request_before_others_in_the_queue_is_saved),
+        T(ended_request_is_retained_and_does_not_run_again),
+        T(request_with_its_last_token_is_ended),
+        T(acknowledged_logprobs_are_not_saved_others_are),
+        T(unnamed_requests_and_removed_models_are_not_restored),
+        T(request_for_tensors_is_not_restored),
+        T(generated_ids_and_removed_names_are_restored),
+        T(reused_key_belongs_to_the_later_request),
+        T(changed_rid_is_restored),
+        T(log_without_space_is_invalid_until_the_ledger_is_empty),
+        T(random_histories_are_restored),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

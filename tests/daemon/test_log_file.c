@@ -1,4 +1,4 @@
-/* test_log_file.c - the promises of log_file.h: what was whole is read, whenever its writer died. */
+/* test_log_file.c - complete records are read, whenever the writer is killed. */
 #include "daemon/persist/log_file.h"
 
 #include "tests/test.h"
@@ -72,7 +72,7 @@ reads(const char *want)
 }
 
 static void
-records_are_read_in_order_and_the_reader_may_stop(void **state)
+records_are_read_in_order_and_reading_can_stop(void **state)
 {
     struct heard h = { .stop_at = 2 };
 
@@ -85,7 +85,7 @@ records_are_read_in_order_and_the_reader_may_stop(void **state)
 }
 
 static void
-a_record_that_was_being_written_is_dropped(void **state)
+incomplete_record_is_dropped(void **state)
 {
     char *p;
 
@@ -104,7 +104,7 @@ a_record_that_was_being_written_is_dropped(void **state)
 }
 
 static void
-a_half_counts_from_the_end_of_its_turn_and_old_records_never_again(void **state)
+half_is_valid_after_its_switch_and_old_records_never(void **state)
 {
     (void)state;
     for (int i = 0; i < 5; i++) {
@@ -118,7 +118,7 @@ a_half_counts_from_the_end_of_its_turn_and_old_records_never_again(void **state)
 }
 
 static void
-a_full_half_says_so_and_memory_stays_bounded(void **state)
+full_half_returns_null_and_memory_is_bounded(void **state)
 {
     struct stat st;
     uint32_t n = 0;
@@ -135,11 +135,12 @@ a_full_half_says_so_and_memory_stays_bounded(void **state)
     assert_null(log_file_reserve(&m, 1, HALF));
     assert_null(log_file_reserve(&m, 1, UINT32_MAX));
     assert_int_equal(fstat(m.fd, &st), 0);
-    assert_true((uint64_t)st.st_blocks * 512 <= LOG_FILE_PAGE + HALF); /* one half has memory */
+    assert_true((uint64_t)st.st_blocks * 512 <=
+                LOG_FILE_PAGE + HALF); /* only one half has memory */
 }
 
 static void
-a_successor_reads_it_and_goes_on_in_the_other_half(void **state)
+next_lagand_reads_and_continues_in_the_other_half(void **state)
 {
     struct log_file heir;
 
@@ -149,7 +150,7 @@ a_successor_reads_it_and_goes_on_in_the_other_half(void **state)
     log_file_close(&m);
     m = heir;
     reads("1:one ");
-    assert_null(log_file_reserve(&m, 1, 1)); /* the old half takes no more */
+    assert_null(log_file_reserve(&m, 1, 1)); /* the old half takes no more records */
     log_file_switch(&m);
     assert_true(put(2, "one again"));
     reads("1:one ");
@@ -159,7 +160,7 @@ a_successor_reads_it_and_goes_on_in_the_other_half(void **state)
 }
 
 static void
-a_turn_that_was_cut_short_leaves_nothing_to_the_next_one(void **state)
+interrupted_switch_leaves_no_records(void **state)
 {
     struct log_file heir;
 
@@ -178,7 +179,7 @@ a_turn_that_was_cut_short_leaves_nothing_to_the_next_one(void **state)
 }
 
 static void
-a_void_mirror_has_nothing_to_say_until_it_is_written_anew(void **state)
+void_log_has_no_records_until_it_is_rewritten(void **state)
 {
     (void)state;
     assert_true(put(1, "one"));
@@ -192,7 +193,7 @@ a_void_mirror_has_nothing_to_say_until_it_is_written_anew(void **state)
 }
 
 static void
-what_is_no_mirror_is_refused(void **state)
+invalid_files_are_refused(void **state)
 {
     struct log_file other;
     struct err e;
@@ -201,7 +202,7 @@ what_is_no_mirror_is_refused(void **state)
     (void)state;
     assert_int_equal(log_file_open(&other, fd, &e), -EBADMSG);
     assert_int_equal(ftruncate(fd, LOG_FILE_PAGE + 2 * HALF), 0);
-    assert_int_equal(log_file_open(&other, fd, &e), -EBADMSG); /* could be cut under our feet */
+    assert_int_equal(log_file_open(&other, fd, &e), -EBADMSG); /* a file that could shrink */
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     assert_int_equal(log_file_open(&other, fd, &e), -EBADMSG);
     assert_non_null(strstr(e.text, "magic"));
@@ -227,7 +228,7 @@ count(void *arg, uint16_t type, const void *data, uint32_t n)
     assert_true(n >= 4);
     memcpy(&v, data, 4);
     if (type == 2) {
-        s->next = v; /* written anew: all before it in one */
+        s->next = v; /* rewritten: all earlier records as one */
         s->anew++;
     } else {
         assert_int_equal(v, s->next);
@@ -237,7 +238,7 @@ count(void *arg, uint16_t type, const void *data, uint32_t n)
     return 0;
 }
 
-/* Numbers upwards, in records of many lengths; `said` follows each. */
+/* Writes increasing numbers in records of many lengths; reports each in `said`. */
 static void
 write_for_ever(_Atomic uint32_t *said)
 {
@@ -261,7 +262,7 @@ write_for_ever(_Atomic uint32_t *said)
 }
 
 static void
-whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing(void **state)
+kill_at_any_instruction_loses_no_committed_record(void **state)
 {
     _Atomic uint32_t *said = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                                   -1, 0);
@@ -269,7 +270,7 @@ whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing(void *
 
     (void)state;
     test_seed();
-    /* On a busy machine some have no processor before they die. */
+    /* On a busy machine some children are killed before they run. */
     for (int i = 0; i < 300 || s.next <= 1000; i++) {
         pid_t pid = fork();
         struct timespec t = { .tv_nsec = test_below(1500000) };
@@ -285,7 +286,7 @@ whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing(void *
         m = heir;
         s = (struct seen){ 0 };
         assert_true(log_file_read(m.base, LOG_FILE_PAGE + 2 * m.half, count, &s, NULL) >= 0);
-        /* The last may have been written and not said. */
+        /* The last record may be written and not reported. */
         assert_in_range(s.next, atomic_load(said), atomic_load(said) + 1);
         atomic_store(said, s.next);
     }
@@ -296,15 +297,15 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(records_are_read_in_order_and_the_reader_may_stop),
-        T(a_record_that_was_being_written_is_dropped),
-        T(a_half_counts_from_the_end_of_its_turn_and_old_records_never_again),
-        T(a_full_half_says_so_and_memory_stays_bounded),
-        T(a_successor_reads_it_and_goes_on_in_the_other_half),
-        T(a_turn_that_was_cut_short_leaves_nothing_to_the_next_one),
-        T(a_void_mirror_has_nothing_to_say_until_it_is_written_anew),
-        T(what_is_no_mirror_is_refused),
-        T(whatever_instant_its_writer_is_killed_at_nothing_that_was_said_is_missing),
+        T(records_are_read_in_order_and_reading_can_stop),
+        T(incomplete_record_is_dropped),
+        T(half_is_valid_after_its_switch_and_old_records_never),
+        T(full_half_returns_null_and_memory_is_bounded),
+        T(next_lagand_reads_and_continues_in_the_other_half),
+        T(interrupted_switch_leaves_no_records),
+        T(void_log_has_no_records_until_it_is_rewritten),
+        T(invalid_files_are_refused),
+        T(kill_at_any_instruction_loses_no_committed_record),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_outputs.c - the promises of outputs.h. */
+/* test_outputs.c - received and delivered tokens of one or several outputs. */
 #include "daemon/ledger/outputs.h"
 #include "daemon/ledger/request.h"
 
@@ -10,7 +10,7 @@
 
 enum { OUTPUTS = 4, MOST = 200 };
 
-/* A row, and beside it what each output has, token by token. */
+/* A request, and a copy of each output's tokens. */
 struct bed {
     struct ledger *l;
     struct request *r;
@@ -32,7 +32,7 @@ open_bed(struct bed *b)
     assert_int_equal(outputs_init(b->r), 0);
 }
 
-/* Output o says n tokens more, each with a byte of text or none. */
+/* Output o gets n tokens, each with a byte of text or none. */
 static void
 say(struct bed *b, uint32_t o, uint32_t n, bool text)
 {
@@ -50,7 +50,7 @@ say(struct bed *b, uint32_t o, uint32_t n, bool text)
     assert_int_equal(outputs_add_span(b->r, &p), 0);
 }
 
-/* Send as much as a chunk may have, from what the client has on; it must be the outputs' own. */
+/* Delivers at most one chunk and compares it with the copies. */
 static void
 send_some(struct bed *b, uint32_t most)
 {
@@ -76,7 +76,7 @@ all_sent(const struct bed *b)
 }
 
 static void
-each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
+each_output_has_its_tokens_and_text_after_a_resume(void **state)
 {
     struct bed b;
 
@@ -87,7 +87,7 @@ each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
             say(&b, test_below(OUTPUTS), 1 + test_below(3), test_below(2));
             if (test_below(3) == 0 && !all_sent(&b)) send_some(&b, 1 + test_below(4));
             if (test_below(20)) continue;
-            /* It has lost its connection, and so many tokens and bytes had come. */
+            /* The client resumes with that many tokens and bytes. */
             assert_true(
                 outputs_can_resume(b.r, b.r->delivery.n_tokens, (uint32_t)b.r->delivery.n_text));
             outputs_resume(b.r, b.r->delivery.n_tokens, (uint32_t)b.r->delivery.n_text);
@@ -101,7 +101,7 @@ each_output_has_its_own_tokens_and_text_also_for_who_comes_back(void **state)
     }
 }
 
-/* Of a request with so many pieces of two outputs, of a token each: so many times from a place in the middle. */
+/* Resumes n times in the middle of a request with that many spans of two outputs. */
 static nsec
 resume_often(uint32_t n, uint32_t times)
 {
@@ -123,9 +123,9 @@ resume_often(uint32_t n, uint32_t times)
     return (b.tv_sec - a.tv_sec) * NSEC_S + b.tv_nsec - a.tv_nsec;
 }
 
-/* A RESUME may name thousands of them, and all are looked for in one turn. */
+/* A RESUME may name thousands of requests, all of which are searched in one loop iteration. */
 static void
-a_place_among_very_many_is_found_nearly_as_soon_as_among_few(void **state)
+search_among_many_spans_is_fast(void **state)
 {
     enum { MANY = 400000, FEW = 40, TIMES = 2000 };
     nsec many = resume_often(MANY, TIMES), few = resume_often(FEW, TIMES);
@@ -137,7 +137,7 @@ a_place_among_very_many_is_found_nearly_as_soon_as_among_few(void **state)
 }
 
 static void
-a_place_where_no_chunk_has_ended_is_not_gone_on_from(void **state)
+resume_inside_a_chunk_is_refused(void **state)
 {
     struct bed b;
 
@@ -159,7 +159,7 @@ a_place_where_no_chunk_has_ended_is_not_gone_on_from(void **state)
 }
 
 static void
-a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state)
+continuing_record_names_the_output_of_each_token(void **state)
 {
     struct bed b;
     uint32_t n, at[OUTPUTS] = { 0 };
@@ -197,7 +197,7 @@ a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments(void **state
 }
 
 static void
-outputs_are_told_best_first_and_all_have_to_end(void **state)
+outputs_are_ordered_by_score_and_all_must_end(void **state)
 {
     static const float score[OUTPUTS] = { -3, -1, -2, -1 };
     uint32_t order[OUTPUTS];
@@ -225,11 +225,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_output_has_its_own_tokens_and_text_also_for_who_comes_back),
-        cmocka_unit_test(a_place_among_very_many_is_found_nearly_as_soon_as_among_few),
-        cmocka_unit_test(a_place_where_no_chunk_has_ended_is_not_gone_on_from),
-        cmocka_unit_test(a_worker_that_goes_on_is_told_whose_every_token_is_in_any_fragments),
-        cmocka_unit_test(outputs_are_told_best_first_and_all_have_to_end),
+        cmocka_unit_test(each_output_has_its_tokens_and_text_after_a_resume),
+        cmocka_unit_test(search_among_many_spans_is_fast),
+        cmocka_unit_test(resume_inside_a_chunk_is_refused),
+        cmocka_unit_test(continuing_record_names_the_output_of_each_token),
+        cmocka_unit_test(outputs_are_ordered_by_score_and_all_must_end),
     };
 
     return cmocka_run_group_tests(tests, test_seed_group, NULL);

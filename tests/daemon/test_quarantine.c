@@ -1,4 +1,4 @@
-/* test_quarantine.c - the promises of quarantine.h. */
+/* test_quarantine.c - faults, suspects and poisoned prompts. */
 #include "daemon/ledger/quarantine.h"
 
 #include "daemon/ledger/outputs.h"
@@ -14,7 +14,7 @@ static struct step_trace trace;
 static struct fault_trace b;
 static struct quarantine q;
 
-/* Entry i of the trace, whole: that step of that lane with those requests. */
+/* Writes a complete entry i of the trace: step, lane, requests. */
 static struct step_entry *
 entry(uint64_t i, uint64_t step, uint8_t lane, uint32_t n, const req_id *ids)
 {
@@ -39,7 +39,7 @@ set_up(void **state)
 }
 
 static void
-steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane(void **state)
+launched_and_unretired_steps_of_all_lanes_count(void **state)
 {
     (void)state;
     entry(0, 10, 0, 2, (const req_id[]){ 1, 2 });
@@ -50,12 +50,12 @@ steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane(void **state
     assert_false(b.all);
     assert_false(fault_trace_has(&b, 1) || fault_trace_has(&b, 2) || fault_trace_has(&b, 5));
     assert_true(fault_trace_has(&b, 3) && fault_trace_has(&b, 4));
-    fault_trace_read(&b, NULL); /* a death from outside */
+    fault_trace_read(&b, NULL); /* an external death */
     assert_false(fault_trace_has(&b, 3));
 }
 
 static void
-a_full_ledger_is_held_against_a_full_trace_within_a_turn(void **state)
+full_ledger_is_matched_with_full_trace_in_time(void **state)
 {
     enum { EACH = TRACE_IDS - 1, ALL = TRACE_ENTRIES * EACH, ROWS = 8192 };
     struct timespec from, to;
@@ -76,7 +76,7 @@ a_full_ledger_is_held_against_a_full_trace_within_a_turn(void **state)
 }
 
 static void
-a_step_that_was_being_written_was_not_launched(void **state)
+step_that_is_being_written_does_not_count(void **state)
 {
     (void)state;
     entry(0, 10, 0, 1, (const req_id[]){ 1 });
@@ -87,7 +87,7 @@ a_step_that_was_being_written_was_not_launched(void **state)
 }
 
 static void
-a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
+empty_or_invalid_trace_names_all_requests(void **state)
 {
     (void)state;
     fault_trace_read(&b, &trace);
@@ -107,12 +107,12 @@ a_trace_that_names_nobody_or_cannot_be_believed_blames_all(void **state)
         assert_true(b.all); \
     } while (0)
     SPOILT(e->lane = 8);
-    SPOILT(e->n_ids = TRACE_IDS); /* may be cut */
+    SPOILT(e->n_ids = TRACE_IDS); /* may be truncated */
     SPOILT(e->n_ids = UINT32_MAX);
     SPOILT(e->seq = 7);
     SPOILT((void)e; atomic_store(&trace.n, UINT64_MAX));
     test_seed();
-    for (int i = 0; i < 2000; i++) { /* any bytes at all: the sanitizers look on */
+    for (int i = 0; i < 2000; i++) { /* random bytes: the sanitizers check */
         uint8_t *p = (uint8_t *)&trace;
 
         for (int k = 0; k < 64; k++) p[test_below(sizeof trace)] = (uint8_t)test_below(256);
@@ -140,14 +140,14 @@ grow(struct request *r, uint32_t n)
 }
 
 static void
-two_blames_make_a_suspect_and_the_third_is_poison(void **state)
+two_faults_make_a_suspect_and_three_poison(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
     struct request *r = take(l, 1);
 
     (void)state;
     assert_int_equal(quarantine_fault(&q, r, false, true),
-                     QUARANTINE_RETRY); /* not the worker's own doing */
+                     QUARANTINE_RETRY); /* not the worker's own fault */
     assert_int_equal(r->suspicion.n_faults, 0);
     assert_int_equal(quarantine_fault(&q, r, true, true), QUARANTINE_RETRY);
     assert_int_equal(quarantine_fault(&q, r, true, false),
@@ -162,7 +162,7 @@ two_blames_make_a_suspect_and_the_third_is_poison(void **state)
 }
 
 static void
-a_suspect_that_gets_past_the_place_is_acquitted_once(void **state)
+suspect_past_its_fault_is_cleared_once(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
     struct request *r = take(l, 1);
@@ -182,7 +182,7 @@ a_suspect_that_gets_past_the_place_is_acquitted_once(void **state)
 }
 
 static void
-a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain(void **state)
+growing_request_continues_and_stuck_one_ends_after_20_faults(void **state)
 {
     struct ledger *l = ledger_new(8, 1);
     struct request *r = take(l, 1);
@@ -201,7 +201,7 @@ a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain(vo
 }
 
 static void
-a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
+poisoned_prompt_is_refused_for_600_s(void **state)
 {
     static struct quarantine p;
     struct ledger *l = ledger_new(8, 1);
@@ -212,10 +212,10 @@ a_poisoned_prompt_is_known_for_ten_minutes_and_no_other(void **state)
     assert_true(quarantine_is_poisoned(&p, 0, bad->submit, 600 * NSEC_S));
     assert_false(quarantine_is_poisoned(&p, 0, other->submit, 600 * NSEC_S));
     assert_false(quarantine_is_poisoned(&p, 1, bad->submit,
-                                        600 * NSEC_S)); /* another model does not die of it */
+                                        600 * NSEC_S)); /* another model is not affected */
     assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 601 * NSEC_S));
     for (int i = 0; i < QUARANTINE_PROMPTS; i++) quarantine_poison(&p, 0, other->submit, NSEC_S);
-    assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 2 * NSEC_S)); /* bounded */
+    assert_false(quarantine_is_poisoned(&p, 0, bad->submit, 2 * NSEC_S)); /* the table is bounded */
     ledger_free(l);
 }
 
@@ -224,14 +224,14 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup(f, set_up)
     const struct CMUnitTest tests[] = {
-        T(steps_that_were_launched_and_not_retired_are_to_blame_on_every_lane),
-        T(a_full_ledger_is_held_against_a_full_trace_within_a_turn),
-        T(a_step_that_was_being_written_was_not_launched),
-        T(a_trace_that_names_nobody_or_cannot_be_believed_blames_all),
-        T(two_blames_make_a_suspect_and_the_third_is_poison),
-        T(a_suspect_that_gets_past_the_place_is_acquitted_once),
-        T(a_request_goes_on_as_long_as_it_grows_and_is_lost_after_twenty_deaths_in_vain),
-        T(a_poisoned_prompt_is_known_for_ten_minutes_and_no_other),
+        T(launched_and_unretired_steps_of_all_lanes_count),
+        T(full_ledger_is_matched_with_full_trace_in_time),
+        T(step_that_is_being_written_does_not_count),
+        T(empty_or_invalid_trace_names_all_requests),
+        T(two_faults_make_a_suspect_and_three_poison),
+        T(suspect_past_its_fault_is_cleared_once),
+        T(growing_request_continues_and_stuck_one_ends_after_20_faults),
+        T(poisoned_prompt_is_refused_for_600_s),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

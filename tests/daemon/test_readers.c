@@ -1,5 +1,6 @@
-/* test_readers.c - clients that do not read: their workers pause, nobody else notices, and what they get when
- * they read again goes on exactly where it was. */
+/* test_readers.c - clients that do not read: their requests are suspended, other clients are not
+ * affected, and a resume continues at the right position.
+ */
 #include "base/clock.h"
 #include "tests/daemon/fake.h"
 #include "tests/daemon/rig.h"
@@ -12,7 +13,7 @@
 
 static struct rig r;
 
-/* The only request, as lagand's operators see it: its state, how many tokens it has, who has it. */
+/* The only request, as operators see it: state, number of tokens, worker. */
 struct seen {
     char state[16], worker[16];
     uint64_t n;
@@ -34,7 +35,7 @@ look(struct dealer *ctl)
     return s;
 }
 
-/* Until it is paused and its last tokens have come; how many it has. */
+/* Waits until it is suspended and its last tokens have come. Returns their number. */
 static uint64_t
 await_pause(struct dealer *ctl)
 {
@@ -50,7 +51,7 @@ await_pause(struct dealer *ctl)
     return s.n;
 }
 
-/* A chunk whose text may end elsewhere: how many tokens. */
+/* Checks a chunk whose text may end inside a token. Returns its tokens. */
 static uint32_t
 take_tokens(const struct msg *m, uint32_t at, uint64_t seed)
 {
@@ -67,7 +68,7 @@ take_tokens(const struct msg *m, uint32_t at, uint64_t seed)
     return t.n / 4;
 }
 
-/* Chunks, acknowledged, until there are so many tokens. */
+/* Reads and acknowledges chunks until that many tokens have come. */
 static uint32_t
 read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t to, uint64_t seed)
 {
@@ -82,9 +83,9 @@ read_to(struct dealer *c, uint64_t rid, uint32_t at, uint32_t *chunk, uint32_t t
     return at;
 }
 
-/* However many came before, and however slowly: of those that wait none is left for another chunk. */
+/* All tokens without credit are sent as one chunk. */
 static void
-tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
+tokens_without_credit_are_sent_as_one_chunk(void **state)
 {
     enum { TOKENS = 3000 };
     struct dealer *c, *ctl;
@@ -106,7 +107,7 @@ tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
     }
     n = await_pause(ctl);
     assert_true(n > at);
-    assert_true(silent(c, 50)); /* the window is shut */
+    assert_true(silent(c, 50)); /* no credit is left */
     SAY(c, LAGAN_MSG_ACK, 1, { "n", 1 });
     m = hear_type(c, LAGAN_MSG_CHUNK, 2000);
     assert_int_equal(number(&m->map, "n"), 3);
@@ -116,7 +117,7 @@ tokens_wait_for_credit_and_leave_as_one_chunk(void **state)
 }
 
 static void
-while_its_reader_stands_still_so_does_the_worker(void **state)
+worker_suspends_a_request_whose_client_does_not_read(void **state)
 {
     enum { TOKENS = 3000 };
     struct dealer *c, *ctl;
@@ -143,7 +144,7 @@ while_its_reader_stands_still_so_does_the_worker(void **state)
 }
 
 static void
-a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
+suspended_request_stays_suspended_after_a_worker_restart(void **state)
 {
     enum { TOKENS = 3000 };
     struct dealer *c, *ctl;
@@ -190,9 +191,9 @@ a_paused_stream_outlives_its_worker_and_is_still_paused(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* 24 MiB of them, of which 16 may wait. */
+/* 24 MiB of log-probabilities, of which 16 MiB may be undelivered. */
 static void
-log_probabilities_that_wait_pause_the_worker_and_none_is_lost(void **state)
+unread_logprobs_suspend_the_request_without_loss(void **state)
 {
     enum { TOKENS = 3000 };
     struct dealer *c, *ctl;
@@ -219,7 +220,7 @@ log_probabilities_that_wait_pause_the_worker_and_none_is_lost(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Requests of a client that does not read, until lagand has had enough. */
+/* Submits requests without reading, until lagand refuses. */
 static struct dealer *
 ask_and_do_not_read(uint32_t n)
 {
@@ -233,7 +234,7 @@ ask_and_do_not_read(uint32_t n)
 }
 
 static void
-one_that_reads_late_finds_the_last_word_of_every_request(void **state)
+late_reader_gets_the_end_of_every_request(void **state)
 {
     enum { REQUESTS = 20 };
     uint32_t n_errors = 0, at[REQUESTS] = { 0 };
@@ -249,11 +250,11 @@ one_that_reads_late_finds_the_last_word_of_every_request(void **state)
         if (m->type != LAGAN_MSG_ERROR) continue;
         n_errors++;
         assert_int_equal(number(&m->map, "code"), LAGAN_E_SLOW_READER);
-        assert_int_equal(number(&m->map, "delivered"), at[m->rid]); /* behind what it got */
+        assert_int_equal(number(&m->map, "delivered"), at[m->rid]); /* after its unread messages */
     }
     m = hear_type(c, LAGAN_MSG_PING, 5000);
     SAY(c, LAGAN_MSG_PONG, 0, { "t", (int64_t)number(&m->map, "t") });
-    poll(NULL, 0, 1500); /* all has been read: nothing is cut */
+    poll(NULL, 0, 1500); /* all is read: the connection stays open */
     submit(c, 100, 3, 20, 5);
     take_all(c, 100, 20, 5);
     assert_int_equal(rig_stop(&r), 0);
@@ -275,7 +276,7 @@ n_descriptors(const struct rig *rig)
 }
 
 static void
-one_that_never_reads_has_its_connection_cut(void **state)
+client_that_never_reads_is_disconnected(void **state)
 {
     nsec until = clock_now() + 30 * NSEC_S;
     struct dealer *c;
@@ -300,12 +301,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(tokens_wait_for_credit_and_leave_as_one_chunk),
-        rig_test(while_its_reader_stands_still_so_does_the_worker),
-        rig_test(a_paused_stream_outlives_its_worker_and_is_still_paused),
-        rig_test(log_probabilities_that_wait_pause_the_worker_and_none_is_lost),
-        rig_test(one_that_reads_late_finds_the_last_word_of_every_request),
-        rig_test(one_that_never_reads_has_its_connection_cut),
+        rig_test(tokens_without_credit_are_sent_as_one_chunk),
+        rig_test(worker_suspends_a_request_whose_client_does_not_read),
+        rig_test(suspended_request_stays_suspended_after_a_worker_restart),
+        rig_test(unread_logprobs_suspend_the_request_without_loss),
+        rig_test(late_reader_gets_the_end_of_every_request),
+        rig_test(client_that_never_reads_is_disconnected),
     };
 
     return cmocka_run_group_tests_name("readers", tests, NULL, NULL);

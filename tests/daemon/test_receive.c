@@ -1,4 +1,4 @@
-/* test_receive.c - every lie of a worker is found before it is used; what is true is kept. */
+/* test_receive.c - invalid records are found before they are used; valid ones are stored. */
 #include "daemon/config/options.h"
 #include "daemon/ledger/quarantine.h"
 #include "daemon/request/dispatch.h"
@@ -132,7 +132,7 @@ lies(uint16_t type, size_t n, const char *words)
     }
 }
 
-/* A STEP with one entry of `row` in buf; what it says may be spoilt before it is read. */
+/* Makes a STEP with one entry of `row` in buf, which the test may then corrupt. */
 static struct rec_out *
 step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
 {
@@ -158,7 +158,7 @@ step(const struct request *r, uint8_t n_tokens, const char *text, size_t *bytes)
 }
 
 static void
-true_steps_are_kept_in_the_row(void **state)
+valid_steps_are_stored(void **state)
 {
     size_t n;
     struct err e;
@@ -179,7 +179,7 @@ true_steps_are_kept_in_the_row(void **state)
 }
 
 static void
-every_lie_of_a_step_is_found(void **state)
+every_invalid_step_is_found(void **state)
 {
     struct rec_out *o;
     size_t n;
@@ -214,15 +214,15 @@ every_lie_of_a_step_is_found(void **state)
     LIE("before its SUBMIT was complete", w.sending = row->index);
     w.sending = REQUEST_NONE;
     assert_int_equal(request_n_tokens(row), 0);
-    /* Entries before the violation stand. */
+    /* Entries before the violation are stored. */
     LIE("longer", n += 8);
     LIE("ends inside", ((struct rec_step *)buf.b)->n_ent = 2);
     assert_int_equal(request_n_tokens(row), 4);
 }
 
-/* That of the model is what the last one of its workers said. */
+/* The facts of the model are from the last worker that was READY. */
 static void
-a_worker_is_held_against_its_own_vocabulary(void **state)
+token_ids_are_checked_against_the_workers_vocabulary(void **state)
 {
     struct err e;
     size_t n;
@@ -237,7 +237,7 @@ a_worker_is_held_against_its_own_vocabulary(void **state)
 }
 
 static void
-more_than_max_tokens_is_a_lie(void **state)
+more_than_max_tokens_is_a_protocol_error(void **state)
 {
     struct err e;
     size_t n;
@@ -252,7 +252,7 @@ more_than_max_tokens_is_a_lie(void **state)
 }
 
 static void
-logprobs_come_as_they_were_asked_for(void **state)
+logprobs_must_match_the_request(void **state)
 {
     struct request *r = dispatched(2, 3, SUBMIT_LOGPROBS);
     struct rec_out *o;
@@ -272,10 +272,11 @@ logprobs_come_as_they_were_asked_for(void **state)
     lies(REC_STEP, n, "");
 }
 
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* whose malloc() stops there */
-/* Its client gets what there is, of each list; a list that ended before the others would be read beyond its end. */
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* malloc() fails from there on */
+/* The client gets what was stored of each list; lists of different length would be read beyond
+ * their end. */
 static void
-without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
+out_of_memory_ends_only_the_request(void **state)
 {
     struct request *r = dispatched(2, 3, SUBMIT_LOGPROBS | SUBMIT_PROMPT_LOGPROBS), *other;
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
@@ -284,7 +285,7 @@ without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
 
     (void)state;
     *p = (struct rec_prompt){ .row = r->index, .gen = r->gen, .n = 2, .n_top = 3 };
-    r->outputs.prompt_top.n = PTRDIFF_MAX; /* so much more there is not */
+    r->outputs.prompt_top.n = PTRDIFF_MAX; /* more than that was not stored */
     assert_int_equal(record(REC_PROMPT_LOGPROBS, sizeof *p + 2 * 8 + 2 * 24, &e), 0);
     r->outputs.prompt_top.n = 0;
     assert_int_equal(r->result.reason, LAGAN_E_OUT_OF_MEMORY);
@@ -306,7 +307,7 @@ without_memory_for_a_step_its_request_ends_with_what_it_had(void **state)
 #endif
 
 static void
-a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
+finish_ends_the_request_and_its_figures_are_checked(void **state)
 {
     struct rec_finish *f = (struct rec_finish *)buf.b;
     struct err e;
@@ -336,7 +337,7 @@ a_finish_ends_the_row_and_its_numbers_must_agree(void **state)
 }
 
 static void
-a_reject_comes_before_the_first_token_with_an_error(void **state)
+reject_must_come_before_the_first_token(void **state)
 {
     struct rec_reject *j = (struct rec_reject *)buf.b;
     struct err e;
@@ -354,14 +355,14 @@ a_reject_comes_before_the_first_token_with_an_error(void **state)
     assert_int_equal(record(REC_STEP, n, &e), 0);
     REJECT(LAGAN_E_TOO_LONG);
     lies(REC_REJECT, sizeof *j + 8, "has tokens already");
-    row->state = REQUEST_DISPATCHED; /* as if a predecessor had said them */
+    row->state = REQUEST_DISPATCHED; /* as if a previous worker had sent them */
     assert_int_equal(record(REC_REJECT, sizeof *j + 8, &e), 0);
     assert_int_equal(row->result.reason, LAGAN_E_TOO_LONG);
     assert_string_equal(row->result.message, "sorry");
 }
 
 static void
-prompt_logprobs_come_in_order_and_before_tokens(void **state)
+prompt_logprobs_come_in_order_before_tokens(void **state)
 {
     struct request *r = dispatched(2, 1, SUBMIT_PROMPT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
@@ -386,7 +387,7 @@ prompt_logprobs_come_in_order_and_before_tokens(void **state)
 }
 
 static void
-ready_comes_once_and_makes_sense(void **state)
+ready_comes_once_and_is_validated(void **state)
 {
     struct rec_ready *y = (struct rec_ready *)buf.b;
     struct err e;
@@ -418,7 +419,7 @@ ready_comes_once_and_makes_sense(void **state)
 }
 
 static void
-what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
+records_of_a_cancelled_request_are_validated_and_dropped(void **state)
 {
     struct rec_finish *f = (struct rec_finish *)buf.b;
     struct rec_out *o;
@@ -438,13 +439,13 @@ what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped(void **state)
         .row = row->index, .gen = row->gen, .reason = LAGAN_FINISH_CANCELLED, .n_tokens = 2
     };
     assert_int_equal(record(REC_FINISH, sizeof *f, &e), 0);
-    assert_non_null(ledger_request(d.ledger, index)); /* its client has not been told yet */
+    assert_non_null(ledger_request(d.ledger, index)); /* its client does not have the ERROR yet */
 }
 
 static const struct death from_outside = { .cause = DEATH_KILLED, .adopt_kv = true };
 
 static void
-a_lost_workers_requests_go_on_from_what_was_said(void **state)
+requests_of_a_dead_worker_continue_after_received_tokens(void **state)
 {
     struct request *ended = dispatched(2, 0, 0), *mine = dispatched(3, 0, 0), *full;
     struct rec_submit head;
@@ -462,14 +463,14 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
     dispatch_worker_lost(&w, &from_outside);
     assert_int_equal(ended->result.reason, LAGAN_E_CANCELLED);
     assert_int_equal(mine->result.reason, LAGAN_E_WORKER_LOST);
-    assert_int_equal(full->result.reason, LAGAN_FINISH_LENGTH); /* there was nothing left to say */
+    assert_int_equal(full->result.reason, LAGAN_FINISH_LENGTH); /* nothing was left to send */
     assert_int_equal(row->state, REQUEST_QUEUED);
     assert_int_equal(row->dispatch.resumed, 1);
     assert_false(row->dispatch.held || ended->dispatch.held || mine->dispatch.held);
     request_record(row, 0, &head, sizeof head);
     assert_int_equal(head.n_done, 2);
     assert_int_equal(head.done_text, 2);
-    for (int i = 0; i < 100; i++) { /* from outside: without limit */
+    for (int i = 0; i < 100; i++) { /* an external death: no limit */
         request_move(d.ledger, row, REQUEST_DISPATCHED);
         row->dispatch.held = true;
         w.n_requests++, w.n_seqs++;
@@ -480,7 +481,7 @@ a_lost_workers_requests_go_on_from_what_was_said(void **state)
 }
 
 static void
-a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
+client_that_acks_with_full_queue_is_not_slow(void **state)
 {
     (void)state;
     row->delivery.n_chunks = 2;
@@ -490,12 +491,12 @@ a_client_that_acks_while_its_queue_is_full_is_one_that_reads(void **state)
     deliver_acked(&d, row, 1, 0);
     deliver_tick(&d, d.now + NSEC_S, 0);
     assert_true(row->attached);
-    deliver_tick(&d, d.now + config.o.ack_timeout, 0); /* and then not any more */
+    deliver_tick(&d, d.now + config.o.ack_timeout, 0); /* no longer suspended */
     assert_false(row->attached);
 }
 
 static void
-a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
+time_without_lagand_does_not_count_against_clients(void **state)
 {
     const nsec idle_timeout = config.o.idle_timeout, ack_timeout = config.o.ack_timeout;
     struct client *c;
@@ -512,14 +513,14 @@ a_lagand_that_stood_still_takes_no_client_for_silent_or_slow(void **state)
     assert_true(row->attached);
     assert_int_equal(d.now - c->received_at, NSEC_MS);
     assert_int_equal(d.now - row->delivery.stalled_since, NSEC_MS);
-    deliver_tick(&d, d.now, NSEC_S); /* nobody was heard after now */
+    deliver_tick(&d, d.now, NSEC_S); /* no client sent a message after now */
     assert_int_equal(c->received_at, d.now);
     assert_int_equal(row->delivery.stalled_since, d.now);
 }
 
-/* Else a client may say that it reads, and have as much as it likes under way. */
+/* Otherwise a client could acknowledge without reading, and have unlimited unread bytes. */
 static void
-an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
+ack_counts_bytes_up_to_its_chunk_only(void **state)
 {
     struct rec_submit *s = calloc(1, sizeof *s);
     struct client *c;
@@ -541,9 +542,10 @@ an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more(void **state)
     assert_int_equal(c->read, 400);
 }
 
-/* A client may have thousands of requests, half a MiB of each waits, and they are tried again a hundred times a second. */
+/* A client may have thousands of requests with 512 KiB undelivered each, tried 100 times a second.
+ */
 static void
-a_chunk_that_has_no_room_is_not_made(void **state)
+chunk_is_not_encoded_without_space(void **state)
 {
     const struct session_id session = { { 1 } };
     struct client *c;
@@ -563,9 +565,9 @@ a_chunk_that_has_no_room_is_not_made(void **state)
     assert_int_equal(d.out.size, 0);
 }
 
-/* Of several outputs: where each one is must not be forgotten over a client that asks for what cannot be. */
+/* With several outputs: a refused resume must not change the position. */
 static void
-a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
+refused_resume_leaves_the_request_unchanged(void **state)
 {
     const struct session_id session = { { 1 } };
     const struct output_span said[] = { { 0, 2, 2, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 } };
@@ -597,9 +599,9 @@ a_resume_that_is_refused_leaves_the_request_where_it_was(void **state)
     assert_int_equal(outputs_next_first(r), 2);
 }
 
-/* The next worker begins with the prompt again, of which the client has three positions. */
+/* The next worker starts at the prompt, of which the client has three positions. */
 static void
-prompt_logprobs_are_not_said_twice_to_the_client(void **state)
+prompt_logprobs_are_delivered_once(void **state)
 {
     struct request *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
@@ -624,9 +626,9 @@ prompt_logprobs_are_not_said_twice_to_the_client(void **state)
     assert_memory_equal(r->outputs.prompt_id.p, (const uint32_t[]){ 3 }, 4);
 }
 
-/* It has not read them: of what is gone it need not. */
+/* Chunks of the previous worker need no ACK. */
 static void
-a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
+restarted_request_does_not_wait_for_old_acks(void **state)
 {
     struct request *r = dispatched(2, 0, SUBMIT_PROMPT_LOGPROBS | SUBMIT_LOGPROBS);
     struct rec_prompt *p = (struct rec_prompt *)buf.b;
@@ -650,7 +652,7 @@ a_lost_workers_request_waits_for_no_client_to_read_what_is_gone(void **state)
 }
 
 static void
-tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
+tensors_come_in_order_and_are_delivered_once(void **state)
 {
     struct request *r = dispatched(2, 0, SUBMIT_LOGITS);
     struct rec_tensor *t = (struct rec_tensor *)buf.b;
@@ -665,7 +667,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
     ((float *)(t + 1))[3] = 1.5f;
     assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
     assert_int_equal(kept->value.n, 16);
-    t->first = 2; /* the next worker begins anew: two of these are out, or will be */
+    t->first = 2; /* the next worker starts again: two values are delivered or will be */
     ((float *)(t + 1))[3] = 2.5f;
     assert_int_equal(record(REC_TENSOR, sizeof *t + 16, &e), 0);
     assert_int_equal(kept->value.n, 24);
@@ -688,7 +690,7 @@ tensors_come_in_order_as_asked_and_are_not_said_twice(void **state)
     assert_non_null(strstr(r->result.message, "limits.tensor_bytes"));
 }
 
-/* Any bytes in any record: judged, never believed, never past the end (the sanitizers look on). */
+/* Random bytes in every record are validated and never read past the end (sanitizers). */
 static void
 publish(struct channel *theirs, uint16_t type, size_t n)
 {
@@ -699,9 +701,9 @@ publish(struct channel *theirs, uint16_t type, size_t n)
     ring_publish(&theirs->out);
 }
 
-/* Whatever else it is killed for, and whoever reads its ring last. */
+/* Also if the worker is killed for another reason. */
 static void
-behind_a_lie_nothing_is_read(void **state)
+records_after_a_protocol_error_are_ignored(void **state)
 {
     static const uint8_t id[16] = { 1 };
     struct channel theirs;
@@ -731,9 +733,9 @@ behind_a_lie_nothing_is_read(void **state)
     channel_close(&w.channel);
 }
 
-/* Of a model of eight tokens two outputs of five may go on. */
+/* With max_len 8, two outputs of five tokens may continue. */
 static void
-outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
+each_continuing_output_is_checked_against_its_length(void **state)
 {
     static const uint8_t id[16] = { 1 };
     static const int32_t tokens[5];
@@ -763,10 +765,10 @@ outputs_that_go_on_are_held_against_the_length_one_by_one(void **state)
     channel_close(&w.channel);
 }
 
-/* Why it died stands at the end of a lot, as often as not. */
-/* Its process is the kernel's, or a debugger's: requests that the worker had may not wait for it without end. */
+/* The reason of a death is often at the end of long output. */
+/* The process hangs in the kernel or in a debugger: its requests must not wait without end. */
 static void
-a_group_of_which_one_does_not_end_is_given_up(void **state)
+rank_group_that_does_not_end_is_lost(void **state)
 {
     struct worker o = { .d = &d, .lead = &w, .rank = 1, .alive = true, .pid = INT_MAX };
 
@@ -787,7 +789,7 @@ a_group_of_which_one_does_not_end_is_given_up(void **state)
 }
 
 static void
-what_a_worker_printed_is_read_to_the_end(void **state)
+output_of_a_dead_worker_is_read_completely(void **state)
 {
     static const char line[] = "<7>one of very many lines that nobody has read\n";
     size_t room;
@@ -808,7 +810,7 @@ what_a_worker_printed_is_read_to_the_end(void **state)
 }
 
 static void
-of_a_dead_workers_very_many_lines_the_last_are_shown(void **state)
+last_lines_of_long_output_are_logged(void **state)
 {
     static const char line[] = "<3>this is why\n";
     char some[4096];
@@ -871,33 +873,33 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(true_steps_are_kept_in_the_row),
-        T(every_lie_of_a_step_is_found),
-        T(a_worker_is_held_against_its_own_vocabulary),
-        T(more_than_max_tokens_is_a_lie),
-        T(logprobs_come_as_they_were_asked_for),
+        T(valid_steps_are_stored),
+        T(every_invalid_step_is_found),
+        T(token_ids_are_checked_against_the_workers_vocabulary),
+        T(more_than_max_tokens_is_a_protocol_error),
+        T(logprobs_must_match_the_request),
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
-        T(without_memory_for_a_step_its_request_ends_with_what_it_had),
+        T(out_of_memory_ends_only_the_request),
 #endif
-        T(a_finish_ends_the_row_and_its_numbers_must_agree),
-        T(a_reject_comes_before_the_first_token_with_an_error),
-        T(prompt_logprobs_come_in_order_and_before_tokens),
-        T(ready_comes_once_and_makes_sense),
-        T(what_a_worker_says_of_a_cancelled_request_is_judged_and_dropped),
-        T(a_lost_workers_requests_go_on_from_what_was_said),
-        T(a_lagand_that_stood_still_takes_no_client_for_silent_or_slow),
-        T(a_client_that_acks_while_its_queue_is_full_is_one_that_reads),
-        T(an_ack_says_that_what_was_sent_up_to_its_chunk_is_read_and_no_more),
-        T(a_chunk_that_has_no_room_is_not_made),
-        T(a_resume_that_is_refused_leaves_the_request_where_it_was),
-        T(prompt_logprobs_are_not_said_twice_to_the_client),
-        T(a_lost_workers_request_waits_for_no_client_to_read_what_is_gone),
-        T(tensors_come_in_order_as_asked_and_are_not_said_twice),
-        T(behind_a_lie_nothing_is_read),
-        T(outputs_that_go_on_are_held_against_the_length_one_by_one),
-        T(a_group_of_which_one_does_not_end_is_given_up),
-        T(what_a_worker_printed_is_read_to_the_end),
-        T(of_a_dead_workers_very_many_lines_the_last_are_shown),
+        T(finish_ends_the_request_and_its_figures_are_checked),
+        T(reject_must_come_before_the_first_token),
+        T(prompt_logprobs_come_in_order_before_tokens),
+        T(ready_comes_once_and_is_validated),
+        T(records_of_a_cancelled_request_are_validated_and_dropped),
+        T(requests_of_a_dead_worker_continue_after_received_tokens),
+        T(time_without_lagand_does_not_count_against_clients),
+        T(client_that_acks_with_full_queue_is_not_slow),
+        T(ack_counts_bytes_up_to_its_chunk_only),
+        T(chunk_is_not_encoded_without_space),
+        T(refused_resume_leaves_the_request_unchanged),
+        T(prompt_logprobs_are_delivered_once),
+        T(restarted_request_does_not_wait_for_old_acks),
+        T(tensors_come_in_order_and_are_delivered_once),
+        T(records_after_a_protocol_error_are_ignored),
+        T(each_continuing_output_is_checked_against_its_length),
+        T(rank_group_that_does_not_end_is_lost),
+        T(output_of_a_dead_worker_is_read_completely),
+        T(last_lines_of_long_output_are_logged),
         T(random_records_do_no_harm),
     };
 

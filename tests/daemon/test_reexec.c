@@ -1,4 +1,4 @@
-/* test_reexec.c - one lagand after another: killed, told to begin again, its workers replaced. */
+/* test_reexec.c - crash and re-exec of lagand, and rolling restarts of its workers. */
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
@@ -38,7 +38,7 @@ worker_pid(struct dealer *c, uint64_t rid)
 }
 
 static void
-a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
+killed_lagand_leaves_weights_and_kv_to_the_next(void **state)
 {
     (void)state;
     rig_begin(&r, "good", NULL);
@@ -65,7 +65,7 @@ a_killed_lagand_leaves_weights_and_kv_to_the_next_one(void **state)
 }
 
 static void
-kv_without_its_ledger_is_not_taken_over(void **state)
+kv_without_its_ledger_is_not_adopted(void **state)
 {
     (void)state;
     rig_begin(&r, "good", NULL);
@@ -76,12 +76,12 @@ kv_without_its_ledger_is_not_taken_over(void **state)
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 5000));
     assert_false(rig_logged(&r, "adopted kv", 0));
     assert_int_equal(systemd_stored(&r.systemd, "ledger"), 1);
-    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* the new one's */
+    assert_int_equal(systemd_stored(&r.systemd, "w0=kv="), 1); /* of the new lagand */
     one_request(2);
 }
 
 static void
-what_is_in_the_store_and_of_no_use_is_let_go(void **state)
+unused_descriptors_of_the_store_are_closed(void **state)
 {
     static const char *const names[] = {
         "nonsense",
@@ -94,18 +94,18 @@ what_is_in_the_store_and_of_no_use_is_let_go(void **state)
     rig_begin(&r, "good", NULL);
     systemd_forget(&r.systemd, "w0=weights=1000=0=0=1");
     for (size_t i = 0; i < ARRAY_LEN(names); i++) systemd_keep(&r.systemd, names[i]);
-    systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice even */
+    systemd_keep(&r.systemd, "ledger"); /* an empty memfd, twice */
     systemd_keep(&r.systemd, "history");
     rig_crash(&r, "good", NULL);
     rig_ready(&r);
-    assert_true(rig_logged(&r, "w9=weights=1000=1=2=1, is of no use", 0));
+    assert_true(rig_logged(&r, "w9=weights=1000=1=2=1 of the previous lagand", 0));
     assert_true(rig_logged(&r, "has 0 bytes, not 16777216", 0));
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         assert_int_equal(systemd_stored(&r.systemd, names[i]), 0);
     one_request(2);
 }
 
-/* It has answered, and begins again; whoever asked is still there, and hung up by the caller. */
+/* lagand replies, then re-execs. The connection of the caller is left open. */
 static struct dealer *
 ask_reexec(void)
 {
@@ -118,7 +118,7 @@ ask_reexec(void)
 }
 
 static void
-lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
+reexec_keeps_the_pid_and_passes_everything(void **state)
 {
     struct dealer *c;
     pid_t pid;
@@ -141,7 +141,7 @@ lagand_begins_again_under_its_own_pid_and_takes_everything_along(void **state)
 }
 
 static void
-lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
+failed_reexec_is_reported_and_lagand_continues(void **state)
 {
     struct dealer *c, *ctl;
     char away[200];
@@ -158,7 +158,7 @@ lagand_that_could_not_begin_again_says_why_and_goes_on(void **state)
         hear_error(ctl, rid, LAGAN_E_INVALID_REQUEST,
                    "No such file or directory; the running lagand", 5000);
     }
-    /* Two at once: the second is told so, or finds that the first has been answered. */
+    /* Of two calls at once the second is refused, or comes after the reply to the first. */
     call(ctl, 3, "daemon reexec", NULL, NULL);
     call(ctl, 4, "daemon reexec", NULL, NULL);
     hear_type(ctl, LAGAN_MSG_ERROR, 5000);
@@ -184,9 +184,9 @@ inode_of(const char *path)
     return stat(path, &st) == 0 ? st.st_ino : 0;
 }
 
-/* With systemd/lagand.socket: while one lagand follows another, clients find it and wait. */
+/* With systemd/lagand.socket clients connect and wait during a restart. */
 static void
-a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **state)
+systemds_socket_is_served_by_each_lagand(void **state)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     struct dealer *ctl;
@@ -202,7 +202,7 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     assert_int_equal(unlink(path), 0);
     systemd_listen(&r.systemd, "api.sock", path);
     inode = inode_of(path);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); /* nobody is there yet */
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); /* no lagand runs yet */
     strcpy(a.sun_path, path);
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     close(fd);
@@ -221,7 +221,7 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     assert_int_equal(rig_wait(&r, 5000), 0);
     assert_int_equal(inode_of(path), inode);
 
-    /* One that nobody can find any more is none. */
+    /* A socket without a path is not used. */
     unlink(path);
     rig_begin(&r, "good", ARGS("--remove-runtime-dir"));
     assert_true(rig_logged(&r, "the inherited socket is not", 0));
@@ -229,9 +229,9 @@ a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays(void **stat
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* It is not handed on: it has nothing that took long to make. */
+/* It is not passed on, because it has nothing that took long to load. */
 static void
-what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker(void **state)
+gpu_standby_ends_with_lagand_and_is_started_again(void **state)
 {
     struct dealer *c;
 
@@ -253,7 +253,7 @@ what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_w
 }
 
 static void
-a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **state)
+reload_replaces_each_worker_while_streams_continue(void **state)
 {
     enum { N = 8, TOKENS = 100 };
     uint32_t at[N + 1] = { 0 }, n_done = 0;
@@ -277,7 +277,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
             systemd_untold(&r.systemd);
             call(ctl, 1, "reload", NULL, NULL);
         }
-        if (heard == 30) kill(r.pid, SIGHUP); /* a round is under way: nothing more */
+        if (heard == 30) kill(r.pid, SIGHUP); /* a rolling restart is in progress */
     }
     assert_true(rig_told(&r, "RELOADING=1", 2000));
     assert_true(rig_told(&r, "READY=1", 2000));
@@ -287,7 +287,7 @@ a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on(void **stat
 }
 
 static void
-a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **state)
+reload_stops_if_the_first_worker_fails(void **state)
 {
     char died[200];
     pid_t pid;
@@ -310,7 +310,7 @@ a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone(void **stat
 }
 
 static void
-a_second_reload_is_refused_while_one_is_under_way(void **state)
+second_reload_is_refused_during_the_first(void **state)
 {
     const msgpack_object *list;
     const struct msg *m;
@@ -321,7 +321,7 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
     rig_begin(&r, "slow", ARGS("--set", "workers=2"));
     ctl = dial(&r, "ctl.sock");
     systemd_untold(&r.systemd);
-    kill(r.pid, SIGSTOP); /* so that both are there at once */
+    kill(r.pid, SIGSTOP); /* so that both run at the same time */
     call(ctl, 1, "reload", NULL, NULL);
     call(ctl, 2, "reload", NULL, NULL);
     kill(r.pid, SIGCONT);
@@ -331,7 +331,7 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
     assert_true(rig_told(&r, "READY=1", 5000));
     call(ctl, 3, "events", NULL, NULL);
     list = msg_get(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 5000)->map, "result"), "events");
-    for (uint32_t i = 0; i < list->via.array.size; i++) { /* first who asked */
+    for (uint32_t i = 0; i < list->via.array.size; i++) { /* the first caller */
         const char *text = text_of(&list->via.array.ptr[i], "text");
 
         if (!strcmp(text, "reload")) asked = i;
@@ -343,7 +343,7 @@ a_second_reload_is_refused_while_one_is_under_way(void **state)
 }
 
 static void
-a_reload_ends_where_lagand_stops(void **state)
+stop_ends_a_reload(void **state)
 {
     struct dealer *c, *ctl;
 
@@ -357,18 +357,18 @@ a_reload_ends_where_lagand_stops(void **state)
     hear_type(ctl, LAGAN_MSG_REPLY, 5000);
     kill(r.pid, SIGTERM);
     assert_true(rig_told(&r, "STOPPING=1", 2000));
-    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 2000)); /* the first was under way */
+    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 2000)); /* the first was in progress */
     poll(NULL, 0, 300);
     assert_false(rig_logged(&r, "worker w1: pid", 0));
     assert_false(rig_told(&r, "READY=1", 0));
-    kill(r.pid, SIGTERM); /* at once, then */
+    kill(r.pid, SIGTERM); /* then at once */
     assert_int_equal(rig_wait(&r, 3000), 0);
     hang_up(c);
     hang_up(ctl);
 }
 
 static void
-when_a_reload_is_over_its_status_is_too(void **state)
+finished_reload_clears_its_status(void **state)
 {
     (void)state;
     rig_begin(&r, "good", NULL);
@@ -377,7 +377,7 @@ when_a_reload_is_over_its_status_is_too(void **state)
     kill(r.pid, SIGHUP);
     assert_true(rig_told(&r, "RELOADING=1", 2000));
     assert_true(rig_told(&r, "READY=1", 5000));
-    if (rig_told(&r, "STATUS=reloading", 0)) /* it need not be, where it takes no second */
+    if (rig_told(&r, "STATUS=reloading", 0)) /* unless the test takes less than a second */
         assert_true(rig_told(&r, "STATUS=1 of 1 workers ready", 3000));
     assert_int_equal(rig_stop(&r), 0);
 }
@@ -385,7 +385,7 @@ when_a_reload_is_over_its_status_is_too(void **state)
 /* ---- requests */
 
 enum { STREAMS = 32, MOST = 600 };
-static const nsec SETTLE = 120 * NSEC_S; /* for answers that nothing holds up any more */
+static const nsec SETTLE = 120 * NSEC_S; /* replies arrive at once */
 
 struct stream {
     uint64_t id;
@@ -394,7 +394,7 @@ struct stream {
     bool done;
 };
 static struct stream streams[STREAMS];
-static nsec last_token, longest_gap; /* between two events with tokens, of any stream */
+static nsec last_token, longest_gap; /* between two events with tokens of any stream */
 
 static struct lagan *
 connect_to(void)
@@ -423,7 +423,8 @@ ask(struct lagan *c, struct stream *s, uint32_t max_tokens, int64_t seed)
     lagan_request_free(q);
 }
 
-/* Events of n streams until then, or until all have ended; how many have not. */
+/* Reads events of n streams until that time or until all have ended. Returns the number of open
+ * ones. */
 static uint32_t
 take_events(struct lagan *c, uint32_t n, nsec until)
 {
@@ -466,7 +467,7 @@ by_size(const void *a, const void *b)
 }
 
 static void
-requests_under_a_killed_lagand_go_on_and_none_is_submitted_again(void **state)
+requests_of_a_killed_lagand_continue_without_resubmission(void **state)
 {
     enum { KILLS = 10, TOKENS = 250 };
     nsec gap[KILLS];
@@ -504,9 +505,9 @@ requests_under_a_killed_lagand_go_on_and_none_is_submitted_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* With a model: weights, KV and the ledger of a lagand that was killed, or that began again. */
+/* With a model: weights, KV and ledger after a crash and after a re-exec. */
 static void
-an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
+model_output_is_identical_after_crash_and_reexec(void **state)
 {
     enum { ANSWERS = 4, TOKENS = 500 };
     const char *top = getenv("srcdir");
@@ -544,7 +545,7 @@ an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand(void **state)
 }
 
 static void
-while_weights_load_systemd_is_asked_for_time(void **state)
+loading_weights_extends_the_start_timeout(void **state)
 {
     (void)state;
     rig_start(&r, "loading", NULL);
@@ -558,22 +559,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        rig_test(a_killed_lagand_leaves_weights_and_kv_to_the_next_one),
-        rig_test(kv_without_its_ledger_is_not_taken_over),
-        rig_test(what_is_in_the_store_and_of_no_use_is_let_go),
-        rig_test(lagand_begins_again_under_its_own_pid_and_takes_everything_along),
-        rig_test(lagand_that_could_not_begin_again_says_why_and_goes_on),
-        rig_test(a_socket_of_systemds_is_served_by_one_lagand_after_another_and_stays),
-        rig_test(
-            what_keeps_a_gpus_driver_up_ends_with_lagand_and_is_made_again_beside_the_next_worker),
-        rig_test(a_reload_replaces_every_worker_one_after_the_other_and_streams_go_on),
-        rig_test(a_reload_whose_first_worker_does_not_come_up_leaves_the_others_alone),
-        rig_test(a_second_reload_is_refused_while_one_is_under_way),
-        rig_test(a_reload_ends_where_lagand_stops),
-        rig_test(when_a_reload_is_over_its_status_is_too),
-        rig_test(requests_under_a_killed_lagand_go_on_and_none_is_submitted_again),
-        rig_test(an_answer_of_a_model_is_the_same_whatever_becomes_of_lagand),
-        rig_test(while_weights_load_systemd_is_asked_for_time),
+        rig_test(killed_lagand_leaves_weights_and_kv_to_the_next),
+        rig_test(kv_without_its_ledger_is_not_adopted),
+        rig_test(unused_descriptors_of_the_store_are_closed),
+        rig_test(reexec_keeps_the_pid_and_passes_everything),
+        rig_test(failed_reexec_is_reported_and_lagand_continues),
+        rig_test(systemds_socket_is_served_by_each_lagand),
+        rig_test(gpu_standby_ends_with_lagand_and_is_started_again),
+        rig_test(reload_replaces_each_worker_while_streams_continue),
+        rig_test(reload_stops_if_the_first_worker_fails),
+        rig_test(second_reload_is_refused_during_the_first),
+        rig_test(stop_ends_a_reload),
+        rig_test(finished_reload_clears_its_status),
+        rig_test(requests_of_a_killed_lagand_continue_without_resubmission),
+        rig_test(model_output_is_identical_after_crash_and_reexec),
+        rig_test(loading_weights_extends_the_start_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

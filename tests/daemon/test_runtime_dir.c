@@ -1,4 +1,4 @@
-/* test_runtime_dir.c - what a start that fails leaves in the file system: nothing. */
+/* test_runtime_dir.c - a failed start leaves no files. */
 #include "daemon/config/runtime_dir.h"
 
 #include "tests/test.h"
@@ -32,7 +32,7 @@ tear_down(void **state)
     return rmdir(above);
 }
 
-/* With that limit, which leaves no room for what is asked first. */
+/* Runs with a limit of memory or files. */
 static int
 open_within(int resource, rlim_t limit, struct err *e)
 {
@@ -50,7 +50,7 @@ open_within(int resource, rlim_t limit, struct err *e)
 }
 
 static void
-a_start_that_fails_leaves_nothing_behind(void **state)
+failed_start_leaves_no_files(void **state)
 {
     int next = open("/dev/null", O_RDONLY);
     struct err e;
@@ -60,18 +60,18 @@ a_start_that_fails_leaves_nothing_behind(void **state)
     assert_int_equal(open_within(RLIMIT_NOFILE, (rlim_t)next, &e), -EMFILE);
     assert_int_equal(access(dir, F_OK), -1);
 
-    signal(SIGXFSZ, SIG_IGN); /* a file may have no byte: as where there is no room */
+    signal(SIGXFSZ, SIG_IGN); /* a file may have 0 bytes, like on a full disk */
     assert_int_equal(open_within(RLIMIT_FSIZE, 0, &e), -EFBIG);
     assert_non_null(strstr(e.text, "lagand.lock"));
     assert_int_equal(access(dir, F_OK), -1);
 
-    assert_int_equal(mkdir(dir, 0700), 0); /* one that was there stays */
+    assert_int_equal(mkdir(dir, 0700), 0); /* an existing directory stays */
     assert_int_equal(open_within(RLIMIT_FSIZE, 0, &e), -EFBIG);
     assert_int_equal(rmdir(dir), 0);
 }
 
 static void
-a_directory_is_ours_until_it_is_closed(void **state)
+directory_is_locked_until_it_is_closed(void **state)
 {
     struct runtime_dir r, other;
     struct err e;
@@ -89,8 +89,8 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_start_that_fails_leaves_nothing_behind),
-        T(a_directory_is_ours_until_it_is_closed),
+        T(failed_start_leaves_no_files),
+        T(directory_is_locked_until_it_is_closed),
     };
 
     return cmocka_run_group_tests_name("runtime", tests, NULL, NULL);

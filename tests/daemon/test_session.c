@@ -1,4 +1,4 @@
-/* test_session.c - the promises of session.h. */
+/* test_session.c - clients and users of session.h. */
 #include "daemon/net/session.h"
 
 #include "tests/test.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 static void
-the_same_id_at_the_same_door_is_the_same_client(void **state)
+same_id_at_the_same_listener_is_one_client(void **state)
 {
     struct sessions *s = sessions_new(1);
     uint32_t gone;
@@ -22,9 +22,9 @@ the_same_id_at_the_same_door_is_the_same_client(void **state)
     sessions_free(s);
 }
 
-/* Numbers that count upwards: one listener's second was taken for another listener's third. */
+/* Regression: the second peer of one listener was taken for the third one of another. */
 static void
-the_same_number_at_two_doors_is_two_clients(void **state)
+same_id_at_two_listeners_is_two_clients(void **state)
 {
     struct sessions *s = sessions_new(1);
     uint32_t gone;
@@ -41,7 +41,7 @@ the_same_number_at_two_doors_is_two_clients(void **state)
 }
 
 static void
-a_handle_is_never_another_clients(void **state)
+handle_is_never_reused(void **state)
 {
     struct sessions *s = sessions_new(1);
     uint32_t gone, handle;
@@ -62,7 +62,7 @@ a_handle_is_never_another_clients(void **state)
 }
 
 static void
-a_full_table_gives_up_the_silent_and_never_one_with_requests(void **state)
+full_table_drops_only_clients_without_requests(void **state)
 {
     struct sessions *s = sessions_new(1);
     struct client *c, *busy = NULL;
@@ -76,7 +76,8 @@ a_full_table_gives_up_the_silent_and_never_one_with_requests(void **state)
         if (i == 0) busy = c;
         if (i == 2) handle = c->handle;
     }
-    session_of(s, LISTENER_API, &(int){ 1 }, sizeof(int), 4000, &gone); /* it is heard again */
+    session_of(s, LISTENER_API, &(int){ 1 }, sizeof(int), 4000,
+               &gone); /* it sends a message again */
     assert_non_null(session_of(s, LISTENER_API, "new", 3, 5000, &gone));
     assert_int_equal(gone, handle);
     assert_ptr_equal(session_find(s, busy->handle), busy);
@@ -90,10 +91,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_id_at_the_same_door_is_the_same_client),
-        cmocka_unit_test(the_same_number_at_two_doors_is_two_clients),
-        cmocka_unit_test(a_handle_is_never_another_clients),
-        cmocka_unit_test(a_full_table_gives_up_the_silent_and_never_one_with_requests),
+        cmocka_unit_test(same_id_at_the_same_listener_is_one_client),
+        cmocka_unit_test(same_id_at_two_listeners_is_two_clients),
+        cmocka_unit_test(handle_is_never_reused),
+        cmocka_unit_test(full_table_drops_only_clients_without_requests),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

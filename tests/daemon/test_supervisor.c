@@ -1,4 +1,5 @@
-/* test_supervisor.c - the table of supervisor.h, all cells of it, deaths and backoff; fake clock. */
+/* test_supervisor.c - all cells of the state table, causes of death and backoff, with a fake clock.
+ */
 #include "daemon/supervise/supervisor.h"
 
 #include "base/clock.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-struct hands { /* what the table asked for */
+struct hands { /* actions of the table */
     int spawns, drains, buried, spawn_result;
     int sig;
     enum super_state to;
@@ -63,18 +64,20 @@ start(struct super *s, struct hands *h, nsec now)
 static void
 die(struct super *s, int code, int status, nsec now)
 {
-    super_died(s, code, status, /* words= */ false);
+    super_died(s, code, status, /* has_panic= */ false);
     super_event(s, EV_EXIT, now);
 }
 
-/* Every cell: where the event leads from a fresh worker in that state, and what is asked for. */
+/* Every cell: the next state and the actions, from a new worker in that state. */
 static void
-every_state_meets_every_event(void **state)
+every_state_handles_every_event(void **state)
 {
     enum { SAME = -1 };
     /* clang-format off */
     static const struct cell { int to; char asks; } want[SUPER_N_STATES][EV_N] = {
-    /* START              STOP                 AGAIN                REPLACE              READY               EXIT               TIMER                BROKEN               WAITS                TAKEN */
+    /* START              STOP                 RESTART              REPLACE              READY EXIT
+     * TIMER                BROKEN               STANDBY_READY        TAKEN
+     */
     [SUPER_DOWN] =
     { {SUPER_LOADING,'s'},{SAME,0},            {SUPER_LOADING,'s'}, {SAME,0},            {SAME,0},           {SAME,0},          {SAME,0},            {SAME,0}, {SAME,0},            {SAME,0} },
     [SUPER_LOADING] =
@@ -125,7 +128,7 @@ every_state_meets_every_event(void **state)
 }
 
 static void
-the_first_respawn_is_immediate_and_backoff_begins_at_the_second_counted_death(void **state)
+first_respawn_is_immediate_and_backoff_starts_with_the_second(void **state)
 {
     struct super s;
     struct hands h;
@@ -146,7 +149,7 @@ the_first_respawn_is_immediate_and_backoff_begins_at_the_second_counted_death(vo
 }
 
 static void
-a_good_minute_forgives_the_streak(void **state)
+sixty_seconds_of_service_reset_the_streak(void **state)
 {
     struct super s;
     struct hands h;
@@ -163,7 +166,7 @@ a_good_minute_forgives_the_streak(void **state)
 }
 
 static void
-backoff_doubles_to_thirty_seconds_with_a_quarter_of_jitter(void **state)
+backoff_doubles_to_30_s_with_25_percent_jitter(void **state)
 {
     (void)state;
     assert_int_equal(super_backoff(0, 7), 0);
@@ -180,7 +183,7 @@ backoff_doubles_to_thirty_seconds_with_a_quarter_of_jitter(void **state)
 }
 
 static void
-a_kill_from_outside_does_not_count_but_spawns_are_spaced(void **state)
+external_death_does_not_count_but_spawns_are_spaced(void **state)
 {
     struct super s;
     struct hands h;
@@ -204,7 +207,7 @@ a_kill_from_outside_does_not_count_but_spawns_are_spaced(void **state)
 }
 
 static void
-five_deaths_before_ready_within_ten_minutes_are_failure(void **state)
+five_early_deaths_within_ten_minutes_fail(void **state)
 {
     struct super s;
     struct hands h;
@@ -220,14 +223,14 @@ five_deaths_before_ready_within_ten_minutes_are_failure(void **state)
     die(&s, CLD_EXITED, 70, 5 * NSEC_S);
     assert_int_equal(s.state, SUPER_FAILED);
     assert_int_equal(h.spawns, 5);
-    /* An operator may try again, and old deaths are forgiven. */
+    /* An operator starts it again, and the counts are cleared. */
     super_event(&s, EV_START, 6 * NSEC_S);
     die(&s, CLD_EXITED, 70, 7 * NSEC_S);
     assert_int_equal(s.state, SUPER_LOADING);
 }
 
 static void
-five_deaths_before_ready_over_an_hour_are_not(void **state)
+five_early_deaths_within_an_hour_do_not_fail(void **state)
 {
     struct super s;
     struct hands h;
@@ -242,7 +245,7 @@ five_deaths_before_ready_over_an_hour_are_not(void **state)
 }
 
 static void
-ten_counted_deaths_within_ten_minutes_are_failure(void **state)
+ten_counted_deaths_within_ten_minutes_fail(void **state)
 {
     struct super s;
     struct hands h;
@@ -261,7 +264,7 @@ ten_counted_deaths_within_ten_minutes_are_failure(void **state)
 }
 
 static void
-a_wrong_configuration_fails_at_once(void **state)
+invalid_configuration_fails_at_once(void **state)
 {
     static const int codes[] = { 78, 125 };
 
@@ -279,7 +282,7 @@ a_wrong_configuration_fails_at_once(void **state)
 }
 
 static void
-the_cause_of_a_death_follows_the_closed_list(void **state)
+cause_of_death_follows_the_table(void **state)
 {
     static const struct {
         enum super_state in;
@@ -329,7 +332,7 @@ the_cause_of_a_death_follows_the_closed_list(void **state)
 }
 
 static void
-a_spawn_that_fails_is_tried_again_and_not_at_once(void **state)
+failed_spawn_is_retried_after_a_delay(void **state)
 {
     struct hands h = { .spawn_result = -12 };
     struct super s;
@@ -349,7 +352,7 @@ a_spawn_that_fails_is_tried_again_and_not_at_once(void **state)
 }
 
 static void
-a_restart_drains_and_starts_anew(void **state)
+restart_drains_and_starts_again(void **state)
 {
     struct super s;
     struct hands h;
@@ -366,7 +369,7 @@ a_restart_drains_and_starts_anew(void **state)
 }
 
 static void
-a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not(void **state)
+hung_worker_is_restarted_unless_it_was_stopping(void **state)
 {
     struct super s;
     struct hands h;
@@ -375,7 +378,7 @@ a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not(void **stat
     start(&s, &h, 0);
     super_event(&s, EV_READY, 0);
     super_broken(&s, DEATH_SILENT, NSEC_S);
-    super_broken(&s, DEATH_CORRUPTION, NSEC_S); /* the first cause stands */
+    super_broken(&s, DEATH_CORRUPTION, NSEC_S); /* the first cause stays */
     die(&s, CLD_KILLED, SIGKILL, 2 * NSEC_S);
     assert_int_equal(s.death.cause, DEATH_SILENT);
     assert_int_equal(s.state, SUPER_LOADING);
@@ -389,7 +392,7 @@ a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not(void **stat
 }
 
 static void
-a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room(void **state)
+killed_standby_is_restarted_and_a_taken_one_replaced(void **state)
 {
     struct super s;
     struct hands h;
@@ -405,7 +408,7 @@ a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room(void **sta
     assert_int_equal(s.timer, NSEC_NEVER);
     super_broken(&s, DEATH_SILENT, 2 * NSEC_S);
     die(&s, CLD_KILLED, SIGKILL, 2 * NSEC_S);
-    assert_int_equal(s.state, SUPER_LOADING); /* once at once, then after a wait */
+    assert_int_equal(s.state, SUPER_LOADING); /* first at once, then after a delay */
     super_event(&s, EV_STANDBY_READY, 3 * NSEC_S);
     super_event(&s, EV_TAKEN, 3 * NSEC_S);
     assert_int_equal(s.state, SUPER_DOWN);
@@ -420,7 +423,7 @@ a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room(void **sta
 }
 
 static void
-a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost(void **state)
+slow_drain_ends_with_term_kill_and_lost(void **state)
 {
     struct super s;
     struct hands h;
@@ -440,7 +443,7 @@ a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost(void **state)
 }
 
 static void
-one_that_had_no_processor_to_die_has_so_much_longer(void **state)
+starved_process_gets_more_time_to_exit(void **state)
 {
     struct super s;
     struct hands h;
@@ -449,7 +452,7 @@ one_that_had_no_processor_to_die_has_so_much_longer(void **state)
     (void)state;
     start(&s, &h, 0);
     super_event(&s, EV_READY, 0);
-    super_discount(&s, NSEC_S); /* nothing is awaited of it */
+    super_discount(&s, NSEC_S); /* no timer is set */
     super_broken(&s, DEATH_SILENT, 0);
     assert_int_equal(s.state, SUPER_DYING);
     until = s.timer;
@@ -465,23 +468,22 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_state_meets_every_event),
-        cmocka_unit_test(
-            the_first_respawn_is_immediate_and_backoff_begins_at_the_second_counted_death),
-        cmocka_unit_test(a_good_minute_forgives_the_streak),
-        cmocka_unit_test(backoff_doubles_to_thirty_seconds_with_a_quarter_of_jitter),
-        cmocka_unit_test(a_kill_from_outside_does_not_count_but_spawns_are_spaced),
-        cmocka_unit_test(five_deaths_before_ready_within_ten_minutes_are_failure),
-        cmocka_unit_test(five_deaths_before_ready_over_an_hour_are_not),
-        cmocka_unit_test(ten_counted_deaths_within_ten_minutes_are_failure),
-        cmocka_unit_test(a_wrong_configuration_fails_at_once),
-        cmocka_unit_test(the_cause_of_a_death_follows_the_closed_list),
-        cmocka_unit_test(a_spawn_that_fails_is_tried_again_and_not_at_once),
-        cmocka_unit_test(a_restart_drains_and_starts_anew),
-        cmocka_unit_test(a_worker_killed_for_hanging_comes_back_one_that_was_leaving_does_not),
-        cmocka_unit_test(a_standby_that_is_killed_comes_back_and_one_that_was_taken_makes_room),
-        cmocka_unit_test(a_drain_that_takes_too_long_ends_with_term_then_kill_then_lost),
-        cmocka_unit_test(one_that_had_no_processor_to_die_has_so_much_longer),
+        cmocka_unit_test(every_state_handles_every_event),
+        cmocka_unit_test(first_respawn_is_immediate_and_backoff_starts_with_the_second),
+        cmocka_unit_test(sixty_seconds_of_service_reset_the_streak),
+        cmocka_unit_test(backoff_doubles_to_30_s_with_25_percent_jitter),
+        cmocka_unit_test(external_death_does_not_count_but_spawns_are_spaced),
+        cmocka_unit_test(five_early_deaths_within_ten_minutes_fail),
+        cmocka_unit_test(five_early_deaths_within_an_hour_do_not_fail),
+        cmocka_unit_test(ten_counted_deaths_within_ten_minutes_fail),
+        cmocka_unit_test(invalid_configuration_fails_at_once),
+        cmocka_unit_test(cause_of_death_follows_the_table),
+        cmocka_unit_test(failed_spawn_is_retried_after_a_delay),
+        cmocka_unit_test(restart_drains_and_starts_again),
+        cmocka_unit_test(hung_worker_is_restarted_unless_it_was_stopping),
+        cmocka_unit_test(killed_standby_is_restarted_and_a_taken_one_replaced),
+        cmocka_unit_test(slow_drain_ends_with_term_kill_and_lost),
+        cmocka_unit_test(starved_process_gets_more_time_to_exit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

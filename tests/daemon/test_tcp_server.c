@@ -1,4 +1,4 @@
-/* test_tcp_server.c - lagand over tcp: with keys, and not without; limits of a key. */
+/* test_tcp_server.c - lagand over tcp: authentication and limits of keys. */
 #include "base/clock.h"
 #include "include/lagan.h"
 #include "tests/daemon/fake.h"
@@ -24,7 +24,7 @@ static struct rig r;
 static struct pair server, alice, eve;
 static char dir[] = "/tmp/lagan-tcp-XXXXXX", keys[64], alices[64], eves[64], at[64];
 
-/* A secret and one line more. */
+/* A file with a secret and one more line. */
 static void
 write_keys(const char *path, const char *secret, const char *word, const char *key,
            const char *rest)
@@ -65,7 +65,7 @@ tear_down(void **state)
     return system(command);
 }
 
-/* A free port is ZeroMQ's to find; the log has it. */
+/* libzmq chooses a free port; the log has it. */
 static void
 start(const char *mode)
 {
@@ -92,7 +92,7 @@ ask(struct lagan *c, uint32_t n_tokens)
     lagan_set_ids(q, "ids", ids, 3);
     lagan_set_int(q, "max_tokens", n_tokens);
     lagan_set_int(q, "seed", 5);
-    lagan_set_int(q, "disconnect_timeout_ms", 600000); /* for who is lost, not for who has left */
+    lagan_set_int(q, "disconnect_timeout_ms", 600000); /* for lost clients, not for closed ones */
     assert_int_equal(lagan_submit(c, q, &id), 0);
     lagan_request_free(q);
     return id;
@@ -107,7 +107,7 @@ connect_as(const char *file)
     return c;
 }
 
-/* alice has a long request under way, an operator's connection is there. */
+/* alice has a long request, and an operator is connected. */
 static struct lagan *
 start_with_one_open(struct dealer **ctl)
 {
@@ -131,7 +131,7 @@ reload_with(struct dealer *ctl, uint64_t rid, const char *key, const char *rest)
 }
 
 static void
-a_key_of_the_file_is_served_and_no_other(void **state)
+only_keys_of_the_file_are_served(void **state)
 {
     struct lagan *c, *none = NULL;
     struct lagan_event ev = { sizeof ev };
@@ -160,7 +160,7 @@ a_key_of_the_file_is_served_and_no_other(void **state)
 
 /* With a plain socket, or with the key of another server. */
 static void
-frames_without_the_keys_do_not_arrive(void **state)
+frames_without_valid_keys_do_not_arrive(void **state)
 {
     struct pair other;
     int zero = 0;
@@ -188,14 +188,14 @@ frames_without_the_keys_do_not_arrive(void **state)
 }
 
 static void
-nothing_is_served_on_tcp_without_keys(void **state)
+tcp_needs_a_keys_file(void **state)
 {
     (void)state;
     rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*"));
     assert_int_equal(rig_wait(&r, 3000), 78);
     assert_true(rig_logged(&r, "nothing is served over a network without keys", 0));
     rig_start(&r, "good", ARGS("--api.tcp", "tcp://127.0.0.1:*", "--api.keys", alices));
-    assert_true(rig_wait(&r, 300) < 0); /* a secret is one; it only serves nobody */
+    assert_true(rig_wait(&r, 300) < 0); /* a secret alone is valid, but admits no client */
     kill(r.pid, SIGKILL);
     rig_wait(&r, 1000);
     chmod(keys, 0640);
@@ -208,7 +208,7 @@ nothing_is_served_on_tcp_without_keys(void **state)
 }
 
 static void
-a_key_has_its_limits_over_all_its_connections(void **state)
+limits_of_a_key_cover_all_its_connections(void **state)
 {
     struct lagan_event ev = { sizeof ev };
     struct lagan *c[2];
@@ -221,7 +221,7 @@ a_key_has_its_limits_over_all_its_connections(void **state)
     c[1] = connect_as(alices);
     ask(c[0], 1000);
     ask(c[1], 1000);
-    ask(c[1], 4000); /* more than are left of its tokens */
+    ask(c[1], 4000); /* more tokens than alice has left */
     do assert_int_equal(lagan_next(c[1], &ev, 30000), 1);
     while (ev.kind == LAGAN_EVENT_TOKENS);
     assert_string_equal(ev.reason_name, "queue_full");
@@ -260,7 +260,7 @@ reload_reads_the_keys_again(void **state)
     reload_with(ctl, 2, eve.public, " eve");
     lagan_close(connect_as(eves));
     assert_int_equal(lagan_open_keys(&none, at, alices, 30000), -EACCES);
-    call(ctl, 3, "status", NULL, NULL); /* what alice had is ended */
+    call(ctl, 3, "status", NULL, NULL); /* alice's request has ended */
     assert_int_equal(
         number(msg_get(&hear_type(ctl, LAGAN_MSG_REPLY, 30000)->map, "result"), "requests"), 0);
     lagan_set_reconnect_timeout(c, 0);
@@ -268,9 +268,9 @@ reload_reads_the_keys_again(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* As systemd's reload has it. */
+/* SIGHUP, like systemd's reload. */
 static void
-a_hangup_reads_the_keys_again_too(void **state)
+sighup_reads_the_keys_again(void **state)
 {
     struct lagan *none = NULL;
 
@@ -290,10 +290,11 @@ a_hangup_reads_the_keys_again_too(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* A library's requests have names and go on without a connection, but not when it has said goodbye. While lagand stands
- * still its words and the end of its connection come together, and its worker goes on: there are tokens to be sent. */
+/* Requests of liblagan have names and continue without a connection, unless it sent a goodbye.
+ * lagand is stopped: the goodbye and the end of the connection arrive together, and the worker has
+ * generated tokens meanwhile. */
 static void
-what_was_said_before_a_connection_ended_is_heard(void **state)
+frames_before_a_disconnect_are_read(void **state)
 {
     enum { CLOSES = 20 };
 
@@ -318,9 +319,9 @@ what_was_said_before_a_connection_ended_is_heard(void **state)
     assert_int_equal(rig_stop(&r), 0);
 }
 
-/* Its name stays, and another key has it. */
+/* The name stays, with another key. */
 static void
-a_key_that_was_replaced_is_not_served_any_more(void **state)
+replaced_key_is_not_served(void **state)
 {
     struct dealer *ctl;
     struct lagan *c = start_with_one_open(&ctl);
@@ -335,7 +336,7 @@ a_key_that_was_replaced_is_not_served_any_more(void **state)
 }
 
 static void
-reload_gives_a_keys_connections_its_new_limits(void **state)
+reload_applies_new_limits_to_open_connections(void **state)
 {
     struct lagan_event ev = { sizeof ev };
     struct dealer *ctl;
@@ -353,7 +354,7 @@ reload_gives_a_keys_connections_its_new_limits(void **state)
 }
 
 static void
-a_message_of_very_many_frames_holds_nobody_up(void **state)
+message_with_many_frames_does_not_block_others(void **state)
 {
     enum { FRAMES = 400000 };
     void *s;
@@ -374,7 +375,7 @@ a_message_of_very_many_frames_holds_nobody_up(void **state)
         assert_int_equal(zmq_send(s, "", 0, i < FRAMES ? ZMQ_SNDMORE : 0), 0);
     zmq_send(s, "\x94\x01\x0c\x05\x80", 5, 0); /* PING */
     other = dial(&r, "api.sock");
-    for (uint32_t answers = 0; answers < 2;) { /* the refusal, and the PONG behind all of it */
+    for (uint32_t answers = 0; answers < 2;) { /* the ERROR, and the PONG after all frames */
         zmq_pollitem_t p = { .socket = s, .events = ZMQ_POLLIN };
 
         assert_true(zmq_poll(&p, 1, answers ? 0 : 30000) >= (answers ? 0 : 1));
@@ -395,16 +396,16 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        T(a_key_of_the_file_is_served_and_no_other),
-        T(frames_without_the_keys_do_not_arrive),
-        T(nothing_is_served_on_tcp_without_keys),
+        T(only_keys_of_the_file_are_served),
+        T(frames_without_valid_keys_do_not_arrive),
+        T(tcp_needs_a_keys_file),
         T(reload_reads_the_keys_again),
-        T(a_message_of_very_many_frames_holds_nobody_up),
-        T(a_hangup_reads_the_keys_again_too),
-        T(what_was_said_before_a_connection_ended_is_heard),
-        T(a_key_that_was_replaced_is_not_served_any_more),
-        T(reload_gives_a_keys_connections_its_new_limits),
-        T(a_key_has_its_limits_over_all_its_connections),
+        T(message_with_many_frames_does_not_block_others),
+        T(sighup_reads_the_keys_again),
+        T(frames_before_a_disconnect_are_read),
+        T(replaced_key_is_not_served),
+        T(reload_applies_new_limits_to_open_connections),
+        T(limits_of_a_key_cover_all_its_connections),
     };
 
     if (!zmq_has("curve")) return 77;

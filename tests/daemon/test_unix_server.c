@@ -1,6 +1,6 @@
-/* test_unix_server.c - the promises of unix_server.h, with the other end of each connection in our hands.
+/* test_unix_server.c - unix_server.h, with the test as the peer of each connection.
  *
- * That libzmq's DEALER is understood, and understands us, is what every other test of lagand rests on.
+ * The other tests of lagand show that libzmq's DEALER works with it.
  */
 #include "daemon/net/unix_server.h"
 
@@ -50,7 +50,7 @@ tear_down(void **state)
     return 0;
 }
 
-/* The next news but pieces; false: nothing. */
+/* The next event that is not PARTIAL. Returns false if there is none. */
 static bool
 take(void)
 {
@@ -136,7 +136,7 @@ assert_ended(const struct unix_server_event *who)
 /* ---- what comes */
 
 static void
-bytes_that_come_one_by_one_are_a_message(void **state)
+single_bytes_are_assembled_to_a_message(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -154,7 +154,7 @@ bytes_that_come_one_by_one_are_a_message(void **state)
 }
 
 static void
-what_was_said_before_the_end_is_heard(void **state)
+bytes_before_the_disconnect_are_read(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -168,7 +168,7 @@ what_was_said_before_the_end_is_heard(void **state)
 }
 
 static void
-of_a_message_of_several_frames_only_their_number_is_known(void **state)
+message_of_several_frames_reports_only_their_number(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -184,7 +184,7 @@ of_a_message_of_several_frames_only_their_number_is_known(void **state)
 }
 
 static void
-a_stranger_is_cut_at_its_first_bytes(void **state)
+peer_without_zmtp_is_disconnected_at_once(void **state)
 {
     int fd = dial();
     struct unix_server_event who = news;
@@ -196,7 +196,7 @@ a_stranger_is_cut_at_its_first_bytes(void **state)
 }
 
 static void
-a_ping_of_the_protocols_is_answered_here(void **state)
+ping_gets_a_pong(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -211,7 +211,7 @@ a_ping_of_the_protocols_is_answered_here(void **state)
 }
 
 static void
-a_long_context_of_a_ping_comes_back_as_far_as_it_goes(void **state)
+long_ping_context_is_returned_truncated(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -225,9 +225,9 @@ a_long_context_of_a_ping_comes_back_as_far_as_it_goes(void **state)
     close(fd);
 }
 
-/* As libzmq's ROUTER: who does not say its type may talk, and what else it says may be long. */
+/* Like libzmq's ROUTER: the socket type may be absent, and properties may be long. */
 static void
-a_ready_may_say_less_and_more(void **state)
+ready_may_have_other_properties(void **state)
 {
     static const char brief[] = "\x04\x06\x05READY";
     static const char before[] = "\x06\0\0\0\0\0\0\x13\x8e\x05READY\x03X-A\0\0\x13\x80";
@@ -254,9 +254,10 @@ a_ready_may_say_less_and_more(void **state)
     }
 }
 
-/* The smallest messages without end, and who has said one word is heard among the first thousands. */
+/* A peer sends the smallest messages without end; a message of another peer comes among the first
+ * thousands. */
 static void
-nobody_is_passed_over(void **state)
+no_peer_is_passed_over(void **state)
 {
     static char flood[128 << 10];
     struct unix_server_event loud, shy;
@@ -277,13 +278,13 @@ nobody_is_passed_over(void **state)
 
 enum {
     MANY = (UNIX_SERVER_PARTS >> 20) / (MOST >> 20) + 2
-}; /* of the longest frames: more than may be there in part */
+}; /* of the longest frames: above the limit */
 static const uint8_t head[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, MOST >> 16 };
 static char body[MOST];
 
-/* Each has sent all of a frame but its last byte. */
+/* Each peer has sent all but the last byte of a frame. */
 static void
-of_frames_in_part_the_oldest_gives_way(void **state)
+oldest_partial_frame_is_dropped_above_the_limit(void **state)
 {
     struct unix_server_event who[MANY];
     uint32_t n_ended = 0, at;
@@ -308,7 +309,7 @@ of_frames_in_part_the_oldest_gives_way(void **state)
 }
 
 static void
-a_frame_that_was_taken_is_a_part_no_more(void **state)
+completed_frame_is_not_counted_as_partial(void **state)
 {
     struct unix_server_event who;
     int fd[MANY];
@@ -328,7 +329,7 @@ a_frame_that_was_taken_is_a_part_no_more(void **state)
 }
 
 static void
-a_frame_that_is_too_long_ends_its_connection(void **state)
+too_long_frame_disconnects_its_peer(void **state)
 {
     static const uint8_t longer[9] = { ZMTP_LONG, 0, 0, 0, 0, 0, MOST >> 16, 0, 1 };
     struct unix_server_event who;
@@ -343,7 +344,7 @@ a_frame_that_is_too_long_ends_its_connection(void **state)
 /* ---- what leaves */
 
 static void
-what_is_sent_in_a_turn_leaves_together_at_its_end(void **state)
+messages_of_an_iteration_are_sent_together(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -360,7 +361,7 @@ what_is_sent_in_a_turn_leaves_together_at_its_end(void **state)
 }
 
 static void
-what_has_no_room_waits_and_keeps_its_order(void **state)
+unsent_bytes_wait_and_keep_their_order(void **state)
 {
     static uint8_t frame[100 << 10], heard[9 + sizeof frame];
     struct unix_server_event who;
@@ -379,7 +380,7 @@ what_has_no_room_waits_and_keeps_its_order(void **state)
         while (n < sizeof heard) {
             ssize_t r = recv(fd, heard + n, sizeof heard - n, MSG_DONTWAIT);
 
-            if (r < 0) assert_false(take()); /* there is room again */
+            if (r < 0) assert_false(take()); /* the socket has space again */
             if (r > 0) n += (uint32_t)r;
         }
         memset(frame, (int)got++, sizeof frame);
@@ -389,7 +390,7 @@ what_has_no_room_waits_and_keeps_its_order(void **state)
 }
 
 static void
-more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known(void **state)
+send_above_the_limit_or_to_a_lost_peer_fails(void **state)
 {
     static uint8_t frame[1 << 20];
     struct unix_server_event who, next;
@@ -399,22 +400,22 @@ more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known(void **state)
     do r = unix_server_send(l, who.fd, who.peer, frame, sizeof frame);
     while (r == 0 && ++n < 1000);
     assert_int_equal(r, -EAGAIN);
-    assert_int_equal(n, (UNIX_SERVER_UNSENT >> 20) - 1); /* and their heads */
+    assert_int_equal(n, (UNIX_SERVER_UNSENT >> 20) - 1); /* with their headers */
     assert_true(unix_server_disconnect(l, who.fd));
     assert_int_equal(unix_server_send(l, who.fd, who.peer, frame, 1), -EHOSTUNREACH);
     assert_ended(&who);
     assert_false(unix_server_disconnect(l, who.fd));
     close(fd);
-    fd = meet(&next); /* its number of old, and another peer */
+    fd = meet(&next); /* the old number, and another peer */
     assert_int_equal(next.fd, who.fd);
     assert_int_equal(unix_server_send(l, who.fd, who.peer, frame, 1), -EHOSTUNREACH);
     assert_int_equal(unix_server_send(l, next.fd, next.peer, frame, 1), 0);
     close(fd);
 }
 
-/* It may have said goodbye. */
+/* It may have sent a goodbye. */
 static void
-what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it(void **state)
+bytes_of_a_leaving_peer_are_read_despite_sends(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -423,10 +424,10 @@ what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it(void **s
     say(fd, "\0\x01y\0\x01z", 6);
     close(fd);
     assert_int_equal(unix_server_send(l, who.fd, who.peer, "x", 1), 0);
-    unix_server_flush(l); /* with both in its socket */
+    unix_server_flush(l); /* both are in its socket */
     assert_frame(&who, "y", 1);
     assert_int_equal(unix_server_send(l, who.fd, who.peer, "x", 1), 0);
-    unix_server_flush(l); /* with one read already */
+    unix_server_flush(l); /* one is read already */
     assert_frame(&who, "z", 1);
     assert_int_equal(unix_server_send(l, who.fd, who.peer, "x", 1), 0);
     unix_server_flush(l);
@@ -435,7 +436,7 @@ what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it(void **s
 }
 
 static void
-who_sends_and_never_reads_is_not_answered_without_end(void **state)
+peer_that_never_reads_gets_no_more_pongs(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -452,12 +453,12 @@ who_sends_and_never_reads_is_not_answered_without_end(void **state)
     }
     for (; (r = recv(fd, pings, sizeof pings, MSG_DONTWAIT)) > 0; n += (size_t)r)
         assert_false(take());
-    assert_in_range(n, 1, 1 << 20); /* a socket's buffer and 64 KiB, of 3.7 MB */
+    assert_in_range(n, 1, 1 << 20); /* a socket buffer and 64 KiB, of 3.7 MB */
     close(fd);
 }
 
 static void
-what_waits_at_the_end_is_still_sent(void **state)
+unsent_bytes_are_sent_at_close(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -475,7 +476,7 @@ what_waits_at_the_end_is_still_sent(void **state)
 /* ---- time */
 
 static void
-who_does_not_say_ready_in_time_is_cut(void **state)
+peer_without_ready_is_disconnected_after_the_timeout(void **state)
 {
     int fd = dial();
     struct unix_server_event who = news;
@@ -489,7 +490,7 @@ who_does_not_say_ready_in_time_is_cut(void **state)
 }
 
 static void
-who_answers_no_ping_is_cut_and_who_does_is_not(void **state)
+peer_without_pong_is_disconnected(void **state)
 {
     struct unix_server_event dead, live;
     int fd = meet(&dead), other = meet(&live);
@@ -514,9 +515,9 @@ who_answers_no_ping_is_cut_and_who_does_is_not(void **state)
     close(other);
 }
 
-/* libzmq 4.1, which says 3.0, takes a PING for a message. */
+/* libzmq 4.1, which announces ZMTP 3.0, takes a PING for a message. */
 static void
-who_does_not_know_ping_is_not_asked(void **state)
+peer_without_ping_support_gets_no_ping(void **state)
 {
     static const char ready[] = "\x04\x06\x05READY";
     int fd = dial();
@@ -540,9 +541,9 @@ who_does_not_know_ping_is_not_asked(void **state)
     close(fd);
 }
 
-/* We have stood still, and their answer is there, unread. */
+/* lagand did not run, and the PONG is there, unread. */
 static void
-who_has_answered_meanwhile_is_not_cut(void **state)
+peer_that_has_replied_is_not_disconnected(void **state)
 {
     struct unix_server_event who;
     int fd = meet(&who);
@@ -560,7 +561,7 @@ who_has_answered_meanwhile_is_not_cut(void **state)
 /* ---- the listener */
 
 static void
-more_than_may_be_are_sent_away_and_the_file_is_its_groups(void **state)
+peers_above_the_limit_are_refused_and_file_mode_is_group(void **state)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     struct stat st;
@@ -579,9 +580,9 @@ more_than_may_be_are_sent_away_and_the_file_is_its_groups(void **state)
     for (int i = 0; i <= PEERS; i++) close(fd[i]);
 }
 
-/* And the loop sleeps meanwhile. */
+/* The loop sleeps meanwhile. */
 static void
-who_comes_when_no_descriptor_is_left_waits_for_one(void **state)
+accept_waits_for_a_free_descriptor(void **state)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     struct pollfd listener = { .fd = unix_server_fd(l), .events = POLLIN };
@@ -612,29 +613,29 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        local_test(bytes_that_come_one_by_one_are_a_message),
-        local_test(what_was_said_before_the_end_is_heard),
-        local_test(of_a_message_of_several_frames_only_their_number_is_known),
-        local_test(a_stranger_is_cut_at_its_first_bytes),
-        local_test(a_ping_of_the_protocols_is_answered_here),
-        local_test(a_long_context_of_a_ping_comes_back_as_far_as_it_goes),
-        local_test(a_ready_may_say_less_and_more),
-        local_test(nobody_is_passed_over),
-        local_test(of_frames_in_part_the_oldest_gives_way),
-        local_test(a_frame_that_was_taken_is_a_part_no_more),
-        local_test(a_frame_that_is_too_long_ends_its_connection),
-        local_test(what_is_sent_in_a_turn_leaves_together_at_its_end),
-        local_test(what_has_no_room_waits_and_keeps_its_order),
-        local_test(more_than_may_wait_is_refused_and_a_peer_that_is_gone_is_known),
-        local_test(what_a_peer_said_before_it_left_is_heard_though_something_is_sent_to_it),
-        local_test(who_sends_and_never_reads_is_not_answered_without_end),
-        local_test(what_waits_at_the_end_is_still_sent),
-        local_test(who_does_not_say_ready_in_time_is_cut),
-        local_test(who_answers_no_ping_is_cut_and_who_does_is_not),
-        local_test(who_does_not_know_ping_is_not_asked),
-        local_test(who_has_answered_meanwhile_is_not_cut),
-        local_test(who_comes_when_no_descriptor_is_left_waits_for_one),
-        local_test(more_than_may_be_are_sent_away_and_the_file_is_its_groups),
+        local_test(single_bytes_are_assembled_to_a_message),
+        local_test(bytes_before_the_disconnect_are_read),
+        local_test(message_of_several_frames_reports_only_their_number),
+        local_test(peer_without_zmtp_is_disconnected_at_once),
+        local_test(ping_gets_a_pong),
+        local_test(long_ping_context_is_returned_truncated),
+        local_test(ready_may_have_other_properties),
+        local_test(no_peer_is_passed_over),
+        local_test(oldest_partial_frame_is_dropped_above_the_limit),
+        local_test(completed_frame_is_not_counted_as_partial),
+        local_test(too_long_frame_disconnects_its_peer),
+        local_test(messages_of_an_iteration_are_sent_together),
+        local_test(unsent_bytes_wait_and_keep_their_order),
+        local_test(send_above_the_limit_or_to_a_lost_peer_fails),
+        local_test(bytes_of_a_leaving_peer_are_read_despite_sends),
+        local_test(peer_that_never_reads_gets_no_more_pongs),
+        local_test(unsent_bytes_are_sent_at_close),
+        local_test(peer_without_ready_is_disconnected_after_the_timeout),
+        local_test(peer_without_pong_is_disconnected),
+        local_test(peer_without_ping_support_gets_no_ping),
+        local_test(peer_that_has_replied_is_not_disconnected),
+        local_test(accept_waits_for_a_free_descriptor),
+        local_test(peers_above_the_limit_are_refused_and_file_mode_is_group),
     };
 
     return cmocka_run_group_tests_name("local", tests, NULL, NULL);
