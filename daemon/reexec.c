@@ -106,7 +106,9 @@ reexec_take(struct daemon *d, struct fdstore *left)
     ledger = fdstore_take(left, "ledger");
     n = ledger_log_open(d->ledger_log, ledger) ? dispatch_restore(d) : 0;
     ledger_log_start(d->ledger_log);
-    if (n) log_info("restored %u requests of the previous lagand; %u of them continue", n, ledger_n(d->ledger));
+    if (n)
+        log_info("restored %u requests of the previous lagand; %u of them continue", n,
+                 ledger_n(d->ledger));
     fd = ledger_log_fd(d->ledger_log);
     if (fd >= 0 && fd != ledger) fdstore_put("ledger", fd);
     FP(reexec_ledger_read);

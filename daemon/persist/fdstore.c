@@ -54,7 +54,9 @@ fdstore_close(struct fdstore *s)
     while (s->n) {
         struct store_fd *f = &s->at[--s->n];
 
-        log_info("closing descriptor %s of the previous lagand, which this configuration does not use", f->name);
+        log_info(
+            "closing descriptor %s of the previous lagand, which this configuration does not use",
+            f->name);
         fdstore_drop(f->name);
         close(f->fd);
     }

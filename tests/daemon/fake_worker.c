@@ -2,7 +2,8 @@
  *
  * It uses the rings like the real worker. A token is a hash of the request's seed and its position,
  * so that a test knows every output; an output ends at max_tokens. The name of the "model"
- * directory selects the misbehaviour: good, slow, brisk (a token each millisecond), segv, bus,
+ * directory selects the misbehaviour: good, slow, slow-once (as slow; its replacement never becomes
+ * ready), brisk (a token each millisecond), segv, bus,
  * check, hang, deaf, overdue, storm, exit, bad-token, bad-row, bad-first, bad-text, bad-finish,
  * bad-seq, bad-hand, shut-bell, shut-hand, asked-early, loading, die-config, die-model, die-once,
  * poison.

@@ -37,7 +37,7 @@ exposed() { # at most TENTHS, as WHAT is shipped
 }
 
 understood 'the unit'
-grep -q "^FileDescriptorName=$(sed -n 's/^#define FRONT_SOCKET "\(.*\)".*/\1/p' "$top/daemon/net/frontend.h")$" \
+grep -q "^FileDescriptorName=$(sed -n 's/^#define FRONTEND_SOCKET "\(.*\)".*/\1/p' "$top/daemon/net/frontend.h")$" \
   "$dir/lagand.socket" || { echo "lagand does not know the socket by its name"; exit 1; }
 exposed 7 'without GPUs'
 mkdir "$dir/lagand.service.d"

@@ -348,7 +348,7 @@ stop_ends_a_reload(void **state)
     struct dealer *c, *ctl;
 
     (void)state;
-    rig_begin(&r, "slow", ARGS("--set", "workers=2"));
+    rig_begin(&r, "slow-once", ARGS("--set", "workers=2"));
     c = dial(&r, "api.sock");
     ctl = dial(&r, "ctl.sock");
     submit(c, 1, 3, 100000, 1); /* so that it does not stop at once */
@@ -357,7 +357,8 @@ stop_ends_a_reload(void **state)
     hear_type(ctl, LAGAN_MSG_REPLY, 5000);
     kill(r.pid, SIGTERM);
     assert_true(rig_told(&r, "STOPPING=1", 2000));
-    assert_true(rig_logged(&r, "fake: mode slow, epoch 2", 2000)); /* the first was in progress */
+    assert_true(
+        rig_logged(&r, "fake: mode slow-once, epoch 2", 2000)); /* the first was in progress */
     poll(NULL, 0, 300);
     assert_false(rig_logged(&r, "worker w1: pid", 0));
     assert_false(rig_told(&r, "READY=1", 0));

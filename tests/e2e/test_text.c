@@ -436,9 +436,8 @@ a_model_without_a_template_says_so(void **state)
     while (lagan_next(c, &ev, 30000) == 1 && ev.kind != LAGAN_EVENT_ERROR) continue;
     assert_int_equal(ev.kind, LAGAN_EVENT_ERROR);
     assert_string_equal(ev.reason_name, "unsupported");
-    assert_string_equal(
-        ev.message,
-        "the checkpoint has no chat template; set the option chat_template to a template name or none");
+    assert_string_equal(ev.message, "the checkpoint has no chat template; set the option "
+                                    "chat_template to a template name or none");
     stop(&s, c);
 }
 

@@ -382,8 +382,8 @@ main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     check(heritage_take(&h, NULL) == 0);
-    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"), heritage_fd(&h, "doorbell"),
-                         h.epoch, NULL) == 0);
+    check(channel_attach(&l, heritage_fd(&h, "d"), heritage_fd(&h, "w"),
+                         heritage_fd(&h, "doorbell"), h.epoch, NULL) == 0);
     fd_channel = heritage_fd(&h, "fd_channel");
     ctl = shm_ctl(&l.w);
     check(getrandom(&chance, sizeof chance, 0) == sizeof chance);
