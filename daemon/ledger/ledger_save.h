@@ -80,54 +80,33 @@ _Static_assert(sizeof(struct saved_state) == 32, "saved_state");
 _Static_assert(sizeof(struct saved_end) == 240, "saved_end");
 
 /* The layout of all records of the log; see ipc/layout.h. */
-#define LEDGER_LOG_LAYOUT_SUM \
-    (SUBMIT_LAYOUT_SUM LAYOUT(log_file_hdr, half) LAYOUT(log_file_half, generation) LAYOUT( \
-        log_file_half, not_generation) LAYOUT(log_file_record, crc) LAYOUT(log_file_record, type) \
-         LAYOUT(log_file_record, len) LAYOUT(log_file_record, generation) LAYOUT( \
-             saved_request, id) LAYOUT(saved_request, rid) LAYOUT(saved_request, session) \
-             LAYOUT(saved_request, accepted) LAYOUT(saved_request, deadline) LAYOUT( \
-                 saved_request, disconnect_timeout) LAYOUT(saved_request, ack_window) \
-                 LAYOUT(saved_request, submit_bytes) LAYOUT(saved_request, n_key) LAYOUT( \
-                     saved_request, no_resume) LAYOUT(saved_request, key) \
-                     LAYOUT(saved_request, model) LAYOUT(saved_tokens, id) LAYOUT( \
-                         saved_tokens, first) LAYOUT(saved_tokens, n) LAYOUT(saved_tokens, n_text) \
-                         LAYOUT(saved_tokens, lp_first) LAYOUT(saved_tokens, score) LAYOUT( \
-                             saved_tokens, text_received) LAYOUT(saved_tokens, text_start_unknown) \
-                             LAYOUT(saved_tokens, n_spans) LAYOUT(saved_state, id) LAYOUT( \
-                                 saved_state, resumed) LAYOUT(saved_state, n_stuck) \
-                                 LAYOUT(saved_state, n_tokens_before) LAYOUT( \
-                                     saved_state, fault_at) LAYOUT(saved_state, \
-                                                                   n_faults) LAYOUT(saved_state, \
-                                                                                    cleared) \
-                                     LAYOUT(saved_state, home) LAYOUT(saved_end, id) LAYOUT( \
-                                         saved_end, \
-                                         ended) LAYOUT(saved_end, \
-                                                       score) LAYOUT(saved_end, cached) \
-                                         LAYOUT(saved_end, adopted) LAYOUT( \
-                                             saved_end, \
-                                             recomputed) LAYOUT(saved_end, reason) \
-                                             LAYOUT(saved_end, message) LAYOUT( \
-                                                 saved_ids, \
-                                                 last) LAYOUT(saved_unname, \
-                                                              id) LAYOUT(saved_rid, id) \
-                                                 LAYOUT(saved_rid, rid) LAYOUT( \
-                                                     output_span, output) LAYOUT(output_span, n) \
-                                                     LAYOUT(output_span, \
-                                                            n_text) LAYOUT(output_span, score) \
-                                                         LAYOUT(request_output, n_received) \
-                                                             LAYOUT(request_output, \
-                                                                    n_text_received) \
-                                                                 LAYOUT( \
-                                                                     request_output, \
-                                                                     score) LAYOUT(request_output, \
-                                                                                   reason) \
-                                                                     LAYOUT(request_output, \
-                                                                            cached) \
-                                                                         LAYOUT(request_output, \
-                                                                                adopted) \
-                                                                             LAYOUT( \
-                                                                                 request_output, \
-                                                                                 recomputed))
+/* clang-format off */
+#define LEDGER_LOG_LAYOUT_SUM (SUBMIT_LAYOUT_SUM \
+    LAYOUT(log_file_hdr, half) LAYOUT(log_file_half, generation) \
+    LAYOUT(log_file_half, not_generation) LAYOUT(log_file_record, crc) \
+    LAYOUT(log_file_record, type) LAYOUT(log_file_record, len) \
+    LAYOUT(log_file_record, generation) LAYOUT(saved_request, id) LAYOUT(saved_request, rid) \
+    LAYOUT(saved_request, session) LAYOUT(saved_request, accepted) \
+    LAYOUT(saved_request, deadline) LAYOUT(saved_request, disconnect_timeout) \
+    LAYOUT(saved_request, ack_window) LAYOUT(saved_request, submit_bytes) \
+    LAYOUT(saved_request, n_key) LAYOUT(saved_request, no_resume) LAYOUT(saved_request, key) \
+    LAYOUT(saved_request, model) LAYOUT(saved_tokens, id) LAYOUT(saved_tokens, first) \
+    LAYOUT(saved_tokens, n) LAYOUT(saved_tokens, n_text) LAYOUT(saved_tokens, lp_first) \
+    LAYOUT(saved_tokens, score) LAYOUT(saved_tokens, text_received) \
+    LAYOUT(saved_tokens, text_start_unknown) LAYOUT(saved_tokens, n_spans) \
+    LAYOUT(saved_state, id) LAYOUT(saved_state, resumed) LAYOUT(saved_state, n_stuck) \
+    LAYOUT(saved_state, n_tokens_before) LAYOUT(saved_state, fault_at) \
+    LAYOUT(saved_state, n_faults) LAYOUT(saved_state, cleared) LAYOUT(saved_state, home) \
+    LAYOUT(saved_end, id) LAYOUT(saved_end, ended) LAYOUT(saved_end, score) \
+    LAYOUT(saved_end, cached) LAYOUT(saved_end, adopted) LAYOUT(saved_end, recomputed) \
+    LAYOUT(saved_end, reason) LAYOUT(saved_end, message) LAYOUT(saved_ids, last) \
+    LAYOUT(saved_unname, id) LAYOUT(saved_rid, id) LAYOUT(saved_rid, rid) \
+    LAYOUT(output_span, output) LAYOUT(output_span, n) LAYOUT(output_span, n_text) \
+    LAYOUT(output_span, score) LAYOUT(request_output, n_received) \
+    LAYOUT(request_output, n_text_received) LAYOUT(request_output, score) \
+    LAYOUT(request_output, reason) LAYOUT(request_output, cached) LAYOUT(request_output, adopted) \
+    LAYOUT(request_output, recomputed))
+/* clang-format on */
 
 /* Changed by ledger_save.c only; tests shorten the file. */
 struct ledger_log {

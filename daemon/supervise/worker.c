@@ -32,8 +32,7 @@ static const nsec DOORBELL_GRACE = NSEC_S; /* from a closed doorbell to the kill
 /* From a closed fd channel to the kill, beyond stall_timeout: a driver may have to unpin much
  * memory meanwhile. */
 static const nsec FD_CHANNEL_GRACE = NSEC_S;
-static const nsec DEATH_TIME =
-    2 * NSEC_MS; /* usual time from a closed fd channel to the exit, without a GPU driver */
+static const nsec DEATH_TIME = 2 * NSEC_MS; /* usual time of an exit without a GPU driver */
 static const nsec STORM_TIME = NSEC_S;
 enum { STORM_FACTOR = 10, STORM_LEAST = 2000 };
 

@@ -57,7 +57,7 @@ killed_lagand_leaves_weights_and_kv_to_the_next(void **state)
     }
     assert_true(rig_logged(&r, "adopted weights of epoch 1", 0));
     assert_true(rig_logged(&r, "adopted kv of epoch 1", 0));
-    assert_false(rig_logged(&r, "of no use", 0));
+    assert_false(rig_logged(&r, "does not use", 0));
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 5000), 0);
     assert_int_equal(systemd_stored(&r.systemd, "w0=weights="), 1); /* a restart finds them too */
@@ -215,7 +215,7 @@ systemds_socket_is_served_by_each_lagand(void **state)
     rig_ready(&r);
     hang_up(ctl);
     one_request(3);
-    assert_false(rig_logged(&r, "of no use", 0));
+    assert_false(rig_logged(&r, "does not use", 0));
     assert_false(rig_logged(&r, "the inherited socket", 0));
     kill(r.pid, SIGTERM);
     assert_int_equal(rig_wait(&r, 5000), 0);
