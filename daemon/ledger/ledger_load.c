@@ -42,7 +42,7 @@ model_named(const struct config *c, const char name[64])
 static int
 read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n, struct err *e)
 {
-    static const struct session_id nobody;
+    static const struct session_id none;
     struct rec_submit *s;
     struct saved_request k;
     struct request *r, *old, *of_rid;
@@ -53,7 +53,7 @@ read_request(struct ledger *l, const struct config *c, const char *p, uint32_t n
     model = model_named(c, k.model);
     if (k.submit_bytes != n - sizeof k || k.n_key > sizeof k.key || !k.id || k.id > INT64_MAX ||
         !k.ack_window || k.ack_window > LAGAN_MAX_ACK_WINDOW ||
-        !memcmp(&k.session, &nobody, sizeof nobody))
+        !memcmp(&k.session, &none, sizeof none))
         return err_set(e, -EBADMSG, "request %llu: a field is out of range",
                        (unsigned long long)k.id);
     if (model == c->n_models)

@@ -179,12 +179,12 @@ frontend_reply(struct daemon *d, uint64_t rid, msgpack_packer *p)
 static void
 refuse_connection(struct daemon *d, const struct caller *from, const char *why)
 {
-    struct client nobody = { .listener = from->listener,
-                             .id_len = (uint8_t)from->id_len,
-                             .fd = from->fd };
+    struct client unknown = { .listener = from->listener,
+                              .id_len = (uint8_t)from->id_len,
+                              .fd = from->fd };
 
-    memcpy(nobody.id, from->id, from->id_len);
-    FRONTEND_REFUSE(d, &nobody, 0, LAGAN_E_QUEUE_FULL, "%s", why);
+    memcpy(unknown.id, from->id, from->id_len);
+    FRONTEND_REFUSE(d, &unknown, 0, LAGAN_E_QUEUE_FULL, "%s", why);
 }
 
 /* Sets the user of a client: the name of its key, or its uid. */

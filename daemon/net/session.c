@@ -196,7 +196,8 @@ session_user_number(const struct sessions *s, const struct user *u)
 uint16_t
 session_flow(const struct sessions *s, const struct client *c)
 {
-    _Static_assert(MAX_USERS + MAX_CLIENTS < FAIR_QUEUE_CLIENTS, "nobody shares a turn");
+    _Static_assert(MAX_USERS + MAX_CLIENTS < FAIR_QUEUE_CLIENTS,
+                   "each client and each user has its own fairness number");
     if (c->listener == LISTENER_TCP) return (uint16_t)(1 + session_user_number(s, c->user));
     return (uint16_t)(1 + MAX_USERS + (c->handle & INDEX_MASK));
 }

@@ -59,16 +59,16 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *scratch)
         const float *logit = row_of(&r->logits, i), *scale = r->scale.data;
         uint32_t *expert = p->expert + (size_t)i * k;
         float *share = p->share + (size_t)i * k, sum = 0;
-        bool nobody = r->slot && r->slot[i] == SLOT_NONE;
+        bool padding = r->slot && r->slot[i] == SLOT_NONE;
         float *score = scratch;
 
         for (uint32_t e = 0; e < p->n_experts && r->sigmoid; e++)
             score[e] = sigmoid(logit[e]) + ((const float *)r->bias.data)[e];
         for (uint32_t j = 0; j < k; j++)
-            expert[j] = nobody ? p->n_experts
-                               : best_left(r->sigmoid ? score : logit, p->n_experts, expert, j);
+            expert[j] = padding ? p->n_experts
+                                : best_left(r->sigmoid ? score : logit, p->n_experts, expert, j);
         for (uint32_t j = 0; j < k; j++) {
-            if (nobody)
+            if (padding)
                 share[j] = 0;
             else if (r->sigmoid)
                 share[j] = sigmoid(logit[expert[j]]);
@@ -76,9 +76,9 @@ ISA(choose)(const void *args, uint32_t part, uint32_t parts, void *scratch)
                 share[j] = exp_1((logit[expert[j]] - logit[expert[0]]) * r->factor);
             sum += share[j];
         }
-        for (uint32_t j = 0; j < k && !nobody && r->sigmoid; j++)
+        for (uint32_t j = 0; j < k && !padding && r->sigmoid; j++)
             share[j] = share[j] / (sum + 1e-20f) * r->factor;
-        for (uint32_t j = 0; j < k && !nobody && !r->sigmoid; j++)
+        for (uint32_t j = 0; j < k && !padding && !r->sigmoid; j++)
             share[j] = share[j] / sum * (scale ? scale[expert[j]] : 1);
     }
 }
@@ -194,13 +194,13 @@ ISA(combine)(const void *args, uint32_t part, uint32_t parts, void *scratch)
     for (uint32_t i = first; i < end; i++) {
         const float *share = a->p.share + (size_t)i * k;
         const uint32_t *place = a->p.place + (size_t)i * k;
-        bool nobody = a->p.expert[(size_t)i * k] == a->p.n_experts;
+        bool padding = a->p.expert[(size_t)i * k] == a->p.n_experts;
         float *y = row_of(&a->y, i);
 
         V8_ROW(n, at, width, {
             v8 sum = v8_set(0);
 
-            for (uint32_t j = 0; j < k && !nobody; j++)
+            for (uint32_t j = 0; j < k && !padding; j++)
                 sum = v8_fma(v8_set(share[j]),
                              v8_at((const float *)row_of(&a->x, place[j]), at, width), sum);
             v8_put(y, at, width, sum);

@@ -1,10 +1,11 @@
-/* fuzz_tokenizer.c - hostile tokenizer.json: refused with a sentence, or a tokenizer that keeps its promises.
+/* fuzz_tokenizer.c - a hostile tokenizer.json is rejected with a sentence or gives a correct tokenizer.
  *
- * Input: a byte of flags, a length and that many choices of which a text is made, then the document, or (BUILT)
- * choices from which one is put together that is almost right. What opens must encode any text, alike in exact
- * room and not at all in one less; words must give the tokens of naive refs that merge pair by pair, or try
- * every piece at every place; what ids decode to must be whole characters, a stream's alike, in the room that is
- * reserved_blocks to be enough; and where bytes are tokens and nothing else happens to text, text must come back.
+ * Input: a byte of flags, a length and that many choices for a text, then the document, or (BUILT)
+ * choices that build an almost valid document. A tokenizer that opens must encode any text equally
+ * into a buffer of exactly the needed size, and fail if the buffer is one entry shorter. Words must
+ * give the tokens of simple references that merge pair by pair or try every piece at every position.
+ * Decoded text must be whole characters, also as a stream, within the size that detok.h states. If
+ * bytes are tokens and no other rule changes the text, decoding must return the text.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -418,7 +419,7 @@ static void
 stream_is_whole(const struct tokenizer *t, const token_id *ids, int n, const char *want, int n_want)
 {
     size_t cap = DETOK_HELD + 3 * (size_t)tokenizer_longest(t);
-    char *buf = malloc(cap); /* exactly what is reserved_blocks to be enough */
+    char *buf = malloc(cap); /* exactly the size that detok.h states */
     struct detok d;
     bool stopped;
     int len = 0;

@@ -47,17 +47,16 @@ sharding_agrees(struct model *m, struct err *e)
     return 0;
 }
 
-/* Reduces *n to this rank's part; each rank must have at least one segment. */
+/* Reduces *n to this rank's part; each rank must have at least one unit of columns. */
 static int
-reduce_to_share(const struct model *m, uint32_t *n, uint32_t segment, const char *what,
-                struct err *e)
+reduce_to_share(const struct model *m, uint32_t *n, uint32_t unit, const char *what, struct err *e)
 {
-    uint32_t segments = *n / segment;
+    uint32_t units = *n / unit;
 
-    if (segments > 0 && segments < m->ranks)
-        return err_set(e, -ENOTSUP, "%s has %u %s, fewer than %u ranks", what, segments,
-                       segment > 1 ? "runs" : "columns", m->ranks);
-    *n = sharding_share(m, segments).n * segment;
+    if (units > 0 && units < m->ranks)
+        return err_set(e, -ENOTSUP, "%s has %u %s, fewer than %u ranks", what, units,
+                       unit > 1 ? "runs" : "columns", m->ranks);
+    *n = sharding_share(m, units).n * unit;
     return 0;
 }
 

@@ -63,9 +63,9 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
     next_may_start();
     if (row >= p.n_tokens) return;
     const float *logits = (const float *)row_at(r.logits, row);
-    bool nobody = r.slot && r.slot[row] == SLOT_NONE;
+    bool padding = r.slot && r.slot[row] == SLOT_NONE;
 
-    for (uint32_t j = 0; j < p.n_top && !nobody; j++) {
+    for (uint32_t j = 0; j < p.n_top && !padding; j++) {
         uint64_t most = 0;
 
         for (uint32_t i = 0; i < MAX_EACH && lane + 32 * i < p.n_experts; i++) {
@@ -82,12 +82,12 @@ __launch_bounds__(THREADS) choose(const __grid_constant__ struct route r)
         if (j == 0) best = logits[e];
     }
     if (expert < p.n_experts) logit = logits[expert];
-    if (!nobody) share = r.sigmoid ? sigmoid(logit) : expf(mul_rn(add_rn(logit, -best), r.factor));
+    if (!padding) share = r.sigmoid ? sigmoid(logit) : expf(mul_rn(add_rn(logit, -best), r.factor));
     for (uint32_t j = 0; j < p.n_top; j++) sum = add_rn(sum, __shfl_sync(~0u, share, j));
     if (lane >= p.n_top) return;
-    if (nobody) sum = 1;
+    if (padding) sum = 1;
     share = r.sigmoid ? mul_rn(share / add_rn(sum, 1e-20f), r.factor) : share / sum;
-    if (r.scale.data && !nobody && !r.sigmoid)
+    if (r.scale.data && !padding && !r.sigmoid)
         share = mul_rn(share, ((const float *)r.scale.data)[expert]);
     p.expert[(size_t)row * p.n_top + lane] = expert;
     p.share[(size_t)row * p.n_top + lane] = share;
